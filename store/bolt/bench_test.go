@@ -152,7 +152,7 @@ func (l *rawLog) append(parts ...[]byte) error {
 }
 
 // BenchmarkAccept measures the step that accepts a message: a replay record with its answer, a conversation, two
-// transcript entries and an inbox record. 64 conversations at a time get 32 messages each.
+// transcript entries and an inbox record.
 func BenchmarkAccept(b *testing.B) {
 	for _, senders := range []int{1, 64} {
 		b.Run(fmt.Sprintf("senders=%d", senders), func(b *testing.B) {

@@ -3,8 +3,10 @@
 package postgres
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -28,14 +30,19 @@ func clientCPU() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
+// nothing is a store that accepts messages and does nothing.
+type nothing struct{ store.Store }
+
+type noSteps struct{ store.Steps }
+
+func (nothing) Steps() store.Steps { return noSteps{} }
+
+func (noSteps) Apply(context.Context, store.Step) (store.Applied, error) { return store.Applied{}, nil }
+
 // BenchmarkAccept compares the engines on the same disk: acceptances of messages, and the processor time of each here
-// and in the server. With three handles, the senders use them in turn, as behind a load balancer.
+// and in the server. See send.
 func BenchmarkAccept(b *testing.B) {
-	run := func(b *testing.B, senders int, handles ...store.Store) {
-		now, client, server := time.Now(), clientCPU(), pgtest.CPU()
-		storetest.Send(b, senders, func(i int) error { return storetest.Accept(b.Context(), handles[i%len(handles)], i, now) })
-		reportCPU(b, clientCPU()-client, pgtest.CPU()-server)
-	}
+	b.Run("none/senders=64", func(b *testing.B) { send(b, 64, nothing{}) }) // the work of the test itself
 	for _, senders := range []int{1, 64} {
 		b.Run(fmt.Sprintf("bolt/senders=%d", senders), func(b *testing.B) {
 			s, err := bolt.Open(b.Context(), filepath.Join(b.TempDir(), "mesh.db"), bolt.Config{})
@@ -43,17 +50,51 @@ func BenchmarkAccept(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer s.Close()
-			run(b, senders, s)
+			send(b, senders, s)
 		})
 		b.Run(fmt.Sprintf("postgres/senders=%d", senders), func(b *testing.B) {
-			run(b, senders, open(b, Config{URL: pgtest.Database(b)}))
+			send(b, senders, open(b, Config{URL: pgtest.Database(b)}))
 		})
 	}
 	b.Run("three/senders=64", func(b *testing.B) {
 		url := pgtest.Database(b)
-		run(b, 64, open(b, Config{URL: url}), open(b, Config{URL: url}), open(b, Config{URL: url}))
+		send(b, 64, open(b, Config{URL: url}), open(b, Config{URL: url}), open(b, Config{URL: url}))
 	})
 }
+
+// send accepts messages from a number of senders, who use any of the handles, as behind a load balancer. Each sender has
+// conversations of its own.
+func send(b *testing.B, senders int, handles ...store.Store) {
+	b.Helper()
+	now, client, server := time.Now(), clientCPU(), pgtest.CPU()
+	storetest.Send(b, senders, func(i int) error { return storetest.Accept(b.Context(), handles[rand.IntN(len(handles))], i, now) })
+	reportCPU(b, clientCPU()-client, pgtest.CPU()-server)
+}
+
+// BenchmarkSlowCommit compares one process and three on a server that waits two milliseconds before each write of its
+// log to the disk. Commits that wait at the same time share the write.
+func BenchmarkSlowCommit(b *testing.B) {
+	server := pgtest.New(b, "commit_delay=2000", "commit_siblings=0")
+	for _, senders := range []int{64, 192} {
+		for _, n := range []int{1, 3} {
+			b.Run(fmt.Sprintf("processes=%d/senders=%d", n, senders), func(b *testing.B) {
+				schemas++
+				url, err := pgtest.Schema(server.URL("postgres"), fmt.Sprint("slow", schemas))
+				if err != nil {
+					b.Fatal(err)
+				}
+				var handles []store.Store
+				for range n {
+					handles = append(handles, open(b, Config{URL: url}))
+				}
+				send(b, senders, handles...)
+			})
+		}
+	}
+}
+
+// schemas is the number of schemas of BenchmarkSlowCommit.
+var schemas int
 
 // fill stores cards 1 to n of a mix with COPY.
 func fill(b *testing.B, s *Store, mix *storetest.CardMix, n int) {

@@ -137,7 +137,7 @@ func TestMovesEnd(t *testing.T) {
 	url, name := pgtest.Database(t), "moves"
 	s := open(t, Config{URL: url, Name: name})
 	for i := range 20 {
-		if err := storetest.Accept(t.Context(), s, i*64, now); err != nil { // all in one conversation
+		if err := storetest.Accept(t.Context(), s, i*192, now); err != nil { // all in one conversation
 			t.Fatal(err)
 		}
 	}

@@ -83,7 +83,7 @@ func TestUnprepared(t *testing.T) {
 	url := pgtest.Database(t) + "&default_query_exec_mode=exec"
 	s := open(t, Config{URL: url})
 	for i := range 3 {
-		if err := storetest.Accept(t.Context(), s, i*64, now); err != nil {
+		if err := storetest.Accept(t.Context(), s, i*192, now); err != nil {
 			t.Fatal(err)
 		}
 	}

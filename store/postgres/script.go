@@ -92,21 +92,21 @@ func sized(b []byte, extra int, body func([]byte) []byte) []byte {
 	return b
 }
 
-// run sends the script. It returns the tag of the last statement that was executed, and the number of these. before is
-// called before the result of the last statement is read. An error that the server reported is a *pgconn.PgError.
-func (s *script) run(ctx context.Context, before func()) (tag string, done int, err error) {
+// run sends the script. It calls executed with the number, from 0, and the tag of each statement that was executed. An
+// error that the server reported is a *pgconn.PgError.
+func (s *script) run(ctx context.Context, executed func(i int, tag string)) (err error) {
 	s.message('S', func(b []byte) []byte { return b })
 	server := s.conn.PgConn()
 	if err := server.SyncConn(ctx); err != nil {
-		return "", 0, err
+		return err
 	}
 	if err := write(ctx, server.Conn(), s.buf); err != nil {
-		return "", 0, errors.Join(err, s.conn.Close(ctx))
+		return errors.Join(err, s.conn.Close(ctx))
 	}
-	for {
+	for i := 0; ; {
 		message, received := server.ReceiveMessage(ctx)
 		if received != nil {
-			return tag, done, errors.Join(err, received)
+			return errors.Join(err, received)
 		}
 		switch m := message.(type) {
 		case *pgproto3.ParseComplete:
@@ -115,13 +115,12 @@ func (s *script) run(ctx context.Context, before func()) (tag string, done int, 
 			}
 			s.parsed = s.parsed[1:]
 		case *pgproto3.CommandComplete:
-			if tag, done = string(m.CommandTag), done+1; done == s.n-1 {
-				before()
-			}
+			executed(i, string(m.CommandTag))
+			i++
 		case *pgproto3.ErrorResponse:
 			err = pgconn.ErrorResponseToPgError(m)
 		case *pgproto3.ReadyForQuery:
-			return tag, done, err
+			return err
 		}
 	}
 }

@@ -59,6 +59,8 @@ type writer struct {
 
 	number int64  // of the last group; only the leader uses it
 	script script // the same
+	// unheard reports whether other processes perhaps did not get the notifications of a commit. The same.
+	unheard bool
 }
 
 func newWriter(s *Store) *writer {
@@ -206,7 +208,7 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 		t.rollback()
 		return errs, nil
 	}
-	maybe, err := t.commit(w.s, &w.script)
+	maybe, err := t.commit(w)
 	if err != nil && !maybe {
 		t.rollback()
 		return nil, err
@@ -216,6 +218,10 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 		if err := w.resolve(err); err != nil {
 			return nil, err
 		}
+		w.unheard = true
+	}
+	if w.unheard {
+		w.tellLost()
 	}
 	return errs, nil
 }
@@ -225,28 +231,46 @@ func (t *txn) rollback() { _, _ = t.conn.Exec(t.ctx, "rollback") }
 
 // commit writes all rows and commits, in one round trip. If err is not nil, maybe reports whether the transaction may be
 // committed nevertheless.
-func (t *txn) commit(s *Store, sc *script) (maybe bool, err error) {
+func (t *txn) commit(w *writer) (maybe bool, err error) {
+	s, sc := w.s, &w.script
 	sc.reset(t.conn)
 	t.flush(sc)
+	last := sc.n
+	sc.add("commit")
+	// The server lets only one transaction at a time commit with notifications, which would then wait for each other's
+	// write to the disk. So they follow in a transaction of their own, which needs no write.
 	for _, payload := range encodeHints(s.id, t.hints) {
 		sc.add("select pg_notify($1, $2)", bytesArgument(s.channel), bytesArgument(payload))
 	}
-	sc.add("commit")
-	tag, done, err := sc.run(t.ctx, func() { warned(t.conn) }) // forget earlier warnings
+	var outcome, warning string
+	err = sc.run(t.ctx, func(i int, tag string) {
+		text := warned(t.conn)
+		if i == last {
+			outcome, warning = tag, text
+		}
+	})
 	switch {
-	case err != nil && done < sc.n-1:
-		var refused *pgconn.PgError
-		return !errors.As(err, &refused) || refused.SeverityUnlocalized != "ERROR", err
-	case err != nil:
-		return true, err
-	case tag != "COMMIT":
-		return false, fmt.Errorf("commit: the server answered %s", tag)
-	}
-	if text := warned(t.conn); text != "" {
+	case warning != "":
 		// The wait for the standby was canceled. The transaction is committed here and perhaps nowhere else.
-		return true, fmt.Errorf("%w: commit: %s", errUnknown, text)
+		return true, fmt.Errorf("%w: commit: %s", errUnknown, warning)
+	case outcome == "COMMIT":
+		w.unheard = w.unheard || err != nil
+		return true, nil
+	case outcome != "":
+		return false, fmt.Errorf("commit: the server answered %s", outcome)
 	}
-	return true, nil
+	var refused *pgconn.PgError
+	return !errors.As(err, &refused) || refused.SeverityUnlocalized != "ERROR", err
+}
+
+// tellLost tells the other processes that they missed notifications. If it fails, the next group tries again.
+func (w *writer) tellLost() {
+	ctx, cancel := context.WithTimeout(context.Background(), acquireFor)
+	defer cancel()
+	_, err := w.s.pool.Exec(ctx, "select pg_notify($1, $2)", w.s.channel, notification{By: w.s.id, Lost: true}.encode())
+	if w.unheard = err != nil; w.unheard {
+		w.s.log.Warn("other processes did not hear of a commit", slog.Any("err", err))
+	}
 }
 
 // errUnknown means that a group was perhaps committed, and perhaps not durably.

@@ -13,7 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Send calls op b.N times from n senders and reports percentiles of its duration.
+// Send calls op b.N times from n senders and reports percentiles of its duration. The numbers i of a sender have the same
+// remainder when they are divided by n, and no two calls have the same number.
 func Send(b *testing.B, n int, op func(i int) error) {
 	b.Helper()
 	var next atomic.Int64
@@ -22,7 +23,7 @@ func Send(b *testing.B, n int, op func(i int) error) {
 	b.ResetTimer()
 	for sender := range n {
 		all.Go(func() {
-			for i := int(next.Add(1)); i <= b.N; i = int(next.Add(1)) {
+			for i := sender; int(next.Add(1)) <= b.N; i += n {
 				start := time.Now()
 				if err := op(i); err != nil {
 					b.Error(err)
@@ -49,14 +50,18 @@ func ReportPercentiles(b *testing.B, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
 }
 
+// peers is the number of peers of Accept. If a number of senders that divides it call Accept through Send, no two of them
+// write to the same conversation at the same time.
+const peers = 192
+
 // Accept stores message number i as a node stores a message that it accepts: the conversation, two entries of the
-// transcript, the replay record and the record of the inbox.
+// transcript, the replay record and the record of the inbox. A conversation gets 32 messages.
 func Accept(ctx context.Context, s store.Store, i int, now time.Time) error {
 	at := now.Add(time.Duration(i) * time.Millisecond)
 	raw, answer := make([]byte, 800), make([]byte, 700)
 	conv := store.Conversation{
-		Key:  store.ConvKey{Peer: fmt.Sprintf("am_%024d", i%64), ID: fmt.Sprintf("conv_%d", i/64/32)},
-		Body: make([]byte, 400), Terms: []string{"state:active", "peer:" + fmt.Sprint(i%64)},
+		Key:  store.ConvKey{Peer: fmt.Sprintf("am_%024d", i%peers), ID: fmt.Sprintf("conv_%d", i/peers/32)},
+		Body: make([]byte, 400), Terms: []string{"state:active", "peer:" + fmt.Sprint(i%peers)},
 		Open: true, Updated: at, Expires: at.Add(30 * day), Rev: store.Any,
 	}
 	id := fmt.Sprintf("msg_%x%016x", rand.Uint64(), i)
