@@ -152,6 +152,7 @@ func (s *Store) prepare(c *pgx.ConnConfig) {
 		"jit":                                 "off", // all statements are short
 		"enable_seqscan":                      "off", // a plan that was made while tables were small must not stay
 		"enable_bitmapscan":                   "off", // it would sort what an index has in order
+		"max_parallel_workers_per_gather":     "0",   // a search among a million cards would start two processes
 		"plan_cache_mode":                     "force_generic_plan",
 	} {
 		if _, set := c.RuntimeParams[name]; !set {
