@@ -300,3 +300,31 @@ func TestNeverCancels(t *testing.T) {
 		t.Errorf("CancelRequest = %v", err)
 	}
 }
+
+// TestStalledWriter checks that a process that stands still in the middle of a transaction delays the others only for a
+// short time, although it holds locks that all of them need.
+func TestStalledWriter(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	stalled, other := open(t, Config{URL: database, Name: "stalled"}), open(t, Config{URL: database, Name: "other"})
+	if err := apply(t.Context(), other, put("before")); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := stalled.acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for _, sql := range []string{"begin", "select from records for update"} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun := time.Now()
+	if err := apply(t.Context(), other, store.Change{Record: store.Record{NS: "test", Key: "before"}, IfRev: store.Any}); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begun); took > 3500*time.Millisecond {
+		t.Errorf("another process waited for %v", took)
+	}
+}

@@ -147,7 +147,7 @@ const warning = "agentmesh warning"
 func (s *Store) prepare(c *pgx.ConnConfig) {
 	for name, value := range map[string]string{
 		"application_name":                    "agentmesh/" + s.cfg.Name,
-		"idle_in_transaction_session_timeout": "5000",
+		"idle_in_transaction_session_timeout": "2000", // a process that stands still locks rows no longer, and a lease lasts longer
 		"lock_timeout":                        "5000",
 		"jit":                                 "off", // all statements are short
 		"enable_seqscan":                      "off", // a plan that was made while tables were small must not stay

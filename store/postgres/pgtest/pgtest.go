@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,12 +27,16 @@ import (
 
 // Server is a running server.
 type Server struct {
-	Dir  string // folder of the socket and of the data
-	args []string
-	cmd  *exec.Cmd
-	log  bytes.Buffer
-	done chan struct{}
+	Dir      string   // folder of the socket and of the data
+	settings []string // besides baseSettings
+	args     []string
+	cmd      *exec.Cmd
+	log      bytes.Buffer
+	done     chan struct{}
 }
+
+// baseSettings are those of every server. No server has a network address.
+var baseSettings = []string{"listen_addresses=", "max_connections=200", "shared_buffers=32MB"}
 
 var (
 	once     sync.Once
@@ -125,35 +130,77 @@ func find(name string) (string, error) {
 }
 
 // Start starts a server with these settings ("name=value").
-func Start(settings ...string) (*Server, error) {
+func Start(more ...string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "pg") // the path of a socket has at most about 100 bytes
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Dir: dir}
-	if err := s.start(settings); err != nil {
+	return StartIn(dir, more...)
+}
+
+// StartIn starts a server in an existing, empty folder, which [Server.Stop] empties and removes.
+func StartIn(dir string, more ...string) (*Server, error) {
+	return start(dir, more, "initdb", "-A", "trust", "-U", "mesh", "--no-sync", "-E", "UTF8", "--locale=C")
+}
+
+// Standby starts a synchronous standby of the server: from now on, the server acknowledges a commit only after the
+// standby has it on its disk.
+func (s *Server) Standby() (*Server, error) {
+	dir, err := os.MkdirTemp("", "pg")
+	if err != nil {
+		return nil, err
+	}
+	standby, err := start(dir, s.settings, "pg_basebackup", "-h", s.Dir, "-U", "mesh", "-R", "-X", "stream", "-C", "-S", "standby", "-c", "fast", "--no-sync")
+	if err != nil {
+		return nil, err
+	}
+	// ALTER SYSTEM cannot be in a transaction with another statement.
+	for _, sql := range []string{"alter system set synchronous_standby_names = '*'", "select pg_reload_conf()"} {
+		if err == nil {
+			err = s.Exec(sql)
+		}
+	}
+	for deadline := time.Now().Add(30 * time.Second); err == nil; time.Sleep(50 * time.Millisecond) {
+		if err = s.Exec("select 1/count(*) from pg_stat_replication where sync_state = 'sync'"); err == nil {
+			return standby, nil
+		}
+		if time.Now().Before(deadline) {
+			err = nil
+		}
+	}
+	standby.Stop()
+	return nil, fmt.Errorf("start a standby: %w\n%s", err, standby.log.String())
+}
+
+// Promote makes a standby a primary.
+func (s *Server) Promote() error { return s.Exec("select pg_promote()") }
+
+// start makes the data of a server in dir with a program, and starts the server.
+func start(dir string, more []string, program string, args ...string) (*Server, error) {
+	s := &Server{Dir: dir, settings: more}
+	if err := s.make(program, args); err != nil {
 		s.Stop()
 		return nil, fmt.Errorf("start PostgreSQL: %w\n%s", err, s.log.String())
 	}
 	return s, nil
 }
 
-func (s *Server) start(settings []string) error {
+func (s *Server) make(program string, args []string) error {
 	if err := allow(s.Dir); err != nil {
 		return err
 	}
-	initdb, err := find("initdb")
+	path, err := find(program)
 	if err != nil {
 		return err
 	}
 	data := filepath.Join(s.Dir, "data")
-	cmd := exec.Command(initdb, "-D", data, "-A", "trust", "-U", "mesh", "--no-sync", "-E", "UTF8", "--locale=C")
+	cmd := exec.Command(path, append(args, "-D", data)...)
 	cmd.Dir, cmd.SysProcAttr = s.Dir, attributes()
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w\n%s", err, out)
+		return fmt.Errorf("%s: %w\n%s", program, err, out)
 	}
-	s.args = []string{"-D", data, "-k", s.Dir, "-c", "listen_addresses=", "-c", "max_connections=200", "-c", "shared_buffers=32MB"}
-	for _, setting := range settings {
+	s.args = []string{"-D", data, "-k", s.Dir}
+	for _, setting := range slices.Concat(baseSettings, s.settings) {
 		s.args = append(s.args, "-c", setting)
 	}
 	return s.Restart()
@@ -195,6 +242,12 @@ func (s *Server) Kill() {
 	}
 }
 
+// Crash kills all processes of the server with SIGKILL, as if its machine failed. Its data stay.
+func (s *Server) Crash() {
+	killAll(s.cmd.Process.Pid)
+	<-s.done
+}
+
 // Stop ends the server at once and removes its folder.
 func (s *Server) Stop() {
 	s.Kill()
@@ -204,6 +257,13 @@ func (s *Server) Stop() {
 // URL returns the connection string of a database.
 func (s *Server) URL(database string) string {
 	return (&url.URL{Scheme: "postgres", User: url.User("mesh"), Path: "/" + database, RawQuery: url.Values{"host": {s.Dir}}.Encode()}).String()
+}
+
+// URLs returns the connection string of a database on whichever of two servers is the primary.
+func URLs(database string, a, b *Server) string {
+	return (&url.URL{Scheme: "postgres", User: url.User("mesh"), Path: "/" + database, RawQuery: url.Values{
+		"host": {a.Dir + "," + b.Dir}, "target_session_attrs": {"read-write"},
+	}.Encode()}).String()
 }
 
 // Exec executes one statement in the database postgres.
@@ -219,12 +279,41 @@ func (s *Server) Exec(sql string) error {
 	return err
 }
 
+// Query returns the first column of each row of a query.
+func Query(database, sql string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, database)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(ctx)
+	rows, err := conn.Query(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
 // CPU returns the processor time of the processes of the server that [Database] started, or 0 on systems without /proc.
 func CPU() time.Duration {
 	if shared == nil {
 		return 0
 	}
 	var ticks int64
+	for _, fields := range children(shared.cmd.Process.Pid) {
+		for _, field := range fields[11:13] { // user and system time
+			n, _ := strconv.ParseInt(field, 10, 64)
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// children returns the fields of /proc/PID/stat, from the third on, of the children of a process, by their number. It
+// returns nothing on systems without /proc.
+func children(parent int) map[int][]string {
+	found := make(map[int][]string)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
 		text, err := os.ReadFile(path)
@@ -232,13 +321,10 @@ func CPU() time.Duration {
 			continue // the process has ended
 		}
 		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-		if len(fields) < 13 || fields[1] != strconv.Itoa(shared.cmd.Process.Pid) {
-			continue
-		}
-		for _, field := range fields[11:13] { // user and system time
-			n, _ := strconv.ParseInt(field, 10, 64)
-			ticks += n
+		if len(fields) >= 13 && fields[1] == strconv.Itoa(parent) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			found[pid] = fields
 		}
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond
+	return found
 }

@@ -42,3 +42,12 @@ func attributes() *syscall.SysProcAttr {
 	}
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 }
+
+// killAll kills a process and its children, which cannot react.
+func killAll(pid int) {
+	_ = syscall.Kill(pid, syscall.SIGSTOP) // it starts no more children
+	for child := range children(pid) {
+		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+}
