@@ -125,7 +125,7 @@ func (c *crash) start() {
 	c.t.Helper()
 	c.serve("--set=access.mode=open", "--set=limits.messages_new_conversations=0", "--set=limits.messages_conversation=0",
 		"--set=limits.messages_total=0")
-	if _, _, err := c.directory().Register(c.t.Context(), c.card(c.sender, c.endpoint.URL), "the-credential-of-the-sender", c.sender); err != nil {
+	if _, _, err := c.directory().Register(c.t.Context(), loadCard(c.sender, c.endpoint.URL), "the-credential-of-the-sender", c.sender); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -153,7 +153,8 @@ func (c *crash) directory() *client.Directory {
 	return client.NewDirectory(c.server.info.Directory, c.http, nil)
 }
 
-func (c *crash) card(key *signing.PrivateKey, endpoint string) wire.Value {
+// loadCard returns the card of an agent.
+func loadCard(key *signing.PrivateKey, endpoint string) wire.Value {
 	return wire.Obj(
 		wire.Member{Key: "agentmesh", Value: wire.Text(wire.Version)},
 		wire.Member{Key: "agent_id", Value: wire.Text(string(key.Public().AgentID()))},
@@ -216,7 +217,7 @@ func (c *crash) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	reg, _, err := c.directory().Register(ctx, c.card(key, "http://127.0.0.1:9/agentmesh"), client.NewCredential(), key)
+	reg, _, err := c.directory().Register(ctx, loadCard(key, "http://127.0.0.1:9/agentmesh"), client.NewCredential(), key)
 	if err != nil {
 		return err
 	}

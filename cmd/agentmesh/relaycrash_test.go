@@ -150,7 +150,7 @@ func (c *crash) newMailUser(ctx context.Context) (*mailUser, error) {
 		if *key, err = signing.GenerateEd25519(); err != nil {
 			return nil, err
 		}
-		card := c.card(*key, c.server.info.Directory+"/mailbox/"+string((*key).Public().AgentID()))
+		card := loadCard(*key, c.server.info.Directory+"/mailbox/"+string((*key).Public().AgentID()))
 		if _, _, err := c.directory().Register(ctx, card, u.credential, *key); err != nil {
 			return nil, err
 		}
