@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -57,13 +58,7 @@ func (i *instance) running() (*serveProcess, *daemon.Client) {
 func newCluster(t *testing.T, n int, database string, args ...string) *cluster {
 	t.Helper()
 	c := &cluster{t: t, database: database}
-	c.front = httptest.NewServer(&httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(&url.URL{Scheme: "http", Host: c.next().info.Address})
-			r.SetXForwarded()
-		},
-		ErrorLog: log.New(io.Discard, "", 0), // processes are killed
-	})
+	c.front = newFront(c.next)
 	t.Cleanup(c.front.Close)
 	c.args = append([]string{
 		"--roles=directory,node", "--set=store.postgres=" + database, "--set=public_url=" + c.front.URL, "--set=network.allow_private=127.0.0.0/8",
@@ -78,12 +73,25 @@ func newCluster(t *testing.T, n int, database string, args ...string) *cluster {
 	return c
 }
 
+// newFront starts a reverse proxy that sends each request to the process that next returns.
+func newFront(next func() *serveProcess) *httptest.Server {
+	return httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(&url.URL{Scheme: "http", Host: next().info.Address})
+			r.SetXForwarded()
+		},
+		ErrorLog: log.New(io.Discard, "", 0), // processes are killed
+	})
+}
+
 // startAll starts all processes.
 func (c *cluster) startAll() {
 	c.t.Helper()
 	for i, inst := range c.instances {
 		if i > 0 {
-			c.copyKeys(c.instances[0].data, inst.data)
+			if err := copyKeys(c.instances[0].data, inst.data); err != nil {
+				c.t.Fatal(err)
+			}
 		}
 		if err := c.start(inst); err != nil {
 			c.t.Fatal(err)
@@ -91,21 +99,21 @@ func (c *cluster) startAll() {
 	}
 }
 
-// copyKeys copies what all instances of an agent have in common.
-func (c *cluster) copyKeys(from, to string) {
-	c.t.Helper()
-	if err := os.Mkdir(to, 0o700); err != nil {
-		c.t.Fatal(err)
+// copyKeys makes the data directory of a further instance, with what all instances of an agent have in common.
+func copyKeys(from, to string) error {
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
 	}
 	for _, name := range []string{"signing.key", "age.key", "credential", "card.json"} {
 		data, err := os.ReadFile(filepath.Join(from, name))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(to, name), data, 0o600)
 		}
-		if err != nil {
-			c.t.Fatal(err)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a directory without a node has none
+			return err
 		}
 	}
+	return nil
 }
 
 // start starts a process.

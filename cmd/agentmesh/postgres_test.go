@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,39 @@ const envTestStore = "AGENTMESH_TEST_STORE"
 
 // envTestServer is the connection string of that server, in the environment of the processes that scripts start.
 const envTestServer = "TEST_POSTGRES"
+
+// envTestTurn is the file with the number of commands that a script has run, if the data directories of the script are
+// those of several instances; see TestScriptsOnInstances. Further data directories of an agent have the name of the first
+// one with instanceMarks at the end.
+const (
+	envTestTurn   = "TEST_TURN"
+	instanceMarks = "+"
+)
+
+// useNextInstance makes this process, a command on a data directory, use the instance whose turn it is.
+func useNextInstance(dir, turn string) error {
+	dirs := []string{dir}
+	for next := dir + instanceMarks; len(dirs) < 10; next += instanceMarks {
+		if _, err := os.Stat(next); err != nil {
+			break
+		}
+		dirs = append(dirs, next)
+	}
+	if strings.HasSuffix(dir, instanceMarks) || len(dirs) == 1 {
+		return nil
+	}
+	count, err := os.ReadFile(turn)
+	if err != nil {
+		return err
+	}
+	use := dirs[len(count)%len(dirs)]
+	os.Setenv("AGENTMESH_DATA", use)
+	os.Args = slices.DeleteFunc(os.Args, func(arg string) bool { return strings.HasPrefix(arg, "--data=") })
+	if i := slices.Index(os.Args, "--data"); i > 0 {
+		os.Args = slices.Delete(os.Args, i, i+2)
+	}
+	return os.WriteFile(turn, append(count, '.'), 0o600)
+}
 
 // fileOnly has the scripts that need a database file, and why.
 var fileOnly = map[string]string{
@@ -55,6 +89,10 @@ func mainOnTestServer() {
 	set, ok := os.LookupEnv(key)
 	if server != "" && (!ok || strings.HasPrefix(set, server)) { // a process started by another inherits its database
 		dir, err := dataDirOf(os.Args)
+		if turn := os.Getenv(envTestTurn); err == nil && turn != "" {
+			err = useNextInstance(dir, turn)
+		}
+		dir = strings.TrimRight(dir, instanceMarks)
 		var database string
 		if err == nil {
 			database, err = pgtest.Schema(server, fmt.Sprintf("s%x", sha256.Sum256([]byte(dir)))[:24])
