@@ -328,3 +328,90 @@ func TestStalledWriter(t *testing.T) {
 		t.Errorf("another process waited for %v", took)
 	}
 }
+
+// TestLeaseDuringCommit checks that a holder can renew its lease while a unit under the lease is being committed, and that
+// nobody else can take the lease meanwhile, although it has ended.
+func TestLeaseDuringCommit(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	const ttl = 500 * time.Millisecond
+	holder, other := open(t, Config{URL: database, Name: "holder", LeaseTTL: ttl}), open(t, Config{URL: database, Name: "other", LeaseTTL: ttl})
+	lease, err := holder.Leases().Acquire(t.Context(), "duty")
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned, goOn, done := make(chan bool), make(chan bool), make(chan error)
+	go func() {
+		done <- holder.writer.do(t.Context(), needs{leases: []string{"duty"}}, func(t *txn) (func() error, error) {
+			planned <- true
+			<-goOn
+			return func() error { return nil }, t.checkLease(&lease)
+		})
+	}()
+	<-planned
+	ctx, cancel := context.WithTimeout(t.Context(), ttl/2)
+	if lost, err := holder.Leases().Renew(ctx, []store.Lease{lease}); err != nil || len(lost) > 0 {
+		t.Errorf("Renew during a commit = %v, %v", lost, err)
+	}
+	cancel()
+	<-time.After(ttl) // the lease has ended
+	ctx, cancel = context.WithTimeout(t.Context(), ttl)
+	if _, err := other.Leases().Acquire(ctx, "duty"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("another process acquires the lease during a commit: %v", err)
+	}
+	cancel()
+	close(goOn)
+	if err := <-done; err != nil {
+		t.Errorf("a unit under a lease that ended during its commit = %v", err)
+	}
+}
+
+// TestLeasesAreNotQueued checks that leases are renewed although reads use all connections of the pool.
+func TestLeasesAreNotQueued(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{URL: pgtest.Database(t)})
+	lease, err := s.Leases().Acquire(t.Context(), "duty")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range s.pool.Config().MaxConns {
+		conn, err := s.acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if lost, err := s.Leases().Renew(ctx, []store.Lease{lease}); err != nil || len(lost) > 0 {
+		t.Errorf("Renew = %v, %v", lost, err)
+	}
+}
+
+// TestSilentHost checks that a writer soon uses the second host of the connection string if the first one accepts
+// connections and does not answer.
+func TestSilentHost(t *testing.T) {
+	t.Parallel()
+	u, err := url.Parse(pgtest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent := t.TempDir()
+	listener, err := net.Listen("unix", filepath.Join(silent, ".s.PGSQL.5432"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	q := u.Query()
+	q.Set("host", silent+","+q.Get("host"))
+	u.RawQuery = q.Encode()
+	s := open(t, Config{URL: u.String()})
+	s.pool.Reset() // the next call connects again
+	begun := time.Now()
+	if err := apply(t.Context(), s, put("key")); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begun); took > 2*connectFor {
+		t.Errorf("a write took %v", took)
+	}
+}

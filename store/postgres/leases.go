@@ -37,8 +37,9 @@ func (l leaseStore) Acquire(ctx context.Context, name string) (store.Lease, erro
 	const next = "nextval('revisions') + coalesce((select num from counters where key = 'fences'), 0)" // see Import
 	const mine = "leases.holder = excluded.holder and leases.until > clock_timestamp()"
 	var fence int64
-	err := l.s.pool.QueryRow(ctx, `insert into leases (until, name, holder, holder_name, fence) values (`+untilSQL+`, $2, $3, $4, `+next+`)
-		on conflict (name) do update set until = `+untilSQL+`, holder = excluded.holder, holder_name = excluded.holder_name,
+	// The update names the key, so it waits for the groups that hold the row for key share, see txn.begin.
+	err := l.s.leasePool.QueryRow(ctx, `insert into leases (until, name, holder, holder_name, fence) values (`+untilSQL+`, $2, $3, $4, `+next+`)
+		on conflict (name) do update set name = excluded.name, until = `+untilSQL+`, holder = excluded.holder, holder_name = excluded.holder_name,
 			fence = case when `+mine+` then leases.fence else excluded.fence end
 		where leases.holder = excluded.holder or leases.until <= clock_timestamp()
 		returning fence`, l.micros(), name, l.s.id, l.s.cfg.Name).Scan(&fence)
@@ -65,7 +66,7 @@ func (l leaseStore) Renew(ctx context.Context, held []store.Lease) (lost []store
 	var name string
 	var fence int64
 	var renewed []store.Lease
-	err = l.s.query(ctx, `update leases l set until = `+untilSQL+` from unnest($2::text[], $3::bigint[]) h (name, fence)
+	err = query(ctx, l.s.leasePool, `update leases l set until = `+untilSQL+` from unnest($2::text[], $3::bigint[]) h (name, fence)
 		where l.name = h.name and l.fence = h.fence and l.holder = $4 and l.until > clock_timestamp() returning l.name, l.fence`,
 		[]any{l.micros(), names, fences, l.s.id}, []any{&name, &fence}, func() error {
 			renewed = append(renewed, store.Lease{Name: name, Fence: uint64(fence)})
@@ -85,7 +86,7 @@ func (l leaseStore) Renew(ctx context.Context, held []store.Lease) (lost []store
 // Release implements [store.Leases].
 func (l leaseStore) Release(ctx context.Context, held []store.Lease) error {
 	names, fences := split(held)
-	_, err := l.s.pool.Exec(ctx, `delete from leases l using unnest($1::text[], $2::bigint[]) h (name, fence)
+	_, err := l.s.leasePool.Exec(ctx, `delete from leases l using unnest($1::text[], $2::bigint[]) h (name, fence)
 		where l.name = h.name and l.fence = h.fence and l.holder = $3`, names, fences, l.s.id)
 	return readError(ctx, err)
 }

@@ -38,7 +38,12 @@ type Config struct {
 	Log *slog.Logger
 }
 
-const defaultLeaseTTL = 15 * time.Second
+const (
+	defaultLeaseTTL = 15 * time.Second
+	// connectFor is the time after which an attempt to connect goes on with the next host. It is less than acquireFor, so
+	// that a host that does not answer does not keep a writer from the next one.
+	connectFor = 3 * time.Second
+)
 
 func (c Config) withDefaults() Config {
 	if c.LeaseTTL == 0 {
@@ -65,15 +70,17 @@ var (
 
 // Store is an open database. It implements [store.Store]. Start with [Open].
 type Store struct {
-	cfg      Config
-	id       string // unique for this handle
-	channel  string // of notifications
-	log      *slog.Logger
-	pool     *pgxpool.Pool
-	listener *pgx.ConnConfig
-	writer   *writer
-	index    *liveIndex
-	watchers local.Watchers
+	cfg     Config
+	id      string // unique for this handle
+	channel string // of notifications
+	log     *slog.Logger
+	pool    *pgxpool.Pool
+	// leasePool has the connection for leases, which must not wait behind reads that use all connections of pool.
+	leasePool *pgxpool.Pool
+	listener  *pgx.ConnConfig
+	writer    *writer
+	index     *liveIndex
+	watchers  local.Watchers
 
 	stop    context.CancelFunc // ends the listener
 	stopped sync.WaitGroup
@@ -100,12 +107,24 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if pool.MaxConnLifetime > 5*time.Minute { // so that no connection to an old primary stays
 		pool.MaxConnLifetime, pool.MaxConnLifetimeJitter = 5*time.Minute, 30*time.Second
 	}
+	for _, c := range []*pgx.ConnConfig{pool.ConnConfig, s.listener} {
+		if c.ConnectTimeout == 0 {
+			c.ConnectTimeout = connectFor
+		}
+	}
 	if s.pool, err = pgxpool.NewWithConfig(ctx, pool); err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	leases := pool.Copy()
+	leases.MinConns, leases.MinIdleConns, leases.MaxConns = 0, 0, 1
+	if s.leasePool, err = pgxpool.NewWithConfig(ctx, leases); err != nil {
+		s.pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
 	defer func() {
 		if err != nil {
 			s.pool.Close()
+			s.leasePool.Close()
 		}
 	}()
 	if err := s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
@@ -298,6 +317,7 @@ func (s *Store) Close() error {
 		}
 		_, _ = s.pool.Exec(ctx, "delete from lanes where id = $1", s.id)
 		s.pool.Close()
+		s.leasePool.Close()
 	})
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
@@ -203,10 +204,14 @@ func (s *Store) get(ctx context.Context, tb *table, key []byte) (row, error) {
 
 // query calls fn for each row of a query, with the columns in scans.
 func (s *Store) query(ctx context.Context, sql string, args, scans []any, fn func() error) error {
+	return query(ctx, s.pool, sql, args, scans, fn)
+}
+
+func query(ctx context.Context, pool *pgxpool.Pool, sql string, args, scans []any, fn func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	rows, err := s.pool.Query(ctx, sql, args...)
+	rows, err := pool.Query(ctx, sql, args...)
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, scans, fn)
 	}

@@ -60,7 +60,8 @@ func (t *txn) begin(lane string, n int64, group []*unit) error {
 	batch.Queue("begin")
 	batch.Queue("update lanes set n = $2, seen = now() where id = $1 returning n", lane, n).QueryRow(func(r pgx.Row) error { return r.Scan(&n) })
 	if len(leases) > 0 {
-		batch.Queue("select name, fence from leases where name = any($1) and until > clock_timestamp() order by name for share", slices.Sorted(maps.Keys(leases))).
+		// The lock keeps another process from taking the lease before the commit. It lets this process renew the lease.
+		batch.Queue("select name, fence from leases where name = any($1) and until > clock_timestamp() order by name for key share", slices.Sorted(maps.Keys(leases))).
 			Query(func(rows pgx.Rows) error {
 				var name string
 				var fence int64
