@@ -32,7 +32,13 @@ func ReadKeyFile(path string, passphrase func() ([]byte, error)) (*PrivateKey, e
 	if err != nil {
 		return nil, fmt.Errorf("read key file: %w", err)
 	}
+	return ParseKeyFile(data, passphrase)
+}
+
+// ParseKeyFile parses the content of a key file. It calls passphrase only for an encrypted one.
+func ParseKeyFile(data []byte, passphrase func() ([]byte, error)) (*PrivateKey, error) {
 	if bytes.HasPrefix(data, []byte(agearmor.Header)) {
+		var err error
 		if data, err = unlock(data, passphrase); err != nil {
 			return nil, fmt.Errorf("open key file: %w", err)
 		}
@@ -118,10 +124,7 @@ func unlock(data []byte, passphrase func() ([]byte, error)) ([]byte, error) {
 // WriteKeyFile writes a private key with mode 0600, encrypted if passphrase is not empty. It never overwrites: if path
 // exists, the error matches [fs.ErrExist]. After a crash, the file is complete or does not exist.
 func WriteKeyFile(path string, k *PrivateKey, passphrase []byte) error {
-	data, err := k.MarshalText()
-	if err == nil && len(passphrase) > 0 {
-		data, err = lock(data, passphrase)
-	}
+	data, err := k.MarshalKeyFile(passphrase)
 	if err == nil {
 		err = atomicfile.WriteNew(path, data)
 	}
@@ -129,6 +132,15 @@ func WriteKeyFile(path string, k *PrivateKey, passphrase []byte) error {
 		return fmt.Errorf("write key file: %w", err)
 	}
 	return nil
+}
+
+// MarshalKeyFile returns the content of a key file, encrypted if passphrase is not empty.
+func (k *PrivateKey) MarshalKeyFile(passphrase []byte) ([]byte, error) {
+	data, err := k.MarshalText()
+	if err == nil && len(passphrase) > 0 {
+		data, err = lock(data, passphrase)
+	}
+	return data, err
 }
 
 // PassphraseWork is log2 of the scrypt cost of encryption with a passphrase. The value is the default of age and takes
