@@ -24,6 +24,7 @@ type observers struct {
 	namespaces []string         // in which observers want the changes of other processes
 	onLoss     []func()         // called when hints were lost
 	following  chan struct{}    // full while somebody follows
+	again      chan struct{}    // full if the functions of onLoss must be called again
 }
 
 // Observe wraps s in a store that reports its commits. If s is already an *Observed, Observe returns s itself.
@@ -31,7 +32,7 @@ func Observe(s Store) *Observed {
 	if o, ok := s.(*Observed); ok {
 		return o
 	}
-	return &Observed{Store: s, observers: &observers{following: make(chan struct{}, 1)}}
+	return &Observed{Store: s, observers: &observers{following: make(chan struct{}, 1), again: make(chan struct{}, 1)}}
 }
 
 // Under returns the same store for work under a lease whose contexts do not name the lease: every unit is stored under
@@ -64,6 +65,18 @@ func (o *Observed) OnRemote(observe func([]Change), namespaces ...string) {
 // changed. Call OnLoss during set-up. The function must not block.
 func (o *Observed) OnLoss(f func()) { o.onLoss = append(o.onLoss, f) }
 
+// rereadPause is the time after which the functions of [Observed.OnLoss] are called again.
+const rereadPause = time.Second
+
+// RereadLater makes [Observed.Follow] call the functions of [Observed.OnLoss] after a second. Call it if a change of
+// another process could not be read.
+func (o *Observed) RereadLater() {
+	select {
+	case o.again <- struct{}{}:
+	default:
+	}
+}
+
 // Follow reports the changes of other processes to the observers until ctx ends. Each service calls it; one call at a
 // time reports.
 func (o *Observed) Follow(ctx context.Context) {
@@ -73,7 +86,21 @@ func (o *Observed) Follow(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	for hint := range o.Watch(ctx, o.namespaces...) {
+	hints, again := o.Watch(ctx, o.namespaces...), (<-chan time.Time)(nil)
+	for {
+		var hint Hint
+		open := true
+		select {
+		case hint, open = <-hints:
+		case <-o.again:
+			again = time.After(rereadPause)
+			continue
+		case <-again:
+			again = nil
+		}
+		if !open {
+			return
+		}
 		changes := []Change{{Record: Record{NS: hint.NS, Key: hint.Key}, IfRev: Any}}
 		rec, err := Record{}, error(nil)
 		if hint != (Hint{}) {

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -199,4 +201,39 @@ func TestSessionSharesALease(t *testing.T) {
 	if list, err := s.Leases().List(t.Context()); err != nil || len(list) != 0 || session.Held("duty") != nil {
 		t.Errorf("List = %v, %v after all duties ended", list, err)
 	}
+}
+
+// TestRereadLater: an observer that could not read a change is told a second later that changes were missed, once for all
+// calls until then.
+func TestRereadLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		s := store.Observe(db)
+		var lost atomic.Int32
+		s.OnLoss(func() { lost.Add(1) })
+		ctx, stop := context.WithCancel(t.Context())
+		var following sync.WaitGroup
+		following.Go(func() { s.Follow(ctx) })
+		synctest.Wait()
+		before := lost.Load()
+		for range 3 {
+			s.RereadLater()
+		}
+		time.Sleep(900 * time.Millisecond)
+		synctest.Wait()
+		if n := lost.Load(); n != before {
+			t.Errorf("OnLoss was called %d times before the pause", n-before)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if n := lost.Load(); n != before+1 {
+			t.Errorf("OnLoss was called %d times, want once", n-before)
+		}
+		stop()
+		following.Wait()
+	})
 }
