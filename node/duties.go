@@ -129,8 +129,9 @@ func (d duties) rereadAll() {
 	if n.cfg.Agreed != nil {
 		n.cfg.Agreed.Wake()
 	}
-	ctx := context.Background()
-	if err := errors.Join(n.restoreState(ctx, time.Now()), n.registrar.Reread(ctx, time.Now())); err != nil {
+	ctx, now := context.Background(), time.Now()
+	if err := errors.Join(n.restoreState(ctx, now), n.registrar.Reread(ctx, now)); err != nil {
 		n.log.Warn("read state", "err", err)
+		n.store.RereadLater()
 	}
 }

@@ -227,7 +227,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.outbox = newDeliveries(n)
 	n.registrar = registration.New(registration.Config{
 		Identity: cfg.Identity, Directories: cfg.Directories, Credential: cfg.Credential, Store: cfg.Store, SaveKey: cfg.SaveKey,
-		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, CurrentKey: cfg.CurrentKey, Logger: cfg.Logger,
+		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, CurrentKey: cfg.CurrentKey, Reread: observed.RereadLater, Logger: cfg.Logger,
 		Pause: func(f int) time.Duration { return pauseAfter(f, 0) }, Changed: func() { n.events.Publish(Event{Topic: TopicStatus}) },
 	})
 	n.asks.OnDecision(n.logDecision)

@@ -148,7 +148,7 @@ func (k *BoxKey) SessionKey(peer BoxPublic, salt []byte, info string) ([]byte, e
 
 // ReadBoxKeyFile reads a key from a file with the checks of [ReadKeyFile].
 func ReadBoxKeyFile(path string) (*BoxKey, error) {
-	data, err := readPrivateFile(path)
+	data, err := ReadPrivateFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read key file: %w", err)
 	}

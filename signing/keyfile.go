@@ -28,7 +28,7 @@ const maxKeyFile = 2 * MaxKeyText
 // ReadKeyFile reads a private key. The file must be a regular file and not a link. If other users can read or write it,
 // the error matches [ErrKeyFileMode] (not checked on Windows). ReadKeyFile calls passphrase only for an encrypted file.
 func ReadKeyFile(path string, passphrase func() ([]byte, error)) (*PrivateKey, error) {
-	data, err := readPrivateFile(path)
+	data, err := ReadPrivateFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read key file: %w", err)
 	}
@@ -72,7 +72,8 @@ func ReadPublicKeys(fileOrText string) ([]*PublicKey, error) {
 	return []*PublicKey{key}, err
 }
 
-func readPrivateFile(path string) ([]byte, error) {
+// ReadPrivateFile reads a small file with a secret, with the checks of [ReadKeyFile].
+func ReadPrivateFile(path string) ([]byte, error) {
 	before, err := os.Lstat(path)
 	if err != nil {
 		return nil, err

@@ -37,7 +37,7 @@ func ReadSharedKey(path string) (*SharedKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := readPrivateFile(path)
+	data, err := ReadPrivateFile(path)
 	if err != nil {
 		return nil, err
 	}

@@ -109,6 +109,7 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	}
 	card := withKeyChain(old.Card.Tree.With("public_key", wire.Text(key.PublicText())), chain)
 	if err := r.cfg.SaveKey(key, card); err != nil {
+		r.rereadLater() // the key may be stored nevertheless, or another process may have stored one
 		return fmt.Errorf("store the new key: %w", err)
 	}
 	r.retired[oldFingerprint] = old.Key

@@ -50,6 +50,9 @@ type Config struct {
 	FirstKey   func(id wire.AgentID) (*signing.PrivateKey, error)
 	// Pause returns how long to wait after the given number of failures in a row.
 	Pause func(failures int) time.Duration
+	// Reread is called when a change of another process could not be read, or the outcome of a change of the key is not
+	// known. The caller then soon calls [Registrar.Reread]. Nil: no other process changes anything.
+	Reread func()
 	// Changed is called when the state of a registration has changed; nil: nobody needs to know.
 	Changed func()
 	Logger  *slog.Logger
@@ -114,8 +117,12 @@ func (r *Registrar) Identity() *Identity { return r.identity.Load() }
 // ID returns the node's agent id.
 func (r *Registrar) ID() wire.AgentID { return r.identity.Load().Card.ID }
 
-// namespace holds the records of the registrar, next to other state of the node.
-const namespace = "node"
+// Namespace holds the records of the registrar, next to other state of the node.
+const Namespace = "node"
+
+// SharedKeys is the key of the record with the keys that all instances share. The registrar only observes it: after a
+// change it calls [Config.CurrentKey].
+const SharedKeys = "keys"
 
 const (
 	keyNodeID     = "identity"
@@ -151,7 +158,7 @@ func (r *Registrar) Reread(ctx context.Context, now time.Time) error {
 // restoreStates reads the states of all registrations.
 func (r *Registrar) restoreStates(ctx context.Context, now time.Time) error {
 	for _, p := range r.registrations {
-		rec, err := r.cfg.Store.Records().Get(ctx, namespace, p.recordKey(), now)
+		rec, err := r.cfg.Store.Records().Get(ctx, Namespace, p.recordKey(), now)
 		if errors.Is(err, store.ErrNotFound) {
 			continue
 		}
@@ -169,19 +176,27 @@ func (r *Registrar) restoreStates(ctx context.Context, now time.Time) error {
 func (r *Registrar) OnRemote(changes []store.Change) {
 	ctx, now := context.Background(), time.Now()
 	for _, c := range changes {
-		if c.Record.NS != namespace || c.Delete {
+		if c.Record.NS != Namespace || c.Delete {
 			continue
 		}
 		var err error
 		switch c.Record.Key {
-		case keyNodeID, keyRotated:
+		case keyNodeID, keyRotated, SharedKeys:
 			err = r.takeIdentity(ctx, now)
 		default:
 			err = r.takeState(c.Record)
 		}
 		if err != nil {
 			r.cfg.Logger.Error("take over the state of a registration", "key", c.Record.Key, "err", err)
+			r.rereadLater()
 		}
+	}
+}
+
+// rereadLater asks for a call of [Registrar.Reread].
+func (r *Registrar) rereadLater() {
+	if r.cfg.Reread != nil {
+		r.cfg.Reread()
 	}
 }
 
@@ -209,7 +224,7 @@ func (r *Registrar) takeState(rec store.Record) error {
 
 // loadRecord reads a record of the node's state into dst. It returns false if the record does not exist.
 func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now time.Time) (bool, error) {
-	rec, err := r.cfg.Store.Records().Get(ctx, namespace, key, now)
+	rec, err := r.cfg.Store.Records().Get(ctx, Namespace, key, now)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
@@ -224,7 +239,7 @@ func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now tim
 
 // storeRecord writes a record of the node's state.
 func (r *Registrar) storeRecord(ctx context.Context, key string, body []byte, now time.Time) error {
-	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: namespace, Key: key, Body: body}, IfRev: store.Any}}, now)
+	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: Namespace, Key: key, Body: body}, IfRev: store.Any}}, now)
 }
 
 // restoreCredential reads the secret from which bearers are derived. If the store has no secret yet, it makes and

@@ -96,30 +96,6 @@ func isPublishable(c config.Config, base, endpoint string) bool {
 	return !IsLoopback(base) || !c.Public() && c.ViaRelay == "" && IsLoopback(endpoint)
 }
 
-// createAgent makes keys, credential and card if the data directory has no agent.
-func (p *Process) createAgent(passphrase []byte, base string) error {
-	if p.home.HasAgent() {
-		return nil
-	}
-	if err := p.home.Create(passphrase); err != nil {
-		return err
-	}
-	known := func() ([]byte, error) { return passphrase, nil }
-	s, err := p.home.Secrets(known)
-	if err != nil {
-		return err
-	}
-	stored, err := p.home.Card()
-	if err != nil {
-		return err
-	}
-	card, err := buildCard(p.cfg, s, stored, base)
-	if err != nil {
-		return err
-	}
-	return p.home.SaveCard(card.Tree)
-}
-
 // IsLoopback reports whether the host of a URL is a loopback address or localhost.
 func IsLoopback(target string) bool {
 	u, err := url.Parse(target)

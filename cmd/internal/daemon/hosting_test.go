@@ -18,6 +18,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/engine"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
@@ -82,6 +83,9 @@ func (hs *hosts) serve(role string, before *served, settings ...config.Setting) 
 	s.Process = &Process{
 		cfg: cfg, src: src, home: datadir.Dir(dir), log: log, metrics: httpapi.NewMetrics("test"), rerun: &rerun{}, db: hs.db,
 		passphrase: func() ([]byte, error) { return nil, nil }, release: func() {}, store: store.Observe(s.shaky),
+	}
+	if s.keys, err = engine.OpenKeys(engine.Options{Config: cfg, Source: src, Dir: s.home, Logger: log}, hs.db, s.passphrase); err != nil {
+		t.Fatal(err)
 	}
 	s.session = store.NewSession(s.store.Leases(), log)
 	if before != nil {

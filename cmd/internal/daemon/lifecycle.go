@@ -23,14 +23,8 @@ import (
 // prepare does everything that can fail before the process answers its first request.
 func (p *Process) prepare(ctx context.Context, base string) error {
 	if p.cfg.Has(config.RoleNode) {
-		if err := p.createAgent(nil, base); err != nil {
+		if err := (keyring{p}).prepare(ctx, nil, base); err != nil {
 			return err
-		}
-		switch lost, err := p.home.ReplaceCredential(); {
-		case err != nil:
-			return err
-		case lost:
-			p.log.Warn("the credential was lost, so a new one was made; a directory that lists the card accepts it after registration and reservation have ended, or after its operator runs agentmesh cards handover")
 		}
 	}
 	var err error

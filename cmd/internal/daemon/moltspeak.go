@@ -31,7 +31,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	if !serve && len(links) == 0 && !c.Registry {
 		return nil, nil
 	}
-	key, box, err := p.home.MoltSpeakKeys()
+	key, box, err := keyring{p}.moltSpeak()
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (p *Process) addMoltSpeakMetadata(card wire.Card, base string) (wire.Card, 
 	if !serve {
 		return card, nil
 	}
-	key, box, err := p.home.MoltSpeakKeys()
+	key, box, err := keyring{p}.moltSpeak()
 	if err != nil {
 		return card, err
 	}

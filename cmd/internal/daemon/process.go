@@ -60,6 +60,7 @@ type Process struct {
 	metrics *httpapi.Metrics
 	home    datadir.Dir
 	release func() // removes the pid file
+	keys    *engine.Keys
 	secrets datadir.Secrets
 
 	passphrase func() ([]byte, error) // of the key files; it prompts the user at most once
@@ -125,6 +126,10 @@ func open(ctx context.Context, o Options) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.keys, err = engine.OpenKeys(engine.Options{Config: o.Config, Source: o.Source, Dir: h, Logger: p.log}, p.db, p.passphrase); err != nil {
+		p.release()
+		return nil, errors.Join(err, p.db.Close())
+	}
 	p.store = store.Observe(p.db)
 	p.session = store.NewSession(p.store.Leases(), p.log)
 	return p, nil
@@ -168,17 +173,11 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 	p.edge.Health("store", func(ctx context.Context) (any, error) { return nil, p.store.Ping(ctx) })
 	p.watchCertificate()
 	if p.cfg.Has(config.RoleNode) {
-		var err error
-		if p.secrets, err = p.home.Secrets(p.passphrase); err != nil {
+		if err := (keyring{p}).read(ctx); err != nil {
 			return err
 		}
 	}
 	var err error
-	if p.secrets.Key != nil {
-		if err := engine.CheckAgent(ctx, p.db, p.home, p.secrets); err != nil {
-			return err
-		}
-	}
 	if p.notices, err = p.newNotifier(); err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("notify: %w", err))
 	}
@@ -287,7 +286,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		Routes: prependCalendar(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
 		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: offBelowOne(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
-		MaxBytes: p.cfg.Conversations.MaxBytes, PersonalData: personal.Types, SaveKey: p.saveKey, CurrentKey: func() (*signing.PrivateKey, error) { return currentKey(p) }, RetiredKey: p.retiredKey, FirstKey: p.firstKey, Logger: p.log, Metrics: p.metrics,
+		MaxBytes: p.cfg.Conversations.MaxBytes, PersonalData: personal.Types, SaveKey: keyring{p}.save, CurrentKey: keyring{p}.current, RetiredKey: keyring{p}.retired, FirstKey: keyring{p}.first, Logger: p.log, Metrics: p.metrics,
 		Process: p.processStatus, Follower: p.hosting.isElsewhere(),
 	})
 	if err != nil {
@@ -402,40 +401,6 @@ func (p *Process) readInvite() (client.Credential, error) {
 	return client.Credential(strings.TrimSpace(string(data))), nil
 }
 
-// saveKey saves a new signing key after a rotation, encrypted if the old one was, and the card with the new key.
-func (p *Process) saveKey(key *signing.PrivateKey, card wire.Value) error {
-	var passphrase []byte
-	ask := func() (text []byte, err error) {
-		passphrase, err = p.passphrase()
-		return passphrase, err
-	}
-	old, err := p.home.Secrets(ask) // calls ask only if a key is encrypted
-	if err != nil {
-		return err
-	}
-	if err := p.home.SaveKey(key, old.Key, passphrase); err != nil {
-		return err
-	}
-	return p.home.SaveCard(card)
-}
-
-// currentKey reads the signing key.
-func currentKey(p *Process) (*signing.PrivateKey, error) {
-	secrets, err := p.home.Secrets(p.passphrase)
-	return secrets.Key, err
-}
-
-// retiredKey reads a signing key that was rotated.
-func (p *Process) retiredKey(fingerprint string) (*signing.PrivateKey, error) {
-	_, digits, _ := strings.Cut(fingerprint, ":")
-	return signing.ReadKeyFile(p.home.RetiredKey(digits), p.passphrase)
-}
-
-// firstKey reads the signing key from which an agent id is derived, if it is among the retired keys.
-func (p *Process) firstKey(id wire.AgentID) (*signing.PrivateKey, error) {
-	return signing.ReadKeyFile(p.home.RetiredKey(id.KeyDigits()), p.passphrase)
-}
-
 // operations returns the operations of the owner API that concern the process and not one of its services.
 func (p *Process) operations() []owner.Operation {
 	return slices.Concat(p.backupOperations(), p.probeOperations(), []owner.Operation{
@@ -514,7 +479,7 @@ func Init(ctx context.Context, o Options, passphrase []byte) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(p.createAgent(passphrase, configuredBase(o.Config)), p.Close())
+	return errors.Join(keyring{p}.prepare(ctx, passphrase, configuredBase(o.Config)), p.Close())
 }
 
 // InitDirectory makes the database of a directory without an agent.

@@ -4,13 +4,15 @@ package datadir
 
 import (
 	"bytes"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -99,30 +101,6 @@ type Secrets struct {
 	Credential client.Credential
 }
 
-// Create makes the secrets of a new agent, except those that exist already. If passphrase is not nil, it encrypts both
-// keys. Call Create only for a directory without an agent: a lost key must be restored, or the agent gets a new
-// identity.
-func (d Dir) Create(passphrase []byte) error {
-	key, err := signing.GenerateEd25519()
-	if err != nil {
-		return fmt.Errorf("make the signing key: %w", err)
-	}
-	if err := signing.WriteKeyFile(d.Path(FileKey), key, passphrase); err != nil && !errors.Is(err, fs.ErrExist) {
-		return exit.Fail(exit.Config, fmt.Errorf("write the signing key: %w", err))
-	}
-	age, err := GenerateKey(string(signing.KindAge))
-	if err != nil {
-		return fmt.Errorf("make the age key: %w", err)
-	}
-	if err := signing.WriteKeyFile(d.Path(FileAge), age, passphrase); err != nil && !errors.Is(err, fs.ErrExist) {
-		return exit.Fail(exit.Config, fmt.Errorf("write the age key: %w", err))
-	}
-	if err := d.writeNew(FileCredential, string(client.NewCredential())+"\n"); err != nil {
-		return exit.Fail(exit.Config, fmt.Errorf("write the credential: %w", err))
-	}
-	return nil
-}
-
 // GenerateKey makes a key of the given kind: ed25519 or age.
 func GenerateKey(kind string) (*signing.PrivateKey, error) {
 	if kind == string(signing.KindEd25519) {
@@ -135,43 +113,40 @@ func GenerateKey(kind string) (*signing.PrivateKey, error) {
 	return signing.ParsePrivateKey([]byte(identity))
 }
 
-// writeNew atomically writes a file with mode 0600. It leaves an existing file unchanged.
-func (d Dir) writeNew(name, content string) error {
-	if _, err := os.Lstat(d.Path(name)); err == nil {
-		return nil
-	}
-	return atomicfile.Write(d.Path(name), []byte(content))
-}
-
 // Secrets reads the secrets. It refuses a file that other users may read (AM-7).
 func (d Dir) Secrets(passphrase func() ([]byte, error)) (Secrets, error) {
-	var s Secrets
-	var err error
-	if s.Key, err = signing.ReadKeyFile(d.Path(FileKey), passphrase); err != nil {
+	keys, err := d.Keys()
+	if err != nil {
+		return Secrets{}, err
+	}
+	return d.ParseKeys(keys, passphrase)
+}
+
+// ParseKeys returns the secrets in keys, which belong to this directory.
+func (d Dir) ParseKeys(keys Keys, passphrase func() ([]byte, error)) (s Secrets, err error) {
+	if s.Key, err = keys.parse(FileKey, passphrase); err != nil {
 		return s, d.explainSecret(FileKey, err)
 	}
-	if s.Age, err = signing.ReadKeyFile(d.Path(FileAge), passphrase); err != nil {
+	if s.Age, err = keys.parse(FileAge, passphrase); err != nil {
 		return s, d.explainSecret(FileAge, err)
 	}
 	if s.Age.Public().Kind() != signing.KindAge {
 		return s, d.explainSecret(FileAge, errors.New("the file does not hold an age identity"))
 	}
-	old, err := filepath.Glob(filepath.Join(d.Path(DirRetired), FileAge+"*"))
-	if err != nil {
-		return s, d.explainSecret(DirRetired, err)
-	}
-	for _, path := range old {
-		key, err := signing.ReadKeyFile(path, passphrase)
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		if !strings.HasPrefix(name, path.Join(DirRetired, FileAge)) {
+			continue
+		}
+		key, err := keys.parse(name, passphrase)
 		if err != nil {
-			return s, exit.Fail(exit.Config, fmt.Errorf("%s: %w", path, err))
+			return s, exit.Fail(exit.Config, fmt.Errorf("%s: %w", d.Path(name), err))
 		}
 		s.OldAges = append(s.OldAges, key)
 	}
-	credential, err := d.readSecret(FileCredential)
-	if err != nil {
-		return s, d.explainSecret(FileCredential, err)
+	if keys[FileCredential] == nil {
+		return s, d.explainSecret(FileCredential, fs.ErrNotExist)
 	}
-	s.Credential = client.Credential(bytes.TrimSpace(credential))
+	s.Credential = client.Credential(bytes.TrimSpace(keys[FileCredential]))
 	return s, nil
 }
 
@@ -198,18 +173,6 @@ func kindFlag(name string) string {
 	return ""
 }
 
-// readSecret reads a file, and refuses a file that other users may read.
-func (d Dir) readSecret(name string) ([]byte, error) {
-	info, err := os.Lstat(d.Path(name))
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
-		return nil, signing.ErrKeyFileMode
-	}
-	return os.ReadFile(d.Path(name))
-}
-
 // Card reads the stored card. It returns a null value if the directory has no card.
 func (d Dir) Card() (wire.Value, error) {
 	data, err := os.ReadFile(d.Path(FileCard))
@@ -228,40 +191,29 @@ func (d Dir) Card() (wire.Value, error) {
 
 // SaveCard atomically stores the card.
 func (d Dir) SaveCard(card wire.Value) error {
-	if err := atomicfile.Write(d.Path(FileCard), append(card.JSON(), '\n')); err != nil {
+	if err := atomicfile.Write(d.Path(FileCard), CardFile(card)); err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("write the card: %w", err))
 	}
 	return nil
 }
 
+// CardFile returns the content of the file of a card.
+func CardFile(card wire.Value) []byte { return append(card.JSON(), '\n') }
+
 // RetiredKey returns the path of a signing key that was rotated. digits are the digits of its fingerprint.
 func (d Dir) RetiredKey(digits string) string {
-	return filepath.Join(d.Path(DirRetired), FileKey+"."+digits[:min(len(digits), 16)])
+	return filepath.Join(d.Path(DirRetired), retiredName(digits))
 }
 
-// SaveKey replaces the signing key. It keeps the file of the old key as it is, encrypted or not, in the folder of
-// retired keys: until every directory has the new card, only the old key can vouch for the new one (AM-60).
-func (d Dir) SaveKey(key, old *signing.PrivateKey, passphrase []byte) error {
-	next := d.Path(FileKey + "." + strings.ToLower(rand.Text()[:8]))
-	if err := signing.WriteKeyFile(next, key, passphrase); err != nil {
-		return fmt.Errorf("write the new signing key: %w", err)
-	}
-	oldFile, err := os.ReadFile(d.Path(FileKey))
-	if err != nil {
-		return fmt.Errorf("keep the old signing key: %w", err)
-	}
-	if err := os.MkdirAll(d.Path(DirRetired), 0o700); err != nil {
-		return fmt.Errorf("keep the old signing key: %w", err)
-	}
-	_, digits, _ := strings.Cut(old.Public().Fingerprint(), ":")
-	if err := atomicfile.Write(d.RetiredKey(digits), oldFile); err != nil {
-		return fmt.Errorf("keep the old signing key: %w", err)
-	}
-	if err := os.Rename(next, d.Path(FileKey)); err != nil {
-		return fmt.Errorf("put the new signing key in place: %w", err)
-	}
-	return nil
+// HasRetired reports whether the signing key with this fingerprint is among the retired keys.
+func (d Dir) HasRetired(fingerprint string) bool {
+	_, digits, _ := strings.Cut(fingerprint, ":")
+	_, err := os.Stat(d.RetiredKey(digits))
+	return err == nil
 }
+
+// retiredName returns the name of the file of a signing key that was rotated.
+func retiredName(digits string) string { return FileKey + "." + digits[:min(len(digits), 16)] }
 
 // readPID returns the id of the process that has the database open, or 0 if the pid file does not name one.
 func (d Dir) readPID() int {
@@ -295,16 +247,4 @@ func (d Dir) writePID() (release func(), err error) {
 		return nil, exit.Fail(exit.Config, fmt.Errorf("write the pid file: %w", err))
 	}
 	return func() { os.Remove(d.Path(FilePID)) }, nil // a stale pid file is harmless: the lock decides
-}
-
-// ReplaceCredential makes a new credential if the old one was lost (AM-83), and reports whether it was. Unlike the
-// keys, the credential is not part of the agent's identity.
-func (d Dir) ReplaceCredential() (lost bool, err error) {
-	if _, err := os.Lstat(d.Path(FileCredential)); !errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err := d.writeNew(FileCredential, string(client.NewCredential())+"\n"); err != nil {
-		return true, exit.Fail(exit.Config, fmt.Errorf("write the credential: %w", err))
-	}
-	return true, nil
 }

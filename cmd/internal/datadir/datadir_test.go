@@ -12,7 +12,11 @@ import (
 // TestSecretsReadsEveryRetiredAge: Secrets reads every retired age identity, and not only the first ones by name.
 func TestSecretsReadsEveryRetiredAge(t *testing.T) {
 	d := Dir(t.TempDir())
-	if err := d.Create(nil); err != nil {
+	keys := Keys{}
+	if err := keys.AddNew(nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.SaveKeys(keys); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(d.Path(DirRetired), 0o700); err != nil {

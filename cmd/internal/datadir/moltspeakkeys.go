@@ -1,10 +1,7 @@
 package datadir
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -15,26 +12,8 @@ const (
 	FileMoltSpeakBox = "moltspeak-box.key"
 )
 
-// MoltSpeakKeys reads the signing key and the box key of the MoltSpeak agent, and creates the keys that do not exist.
+// MoltSpeakKeys reads the signing key and the box key of the MoltSpeak agent.
 func (d Dir) MoltSpeakKeys() (*signing.PrivateKey, *signing.BoxKey, error) {
-	if _, err := os.Lstat(d.Path(FileMoltSpeakKey)); errors.Is(err, fs.ErrNotExist) {
-		key, err := signing.GenerateEd25519()
-		if err == nil {
-			err = signing.WriteKeyFile(d.Path(FileMoltSpeakKey), key, nil)
-		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("make the MoltSpeak key: %w", err)
-		}
-	}
-	if _, err := os.Lstat(d.Path(FileMoltSpeakBox)); errors.Is(err, fs.ErrNotExist) {
-		box, err := signing.GenerateBoxKey()
-		if err == nil {
-			err = signing.WriteBoxKeyFile(d.Path(FileMoltSpeakBox), box)
-		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("make the MoltSpeak key: %w", err)
-		}
-	}
 	key, err := signing.ReadKeyFile(d.Path(FileMoltSpeakKey), nil)
 	if err != nil {
 		return nil, nil, d.explainSecret(FileMoltSpeakKey, err)
@@ -44,4 +23,25 @@ func (d Dir) MoltSpeakKeys() (*signing.PrivateKey, *signing.BoxKey, error) {
 		return nil, nil, d.explainSecret(FileMoltSpeakBox, err)
 	}
 	return key, box, nil
+}
+
+// AddMoltSpeak adds new keys of the node as a MoltSpeak agent, except those that exist.
+func (k Keys) AddMoltSpeak() error {
+	key, err := signing.GenerateEd25519()
+	if err != nil {
+		return fmt.Errorf("make the MoltSpeak key: %w", err)
+	}
+	box, err := signing.GenerateBoxKey()
+	if err != nil {
+		return fmt.Errorf("make the MoltSpeak key: %w", err)
+	}
+	for name, key := range map[string]interface{ MarshalText() ([]byte, error) }{FileMoltSpeakKey: key, FileMoltSpeakBox: box} {
+		if k[name] != nil {
+			continue
+		}
+		if k[name], err = key.MarshalText(); err != nil {
+			return fmt.Errorf("make the MoltSpeak key: %w", err)
+		}
+	}
+	return nil
 }

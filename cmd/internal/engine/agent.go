@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The record that names the agent whose messages are in a database: the fingerprint of its signing key and a hash of its
+// credential, with a space between them.
+const (
+	agentNS  = "instances"
+	agentKey = "agent"
+)
+
+// leaseNode is the lease of the process that does the duties of a node.
+const leaseNode = "node"
+
+// describeAgent returns the body of the record for an agent with these secrets.
+func describeAgent(secrets datadir.Secrets) string {
+	return fmt.Sprintf("%s %x", secrets.Key.Public().Fingerprint(), sha256.Sum256([]byte(secrets.Credential)))
+}
+
+// getRecord returns a record, or one with the revision [store.Absent] that takes its place.
+func (k *Keys) getRecord(ctx context.Context, ns, key string) (store.Record, error) {
+	record, err := k.db.Records().Get(ctx, ns, key, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return store.Record{NS: ns, Key: key}, nil
+	}
+	if err != nil {
+		err = exit.Fail(exit.Unavailable, err)
+	}
+	return record, err
+}
+
+// CheckAgent returns an error if the database belongs to another agent than the data directory, or to the same agent
+// after a rotation of its key that the data directory does not have. After the loss of its key, an agent may have a new
+// one if its credential is the same and no other instance runs. A database file is not checked, because it is in the
+// data directory itself.
+func (k *Keys) CheckAgent(ctx context.Context, secrets datadir.Secrets) error {
+	if !k.several {
+		return nil
+	}
+	for {
+		record, err := k.getRecord(ctx, agentNS, agentKey)
+		if err != nil {
+			return err
+		}
+		ours := describeAgent(secrets)
+		if string(record.Body) == ours {
+			return nil
+		}
+		stored, storedCredential, _ := strings.Cut(string(record.Body), " ")
+		fingerprint, credential, _ := strings.Cut(ours, " ")
+		isRotated := stored == fingerprint || k.dir.HasRetired(stored)
+		if record.Rev != store.Absent && !isRotated && (storedCredential != credential || k.runsElsewhere(ctx)) {
+			hint := "copy signing.key, age.key, credential, card.json and retired-keys from the data directory of an instance of that agent, or use another database; if the key was lost, stop the other instances first"
+			return exit.FailHint(exit.Config, fmt.Errorf("the database belongs to the agent with the signing key %s, and %s has %s", stored, k.dir.Path(datadir.FileKey), fingerprint), hint)
+		}
+		record.Body = []byte(ours)
+		err = k.db.Records().Apply(ctx, []store.Change{{Record: record, IfRev: record.Rev}}, time.Now())
+		if !errors.Is(err, store.ErrConflict) { // otherwise another process was faster
+			return err
+		}
+	}
+}
+
+// runsElsewhere reports whether another process does the duties of the node. If it cannot tell, it reports true.
+func (k *Keys) runsElsewhere(ctx context.Context) bool {
+	leases, err := k.db.Leases().List(ctx)
+	return err != nil || slices.ContainsFunc(leases, func(l store.LeaseState) bool { return l.Name == leaseNode && l.Holder != instanceName() })
+}
