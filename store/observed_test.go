@@ -203,8 +203,8 @@ func TestSessionSharesALease(t *testing.T) {
 	}
 }
 
-// TestRereadLater: an observer that could not read a change is told a second later that changes were missed, once for all
-// calls until then.
+// TestRereadLater: a second after an observer could not read a change, OnLoss functions are called, once for all
+// calls of RereadLater until then.
 func TestRereadLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1})

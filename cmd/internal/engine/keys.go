@@ -66,18 +66,18 @@ func (k *Keys) Update(ctx context.Context, change func(datadir.Keys) error) (wri
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for {
-		record, err := k.getShared(ctx)
+		found, err := k.find(ctx)
 		if err != nil {
 			return nil, err
 		}
-		keys, stored, err := k.load(ctx, record)
+		keys, err := k.merge(&found)
 		if err == nil && change != nil {
 			err = change(keys)
 		}
 		if err != nil {
 			return nil, err
 		}
-		err = k.store(ctx, record, keys, stored)
+		err = k.store(ctx, found, keys)
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
@@ -88,43 +88,47 @@ func (k *Keys) Update(ctx context.Context, change func(datadir.Keys) error) (wri
 	}
 }
 
-// getShared returns the record with the sealed keys, or one with the revision [store.Absent]. Without a key file, a
-// stored record is an error: the keys in the data directory may be old ones.
-func (k *Keys) getShared(ctx context.Context) (store.Record, error) {
+// records are the records of a database about the keys. One that does not exist has the revision [store.Absent].
+type records struct {
+	agent  store.Record // see [Keys.CheckAgent]
+	sealed store.Record
+	keys   datadir.Keys // those in sealed
+}
+
+// find reads the records. Sealed keys are an error without a key file, because the keys in the data directory may be old
+// ones.
+func (k *Keys) find(ctx context.Context) (found records, err error) {
 	if !k.several {
-		return store.Record{}, nil
+		return found, nil
 	}
-	record, err := k.getRecord(ctx, registration.Namespace, registration.SharedKeys)
-	if err == nil && k.shared == nil && record.Rev != store.Absent {
+	if found.agent, err = k.getRecord(ctx, agentNS, agentKey); err != nil { // first: it is stored together with sealed, or before
+		return found, err
+	}
+	found.sealed, err = k.getRecord(ctx, registration.Namespace, registration.SharedKeys)
+	if err == nil && k.shared == nil && found.sealed.Rev != store.Absent {
 		err = exit.FailHint(exit.Config, errors.New("the keys of the agent are in the database, and store.key_file is not set"),
 			"set store.key_file to a copy of the key file of the other instances")
 	}
-	return record, err
+	return found, err
 }
 
-// load returns the keys of the data directory and of the database together, and those that the record has. It refuses to
-// share keys of another agent than that of the database.
-func (k *Keys) load(ctx context.Context, record store.Record) (keys, stored datadir.Keys, err error) {
+// merge returns the keys of the data directory and of the database together. It refuses a database of an agent whose
+// keys are in neither.
+func (k *Keys) merge(found *records) (datadir.Keys, error) {
 	local, err := k.dir.Keys()
-	if err != nil || k.shared == nil {
-		return local, nil, err
-	}
-	if record.Rev != store.Absent {
-		if stored, err = k.open(record.Body); err != nil {
-			return nil, nil, err
+	switch {
+	case err != nil || k.shared == nil:
+		return local, err
+	case found.sealed.Rev != store.Absent:
+		if found.keys, err = k.open(found.sealed.Body); err != nil {
+			return nil, err
 		}
-		keys, err = k.dir.Merge(local, stored)
-		return keys, stored, err
+		return k.dir.Merge(local, found.keys)
+	case !local.HasAgent() && found.agent.Rev != store.Absent:
+		return nil, exit.FailHint(exit.Config, errors.New("the database belongs to an agent whose keys are not in it"),
+			"start an instance that has the keys first, with store.key_file; it stores them in the database")
 	}
-	if !local.HasAgent() {
-		agent, err := k.getRecord(ctx, agentNS, agentKey)
-		if err == nil && agent.Rev != store.Absent {
-			err = exit.FailHint(exit.Config, errors.New("the database belongs to an agent whose keys are not in it"),
-				"start an instance that has the keys first, with store.key_file; it stores them in the database")
-		}
-		return local, nil, err
-	}
-	return local, nil, nil
+	return local, nil
 }
 
 // open opens the sealed keys.
@@ -147,31 +151,27 @@ func (k *Keys) open(body []byte) (keys datadir.Keys, err error) {
 	return keys, nil
 }
 
-// isCurrent reports whether the record has these keys, sealed with the first key of the key file.
-func (k *Keys) isCurrent(record store.Record, keys, stored datadir.Keys) bool {
+// hasStored reports whether the database has these keys, sealed with the first key of the key file.
+func (k *Keys) hasStored(keys datadir.Keys, found records) bool {
 	var sealed signing.Sealed
-	return json.Unmarshal(record.Body, &sealed) == nil && sealed.Recipient == k.shared.Recipient() && maps.EqualFunc(keys, stored, bytes.Equal)
+	return json.Unmarshal(found.sealed.Body, &sealed) == nil && sealed.Recipient == k.shared.Recipient() && maps.EqualFunc(keys, found.keys, bytes.Equal)
 }
 
-// store stores keys in place of the record, with the name of the agent in the same unit. If another process has changed
-// either, the error is [store.ErrConflict].
-func (k *Keys) store(ctx context.Context, record store.Record, keys, stored datadir.Keys) error {
-	if k.shared == nil || !keys.HasAgent() || k.isCurrent(record, keys, stored) {
+// store stores keys in place of those that were found, with the name of the agent in the same unit. If another process
+// has changed either record, the error is [store.ErrConflict].
+func (k *Keys) store(ctx context.Context, found records, keys datadir.Keys) error {
+	if k.shared == nil || !keys.HasAgent() || k.hasStored(keys, found) {
 		return nil
 	}
 	secrets, err := k.dir.ParseKeys(keys, k.passphrase)
 	if err != nil {
 		return err
 	}
-	agent, err := k.getRecord(ctx, agentNS, agentKey)
-	if err != nil {
-		return err
-	}
-	if record.Rev == store.Absent && agent.Rev != store.Absent {
+	if found.sealed.Rev == store.Absent && found.agent.Rev != store.Absent {
 		if err := k.CheckAgent(ctx, secrets); err != nil {
 			return err
 		}
-		if agent, err = k.getRecord(ctx, agentNS, agentKey); err != nil {
+		if found.agent, err = k.getRecord(ctx, agentNS, agentKey); err != nil {
 			return err
 		}
 	}
@@ -183,16 +183,16 @@ func (k *Keys) store(ctx context.Context, record store.Record, keys, stored data
 	if err != nil {
 		return err
 	}
-	if record.Body, err = json.Marshal(sealed); err != nil {
+	if found.sealed.Body, err = json.Marshal(sealed); err != nil {
 		return err
 	}
-	agent.Body = []byte(describeAgent(secrets))
-	err = k.db.Records().Apply(ctx, []store.Change{{Record: record, IfRev: record.Rev}, {Record: agent, IfRev: agent.Rev}}, time.Now())
-	if err != nil && !errors.Is(err, store.ErrConflict) {
-		err = exit.Fail(exit.Unavailable, fmt.Errorf("store the keys in the database: %w", err))
-	}
-	if err == nil {
+	found.agent.Body = []byte(describeAgent(secrets))
+	changes := []store.Change{{Record: found.sealed, IfRev: found.sealed.Rev}, {Record: found.agent, IfRev: found.agent.Rev}}
+	switch err = k.db.Records().Apply(ctx, changes, time.Now()); {
+	case err == nil:
 		k.log.Info("the keys are in the database", "sealed_for", k.shared.Recipient())
+	case !errors.Is(err, store.ErrConflict):
+		err = exit.Fail(exit.Unavailable, fmt.Errorf("store the keys in the database: %w", err))
 	}
 	return err
 }
