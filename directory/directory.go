@@ -113,6 +113,8 @@ const (
 	maxClients  = 1 << 16 // addresses that the throttles remember
 	maxFailures = 10      // wrong credentials of one address in a minute
 
+	registeredNS = "registered" // of what limits registrations for all processes
+
 	recordNS = "directory" // of single records: the cursor key, the history and the position of a mirror
 )
 
@@ -133,14 +135,16 @@ type Registry struct {
 	templates   templates // set by Mount
 	probeQueue  *probequeue.Queue
 	connections *mailbox.Connections
+	offers      *mailbox.Offers       // to agents that poll another process; nil if this process alone writes
 	onMail      func(to wire.AgentID) // set by OnMail; nil for no call
 	mailUsage   mailbox.Counts
 	keeping     singleflight.Group // messages that are being stored, by digest
 	bans        bans
 	reporting   reporting
-	reporters   *rate.Allowance     // reports by address
-	hourly      *rate.Registrations // by address; nil for no limit
-	failures    *rate.Penalties     // wrong credentials by address; nil for no limit
+	reporters   *rate.Allowance         // reports by address
+	hourly      *rate.Registrations     // by address; nil for no limit
+	together    *credential.SharedLimit // the same for all processes; nil if this process alone writes
+	failures    *rate.Penalties         // wrong credentials by address; nil for no limit
 	counters    counters
 }
 
@@ -178,6 +182,10 @@ func New(cfg Config) *Registry {
 		r.cfg.Session = store.NewSession(cfg.Store.Leases(), cfg.Logger)
 	}
 	r.hourly = rate.NewRegistrations(cfg.Quotas.PerHour, nil)
+	if cfg.FeedPosition != nil {
+		r.together = credential.NewSharedLimit(r.recs, registeredNS, cfg.Quotas.PerHour)
+		r.offers = mailbox.NewOffers(r.recs, r.connections.Notify)
+	}
 	if !cfg.Local {
 		r.failures = rate.NewPenalties(maxFailures, 0, maxClients)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/directory/cached"
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -25,7 +26,7 @@ const (
 
 // followProcesses takes over what other processes of the directory store, until ctx ends.
 func followProcesses(ctx context.Context, r *Registry) {
-	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, banNS, mailNS) {
+	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, banNS, mailNS, mailbox.OffersNS) {
 		switch hint.NS {
 		case store.WatchCards:
 			r.afterWrite(hint.Key)
@@ -36,12 +37,15 @@ func followProcesses(ctx context.Context, r *Registry) {
 			if err := takeMail(ctx, r, hint.Key); err != nil {
 				r.log.WarnContext(ctx, "read mail of another process", "err", err)
 			}
+		case mailbox.OffersNS:
+			r.offers.Wake(hint.Key)
 		default: // hints were lost
 			r.bans.forget()
 			r.views.clear()
 			r.changes.Notify()
 			r.mailUsage.Forget()
 			r.connections.NotifyAll()
+			r.offers.WakeAll()
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (r *Registry) addMetrics(m *httpapi.Metrics) {
 		return float64(all.Size), err
 	}))
 	m.Gauge("endpoints_waiting", "Cards whose endpoint waits to be probed.", func() float64 { return float64(r.probeQueue.Len()) })
-	m.LimiterFunc("registrations-of-address", r.hourly.Refusals)
+	m.LimiterFunc("registrations-of-address", func() uint64 { return r.hourly.Refusals() + r.together.Refusals() })
 	m.LimiterFunc("reports-of-address", r.reporters.Refusals)
 	m.LimiterFunc("credential-failures-of-address", r.failures.Refusals)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
@@ -41,6 +42,20 @@ func startProcesses(t *testing.T, change ...func(*Config)) [2]*world {
 	}
 	time.Sleep(100 * time.Millisecond) // both follow each other
 	return ws
+}
+
+// positionOf returns a function that returns the newest position of the feed.
+func positionOf(db store.Store) func(context.Context) (uint64, error) {
+	var position atomic.Uint64
+	return func(ctx context.Context) (uint64, error) {
+		for {
+			changes, err := db.Cards().Changes(ctx, position.Load(), 100)
+			if err != nil || len(changes) == 0 {
+				return position.Load(), err
+			}
+			position.Store(changes[len(changes)-1].Change)
+		}
+	}
 }
 
 // within fails the test unless done becomes true within a second.
@@ -202,18 +217,7 @@ func TestCachedCardsOfProcesses(t *testing.T) {
 	}
 	t.Cleanup(func() { db.Close() })
 	here := newWorldOver(t, db.Handle("here"))
-	var position atomic.Uint64
-	there := newWorldOver(t, db.Handle("there"), func(c *Config) { // it does not run, so no hint arrives
-		c.FeedPosition = func(ctx context.Context) (uint64, error) {
-			for {
-				changes, err := db.Cards().Changes(ctx, position.Load(), 100)
-				if err != nil || len(changes) == 0 {
-					return position.Load(), err
-				}
-				position.Store(changes[len(changes)-1].Change)
-			}
-		}
-	})
+	there := newWorldOver(t, db.Handle("there"), func(c *Config) { c.FeedPosition = positionOf(db) }) // it does not run, so no hint arrives
 	here.register(alice, testCard("am_alice"))
 	for _, path := range []string{"/v1/agents", "/v1/agents/am_alice"} {
 		want(t, there.do("GET", path, ""), 200, "") // fills the cache

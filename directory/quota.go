@@ -2,8 +2,10 @@ package directory
 
 import (
 	"cmp"
+	"context"
 	"encoding/hex"
 	"slices"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -45,16 +47,26 @@ func (r *Registry) quotas(owner [32]byte, c candidate) []store.Quota {
 	return list
 }
 
-// charge takes the registration from the hourly allowance of the client's address. It does so once for all attempts.
-func (g *registration) charge() error {
-	if g.charged || !g.s.Client.IsValid() || g.r.isOperator(g.owner) {
-		return nil
+// charge takes the registration from the hourly allowance of the client's address, once for all attempts. It returns the
+// changes that take it from the allowance that all processes share.
+func (g *registration) charge(ctx context.Context) ([]store.Change, error) {
+	if !g.s.Client.IsValid() || g.r.isOperator(g.owner) {
+		return nil, nil
 	}
-	if wait, _ := g.r.hourly.Take(g.s.Client, g.now); wait > 0 {
-		return wire.ErrQuota.After(wait)
+	var wait time.Duration
+	if !g.charged {
+		wait, _ = g.r.hourly.Take(g.s.Client, g.now)
+		g.charged = wait <= 0
 	}
-	g.charged = true
-	return nil
+	var changes []store.Change
+	var err error
+	if wait <= 0 {
+		changes, wait, err = g.r.together.Take(ctx, g.s.Client, g.now)
+	}
+	if wait > 0 {
+		err = wire.ErrQuota.After(wait)
+	}
+	return changes, err
 }
 
 // refund returns the charge of a registration that was refused in the end (AM-43).

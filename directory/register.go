@@ -96,7 +96,8 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	if err := g.charge(); err != nil {
+	charge, err := g.charge(ctx)
+	if err != nil {
 		return wire.Registered{}, err
 	}
 	if err := g.c.checkReservedID(g.now); err != nil {
@@ -106,7 +107,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	put := store.PutCard{Card: row, IfRev: store.Absent, Quotas: r.quotas(g.owner, g.c), Records: invite, Now: g.now}
+	put := store.PutCard{Card: row, IfRev: store.Absent, Quotas: r.quotas(g.owner, g.c), Records: append(charge, invite...), Now: g.now}
 	done, err := r.put(ctx, put, g.c.card, "registered")
 	if taken && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrReserved)) {
 		return wire.Registered{}, wire.ErrIDTaken

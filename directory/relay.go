@@ -133,6 +133,11 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]Rela
 		}
 	}
 	r.recordConnection(ctx, boxes, now)
+	if q.Wait > 0 && len(boxes) > 0 {
+		if err := r.offers.NotePoll(ctx, owner, now); err != nil {
+			return nil, fmt.Errorf("note a poll: %w", err)
+		}
+	}
 	waiter := r.connections.Join(owner, q.Wait > 0, len(boxes) > 0)
 	defer waiter.Leave()
 	end := time.NewTimer(min(q.Wait, maxWait))
@@ -156,7 +161,11 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]Rela
 // collectMail returns the mail that is there now, without waiting.
 func (r *Registry) collectMail(ctx context.Context, owner [32]byte, q MailQuery, after string, now time.Time) ([]RelayItem, error) {
 	items, size := make([]RelayItem, 0, 4), 0
-	for _, o := range r.connections.Take(owner, q.Box, q.Conversation, q.Limit) {
+	offered, err := r.offers.Take(ctx, owner, q.Box, q.Conversation, q.Limit, now)
+	if err != nil && len(offered) == 0 { // the sender of a taken message waits
+		return nil, err
+	}
+	for _, o := range append(r.connections.Take(owner, q.Box, q.Conversation, q.Limit-len(offered)), offered...) {
 		items = append(items, RelayItem{o.ID, o.Raw, wire.FormatTime(o.Created), wire.FormatTime(o.ReplyBy), false})
 		size += len(o.Raw)
 	}

@@ -163,16 +163,14 @@ func (r *Registry) postReply(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	o := r.connections.Find(credential.HashOf(bearer), c.Param("relay"))
-	if o == nil {
-		return wire.ErrLateReply
+	owner, id := credential.HashOf(bearer), c.Param("relay")
+	if o := r.connections.Find(owner, id); o == nil {
+		err = r.offers.Reply(c.Request().Context(), owner, id, raw, clock())
+	} else {
+		err = r.connections.Reply(owner, o, raw)
 	}
-	status, err := checkReply(o, raw)
 	if err != nil {
 		return err
-	}
-	if !r.connections.Reply(credential.HashOf(bearer), o.ID, mailbox.Reply{Status: status, Body: raw}) {
-		return wire.ErrLateReply
 	}
 	return httpapi.JSON(c, http.StatusOK, struct {
 		Status string `json:"status"`

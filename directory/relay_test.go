@@ -363,7 +363,7 @@ func TestStatusOfErrors(t *testing.T) {
 	for _, code := range []wire.Code{
 		wire.InvalidMessage, wire.InvalidSignature, wire.IntentNotSupported, wire.RateLimited, wire.AgentUnavailable, wire.ConversationClosed, wire.Unauthorized, wire.OwnerRejected, "NEW",
 	} {
-		got = append(got, statusOf(code))
+		got = append(got, mailbox.StatusOf(code))
 	}
 	if want := []int{400, 401, 422, 429, 503, 409, 403, 403, 502}; !cmp.Equal(got, want) {
 		t.Errorf("statuses %v, want %v", got, want)

@@ -18,6 +18,24 @@ func isSource(addr netip.Addr) bool { return addr.IsValid() && addr != Unknown }
 // address.
 const unknownFactor = 10
 
+// Share is a bucket from which a client draws when nothing is full of buckets.
+type Share struct {
+	Key    string
+	Factor int // number of tokens that the bucket holds, as a multiple of those of one client
+}
+
+// Shares returns the buckets from which the client with this address draws: its own and, for IPv6, that of its /56.
+func Shares(addr netip.Addr) []Share {
+	keys := networkKeys(addr)
+	switch {
+	case addr == Unknown:
+		return []Share{{"unknown", unknownFactor}}
+	case addr.Unmap().Is6():
+		return []Share{{keys[0], 1}, {keys[1], wideFactor}}
+	}
+	return []Share{{keys[0], 1}}
+}
+
 // AddrKey returns the key of an address. All addresses that one subscriber can use share a key: the /64 of an IPv6
 // address. An IPv4 address that is mapped to IPv6 has the key of the IPv4 address.
 func AddrKey(addr netip.Addr) string { return networkKeys(addr)[0] }

@@ -271,18 +271,22 @@ func (c *Connections) withdraw(owner [32]byte, o *Transit) bool {
 	return true
 }
 
-// Reply delivers a reply to the waiting sender. It returns false if no sender waits for it, because the sender has left
-// or already has a reply.
-func (c *Connections) Reply(owner [32]byte, id string, a Reply) bool {
+// Reply delivers an agent's reply to the sender of o. It returns [wire.ErrLateReply] if the sender waits no longer,
+// because it has left or already has a reply, and another error for an invalid reply.
+func (c *Connections) Reply(owner [32]byte, o *Transit, raw []byte) error {
+	status, err := CheckReply(o.Message, raw)
+	if err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.all[owner]
-	if conn == nil || conn.transits[id] == nil {
-		return false
+	if conn == nil || conn.transits[o.ID] == nil {
+		return wire.ErrLateReply
 	}
-	conn.transits[id].answer <- a // does not block: the channel has room for one reply, and the transit is deleted with it
-	delete(conn.transits, id)
-	return true
+	conn.transits[o.ID].answer <- Reply{status, raw} // does not block: the channel has room for one reply, and the transit is deleted with it
+	delete(conn.transits, o.ID)
+	return nil
 }
 
 // Strangers returns the number of waiting polls whose credential has no mailbox.

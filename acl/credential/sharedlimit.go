@@ -1,0 +1,76 @@
+package credential
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"math"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxCounted is the largest burst of a [SharedLimit], because the store counts no further.
+const maxCounted = 10_000
+
+// SharedLimit limits the registrations of one address in an hour for all processes on a store. Each registration stores a
+// record that expires when its address regains the token. Together, the records are a token bucket that starts full, as
+// [rate.Allowance] has in memory for one process. A refused registration stores nothing, so it costs nothing. A nil
+// *SharedLimit is a limit that is switched off. It is safe for concurrent use.
+type SharedLimit struct {
+	records store.Records
+	ns      string
+	perHour int
+	refused atomic.Uint64
+}
+
+// NewSharedLimit returns a limit of perHour registrations of each address, which keeps its records in ns. It returns nil
+// if perHour is not positive.
+func NewSharedLimit(records store.Records, ns string, perHour int) *SharedLimit {
+	if perHour <= 0 {
+		return nil
+	}
+	return &SharedLimit{records: records, ns: ns, perHour: perHour}
+}
+
+// Take returns the changes that charge a registration to the address, or how long the address must wait. Commit the
+// changes with the registration. They fail with [store.ErrQuota] if other processes have used up the bucket meanwhile.
+func (l *SharedLimit) Take(ctx context.Context, addr netip.Addr, now time.Time) (changes []store.Change, wait time.Duration, err error) {
+	if l == nil {
+		return nil, 0, nil
+	}
+	for _, share := range rate.Shares(addr) {
+		burst := l.perHour * share.Factor
+		interval := time.Hour / time.Duration(burst)
+		page, err := l.records.List(ctx, l.ns, share.Key, "", 1, now) // keys sort by their end, the latest one first
+		if err != nil {
+			return nil, 0, fmt.Errorf("count registrations: %w", err)
+		}
+		end := now
+		if len(page.Records) > 0 {
+			end = page.Records[0].Expires
+		}
+		end = end.Add(interval)
+		wait = max(wait, end.Sub(now)-time.Duration(burst)*interval)
+		record := store.Record{
+			NS: l.ns, Key: fmt.Sprintf("%016x%s", math.MaxInt64-end.UnixNano(), rand.Text()), Terms: []string{share.Key}, Expires: end,
+		}
+		changes = append(changes, store.Change{Record: record, Max: min(burst, maxCounted)})
+	}
+	if wait > 0 {
+		l.refused.Add(1)
+		return nil, wait, nil
+	}
+	return changes, 0, nil
+}
+
+// Refusals returns how often an address had to wait.
+func (l *SharedLimit) Refusals() uint64 {
+	if l == nil {
+		return 0
+	}
+	return l.refused.Load()
+}

@@ -1,0 +1,345 @@
+package mailbox
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The namespaces of what the processes of a directory tell each other about messages that pass through.
+const (
+	OffersNS = "relay-offers" // messages whose sender waits, by credential and relay id
+
+	offerTextNS = "relay-offer-text" // the message, then the reply
+	pollsNS     = "relay-polls"      // credentials whose agents poll
+)
+
+const (
+	pollStored     = 2 * time.Minute // how long an agent that polled counts as connected at the other processes
+	pollStoreEvery = time.Minute     // between two records of it by one process, because each is a write
+	giveUpWithin   = 5 * time.Second // for the store to withdraw an offer whose sender has left
+	maxRelayID     = 64              // bytes
+)
+
+// Offers pass messages through between the processes of a directory: the sender waits at one process, and its recipient
+// polls and replies at any of them. [Connections] does the same in the memory of one process. Offers stores records: the
+// process of the sender stores an offer, a process with a poll marks it as taken, and a process with the reply adds the
+// reply. Each of these steps wakes the process that waits for it, through its call of Wake. A nil *Offers passes nothing.
+type Offers struct {
+	records   store.Records
+	wakePolls func(owner [32]byte) // makes the polls at this process look for offers
+
+	mu      sync.Mutex
+	senders map[string]chan struct{} // each with capacity for one; wakes the sender that waits for the offer with this key
+	stored  map[[32]byte]time.Time   // when this process last stored that an agent of the credential polls
+}
+
+// NewOffers returns offers in records. It calls wakePolls when the polls of a credential at this process must look for
+// offers.
+func NewOffers(records store.Records, wakePolls func(owner [32]byte)) *Offers {
+	return &Offers{records: records, wakePolls: wakePolls, senders: make(map[string]chan struct{}), stored: make(map[[32]byte]time.Time)}
+}
+
+// offer is a message that passes through, as the processes share it. Its record expires when its sender waits no longer.
+type offer struct {
+	From         wire.AgentID        `json:"from"`
+	To           wire.AgentID        `json:"to"`
+	Conversation wire.ConversationID `json:"conversation"`
+	Created      time.Time           `json:"created_at"`
+	Taken        bool                `json:"taken,omitempty"`  // a poll has fetched the message
+	Status       int                 `json:"status,omitempty"` // of the reply; 0: the agent has not replied yet
+}
+
+// offerKey returns the key of the record of an offer.
+func offerKey(owner [32]byte, relayID string) string { return hex.EncodeToString(owner[:]) + relayID }
+
+// ownerOf returns the credential in a key.
+func ownerOf(key string) (owner [32]byte, ok bool) {
+	n, err := hex.Decode(owner[:], []byte(key[:min(len(key), hex.EncodedLen(len(owner)))]))
+	return owner, n == len(owner) && err == nil
+}
+
+// change returns the change that replaces the record of an offer.
+func (f offer) change(key, term string, rev store.Rev) (store.Change, error) {
+	body, err := json.Marshal(f)
+	return store.Change{Record: store.Record{
+		NS: OffersNS, Key: key, Body: body, Terms: []string{term}, Expires: f.Created.Add(ReplyWithin),
+	}, IfRev: rev}, err
+}
+
+// NotePoll stores that an agent of owner polls, so that other processes offer it messages.
+func (o *Offers) NotePoll(ctx context.Context, owner [32]byte, now time.Time) error {
+	if o == nil {
+		return nil
+	}
+	o.mu.Lock()
+	recent := now.Sub(o.stored[owner]).Abs() < pollStoreEvery
+	if !recent && len(o.stored) >= maxConnections {
+		clear(o.stored) // the others are stored again when they poll next
+	}
+	if !recent {
+		o.stored[owner] = now
+	}
+	o.mu.Unlock()
+	if recent {
+		return nil
+	}
+	record := store.Record{NS: pollsNS, Key: hex.EncodeToString(owner[:]), Expires: now.Add(pollStored)}
+	return o.records.Apply(ctx, []store.Change{{Record: record, IfRev: store.Any}}, now)
+}
+
+// PassThrough offers a message to a connected agent of owner and waits for the reply. It returns false if no agent is
+// connected, if none fetched or answered the message in time, or if ctx ended.
+func (o *Offers) PassThrough(ctx context.Context, owner [32]byte, t *Transit) (Reply, bool) {
+	if o == nil {
+		return Reply{}, false
+	}
+	key := offerKey(owner, t.ID)
+	woken, leave := o.join(key)
+	defer leave()
+	if !o.offer(ctx, owner, key, t) {
+		return Reply{}, false
+	}
+	o.wakePolls(owner)
+	taken := time.NewTimer(takeWithin)
+	defer taken.Stop()
+	end := time.NewTimer(ReplyWithin)
+	defer end.Stop()
+	for over := false; ; {
+		untaken := false
+		select {
+		case <-woken:
+		case <-taken.C:
+			untaken = true
+		case <-end.C:
+			over = true
+		case <-ctx.Done():
+			over = true
+		}
+		reply, done, err := o.check(ctx, key, over, untaken)
+		if err != nil || done {
+			return reply, reply.Status != 0
+		}
+	}
+}
+
+// join returns a channel that receives when the offer with this key changes.
+func (o *Offers) join(key string) (woken <-chan struct{}, leave func()) {
+	wake := make(chan struct{}, 1)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.senders[key] = wake
+	return wake, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.senders, key)
+	}
+}
+
+// offer stores an offer. It returns false if no agent of owner polls, or if too many messages, of all senders or of this
+// one, are passing through.
+func (o *Offers) offer(ctx context.Context, owner [32]byte, key string, t *Transit) bool {
+	if _, err := o.records.Get(ctx, pollsNS, hex.EncodeToString(owner[:]), t.Created); err != nil {
+		return false
+	}
+	if others, err := o.list(ctx, owner, t.Created); err != nil || len(others) >= maxTransit {
+		return false
+	}
+	f := offer{From: t.Message.From, To: t.Message.To, Conversation: t.Message.Conversation, Created: t.Created}
+	put, err := f.change(key, hex.EncodeToString(owner[:])+":"+string(t.Sender), store.Absent)
+	if err != nil {
+		return false
+	}
+	put.Max = TransitShare
+	text := store.Record{NS: offerTextNS, Key: key, Body: t.Raw, Expires: put.Record.Expires}
+	return o.records.Apply(ctx, []store.Change{put, {Record: text}}, t.Created) == nil
+}
+
+// check reads the offer of a sender. done reports that the sender waits no longer: the reply has come, or the offer was
+// withdrawn because the wait is over, or because no poll has taken the message and untaken is true.
+func (o *Offers) check(ctx context.Context, key string, over, untaken bool) (reply Reply, done bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpWithin)
+	defer cancel()
+	for {
+		now := time.Now()
+		record, err := o.records.Get(ctx, OffersNS, key, now)
+		if err != nil {
+			return Reply{}, true, err
+		}
+		var f offer
+		if err := json.Unmarshal(record.Body, &f); err != nil {
+			return Reply{}, true, err
+		}
+		if f.Status != 0 {
+			text, err := o.records.Get(ctx, offerTextNS, key, now)
+			if err != nil {
+				return Reply{}, true, err
+			}
+			_ = o.remove(ctx, key, store.Any, now) // otherwise the records expire
+			return Reply{Status: f.Status, Body: text.Body}, true, nil
+		}
+		if !over && (!untaken || f.Taken) {
+			return Reply{}, false, nil
+		}
+		if err := o.remove(ctx, key, record.Rev, now); !errors.Is(err, store.ErrConflict) {
+			return Reply{}, true, err
+		}
+	}
+}
+
+// remove deletes the records of an offer.
+func (o *Offers) remove(ctx context.Context, key string, rev store.Rev, now time.Time) error {
+	return o.records.Apply(ctx, []store.Change{
+		{Record: store.Record{NS: OffersNS, Key: key}, IfRev: rev, Delete: true},
+		{Record: store.Record{NS: offerTextNS, Key: key}, IfRev: store.Any, Delete: true},
+	}, now)
+}
+
+// list returns the records of the offers to owner, oldest first.
+func (o *Offers) list(ctx context.Context, owner [32]byte, now time.Time) ([]store.Record, error) {
+	prefix := hex.EncodeToString(owner[:])
+	page, err := o.records.List(ctx, OffersNS, "", prefix, maxTransit, now)
+	if err != nil {
+		return nil, fmt.Errorf("list messages that pass through: %w", err)
+	}
+	for i, record := range page.Records {
+		if !strings.HasPrefix(record.Key, prefix) {
+			return page.Records[:i], nil
+		}
+	}
+	return page.Records, nil
+}
+
+// Take returns at most limit offered messages for a poll, and marks them as taken. box and conv select messages; ""
+// selects all.
+func (o *Offers) Take(ctx context.Context, owner [32]byte, box wire.AgentID, conv wire.ConversationID, limit int, now time.Time) ([]*Transit, error) {
+	if o == nil {
+		return nil, nil
+	}
+	records, err := o.list(ctx, owner, now)
+	var taken []*Transit
+	for _, record := range records {
+		var f offer
+		if err := json.Unmarshal(record.Body, &f); err != nil {
+			return taken, fmt.Errorf("read a message that passes through: %w", err)
+		}
+		if f.Taken || len(taken) == limit || box != "" && f.To != box || conv != "" && f.Conversation != conv {
+			continue
+		}
+		f.Taken = true
+		raw, err := o.update(ctx, record, f, nil, now)
+		if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
+			continue // another poll has it, or the sender has left
+		}
+		if err != nil {
+			return taken, err
+		}
+		taken = append(taken, &Transit{
+			ID: strings.TrimPrefix(record.Key, hex.EncodeToString(owner[:])), Raw: raw, Created: f.Created, ReplyBy: f.Created.Add(ReplyWithin),
+		})
+	}
+	return taken, err
+}
+
+// update replaces an offer, and its text unless text is nil, and wakes the sender. It returns the text.
+func (o *Offers) update(ctx context.Context, old store.Record, f offer, text []byte, now time.Time) ([]byte, error) {
+	put, err := f.change(old.Key, old.Terms[0], old.Rev)
+	if err != nil {
+		return nil, err
+	}
+	changes := []store.Change{put}
+	if text == nil {
+		record, err := o.records.Get(ctx, offerTextNS, old.Key, now)
+		if err != nil {
+			return nil, err
+		}
+		text = record.Body
+	} else {
+		changes = append(changes, store.Change{
+			Record: store.Record{NS: offerTextNS, Key: old.Key, Body: text, Expires: old.Expires}, IfRev: store.Any,
+		})
+	}
+	err = o.records.Apply(ctx, changes, now)
+	o.wakeSender(old.Key)
+	return text, err
+}
+
+// Reply delivers an agent's reply to the sender that waits at any process. It returns [wire.ErrLateReply] if no sender
+// waits for it, because the sender has left or already has a reply, and another error for an invalid reply.
+func (o *Offers) Reply(ctx context.Context, owner [32]byte, relayID string, raw []byte, now time.Time) error {
+	if o == nil || len(relayID) > maxRelayID {
+		return wire.ErrLateReply
+	}
+	record, err := o.records.Get(ctx, OffersNS, offerKey(owner, relayID), now)
+	if errors.Is(err, store.ErrNotFound) {
+		return wire.ErrLateReply
+	}
+	var f offer
+	if err == nil {
+		err = json.Unmarshal(record.Body, &f)
+	}
+	if err != nil {
+		return fmt.Errorf("find the sender of a reply: %w", err)
+	}
+	if f.Status != 0 {
+		return wire.ErrLateReply
+	}
+	if f.Status, err = CheckReply(wire.Message{From: f.From, To: f.To, Conversation: f.Conversation}, raw); err != nil {
+		return err
+	}
+	if _, err = o.update(ctx, record, f, raw, now); errors.Is(err, store.ErrConflict) {
+		return wire.ErrLateReply
+	}
+	return err
+}
+
+// Wake wakes whatever waits at this process for a change of the offer with this key: its sender, or the polls of its
+// recipient.
+func (o *Offers) Wake(key string) {
+	if o == nil {
+		return
+	}
+	if !o.wakeSender(key) {
+		if owner, ok := ownerOf(key); ok {
+			o.wakePolls(owner)
+		}
+	}
+}
+
+// wakeSender wakes the sender of an offer, and reports whether it waits at this process.
+func (o *Offers) wakeSender(key string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	wake := o.senders[key]
+	if wake != nil {
+		signal(wake)
+	}
+	return wake != nil
+}
+
+// WakeAll wakes the senders of all offers at this process.
+func (o *Offers) WakeAll() {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, wake := range o.senders {
+		signal(wake)
+	}
+}
+
+func signal(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default: // it is signaled already
+	}
+}
