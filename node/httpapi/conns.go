@@ -17,7 +17,7 @@ const (
 // limitConns bounds the connections of l: all of them, per address, and per network, so that one network cannot use up
 // all connections (AM-76). A connection above a limit is closed at once, because waiting would fill the queue
 // of the listening socket with an attacker's connections.
-func limitConns(l net.Listener, cfg Config, counts *connCounts) net.Listener {
+func limitConns(l net.Listener, cfg Config, counts *connCounts) *limitedListener {
 	c := &limitedListener{
 		Listener: l,
 		counts:   counts,
@@ -64,10 +64,14 @@ func (c *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// source returns the source of a connection. It is zero for connections that carry many clients: those of a proxy, and
-// those from this machine, where a tunnel may end.
+// source returns the source of a connection.
 func (c *limitedListener) source(remote net.Addr) source {
-	addr := peerAddr(remote.String())
+	return c.sourceOf(peerAddr(remote.String()))
+}
+
+// sourceOf returns the source of connections from an address. It is zero for connections that carry many clients: those of a proxy, and
+// those from this machine, where a tunnel may end.
+func (c *limitedListener) sourceOf(addr netip.Addr) source {
 	if c.perAddr < 0 || !addr.IsValid() || addr.IsLoopback() || c.cfg.isProxy(addr) {
 		return source{}
 	}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // The headers of a request that one process of a service forwards to another.
@@ -144,8 +146,11 @@ func IsForwarded(c echo.Context) bool {
 }
 
 // ServeForwarded is [Server.Serve] for the requests that other processes of the service forward over plain HTTP. It
-// answers no request without key. The process that forwards has checked host and origin, and names the client.
+// answers no request without key. The process that forwards has checked host and origin, and names the client. Each
+// process bounds the connections of a client for itself, so this one bounds the forwarded requests of a client for all of
+// them, in the same way (AM-76).
 func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string) error {
+	clients := limitConns(nil, s.cfg, &connCounts{refused: s.conns.refused, refusedAddr: s.conns.refusedAddr})
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get(headerForwardKey)), []byte(key)) != 1 {
 			w.Header().Set(headerNotForwarded, "true")
@@ -155,6 +160,12 @@ func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string)
 		client, _ := netip.ParseAddr(r.Header.Get(headerForwardClient)) // invalid: the client has no address
 		r.Header.Del(headerForwardKey)
 		r.Header.Del(headerForwardClient)
+		from := clients.sourceOf(client)
+		if !clients.enter(from) {
+			s.echo.HTTPErrorHandler(wire.ErrRateLimited.After(time.Second), s.echo.NewContext(r, w))
+			return
+		}
+		defer clients.leave(from)
 		s.echo.ServeHTTP(w, withCaller(r, caller{client: client, forwarded: true}))
 	})
 	cfg := s.cfg

@@ -26,7 +26,7 @@ const forwardKey = "the key of the process that answers"
 // answers them with answer. It returns the URL of the first one, and ends the forwarded requests when end is called.
 func twoProcesses(t *testing.T, key string, answer echo.HandlerFunc) (front *httptest.Server, end context.CancelFunc) {
 	t.Helper()
-	cfg := Config{PublicURL: "http://agent.example", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	cfg := Config{PublicURL: "http://agent.example", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, MaxConnsPerAddr: 2}
 	holder := New(cfg)
 	holder.Echo().Any("/bridge/*", answer)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -187,5 +187,70 @@ func TestForwardRefused(t *testing.T) {
 	c := echo.New().NewContext(httptest.NewRequest(http.MethodGet, "/bridge/x", nil), httptest.NewRecorder())
 	if err := NewForwarder().Forward(t.Context(), c, target, forwardKey); err == nil || c.Response().Committed {
 		t.Errorf("a process that is gone: %v", err)
+	}
+}
+
+// TestForwardSpoofed: a client cannot name another client, remove the headers of the process, or hide its address, and the
+// bridge sees no key.
+func TestForwardSpoofed(t *testing.T) { // THREATS 24
+	front, _ := twoProcesses(t, forwardKey, func(c echo.Context) error {
+		return c.String(http.StatusOK, fmt.Sprint(ClientAddr(c), " ", c.Request().Header))
+	})
+	for _, headers := range []map[string]string{
+		{headerForwardClient: "198.51.100.1"},
+		{"Connection": headerForwardClient + ", " + headerForwardKey, headerForwardClient: "198.51.100.1"},
+		{strings.ToLower(headerForwardClient): "198.51.100.1", headerNotForwarded: "true"},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL+"/bridge/x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Forwarded-For", "192.0.2.8")
+		for name, value := range headers {
+			req.Header[name] = []string{value}
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || !strings.HasPrefix(string(got), "192.0.2.8 ") || strings.Contains(string(got), forwardKey) || strings.Contains(string(got), "198.51.100") {
+			t.Errorf("%v: %d %s, %v", headers, resp.StatusCode, got, err)
+		}
+	}
+}
+
+// TestForwardedOfOneClient: all processes together forward no more requests of one client at once than a client may have
+// connections.
+func TestForwardedOfOneClient(t *testing.T) { // AM-76
+	release := make(chan struct{})
+	front, _ := twoProcesses(t, forwardKey, func(c echo.Context) error {
+		c.Response().WriteHeader(http.StatusOK)
+		c.Response().Flush()
+		<-release
+		return nil
+	})
+	defer close(release)
+	get := func(client string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL+"/bridge/x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Forwarded-For", client)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { resp.Body.Close() })
+		return resp.StatusCode
+	}
+	for i, want := range []int{200, 200, 429, 429} {
+		if got := get("192.0.2.8"); got != want {
+			t.Errorf("request %d: %d, want %d", i, got, want)
+		}
+	}
+	if got := get("192.0.2.9"); got != 200 {
+		t.Errorf("another client: %d", got)
 	}
 }

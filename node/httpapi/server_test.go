@@ -303,7 +303,7 @@ func TestConnectionsOfANetwork(t *testing.T) {
 		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf(format, args...)), 9))
 	}
 	for _, network := range []string{"2001:db8:1:%x::1", "198.51.100.%d"} {
-		c := limitConns(nil, Config{MaxConns: 400, MaxConnsPerAddr: 3}, newConnCounts(nil)).(*limitedListener)
+		c := limitConns(nil, Config{MaxConns: 400, MaxConnsPerAddr: 3}, newConnCounts(nil))
 		var open []source
 		for i := range 600 {
 			if s := c.source(from(network, i%200)); c.enter(s) {
@@ -328,7 +328,7 @@ func TestConnectionsOfANetwork(t *testing.T) {
 		"::1":       {MaxConnsPerAddr: 1},
 		"10.0.0.1":  {MaxConnsPerAddr: 1, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 	} {
-		c := limitConns(nil, cfg, newConnCounts(nil)).(*limitedListener)
+		c := limitConns(nil, cfg, newConnCounts(nil))
 		for i := range 300 {
 			if !c.enter(c.source(from("%s", remote))) {
 				t.Fatalf("connection %d of a proxy or tunnel at %s is refused", i, remote)
@@ -338,7 +338,7 @@ func TestConnectionsOfANetwork(t *testing.T) {
 }
 
 func TestConnectionsAreGivenBack(t *testing.T) {
-	c := limitConns(nil, Config{MaxConns: 2, MaxConnsPerAddr: 1}, newConnCounts(nil)).(*limitedListener)
+	c := limitConns(nil, Config{MaxConns: 2, MaxConnsPerAddr: 1}, newConnCounts(nil))
 	a := c.source(&net.TCPAddr{IP: net.ParseIP("2001:db8::1")})
 	b := c.source(&net.TCPAddr{IP: net.ParseIP("2001:db8::2")})
 	if a != b {
