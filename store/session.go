@@ -13,6 +13,9 @@ import (
 // retryLease is the time after which a [Session] tries again to acquire a lease that another process holds.
 const retryLease = time.Second
 
+// retryLeaseSoon is the same for a lease that is about to end.
+const retryLeaseSoon = 100 * time.Millisecond
+
 // Session does duties while this process holds their leases. It renews all of them in one call. Start with
 // [NewSession], and call [Session.Do] for each duty. A session is safe for concurrent use.
 type Session struct {
@@ -123,6 +126,16 @@ func (s *Session) Claim(ctx context.Context, name string) (duty context.Context,
 		})
 	}()
 	return <-began, func() { stop(); <-ended }, nil
+}
+
+// ClaimSoon is [Session.Claim], but waits up to patience for another process to release the lease.
+func (s *Session) ClaimSoon(ctx context.Context, name string, patience time.Duration) (duty context.Context, end func(), err error) {
+	for giveUp := time.Now().Add(patience); ; {
+		duty, end, err = s.Claim(ctx, name)
+		if !errors.Is(err, ErrLeaseTaken) || time.Now().After(giveUp) || !wait(ctx, retryLeaseSoon) {
+			return duty, end, err
+		}
+	}
 }
 
 // acquire acquires a lease and locks s.turn. After an error, s.turn is not locked.

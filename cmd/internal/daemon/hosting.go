@@ -39,6 +39,12 @@ const (
 	startFor    = 10 * time.Second
 )
 
+// How often a process looks whether the lease for the bridges is free, and how often while its holder does not renew it.
+const (
+	lookEvery = time.Second
+	lookSoon  = 100 * time.Millisecond
+)
+
 // host is where the process that runs the bridges takes the requests that other processes forward.
 type host struct {
 	URL string `json:"url,omitempty"` // empty: it takes none
@@ -76,13 +82,11 @@ func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 			return err
 		}
 	}
-	for giveUp := time.Now().Add(takeOverFor); ; time.Sleep(50 * time.Millisecond) {
-		h.duty, h.end, err = p.session.Claim(ctx, h.lease)
-		if !errors.Is(err, store.ErrLeaseTaken) || !p.rerun.takesOver.Load() || ctx.Err() != nil || time.Now().After(giveUp) {
-			break
-		}
+	patience := time.Duration(0)
+	if p.rerun.takesOver.Swap(false) {
+		patience = takeOverFor
 	}
-	p.rerun.takesOver.Store(false)
+	h.duty, h.end, err = p.session.ClaimSoon(ctx, h.lease, patience)
 	switch {
 	case errors.Is(err, store.ErrLeaseTaken):
 		p.store.OnRemote(func(changes []store.Change) { h.read(p, changes[0].Record) }, nsHosting)
@@ -176,16 +180,18 @@ func (h *hosting) run(ctx context.Context, p *Process) error {
 // this process are gone, see [hosting.close].
 func (h *hosting) await(ctx context.Context, p *Process) error {
 	standby := store.NewSession(p.store.Leases(), p.log) // its own, so that no duty begins before the new start
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
+	var until time.Time                                  // end of the lease when this process last looked
+	next := time.NewTimer(lookEvery)
+	defer next.Stop()
 	var starting store.Rev // of the record of a process that starts, when this process saw it first
 	var seen time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-next.C:
 		}
+		next.Reset(lookEvery)
 		record, err := p.store.Records().Get(ctx, nsHosting, h.lease, time.Now())
 		if to, _ := h.read(p, record); err == nil && to.Starting {
 			if starting != record.Rev {
@@ -194,6 +200,13 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 			if time.Since(seen) < startFor {
 				continue
 			}
+		}
+		if state, taken := h.state(ctx, p); taken {
+			if state.Until.Equal(until) { // its holder has not renewed it
+				next.Reset(lookSoon)
+			}
+			until = state.Until
+			continue
 		}
 		duty, end, err := standby.Claim(context.WithoutCancel(ctx), h.lease)
 		if err != nil {
@@ -211,6 +224,22 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		p.rerun.start(nil)
 		return nil
 	}
+}
+
+// state returns the lease for the bridges, and whether a process holds it. If the store does not answer, it reports true.
+func (h *hosting) state(ctx context.Context, p *Process) (state store.LeaseState, taken bool) {
+	leases, err := p.store.Leases().List(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			p.log.Warn("look for lease", "lease", h.lease, "err", err)
+		}
+		return state, true
+	}
+	i := slices.IndexFunc(leases, func(l store.LeaseState) bool { return l.Name == h.lease })
+	if i < 0 {
+		return state, false
+	}
+	return leases[i], true
 }
 
 // mount mounts the routes of a bridge. If another process runs the bridge, its public routes forward to that process, and
@@ -231,7 +260,7 @@ func (h *hosting) mount(p *Process, b bridge.Service) {
 	}
 	operations = slices.Clone(operations)
 	for i, op := range operations {
-		operations[i] = owner.Raw(op.Method, op.Path, op.Right, func(echo.Context) error { return errElsewhere() })
+		operations[i] = owner.Raw(op.Method, op.Path, op.Right, func(c echo.Context) error { return h.refuse(c.Request().Context(), p) })
 	}
 	p.mountOperations(operations...)
 }
@@ -242,6 +271,15 @@ func errElsewhere() *wire.Error {
 		Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable, Retry: true,
 		Message: "another process of this service answers such requests",
 	}).After(2 * time.Second)
+}
+
+// refuse refuses an operation of the owner API of a bridge. It names the process that carries it out.
+func (h *hosting) refuse(ctx context.Context, p *Process) error {
+	e := errElsewhere()
+	if state, _ := h.state(ctx, p); state.Holder != "" {
+		e.Message = "the bridges run in the process " + state.Holder + ": repeat this there, with the data directory of that process (agentmesh status names all processes)"
+	}
+	return e
 }
 
 // forward forwards a request to the process that runs the bridges, until another one does.

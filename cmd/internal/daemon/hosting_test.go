@@ -197,10 +197,40 @@ func TestBridgesOfAnotherProcess(t *testing.T) {
 	if status, _, _ := p.get(t, "/health"); status != http.StatusOK {
 		t.Errorf("health: %d", status)
 	}
+	if err := p.hosting.refuse(t.Context(), p.Process); !strings.Contains(err.Error(), "run in the process other: repeat this there") {
+		t.Errorf("an operation of a bridge: %v", err)
+	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
 	p.awaitEnd(t)
+}
+
+// TestForwardedOnce: a process that does not run the bridges forwards no request that was forwarded to it, so requests do
+// not go in circles, whatever the record of the host says.
+func TestForwardedOnce(t *testing.T) {
+	t.Parallel()
+	hs := newHosts(t)
+	other := store.Observe(hs.db.Handle("other"))
+	if _, _, err := store.NewSession(other.Leases(), slog.New(slog.DiscardHandler)).Claim(t.Context(), leaseBridges); err != nil {
+		t.Fatal(err)
+	}
+	forward := config.Setting{Key: "network.forward_listen", Value: "127.0.0.1:0"}
+	first, second := hs.serve("directory", nil, forward), hs.serve("directory", nil, forward)
+	body, err := json.Marshal(host{URL: "http://" + second.hosting.listener.Addr().String(), Key: second.hosting.key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := store.Change{Record: store.Record{NS: nsHosting, Key: leaseBridges, Body: body}, IfRev: store.Any}
+	if err := other.Records().Apply(t.Context(), []store.Change{c}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*served{first, second} {
+		began := time.Now()
+		if status, _, body := p.get(t, "/stats"); status != http.StatusServiceUnavailable || time.Since(began) > takeover {
+			t.Errorf("%d %s after %v, want 503", status, body, time.Since(began))
+		}
+	}
 }
 
 // TestForwardToTheHost: requests and WebSockets for a relay reach the process that runs it, over any process. When that
