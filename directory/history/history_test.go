@@ -20,48 +20,40 @@ func TestHistory(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer db.Close()
-		run := func(do func(*History)) {
-			ctx, stop := context.WithCancel(t.Context())
-			h, ended := &History{}, make(chan struct{})
-			go func() {
-				defer close(ended)
-				h.Keep(ctx, db.Records(), "directory", "history", slog.New(slog.DiscardHandler))
-			}()
-			synctest.Wait()
-			do(h)
-			stop()
-			<-ended
+		keep := func(h *History, d time.Duration) {
+			ctx, stop := context.WithTimeout(t.Context(), d)
+			defer stop()
+			h.Keep(ctx, db.Records(), "directory", "history", slog.New(slog.DiscardHandler))
 		}
-		run(func(h *History) {
-			for range Days + 5 {
-				h.Add(Searched, time.Now())
-				time.Sleep(24 * time.Hour)
+		first := &History{}
+		for range Days + 5 {
+			first.Add(Searched, time.Now())
+			keep(first, 3*time.Minute)
+			time.Sleep(24*time.Hour - 3*time.Minute)
+		}
+		first.Add(Registered, time.Now())
+		first.Add(Searched, time.Now().Add(-200*24*time.Hour)) // a clock that was wrong
+		if n := len(first.added); n > Days {
+			t.Errorf("%d days are kept", n)
+		}
+		keep(first, time.Minute)
+
+		restarted := &History{}
+		keep(restarted, time.Minute)
+		restarted.Add(Registered, time.Now())
+		list := restarted.List(time.Now())
+		if len(list) != Days {
+			t.Fatalf("%d days", len(list))
+		}
+		today := list[Days-1]
+		if today.Date != time.Now().UTC().Format(time.DateOnly) || today.Counts != [kinds]int{Registered: 2} {
+			t.Errorf("today is %+v", today)
+		}
+		for _, d := range list[1 : Days-1] {
+			if d.Counts != [kinds]int{Searched: 1} {
+				t.Errorf("%+v, want one search", d)
 			}
-			h.Add(Registered, time.Now())
-			h.Add(Searched, time.Now().Add(-200*24*time.Hour)) // a clock that was wrong
-			h.mu.Lock() // the tick of this instant saves at the same time
-			n := len(h.added)
-			h.mu.Unlock()
-			if n > Days {
-				t.Errorf("%d days are kept", n)
-			}
-		})
-		run(func(h *History) {
-			h.Add(Registered, time.Now())
-			list := h.List(time.Now())
-			if len(list) != Days {
-				t.Fatalf("%d days", len(list))
-			}
-			today := list[Days-1]
-			if today.Date != time.Now().UTC().Format(time.DateOnly) || today.Counts != [kinds]int{Registered: 2} {
-				t.Errorf("today is %+v", today)
-			}
-			for _, d := range list[1 : Days-1] {
-				if d.Counts != [kinds]int{Searched: 1} {
-					t.Errorf("%+v, want one search", d)
-				}
-			}
-		})
+		}
 	})
 }
 
