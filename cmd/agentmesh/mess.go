@@ -53,7 +53,7 @@ func (a *app) showMess(v wire.Value) error {
 	case a.yaml:
 		text = string(yamltree.Append(nil, v))
 	default:
-		text = strings.Join(terminal.TreeLines(v), "\n")
+		text = strings.Join(terminal.TreeLines(owner.NameParties(v)), "\n")
 	}
 	for line := range strings.Lines(text) {
 		a.Print("%s", terminal.Clean(strings.TrimSuffix(line, "\n")))

@@ -214,23 +214,12 @@ func newMewID() string { return "cli-" + strconv.FormatInt(time.Now().UnixNano()
 func (a *app) showSpace(s view.Space) {
 	rows := [][]string{{"PARTICIPANT", "ID", "STATE", "CAPABILITIES"}}
 	for _, p := range s.Participants {
-		state := "away"
-		switch {
-		case p.Barred:
-			state = "barred"
-		case p.Down:
-			state = "shut down"
-		case p.Paused:
-			state = "paused"
-		case p.Connected:
-			state = "here"
-		}
 		var capabilities []string
 		for _, raw := range p.Capabilities {
 			capabilities = append(capabilities, string(raw))
 		}
 		text := strings.Join(capabilities, " ")
-		rows = append(rows, []string{p.Name, p.ID, state, text[:min(len(text), 200)]})
+		rows = append(rows, []string{p.Name, p.ID, p.State(), text[:min(len(text), 200)]})
 	}
 	a.List(rows, "nobody is there")
 	for _, p := range s.Proposals {
@@ -251,12 +240,17 @@ type mewTailCmd struct {
 
 func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 	return c.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
-		n := 0
+		n, space := 0, view.Space{}
 		err := followMewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
 			if a.globals.JSON {
 				a.Print("%s", raw)
 			} else {
-				a.Print("%s", terminal.Clean(view.Line(v)))
+				if n == 0 || v.GetStr("kind") == envelope.KindPresence { // somebody may have joined
+					if got, err := o.Call(ctx, http.MethodGet, path, nil, nil); err == nil {
+						space, _ = daemon.Decode[view.Space](got)
+					}
+				}
+				a.Print("%s", terminal.Clean(space.Line(v)))
 			}
 			n++
 			return c.Count > 0 && n >= c.Count, nil

@@ -282,3 +282,44 @@ func ShowParty(v wire.Value, member string) string {
 	found, _ := all.Get(id)
 	return cmp.Or(ShowName(PeerNames{found.GetStr("peer_alias"), found.GetStr("peer_name")}, id, id).String(), "-")
 }
+
+// NameParties returns v, an answer of a bridge, for a person: it shows the parties of a thread by the names that [AddNames]
+// added, with the whole id at the requester and the executor. Messages stay as they were sent.
+func NameParties(v wire.Value) wire.Value { return nameParties(v, wire.Obj()) }
+
+func nameParties(v, names wire.Value) wire.Value {
+	if v.Kind() == wire.Array {
+		var list []wire.Value
+		for e := range v.Elems() {
+			list = append(list, nameParties(e, names))
+		}
+		return wire.Arr(list...)
+	}
+	if v.Kind() != wire.Object {
+		return v
+	}
+	if found, ok := v.Get("peer_names"); ok {
+		names = found
+	}
+	v = v.Without("peer_names")
+	for _, m := range v.Members() {
+		switch m.Key {
+		case "requestor_id", "executor_id", "from":
+			id, _ := m.Value.Str()
+			if _, ok := names.Get(id); !ok {
+				continue
+			}
+			shown := ShowParty(wire.Obj(m, wire.Field("peer_names", names)), m.Key)
+			if m.Key != "from" {
+				shown += " (" + id + ")"
+			}
+			v = v.With(m.Key, wire.Text(shown))
+		case "mess": // the message of a party
+		default:
+			if k := m.Value.Kind(); k == wire.Array || k == wire.Object {
+				v = v.With(m.Key, nameParties(m.Value, names))
+			}
+		}
+	}
+	return v
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 const someID = "am_abcdefghijklmnopqrstuvwxyz"
@@ -61,5 +62,22 @@ func TestAuditNames(t *testing.T) {
 	}
 	if _, err := owner.AuditNames(t.Context(), n, []acl.AuditEntry{{Subject: "am_broken"}}); err == nil {
 		t.Error("the failure is lost")
+	}
+}
+
+// TestNameParties: a person reads names for the ids in an answer of a bridge, and the whole id where it is needed. What a
+// party wrote stays as it is.
+func TestNameParties(t *testing.T) {
+	const id = "am_abcdefghijklmnopqrstuvwxyz"
+	v, err := wire.Parse([]byte(`{"thread":{"requestor_id":"` + id + `","executor_id":"bob","tags":["` + id + `",1],` +
+		`"messages":[{"from":"` + id + `","mess":[{"from":"` + id + `"}]},{"from":"exchange"}],` +
+		`"peer_names":{"` + id + `":{"peer_name":"Chris"}}},"from":"` + id + `"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"thread":{"requestor_id":"\"Chris\" (` + id + `)","executor_id":"bob","tags":["` + id + `",1],` +
+		`"messages":[{"from":"\"Chris\"","mess":[{"from":"` + id + `"}]},{"from":"exchange"}]},"from":"` + id + `"}`
+	if got := string(owner.NameParties(v).JSON()); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

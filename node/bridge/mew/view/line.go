@@ -7,9 +7,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Line describes an envelope on one line, with at most 300 characters of its text. The other parts are as the participant
-// wrote them.
-func Line(v wire.Value) string {
+// Line describes an envelope on one line, with the names of participants of the space, and with at most 300 characters
+// of its text. The other parts are as the participant wrote them.
+func (s Space) Line(v wire.Value) string {
 	payload, _ := v.Get("payload")
 	text := payload.GetStr("text")
 	if text == "" {
@@ -22,12 +22,12 @@ func Line(v wire.Value) string {
 	to, _ := v.Get("to")
 	var names []string
 	for e := range to.Elems() {
-		s, _ := e.Str()
-		names = append(names, s)
+		id, _ := e.Str()
+		names = append(names, s.NameOf(id))
 	}
 	arrow := ""
 	if len(names) > 0 {
 		arrow = " → " + strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s %s%s %s %s: %s", ts, v.GetStr("from"), arrow, v.GetStr("kind"), v.GetStr("id"), wire.OneLine(text, 300))
+	return fmt.Sprintf("%s %s%s %s %s: %s", ts, s.NameOf(v.GetStr("from")), arrow, v.GetStr("kind"), v.GetStr("id"), wire.OneLine(text, 300))
 }

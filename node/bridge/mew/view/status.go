@@ -56,6 +56,21 @@ type Participant struct {
 	Own          bool              `json:"own,omitempty"` // it is the node of this process
 }
 
+// State returns the state of the participant in one or two words.
+func (p Participant) State() string {
+	switch {
+	case p.Barred:
+		return "barred"
+	case p.Down:
+		return "shut down"
+	case p.Paused:
+		return "paused"
+	case p.Connected:
+		return "here"
+	}
+	return "away"
+}
+
 // Grant is a grant that a participant holds.
 type Grant struct {
 	ID string    `json:"id"`
