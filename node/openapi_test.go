@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -30,5 +31,13 @@ func TestEveryRouteIsDescribed(t *testing.T) {
 	slices.Sort(mounted)
 	if diff := cmp.Diff(apitest.Operations(t, "directory", "ard", "relay", "node", "process"), mounted); diff != "" {
 		t.Errorf("routes (-openapi.yaml +mounted):\n%s", diff)
+	}
+}
+
+// TestPathsArePlain: the document has only what OpenAPI allows in a path, because tools of others read it.
+func TestPathsArePlain(t *testing.T) {
+	pattern := regexp.MustCompile(`(?m)^  /\S*\{[^}:]*:.*$`)
+	if found := pattern.FindAll(httpapi.OpenAPI(), -1); found != nil {
+		t.Errorf("paths with a pattern: %q", found)
 	}
 }

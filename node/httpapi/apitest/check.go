@@ -32,7 +32,8 @@ type description struct {
 // document returns the OpenAPI document, which it parses once.
 var document = sync.OnceValues(func() (description, error) {
 	loader := openapi3.NewLoader()
-	doc, err := loader.LoadFromData(httpapi.OpenAPI())
+	// OpenAPI has no parameter for several segments of a path. The router has one.
+	doc, err := loader.LoadFromData(bytes.ReplaceAll(httpapi.OpenAPI(), []byte("/{rest}:"), []byte("/{rest:.*}:")))
 	if err != nil {
 		return description{}, fmt.Errorf("read openapi.yaml: %w", err)
 	}
