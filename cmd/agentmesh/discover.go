@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -23,7 +24,7 @@ type discoverCmd struct {
 }
 
 func (c *discoverCmd) Run(ctx context.Context, a *app) error {
-	query := params("q", c.Query, "limit", fmt.Sprint(c.Limit), "directory", c.applyTo(a))
+	query := params("q", c.Query, "limit", fmt.Sprint(c.Limit))
 	for _, v := range c.Capability {
 		query.Add("capability", v)
 	}
@@ -38,7 +39,18 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 		}
 		return foundError(len(page.Items))
 	}
-	page, err := askFor(ctx, a, owner.Discover.Call().Ask(query), a.showFound)
+	page, err := fetchDirectories(ctx, a, c.Directory, func(directory string) owner.Call[owner.List[owner.Found]] {
+		query.Set("directory", directory)
+		return owner.Discover.Call().Ask(maps.Clone(query))
+	})
+	if err != nil {
+		return err
+	}
+	if a.globals.JSON {
+		err = a.JSON(page)
+	} else {
+		a.showFound(page)
+	}
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ type doctorCmd struct {
 }
 
 func (c *doctorCmd) Run(ctx context.Context, a *app) error {
-	c.applyTo(a)
+	a.server.Directory = c.Directory
 	dir, err := a.dataDir()
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (a *app) showDoctor(r doctor.Report) {
 	for _, f := range r.Findings {
 		rows = append(rows, []string{f.State, f.Check, f.Text})
 		if f.Do != "" {
-			rows = append(rows, []string{"", "", "do: " + f.Do})
+			rows = append(rows, []string{"", "", "do: " + a.Command(f.Do)})
 		}
 	}
 	a.Table(rows)

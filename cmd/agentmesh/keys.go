@@ -124,7 +124,7 @@ func (c *keysGenerateCmd) Run(a *app) error {
 	}
 	err = signing.WriteKeyFile(c.File, key, passphrase)
 	if errors.Is(err, fs.ErrExist) {
-		return exit.FailHint(exit.Input, fmt.Errorf("%s exists", c.File), "name another file: agentmesh never overwrites keys")
+		return exit.FailHint(exit.Input, fmt.Errorf("%s exists", c.File), "name another file, because agentmesh never overwrites keys")
 	}
 	if err != nil {
 		return exit.Fail(exit.Input, err)

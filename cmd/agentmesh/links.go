@@ -155,7 +155,7 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 	}
 	a.showLinkTest(tested)
 	if tested.OK {
-		a.Hint(fmt.Sprintf(linkSteps[c.Kind], terminal.Clean(change.Name)))
+		a.Hint(linkSteps[c.Kind], terminal.Clean(change.Name))
 	}
 	return linkTestError(tested)
 }

@@ -182,11 +182,11 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	parser := newParser(&cli, out, errOut)
 	parsed, err := parser.Parse(expandHelp(args))
 	if err != nil {
-		a.Note("%v", err)
-		a.Hint(helpCommand(err))
+		a.Note("%s", manual.ExplainMissing(err))
+		a.Hint("%s", helpCommand(err))
 		return exit.Usage
 	}
-	a.globals, a.yaml = cli.Globals, cli.Mess.YAML
+	a.globals, a.yaml, a.DataFlag = cli.Globals, cli.Mess.YAML, terminal.DataFlag(cli.Data)
 	_ = errors.Join(parsed.BindToProvider(a.quickstart), parsed.BindToProvider(a.database)) // they fail only for a value that is not a function
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	return a.reportError(parsed.Run(a))

@@ -25,16 +25,6 @@ type directoryFlag struct {
 	Directory []string `placeholder:"URL" sep:"none" help:"Use this directory instead of the configured ones. Repeat for more directories."`
 }
 
-// applyTo sets the directories for a process of this command; a running serve does not get them. It returns the directory
-// if the user named exactly one, else "".
-func (f directoryFlag) applyTo(a *app) string {
-	a.server.Directory = f.Directory
-	if len(f.Directory) == 1 {
-		return f.Directory[0]
-	}
-	return ""
-}
-
 func (c *registerCmd) Run(ctx context.Context, a *app) error {
 	return a.askDirectories(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
 		return owner.RegisterCard.With(owner.Register{Directory: directory, Adopt: c.Adopt})
@@ -47,27 +37,35 @@ func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// askDirectories makes a call for each of the directories, or one with "" for all configured ones if the list is empty. It
-// returns an error if any directory failed.
-func (a *app) askDirectories(ctx context.Context, directories []string, call func(string) owner.Call[owner.List[owner.Listing]]) error {
+// fetchDirectories makes a call for each of the directories, or one with "" for all configured ones if the list is empty.
+func fetchDirectories[T any](ctx context.Context, a *app, directories []string, call func(string) owner.Call[owner.List[T]]) (page owner.List[T], err error) {
 	a.server.Directory = directories // for a process of this command; a running serve keeps its own
 	o, err := a.connect(ctx)
 	if err != nil {
-		return err
+		return page, err
 	}
 	defer o.Close()
 	if len(directories) == 0 {
 		directories = []string{""}
 	}
-	page := owner.List[owner.Listing]{}
 	for _, directory := range directories {
 		found, err := daemon.Fetch(ctx, o, call(directory))
 		if err != nil {
-			return err
+			return page, err
 		}
 		page.Items = append(page.Items, found.Items...)
 	}
-	if err := a.showListings(page); err != nil {
+	return page, nil
+}
+
+// askDirectories calls each of the directories like [fetchDirectories] and shows the listings. It returns an error if any
+// directory failed.
+func (a *app) askDirectories(ctx context.Context, directories []string, call func(string) owner.Call[owner.List[owner.Listing]]) error {
+	page, err := fetchDirectories(ctx, a, directories, call)
+	if err == nil {
+		err = a.showListings(page)
+	}
+	if err != nil {
 		return err
 	}
 	code := exit.OK
@@ -91,14 +89,7 @@ func (a *app) showListings(page owner.List[owner.Listing]) error {
 		return a.JSON(page)
 	}
 	for _, r := range page.Items {
-		line := r.Directory + ": " + string(r.State)
-		if !r.Expires.IsZero() {
-			line += ", expires " + terminal.FormatTime(r.Expires)
-		}
-		if r.Error != "" {
-			line += ": " + r.Error
-		}
-		a.Print("%s", terminal.Clean(line))
+		a.Print("%s", terminal.DescribeListing(r))
 		if r.Hint != "" {
 			a.Hint("%s", terminal.Clean(r.Hint))
 		}

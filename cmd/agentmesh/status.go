@@ -34,7 +34,11 @@ func (c *statusCmd) Run(ctx context.Context, a *app) error {
 		a.Note("no serve runs on this data directory, so nobody can reach it")
 	}
 	answer, err := daemon.Raw(ctx, o, owner.ShowStatus.Call())
+	faults := o.LinkFaults(ctx)
 	s, err := showAnswer(a, answer, errors.Join(err, o.Close()), a.showStatus)
+	for _, text := range faults {
+		a.Note("link %s", terminal.Clean(text))
+	}
 	if err == nil && s.Store != "ok" {
 		return exit.FailSilently(exit.TryAgain) // so that a health check fails
 	}
@@ -79,7 +83,9 @@ func (a *app) showStatus(s owner.Status) {
 		rows = append(rows, []string{"clients", text})
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Outbox)) {
-		rows = append(rows, []string{"outbox", fmt.Sprintf("%d %s", s.Outbox[k], k)})
+		if s.Outbox[k] > 0 {
+			rows = append(rows, []string{"outbox", fmt.Sprintf("%d %s", s.Outbox[k], k)})
+		}
 	}
 	if n := s.Notify; n.Target != "" {
 		text := n.Target
@@ -94,15 +100,9 @@ func (a *app) showStatus(s owner.Status) {
 		rows = append(rows, []string{"notify", text})
 	}
 	for _, d := range s.Directories {
-		text := d.Directory + ": " + string(d.State)
-		if !d.Expires.IsZero() {
-			text += ", expires " + terminal.FormatTime(d.Expires)
-		}
-		if d.Error != "" {
-			text += ", last error: " + d.Error
-			if d.Hint != "" {
-				text += "; " + d.Hint
-			}
+		text := terminal.DescribeListing(d)
+		if d.Hint != "" {
+			text += "; " + a.Command(d.Hint)
 		}
 		rows = append(rows, []string{"directory", text})
 	}

@@ -85,6 +85,20 @@ func (p *Process) linkOperations() []owner.Operation {
 	}
 }
 
+// LinkFaults describes the links of the process that do not answer. It returns none if the process does not say.
+func (o *Client) LinkFaults(ctx context.Context) (faults []string) {
+	page, err := Fetch(ctx, o, ListLinks.Call())
+	if err != nil {
+		return nil // the status of the process has the reason
+	}
+	for _, l := range page.Items {
+		if l.State != bridge.LinkUp && l.Error != "" {
+			faults = append(faults, fmt.Sprintf("%s to %s does not answer: %s", l.Name, l.To, l.Error))
+		}
+	}
+	return faults
+}
+
 // links returns the status of all links.
 func (p *Process) links() []bridge.LinkStatus {
 	out := []bridge.LinkStatus{}

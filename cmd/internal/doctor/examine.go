@@ -328,6 +328,9 @@ func (d *examination) checkServe(ctx context.Context) {
 	}
 	d.status = &s
 	d.reportStatus(s)
+	for _, text := range o.LinkFaults(ctx) {
+		d.warn("link", "agentmesh links list", "%s", terminal.Clean(text))
+	}
 }
 
 func (d *examination) reportStatus(s owner.Status) {

@@ -2,7 +2,10 @@ package manual
 
 import (
 	_ "embed"
+	"errors"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 )
@@ -76,4 +79,23 @@ func Shows(e Example, path string) bool {
 		}
 	}
 	return false
+}
+
+// ExplainMissing returns the text of err, an error of parsing a command line. If an argument is missing, the text says
+// what it is for.
+func ExplainMissing(err error) string {
+	wrong, ok := errors.AsType[*kong.ParseError](err)
+	if !ok || wrong.Context == nil || wrong.Context.Selected() == nil {
+		return err.Error()
+	}
+	for _, arg := range wrong.Context.Selected().Positional {
+		if strings.HasPrefix(err.Error(), `expected "`+arg.Summary()) {
+			help := strings.TrimSuffix(arg.Help, ".")
+			if first, size := utf8.DecodeRuneInString(help); size < len(help) && unicode.IsLower(rune(help[size])) {
+				help = string(unicode.ToLower(first)) + help[size:]
+			}
+			return arg.Summary() + " is missing: " + help
+		}
+	}
+	return err.Error()
 }

@@ -75,3 +75,21 @@ func TestBrowserCommand(t *testing.T) {
 		}
 	}
 }
+
+// TestCommandsInHints: a command in a hint uses the data directory that the user named. Other words stay.
+func TestCommandsInHints(t *testing.T) {
+	t.Setenv("AGENTMESH_DATA", "/env")
+	for _, tc := range []struct{ dir, hint, want string }{
+		{"me", "agentmesh links list", "agentmesh --data me links list"},
+		{"my agent", "start it with: agentmesh serve", "start it with: agentmesh --data 'my agent' serve"},
+		{"me", "agentmesh check shows it; agentmesh restore unpacks it", "agentmesh --data me check shows it; agentmesh --data me restore unpacks it"},
+		{"me", "because agentmesh never overwrites keys", "because agentmesh never overwrites keys"},
+		{"/env", "agentmesh links list", "agentmesh links list"},
+		{"", "agentmesh links list", "agentmesh links list"},
+	} {
+		u := UI{DataFlag: DataFlag(tc.dir)}
+		if got := u.Command(tc.hint); got != tc.want {
+			t.Errorf("with %q: %q, want %q", tc.dir, got, tc.want)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -28,6 +29,8 @@ type UI struct {
 	In  io.Reader
 	Out io.Writer
 	Err io.Writer
+	// DataFlag completes "agentmesh" in hints, such as "--data me " if the user named that data directory.
+	DataFlag string
 }
 
 // Print writes a line of the result.
@@ -35,14 +38,38 @@ func (u *UI) Print(format string, args ...any) {
 	fmt.Fprintf(u.Out, format+"\n", args...)
 }
 
-// Note writes a line that is not part of the result.
+// Note writes a line that is not part of the result, perhaps with a hint at its end.
 func (u *UI) Note(format string, args ...any) {
-	fmt.Fprintf(u.Err, "agentmesh: "+format+"\n", args...)
+	fmt.Fprintf(u.Err, "agentmesh: %s\n", u.Command(fmt.Sprintf(format, args...)))
 }
 
 // Hint writes a line about what to do next.
 func (u *UI) Hint(format string, args ...any) {
-	fmt.Fprintf(u.Err, "hint: "+format+"\n", args...)
+	fmt.Fprintf(u.Err, "hint: %s\n", u.Command(fmt.Sprintf(format, args...)))
+}
+
+// commandInHint matches the beginning of a command in a hint: at the start of the hint, or after a colon or semicolon.
+var commandInHint = regexp.MustCompile(`(^|[:;] )agentmesh `)
+
+// Command completes the commands in a hint, so that they use the same data directory as this command.
+func (u *UI) Command(hint string) string {
+	return commandInHint.ReplaceAllStringFunc(hint, func(s string) string { return s + u.DataFlag })
+}
+
+// DataFlag returns the flag for the data directory dir in front of a command, or "" for the directory of the environment.
+func DataFlag(dir string) string {
+	if dir == "" || dir == os.Getenv("AGENTMESH_DATA") {
+		return ""
+	}
+	return "--data " + QuoteShell(dir) + " "
+}
+
+// QuoteShell quotes an argument for a shell if it needs that.
+func QuoteShell(arg string) string {
+	if strings.Trim(arg, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") == "" && arg != "" {
+		return arg
+	}
+	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
 }
 
 // JSON writes v as the result.

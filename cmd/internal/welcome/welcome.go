@@ -14,7 +14,7 @@ const Stopping = "\nstopping; ctrl-c again stops it at once"
 
 // Person tells a person at a terminal what runs, with the link of signIn to the owner's page.
 func Person(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, signIn httpapi.SignIn) {
-	rows := [][2]string{{"open", signIn.Link()}, {"", "works once, until " + signIn.Expires.Local().Format("15:04") + "; agentmesh page prints a new link"}}
+	rows := [][2]string{{"open", signIn.Link()}, {"", u.Command("works once, until " + signIn.Expires.Local().Format("15:04") + "; agentmesh page prints a new link")}}
 	for _, r := range [][2]string{
 		{"agent", string(w.AgentID)}, {"endpoint", w.Endpoint}, {"directory", w.Directory}, {"listens", listener(w, c)}, {"data", w.Data},
 	} {
@@ -50,7 +50,7 @@ func Script(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate) {
 	}
 	if w.Endpoint != "" {
 		u.Print("  curl %s", w.Endpoint)
-		u.Print("  agentmesh page")
+		u.Print("  %s", u.Command("agentmesh page"))
 	}
 	if w.Directory != "" && w.AgentID != "" {
 		u.Print("  curl %s/agents/%s", w.Directory, w.AgentID)
