@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
@@ -41,7 +43,7 @@ func (c *configCheckCmd) Run(a *app) error {
 	}
 	if a.globals.JSON {
 		report.Opened = slices.Concat([]string{}, report.Opened)
-		return a.JSON(report)
+		return cmp.Or(a.JSON(report), report.err())
 	}
 	a.Print("ok: %s profile", report.Profile)
 	for _, o := range report.Opened {
@@ -52,6 +54,14 @@ func (c *configCheckCmd) Run(a *app) error {
 	}
 	for _, m := range report.Missing {
 		a.Note("%s", terminal.Clean(m))
+	}
+	return report.err()
+}
+
+// err returns an error, which has been printed, if a hook could not run.
+func (r configReport) err() error {
+	if len(r.Missing) > 0 {
+		return exit.FailSilently(exit.Config)
 	}
 	return nil
 }

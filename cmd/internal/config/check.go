@@ -258,6 +258,7 @@ func (c Config) OpenGuards() []string {
 	add(len(c.Network.AllowPrivate) > 0, "network.allow_private: cards may direct requests, also over http, to %s", formatPrefixes(c.Network.AllowPrivate))
 	add(len(c.Network.CORSOrigins) > 0, "network.cors_origins: pages of %s may call the listener", strings.Join(c.Network.CORSOrigins, ", "))
 	add(c.AgentDoor.Mode == "0666" && c.AgentDoor.Socket != "", "agent_door.mode: every user of this machine may read your messages and send")
+	add(!c.Public() && c.Registration.Mode != def.Registration.Mode, "registration.mode: without a public_url it has no effect, everybody on this machine may register")
 	if c.Public() {
 		add(c.Limits.RequestsPerMinute == 0, "limits.requests_per_minute: off")
 		add(c.Registration.CardsPerToken == 0, "registration.cards_per_token: off")

@@ -60,6 +60,10 @@ func TestOpenGuards(t *testing.T) {
 	if got := c.OpenGuards(); len(got) > 0 {
 		t.Errorf("the default opens %q", got)
 	}
+	c.Registration.Mode = "invite"
+	if got := c.OpenGuards(); len(got) != 1 || !strings.Contains(got[0], "registration.mode") {
+		t.Errorf("registration.mode in the local profile: %q, want that it has no effect", got)
+	}
 	c.PublicURL = "https://mesh.example.org"
 	if got := c.OpenGuards(); len(got) > 0 {
 		t.Errorf("the public default opens %q", got)
