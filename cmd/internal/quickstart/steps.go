@@ -19,6 +19,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/docs/operations"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
@@ -31,7 +32,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 		data, err := json.Marshal(text) // YAML reads JSON strings
 		return string(data), err
 	},
-	"sh": quoteShell,
+	"sh": terminal.QuoteShell,
 }).ParseFS(texts, "text/*"))
 
 // render returns the configuration of a kind of process.
@@ -41,14 +42,6 @@ func render(kind string, from any) ([]byte, error) {
 		return nil, fmt.Errorf("write the configuration: %w", err)
 	}
 	return b.Bytes(), nil
-}
-
-// quoteShell quotes an argument for a shell if it needs that.
-func quoteShell(arg string) string {
-	if strings.Trim(arg, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") == "" && arg != "" {
-		return arg
-	}
-	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
 }
 
 // steps is what the operator still has to do.
@@ -62,26 +55,31 @@ type steps struct {
 	Records []string `json:"records,omitempty"` // of the name, for its DNS zone
 	Found   bool     `json:"resolves"`          // the name server has those records
 
-	Mode, User, Program, Run, Backups string `json:"-"`
-	TLS, NewUser                      bool   `json:"-"`
+	Mode, User, Program, Run, Backup, Backups string `json:"-"`
+	TLS, NewUser                              bool   `json:"-"`
+	Install                                   string `json:"-"` // the program, if it must move to Program
 }
 
 // finish writes the systemd unit and prints what is left to do.
 func (g *Edge) finish(ctx context.Context, e Env, c config.Config, kind string) error {
 	s := steps{
 		Kind: kind, Data: string(e.Dir), File: e.File, Domain: g.domain, Mode: c.Registration.Mode, User: g.User, TLS: g.TLS,
-		Backups: "/var/backups", Program: "agentmesh",
+		Backups: "$HOME/agentmesh-backups", Program: "agentmesh",
 	}
 	if g.Public() {
 		s.Health = c.PublicURL + "/readyz"
 		s.Records, s.Found = g.records(ctx, e)
 	}
 	if path, err := os.Executable(); err == nil {
-		s.Program = path
+		if s.Program = path; isTemporary(path) {
+			s.Install, s.Program = path, "/usr/local/bin/agentmesh"
+		}
 	}
-	s.Run = "agentmesh --data " + quoteShell(s.Data)
+	data := " --data " + terminal.QuoteShell(s.Data)
+	s.Run, s.Backup = "agentmesh"+data, terminal.QuoteShell(s.Program)+data // cron may not find it by its name
 	if runtime.GOOS == "linux" && g.Public() {
-		s.Unit, s.Run = e.Dir.Path("agentmesh.service"), "sudo -u "+s.User+" "+s.Run
+		s.Unit, s.Backups, s.Run = e.Dir.Path("agentmesh.service"), "/var/backups", "sudo -u "+s.User+" "+s.Run
+		s.Backup = "sudo -u " + s.User + " " + s.Backup
 		_, err := user.Lookup(s.User)
 		s.NewUser = err != nil
 		if err := atomicfile.WriteNew(s.Unit, []byte(s.unit(kind))); err != nil {
@@ -181,6 +179,16 @@ func (s steps) unit(kind string) string {
 		out = append(out, line)
 	}
 	return strings.Join(out, "\n")
+}
+
+// isTemporary reports whether a path is in a folder that is cleared, or that systemd hides from the service.
+func isTemporary(path string) bool {
+	for _, dir := range []string{"/tmp", "/var/tmp", os.TempDir()} {
+		if strings.HasPrefix(path, filepath.Clean(dir)+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // isHome reports whether ProtectHome hides a path.
