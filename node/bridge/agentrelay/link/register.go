@@ -93,7 +93,10 @@ func (l *Link) register(ctx context.Context) (client.Credential, error) {
 	port, perr := strconv.Atoi(l.target.Port())
 	if errors.Is(err, errNothing) && perr == nil {
 		base.Host = net.JoinHostPort(l.target.Hostname(), strconv.Itoa(port+1))
-		got, err = l.registerAt(ctx, base)
+		first := err
+		if got, err = l.registerAt(ctx, base); errors.Is(err, errNothing) {
+			err = fmt.Errorf("%w; nor does it at the next port, %d", first, port+1)
+		}
 	}
 	if err != nil {
 		return "", err
