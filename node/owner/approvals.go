@@ -105,6 +105,7 @@ type Decision struct {
 // Decided is a question after the decision.
 type Decided struct {
 	acl.Ask
+	PeerNames
 	Sent *Sent `json:"sent,omitempty"` // the result for an approved outgoing message
 }
 

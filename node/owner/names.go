@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"strings"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
@@ -210,6 +211,13 @@ func (n named) FindApproval(ctx context.Context, id string) (Approval, error) {
 	l := newNamer(ctx, n)
 	l.fillApproval(&ask)
 	return ask, cmp.Or(err, l.err)
+}
+
+// Decide implements [Approvals].
+func (n named) Decide(ctx context.Context, id string, d Decision, wait time.Duration) (Decided, error) {
+	decided, err := n.Node.Decide(ctx, id, d, wait)
+	newNamer(ctx, n).fill(&decided.PeerNames, decided.Subject) // the decision is made, even if the look-up fails
+	return decided, err
 }
 
 // ListConversations implements [Conversations].

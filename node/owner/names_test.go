@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -79,5 +80,29 @@ func TestNameParties(t *testing.T) {
 		`"messages":[{"from":"\"Chris\"","mess":[{"from":"` + id + `"}]},{"from":"exchange"}]},"from":"` + id + `"}`
 	if got := string(owner.NameParties(v).JSON()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// decider is a node that has decided a question about an agent.
+type decider struct {
+	owner.Node
+	names
+}
+
+func (d *decider) NamesOf(ctx context.Context, id string) (owner.PeerNames, error) {
+	return d.names.NamesOf(ctx, id)
+}
+
+func (*decider) Decide(_ context.Context, subject string, _ owner.Decision, _ time.Duration) (owner.Decided, error) {
+	return owner.Decided{Ask: acl.Ask{Subject: subject}}, nil
+}
+
+// TestDecisionHasNames: the answer to a decision names the agent. A failed look-up does not make it a failure.
+func TestDecisionHasNames(t *testing.T) {
+	n := owner.WithNames(&decider{names: names{known: map[string]owner.PeerNames{someID: {PeerName: "Chris"}}}})
+	for id, want := range map[string]string{someID: "Chris", "am_broken": ""} {
+		if got, err := n.Decide(t.Context(), id, owner.Decision{}, 0); err != nil || got.PeerName != want {
+			t.Errorf("%s is called %q, %v, want %q", id, got.PeerName, err, want)
+		}
 	}
 }
