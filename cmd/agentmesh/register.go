@@ -89,7 +89,7 @@ func (a *app) showListings(page owner.List[owner.Listing]) error {
 		return a.JSON(page)
 	}
 	for _, r := range page.Items {
-		a.Print("%s", terminal.DescribeListing(r))
+		a.Print("%s", terminal.Clean(r.Describe(terminal.FormatTime)))
 		if r.Hint != "" {
 			a.Hint("%s", terminal.Clean(r.Hint))
 		}

@@ -100,7 +100,7 @@ func (a *app) showStatus(s owner.Status) {
 		rows = append(rows, []string{"notify", text})
 	}
 	for _, d := range s.Directories {
-		text := terminal.DescribeListing(d)
+		text := d.Describe(terminal.FormatTime)
 		if d.Hint != "" {
 			text += "; " + a.Command(d.Hint)
 		}

@@ -26,6 +26,19 @@ type Listing struct {
 	Refused    bool         `json:"refused,omitempty"` // the directory refused and will refuse again
 }
 
+// Describe describes the listing on one line, without its hint. formatTime formats its expiry. The error is the
+// directory's word.
+func (l Listing) Describe(formatTime func(time.Time) string) string {
+	text := l.Directory + ": " + string(l.State)
+	if !l.Expires.IsZero() {
+		text += ", expires " + formatTime(l.Expires)
+	}
+	if l.Error != "" {
+		text += ", last error: " + l.Error
+	}
+	return text
+}
+
 // ListingState is whether a directory lists the node.
 type ListingState string
 

@@ -66,8 +66,8 @@ func TestAuditNames(t *testing.T) {
 	}
 }
 
-// TestNameParties: a person reads names for the ids in an answer of a bridge, and the whole id where it is needed. What a
-// party wrote stays as it is.
+// TestNameParties: an answer of a bridge has names for the ids of its parties, and the whole id of requester and executor.
+// Messages stay as they were sent.
 func TestNameParties(t *testing.T) {
 	const id = "am_abcdefghijklmnopqrstuvwxyz"
 	v, err := wire.Parse([]byte(`{"thread":{"requestor_id":"` + id + `","executor_id":"bob","tags":["` + id + `",1],` +
