@@ -24,9 +24,10 @@ var pageFiles embed.FS
 // Config configures the pages.
 type Config struct {
 	Directory *directory.Registry
-	Name      string // of the directory
-	Mirrored  string // URL of the directory that this one mirrors, or ""
-	Alone     bool   // the process has no node: / leads to the directory, and its pages are at the top of the navigation
+	Name      string     // of the directory
+	Mirrored  string     // URL of the directory that this one mirrors, or ""
+	Alone     bool       // the process has no node: / leads to the directory, and its pages are at the top of the navigation
+	Followers *Followers // of the feed; nil if nobody counts them
 	Logger    *slog.Logger
 }
 
@@ -309,10 +310,19 @@ func (p *pages) changeInvite(c echo.Context) error {
 	return p.listInvites(c, invitesView{Code: code, Expires: t.Expires, Uses: t.Uses})
 }
 
+type changesView struct {
+	Changes   []wire.Change
+	Followers []Follower
+}
+
 func (p *pages) showChanges(c echo.Context) error {
 	list, err := directory.LatestChanges(c.Request().Context(), p.dir, listed)
 	if err != nil {
 		return err
 	}
-	return p.render(c, p.changes, "Changes", list)
+	v := changesView{Changes: list}
+	if p.Followers != nil {
+		v.Followers = p.Followers.List()
+	}
+	return p.render(c, p.changes, "Changes", v)
 }

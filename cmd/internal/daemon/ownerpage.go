@@ -33,7 +33,7 @@ func (p *Process) mountPages() {
 	}
 	if p.registry != nil {
 		operator.Mount(pages, operator.Config{
-			Directory: p.registry, Name: cmp.Or(p.cfg.Site.Name, "Directory"), Mirrored: p.mirror, Alone: p.node == nil, Logger: p.log,
+			Directory: p.registry, Name: cmp.Or(p.cfg.Site.Name, "Directory"), Mirrored: p.mirror, Alone: p.node == nil, Followers: &p.followers, Logger: p.log,
 		})
 	}
 	p.mountLinksPage(pages)

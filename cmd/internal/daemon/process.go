@@ -29,6 +29,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/directory/discovery"
+	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -74,6 +75,7 @@ type Process struct {
 	plain       net.Listener  // the plain HTTP listener beside one with TLS; nil if not configured
 	owner       *httpapi.Owner
 	registry    *directory.Registry // nil without the role directory
+	followers   operator.Followers  // of the directory's feed
 	mirror      string              // URL of the directory that the registry mirrors, or ""
 	node        *node.Node          // nil without the role node
 	notices     *notify.Box
@@ -147,12 +149,21 @@ func (p *Process) Close() error {
 	return p.store.Close()
 }
 
+// agentVersion returns the version in the User-Agent of this process. A mirror also names its URL there, for the operator
+// of the directory that it follows.
+func agentVersion(p *Process) string {
+	if p.mirror == "" || !p.cfg.Public() {
+		return p.build.Version
+	}
+	return p.build.Version + " (+" + p.cfg.PublicURL + ")"
+}
+
 // assemble makes the services and mounts their routes. base is the URL under which others reach the process. It starts
 // nothing.
 func (p *Process) assemble(ctx context.Context, base string) error {
 	p.base = base
 	p.http = client.NewHTTP(client.HTTPConfig{
-		Local: !p.cfg.Public(), AllowPrivate: p.cfg.Network.AllowPrivate, Version: p.build.Version, Logger: p.log,
+		Local: !p.cfg.Public(), AllowPrivate: p.cfg.Network.AllowPrivate, Version: agentVersion(p), Logger: p.log,
 	})
 	_, exempt := p.cfg.Exempt()
 	p.edge = httpapi.New(httpapi.Config{
@@ -232,6 +243,7 @@ func (p *Process) addDirectory(base string) error {
 		cfg.Referrals = append([]string{strings.TrimSuffix(strings.TrimRight(p.mirror, "/"), "/v1") + discovery.Base}, cfg.Referrals...)
 	}
 	p.registry = directory.New(cfg)
+	p.followers.Watch(p.edge.Echo())
 	p.registry.Mount(p.edge.Echo())
 	p.mountOperations(p.registry.Operations()...)
 	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, engine.CheckIndex(ctx, p.db) })

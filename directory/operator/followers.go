@@ -1,0 +1,86 @@
+package operator
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	feedPath     = "/v1/changes"
+	maxFollowers = 100 // a reader from another network displaces the one that read the longest time ago
+	maxAgent     = 200 // characters of a User-Agent
+	followerBits = 64  // of an IPv6 address: whoever has one address has the whole network
+)
+
+// Followers are the readers of the feed of changes since the process started. The zero value is ready. Its methods may be
+// called concurrently.
+type Followers struct {
+	mu      sync.Mutex
+	readers map[netip.Prefix]Follower
+}
+
+// Follower is a reader of the feed of changes. Requests from one network count as one reader.
+type Follower struct {
+	From        netip.Prefix // invalid if the address is unknown
+	Agent       string       // the User-Agent of the last request: untrusted
+	First, Last time.Time
+	Reads       int
+}
+
+// Watch counts the requests for the feed that e serves.
+func (f *Followers) Watch(e *echo.Echo) {
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			if c.Path() == feedPath && c.Request().Method == http.MethodGet {
+				f.add(httpapi.ClientAddr(c), c.Request().UserAgent(), time.Now())
+			}
+			return next(c)
+		}
+	})
+}
+
+func (f *Followers) add(client netip.Addr, agent string, now time.Time) {
+	bits := client.BitLen()
+	if client.Is6() {
+		bits = followerBits
+	}
+	from, _ := client.Prefix(bits) // without an address, the invalid prefix stands for all such readers
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.readers == nil {
+		f.readers = make(map[netip.Prefix]Follower)
+	}
+	r, known := f.readers[from]
+	if !known {
+		if len(f.readers) == maxFollowers {
+			delete(f.readers, f.listByRead()[maxFollowers-1].From)
+		}
+		r = Follower{From: from, First: now}
+	}
+	r.Agent, r.Last, r.Reads = wire.OneLine(agent, maxAgent), now, r.Reads+1
+	f.readers[from] = r
+}
+
+// List returns the readers, with the latest one first.
+func (f *Followers) List() []Follower {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.listByRead()
+}
+
+func (f *Followers) listByRead() []Follower {
+	list := make([]Follower, 0, len(f.readers))
+	for _, r := range f.readers {
+		list = append(list, r)
+	}
+	slices.SortFunc(list, func(a, b Follower) int { return b.Last.Compare(a.Last) })
+	return list
+}
