@@ -70,8 +70,8 @@ func (m migration) insert(version int) string {
 	return fmt.Sprintf("insert into schema_version (version, oldest) values (%d, %d);\n", version, m.oldest)
 }
 
-// script returns the statements that bring tables of version have to the newest version, without a transaction.
-func script(all []migration, have int) string {
+// upgradeScript returns the statements that bring tables of version have to the newest version, without a transaction.
+func upgradeScript(all []migration, have int) string {
 	var b strings.Builder
 	b.WriteString(createVersions)
 	for i, m := range all[have:] {
@@ -119,7 +119,7 @@ func migrate(ctx context.Context, conn *pgx.Conn, all []migration) (before, afte
 		if before, err = version(ctx, tx, len(all)); err != nil || before >= len(all) {
 			return err
 		}
-		_, err := conn.PgConn().Exec(ctx, script(all, before)).ReadAll()
+		_, err := conn.PgConn().Exec(ctx, upgradeScript(all, before)).ReadAll()
 		return mayNot(err)
 	})
 	return before, max(before, len(all)), err
@@ -165,7 +165,7 @@ func MigrationScript(ctx context.Context, cfg Config) (text string, err error) {
 	if have >= len(all) {
 		return "", nil
 	}
-	return fmt.Sprintf("begin;\nselect pg_advisory_xact_lock(%d);\n%scommit;\n", migrationLock, script(all, have)), nil
+	return fmt.Sprintf("begin;\nselect pg_advisory_xact_lock(%d);\n%scommit;\n", migrationLock, upgradeScript(all, have)), nil
 }
 
 // connect opens a connection for work on the whole database, which may take long and must not lead through a pooler.

@@ -265,7 +265,7 @@ func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
 		if err := tx.QueryRow(ctx, "select last_value from revisions").Scan(&revision); err != nil {
 			return err
 		}
-		fmt.Fprint(out, "begin;\n", script(migrations(), 0))
+		fmt.Fprint(out, "begin;\n", upgradeScript(migrations(), 0))
 		// Revisions, and with them fences, go on above everything that was given since.
 		fmt.Fprintf(out, "delete from counters;\nselect setval('revisions', %d);\n", revision+1<<20)
 		for _, tb := range tables {
