@@ -146,7 +146,7 @@ func (k *Keys) open(body []byte) (keys datadir.Keys, err error) {
 		err = json.Unmarshal(plain, &keys)
 	}
 	if err != nil {
-		return nil, exit.FailHint(exit.Config, fmt.Errorf("the keys in the database: %w", err), "docs/several-instances.md says how to store those of a data directory again")
+		return nil, exit.FailHint(exit.Config, fmt.Errorf("the keys in the database: %w", err), "docs/several-instances.md explains how to store the keys of a data directory again")
 	}
 	return keys, nil
 }

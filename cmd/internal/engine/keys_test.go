@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -325,5 +326,31 @@ func TestKeysOfDirectories(t *testing.T) {
 	}
 	if !maps.EqualFunc(keysIn(t, foreign), stranger, bytes.Equal) {
 		t.Error("the keys of another agent were replaced")
+	}
+}
+
+// TestKeysStoredAgain runs the statement of docs/several-instances.md for a key file that is lost: the keys of a data
+// directory are then stored again, with a new key file.
+func TestKeysStoredAgain(t *testing.T) {
+	doc, err := os.ReadFile("../../../docs/several-instances.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	statement := regexp.MustCompile(`delete from records where key = '.*';`).Find(doc)
+	server := pgtest.New(t)
+	k := instance(t, server.URL("postgres"), newKeyFile(t), t.TempDir())
+	update(t, k, addAgent)
+	again := instance(t, server.URL("postgres"), newKeyFile(t), string(k.dir))
+	if _, err := again.Update(t.Context(), nil); err == nil {
+		t.Error("another key file opens the keys")
+	}
+	if err := server.Exec(string(statement)); err != nil {
+		t.Fatal(err)
+	}
+	update(t, again, nil)
+	fresh := instance(t, server.URL("postgres"), again.keyFile, t.TempDir())
+	update(t, fresh, nil)
+	if !maps.EqualFunc(keysIn(t, fresh), keysIn(t, k), bytes.Equal) {
+		t.Error("the keys are not stored again")
 	}
 }
