@@ -55,18 +55,19 @@ func useNextInstance(dir, turn string) error {
 
 // fileOnly has the scripts that need a database file, and why.
 var fileOnly = map[string]string{
-	"backup":      "agentmesh backup, restore and check",
-	"compact":     "agentmesh compact",
-	"fulldisk":    "min_free_disk",
-	"init":        "looks at the database file",
-	"olderdata":   "agentmesh restore",
-	"operations":  "agentmesh backup",
-	"page":        "agentmesh backup",
-	"postgres":    "starts servers of its own",
-	"sealed":      "searches the database file for the text of a message",
-	"serve":       "agentmesh check beside a serve",
-	"trouble":     "sends before the lease of a killed serve has ended",
-	"walkthrough": "agentmesh check",
+	"backup":       "agentmesh backup, restore and check",
+	"compact":      "agentmesh compact",
+	"fulldisk":     "min_free_disk",
+	"init":         "looks at the database file",
+	"olderdata":    "agentmesh restore",
+	"operations":   "agentmesh backup",
+	"page":         "agentmesh backup",
+	"postgres":     "starts servers of its own",
+	"postgreskeys": "starts servers of its own",
+	"sealed":       "searches the database file for the text of a message",
+	"serve":        "agentmesh check beside a serve",
+	"trouble":      "sends before the lease of a killed serve has ended",
+	"walkthrough":  "agentmesh check",
 }
 
 // testServer starts the server of a run on PostgreSQL, and returns its connection string, or "" for a run on files.
