@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -52,8 +53,15 @@ func TestPooler(t *testing.T) {
 func TestPoolerSettings(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{URL: pgtest.Database(t)})
+	page, err := os.ReadFile("../../docs/several-instances.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for line := range strings.Lines(strings.TrimSpace(pgtest.UserSettings)) {
 		name, value, _ := strings.Cut(strings.TrimPrefix(strings.TrimSuffix(strings.TrimSpace(line), ";"), "alter role USER set "), " = ")
+		if text := strings.ReplaceAll(strings.TrimSpace(line), "USER", "mesh"); !strings.Contains(string(page), text) {
+			t.Errorf("the documentation lacks %q", text)
+		}
 		var same bool
 		if err := s.pool.QueryRow(t.Context(), "select setting = $2 from pg_settings where name = $1", name, value).Scan(&same); err != nil || !same {
 			t.Errorf("%s is not %s without a pooler: %v", name, value, err)
