@@ -66,7 +66,8 @@ func BenchmarkAccept(b *testing.B) {
 // conversations of its own.
 func send(b *testing.B, senders int, handles ...store.Store) {
 	b.Helper()
-	now, client, server := time.Now(), clientCPU(), pgtest.CPU()
+	server := pgtest.CPU()
+	now, client := time.Now(), clientCPU()
 	storetest.Send(b, senders, func(i int) error { return storetest.Accept(b.Context(), handles[rand.IntN(len(handles))], i, now) })
 	reportCPU(b, clientCPU()-client, pgtest.CPU()-server)
 }
@@ -152,7 +153,8 @@ func BenchmarkSearch(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Run("open", func(b *testing.B) { // once, whatever b.N is
-		begun, client, server := time.Now(), clientCPU(), pgtest.CPU()
+		server := pgtest.CPU()
+		begun, client := time.Now(), clientCPU()
 		s := open(b, Config{URL: url})
 		q := storetest.Words(storetest.WordOf(40))
 		q.Limit, q.Now = 20, mix.Now
@@ -186,7 +188,8 @@ func BenchmarkSearch(b *testing.B) {
 // measure calls op in a loop, and reports percentiles of its duration and its processor time here and in the server.
 func measure(b *testing.B, op func() error) {
 	took := make([]time.Duration, 0, b.N)
-	client, server := clientCPU(), pgtest.CPU()
+	server := pgtest.CPU()
+	client := clientCPU()
 	for b.Loop() {
 		start := time.Now()
 		if err := op(); err != nil {

@@ -230,7 +230,10 @@ func (t *txn) withAnswer(rec engine.ReplayRow, now time.Time) (store.Replay, err
 // step wrote, or nil.
 func (t *txn) putReplay(step store.Step, written *store.Conversation) error {
 	r := engine.ReplayRow{Replay: *step.Replay}
-	if r.Conv != (store.ConvKey{}) {
+	switch {
+	case written != nil && r.Conv == step.Conv.Key:
+		r.ConvSeq = written.Seq
+	case r.Conv != (store.ConvKey{}):
 		conv, err := t.conv(r.Conv)
 		if err != nil {
 			return err

@@ -121,6 +121,7 @@ func (s *Store) listen(ctx context.Context, conn *pgx.Conn) {
 
 // receive passes on notifications until the connection fails.
 func (s *Store) receive(ctx context.Context, conn *pgx.Conn) {
+	own := strings.TrimSuffix(notification{By: s.id}.encode(), "}") // how the notifications of this process begin
 	for {
 		wait, cancel := context.WithTimeout(ctx, listenTimeout)
 		got, err := conn.WaitForNotification(wait)
@@ -134,12 +135,12 @@ func (s *Store) receive(ctx context.Context, conn *pgx.Conn) {
 		if err != nil {
 			return
 		}
+		if strings.HasPrefix(got.Payload, own) {
+			continue
+		}
 		var n notification
 		if err := json.Unmarshal([]byte(got.Payload), &n); err != nil || n.Lost {
 			s.watchers.Lose()
-		}
-		if n.By == s.id {
-			continue
 		}
 		hints := make([]store.Hint, len(n.Hints))
 		for i, h := range n.Hints {
