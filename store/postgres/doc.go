@@ -15,7 +15,7 @@
 // commit, as in package bolt. A group takes two round trips. The first begins the transaction, locks the rows that the
 // units name, in the order of their keys, and reads them. Then each unit is planned in Go: it checks its preconditions
 // on the rows as the earlier units of the group left them. The second round trip writes one statement per table and
-// commits; see script.go. If another process created a row or had a lock in another order, the whole group runs again.
+// commits; see pipeline.go. If another process created a row or had a lock in another order, the whole group runs again.
 //
 // # Unknown outcomes
 //

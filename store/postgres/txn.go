@@ -226,8 +226,8 @@ func (t *txn) note(ns, key string) { t.hints = append(t.hints, store.Hint{NS: ns
 
 func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }
 
-// flush adds the statements that write the changed rows to a script.
-func (t *txn) flush(s *script) {
+// flush adds the statements that write the changed rows to a pipeline.
+func (t *txn) flush(s *pipeline) {
 	for _, prefix := range t.cut {
 		s.add("delete from entries where key >= $1 and key < $2", bytesArgument(prefix), bytesArgument(end(prefix)))
 	}

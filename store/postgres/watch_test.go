@@ -30,7 +30,7 @@ func TestCommitsTogether(t *testing.T) {
 			}
 		}
 	}
-	set("set synchronous_standby_names = '*'") // there is no standby, so each commit waits
+	set("set synchronous_standby_names = '*'") // each commit waits for a standby that does not come
 	outcomes := make(chan error, 2)
 	var stop atomic.Bool
 	for _, s := range []*Store{one, two} {

@@ -57,8 +57,8 @@ type writer struct {
 	mu     sync.RWMutex // guards closed; no unit is queued after closed is set
 	closed bool
 
-	number int64  // of the last group; only the leader uses it
-	script script // the same
+	number   int64    // of the last group; only the leader uses it
+	pipeline pipeline // the same
 	// unheard reports whether other processes perhaps did not get the notifications of a commit. The same.
 	unheard bool
 }
@@ -232,7 +232,7 @@ func (t *txn) rollback() { _, _ = t.conn.Exec(t.ctx, "rollback") }
 // commit writes all rows and commits, in one round trip. If err is not nil, maybe reports whether the transaction may be
 // committed nevertheless.
 func (t *txn) commit(w *writer) (maybe bool, err error) {
-	s, sc := w.s, &w.script
+	s, sc := w.s, &w.pipeline
 	sc.reset(t.conn)
 	t.flush(sc)
 	last := sc.n

@@ -15,13 +15,16 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// script is a list of statements that return nothing, as messages of the protocol in one buffer. The statements are sent
-// in one write. A batch of pgx would copy each value through three buffers, and make each of them again for each group.
-type script struct {
+// pipeline is a list of statements as messages of the protocol in one buffer, which is sent in one write. A batch of pgx
+// would copy each value through three buffers, and make each of them again for each group.
+//
+// Nothing is read until everything is written. So the answers must fit into the buffers of the connection, or else both
+// sides would wait for each other. The answer to a statement that returns no rows is a few bytes.
+type pipeline struct {
 	conn   *pgx.Conn
 	known  map[string]bool // statements that are prepared on the connection, by name; nil if none may be
-	parsed []string        // the statements that the script prepares, in order
-	buf    []byte          // kept for the next script
+	parsed []string        // the statements that the pipeline prepares, in order
+	buf    []byte          // kept for the next pipeline
 	n      int             // statements
 }
 
@@ -31,12 +34,12 @@ const maxKept = 4 << 20
 // prepared is the key of the names of prepared statements in the custom data of a connection.
 const prepared = "agentmesh prepared"
 
-// reset empties the script, for a connection.
-func (s *script) reset(conn *pgx.Conn) {
+// reset empties the pipeline, for a connection.
+func (s *pipeline) reset(conn *pgx.Conn) {
 	if cap(s.buf) > maxKept {
 		s.buf = nil
 	}
-	*s = script{conn: conn, parsed: s.parsed[:0], buf: s.buf[:0]}
+	*s = pipeline{conn: conn, parsed: s.parsed[:0], buf: s.buf[:0]}
 	// Some poolers do not support prepared statements, so a user can turn them off.
 	if conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
 		return
@@ -52,7 +55,7 @@ func (s *script) reset(conn *pgx.Conn) {
 type argument func([]byte) []byte
 
 // add adds a statement. PostgreSQL finds the types of its arguments from its text.
-func (s *script) add(sql string, arguments ...argument) {
+func (s *pipeline) add(sql string, arguments ...argument) {
 	var name string
 	if s.known != nil {
 		name = fmt.Sprintf("agentmesh_%08x", crc32.ChecksumIEEE([]byte(sql)))
@@ -80,7 +83,7 @@ func (s *script) add(sql string, arguments ...argument) {
 }
 
 // message appends a message with its length.
-func (s *script) message(kind byte, body func([]byte) []byte) {
+func (s *pipeline) message(kind byte, body func([]byte) []byte) {
 	s.buf = sized(append(s.buf, kind), 4, body)
 }
 
@@ -92,9 +95,9 @@ func sized(b []byte, extra int, body func([]byte) []byte) []byte {
 	return b
 }
 
-// run sends the script. It calls executed with the number, from 0, and the tag of each statement that was executed. An
+// run sends the pipeline. It calls executed with the number, from 0, and the tag of each statement that was executed. An
 // error that the server reported is a *pgconn.PgError.
-func (s *script) run(ctx context.Context, executed func(i int, tag string)) (err error) {
+func (s *pipeline) run(ctx context.Context, executed func(i int, tag string)) (err error) {
 	s.message('S', func(b []byte) []byte { return b })
 	server := s.conn.PgConn()
 	if err := server.SyncConn(ctx); err != nil {
