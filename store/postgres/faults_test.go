@@ -173,6 +173,9 @@ func TestLostConnections(t *testing.T) {
 	audit(t, s, direct, func() {
 		proxy.rate.Store(50)
 		time.Sleep(2 * time.Second)
+		for deadline := time.Now().Add(time.Minute); proxy.cuts.Load() < 5 && time.Now().Before(deadline); {
+			time.Sleep(100 * time.Millisecond) // a busy machine sends little
+		}
 		proxy.rate.Store(0)
 	})
 	if proxy.cuts.Load() < 5 {
