@@ -306,36 +306,51 @@ func Query(database, sql string) ([]string, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// CPU returns the processor time of the processes of the server that [Database] started, or 0 on systems without /proc.
+// CPU returns the processor time of the processes of the server that [Database] started, also of those that have ended,
+// or 0 on systems without /proc.
 func CPU() time.Duration {
 	if shared == nil {
 		return 0
 	}
+	server := shared.cmd.Process.Pid
+	var times []string
+	if fields := readStat(fmt.Sprintf("/proc/%d/stat", server)); fields != nil {
+		times = fields[11:15] // user and system time of the process, and of its children that have ended
+	}
+	for _, fields := range children(server) {
+		times = append(times, fields[11:13]...)
+	}
 	var ticks int64
-	for _, fields := range children(shared.cmd.Process.Pid) {
-		for _, field := range fields[11:13] { // user and system time
-			n, _ := strconv.ParseInt(field, 10, 64)
-			ticks += n
-		}
+	for _, text := range times {
+		n, _ := strconv.ParseInt(text, 10, 64)
+		ticks += n
 	}
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// children returns the fields of /proc/PID/stat, from the third on, of the children of a process, by their number. It
-// returns nothing on systems without /proc.
+// children returns the fields of [readStat] of the children of a process, by their number. It returns nothing on systems
+// without /proc.
 func children(parent int) map[int][]string {
 	found := make(map[int][]string)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // the process has ended
-		}
-		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-		if len(fields) >= 13 && fields[1] == strconv.Itoa(parent) {
+		if fields := readStat(path); fields != nil && fields[1] == strconv.Itoa(parent) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 			found[pid] = fields
 		}
 	}
 	return found
+}
+
+// readStat returns the fields of /proc/PID/stat from the third on, or nil if the process has ended.
+func readStat(path string) []string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 15 {
+		return nil
+	}
+	return fields
 }
