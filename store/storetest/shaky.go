@@ -43,6 +43,21 @@ func (s *Shaky) Kill() {
 	s.dead = true
 }
 
+// Revive makes calls work again after Kill, as if only the network had failed.
+func (s *Shaky) Revive() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead = false
+}
+
+// Ping implements [store.Store].
+func (s *Shaky) Ping(ctx context.Context) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	return s.Store.Ping(ctx)
+}
+
 // enter waits until a call may go on.
 func (s *Shaky) enter() error {
 	s.mu.Lock()

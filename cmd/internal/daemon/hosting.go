@@ -170,10 +170,25 @@ func (h *hosting) run(ctx context.Context, p *Process) error {
 	err := g.Wait()
 	if errors.Is(context.Cause(h.duty), store.ErrLeaseLost) {
 		p.log.Warn("start again, because the lease for the bridges is lost", "err", err)
-		p.rerun.start(nil)
+		if awaitStore(ctx, p.store) {
+			p.rerun.start(nil)
+		}
 		return nil
 	}
 	return err
+}
+
+// awaitStore waits until the store accepts writes, because a process cannot start without it. Until then, the process
+// refuses what it cannot store. awaitStore returns false if ctx ended first.
+func awaitStore(ctx context.Context, s store.Store) bool {
+	for s.Ping(ctx) != nil {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(time.Second):
+		}
+	}
+	return true
 }
 
 // await waits for the lease, and starts this process again to run the bridges. It keeps the lease until the bridges of

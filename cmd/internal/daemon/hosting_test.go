@@ -288,6 +288,31 @@ func TestForwardToTheHost(t *testing.T) {
 	}
 }
 
+// TestHostWithoutStore: a process that loses its lease because the store is gone serves on, and starts again when the
+// store is back. Until then, it would fail to start.
+func TestHostWithoutStore(t *testing.T) {
+	t.Parallel()
+	p := newHosts(t).serve("directory", nil)
+	p.shaky.Kill()
+	duty := p.hosting.duty
+	select {
+	case <-duty.Done():
+	case <-time.After(takeover):
+		t.Fatal("the lease does not end")
+	}
+	select {
+	case err := <-p.done:
+		p.done <- err
+		t.Fatalf("serve ended without a store: %v", err)
+	case <-time.After(2 * hostTTL):
+	}
+	if status, _, _ := p.get(t, "/v1/health"); status == 0 {
+		t.Error("the process does not answer")
+	}
+	p.shaky.Revive()
+	p.awaitEnd(t)
+}
+
 // TestStalledHost: a process that stands still past its lease can store nothing for a bridge when it goes on, and starts
 // again.
 func TestStalledHost(t *testing.T) {
