@@ -72,7 +72,7 @@ type loadMailbox struct {
 	credential  client.Credential
 	box, sender *signing.PrivateKey
 	stored      map[string][]byte // messages by relay id
-	removed     map[string]bool   // relay ids that the reader has acknowledged, with or without an answer
+	removed     map[string]bool   // relay ids that the reader has acknowledged
 }
 
 func newClusterLoad(t *testing.T, c *cluster) *clusterLoad {
@@ -441,9 +441,15 @@ func (l *clusterLoad) removeMail(ctx context.Context, b *loadMailbox) {
 		b.removed[id] = true
 	}
 	l.mu.Unlock()
-	l.repeat(ctx, "the removal of mail", func(ctx context.Context) bool {
+	if l.repeat(ctx, "the removal of mail", func(ctx context.Context) bool {
 		return l.directory().Acknowledge(ctx, b.credential, id) == nil
-	})
+	}) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(b.removed, id) // the test ended
+	delete(b.stored, id)
 }
 
 // refuseError counts an error of the client of directories.
