@@ -35,15 +35,17 @@ default_pool_size = 4
 max_client_conn = 500
 log_connections = 0
 log_disconnections = 0
-%signore_startup_parameters = idle_in_transaction_session_timeout,lock_timeout,jit,enable_seqscan,plan_cache_mode
+%signore_startup_parameters = idle_in_transaction_session_timeout,lock_timeout,jit,enable_seqscan,enable_bitmapscan,max_parallel_workers_per_gather,plan_cache_mode
 `
 
 // UserSettings are the statements that give a user the settings that a pooler does not pass on.
 const UserSettings = `
-alter role USER set idle_in_transaction_session_timeout = 5000;
+alter role USER set idle_in_transaction_session_timeout = 2000;
 alter role USER set lock_timeout = 5000;
 alter role USER set jit = off;
 alter role USER set enable_seqscan = off;
+alter role USER set enable_bitmapscan = off;
+alter role USER set max_parallel_workers_per_gather = 0;
 alter role USER set plan_cache_mode = force_generic_plan;
 `
 
