@@ -56,6 +56,38 @@ func TestClaim(t *testing.T) {
 	})
 }
 
+// TestClaimSoon: a process gets a lease shortly after another one released it, and gives up when its patience or its
+// context ends.
+func TestClaimSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leases := newLeases(3 * time.Second)
+		here, there := store.NewSession(leases.Handle("a"), slog.New(slog.DiscardHandler)), store.NewSession(leases.Handle("b"), slog.New(slog.DiscardHandler))
+		_, end, err := here.Claim(t.Context(), "node")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		for _, c := range []struct {
+			ctx            context.Context
+			patience, most time.Duration
+		}{{t.Context(), 0, 100 * time.Millisecond}, {t.Context(), time.Second, 1200 * time.Millisecond}, {ctx, time.Hour, 300 * time.Millisecond}} {
+			began := time.Now()
+			_, _, err := there.ClaimSoon(c.ctx, "node", c.patience)
+			if took := time.Since(began); !errors.Is(err, store.ErrLeaseTaken) || took > c.most {
+				t.Errorf("with patience %v: %v after %v", c.patience, err, took)
+			}
+		}
+		time.AfterFunc(time.Second, end)
+		began := time.Now()
+		_, endThere, err := there.ClaimSoon(t.Context(), "node", 3*time.Second)
+		if took := time.Since(began); err != nil || took < time.Second || took > 1200*time.Millisecond {
+			t.Fatalf("after the release: %v after %v", err, took)
+		}
+		endThere()
+	})
+}
+
 // TestClaimLost: the context of a claim ends when the lease is lost.
 func TestClaimLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
