@@ -93,7 +93,13 @@ func (o *Offers) NotePoll(ctx context.Context, owner [32]byte, now time.Time) er
 		return nil
 	}
 	record := store.Record{NS: pollsNS, Key: hex.EncodeToString(owner[:]), Expires: now.Add(pollStored)}
-	return o.records.Apply(ctx, []store.Change{{Record: record, IfRev: store.Any}}, now)
+	err := o.records.Apply(ctx, []store.Change{{Record: record, IfRev: store.Any}}, now)
+	if err != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.stored, owner) // the next poll stores it
+	}
+	return err
 }
 
 // PassThrough offers a message to a connected agent of owner and waits for the reply. It returns false if no agent is
