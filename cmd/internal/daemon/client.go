@@ -193,7 +193,7 @@ func (o *Client) Explain(err error) error {
 	case errors.Is(err, owner.ErrNotServed) && o.Local != nil && o.Local.node == nil:
 		return datadir.NoAgent(string(o.home))
 	case errors.Is(err, owner.ErrNotServed):
-		return exit.FailHint(exit.Unavailable, err, "check its configuration (docs/config.md): the role node or directory, a link of the kind, or mess.serve, moltspeak.serve or agentrelay.serve may be missing")
+		return exit.FailHint(exit.Unavailable, err, "switch a network on with: agentmesh bridge enable KIND, or with: agentmesh links add KIND URL; otherwise the role node or directory is missing in the configuration")
 	case !refused:
 		return exit.Fail(exit.Unavailable, err)
 	case e.Status == http.StatusNotFound && e.Code == wire.AgentUnavailable:
