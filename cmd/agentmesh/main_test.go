@@ -20,6 +20,9 @@ var update = flag.Bool("update", false, "write the generated documents and the e
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "6") // scripts mostly wait for processes; -parallel overrides it
 	signing.PassphraseWork = 2     // also applies to the processes that scripts start
+	if os.Getenv("GOGC") == "" {
+		os.Setenv("GOGC", "400") // for these processes: many start, run for milliseconds and end
+	}
 	testscript.Main(m, map[string]func(){
 		"agentmesh": mainOnTestServer,
 	})

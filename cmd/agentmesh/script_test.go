@@ -57,7 +57,9 @@ func scriptParams(dir string) testscript.Params {
 			env.Setenv("AGENTMESH_DATA", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir)
-			env.Setenv("GORACE", os.Getenv("GORACE"))
+			for _, name := range []string{"GORACE", "GOGC"} {
+				env.Setenv(name, os.Getenv(name))
+			}
 			fixtures, err := filepath.Abs(fixtures)
 			if err != nil {
 				return err
@@ -194,7 +196,7 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 // scriptEnv returns the environment of a script, without the default data directory of its commands.
 func scriptEnv(ts *testscript.TestScript) []string {
 	var env []string
-	for _, name := range []string{"PATH", "HOME", "TMPDIR", "SystemRoot", "GORACE", envTestServer} {
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "SystemRoot", "GORACE", "GOGC", envTestServer} {
 		env = append(env, name+"="+ts.Getenv(name))
 	}
 	if secret := ts.Getenv(config.EnvPassphrase); secret != "" {
