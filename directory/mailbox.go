@@ -27,7 +27,6 @@ const (
 	mailSeenNS = "relay-seen" // digests of recent messages, each with its relay id
 
 	mailSeenLife = client.DefaultPast + client.DefaultFuture // for as long as the same bytes are accepted (AM-20)
-	maxMailPage  = 100
 
 	relayPrefix = "relay_"
 	relayMAC    = 10 // bytes
@@ -232,7 +231,7 @@ func takeMail(ctx context.Context, r *Registry, key string) error {
 func (r *Registry) emptyMailbox(ctx context.Context, id wire.AgentID) error {
 	now := clock()
 	for {
-		list, err := r.listMail(ctx, boxTerm(id), "", maxMailPage, now)
+		list, err := r.listMail(ctx, boxTerm(id), "", mailbox.MaxPage, now)
 		if err != nil || len(list) == 0 {
 			return err
 		}

@@ -81,7 +81,7 @@ func TestMailboxBounds(t *testing.T) {
 	// A reader that never acknowledges gets the same page each time.
 	first := w.mail(alice, "agent_id=am_alice&limit=100000")
 	for range 100 {
-		if got := w.mail(alice, "agent_id=am_alice&limit=100000"); len(got) != maxMailPage || got[0].RelayID != first[0].RelayID || got[99].RelayID != first[99].RelayID {
+		if got := w.mail(alice, "agent_id=am_alice&limit=100000"); len(got) != mailbox.MaxPage || got[0].RelayID != first[0].RelayID || got[99].RelayID != first[99].RelayID {
 			t.Fatalf("a page has %d", len(got))
 		}
 	}

@@ -93,7 +93,7 @@ func TestDirectoryProcesses(t *testing.T) {
 		wantReceipt(t, there.do("POST", "/v1/relay", testMessage("1", "am_bob", "am_alice"), withBearer(bob)...), 201)
 	})
 	began = time.Now()
-	if items, err := here.reg.Mail(t.Context(), alice, MailQuery{Wait: maxWait}); err != nil || len(items) != 1 || time.Since(began) > time.Second {
+	if items, err := here.reg.Mail(t.Context(), alice, mailbox.Query{Wait: maxWait}); err != nil || len(items) != 1 || time.Since(began) > time.Second {
 		t.Errorf("mail = %v, %v after %v", items, err, time.Since(began))
 	}
 

@@ -1,7 +1,6 @@
 package directory
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -90,18 +90,6 @@ func (r *Registry) checkPosting(ctx context.Context, raw []byte, box wire.AgentI
 	return p, nil
 }
 
-// MailQuery selects mail of a credential.
-type MailQuery struct {
-	Box          wire.AgentID        // "" for all of its agents
-	Conversation wire.ConversationID // "" for all
-	After        string              // relay id: only later messages
-	Limit        int                 // 0 is 50; above 100 is 100
-	Wait         time.Duration       // how long to wait for mail
-	Calls        bool                // A2A calls too
-}
-
-const mailPage = 50
-
 // errUnknownBearer refuses a credential that no card has.
 var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this token")
 
@@ -111,41 +99,18 @@ var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this t
 //
 // During a call with Wait the agents of the credential are connected: messages for their mailboxes pass through
 // (AM-67). For a credential without a card, Mail fails with 401.
-func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]RelayItem, error) {
-	now := clock()
-	owner := credential.HashOf(bearer)
-	q.Limit = min(cmp.Or(q.Limit, mailPage), maxMailPage)
-	if known, err := r.cards.HasCount(ctx, tokenCount(owner), now); err != nil {
-		return nil, fmt.Errorf("look for the agents of a credential: %w", err)
-	} else if !known {
-		return nil, errUnknownBearer
-	}
-	boxes, err := r.mailboxes(ctx, owner, q.Box, now)
+func (r *Registry) Mail(ctx context.Context, bearer string, q mailbox.Query) ([]RelayItem, error) {
+	p, err := startPoll(ctx, r, bearer, q, clock())
 	if err != nil {
 		return nil, err
 	}
-	after := ""
-	if q.After != "" {
-		if after, err = r.openRelayID(ctx, owner, q.After, now); errors.Is(err, wire.ErrRoute) {
-			return nil, wire.ErrQuery.At("after must be a relay_id")
-		} else if err != nil {
-			return nil, err
-		}
-	}
-	r.recordConnection(ctx, boxes, now)
-	if q.Wait > 0 && len(boxes) > 0 {
-		if err := r.offers.NotePoll(ctx, owner, now); err != nil {
-			return nil, fmt.Errorf("note a poll: %w", err)
-		}
-	}
-	waiter := r.connections.Join(owner, q.Wait > 0, len(boxes) > 0)
-	defer waiter.Leave()
-	end := time.NewTimer(min(q.Wait, maxWait))
+	defer p.waiter.Leave()
+	end := time.NewTimer(p.Wait)
 	defer end.Stop()
 	for {
-		changed := waiter.WakeChannel()
-		items, err := r.collectMail(ctx, owner, q, after, clock())
-		if err != nil || len(items) > 0 || !waiter.Waits() {
+		changed := p.waiter.WakeChannel()
+		items, err := r.collectMail(ctx, p, clock())
+		if err != nil || len(items) > 0 || !p.waiter.Waits() {
 			return items, err
 		}
 		select {
@@ -158,32 +123,72 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]Rela
 	}
 }
 
+// poll is one request for the mail of a credential.
+type poll struct {
+	mailbox.Query
+	owner  [32]byte
+	after  string // key of the last message that the agent has
+	waiter *mailbox.Waiter
+}
+
+// startPoll prepares a poll, whose waiter the caller must leave. It is not a part of Mail because a smaller frame of Mail
+// lets the garbage collector shrink the stack of a waiting poll to 8 KiB.
+//
+//go:noinline
+func startPoll(ctx context.Context, r *Registry, bearer string, q mailbox.Query, now time.Time) (*poll, error) {
+	p := &poll{Query: q.Bounded(), owner: credential.HashOf(bearer)}
+	if known, err := r.cards.HasCount(ctx, tokenCount(p.owner), now); err != nil {
+		return nil, fmt.Errorf("look for the agents of a credential: %w", err)
+	} else if !known {
+		return nil, errUnknownBearer
+	}
+	boxes, err := r.mailboxes(ctx, p.owner, q.Box, now)
+	if err != nil {
+		return nil, err
+	}
+	if q.After != "" {
+		if p.after, err = r.openRelayID(ctx, p.owner, q.After, now); errors.Is(err, wire.ErrRoute) {
+			return nil, wire.ErrQuery.At("after must be a relay_id")
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	r.recordConnection(ctx, boxes, now)
+	if p.Wait > 0 && len(boxes) > 0 {
+		if err := r.offers.NotePoll(ctx, p.owner, now); err != nil {
+			return nil, fmt.Errorf("note a poll: %w", err)
+		}
+	}
+	p.waiter = r.connections.Join(p.owner, p.Wait > 0, len(boxes) > 0)
+	return p, nil
+}
+
 // collectMail returns the mail that is there now, without waiting.
-func (r *Registry) collectMail(ctx context.Context, owner [32]byte, q MailQuery, after string, now time.Time) ([]RelayItem, error) {
-	items, size := make([]RelayItem, 0, 4), 0
-	offered, err := r.offers.Take(ctx, owner, q.Box, q.Conversation, q.Limit, now)
+func (r *Registry) collectMail(ctx context.Context, p *poll, now time.Time) ([]RelayItem, error) {
+	items, size, after := make([]RelayItem, 0, 4), 0, p.after
+	offered, err := r.offers.Take(ctx, p.owner, p.Box, p.Conversation, p.Limit, now)
 	if err != nil && len(offered) == 0 { // the sender of a taken message waits
 		return nil, err
 	}
-	for _, o := range append(r.connections.Take(owner, q.Box, q.Conversation, q.Limit-len(offered)), offered...) {
+	for _, o := range append(r.connections.Take(p.owner, p.Box, p.Conversation, p.Limit-len(offered)), offered...) {
 		items = append(items, RelayItem{o.ID, o.Raw, wire.FormatTime(o.Created), wire.FormatTime(o.ReplyBy), false})
 		size += len(o.Raw)
 	}
-	term := ownerTerm(owner)
-	if q.Box != "" {
-		term = boxTerm(q.Box) // includes mail from before a change of the credential
+	term := ownerTerm(p.owner)
+	if p.Box != "" {
+		term = boxTerm(p.Box) // includes mail from before a change of the credential
 	}
 	for more := true; more; {
-		list, err := r.listMail(ctx, term, after, maxMailPage, now)
+		list, err := r.listMail(ctx, term, after, mailbox.MaxPage, now)
 		if err != nil {
 			return nil, err
 		}
 		for _, m := range list {
 			after = m.key
-			if q.Conversation != "" && m.Conv != q.Conversation || m.Call && !q.Calls {
+			if p.Conversation != "" && m.Conv != p.Conversation || m.Call && !p.Calls {
 				continue
 			}
-			if len(items) >= q.Limit || size >= maxPageBytes {
+			if len(items) >= p.Limit || size >= maxPageBytes {
 				return items, nil
 			}
 			text, err := r.recs.Get(ctx, mailTextNS, m.key, now)
@@ -193,14 +198,14 @@ func (r *Registry) collectMail(ctx context.Context, owner [32]byte, q MailQuery,
 			if err != nil {
 				return nil, fmt.Errorf("read mail: %w", err)
 			}
-			id, err := r.relayID(ctx, owner, m.key, now)
+			id, err := r.relayID(ctx, p.owner, m.key, now)
 			if err != nil {
 				return nil, err
 			}
 			items = append(items, RelayItem{RelayID: id, Message: text.Body, Created: wire.FormatTime(m.Created), Call: m.Call})
 			size += len(text.Body)
 		}
-		more = len(list) == maxMailPage
+		more = len(list) == mailbox.MaxPage
 	}
 	return items, nil
 }
@@ -218,7 +223,7 @@ func (r *Registry) mailboxes(ctx context.Context, owner [32]byte, box wire.Agent
 		}
 		return []store.Card{c}, nil
 	}
-	page, err := r.cards.List(ctx, store.CardQuery{All: []string{mailboxTerm(owner)}, Limit: maxMailPage, Now: now})
+	page, err := r.cards.List(ctx, store.CardQuery{All: []string{mailboxTerm(owner)}, Limit: mailbox.MaxPage, Now: now})
 	if err != nil {
 		return nil, fmt.Errorf("look for mailboxes: %w", err)
 	}

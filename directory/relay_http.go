@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -81,26 +80,12 @@ func (r *Registry) getRelay(c echo.Context) error {
 	if err := r.checkThrottleUnlessKnown(ctx, bearer, httpapi.ClientAddr(c), now); err != nil {
 		return err
 	}
-	q := MailQuery{
-		Box: wire.AgentID(c.QueryParam("agent_id")), Conversation: wire.ConversationID(c.QueryParam("conversation")), After: c.QueryParam("after"),
-		Calls: c.QueryParam("a2a") == "1",
-	}
-	if text := c.QueryParam("limit"); text != "" {
-		n, err := strconv.ParseUint(text, 10, 31)
-		if err != nil || n < 1 {
-			return wire.ErrQuery.At("limit must be 1 or more")
-		}
-		q.Limit = int(n)
-	}
-	if text := c.QueryParam("wait"); text != "" {
-		n, err := strconv.ParseUint(text, 10, 31)
-		if err != nil || time.Duration(n)*time.Second > maxWait {
-			return wire.ErrQuery.At("wait must be 0 to 30")
-		}
-		q.Wait = time.Duration(n) * time.Second
+	q, err := mailbox.ParseQuery(c.Request().URL.Query())
+	if err != nil {
+		return err
 	}
 	if q.Wait > 0 {
-		if err := httpapi.KeepOpen(c, maxWait+10*time.Second); err != nil {
+		if err := httpapi.KeepOpen(c, mailbox.MaxWait+10*time.Second); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 )
 
 // TestMailAfter: a reader that leaves mail in its mailbox can read on after a message, and wait for later ones (AM-65).
@@ -27,7 +29,7 @@ func TestMailAfter(t *testing.T) {
 		last := all[2].RelayID
 		got := make(chan []RelayItem)
 		go func() {
-			items, err := w.reg.Mail(t.Context(), alice, MailQuery{After: last, Wait: maxWait})
+			items, err := w.reg.Mail(t.Context(), alice, mailbox.Query{After: last, Wait: maxWait})
 			if err != nil {
 				t.Error(err)
 			}

@@ -160,7 +160,7 @@ func (w *world) agent(token string, answer func(RelayItem) (string, bool)) (stop
 	var running sync.WaitGroup
 	running.Go(func() {
 		for ctx.Err() == nil {
-			items, err := w.reg.Mail(ctx, token, MailQuery{Wait: maxWait})
+			items, err := w.reg.Mail(ctx, token, mailbox.Query{Wait: maxWait})
 			if err != nil {
 				if ctx.Err() == nil {
 					w.t.Errorf("mail: %v", err)
@@ -299,7 +299,7 @@ func TestMailWakesThePoll(t *testing.T) { // AM-65
 		w := newRelayWorld(t)
 		got := make(chan []RelayItem)
 		go func() {
-			items, err := w.reg.Mail(t.Context(), alice, MailQuery{Wait: maxWait})
+			items, err := w.reg.Mail(t.Context(), alice, mailbox.Query{Wait: maxWait})
 			if err != nil {
 				t.Error(err)
 			}
@@ -326,7 +326,7 @@ func TestPollsOfStrangers(t *testing.T) { // AM-65
 		w.register(dora, testCard("am_dora", text("endpoint", "https://dora.example/agentmesh")))
 		poll := func(token string) ([]RelayItem, time.Duration) {
 			start := time.Now()
-			items, err := w.reg.Mail(t.Context(), token, MailQuery{Wait: maxWait})
+			items, err := w.reg.Mail(t.Context(), token, mailbox.Query{Wait: maxWait})
 			if err != nil {
 				t.Error(err)
 			}

@@ -179,19 +179,24 @@ func (s *site) renderFaults(next echo.HandlerFunc) echo.HandlerFunc {
 		if err == nil || c.Response().Committed || !httpapi.WantsPage(c.Request()) {
 			return err
 		}
-		e := httpapi.PublicError(err)
-		title := faultTitles[e.Status]
-		if title == "" {
-			title = "This did not work"
-		}
-		text := e.Message
-		if errors.Is(e, wire.ErrRoute) {
-			text = "There is nothing at this address."
-		}
-		httpapi.SetErrorHeaders(c.Response().Header(), e)
-		if failed := s.Pages.Render(c, s.fault, e.Status, view{title, s.Shown, text}); failed != nil {
-			return errors.Join(err, failed)
-		}
-		return err
+		return s.renderFault(c, err)
 	}
+}
+
+// renderFault responds with the page of err, and returns err.
+func (s *site) renderFault(c echo.Context, err error) error {
+	e := httpapi.PublicError(err)
+	title := faultTitles[e.Status]
+	if title == "" {
+		title = "This did not work"
+	}
+	text := e.Message
+	if errors.Is(e, wire.ErrRoute) {
+		text = "There is nothing at this address."
+	}
+	httpapi.SetErrorHeaders(c.Response().Header(), e)
+	if failed := s.Pages.Render(c, s.fault, e.Status, view{title, s.Shown, text}); failed != nil {
+		return errors.Join(err, failed)
+	}
+	return err
 }
