@@ -30,7 +30,7 @@ import (
 //	         message id bytes · raw bytes; in version 2, for a sealed payload, · key bytes
 //	replay   expires time · conv seq u64, or 0 · digest hash · status uint · conv peer bytes · conv id bytes ·
 //	         sender bytes · message id bytes · answer bytes; in version 2, instead of the answer, · uint number of the
-//	         entry of the transcript that is the answer
+//	         entry of the transcript that is the answer; version 3 is version 2 without the sender, who is the conv peer
 //	record   rev u64 · expires time · terms texts · body bytes
 //
 // To add a field, add a new version byte. A decoder reads every version that was ever released.
@@ -39,6 +39,7 @@ const rowVersion = 1
 const (
 	keyedVersion       = 2 // version of rows of transcript entries with a key
 	answerEntryVersion = 2 // version of rows of replay records whose answer is an entry of a transcript
+	peerEntryVersion   = 3 // the same, if the sender is the peer of the conversation
 )
 
 var errRow = errors.New("row is cut short or has trailing bytes")

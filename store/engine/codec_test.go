@@ -34,6 +34,7 @@ var (
 		Sender: "s", MessageID: "m", Digest: [32]byte{5}, Conv: store.ConvKey{Peer: "p", ID: "c"}, Status: 202, Answer: []byte("answer"), Expires: now,
 	}, ConvSeq: 5}
 	sampleReferring = func() ReplayRow { r := sampleReplay; r.Answer, r.Entry = nil, 2; return r }()
+	sampleOfPeer    = func() ReplayRow { r := sampleReferring; r.Sender = r.Conv.Peer; return r }()
 	sampleRecord    = store.Record{NS: "n", Key: "k", Rev: 8, Body: []byte("b"), Terms: []string{"t"}, Expires: now}
 )
 
@@ -50,6 +51,9 @@ var rowDecoders = map[string]struct {
 	"replay": {EncodeReplay(sampleReplay), func(b []byte) ([]byte, error) { v, err := DecodeReplay(b); return EncodeReplay(v), err }},
 	"replay with its answer in the transcript": {
 		EncodeReplay(sampleReferring), func(b []byte) ([]byte, error) { v, err := DecodeReplay(b); return EncodeReplay(v), err },
+	},
+	"replay of the peer with its answer in the transcript": {
+		EncodeReplay(sampleOfPeer), func(b []byte) ([]byte, error) { v, err := DecodeReplay(b); return EncodeReplay(v), err },
 	},
 	"record": {EncodeRecord(sampleRecord), func(b []byte) ([]byte, error) { v, err := DecodeRecord("n", "k", b); return EncodeRecord(v), err }},
 }
@@ -68,14 +72,31 @@ func TestRows(t *testing.T) {
 		if _, err := row.again(append(row.sample[:len(row.sample):len(row.sample)], 0)); !errors.Is(err, store.ErrDamaged) {
 			t.Errorf("%s with a byte more = %v", name, err)
 		}
-		newer := append([]byte{keyedVersion + 1}, row.sample[1:]...)
-		if _, err := row.again(newer); !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "version 3") {
+		newer := append([]byte{peerEntryVersion + 1}, row.sample[1:]...)
+		if _, err := row.again(newer); !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "version 4") {
 			t.Errorf("%s of a newer version = %v", name, err)
 		}
 	}
 	card, err := DecodeCard(7, EncodeCard(sampleCard))
 	if diff := cmp.Diff(sampleCard.Card, card.Card); diff != "" || err != nil || card.Change != 3 {
 		t.Errorf("card differs, %v:\n%s", err, diff)
+	}
+}
+
+// TestOldReplayRow: a record that names its sender although the sender is the peer, as earlier versions wrote it, is read.
+func TestOldReplayRow(t *testing.T) {
+	row := EncodeReplay(sampleReferring)
+	at := strings.LastIndex(string(row), "\x01s\x01m")
+	row[at+1] = 'p' // the sender
+	got, err := DecodeReplay(row)
+	if diff := cmp.Diff(sampleOfPeer, got); diff != "" || err != nil || row[0] != answerEntryVersion {
+		t.Errorf("record of version %d differs, %v:\n%s", row[0], err, diff)
+	}
+	if row = EncodeReplay(got); row[0] != peerEntryVersion {
+		t.Errorf("it is written as version %d, want %d", row[0], peerEntryVersion)
+	}
+	if got, err = DecodeReplay(row); !cmp.Equal(sampleOfPeer, got) || err != nil {
+		t.Errorf("written again it is %+v, %v", got, err)
 	}
 }
 

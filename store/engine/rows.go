@@ -308,7 +308,10 @@ func (p ReplayRow) WithAnswer(conv *store.Conversation, now time.Time, entry fun
 func EncodeReplay(p ReplayRow) []byte {
 	b := make([]byte, 0, 104+len(p.Conv.Peer)+len(p.Conv.ID)+len(p.Sender)+len(p.MessageID)+len(p.Answer))
 	version := byte(rowVersion)
-	if p.Entry != 0 {
+	switch {
+	case p.Entry != 0 && p.Sender == p.Conv.Peer:
+		version = peerEntryVersion
+	case p.Entry != 0:
 		version = answerEntryVersion
 	}
 	b = append(b, version)
@@ -318,7 +321,9 @@ func EncodeReplay(p ReplayRow) []byte {
 	b = binary.AppendUvarint(b, uint64(p.Status))
 	b = appendBytes(b, p.Conv.Peer)
 	b = appendBytes(b, p.Conv.ID)
-	b = appendBytes(b, p.Sender)
+	if version != peerEntryVersion {
+		b = appendBytes(b, p.Sender)
+	}
 	b = appendBytes(b, p.MessageID)
 	if p.Entry != 0 {
 		return binary.AppendUvarint(b, p.Entry)
@@ -328,7 +333,7 @@ func EncodeReplay(p ReplayRow) []byte {
 
 // DecodeReplay decodes a replay record.
 func DecodeReplay(row []byte) (ReplayRow, error) {
-	r, version := readVersions(row, answerEntryVersion)
+	r, version := readVersions(row, peerEntryVersion)
 	var p ReplayRow
 	p.Expires = r.time()
 	p.ConvSeq = r.u64()
@@ -336,9 +341,11 @@ func DecodeReplay(row []byte) (ReplayRow, error) {
 	p.Status = int(r.uint())
 	p.Conv.Peer = r.text()
 	p.Conv.ID = r.text()
-	p.Sender = r.text()
+	if p.Sender = p.Conv.Peer; version != peerEntryVersion {
+		p.Sender = r.text()
+	}
 	p.MessageID = r.text()
-	if version == answerEntryVersion {
+	if version != rowVersion {
 		if p.Entry = r.uint(); p.Entry == 0 && r.err == nil {
 			r.err = errRow
 		}
