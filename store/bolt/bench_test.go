@@ -34,9 +34,9 @@ func benchStore(b *testing.B) *Store {
 	}
 	b.Cleanup(func() {
 		if commits > 0 {
-			if info, err := os.Stat(s.path); err == nil {
-				b.ReportMetric(float64(info.Size())/float64(b.N), "file-B/op")
-			}
+			size := int64(0) // without what bbolt has added to the file for later
+			s.db.View(func(tx *bbolt.Tx) error { size = tx.Size(); return nil })
+			b.ReportMetric(float64(size)/float64(b.N), "file-B/op")
 			b.ReportMetric(float64(b.N)/float64(commits), "op/commit")
 			b.ReportMetric(float64(pages)/float64(b.N), "pages/op")
 		}
@@ -161,6 +161,28 @@ func BenchmarkAccept(b *testing.B) {
 			storetest.Send(b, senders, func(i int) error { return storetest.Accept(b.Context(), s, i, now) })
 		})
 	}
+}
+
+// BenchmarkFileGrowth measures how much the file grows for a message of 500 bytes with an answer of 500 bytes. In the
+// second case the owner reads each message later, which changes its record.
+func BenchmarkFileGrowth(b *testing.B) {
+	sizes := storetest.Acceptance{Message: 500, Answer: 500, Item: 750}
+	b.Run("accept", func(b *testing.B) {
+		s, now := benchStore(b), time.Now()
+		storetest.Send(b, 64, func(i int) error { return sizes.Store(b.Context(), s, i, now) })
+	})
+	b.Run("accept and read", func(b *testing.B) {
+		s, now := benchStore(b), time.Now()
+		storetest.Send(b, 64, func(i int) error {
+			const later = 1000
+			if err := sizes.Store(b.Context(), s, i, now); err != nil || i <= later {
+				return err
+			}
+			longer := sizes
+			longer.Item += 40
+			return longer.MarkRead(b.Context(), s, i-later, now)
+		})
+	})
 }
 
 func BenchmarkCardPut(b *testing.B) {

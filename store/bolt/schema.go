@@ -40,9 +40,9 @@ var (
 	bucketConvKeys    = newBucket("convkeys", bbolt.DefaultFillPercent)
 	bucketConvTerms   = newBucket("convterms", bbolt.DefaultFillPercent)
 	bucketReplays     = newBucket("replays", bbolt.DefaultFillPercent)
-	bucketRecords     = newBucket("records", 0.75)
-	bucketRecordTerms = newBucket("recordterms", bbolt.DefaultFillPercent)
-	bucketExpiries    = newBucket("expiries", bbolt.DefaultFillPercent)
+	bucketRecords     = newBucket("records", 0.9)
+	bucketRecordTerms = newBucket("recordterms", 0.9)
+	bucketExpiries    = newBucket("expiries", 0.9)
 
 	buckets = []bucket{
 		bucketMeta, bucketCards, bucketIDs, bucketCounts, bucketChanges, bucketConvs, bucketConvKeys, bucketConvTerms,

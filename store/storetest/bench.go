@@ -57,11 +57,18 @@ const peers = 192
 // Accept stores message number i as a node stores a message that it accepts: the conversation, two entries of the
 // transcript, the replay record and the record of the inbox. A conversation gets 32 messages.
 func Accept(ctx context.Context, s store.Store, i int, now time.Time) error {
+	return Acceptance{Message: 800, Answer: 700, Item: 1000}.Store(ctx, s, i, now)
+}
+
+// Acceptance has the sizes in bytes of what a node stores for a message.
+type Acceptance struct{ Message, Answer, Item int }
+
+// Store stores message number i, like [Accept].
+func (a Acceptance) Store(ctx context.Context, s store.Store, i int, now time.Time) error {
 	at := now.Add(time.Duration(i) * time.Millisecond)
-	raw, answer := make([]byte, 800), make([]byte, 700)
+	raw, answer := make([]byte, a.Message), make([]byte, a.Answer)
 	conv := store.Conversation{
-		Key:  store.ConvKey{Peer: fmt.Sprintf("am_%024d", i%peers), ID: fmt.Sprintf("conv_%d", i/peers/32)},
-		Body: make([]byte, 400), Terms: []string{"state:active", "peer:" + fmt.Sprint(i%peers)},
+		Key: benchConversation(i), Body: make([]byte, 400), Terms: []string{"state:active", "peer:" + fmt.Sprint(i%peers)},
 		Open: true, Updated: at, Expires: at.Add(30 * day), Rev: store.Any,
 	}
 	id := fmt.Sprintf("msg_%x%016x", rand.Uint64(), i)
@@ -71,11 +78,31 @@ func Accept(ctx context.Context, s store.Store, i int, now time.Time) error {
 		Replay: &store.Replay{
 			Sender: conv.Key.Peer, MessageID: id, Conv: conv.Key, Status: 200, Answer: answer, Expires: at.Add(8 * day),
 		},
-		Records: []store.Change{{Record: store.Record{
-			NS: "inbox", Key: fmt.Sprintf("in_%016x", i), Body: make([]byte, 1000), Expires: conv.Expires,
-			Terms: []string{"state:new", "conv:" + conv.Key.Peer + "/" + conv.Key.ID},
-		}}},
-		Now: now,
+		Records: []store.Change{{Record: a.inboxRecord(i, "new", at)}},
+		Now:     now,
 	})
 	return err
+}
+
+// MarkRead changes the inbox record of message number i, as a node does when its owner reads the message.
+func (a Acceptance) MarkRead(ctx context.Context, s store.Store, i int, now time.Time) error {
+	rec := a.inboxRecord(i, "read", now.Add(time.Duration(i)*time.Millisecond))
+	return s.Records().Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, now)
+}
+
+// inboxRecord returns the record of message number i in the inbox. Its key has the form of a node's ids.
+func (a Acceptance) inboxRecord(i int, state string, at time.Time) store.Record {
+	conv := benchConversation(i)
+	terms := []string{"state:" + state, "conv:" + conv.Peer + "/" + conv.ID}
+	if state == "new" {
+		terms = append(terms, "needs-owner")
+	}
+	return store.Record{
+		NS: "inbox", Key: fmt.Sprintf("in_%015x%08x", i, uint32(i)*2654435761), Body: make([]byte, a.Item), Expires: at.Add(30 * day), Terms: terms,
+	}
+}
+
+// benchConversation returns the conversation of message number i. A conversation gets 32 messages.
+func benchConversation(i int) store.ConvKey {
+	return store.ConvKey{Peer: fmt.Sprintf("am_%024d", i%peers), ID: fmt.Sprintf("conv_%d", i/peers/32)}
 }
