@@ -77,6 +77,7 @@ func (s *Store) buildIndex(ctx context.Context) error {
 
 // gather adds to part the cards whose seq is at least from and less than to. It leaves out damaged cards.
 func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint64) error {
+	p := newProgress(s.log, "build the card index", "cards", int64(to-from))
 	return s.db.View(func(tx *bbolt.Tx) error {
 		for row, err := range bucketCards.in(tx).from(u64(from), nil) {
 			seq := number(row.key)
@@ -94,8 +95,11 @@ func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint6
 			if head.Withdrawn {
 				continue
 			}
-			if part.Len()%4096 == 0 && ctx.Err() != nil {
-				return ctx.Err()
+			if part.Len()%4096 == 0 {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				p.note(int64(seq - from))
 			}
 			part.Add(cardindex.Slot(seq), head.Expires, head.Terms)
 		}

@@ -146,6 +146,9 @@ func (s *Store) openFile() error {
 	if err := errors.Join(checkImport(s.path), checkMode(s.path)); err != nil {
 		return err
 	}
+	if err := readAhead(s.path, s.log); err != nil {
+		return err
+	}
 	if err := preflight(s.path, s.cfg.LockTimeout); err != nil {
 		return err
 	}

@@ -1,0 +1,63 @@
+package bolt
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+)
+
+// readAheadStep is how much of a file readAhead requests at once.
+const readAheadStep = 8 << 20
+
+// readAhead asks the operating system to read a file into its cache, in the order of the file. When bbolt opens a file,
+// it reads every page in the order of its trees, and the kernel reads nothing ahead for it: if the file is not in the
+// cache, each page is a disk access of its own. A system that does not take the advice reads the file as before.
+func readAhead(path string, log *slog.Logger) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	p := newProgress(log, "read the database file", "bytes", info.Size())
+	for at := int64(0); at < info.Size(); at += readAheadStep {
+		if adviseRead(f, at, readAheadStep) != nil {
+			return nil
+		}
+		p.note(at)
+	}
+	return nil
+}
+
+// progressInterval is the time between two log lines of a long task at the start.
+const progressInterval = 2 * time.Second
+
+// progress logs how far a long task has come. A short task logs nothing.
+type progress struct {
+	log        *slog.Logger
+	task, unit string
+	total      int64
+	next       time.Time
+}
+
+func newProgress(log *slog.Logger, task, unit string, total int64) *progress {
+	return &progress{log, task, unit, total, time.Now().Add(progressInterval)}
+}
+
+// note logs that done of the total are done, unless the last line is recent.
+func (p *progress) note(done int64) {
+	now := time.Now()
+	if now.Before(p.next) {
+		return
+	}
+	p.next = now.Add(progressInterval)
+	p.log.Info(p.task, slog.Int64(p.unit, done), slog.Int64("of", p.total))
+}
