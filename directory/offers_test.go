@@ -56,7 +56,7 @@ func sharedProcesses(t *testing.T, n int, delay time.Duration, change ...func(*C
 
 // poll fetches mail of Alice over a process, which waits for up to 25 seconds.
 func (w *world) poll() ([]RelayItem, error) {
-	return w.reg.Mail(w.t.Context(), alice, MailQuery{Wait: 25 * time.Second})
+	return w.reg.Mail(w.t.Context(), alice, mailbox.Query{Wait: 25 * time.Second})
 }
 
 // TestPassThroughOfProcesses: a sender gets the agent's own reply on its connection whichever processes the sender asks,
@@ -163,7 +163,7 @@ func TestPassThroughSharesOfProcesses(t *testing.T) { // THREATS 26, AM-67
 	synctest.Test(t, func(t *testing.T) {
 		ws, stop := sharedProcesses(t, 3, 0)
 		defer stop()
-		if _, err := ws[2].reg.Mail(t.Context(), alice, MailQuery{Wait: time.Second}); err != nil {
+		if _, err := ws[2].reg.Mail(t.Context(), alice, mailbox.Query{Wait: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		var senders sync.WaitGroup
@@ -178,7 +178,7 @@ func TestPassThroughSharesOfProcesses(t *testing.T) { // THREATS 26, AM-67
 		})
 		time.Sleep(500 * time.Millisecond)
 		passing := map[bool]int{}
-		items, err := ws[2].reg.Mail(t.Context(), alice, MailQuery{Limit: 100})
+		items, err := ws[2].reg.Mail(t.Context(), alice, mailbox.Query{Limit: 100})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,8 +24,6 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
-
 // newKeyFile writes a key file for instances.
 func newKeyFile(t *testing.T) string {
 	t.Helper()
