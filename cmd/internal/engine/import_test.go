@@ -152,7 +152,7 @@ func TestImportModel(t *testing.T) {
 			s, closeStore = open(t, at)
 			return s
 		},
-		func(t *testing.T, s store.Store) store.Store {
+		func(t *testing.T, _ store.Store) store.Store {
 			closeStore()
 			to := newOptions(t, "")
 			if at.Config.Store.Postgres == "" {
@@ -162,6 +162,7 @@ func TestImportModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			at = to
+			var s store.Store
 			s, closeStore = open(t, at)
 			return s
 		})
