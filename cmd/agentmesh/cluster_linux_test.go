@@ -148,6 +148,34 @@ func (i *instance) kill() {
 	i.server, i.owner = nil, nil
 }
 
+// awaitServing waits until every process answers its clients and its owner. A process that has lost a lease starts again
+// by itself.
+func (c *cluster) awaitServing(ctx context.Context) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err := poll(ctx, "an instance does not serve", func() (bool, error) {
+		for _, i := range c.instances {
+			server, owner := i.running()
+			if _, err := owner.Call(ctx, "GET", "approvals", nil, nil); err != nil {
+				return false, nil
+			}
+			resp, err := http.Get("http://" + server.info.Address + "/readyz")
+			if err != nil {
+				return false, nil
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
 // next returns the process whose turn it is among those that run.
 func (c *cluster) next() *serveProcess {
 	server, _ := c.nextOwner()

@@ -26,6 +26,7 @@ func (l *clusterLoad) audit() {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	l.awaitLetters(ctx)
+	l.c.awaitServing(ctx)
 	var lost atomic.Int64
 	lose := func(format string, args ...any) {
 		if n := lost.Add(1); n <= 20 {

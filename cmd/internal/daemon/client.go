@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
@@ -19,13 +20,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Client calls the owner API: of the serve that runs on the data directory, or of the same handlers in this process.
+// Client calls the owner API: of the serve that runs on the data directory, or of the same handlers in this process. It
+// is safe for concurrent use.
 type Client struct {
 	owner.Client
 	close      func() error
 	Local      *Process // this process if it answers the calls itself, else nil
 	home       datadir.Dir
-	unanswered bool // another process must answer, and has not answered a call yet
+	unanswered atomic.Bool // another process must answer, and has not answered a call yet
 }
 
 // firstAnswerTimeout is how long a running process may take to answer the first call.
@@ -34,7 +36,7 @@ const firstAnswerTimeout = 10 * time.Second
 // awaitAnswer returns an error if the running process has the owner's socket but does not answer. It makes a
 // separate call with a time limit. Real calls have none, because they may wait for a peer or for the owner.
 func (o *Client) awaitAnswer(ctx context.Context) error {
-	if !o.unanswered {
+	if !o.unanswered.Load() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstAnswerTimeout)
@@ -51,7 +53,7 @@ func (o *Client) awaitAnswer(ctx context.Context) error {
 	if err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("ask the running agentmesh: %w", err))
 	}
-	o.unanswered = false
+	o.unanswered.Store(false)
 	return resp.Body.Close()
 }
 
@@ -135,11 +137,12 @@ func dialSocket(ctx context.Context, socket, door string) *Client {
 	}
 	conn.Close()
 	transport := &http.Transport{DialContext: dial}
-	return &Client{
-		unanswered: true,
-		Client:     owner.Client{HTTP: &http.Client{Transport: transport}, Door: door},
-		close:      func() error { transport.CloseIdleConnections(); return nil },
+	c := &Client{
+		Client: owner.Client{HTTP: &http.Client{Transport: transport}, Door: door},
+		close:  func() error { transport.CloseIdleConnections(); return nil },
 	}
+	c.unanswered.Store(true)
+	return c
 }
 
 // openLocal opens the data directory in this process and returns a client of its owner API.

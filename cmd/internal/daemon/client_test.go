@@ -23,7 +23,8 @@ func (silentTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestCommandGivesUpOnASilentServe: a command once waited forever for a process that hangs.
 func TestCommandGivesUpOnASilentServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &Client{Client: owner.Client{HTTP: &http.Client{Transport: silentTransport{}}}, home: datadir.Dir("data"), unanswered: true}
+		o := &Client{Client: owner.Client{HTTP: &http.Client{Transport: silentTransport{}}}, home: datadir.Dir("data")}
+		o.unanswered.Store(true)
 		began := time.Now()
 		_, err := o.Call(t.Context(), http.MethodGet, "status", nil, nil)
 		if err == nil || !strings.Contains(err.Error(), "has not answered for 10s") || exit.Code(err) != exit.Unavailable {
