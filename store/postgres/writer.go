@@ -215,12 +215,14 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 	}
 	if err != nil { // the outcome is unknown
 		_ = conn.Conn().Close(ctx) // so that the server ends the transaction if it has not
+		conn.Release()             // resolve needs a connection too
 		if err := w.resolve(err); err != nil {
 			return nil, err
 		}
 		w.unheard = true
 	}
 	if w.unheard {
+		conn.Release() // tellLost needs a connection too
 		w.tellLost()
 	}
 	return errs, nil
