@@ -95,8 +95,13 @@ func (d Dir) SaveKeys(keys Keys) (changed []string, err error) {
 	return changed, nil
 }
 
-// isRetired reports whether a path is that of a retired key.
-func isRetired(name string) bool { return strings.HasPrefix(name, DirRetired+"/") }
+// isRetired reports whether a path is that of a retired key. The path may come from another instance, and must not lead
+// out of the folder on any system.
+func isRetired(name string) bool {
+	folder, file := path.Split(name)
+	return folder == DirRetired+"/" && !strings.ContainsAny(file, `\:`) &&
+		(strings.HasPrefix(file, FileKey) || strings.HasPrefix(file, FileAge))
+}
 
 // hasRetired reports whether the retired keys have a file with this content.
 func (k Keys) hasRetired(content []byte) bool {
