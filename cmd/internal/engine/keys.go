@@ -31,7 +31,8 @@ type Keys struct {
 	passphrase func() ([]byte, error)
 	log        *slog.Logger
 
-	mu sync.Mutex // held while keys change
+	mu     sync.Mutex // held while keys change
+	sealed bool       // the record was sealed for the first identity of the key file since the process started; guarded by mu
 }
 
 // OpenKeys returns the keys of the agent in o.Dir, whose database is db. passphrase supplies the passphrase of the keys.
@@ -151,10 +152,16 @@ func (k *Keys) open(body []byte) (keys datadir.Keys, err error) {
 	return keys, nil
 }
 
-// hasStored reports whether the database has these keys, sealed with the first key of the key file.
+// hasStored reports whether the database has these keys. Once in each process, they must be sealed for the first identity
+// of the key file: instances whose files have the identities in another order would replace the record of each other
+// again and again.
 func (k *Keys) hasStored(keys datadir.Keys, found records) bool {
 	var sealed signing.Sealed
-	return json.Unmarshal(found.sealed.Body, &sealed) == nil && sealed.Recipient == k.shared.Recipient() && maps.EqualFunc(keys, found.keys, bytes.Equal)
+	if json.Unmarshal(found.sealed.Body, &sealed) != nil {
+		return false
+	}
+	k.sealed = k.sealed || sealed.Recipient == k.shared.Recipient()
+	return k.sealed && maps.EqualFunc(keys, found.keys, bytes.Equal)
 }
 
 // store stores keys in place of those that were found, with the name of the agent in the same unit. If another process
@@ -190,6 +197,7 @@ func (k *Keys) store(ctx context.Context, found records, keys datadir.Keys) erro
 	changes := []store.Change{{Record: found.sealed, IfRev: found.sealed.Rev}, {Record: found.agent, IfRev: found.agent.Rev}}
 	switch err = k.db.Records().Apply(ctx, changes, time.Now()); {
 	case err == nil:
+		k.sealed = true
 		k.log.Info("the keys are in the database", "sealed_for", k.shared.Recipient())
 	case !errors.Is(err, store.ErrConflict):
 		err = exit.Fail(exit.Unavailable, fmt.Errorf("store the keys in the database: %w", err))
