@@ -181,7 +181,7 @@ func (r *Registry) collectMail(ctx context.Context, p *poll, now time.Time) ([]R
 	for more := true; more; {
 		list, err := r.listMail(ctx, term, after, mailbox.MaxPage, now)
 		if err != nil {
-			return nil, err
+			return partOf(items, err)
 		}
 		for _, m := range list {
 			after = m.key
@@ -196,11 +196,11 @@ func (r *Registry) collectMail(ctx context.Context, p *poll, now time.Time) ([]R
 				continue // acknowledged in the meantime
 			}
 			if err != nil {
-				return nil, fmt.Errorf("read mail: %w", err)
+				return partOf(items, fmt.Errorf("read mail: %w", err))
 			}
 			id, err := r.relayID(ctx, p.owner, m.key, now)
 			if err != nil {
-				return nil, err
+				return partOf(items, err)
 			}
 			items = append(items, RelayItem{RelayID: id, Message: text.Body, Created: wire.FormatTime(m.Created), Call: m.Call})
 			size += len(text.Body)
@@ -208,6 +208,15 @@ func (r *Registry) collectMail(ctx context.Context, p *poll, now time.Time) ([]R
 		more = len(list) == mailbox.MaxPage
 	}
 	return items, nil
+}
+
+// partOf returns the items that were found before an error, because the senders of those that pass through wait. Without
+// items, it returns the error.
+func partOf(items []RelayItem, err error) ([]RelayItem, error) {
+	if len(items) > 0 {
+		return items, nil
+	}
+	return nil, err
 }
 
 // mailboxes returns the live cards of a credential whose endpoint is their mailbox here. If box is not "", it returns

@@ -149,8 +149,12 @@ func (r *Registry) postReply(c echo.Context) error {
 		return err
 	}
 	owner, id := credential.HashOf(bearer), c.Param("relay")
+	ctx, now := c.Request().Context(), clock()
 	if o := r.connections.Find(owner, id); o == nil {
-		err = r.offers.Reply(c.Request().Context(), owner, id, raw, clock())
+		if _, err := r.openRelayID(ctx, owner, id, now); errors.Is(err, wire.ErrRoute) {
+			return wire.ErrLateReply // an invented id costs no read
+		}
+		err = r.offers.Reply(ctx, owner, id, raw, now)
 	} else {
 		err = r.connections.Reply(owner, o, raw)
 	}

@@ -48,7 +48,8 @@ func NewOffers(records store.Records, wakePolls func(owner [32]byte)) *Offers {
 	return &Offers{records: records, wakePolls: wakePolls, senders: make(map[string]chan struct{}), stored: make(map[[32]byte]time.Time)}
 }
 
-// offer is a message that passes through, as the processes share it. Its record expires when its sender waits no longer.
+// offer is a message that passes through, as the processes share it. Its record expires some seconds after its sender
+// waits no longer.
 type offer struct {
 	From         wire.AgentID        `json:"from"`
 	To           wire.AgentID        `json:"to"`
@@ -71,9 +72,12 @@ func ownerOf(key string) (owner [32]byte, ok bool) {
 func (f offer) change(key, term string, rev store.Rev) (store.Change, error) {
 	body, err := json.Marshal(f)
 	return store.Change{Record: store.Record{
-		NS: OffersNS, Key: key, Body: body, Terms: []string{term}, Expires: f.Created.Add(ReplyWithin),
+		NS: OffersNS, Key: key, Body: body, Terms: []string{term}, Expires: f.Created.Add(ReplyWithin + giveUpWithin), // the sender takes a reply of the last moment
 	}, IfRev: rev}, err
 }
+
+// isOver reports whether the sender waits no longer.
+func (f offer) isOver(now time.Time) bool { return !now.Before(f.Created.Add(ReplyWithin)) }
 
 // NotePoll stores that an agent of owner polls, so that other processes offer it messages.
 func (o *Offers) NotePoll(ctx context.Context, owner [32]byte, now time.Time) error {
@@ -117,7 +121,7 @@ func (o *Offers) PassThrough(ctx context.Context, owner [32]byte, t *Transit) (R
 	o.wakePolls(owner)
 	taken := time.NewTimer(takeWithin)
 	defer taken.Stop()
-	end := time.NewTimer(ReplyWithin)
+	end := time.NewTimer(time.Until(t.ReplyBy))
 	defer end.Stop()
 	for over := false; ; {
 		untaken := false
@@ -131,8 +135,8 @@ func (o *Offers) PassThrough(ctx context.Context, owner [32]byte, t *Transit) (R
 			over = true
 		}
 		reply, done, err := o.check(ctx, key, over, untaken)
-		if err != nil || done {
-			return reply, reply.Status != 0
+		if done {
+			return reply, err == nil && reply.Status != 0
 		}
 	}
 }
@@ -177,8 +181,8 @@ func (o *Offers) check(ctx context.Context, key string, over, untaken bool) (rep
 	for {
 		now := time.Now()
 		record, err := o.records.Get(ctx, OffersNS, key, now)
-		if err != nil {
-			return Reply{}, true, err
+		if err != nil { // unless it is gone, the sender waits on and reads it later
+			return Reply{}, over || errors.Is(err, store.ErrNotFound), err
 		}
 		var f offer
 		if err := json.Unmarshal(record.Body, &f); err != nil {
@@ -237,7 +241,7 @@ func (o *Offers) Take(ctx context.Context, owner [32]byte, box wire.AgentID, con
 		if err := json.Unmarshal(record.Body, &f); err != nil {
 			return taken, fmt.Errorf("read a message that passes through: %w", err)
 		}
-		if f.Taken || len(taken) == limit || box != "" && f.To != box || conv != "" && f.Conversation != conv {
+		if f.Taken || f.isOver(now) || len(taken) == limit || box != "" && f.To != box || conv != "" && f.Conversation != conv {
 			continue
 		}
 		f.Taken = true
@@ -295,7 +299,7 @@ func (o *Offers) Reply(ctx context.Context, owner [32]byte, relayID string, raw 
 	if err != nil {
 		return fmt.Errorf("find the sender of a reply: %w", err)
 	}
-	if f.Status != 0 {
+	if f.Status != 0 || f.isOver(now) {
 		return wire.ErrLateReply
 	}
 	if f.Status, err = CheckReply(wire.Message{From: f.From, To: f.To, Conversation: f.Conversation}, raw); err != nil {
