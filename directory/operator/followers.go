@@ -9,6 +9,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -48,6 +49,9 @@ func (f *Followers) Watch(e *echo.Echo) {
 }
 
 func (f *Followers) add(client netip.Addr, agent string, now time.Time) {
+	if client == rate.Unknown {
+		client = netip.Addr{}
+	}
 	bits := client.BitLen()
 	if client.Is6() {
 		bits = followerBits

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
 )
 
 const (
@@ -69,10 +71,10 @@ func (c *limitedListener) source(remote net.Addr) source {
 	return c.sourceOf(peerAddr(remote.String()))
 }
 
-// sourceOf returns the source of connections from an address. It is zero for connections that carry many clients: those of a proxy, and
-// those from this machine, where a tunnel may end.
+// sourceOf returns the source of connections from an address. It is zero for connections that carry many clients: those of
+// a proxy, those from this machine, where a tunnel may end, and forwarded ones whose client is unknown.
 func (c *limitedListener) sourceOf(addr netip.Addr) source {
-	if c.perAddr < 0 || !addr.IsValid() || addr.IsLoopback() || c.cfg.isProxy(addr) {
+	if c.perAddr < 0 || !addr.IsValid() || addr == rate.Unknown || addr.IsLoopback() || c.cfg.isProxy(addr) {
 		return source{}
 	}
 	narrow, wide := 32, 24
