@@ -9,7 +9,7 @@ import (
 )
 
 // readAheadStep is how much of a file readAhead requests at once.
-const readAheadStep = 8 << 20
+const readAheadStep = 128 << 10
 
 // readAhead asks the operating system to read a file into its cache, in the order of the file. When bbolt opens a file,
 // it reads every page in the order of its trees, and the kernel reads nothing ahead for it: if the file is not in the
