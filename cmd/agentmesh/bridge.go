@@ -9,8 +9,8 @@ import (
 
 // bridgeCmd has the commands for what the process serves to other networks.
 type bridgeCmd struct {
-	List    bridgeListCmd    `cmd:"" default:"withargs" help:"List the protocols that this process can serve to others, and which are on."`
-	Enable  bridgeEnableCmd  `cmd:"" help:"Serve a protocol to others: mess, agentrelay, moltspeak or a2a. A serve that runs does so at once."`
+	List    bridgeListCmd    `cmd:"" default:"withargs" help:"List the protocols that this process can serve to others, with their setting: on, off or auto."`
+	Enable  bridgeEnableCmd  `cmd:"" help:"Serve a protocol to others: mess, agentrelay, moltspeak or a2a. A running agentmesh serve applies this at once."`
 	Disable bridgeDisableCmd `cmd:"" help:"Stop serving a protocol to others. Links to other networks go on."`
 }
 

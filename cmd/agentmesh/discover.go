@@ -64,7 +64,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	return foundError(found)
 }
 
-// foundError returns the exit code of a search that found a number of agents.
+// foundError returns an error with exit code No if a search found no agents.
 func foundError(found int) error {
 	if found == 0 {
 		return exit.FailSilently(exit.No)

@@ -29,7 +29,7 @@ type moltspeakCmd struct {
 	Peers   moltspeakPeersCmd   `cmd:"" aliases:"list" help:"List MoltSpeak agents and their pinned keys."`
 	Grant   moltspeakGrantCmd   `cmd:"" help:"Grant a capability to an agent: pii, query, task, or stream without a session."`
 	Unpin   moltspeakUnpinCmd   `cmd:"" help:"Forget the pinned key of an agent. The next key that the agent shows is pinned."`
-	Consent moltspeakConsentCmd `cmd:"" help:"List and revoke your consents to personal data."`
+	Consent moltspeakConsentCmd `cmd:"" help:"List and revoke your consents to send personal data."`
 }
 
 type moltspeakStatusCmd struct{}
@@ -189,7 +189,7 @@ type moltspeakSearchCmd struct {
 
 func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 	if c.Text == "" && c.Capability == "" && c.Org == "" {
-		return exit.Fail(exit.Usage, errors.New("needs a text, --capability or --org to search for"))
+		return exit.Fail(exit.Usage, errors.New("give a text, --capability or --org"))
 	}
 	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
 	return ask(ctx, a, moltspeak.SearchAgents.Call().Ask(query), func(page owner.List[moltspeak.Entry]) {
@@ -215,7 +215,7 @@ func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
 				p.Name, terminal.FormatTime(p.First), p.Key, orDash(p.Vouched), orDash(strings.Join(p.Granted, ",")), orDash(strings.Join(attested, ", ")), orDash(p.Refused),
 			})
 		}
-		a.List(rows, "no MoltSpeak agent has written yet")
+		a.List(rows, "no key of a MoltSpeak agent is pinned yet")
 	})
 }
 

@@ -30,7 +30,7 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	a.noteLeftOut(archive.About)
-	a.Note("restored %s into %s, backed up %s", orDash(terminal.Clean(archive.About.AgentID)), dir, terminal.FormatTime(archive.About.Made))
+	a.Note("restored %s into %s, from a backup made at %s", orDash(terminal.Clean(archive.About.AgentID)), dir, terminal.FormatTime(archive.About.Made))
 	if replaced != "" {
 		a.Note("the old content is in %s; delete it when you no longer need it: it contains private keys", replaced)
 	}

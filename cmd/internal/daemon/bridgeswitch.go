@@ -17,7 +17,7 @@ var (
 	SwitchBridge = owner.Endpoint[BridgeSwitch, ConfigChange]{Method: http.MethodPut, Path: "/bridges/:kind", Right: owner.Decide}
 )
 
-// BridgeState is whether the process serves a protocol to others. Links do not depend on it.
+// BridgeState is the setting that decides whether the process serves a protocol to others. Links do not depend on it.
 type BridgeState struct {
 	Kind  string `json:"kind"`
 	Serve string `json:"serve"` // on, off or auto, as in the configuration

@@ -24,7 +24,7 @@ type Message struct {
 	Tree      wire.Value // as received
 }
 
-// ReadMessage checks the member "message" of the parameters of SendMessage: ids of at most 128 characters, the role of
+// ReadMessage checks the member "message" of the parameters of SendMessage: ids of at most 128 bytes, the role of
 // a user, and 1 to 64 parts with exactly one content each (A2A-4).
 func ReadMessage(params wire.Value) (Message, *Error) {
 	v, _ := params.Get("message")
@@ -47,10 +47,10 @@ func ReadMessage(params wire.Value) (Message, *Error) {
 	}
 	for part := range parts.Elems() {
 		if !isPart(part, "mediaType") {
-			return m, ErrParams.At("a part needs exactly one of text, raw, url and data")
+			return m, ErrParams.At("a part needs exactly one valid text, raw, url or data, and may have a mediaType and a filename of at most 256 bytes")
 		}
 		if kind := part.GetStr("mediaType"); kind != "" && !isInput(kind) {
-			return m, ErrContentType.At("the agent card names the media types of parts")
+			return m, ErrContentType.At("see defaultInputModes in the agent card")
 		}
 		m.Parts = append(m.Parts, part)
 	}
