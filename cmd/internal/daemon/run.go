@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // rerun makes a serve start again with another configuration.
@@ -67,7 +69,7 @@ func (r *rerun) failure() error {
 
 // Run serves the data directory until ctx ends. If the owner changes the configuration through the owner API or the page,
 // or if this process must begin or stop to run the bridges, Run starts again with what reload returns. It calls started
-// once, when everything answers for the first time.
+// once, when everything answers for the first time. A process that has served and starts again waits for its database.
 func Run(
 	ctx context.Context, o Options, reload func() (Options, error), started func(context.Context, *Process, ServeInfo) error,
 ) (err error) {
@@ -89,7 +91,19 @@ func Run(
 			}
 			o = old
 			continue
-		case err != nil || ctx.Err() != nil || !r.wanted.Load():
+		case ctx.Err() == nil && up && r.wanted.Load(): // with an error, if the database is away
+			if err != nil {
+				o.Logger.Warn("the process did not stop cleanly before it starts again", "err", err)
+			}
+		case ctx.Err() == nil && !up && started == nil && isAway(err):
+			o.Logger.Warn("start again in a second, because the database does not answer", "err", err)
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+				return err
+			}
+			continue
+		default:
 			return err
 		}
 		next, err := reload()
@@ -102,6 +116,11 @@ func Run(
 		}
 		old, o, started = o, next, nil
 	}
+}
+
+// isAway reports whether a process could not start because the database does not answer.
+func isAway(err error) bool {
+	return errors.Is(err, store.ErrUnavailable) || exit.Code(err) == exit.Unavailable
 }
 
 // serve serves the data directory until ctx ends or [rerun.start] is called. It returns the address of the owner's page,
