@@ -117,28 +117,9 @@ func (l *clusterLoad) awaitLetters(ctx context.Context) {
 
 // auditInbox checks that every acknowledged message is in the inbox, and counts those that are there twice.
 func (l *clusterLoad) auditInbox(ctx context.Context, lose func(string, ...any)) *atomic.Int64 {
-	seen := map[wire.MessageID]int{}
-	for after := ""; ; {
-		_, o := l.c.nextOwner()
-		raw, err := o.Call(ctx, "GET", "inbox", params("after", after, "limit", "1000"), nil)
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		page, err := daemon.Decode[struct {
-			Items []struct {
-				MessageID wire.MessageID `json:"message_id"`
-			} `json:"items"`
-			Next string `json:"next"`
-		}](raw)
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		for _, i := range page.Items {
-			seen[i.MessageID]++
-		}
-		if after = page.Next; after == "" {
-			break
-		}
+	seen, err := countInbox(ctx, func() *daemon.Client { _, o := l.c.nextOwner(); return o })
+	if err != nil {
+		l.t.Fatal(err)
 	}
 	var doubled atomic.Int64
 	for _, e := range l.messages {

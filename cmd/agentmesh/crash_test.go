@@ -337,13 +337,13 @@ func (c *crash) audit() {
 	c.auditReplies()
 }
 
-// auditInbox checks that every message is in the inbox exactly once, whether it was acknowledged or sent again.
-func (c *crash) auditInbox(ctx context.Context) {
+// countInbox returns how often each message is in an inbox. It asks for each page the client that next returns.
+func countInbox(ctx context.Context, next func() *daemon.Client) (map[wire.MessageID]int, error) {
 	seen := map[wire.MessageID]int{}
 	for after := ""; ; {
-		raw, err := c.owner.Call(ctx, "GET", "inbox", params("after", after, "limit", "1000"), nil)
+		raw, err := next().Call(ctx, "GET", "inbox", params("after", after, "limit", "1000"), nil)
 		if err != nil {
-			c.t.Fatal(err)
+			return nil, err
 		}
 		page, err := daemon.Decode[struct {
 			Items []struct {
@@ -352,14 +352,22 @@ func (c *crash) auditInbox(ctx context.Context) {
 			Next string `json:"next"`
 		}](raw)
 		if err != nil {
-			c.t.Fatal(err)
+			return nil, err
 		}
 		for _, i := range page.Items {
 			seen[i.MessageID]++
 		}
 		if after = page.Next; after == "" {
-			break
+			return seen, nil
 		}
+	}
+}
+
+// auditInbox checks that every message is in the inbox exactly once, whether it was acknowledged or sent again.
+func (c *crash) auditInbox(ctx context.Context) {
+	seen, err := countInbox(ctx, func() *daemon.Client { return c.owner })
+	if err != nil {
+		c.t.Fatal(err)
 	}
 	for _, sent := range []map[wire.MessageID]roundTrip{c.answers, c.unknown} {
 		for id := range sent {
