@@ -4,7 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -71,9 +71,15 @@ func TestScriptsOnInstances(t *testing.T) {
 // startInstances implements the script command "start NAME ARGS…" for three instances. The variables have the URLs of the
 // reverse proxy.
 func startInstances(ts *testscript.TestScript, neg bool, args []string) {
+	var mu sync.Mutex
 	var running []*serveProcess
-	var turn atomic.Uint64
-	front := newFront(func() *serveProcess { return running[turn.Add(1)%uint64(len(running))] })
+	turn := 0
+	front := newFront(func() *serveProcess { // instances ask it while the later ones still start
+		mu.Lock()
+		defer mu.Unlock()
+		turn++
+		return running[turn%len(running)]
+	})
 	ts.Defer(front.Close)
 	first := ts.MkAbs(args[0])
 	flags := append([]string{"--set=public_url=" + front.URL, "--set=network.allow_private=127.0.0.0/8"}, args[1:]...)
@@ -90,7 +96,9 @@ func startInstances(ts *testscript.TestScript, neg bool, args []string) {
 			server.Process.Kill()
 			server.Wait()
 		})
+		mu.Lock()
 		running = append(running, server)
+		mu.Unlock()
 	}
 	info := running[0].info
 	ts.Setenv(args[0]+"_URL", front.URL)
