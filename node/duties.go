@@ -98,7 +98,7 @@ func (d duties) observe() {
 	if n.cfg.Agreed != nil {
 		n.store.OnCommit(n.cfg.Agreed.OnCommit, calendar.Namespace)
 	}
-	n.store.OnRemote(n.registrar.OnRemote, nsState)
+	n.store.OnRemote(nsState, n.registrar.OnRemote)
 	n.store.OnLoss(d.rereadAll)
 }
 

@@ -20,11 +20,11 @@ type Observed struct {
 // observers are shared by an Observed and those that its method Under returns.
 type observers struct {
 	local      []func([]Change)
-	remote     []func([]Change) // observers of other processes only
-	namespaces []string         // in which observers want the changes of other processes
-	onLoss     []func()         // called when hints were lost
-	following  chan struct{}    // full while somebody follows
-	again      chan struct{}    // full if the functions of onLoss must be called again
+	remote     map[string][]func(Change) // observers of other processes only, by namespace
+	namespaces []string                  // in which observers want the changes of other processes
+	onLoss     []func()                  // called when hints were lost
+	following  chan struct{}             // full while somebody follows
+	again      chan struct{}             // full if the functions of onLoss must be called again
 }
 
 // Observe wraps s in a store that reports its commits. If s is already an *Observed, Observe returns s itself.
@@ -32,7 +32,9 @@ func Observe(s Store) *Observed {
 	if o, ok := s.(*Observed); ok {
 		return o
 	}
-	return &Observed{Store: s, observers: &observers{following: make(chan struct{}, 1), again: make(chan struct{}, 1)}}
+	return &Observed{Store: s, observers: &observers{
+		remote: make(map[string][]func(Change)), following: make(chan struct{}, 1), again: make(chan struct{}, 1),
+	}}
 }
 
 // Under returns the same store for work under a lease whose contexts do not name the lease: every unit is stored under
@@ -55,10 +57,10 @@ func (o *Observed) OnCommit(observe func([]Change), namespaces ...string) {
 	o.local, o.namespaces = append(o.local, observe), append(o.namespaces, namespaces...)
 }
 
-// OnRemote adds an observer that gets only the changes of other processes, as [Observed.OnCommit] says, in the
-// namespaces that it names.
-func (o *Observed) OnRemote(observe func([]Change), namespaces ...string) {
-	o.remote, o.namespaces = append(o.remote, observe), append(o.namespaces, namespaces...)
+// OnRemote adds an observer that gets only the changes of other processes, as [Observed.OnCommit] says, and only those in
+// the namespace.
+func (o *Observed) OnRemote(namespace string, observe func(Change)) {
+	o.remote[namespace], o.namespaces = append(o.remote[namespace], observe), append(o.namespaces, namespace)
 }
 
 // OnLoss adds a function that is called when changes of other processes may have been missed, so that anything may have
@@ -118,8 +120,8 @@ func (o *Observed) Follow(ctx context.Context) {
 			changes[0].Record = rec
 		}
 		_ = o.report(changes, nil)
-		for _, observe := range o.remote {
-			observe(changes)
+		for _, observe := range o.remote[hint.NS] {
+			observe(changes[0])
 		}
 	}
 }

@@ -173,23 +173,20 @@ func (r *Registrar) restoreStates(ctx context.Context, now time.Time) error {
 }
 
 // OnRemote takes over what another process stored: the state of a registration, an adopted id, or a rotated key.
-func (r *Registrar) OnRemote(changes []store.Change) {
-	ctx, now := context.Background(), time.Now()
-	for _, c := range changes {
-		if c.Record.NS != Namespace || c.Delete {
-			continue
-		}
-		var err error
-		switch c.Record.Key {
-		case keyNodeID, keyRotated, SharedKeys:
-			err = r.takeIdentity(ctx, now)
-		default:
-			err = r.takeState(c.Record)
-		}
-		if err != nil {
-			r.cfg.Logger.Error("take over the state of a registration", "key", c.Record.Key, "err", err)
-			r.rereadLater()
-		}
+func (r *Registrar) OnRemote(c store.Change) {
+	if c.Delete {
+		return
+	}
+	var err error
+	switch c.Record.Key {
+	case keyNodeID, keyRotated, SharedKeys:
+		err = r.takeIdentity(context.Background(), time.Now())
+	default:
+		err = r.takeState(c.Record)
+	}
+	if err != nil {
+		r.cfg.Logger.Error("take over the state of a registration", "key", c.Record.Key, "err", err)
+		r.rereadLater()
 	}
 }
 

@@ -89,7 +89,7 @@ func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 	h.duty, h.end, err = p.session.ClaimSoon(ctx, h.lease, patience)
 	switch {
 	case errors.Is(err, store.ErrLeaseTaken):
-		p.store.OnRemote(func(changes []store.Change) { h.read(p, changes[0].Record) }, nsHosting)
+		p.store.OnRemote(nsHosting, func(c store.Change) { h.read(p, c.Record) })
 		return nil
 	case err != nil:
 		return err
