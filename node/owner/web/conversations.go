@@ -59,11 +59,11 @@ type messageView struct {
 
 // actions says what a message does, in the past tense, by intent and action.
 var actions = map[string]string{
-	"mesh.message deliver": "wrote", "mesh.request_info ask": "asked", "mesh.request_info inform": "answered",
+	"mesh.message deliver": "wrote", "mesh.request_info ask": "asked", "mesh.request_info answer": "answered",
 	"mesh.schedule propose": "proposed a meeting", "mesh.schedule counter": "proposed another time", "mesh.schedule accept": "accepted",
-	"mesh.schedule decline": "declined", "mesh.schedule cancel": "cancelled", "mesh.negotiate offer": "made an offer",
+	"mesh.schedule decline": "declined", "mesh.schedule cancel": "cancelled", "mesh.negotiate propose": "made an offer",
 	"mesh.negotiate counter": "made another offer", "mesh.negotiate accept": "accepted", "mesh.negotiate reject": "rejected",
-	"mesh.negotiate withdraw": "withdrew the offer",
+	"mesh.negotiate withdraw": "withdrew the offer", "mesh.handoff request_human": "asked for a person",
 }
 
 // Deed describes in plain words what the message does. An unknown message has its intent and its action.

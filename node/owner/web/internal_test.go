@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +37,21 @@ func TestFactsOf(t *testing.T) {
 	}
 	if n := len(factsOf(wide)); n != maxFacts {
 		t.Errorf("%d facts are shown, want %d", n, maxFacts)
+	}
+}
+
+// TestDeedsInWords: the page has words for every action of the specification, and for what our hooks answer.
+func TestDeedsInWords(t *testing.T) {
+	for intent, list := range map[wire.Intent][]string{
+		wire.Schedule: {"propose", "counter", "accept", "decline", "cancel"}, wire.Deliver: {"deliver"},
+		wire.RequestInfo: {"ask", "answer"}, wire.Negotiate: {"propose", "counter", "accept", "reject", "withdraw"},
+		wire.Handoff: {"request_human"},
+	} {
+		for _, action := range list {
+			if deed := (messageView{Intent: string(intent), Content: content{Action: action}}).Deed(); strings.Contains(deed, "mesh.") {
+				t.Errorf("%s of %s is described as %q", action, intent, deed)
+			}
+		}
 	}
 }
 
