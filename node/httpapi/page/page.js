@@ -137,10 +137,12 @@
     });
   }
 
-  // On a phone the navigation is one line that scrolls; reveal scrolls the current entry into view.
+  // On a phone the navigation is one line that scrolls; reveal scrolls the current entry into view, beside the first
+  // entry, which stays.
   function reveal() {
     const here = document.querySelector("#nav [aria-current]");
-    if (here) here.parentElement.parentElement.scrollLeft = here.offsetLeft - 24;
+    const list = here?.closest("ul");
+    if (here) list.scrollLeft = here.offsetLeft - list.firstElementChild.offsetWidth - 24;
   }
   reveal();
 
