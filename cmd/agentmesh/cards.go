@@ -137,7 +137,7 @@ type cardsBanCmd struct {
 
 func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, post[directory.OrderResult]("directory/bans", directory.Order{What: c.What, Reason: c.Reason}), func(result directory.OrderResult) {
-		a.Note("banned %s %s; %d cards removed", result.Ban.Kind, terminal.Clean(result.Ban.Value), result.Removed)
+		a.Note("banned %s %s; %s removed", result.Ban.Kind, terminal.Clean(result.Ban.Value), countText(result.Removed, "card"))
 	})
 }
 
@@ -253,7 +253,7 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 	if err := errors.Join(err, out.Flush(), o.Close()); err != nil {
 		return err
 	}
-	a.Note("%d cards", n)
+	a.Note("%s", countText(n, "card"))
 	return nil
 }
 
@@ -290,7 +290,7 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 	if a.globals.JSON {
 		return a.JSON(result)
 	}
-	a.Note("%d cards added, %d skipped, %d refused", result.Added, result.Skipped, result.Refused)
+	a.Note("%s added, %d skipped, %d refused", countText(result.Added, "card"), result.Skipped, result.Refused)
 	return nil
 }
 

@@ -123,9 +123,9 @@ func partRows(parts map[string]partStatus) (rows [][]string) {
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
 		switch part := parts[name]; {
 		case name == "directory":
-			rows = append(rows, []string{"hosts", fmt.Sprintf("a directory of %d cards, %s", part.Agents, part.Status)})
+			rows = append(rows, []string{"hosts", "a directory of " + countText(part.Agents, "card") + ", " + part.Status})
 		case name == "relay":
-			rows = append(rows, []string{"hosts", fmt.Sprintf("mailboxes, %d agents connected, %s", part.Connected, part.Status)})
+			rows = append(rows, []string{"hosts", "mailboxes, " + countText(part.Connected, "agent") + " connected, " + part.Status})
 		case part.Status != "ok" && name != "store":
 			rows = append(rows, []string{name, part.Status})
 		}

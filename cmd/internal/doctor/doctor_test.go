@@ -26,6 +26,7 @@ func TestDoctorClock(t *testing.T) {
 	} {
 		d := examination{cfg: config.Default()}
 		d.checkClock("https://mesh.example.org/v1", tc.ahead)
+		d.checkClock("https://mesh.example.org", tc.ahead) // the same server
 		if len(d.findings) != 1 || d.findings[0].State != tc.state || !strings.Contains(d.findings[0].Text, tc.text) {
 			t.Errorf("checkClock(%v) found %+v, want %s, %q", tc.ahead, d.findings, tc.state, tc.text)
 		}

@@ -64,6 +64,7 @@ type examination struct {
 	running  bool          // a serve answers on the data directory
 	status   *owner.Status // of the running serve, or nil
 	findings []finding
+	clocks   []string // servers whose clock was compared
 }
 
 func (d *examination) ok(check, format string, args ...any) {

@@ -136,9 +136,14 @@ func diffCards(own, listed wire.Value) []string {
 const clockTolerance = 30 * time.Second
 
 // checkClock compares this machine's clock with the Date of an answer (AM-84). Receivers tolerate a smaller difference
-// if the sender's clock is ahead than if it is behind.
+// if the sender's clock is ahead than if it is behind. Several checks may ask the same server: only the first compares.
 func (d *examination) checkClock(base string, ahead time.Duration) {
 	const advice = "run a time service: receivers refuse signed messages outside their time window"
+	server, err := url.Parse(base)
+	if err != nil || slices.Contains(d.clocks, server.Host) {
+		return
+	}
+	d.clocks = append(d.clocks, server.Host)
 	off, text := ahead.Abs(), "%s behind that of %s"
 	if ahead > 0 {
 		text = "%s ahead of that of %s"
