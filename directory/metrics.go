@@ -28,7 +28,7 @@ func (r *Registry) addMetrics(m *httpapi.Metrics) {
 		missed:     m.Counter(askName, askHelp, "outcome", "missed"),
 		days:       &history.History{},
 	}
-	m.Gauge("cards", "Live cards in the directory, counted in the last seconds.", gauge(func(ctx context.Context) (float64, error) {
+	m.Gauge("cards", "Live cards in the directory, as counted at most ten seconds ago.", gauge(func(ctx context.Context) (float64, error) {
 		n, err := r.countAgents(ctx, clock())
 		return float64(n), err
 	}))
