@@ -22,7 +22,7 @@ const (
 	askLife = 7 * 24 * time.Hour  // lifetime of an ask without Expires (AM-33)
 	keepFor = 30 * 24 * time.Hour // how long an ask can be read after its end
 
-	keepDisplaced = 24 * time.Hour // the same for displaced asks, because strangers determine their number
+	keepDisplaced = 24 * time.Hour // how long a displaced ask can be read; shorter, because strangers determine their number
 )
 
 // AskState is the state of an ask. Every state except pending is final.
@@ -59,7 +59,7 @@ type Ask struct {
 	Kind    string          `json:"kind"`    // selects the resolver
 	Subject string          `json:"subject"` // the principal about which the owner is asked
 	Conv    store.ConvKey   `json:"conversation,omitzero"`
-	About   string          `json:"about,omitempty"` // the matter of a bridge to which the ask belongs: "mess/2026-11-22-001"
+	About   string          `json:"about,omitempty"` // the matter of a bridge that the ask belongs to, such as "mess/2026-11-22-001"
 	Title   string          `json:"title"`           // written by us; never text of a peer
 	Rule    string          `json:"rule,omitempty"`  // why the owner is asked: "access.mode=approval"
 	Body    json.RawMessage `json:"body,omitempty"`
@@ -125,8 +125,8 @@ func (a Ask) expiry() time.Time {
 	return a.Expires
 }
 
-// Slot bounds the number of open asks. An ask takes its slot when it opens, and frees the slot when it is decided,
-// withdrawn or expires. An ask with the zero Slot is not bounded.
+// Slot is a place for one open ask. The number of slots of one kind is bounded. An ask takes its slot when it opens,
+// and frees the slot when it is decided or withdrawn, or when it expires. Asks with the zero Slot are not bounded.
 type Slot struct {
 	Key  string // only one open ask may have this key: "sender/<principal>"
 	Term string // the kind of slots of which at most Max may be taken: "sender"

@@ -26,7 +26,7 @@ const (
 
 	sealBatch = 200
 	sealAfter = time.Second // time from the first waiting entry to its sealing, so that many entries share one commit
-	sealEvery = time.Minute // time between two sealings in any case, for entries of other processes
+	sealEvery = time.Minute // longest time between two sealings, so that entries of other processes are sealed too
 )
 
 // AuditKind is the kind of an entry of the audit log. Services add kinds of their own.
@@ -147,8 +147,9 @@ func (a *Audit) Add(ctx context.Context, entries ...AuditEntry) error {
 	return nil
 }
 
-// Count counts an event in a sum, which is stored within minutes, so that events of every message need no write of
-// their own. A crash loses the sums that are not stored yet, but the transcripts contain the messages that were let in.
+// Count counts an event in a sum, which is usually stored within minutes, so that events of every message need no write
+// of their own. A crash loses the sums that are not stored yet, but the transcripts contain the messages that were let
+// in.
 func (a *Audit) Count(e AuditEntry) { a.counts.add(e) }
 
 // Run seals entries and stores sums until ctx ends, and once more after that.
@@ -187,7 +188,7 @@ func (a *Audit) flushAndSeal(ctx context.Context, now time.Time, last bool) {
 type auditHead struct {
 	N     uint64 `json:"n"`
 	Hash  string `json:"hash"`
-	First uint64 `json:"first"` // number of the oldest entry that remains under the bound on entries
+	First uint64 `json:"first"` // the entries before this number were removed because of MaxEntries
 }
 
 // Seal adds the waiting entries to the chain, in the order in which they were created.

@@ -113,15 +113,15 @@ func (p Policy) Admit(s Standing, wroteFirst bool) (Verdict, error) {
 }
 
 // HoldIntent reports whether a message to us waits for the owner because of its intent (AM-31). handled reports whether
-// the owner gave this custom intent a rule of its own, such as a hook. wroteFirst reports whether our owner wrote first
-// in the conversation. A close is never held (AM-39).
+// a hook or a bridge handles this custom intent. wroteFirst reports whether our owner wrote first in the conversation.
+// A close is never held (AM-39).
 func (p Policy) HoldIntent(intent wire.Intent, action string, handled, wroteFirst bool) bool {
 	return p.mustHold(In, intent, action, handled, wroteFirst)
 }
 
 // HoldOutgoing reports whether a message of ours must wait for the owner because of its intent. The rules are those of
 // HoldIntent: a message that commits the owner when it comes in also commits the owner when it goes out. handled reports
-// whether a hook of the owner handles this custom intent.
+// whether a hook or a bridge handles this custom intent.
 func (p Policy) HoldOutgoing(intent wire.Intent, action string, handled bool) bool {
 	return p.mustHold(Out, intent, action, handled, true)
 }

@@ -13,7 +13,7 @@ import (
 
 const (
 	nsRules      = "rules"
-	nsRecipients = "recipients" // principals to which hooks and bridges may write without asking the owner (AM-50)
+	nsRecipients = "recipients" // principals to which our side may write without asking the owner (AM-50)
 )
 
 // Rule is a permanent decision of the owner about a principal.
@@ -36,8 +36,8 @@ func NewRules(recs store.Records, p Policy) *Rules {
 	return &Rules{records: recs, ns: nsRules, allow: toSet(p.Allow), block: toSet(p.Block)}
 }
 
-// NewRecipients returns the rules about the principals to which hooks and bridges write. They may write to an Approved
-// principal without asking the owner.
+// NewRecipients returns the rules about the principals to which our side writes: the owner's programs, hooks and
+// bridges. They may write to an Approved principal without asking the owner.
 func NewRecipients(recs store.Records) *Rules { return &Rules{records: recs, ns: nsRecipients} }
 
 func toSet(list []string) map[string]struct{} {

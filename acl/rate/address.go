@@ -18,7 +18,7 @@ func isSource(addr netip.Addr) bool { return addr.IsValid() && addr != Unknown }
 // address.
 const unknownFactor = 10
 
-// Share is a bucket from which a client draws when nothing is full of buckets.
+// Share is a bucket from which a client draws as long as there is room for every bucket.
 type Share struct {
 	Key    string
 	Factor int // number of tokens that the bucket holds, as a multiple of those of one client

@@ -27,8 +27,8 @@ func NewFairQueue[T any](max int) *FairQueue[T] {
 func (q *FairQueue[T]) Len() int { return len(q.items) }
 
 // Add adds an item after the other items of its key. If the queue is full, Add first drops the newest item of the key
-// with the most items. If that key does not have more items than this key would have with the new one, Add drops the
-// new item instead.
+// with the most items, but only if that key has more items than the key of the new item would then have. Otherwise Add
+// drops the new item.
 func (q *FairQueue[T]) Add(key string, item T) {
 	if len(q.items) == q.max && !q.makeRoom(key) {
 		return

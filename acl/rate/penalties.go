@@ -10,10 +10,10 @@ import (
 // faults together.
 const loweredPerMinute = 60
 
-// Penalties bar addresses that make too many faults (AM-43). The list is bounded; when it is full, the oldest entry is
-// dropped. An address without faults is never barred. A network (/24 of IPv4; /56 and /48 of IPv6) is never barred
-// either: if its addresses make too many faults together, those that are not barred share 60 requests a minute.
-// Penalties are safe for concurrent use. A nil *Penalties bars nobody.
+// Penalties bar addresses that make too many faults (AM-43). The list is bounded; when it is full, the entry that would
+// be forgotten first is dropped. An address without faults is never barred. A network (/24 of IPv4; /56 and /48 of
+// IPv6) is never barred either: if its addresses make too many faults together, those that are not barred share 60
+// requests a minute. Penalties are safe for concurrent use. A nil *Penalties bars nobody.
 type Penalties struct {
 	faults   *Buckets    // by address; each fault takes a token
 	barred   *Buckets    // an empty bucket is a barred address; if nil, an address without tokens in faults is barred
