@@ -58,7 +58,7 @@ type Conversation struct {
 	Replaced  *Proposal      `json:"replaced,omitempty"`  // our proposal that a proposal of the peer ended
 	Accept    *Acceptance    `json:"accept,omitempty"`    // the accept of Proposal, which does not count yet
 	Overtaken *Acceptance    `json:"overtaken,omitempty"` // our accept that our later proposal overtook before its answer
-	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest message, if it is an ambiguous accept
+	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest accept that was ambiguous, until a later message settles it
 	Agreement *Agreement     `json:"agreement,omitempty"` // the newest agreement
 
 	// Sealed is set after the first sealed message; from then on we seal our messages (AM-85). PeerRecipient is the age

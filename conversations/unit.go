@@ -44,9 +44,9 @@ type Unit struct {
 }
 
 // Do changes the conversation of key in one unit: it loads the conversation, calls change, and commits. If a row
-// changed meanwhile, Do starts again, up to eight times, and then returns [store.ErrConflict]. So change must have no
-// effects outside of the unit, except through [Unit.Then]. If change returns an error, Do changes nothing and returns
-// it. For a unit without a conversation, pass the zero key.
+// changed meanwhile, Do tries again; after eight attempts it returns [store.ErrConflict]. So change must have no
+// effects outside of the unit, except through [Unit.Then] and [Unit.Otherwise]. If change returns an error, Do changes
+// nothing and returns it. For a unit without a conversation, pass the zero key.
 func (b *Book) Do(ctx context.Context, key store.ConvKey, change func(*Unit) error) error {
 	return b.repeat(ctx, key, maxAttempts, change)
 }
