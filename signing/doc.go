@@ -1,16 +1,18 @@
 // Package signing makes and checks the signatures of AgentMesh. It contains the canonical encodings of a JSON tree, the
-// keys that an agent card may carry, signatures over bytes and over trees, and the files that hold private keys.
+// keys that an agent card may carry, signatures over bytes and over trees, and the files that hold private keys. It
+// also encrypts and decrypts with keys of other kinds: age files, boxes of NaCl ([BoxKey]) and documents ([SharedKey]).
 //
 // The package works on trees ([wire.Value]), bytes and keys. It does not know what a message is, who owns a key or
-// whether a sender may write to us. It never reads the clock: the caller passes the current time.
+// whether a sender may write to us. Checks never read the clock: the caller passes the current time.
 //
 // To check what a peer sent, start with [ParsePublicKey] and [PublicKey.VerifyValue]. To sign, start with
 // [ParsePrivateKey] or [ReadKeyFile] and [PrivateKey.SignValue].
 //
 // These rules hold in the whole package:
 //
-//   - The text of the key determines the algorithm, and the signature never does (AM-8). A refused key never becomes a [PublicKey], so verification cannot forget a check.
-//   - A signature covers one encoding of the tree as received. Of the five forms of AM-14 we sign one, JCS.
+//   - The text of the key determines the algorithm, and the signature never does (AM-8). A refused key never becomes a
+//     [PublicKey], so verification cannot forget a check.
+//   - A signature covers one encoding of the tree as received. Of the five forms of AM-14, we sign only JCS.
 //   - No error quotes a key or a signature, and a private key prints as [redacted].
 //   - A [PublicKey], a [PrivateKey] and a [KeyCache] may be used by many goroutines at once.
 package signing

@@ -6,7 +6,7 @@ type Form uint8
 
 // The forms, in the order in which verification tries them.
 const (
-	JCS   Form = iota // RFC 8785; the only one that we sign
+	JCS   Form = iota // RFC 8785; the only one of AM-14 that we sign
 	Plain             // keys sorted by code point, number tokens unchanged, minimal escapes
 	ES                // like JCS, but integer-like keys first, in numeric order, as in ECMAScript objects
 	ASCII             // like Plain, with everything except printable ASCII escaped: the default of Python
