@@ -192,7 +192,8 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 }
 
 // isAnswer reports whether a message belongs to a task of the agent behind a link. Such an agent finds the answer in its
-// task. With the option replies: push it also gets it as a message, because it asks about no task (OC-7).
+// task. With the option replies: push, the agent also gets the answer as a message, because it never asks about its
+// tasks (OC-7).
 func (b *Bridge) isAnswer(ctx context.Context, d bridge.Delivery) bool {
 	tasks, err := b.tasksWith(ctx, convTerm(store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}))
 	return err == nil && len(tasks) > 0

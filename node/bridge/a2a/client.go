@@ -38,7 +38,8 @@ type remote struct {
 	reach client.Reach // of the interface
 }
 
-// errPinned means that the card of an agent is not by the key, or not for the address, that we know.
+// errPinned means that the card of an agent is not signed by the key that we know, or that an unsigned card has changed
+// and names another interface than the one that we know.
 var errPinned = errors.New("the agent card has changed in a way that its key does not vouch for; if you trust it: agentmesh a2a unpin ADDRESS")
 
 // place returns where the card of an agent is, the token for it, and how far a call may go. A link may lead anywhere,
@@ -179,8 +180,8 @@ func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Re
 	return found, err
 }
 
-// signerOf returns the thumbprint of the key that signed a card, "" for a card without a signature that we can check.
-// A card of which no signature verifies is refused.
+// signerOf returns the thumbprint of the key that signed a card, or "" for a card without a signature that we can
+// check. A card of which no signature verifies is refused.
 func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL, reach client.Reach) (thumbprint string, failed error) {
 	for _, s := range message.SignaturesOf(card) {
 		keySet := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: message.PathKeys}
@@ -227,7 +228,7 @@ func (o *outbound) get(ctx context.Context, from string, reach client.Reach, lim
 	return resp.StatusCode, body, err
 }
 
-// restPath returns method and path of a call over HTTP+JSON.
+// restPath returns the method and the path of a call over HTTP+JSON.
 func restPath(method string, params wire.Value) (verb, path string) {
 	id := url.PathEscape(params.GetStr("id"))
 	switch method {
@@ -243,8 +244,8 @@ func restPath(method string, params wire.Value) (verb, path string) {
 	return http.MethodPost, "/message:send"
 }
 
-// request makes one call and returns the response. The error is a *client.SendError, which knows whether another attempt
-// helps, or final.
+// request makes one call and returns the response. If another attempt may help, the error is a *client.SendError that
+// reports it; every other error is final.
 func (o *outbound) request(ctx context.Context, r remote, method string, params wire.Value) (*http.Response, error) {
 	verb, target := http.MethodPost, r.Face.URL
 	if r.Face.Tenant != "" {
@@ -286,7 +287,7 @@ func (o *outbound) request(ctx context.Context, r remote, method string, params 
 }
 
 // call makes one call and returns its result. The error is a *message.Error if the agent refused the call, and otherwise
-// that of request.
+// the error of request.
 func (o *outbound) call(ctx context.Context, r remote, method string, params wire.Value) (wire.Value, error) {
 	resp, err := o.request(ctx, r, method, params)
 	if err != nil {

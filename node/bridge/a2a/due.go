@@ -18,7 +18,7 @@ const (
 	maxCallsOfOne = 4 // for one party
 )
 
-// dueRow is what a row of a queue has in common with the others.
+// dueRow holds the fields that the rows of all queues have in common.
 type dueRow struct {
 	Party string    `json:"party"` // the calls of one party must not hold up those of others
 	Due   time.Time `json:"due,omitzero"`
@@ -28,7 +28,7 @@ type dueRow struct {
 type dueQueue struct {
 	records store.Records
 	ns      string
-	work    func(ctx context.Context, rec store.Record) error // stores the row with its next time, or without the term
+	work    func(ctx context.Context, rec store.Record) error // stores the row with its next due time, or without termDue
 	failed  func(error)
 
 	wake chan struct{}

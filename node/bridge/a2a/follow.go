@@ -14,10 +14,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Bounds of the streams on which the bridge waits for other agents. They hold the places of ordinary calls, so there are
-// few, and only for the first minutes of a task.
+// Bounds of the streams on which the bridge waits for other agents. A stream takes the place of an ordinary call, so
+// there are few streams, and only in the first minutes of a task.
 const (
-	followFor     = 15 * time.Minute // of a task; afterwards it is asked about now and then
+	followFor     = 15 * time.Minute // of a task; afterwards the bridge only asks about it now and then
 	followTime    = 25 * time.Second // of one stream
 	followAtLeast = 3 * time.Second  // a stream that ends earlier without news does not shorten the pause before the next one
 	maxFollows    = 16

@@ -30,8 +30,8 @@ const (
 	callTime   = 30 * time.Second
 )
 
-// sentRow is our side of a conversation: the newest message that we sent in it, and the task that it became. While the
-// row has a time, the task works and is asked about.
+// sentRow is our side of a conversation: the newest message that we sent in it, and the task that it became. While Due
+// is set, the agent works on the task, and the bridge asks about it.
 type sentRow struct {
 	dueRow
 	Address string              `json:"address"`
@@ -46,10 +46,10 @@ type sentRow struct {
 	Asked   []byte              `json:"asked,omitempty"` // hash of the status with the newest question of the agent
 
 	rev      store.Rev
-	followed bool // a stream showed no news until it ended, so that the next one may follow at once
+	followed bool // what follow returned: the next stream may begin at once
 }
 
-// outbound writes to other agents: the state of links, the cards, and the conversations with them.
+// outbound writes to other agents. It holds the state of links, the cards, and our side of the conversations.
 type outbound struct {
 	cfg     Config
 	log     *slog.Logger
@@ -163,7 +163,8 @@ func (o *outbound) find(ctx context.Context, peer remote, row *sentRow) (wire.Va
 	return wire.Value{}, false
 }
 
-// take stores what an agent answered: its task is asked about until it ends, and its result enters the conversation.
+// take stores the answer of an agent. If its task is not done, the bridge asks about the task again later; otherwise
+// the result enters the conversation.
 func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) error {
 	r, e := message.ReadResult(result)
 	if e != nil {
@@ -174,7 +175,7 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 	if r.ContextID != "" {
 		row.Context = r.ContextID
 	}
-	// An agent may return a task before it has read our answer, with the question of before.
+	// An agent may return a task before it has read our answer, with its earlier question.
 	stale := r.State == a2a.TaskStateInputRequired && bytes.Equal(row.Asked, r.Status[:])
 	if r.IsWaiting() || stale {
 		pause := min(pauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4))
@@ -227,7 +228,7 @@ func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Rem
 	return err
 }
 
-// poll asks about a task that works.
+// poll asks about a task that the agent works on.
 func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	var row sentRow
 	if err := json.Unmarshal(rec.Body, &row); err != nil {
@@ -258,7 +259,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 		row.Tries++
 		return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))
 	}
-	// The agent does not know the task any more, or nobody can be asked.
+	// The agent no longer knows the task, or it cannot be asked.
 	o.log.InfoContext(ctx, "a2a: the answer to a message will not come", "peer", row.Address, "err", err)
 	row.Due, row.State = time.Time{}, a2a.TaskStateFailed
 	lost := wire.Obj(wire.TextField("id", row.Task), wire.Field("status", wire.Obj(
@@ -275,7 +276,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))
 }
 
-// cancel cancels the task that works for us, because we closed its conversation.
+// cancel cancels the task at the agent, because we closed its conversation.
 func (o *outbound) cancel(ctx context.Context, address bridge.Address, row *sentRow) error {
 	if row.Task == "" || row.State.Terminal() || row.State == "" {
 		return nil
@@ -295,7 +296,7 @@ func (o *outbound) cancel(ctx context.Context, address bridge.Address, row *sent
 	return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))
 }
 
-// asSendError returns an error that says to the outbox whether to try again.
+// asSendError returns err as an error from which the outbox knows whether to try again.
 func asSendError(err error) error {
 	refusal, ok := errors.AsType[*message.Error](err)
 	if !ok {

@@ -41,7 +41,7 @@ type pushRow struct {
 
 func pushKey(task, id string) string { return task + "/" + hash(id) }
 
-// change returns the change that stores the row. While the row has a time, it waits for delivery.
+// change returns the change that stores the row. While Due is set, the row waits for delivery.
 func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 	r.Config.TaskID = a2a.TaskID(r.Task)
 	body, err := json.Marshal(r)
@@ -84,7 +84,7 @@ func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 	return r, nil
 }
 
-// reach is that of URLs that strangers name: public, or this machine in the local profile.
+// reach returns how far a call to a URL that a stranger named may go: public, or this machine in the local profile.
 func (c Config) reach() client.Reach {
 	if c.Local {
 		return client.Loopback
@@ -92,7 +92,7 @@ func (c Config) reach() client.Reach {
 	return client.Public
 }
 
-// checkRoom returns an error if the task of a new configuration has as many as it may have.
+// checkRoom returns an error if the task of a new configuration already has as many configurations as it may have.
 func (b *Bridge) checkRoom(ctx context.Context, r *pushRow, now time.Time) error {
 	page, err := b.records.List(ctx, nsPush, "task:"+r.Task, "", maxConfigs, now)
 	known := slices.ContainsFunc(page.Records, func(rec store.Record) bool { return rec.Key == pushKey(r.Task, r.Config.ID) })
@@ -122,9 +122,9 @@ func (b *Bridge) pushChanges(ctx context.Context, t *taskRow, now time.Time) ([]
 	return out, nil
 }
 
-// notify sends the next state of a task to a webhook. After a failure it is sent again later, so the webhook gets each
-// state at least once, or a dozen attempts failed. The configuration goes with the end of its task, or if the owner has
-// blocked the caller.
+// notify sends the new states of a task to a webhook, one after the other. A state that the webhook did not take is
+// sent again later, and given up after pushAttempts attempts. notify deletes the configuration after the last state of
+// the task, or if the owner has blocked the caller.
 func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 	var r pushRow
 	if err := json.Unmarshal(rec.Body, &r); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// caller is who makes a request.
+// caller is the client that makes a request.
 type caller struct {
 	name     string
 	address  bridge.Address
@@ -28,7 +28,7 @@ type caller struct {
 	relayed  string // id of the task at the relay, for a call that came through one
 }
 
-// party names who shares the places of waiters: the caller, or the address of a caller without a token (AM-42).
+// party returns the key by which waiters are counted: the caller, or the address of a caller without a token (AM-42).
 func (c caller) party() string {
 	if c.name == anonymous && len(c.sources) > 0 {
 		return anonymous + " " + c.sources[0].Key

@@ -210,7 +210,7 @@ func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wi
 	return task.Value(), err
 }
 
-// checkNotBlocked returns an error for a caller that the owner has blocked: none of its tasks exist for it.
+// checkNotBlocked returns an error for a caller that the owner has blocked, as if none of its tasks existed.
 func (b *Bridge) checkNotBlocked(ctx context.Context, address string) error {
 	standing, err := b.cfg.Mesh.Standing(ctx, address, time.Now())
 	if err == nil && standing == acl.Blocked {

@@ -58,7 +58,7 @@ func (t *taskRow) key() store.ConvKey {
 	return store.ConvKey{Peer: string(a.Pseudonym()), ID: string(t.Conv)}
 }
 
-// needsCaller reports whether the task goes on only if the caller acts: it has ended, or our agent asked back.
+// needsCaller reports whether waiting for the task is useless: it has ended, or our agent asked the caller something.
 func (t *taskRow) needsCaller() bool {
 	s := t.last().State
 	return s.Terminal() || s == a2a.TaskStateInputRequired
@@ -180,7 +180,8 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 }
 
 // answer records a message of ours in the task that it belongs to: the one whose message it answers, or else the newest
-// open task of the conversation. Without such a task it makes one, so that the caller can find the message.
+// open task of the conversation. Without such a task, answer makes a new one, so that the caller can find the message;
+// a close or a receipt needs none.
 func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	key := store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}
 	tasks, err := b.tasksWith(ctx, convTerm(key))
@@ -311,12 +312,12 @@ func (b *Bridge) isOpen(ctx context.Context, key store.ConvKey) (bool, error) {
 	return err == nil && conv.At(time.Now(), cmp.Or(b.cfg.Idle, conversations.DefaultIdle)) == conversations.Open, err
 }
 
-// closeTime is how long the open tasks of a closed conversation wait for our close, which comes as a delivery and says
-// how they end.
+// closeTime is how long the open tasks of a closed conversation wait for our close, which comes as a delivery and
+// decides how they end.
 const closeTime = time.Minute
 
-// endOf returns the state that the end of a conversation gives to its open tasks; an entry without a state if the
-// conversation is open.
+// endOf returns the state that the end of a conversation gives to its open tasks. The entry has no state if the
+// conversation is open, or was closed less than closeTime ago.
 func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (logEntry, error) {
 	row, err := b.cfg.Store.Steps().Conversation(ctx, key, time.Now())
 	if errors.Is(err, store.ErrNotFound) {

@@ -94,7 +94,7 @@ func isName(s string) bool {
 
 func nameTerm(name string) string { return "name:" + name }
 
-// addToken makes a token for a caller, which has no other token.
+// addToken makes a token for a caller. It fails if the caller already has a token.
 func (b *Bridge) addToken(ctx context.Context, name string) (Token, error) {
 	if !isName(name) {
 		return Token{}, owner.Fault(http.StatusBadRequest, "a name has 1 to 64 of a-z 0-9 -, and is not "+strings.Join([]string{anonymous, InboundLink, bridge.WebLink}, ", "), "")

@@ -90,7 +90,7 @@ func (c Call) Answer(result wire.Value) []byte {
 	return wire.Obj(wire.TextField("jsonrpc", "2.0"), wire.Field("id", c.ID), wire.Field("result", result)).JSON()
 }
 
-// MediaType returns the media type of an answer with an HTTP status. Errors of HTTP+JSON have the type that AIP-193 has.
+// MediaType returns the media type of an answer with an HTTP status. Errors of HTTP+JSON have the type of AIP-193.
 func (c Call) MediaType(status int) string {
 	if c.Binding == HTTPJSON && status == http.StatusOK {
 		return MediaType
@@ -113,7 +113,7 @@ func AcceptMediaType(h http.Header) {
 	}
 }
 
-// Refuse returns status and body of an answer that refuses the call.
+// Refuse returns the status and the body of an answer that refuses the call.
 func (c Call) Refuse(e *Error) (status int, body []byte) {
 	if c.Binding == HTTPJSON {
 		return e.REST()
@@ -134,7 +134,7 @@ func parseBody(body []byte) (wire.Value, *Error) {
 }
 
 // ReadRPC reads a JSON-RPC request. Even with an error, the Call has the binding and, if it could be read, the id, so
-// that [Call.Refuse] works. version is the value of A2A-Version; see [CheckVersion].
+// that [Call.Refuse] works. version is the value of A2A-Version; see [VersionOf].
 func ReadRPC(body []byte, version string) (Call, *Error) {
 	c := Call{Binding: JSONRPC}
 	v, e := parseBody(body)
@@ -282,7 +282,7 @@ func (c Call) Decode(into any) *Error {
 	return nil
 }
 
-// IDOf returns the id in a member of the parameters, which must have 1 to 128 characters.
+// IDOf returns the id in a member of the parameters, which must have 1 to 128 bytes.
 func (c Call) IDOf(member string) (string, *Error) {
 	id := c.Params.GetStr(member)
 	if id == "" || len(id) > maxID {
@@ -327,7 +327,7 @@ func ExtensionsIn(header http.Header) []string {
 	return out
 }
 
-// CheckExtensions returns [ErrExtensionRequired] if the client does not name one of the required extensions (A2A-7).
+// CheckExtensions returns [ErrExtensionRequired] unless the client names all required extensions (A2A-7).
 func CheckExtensions(required, named []string) *Error {
 	for _, uri := range required {
 		if !slices.Contains(named, uri) {

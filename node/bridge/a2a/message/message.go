@@ -15,7 +15,7 @@ import (
 // of a message or artifact it names the intent of the one data part, which then is a payload of the mesh.
 const Extension = "urn:agentmesh:a2a:v1"
 
-// Message is a message of a client, checked.
+// Message is a checked message of a client.
 type Message struct {
 	ID        string
 	ContextID string // "" if the client names none
@@ -60,8 +60,7 @@ func ReadMessage(params wire.Value) (Message, *Error) {
 	return m, nil
 }
 
-// inputModes are patterns of the media types that parts may have, as the card names them: texts, pictures, sounds,
-// documents and archives, but no programs.
+// inputModes are the patterns of the media types that a part may have. Our card lists them.
 var inputModes = []string{
 	"text/plain", "application/json", "text/*", "image/*", "audio/*", "video/*", "message/rfc822", "application/pdf", "application/rtf", "application/xml",
 	"application/yaml", "application/zip", "application/gzip", "application/octet-stream", "application/msword", "application/vnd.*",
@@ -84,7 +83,7 @@ func isID(s string) bool {
 // contents are the members of a part that carry its content.
 var contents = []string{"text", "raw", "url", "data"}
 
-// isPart reports whether v is a part with exactly one content. mediaType is the name of the member with the media type:
+// isPart reports whether v is a part with exactly one content. mediaType is the name of the member for the media type:
 // "mediaType" in A2A, "media_type" in payloads of the mesh.
 func isPart(v wire.Value, mediaType string) bool {
 	if v.Kind() != wire.Object {
@@ -158,7 +157,8 @@ func textOf(parts []wire.Value) string {
 	return strings.Join(lines, "\n")
 }
 
-// native returns the intent and the payload in parts whose metadata carry our extension.
+// native returns the intent and the payload of a message or artifact of our extension: metadata names the intent, and
+// the only part is the payload. It returns false for any other message or artifact.
 func native(metadata wire.Value, parts []wire.Value) (wire.Intent, wire.Value, bool) {
 	ext, _ := metadata.Get(Extension)
 	intent := wire.Intent(ext.GetStr("intent"))
@@ -170,8 +170,8 @@ func native(metadata wire.Value, parts []wire.Value) (wire.Intent, wire.Value, b
 }
 
 // Payload maps the message to an intent and a payload. A message with our extension carries both. Any other message
-// becomes a mesh.message that asks for a reply: the text parts are its body, and if there are other parts, the member
-// "parts" has all of them.
+// becomes a mesh.message that asks for a reply. Its body is the text of the text parts. If any part is not text, the
+// member "parts" holds all parts, including the text parts.
 func (m Message) Payload() (wire.Intent, wire.Value) {
 	metadata, _ := m.Tree.Get("metadata")
 	if intent, payload, ok := native(metadata, m.Parts); ok {
@@ -190,8 +190,9 @@ func (m Message) Payload() (wire.Intent, wire.Value) {
 	return wire.Deliver, payload
 }
 
-// NewMessage returns the message with which we send a payload to another agent. A mesh.message becomes text; any other
-// payload becomes a data part with our extension, which an agent of the mesh reads back without loss.
+// NewMessage returns the message with which we send a payload to another agent. A mesh.message with only a body and
+// parts becomes these parts, or a text part of the body; any other payload becomes a data part with our extension,
+// which an agent of the mesh reads back without loss.
 func NewMessage(id, contextID, taskID string, intent wire.Intent, payload wire.Value) wire.Value {
 	m := []wire.Member{wire.TextField("messageId", id), wire.TextField("contextId", contextID)}
 	if taskID != "" {

@@ -95,8 +95,8 @@ func SignaturesOf(card wire.Value) []Signature {
 	return out
 }
 
-// Verify checks the signature with the key of that id in a key set. It returns the thumbprint of the key (RFC 7638),
-// which identifies the key whatever its id.
+// Verify checks the signature with the key that it names, from a key set. It returns the thumbprint of the key
+// (RFC 7638), which identifies the key whatever its id.
 func (s Signature) Verify(card, keys wire.Value) (thumbprint string, err error) {
 	list, _ := keys.Get("keys")
 	for jwk := range list.Elems() {
@@ -166,9 +166,9 @@ var (
 	optional = []string{"documentationUrl", "iconUrl", "streaming", "pushNotifications", "extendedAgentCard"}
 )
 
-// signedForm returns a card without the members whose values are the defaults of ProtoJSON. The specification keeps the
-// required and the optional members; with bare, the result is that of the SDKs for Python and JavaScript, which remove
-// everything that is empty.
+// signedForm returns a card without the members whose values are the defaults of ProtoJSON. Without bare, it keeps
+// required and optional members, as the specification demands. With bare, it removes everything that is empty, like the
+// SDKs for Python and JavaScript.
 func signedForm(v wire.Value, bare bool) wire.Value {
 	switch v.Kind() {
 	case wire.Array:

@@ -80,8 +80,8 @@ var states = map[string]a2a.TaskState{
 	"failed": a2a.TaskStateFailed, "rejected": a2a.TaskStateRejected, "canceled": a2a.TaskStateCanceled,
 }
 
-// StateName returns the name that results of hooks give to a state of A2A. A state that we do not know, or that asks the
-// client for credentials, is "failed" if it is terminal or needs the client, and else "working".
+// StateName returns the name that results of hooks give to a state of A2A. The state that asks the client for
+// credentials is "failed", because our side has none to give. Any other state without a name of its own is "working".
 func StateName(s a2a.TaskState) string {
 	for name, state := range states {
 		if state == s {
@@ -114,8 +114,8 @@ const (
 )
 
 // ReadReply reads what a payload of our side says about the task that it answers. id names the artifact that holds an
-// answer without artifacts of its own. With mesh, the client supports our extension, and an artifact has the payload as
-// it is.
+// answer without artifacts of its own. If mesh is true, the client supports our extension, and another artifact holds
+// the payload unchanged.
 func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Reply {
 	task, _ := payload.Get("task")
 	r := Reply{State: a2a.TaskStateCompleted, Text: task.GetStr("text")}
@@ -285,8 +285,8 @@ func (r Remote) IsWaiting() bool {
 	return !r.State.Terminal() && r.State != a2a.TaskStateInputRequired && r.State != a2a.TaskStateAuthRequired
 }
 
-// Payload maps the answer to our message of the given intent to an intent and a payload. An agent of the mesh answers
-// with its own. Any other agent answers a question with an answer, and other messages with a mesh.message.
+// Payload maps the answer to our message of the given intent to an intent and a payload. The answer of an agent of the
+// mesh carries both. Any other answer becomes the answer to a question if we asked one, and else a mesh.message.
 func (r Remote) Payload(intent wire.Intent) (wire.Intent, wire.Value) {
 	if intent, payload, ok := native(r.metadata, r.parts); ok {
 		return intent, payload
