@@ -46,7 +46,7 @@ type limitedListener struct {
 	open  map[netip.Prefix]int // by source
 }
 
-// source is what the connections of a client are counted by. The zero value is not counted.
+// source is the key by which the connections of a client are counted. The zero value is not counted.
 type source struct {
 	addr    netip.Prefix // IPv4 address, or /64 of IPv6
 	network netip.Prefix // /24, or /48

@@ -146,7 +146,7 @@ func IsForwarded(c echo.Context) bool {
 }
 
 // ServeForwarded is [Server.Serve] for the requests that other processes of the service forward over plain HTTP. It
-// answers no request without key. The process that forwards has checked host and origin, and names the client. Each
+// answers no request without the key. The process that forwards has checked host and origin, and names the client. Each
 // process bounds the connections of a client for itself, so this one bounds the forwarded requests of a client for all of
 // them, in the same way (AM-76).
 func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string) error {

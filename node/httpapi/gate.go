@@ -23,7 +23,7 @@ type gate struct {
 	admit func(c echo.Context) (done bool, err error)
 }
 
-// Shared header values. To assign one to a header map costs no allocation. They are never changed.
+// Shared header values. Assigning one to a header map costs no allocation. They are never changed.
 var (
 	noSniff  = []string{"nosniff"}
 	jsonType = []string{"application/json"}

@@ -21,7 +21,7 @@ import (
 // be read at any time (a queue, a size) is a func, which only a scrape calls.
 //
 // Callers give names without the prefix "agentmesh_". All series of one name have the same help and the same label
-// keys. To create a series twice, or with an invalid name, is a programming error and panics. docs/operations.md lists
+// keys. Creating a series twice, or with an invalid name, is a programming error and panics. docs/operations.md lists
 // every name. A nil *Metrics creates series that nobody reads.
 type Metrics struct {
 	registry *prometheus.Registry

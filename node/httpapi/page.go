@@ -53,8 +53,8 @@ type Pages struct {
 type Nav struct {
 	Path  string // below [PagePath], "" for the start
 	Title string
-	// Under is the title of the entry that this entry belongs to; "" for an entry of its own. The page of such an entry
-	// has links to the others that belong together. Without an entry of that title, it is an entry of its own.
+	// Under is the title of the top entry that this entry is under; "" for a top entry. If no entry has that title,
+	// this entry is a top entry. The page of an entry has links to its top entry and to all entries under it.
 	Under string
 	// Count returns how many items wait there; nil for an entry without a number. It must be cheap, because every page
 	// calls it.
@@ -237,12 +237,12 @@ func selfURL(r *http.Request) string {
 	return r.URL.EscapedPath() + "?" + q.Encode()
 }
 
-// navigation returns the entries of their own, each with the sum of its count and the counts of the entries under it,
-// and the entries that belong together with the current one. The current entry is the one with the longest path that
-// the page's path starts with.
+// navigation returns the top entries, each with the sum of its count and the counts of the entries under it, and the
+// top entry of the current one with the entries under it, if there are any. The current entry is the one with the
+// longest path that the page's path starts with.
 func (p *Pages) navigation(ctx context.Context, path string) (top, sub []navItem) {
 	current := -1
-	index := make(map[string]int) // in top, of the entries of their own, by title
+	index := make(map[string]int) // the index in top of each top entry, by title
 	for i, n := range p.nav {
 		matches := path == n.Path || n.Path != "" && strings.HasPrefix(path, n.Path+"/")
 		if matches && (current < 0 || len(n.Path) > len(p.nav[current].Path)) {

@@ -196,7 +196,7 @@ func (o *Owner) signIn(c echo.Context) error {
 	return JSON(c, http.StatusOK, in)
 }
 
-// SignIn opens the page as [Owner.Open] does, and makes a code for one sign-in. The code before it is no longer valid.
+// SignIn opens the page as [Owner.Open] does, and makes a code for one sign-in. The previous code is no longer valid.
 func (o *Owner) SignIn() (SignIn, error) {
 	addr, err := o.Open()
 	if err != nil {

@@ -30,7 +30,7 @@ var pageFuncs = template.FuncMap{
 	"left": pageLeft,
 	"id":   pageID,
 	"hash": pageHash,
-	// key is the key of the entry of the navigation with an index.
+	// key returns the keyboard shortcut of the entry of the navigation at an index.
 	"key": func(i int) int { return i + 1 },
 	// words writes an internal name in plain words.
 	"words": func(v any) string { return strings.ReplaceAll(textOf(v), "_", " ") },

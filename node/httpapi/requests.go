@@ -106,8 +106,8 @@ func (r *requests) add(kind requestKind) requestCell {
 	return cell
 }
 
-// methodClass returns whether a request reads or writes. Metrics use the class and not the method, because a client can
-// invent any number of methods.
+// methodClass returns the class of a method: read, write or other. Metrics use the class and not the method, because a
+// client can invent any number of methods.
 func methodClass(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead:
