@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// MountAgent adds operations to the routes of the agent's door (DESIGN: two doors of different rights). An operation
+// MountAgent adds operations to the routes of the agent's door, which has fewer rights than the owner's. An operation
 // that is for the owner alone answers with [httpapi.ErrOwnerDecides] there.
 func MountAgent(g *echo.Group, operations ...Operation) {
 	refuse := func(echo.Context) error { return httpapi.ErrOwnerDecides }

@@ -67,7 +67,8 @@ type HeldBody struct {
 	Unproven *client.UnprovenKey `json:"unproven,omitempty"`
 }
 
-// Address returns the foreign address of the party that the question is about, or its principal if it has none.
+// Address returns the foreign address of the sender of the first message, or "" if it is an agent of the mesh. For a
+// question without messages, Address returns the subject.
 func (a Approval) Address() string {
 	if len(a.Messages) > 0 {
 		return a.Messages[0].Address

@@ -24,7 +24,7 @@ var ErrNotServed = errors.New("the running agentmesh does not serve this")
 // ErrNoAnswer means that the process cannot be reached, or that the answer is not from the owner API.
 var ErrNoAnswer = errors.New("ask the running agentmesh")
 
-// Client calls the owner API. The zero value of Door is "api".
+// Client calls the owner API. An empty Door means "api".
 type Client struct {
 	HTTP *http.Client // connects to the socket of a process, or to handlers in this process
 	Door string

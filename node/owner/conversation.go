@@ -117,7 +117,7 @@ var (
 	DeleteConversation = Endpoint[None, None]{http.MethodDelete, "/conversations/:id", Decide}
 )
 
-// exportTime bounds an export; a conversation has at most some ten megabytes.
+// exportTime bounds an export. By default, a conversation has at most 64 MiB of messages.
 const exportTime = 5 * time.Minute
 
 func conversationOperations(n Conversations) []Operation {

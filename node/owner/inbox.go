@@ -139,7 +139,7 @@ type Inbox interface {
 	ListItems(ctx context.Context, q Query) (List[Item], error)
 	// FindItem returns the item with an id or a unique prefix of one.
 	FindItem(ctx context.Context, id string) (Item, error)
-	// Acknowledge marks a new item as read.
+	// Acknowledge marks a new, failed or waiting item as read. Any other item stays as it is.
 	Acknowledge(ctx context.Context, id string) (Item, error)
 	// RetryItem runs the hook of a waiting or failed item again at once.
 	RetryItem(ctx context.Context, id string) (Item, error)

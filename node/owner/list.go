@@ -36,7 +36,7 @@ type Query struct {
 	Peer, Conversation string // the agent id of the peer, and the conversation; empty: all; no request sets them
 }
 
-// ReadQuery parses the parameters of a list. A state must be one of states. Without a parameter, the limit is 50.
+// ReadQuery parses the parameters of a list. A state must be one of states. The default limit is 50.
 func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
 	q = Query{State: c.QueryParam("state"), After: c.QueryParam("after"), Limit: 50}
 	if q.State != "" && !slices.Contains(states, S(q.State)) {

@@ -26,8 +26,8 @@ type Listing struct {
 	Refused    bool         `json:"refused,omitempty"` // the directory refused and will refuse again
 }
 
-// Describe describes the listing on one line, without its hint. formatTime formats its expiry. The error is the
-// directory's word.
+// Describe describes the listing on one line, without its hint. formatTime formats its expiry. The error may be text
+// of the directory.
 func (l Listing) Describe(formatTime func(time.Time) string) string {
 	text := l.Directory + ": " + string(l.State)
 	if !l.Expires.IsZero() {
@@ -39,7 +39,7 @@ func (l Listing) Describe(formatTime func(time.Time) string) string {
 	return text
 }
 
-// ListingState is whether a directory lists the node.
+// ListingState is the state of the node's registration in a directory.
 type ListingState string
 
 // The states of listings.
@@ -70,7 +70,7 @@ type Found struct {
 	Hint     string         `json:"hint,omitempty"`
 }
 
-// FoundARD is a page of agents that a foreign registry lists. All texts are the registry's word.
+// FoundARD is a page of agents that a foreign registry lists. All texts come from the registry: they are untrusted.
 type FoundARD struct {
 	Items  []client.ARDEntry `json:"items"`
 	Cursor string            `json:"cursor,omitempty"`

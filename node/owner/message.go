@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// SealChoice is whether one message is sealed. The empty choice leaves it to the owner's rule.
+// SealChoice decides whether one message is sealed. The empty choice leaves it to the owner's rule.
 type SealChoice string
 
 // The choices.
@@ -90,7 +90,8 @@ type OutboxEntry struct {
 	InFlight bool `json:"in_flight,omitempty"`
 	// Processed reports that the peer may have processed an attempt, whatever it answered (AM-48).
 	Processed bool `json:"maybe_processed,omitempty"`
-	// Doubtful is Processed for an attempt that was signed again, which has another message id than the first.
+	// Doubtful reports that the peer may have processed an attempt that was signed again, so that its message id
+	// differs from that of the first attempt.
 	Doubtful bool `json:"resend_maybe_processed,omitempty"`
 	// Fetchable reports that the entry was stored as the answer to a message of the peer, which gets it by repeating
 	// that message. The conversation does not fail if the entry cannot be delivered (AM-22).

@@ -291,8 +291,8 @@ func ShowParty(v wire.Value, member string) string {
 	return cmp.Or(ShowName(PeerNames{found.GetStr("peer_alias"), found.GetStr("peer_name")}, id, id).String(), "-")
 }
 
-// NameParties returns v, an answer of a bridge, for a person: it shows the parties of a thread by the names that [AddNames]
-// added, with the whole id at the requester and the executor. Messages stay as they were sent.
+// NameParties returns v, an answer of a bridge, for a person: it shows the parties of a thread by the names that
+// [AddNames] added, and the requester and the executor also by the whole id. Messages stay as they were sent.
 func NameParties(v wire.Value) wire.Value { return nameParties(v, wire.Obj()) }
 
 func nameParties(v, names wire.Value) wire.Value {

@@ -31,7 +31,7 @@ func clampPageSize(n int) int {
 	return min(n, pageSize)
 }
 
-// none are the arguments of a tool without any.
+// none is the type of the arguments of a tool that has no arguments.
 type none struct{}
 
 // selfResult is the result of mesh_whoami.

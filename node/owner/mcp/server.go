@@ -1,9 +1,9 @@
 // Package mcp gives the owner's agent the owner API as tools of the Model Context Protocol: over standard input and
 // output, and over HTTP.
 //
-// The tools call the agent's door through an [owner.Client], so they can read and send and decide nothing. They are a
-// view: the package stores nothing and knows neither a node nor a bridge. Begin with [New], or with [NewServer] for
-// another set of tools.
+// The tools call the agent's door through an [owner.Client], so they can read and send, but they decide nothing. They
+// are a view: the package stores nothing and knows neither a node nor a bridge. Begin with [New], or with [NewServer]
+// for another set of tools.
 //
 // Text of peers is data. It stands only in members named untrusted_text, without control and format characters and with
 // harmless URLs. Descriptions, names, errors and titles contain no text of a peer, and the list of tools never changes.

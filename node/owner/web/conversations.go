@@ -186,7 +186,7 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 	})
 }
 
-// newItems returns the inbox items of a conversation that nobody has read. To look at the conversation does not mark
+// newItems returns the inbox items of a conversation that nobody has read. Looking at the conversation does not mark
 // them as read, because a program of the owner may wait for them.
 func (p *pages) newItems(ctx context.Context, peer, id string) ([]owner.Item, error) {
 	page, err := p.n.ListItems(ctx, owner.Query{Peer: peer, Conversation: id})

@@ -128,7 +128,7 @@ type decisionView struct {
 	Path, Token        string
 }
 
-// Errors of links. The page shows none of a question to a link that is not valid.
+// Errors of links. A link that is not valid shows nothing of a question.
 var (
 	errNoLink = &wire.Error{
 		Code: wire.InvalidMessage, Status: http.StatusNotFound,

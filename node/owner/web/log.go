@@ -19,7 +19,7 @@ type logView struct {
 	Entries []acl.AuditEntry // newest first
 	Recent  []acl.AuditEntry // recent decisions of rules
 	Names   map[string]owner.PeerNames
-	Older   uint64 // number of the oldest entry shown; 0 if it is the oldest entry
+	Older   uint64 // number of the oldest entry shown; 0 if the log has no older entries
 }
 
 // entryView is an entry with the name of its subject.

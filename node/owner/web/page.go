@@ -141,7 +141,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	g.GET("/people", p.showPeers)
 	g.POST("/people", p.changePeer)
 	g.GET("/people/:id", p.showPerson)
-	g.GET("/peers", func(c echo.Context) error { return httpapi.Done(c, "people", "") }) // its path before
+	g.GET("/peers", func(c echo.Context) error { return httpapi.Done(c, "people", "") }) // the earlier path of /people
 	g.GET("/discover", p.discover)
 	g.GET("/settings", p.showSettings)
 	g.GET("/outbox", p.showOutbox)

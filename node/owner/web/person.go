@@ -26,7 +26,8 @@ type personView struct {
 	Found         []foundIn
 }
 
-// The page of a person has at most maxPersonConversations, from the newest maxConversationPages pages of all.
+// The page of a person shows at most maxPersonConversations conversations. It looks for them in the newest
+// maxConversationPages pages of the list of all conversations.
 const (
 	maxPersonConversations = 20
 	maxConversationPages   = 5
@@ -88,8 +89,7 @@ func (p *pages) personPage(c echo.Context, id string, status int, wrong string) 
 // personPath returns the path of a person's page below the owner's page.
 func personPath(id string) string { return "/people/" + url.PathEscape(id) }
 
-// findPerson returns what the node knows about a peer that it has met. The rules about a foreign peer are those of its
-// principal.
+// findPerson returns what the node knows about a peer. The rules about a foreign peer are those of its principal.
 func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	ctx := c.Request().Context()
 	view := personView{Rule: id}
