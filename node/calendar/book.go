@@ -19,14 +19,15 @@ const Namespace = "calendar"
 type BookConfig struct {
 	Records store.Records
 	Writer  Writer // nil: events are kept only in Records
-	// Failed is called once for each event, after the first attempt to write it failed.
+	// Failed is called after the first failed attempt to write an event, and after the first failed attempt to remove a
+	// cancelled one. Nil: nothing is called.
 	Failed func(ctx context.Context, e Event, err error)
 	Logger *slog.Logger // nil discards
 }
 
 // Book stores agreed events and writes them to the owner's calendar. The record of an event is part of the step that
-// makes the agreement, so no agreed event is lost. The book tries to write an event until it succeeds or the event has
-// ended. It is safe for concurrent use.
+// makes the agreement, so no agreed event is lost. The book tries to write an event until it succeeds, or until a day
+// after the end of the event. It is safe for concurrent use.
 type Book struct {
 	cfg  BookConfig
 	wake chan struct{}
@@ -72,8 +73,8 @@ func (e entry) record() store.Record {
 		panic(fmt.Sprintf("calendar: encode entry: %v", err)) // only fields we filled
 	}
 	end := e.Event.Start.Add(e.Event.Duration)
-	if now := e.Event.Made; end.Before(now) {
-		end = now
+	if made := e.Event.Made; end.Before(made) {
+		end = made
 	}
 	return store.Record{NS: Namespace, Key: e.Event.UID, Body: body, Terms: []string{"state:" + string(e.State)}, Expires: end.Add(keepAfter)}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ARDEntry is a search result of a registry of ARD, Agentic Resource Discovery (DISC-3). The registry chooses all texts: they are untrusted.
+// ARDEntry is a search result of a registry of ARD, Agentic Resource Discovery (DISC-3). The registry chooses all
+// texts: they are untrusted.
 type ARDEntry struct {
 	Identifier   string   `json:"identifier"`
 	Name         string   `json:"name"`

@@ -9,7 +9,7 @@
 //   - [Cards] looks up the cards of other agents: a bounded cache over the directories, the keys that were pinned at
 //     first use, the cards from the owner, and the limits that keep strangers from using our look-ups against a
 //     directory.
-//   - [Verifier] makes the checks of the receive path that need a sender's card (lines 1, 3, 4, 7 to 9), and verifies
+//   - [Verifier] makes the checks of the receive path that need a sender's card (lines 3, 4, 7 to 9), and verifies
 //     replies (AM-18).
 //
 // The package decides nothing about access, stores no conversation and retries nothing: [HTTP.Send] makes one attempt

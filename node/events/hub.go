@@ -25,7 +25,7 @@ type Hub struct {
 
 	mu       sync.Mutex
 	seq      uint64
-	ring     []owner.Event // ring, by seq modulo its length
+	ring     []owner.Event // the newest events; an event is at its seq modulo the length
 	watchers map[*Watcher]struct{}
 	closed   bool
 }
@@ -44,7 +44,7 @@ func New(now time.Time) *Hub {
 func (h *Hub) ID(seq uint64) string { return h.epoch + "-" + strconv.FormatUint(seq, 10) }
 
 // Watch adds a watcher. last is the id of the last event that the caller has seen, or "" if it has seen none. missed
-// holds the events after that event. complete is false if the hub no longer has all of them.
+// holds the events after that event. If the hub does not have all of them, missed is empty and complete is false.
 func (h *Hub) Watch(last string) (w *Watcher, missed []owner.Event, complete bool) {
 	w = &Watcher{C: make(chan owner.Event, maxQueued)}
 	h.mu.Lock()

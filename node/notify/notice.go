@@ -31,11 +31,11 @@ type Notice struct {
 	At    time.Time     `json:"at"`
 	Conv  store.ConvKey `json:"-"`
 	Peer  wire.AgentID  `json:"peer,omitempty"`
-	Count int           `json:"count,omitempty"` // number of notices of its kind for which this one stands; 0: only itself
+	Count int           `json:"count,omitempty"` // number of notices of its kind that this one replaces; 0: it replaces none
 
 	Conversation wire.ConversationID `json:"conversation_id,omitempty"` // the id in Conv
 	Ask          string              `json:"ask,omitempty"`             // the id of the question that the notice is about
-	Link         string              `json:"link,omitempty"`            // where the owner can decide; only in what a target gets
+	Link         string              `json:"link,omitempty"`            // URL where the owner can decide; set only in what a target gets
 }
 
 const (

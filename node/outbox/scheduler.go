@@ -161,7 +161,7 @@ type origin uint8
 const (
 	storedHere      origin = iota // this process has just stored it: no attempt has begun
 	leftBehind                    // from the process that had the queue before: an attempt can have begun only for the first entry of a queue
-	storedElsewhere               // another process has just stored it: an attempt may have begun, if that process believed to have the queue
+	storedElsewhere               // another process has just stored it: an attempt may have begun if that process believed it had the queue
 )
 
 // Add schedules entries that this process has just stored. Without the queue it does nothing.

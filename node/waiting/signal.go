@@ -1,5 +1,5 @@
-// Package waiting has what callers of a node wait with: signals, locks by key, and results that another goroutine passes
-// on.
+// Package waiting has the tools with which callers of a node wait: signals, notifiers for a bounded number of readers,
+// locks by key, and results that another goroutine passes on.
 package waiting
 
 import "sync"

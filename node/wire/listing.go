@@ -37,7 +37,7 @@ type Listing struct {
 	Verification map[AgentID]Verification `json:"verification,omitempty"`
 }
 
-// Verification is what a directory has proven itself about a card (AM-61). A nil time means not proven.
+// Verification is what a directory itself has proven about a card (AM-61). A nil time means not proven.
 type Verification struct {
 	Key          *time.Time `json:"key"`
 	Endpoint     *time.Time `json:"endpoint"`

@@ -236,7 +236,7 @@ func AppendString(dst []byte, s string) []byte {
 // JSON returns v as AppendJSON writes it, with spare capacity for a line end.
 func (v Value) JSON() []byte { return v.AppendJSON(make([]byte, 0, v.size()+1)) }
 
-// size returns how many bytes AppendJSON writes, not counting escapes.
+// size returns at least the number of bytes that AppendJSON writes, not counting escapes.
 func (v Value) size() int {
 	n := len(`false`)
 	if v.kind == Number || v.kind == String {
