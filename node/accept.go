@@ -102,7 +102,7 @@ func (a *acceptance) isHoldsFull(err error) bool {
 
 // answerRunning answers a message that could not get its turn before the sync deadline, because another copy of it is
 // being accepted or too many messages are. It returns the answer that is stored for that copy by now (AM-21), or
-// wire.ErrUnavailable if none is. cause is why the wait ended.
+// wire.ErrUnavailable if no answer is stored yet. cause is why the wait ended.
 func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
 	rec, err := n.store.Steps().FindReplay(ctx, string(in.Peer), string(in.MessageID), time.Now())
 	switch {
@@ -425,7 +425,7 @@ func (a *acceptance) complete(status int, reply signedMessage) bridge.Outcome {
 	return bridge.Outcome{Status: status, Reply: &reply.Message, Raw: reply.Raw}
 }
 
-// replayFor returns how long a replay record is kept (AM-23): longer than the time window is wide and than a mailbox
+// replayFor returns how long a replay record is kept (AM-23): longer than the time window, and longer than a mailbox
 // keeps a message.
 func (n *Node) replayFor() time.Duration {
 	const relayTTL = 7 * 24 * time.Hour

@@ -19,10 +19,9 @@ import (
 // attemptTime bounds one attempt, whatever a transport does. A peer may take up to 30 s to answer (AM-45).
 const attemptTime = 45 * time.Second
 
-// attempt makes one attempt to deliver the outbox entry with this id. first reports that the entry was stored as in
-// flight for this attempt, so that no attempt has begun yet. attempt returns when the next attempt is due, or the zero
-// time if the entry is done. If the process ends during the attempt, the entry stays in flight, and the next start
-// tries it again.
+// attempt makes one attempt to deliver the outbox entry with this id. first reports that no attempt has begun yet,
+// although the entry is stored as in flight. attempt returns when the next attempt is due, or the zero time if the
+// entry is done. If the process ends during the attempt, the entry stays in flight, and the next start tries it again.
 func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time) {
 	e, err := n.loadEntry(ctx, id)
 	switch {

@@ -119,7 +119,8 @@ func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key sto
 	}}}, nil
 }
 
-// agreement returns what was agreed in a conversation, with the mark of a later cancellation; nil if nothing was.
+// agreement returns what was agreed in a conversation, with the mark of a later cancellation, or nil if nothing was
+// agreed.
 func (n *Node) agreement(ctx context.Context, conv conversations.Conversation, now time.Time) (*conversations.Agreement, error) {
 	if !conv.InForce() {
 		return conv.Agreement, nil

@@ -12,9 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// conclude is a contributor that reacts to an accept that counts. If the accept makes an agreement, the unit also
-// stores the notice of an agreed event (AM-36), the event's place in the calendar, and the close that the opener of
-// the conversation sends (AM-39).
+// conclude is a contributor for an accept that counts. If the accept makes an agreement, conclude adds to the unit the
+// notice of an agreed event and its entry in the calendar (AM-36), and our close if we opened the conversation (AM-39).
 func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	conv := u.Conversation()
 	if e.Kind != conversations.AcceptCounts || conv.Agreement == before.Agreement {
@@ -40,9 +39,9 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 	return err
 }
 
-// countAccept records that an accept counts, if the received message of item makes one count. The message may be the
-// peer's accept, which counts when we answer it, or the peer's answer to our accept. replyID is the id of our reply
-// that left on the connection of the message, or "" if none did. That reply may be an accept too.
+// countAccept records that an accept counts, if it counts because of the received message of item. That message may be
+// the peer's accept, which counts when we answer it, or the peer's answer to our accept. replyID is the id of the reply
+// that we sent on the connection of the message, or "" if we sent no reply there. The reply may itself be an accept.
 func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
 	accept := item.MessageID
 	switch a := u.Conversation().Accept; {

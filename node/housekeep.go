@@ -76,7 +76,8 @@ func (n *Node) takeState(r store.Record) error {
 	return nil
 }
 
-// SetPause closes or opens line 5 for every message, durably (AM-86). by names the command or page that the owner used.
+// SetPause makes line 5 refuse every message, or accept messages again, durably (AM-86). by names the command or page
+// that the owner used.
 func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
 	body, err := json.Marshal(paused)
 	if err != nil {

@@ -37,7 +37,7 @@ const (
 	maxHookQueue        = 256 // hooks that run or wait for their turn
 )
 
-// Config configures a node. A field is required unless its comment says what its zero value means.
+// Config configures a node. Store, HTTP, Identity and Notices are required; every other field may have its zero value.
 type Config struct {
 	Store       store.Store
 	Session     *store.Session      // of the process; nil: the node has one of its own

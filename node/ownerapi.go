@@ -74,7 +74,8 @@ func (n *Node) findItem(ctx context.Context, id string) (Item, error) {
 	return uniqueMatch(candidates, func(i Item) string { return i.ID }, id)
 }
 
-// uniqueMatch returns the only entry whose id starts with beginning, of the first two entries after beginning.
+// uniqueMatch returns the only candidate whose id starts with beginning. candidates are the first two entries after
+// beginning.
 func uniqueMatch[T any](candidates []T, id func(T) string, beginning string) (match T, err error) {
 	matches := slices.DeleteFunc(candidates, func(e T) bool { return !strings.HasPrefix(id(e), beginning) })
 	switch len(matches) {

@@ -13,8 +13,8 @@ import (
 // noteUnanswered is the note on an item whose agent did not answer after a reminder.
 const noteUnanswered = "your agent was woken twice and did not answer"
 
-// remind wakes each agent that promised a later answer and has not sent it for RemindAfter. If the agent stays silent
-// after the reminder, remind notifies the owner (AM-73).
+// remind wakes each agent that promised a later answer and has not sent it within RemindAfter. If the agent stays
+// silent after the reminder, remind notifies the owner (AM-73).
 func (n *Node) remind(ctx context.Context, now time.Time) error {
 	if n.cfg.RemindAfter < 0 {
 		return nil

@@ -16,7 +16,7 @@ import (
 )
 
 // Sealing decides which of our messages are sealed to their recipient (AM-85). In a conversation in which anybody
-// sealed a message, ours are sealed too, unless the caller chooses Unsealed and the rule is not SealRequire.
+// sealed a message, ours are sealed too, unless the caller chooses Unsealed, which SealRequire does not allow.
 type Sealing string
 
 const (

@@ -99,7 +99,7 @@ func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value, vi
 	return Sent{State: SendDelivered, ReplyTree: result}, nil
 }
 
-// deliverAnswer passes an answer to the bridge of a task, in one unit with changes. Of two answers to a task, one
+// deliverAnswer passes an answer to the bridge of a task, in one unit with changes. Of two answers to a task, only one
 // succeeds.
 func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value, changes []store.Change) (wire.Value, error) {
 	kind, _, _ := strings.Cut(item.About, "/")

@@ -34,12 +34,12 @@ func (a *acceptance) cancelHeld(ctx context.Context) (out bridge.Outcome, done b
 	return out, true, err
 }
 
-// withdrawAsks withdraws the pending questions of the unit's conversation that which selects, and the held items that
-// they are about. It returns the withdrawn questions.
-func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, which func(acl.Ask) bool) (withdrawn []acl.Ask, err error) {
+// withdrawAsks withdraws the pending questions of the unit's conversation for which selects returns true, and the held
+// items that they are about. It returns the withdrawn questions.
+func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, selects func(acl.Ask) bool) (withdrawn []acl.Ask, err error) {
 	key := u.Conversation().Key
 	changes, err := n.asks.Withdraw(ctx, key, func(ask acl.Ask) bool {
-		selected := which(ask)
+		selected := selects(ask)
 		if selected {
 			withdrawn = append(withdrawn, ask)
 		}
