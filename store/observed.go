@@ -37,8 +37,8 @@ func Observe(s Store) *Observed {
 	}}
 }
 
-// Under returns the same store for work under a lease whose contexts do not name the lease: every unit is stored under
-// the lease, unless its context belongs to another one. A nil lease changes nothing.
+// Under returns the same store for work under a lease that the contexts of the work do not name: every unit is stored
+// under this lease, unless its context names another one. A nil lease changes nothing.
 func (o *Observed) Under(lease *Lease) *Observed {
 	under := *o
 	under.lease = lease

@@ -49,8 +49,8 @@ func (s *Session) IsElsewhere(name string) bool {
 	return s.elsewhere[name]
 }
 
-// Held returns the lease of a duty that this process does now, or nil. A unit outside of the duty that counts on this
-// process to do it has this lease as its Held.
+// Held returns the lease of a duty that this process does now, or nil. If a unit is not part of the duty, but is right
+// only while this process does the duty, set its Held to this lease.
 func (s *Session) Held(name string) *Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()

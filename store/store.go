@@ -1,8 +1,8 @@
 // Package store defines the interface between the services and their database, in terms that any engine can provide.
 //
-// store/bolt is the embedded engine. A second engine, for several instances, comes later, so no package above this one
-// may know which engine it runs on. The contract is executable: store/storetest.Run is the test suite that every engine
-// passes.
+// store/bolt is the embedded engine, for one process. store/postgres is the engine for several processes on one
+// database. No service may know which engine it runs on. The contract is executable: store/storetest.Run is the test
+// suite that every engine passes.
 //
 // The rules that make engines interchangeable:
 //
@@ -12,7 +12,8 @@
 //     that shares a commit with it.
 //   - A method that writes returns nil only after the write is durable.
 //   - The caller passes the time as now. An entry is absent from its Expires on, whether or not [Store.Sweep] has
-//     run; Sweep only reclaims space. A zero Expires means never. Nothing of an expired entry remains: an entry that takes its place is a new one.
+//     run; Sweep only reclaims space. A zero Expires means never. Nothing of an expired entry remains: an entry that
+//     takes its place is a new one.
 //   - Revisions are opaque and grow. If a compare-and-set fails with [ErrConflict], read again and decide again.
 //   - After [ErrUnavailable] the outcome is unknown, and the caller may repeat the same call.
 //   - Pages are keyset pages. A cursor names a position, not a snapshot, and never becomes invalid. A limit is at

@@ -30,8 +30,9 @@ type feedLine struct {
 	Terms     [][]byte  `json:"terms,omitempty"` // terms that the card had and does not have now
 }
 
-// The largest numbers of older sequence numbers and of terms in a feedLine. An index that misses more than these lists
-// a card by a term that it no longer has, until the card expires. The row of the card has the last word.
+// The largest numbers of older sequence numbers and of terms in a feedLine. If there are more, an index that missed
+// several changes may list a card by a term that the card no longer has, until the card expires. A search is still
+// right, because it checks the row of the card.
 const (
 	maxOlder    = 8
 	maxOldTerms = 2 * store.MaxTerms

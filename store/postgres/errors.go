@@ -54,7 +54,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 }
 
-// readError returns the error of a call that reads. If the context of the caller has ended, it is that error.
+// readError returns the error of a call that reads. If ctx has ended, that is the error of ctx.
 func readError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

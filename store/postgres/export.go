@@ -20,12 +20,12 @@ var (
 	ErrCopying = errors.New("the database is being copied")
 )
 
-// useLock is the class of the advisory lock of the processes that use a schema. Each shares it, on its connection for
-// notifications; an import or export has it alone.
+// useLock is the class of the advisory lock of the processes that use a schema. Each process holds a shared lock, on
+// its connection for notifications. An import or export holds the exclusive lock.
 const useLock = 0x616d7573
 
-// counterImport is the row of counters that exists from the beginning of an import to its end, and counterFences that
-// of the number that is added to fences.
+// counterImport and counterFences are rows of counters. The first exists from the beginning of an import to its end.
+// The second has the number that is added to fences.
 var (
 	counterImport = []byte("import")
 	counterFences = []byte("fences")
@@ -50,7 +50,7 @@ func share(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// own opens a connection that keeps other processes away from the tables, which have the version of this program.
+// own opens a connection that keeps other processes away from the tables.
 func own(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	conn, err := connect(ctx, cfg)
 	if err != nil {
@@ -62,11 +62,11 @@ func own(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// endsAfter is the time for which an import waits for the server to end that of a process that was killed.
+// endsAfter is the time for which lockAlone waits for the server to end the connection of a process that was killed.
 const endsAfter = 10 * time.Second
 
-// lockAlone takes the lock of the processes that use the schema, for this connection alone. The error is ErrInUse with the
-// names of these processes, or ErrCopying.
+// lockAlone takes the lock of the processes that use the schema, for this connection alone. If other processes use the
+// schema, the error is ErrInUse with their names. If another import or export runs, the error is ErrCopying.
 func lockAlone(ctx context.Context, conn *pgx.Conn) error {
 	for deadline := time.Now().Add(endsAfter); ; {
 		var locked bool
@@ -96,7 +96,8 @@ func lockAlone(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// migrateWhole migrates tables for work on all their columns, which needs a program of exactly their version.
+// migrateWhole migrates the tables for work on all their columns, for which they must have exactly the version of this
+// program.
 func migrateWhole(ctx context.Context, conn *pgx.Conn) error {
 	all := migrations()
 	_, have, err := migrate(ctx, conn, all)

@@ -24,7 +24,7 @@ func (s *Store) Leases() store.Leases { return leaseStore{s} }
 // TTL implements [store.Leases].
 func (l leaseStore) TTL() time.Duration { return l.s.cfg.LeaseTTL }
 
-// untilSQL is the end of a lease that begins now, for an argument in microseconds.
+// untilSQL is the SQL expression for the end of a lease that begins now. Its argument is the TTL in microseconds.
 const untilSQL = "clock_timestamp() + $1 * interval '1 microsecond'"
 
 func (l leaseStore) micros() int64 { return l.s.cfg.LeaseTTL.Microseconds() }

@@ -22,9 +22,9 @@ const migrationLock = 0x616d6573
 // migration makes one version of the tables from the version before.
 type migration struct {
 	sql string
-	// oldest is the oldest version that a program may know and still use the tables: 0 if it must know this version. A
-	// migration that only adds tables, or columns with a default, names an older one, so that programs of both versions
-	// run during an upgrade.
+	// oldest is the version that a program must know at least to use the tables; 0 if it must know this version. A
+	// migration that only adds tables, or columns with a default, names an older version, so that programs of both
+	// versions can run during an upgrade.
 	oldest int
 }
 
@@ -80,8 +80,8 @@ func upgradeScript(all []migration, have int) string {
 	return b.String()
 }
 
-// version returns the version of the tables, or 0 if the schema has no tables. If this program must not use them, because it knows
-// only an older version, the error is ErrNewerSchema.
+// version returns the version of the tables, or 0 if the schema has no tables. If this program must not use them,
+// because it knows only an older version, the error is ErrNewerSchema.
 func version(ctx context.Context, tx pgx.Tx, known int) (have int, err error) {
 	var made bool
 	if err := tx.QueryRow(ctx, "select to_regclass('schema_version') is not null").Scan(&made); err != nil || !made {
@@ -90,7 +90,7 @@ func version(ctx context.Context, tx pgx.Tx, known int) (have int, err error) {
 	if err := tx.QueryRow(ctx, "select coalesce(max(version), 0) from schema_version").Scan(&have); err != nil || have <= known {
 		return have, err
 	}
-	// The newest version may allow what a version before it, which is newer than this program too, does not.
+	// Every version that is newer than this program must allow it, not only the newest.
 	var oldest int
 	err = tx.QueryRow(ctx, "select max(coalesce(oldest, version)) from schema_version").Scan(&oldest)
 	if err != nil && sqlState(err) != "42703" { // the column is missing
@@ -168,7 +168,7 @@ func MigrationScript(ctx context.Context, cfg Config) (text string, err error) {
 	return fmt.Sprintf("begin;\nselect pg_advisory_xact_lock(%d);\n%scommit;\n", migrationLock, upgradeScript(all, have)), nil
 }
 
-// connect opens a connection for work on the whole database, which may take long and must not lead through a pooler.
+// connect opens a connection for work on the whole database. The work may take long and must not go through a pooler.
 func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	s := &Store{cfg: cfg.withDefaults()}
 	pool, err := pgxpool.ParseConfig(s.cfg.ListenURL) // it may have parameters of the pool

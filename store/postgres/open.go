@@ -161,12 +161,13 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 // warning is the key of the last warning of the server in the custom data of a connection.
 const warning = "agentmesh warning"
 
-// prepare sets what every connection needs. A connection dials only once: pgx sends a request to cancel on a second one
-// when it gives a connection up, and a commit that waits for a standby would then succeed without it.
+// prepare sets what every connection needs. It lets pgx dial only until the connection is open. Otherwise, when pgx
+// gives up a connection, it would dial again to cancel the statement, and a commit that waits for a standby would then
+// succeed without the standby.
 func (s *Store) prepare(c *pgx.ConnConfig) {
 	for name, value := range map[string]string{
 		"application_name":                    "agentmesh/" + s.cfg.Name,
-		"idle_in_transaction_session_timeout": "2000", // a process that stands still locks rows no longer, and a lease lasts longer
+		"idle_in_transaction_session_timeout": "2000", // a suspended process locks rows no longer than this; a lease lasts longer
 		"lock_timeout":                        "5000",
 		"jit":                                 "off", // all statements are short
 		"enable_seqscan":                      "off", // a plan that was made while tables were small must not stay

@@ -24,7 +24,7 @@ type table struct {
 }
 
 // The tables of rows. Groups lock them in this order: conversations before replay records, so that two copies of a
-// message meet at the conversation; and counters last, because they are locked until the commit of another group.
+// message meet at the conversation; and counters last, because a group that needs them waits for the commit of another.
 var (
 	convs       = newTable("convs", false)
 	replays     = newTable("replays", false)

@@ -57,9 +57,11 @@ type writer struct {
 	mu     sync.RWMutex // guards closed; no unit is queued after closed is set
 	closed bool
 
-	number   int64    // of the last group; only the leader uses it
-	pipeline pipeline // the same
-	// unheard reports whether other processes perhaps did not get the notifications of a commit. The same.
+	// Only the leader uses the following fields.
+
+	number   int64 // of the last group
+	pipeline pipeline
+	// unheard is true if other processes perhaps did not get the notifications of a commit.
 	unheard bool
 }
 
@@ -239,8 +241,8 @@ func (t *txn) commit(w *writer) (maybe bool, err error) {
 	t.flush(sc)
 	last := sc.n
 	sc.add("commit")
-	// The server lets only one transaction at a time commit with notifications, which would then wait for each other's
-	// write to the disk. So they follow in a transaction of their own, which needs no write.
+	// The server commits only one transaction with notifications at a time, so groups would wait for each other's writes
+	// to the disk. So the notifications follow in a transaction of their own, which writes nothing.
 	for _, payload := range encodeHints(s.id, t.hints) {
 		sc.add("select pg_notify($1, $2)", bytesArgument(s.channel), bytesArgument(payload))
 	}

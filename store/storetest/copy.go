@@ -12,7 +12,7 @@ import (
 )
 
 // RunMoves runs random units, and checks every answer, on a store that moves to another engine now and then. move
-// returns a store of any engine with the content of s, which is not used any more.
+// returns a store of any engine with the content of s, which is no longer used.
 func RunMoves(t *testing.T, open func(t *testing.T) store.Store, move func(t *testing.T, s store.Store) store.Store) {
 	t.Helper()
 	s := open(t)

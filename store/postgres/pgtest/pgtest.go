@@ -55,8 +55,8 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
-// Database returns the connection string of a new, empty schema, which costs less than a database of its own. Without PostgreSQL on this machine, the test is
-// skipped, or fails if the environment has AGENTMESH_TOOLS=required.
+// Database returns the connection string of a new, empty schema, which costs less than a database of its own. Without
+// PostgreSQL on this machine, the test is skipped, or fails if the environment has AGENTMESH_TOOLS=required.
 func Database(t testing.TB) string {
 	t.Helper()
 	requireBinaries(t)
