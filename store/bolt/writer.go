@@ -152,7 +152,7 @@ func (w *writer) close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
-	w.lead <- struct{}{} // engine.Never released
+	w.lead <- struct{}{} // never released
 	for len(w.queue) > 0 {
 		w.serve()
 	}
