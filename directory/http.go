@@ -199,7 +199,8 @@ func parseQuery(raw string) (Query, error) {
 	return q, nil
 }
 
-// encodedPage is a page of a search as it is sent. It may be sent again until a card is written, but not after until.
+// encodedPage is a page of a search as it is sent. It may be sent again until a card is written, but not after the time
+// until.
 type encodedPage struct {
 	cached.Document
 	gen         uint64 // the generation of the views from before the cards were read

@@ -35,7 +35,7 @@ const (
 	maxRetiredCard = 16 << 10
 )
 
-// distrust is how long a replaced key counts as unproven (AM-60).
+// distrust is how long the new key counts as unproven after a replacement (AM-60).
 const distrust = 72 * time.Hour
 
 func parseMeta(c store.Card) (meta, error) {

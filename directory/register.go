@@ -68,7 +68,7 @@ func (g *registration) run(ctx context.Context) (wire.Registered, error) {
 	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the id"))
 }
 
-// try checks the bans, makes the remaining checks in the order of AM-51 (mode, key proof, quotas, id) and stores the
+// try checks the bans, runs the remaining checks in the order of AM-51 (mode, key proof, quotas, id) and stores the
 // card. If it returns [store.ErrConflict] or [store.ErrReserved], another writer was faster, and the caller may try
 // again.
 func (g *registration) try(ctx context.Context) (wire.Registered, error) {

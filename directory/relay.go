@@ -38,9 +38,9 @@ type posting struct {
 // isVerified reports whether the signature of the message was verified.
 func (p posting) isVerified() bool { return p.sender != "" }
 
-// checkPosting parses a message for the relay. It makes the checks of lines 3 to 5 of a receiver and, if the sender's
-// card is here, of lines 7 to 9 (AM-66). box is the mailbox that the request names, or "" if only the message names its
-// recipient.
+// checkPosting parses a message for the relay. Of the table "Receiving" in docs/protocol.md, it runs the checks of
+// lines 3 to 5 and, if the sender's card is here, of lines 7 to 9 (AM-66). box is the mailbox that the request names,
+// or "" if only the message names its recipient.
 func (r *Registry) checkPosting(ctx context.Context, raw []byte, box wire.AgentID, from netip.Addr, now time.Time) (posting, error) {
 	p := posting{raw: raw}
 	var err error

@@ -35,7 +35,7 @@ func (s Submission) read() ([]byte, error) {
 	return s.Body()
 }
 
-// candidate is a card that passed the checks that need only the card itself.
+// candidate is a card that passed [Registry.checkCard].
 type candidate struct {
 	card      wire.Card
 	key       *signing.PublicKey
@@ -61,13 +61,14 @@ func (r *Registry) parseCard(body []byte) (wire.Card, error) {
 	return card, err
 }
 
-// checkCard makes the checks of a card that AM-51 puts after the bearer.
+// checkCard checks the key of a parsed card (AM-8) and returns the card as a candidate. proven means that the request
+// has a key proof.
 func (r *Registry) checkCard(card wire.Card, proven bool, now time.Time) (candidate, error) {
 	key, err := r.usableKey(card.PublicKey, now)
 	if err != nil {
 		return candidate{}, err
 	}
-	if proven && card.PrivateLists() { // AM-6: dropping them would break the proof
+	if proven && card.PrivateLists() { // AM-6: the directory drops private lists, which would break the proof
 		return candidate{}, wire.ErrCard.WithField(&wire.FieldError{Field: "access_control", Reason: "must hold the mode alone when the key is proven"})
 	}
 	endpoint, err := url.Parse(card.Endpoint)
@@ -116,9 +117,9 @@ func (r *Registry) usableKey(text string, now time.Time) (*signing.PublicKey, er
 	return key, nil
 }
 
-// allowHTTP reports whether an endpoint may name this host over http, or by its address. It may be loopback in the
-// local profile (AM-82), or an address in a network that the operator listed (AM-80). A host name is never allowed by
-// its network, because the directory does not resolve names.
+// allowHTTP reports whether an endpoint at this host may use http, and may name the host by its address. The host must
+// be loopback in the local profile (AM-82), or an address in a network that the operator listed (AM-80). A host name is
+// never allowed by its network, because the directory does not resolve names.
 func (r *Registry) allowHTTP(host string) bool {
 	if r.cfg.Local && httpapi.LoopbackHost(host) {
 		return true
