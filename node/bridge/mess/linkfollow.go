@@ -28,7 +28,7 @@ type remoteView struct {
 	holder    string
 	status    thread.Code // "" if the exchange does not show it
 	messages  []thread.Message
-	gone      bool // the exchange does not have the thread any more, or does not show it to us
+	gone      bool // the exchange no longer has the thread, or does not show it to us
 }
 
 // follow receives the new messages and the state of a thread. It skips a thread that cannot be read until the thread

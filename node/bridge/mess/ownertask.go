@@ -20,7 +20,7 @@ import (
 // inbox (MESS section 12), and yes-or-no decisions become questions in the approval queue. Both follow from the thread
 // alone, and are computed again whenever the owner's turn in the thread changes.
 
-// aboutThread returns the name of a thread as the matter of tasks and questions.
+// aboutThread returns the About of the tasks and questions about a thread.
 func aboutThread(ref string) string { return Kind + "/" + ref }
 
 // updateOwner makes the owner's inbox and questions show what the owner can now do about a thread.
@@ -74,8 +74,8 @@ func (b *Bridge) updateQuestions(ctx context.Context, t *thread.Thread, changes 
 	return append(changes, question...), err
 }
 
-// questionOf returns the kind and title of the question for the owner's turn, or "" if the turn needs none. It asks no
-// second time about a thread that the owner holds back.
+// questionOf returns the kind and title of the question for the owner's turn, or "" if the turn needs none. It does not
+// ask again about a thread that the owner holds back.
 func questionOf(t *thread.Thread) (kind, title string) {
 	switch turn := t.Turn(); {
 	case strings.HasPrefix(turn, thread.TurnConfirm+"/"):

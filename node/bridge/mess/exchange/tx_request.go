@@ -250,7 +250,7 @@ func (t *tx) checkDependencies(ctx context.Context, th *thread.Thread) (met bool
 	return met, "", nil
 }
 
-// dependencyState reports whether a dependency is done, or can no longer be. It follows superseded and delegated
+// dependencyState reports whether a dependency is done, or can no longer be done. It follows superseded and delegated
 // threads to their successors (MESS-30).
 func (t *tx) dependencyState(ctx context.Context, ref string, depth int) (done, dead bool, err error) {
 	if t.made[ref] && t.threads[ref] == nil {

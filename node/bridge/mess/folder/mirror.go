@@ -38,7 +38,7 @@ type Mirror struct {
 	polls      int
 	due        time.Time     // time of the next poll
 	importTime time.Duration // part of the current poll that was spent on imports
-	pass       progress      // of the current write
+	pass       progress      // of the writes, until no changed thread is left
 }
 
 // NewMirror returns a mirror of the exchange in dir. It starts nothing; see [Mirror.Run].
@@ -79,7 +79,8 @@ func (m *Mirror) takeDirty() []string {
 	return refs
 }
 
-// OpenLayout creates the folders of a thread directory and returns it as a root, beyond which nothing is opened.
+// OpenLayout creates a thread directory with the folders of the states, and opens it as a root. The caller closes the
+// root.
 func OpenLayout(dir string) (*os.Root, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -126,7 +127,8 @@ func (m *Mirror) Run(ctx context.Context) error {
 	}
 }
 
-// catchUp reads the whole directory, and schedules threads without files: a crash may have prevented their writing.
+// catchUp reads the whole directory, and schedules the threads that have no files there, because a crash may have
+// prevented writing them.
 func (m *Mirror) catchUp(ctx context.Context, root *os.Root) error {
 	if err := m.x.Load(); err != nil {
 		return err
@@ -142,7 +144,7 @@ func (m *Mirror) catchUp(ctx context.Context, root *os.Root) error {
 	return nil
 }
 
-// sync reads, and then writes until the next poll is due.
+// sync polls the directory, and then writes changed threads until the next poll is due.
 func (m *Mirror) sync(ctx context.Context, root *os.Root) error {
 	m.due = time.Now().Add(PollEvery)
 	if err := m.x.Load(); err != nil {
@@ -155,11 +157,13 @@ func (m *Mirror) sync(ctx context.Context, root *os.Root) error {
 	return errors.Join(err, m.flush(ctx, root))
 }
 
-// writeGrace is how long a file that cannot be parsed is left to its writer.
+// writeGrace is how long after its last change a file that cannot be parsed is not overwritten, because another tool
+// may still be writing it.
 const writeGrace = 10 * time.Second
 
-// flush writes the changed threads, each after it has read what others added. A thread that cannot be written waits for
-// the next poll and does not delay the others. When the next poll is due, the rest waits until after it.
+// flush writes the changed threads. Before it writes a thread, it reads what others added. A thread that cannot be
+// written waits for the next poll and does not delay the others. When the next poll is due, the rest waits until after
+// it.
 func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
 	failed := 0
 	refs := m.takeDirty()
@@ -253,7 +257,7 @@ func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
 
 var errLink = errors.New("the place of the thread's folder is taken by something else")
 
-// threadDir creates the folder of a thread. It refuses a symbolic link in its place.
+// threadDir creates the folder of a thread. If a symbolic link has the name of the folder, the error is errLink.
 func threadDir(root *os.Root, at string) error {
 	if err := root.MkdirAll(at, 0o700); err != nil {
 		return err
@@ -265,8 +269,9 @@ func threadDir(root *os.Root, at string) error {
 	return err
 }
 
-// moveThread moves the folder of a thread to the folder of its state. If both exist, for example after half a move by
-// another tool, files that exist only in the old one move to the new one; the others have been read.
+// moveThread moves the folder of a thread from old to at. If both exist, for example because another tool has moved
+// only some of the files, moveThread moves the files that exist only in old. It removes the others, which the mirror
+// has read.
 func moveThread(root *os.Root, old, at string) error {
 	info, err := root.Lstat(old)
 	if err != nil || !info.IsDir() {

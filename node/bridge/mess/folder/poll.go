@@ -8,14 +8,14 @@ import (
 // PollEvery is the usual interval between polls of a directory (MESS-51).
 const PollEvery = 5 * time.Second
 
-// A directory with very many threads is polled less often: a poll may take at most one in pollShare of the time, and
-// the interval is at most maxPollInterval.
+// A directory with very many threads is polled less often: the interval is at least pollShare times as long as the poll
+// took, but at most maxPollInterval.
 const (
 	pollShare       = 50
 	maxPollInterval = time.Minute
 )
 
-// nextPoll returns the interval until the next poll after one that took this long, without the time for imports and
+// nextPoll returns the interval until the next poll. took is how long the last poll took, without its imports and
 // writes.
 func nextPoll(took time.Duration) time.Duration {
 	return min(max(PollEvery, pollShare*took), maxPollInterval)

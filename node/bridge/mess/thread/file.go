@@ -271,8 +271,7 @@ func IsAck(b Block) bool {
 	return true
 }
 
-// Adopt returns the thread of a file as one of ours, in the state that the file says. Only the owner may import such a
-// thread.
+// Adopt returns the thread of a file as one of ours, in the state that the file says.
 func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	t := f.Thread
 	var messages []Message
