@@ -21,7 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// mewService is the MEW bridge: the spaces that this process hosts, and the links to spaces of others.
+// mewService is the MEW bridge: the spaces that this process hosts, and the links to these and other spaces.
 type mewService struct {
 	*link.Bridge
 	gateway *gateway.Gateway // nil if this process hosts no space
@@ -107,7 +107,7 @@ func (m *mewService) Run(ctx context.Context) error {
 	return all.Wait()
 }
 
-// newMewLinks makes the bridge with the node's links to MEW spaces that others host.
+// newMewLinks makes the bridge with the node's links to MEW spaces.
 func (p *Process) newMewLinks(links []linkConfig, mesh bridge.Mesh) (*link.Bridge, error) {
 	cfg := link.Config{
 		Mesh: mesh, Tokens: map[string]client.Credential{}, Records: p.bridgeStore.Records(), Steps: p.bridgeStore.Steps(), Logger: p.log,

@@ -12,7 +12,7 @@ import (
 type shape struct {
 	kind  wire.Kind // Array: one of elems; Object: all keys
 	text  text      // String
-	num   string    // Number, normalised
+	num   string    // Number, normalized
 	elems []*shape
 	keys  []keyShape
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Draft is an envelope that a participant sends.
+// Draft is an envelope that a participant is about to send. [Draft.JSON] adds the protocol, the time and the sender.
 type Draft struct {
 	ID, Kind    string
 	To          []string
@@ -17,7 +17,7 @@ type Draft struct {
 	Payload     wire.Value
 }
 
-// JSON returns the envelope of a participant as JSON.
+// JSON returns the envelope as JSON, sent now by the participant from.
 func (s Draft) JSON(from string) []byte {
 	members := append(lead(s.ID, FormatTime(time.Now()), from), wire.TextField("kind", s.Kind))
 	if len(s.To) > 0 {
@@ -32,7 +32,8 @@ func (s Draft) JSON(from string) []byte {
 	return wire.Obj(append(members, wire.Field("payload", s.Payload))...).JSON()
 }
 
-// RequestFor returns the JSON-RPC request for a proposal's payload. It adds the members that a proposal may lack.
+// RequestFor returns the JSON-RPC request for a proposal's payload. It sets the members jsonrpc and id, even if the
+// proposal has them.
 func RequestFor(proposal wire.Value) wire.Value {
 	members := []wire.Member{wire.TextField("jsonrpc", "2.0"), wire.TextField("id", NewID())}
 	for _, m := range proposal.Members() {

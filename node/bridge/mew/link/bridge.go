@@ -50,7 +50,7 @@ type Config struct {
 	Retry, MaxRetry time.Duration
 }
 
-// Bridge is the node as a participant in spaces that others host. It is safe for concurrent use.
+// Bridge is the node as a participant in spaces. It is safe for concurrent use.
 type Bridge struct {
 	cfg   Config
 	log   *slog.Logger
@@ -98,7 +98,7 @@ func (b *Bridge) Links() []bridge.LinkStatus {
 	return out
 }
 
-// Spaces returns the spaces of others behind the links.
+// Spaces returns the links to spaces that this process does not host.
 func (b *Bridge) Spaces() []*Link {
 	return slices.DeleteFunc(slices.Clone(b.links), func(l *Link) bool { return b.cfg.Own[l.cfg.Name] })
 }

@@ -1,4 +1,4 @@
-// Package link makes the node a participant in MEW spaces that others host.
+// Package link makes the node a participant in MEW spaces, of this process or of others.
 //
 // A [Bridge] has one [Link] for each space. A link reads the envelopes in the space, obeys control messages to this
 // node, hands the other envelopes for the node to the node, and sends the node's answers to the space. It trusts the

@@ -33,8 +33,7 @@ const (
 	maxWelcome     = 4 << 20 // bytes of a welcome; other envelopes are bounded by envelope.MaxEnvelope (MEW-Q4)
 )
 
-// Link connects the node with a space that somebody else hosts. Workers handle the envelopes for the node, in the order
-// of each sender.
+// Link connects the node with a space. Workers handle the envelopes for the node, in the order of each sender.
 type Link struct {
 	b         *Bridge
 	cfg       *bridge.Link

@@ -107,7 +107,7 @@ func (p storedProposal) rejection(reason string) envelope.Draft {
 	}
 }
 
-// request returns the request that fulfils the proposal. It goes to the other participants that the proposal named, or
+// request returns the request that fulfills the proposal. It goes to the other participants that the proposal named, or
 // to this node if it named no others.
 func (p storedProposal) request(others []string, me string, payload wire.Value) envelope.Draft {
 	s := envelope.Draft{
@@ -120,9 +120,9 @@ func (p storedProposal) request(others []string, me string, payload wire.Value) 
 	return s
 }
 
-// fulfil sends the request that the owner approved, in the name of the node and with the proposal in correlation_id
+// fulfill sends the request that the owner approved, in the name of the node and with the proposal in correlation_id
 // (MEW-11). If it cannot be sent, the owner is asked again, with the reason (MEW-L4).
-func (l *Link) fulfil(ctx context.Context, c bridge.Call) (bridge.Reply, error) {
+func (l *Link) fulfill(ctx context.Context, c bridge.Call) (bridge.Reply, error) {
 	p, ok := load[storedProposal](ctx, l.records, "prop", string(c.Conv))
 	if !ok {
 		return bridge.Reply{}, nil
@@ -327,7 +327,7 @@ func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error
 		if !c.Approved {
 			return bridge.Reply{Hold: "a participant of the space " + l.cfg.Name + " proposes this; approve it to send it as a request in your name"}, nil
 		}
-		return l.fulfil(ctx, c)
+		return l.fulfill(ctx, c)
 	case c.Intent == IntentRequest && action == "call":
 		arguments, _ := c.Payload.Get("arguments")
 		end := closePayload(l.runTool(ctx, peer, c.Payload.GetStr("tool"), arguments))

@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Decide fulfils or rejects a proposal in the space, named by its key, in the owner's name. It returns the id of the
+// Decide fulfills or rejects a proposal in the space, named by its key, in the owner's name. It returns the id of the
 // envelope that it sent.
 func (l *Link) Decide(ctx context.Context, key string, approve bool, reason string) (status int, body []byte, err error) {
 	reason = envelope.ToPrintable(reason, 200)

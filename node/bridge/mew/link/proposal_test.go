@@ -50,7 +50,7 @@ func TestLinkProposalApproved(t *testing.T) {
 }
 
 // TestLinkProposalEnds checks the ends of a proposal: the owner rejects it, its proposer withdraws it, another
-// participant fulfils it, or the owner decides it in the space (MEW-L3).
+// participant fulfills it, or the owner decides it in the space (MEW-L3).
 func TestLinkProposalEnds(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat, dog := l.peers["cat"], l.peers["dog"]

@@ -44,7 +44,7 @@ type storedChat struct {
 type sentEnvelope struct {
 	Conv     wire.ConversationID `json:"conversation_id"`
 	Peer     string              `json:"peer"`               // the participant in the conversation
-	Proposal string              `json:"proposal,omitempty"` // id of the proposal that it fulfils
+	Proposal string              `json:"proposal,omitempty"` // id of the proposal that it fulfills
 	To       []string            `json:"to,omitempty"`       // with a proposal: the participants who may answer
 	Marked   string              `json:"marked,omitempty"`   // the peer's last acknowledgement
 }

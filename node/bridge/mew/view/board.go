@@ -168,7 +168,7 @@ func (b *Board) Settle(key string) {
 	b.proposals = slices.DeleteFunc(b.proposals, func(p Proposal) bool { return p.Key == key })
 }
 
-// Decision returns the envelope for the owner's decision about a proposal: the request that fulfils it (MEW-11), or a
+// Decision returns the envelope for the owner's decision about a proposal: the request that fulfills it (MEW-11), or a
 // rejection with a reason. The request does not go to me if the proposal names others.
 func (p Proposal) Decision(me string, approve bool, reason string) (envelope.Draft, error) {
 	s := envelope.Draft{ID: envelope.NewID(), Kind: envelope.KindReject, To: []string{p.From}, Correlation: []string{p.ID}, Payload: wire.Obj(wire.TextField("reason", cmp.Or(reason, "disagree")))}
