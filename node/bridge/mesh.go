@@ -35,8 +35,8 @@ type Mesh interface {
 	Follow(ctx context.Context, handle func(Event))
 	// Items returns the state of every message of a foreign peer in a conversation, oldest first.
 	Items(ctx context.Context, conv store.ConvKey) ([]ItemState, error)
-	// Decide carries out the owner's decision about the message that waits in a conversation. If no message waits there
-	// any more, the error is a *[wire.Error].
+	// Decide carries out the owner's decision about the message that waits in a conversation. If a message no longer
+	// waits there, the error is a *[wire.Error].
 	Decide(ctx context.Context, conv store.ConvKey, approve bool) error
 	// Standing returns what the owner's rules say about a principal.
 	Standing(ctx context.Context, principal string, now time.Time) (acl.Standing, error)

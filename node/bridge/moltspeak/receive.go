@@ -263,7 +263,7 @@ func (b *Bridge) checkClass(c *request) *message.Error {
 	return nil
 }
 
-// checkConsent scans a message for personal data and checks that its consent covers them. Scanning a megabyte takes
+// checkConsent scans a message for personal data and checks that its consent covers the data. Scanning a megabyte takes
 // seconds, so this check comes after all others. A part of a stream is scanned later, when the stream has accepted the
 // part.
 func (b *Bridge) checkConsent(c *request) *message.Error {

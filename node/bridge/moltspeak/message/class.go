@@ -95,8 +95,9 @@ func (r *reader) piiMeta() *PIIMeta {
 	return m
 }
 
-// Merge adds the types of m to other, a later part of the same message, whose consent holds. If the parts name different fields to mask, the
-// merged one has no fields, so that the types decide what is masked.
+// Merge returns other with the types of m added. other describes a later part of the same message, and its consent
+// replaces that of m. If m and other name different fields to mask, the result names none, so that the types decide
+// what is masked. If one of them is nil, Merge returns the other one.
 func (m *PIIMeta) Merge(other *PIIMeta) *PIIMeta {
 	if m == nil || other == nil {
 		return cmp.Or(m, other)

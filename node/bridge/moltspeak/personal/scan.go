@@ -1,6 +1,7 @@
-// Package personal finds personal data in text and JSON values: patterns, check digits, words of context (MS-40, MS-41).
+// Package personal finds personal data in text and JSON values by patterns, check digits and words of context (MS-40,
+// MS-41).
 //
-// It does not decide what happens with it. Start with [Types].
+// The package does not decide what happens with the data. Start with [Types].
 package personal
 
 import (
