@@ -210,7 +210,7 @@ func (b *build) target(ctx context.Context, p platform, common []file, out strin
 		return err
 	}
 	name := archiveName(b.version, p)
-	files := append(slices.Clone(common), file{p.binary(), 0o755, binary}, file{"THIRD_PARTY_LICENSES", 0o644, licenceTexts(parts)})
+	files := append(slices.Clone(common), file{p.binary(), 0o755, binary}, file{"THIRD_PARTY_LICENSES", 0o644, licenseTexts(parts)})
 	write, ending := writeTarGz, ".tar.gz"
 	if p.os == "windows" {
 		write, ending = writeZip, ".zip"

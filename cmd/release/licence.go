@@ -15,7 +15,7 @@ import (
 type part struct {
 	path    string
 	version string
-	texts   []file // licence and notice files
+	texts   []file // license and notice files
 }
 
 // parts returns the parts of a binary by path, the standard library first.
@@ -64,29 +64,29 @@ func moduleDirs(ctx context.Context, src string, paths []string) (map[string]str
 	return dirs, nil
 }
 
-var licenceName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)([.-].*)?$`)
+var licenseName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)([.-].*)?$`)
 
-// readPart adds the licence files in a module's directory.
+// readPart adds the license files in a module's directory.
 func readPart(p part, dir string) (part, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return p, fmt.Errorf("licence of %s: %w", p.path, err)
+		return p, fmt.Errorf("license of %s: %w", p.path, err)
 	}
 	for _, e := range entries {
-		if !e.Type().IsRegular() || !licenceName.MatchString(e.Name()) || strings.HasSuffix(e.Name(), ".go") {
+		if !e.Type().IsRegular() || !licenseName.MatchString(e.Name()) || strings.HasSuffix(e.Name(), ".go") {
 			continue
 		}
 		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil {
-			return p, fmt.Errorf("licence of %s: %w", p.path, err)
+			return p, fmt.Errorf("license of %s: %w", p.path, err)
 		}
 		p.texts = append(p.texts, file{e.Name(), 0o644, data})
 	}
 	return p, nil
 }
 
-// licenceTexts returns the file with the licences of all parts of the binary.
-func licenceTexts(parts []part) []byte {
+// licenseTexts returns the file with the licenses of all parts of the binary.
+func licenseTexts(parts []part) []byte {
 	var b bytes.Buffer
 	b.WriteString("agentmesh is licensed under Apache-2.0, see LICENSE. The binary also contains these:\n")
 	for _, p := range parts {

@@ -104,7 +104,7 @@ func TestArchives(t *testing.T) {
 	}
 }
 
-// TestLicences: the licence of every module in the binary is found.
+// TestLicences: the license of every module in the binary is found.
 func TestLicences(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Dir}}{{end}}{{end}}", "../agentmesh").Output()
 	if err != nil {
