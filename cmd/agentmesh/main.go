@@ -192,8 +192,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	return a.reportError(parsed.Run(a))
 }
 
-// expandHelp returns the arguments with the usual other ways to ask for help and for the version written as this
-// program's own: help COMMAND, -v and --version.
+// expandHelp rewrites the usual "help COMMAND", "-v" and "--version" into arguments that this program knows.
 func expandHelp(args []string) []string {
 	switch {
 	case len(args) > 0 && args[0] == "help":

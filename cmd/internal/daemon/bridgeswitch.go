@@ -28,7 +28,8 @@ type BridgeSwitch struct {
 	Serve bool `json:"serve"`
 }
 
-// bridgeStates returns the protocols that a switch turns on. Spaces of MEW need participants, so they have none.
+// bridgeStates returns the setting of each protocol that SwitchBridge can switch. MEW is not one of them, because a
+// space needs configured participants.
 func bridgeStates(c config.Config) []BridgeState {
 	return []BridgeState{{"mess", c.MESS.Serve}, {"agentrelay", c.AgentRelay.Serve}, {"moltspeak", c.MoltSpeak.Serve}, {"a2a", c.A2A.Serve}}
 }

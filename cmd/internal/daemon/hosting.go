@@ -39,7 +39,7 @@ const (
 	startFor    = 10 * time.Second
 )
 
-// How often a process looks whether the lease for the bridges is free, and how often while its holder does not renew it.
+// How often a process checks the lease for the bridges, and how often while its holder does not renew it.
 const (
 	lookEvery = time.Second
 	lookSoon  = 100 * time.Millisecond
@@ -323,7 +323,8 @@ func (h *hosting) forward(c echo.Context, p *Process) error {
 	return nil
 }
 
-// read takes over where the process that runs the bridges is, and ends the requests that were forwarded to another one.
+// read reads from record where the bridges run. If that has changed, read ends the requests that were forwarded to the
+// previous process.
 func (h *hosting) read(p *Process, record store.Record) (to host, tenure context.Context) {
 	if err := json.Unmarshal(record.Body, &to); err != nil && len(record.Body) > 0 {
 		p.log.Error("read where the bridges run", "err", err)

@@ -16,8 +16,7 @@ type startView struct {
 }
 
 // serveStart answers a browser at / in the local profile with a page that leads to the owner's page. Other clients, and
-// searches in the directory, get what they get without it. The page has no code: any program of this machine may read
-// it.
+// searches in the directory, get the usual answer. The page has no code: any program of this machine may read it.
 func serveStart(p *Process) {
 	if p.cfg.Public() || p.node == nil {
 		return

@@ -1,4 +1,5 @@
-// Package database has the commands that work on a whole database, while no serve runs: migrate, import and compact.
+// Package database has the commands that work on a whole database: migrate, import and compact. Import and compact run
+// while no serve does.
 package database
 
 import (

@@ -160,8 +160,8 @@ func (k Keys) AddNew(passphrase []byte) error {
 	return nil
 }
 
-// AddCredential adds a new credential if the old one was lost (AM-83), and reports whether it was. Unlike the keys, the credential is not
-// part of the identity of the agent.
+// AddCredential adds a new credential if the old one was lost (AM-83), and reports whether it was. Unlike the keys, the
+// credential is not part of the identity of the agent.
 func (k Keys) AddCredential() (added bool) {
 	if k[FileCredential] != nil {
 		return false
