@@ -65,7 +65,8 @@ type Reply struct {
 type Observer interface {
 	// Observe returns the changes to make in the step that accepts the message.
 	Observe(in Inbound) []store.Change
-	// OnCommit gets the changes of each unit that this process committed. It must not block.
+	// OnCommit gets the changes of each unit that this process committed, and some of those that other processes
+	// committed. It must not block.
 	OnCommit(changes []store.Change)
 }
 

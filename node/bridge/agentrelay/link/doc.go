@@ -1,4 +1,4 @@
-// Package link makes our node an agent on the Agent Relay Chat (ARC) relay of somebody else.
+// Package link makes our node an agent on an Agent Relay Chat (ARC) relay.
 //
 // A [Link] is one connection. Only the relay vouches for the sender of a frame, so the node treats foreign messages as
 // unverified. No frame from the relay itself can approve, open or close anything. The node verifies only signed
