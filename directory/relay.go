@@ -219,7 +219,7 @@ func partOf(items []RelayItem, err error) ([]RelayItem, error) {
 	return nil, err
 }
 
-// mailboxes returns the live cards of a credential whose endpoint is their mailbox here. If box is not "", it returns
+// mailboxes returns those live cards of a credential whose endpoint is their mailbox here. If box is not "", it returns
 // only that card, whatever its endpoint.
 func (r *Registry) mailboxes(ctx context.Context, owner [32]byte, box wire.AgentID, now time.Time) ([]store.Card, error) {
 	if box != "" {
