@@ -43,7 +43,7 @@ type Mode = credential.Mode
 
 const (
 	Open   = credential.Open   // any bearer token becomes the card's credential
-	Invite = credential.Invite // a single-use code from the operator, then the credential
+	Invite = credential.Invite // a new card needs an invite code from the operator
 	Closed = credential.Closed // only the operator registers new cards
 )
 
