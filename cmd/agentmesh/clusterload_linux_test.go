@@ -37,9 +37,9 @@ const (
 
 const (
 	loadPeers      = 8
-	letterBatch    = 12  // letters of a conversation
-	lettersAhead   = 400 // letters that may be on the way
-	repeatFor      = time.Minute
+	letterBatch    = 12              // letters of a conversation
+	lettersAhead   = 400             // letters that may be on the way
+	repeatFor      = 3 * time.Minute // longer than a fault of TestDatabaseTrouble
 	outageTolerate = 5 * time.Second // the promise for a fault: service is back
 )
 

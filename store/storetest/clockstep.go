@@ -16,11 +16,14 @@ import (
 //go:linkname clockStep time.clockStep
 var clockStep atomic.Int64
 
-// StepClock moves the wall clock by offset until the test ends. The monotonic clock goes on unchanged.
+// SetClock moves the wall clock of this process by offset, in whole seconds. The monotonic clock goes on unchanged.
+func SetClock(offset time.Duration) { clockStep.Store(int64(offset / time.Second)) }
+
+// StepClock moves the wall clock as SetClock does, until the test ends.
 func StepClock(t testing.TB, offset time.Duration) {
 	t.Helper()
-	clockStep.Store(int64(offset / time.Second))
-	t.Cleanup(func() { clockStep.Store(0) })
+	SetClock(offset)
+	t.Cleanup(func() { SetClock(0) })
 }
 
 // ClockSteps calls test in a bubble for each of two mistakes: a clock that is set an hour forward, and a clock that is
