@@ -182,9 +182,9 @@ func (c *moltspeakStreamCmd) Run(ctx context.Context, a *app) error {
 
 type moltspeakSearchCmd struct {
 	Link       string `arg:"" help:"Name of a link with a registry_url."`
-	Text       string `arg:"" optional:"" help:"Part of a name, an organisation, a description or a capability."`
+	Text       string `arg:"" optional:"" help:"Part of a name, an organization, a description or a capability."`
 	Capability string `placeholder:"NAME" help:"List only agents with this capability."`
-	Org        string `placeholder:"NAME" help:"List only agents of this organisation."`
+	Org        string `placeholder:"NAME" help:"List only agents of this organization."`
 }
 
 func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {

@@ -231,7 +231,7 @@ type Conversations struct {
 	// The maximum number of conversations. The oldest ended ones are deleted first.
 	MaxKept int `key:"max_kept"`
 	// The maximum number of bytes of messages in all transcripts. The oldest ended conversations are deleted first. The
-	// disk needs more than this: a message is also in the inbox, and our answer also in the replay record.
+	// disk needs more than this, because a message is also in the inbox.
 	MaxBytes int64 `key:"max_bytes"`
 }
 

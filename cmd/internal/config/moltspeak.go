@@ -14,7 +14,7 @@ type MoltSpeak struct {
 	Serve string `key:"serve"`
 	// Name of the agent: A-Z a-z 0-9 _ and -. Empty: the agent id, which then must not contain a dot.
 	Agent string `key:"agent"`
-	// Name of the agent's organisation. Danger: agents of the same organisation may hand it secrets.
+	// Name of the agent's organization. Danger: agents of the same organization may hand it secrets.
 	Org string `key:"org"`
 	// Domains of queries that go to the hook of xyz.moltspeak.query. Other queries arrive as mesh.request_info.
 	Domains []string `key:"domains"`
@@ -25,7 +25,7 @@ type MoltSpeak struct {
 	// Peers (agent@org) whose personal data reaches inbox and hooks unmasked.
 	// Danger: the inbox then also stores and shows that data.
 	Reveal []string `key:"reveal"`
-	// A program and its arguments. It gets secrets from agents of the same organisation that you have allowed, on standard
+	// A program and its arguments. It gets secrets from agents of the same organization that you have allowed, on standard
 	// input as JSON, and answers with JSON. Empty: the node refuses secrets.
 	SecretCommand []string `key:"secret_command"`
 	// Origins of web pages that may open the WebSocket, besides the listener's own origin.

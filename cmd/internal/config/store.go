@@ -18,8 +18,8 @@ type Store struct {
 	// which does not pass notifications on. Empty: the same as postgres.
 	ListenURL string `key:"listen_url"`
 	// A file with an age identity, which encrypts the keys of the agent in the PostgreSQL database, so that all instances
-	// take them from there: the same file for each of them. "agentmesh keys generate --kind age FILE" makes one. Of several
-	// identities, one a line, the first encrypts and all decrypt. Danger: the database and this file together act as the
+	// take them from there: the same file for each of them. "agentmesh keys generate --kind age FILE" makes one. If the file
+	// has several identities, one per line, the first encrypts and all decrypt. Danger: the database and this file together act as the
 	// agent. Empty: the keys are only in the data directory, and must be copied to other instances.
 	KeyFile string `key:"key_file"`
 	// Accept a server with fsync, full_page_writes or synchronous_commit off. Danger: after a crash of the server,

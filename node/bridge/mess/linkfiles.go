@@ -23,7 +23,7 @@ const (
 	// receiveFetchTime bounds the time of all fetches for one message. It is shorter than the 20 s for which the node
 	// waits before it receives the next message of a conversation.
 	receiveFetchTime = 15 * time.Second
-	// maxFileWait is the longest time for which a message waits for a missing file.
+	// maxFileWait is the pause between two attempts to get a missing file at which a message no longer waits.
 	maxFileWait = time.Minute
 	// maxFetched bounds the files of one message that are fetched.
 	maxFetched = 100
