@@ -78,6 +78,7 @@ func (s *Store) buildIndex(ctx context.Context) error {
 // gather adds to part the cards whose seq is at least from and less than to. It leaves out damaged cards.
 func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint64) error {
 	p := newProgress(s.log, "build the card index", "percent", 100)
+	var terms [][]byte
 	return s.db.View(func(tx *bbolt.Tx) error {
 		for row, err := range bucketCards.in(tx).from(u64(from), nil) {
 			seq := number(row.key)
@@ -86,7 +87,8 @@ func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint6
 				if seq >= to {
 					break
 				}
-				head, err = engine.DecodeCardHead(seq, row.value)
+				head, err = engine.DecodeCardHead(terms[:0], seq, row.value)
+				terms = head.Terms
 			}
 			if err != nil {
 				s.damage.note("left out of the card index", err)
@@ -113,8 +115,9 @@ func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint6
 // every list, because their old terms are no longer known, and then lists them by their rows.
 func (s *Store) catchUp() error {
 	type listing struct {
-		slot cardindex.Slot
-		engine.CardHead
+		slot    cardindex.Slot
+		terms   []string
+		expires int64
 	}
 	dirty := roaring.New()
 	var changed []listing
@@ -139,14 +142,14 @@ func (s *Store) catchUp() error {
 			}
 			var head engine.CardHead
 			if err == nil {
-				head, err = engine.DecodeCardHead(change.Seq, card)
+				head, err = engine.DecodeCardHead(nil, change.Seq, card)
 			}
 			if err != nil {
 				s.damage.note("left out of the card index", err)
 				continue
 			}
 			if !head.Withdrawn {
-				changed = append(changed, listing{slot, head})
+				changed = append(changed, listing{slot, engine.Texts(head.Terms), head.Expires})
 			}
 		}
 		return nil
@@ -158,7 +161,7 @@ func (s *Store) catchUp() error {
 		s.index.Expunge(dirty)
 	}
 	for _, l := range changed {
-		s.index.Put(l.slot, nil, l.Terms, l.Expires)
+		s.index.Put(l.slot, nil, l.terms, l.expires)
 	}
 	s.through.Store(through)
 	return nil

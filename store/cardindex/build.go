@@ -2,8 +2,9 @@ package cardindex
 
 import (
 	"maps"
+	"runtime"
 	"slices"
-	"strings"
+	"sync"
 
 	"github.com/RoaringBitmap/roaring/v2"
 )
@@ -22,39 +23,80 @@ type card struct {
 // Len returns the number of cards in the part.
 func (p *Part) Len() int { return len(p.cards) }
 
-// Add adds a card. Cards are added in the order of their slots.
-func (p *Part) Add(s Slot, expires int64, terms []string) {
+// Add adds a card. Cards are added in the order of their slots. Add copies the terms.
+func (p *Part) Add(s Slot, expires int64, terms [][]byte) {
 	if p.lists == nil {
 		p.lists = make(map[string]*[]Slot)
 	}
 	p.cards = append(p.cards, card{s, expires})
 	for _, term := range terms {
-		list := p.lists[term]
+		list := p.lists[string(term)]
 		if list == nil {
 			list = new([]Slot)
-			p.lists[strings.Clone(term)] = list
+			p.lists[string(term)] = list
 		}
 		*list = append(*list, s)
 	}
 }
 
-// Join makes one index from parts, which must be in the order of their slots.
+// Join makes one index from parts, which must be in the order of their slots. It uses all processors.
 func Join(parts []Part) *Index {
 	ix := New()
-	terms := make(map[string][]Slot)
+	sorted := make([][]string, len(parts))
+	var work sync.WaitGroup
+	for i := range parts {
+		work.Go(func() { sorted[i] = slices.Sorted(maps.Keys(parts[i].lists)) })
+	}
 	for _, p := range parts {
 		for _, c := range p.cards {
 			ix.all.add(c.slot)
 			ix.expires.set(c.slot, c.expires)
 		}
-		for term, list := range p.lists {
-			terms[term] = append(terms[term], *list...)
-		}
 	}
-	for _, term := range slices.Sorted(maps.Keys(terms)) {
-		ix.terms.appendLast(term, newPosting(terms[term]))
+	work.Wait()
+	terms := mergeSorted(sorted)
+	lists := make([]*posting, len(terms))
+	workers := runtime.GOMAXPROCS(0)
+	for w := range workers {
+		work.Go(func() {
+			var slots []Slot
+			for i := w * len(terms) / workers; i < (w+1)*len(terms)/workers; i++ {
+				slots = slots[:0]
+				for _, p := range parts {
+					if list := p.lists[terms[i]]; list != nil {
+						slots = append(slots, *list...)
+					}
+				}
+				lists[i] = newPosting(slots)
+			}
+		})
+	}
+	work.Wait()
+	for i, term := range terms {
+		ix.terms.appendLast(term, lists[i])
 	}
 	return ix
+}
+
+// mergeSorted merges sorted lists, and leaves out what is in an earlier one. It empties the lists.
+func mergeSorted(lists [][]string) (merged []string) {
+	for {
+		least, found := "", false
+		for _, l := range lists {
+			if len(l) > 0 && (!found || l[0] < least) {
+				least, found = l[0], true
+			}
+		}
+		if !found {
+			return merged
+		}
+		merged = append(merged, least)
+		for i, l := range lists {
+			if len(l) > 0 && l[0] == least {
+				lists[i] = l[1:]
+			}
+		}
+	}
 }
 
 // Expunge removes slots from the lists of all terms.

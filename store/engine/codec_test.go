@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,10 +104,9 @@ func TestOldReplayRow(t *testing.T) {
 func TestCardHead(t *testing.T) {
 	for _, c := range []CardRow{sampleCard, {}, {Card: store.Card{Withdrawn: true, Expires: now.Add(time.Hour)}}} {
 		row := EncodeCard(c)
-		head, err := DecodeCardHead(7, row)
-		want := CardHead{Terms: c.Terms, Expires: Deadline(c.Expires), Withdrawn: c.Withdrawn}
-		if diff := cmp.Diff(want, head); diff != "" || err != nil {
-			t.Errorf("head of %v differs, %v:\n%s", c.ID, err, diff)
+		head, err := DecodeCardHead(nil, 7, row)
+		if err != nil || !slices.Equal(Texts(head.Terms), c.Terms) || head.Expires != Deadline(c.Expires) || head.Withdrawn != c.Withdrawn {
+			t.Errorf("head of %v is %+v, %v", c.ID, head, err)
 		}
 		for _, at := range []time.Time{now, now.Add(time.Hour - 1), now.Add(time.Hour)} {
 			if got, want := IsCardLive(row, at), c.Live(at); got != want {
@@ -194,7 +194,7 @@ func FuzzRow(f *testing.F) {
 		} else if !errors.Is(err, store.ErrDamaged) {
 			t.Errorf("terms = %v", err)
 		}
-		if _, err := DecodeCardHead(1, b); err != nil && !errors.Is(err, store.ErrDamaged) {
+		if _, err := DecodeCardHead(nil, 1, b); err != nil && !errors.Is(err, store.ErrDamaged) {
 			t.Errorf("head = %v", err)
 		}
 		if ns, key, ok := SplitRecordKey(b); ok && string(RecordKey(ns, key)) != string(b) {

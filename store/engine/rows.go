@@ -58,15 +58,16 @@ func DecodeCard(seq uint64, row []byte) (CardRow, error) {
 	return c, nil
 }
 
-// CardHead is the part of a card that the index needs.
+// CardHead is the part of a card that the index needs. The terms are slices of the row and must not outlive the
+// transaction.
 type CardHead struct {
-	Terms     []string
+	Terms     [][]byte
 	Expires   int64
 	Withdrawn bool
 }
 
-// DecodeCardHead decodes a row up to its terms, without copying the rest.
-func DecodeCardHead(seq uint64, row []byte) (CardHead, error) {
+// DecodeCardHead decodes a row up to its terms, which it appends to dst.
+func DecodeCardHead(dst [][]byte, seq uint64, row []byte) (CardHead, error) {
 	if len(row) == 0 || row[0] != rowVersion {
 		return CardHead{}, fmt.Errorf("%w: card %d has an unknown version", store.ErrDamaged, seq)
 	}
@@ -80,11 +81,20 @@ func DecodeCardHead(seq uint64, row []byte) (CardHead, error) {
 	h.Withdrawn = r.byte() == 1
 	r.take(8 + 32 + 8 + 8)
 	r.take(r.uint())
-	h.Terms = r.texts()
+	h.Terms = r.spans(dst)
 	if r.err != nil {
 		return CardHead{}, fmt.Errorf("%w: card %d: %w", store.ErrDamaged, seq, r.err)
 	}
 	return h, nil
+}
+
+// Texts copies terms of a row.
+func Texts(terms [][]byte) []string {
+	texts := make([]string, len(terms))
+	for i, term := range terms {
+		texts[i] = string(term)
+	}
+	return texts
 }
 
 // CardTerms appends the terms of a row to dst. They are slices of the row and must not outlive the transaction.

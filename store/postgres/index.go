@@ -60,11 +60,11 @@ func (x *liveIndex) build(ctx context.Context) error {
 	var num int64
 	var value []byte
 	return x.s.query(ctx, "select num, value from cards where num = any($1)", []any{slices.Concat(long...)}, []any{&num, &value}, func() error {
-		card, err := engine.DecodeCardHead(uint64(num), value)
+		card, err := engine.DecodeCardHead(nil, uint64(num), value)
 		if err != nil {
 			x.s.damaged(err)
 		} else if !card.Withdrawn {
-			x.index.Put(cardindex.Slot(num), nil, card.Terms, card.Expires)
+			x.index.Put(cardindex.Slot(num), nil, engine.Texts(card.Terms), card.Expires)
 		}
 		return nil
 	})
@@ -75,9 +75,11 @@ func (x *liveIndex) build(ctx context.Context) error {
 func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, from, to int64) (long []int64, err error) {
 	var num int64
 	var head pgtype.DriverBytes // not copied
+	var terms [][]byte
 	err = x.s.query(ctx, "select num, substr(value, 1, $1) from cards where num >= $2 and num < $3 order by num",
 		[]any{headSize, from, to}, []any{&num, &head}, func() error {
-			card, err := engine.DecodeCardHead(uint64(num), head)
+			card, err := engine.DecodeCardHead(terms[:0], uint64(num), head)
+			terms = card.Terms
 			switch {
 			case err != nil:
 				long = append(long, num)
@@ -135,10 +137,7 @@ func (x *liveIndex) follow(ctx context.Context) (more bool, err error) {
 
 // apply applies a change to the index. card is the row of the card, if it has one.
 func (x *liveIndex) apply(line feedLine, card []byte) error {
-	old := make([]string, len(line.Terms))
-	for i, term := range line.Terms {
-		old[i] = string(term)
-	}
+	old := engine.Texts(line.Terms)
 	for _, seq := range line.Older {
 		x.index.Drop(cardindex.Slot(seq), old)
 	}
@@ -146,10 +145,10 @@ func (x *liveIndex) apply(line feedLine, card []byte) error {
 		x.index.Drop(cardindex.Slot(line.Seq), old)
 		return nil
 	}
-	head, err := engine.DecodeCardHead(line.Seq, card)
+	head, err := engine.DecodeCardHead(nil, line.Seq, card)
 	if err != nil {
 		return err
 	}
-	x.index.Put(cardindex.Slot(line.Seq), old, head.Terms, head.Expires)
+	x.index.Put(cardindex.Slot(line.Seq), old, engine.Texts(head.Terms), head.Expires)
 	return nil
 }
