@@ -116,6 +116,9 @@ type Event struct {
 
 	Name  string // name on the peer's card; untrusted text
 	Waits bool   // the peer's message waits for our owner, so it has no effect yet
+	// Withheld keeps the peer's message from the owner's agent, although it takes effect: it ends held messages or the
+	// conversation, and our owner is not asked about it.
+	Withheld bool
 }
 
 // At returns the state at now. An open conversation expires after a silence of idle. The time in which a message waits
@@ -155,6 +158,14 @@ const maxUnreleased = 100
 // owner released it. After maxUnreleased messages without a release, the agent sees no message of the peer.
 func (c Conversation) IsReleased(id wire.MessageID) bool {
 	return len(c.Unreleased) < maxUnreleased && !slices.Contains(c.Unreleased, id)
+}
+
+// withhold adds a message of the peer to those that our owner has not released.
+func (c Conversation) withhold(id wire.MessageID) Conversation {
+	if len(c.Unreleased) < maxUnreleased {
+		c.Unreleased = append(slices.Clip(c.Unreleased), id)
+	}
+	return c
 }
 
 // Next returns the conversation after an event. It refuses with wire.ErrConversationClosed, wire.ErrOwnerRejected or
@@ -198,6 +209,9 @@ func (c Conversation) begin(e Event) (Conversation, error) {
 
 // applyMessage applies an event that carries a message to an open conversation.
 func (c Conversation) applyMessage(e Event) (Conversation, error) {
+	if e.Withheld {
+		c = c.withhold(e.ID)
+	}
 	if e.Kind == ClosedByPeer || e.Kind == ClosedByUs {
 		state := State(e.Payload.GetStr("status"))
 		if state != Completed && state != Failed {
@@ -237,8 +251,8 @@ func (c Conversation) applyOther(e Event) Conversation {
 	switch e.Kind {
 	case HoldOpened:
 		c.Held = append(c.Held, e.Until.UTC())
-		if e.ID != "" && len(c.Unreleased) < maxUnreleased {
-			c.Unreleased = append(slices.Clip(c.Unreleased), e.ID)
+		if e.ID != "" {
+			c = c.withhold(e.ID)
 		}
 	case HoldEnded:
 		c = c.touch(e.At)

@@ -370,7 +370,7 @@ func (a *acceptance) recordMessage(ctx context.Context, kind conversations.Kind)
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
 		Idle: a.n.bridges.silence(a.in.Intent), Sealed: a.seal.sealed, Recipient: a.seal.back, Deadline: a.in.Deadline, Purge: a.in.Purge,
 		ID: a.in.MessageID, Answers: conversations.AnswersIn(a.in.Payload), Written: a.writtenAt(),
-		Name: a.in.Name, Waits: a.held,
+		Name: a.in.Name, Waits: a.held, Withheld: !a.held && a.mustHold(),
 	})
 	if err != nil {
 		return err
