@@ -12,6 +12,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
+// trustedLength is the largest declared length for which Body allocates memory before the body arrives. A connection can
+// declare a hundred bodies with some dozens of bytes each.
+const trustedLength = 8 << 10
+
 // Body reads a JSON body of at most max bytes (the first line of the receive table). It returns
 // [wire.ErrTooLarge] (413) for a larger body, and a 415 for another media type, a charset other than UTF-8 or a content
 // encoding. If the request has neither body nor Content-Type, Body returns nil.
@@ -25,11 +29,11 @@ func Body(c echo.Context, max int) ([]byte, error) {
 	in := http.MaxBytesReader(c.Response().Writer, r.Body, int64(max))
 	var body []byte
 	var err error
-	if r.ContentLength >= 0 {
+	if r.ContentLength >= 0 && r.ContentLength <= trustedLength {
 		body = make([]byte, r.ContentLength)
 		_, err = io.ReadFull(in, body)
 	} else {
-		body, err = io.ReadAll(in)
+		body, err = io.ReadAll(in) // grows with what arrives
 	}
 	if _, isTooLarge := errors.AsType[*http.MaxBytesError](err); isTooLarge {
 		return nil, wire.ErrTooLarge

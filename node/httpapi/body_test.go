@@ -5,8 +5,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/labstack/echo/v4"
 
@@ -83,6 +85,25 @@ func TestBodyCutShort(t *testing.T) {
 
 // TestBodyTooLargeClosesTheConnection: the connection of a sender that streams too much is closed, and the rest is not
 // read.
+// TestBodyDeclaredOnly: what a request declares, and does not send, takes no memory.
+func TestBodyDeclaredOnly(t *testing.T) {
+	const declared = 256 << 10
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 20 {
+		r := httptest.NewRequest("POST", "/", iotest.ErrReader(io.ErrUnexpectedEOF))
+		r.Header.Set("Content-Type", "application/json")
+		r.ContentLength = declared
+		if _, err := Body(echo.New().NewContext(r, httptest.NewRecorder()), declared); !errors.Is(err, wire.ErrSyntax) {
+			t.Fatalf("Body = %v", err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 10*declared {
+		t.Errorf("20 bodies of %d bytes that did not arrive took %d bytes", declared, grown)
+	}
+}
+
 func TestBodyTooLargeClosesTheConnection(t *testing.T) {
 	s := New(Config{Local: true})
 	s.Echo().POST("/", func(c echo.Context) error {
