@@ -89,7 +89,11 @@ func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 	h.duty, h.end, err = p.session.ClaimSoon(ctx, h.lease, patience)
 	switch {
 	case errors.Is(err, store.ErrLeaseTaken):
-		p.store.OnRemote(nsHosting, func(c store.Change) { h.read(p, c.Record) })
+		p.store.OnRemote(nsHosting, func(c store.Change) {
+			if c.Record.Key == h.lease {
+				h.read(p, c.Record)
+			}
+		})
 		return nil
 	case err != nil:
 		return err
@@ -208,12 +212,14 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		}
 		next.Reset(lookEvery)
 		record, err := p.store.Records().Get(ctx, nsHosting, h.lease, time.Now())
-		if to, _ := h.read(p, record); err == nil && to.Starting {
-			if starting != record.Rev {
-				starting, seen = record.Rev, time.Now()
-			}
-			if time.Since(seen) < startFor {
-				continue
+		if err == nil || errors.Is(err, store.ErrNotFound) { // otherwise the host has not changed as far as we know
+			if to, _ := h.read(p, record); to.Starting {
+				if starting != record.Rev {
+					starting, seen = record.Rev, time.Now()
+				}
+				if time.Since(seen) < startFor {
+					continue
+				}
 			}
 		}
 		if state, taken := h.state(ctx, p); taken {

@@ -254,6 +254,15 @@ func TestForwardToTheHost(t *testing.T) {
 	if err := awaitFrame(conn, "over three processes"); err != nil {
 		t.Fatal(err)
 	}
+	second.shaky.Kill() // the process between cannot read where the host is
+	<-time.After(2 * lookEvery)
+	second.shaky.Revive()
+	if err := sender.Send(websocket.Text([]byte(`{"to":["reader"],"payload":"still connected"}`))); err != nil {
+		t.Fatal(err)
+	}
+	if err := awaitFrame(conn, "still connected"); err != nil {
+		t.Fatal(err)
+	}
 	resp, err := http.Get("http://" + first.hosting.listener.Addr().String() + "/stats")
 	if err != nil {
 		t.Fatal(err)
