@@ -208,6 +208,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 		}
 	} else { // a node does this by itself
 		p.store.OnCommit(p.notices.OnCommit, notify.Namespace)
+		p.store.OnLoss(p.notices.Wake)
 		p.mountOperations(owner.AuditOperations(p.audit, nil)...)
 		p.mountOperations(p.statusOperations()...)
 	}

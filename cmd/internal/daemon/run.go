@@ -108,8 +108,10 @@ func Run(
 			return err
 		}
 		next, err := reload()
-		if err != nil {
-			return err
+		if err != nil { // somebody broke the file while this process served; see [rerun.failure]
+			o.Logger.Error("the configuration cannot be read, so this process goes on with the one that it has", "err", err)
+			r.fail(err)
+			next = o
 		}
 		next.Passphrase = o.Passphrase
 		if page != nil && next.Config.OwnerAPI.Listen == "" { // an open page finds the new process at the old address

@@ -1,0 +1,72 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+)
+
+// TestRunWithoutConfiguration: a process that starts again, for example because it takes over the bridges, goes on with
+// the configuration that it has if somebody broke the file meanwhile.
+func TestRunWithoutConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	src := config.Source{File: filepath.Join(dir, "agentmesh.yaml"), Settings: []config.Setting{
+		{Key: "listen", Value: "127.0.0.1:0"}, {Key: "roles", Value: "directory"},
+	}}
+	cfg, err := src.LoadAndCheck(LinkKinds())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{
+		Config: cfg, Source: src, Dir: datadir.Dir(dir), Logger: slog.New(slog.DiscardHandler),
+		Passphrase: func() ([]byte, error) { return nil, nil }, Note: t.Logf,
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	serving, reloads, done := make(chan *Process, 1), make(chan struct{}, 1), make(chan error, 1)
+	var address string
+	broken := func() (Options, error) {
+		reloads <- struct{}{}
+		return Options{}, errors.New("the file is broken")
+	}
+	go func() {
+		done <- Run(ctx, o, broken, func(_ context.Context, p *Process, info ServeInfo) error {
+			address = info.Address
+			serving <- p
+			return nil
+		})
+	}()
+	(<-serving).rerun.start(nil)
+	<-reloads
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		resp, err := http.Get("http://" + address + "/readyz")
+		if err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				break
+			}
+		}
+		select {
+		case err := <-done:
+			t.Fatalf("the process ended: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the process does not serve again")
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
