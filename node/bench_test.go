@@ -1,31 +1,44 @@
 package node_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // BenchmarkReceive measures the reception of a message of a known peer, from its bytes to the signed answer, each in a
-// new conversation.
+// new conversation. In the second case a bridge follows the node, as in a process that serves every bridge.
 func BenchmarkReceive(b *testing.B) {
-	mesh := meshtest.New(b)
-	chris := mesh.Stranger("chris")
-	sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Mode, cfg.Exempt = acl.Open, []string{string(chris.ID)} })
-	bodies := make([][]byte, b.N)
-	for i := range bodies {
-		bodies[i] = chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
-	}
-	b.ReportAllocs()
-	b.ResetTimer()
-	for _, body := range bodies {
-		if out, err := sarah.Receive(b.Context(), body); err != nil || out.Status != http.StatusOK {
-			b.Fatalf("Receive = %d, %v", out.Status, err)
-		}
+	for _, followed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("followed=%v", followed), func(b *testing.B) {
+			mesh := meshtest.New(b)
+			chris := mesh.Stranger("chris")
+			sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Mode, cfg.Exempt = acl.Open, []string{string(chris.ID)} })
+			if followed {
+				door, err := sarah.Attach(bridge.Kind{Name: "test"}, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				go door.Follow(b.Context(), func(bridge.Event) {})
+			}
+			bodies := make([][]byte, b.N)
+			for i := range bodies {
+				bodies[i] = chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for _, body := range bodies {
+				if out, err := sarah.Receive(b.Context(), body); err != nil || out.Status != http.StatusOK {
+					b.Fatalf("Receive = %d, %v", out.Status, err)
+				}
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -49,7 +50,7 @@ func eventsOf(changes []store.Change) []Event {
 		if !ok {
 			continue
 		}
-		ev := Event{Topic: topic, ID: c.Record.Key}
+		ev := Event{Topic: topic, ID: c.Record.Key, Foreign: bytes.Contains(c.Record.Body, []byte(`"address":`))}
 		for _, term := range c.Record.Terms {
 			if state, ok := strings.CutPrefix(term, "state:"); ok {
 				ev.State = state

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -29,7 +30,7 @@ func TestWatch(t *testing.T) {
 		ev := <-events
 		got[ev.Topic] = ev
 	}
-	if ev := got[node.TopicInbox]; ev.State != "new" || ev.Peer != string(chris.ID) || ev.Conversation == "" || ev.ID == "" {
+	if ev := got[node.TopicInbox]; ev.State != "new" || ev.Peer != string(chris.ID) || ev.Conversation == "" || ev.ID == "" || ev.Foreign {
 		t.Errorf("inbox event = %+v", ev)
 	}
 	if ev := got[node.TopicConversations]; ev.Conversation != got[node.TopicInbox].Conversation {
@@ -39,6 +40,25 @@ func TestWatch(t *testing.T) {
 	stop()
 	if _, open := <-events; open {
 		t.Error("the channel is open after stop")
+	}
+}
+
+// TestEventOfForeignItem: the event of a foreign peer's message says so, because bridges read only such items.
+func TestEventOfForeignItem(t *testing.T) {
+	sarah := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, mode(acl.Open))
+	events, stop := sarah.Watch()
+	defer stop()
+	out := to("ann", "conv_1", "hello")
+	if _, err := sarah.Accept(t.Context(), inbound(out, "wire:test", out.Address)); err != nil {
+		t.Fatal(err)
+	}
+	for ev := range events {
+		if ev.Topic == node.TopicInbox {
+			if !ev.Foreign {
+				t.Errorf("inbox event = %+v, want it foreign", ev)
+			}
+			return
+		}
 	}
 }
 

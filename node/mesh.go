@@ -85,12 +85,12 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 				<-ctx.Done()
 				return
 			}
-			switch ev.Topic {
-			case TopicReset:
+			switch {
+			case ev.Topic == TopicReset:
 				seen(bridge.Event{Missing: true})
-			case TopicConversations:
+			case ev.Topic == TopicConversations:
 				seen(bridge.Event{Conv: store.ConvKey{Peer: ev.Peer, ID: ev.Conversation}})
-			case TopicInbox:
+			case ev.Topic == TopicInbox && ev.Foreign:
 				if item, err := m.n.Item(ctx, ev.ID); err == nil && item.Address != "" {
 					state := stateOf(item)
 					seen(bridge.Event{Item: &state})

@@ -44,6 +44,7 @@ type Event struct {
 	State        string `json:"state,omitempty"`
 	Peer         string `json:"peer,omitempty"`
 	Conversation string `json:"conversation_id,omitempty"`
+	Foreign      bool   `json:"-"` // the inbox item may be of a foreign peer; if not set, it is not
 }
 
 // EventStream is a stream of events from a moment on.
