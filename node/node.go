@@ -268,8 +268,7 @@ func (n *Node) sign(d wire.Draft) (signedMessage, error) {
 	if d.ID == "" {
 		d.ID = wire.NewMessageID()
 	}
-	tree := d.Tree()
-	whole, err := id.Key.SignValue(tree)
+	whole, digest, err := id.Key.SignDigest(d.Tree())
 	if err != nil {
 		return signedMessage{}, fmt.Errorf("sign message: %w", err)
 	}
@@ -277,7 +276,7 @@ func (n *Node) sign(d wire.Draft) (signedMessage, error) {
 	if err != nil {
 		return signedMessage{}, fmt.Errorf("check own message: %w", err)
 	}
-	return signedMessage{Message: m, Raw: whole.JSON(), Digest: signing.Digest(tree)}, nil
+	return signedMessage{Message: m, Raw: whole.JSON(), Digest: digest}, nil
 }
 
 // transcriptEntry returns the transcript entry of the message.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -225,13 +226,20 @@ func (k *PrivateKey) Sign(data []byte) (string, error) {
 // SignValue returns the object v with the new last member "signature", which covers the JCS form of v without that
 // member (AM-15).
 func (k *PrivateKey) SignValue(v wire.Value) (wire.Value, error) {
+	signed, _, err := k.SignDigest(v)
+	return signed, err
+}
+
+// SignDigest signs v like SignValue, and also returns the SHA-256 of the bytes that it signed.
+func (k *PrivateKey) SignDigest(v wire.Value) (signed wire.Value, digest [sha256.Size]byte, err error) {
 	if v.Kind() != wire.Object {
-		return wire.Value{}, errors.New("sign: only an object can carry a signature")
+		return wire.Value{}, digest, errors.New("sign: only an object can carry a signature")
 	}
 	v = v.Without("signature")
-	sig, err := k.Sign(Canonical(v, JCS))
+	data := Canonical(v, JCS)
+	sig, err := k.Sign(data)
 	if err != nil {
-		return wire.Value{}, err
+		return wire.Value{}, digest, err
 	}
-	return v.With("signature", wire.Text(sig)), nil
+	return v.With("signature", wire.Text(sig)), sha256.Sum256(data), nil
 }
