@@ -46,7 +46,7 @@ func TestCommitFails(t *testing.T) {
 					}, nil
 				},
 				func(t *txn) (func() error, error) {
-					return func() error { return putReplay(t.Tx, store.Step{Replay: replay}, nil) }, nil
+					return func() error { return putReplay(t.Tx, store.Step{Replay: replay}, nil, nil) }, nil
 				},
 				func(*txn) (func() error, error) { return nil, store.ErrConflict },
 			)

@@ -83,26 +83,24 @@ func isReplayLive(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (bool, erro
 	return ok && conv.Open && engine.IsLive(conv.Expires, now), err
 }
 
-// liveReplay returns the record of a message if it counts at now. Otherwise the key is nil.
-func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) ([]byte, engine.ReplayRow, error) {
-	key, rec, err := findReplay(tx, engine.ReplayHash(sender, messageID))
-	if err != nil || key == nil {
-		return nil, rec, err
+// liveReplay returns the record of a message, and reports whether it counts at now. If the record does not exist, the
+// key is nil.
+func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) (key []byte, rec engine.ReplayRow, live bool, err error) {
+	key, rec, err = findReplay(tx, engine.ReplayHash(sender, messageID))
+	if err == nil && key != nil {
+		live, err = isReplayLive(tx, rec, now)
 	}
-	if ok, err := isReplayLive(tx, rec, now); err != nil || !ok {
-		return nil, rec, err
-	}
-	return key, rec, nil
+	return key, rec, live, err
 }
 
 // FindReplay implements [store.Steps].
 func (s steps) FindReplay(ctx context.Context, sender, messageID string, now time.Time) (rec store.Replay, err error) {
 	err = s.s.view(ctx, func(tx *bbolt.Tx) error {
-		key, found, err := liveReplay(tx, sender, messageID, now)
+		_, found, live, err := liveReplay(tx, sender, messageID, now)
 		if err != nil {
 			return err
 		}
-		if key == nil {
+		if !live {
 			return store.ErrNotFound
 		}
 		rec, err = withAnswer(tx, found, now)
@@ -128,16 +126,13 @@ func withAnswer(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (store.Replay
 	})
 }
 
-// putReplay stores the record of a step, in place of one that no longer counts. conv is the conversation that the step
-// wrote, or nil. If no entry of the transcript names the record, putReplay adds a row to the conversation that names it.
-func putReplay(tx *bbolt.Tx, step store.Step, conv *store.Conversation) error {
+// putReplay stores the record of a step. old is the key of a record of the same message that no longer counts, or nil.
+// conv is the conversation that the step wrote, or nil. If no entry of the transcript names the record, putReplay adds a
+// row to the conversation that names it.
+func putReplay(tx *bbolt.Tx, step store.Step, old []byte, conv *store.Conversation) error {
 	rec := *step.Replay
 	replays, hash := bucketReplays.in(tx), engine.ReplayHash(rec.Sender, rec.MessageID)
 	seq, err := convSeq(tx, rec.Conv)
-	if err != nil {
-		return err
-	}
-	old, _, err := findReplay(tx, hash)
 	if err != nil {
 		return err
 	}

@@ -30,18 +30,20 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 		if err := t.leases.Check(step.Held, time.Now()); err != nil {
 			return nil, err
 		}
+		var old []byte // the key of a record of the same message that no longer counts
 		if step.Replay != nil {
-			key, before, err := liveReplay(t.Tx, step.Replay.Sender, step.Replay.MessageID, step.Now)
+			key, before, live, err := liveReplay(t.Tx, step.Replay.Sender, step.Replay.MessageID, step.Now)
 			switch {
 			case err != nil:
 				return nil, err
-			case key != nil && before.Digest != step.Replay.Digest:
+			case live && before.Digest != step.Replay.Digest:
 				return nil, store.ErrMismatch
-			case key != nil:
+			case live:
 				rec, err := withAnswer(t.Tx, before, step.Now)
 				applied = store.Applied{Dup: true, Replay: &rec}
 				return nil, err
 			}
+			old = key
 		}
 		answer, err := planAnswer(t, step)
 		if err != nil {
@@ -69,7 +71,7 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 				return err
 			}
 			if step.Replay != nil {
-				if err := putReplay(t.Tx, step, written); err != nil {
+				if err := putReplay(t.Tx, step, old, written); err != nil {
 					return err
 				}
 			}
@@ -97,8 +99,8 @@ func planAnswer(t *txn, step store.Step) (func(*store.Conversation) error, error
 	if step.Answer == nil {
 		return nothing, nil
 	}
-	key, rec, err := liveReplay(t.Tx, step.Answer.Sender, step.Answer.MessageID, step.Now)
-	if err != nil || key == nil {
+	key, rec, live, err := liveReplay(t.Tx, step.Answer.Sender, step.Answer.MessageID, step.Now)
+	if err != nil || !live {
 		return nothing, err
 	}
 	if rec.Digest != step.Answer.Digest {

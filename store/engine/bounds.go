@@ -237,7 +237,8 @@ func ConvKey(key store.ConvKey) []byte { return append(Key2(nil, key.Peer), key.
 
 // ReplayHash returns the hash that identifies a message of a sender.
 func ReplayHash(sender, messageID string) []byte {
-	sum := sha256.Sum256(append(Key2(nil, sender), messageID...))
+	var usual [128]byte // enough for most messages, so that it needs no allocation
+	sum := sha256.Sum256(append(Key2(usual[:0], sender), messageID...))
 	return sum[:16:16]
 }
 
