@@ -118,6 +118,11 @@ func (w *writer) doFor(ctx context.Context, by *local.Handle, p plan) error {
 		return err
 	}
 	for {
+		select { // first: if the caller could also lead, the select below would choose at random
+		case err := <-u.err:
+			return err
+		default:
+		}
 		select {
 		case err := <-u.err:
 			return err

@@ -133,6 +133,26 @@ func TestGroup(t *testing.T) {
 	}
 }
 
+// TestLeaderReturns: a caller whose unit is committed returns, and leaves the units that were queued meanwhile to their
+// own callers.
+func TestLeaderReturns(t *testing.T) {
+	s := openNew(t, Config{})
+	commits := countCommits(s)
+	for i := range 50 {
+		*commits = 0
+		later := &unit{plan: putMeta("later"), err: make(chan error, 1)}
+		err := s.writer.do(t.Context(), func(*txn) (func() error, error) {
+			return func() error { return nil }, s.writer.enqueue(later)
+		})
+		if err != nil || *commits != 1 || len(s.writer.queue) != 1 {
+			t.Fatalf("call %d: %v, %d commits, %d units wait; want one commit and one unit", i, err, *commits, len(s.writer.queue))
+		}
+		if err := errors.Join(s.writer.do(t.Context(), putMeta("next")), <-later.err); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestUnitsSeeEarlierOnes(t *testing.T) {
 	s := openNew(t, Config{})
 	second := func(t *txn) (func() error, error) {
