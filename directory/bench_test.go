@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/directory/words"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -74,12 +73,4 @@ func BenchmarkRegister(b *testing.B) {
 			}
 		}
 	})
-}
-
-func BenchmarkIndexWords(b *testing.B) {
-	const text = "Personal agent for Sarah. Handles scheduling, communication, and research in Zürich."
-	b.ReportAllocs()
-	for b.Loop() {
-		words.Index(text, maxTextWords)
-	}
 }

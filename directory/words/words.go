@@ -22,10 +22,33 @@ type token struct {
 }
 
 // tokenize splits text into folded words by UAX #29 (AM-52): NFKC, case folding, no diacritics. Punctuation and symbols
-// are dropped.
+// are dropped, and marks at the beginning of a word. No word contains white space, and most are plain, so only the others
+// take the time of segment.
 func tokenize(text string) []token {
-	text = fold(text)
-	var list []token
+	list := make([]token, 0, len(text)/6+1)
+	for field := range strings.FieldsSeq(text) {
+		field = fold(field)
+		if word := strings.Trim(field, `.,:;!?()"`); isPlain(word) {
+			list = append(list, token{word, false})
+		} else {
+			list = segment(list, strings.TrimLeftFunc(field, unicode.IsMark))
+		}
+	}
+	return list
+}
+
+// isPlain reports whether a folded text has only ASCII letters and digits, and is therefore one word.
+func isPlain(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// segment appends the words of a folded text.
+func segment(list []token, text string) []token {
 	open := false // the last token is a run that the next one may continue
 	for it := uax29.FromString(text); it.Next(); {
 		w := it.Value()
@@ -72,8 +95,9 @@ func bigrams(run string) []string {
 // the parts of a word with an apostrophe, a dot or an underscore inside ("sarah" in "sarah's"), and each character of a
 // run. These come last, so that the limit drops them first.
 func Index(text string, limit int) []string {
-	var main, more []string
-	for _, t := range tokenize(text) {
+	tokens := tokenize(text)
+	main, more := slices.Grow([]string(nil), len(tokens)), []string(nil)
+	for _, t := range tokens {
 		if t.run {
 			main = append(main, bigrams(t.text)...)
 			for _, r := range t.text {
@@ -82,17 +106,20 @@ func Index(text string, limit int) []string {
 			continue
 		}
 		main = append(main, truncate(t.text))
+		if isPlain(t.text) {
+			continue
+		}
 		if parts := strings.FieldsFunc(t.text, func(r rune) bool { return !isWordRune(r) && !unicode.IsMark(r) }); len(parts) > 1 {
 			for _, p := range parts {
 				more = append(more, truncate(p))
 			}
 		}
 	}
-	seen := make(map[string]bool, len(main)+len(more))
+	seen := make(map[string]struct{}, len(main)+len(more))
 	list := slices.DeleteFunc(append(main, more...), func(w string) bool {
-		again := seen[w]
-		seen[w] = true
-		return again
+		before := len(seen)
+		seen[w] = struct{}{}
+		return len(seen) == before
 	})
 	return list[:min(len(list), limit)]
 }

@@ -1,6 +1,7 @@
 package words
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +68,32 @@ func TestQueryWords(t *testing.T) {
 	}
 }
 
+// TestTokenize: words do not depend on the white space at which tokenize splits a text first.
+func TestTokenize(t *testing.T) {
+	pieces := []string{
+		" ", "\t", "\r\n", "\u0085", "\u00a0", "\u1680", "\u2028", "\u202f", "\u3000", "a", "bc", "Z", "7", "42", ".", ",", ":", ";", "!", "?",
+		"(", ")", "'", "’", "\"", "_", "-", "@", "é", "e\u0301", "\u0301", "\u0345", "¨", "\u00ad", "\u200b", "\u200d", "İ", "ß", "ø", "ﷺ",
+		"東", "カ", "ส", "\u0e35", "\u093f", "\u064b", "ה", "\u05f3", "도", "हि", "\U0001F642", "\U0001F1E9", "\u0600",
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 100_000 {
+		var text strings.Builder
+		for range 1 + rng.IntN(8) {
+			text.WriteString(pieces[rng.IntN(len(pieces))])
+		}
+		checkTokenize(t, text.String())
+	}
+}
+
+// checkTokenize compares tokenize with the words of the whole text. There, a mark belongs to the space before it.
+func checkTokenize(t *testing.T, text string) {
+	t.Helper()
+	whole := fold(" " + strings.Join(strings.Fields(text), " "))
+	if got, want := tokenize(text), segment(nil, whole); !slices.Equal(got, want) {
+		t.Fatalf("tokenize(%q) = %v, want %v", text, got, want)
+	}
+}
+
 // FuzzWords checks the tokenizer: a text is found by its own words, and no word is empty, malformed or too long for the
 // store.
 func FuzzWords(f *testing.F) {
@@ -77,6 +104,7 @@ func FuzzWords(f *testing.F) {
 		if !utf8.ValidString(s) || len(s) > 4096 {
 			return
 		}
+		checkTokenize(t, s)
 		have := Index(s, 1<<20)
 		for _, w := range have {
 			if w == "" || len(w) > maxWord || !utf8.ValidString(w) {
@@ -93,4 +121,18 @@ func FuzzWords(f *testing.F) {
 			}
 		}
 	})
+}
+
+func BenchmarkIndex(b *testing.B) {
+	for name, text := range map[string]string{
+		"short": "Personal agent for Sarah. Handles scheduling, communication, and research in Zürich.",
+		"long":  "Books tables, trains and hotels (in Zürich, too). " + strings.Repeat("It keeps promises. ", 15),
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				Index(text, 256)
+			}
+		})
+	}
 }
