@@ -95,7 +95,9 @@ func newRequestID() string {
 	for i, n := 0, rand.Uint64(); i < len(b); i, n = i+1, n>>8 {
 		b[i] = byte(n)
 	}
-	return hex.EncodeToString(b[:])
+	var text [2 * len(b)]byte
+	hex.Encode(text[:], b[:])
+	return string(text[:])
 }
 
 // RequestID returns the id of this request, which the response carries in X-Request-Id.

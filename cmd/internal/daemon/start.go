@@ -26,7 +26,7 @@ func serveStart(p *Process) {
 	p.edge.Echo().Use(func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			r := c.Request()
-			if r.Method != http.MethodGet || r.URL.RequestURI() != "/" || !httpapi.WantsPage(r) {
+			if r.Method != http.MethodGet || r.URL.Path != "/" || r.URL.RawQuery != "" || !httpapi.WantsPage(r) {
 				return next(c)
 			}
 			view := startView{Name: p.node.Card().Name, Directory: p.registry != nil}
