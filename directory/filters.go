@@ -42,13 +42,12 @@ var checks = []Check{KeyProven, EndpointProven, Alive}
 // filterTerms returns the terms of a card for the filters owner, framework and location. owner.contact is left out: no
 // card is found by an address, even if the owner published it.
 func filterTerms(c wire.Card) []string {
-	var list []string
+	list := []string{entryTerm(c.Tree)}
 	add := func(family string, limit int, texts ...string) {
 		for _, w := range words.Index(strings.Join(texts, " \n "), limit) {
 			list = append(list, family+w)
 		}
 	}
-	list = append(list, entryTerm(c.Tree))
 	add(ownerFamily, maxOwnerWords, c.OwnerName)
 	add(frameworkFamily, maxFrameworkWords, c.Metadata.GetStr("agent_framework"), c.Metadata.GetStr("framework"))
 	availability, _ := c.Tree.Get("availability")
@@ -68,7 +67,7 @@ func filterTerms(c wire.Card) []string {
 }
 
 // zoneWords writes the name of a time zone as words, so that "los angeles" finds America/Los_Angeles.
-func zoneWords(name string) string { return strings.NewReplacer("/", " ", "_", " ").Replace(name) }
+var zoneWords = strings.NewReplacer("/", " ", "_", " ").Replace
 
 // addFilters adds the filters of q other than capability, intent and text. possible is false if one of them cannot
 // match any card. The error is a *[wire.Error].

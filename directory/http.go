@@ -79,7 +79,7 @@ func (r *Registry) postAgent(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Response().Header().Set("Location", r.cfg.BaseURL+"/agents/"+string(done.AgentID))
+	c.Response().Header()["Location"] = []string{r.cfg.BaseURL + "/agents/" + string(done.AgentID)}
 	return httpapi.JSON(c, http.StatusCreated, done)
 }
 

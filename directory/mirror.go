@@ -151,7 +151,7 @@ func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c
 	r.afterWrite(card.ID)
 	if m, metaErr := parseMeta(card); err == nil && metaErr == nil && m.Probed.IsZero() {
 		if parsed, err := r.parseStoredCard(card); err == nil {
-			r.queueProbe(parsed)
+			r.queueProbe(parsed, endpointHost(parsed))
 		}
 	}
 	return err

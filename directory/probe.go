@@ -106,7 +106,7 @@ func (r *Registry) walkCards(ctx context.Context) {
 		for _, c := range page.Cards {
 			if m, err := parseMeta(c); err == nil && !q.Now.Before(m.nextProbe(c.ID)) {
 				if card, err := r.parseStoredCard(c); err == nil {
-					r.queueProbe(card)
+					r.queueProbe(card, endpointHost(card))
 				}
 			}
 		}
@@ -137,13 +137,13 @@ func (m meta) nextProbe(id string) time.Time {
 	return m.Probed.Add(probeEvery)
 }
 
-// queueProbe queues a card for a probe. A mailbox of this directory is not probed: its proof is the relay connection of
-// its agent (AM-66).
-func (r *Registry) queueProbe(card wire.Card) {
+// queueProbe queues a card for a probe. host is the host of its endpoint, see hostOf. A mailbox of this directory is not
+// probed: its proof is the relay connection of its agent (AM-66).
+func (r *Registry) queueProbe(card wire.Card, host string) {
 	if r.cfg.HTTP == nil || r.ownsMailbox(card) || r.cfg.Session.IsElsewhere(Lease) {
 		return
 	}
-	r.probeQueue.Add(probequeue.Target{ID: string(card.ID), Host: endpointHost(card)})
+	r.probeQueue.Add(probequeue.Target{ID: string(card.ID), Host: host})
 }
 
 // queueDueProbe queues a card that another process wrote, if its probe is due.
@@ -155,7 +155,7 @@ func queueDueProbe(ctx context.Context, r *Registry, id string) {
 	}
 	if m, err := parseMeta(held); err == nil && !now.Before(m.nextProbe(id)) {
 		if card, err := r.parseStoredCard(held); err == nil {
-			r.queueProbe(card)
+			r.queueProbe(card, endpointHost(card))
 		}
 	}
 }
@@ -176,7 +176,7 @@ func (r *Registry) probe(ctx context.Context, a probequeue.Target) {
 		card, err = r.parseStoredCard(held)
 	}
 	if err == nil && endpointHost(card) != a.Host {
-		r.queueProbe(card) // the endpoint moved, and its new host has its own pause
+		r.queueProbe(card, endpointHost(card)) // the endpoint moved, and its new host has its own pause
 		return
 	}
 	if err == nil {
@@ -259,7 +259,7 @@ func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool)
 			return err
 		}
 		if current.Endpoint != card.Endpoint || sameKey(current.PublicKey, card.PublicKey) != nil {
-			r.queueProbe(current)
+			r.queueProbe(current, endpointHost(current))
 			return nil
 		}
 		m, err := parseMeta(held)

@@ -103,12 +103,13 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err := g.c.checkReservedID(g.now); err != nil {
 		return wire.Registered{}, err
 	}
-	row, err := newRow(g.c, g.owner, newMeta(g.c, proof, g.now), r.cfg.Lifetime, g.now)
+	m := newMeta(g.c, proof, g.now)
+	row, err := newRow(g.c, g.owner, m, r.cfg.Lifetime, g.now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
 	put := store.PutCard{Card: row, IfRev: store.Absent, Quotas: r.quotas(g.owner, g.c), Records: append(charge, invite...), Now: g.now}
-	done, err := r.put(ctx, put, g.c.card, "registered")
+	done, err := r.put(ctx, put, g.c, m, "registered")
 	if taken && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrReserved)) {
 		return wire.Registered{}, wire.ErrIDTaken
 	}
@@ -134,11 +135,12 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 	if !held.Live(now) || !sameCounts(held.Counts, row.Counts) { // quotas do not refuse a card that they already count
 		put.Quotas = r.quotas(held.Owner, c)
 	}
-	return r.put(ctx, put, c.card, "renewed")
+	return r.put(ctx, put, c, m, "renewed")
 }
 
-// put stores a card and queues the first probe of its endpoint. what is the verb of the log line, such as "renewed".
-func (r *Registry) put(ctx context.Context, put store.PutCard, card wire.Card, what string) (wire.Registered, error) {
+// put stores a card, whose meta is m, and queues the first probe of its endpoint. what is the verb of the log line, such
+// as "renewed".
+func (r *Registry) put(ctx context.Context, put store.PutCard, c candidate, m meta, what string) (wire.Registered, error) {
 	stored, err := r.cards.Put(ctx, put)
 	switch {
 	case errors.Is(err, store.ErrQuota):
@@ -150,8 +152,8 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, card wire.Card, w
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	if m, err := parseMeta(stored); err == nil && m.Probed.IsZero() {
-		r.queueProbe(card)
+	if m.Probed.IsZero() {
+		r.queueProbe(c.card, c.host)
 	}
 	if what == "registered" {
 		r.counters.days.Add(history.Registered, clock())
