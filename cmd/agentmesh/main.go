@@ -179,8 +179,12 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if len(args) == 0 { // print the help to standard error
 		_, _ = newParser(&cli, errOut, errOut).Parse([]string{"--help"}) // ends in an exitPanic
 	}
-	parser := newParser(&cli, out, errOut)
-	parsed, err := parser.Parse(expandHelp(args))
+	args = manual.ExpandHelp(args)
+	parsed, err := newParser(&cli, out, errOut, manual.Only(&cli, args)).Parse(args)
+	if err != nil { // the error may name other commands
+		cli = commands{}
+		parsed, err = newParser(&cli, out, errOut).Parse(args)
+	}
 	if err != nil {
 		a.Note("%s", manual.ExplainMissing(err))
 		a.Hint("%s", helpCommand(err))
@@ -192,19 +196,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	return a.reportError(parsed.Run(a))
 }
 
-// expandHelp rewrites the usual "help COMMAND", "-v" and "--version" into arguments that this program knows.
-func expandHelp(args []string) []string {
-	switch {
-	case len(args) > 0 && args[0] == "help":
-		return append(args[1:len(args):len(args)], "--help")
-	case len(args) == 1 && (args[0] == "-v" || args[0] == "--version"):
-		return []string{"version"}
-	}
-	return args
-}
-
-func newParser(cli *commands, out, errOut io.Writer) *kong.Kong {
-	parser := kong.Must(cli,
+// newParser returns a parser for command lines. Help goes to out.
+func newParser(cli *commands, out, errOut io.Writer, options ...kong.Option) *kong.Kong {
+	parser := kong.Must(cli, append(options,
 		kong.Name("agentmesh"),
 		kong.Description("A directory and a signed-messaging node for AgentMesh 0.1.0-draft."),
 		kong.Writers(out, errOut),
@@ -214,7 +208,7 @@ func newParser(cli *commands, out, errOut io.Writer) *kong.Kong {
 			{Key: "data", Title: "Manage the data:"}, {Key: "debug", Title: "Debug:"},
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
-	)
+	)...)
 	manual.Arrange(parser.Model)
 	return parser
 }

@@ -81,6 +81,17 @@ func Shows(e Example, path string) bool {
 	return false
 }
 
+// ExpandHelp rewrites the usual "help COMMAND", "-v" and "--version" into arguments that this program knows.
+func ExpandHelp(args []string) []string {
+	switch {
+	case len(args) > 0 && args[0] == "help":
+		return append(args[1:len(args):len(args)], "--help")
+	case len(args) == 1 && (args[0] == "-v" || args[0] == "--version"):
+		return []string{"version"}
+	}
+	return args
+}
+
 // ExplainMissing returns the text of err, an error of parsing a command line. If an argument is missing, the text says
 // what it is for.
 func ExplainMissing(err error) string {

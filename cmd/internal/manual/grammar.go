@@ -1,0 +1,33 @@
+package manual
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// Only returns an option that leaves those commands out of a grammar whose names are not among args, because kong reads
+// the tags of every flag of every command, which takes longer than many commands run. It leaves out none if args has no
+// name of a command, or asks for help. grammar is a pointer to a struct with a field for each command.
+func Only(grammar any, args []string) kong.Option {
+	t := reflect.TypeOf(grammar).Elem()
+	var others []string
+	found := false
+	for i := range t.NumField() {
+		f := t.Field(i)
+		switch {
+		case f.Anonymous:
+		case slices.Contains(args, cmp.Or(f.Tag.Get("name"), strings.ToLower(f.Name))):
+			found = true
+		default:
+			others = append(others, f.Name)
+		}
+	}
+	if !found || len(others) == 0 || slices.Contains(args, "--help") || slices.Contains(args, "-h") {
+		return kong.IgnoreFields()
+	}
+	return kong.IgnoreFields(`^` + t.Name() + `\.(?:` + strings.Join(others, "|") + `)$`)
+}
