@@ -325,7 +325,7 @@ func (l *link) readDelegation(ctx context.Context, ref string, b thread.Block) (
 		return b, "", nil
 	}
 	successor = b[i].Successor()
-	known := successor == ref || !thread.SafeRef.MatchString(successor)
+	known := successor == ref || !thread.IsSafeRef(successor)
 	if !known {
 		_, known, err = l.load(ctx, successor)
 	}

@@ -163,7 +163,7 @@ func (r *restRemote) create(ctx context.Context, key string, body wire.Value) (s
 		return "", err
 	}
 	ref := v.GetStr("ref")
-	if !thread.SafeRef.MatchString(ref) {
+	if !thread.IsSafeRef(ref) {
 		return "", errors.New("mess: the exchange gave no usable ref")
 	}
 	if shown, err := r.get(ctx, "requests/"+ref); err == nil {
@@ -286,7 +286,7 @@ func (r *restRemote) page(ctx context.Context, limit int, after string) (out []r
 	}
 	list, _ := v.Get("threads")
 	for t := range list.Elems() {
-		if ref := t.GetStr("ref"); thread.SafeRef.MatchString(ref) {
+		if ref := t.GetStr("ref"); thread.IsSafeRef(ref) {
 			out = append(out, remoteThread{ref, t.GetStr("requestor_id"), t.GetStr("updated_at") + t.GetStr("status")})
 		}
 	}

@@ -304,7 +304,7 @@ func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*thread.T
 	if err := x.Load(); err != nil {
 		return nil, err
 	}
-	if !thread.SafeRef.MatchString(ref) {
+	if !thread.IsSafeRef(ref) {
 		return nil, thread.Bad("ref", "must be 1 to 128 of A-Z a-z 0-9 . _ - and not begin with a dot")
 	}
 	t, err := x.Read(ctx, ref, time.Now())

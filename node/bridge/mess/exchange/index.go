@@ -420,7 +420,7 @@ func parsePosition(s string) (position, error) {
 	raw, err := base64.RawURLEncoding.DecodeString(s)
 	at, ref, ok := strings.Cut(string(raw), " ")
 	nanos, numErr := strconv.ParseInt(at, 36, 64)
-	if err != nil || !ok || numErr != nil || !thread.SafeRef.MatchString(ref) {
+	if err != nil || !ok || numErr != nil || !thread.IsSafeRef(ref) {
 		return position{}, thread.Bad("after", "does not come from a page")
 	}
 	return position{time.Unix(0, nanos).UTC(), ref}, nil

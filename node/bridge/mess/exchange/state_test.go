@@ -120,7 +120,7 @@ func TestModel(t *testing.T) {
 func checkAcks(rt *rapid.T, l *lab, res Result) {
 	for _, e := range res.Answers {
 		ref := e.Body.GetStr("ref")
-		m := thread.MessageForm.FindStringSubmatch(ref)
+		m := thread.MessageForm().FindStringSubmatch(ref)
 		if m == nil {
 			continue
 		}

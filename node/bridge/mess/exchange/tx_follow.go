@@ -117,7 +117,7 @@ func describeSuccessors(body wire.Value) wire.Value {
 	}
 	var names []string
 	for v := range list.Elems() {
-		if name, ok := v.Str(); ok && thread.SafeRef.MatchString(name) && len(names) < 50 {
+		if name, ok := v.Str(); ok && thread.IsSafeRef(name) && len(names) < 50 {
 			names = append(names, name)
 		}
 	}

@@ -185,7 +185,7 @@ const sharedRoute = "GET shared/{}/attachments/{}"
 func (r *call) sharedFile() error {
 	ctx := r.c.Request().Context()
 	ref, file := r.path[1], r.path[3]
-	if !thread.SafeRef.MatchString(ref) || !thread.IsAttachmentName(file) {
+	if !thread.IsSafeRef(ref) || !thread.IsAttachmentName(file) {
 		return thread.Missing("no such attachment")
 	}
 	token, err := r.Exchange.ShareToken(ctx, ref, file)

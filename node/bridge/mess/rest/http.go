@@ -262,7 +262,7 @@ func (r *call) respond(status int, v wire.Value) error {
 	return httpapi.Raw(r.c, status, append(v.JSON(), '\n'))
 }
 
-var replayKeyForm = regexp.MustCompile(`^[\x20-\x7e]{1,255}$`)
+var replayKeyForm = regexp.MustCompile(`^[\x20-\x7e]+$`)
 
 // readReplayKey returns the replay key for the Idempotency-Key of a call, or nil for a call without one. The replay key
 // also depends on the caller, the route and the body.
@@ -271,7 +271,7 @@ func (r *call) readReplayKey(body wire.Value) (*exchange.ReplayKey, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	if len(list) > 1 || !replayKeyForm.MatchString(list[0]) {
+	if len(list) > 1 || len(list[0]) > 255 || !replayKeyForm.MatchString(list[0]) {
 		return nil, thread.Bad("Idempotency-Key", "must be one of 1 to 255 printable characters")
 	}
 	return exchange.NewCallReplay(r.who, list[0], wire.Arr(wire.Text(r.c.Request().Method), wire.Texts(r.path), body)), nil

@@ -78,7 +78,7 @@ const NotFetched = "not_fetched"
 func SplitResource(address string) (ref, file string, ok bool) {
 	rest, content := strings.CutPrefix(address, "content://")
 	ref, file, ok = strings.Cut(rest, "/")
-	return ref, file, content && ok && SafeRef.MatchString(ref) && IsAttachmentName(file)
+	return ref, file, content && ok && IsSafeRef(ref) && IsAttachmentName(file)
 }
 
 // QualifyFiles replaces the names of files of a foreign thread by addresses, because a bare name would mean a file of

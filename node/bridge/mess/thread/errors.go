@@ -13,11 +13,11 @@ import (
 // AgentMesh with the code. Their texts name entries and fields, and quote only short plain names from the input of the
 // same sender.
 
-var plainName = regexp.MustCompile(`^[A-Za-z0-9._:/-]{1,80}$`)
+var plainName = regexp.MustCompile(`^[A-Za-z0-9._:/-]+$`)
 
 // QuoteName returns a name of the input in quotes, with a space before it, or "" if the name has unusual characters.
 func QuoteName(name string) string {
-	if !plainName.MatchString(name) {
+	if len(name) > 80 || !plainName.MatchString(name) {
 		return ""
 	}
 	return ` "` + name + `"`

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -24,11 +25,16 @@ func IsReserved(id string) bool {
 
 // Forms of refs (MESS-49, MESS-64): ours, and those of public servers.
 var (
-	threadForm = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}-(\d{3,9}|[A-Za-z0-9]{3,6})(-[a-z0-9](?:[a-z0-9-]{0,31}))?$`)
-	// SafeRef does not match "..", which as a path segment would lead out of a path.
-	SafeRef     = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`)
-	MessageForm = regexp.MustCompile(`^([A-Za-z0-9._-]{1,128})/([a-z]{3,12})-(\d{3,6})(-[a-z0-9-]{1,32})?$`)
+	threadForm  = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}-(\d{3,9}|[A-Za-z0-9]{3,6})(-[a-z0-9](?:[a-z0-9-]{0,31}))?$`)
+	safeForm    = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]*$`)
+	MessageForm = sync.OnceValue(func() *regexp.Regexp { // its bounded repetitions take long to compile
+		return regexp.MustCompile(`^([A-Za-z0-9._-]{1,128})/([a-z]{3,12})-(\d{3,6})(-[a-z0-9-]{1,32})?$`)
+	})
 )
+
+// IsSafeRef reports whether ref has the form of any server's refs. This form excludes "..", which as a path segment
+// would lead out of a path.
+func IsSafeRef(ref string) bool { return len(ref) <= 128 && safeForm.MatchString(ref) }
 
 // IsThreadRef reports whether a ref may name a directory (MESS-64).
 func IsThreadRef(ref string) bool { return len(ref) <= 80 && threadForm.MatchString(ref) }
@@ -122,10 +128,10 @@ func Resolve(r Resolver, re, exchange string) (Target, bool) {
 
 // resolveWhole resolves a reference that is neither "last" nor in a namespace.
 func resolveWhole(r Resolver, re string) (Target, bool) {
-	if m := MessageForm.FindStringSubmatch(re); m != nil && r.HasThread(m[1]) {
+	if m := MessageForm().FindStringSubmatch(re); m != nil && r.HasThread(m[1]) {
 		return Target{Ref: m[1]}, true
 	}
-	if SafeRef.MatchString(re) && r.HasThread(re) {
+	if IsSafeRef(re) && r.HasThread(re) {
 		return Target{Ref: re}, true
 	}
 	if ref, ok := r.SuggestionThread(re); ok {

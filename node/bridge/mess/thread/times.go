@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sosodev/duration"
@@ -52,10 +53,12 @@ func ParseSpan(s string) (time.Duration, bool) {
 }
 
 // isoForm matches what ISO 8601 allows; the library accepts more.
-var isoForm = regexp.MustCompile(`^P(?:\d{1,6}W|(?:\d{1,4}Y)?(?:\d{1,4}M)?(?:\d{1,6}D)?(?:T(?:\d{1,6}H)?(?:\d{1,8}M)?(?:\d{1,10}(?:\.\d{1,9})?S)?)?)$`)
+var isoForm = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^P(?:\d{1,6}W|(?:\d{1,4}Y)?(?:\d{1,4}M)?(?:\d{1,6}D)?(?:T(?:\d{1,6}H)?(?:\d{1,8}M)?(?:\d{1,10}(?:\.\d{1,9})?S)?)?)$`)
+})
 
 func parseISOSpan(s string) (time.Duration, bool) {
-	if !isoForm.MatchString(s) || strings.HasSuffix(s, "T") || s == "P" {
+	if !isoForm().MatchString(s) || strings.HasSuffix(s, "T") || s == "P" {
 		return 0, false
 	}
 	d, err := duration.Parse(s)

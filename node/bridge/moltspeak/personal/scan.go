@@ -153,9 +153,9 @@ var keyKinds = []struct {
 	names []string
 	ok    func(string) bool
 }{
-	{TypeName, []string{"name", "fullname", "firstname", "lastname", "givenname", "familyname", "surname", "customername", "patientname", "contactname"}, func(s string) bool { return personName.MatchString(s) }},
+	{TypeName, []string{"name", "fullname", "firstname", "lastname", "givenname", "familyname", "surname", "customername", "patientname", "contactname"}, func(s string) bool { return personName().MatchString(s) }},
 	{TypePhone, []string{"phone", "phonenumber", "mobile", "tel", "telephone", "cell", "fax"}, func(s string) bool { return digitsBetween(6, 15)(s, "", "") }},
-	{TypeBirth, []string{"dob", "birthdate", "dateofbirth", "birthday", "geburtsdatum"}, func(s string) bool { return dateOnly.MatchString(s) }},
+	{TypeBirth, []string{"dob", "birthdate", "dateofbirth", "birthday", "geburtsdatum"}, func(s string) bool { return dateOnly().MatchString(s) }},
 	{TypeSSN, []string{"ssn", "socialsecuritynumber", "passport", "passportnumber", "nationalid", "taxid", "driverslicense"}, func(s string) bool { return digitsBetween(5, 15)(s, "", "") }},
 	{TypeFinancial, []string{"iban", "accountnumber", "bankaccount", "cardnumber", "routingnumber", "creditcard"}, func(s string) bool { return len(digits(s)) >= 6 }},
 	{TypeAddress, []string{"street", "streetaddress", "homeaddress", "postaladdress", "addressline1"}, func(s string) bool { return strings.ContainsAny(s, "0123456789") }},
@@ -163,9 +163,12 @@ var keyKinds = []struct {
 }
 
 var (
-	personName = re(`^` + upperWord + `(?: (?:\p{Lu}\.|` + upperWord + `|van|von|de|der|da|di)){0,4}$`)
-	dateOnly   = re(`^(?:` + datePattern + `)$`)
-	joinWords  = strings.NewReplacer("_", "", "-", "", " ", "")
+	personName = sync.OnceValue(func() *regexp.Regexp {
+		return re(`^` + upperWord + `(?: (?:\p{Lu}\.|` + upperWord + `|van|von|de|der|da|di)){0,4}$`)
+	})
+	dateOnly = sync.OnceValue(func() *regexp.Regexp { return re(`^(?:` + datePattern + `)$`) })
+
+	joinWords = strings.NewReplacer("_", "", "-", "", " ", "")
 )
 
 // Types returns the types of personal data in the string leaves of v, in the order of the schema (MS-41). It ignores
