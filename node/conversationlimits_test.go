@@ -198,10 +198,10 @@ func TestHeldItemExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		sarah := mesh.Node("sarah", mode(acl.Approval))
+		sarah := mesh.Node("sarah", holdShortly(mode(acl.Approval)))
 		sarah.Start()
 		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
-		time.Sleep(7*24*time.Hour - time.Minute)
+		time.Sleep(shortHold - time.Minute)
 		if got := theItem(t, sarah).State; got != node.ItemHeld {
 			t.Errorf("the item is %s while its ask waits, want %s", got, node.ItemHeld)
 		}

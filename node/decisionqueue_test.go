@@ -311,13 +311,13 @@ func TestTailAfterBlock(t *testing.T) {
 func TestTailExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
-		sarah := mesh.Node("sarah", mode(acl.Approval))
+		sarah := mesh.Node("sarah", holdShortly(mode(acl.Approval)))
 		stop := run(t, sarah)
 		chris := stranger{mesh.Stranger("chris"), t, sarah}
 		chris.says("a1")
 		time.Sleep(time.Hour)
 		chris.says("b1")
-		time.Sleep(node.DefaultHoldFor - time.Hour)
+		time.Sleep(shortHold - time.Hour)
 		synctest.Wait()
 		wantTexts(t, sarah, node.ItemExpired, "a1", "b1")
 		if asks := pendingAsks(t, sarah); len(asks) != 0 {

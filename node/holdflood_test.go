@@ -22,7 +22,7 @@ import (
 // number of notices and audit lines, and the next known peer is served. Only the holds limit them in this test: there
 // are neither allowances nor signatures.
 func TestHoldsOfManyStrangers(t *testing.T) {
-	const many = 20_000
+	const many = 4000
 	mesh := meshtest.InMemory(t)
 	friend := mesh.Stranger("friend")
 	sarah := mesh.Node("sarah", func(cfg *node.Config) {
@@ -90,7 +90,7 @@ func TestHoldsComeAndGo(t *testing.T) {
 		cfg.Policy.Mode = acl.Approval
 		cfg.Rates = acl.Rates{}
 	})
-	for range 300 {
+	for range 100 {
 		d := chris.Draft(sarah.ID(), wire.Schedule, propose)
 		must(t, sarah.Post(chris.Sign(d)), http.StatusAccepted)
 		back := chris.Draft(sarah.ID(), wire.Schedule, `{"action":"cancel"}`)

@@ -264,7 +264,7 @@ func TestReminderOfProcesses(t *testing.T) {
 		equal(t, "calls after the takeover", s.woken(), firstAndReminder)
 		third := ps.start()
 		second.kill()
-		time.Sleep(20 * time.Hour)
+		time.Sleep(2 * time.Hour)
 		equal(t, "calls in the end", s.woken(), firstAndReminder)
 		if got := noticesOf(t, third.Member, "unanswered"); len(got) != 1 {
 			t.Errorf("notices = %q, want one", got)
