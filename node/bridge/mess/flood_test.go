@@ -29,7 +29,10 @@ func TestExchangeUnderAFlood(t *testing.T) {
 				}
 				door := apitest.NewDoor(t, b.Mount)
 
-				waits, tries := 0, max(network.Size, 256*2*exchange.MaxFailures)
+				waits, tries := 0, 256*2*exchange.MaxFailures
+				if mode == "open" { // the way to register makes no difference to wrong keys
+					tries = max(tries, network.Size)
+				}
 				for i := range tries {
 					if i < 300 || i%128 == 0 { // each costs a write
 						door.Call(network.Addr(i/4), "POST", apiPath+"register", fmt.Sprintf(`{"executor_id":"evil-%d"}`, i))

@@ -203,12 +203,12 @@ func TestStreamsLeave(t *testing.T) {
 		c.Agent, c.Key, c.Box = message.Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
 		c.Links = []bridge.Link{{Name: "dogs", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}}}
 	})
-	bytes256 := make([]byte, 150<<10)
+	bytes256 := make([]byte, 50<<10)
 	for i := range bytes256 {
 		bytes256[i] = byte(i * 7)
 	}
 	for _, tt := range []struct{ kind, data string }{
-		{"text", strings.Repeat("grüße 世界 ", 8000)}, {"binary", base64.StdEncoding.EncodeToString(bytes256)}, {"text", ""}, {"binary", "AA=="},
+		{"text", strings.Repeat("grüße 世界 ", 4500)}, {"binary", base64.StdEncoding.EncodeToString(bytes256)}, {"text", ""}, {"binary", "AA=="},
 	} {
 		p := wire.Obj(wire.TextField("action", "stream"), wire.TextField("type", tt.kind), wire.TextField("content_type", "x/y"), wire.TextField("data", tt.data))
 		d := newDelivery(t, "me@home", IntentStream, string(p.JSON()))

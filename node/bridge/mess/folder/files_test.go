@@ -117,7 +117,7 @@ func TestMirror(t *testing.T) {
 func TestImportDirectory(t *testing.T) {
 	l := newLab(t)
 	dir := t.TempDir()
-	const files = 2500
+	const files = 600
 	base := filepath.Join(dir, "exchange", "state=executing")
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		t.Fatal(err)

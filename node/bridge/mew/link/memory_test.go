@@ -19,7 +19,7 @@ func TestLinkKeepsLittle(t *testing.T) {
 	conn := k.l.space.conn
 	k.l.space.mu.Unlock()
 	before := mewtest.Heap()
-	const each = 100
+	const each = 50
 	long := strings.Repeat("y", 512<<10)
 	for n := range each {
 		for _, e := range []string{
