@@ -101,11 +101,11 @@ func TestNewerSchema(t *testing.T) {
 	}
 }
 
-// TestStoreOnNewerSchema runs the whole suite on tables that a newer version has made, as during an upgrade of several
-// processes.
+// TestStoreOnNewerSchema runs the scenarios of the suite on tables that a newer version has made, as during an upgrade of
+// several processes.
 func TestStoreOnNewerSchema(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) store.Store {
+	storetest.RunScenarios(t, func(t *testing.T) store.Store {
 		database := pgtest.Database(t)
 		upgrade(t, database, mayUse(len(migrations()))+next)
 		return open(t, Config{URL: database, Name: "test"})

@@ -37,7 +37,7 @@ func TestPooler(t *testing.T) {
 		return Config{URL: pooler.URL(users[n]) + mode, ListenURL: server.UserURL(users[n]), Name: "test"}
 	}
 	t.Run("Store", func(t *testing.T) {
-		storetest.Run(t, func(t *testing.T) store.Store { return open(t, database(t)) })
+		storetest.RunScenarios(t, func(t *testing.T) store.Store { return open(t, database(t)) }) // several handles run the rest, too
 	})
 	t.Run("Shared", func(t *testing.T) {
 		storetest.RunShared(t, func(t *testing.T, ttl time.Duration) storetest.Shared {

@@ -19,6 +19,13 @@ import (
 // Run runs the whole suite. open returns a new, empty store that is closed when its test ends.
 func Run(t *testing.T, open func(t *testing.T) store.Store) {
 	t.Helper()
+	RunScenarios(t, open)
+	t.Run("Model", func(t *testing.T) { testModel(t, open) })
+}
+
+// RunScenarios runs the suite without random units, for another way to reach an engine that passes the whole suite.
+func RunScenarios(t *testing.T, open func(t *testing.T) store.Store) {
+	t.Helper()
 	groups := []struct {
 		name  string
 		tests []scenario
@@ -38,7 +45,6 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 			}
 		})
 	}
-	t.Run("Model", func(t *testing.T) { testModel(t, open) })
 }
 
 type scenario struct {
