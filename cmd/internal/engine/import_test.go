@@ -200,7 +200,7 @@ func writeCards(t testing.TB, dir datadir.Dir, n int) {
 // everything.
 func TestImportKilled(t *testing.T) {
 	t.Parallel()
-	const cards = 10_000
+	const cards = 5000
 	file := newOptions(t, "")
 	writeCards(t, file.Dir, cards)
 	tables := newOptions(t, pgtest.Database(t))
