@@ -58,7 +58,7 @@ func TestRestoreKilled(t *testing.T) {
 	mustRun(t, filepath.Join(t.TempDir(), "timed"), "restore", archive)
 	took := time.Since(began)
 
-	const rounds = 20
+	const rounds = 12
 	seen := map[string]int{}
 	for i := range rounds {
 		cmd := agentmeshAt(dir, "restore", "--replace", archive)

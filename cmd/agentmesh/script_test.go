@@ -327,8 +327,6 @@ func request(ts *testscript.TestScript, neg bool, args []string) {
 func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	pattern := regexp.MustCompile("(?m)" + args[0])
 	deadline := time.After(time.Minute)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		err := ts.Exec(args[1], args[2:]...)
 		out := ts.ReadFile("stdout")
@@ -336,7 +334,7 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(150 * time.Millisecond): // a process costs about as much CPU time
 		case <-deadline:
 			ts.Fatalf("%q never matched, last: %v\n%s", args[0], err, out)
 		}
