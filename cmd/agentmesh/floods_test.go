@@ -285,7 +285,11 @@ func floodHolds(d *floodTarget) {
 		d.register(d.attackerAddr(i*10), evil[i])
 	}
 	defer d.flood(http.StatusTooManyRequests, func(i int) int {
-		key := meshtest.Key(evil[i%len(evil)])
+		card := i
+		if i >= cards { // each card has a hold; those with the newest holds, which must make room, go on
+			card = cards - 10 + i%10
+		}
+		key := meshtest.Key(evil[card])
 		status, _ := d.post(d.attackerAddr(i), "/agentmesh", d.message(key.Public().AgentID(), key, "hello"))
 		return status
 	})()

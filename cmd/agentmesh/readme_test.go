@@ -272,7 +272,8 @@ func TestSnippets(t *testing.T) {
 			for line := range strings.Lines(m[2]) {
 				for _, command := range agentmeshCalls(line) {
 					var cli commands
-					if _, err := newParser(&cli, io.Discard, io.Discard).Parse(shellWords(command)[1:]); err != nil {
+					words := shellWords(command)[1:]
+					if _, err := newParser(&cli, io.Discard, io.Discard, manual.Only(&cli, words)).Parse(words); err != nil {
 						t.Errorf("%s: %s: %v", name, command, err)
 					}
 				}
