@@ -44,11 +44,11 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 			return t, err
 		}
 		params := wire.Obj(wire.Field("message", t.outgoing(m.Tree)))
-		change, size := t.change()
+		changes, size := t.changes()
 		if err := s.admit(ctx, t, size); err != nil {
 			return nil, err
 		}
-		err = s.queue(ctx, t, Call{Method: message.SendMessage, Params: params, Token: from.token, Extensions: extensions}, []store.Change{change})
+		err = s.queue(ctx, t, Call{Method: message.SendMessage, Params: params, Token: from.token, Extensions: extensions}, changes)
 		if err == nil {
 			s.hub.publish(t.ID)
 			return s.load(ctx, t.ID)

@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	nsTasks = "relay-task"
-	nsCards = "relay-card" // cards of A2A, by agent id
+	nsTasks  = "relay-task"      // tasks without their bodies, by id
+	nsBodies = "relay-task-body" // bodies of tasks, by id; apart, so that a search for tasks that may go reads little
+	nsCards  = "relay-card"      // cards of A2A, by agent id
 
 	maxMessages = 64 // of a task
 )
@@ -35,21 +36,28 @@ type taskRow struct {
 	Stamp   string       `json:"stamp,omitempty"`  // time of the state, as the agent reported it
 	Owed    bool         `json:"owed,omitempty"`   // the caller has canceled it, and the agent has not reported its end
 	Reason  string       `json:"reason,omitempty"` // of the error with which the agent refused the message
-	Task    wire.Value   `json:"task"`             // as the caller sees it
+	Size    int          `json:"size,omitempty"`   // of the body in bytes
 
 	Messages map[string]string `json:"messages,omitempty"` // digests of the caller's messages, by message id
+
+	Task   wire.Value      `json:"-"`              // the body: the task as the caller sees it; only [Service.load] reads it
+	Inline json.RawMessage `json:"task,omitempty"` // the body in a row of an older version
 
 	rev store.Rev
 }
 
-func (t *taskRow) change() (store.Change, int) {
-	body, err := json.Marshal(t)
+// changes returns the changes that store the task and its body, and the size of both.
+func (t *taskRow) changes() (list []store.Change, size int) {
+	text, expires := t.Task.JSON(), t.Created.Add(mailbox.Life)
+	t.Size, t.Inline = len(text), nil
+	row, err := json.Marshal(t)
 	if err != nil {
-		panic("a2arelay: encode task: " + err.Error()) // cannot happen: a task has only texts, times and JSON
+		panic("a2arelay: encode task: " + err.Error()) // cannot happen: a task has only texts and times
 	}
-	return store.Change{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{
-		NS: nsTasks, Key: t.ID, Body: body, Terms: []string{"agent:" + string(t.Agent)}, Expires: t.Created.Add(mailbox.Life),
-	}}, len(body)
+	return []store.Change{
+		{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{NS: nsTasks, Key: t.ID, Body: row, Terms: []string{"agent:" + string(t.Agent)}, Expires: expires}},
+		{IfRev: store.Any, Record: store.Record{NS: nsBodies, Key: t.ID, Body: text, Expires: expires}},
+	}, len(row) + len(text)
 }
 
 // mail describes the task for the bounds of a mailbox. Its source has a share of what the relay keeps for the agent.
@@ -57,19 +65,13 @@ func (t *taskRow) mail(size int) mailbox.Mail {
 	return mailbox.Mail{Box: t.Agent, From: t.Source, Size: size, Created: t.Created}
 }
 
+// decodeTask decodes a task without its body.
 func decodeTask(rec store.Record) (*taskRow, error) {
-	var raw struct {
-		taskRow
-		Task json.RawMessage `json:"task"`
-	}
-	if err := json.Unmarshal(rec.Body, &raw); err != nil {
+	t := &taskRow{rev: rec.Rev}
+	if err := json.Unmarshal(rec.Body, t); err != nil {
 		return nil, fmt.Errorf("read task %s: %w", rec.Key, err)
 	}
-	t := &raw.taskRow
-	var err error
-	t.Task, err = wire.ParseForeign(raw.Task, taskDepth, taskValues)
-	t.rev = rec.Rev
-	return t, err
+	return t, nil
 }
 
 // Bounds of a task that an agent reports.
@@ -88,16 +90,34 @@ func (s *Service) find(ctx context.Context, agent wire.AgentID, from caller, id 
 	return t, err
 }
 
-// load returns a task, or [message.ErrTaskNotFound].
+// load returns a task with its body, or [message.ErrTaskNotFound]. If the task changes meanwhile, the body may be newer
+// than the rest, and a change of the task fails with store.ErrConflict.
 func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
-	rec, err := s.cfg.Records.Get(ctx, nsTasks, id, time.Now())
+	now := time.Now()
+	rec, err := s.cfg.Records.Get(ctx, nsTasks, id, now)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, message.ErrTaskNotFound
 	}
 	if err != nil {
 		return nil, err
 	}
-	return decodeTask(rec)
+	t, err := decodeTask(rec)
+	if err != nil {
+		return nil, err
+	}
+	text := []byte(t.Inline)
+	if text == nil {
+		body, err := s.cfg.Records.Get(ctx, nsBodies, id, now)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil, message.ErrTaskNotFound // it was removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		text = body.Body
+	}
+	t.Task, err = wire.ParseForeign(text, taskDepth, taskValues)
+	return t, err
 }
 
 // admit counts a task that is about to be stored. Without room, it removes tasks of the agent that have ended: first the
@@ -111,7 +131,7 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 				return err
 			}
 			if old, err := decodeTask(rec); err == nil {
-				add(old.ID, old.mail(len(rec.Body)))
+				add(old.ID, old.mail(len(rec.Body)+old.Size))
 			}
 		}
 		return nil
@@ -129,7 +149,7 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 			return err
 		}
 		if old, err := decodeTask(rec); err == nil && isTerminal(old.State) && !old.Owed && old.ID != t.ID {
-			old.Task = wire.Value{}
+			old.Inline = nil
 			ended = append(ended, old)
 		}
 	}
@@ -146,7 +166,11 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 		if old.Source != t.Source && errors.Is(refused, wire.ErrRateLimited) {
 			break // the share of the source is used, so room from others would not help
 		}
-		if err := s.cfg.Records.Apply(ctx, []store.Change{{IfRev: old.rev, Delete: true, Record: store.Record{NS: nsTasks, Key: old.ID}}}, now); err != nil {
+		err := s.cfg.Records.Apply(ctx, []store.Change{
+			{IfRev: old.rev, Delete: true, Record: store.Record{NS: nsTasks, Key: old.ID}},
+			{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsBodies, Key: old.ID}},
+		}, now)
+		if err != nil {
 			continue // it changed meanwhile
 		}
 		s.counts.Remove(old.ID)
@@ -160,17 +184,17 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 // save stores a changed task and wakes its waiters. If the task has no room, save stores it as failed, without the
 // answer. It fails with store.ErrConflict if the task was changed meanwhile.
 func (s *Service) save(ctx context.Context, t *taskRow) error {
-	change, size := t.change()
+	changes, size := t.changes()
 	err := s.admit(ctx, t, size)
 	if _, refused := errors.AsType[*wire.Error](err); refused {
 		t.State, t.Task = stateFailed, newTask(t.ID, t.Context, stateFailed, textLarge, time.Now())
-		change, size = t.change()
+		changes, size = t.changes()
 		err = s.admit(ctx, t, size)
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.cfg.Records.Apply(ctx, []store.Change{change}, time.Now()); err != nil {
+	if err := s.cfg.Records.Apply(ctx, changes, time.Now()); err != nil {
 		return err
 	}
 	s.hub.publish(t.ID)

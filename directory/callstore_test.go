@@ -1,0 +1,92 @@
+package directory
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// TestCallRefusedCheaply: a call that is refused because the tasks of the agent are too many reads little from the store,
+// however large they are.
+func TestCallRefusedCheaply(t *testing.T) { // THREATS row 26
+	w := newCallWorld(t)
+	listed := &listedStore{Store: w.store}
+	w = newWorldOver(t, listed, func(c *Config) { c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: -1}).Addresses() })
+	for i := range mailbox.MaxMail / mailbox.Share { // all that one source may have
+		w.call("t", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""))
+	}
+	list, _ := w.calls()
+	for _, c := range list[:10] {
+		want(t, w.report(c, `{"task":{"id":"r","status":{"state":"TASK_STATE_WORKING"},"x":"`+strings.Repeat("x", 200<<10)+`"}}`), 200, "")
+	}
+	listed.bytes.Store(0)
+	const refused = 10
+	for i := range refused {
+		if _, failure, rec := w.call("t", "SendMessage", sendParams(fmt.Sprint("more", i), "hi", "")); failure.IsNull() {
+			t.Fatalf("a call over the share = %s", rec.Body)
+		}
+	}
+	if got := listed.bytes.Load(); got > refused*mailbox.MaxMail/mailbox.Share<<10 {
+		t.Errorf("%d refused calls list %d bytes", refused, got)
+	}
+}
+
+// listedStore counts the bytes of the records that its lists return.
+type listedStore struct {
+	store.Store
+	bytes atomic.Int64
+}
+
+func (s *listedStore) Records() store.Records { return listedRecords{s.Store.Records(), s} }
+
+type listedRecords struct {
+	store.Records
+	s *listedStore
+}
+
+func (r listedRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	page, err := r.Records.List(ctx, ns, term, after, limit, now)
+	for _, rec := range page.Records {
+		r.s.bytes.Add(int64(len(rec.Body)))
+	}
+	return page, err
+}
+
+// TestCallOfAnOlderVersion: a task that an older version stored in one record is still served, changed and removed.
+func TestCallOfAnOlderVersion(t *testing.T) {
+	w := newCallWorld(t)
+	task, _, _ := w.call("t", "SendMessage", sendParams("m", "hi", ""))
+	id := task.GetStr("id")
+	recs, now := w.store.Records(), time.Now()
+	row, err := recs.Get(t.Context(), "relay-task", id, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := wire.ParseObject(row.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row.Body = old.Without("size").With("task", task).JSON()
+	err = recs.Apply(t.Context(), []store.Change{{IfRev: row.Rev, Record: row}, {IfRev: store.Any, Delete: true, Record: store.Record{NS: "relay-task-body", Key: id}}}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := newWorldOver(t, w.store)
+	again.t = t
+	if got, _, rec := again.call("t", "GetTask", `{"id":"`+id+`"}`); stateOf(got) != "TASK_STATE_WORKING" {
+		t.Errorf("the task of an older version = %s", rec.Body)
+	}
+	list, _ := again.calls()
+	want(t, again.report(list[0], remoteTask("TASK_STATE_COMPLETED", "01")), 200, "")
+	if got, _, rec := again.call("t", "GetTask", `{"id":"`+id+`"}`); stateOf(got) != "TASK_STATE_COMPLETED" {
+		t.Errorf("after a report %s", rec.Body)
+	}
+}
