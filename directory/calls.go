@@ -29,12 +29,12 @@ func newCallRelay(r *Registry) *a2arelay.Service {
 			card, held, err := find(ctx, id)
 			return card, held.Owner, err
 		},
-		Queue: func(ctx context.Context, to, from wire.AgentID, call []byte, changes []store.Change) (string, error) {
-			_, held, err := find(ctx, to)
+		Queue: func(ctx context.Context, m mailbox.Mail, call []byte, changes []store.Change) (string, error) {
+			_, held, err := find(ctx, m.Box)
 			if err != nil {
 				return "", err
 			}
-			m := mailbox.Mail{Box: to, From: from, Size: len(call), Created: clock(), Call: true}
+			m.Created = clock()
 			return r.countOutcome(keepMail(context.WithoutCancel(ctx), r, m, held.Owner, call, func(string) []store.Change { return changes }))
 		},
 	})

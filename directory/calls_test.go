@@ -433,36 +433,6 @@ func TestCallStream(t *testing.T) { // A2A-12
 	}
 }
 
-// TestCallBounds: one source cannot keep others from calling an agent, nor fill the mailbox with calls.
-func TestCallBounds(t *testing.T) { // THREATS row 31, AM-42, AM-68
-	w := newCallWorld(t)
-	send := func(i, source int) int {
-		_, failure, rec := w.call("t", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""), "Remote", fmt.Sprintf("203.0.113.%d:1", source))
-		if failure.IsNull() {
-			return 200
-		}
-		return rec.Code
-	}
-	accepted := map[int]int{}
-	for source := range 9 {
-		for i := range 60 {
-			if send(source*100+i, source) == 200 {
-				accepted[source]++
-			}
-		}
-	}
-	if accepted[0] != mailbox.MaxMail/mailbox.Share {
-		t.Errorf("one source has %d calls waiting", accepted[0])
-	}
-	if got := accepted[8]; got < 1 || got > mailbox.MaxMail/100 {
-		t.Errorf("when a quarter of the mailbox has calls, a new source has %d", got)
-	}
-	if got := send(9999, 200); got != 200 {
-		t.Errorf("an honest newcomer = %d", got)
-	}
-	wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", testMessage("1", "am_bob", "am_alice")), 202)
-}
-
 // TestCallResults: what an agent reports is bounded, and tasks that have ended make room for new ones.
 func TestCallResults(t *testing.T) {
 	w := newCallWorld(t)

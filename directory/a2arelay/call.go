@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -70,7 +71,7 @@ func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Mess
 	digest := hex.EncodeToString(sum[:16])
 	t, err = s.find(ctx, agent, from, id)
 	if m.TaskID == "" && errors.Is(err, message.ErrTaskNotFound) {
-		t = &taskRow{ID: id, Agent: agent, Token: from.token, Source: from.source, Context: m.ContextID, Created: now.UTC()}
+		t = &taskRow{ID: id, Agent: agent, Token: from.token, Source: from.source, Networks: from.networks, Context: m.ContextID, Created: now.UTC()}
 		if t.Context == "" {
 			t.Context = "ctx-" + strings.ToLower(rand.Text())
 		}
@@ -129,7 +130,8 @@ func (s *Service) queue(ctx context.Context, t *taskRow, call Call, changes []st
 	if err != nil {
 		return err
 	}
-	_, err = s.cfg.Queue(ctx, t.Agent, t.Source, raw, changes)
+	m := mailbox.Mail{Box: t.Agent, From: t.Source, Networks: t.Networks, Size: len(raw), Call: true}
+	_, err = s.cfg.Queue(ctx, m, raw, changes)
 	return err
 }
 

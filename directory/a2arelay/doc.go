@@ -37,9 +37,9 @@ type Config struct {
 	Agent func(ctx context.Context, id wire.AgentID) (wire.Card, [32]byte, error)
 	// ParseKey parses the public key of a card.
 	ParseKey func(text string) (*signing.PublicKey, error)
-	// Queue stores a call as mail of an agent, together with changes, within the bounds of the mailbox. from is the source
-	// of the call, as in caller.source. The call is durable when Queue returns.
-	Queue func(ctx context.Context, to wire.AgentID, from wire.AgentID, call []byte, changes []store.Change) (relayID string, err error)
+	// Queue stores a call as the mail m, together with changes, within the bounds of the mailbox. Queue sets m.Created. The
+	// call is durable when Queue returns.
+	Queue func(ctx context.Context, m mailbox.Mail, call []byte, changes []store.Change) (relayID string, err error)
 	// Secret returns a key of this directory that never changes.
 	Secret func(ctx context.Context) ([]byte, error)
 }
@@ -101,8 +101,9 @@ func (s *Service) sum(ctx context.Context, texts ...string) (string, error) {
 
 // caller is who made a request.
 type caller struct {
-	token  string       // SHA-256 of the bearer token in hex; "" without one
-	source wire.AgentID // where the request came from, for fair shares; never an agent id
+	token    string         // SHA-256 of the bearer token in hex; "" without one
+	source   wire.AgentID   // where the request came from, for fair shares; never an agent id
+	networks []wire.AgentID // around source, as in [mailbox.Mail]
 }
 
 // Call is what an agent gets from its mailbox.

@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -168,13 +169,22 @@ func (s *Service) callerOf(c echo.Context) (caller, error) {
 	if bearer, ok := httpapi.Bearer(c.Request()); ok && bearer != "" {
 		from.token = credential.HashOf(bearer).String()
 	}
-	source := "unknown"
-	if list := s.cfg.Addresses.Sources(c); len(list) > 0 {
-		source = list[0].Key
+	list := s.cfg.Addresses.Sources(c)
+	if len(list) == 0 {
+		list = []rate.Source{{Key: "unknown"}}
 	}
-	name, err := s.sum(c.Request().Context(), "source", source)
-	from.source = wire.AgentID("a2a:" + name)
-	return from, err
+	for i, source := range list {
+		name, err := s.sum(c.Request().Context(), "source", source.Key)
+		if err != nil {
+			return caller{}, err
+		}
+		if id := wire.AgentID("a2a:" + name); i == 0 {
+			from.source = id
+		} else {
+			from.networks = append(from.networks, id)
+		}
+	}
+	return from, nil
 }
 
 // readBody reads a body in either media type of A2A.

@@ -28,7 +28,7 @@ type taskRow struct {
 	ID      string       `json:"id"`
 	Agent   wire.AgentID `json:"agent"`
 	Token   string       `json:"token,omitempty"` // of the caller
-	Source  wire.AgentID `json:"source"`          // stands for the network of the caller
+	Source  wire.AgentID `json:"source"`          // as in caller
 	Context string       `json:"context"`
 	Remote  string       `json:"remote,omitempty"` // the id of the task at the agent; "" until the agent took the message
 	Created time.Time    `json:"created_at"`
@@ -39,6 +39,7 @@ type taskRow struct {
 	Size    int          `json:"size,omitempty"`   // of the body in bytes
 
 	Messages map[string]string `json:"messages,omitempty"` // digests of the caller's messages, by message id
+	Networks []wire.AgentID    `json:"networks,omitempty"` // as in caller
 
 	Task   wire.Value      `json:"-"`              // the body: the task as the caller sees it; only [Service.load] reads it
 	Inline json.RawMessage `json:"task,omitempty"` // the body in a row of an older version

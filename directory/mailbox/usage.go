@@ -40,7 +40,14 @@ type Mail struct {
 	Size    int                 `json:"size"`
 	Call    bool                `json:"call,omitempty"` // an A2A call (package a2arelay), not a message
 	Created time.Time           `json:"created_at"`
+
+	// Networks are the networks around the source From of a call, narrowest first and at most maxNetworks. Each of them is
+	// twice as wide as the one before (AM-42).
+	Networks []wire.AgentID `json:"networks,omitempty"`
 }
+
+// maxNetworks bounds the networks of a call.
+const maxNetworks = 2
 
 // Counts counts in memory the mail that waits in mailboxes. A message is counted before it is stored and under a
 // lock, so the limits hold even if several senders write at once. A flood beyond a limit causes no store access.
@@ -59,6 +66,7 @@ type Counts struct {
 // counted is what the counts keep of a message.
 type counted struct {
 	box, from agent
+	networks  [maxNetworks]agent // as in Mail; the zero value for each that is missing
 	size      int32
 	call      bool
 	created   int64 // seconds since 1970
@@ -68,12 +76,28 @@ type counted struct {
 type agent = unique.Handle[wire.AgentID]
 
 func newCounted(m Mail) counted {
-	return counted{unique.Make(m.Box), unique.Make(m.From), int32(min(m.Size, math.MaxInt32)), m.Call, m.Created.Unix()}
+	c := counted{unique.Make(m.Box), unique.Make(m.From), [maxNetworks]agent{}, int32(min(m.Size, math.MaxInt32)), m.Call, m.Created.Unix()}
+	for i, network := range m.Networks[:min(len(m.Networks), maxNetworks)] {
+		c.networks[i] = unique.Make(network)
+	}
+	return c
+}
+
+// sources returns the parts of the mailbox that the senders of the message have: that of its sender, and for a call those
+// of the networks around it.
+func (m counted) sources() []senderInBox {
+	sources := []senderInBox{{m.box, m.from}}
+	for _, network := range m.networks {
+		if network != (agent{}) {
+			sources = append(sources, senderInBox{m.box, network})
+		}
+	}
+	return sources
 }
 
 // parts returns the parts of mailboxes in which the message is counted.
 func (m counted) parts() []senderInBox {
-	parts := []senderInBox{{m.box, m.from}}
+	parts := m.sources()
 	if m.call {
 		parts = append(parts, senderInBox{m.box, anyCaller})
 	}
@@ -164,14 +188,22 @@ func (u *Counts) admit(key string, m counted, now time.Time) error {
 var anyCaller = unique.Make(wire.AgentID("a2a:"))
 
 // hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so calls may use half of a mailbox, and
-// once half of that is used, a source may have only a hundredth of the mailbox (AM-42). The caller holds mu.
+// once half of that is used, a source may have only a hundredth of the mailbox, and a network around it twice as much as
+// the next narrower one (AM-42). The caller holds mu.
 func (u *Counts) hasRoomForCall(m counted, limit Usage) bool {
 	all := u.shares[senderInBox{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {
 		return false
 	}
-	mine := u.shares[senderInBox{m.box, m.from}]
-	return !all.exceeds(Usage{limit.N / 4, limit.Size / 4}) || !mine.with(m).exceeds(Usage{limit.N / 100, limit.Size / 100})
+	if !all.exceeds(Usage{limit.N / 4, limit.Size / 4}) {
+		return true
+	}
+	for i, source := range m.sources() {
+		if width := 1 << i; u.shares[source].with(m).exceeds(Usage{limit.N / 100 * width, limit.Size / 100 * width}) {
+			return false
+		}
+	}
+	return true
 }
 
 // add counts a message. The caller holds mu.

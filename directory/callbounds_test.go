@@ -14,6 +14,59 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+// TestCallBounds: one source cannot keep others from calling an agent, nor fill the mailbox with calls.
+func TestCallBounds(t *testing.T) { // THREATS row 31, AM-42, AM-68
+	w := newCallWorld(t)
+	send := func(i, source int) int {
+		_, failure, rec := w.call("t", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""), "Remote", fmt.Sprintf("203.0.%d.7:1", source))
+		if failure.IsNull() {
+			return 200
+		}
+		return rec.Code
+	}
+	accepted := map[int]int{}
+	for source := range 9 {
+		for i := range 60 {
+			if send(source*100+i, source) == 200 {
+				accepted[source]++
+			}
+		}
+	}
+	if accepted[0] != mailbox.MaxMail/mailbox.Share {
+		t.Errorf("one source has %d calls waiting", accepted[0])
+	}
+	if got := accepted[8]; got < 1 || got > mailbox.MaxMail/100 {
+		t.Errorf("when a quarter of the mailbox has calls, a new source has %d", got)
+	}
+	if got := send(9999, 200); got != 200 {
+		t.Errorf("an honest newcomer = %d", got)
+	}
+	wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", testMessage("1", "am_bob", "am_alice")), 202)
+}
+
+// TestCallBoundsOfNetworks: the addresses of one network do not fill the mailbox with calls, and the rest of the mailbox is
+// for other networks.
+func TestCallBoundsOfNetworks(t *testing.T) { // THREATS row 31, AM-42
+	for network, pattern := range map[string]string{"an IPv4 /24": "203.0.113.%d:1", "an IPv6 /56": "[2001:db8:0:%02x::1]:1", "an IPv6 /48": "[2001:db8:0:%02x00::1]:1"} {
+		w := newCallWorld(t)
+		sent := 0
+		send := func(remote string) bool {
+			sent++
+			_, failure, _ := w.call("t", "SendMessage", sendParams(fmt.Sprint("m", sent), "hi", ""), "Remote", remote)
+			return failure.IsNull()
+		}
+		for source := range 60 {
+			for send(fmt.Sprintf(pattern, source)) {
+			}
+		}
+		for i := range 2 * mailbox.MaxMail / 100 { // what another network may have at any time
+			if !send(fmt.Sprintf("198.51.100.%d:1", 7+i/5)) {
+				t.Errorf("%s: call %d of another network is refused", network, i)
+			}
+		}
+	}
+}
+
 // TestCallRefusedCheaply: a call that is refused because the tasks of the agent are too many reads little from the store,
 // however large they are.
 func TestCallRefusedCheaply(t *testing.T) { // THREATS row 26
