@@ -106,6 +106,9 @@ type caller struct {
 	networks []wire.AgentID // around source, as in [mailbox.Mail]
 }
 
+// sources returns the source of the caller and the networks around it, narrowest first.
+func (c caller) sources() []wire.AgentID { return append([]wire.AgentID{c.source}, c.networks...) }
+
 // Call is what an agent gets from its mailbox.
 type Call struct {
 	Method      string     `json:"method"` // SendMessage or CancelTask

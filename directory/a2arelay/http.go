@@ -245,7 +245,7 @@ func (t *taskRow) refusal() *message.Error {
 // await waits until done reports true for a task, but no longer than blockFor, and returns the task. If too many callers
 // already wait, it returns at once.
 func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(*taskRow) bool) (*taskRow, error) {
-	w := s.hub.enter(t.ID, from.source)
+	w := s.hub.enter(t.ID, from)
 	if w == nil {
 		return t, nil // too many wait: the caller gets the task as it is
 	}
@@ -288,7 +288,7 @@ func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 	if err != nil {
 		return err
 	}
-	w := s.hub.enter(t.ID, from.source)
+	w := s.hub.enter(t.ID, from)
 	if w == nil {
 		return message.ErrBusy.At("too many open streams")
 	}

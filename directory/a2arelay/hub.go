@@ -10,14 +10,14 @@ import (
 // Bounds of the callers that wait at the same time.
 const (
 	maxWaiters       = 2048
-	maxWaitersOfOne  = 16 // of one source
+	maxWaitersOfOne  = 16 // of one source; of a network around it twice as many as of the next narrower one
 	maxWaitersOfTask = 8
 )
 
 // waiter waits for changes of one task.
 type waiter struct {
 	task    string
-	source  wire.AgentID
+	from    caller
 	changed chan struct{} // holds a value if the task has changed
 }
 
@@ -26,23 +26,31 @@ type hub struct {
 	mu      sync.Mutex
 	waiters map[string][]*waiter // by task
 	total   int
-	sources map[wire.AgentID]int
+	sources map[wire.AgentID]int // waiters of a source, and of a network
 }
 
 // enter adds a waiter, or returns nil if too many wait. The caller must call leave.
-func (h *hub) enter(task string, source wire.AgentID) *waiter {
+func (h *hub) enter(task string, from caller) *waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.waiters == nil {
 		h.waiters, h.sources = make(map[string][]*waiter), make(map[wire.AgentID]int)
 	}
-	if h.total >= maxWaiters || h.sources[source] >= maxWaitersOfOne || len(h.waiters[task]) >= maxWaitersOfTask {
-		return nil
+	sources := from.sources()
+	for i, source := range sources {
+		if h.sources[source] >= maxWaitersOfOne<<i {
+			return nil
+		}
 	}
-	w := &waiter{task, source, make(chan struct{}, 1)}
+	if h.total >= maxWaiters || h.total >= maxWaiters/2 && h.sources[from.source] > 0 || len(h.waiters[task]) >= maxWaitersOfTask {
+		return nil // the second half of the places is for sources without one
+	}
+	w := &waiter{task, from, make(chan struct{}, 1)}
 	h.waiters[task] = append(h.waiters[task], w)
 	h.total++
-	h.sources[source]++
+	for _, source := range sources {
+		h.sources[source]++
+	}
 	return w
 }
 
@@ -54,8 +62,10 @@ func (h *hub) leave(w *waiter) {
 		delete(h.waiters, w.task)
 	}
 	h.total--
-	if h.sources[w.source]--; h.sources[w.source] == 0 {
-		delete(h.sources, w.source)
+	for _, source := range w.from.sources() {
+		if h.sources[source]--; h.sources[source] == 0 {
+			delete(h.sources, source)
+		}
 	}
 }
 
