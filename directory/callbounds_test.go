@@ -92,6 +92,42 @@ func TestCallRefusedCheaply(t *testing.T) { // THREATS row 26
 	}
 }
 
+// TestCallLargestReport: a report with as many JSON values as the relay accepts can be read again, although the relay adds
+// ids to it.
+func TestCallLargestReport(t *testing.T) { // THREATS row 26
+	w := newCallWorld(t)
+	task, _, _ := w.call("t", "SendMessage", sendParams("m", "hi", ""))
+	list, _ := w.calls()
+	status := 0
+	for n := 30_000; n > 29_900 && status != 200; n-- {
+		zeros := strings.TrimSuffix(strings.Repeat("0,", n), ",")
+		status = w.report(list[0], `{"id":"r","status":{"state":"TASK_STATE_WORKING","message":{}},"x":[`+zeros+`]}`).Code
+	}
+	if status != 200 {
+		t.Fatalf("the smallest report = %d", status)
+	}
+	if got := w.do("GET", "/a2a/am_alice/tasks/"+task.GetStr("id"), "", withBearer("t")...); got.Code != 200 || got.Body.Len() < 2*29_900 {
+		t.Errorf("the task = %d %.200s", got.Code, got.Body)
+	}
+}
+
+// TestCallRowsAreSmall: what an agent reports does not enlarge the record of a task, which every refused call reads.
+func TestCallRowsAreSmall(t *testing.T) { // THREATS row 26
+	w := newCallWorld(t)
+	for i, report := range []string{
+		`{"id":"r","status":{"state":"TASK_STATE_WORKING","timestamp":"%s"}}`, `{"id":"r","status":{"state":"%s"}}`, `{"id":"%s","status":{"state":"TASK_STATE_WORKING"}}`,
+		`{"id":"r","status":{"state":"TASK_STATE_WORKING"},"x":"%s"}`, `{"error":{"code":-32603,"data":[{"domain":"a2a-protocol.org","reason":"%s"}]}}`,
+	} {
+		task, _, _ := w.call("t", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""))
+		list, _ := w.calls()
+		w.report(list[i], fmt.Sprintf(report, strings.Repeat("x", 300<<10)))
+		row, err := w.store.Records().Get(t.Context(), "relay-task", task.GetStr("id"), time.Now())
+		if err != nil || len(row.Body) > 4<<10 {
+			t.Errorf("after %s the record has %d bytes; %v", report, len(row.Body), err)
+		}
+	}
+}
+
 // listedStore counts the bytes of the records that its lists return.
 type listedStore struct {
 	store.Store

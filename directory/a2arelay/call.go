@@ -197,8 +197,8 @@ func (s *Service) postTask(c echo.Context) error {
 	}
 	failure, isError := v.Get("error")
 	status, _ := v.Get("status")
-	if !isError && (v.GetStr("id") == "" || len(v.GetStr("id")) > 128 || status.GetStr("state") == "" || len(status.GetStr("state")) > 64) {
-		return wire.ErrSchema.At("a task has an id and a state")
+	if !isError && !isReport(v.GetStr("id"), status.GetStr("state"), status.GetStr("timestamp")) {
+		return wire.ErrSchema.At("a task has an id, a state and a short timestamp")
 	}
 	report := struct {
 		Status string `json:"status"`

@@ -79,7 +79,13 @@ func decodeTask(rec store.Record) (*taskRow, error) {
 const (
 	taskDepth  = 40
 	taskValues = 30_000
+	addedIDs   = 3 // values that the relay may add to the task: its context, and the ids in the message of its status
 )
+
+// isReport reports whether a task has an id and a state, and whether the record of the task has room for them.
+func isReport(id, state, stamp string) bool {
+	return id != "" && len(id) <= 128 && state != "" && len(state) <= 64 && len(stamp) <= 64
+}
 
 // find returns a task of an agent. It returns [message.ErrTaskNotFound] unless the caller has the token with which the
 // task was made (A2A-14).
@@ -117,7 +123,7 @@ func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 		}
 		text = body.Body
 	}
-	t.Task, err = wire.ParseForeign(text, taskDepth, taskValues)
+	t.Task, err = wire.ParseForeign(text, taskDepth, taskValues+addedIDs)
 	return t, err
 }
 
