@@ -28,7 +28,11 @@ type cutter struct {
 	server  string
 	rate    atomic.Int64 // of a thousand messages, how many end their connection
 	cuts    atomic.Int64
+	hosts   atomic.Int64 // that vanished: their connections stay open and pass nothing on
 }
+
+// vanish makes all connections silent, without ending them. New connections work.
+func (c *cutter) vanish() { c.hosts.Add(1) }
 
 // newCutter starts a proxy and returns it with the connection string through it.
 func newCutter(t *testing.T, database string) (*cutter, string) {
@@ -64,8 +68,9 @@ func (c *cutter) serve(client net.Conn) {
 		return
 	}
 	defer server.Close()
+	host := c.hosts.Load()
 	go func() {
-		_, _ = io.Copy(client, server) // ends with either connection
+		_, _ = io.Copy(c.upTo(client, host), server) // ends with either connection
 		client.Close()
 	}()
 	for buf := make([]byte, 1<<16); ; {
@@ -81,12 +86,26 @@ func (c *cutter) serve(client net.Conn) {
 			}
 			client.Close() // the answer is lost
 		}
-		if _, err := server.Write(buf[:n]); err != nil || cut {
+		if _, err := c.upTo(server, host).Write(buf[:n]); err != nil || cut {
 			time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
 			return
 		}
 	}
 }
+
+// upTo returns w until the host vanishes, and then a writer that discards everything.
+func (c *cutter) upTo(w io.Writer, host int64) io.Writer {
+	return writerFunc(func(b []byte) (int, error) {
+		if c.hosts.Load() != host {
+			return len(b), nil
+		}
+		return w.Write(b)
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // audit writes messages of several conversations from several senders until stop is closed, and then checks that each
 // acknowledged message was stored once, and no other one.

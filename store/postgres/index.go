@@ -36,7 +36,7 @@ const headSize = 1 << 10
 // maxBuilders is the largest number of queries that read the cards at the same time.
 const maxBuilders = 4
 
-// build fills the index from the cards, which several queries read in parts.
+// build fills the index from the cards, which several queries read in parts. These take as long as they need.
 func (x *liveIndex) build(ctx context.Context) error {
 	var through, last int64
 	if err := x.s.query(ctx, "select (select coalesce(max(num), 0) from changes), (select coalesce(max(num), 0) from cards)", nil,
@@ -59,7 +59,7 @@ func (x *liveIndex) build(ctx context.Context) error {
 	x.index, x.through = cardindex.Join(parts), through
 	var num int64
 	var value []byte
-	return x.s.query(ctx, "select num, value from cards where num = any($1)", []any{slices.Concat(long...)}, []any{&num, &value}, func() error {
+	err := forEachRow(ctx, x.s.pool, "select num, value from cards where num = any($1)", []any{slices.Concat(long...)}, []any{&num, &value}, func() error {
 		card, err := engine.DecodeCardHead(nil, uint64(num), value)
 		if err != nil {
 			x.s.damaged(err)
@@ -68,6 +68,7 @@ func (x *liveIndex) build(ctx context.Context) error {
 		}
 		return nil
 	})
+	return readError(ctx, err)
 }
 
 // gather adds to part the cards whose seq is at least from and less than to. It returns those whose terms are longer
@@ -76,7 +77,7 @@ func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, from, to i
 	var num int64
 	var head pgtype.DriverBytes // not copied
 	var terms [][]byte
-	err = x.s.query(ctx, "select num, substr(value, 1, $1) from cards where num >= $2 and num < $3 order by num",
+	err = forEachRow(ctx, x.s.pool, "select num, substr(value, 1, $1) from cards where num >= $2 and num < $3 order by num",
 		[]any{headSize, from, to}, []any{&num, &head}, func() error {
 			card, err := engine.DecodeCardHead(terms[:0], uint64(num), head)
 			terms = card.Terms
@@ -88,7 +89,7 @@ func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, from, to i
 			}
 			return nil
 		})
-	return long, err
+	return long, readError(ctx, err)
 }
 
 // fresh returns the index with every change that was committed before the call. Calls that wait for the same read of

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -38,16 +36,18 @@ func (l leaseStore) Acquire(ctx context.Context, name string) (store.Lease, erro
 	const mine = "leases.holder = excluded.holder and leases.until > clock_timestamp()"
 	var fence int64
 	// The update names the key, so it waits for the groups that hold the row for key share, see txn.begin.
-	err := l.s.leasePool.QueryRow(ctx, `insert into leases (until, name, holder, holder_name, fence) values (`+untilSQL+`, $2, $3, $4, `+next+`)
-		on conflict (name) do update set name = excluded.name, until = `+untilSQL+`, holder = excluded.holder, holder_name = excluded.holder_name,
-			fence = case when `+mine+` then leases.fence else excluded.fence end
-		where leases.holder = excluded.holder or leases.until <= clock_timestamp()
-		returning fence`, l.micros(), name, l.s.id, l.s.cfg.Name).Scan(&fence)
-	if errors.Is(err, pgx.ErrNoRows) {
+	err := ask(ctx, func(ctx context.Context) error {
+		return l.s.leasePool.QueryRow(ctx, `insert into leases (until, name, holder, holder_name, fence) values (`+untilSQL+`, $2, $3, $4, `+next+`)
+			on conflict (name) do update set name = excluded.name, until = `+untilSQL+`, holder = excluded.holder, holder_name = excluded.holder_name,
+				fence = case when `+mine+` then leases.fence else excluded.fence end
+			where leases.holder = excluded.holder or leases.until <= clock_timestamp()
+			returning fence`, l.micros(), name, l.s.id, l.s.cfg.Name).Scan(&fence)
+	})
+	if errors.Is(err, store.ErrNotFound) {
 		return store.Lease{}, store.ErrLeaseTaken
 	}
 	if err != nil {
-		return store.Lease{}, readError(ctx, err)
+		return store.Lease{}, err
 	}
 	return store.Lease{Name: name, Fence: uint64(fence)}, nil
 }
@@ -66,12 +66,14 @@ func (l leaseStore) Renew(ctx context.Context, held []store.Lease) (lost []store
 	var name string
 	var fence int64
 	var renewed []store.Lease
-	err = query(ctx, l.s.leasePool, `update leases l set until = `+untilSQL+` from unnest($2::text[], $3::bigint[]) h (name, fence)
-		where l.name = h.name and l.fence = h.fence and l.holder = $4 and l.until > clock_timestamp() returning l.name, l.fence`,
-		[]any{l.micros(), names, fences, l.s.id}, []any{&name, &fence}, func() error {
-			renewed = append(renewed, store.Lease{Name: name, Fence: uint64(fence)})
-			return nil
-		})
+	err = ask(ctx, func(ctx context.Context) error {
+		return forEachRow(ctx, l.s.leasePool, `update leases l set until = `+untilSQL+` from unnest($2::text[], $3::bigint[]) h (name, fence)
+			where l.name = h.name and l.fence = h.fence and l.holder = $4 and l.until > clock_timestamp() returning l.name, l.fence`,
+			[]any{l.micros(), names, fences, l.s.id}, []any{&name, &fence}, func() error {
+				renewed = append(renewed, store.Lease{Name: name, Fence: uint64(fence)})
+				return nil
+			})
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -86,9 +88,11 @@ func (l leaseStore) Renew(ctx context.Context, held []store.Lease) (lost []store
 // Release implements [store.Leases].
 func (l leaseStore) Release(ctx context.Context, held []store.Lease) error {
 	names, fences := split(held)
-	_, err := l.s.leasePool.Exec(ctx, `delete from leases l using unnest($1::text[], $2::bigint[]) h (name, fence)
-		where l.name = h.name and l.fence = h.fence and l.holder = $3`, names, fences, l.s.id)
-	return readError(ctx, err)
+	return ask(ctx, func(ctx context.Context) error {
+		_, err := l.s.leasePool.Exec(ctx, `delete from leases l using unnest($1::text[], $2::bigint[]) h (name, fence)
+			where l.name = h.name and l.fence = h.fence and l.holder = $3`, names, fences, l.s.id)
+		return err
+	})
 }
 
 // List implements [store.Leases].

@@ -40,8 +40,8 @@ type Config struct {
 
 const (
 	defaultLeaseTTL = 15 * time.Second
-	// connectFor is the time after which an attempt to connect goes on with the next host. It is less than acquireFor, so
-	// that a host that does not answer does not keep a writer from the next one.
+	// connectFor is the time after which an attempt to connect goes on with the next host, and a test of an idle connection
+	// fails. It is less than acquireFor, so that a host that does not answer does not keep a writer from the next one.
 	connectFor = 3 * time.Second
 )
 
@@ -112,6 +112,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 			c.ConnectTimeout = connectFor
 		}
 	}
+	pool.ShouldPing, pool.BeforeClose = s.isGone, hangUp
 	if s.pool, err = pgxpool.NewWithConfig(ctx, pool); err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
@@ -198,6 +199,28 @@ func (s *Store) prepare(c *pgx.ConnConfig) {
 	}
 }
 
+// isGone reports whether a connection that was idle for a second does not work any more. If the server does not answer, its
+// host may have vanished without ending connections, so all of them are given up.
+func (s *Store) isGone(ctx context.Context, idle pgxpool.ShouldPingParams) bool {
+	if idle.IdleDuration < time.Second {
+		return false
+	}
+	limited, cancel := context.WithTimeout(ctx, connectFor)
+	defer cancel()
+	if idle.Conn.Ping(limited) != nil && ctx.Err() == nil {
+		s.pool.Reset()
+	}
+	return idle.Conn.IsClosed() // then the pool's own test fails at once
+}
+
+// hangUp closes the socket of a connection that was given up. Otherwise the pool waits for the server for 15 seconds before
+// it opens another connection in its place.
+func hangUp(conn *pgx.Conn) {
+	if conn.IsClosed() {
+		_ = conn.PgConn().Conn().Close()
+	}
+}
+
 // warned returns the last warning of the server on a connection, or "", and forgets it.
 func warned(conn *pgx.Conn) string {
 	data := conn.PgConn().CustomData()
@@ -237,7 +260,11 @@ func (s *Store) openLane(ctx context.Context) error {
 
 // forgetLanes removes the rows of processes that have ended long ago.
 func (s *Store) forgetLanes(ctx context.Context) {
-	if _, err := s.pool.Exec(ctx, "delete from lanes where seen < now() - $1::interval and id <> $2", forgetLane, s.id); err != nil {
+	err := ask(ctx, func(ctx context.Context) error {
+		_, err := s.pool.Exec(ctx, "delete from lanes where seen < now() - $1::interval and id <> $2", forgetLane, s.id)
+		return err
+	})
+	if err != nil {
 		s.log.Warn("remove old rows of lanes", slog.Any("err", err))
 	}
 }

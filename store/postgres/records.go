@@ -190,30 +190,37 @@ func (r recordStore) List(ctx context.Context, ns, term, after string, limit int
 }
 
 // get reads a row. If it does not exist, the error is store.ErrNotFound.
-func (s *Store) get(ctx context.Context, tb *table, key []byte) (row, error) {
-	var r row
-	err := ctx.Err()
-	if err == nil {
-		err = s.pool.QueryRow(ctx, tb.read, key).Scan(&r.num, &r.due, &r.value)
-	}
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = store.ErrNotFound
-	}
-	return r, readError(ctx, err)
+func (s *Store) get(ctx context.Context, tb *table, key []byte) (r row, err error) {
+	err = ask(ctx, func(ctx context.Context) error {
+		return s.pool.QueryRow(ctx, tb.read, key).Scan(&r.num, &r.due, &r.value)
+	})
+	return r, err
 }
 
 // query calls fn for each row of a query, with the columns in scans.
 func (s *Store) query(ctx context.Context, sql string, args, scans []any, fn func() error) error {
-	return query(ctx, s.pool, sql, args, scans, fn)
+	return ask(ctx, func(ctx context.Context) error { return forEachRow(ctx, s.pool, sql, args, scans, fn) })
 }
 
-func query(ctx context.Context, pool *pgxpool.Pool, sql string, args, scans []any, fn func() error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+func forEachRow(ctx context.Context, pool *pgxpool.Pool, sql string, args, scans []any, fn func() error) error {
 	rows, err := pool.Query(ctx, sql, args...)
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, scans, fn)
+	}
+	return err
+}
+
+// ask executes a call that waits for the server, for at most answerFor: if the host of the server vanished, the operating
+// system reports that only after many minutes.
+func ask(ctx context.Context, call func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, answerFor)
+	defer cancel()
+	err := call(limited)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = store.ErrNotFound
 	}
 	return readError(ctx, err)
 }

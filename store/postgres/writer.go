@@ -43,6 +43,7 @@ const (
 	// resolveFor is the time for which a writer tries to learn the outcome of a commit.
 	resolveFor = 8 * time.Second
 	acquireFor = 5 * time.Second  // to wait for a connection
+	answerFor  = 5 * time.Second  // to wait for a connection and for all rows of a read
 	groupFor   = 30 * time.Second // for all statements of a group
 	forgetLane = "30 days"        // after which the number of a process that has ended is removed
 )
