@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // nodeID is the stored form of an id that differs from the id of the configured card: a directory assigned it, or the
@@ -34,7 +35,7 @@ func (r *Registrar) storeID(ctx context.Context, id nodeID) error {
 	if err != nil {
 		return err
 	}
-	return r.storeRecord(context.WithoutCancel(ctx), keyNodeID, body, time.Now())
+	return r.storeRecord(context.WithoutCancel(ctx), keyNodeID, body, store.Any, time.Now())
 }
 
 // setID puts id on the card, with the key chain that leads from it to the node's key. If the endpoint is the mailbox of
@@ -82,7 +83,7 @@ func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 	r.work.Unlock()
 	return r.each(ctx, "", func(p *registration) {
 		if r.due(p, time.Now()) {
-			r.update(ctx, p, visitAndRenew)
+			r.update(ctx, p, visitIfDue) // the card has changed
 		}
 	})
 }
@@ -97,13 +98,13 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 		return err
 	}
 	for _, p := range r.registrations {
-		r.mu.Lock()
-		s := p.state
-		r.mu.Unlock()
-		if s.AgentID != "" && s.PreviousKey == "" {
-			s.PreviousKey = oldFingerprint
-		}
-		if err := r.setState(ctx, p, s, time.Time{}); err != nil {
+		err := r.change(ctx, p, func(s *registrationState) (next time.Time, err error) {
+			if s.AgentID != "" && s.PreviousKey == "" {
+				s.PreviousKey = oldFingerprint
+			}
+			return time.Time{}, nil
+		})
+		if err != nil {
 			return fmt.Errorf("store the fingerprint of the old key: %w", err)
 		}
 	}
@@ -117,7 +118,7 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	if err := r.setIdentity(key, card); err != nil {
 		return err
 	}
-	if err := r.storeRecord(ctx, keyRotated, []byte("{}"), time.Now()); err != nil {
+	if err := r.storeRecord(ctx, keyRotated, []byte("{}"), store.Any, time.Now()); err != nil {
 		r.cfg.Logger.Error("tell other processes of the new key", "err", err) // they read the new key at their next start
 	}
 	return nil

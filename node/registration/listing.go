@@ -55,19 +55,15 @@ func (r *Registrar) Adopt(ctx context.Context, directory string) ([]owner.Listin
 
 // registerIn visits directories, including those from which the node was withdrawn.
 func (r *Registrar) registerIn(ctx context.Context, directory string, how visitMode) ([]owner.Listing, error) {
-	return r.each(ctx, directory, func(p *registration) {
-		r.mu.Lock()
-		p.state.Withdrawn = false
-		r.mu.Unlock()
-		r.update(ctx, p, how)
-	})
+	return r.each(ctx, directory, func(p *registration) { r.update(ctx, p, how) })
 }
 
 // Withdraw removes the node from one configured directory, or from all if directory is empty, until Register or Adopt
 // is called for that directory.
 func (r *Registrar) Withdraw(ctx context.Context, directory string) ([]owner.Listing, error) {
 	return r.each(ctx, directory, func(p *registration) {
-		if err := r.withdraw(ctx, p); err != nil {
+		err := r.change(ctx, p, func(s *registrationState) (next time.Time, err error) { return r.removeCard(ctx, p, s), nil })
+		if err != nil {
 			r.cfg.Logger.Warn("withdraw", "directory", p.dir.Base, "err", err)
 		}
 	})
@@ -121,18 +117,18 @@ func (r *Registrar) wake() {
 	}
 }
 
-func (r *Registrar) withdraw(ctx context.Context, p *registration) error {
-	r.mu.Lock()
-	s := p.state
-	r.mu.Unlock()
+// removeCard removes the node from a directory. It fills s with the outcome, and returns the time of the next visit.
+func (r *Registrar) removeCard(ctx context.Context, p *registration, s *registrationState) (next time.Time) {
 	id := s.AgentID
 	if id == "" {
 		id = r.ID() // the directory may list the node although our records do not
 	}
 	if err := p.dir.Withdraw(ctx, id, r.Credential(p.dir)); err != nil && !errors.Is(err, client.ErrUnknownAgent) {
+		r.cfg.Logger.Warn("withdraw", "directory", s.Directory, "err", err)
 		s.Error, s.Hint = wire.OneLine(err.Error(), 300), client.HintOf(err)
 		s.Withdrawn = s.AgentID == "" // without a record of a registration, do not register again
-		return errors.Join(err, r.setState(ctx, p, s, time.Now().Add(checkEvery)))
+		return time.Now().Add(checkEvery)
 	}
-	return r.setState(ctx, p, registrationState{Directory: s.Directory, Withdrawn: true}, time.Time{})
+	*s = registrationState{Directory: s.Directory, Withdrawn: true}
+	return time.Time{}
 }

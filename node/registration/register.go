@@ -46,7 +46,7 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 		r.scheduleOthers(p)
 		own = r.identity.Load()
 	}
-	s.recordSuccess(reg, cardDigest(listed), time.Now())
+	s.recordSuccess(reg, own.Key, cardDigest(listed), time.Now())
 	r.cfg.Logger.Info("registered", "directory", s.Directory, "agent_id", reg.AgentID, "expires", reg.ExpiresAt)
 	card := own.Card.WithoutPrivateLists()
 	if s.Card == cardDigest(card) {
@@ -55,7 +55,7 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 	if reg, err = p.dir.Renew(ctx, card, credential, own.Key); err != nil { // the card has changed: the endpoint of a mailbox contains the agent id
 		return err
 	}
-	s.recordSuccess(reg, cardDigest(card), time.Now())
+	s.recordSuccess(reg, own.Key, cardDigest(card), time.Now())
 	return nil
 }
 

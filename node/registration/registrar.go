@@ -158,18 +158,37 @@ func (r *Registrar) Reread(ctx context.Context, now time.Time) error {
 // restoreStates reads the states of all registrations.
 func (r *Registrar) restoreStates(ctx context.Context, now time.Time) error {
 	for _, p := range r.registrations {
-		rec, err := r.cfg.Store.Records().Get(ctx, Namespace, p.recordKey(), now)
-		if errors.Is(err, store.ErrNotFound) {
-			continue
-		}
-		if err == nil {
-			err = r.takeState(rec)
-		}
-		if err != nil {
-			return fmt.Errorf("read the registration in %s: %w", p.dir.Base, err)
+		switch state, rev, err := r.loadState(ctx, p, now); {
+		case err != nil:
+			return err
+		case rev != store.Absent:
+			r.takeState(p, state)
 		}
 	}
 	return nil
+}
+
+// loadState reads the stored state of a registration and its revision.
+func (r *Registrar) loadState(ctx context.Context, p *registration, now time.Time) (registrationState, store.Rev, error) {
+	rec, err := r.cfg.Store.Records().Get(ctx, Namespace, p.recordKey(), now)
+	if errors.Is(err, store.ErrNotFound) {
+		return registrationState{Directory: p.dir.Base}, store.Absent, nil
+	}
+	state := registrationState{}
+	if err == nil {
+		state, err = p.decode(rec)
+	}
+	if err != nil {
+		return state, 0, fmt.Errorf("read the registration in %s: %w", p.dir.Base, err)
+	}
+	return state, rec.Rev, nil
+}
+
+func (p *registration) decode(rec store.Record) (registrationState, error) {
+	s := registrationState{}
+	err := json.Unmarshal(rec.Body, &s)
+	s.Directory = p.dir.Base // the directory may have a new address
+	return s, err
 }
 
 // OnRemote takes over what another process stored: the state of a registration, an adopted id, or a rotated key.
@@ -182,7 +201,7 @@ func (r *Registrar) OnRemote(c store.Change) {
 	case keyNodeID, keyRotated, SharedKeys:
 		err = r.takeIdentity(context.Background(), time.Now())
 	default:
-		err = r.takeState(c.Record)
+		err = r.takeRecord(c.Record)
 	}
 	if err != nil {
 		r.cfg.Logger.Error("take over the state of a registration", "key", c.Record.Key, "err", err)
@@ -197,26 +216,24 @@ func (r *Registrar) rereadLater() {
 	}
 }
 
-// takeState takes over the stored state of a registration. It ignores a record that is not about a configured
+// takeRecord takes over the stored state of a registration. It ignores a record that is not about a configured
 // directory.
-func (r *Registrar) takeState(rec store.Record) error {
+func (r *Registrar) takeRecord(rec store.Record) error {
 	i := slices.IndexFunc(r.registrations, func(p *registration) bool { return p.recordKey() == rec.Key })
 	if i < 0 {
 		return nil
 	}
-	p := r.registrations[i]
-	s := registrationState{}
-	if err := json.Unmarshal(rec.Body, &s); err != nil {
-		return err
+	s, err := r.registrations[i].decode(rec)
+	if err == nil {
+		r.takeState(r.registrations[i], s)
 	}
-	s.Directory = p.dir.Base // the directory may have a new address
-	r.mu.Lock()
-	p.state = s
-	close(r.changed)
-	r.changed = make(chan struct{})
-	r.mu.Unlock()
+	return err
+}
+
+// takeState sets the state of a registration that another process has stored.
+func (r *Registrar) takeState(p *registration, s registrationState) {
+	r.setState(p, s)
 	r.wake()
-	return nil
 }
 
 // loadRecord reads a record of the node's state into dst. It returns false if the record does not exist.
@@ -234,9 +251,9 @@ func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now tim
 	return true, nil
 }
 
-// storeRecord writes a record of the node's state.
-func (r *Registrar) storeRecord(ctx context.Context, key string, body []byte, now time.Time) error {
-	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: Namespace, Key: key, Body: body}, IfRev: store.Any}}, now)
+// storeRecord writes a record of the node's state, if its revision is ifRev.
+func (r *Registrar) storeRecord(ctx context.Context, key string, body []byte, ifRev store.Rev, now time.Time) error {
+	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: Namespace, Key: key, Body: body}, IfRev: ifRev}}, now)
 }
 
 // restoreCredential reads the secret from which bearers are derived. If the store has no secret yet, it makes and
@@ -254,7 +271,7 @@ func (r *Registrar) restoreCredential(ctx context.Context, now time.Time) error 
 		if err != nil {
 			return err
 		}
-		if err := r.storeRecord(ctx, keyCredential, body, now); err != nil {
+		if err := r.storeRecord(ctx, keyCredential, body, store.Any, now); err != nil {
 			return err
 		}
 	}
@@ -324,39 +341,56 @@ const (
 	visitAndAdopt                  // always renew, and adopt the id that the directory assigns
 )
 
-// update visits a directory and stores the resulting state. The caller must hold r.work.
+// update visits a directory and stores the resulting state. If another process has stored a state during the visit,
+// update visits again. The caller must hold r.work.
 func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) {
-	r.mu.Lock()
-	s := p.state
-	r.mu.Unlock()
-	err := r.visit(ctx, p, &s, how)
-	if err != nil && ctx.Err() != nil {
-		return // the node stops
+	visits := 0
+	err := r.change(ctx, p, func(s *registrationState) (next time.Time, err error) {
+		visits++
+		switch {
+		case !s.Withdrawn:
+		case how != visitIfDue:
+			s.Withdrawn = false
+		case visits > 1: // the owner withdrew the node during the visit, which may have registered it again
+			return r.removeCard(ctx, p, s), nil
+		default:
+			return time.Time{}, nil
+		}
+		err = r.visit(ctx, p, s, how)
+		if err != nil && ctx.Err() != nil {
+			return time.Time{}, err // the node stops
+		}
+		return r.recordVisit(s, err), nil
+	})
+	if err != nil && ctx.Err() == nil {
+		r.cfg.Logger.Error("store directory state", "directory", p.dir.Base, "err", err) // the next visit finds it out again
 	}
+}
+
+// recordVisit records in s whether a visit failed, and returns the time of the next visit.
+func (r *Registrar) recordVisit(s *registrationState, err error) (next time.Time) {
 	now := time.Now()
-	next := now.Add(client.Jitter(checkEvery))
+	next = now.Add(client.Jitter(checkEvery))
 	if until := s.RenewAt; s.AgentID != "" && until.Before(next) {
 		next = until
 	}
 	s.Error, s.Hint, s.Refused = "", "", false
-	if err != nil {
-		s.Failures++
-		after := time.Duration(0)
-		s.Error = wire.OneLine(err.Error(), 300)
-		s.Hint = client.HintOf(err)
-		if e, ok := errors.AsType[*client.DirectoryError](err); ok {
-			after, s.Refused = e.RetryAfter, e.Final()
-		} else if _, refused := errors.AsType[*otherIDError](err); refused {
-			s.Refused = true
-		}
-		next = now.Add(max(min(r.cfg.Pause(s.Failures), maxRetryPause), after))
-		r.cfg.Logger.Warn("keep listed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
-	} else {
+	if err == nil {
 		s.Failures = 0
+		return next
 	}
-	if err := r.setState(ctx, p, s, next); err != nil {
-		r.cfg.Logger.Error("store directory state", "directory", s.Directory, "err", err) // the next visit finds it out again
+	s.Failures++
+	after := time.Duration(0)
+	s.Error = wire.OneLine(err.Error(), 300)
+	s.Hint = client.HintOf(err)
+	if e, ok := errors.AsType[*client.DirectoryError](err); ok {
+		after, s.Refused = e.RetryAfter, e.Final()
+	} else if _, refused := errors.AsType[*otherIDError](err); refused {
+		s.Refused = true
 	}
+	next = now.Add(max(min(r.cfg.Pause(s.Failures), maxRetryPause), after))
+	r.cfg.Logger.Warn("keep listed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
+	return next
 }
 
 // AwaitListing waits until the directory at d's base lists the node. It returns true at once if that directory is not
@@ -379,25 +413,61 @@ func (r *Registrar) AwaitListing(ctx context.Context, d *client.Directory) bool 
 	return false
 }
 
-// setState sets and stores the state of a registration, and wakes the callers of AwaitListing.
-func (r *Registrar) setState(ctx context.Context, p *registration, s registrationState, next time.Time) error {
-	r.mu.Lock()
-	changed := p.state != s
-	p.state, p.next = s, next
-	close(r.changed)
-	r.changed = make(chan struct{})
-	r.mu.Unlock()
-	if !changed {
-		return nil
+// change reads the stored state of a registration, and stores what decide makes of it, unless decide fails. decide also
+// returns the time of the next visit. If another process has stored a state meanwhile, change takes over the key of that
+// process too, and calls decide again.
+func (r *Registrar) change(ctx context.Context, p *registration, decide func(*registrationState) (next time.Time, err error)) error {
+	r.setNext(p, time.Now().Add(r.cfg.Pause(1))) // if the state cannot be read
+	for {
+		stored, rev, err := r.loadState(ctx, p, time.Now())
+		if err != nil {
+			return err
+		}
+		s := stored
+		next, err := decide(&s)
+		if err != nil {
+			return err
+		}
+		if s != stored {
+			err = r.storeState(context.WithoutCancel(ctx), p, s, rev)
+		}
+		if !errors.Is(err, store.ErrConflict) {
+			r.setNext(p, next)
+			r.setState(p, s)
+			return err
+		}
+		if err := r.takeIdentity(ctx, time.Now()); err != nil {
+			return err
+		}
 	}
-	if r.cfg.Changed != nil {
-		r.cfg.Changed()
-	}
+}
+
+func (r *Registrar) storeState(ctx context.Context, p *registration, s registrationState, ifRev store.Rev) error {
 	body, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	return r.storeRecord(context.WithoutCancel(ctx), p.recordKey(), body, time.Now())
+	return r.storeRecord(ctx, p.recordKey(), body, ifRev, time.Now())
+}
+
+// setNext sets when the next visit of a directory is due.
+func (r *Registrar) setNext(p *registration, next time.Time) {
+	r.mu.Lock()
+	p.next = next
+	r.mu.Unlock()
+}
+
+// setState sets the state of a registration, and wakes the callers of AwaitListing.
+func (r *Registrar) setState(p *registration, s registrationState) {
+	r.mu.Lock()
+	changed := p.state != s
+	p.state = s
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.mu.Unlock()
+	if changed && r.cfg.Changed != nil {
+		r.cfg.Changed()
+	}
 }
 
 // visit registers or renews the card, or only checks that it is listed. It fills s with the directory's answer.
@@ -429,14 +499,17 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 	if err != nil {
 		return err
 	}
-	s.recordSuccess(reg, digest, now)
+	s.recordSuccess(reg, id.Key, digest, now)
 	return nil
 }
 
-// recordSuccess records a registration or renewal. The next renewal is due after half of the lifetime, plus or minus a
-// tenth.
-func (s *registrationState) recordSuccess(reg wire.Registered, digest string, now time.Time) {
-	s.AgentID, s.Card, s.PreviousKey = reg.AgentID, digest, ""
+// recordSuccess records a registration or renewal with a card of key. The next renewal is due after half of the
+// lifetime, plus or minus a tenth.
+func (s *registrationState) recordSuccess(reg wire.Registered, key *signing.PrivateKey, digest string, now time.Time) {
+	s.AgentID, s.Card = reg.AgentID, digest
+	if s.PreviousKey != key.Public().Fingerprint() { // another process may be rotating the key
+		s.PreviousKey = ""
+	}
 	s.Expires = reg.ExpiresAt.UTC()
 	s.Registered = cmp.Or(reg.RegisteredAt.UTC(), s.Registered, now.UTC())
 	half := max(reg.ExpiresAt.Sub(now)/2, time.Minute)
