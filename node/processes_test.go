@@ -330,6 +330,23 @@ func TestPauseOfAllProcesses(t *testing.T) {
 	}
 }
 
+// TestChangeDuringStart: a process learns of a change that another one makes after the process has read the state, and
+// before it follows changes.
+func TestChangeDuringStart(t *testing.T) {
+	t.Parallel()
+	ps := startProcesses(t, 1, 0, open)
+	late := ps.mesh.Process("sarah", ps.db.Handle("late"), ps.all[0].Member, open)
+	if err := ps.all[0].SetPause(t.Context(), true, "test"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { _ = late.Run(ctx) })
+	within(t, time.Second, "the process has not seen the pause", late.IsPaused)
+}
+
 // countingTarget counts how often each notice is sent.
 type countingTarget struct {
 	mu   sync.Mutex

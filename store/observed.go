@@ -80,7 +80,8 @@ func (o *Observed) RereadLater() {
 }
 
 // Follow reports the changes of other processes to the observers until ctx ends. Each service calls it; one call at a
-// time reports.
+// time reports. At first, Follow calls the functions of [Observed.OnLoss], because other processes may have changed what
+// this one read before.
 func (o *Observed) Follow(ctx context.Context) {
 	select {
 	case o.following <- struct{}{}:
@@ -89,6 +90,9 @@ func (o *Observed) Follow(ctx context.Context) {
 		return
 	}
 	hints, again := o.Watch(ctx, o.namespaces...), (<-chan time.Time)(nil)
+	if o.Leases().TTL() > 0 { // otherwise there are no other processes
+		o.lose()
+	}
 	for {
 		var hint Hint
 		open := true
@@ -110,9 +114,7 @@ func (o *Observed) Follow(ctx context.Context) {
 		}
 		switch {
 		case hint == (Hint{}), err != nil && !errors.Is(err, ErrNotFound):
-			for _, f := range o.onLoss {
-				f()
-			}
+			o.lose()
 			continue
 		case err != nil:
 			changes[0].Delete = true
@@ -123,6 +125,13 @@ func (o *Observed) Follow(ctx context.Context) {
 		for _, observe := range o.remote[hint.NS] {
 			observe(changes[0])
 		}
+	}
+}
+
+// lose calls the functions of [Observed.OnLoss].
+func (o *Observed) lose() {
+	for _, f := range o.onLoss {
+		f()
 	}
 }
 

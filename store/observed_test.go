@@ -235,3 +235,29 @@ func TestRereadLater(t *testing.T) {
 		following.Wait()
 	})
 }
+
+// TestFollowReadsFirst: OnLoss functions are called once when Follow begins, unless no other process can have changed
+// anything.
+func TestFollowReadsFirst(t *testing.T) {
+	for ttl, want := range map[time.Duration]int32{0: 0, time.Minute: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1, LeaseTTL: ttl})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			s := store.Observe(db)
+			var lost atomic.Int32
+			s.OnLoss(func() { lost.Add(1) })
+			ctx, stop := context.WithCancel(t.Context())
+			var following sync.WaitGroup
+			following.Go(func() { s.Follow(ctx) })
+			synctest.Wait()
+			if n := lost.Load(); n != want {
+				t.Errorf("with a TTL of %v, OnLoss was called %d times, want %d", ttl, n, want)
+			}
+			stop()
+			following.Wait()
+		})
+	}
+}
