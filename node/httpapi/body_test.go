@@ -83,8 +83,6 @@ func TestBodyCutShort(t *testing.T) {
 	}
 }
 
-// TestBodyTooLargeClosesTheConnection: the connection of a sender that streams too much is closed, and the rest is not
-// read.
 // TestBodyDeclaredOnly: what a request declares, and does not send, takes no memory.
 func TestBodyDeclaredOnly(t *testing.T) {
 	const declared = 256 << 10
@@ -104,6 +102,8 @@ func TestBodyDeclaredOnly(t *testing.T) {
 	}
 }
 
+// TestBodyTooLargeClosesTheConnection: the connection of a sender that streams too much is closed, and the rest is not
+// read.
 func TestBodyTooLargeClosesTheConnection(t *testing.T) {
 	s := New(Config{Local: true})
 	s.Echo().POST("/", func(c echo.Context) error {
