@@ -20,20 +20,21 @@ import (
 //
 // The hash covers everything in an entry except its number, which follows from its place in the chain.
 func Link(prev [32]byte, e store.Entry) [32]byte {
-	h := sha256.New()
-	h.Write([]byte("agentmesh-transcript-v1\x00"))
-	h.Write(prev[:])
-	head := []byte{0}
+	const usual = 256 // bytes before raw, with an id of a usual length
+	head := append(make([]byte, 0, usual), "agentmesh-transcript-v1\x00"...)
+	head = append(head, prev[:]...)
+	direction := byte(0)
 	if e.Out {
-		head[0] = 1
+		direction = 1
 	}
-	head = binary.BigEndian.AppendUint64(head, uint64(e.At.UnixMilli()))
+	head = binary.BigEndian.AppendUint64(append(head, direction), uint64(e.At.UnixMilli()))
 	head = binary.BigEndian.AppendUint64(head, uint64(len(e.MessageID)))
-	h.Write(append(head, e.MessageID...))
-	h.Write(e.Digest[:])
-	h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(e.Raw))))
+	head = append(append(head, e.MessageID...), e.Digest[:]...)
+	head = binary.BigEndian.AppendUint64(head, uint64(len(e.Raw)))
+	h := sha256.New()
+	h.Write(head)
 	h.Write(e.Raw)
-	return [32]byte(h.Sum(nil))
+	return [32]byte(h.Sum(head[:0]))
 }
 
 // Verify checks a transcript from its first entry on. A changed, dropped, added or moved entry breaks the chain, and

@@ -1,6 +1,7 @@
 package conversations_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -142,4 +143,27 @@ func TestChainProperties(t *testing.T) {
 			t.Fatalf("entries equal: %v, links equal: %v", same, linked)
 		}
 	})
+}
+
+// TestLinkFormat: the hash is that of the documented bytes, computed by another program, so that stored chains stay valid.
+func TestLinkFormat(t *testing.T) {
+	var prev [32]byte
+	for i := range prev {
+		prev[i] = byte(i)
+	}
+	e := store.Entry{Out: true, MessageID: "msg_1", At: time.UnixMilli(1767225600123), Digest: [32]byte(bytes.Repeat([]byte{7}, 32)), Raw: []byte(`{"a":1}`)}
+	const want = "785bb1973b46f637267bfa0d8ec41b5106aaa6a427b5403f45edb6fa24d2db58"
+	if got := fmt.Sprintf("%x", conversations.Link(prev, e)); got != want {
+		t.Errorf("Link() = %s, want %s", got, want)
+	}
+}
+
+// BenchmarkLink measures the hash of one entry of a transcript, of the size of a usual message.
+func BenchmarkLink(b *testing.B) {
+	e := store.Entry{MessageID: "msg_0123456789abcdef0123456789abcdef", At: time.Now(), Raw: make([]byte, 700)}
+	var prev [32]byte
+	b.ReportAllocs()
+	for b.Loop() {
+		prev = conversations.Link(prev, e)
+	}
 }
