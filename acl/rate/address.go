@@ -55,7 +55,7 @@ func networkKeys(addr netip.Addr) []string {
 
 func prefixKey(addr netip.Addr, bits int) string {
 	prefix, _ := addr.Prefix(bits) // the callers pass valid lengths
-	return prefix.String()
+	return string(prefix.AppendTo(make([]byte, 0, len("ffff:ffff:ffff:ffff::/64"))))
 }
 
 const (
