@@ -22,11 +22,12 @@ func TestRelayUnderAFlood(t *testing.T) {
 			connects := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA=="}
 			registered, statuses := 0, map[int]int{}
 			for i := range max(network.Size, 256*2*maxFailed) {
-				status, _ := door.Call(network.Addr(i), "POST", "/register", "")
-				if status == http.StatusOK {
-					registered++
+				if i < 2000 || i%16 == 0 {
+					if status, _ := door.Call(network.Addr(i), "POST", "/register", ""); status == http.StatusOK {
+						registered++
+					}
 				}
-				status, _ = door.Call(network.Addr(i), "GET", fmt.Sprint("/arc?token=guess", i%6), "", connects...)
+				status, _ := door.Call(network.Addr(i), "GET", fmt.Sprint("/arc?token=guess", i%6), "", connects...)
 				statuses[status]++
 			}
 			if registered < 60 || registered > 500 {
