@@ -58,6 +58,40 @@ func TestMailBehindAStranger(t *testing.T) {
 	}
 }
 
+// TestMailBehindAFailingDirectory: while one directory fails, nobody can tell who sent a message whose sender the others do
+// not list. Such messages do not delay the mail of a peer that another directory lists.
+func TestMailBehindAFailingDirectory(t *testing.T) { // THREATS row 26
+	t.Parallel()
+	mesh, elsewhere := meshtest.New(t), meshtest.New(t)
+	failing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
+	t.Cleanup(failing.Close)
+	ann := mesh.Stranger("ann")
+	configure := func(cfg *node.Config) {
+		cfg.Policy.Allow = []string{string(ann.ID)}
+		cfg.Relay = mesh.Directory()
+		cfg.Directories = append(cfg.Directories, client.NewDirectory(failing.URL+"/v1", cfg.HTTP, nil))
+		cfg.Identity.Card = meshtest.Card(t, "sarah", mesh.URL+"/mailbox/"+string(meshtest.Key("sarah").Public().AgentID()))
+	}
+	sarah := mesh.Node("sarah", configure)
+	sarah.Stop()
+	post := func(from *meshtest.Stranger) wire.MessageID {
+		t.Helper()
+		d := from.Draft(sarah.ID(), wire.Deliver, hello)
+		must(t, meshtest.Post(t, mesh.URL+"/mailbox/"+string(sarah.ID()), from.Sign(d)), http.StatusAccepted)
+		return d.ID
+	}
+	for i := range 20 {
+		post(elsewhere.Stranger(fmt.Sprint("invented", i)))
+	}
+	wanted := post(ann)
+
+	sarah = mesh.Restart(sarah, configure)
+	waitFor(t, "the mail of the known peer", func() bool {
+		items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 1 && items[0].MessageID == wanted
+	})
+}
+
 // TestRelayThatDoesNotWait: a directory that answers a poll at once with no mail, because it has no place for another
 // waiting poll or does not support waiting, is not polled in a tight loop.
 func TestRelayThatDoesNotWait(t *testing.T) {

@@ -158,7 +158,7 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 		if refused, ok := errors.AsType[*wire.Error](err); ok { // refused for now: other mail need not wait for it
 			r.Logger.Info("mail is put off", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
 			b.postpone(item, refused.RetryAfter, time.Now())
-			if refused.Code == wire.AgentUnavailable { // a fault of this node or of a directory, which the next item may meet as well
+			if refused.Code == wire.AgentUnavailable && !errors.Is(err, wire.ErrNoDirectory) { // a fault of this node, which the next item may meet as well
 				return true, err
 			}
 			continue
