@@ -235,7 +235,7 @@ func TestTerminatedBackends(t *testing.T) {
 }
 
 // TestServerGone checks that a store without its server refuses calls in time and takes them again when the server is
-// back, and that a commit whose wait for a standby was canceled is not acknowledged.
+// back, and that a commit whose wait for a standby was canceled is not acknowledged, but that other processes hear of it.
 func TestServerGone(t *testing.T) {
 	t.Parallel()
 	server := pgtest.New(t)
@@ -271,6 +271,7 @@ func TestServerGone(t *testing.T) {
 		t.Errorf("Get of what was acknowledged = %v", err)
 	}
 
+	hints := open(t, Config{URL: server.URL("postgres"), Name: "other"}).Watch(t.Context(), "other")
 	for _, sql := range []string{"alter system set synchronous_standby_names = '*'", "select pg_reload_conf()"} {
 		if err := server.Exec(sql); err != nil {
 			t.Fatal(err)
@@ -301,6 +302,11 @@ func TestServerGone(t *testing.T) {
 	}
 	if err := <-outcome; !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("a commit without its standby = %v", err)
+	}
+	select {
+	case <-hints:
+	case <-time.After(10 * time.Second):
+		t.Error("another process did not hear that it missed a commit")
 	}
 	for _, sql := range []string{"alter system reset synchronous_standby_names", "select pg_reload_conf()"} {
 		if err := server.Exec(sql); err != nil {

@@ -71,7 +71,7 @@ func TestTellsLost(t *testing.T) {
 	one, two := open(t, Config{URL: url}), open(t, Config{URL: url})
 	hints := two.Watch(t.Context(), "other")
 	one.writer.unheard = true // as after a commit whose connection was lost
-	if err := apply(t.Context(), one, put("a")); err != nil {
+	if err := one.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	select {

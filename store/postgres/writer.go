@@ -45,6 +45,7 @@ const (
 	acquireFor = 5 * time.Second  // to wait for a connection
 	answerFor  = 5 * time.Second  // to wait for a connection and for all rows of a read
 	groupFor   = 30 * time.Second // for all statements of a group
+	tellAgain  = 2 * time.Second  // between attempts to tell other processes that they missed notifications
 	forgetLane = "30 days"        // after which the number of a process that has ended is removed
 )
 
@@ -64,10 +65,14 @@ type writer struct {
 	pipeline pipeline
 	// unheard is true if other processes perhaps did not get the notifications of a commit.
 	unheard bool
+	again   *time.Timer // executes an empty group, which tells them
 }
 
 func newWriter(s *Store) *writer {
-	return &writer{s: s, queue: make(chan *unit, maxQueue), lead: make(chan struct{}, 1)}
+	w := &writer{s: s, queue: make(chan *unit, maxQueue), lead: make(chan struct{}, 1)}
+	w.again = time.AfterFunc(tellAgain, func() { _ = s.Ping(context.Background()) })
+	w.again.Stop()
+	return w
 }
 
 var errClosed = fmt.Errorf("%w: store is closed", store.ErrUnavailable)
@@ -121,6 +126,7 @@ func (w *writer) close() {
 	for len(w.queue) > 0 {
 		w.serve()
 	}
+	w.again.Stop()
 }
 
 // serve commits one group. The caller leads.
@@ -139,6 +145,9 @@ func (w *writer) serve() {
 	}
 	if len(group) > 0 {
 		w.commit(group)
+	}
+	if w.unheard {
+		w.again.Reset(tellAgain)
 	}
 }
 
@@ -209,20 +218,18 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 	}
 	if !wrote {
 		t.rollback()
-		return errs, nil
-	}
-	maybe, err := t.commit(w)
-	if err != nil && !maybe {
-		t.rollback()
-		return nil, err
-	}
-	if err != nil { // the outcome is unknown
+	} else if maybe, err := t.commit(w); err != nil {
+		if !maybe {
+			t.rollback()
+			return nil, err
+		}
+		// The outcome is unknown.
 		_ = conn.Conn().Close(ctx) // so that the server ends the transaction if it has not
 		conn.Release()             // resolve needs a connection too
+		w.unheard = true
 		if err := w.resolve(err); err != nil {
 			return nil, err
 		}
-		w.unheard = true
 	}
 	if w.unheard {
 		conn.Release() // tellLost needs a connection too
@@ -269,6 +276,7 @@ func (t *txn) commit(w *writer) (maybe bool, err error) {
 }
 
 // tellLost tells the other processes that they missed notifications. If it fails, the next group tries again.
+// If no caller queues a unit, that is an empty group after tellAgain.
 func (w *writer) tellLost() {
 	ctx, cancel := context.WithTimeout(context.Background(), acquireFor)
 	defer cancel()
