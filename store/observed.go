@@ -90,7 +90,7 @@ func (o *Observed) Follow(ctx context.Context) {
 		return
 	}
 	hints, again := o.Watch(ctx, o.namespaces...), (<-chan time.Time)(nil)
-	if o.Leases().TTL() > 0 { // otherwise this process is the only one
+	if o.Leases().TTL() > 0 { // 0: this process is the only one
 		o.lose()
 	}
 	for {
