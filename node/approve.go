@@ -31,7 +31,7 @@ func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if err != nil {
 		return err
 	}
-	r.n.resolveQueue(context.WithoutCancel(ctx), d.Tail, v.running)
+	r.n.resolveQueue(context.WithoutCancel(ctx), append([]acl.Ask{ask}, d.Tail...))
 	return nil
 }
 
@@ -46,7 +46,6 @@ type heldDecision struct {
 	message wire.Message // as received; the zero value for a foreign message
 	payload wire.Value
 	unit    *conversations.Unit
-	running <-chan struct{} // closed when the hook that the decision started is done; nil if it started no hook
 }
 
 // newHeldDecision returns the decision d about the held message of ask.
@@ -64,7 +63,7 @@ func (v *heldDecision) isFirst() bool { return v.ask.Behind == "" }
 
 // carryOut adds the effect of the decision on the message to the unit.
 func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err error) {
-	v.unit, v.running = u, nil
+	v.unit = u
 	u.Add(v.d.Changes...)
 	if v.item, err = v.n.Item(ctx, v.held.Item); err != nil {
 		return err
@@ -185,13 +184,8 @@ func (v *heldDecision) releaseToHook(route Route) error {
 		v.unit.Then(freePlace)
 		return nil
 	}
-	ended := make(chan struct{})
-	done := func() { freePlace(); close(ended) }
-	r := &run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: done, unattended: true}
-	v.unit.Then(func() {
-		v.running = ended
-		v.n.start(r)
-	})
+	r := &run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: freePlace, unattended: true}
+	v.unit.Then(func() { v.n.start(r) })
 	return nil
 }
 

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -18,56 +17,59 @@ const (
 	maxQueuePause   = 10 * time.Minute
 )
 
-// resolveQueue carries out a decision about the messages that wait behind the first one, in their order. running is
-// closed when the hook that handles the message before them is done; it is nil if no hook does. If resolveQueue must
-// wait, for a hook or after an error, it continues in the background. The decision is stored in the ended questions, so
-// after a crash the next start continues.
-func (n *Node) resolveQueue(ctx context.Context, tail []acl.Ask, running <-chan struct{}) {
-	tail, running = n.resolveReady(ctx, tail, running)
-	if len(tail) == 0 {
+// resolveQueue carries out a decision about the first message of a question and those that wait behind it, in their
+// order; asks are the questions about them. Each message waits until the hook that handles the one before is done, in
+// whichever process. If resolveQueue must wait, for a hook or after an error, it continues in the background. The decision
+// is stored in the ended questions, so if this process dies, the one with the duties continues.
+func (n *Node) resolveQueue(ctx context.Context, asks []acl.Ask) {
+	rest, busy := n.resolveReady(ctx, asks)
+	if len(rest) == 0 {
 		return
 	}
-	n.runs.Go(func(ctx context.Context) {
-		for pause := firstQueuePause; len(tail) > 0; pause = min(2*pause, maxQueuePause) {
-			again := time.After(pause)
-			if running != nil {
-				again, pause = nil, firstQueuePause
+	n.runs.GoOnce(asks[0].ID, func(ctx context.Context) {
+		for pause := firstQueuePause; ; pause = min(2*pause, maxQueuePause) {
+			changed, before := n.inboxChanged.Wait(), len(rest)
+			if rest, busy = n.resolveReady(context.WithoutCancel(ctx), rest); len(rest) == 0 {
+				return
+			}
+			if busy || len(rest) < before {
+				pause = firstQueuePause
+			}
+			if !busy {
+				changed = nil
 			}
 			select {
-			case <-ctx.Done():
+			case <-ctx.Done(): // the stop also ends the hooks
 				return
-			case <-running:
-			case <-again:
+			case <-changed:
+			case <-time.After(pause):
 			}
-			if ctx.Err() != nil { // the stop also ends the hooks
-				return
-			}
-			tail, running = n.resolveReady(context.WithoutCancel(ctx), tail, nil)
 		}
 	})
 }
 
-// resolveReady carries out a decision until a hook handles a message or an error occurs, and returns the rest of tail.
-func (n *Node) resolveReady(ctx context.Context, tail []acl.Ask, running <-chan struct{}) ([]acl.Ask, <-chan struct{}) {
-	for len(tail) > 0 && running == nil {
-		hook, err := n.resolveQueuedAsk(ctx, tail[0])
+// resolveReady carries out a decision until a hook handles a message or an error occurs, and returns the rest of asks.
+// busy is set if a hook handles, or is about to handle, the first message of the rest.
+func (n *Node) resolveReady(ctx context.Context, asks []acl.Ask) (rest []acl.Ask, busy bool) {
+	for ; len(asks) > 0; asks = asks[1:] {
+		busy, err := n.resolveQueuedAsk(ctx, asks[0])
 		if err != nil {
-			n.log.Warn("a decision waits", "ask", tail[0].ID, "err", err)
-			break
+			n.log.Warn("a decision waits", "ask", asks[0].ID, "err", err)
 		}
-		tail, running = tail[1:], hook
+		if err != nil || busy && len(asks) > 1 {
+			return asks, busy
+		}
 	}
-	return tail, running
+	return nil, false
 }
 
-// resolveQueuedAsk carries out the decision about one message, unless that was done before. running is closed when the
-// hook that the decision started is done; it is nil if the decision started none. After an error, the caller must try
-// again.
-func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (running <-chan struct{}, err error) {
+// resolveQueuedAsk carries out the decision about one message, unless that was done before. busy is set if a hook handles
+// the message now, or will as soon as it can. After an error, the caller must try again.
+func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (busy bool, err error) {
 	v, err := n.newHeldDecision(ask, acl.Decision{Choice: ask.Choice, By: ask.By})
 	if err != nil {
 		n.log.Error("carry out a decision", "ask", ask.ID, "err", err)
-		return nil, nil
+		return false, nil
 	}
 	var item Item
 	err = n.book.Insist(ctx, ask.Conv, func(u *conversations.Unit) (err error) {
@@ -82,9 +84,15 @@ func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (running <-cha
 		return v.carryOut(ctx, u)
 	})
 	if refusal, refused := errors.AsType[*wire.Error](err); refused && !refusal.Retry {
-		return nil, n.dropQueuedItem(ctx, item, refusal)
+		return false, n.dropQueuedItem(ctx, item, refusal)
 	}
-	return v.running, err
+	if err == nil {
+		item, err = n.Item(ctx, v.held.Item)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	return item.State == ItemRunning || item.State == ItemWaiting && !item.RetryAt.After(time.Now()), err
 }
 
 // dropQueuedItem settles a message that can no longer be released as decided. If the conversation has ended,
@@ -98,10 +106,10 @@ func (n *Node) dropQueuedItem(ctx context.Context, item Item, refusal *wire.Erro
 	return n.storeItem(ctx, item, nil)
 }
 
-// finishDecisions continues the decisions that an earlier process carried out for their first message, but not for all
-// messages behind it.
+// finishDecisions continues the decisions that another process carried out for their first message, but not for all
+// messages behind it. That process may have died.
 func (n *Node) finishDecisions(ctx context.Context) error {
-	tails := make(map[string][]acl.Ask) // by the id of the question that was decided
+	continued := make(map[string]bool) // by the id of the question that was decided
 	for after := ""; ; {
 		items, next, err := n.Inbox(ctx, ItemHeld, after, 50)
 		if err != nil {
@@ -112,17 +120,22 @@ func (n *Node) finishDecisions(ctx context.Context) error {
 			if err != nil && !errors.Is(err, store.ErrNotFound) {
 				return err
 			}
-			if ask.Kind == askMessage && ask.Behind != "" && (ask.State == acl.AskApproved || ask.State == acl.AskRejected) {
-				tails[ask.Behind] = append(tails[ask.Behind], ask)
+			decided := ask.State == acl.AskApproved || ask.State == acl.AskRejected
+			if !decided || ask.Kind != askMessage || ask.Behind == "" || continued[ask.Behind] {
+				continue
 			}
+			continued[ask.Behind] = true
+			asks, err := n.asks.Tail(ctx, acl.Ask{ID: ask.Behind, State: ask.State, Waiting: 1}, time.Now())
+			if err != nil {
+				return err
+			}
+			if first, err := n.asks.Get(ctx, ask.Behind, time.Now()); err == nil { // unless its conversation was deleted
+				asks = append([]acl.Ask{first}, asks...)
+			}
+			n.resolveQueue(context.WithoutCancel(ctx), asks)
 		}
 		if after = next; after == "" {
-			break
+			return nil
 		}
 	}
-	for _, tail := range tails {
-		slices.SortFunc(tail, func(a, b acl.Ask) int { return a.Seq - b.Seq })
-		n.resolveQueue(context.WithoutCancel(ctx), tail, nil)
-	}
-	return nil
 }

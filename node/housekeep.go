@@ -112,7 +112,8 @@ func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// housekeep stores the limits once a minute, reminds agents, and removes what has expired (AM-44, AM-23).
+// housekeep stores the limits once a minute, finishes decisions, reminds agents, and removes what has expired (AM-44,
+// AM-23).
 func (n *Node) housekeep(ctx context.Context) {
 	meter := time.NewTicker(meterEvery)
 	defer meter.Stop()
@@ -125,6 +126,9 @@ func (n *Node) housekeep(ctx context.Context) {
 		case now := <-meter.C:
 			if err := n.saveMeter(ctx, now); err != nil && ctx.Err() == nil {
 				n.log.Warn("store limits", "err", err)
+			}
+			if err := n.finishDecisions(ctx); err != nil && ctx.Err() == nil {
+				n.log.Warn("finish decisions", "err", err)
 			}
 			if !n.clock.Reliable() {
 				continue
