@@ -16,8 +16,7 @@ func Only(grammar any, args []string) kong.Option {
 	t := reflect.TypeOf(grammar).Elem()
 	var others []string
 	found := false
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		switch {
 		case f.Anonymous:
 		case slices.Contains(args, cmp.Or(f.Tag.Get("name"), strings.ToLower(f.Name))):
