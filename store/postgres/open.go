@@ -43,6 +43,8 @@ const (
 	// connectFor is the time after which an attempt to connect goes on with the next host, and a test of an idle connection
 	// fails. It is less than acquireFor, so that a host that does not answer does not keep a writer from the next one.
 	connectFor = 3 * time.Second
+	// unsentFor is the time for which a server may leave unconfirmed what was sent to it.
+	unsentFor = 5 * time.Second
 )
 
 func (c Config) withDefaults() Config {
@@ -180,7 +182,10 @@ func (s *Store) prepare(c *pgx.ConnConfig) {
 			c.RuntimeParams[name] = value
 		}
 	}
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	dialer := &net.Dialer{
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3},
+		Control:         limitUnsent,
+	}
 	var connected atomic.Bool
 	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if connected.Load() {
