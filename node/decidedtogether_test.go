@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,9 +20,9 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// startTwoProcesses starts two processes of sarah in a bubble, the first of which has the duties of the node. kill ends
-// the second one as kill -9 does.
-func startTwoProcesses(t *testing.T, mesh *meshtest.Mesh, configure func(*node.Config)) (holder, other *meshtest.Member, kill func()) {
+// startTwoProcesses starts two processes of sarah in a bubble, the first of which has the duties of the node. If doomed is
+// not nil, the second one ends, as by kill -9, after its first commit to the inbox while doomed is set.
+func startTwoProcesses(t *testing.T, mesh *meshtest.Mesh, configure func(*node.Config), doomed *atomic.Bool) (holder, other *meshtest.Member) {
 	t.Helper()
 	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1, LeaseTTL: processTTL})
 	if err != nil {
@@ -32,6 +33,12 @@ func startTwoProcesses(t *testing.T, mesh *meshtest.Mesh, configure func(*node.C
 	other = mesh.Process("sarah", shaky, holder, configure)
 	ctx, stop := context.WithCancel(t.Context())
 	otherCtx, stopOther := context.WithCancel(ctx)
+	other.Store.(*store.Observed).OnCommit(func(changes []store.Change) {
+		if doomed != nil && doomed.Load() && slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == "inbox" }) {
+			shaky.Kill()
+			stopOther()
+		}
+	})
 	var running sync.WaitGroup
 	running.Go(func() { _ = holder.Run(ctx) })
 	synctest.Wait()
@@ -44,7 +51,7 @@ func startTwoProcesses(t *testing.T, mesh *meshtest.Mesh, configure func(*node.C
 			t.Error(err)
 		}
 	})
-	return holder, other, func() { shaky.Kill(); stopOther() }
+	return holder, other
 }
 
 // sayInTurn posts texts, each at another time, so that the inbox has them in this order.
@@ -61,14 +68,11 @@ func TestDecisionOfAKilledProcess(t *testing.T) {
 	for choice, state := range map[acl.Choice]node.ItemState{acl.Approve: node.ItemNew, acl.Reject: node.ItemRejected} {
 		synctest.Test(t, func(t *testing.T) {
 			mesh := meshtest.InMemory(t)
-			holder, other, kill := startTwoProcesses(t, mesh, mode(acl.Approval))
+			var doomed atomic.Bool
+			holder, other := startTwoProcesses(t, mesh, mode(acl.Approval), &doomed)
 			sayInTurn(stranger{mesh.Stranger("chris"), t, holder}, "a1", "b1", "a2", "c1")
 			ask := theAsk(t, other)
-			other.Store.(*store.Observed).OnCommit(func(changes []store.Change) {
-				if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == "inbox" }) {
-					kill()
-				}
-			})
+			doomed.Store(true)
 			decide(t, other, ask, choice)
 			wantTexts(t, holder, state, "a1")
 			time.Sleep(time.Minute)
@@ -90,12 +94,12 @@ func TestHooksOfADecisionElsewhere(t *testing.T) {
 			seen = append(seen, event+" "+bodyOf(t, c.Payload))
 		}
 		mesh := meshtest.InMemory(t)
-		holder, other, _ := startTwoProcesses(t, mesh, configureHook(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+		holder, other := startTwoProcesses(t, mesh, configureHook(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 			note("begin", c)
 			time.Sleep(50 * time.Millisecond)
 			note("end", c)
 			return hook.Answer{}, nil
-		}, mode(acl.Approval)))
+		}, mode(acl.Approval)), nil)
 		sayInTurn(stranger{mesh.Stranger("chris"), t, holder}, "a1", "b1", "c1")
 		decide(t, other, theAsk(t, other), acl.Approve)
 		time.Sleep(10 * time.Second)
