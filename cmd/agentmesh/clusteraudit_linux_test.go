@@ -98,7 +98,7 @@ func (l *clusterLoad) audit() {
 
 // awaitLetters waits until every acknowledged letter has arrived and every approved message was answered.
 func (l *clusterLoad) awaitLetters(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 8*time.Minute) // a delivery that failed in an outage waits for minutes
 	defer cancel()
 	err := poll(ctx, "letters are on the way", func() (bool, error) {
 		l.mu.Lock()
