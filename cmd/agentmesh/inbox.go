@@ -215,7 +215,7 @@ func (a *app) showItem(i owner.Item) {
 	if i.About != "" { // a task: its bridge has decided about its sender
 		rows = append(rows, []string{"about", i.About})
 	} else {
-		rows = append(rows, []string{"trust", i.Trust}, []string{"conversation", string(i.Conversation)})
+		rows = append(rows, []string{"trust", cmp.Or(i.Trust, "unknown")}, []string{"conversation", string(i.Conversation)})
 	}
 	rows = append(rows, []string{"intent", string(i.Intent)}, []string{"at", terminal.FormatTime(i.At)})
 	if i.Sealed {

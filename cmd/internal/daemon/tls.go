@@ -38,10 +38,11 @@ func (p *Process) newCertificate() (*certs.Source, error) {
 			Transport: ownerTransport{p}, Logger: p.log, UserAgent: "agentmesh/" + p.build.Version,
 		}), nil
 	}
-	s, err := certs.Files(host, t.CertFile, t.KeyFile, p.log)
+	key := p.src.ResolvePath(t.KeyFile)
+	s, err := certs.Files(host, p.src.ResolvePath(t.CertFile), key, p.log)
 	switch {
 	case errors.Is(err, certs.ErrKeyMode):
-		return nil, exit.FailHint(exit.Config, err, "chmod o= "+t.KeyFile)
+		return nil, exit.FailHint(exit.Config, err, "chmod o= "+key)
 	case err != nil:
 		return nil, exit.FailHint(exit.Config, err, "correct tls.cert_file and tls.key_file")
 	}

@@ -3,6 +3,7 @@
 package quickstart
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -115,6 +116,13 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 	if a.InviteFile != "" {
 		if a.InviteFile, err = filepath.Abs(a.InviteFile); err != nil {
 			return exit.Fail(exit.Usage, fmt.Errorf("find the invite code: %w", err))
+		}
+		code, err := os.ReadFile(a.InviteFile)
+		if err == nil && len(bytes.TrimSpace(code)) == 0 {
+			err = fmt.Errorf("%s is empty", a.InviteFile)
+		}
+		if err != nil {
+			return exit.FailHint(exit.Usage, fmt.Errorf("read the invite code: %w", err), "the operator of the directory makes a code with: agentmesh token create")
 		}
 	}
 	text, err := render("agent", a)
