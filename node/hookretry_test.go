@@ -132,7 +132,7 @@ func TestUnreachableHook(t *testing.T) {
 		sarah.Start()
 		time.Sleep(9 * time.Minute)
 		g.off.Store(false)
-		time.Sleep(10 * time.Minute)
+		time.Sleep(30 * time.Minute) // the longest pause before the next attempt is shorter
 		synctest.Wait()
 		if item := theItem(t, sarah); item.State != node.ItemAnswered || item.Failure != nil {
 			t.Errorf("item = %s, failure %+v, after %d attempts", item.State, item.Failure, g.calls.Load())

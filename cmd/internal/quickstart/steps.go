@@ -183,7 +183,7 @@ func (s steps) unit(kind string) string {
 
 // isTemporary reports whether a path is in a folder that is cleared, or that systemd hides from the service.
 func isTemporary(path string) bool {
-	for _, dir := range []string{"/tmp", "/var/tmp", os.TempDir()} {
+	for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm", os.TempDir()} {
 		if strings.HasPrefix(path, filepath.Clean(dir)+"/") {
 			return true
 		}
