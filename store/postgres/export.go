@@ -68,7 +68,7 @@ const endsAfter = 10 * time.Second
 // lockAlone takes the lock of the processes that use the schema, for this connection alone. If other processes use the
 // schema, the error is ErrInUse with their names. If another import or export runs, the error is ErrCopying.
 func lockAlone(ctx context.Context, conn *pgx.Conn) error {
-	for deadline := time.Now().Add(endsAfter); ; {
+	for begun := time.Now(); ; {
 		var locked bool
 		var schema string
 		err := conn.QueryRow(ctx, "select pg_try_advisory_lock($1, hashtext(current_schema())), current_schema()", useLock).Scan(&locked, &schema)
@@ -83,9 +83,9 @@ func lockAlone(ctx context.Context, conn *pgx.Conn) error {
 		switch {
 		case err != nil:
 			return err
-		case len(names) > 0:
+		case len(names) > 0 && time.Since(begun) > time.Second: // before, the server may still end those of a process that ended
 			return fmt.Errorf("%w: %s", ErrInUse, strings.Join(names, ", "))
-		case time.Now().After(deadline):
+		case time.Since(begun) > endsAfter:
 			return ErrCopying
 		}
 		select {
