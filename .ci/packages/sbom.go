@@ -20,8 +20,9 @@ func (r release) writeSBOM(platform string) (err error) {
 	if _, err := os.Stat(binary); errors.Is(err, fs.ErrNotExist) {
 		binary += ".exe"
 	}
-	// The modules are in the cache, because the binary was built here, and the program itself is not a module there.
-	if err := os.Setenv("GOPROXY", "off"); err != nil {
+	// The modules are in the cache, because the binary was built here, and the program itself is not a module there. The
+	// build compared them with go.sum, and without a proxy there is no checksum database.
+	if err := errors.Join(os.Setenv("GOPROXY", "off"), os.Setenv("GONOSUMDB", "*")); err != nil {
 		return err
 	}
 	g, err := bin.NewGenerator(binary, bin.WithIncludeStdlib(true), bin.WithVersionOverride("v"+r.version),
