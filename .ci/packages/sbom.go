@@ -21,7 +21,7 @@ func (r release) writeSBOM(platform string) (err error) {
 		binary += ".exe"
 	}
 	// The modules are in the cache, because the binary was built here, and the program itself is not a module there. The
-	// build compared them with go.sum, and without a proxy there is no checksum database.
+	// build compared them with go.sum; without a proxy, the go command cannot ask a checksum database.
 	if err := errors.Join(os.Setenv("GOPROXY", "off"), os.Setenv("GONOSUMDB", "*")); err != nil {
 		return err
 	}
