@@ -88,6 +88,11 @@ func (w *writer) do(ctx context.Context, needs needs, p plan) error {
 		return err
 	}
 	for {
+		select { // first: if the caller could also lead, the select below would choose at random
+		case err := <-u.err:
+			return err
+		default:
+		}
 		select {
 		case err := <-u.err:
 			return err
