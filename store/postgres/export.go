@@ -66,7 +66,7 @@ func own(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 const endsAfter = 10 * time.Second
 
 // lockAlone takes the lock of the processes that use the schema, for this connection alone. If other processes use the
-// schema, the error is ErrInUse with their names. If another import or export runs, the error is ErrCopying.
+// schema, also after a second, the error is ErrInUse with their names. If another import or export runs, the error is ErrCopying.
 func lockAlone(ctx context.Context, conn *pgx.Conn) error {
 	for begun := time.Now(); ; {
 		var locked bool
