@@ -212,14 +212,16 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		}
 		next.Reset(lookEvery)
 		record, err := p.store.Records().Get(ctx, nsHosting, h.lease, time.Now())
+		var to host
 		if err == nil || errors.Is(err, store.ErrNotFound) { // otherwise the host has not changed as far as we know
-			if to, _ := h.read(p, record); to.Starting {
-				if starting != record.Rev {
-					starting, seen = record.Rev, time.Now()
-				}
-				if time.Since(seen) < startFor {
-					continue
-				}
+			to, _ = h.read(p, record)
+		}
+		if to.Starting {
+			if starting != record.Rev {
+				starting, seen = record.Rev, time.Now()
+			}
+			if time.Since(seen) < startFor {
+				continue
 			}
 		}
 		if state, taken := h.state(ctx, p); taken {
