@@ -22,13 +22,13 @@ const (
 // whichever process. If resolveQueue must wait, for a hook or after an error, it continues in the background. The decision
 // is stored in the ended questions, so if this process dies, the one with the duties continues.
 func (n *Node) resolveQueue(ctx context.Context, asks []acl.Ask) {
-	rest, busy := n.resolveReady(ctx, asks)
+	rest, _ := n.resolveReady(ctx, asks)
 	if len(rest) == 0 {
 		return
 	}
 	n.runs.GoOnce(asks[0].ID, func(ctx context.Context) {
 		for pause := firstQueuePause; ; pause = min(2*pause, maxQueuePause) {
-			changed, before := n.inboxChanged.Wait(), len(rest)
+			changed, before, busy := n.inboxChanged.Wait(), len(rest), false
 			if rest, busy = n.resolveReady(context.WithoutCancel(ctx), rest); len(rest) == 0 {
 				return
 			}

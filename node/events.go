@@ -50,7 +50,7 @@ func eventsOf(changes []store.Change) []Event {
 		if !ok {
 			continue
 		}
-		ev := Event{Topic: topic, ID: c.Record.Key, Foreign: bytes.Contains(c.Record.Body, []byte(`"address":`))}
+		ev := Event{Topic: topic, ID: c.Record.Key, Foreign: topic == TopicInbox && bytes.Contains(c.Record.Body, []byte(`"address":`))}
 		for _, term := range c.Record.Terms {
 			if state, ok := strings.CutPrefix(term, "state:"); ok {
 				ev.State = state

@@ -95,9 +95,7 @@ func newRequestID() string {
 	for i, n := 0, rand.Uint64(); i < len(b); i, n = i+1, n>>8 {
 		b[i] = byte(n)
 	}
-	var text [2 * len(b)]byte
-	hex.Encode(text[:], b[:])
-	return string(text[:])
+	return hex.EncodeToString(b[:])
 }
 
 // RequestID returns the id of this request, which the response carries in X-Request-Id.
