@@ -1,4 +1,4 @@
-// Package history counts what happens in a directory, per day, for the last days.
+// Package history counts what happens in a directory on each of the last [Days] days.
 package history
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// Days is the number of days that are kept.
+	// Days is the number of days whose counts are kept.
 	Days = 30
 
 	saveEvery    = time.Minute           // a crash loses the counts since the last save
@@ -57,13 +57,13 @@ func (h *History) Add(k Kind, now time.Time) {
 	h.added = sum(h.added, []Day{event})
 }
 
-// sum returns the sums of two lists, at most the last [Days] of them. Lists are in the order of their dates; days without
-// events are missing.
+// sum returns the sums of two lists, for at most the last [Days] days. Lists are in the order of their dates; days
+// without events are missing.
 func sum(a, b []Day) []Day {
 	all := slices.Clone(a)
 	for _, d := range b {
 		i, ok := slices.BinarySearchFunc(all, d.Date, func(d Day, date string) int { return strings.Compare(d.Date, date) })
-		if !ok { // the clock may have gone back
+		if !ok { // insert instead of append, because the clock may have gone back
 			all = slices.Insert(all, i, Day{Date: d.Date})
 		}
 		for k, n := range d.Counts {
@@ -88,8 +88,8 @@ func (h *History) List(now time.Time) []Day {
 	return list
 }
 
-// Keep adds the counts to a record every minute, and once more when ctx ends. It also reads from the record what other
-// processes have counted.
+// Keep adds the counts to a record at once, every minute, and once more when ctx ends. It also reads from the record
+// what other processes have counted.
 func (h *History) Keep(ctx context.Context, records store.Records, ns, key string, log *slog.Logger) {
 	tick := time.NewTicker(saveEvery)
 	defer tick.Stop()
