@@ -1,9 +1,9 @@
 // Package mailreader reads the mailbox of a node at a directory.
 //
-// Each directory that a node joins has a mailbox for it (AM-64 to AM-68). A node without a public address keeps one long
-// poll open at the directory whose mailbox is its endpoint. If a message arrives there while its sender waits, the
-// directory passes it through and the node answers at once. The reader looks into the mailboxes of other directories
-// from time to time, and whenever a channel of Config.News closes.
+// A directory may have a mailbox for each node that it lists (AM-64 to AM-68). A node without a public address keeps
+// one long poll open at the directory whose mailbox is its endpoint. If a message arrives there while its sender waits,
+// the directory passes it through and the node answers at once. The reader looks into the mailboxes of other
+// directories from time to time, and when the channel that Config.News returned closes.
 package mailreader
 
 import (
@@ -25,7 +25,7 @@ const (
 	maxRetryPause   = time.Minute
 	maxPassThroughs = 16              // pass-through requests handled at once
 	lookEvery       = 2 * time.Minute // the pause between looks into a mailbox that is not the endpoint on the card
-	lookPause       = time.Hour       // the longest pause after failed looks: not every directory has mailboxes
+	maxLookPause    = time.Hour       // the longest pause after failed looks: not every directory has mailboxes
 )
 
 // Node is the node whose mail a [Reader] reads.
@@ -48,8 +48,9 @@ type Node interface {
 type Calls interface {
 	// RelayCard returns the A2A card for the relay, or nil if the node takes no calls from it.
 	RelayCard() []byte
-	// AnswerCall carries out a call, and returns its answer with the task and the token that the call names. An error
-	// that is a *[wire.Error] means that the call may be carried out later.
+	// AnswerCall carries out a call, and returns its answer with the task and the token that the call names. If the
+	// call cannot be read, task is "" and there is no answer. An error that is a *[wire.Error] means that the call may
+	// be carried out later.
 	AnswerCall(ctx context.Context, call []byte) (task, token string, answer []byte, err error)
 }
 
@@ -100,11 +101,11 @@ func (r *Reader) Run(ctx context.Context) {
 	}
 }
 
-// pauseAfterError waits after a failed poll.
+// pauseAfterError waits after a failed poll, for half to one and a half times the pause.
 func (r *Reader) pauseAfterError(ctx context.Context, failures int, err error) {
 	first, longest, level := retryPause, maxRetryPause, slog.LevelWarn
 	if !r.Endpoint {
-		first, longest, level = lookEvery, lookPause, slog.LevelInfo
+		first, longest, level = lookEvery, maxLookPause, slog.LevelInfo
 	}
 	wait := min(first<<min(failures, 16), longest)
 	wait = wait/2 + rand.N(wait)
@@ -174,11 +175,11 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 	return len(items) > 0, nil
 }
 
-// cardEvery is how often an unchanged A2A card is published again. A relay forgets it after 45 days.
+// cardEvery is how often an unchanged A2A card is published again. A relay forgets a card after 45 days.
 const cardEvery = 24 * time.Hour
 
-// publishCard publishes the A2A card at the directory whose mailbox is the endpoint, if the directory does not have it.
-// It returns what answers calls from there, or nil.
+// publishCard publishes the A2A card at the directory whose mailbox is the endpoint, if the card is new or was
+// published more than cardEvery ago. It returns what answers calls from there, or nil.
 func (r *Reader) publishCard(ctx context.Context, cred client.Credential) Calls {
 	calls := r.Node.Calls()
 	if calls == nil || !r.Endpoint {
@@ -193,7 +194,8 @@ func (r *Reader) publishCard(ctx context.Context, cred client.Credential) Calls 
 			if ctx.Err() == nil && r.publishedAt.IsZero() {
 				r.Logger.Info("the relay does not take A2A calls", "relay", r.Dir.Base, "err", err)
 			}
-			r.publishedAt = time.Now().Add(time.Minute - cardEvery) // try again in a minute
+			// an unchanged card is tried again in a minute, and a new one at the next poll
+			r.publishedAt = time.Now().Add(time.Minute - cardEvery)
 			return nil
 		}
 		r.published, r.publishedAt = card, time.Now()
@@ -208,7 +210,7 @@ func (r *Reader) answerCall(ctx context.Context, calls Calls, item client.RelayI
 	}
 	call := item.Call
 	var err error
-	for range 2 { // the relay may ask once more: its caller canceled the task before we took it
+	for range 2 { // the relay may return a second call, if the caller canceled the task before we took it
 		var task, token string
 		var answer []byte
 		task, token, answer, err = calls.AnswerCall(ctx, call)
