@@ -50,7 +50,7 @@ type Bridge struct {
 	links []*link.Link
 }
 
-// LinkKind declares links of this kind to the node.
+// LinkKind declares AgentRelay links to the node.
 func LinkKind() bridge.Kind { return link.Declare() }
 
 // New returns a bridge with the relay and the links of cfg.
@@ -141,9 +141,8 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	return l.Deliver(ctx, to.Peer, d)
 }
 
-// Carry sends a signed message through a tunnel to the agent to, if the owner has assigned the id of that agent to a
-// peer of a link. It returns the agent's answer, which is not verified yet. Without such an assignment, carried is
-// false.
+// Carry sends a signed message to an agent through a tunnel, if the owner has assigned the id of that agent to a peer
+// of a link. It returns the agent's answer, which is not verified yet. Without such an assignment, carried is false.
 func (b *Bridge) Carry(ctx context.Context, to wire.AgentID, message []byte) (answer []byte, carried bool, err error) {
 	return link.Carry(ctx, b.links, to, message)
 }

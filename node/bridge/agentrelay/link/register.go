@@ -32,8 +32,9 @@ func needsOwner(err error) bool {
 }
 
 // registerAgain registers the link again, under the same id, after the relay refused the token: a relay that restarted
-// may have forgotten the link (AR-52). It returns errToken if the owner configured the token or disabled registration,
-// or if the relay refused a new token already: otherwise the link would register forever.
+// may have forgotten the link (AR-52). It returns errToken if the owner configured the token or disabled registering
+// again, if the relay is in this process, or if the relay refused a new token already: otherwise the link would
+// register forever.
 func (l *Link) registerAgain(ctx context.Context) error {
 	if l.cfg.Token != "" || l.cfg.Join != nil || l.cfg.Link.Options[optReregister] == "false" || l.renewed {
 		return errToken
@@ -49,7 +50,8 @@ func (l *Link) tokenFile() string {
 	return filepath.Join(l.cfg.Dir, "agentrelay-"+l.cfg.Link.Name+".json")
 }
 
-// token returns the owner's token, the token of an earlier registration, or registers the link (AR-51).
+// token returns the token that the owner configured, a new one of the relay in this process, or the stored one of an
+// earlier registration. If there is none, it registers the link (AR-51).
 func (l *Link) token(ctx context.Context) (client.Credential, error) {
 	if t := l.cfg.Token; t != "" {
 		return t, nil
@@ -82,8 +84,9 @@ func orMissing(err error) error {
 	return err
 }
 
-// register asks for an id at the host and port of the relay. If nothing answers there and the URL has a port, it tries
-// the next port once, where the public relay listens (AR-51). It stores the token before anybody uses it.
+// register asks for an id at the host and port of the relay. If no relay answers there and the URL has a port, it tries
+// the next port once, because the public relay registers agents there (AR-51). It stores the token before anybody uses
+// it.
 func (l *Link) register(ctx context.Context) (client.Credential, error) {
 	base := &url.URL{Scheme: "http", Host: l.target.Host, Path: "/register"}
 	if l.target.Scheme == "wss" {
