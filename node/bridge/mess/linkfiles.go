@@ -20,10 +20,11 @@ import (
 // name of the file. It follows no other addresses.
 
 const (
-	// receiveFetchTime bounds the time of all fetches for one message. It is shorter than the 20 s for which the node
-	// waits before it receives the next message of a conversation.
+	// receiveFetchTime bounds all fetches while the node handles one message. It is shorter than the 20 s after which
+	// the node receives the next message of the conversation even if this one is not handled yet.
 	receiveFetchTime = 15 * time.Second
-	// maxFileWait is the pause between two attempts to get a missing file at which a message no longer waits.
+	// maxFileWait limits how long a message waits for a missing file. The pause between two attempts grows; when it has
+	// reached maxFileWait, the message is received without the file.
 	maxFileWait = time.Minute
 	// maxFetched bounds the files of one message that are fetched.
 	maxFetched = 100
@@ -48,8 +49,8 @@ func listForeignFiles(b thread.Block, mayName func(ref string) (bool, error)) (f
 }
 
 // prefetchFiles fetches the files that a message in one of our threads names. It does so before the node receives the
-// message, so that later messages cannot overtake it. If a file may still appear, prefetchFiles returns an error, so
-// that the message waits for a while.
+// message, because later messages could overtake the message during a long fetch. If a file may still appear,
+// prefetchFiles returns an error, so that the message waits, but not longer than maxFileWait allows.
 func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) error {
 	files, err := listForeignFiles(b, func(at string) (bool, error) { return at == ref, nil })
 	if err != nil || len(files) == 0 {

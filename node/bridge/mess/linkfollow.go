@@ -17,10 +17,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The exchange behind a link is the authority for its own threads. A link checks a thread, receives its new messages,
-// and then adopts the state that the exchange shows, if no message has reported it. Our thread follows that state, even
-// where our own state machine would refuse it (see tx_follow.go). If our thread cannot follow a message, the link
-// stores the message in the thread and notifies the owner.
+// The exchange behind a link is the authority for its own threads. When a link checks a thread, it receives the new
+// messages, and then adopts the state that the exchange shows, if no message has reported it. Our thread follows that
+// state, even where our own state machine would refuse it (see exchange/tx_follow.go). If our thread cannot follow a
+// message, the link stores the message in the thread and notifies the owner.
 
 // remoteView is the content of a foreign thread at one moment.
 type remoteView struct {
@@ -67,8 +67,8 @@ func isHidden(e *client.SendError) bool {
 }
 
 // followOurs receives the messages of others in a thread that we opened, one at a time. With each message it stores how
-// many messages were received. After the messages it receives the state that the exchange shows. k.State is the last
-// state that our thread received.
+// many messages were received. Then it passes on the state that the exchange shows. k.State is the last state that our
+// thread received.
 func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
 	for i := k.Seen; i < len(v.messages) && k.Next == ""; i++ {
 		m := v.messages[i]
@@ -77,7 +77,8 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 			continue
 		}
 		b := thread.QualifyFiles(v.relevantEntries(i), r.ref)
-		if i == len(v.messages)-1 && k.State.After(b) != v.status && b.Has("response") { // the result brings the end of the thread with it
+		// no message reports the state that the exchange shows: receive it in one block with the result
+		if i == len(v.messages)-1 && k.State.After(b) != v.status && b.Has("response") {
 			first, err := l.stateUpdate(ctx, v, k)
 			if err != nil {
 				return err
@@ -119,10 +120,10 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 	return l.save(ctx, r.ref, k)
 }
 
-// relevantEntries returns the entries of message number i that change our thread. It omits a status that would end the
-// thread if the exchange shows another state: perhaps one executor of several declined (MESS-24), or a server without a
-// state machine continued the thread. It also omits a status without details if a later message repeats the status with
-// details, because the PHP server writes two such messages for a PATCH.
+// relevantEntries returns the entries of message number i that change our thread. If the exchange shows another state,
+// it omits a status that would end the thread: perhaps one executor of several declined (MESS-24), or a server without
+// a state machine continued the thread. It also omits a status without details if a later message repeats the status
+// with details, because the PHP server writes two such messages for a PATCH.
 func (v remoteView) relevantEntries(i int) thread.Block {
 	b, err := thread.FromTree(v.messages[i].Mess)
 	if err != nil {
@@ -261,7 +262,7 @@ func (v remoteView) endReason() string {
 	return ""
 }
 
-// localThread returns our copy of a foreign thread, or nil.
+// localThread returns the thread in our exchange that corresponds to a thread behind the link, or nil.
 func (l *link) localThread(ctx context.Context, requester string, k knownThread) (*thread.Thread, error) {
 	if err := l.x.Load(); err != nil {
 		return nil, err
@@ -287,7 +288,8 @@ func (l *link) pseudonym(peer string) string {
 }
 
 // receive passes a message of a thread to the node, and stores k in the same unit. If the node refuses the message
-// permanently, receive does not repeat it and notifies the owner.
+// permanently, receive does not repeat it, and notifies the owner if the message belongs to a thread or conversation of
+// ours.
 func (l *link) receive(ctx context.Context, from, ref, number string, b thread.Block, k *knownThread) error {
 	if k.Mine {
 		if err := l.prefetchFiles(ctx, ref, b); err != nil {
@@ -317,8 +319,8 @@ func (l *link) receive(ctx context.Context, from, ref, number string, b thread.B
 }
 
 // readDelegation looks for a delegation in a block of one of our threads. successor is the thread with which the
-// exchange replaces it, or "". A successor that we know already does not count, because every thread belongs to only
-// one conversation.
+// exchange replaces it, or "". Every thread belongs to only one conversation, so readDelegation removes the ref of a
+// successor that we know already, and returns "".
 func (l *link) readDelegation(ctx context.Context, ref string, b thread.Block) (out thread.Block, successor string, err error) {
 	i := slices.IndexFunc(b, func(e thread.Entry) bool { return e.Successor() != "" })
 	if i < 0 {

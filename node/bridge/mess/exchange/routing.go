@@ -64,7 +64,8 @@ func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	return offers
 }
 
-// sortByLevel sorts by the declared level, which is read once for each candidate.
+// sortByLevel sorts by the level that executors declare for needs, highest first. It reads the level of each executor
+// once.
 func sortByLevel(list []*candidate, needs []thread.Need) {
 	levels := make(map[*candidate]int, len(list))
 	for _, c := range list {

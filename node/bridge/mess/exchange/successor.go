@@ -32,8 +32,8 @@ func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, b
 	return body.With("ref", wire.Text(next.Ref)), nil
 }
 
-// inherit gives a successor the reply address of the older threads. The successor begins no sooner and expires no later
-// than each of them, and has their dependencies.
+// inherit gives a successor the conversation and the reply address of the first of the older threads. The successor
+// begins no sooner and expires no later than any of them. It has their dependencies, except those on each other.
 func (t *tx) inherit(next *thread.Thread, from ...*thread.Thread) {
 	next.External = from[0].External
 	if p, ok := from[0].Peers[from[0].Requester]; ok {
@@ -62,7 +62,7 @@ func trimNamespace(id, exchange string) string {
 	return id
 }
 
-// originalRequest returns the request as it was sent.
+// originalRequest returns the request as it was sent, or one with only the intent if the first message has no request.
 func (t *tx) originalRequest(ctx context.Context, th *thread.Thread) (wire.Value, error) {
 	rec, err := t.readRecord(ctx, NSMessages, messageKey(th.Ref, 1))
 	if err != nil {
@@ -94,8 +94,9 @@ type successor struct {
 	suggested bool   // the text comes from a suggestion that the requester accepted
 }
 
-// openSuccessor opens a thread that replaces others of one requester. If the owner must approve a request of this peer
-// before anybody acts, the owner must also approve one whose text comes from a suggestion.
+// openSuccessor opens a thread that replaces others of one requester. If the requester is a peer and the text comes
+// from a suggestion, the owner must approve the new request under the same conditions as one that the peer sends (see
+// [thread.Request.WantsOwner]).
 func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thread) (*thread.Thread, error) {
 	for _, th := range from {
 		if err := t.checkOwnerHold(th); err != nil {

@@ -38,7 +38,7 @@ type Mirror struct {
 	polls      int
 	due        time.Time     // time of the next poll
 	importTime time.Duration // part of the current poll that was spent on imports
-	pass       progress      // of the writes, until no changed thread is left
+	pass       progress      // of the writes; zero when all changed threads are written
 }
 
 // NewMirror returns a mirror of the exchange in dir. It starts nothing; see [Mirror.Run].
@@ -157,13 +157,13 @@ func (m *Mirror) sync(ctx context.Context, root *os.Root) error {
 	return errors.Join(err, m.flush(ctx, root))
 }
 
-// writeGrace is how long after its last change a file that cannot be parsed is not overwritten, because another tool
-// may still be writing it.
+// writeGrace protects a file that cannot be parsed, because another tool may still be writing it: the mirror overwrites
+// the file only if it has not changed for so long.
 const writeGrace = 10 * time.Second
 
 // flush writes the changed threads. Before it writes a thread, it reads what others added. A thread that cannot be
-// written waits for the next poll and does not delay the others. When the next poll is due, the rest waits until after
-// it.
+// written waits for the next poll and does not delay the others. When the next poll is due, the remaining threads wait
+// until that poll has read the directory.
 func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
 	failed := 0
 	refs := m.takeDirty()
@@ -230,7 +230,7 @@ func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
 		if err := moveThread(root, old, at); err != nil {
 			return err
 		}
-		if err := root.Remove(old + thread.FileSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) { // version 1
+		if err := root.Remove(old + thread.FileSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) { // the file of version 1
 			return err
 		}
 		delete(m.seen, old)
@@ -255,23 +255,23 @@ func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
 	return nil
 }
 
-var errLink = errors.New("the place of the thread's folder is taken by something else")
+var errPlaceTaken = errors.New("the place of the thread's folder is taken by something else")
 
-// threadDir creates the folder of a thread. If a symbolic link has the name of the folder, the error is errLink.
+// threadDir creates the folder of a thread. If a symbolic link has the name of the folder, the error is
+// errPlaceTaken.
 func threadDir(root *os.Root, at string) error {
 	if err := root.MkdirAll(at, 0o700); err != nil {
 		return err
 	}
 	info, err := root.Lstat(at)
 	if err == nil && !info.IsDir() {
-		err = errLink
+		err = errPlaceTaken
 	}
 	return err
 }
 
 // moveThread moves the folder of a thread from old to at. If both exist, for example because another tool has moved
-// only some of the files, moveThread moves the files that exist only in old. It removes the others, which the mirror
-// has read.
+// only some of the files, moveThread moves the files that exist only in old, and removes the others.
 func moveThread(root *os.Root, old, at string) error {
 	info, err := root.Lstat(old)
 	if err != nil || !info.IsDir() {
@@ -284,7 +284,7 @@ func moveThread(root *os.Root, old, at string) error {
 	case err != nil:
 		return err
 	case !info.IsDir():
-		return errLink
+		return errPlaceTaken
 	}
 	entries, err := fs.ReadDir(root.FS(), old)
 	if err != nil {
