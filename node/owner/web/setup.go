@@ -20,15 +20,15 @@ import (
 // what is connected.
 type Setup interface {
 	Profile() Profile
-	// SaveProfile writes a profile into the configuration. The process then starts again with it. An error is for the
-	// owner, and nothing was changed.
+	// SaveProfile writes a profile into the configuration. The process then starts again with it. After an error,
+	// nothing has changed, and the page shows the error to the owner.
 	SaveProfile(ctx context.Context, p Profile) error
 	// Programs returns what answers messages, and when a program last used the agent's door.
 	Programs() Programs
-	// LookUp asks the directories for the card of one agent, and for what each has proven about it. A directory that
-	// does not list the agent has no entry.
+	// LookUp asks the directories for the card of one agent, and for the proofs that each has. A directory that does
+	// not list the agent has no entry.
 	LookUp(ctx context.Context, id wire.AgentID) []owner.Found
-	// EchoAddress is the address of an agent in the process that answers every message.
+	// EchoAddress returns the address of the echo agent, which is part of the process and answers every message.
 	EchoAddress() string
 }
 
@@ -38,7 +38,7 @@ type Profile struct {
 	Directories              []string
 	// Fixed are the keys of the configuration that a flag or an environment variable sets.
 	Fixed []string
-	File  string // of the configuration
+	File  string // the configuration file
 	// Fresh reports that the owner has not chosen a name yet.
 	Fresh bool
 }
@@ -59,7 +59,7 @@ type Programs struct {
 // None reports whether nothing answers messages except the owner.
 func (p Programs) None() bool { return len(p.Hooks) == 0 && p.DoorUsed.IsZero() }
 
-// maxDirectories bounds the lines of the form.
+// maxDirectories bounds the directories in the form.
 const maxDirectories = 20
 
 type profileView struct {
@@ -93,8 +93,8 @@ func (p *pages) profilePage(c echo.Context, status int, wrong string, profile Pr
 	})
 }
 
-// saveProfile changes the configuration. The answer leaves before the process starts again, and the next page waits for
-// the new process.
+// saveProfile changes the configuration. The browser gets the response before the process starts again, and its request
+// for the next page waits until the process has started.
 func (p *pages) saveProfile(c echo.Context) error {
 	form, err := httpapi.Form(c, maxPageForm)
 	if err != nil {
@@ -107,7 +107,7 @@ func (p *pages) saveProfile(c echo.Context) error {
 		profile.Directories = strings.Fields(form.Get("directories"))
 	}
 	if len(profile.Directories) > maxDirectories {
-		return p.profilePage(c, http.StatusBadRequest, "These are too many directories.", profile)
+		return p.profilePage(c, http.StatusBadRequest, "There are too many directories.", profile)
 	}
 	if err := p.setup.SaveProfile(c.Request().Context(), profile); err != nil {
 		return p.profilePage(c, http.StatusBadRequest, "Nothing was saved: "+err.Error(), profile)
@@ -163,7 +163,7 @@ func (p *pages) showConnect(c echo.Context) error {
 	return p.shell.Render(c, p.connect, httpapi.View{Title: "Connect your agent", Data: view})
 }
 
-// hookScript is the smallest hook: it answers each message with its own words.
+// hookScript is the smallest hook: it repeats the text of each message in its answer.
 const hookScript = `#!/bin/sh
 text=$(jq -r '.message.payload.message.body // "nothing"')
 jq -n --arg body "You wrote: $text" '{payload: {action: "deliver", message: {body: $body}}}'`
