@@ -32,11 +32,10 @@ const leaseBridges = "bridges"
 // nsHosting is the namespace of the records of [host]. The key is the name of the lease.
 const nsHosting = "hosting"
 
-// How long a process that starts again to run the bridges tries to acquire the lease, and how long the other processes
-// leave the lease to it.
+// These times apply after a process has decided to start again to run the bridges.
 const (
-	takeOverFor = 3 * time.Second
-	startFor    = 10 * time.Second
+	takeOverFor = 3 * time.Second  // how long that process tries to acquire the lease
+	startFor    = 10 * time.Second // how long the other processes leave the lease to it
 )
 
 // How often a process checks the lease for the bridges, and how often while its holder does not renew it.
@@ -49,16 +48,16 @@ const (
 type host struct {
 	URL string `json:"url,omitempty"` // empty: it takes none
 	Key string `json:"key,omitempty"` // proves that a request comes from a process with the same store
-	// Starting is set while the process starts again to run the bridges, without the lease.
+	// Starting means that the process starts again to run the bridges. It releases the lease and then acquires it again.
 	Starting bool `json:"starting,omitempty"`
 }
 
 // hosting makes one process at a time run the bridges: the links, and the spaces, exchanges and relays that it hosts.
-// Bridges keep their state in memory, so another process only forwards their requests, and starts again when it gets the
-// lease.
+// Bridges keep their state in memory, so another process only forwards their requests, and starts again when it gets
+// the lease.
 type hosting struct {
 	lease string
-	duty  context.Context // of the lease, which this process has had since before it made the bridges; nil: it does not run them
+	duty  context.Context // ends with the lease, which claim acquired; nil: this process does not run the bridges
 	end   func()          // releases the lease; nil if there is nothing to release
 
 	listener  net.Listener // for the requests that other processes forward; nil if not configured
@@ -71,7 +70,8 @@ type hosting struct {
 	endTenure context.CancelFunc
 }
 
-// claim acquires the lease for the bridges, unless another process has it, and opens the listener for forwarded requests.
+// claim opens the listener for forwarded requests, and acquires the lease for the bridges, unless another process has
+// it.
 func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 	h.lease, h.key, h.forwarder = leaseBridges, rand.Text(), httpapi.NewForwarder()
 	if p.cfg.Has(config.RoleNode) {
@@ -127,8 +127,8 @@ func (h *hosting) store(ctx context.Context, p *Process, self host) error {
 	return p.store.Records().Apply(ctx, []store.Change{c}, time.Now())
 }
 
-// isElsewhere reports whether another process runs the bridges. A command that does not serve claims nothing, and uses the
-// bridges itself.
+// isElsewhere reports whether another process runs the bridges. A command that does not serve claims nothing, and uses
+// the bridges itself.
 func (h *hosting) isElsewhere() bool { return h.lease != "" && h.duty == nil }
 
 // held returns the lease for the bridges if this process has it, or nil.
@@ -139,7 +139,7 @@ func (h *hosting) held() *store.Lease {
 	return store.LeaseOf(h.duty)
 }
 
-// close releases what claim acquired.
+// close releases the lease, if this process has it, and closes the listener.
 func (h *hosting) close() {
 	if h.end != nil {
 		h.end()
@@ -150,7 +150,7 @@ func (h *hosting) close() {
 }
 
 // run runs the bridges until ctx ends. If another process has the lease, run waits for the lease, and then starts this
-// process again. It also does so if this process loses the lease.
+// process again. If this process loses the lease, run starts it again too.
 func (h *hosting) run(ctx context.Context, p *Process) error {
 	if h.listener != nil {
 		served := make(chan error, 1)
@@ -198,12 +198,12 @@ func awaitStore(ctx context.Context, s store.Store) bool {
 // await waits for the lease, and starts this process again to run the bridges. It keeps the lease until the bridges of
 // this process are gone, see [hosting.close].
 func (h *hosting) await(ctx context.Context, p *Process) error {
-	standby := store.NewSession(p.store.Leases(), p.log) // its own, so that no duty begins before the new start
+	standby := store.NewSession(p.store.Leases(), p.log) // not p.session, so that no duty begins before the new start
 	var until time.Time                                  // end of the lease when this process last looked
 	next := time.NewTimer(lookEvery)
 	defer next.Stop()
-	var starting store.Rev // of the record of a process that starts, when this process saw it first
-	var seen time.Time
+	var starting store.Rev // revision of the newest record with Starting
+	var seen time.Time     // when this process first read that revision
 	for {
 		select {
 		case <-ctx.Done():
@@ -249,7 +249,7 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 	}
 }
 
-// state returns the lease for the bridges, and whether a process holds it. If the store does not answer, it reports true.
+// state returns the lease for the bridges, and whether a process holds it. If the store does not answer, taken is true.
 func (h *hosting) state(ctx context.Context, p *Process) (state store.LeaseState, taken bool) {
 	leases, err := p.store.Leases().List(ctx)
 	if err != nil {
@@ -265,8 +265,8 @@ func (h *hosting) state(ctx context.Context, p *Process) (state store.LeaseState
 	return leases[i], true
 }
 
-// mount mounts the routes of a bridge. If another process runs the bridge, its public routes forward to that process, and
-// its operations refuse.
+// mount mounts the routes of a bridge. If another process runs the bridge, its public routes forward to that process,
+// and its operations refuse.
 func (h *hosting) mount(p *Process, b bridge.Service) {
 	operations := b.Operations()
 	if !h.isElsewhere() {
@@ -296,7 +296,7 @@ func errElsewhere() *wire.Error {
 	}).After(2 * time.Second)
 }
 
-// refuse refuses an operation of the owner API of a bridge. It names the process that carries it out.
+// refuse refuses an operation of the owner API of a bridge. The error names the process that runs the bridge.
 func (h *hosting) refuse(ctx context.Context, p *Process) error {
 	e := errElsewhere()
 	if state, _ := h.state(ctx, p); state.Holder != "" {
@@ -305,7 +305,8 @@ func (h *hosting) refuse(ctx context.Context, p *Process) error {
 	return e
 }
 
-// forward forwards a request to the process that runs the bridges, until another one does.
+// forward forwards a request to the process that runs the bridges. If another process takes over the bridges meanwhile,
+// forward cancels the request.
 func (h *hosting) forward(c echo.Context, p *Process) error {
 	if httpapi.IsForwarded(c) { // by a process that takes this one for the one that runs the bridges
 		return errElsewhere()
