@@ -18,7 +18,7 @@ func publicGate(cfg Config, clients *clients) *gate {
 	cross := http.NewCrossOriginProtection()
 	for _, origin := range cfg.CORSOrigins {
 		if err := cross.AddTrustedOrigin(origin); err != nil {
-			panic("httpapi: cors origin: " + err.Error()) // a programming error: config has validated the origin
+			panic("httpapi: cors origin: " + err.Error()) // not of the form https://app.example.com
 		}
 	}
 	strict := usesStrictTransport(cfg)
@@ -27,7 +27,9 @@ func publicGate(cfg Config, clients *clients) *gate {
 		if strict {
 			c.Response().Header()[headerStrictTransport] = strictTransport
 		}
-		if cfg.Local { // hasCaller comes last because it searches the request's contexts
+		// hasCaller exempts requests that did not come over this listener. It searches the request's contexts, so it runs
+		// only after another check has failed.
+		if cfg.Local {
 			if !LoopbackHost(r.Host) && !hasCaller(r) {
 				return false, wire.ErrForeignHost
 			}
@@ -70,7 +72,8 @@ func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// cors lets pages of the listed origins read our responses, and answers their preflight requests.
+// cors lets pages of the listed origins read our responses. done is true if the request was one of their preflight
+// requests, which cors has answered.
 func cors(c echo.Context, origins []string) (done bool) {
 	r, h := c.Request(), c.Response().Header()
 	origin := r.Header.Get("Origin")
