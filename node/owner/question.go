@@ -19,7 +19,7 @@ import (
 // AskQuestion is the kind of a question that the owner's agent asks.
 const AskQuestion = "question"
 
-// The bounds of questions of the agent. A text is counted in bytes.
+// These bounds apply to questions of the agent.
 const (
 	MaxQuestion      = 2000 // bytes of a question
 	MaxAnswer        = 1000 // bytes of the owner's answer
@@ -35,8 +35,8 @@ type NewQuestion struct {
 	WaitSeconds  int    `json:"wait_seconds"`
 }
 
-// Question is the state of what the agent asked: a question of its own, or a message of its own that waits for the
-// owner.
+// Question is the state of what the agent asked: a question of its own, or a message or an answer to a task that waits
+// for the owner.
 type Question struct {
 	ID      string       `json:"id"`
 	Kind    string       `json:"kind"`
@@ -53,7 +53,7 @@ var (
 	ShowQuestion = Endpoint[None, Question]{http.MethodGet, "/questions/:id", Read}
 )
 
-// ErrManyQuestions means that too many questions of the agent wait, or that it asked too many in the last hour.
+// ErrManyQuestions means that too many questions of the agent wait, or that the agent asks too often.
 var ErrManyQuestions = &wire.Error{
 	Code: wire.RateLimited, Status: http.StatusTooManyRequests, Retry: true,
 	Message: "the owner already has many questions of yours; wait for answers before you ask again",
@@ -69,12 +69,12 @@ type Questions struct {
 	Find func(ctx context.Context, id, peer string) (store.ConvKey, error)
 }
 
-// Resolve stores the owner's decision. A question has no other effect.
+// Resolve stores the owner's decision, and does nothing else.
 func (q Questions) Resolve(ctx context.Context, _ acl.Ask, d acl.Decision) error {
 	return q.Records.Apply(ctx, d.Changes, d.Now)
 }
 
-// Operations returns the operations of questions. They share one limit.
+// Operations returns the operations of questions. One rate limit applies to all calls of AskOwner.
 func (q Questions) Operations() []Operation {
 	limit := rate.NewLimiter(rate.Every(time.Hour/questionsPerHour), questionsPerHour)
 	return []Operation{
@@ -132,7 +132,7 @@ func (q Questions) open(ctx context.Context, in NewQuestion, limit *rate.Limiter
 	return id, err
 }
 
-// pollQuestion is how often a waiting request looks whether the owner has answered.
+// pollQuestion is the interval at which a waiting request checks whether the owner has answered.
 const pollQuestion = 300 * time.Millisecond
 
 // await returns the question with this id. It waits up to wait for the owner's answer.
@@ -157,7 +157,7 @@ func (q Questions) await(ctx context.Context, id string, wait time.Duration) (Qu
 	}
 }
 
-// CheckAnswer checks the text that the owner adds to a decision about a question of a kind.
+// CheckAnswer checks the text that the owner adds to a decision about a question of this kind.
 func CheckAnswer(kind, text string) error {
 	switch {
 	case text != "" && kind != AskQuestion:
