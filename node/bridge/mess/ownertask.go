@@ -16,9 +16,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// This file shows the owner the threads on which the owner must act. Offers and questions to answer become tasks in the
-// inbox (MESS section 12), and yes-or-no decisions become questions in the approval queue. Both follow from the thread
-// alone, and are computed again whenever the owner's turn in the thread changes.
+// This file shows the owner the threads on which the owner can act. Offers, questions of executors and suggestions
+// become tasks in the inbox (MESS section 12). Actions to confirm and threads to let in become questions in the
+// approval queue. Both follow from the thread alone, and are computed again whenever the owner's turn in the thread
+// changes.
 
 // aboutThread returns the About of the tasks and questions about a thread.
 func aboutThread(ref string) string { return Kind + "/" + ref }
@@ -39,7 +40,7 @@ func (b *Bridge) updateOwner(ctx context.Context, t *thread.Thread, changes []st
 	return b.cfg.Mesh.PutTask(ctx, task, changes)
 }
 
-// updateQuestions adds the changes that withdraw outdated questions about a thread, and the one that asks the current
+// updateQuestions adds the changes that withdraw outdated questions about a thread, and those that ask the current
 // question.
 func (b *Bridge) updateQuestions(ctx context.Context, t *thread.Thread, changes []store.Change) ([]store.Change, error) {
 	if b.cfg.Mesh == nil {
@@ -86,10 +87,10 @@ func questionOf(t *thread.Thread) (kind, title string) {
 	return "", ""
 }
 
-// maxTask bounds the text of others in a task. The thread has the full text.
+// maxTask bounds the text of others in a task or a question. The thread has the full text.
 const maxTask = 64 << 10
 
-// newTask returns the inbox task for the owner's turn. The task has an empty Turn if there is nothing to do.
+// newTask returns the inbox task for the owner's turn. The task has an empty Turn if this turn needs no task.
 func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, error) {
 	kind, n, _ := strings.Cut(t.Turn(), "/")
 	task := bridge.Task{About: aboutThread(t.Ref), Done: t.History[len(t.History)-1].By == thread.OwnerID}
@@ -143,7 +144,7 @@ func senderOf(t *thread.Thread, from string) (id wire.AgentID, name, proof strin
 	return bridge.Address{Kind: Kind, Peer: from}.Pseudonym(), wire.OneLine(from, 128), bridge.VerifiedBearer
 }
 
-// actionIn returns the type of the first entry of a MESS list.
+// actionIn returns [thread.Block.Action] of a MESS list, or "request" if the list cannot be read.
 func actionIn(list wire.Value) string {
 	b, err := thread.FromTree(list)
 	if err != nil {
@@ -171,7 +172,8 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 }
 
 // parseAnswer reads the owner's answer to a task: a MESS list in mess, as between agents; {"action": "accept"} or
-// "decline" for an offer; {"answers": {field: text}} for questions; or a text, which is the result or the answer.
+// "decline" for an offer or a suggestion; {"answers": {field: text}} for questions; or a text, which is the result or
+// the answer.
 func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	kind, _, _ := strings.Cut(a.Turn, "/")
 	re := wire.Obj(wire.TextField("re", t.Ref))
@@ -217,9 +219,9 @@ func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	return nil, thread.Bad("", explainTurn(t, kind))
 }
 
-// taskEntries are the entry types that a task accepts, by the kind of its turn. A yes or no belongs to a question in
-// the approval queue. A task accepts only the states of an executor at work: an answer must not cancel a request or end
-// it in another way.
+// taskEntries are the entry types that a task accepts, by the kind of its turn. The owner confirms an action in the
+// approval queue, not here. A status may set only the states that an executor may set: an answer must not cancel a
+// request or let it expire.
 var taskEntries = map[string][]string{
 	thread.TurnWork: {"v", "status", "response"}, thread.TurnAnswer: {"v", "answer", "reply"}, thread.TurnSuggestion: {"v", "reply"},
 }

@@ -156,7 +156,8 @@ func checkURI(s, path string) error {
 	return nil
 }
 
-// attachmentName and mimeForm have no bounds for their parts, because a bounded repetition takes milliseconds to compile.
+// attachmentName and mimeForm do not bound the parts that they capture, because a bound such as {1,180} takes
+// milliseconds to compile. Their callers check the lengths.
 var (
 	attachmentName = regexp.MustCompile(`^att-\d{3,6}-(?:image|audio|video|file)-([A-Za-z0-9._-]+)$`)
 	mimeForm       = regexp.MustCompile(`^([A-Za-z0-9!#$&^_.+-]+)/([A-Za-z0-9!#$&^_.+-]+)$`)
@@ -182,8 +183,7 @@ type dataError string
 
 func (e dataError) Error() string { return string(e) }
 
-// SplitData splits "data:<mime>;base64,<data>" and checks it without decoding: alphabet and length suffice to know the
-// size (MESS-11).
+// SplitData splits "data:<mime>;base64,<data>". It checks the data without decoding all of it (MESS-11).
 func SplitData(s string) (mime, data string, err error) {
 	head, data, ok := strings.Cut(strings.TrimPrefix(s, "data:"), ",")
 	mime, base64ed := strings.CutSuffix(head, ";base64")
