@@ -71,7 +71,7 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string, *envelope.Refusal) {
 	rests, b := make([]string, len(caps)), capability.NewComparison()
 	for i := range caps {
-		if p.by == s.members.operator { // the owner holds every capability
+		if p.by == s.members.operator { // the operator of the space holds every capability
 			rests[i] = "operator"
 			continue
 		}
@@ -87,8 +87,8 @@ func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string
 	return rests, nil
 }
 
-// revoke takes capabilities away from a participant, named by the id of their grant or by patterns. It also takes away
-// all capabilities that rested on them (MEW-25, MEW-26).
+// revoke takes capabilities away from a participant. The submission names them by the id of their grant or by patterns.
+// revoke also takes away all capabilities that rested on them (MEW-25, MEW-26).
 func (s *Space) revoke(p *submission) *envelope.Refusal {
 	m, fault := s.findRecipient(p)
 	if fault == nil {
@@ -138,8 +138,8 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// countWider counts the capabilities that the member keeps although they allow something that a revoked pattern allows
-// (MEW-26).
+// countWider counts the capabilities in list that the patterns do not revoke, although each of them allows everything
+// that one of the patterns allows (MEW-26).
 func countWider(list []heldCapability, patterns []*capability.Capability, b *capability.Budget) int {
 	n := 0
 	for _, h := range list {
@@ -154,8 +154,8 @@ func countWider(list []heldCapability, patterns []*capability.Capability, b *cap
 // capabilities that rested on them. It returns a note for the audit log.
 func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) bool) (note string) {
 	type loss struct {
-		by   string // name of the participant that lost it
-		rest string // the key on which grants may rest
+		by   string // name of the participant that lost the capability
+		rest string // key of the capability, which a grant may name as its base
 	}
 	var losses []loss
 	lose := func(m *member, matches func(h heldCapability) bool) {

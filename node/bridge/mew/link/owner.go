@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Decide fulfills or rejects a proposal in the space, named by its key, in the owner's name. It returns the id of the
-// envelope that it sent.
+// Decide fulfills or rejects the proposal with this key, in the owner's name. It returns the id of the envelope that
+// carries the decision.
 func (l *Link) Decide(ctx context.Context, key string, approve bool, reason string) (status int, body []byte, err error) {
 	reason = envelope.ToPrintable(reason, 200)
 	p, me, ok := l.space.findProposal(key)
@@ -79,7 +79,7 @@ func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approv
 	return s.ID, nil
 }
 
-// storeReason stores the reason of a rejection, until the rejection is sent.
+// storeReason stores the reason for a rejection that the bridge sends later. An empty reason deletes the stored one.
 func (l *Link) storeReason(ctx context.Context, conv wire.ConversationID, reason string) error {
 	rec, err := l.records.store.Get(ctx, nsLinks, l.records.key("prop", string(conv)), time.Now())
 	if err != nil {
@@ -95,7 +95,8 @@ func (l *Link) storeReason(ctx context.Context, conv wire.ConversationID, reason
 	return l.records.store.Apply(ctx, []store.Change{c}, time.Now())
 }
 
-// Say sends an envelope of the owner as this node. It returns the envelope's id, and the gateway's answer to an invite.
+// Say sends an envelope that the owner wrote, as this node. It returns the envelope's id, and the gateway's answer to
+// an invite.
 func (l *Link) Say(ctx context.Context, data []byte) (status int, body []byte, err error) {
 	e, refusal := envelope.Parse(data)
 	if refusal != nil {
