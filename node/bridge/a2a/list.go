@@ -16,12 +16,12 @@ const (
 	maxPage     = 100
 )
 
-// listQuery is the parameters of ListTasks.
+// listQuery holds the parameters of ListTasks.
 type listQuery struct {
 	context, state string
-	after          time.Time // of the state
+	after          time.Time // the list has no task with an older state; zero: no bound
 	size           int
-	token          string // position after which the page begins; "" for the first page
+	token          string // position of the last task of the previous page; "" for the first page
 }
 
 func readListQuery(p wire.Value) (listQuery, *message.Error) {
@@ -35,7 +35,7 @@ func readListQuery(p wire.Value) (listQuery, *message.Error) {
 		if err != nil || n < 0 || n > maxPage {
 			return q, message.ErrParams.At("pageSize must be 1 to 100")
 		}
-		if n > 0 { // 0 is the default value of the proto
+		if n > 0 { // clients send 0 for an unset field
 			q.size = n
 		}
 	}
@@ -56,6 +56,7 @@ func readListQuery(p wire.Value) (listQuery, *message.Error) {
 	return q, nil
 }
 
+// position returns the place of a task in lists, as a page token contains it.
 func (t *taskRow) position() string { return t.last().At.Format(time.RFC3339Nano) + " " + t.ID }
 
 // handleList lists the caller's tasks, newest state first (A2A-11).
@@ -83,7 +84,7 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 	total, next := len(tasks), ""
 	if q.token != "" {
 		i := slices.IndexFunc(tasks, func(t *taskRow) bool { return t.position() == q.token })
-		if i < 0 { // the task has changed: the page begins with the states that are older
+		if i < 0 { // the task of the token has changed or is gone: the page begins with the next older state
 			i = slices.IndexFunc(tasks, func(t *taskRow) bool { return t.position() < q.token }) - 1
 			if i < -1 {
 				i = len(tasks) - 1
@@ -99,7 +100,7 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 	artifacts, _ := include.Boolean()
 	list, known := []wire.Value{}, contents{}
 	for _, t := range tasks {
-		task, err := b.view(ctx, t, max(history, 0), artifacts, known) // without a length, a list has no history
+		task, err := b.view(ctx, t, max(history, 0), artifacts, known) // no history without historyLength
 		if err != nil {
 			return wire.Value{}, err
 		}

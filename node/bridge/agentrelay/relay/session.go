@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	maxDropped       = 20 // frames in a minute, then 4029 (AR-31)
+	maxDropped       = 20 // frames over the limit in a minute; the next one closes the connection with 4029 (AR-31)
 	maxSubscriptions = 1000
 	storeTimeout     = 10 * time.Second
 )
@@ -159,7 +159,8 @@ func (r *Relay) deliver(d delivery) {
 	}
 }
 
-// subscribe adds agents and returns how many subscriptions the connection has then.
+// subscribe adds subscriptions to agents, and replaces the keywords unless words is nil. It returns how many
+// subscriptions the connection has then.
 func (s *session) subscribe(agents, words []string) (int, *frame.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
