@@ -52,7 +52,7 @@ func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-// importDirectory lets the running process import the directory, and prints its progress.
+// importDirectory imports the directory through the owner API, and prints the progress.
 func (c *messImportCmd) importDirectory(ctx context.Context, a *app) error {
 	dir, err := filepath.Abs(c.Path)
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 type linkConfig struct {
 	bridge.Link
 	Token client.Credential // "" for a link without a secret
-	own   bool              // it leads to what this process hosts
+	own   bool              // ownLinks made it, to what this process hosts
 }
 
-// splitLinks returns links, and their tokens by the name of the link.
+// splitLinks separates links from their tokens, which it returns by the name of the link.
 func splitLinks(links []linkConfig) (plain []bridge.Link, tokens map[string]client.Credential) {
 	tokens = make(map[string]client.Credential)
 	for _, l := range links {
@@ -58,7 +58,7 @@ func LinkKinds() []bridge.Kind {
 }
 
 // addBridges makes the bridges in the configuration, and mounts their routes, the operations for links, and the owner's
-// page. A process with a node makes the node before it.
+// page. If the process has a node, the caller makes the node first.
 func (p *Process) addBridges() error {
 	p.bridgeStore = p.store.Under(p.hosting.held())
 	for _, kind := range bridgeKinds() {

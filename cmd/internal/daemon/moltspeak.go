@@ -65,7 +65,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	return moltspeak.New(cfg)
 }
 
-// addMoltSpeakMetadata adds the node's MoltSpeak name, its keys and, if others can reach it, its MoltSpeak URL to the
+// addMoltSpeakMetadata adds the node's MoltSpeak name, its keys and, if the card may name it, its MoltSpeak URL to the
 // card, as flat strings (MS-22, AM-4). It returns the card unchanged if the node does not serve MoltSpeak.
 func (p *Process) addMoltSpeakMetadata(card wire.Card, base string) (wire.Card, error) {
 	agent, serve := p.cfg.MoltSpeakAgent(card.ID)
@@ -89,8 +89,9 @@ func (p *Process) addMoltSpeakMetadata(card wire.Card, base string) (wire.Card, 
 	return wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
 }
 
-// newSecretHandler returns a function that passes a secret to a command on standard input. It drops the command's
-// standard error, which may contain the secret.
+// newSecretHandler returns a function that passes a secret to a command on standard input. The function returns the
+// value that the command prints, or an empty object if it prints nothing. It drops the command's standard error, which
+// may contain the secret.
 func newSecretHandler(cmd subprocess.Command) func(context.Context, string, wire.Value) (wire.Value, error) {
 	return func(ctx context.Context, from string, p wire.Value) (wire.Value, error) {
 		ctx, cancel := context.WithTimeout(ctx, secretTime)

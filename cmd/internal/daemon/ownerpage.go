@@ -17,8 +17,9 @@ import (
 //go:embed page/*.html
 var pageFiles embed.FS
 
-// mountPages mounts the owner's page: the parts of the node, of the directory, of the links and of the bridges. If
-// notify.page_url is set, it also mounts the pages to which the links in notices lead.
+// mountPages mounts the owner's page: the parts of the node, of the directory and of the links, and those of the
+// bridges if this process runs them. If notify.page_url is set, a process with a node also mounts the pages to which
+// the links in notices lead.
 func (p *Process) mountPages() {
 	pages := p.owner.Pages()
 	if p.node != nil {
@@ -28,7 +29,7 @@ func (p *Process) mountPages() {
 				Node: p.node.OwnerAPI(), Records: p.store.Records(), URL: p.cfg.Notify.PageURL, Logger: p.log,
 			}).Link)
 		}
-	} else if p.registry == nil { // a process without a node and a directory shows only links
+	} else if p.registry == nil { // with neither a node nor a directory, the page starts at the links
 		pages.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "links", "") })
 	}
 	if p.registry != nil {
