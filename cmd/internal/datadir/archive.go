@@ -32,7 +32,7 @@ type Manifest struct {
 	AgentID string    `json:"agent_id,omitempty"`
 	Made    time.Time `json:"made"`
 	Version string    `json:"version"`            // of the program that made the archive
-	LeftOut []string  `json:"left_out,omitempty"` // files of the data directory, each with the reason
+	LeftOut []string  `json:"left_out,omitempty"` // files that could not go into the archive, each with the reason
 }
 
 const archiveFormat = 1

@@ -33,11 +33,11 @@ func isProgramFile(name string) bool {
 type archiveContent struct {
 	files   []string // slash-separated paths below the data directory
 	bytes   int64    // total size of the owner's own files
-	leftOut []string // files that are not in the archive, each with the reason
+	leftOut []string // the first files that omit noted, each with the reason
 }
 
-// collectFiles finds the regular files in a data directory, except transient files and other backups. It does not
-// follow links: a link points outside the directory, or to a file that is in the archive anyway.
+// collectFiles finds the regular files in a data directory, except transient files, backups, and other data directories
+// inside. It does not follow links: a link points outside the directory, or to a file that is in the archive anyway.
 func collectFiles(root *os.Root) (archiveContent, error) {
 	var c archiveContent
 	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
@@ -75,7 +75,8 @@ func (c *archiveContent) omit(name, reason string) {
 	}
 }
 
-// add adds a regular file. It leaves out a backup, and omits a file that cannot be read or is beyond the bounds.
+// add adds a regular file. It skips a backup without a note, and notes a file that cannot be read or is beyond the
+// bounds.
 func (c *archiveContent) add(root *os.Root, name string) {
 	size, backup, err := inspectFile(root, name)
 	switch {
@@ -116,8 +117,9 @@ func inspectFile(root *os.Root, name string) (size int64, backup bool, err error
 // transientFiles are the files at the top of a data directory that belong to one process or are copied in another way.
 var transientFiles = []string{httpapi.SessionsFile, httpapi.SocketFile, FilePID, FileLock, fileManifest, FileDatabase}
 
-// isTransient reports whether a file or folder is not copied into an archive: the pid file, the owner's socket, the
-// sessions, the database with the files beside it, and temporary files of atomic writes, backup and restore.
+// isTransient reports whether a file or folder is not copied into an archive: the lock and pid files, the owner's
+// socket, the sessions, the database with the files beside it, a manifest, and temporary files of atomic writes, backup
+// and restore.
 func isTransient(name string) bool {
 	dir, base := path.Split(name)
 	if dir == "" && (slices.Contains(transientFiles, base) || strings.HasPrefix(base, FileDatabase+".")) {
