@@ -12,7 +12,7 @@ import (
 
 // Notice says that the bridge must tell somebody about a message in a thread. It is stored in the unit that stores the
 // message, and removed in the unit that delivers it, so each notice is delivered exactly once, even after a restart
-// (MESS-28).
+// (MESS-28). Only a push to an executor comes after the removal and may be lost.
 type Notice struct {
 	To     string `json:"to"` // an executor, a requester, the owner, or ToDirectory
 	Kind   string `json:"kind"`
@@ -28,7 +28,7 @@ const (
 	NoticeOffer  = "offer"  // To may claim the thread
 	NoticeUpdate = "update" // a thread of To has a new message
 	NoticeTaken  = "taken"  // a thread that was sent to To is no longer available to it
-	NoticeTurn   = "turn"   // the owner has another thing to do about the thread than before
+	NoticeTurn   = "turn"   // the owner's turn in the thread has changed
 )
 
 // ToDirectory is the recipient of offers that no executor here may claim.
@@ -102,8 +102,8 @@ func (t *tx) addNotice(to, kind, ref string, serial int) {
 	t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Any})
 }
 
-// addTurnNotices adds a notice for each thread in which the owner can do something else than before. A notice of
-// another kind about the same thread serves as well.
+// addTurnNotices adds a notice for each thread in which the owner's turn has changed, or whose holder has changed
+// during the owner's turn. A notice of another kind about the same thread serves as well.
 func (t *tx) addTurnNotices() {
 	for _, ref := range t.order {
 		th, was := t.threads[ref], t.before[ref]
@@ -155,8 +155,9 @@ func (x *Exchange) WakeNotifier() {
 	}
 }
 
-// offer adds notices for the executors that may claim a thread and want to hear of it. If one of them has a matching
-// auto-claim pattern, it claims the thread at once.
+// offer adds notices for the executors that may claim a thread and want to hear of it, for an owner who did not request
+// it and, if no executor may claim it, for ToDirectory. But if one of the executors has a matching auto-claim pattern,
+// that executor claims the thread at once, and nobody gets an offer.
 func (t *tx) offer(th *thread.Thread) {
 	th.Offered = true
 	t.touch(th)

@@ -185,7 +185,7 @@ func (r *call) ifMatch() (serial int, err error) {
 	return serial, nil
 }
 
-// ref returns the thread of the path. The owner may use any reference that re: allows.
+// ref returns the ref in the path. The owner may instead use any name of the thread that the field re allows.
 func (r *call) ref() string {
 	if r.who.Owner {
 		if ref, ok := r.Exchange.Resolve(r.c.Request().Context(), r.who, r.path[1]); ok {
@@ -258,7 +258,7 @@ func (r *call) patch() error {
 		return err
 	}
 	res, err := r.Exchange.Do(ctx, r.who, block, exchange.Options{Lax: true, Re: t.Ref, Set: set, IfSerial: serial, Replay: replay})
-	if err == thread.ErrMoved { // errors.Is would compare only the code
+	if err == thread.ErrMoved { // errors.Is would match every Conflict
 		return thread.ErrNoMatch
 	}
 	if err != nil {
