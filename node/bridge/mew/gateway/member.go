@@ -8,8 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// member is a participant that the space knows, because it is configured or was invited. The lock of the space guards
-// it.
+// member is a participant that the space knows: the owner, the node of this process, or one that is configured or was
+// invited. The lock of the space guards it.
 type member struct {
 	name    string
 	runtime string                  // its current id; its name while it is not connected
@@ -18,7 +18,7 @@ type member struct {
 
 	held  []heldCapability
 	caps  []*capability.Capability // the capabilities of held, in the same order
-	shown wire.Value               // the first maxShownCaps bytes of held, as others see them
+	shown wire.Value               // held as others see it, as far as it fits into maxShownCaps bytes
 	cut   bool                     // shown lacks some capabilities
 
 	session   *session  // its live connection
@@ -26,10 +26,10 @@ type member struct {
 	virtualOn bool      // the output log is a participant
 
 	paused      bool
-	pausedUntil time.Time // zero: until another participant resumes it
-	down        bool      // shut down until it joins again
-	takeovers   []time.Time
-	refusals    []time.Time
+	pausedUntil time.Time   // zero: until another participant resumes it
+	down        bool        // shut down until it joins again
+	takeovers   []time.Time // new connections of the last minute that replaced another one; see exceedsRate
+	refusals    []time.Time // refusals of the last minute that were logged at level info
 }
 
 // heldCapability is a capability of a member, with its source.
@@ -39,7 +39,7 @@ type heldCapability struct {
 	fixed bool   // cannot be revoked (MEW-D7)
 }
 
-// key returns the key of the capability, by which a grant names its base (MEW-25).
+// key returns the key of the capability. A grant that rests on the capability names it by this key (MEW-25).
 func (h heldCapability) key() string {
 	if h.grant != nil {
 		return "grant:" + h.grant.Key + ":" + h.cap.Rule()
