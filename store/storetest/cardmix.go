@@ -30,13 +30,14 @@ func (m *CardMix) word() string {
 	return WordOf(m.zipf.Uint64())
 }
 
-// WordOf turns a number into a word, so that words share prefixes as real words do. Small numbers are frequent.
+// WordOf turns a number into a word, so that words share prefixes as real words do. In a [CardMix], the words of small
+// numbers are the most frequent.
 func WordOf(n uint64) string { return strconv.FormatUint(n*2654435761%(1<<32)+36, 36) }
 
 // CardID returns the id of card number i.
 func CardID(i int) string { return fmt.Sprintf("am_%026x", i) }
 
-// Card returns card number i.
+// Card returns card number i. Its capabilities and intents depend only on i, but each call draws new words.
 func (m *CardMix) Card(i int) store.Card {
 	rng := rand.New(rand.NewPCG(uint64(i), 7))
 	c := store.Card{
@@ -79,7 +80,8 @@ func Searches(n int) []Search {
 	}
 }
 
-// Words returns the query of a search for words: name, then prefix of a name, then description.
+// Words returns the query of a search for words. Its tiers look in names, and then in names and descriptions: each
+// first for all words as they are, and then with the last word as a prefix.
 func Words(all ...string) store.CardQuery {
 	tier := func(kind string, prefixed bool) store.Tier {
 		var t store.Tier
