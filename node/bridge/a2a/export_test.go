@@ -37,14 +37,24 @@ func (b *Bridge) AddToken(ctx context.Context, name string) (string, error) {
 	return t.Token, err
 }
 
-// FillTasks gives a caller as many ended tasks as it may have.
-func (b *Bridge) FillTasks(t *testing.T, address string) {
+// MaxTasks is how many tasks a caller may have.
+const MaxTasks = maxTasks
+
+// RemoveTask removes the row of a task.
+func (b *Bridge) RemoveTask(t *testing.T, id string) {
+	if err := b.records.Apply(t.Context(), []store.Change{{Record: store.Record{NS: nsTasks, Key: id}, IfRev: store.Any, Delete: true}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FillTasks gives a caller n ended tasks. The states of tasks t0, t1 and so on are a millisecond apart.
+func (b *Bridge) FillTasks(t *testing.T, address string, n int) {
 	var changes []store.Change
-	for i := range maxTasks {
-		at := time.Now().Add(-time.Hour).Add(time.Duration(i) * time.Millisecond)
+	for i := range n {
+		at := time.Now().Add(-time.Hour).Truncate(time.Second).Add(time.Duration(i) * time.Millisecond)
 		row := taskRow{ID: fmt.Sprint("t", i), Address: address, Context: "c", Conv: "conv_x", Log: []logEntry{{State: "TASK_STATE_COMPLETED", At: at}}}
 		changes = append(changes, row.change(time.Now()))
-		if len(changes) == 500 {
+		if len(changes) == 500 || i == n-1 {
 			if err := b.records.Apply(t.Context(), changes, time.Now()); err != nil {
 				t.Fatal(err)
 			}

@@ -1,8 +1,10 @@
 package a2a
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"time"
@@ -21,7 +23,19 @@ type listQuery struct {
 	context, state string
 	after          time.Time // the list has no task with an older state; zero: no bound
 	size           int
-	token          string // position of the last task of the previous page; "" for the first page
+	last           position // of the last task of the previous page; zero for the first page
+}
+
+// position is the place of a task in a list: newest state first, then by id. A page token is its JSON.
+type position struct {
+	At int64  `json:"at"` // when the task reached its state, in nanoseconds since 1970
+	ID string `json:"id"`
+}
+
+func (t *taskRow) position() position { return position{t.last().At.UnixNano(), t.ID} }
+
+func comparePositions(p, q position) int {
+	return cmp.Or(cmp.Compare(q.At, p.At), cmp.Compare(p.ID, q.ID))
 }
 
 func readListQuery(p wire.Value) (listQuery, *message.Error) {
@@ -48,16 +62,12 @@ func readListQuery(p wire.Value) (listQuery, *message.Error) {
 	}
 	if text := p.GetStr("pageToken"); text != "" {
 		token, err := base64.RawURLEncoding.DecodeString(text)
-		if err != nil || len(token) > 256 {
+		if err != nil || json.Unmarshal(token, &q.last) != nil {
 			return q, message.ErrParams.At("pageToken does not belong to this list")
 		}
-		q.token = string(token)
 	}
 	return q, nil
 }
-
-// position returns the place of a task in lists, as a page token contains it.
-func (t *taskRow) position() string { return t.last().At.Format(time.RFC3339Nano) + " " + t.ID }
 
 // handleList lists the caller's tasks, newest state first (A2A-11).
 func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
@@ -82,19 +92,13 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 		return q.state != "" && string(t.last().State) != q.state || !q.after.IsZero() && t.last().At.Before(q.after)
 	})
 	total, next := len(tasks), ""
-	if q.token != "" {
-		i := slices.IndexFunc(tasks, func(t *taskRow) bool { return t.position() == q.token })
-		if i < 0 { // the task of the token has changed or is gone: the page begins with the next older state
-			i = slices.IndexFunc(tasks, func(t *taskRow) bool { return t.position() < q.token }) - 1
-			if i < -1 {
-				i = len(tasks) - 1
-			}
-		}
-		tasks = tasks[i+1:]
+	if q.last != (position{}) {
+		tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return comparePositions(t.position(), q.last) <= 0 })
 	}
 	if len(tasks) > q.size {
 		tasks = tasks[:q.size]
-		next = base64.RawURLEncoding.EncodeToString([]byte(tasks[q.size-1].position()))
+		token, _ := json.Marshal(tasks[q.size-1].position()) // never fails
+		next = base64.RawURLEncoding.EncodeToString(token)
 	}
 	include, _ := call.Params.Get("includeArtifacts")
 	artifacts, _ := include.Boolean()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -302,6 +303,30 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// TestListWhileTasksVanish removes the last task of each page before it reads the next page.
+func TestListWhileTasksVanish(t *testing.T) {
+	h := serve(t, echo(t), nil, nil)
+	const n = 45
+	h.bridge.FillTasks(t, "a2a:inbound/ann", n)
+	var got, want []string
+	token, last := "", ""
+	for page := 0; page == 0 || token != ""; page++ {
+		v := h.rpc("ann", "ListTasks", `{"pageSize":4,"pageToken":"`+token+`"}`)
+		for task := range at(v, "result.tasks").Elems() {
+			last = text(task, "id")
+			got = append(got, last)
+		}
+		h.bridge.RemoveTask(t, last)
+		token = text(v, "result.nextPageToken")
+	}
+	for i := range n {
+		want = append(want, fmt.Sprint("t", n-1-i))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the pages have %v", got)
+	}
+}
+
 // TestList checks A2A-11.
 func TestList(t *testing.T) {
 	h := serve(t, echo(t), nil, nil)
@@ -512,7 +537,7 @@ func TestExpiry(t *testing.T) {
 func TestManyTasks(t *testing.T) {
 	h := serve(t, echo(t), nil, nil)
 	kept := text(h.send("bob", "m1", "", "hello"), "result.task.id")
-	h.bridge.FillTasks(t, "a2a:inbound/ann")
+	h.bridge.FillTasks(t, "a2a:inbound/ann", a2a.MaxTasks)
 	if v := h.send("ann", "m1", "", "hello"); text(v, "result.task.status.state") != "TASK_STATE_COMPLETED" {
 		t.Errorf("with all places taken: %s", v.JSON())
 	}

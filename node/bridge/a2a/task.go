@@ -125,9 +125,7 @@ func (b *Bridge) tasksWith(ctx context.Context, term string) ([]*taskRow, error)
 		}
 		out = append(out, t)
 	}
-	slices.SortFunc(out, func(x, y *taskRow) int {
-		return cmp.Or(y.last().At.Compare(x.last().At), cmp.Compare(x.ID, y.ID))
-	})
+	slices.SortFunc(out, func(x, y *taskRow) int { return comparePositions(x.position(), y.position()) })
 	return out, nil
 }
 
