@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -131,6 +132,11 @@ func (c Config) checkEdge(p *problems) {
 	if c.Network.ForwardListen != "" {
 		if host, _, err := net.SplitHostPort(c.Network.ForwardListen); err != nil || host == "" || isUnspecified(host) {
 			p.add("network.forward_listen", "must be the address at which other processes reach this one, and a port, such as 10.0.0.5:7201")
+		}
+	}
+	for _, origin := range c.Network.CORSOrigins {
+		if err := http.NewCrossOriginProtection().AddTrustedOrigin(origin); err != nil {
+			p.add("network.cors_origins", fmt.Sprintf("%q is not an origin such as https://app.example.com", origin))
 		}
 	}
 	p.checkOneOf("agent_door.mode", c.AgentDoor.Mode, "0600", "0660", "0666")

@@ -275,3 +275,17 @@ func TestForwardListen(t *testing.T) {
 		}
 	}
 }
+
+// TestCORSOrigins: a process would end at its start with an origin that is not one.
+func TestCORSOrigins(t *testing.T) {
+	for origin, ok := range map[string]bool{
+		"https://app.example.com": true, "http://127.0.0.1:8080": true,
+		"app.example.com": false, "https://app.example.com/": false, "*": false, "": false,
+	} {
+		cfg := Default()
+		cfg.Network.CORSOrigins = []string{origin}
+		if err := cfg.Check(nil); ok == (err != nil && strings.Contains(err.Error(), "network.cors_origins")) {
+			t.Errorf("%q: %v", origin, err)
+		}
+	}
+}
