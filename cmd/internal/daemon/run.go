@@ -74,6 +74,7 @@ func (r *rerun) failure() error {
 func Run(
 	ctx context.Context, o Options, reload func() (Options, error), started func(context.Context, *Process, ServeInfo) error,
 ) (err error) {
+	adaptCollector()
 	r := &rerun{}
 	defer func() { err = errors.Join(err, r.sockets.settle()) }()
 	o.Passphrase = sync.OnceValues(o.Passphrase)

@@ -1,0 +1,49 @@
+package daemon
+
+import (
+	"runtime"
+	"testing"
+)
+
+func TestGCPercent(t *testing.T) {
+	for _, c := range []struct {
+		used uint64
+		busy bool
+		want int
+	}{
+		{0, false, 100},
+		{10 << 20, false, 100},
+		{200 << 20, false, 50},
+		{1 << 20, true, 1000},
+		{16 << 20, true, 250},
+		{80 << 20, true, 50},
+		{80 << 20, false, 50},
+		{1 << 30, true, 50},
+	} {
+		if got := gcPercent(c.used, c.busy); got != c.want {
+			t.Errorf("gcPercent(%d, %t) = %d, want %d", c.used, c.busy, got, c.want)
+		}
+	}
+}
+
+var sink []byte
+
+// TestAdaptCollector makes garbage and counts the collections: by default the runtime collects every 4 MiB here.
+func TestAdaptCollector(t *testing.T) {
+	t.Setenv("GOGC", "")
+	adaptCollector()
+	const mib = 1024
+	count := func() uint32 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range mib {
+			sink = make([]byte, 1<<20)
+		}
+		runtime.ReadMemStats(&after)
+		return after.NumGC - before.NumGC
+	}
+	_ = count()
+	if n := count(); n > mib/16 {
+		t.Errorf("%d collections for %d MiB of garbage", n, mib)
+	}
+}
