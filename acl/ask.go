@@ -22,7 +22,7 @@ const (
 	askLife = 7 * 24 * time.Hour  // lifetime of an ask without Expires (AM-33)
 	keepFor = 30 * 24 * time.Hour // how long an ask can be read after its end
 
-	keepDisplaced = 24 * time.Hour // how long a displaced ask can be read; shorter, because strangers determine their number
+	keepDisplaced = 24 * time.Hour // how long a displaced ask can be read; shorter, because strangers can cause many
 )
 
 // AskState is the state of an ask. Every state except pending is final.
@@ -41,8 +41,8 @@ type Choice string
 
 const (
 	Approve             Choice = "approve"      // only this once
-	ApproveConversation Choice = "conversation" // this and all later messages of its conversation
-	ApproveAlways       Choice = "always"       // this and all later messages of the subject
+	ApproveConversation Choice = "conversation" // this, and later messages of its conversation with the same intent
+	ApproveAlways       Choice = "always"       // this, and later messages of the subject unless their intent must wait
 	Reject              Choice = "reject"
 	Block               Choice = "block"
 )
@@ -52,8 +52,8 @@ func (c Choice) Approves() bool {
 	return c == Approve || c == ApproveConversation || c == ApproveAlways
 }
 
-// Ask is a question that the owner must decide: about a held message, an outgoing message, a changed key, or a foreign
-// proposal.
+// Ask is a question that the owner must decide: about a held message, an outgoing message, a changed key, a foreign
+// proposal, or a question of the owner's agent.
 type Ask struct {
 	ID      string          `json:"id"`      // ids sort in the order of creation
 	Kind    string          `json:"kind"`    // selects the resolver
@@ -67,7 +67,7 @@ type Ask struct {
 	Choices []Choice        `json:"choices"`
 	Created time.Time       `json:"created"`
 	Expires time.Time       `json:"expires"`
-	Purge   time.Time       `json:"purge,omitzero"` // when the ask and its body must be deleted; zero means 30 days after its end
+	Purge   time.Time       `json:"purge,omitzero"` // the ask and its body must be deleted by then; zero means no such time
 
 	// Other asks may be queued behind an ask. The owner sees and decides them together with it; see [Asks.Join].
 	Waiting int    `json:"waiting,omitempty"`  // number of asks behind this one

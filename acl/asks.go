@@ -18,8 +18,8 @@ var (
 	ErrAskGone = errors.New("acl: the ask is no longer pending")
 	// ErrHashMismatch means that the ask differs from what the owner saw (AM-34).
 	ErrHashMismatch = errors.New("acl: the ask differs from what was shown; look at it again")
-	// ErrNotShown means that the stored ask was changed since the owner saw it. The decision had no effect, and the ask
-	// still waits (AM-34).
+	// ErrNotShown means that what is stored does not match the hash of what the owner saw. The decision had no effect,
+	// and the ask still waits (AM-34).
 	ErrNotShown = errors.New("what is stored is not what you were shown, so nothing was released; " +
 		"stop the node, run agentmesh check, and restore a backup; or reject the question")
 	// ErrChoice means that the ask does not offer this choice.
@@ -56,7 +56,7 @@ type Asks struct {
 	onOpen     func(Ask) []store.Change // may be nil
 	audit      *Audit                   // may be nil
 
-	full atomic.Pointer[fullSlots] // the slots at the last count, if all of them were taken; nil if a slot may be free
+	full atomic.Pointer[fullSlots] // the slots when the last count had no room for an ask; nil if there may be room
 }
 
 // NewAsks returns the queue that is stored in s.
@@ -88,7 +88,7 @@ func (q *Asks) appendEntry(changes []store.Change, ask Ask, kind AuditKind, now 
 }
 
 // Open returns the ask in its stored form, and the changes that store it and take its slot. The caller adds the changes
-// to its unit. A pending ask needs a Created time; ID, Expires and Choices have defaults. The unit fails with
+// to its unit. The ask needs a Created time; ID, Expires and Choices have defaults. The unit fails with
 // store.ErrConflict if the slot is taken, and with store.ErrQuota if Max slots are taken.
 func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 	if ask.ID == "" {

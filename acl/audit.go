@@ -32,11 +32,11 @@ const (
 // AuditKind is the kind of an entry of the audit log. Services add kinds of their own.
 type AuditKind string
 
-// The kinds of entries that this package and the node write.
+// The kinds of entries that this package, the node and the directory write.
 const (
 	AuditAdmitted     AuditKind = "admitted"     // a rule let a message in; only counted, see [Audit.Count]
 	AuditRefused      AuditKind = "refused"      // a rule refused a message; only counted
-	AuditHeld         AuditKind = "held"         // a message waits for the owner
+	AuditHeld         AuditKind = "held"         // a message, or another question, waits for the owner
 	AuditDecided      AuditKind = "decided"      // the owner decided; Choice is the decision
 	AuditWithdrawn    AuditKind = "withdrawn"    // withdrawn by its sender, or with its conversation
 	AuditExpired      AuditKind = "expired"      // expired without a decision
@@ -44,15 +44,15 @@ const (
 	AuditRule         AuditKind = "rule"         // the owner changed a rule about a peer
 	AuditKey          AuditKind = "key"          // our key was rotated, or a peer's key was pinned again
 	AuditRegistration AuditKind = "registration" // the owner registered or withdrew the node
-	AuditToken        AuditKind = "token"        // an invite code was issued
-	AuditOperator     AuditKind = "operator"     // the operator of the directory banned, removed or admitted something
+	AuditToken        AuditKind = "token"        // an invite code was issued or revoked
+	AuditOperator     AuditKind = "operator"     // the operator of the directory changed bans, or removed, handed over or imported cards
 	AuditPause        AuditKind = "pause"
 	AuditResume       AuditKind = "resume"
 	AuditPolicy       AuditKind = "policy" // the process started with another policy than the last time
 )
 
-// ByRule is the value of [AuditEntry.By] if a rule decided. Otherwise By is the interface that the owner used: "cli",
-// "page", "api".
+// ByRule is the value of [AuditEntry.By] if neither the owner nor the operator acted. Otherwise By is usually the
+// interface that the person used: "cli", "page", "api".
 const ByRule = "rule"
 
 // AuditEntry is an entry of the audit log. It never contains text of a message.
@@ -90,7 +90,7 @@ type AuditConfig struct {
 type Audit struct {
 	cfg     AuditConfig
 	records store.Records
-	wake    chan struct{} // holds one token while entries wait to be sealed
+	wake    chan struct{} // has room for one signal that an entry waits to be sealed
 	seq     atomic.Uint32 // number of entries, so that entries of the same instant keep their order
 	counts  counts
 	onSeal  func() // may be nil

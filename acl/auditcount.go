@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	maxCounts     = 1000 // sums in memory; further events share one sum without a subject
+	maxCounts     = 1000 // sums in memory; further events of a kind and rule share one sum without a subject
 	countsPerHour = 60   // sums that are stored per hour, so that a flood cannot displace decisions from the log
 )
 

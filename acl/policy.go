@@ -127,7 +127,7 @@ func (p Policy) HoldOutgoing(intent wire.Intent, action string, handled bool) bo
 }
 
 // mustHold decides for both directions. maySendStatus reports whether a message that only reports the state of another
-// message passes.
+// message need not wait.
 func (p Policy) mustHold(direction Direction, intent wire.Intent, action string, handled, maySendStatus bool) bool {
 	if action == wire.ActionClose {
 		return false

@@ -36,8 +36,8 @@ func NewRules(recs store.Records, p Policy) *Rules {
 	return &Rules{records: recs, ns: nsRules, allow: toSet(p.Allow), block: toSet(p.Block)}
 }
 
-// NewRecipients returns the rules about the principals to which our side writes: the owner's programs, hooks and
-// bridges. They may write to an Approved principal without asking the owner.
+// NewRecipients returns the rules about the recipients of our side, which is the owner's programs, hooks and bridges.
+// Our side may write to an Approved principal without asking the owner, unless the intent of the message must wait.
 func NewRecipients(recs store.Records) *Rules { return &Rules{records: recs, ns: nsRecipients} }
 
 func toSet(list []string) map[string]struct{} {

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// fullFor is the time for which the result of a count that found no free slot is used again.
+// fullFor is the time for which the result of a count that had no room for an ask is used again.
 const fullFor = time.Second
 
 // takenSlot is the stored form of a taken slot.

@@ -132,7 +132,7 @@ func (q *Asks) Tail(ctx context.Context, ask Ask, now time.Time) ([]Ask, error) 
 	return asks, err
 }
 
-// tail returns the asks behind the ask with this id that are in a state, in order.
+// tail returns, in order, the asks that are behind the ask with this id and have the given state.
 func (q *Asks) tail(ctx context.Context, id string, state AskState, now time.Time) (tail []storedAsk, err error) {
 	err = q.each(ctx, behindTerm(id), now, func(s storedAsk) {
 		if s.at(now).State == state {

@@ -163,7 +163,7 @@ func (b *Buckets) charge(key string, now time.Time) {
 	b.set(key, min(b.debt(key, now)+b.interval, b.maxDebt), now)
 }
 
-// Return puts a token that key took back into its bucket.
+// Return gives back a token that key took.
 func (b *Buckets) Return(key string, now time.Time) {
 	if b == nil {
 		return

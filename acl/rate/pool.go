@@ -31,7 +31,7 @@ func AddrSources(addr netip.Addr) []Source {
 }
 
 // Pool is a token bucket that all strangers share fairly (AM-42). While more than half of the tokens are left, every
-// draw succeeds. Below that, each source of a draw must have a part of its own shares left: a share is a fifth of the
+// draw succeeds. Below that, each source of a draw must have a token left in its own shares: a share is a fifth of the
 // pool, a source has [Source.Width] shares, and shares refill in the time in which an empty pool fills. A draw without
 // sources is charged to the caller's id instead, and must leave a quarter of the pool. A Pool is safe for concurrent
 // use. A nil *Pool is a limit that is switched off.
@@ -52,8 +52,8 @@ func NewPool(limit Limit, n int) *Pool {
 	p := &Pool{n: n, all: NewBuckets(limit, n, 1), shares: make(map[int]*Buckets)}
 	share := max(1, n/fairParts)
 	for _, width := range []int{1, 2, 4} {
-		// The bucket of a source refills in the same time as the pool. Few draws succeed in that time, so few buckets
-		// are not full at once, and the bound of 16n is never reached.
+		// The bucket of a source refills in the same time as the pool. Few draws succeed in that time, so only few
+		// buckets are less than full at any time, and the bound of 16n is never reached.
 		refill := Limit(float64(limit) * float64(share*width) / float64(n))
 		p.shares[width] = NewBuckets(refill, share*width, 16*n)
 	}

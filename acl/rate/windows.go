@@ -18,7 +18,7 @@ type Window struct {
 // NewWindow returns an empty window of sixty units.
 func NewWindow(unit time.Duration) Window { return Window{unit: unit} }
 
-// Count returns the number of events up to now.
+// Count returns the number of events in the window that ends now.
 func (w *Window) Count(now time.Time) int {
 	current := now.UnixNano()/int64(w.unit) + w.ahead
 	if back := w.last - current; back > 1 { // concurrent callers may pass times that are slightly out of order
