@@ -20,8 +20,8 @@ func (r release) writeSBOM(platform string) (err error) {
 	if _, err := os.Stat(binary); errors.Is(err, fs.ErrNotExist) {
 		binary += ".exe"
 	}
-	// The modules are in the cache, because the binary was built here, and the program itself is not a module there. The
-	// build compared them with go.sum; without a proxy, the go command cannot ask a checksum database.
+	// The modules are in the cache, because the binary was built here; the program itself is not. The build compared the
+	// modules with go.sum, so the go command need not ask a checksum database.
 	if err := errors.Join(os.Setenv("GOPROXY", "off"), os.Setenv("GONOSUMDB", "*")); err != nil {
 		return err
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// auditCmd prints the audit log, oldest entry first. Its output with --json is the export that agentmesh verify checks.
+// auditCmd prints the audit log, oldest entry first. With --json and without --kind and --peer, its output is the
+// export that agentmesh verify checks.
 type auditCmd struct {
 	Since  string `placeholder:"TIME" help:"List only entries since this time: 2026-02-21, an RFC 3339 time, or a duration back from now (36h, 7d)."`
 	Kind   string `placeholder:"KIND" default:"" enum:",admitted,refused,held,decided,withdrawn,expired,sent,rule,key,registration,token,operator,pause,resume,policy" help:"List only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy."`
@@ -56,7 +57,7 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	return errors.Join(err, o.Close())
 }
 
-// auditPage is an [owner.AuditPage] with the bytes of the entries, which --json prints unchanged.
+// auditPage is an [owner.AuditPage] whose entries stay JSON, so that --json prints them with all their members.
 type auditPage struct {
 	owner.List[json.RawMessage]
 	PeerNames map[string]owner.PeerNames `json:"peer_names"`

@@ -58,7 +58,7 @@ func (c *configCheckCmd) Run(a *app) error {
 	return report.err()
 }
 
-// err returns an error, which has been printed, if a hook could not run.
+// err returns an error without a text if the program of a hook is missing: the output has named it.
 func (r configReport) err() error {
 	if len(r.Missing) > 0 {
 		return exit.FailSilently(exit.Config)
