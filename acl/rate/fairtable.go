@@ -10,8 +10,8 @@ type Entry[K comparable] struct {
 
 // FairTable records which sources hold the entries of a full table, so that a newcomer can displace one of them
 // (AM-42). The newcomer displaces an entry of the source with the largest load, but only if that load is larger than
-// the load that the newcomer's source would have with the new entry. Entries without a source are charged to one network
-// of the widest kind. A table that is not full needs no FairTable. A FairTable is not safe for concurrent use.
+// the load that the newcomer's source would have with the new entry. Entries without a source are charged to one
+// network of the widest kind. A table that is not full needs no FairTable. A FairTable is not safe for concurrent use.
 type FairTable[K comparable] struct {
 	entries []Entry[K]
 	held    map[string]int // total size of the entries, by the key of a source
