@@ -17,8 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// auditCmd prints the audit log, oldest entry first. With --json and without --kind and --peer, its output is the
-// export that agentmesh verify checks.
+// auditCmd prints the audit log, oldest entry first. With --json and without --since, --kind and --peer, its output is
+// the export that agentmesh verify checks.
 type auditCmd struct {
 	Since  string `placeholder:"TIME" help:"List only entries since this time: 2026-02-21, an RFC 3339 time, or a duration back from now (36h, 7d)."`
 	Kind   string `placeholder:"KIND" default:"" enum:",admitted,refused,held,decided,withdrawn,expired,sent,rule,key,registration,token,operator,pause,resume,policy" help:"List only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy."`
