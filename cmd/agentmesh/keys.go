@@ -39,7 +39,8 @@ type publicKeys struct {
 	AgeRecipient string `json:"age_recipient,omitempty"`
 }
 
-// readOwnCard returns the agent's card from the running serve or, without passphrase and database, the stored card.
+// readOwnCard returns the agent's card from the running serve. If no serve runs, it returns the stored card, for which
+// it needs neither the passphrase nor the database.
 func (a *app) readOwnCard(ctx context.Context) (wire.Value, error) {
 	dir, err := a.dataDir()
 	if err != nil {

@@ -134,7 +134,7 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if !change.Running {
-		if o, err = a.connect(ctx); err != nil { // the configuration does not start
+		if o, err = a.connect(ctx); err != nil { // a node does not start with the new link
 			return errors.Join(err, a.removeLink(change.Name))
 		}
 		if err := o.Close(); err != nil {

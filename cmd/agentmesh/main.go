@@ -4,9 +4,9 @@
 // socket in the data directory. If no serve runs, the command opens the database and runs the same handlers itself, so it
 // behaves the same way.
 //
-// Only this package and the packages in cmd/internal read flags, environment and configuration, and only this package
-// handles signals and exits. cmd/internal/daemon makes and connects the services, which other packages implement. Each
-// command has its own file.
+// Only this package and the packages in cmd/internal read flags, AGENTMESH_* variables and configuration, and only this
+// package handles signals and exits. cmd/internal/daemon makes and connects the services, which other packages
+// implement. Each command has its own file.
 package main
 
 import (
@@ -144,7 +144,7 @@ type app struct {
 	minLogLevel slog.Level     // lower log levels are dropped; serve sets it to debug, other commands log only warnings
 }
 
-// helpCommand returns the command whose help explains err, the error of parsing a command line.
+// helpCommand returns the command that prints the help for err, an error of parsing a command line.
 func helpCommand(err error) string {
 	var command strings.Builder
 	command.WriteString("agentmesh")
@@ -181,7 +181,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	}
 	args = manual.ExpandHelp(args)
 	parsed, err := newParser(&cli, out, errOut, manual.Only(&cli, args)).Parse(args)
-	if err != nil { // the error may name other commands
+	if err != nil { // parse again with all commands, because the error may suggest another one
 		cli = commands{}
 		parsed, err = newParser(&cli, out, errOut).Parse(args)
 	}

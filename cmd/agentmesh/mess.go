@@ -21,7 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// messCmd has the commands for the exchange of this process: requests, their threads, and executors.
+// messCmd has the commands for the exchange that runs here: requests, their threads, and executors.
 type messCmd struct {
 	YAML bool `name:"yaml" help:"Print the result as YAML."`
 
@@ -101,7 +101,7 @@ func parseMessAnswer(raw []byte) (wire.Value, error) {
 	return v, nil
 }
 
-// messSend sends a block as the owner and prints the acknowledgements.
+// messSend sends a block as the owner and prints the answer.
 func messSend(ctx context.Context, a *app, b thread.Block) error {
 	v, err := messPost(ctx, a, b)
 	if err != nil {

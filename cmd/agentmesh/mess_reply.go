@@ -95,8 +95,8 @@ type messConfirmCmd struct {
 	Reason string `placeholder:"TEXT" help:"Reason."`
 }
 
-// Run prints the action and confirms exactly that action: the exchange refuses the reply if the executor has asked for
-// something else meanwhile.
+// Run confirms or forbids the action that the executor asks about. The exchange refuses the reply if the thread has a
+// newer message. Without --serial, Run prints the action first.
 func (c *messConfirmCmd) Run(ctx context.Context, a *app) error {
 	t, err := c.read(ctx, a)
 	if err != nil {

@@ -135,7 +135,7 @@ func explainMissing(ctx context.Context, a *app, b thread.Block, refusal error) 
 	return refusal
 }
 
-// setThread sets the thread of all entries in a block that do not name one.
+// setThread sets re to ref in the updates of a block that have no re.
 func setThread(b thread.Block, ref string) thread.Block {
 	for i, e := range b {
 		_, hasRef := e.Body.Get("re")

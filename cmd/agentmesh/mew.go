@@ -55,7 +55,7 @@ type mewGatewayCmd struct {
 	NoAutoStart bool    `help:"Accepted for compatibility: agentmesh never starts participants."`
 }
 
-// mewDatabase is the name of a gateway's database in its state folder. It holds the lasting state of the participants.
+// mewDatabase is the name of the database in a gateway's state folder, with the lasting state of the participants.
 const mewDatabase = "gateway.db"
 
 func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
@@ -106,7 +106,8 @@ func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 	return serveGateway(ctx, g, audit, listeners, log)
 }
 
-// console returns the writer for the gateway's messages: standard output and the file GATEWAY_LOG_FILE, if set (MEW-D1).
+// console returns the writer for the gateway's messages: standard output and, if GATEWAY_LOG_FILE names one, a file
+// (MEW-D1).
 func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 	name := os.Getenv("GATEWAY_LOG_FILE")
 	if name == "" {

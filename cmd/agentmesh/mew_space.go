@@ -23,7 +23,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// mewTarget names a space that this process hosts, or a link to a space elsewhere.
+// mewTarget names a space that runs here, or a link to a space elsewhere.
 type mewTarget struct {
 	Space string `help:"Id of a space that runs here." placeholder:"ID"`
 	Link  string `help:"Name of a link to a space elsewhere." placeholder:"NAME"`

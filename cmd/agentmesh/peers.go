@@ -102,7 +102,7 @@ func describeChange(c owner.PeerChange, p owner.Peer) string {
 	return string(p.Standing)
 }
 
-// agentArg holds the argument and the flag that all commands about one agent have.
+// agentArg holds the argument that all commands about one agent have.
 type agentArg struct {
 	Agent string `arg:"" help:"Agent id or alias."`
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// registerCmd registers the card in all configured directories, or in the one that --directory names.
+// registerCmd registers the card in all configured directories, or in those that --directory names.
 type registerCmd struct {
 	Adopt bool `help:"Adopt the new id if the directory assigns one. Peers then know the node only by the new id."`
 	directoryFlag
 }
 
-// withdrawCmd withdraws the card from all configured directories, or from the one that --directory names.
+// withdrawCmd withdraws the card from all configured directories, or from those that --directory names.
 type withdrawCmd struct {
 	directoryFlag
 }
@@ -37,9 +37,10 @@ func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// fetchDirectories makes a call for each of the directories, or one with "" for all configured ones if the list is empty.
+// fetchDirectories makes a call for each of the directories. If the list is empty, it makes one call with "", which
+// means all configured directories.
 func fetchDirectories[T any](ctx context.Context, a *app, directories []string, call func(string) owner.Call[owner.List[T]]) (page owner.List[T], err error) {
-	a.server.Directory = directories // for a process of this command; a running serve keeps its own
+	a.server.Directory = directories // used only if no serve runs; a running serve keeps its own
 	o, err := a.connect(ctx)
 	if err != nil {
 		return page, err
@@ -58,7 +59,7 @@ func fetchDirectories[T any](ctx context.Context, a *app, directories []string, 
 	return page, nil
 }
 
-// askDirectories calls each of the directories like [fetchDirectories] and shows the listings. It returns an error if any
+// askDirectories makes the calls of [fetchDirectories] and shows the listings. It returns an error if any
 // directory failed.
 func (a *app) askDirectories(ctx context.Context, directories []string, call func(string) owner.Call[owner.List[owner.Listing]]) error {
 	page, err := fetchDirectories(ctx, a, directories, call)

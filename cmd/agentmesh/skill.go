@@ -227,7 +227,7 @@ func runOpenClaw(ctx context.Context, command []string) error {
 	return nil
 }
 
-// probe notes whether the gateway would accept a message. A gateway that does not run yet is not an error.
+// probe prints whether the gateway would accept a message. A gateway that does not run yet is not an error.
 func (c *skillInstallCmd) probe(ctx context.Context, a *app) error {
 	if c.TokenFile == "" {
 		return nil

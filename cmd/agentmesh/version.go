@@ -8,7 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// version, commit and date are set by the linker in a release (cmd/release), which has no version control information.
+// version, commit and date are set by the linker in a release (cmd/release), because its build has no version control
+// information.
 var version, commit, date string
 
 type versionCmd struct{}
