@@ -332,8 +332,8 @@ type OwnerAPI struct {
 	Hosts []string `key:"hosts"`
 }
 
-// AgentDoor configures the door for the owner's agent. It must lie outside the data directory, because whoever can open
-// files there can also open the owner's socket.
+// AgentDoor configures the door for the owner's agent. Socket and TokenFile must lie outside the data directory: a user
+// who can open files there can also open the owner's socket.
 type AgentDoor struct {
 	// The path of the Unix socket. Hooks find it in AGENTMESH_AGENT_SOCKET. Empty: no socket.
 	Socket string `key:"socket"`

@@ -55,9 +55,9 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 	})
 }
 
-// rewrite replaces the text of the configuration file with what change makes of it. apply makes the same change in the
-// old configuration, before, and may refuse the new one, after. rewrite writes nothing if the new file would not load, if
-// apply refuses, or if before then differs from after.
+// rewrite replaces the text of the configuration file with the text that change returns for it. apply makes the same
+// change in before, the old configuration, and may refuse after, the new one. rewrite writes nothing if the new file
+// would not load, if apply refuses, or if before then differs from after.
 func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error), apply func(before *Config, after Config) error) error {
 	before, err := Load(s)
 	if err != nil {

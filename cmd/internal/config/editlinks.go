@@ -16,7 +16,7 @@ import (
 // not change such a list.
 var errLinkForm = errors.New("links is written in a form that only you can change")
 
-// AddLink appends a link to the configuration file, like [Source.Rewrite]. It writes only the fields of l that are texts.
+// AddLink appends a link to the configuration file, like [Source.Rewrite]. It writes only the string fields of l.
 func (s Source) AddLink(l bridge.Link, kinds []bridge.Kind) error {
 	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return addLink(data, l) }, func(before *Config, _ Config) error {
 		before.Links = append(before.Links, l)

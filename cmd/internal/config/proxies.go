@@ -36,9 +36,9 @@ func (t trustedProxies) Prefixes() []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(t), func(p netip.Prefix) bool { return !p.IsValid() })
 }
 
-// TrustsLocalProxy reports whether connections from this machine count as the reverse proxy's (AM-43). They do if
-// trusted_proxies is not set, and only the proxy can connect in plain HTTP: because the listener is on loopback, or
-// because the public URL is https and this process does not serve TLS itself.
+// TrustsLocalProxy reports whether connections from this machine count as the reverse proxy's (AM-43). They do in the
+// public profile if trusted_proxies is not set, this process does not serve TLS itself, and only the proxy can connect
+// in plain HTTP: because the listener is on loopback, or because the public URL is https.
 func (c Config) TrustsLocalProxy() bool {
 	host, _, err := net.SplitHostPort(c.Listen)
 	onlyProxy := err == nil && isLoopback(host) || strings.HasPrefix(c.PublicURL, "https:")

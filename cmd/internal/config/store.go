@@ -27,15 +27,15 @@ type Store struct {
 	AllowUnsafe bool `key:"allow_unsafe"`
 }
 
-// secretFile is how a connection string in a file begins.
-const secretFile = "file:"
+// filePrefix begins a setting that names the file with a connection string.
+const filePrefix = "file:"
 
 // passwordWord matches a password in a connection string of the form "host=… password=…", or in the query of a URL.
 var passwordWord = regexp.MustCompile(`(?i)(^|[\s?&])(ssl)?password\s*=`)
 
 func (c Store) check(p *problems) {
 	for key, text := range map[string]string{"store.postgres": c.Postgres, "store.listen_url": c.ListenURL} {
-		if text == "" || strings.HasPrefix(text, secretFile) {
+		if text == "" || strings.HasPrefix(text, filePrefix) {
 			continue
 		}
 		isURL := strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://")
@@ -59,7 +59,7 @@ func (c Store) check(p *problems) {
 // ConnectionString returns a connection string of [Store]. It reads the file that a file:PATH names. key is the key of
 // text, for errors.
 func (s Source) ConnectionString(key, text string) (string, error) {
-	name, isFile := strings.CutPrefix(text, secretFile)
+	name, isFile := strings.CutPrefix(text, filePrefix)
 	if !isFile {
 		return text, nil
 	}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// TLS configures the listener's certificate. If TLS is empty, the listener speaks plain HTTP, and a reverse proxy ends
-// TLS.
+// TLS configures the listener's certificate. If TLS is empty, the listener speaks plain HTTP, and a reverse proxy
+// terminates TLS.
 type TLS struct {
 	// Get a certificate for the host of public_url from an ACME authority, and renew it.
 	ACME bool `key:"acme"`
