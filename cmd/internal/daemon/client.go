@@ -20,7 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Client calls the owner API: of the serve that runs on the data directory, or of the same handlers in this process. It
+// Client calls the owner API of the serve that runs on the data directory, or the same handlers in this process. It
 // is safe for concurrent use.
 type Client struct {
 	owner.Client

@@ -74,7 +74,8 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 	return nil, nil
 }
 
-// hookEnvironment returns the whole environment of an exec hook: what is configured, and the path of the agent's door.
+// hookEnvironment returns the whole environment of an exec hook: PATH, the configured variables, and the path of the
+// agent's door.
 func hookEnvironment(h config.Hook, door string, src config.Source) []string {
 	env := append([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, h.Environment...) // a later entry replaces an earlier one
 	if door != "" {
@@ -84,7 +85,7 @@ func hookEnvironment(h config.Hook, door string, src config.Source) []string {
 }
 
 // ProbeHooks checks without a message whether the agents of the configured hooks would accept one. It calls report for
-// each hook that can be probed.
+// each hook that can be probed, and for each hook that cannot be made from its configuration.
 func ProbeHooks(ctx context.Context, src config.Source, cfg config.Config, report func(hook string, err error)) {
 	p := &Process{cfg: cfg, src: src, http: client.NewHTTP(client.HTTPConfig{Local: !cfg.Public(), AllowPrivate: cfg.Network.AllowPrivate})}
 	defer p.http.Close()

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// keyring is a process as the owner of the keys of its agent.
+// keyring reads and changes the keys of a process's agent.
 type keyring struct{ p *Process }
 
 // changeTime bounds a change of the keys, which may be in a database elsewhere.

@@ -85,7 +85,8 @@ func (p *Process) linkOperations() []owner.Operation {
 	}
 }
 
-// LinkFaults describes the links of the process that do not answer. It returns none if the process does not say.
+// LinkFaults describes the links of the process that do not answer. It returns nil if the process does not list its
+// links.
 func (o *Client) LinkFaults(ctx context.Context) (faults []string) {
 	page, err := Fetch(ctx, o, ListLinks.Call())
 	if err != nil {
@@ -176,8 +177,8 @@ func (c configChanger) tokenFile(name string) string {
 	return c.p.home.Path(filepath.Join("links", name+".token"))
 }
 
-// apply changes the configuration file and perhaps others, and starts a running serve again with it. If that fails, the
-// files are restored.
+// apply changes the configuration file and perhaps others, and starts a running serve again. If the serve does not
+// start with the new configuration, the files are restored.
 func (c configChanger) apply(name string, change func() error, others ...string) (ConfigChange, error) {
 	c.p.rerun.editing.Lock()
 	defer c.p.rerun.editing.Unlock()

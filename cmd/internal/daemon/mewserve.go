@@ -68,8 +68,8 @@ func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	return &mewService{Bridge: b, gateway: g}, err
 }
 
-// noticeInvitation returns the notice to the owner about an invitation to an e-mail address. The gateway does not send
-// mail: the inviter, who has the token, must send the invitation.
+// noticeInvitation returns the change that stores a notice to the owner about an invitation to an e-mail address. The
+// gateway does not send mail: the inviter, who has the token, must send the invitation.
 func (p *Process) noticeInvitation(i gateway.Invitation) store.Change {
 	return p.notices.Change(notify.Notice{
 		Kind: "mew-invited", Title: "somebody was invited to a MEW space", At: time.Now(),

@@ -510,7 +510,7 @@ func (p *Process) OwnerAPI() *httpapi.Owner { return p.owner }
 // AgentID returns the agent id of the node. The process must have a node.
 func (p *Process) AgentID() wire.AgentID { return p.node.ID() }
 
-// auditOperator returns the audit entry for a decision of the directory's operator.
+// auditOperator returns the change that adds the audit entry for a decision of the directory's operator.
 func (p *Process) auditOperator(d directory.Decision) store.Change {
 	entry := acl.AuditEntry{At: d.At, Kind: acl.AuditOperator, Subject: d.Subject, By: d.By, Choice: acl.Choice(d.Choice), Note: d.Note}
 	if strings.HasPrefix(d.Choice, "token-") {
@@ -519,5 +519,5 @@ func (p *Process) auditOperator(d directory.Decision) store.Change {
 	return p.audit.Change(entry)
 }
 
-// Listener returns the handler of the listener that others reach.
+// Listener returns a handler with the routes of the listener that others reach. It does not check host or origin.
 func (p *Process) Listener() http.Handler { return p.edge.Internal() }

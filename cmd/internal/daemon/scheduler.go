@@ -66,7 +66,8 @@ func (p *Process) doForOwner(req *http.Request) (*http.Response, error) {
 	return p.http.Do(req.Context(), client.Owner, req)
 }
 
-// eventNotWritten notifies the owner that an agreed event was not written to the calendar. The book tries again.
+// eventNotWritten notifies the owner that an agreed event was not written to the calendar, or that a cancelled event
+// was not removed from it. The book tries again.
 func (p *Process) eventNotWritten(ctx context.Context, e calendar.Event, _ error) {
 	p.notifyOwner(ctx, notify.Notice{
 		Kind: "calendar", Title: "an agreed event could not be written to the calendar", At: time.Now(),

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// setup is a process as the pages for the first run see it.
+// setup gives the pages for the first run access to a process.
 type setup struct{ p *Process }
 
 var _ web.Setup = setup{}

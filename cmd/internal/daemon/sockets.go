@@ -20,7 +20,7 @@ type socket struct {
 	*net.TCPListener
 	all   *sockets
 	asked string // the address that the caller asked for
-	idle  bool   // closed by its user, but open
+	idle  bool   // closed by its user, but kept open
 }
 
 // listen returns the idle listener of an address, or opens one.
@@ -61,7 +61,7 @@ func (s *sockets) hold() {
 	s.keep = true
 }
 
-// settle closes the listeners that the new process does not use. From now on, closing a listener closes it.
+// settle closes the listeners that the new process does not use. From then on, Close closes a listener for good.
 func (s *sockets) settle() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,8 @@ type startView struct {
 }
 
 // serveStart answers a browser at / in the local profile with a page that leads to the owner's page. Other clients, and
-// searches in the directory, get the usual answer. The page has no code: any program of this machine may read it.
+// searches in the directory, get the usual answer. The page has no sign-in code, because any program on this machine
+// may read it.
 func serveStart(p *Process) {
 	if p.cfg.Public() || p.node == nil {
 		return
