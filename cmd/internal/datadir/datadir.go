@@ -32,14 +32,14 @@ const (
 	FileCard       = "card.json"   // the card as last published, with the agent id
 	FileDatabase   = "agentmesh.db"
 	FileConfig     = "agentmesh.yaml"
-	FileLock       = "agentmesh.lock" // locked by the process that uses the directory, if the database is PostgreSQL
+	FileLock       = "agentmesh.lock" // locked by a process that uses PostgreSQL, or imports into the database file
 	FilePID        = "pid"            // id of the process that has the database open
 	DirRetired     = "retired-keys"   // a folder of signing keys and age identities that a rotation replaced
 	DirACME        = "acme"           // a folder for each ACME authority: account key and certificate
 )
 
-// Dir is the path of a data directory, which holds everything that one agent owns. Its mode is 0700, and the mode of
-// the secrets in it is 0600.
+// Dir is the path of a data directory, which holds everything that one agent owns, except a PostgreSQL database. Its
+// mode is 0700, and the mode of the secrets in it is 0600.
 type Dir string
 
 // Path returns the path of a file in the directory.
@@ -93,7 +93,7 @@ func NoAgent(dir string) error {
 	return exit.FailHint(exit.Config, fmt.Errorf("there is no agent in %s", dir), "make one with: agentmesh init, or start with: agentmesh serve")
 }
 
-// Secrets are the secrets of an agent. Each is a file of the data directory, beside the database.
+// Secrets are the secrets of an agent. Each is a file of the data directory.
 type Secrets struct {
 	Key        *signing.PrivateKey
 	Age        *signing.PrivateKey   // the age identity, which opens messages that are sealed for the recipient on the card
