@@ -68,9 +68,9 @@ func (k Keys) parse(name string, passphrase func() ([]byte, error)) (*signing.Pr
 	return signing.ParseKeyFile(k[name], passphrase)
 }
 
-// SaveKeys writes the files that differ from those in the directory, and returns their paths. It replaces a signing key
-// or age key only if the retired keys of keys have the old one; [Keys.Merge] sees to that. It replaces the card only
-// together with the signing key, because the card in the directory may be newer.
+// SaveKeys writes the files that differ from those in the directory, and returns their paths. A signing key or age key
+// that it replaces must be among the retired keys of keys, as [Dir.Merge] and [Keys.Rotate] leave it. SaveKeys
+// replaces the card only together with the signing key, because the card in the directory may be newer.
 func (d Dir) SaveKeys(keys Keys) (changed []string, err error) {
 	local, err := d.Keys()
 	if err != nil {
@@ -138,7 +138,7 @@ func (d Dir) Merge(local, shared Keys) (Keys, error) {
 	return merged, nil
 }
 
-// AddNew adds new secrets of an agent, except those that exist. If passphrase is not nil, it encrypts both keys.
+// AddNew adds new secrets of an agent, except those that exist. If passphrase is not empty, it encrypts the new keys.
 func (k Keys) AddNew(passphrase []byte) error {
 	key, err := signing.GenerateEd25519()
 	if err != nil {

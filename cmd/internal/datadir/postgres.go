@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres"
 )
 
-// OpenPostgres opens a PostgreSQL database for this data directory. It locks the directory, as the database file does
-// otherwise, and records this process as its holder, until the caller calls release.
+// OpenPostgres opens a PostgreSQL database for this data directory. It locks the directory, because there is no
+// database file whose lock would protect it, and records this process as its holder, until the caller calls release.
 func (d Dir) OpenPostgres(ctx context.Context, cfg postgres.Config) (s *postgres.Store, release func(), err error) {
 	unlock, err := d.Lock()
 	if err != nil {
@@ -33,7 +33,8 @@ func (d Dir) OpenPostgres(ctx context.Context, cfg postgres.Config) (s *postgres
 	return s, func() { removePID(); unlock() }, nil
 }
 
-// Lock locks the data directory, in which a process uses a PostgreSQL database, until the caller calls unlock.
+// Lock locks the data directory until the caller calls unlock. Imports and processes that use PostgreSQL take this
+// lock. It is not the lock of the database file.
 func (d Dir) Lock() (unlock func(), err error) {
 	unlock, err = lockFile(d.Path(FileLock))
 	if errors.Is(err, ErrInUse) {

@@ -18,7 +18,7 @@ import (
 // user may not be able to write beside the directory. After the check, the restore renames this folder. The rename is
 // the decision point: if a process is killed later, the next process that opens the directory finishes the restore.
 //
-//	.agentmesh-restore-*      the archive while it is unpacked; other processes ignore it
+//	.agentmesh-restore-*      the archive while it is unpacked; if the restore is killed, a later process removes it
 //	.agentmesh-replace-TIME   the future content of the directory; everything else moves to replaced-TIME, then the
 //	                          folder is renamed to
 //	.agentmesh-place-TIME     its files move up into the directory, the database last

@@ -70,7 +70,7 @@ func (d Dir) lockForRestore(replace bool) (release func(), err error) {
 		return nil, d.InUse()
 	}
 	d.removeStaleRestores()
-	return release, nil // any other error means a missing or damaged database, which no process can use
+	return release, nil // any other error means that there is no database that a process could use
 }
 
 // verifyRestore checks the database and, as far as possible without a passphrase, the keys of an unpacked archive.
