@@ -137,7 +137,8 @@ func (d *demo) logTails() error {
 	return errors.Join(faults...)
 }
 
-// poll calls done every few milliseconds until it returns true or an error, or ctx ends. what is the text of that error.
+// poll calls done every few milliseconds until it returns true or an error, or ctx ends. If ctx ends, the error begins
+// with the text what.
 func poll(ctx context.Context, what string, done func() (bool, error)) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

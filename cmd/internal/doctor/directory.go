@@ -34,8 +34,8 @@ func directoryURLs(u *url.URL) []string {
 	return []string{base + "/v1", base, origin + "/v1"}
 }
 
-// checkDirectory examines the directory at u as its users see it: whether it lists agents, returns each card as listed,
-// reports good health, and has the right time. It returns false, without a finding, if u is not a directory.
+// checkDirectory examines the directory at u as its users see it: whether it lists agents, returns the first card as
+// listed, reports good health, and has the right time. It returns false, without a finding, if u is not a directory.
 func (d *examination) checkDirectory(ctx context.Context, h *client.HTTP, reach client.Reach, u *url.URL) bool {
 	for _, base := range directoryURLs(u) {
 		s, err := get(ctx, h, reach, base+"/agents?limit=1")

@@ -60,7 +60,7 @@ type examination struct {
 	opts     Options
 	cfg      config.Config
 	dir      datadir.Dir
-	card     wire.Value    // the card as last published, or null
+	card     wire.Value    // the card as last published or, of an agent at a URL, as fetched; else null
 	running  bool          // a serve answers on the data directory
 	status   *owner.Status // of the running serve, or nil
 	findings []finding
@@ -200,7 +200,7 @@ func (d *examination) checkModes() {
 		d.fail(check, strings.Join(fixes, " && "), "other users may read files in %s", string(d.dir))
 		return
 	}
-	d.ok(check, "%s, readable only for its owner", string(d.dir))
+	d.ok(check, "%s, readable only by its owner", string(d.dir))
 }
 
 // lowDisk is the number of free bytes below which checkDisk warns.
@@ -251,7 +251,7 @@ func (d *examination) checkConfiguration() bool {
 	return true
 }
 
-// checkFlags replaces the finding about the configuration by a warning if only a flag of serve makes the process
+// checkFlags replaces the finding about the configuration with a warning if only a flag of serve makes the process
 // public. Other commands do not know the flags of serve.
 func (d *examination) checkFlags(local bool) {
 	if local || d.cfg.Public() {

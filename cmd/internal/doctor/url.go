@@ -26,8 +26,8 @@ import (
 // expiresSoon is the remaining lifetime of a certificate below which checkCertificate warns.
 const expiresSoon = 14 * 24 * time.Hour
 
-// examineURL examines an agent elsewhere, by its endpoint or the public URL of its node, or a directory. It checks name,
-// certificate and clock, and whether a directory could prove the endpoint (AM-63). The caller needs no agent.
+// examineURL examines a directory, or an agent by its endpoint or the public URL of its node. It checks the name, the
+// certificate and the clock, and whether a directory could prove the endpoint (AM-63). The caller needs no agent.
 func (d *examination) examineURL(ctx context.Context, target string) error {
 	u, err := url.Parse(target)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
@@ -77,7 +77,7 @@ func (d *examination) newPeerClient(local bool) (*client.HTTP, client.Reach) {
 }
 
 // checkName looks up the host's name and reports whether peers can use its addresses. Unless local is set, the name must
-// not have an address in a private network.
+// not have a private address, except one that network.allow_private permits.
 func (d *examination) checkName(ctx context.Context, u *url.URL, local bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
