@@ -86,7 +86,8 @@ func (o Options) postgres() (postgres.Config, error) {
 	}, nil
 }
 
-// instanceName returns the name of this process among those on one database. PostgreSQL cuts longer names.
+// instanceName returns the name of this process among those on one database. The name is short, because PostgreSQL cuts
+// long names.
 func instanceName() string {
 	host, _ := os.Hostname() // the number of the process still distinguishes processes of one machine
 	host = cmp.Or(strings.ReplaceAll(host, "@", "_"), "unknown")
@@ -101,8 +102,8 @@ func CheckIndex(ctx context.Context, s store.Store) error {
 	return nil
 }
 
-// FeedPosition returns a function that returns the newest position of the feed of cards, if other processes may write to
-// the database, or else nil.
+// FeedPosition returns a function for the newest position of the change feed. It returns nil if no other process may
+// write to the database.
 func FeedPosition(s store.Store) func(context.Context) (uint64, error) {
 	if db, ok := s.(*postgres.Store); ok {
 		return db.FeedPosition
@@ -133,7 +134,7 @@ func Status(ctx context.Context, s store.Store) *httpapi.DatabaseStatus {
 	return out
 }
 
-// RefuseBackup is the error text for a backup of a PostgreSQL database.
+// RefuseBackup returns the error text for a backup of a PostgreSQL database.
 func RefuseBackup() string {
 	return "agentmesh backup copies a database file, and store.postgres names a PostgreSQL database; " + insteadOf["backup"]
 }

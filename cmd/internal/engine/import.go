@@ -61,8 +61,8 @@ func (p *Progress) String() string {
 
 // Import copies a database into the configured one, which must be empty, and returns the numbers of rows. from names a
 // data directory, or a PostgreSQL database by a connection string or file:PATH. Empty: the database file in the data
-// directory. No process may use either of them. After an error or a crash, the configured database is not served before
-// another import is finished.
+// directory. No process may use either of them. If an error or a crash interrupts the copy, the configured database is
+// not served before another import is finished.
 func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Tally, error) {
 	fill, release, err := o.open(ctx, from)
 	if err != nil {
@@ -93,7 +93,7 @@ func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Ta
 	}
 	defer unlock()
 	tally, err := postgres.Import(ctx, cfg, counted)
-	if _, explained := errors.AsType[*exit.Error](err); err != nil && !explained { // an error of the other database is
+	if _, explained := errors.AsType[*exit.Error](err); err != nil && !explained { // an error of the source is explained already
 		err = datadir.ExplainPostgres(err)
 	}
 	return tally, err
