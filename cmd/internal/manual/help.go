@@ -37,7 +37,7 @@ func arrangeNode(n *kong.Node) {
 	n.Detail = strings.Join(lines, "\n")
 }
 
-// Usages has one call per line of every command that Examples does not show.
+// Usages has a line for each command that Examples does not show: a call of that command.
 //
 //go:embed usages.txt
 var Usages string

@@ -36,7 +36,7 @@ type Env struct {
 	Options func() (daemon.Options, error) // reads and checks that file
 }
 
-// Edge are the flags for how others reach the process.
+// Edge has the flags for how others reach the process.
 type Edge struct {
 	TLS    bool   `name:"tls" xor:"edge" help:"Serve HTTPS on ports 443 and 80, with a certificate from Let's Encrypt. With this flag you accept the terms of Let's Encrypt."`
 	Proxy  bool   `name:"proxy" xor:"edge" help:"Serve plain HTTP on 127.0.0.1:3141 for a reverse proxy on this machine."`
@@ -182,7 +182,7 @@ func (g *Edge) askEdge(q *questions) {
 	q.text(&g.Mail, "mail address of the operator, which a directory publishes (empty: none)", "")
 }
 
-// write stores the configuration in a new data directory, and reads it back.
+// write makes the data directory if necessary, stores the configuration, and reads it back.
 func write(e Env, text []byte) (daemon.Options, error) {
 	if _, err := datadir.Open(string(e.Dir)); err != nil {
 		return daemon.Options{}, err

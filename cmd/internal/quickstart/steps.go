@@ -60,7 +60,7 @@ type steps struct {
 	Install                                   string `json:"-"` // the program, if it must move to Program
 }
 
-// finish writes the systemd unit and prints what is left to do.
+// finish prints what is left to do. On Linux, it first writes the systemd unit of a process with a public name.
 func (g *Edge) finish(ctx context.Context, e Env, c config.Config, kind string) error {
 	s := steps{
 		Kind: kind, Data: string(e.Dir), File: e.File, Domain: g.domain, Mode: c.Registration.Mode, User: g.User, TLS: g.TLS,

@@ -56,7 +56,8 @@ func (u *UI) Command(hint string) string {
 	return commandInHint.ReplaceAllStringFunc(hint, func(s string) string { return s + u.DataFlag })
 }
 
-// DataFlag returns the flag for the data directory dir in front of a command, or "" for the directory of the environment.
+// DataFlag returns the flag that names the data directory dir, followed by a space. It returns "" if dir is empty or
+// the directory of the environment, because commands then need no flag.
 func DataFlag(dir string) string {
 	if dir == "" || dir == os.Getenv("AGENTMESH_DATA") {
 		return ""
@@ -82,8 +83,8 @@ func (u *UI) JSON(v any) error {
 	return err
 }
 
-// EscapeUnsafe escapes the characters in JSON that a terminal would act on instead of showing them. In valid JSON such
-// characters occur only inside strings.
+// EscapeUnsafe escapes the characters in JSON that a terminal would act on instead of showing them. data must have no
+// tabs or carriage returns between its tokens, because the escapes are valid only inside strings.
 func EscapeUnsafe(data []byte) []byte {
 	out := make([]byte, 0, len(data))
 	for _, r := range string(data) {
