@@ -33,7 +33,8 @@ func (c *agentrelayCmd) Run(ctx context.Context, s streams) error {
 
 func benchAgent(place int) string { return fmt.Sprintf("bench-%d", place) }
 
-// startARC runs `agentmesh serve` without limits on messages, and registers n receivers at its relay.
+// startARC runs `agentmesh serve` without limits on messages, and registers the sender, n receivers and one more client
+// at its relay.
 func startARC(ctx context.Context, program, dir string, n int, env ...string) (_ *host, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 )
 
 // corpus makes the cards of a directory: words of a vocabulary with a long tail, one to three of 200 capabilities, one
-// to four intents, about 900 bytes. Corpora with the same prefix make the same card from the same number.
+// to four intents, about 730 bytes. Corpora with the same prefix make the same card from the same number.
 type corpus struct {
 	prefix string
 	keys   []keyPair

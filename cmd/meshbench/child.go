@@ -74,7 +74,7 @@ func startControl(ctx context.Context, sc script) (*child, error) {
 	return startChild(cmd, sc)
 }
 
-// agentmesh is the server program under test, in its usual configuration.
+// agentmesh is the server program under test, in its usual configuration except for noLimits.
 type agentmesh struct {
 	program string
 	dir     string // directory for data and logs
