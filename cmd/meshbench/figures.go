@@ -77,7 +77,7 @@ func (f figure) withGoal(g goal, met bool) figure {
 	return f
 }
 
-// study is one run of the table.
+// study is one run of the figures command.
 type study struct {
 	figuresCmd
 	p       *progress

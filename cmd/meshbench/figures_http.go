@@ -9,7 +9,7 @@ import (
 // lookupCards is the number of cards in the directory of the http part.
 const lookupCards = 1000
 
-// minRates are the targets of the scenarios' throughput, compared with bare.
+// minRates are the lowest accepted throughputs of the scenarios, relative to the control (bare).
 var minRates = map[string]float64{"register": 0.6, "list": 0.65, "search": 0.55}
 
 // measureHTTP compares the directory over HTTP with plain servers.

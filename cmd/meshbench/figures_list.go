@@ -18,7 +18,7 @@ import (
 type listQuery struct {
 	name  string
 	q     store.CardQuery
-	bound float64 // of the 99th percentile, in microseconds; 0 for no target
+	bound float64 // of the 99th percentile, in microseconds
 }
 
 // listQueries returns searches for words and capabilities that many, some and few cards have. n is the number of cards.

@@ -26,7 +26,8 @@ type requesters struct {
 	keys []string
 }
 
-// registerMESS registers one requester per worker, which is also an executor for all of their requests.
+// registerMESS registers one executor per worker, with the capability that all requests require. The workers make their
+// requests with the keys of these executors.
 func registerMESS(ctx context.Context, base *url.URL, workers int) (*requesters, error) {
 	r := &requesters{base: base}
 	l := link{base: base}
@@ -45,7 +46,7 @@ func registerMESS(ctx context.Context, base *url.URL, workers int) (*requesters,
 	return r, nil
 }
 
-// create returns an operation that makes a request.
+// create returns an operation that creates a thread.
 func (r *requesters) create() operation {
 	t := traffic{base: r.base, status: http.StatusCreated, request: func(w int) ([]byte, error) {
 		return r.request(w, http.MethodPost, "requests", []byte(`{"intent":"dice two onions for the soup tonight","context":["the board is in the second drawer"],"requires":["knife"]}`)), nil
@@ -57,7 +58,8 @@ func (r *requesters) request(w int, method, path string, body []byte) []byte {
 	return request(method, r.base, messPath+path, body, "Authorization", "Bearer "+r.keys[w])
 }
 
-// page gets a page of threads by state. It returns the number of threads on the page and the time of the response.
+// page gets the page of pending threads that follows the cursor after. It returns the cursor of the next page, the
+// number of threads on this page, and how long the response took.
 func (r *requesters) page(ctx context.Context, l *link, after string) (next string, n int, took time.Duration, err error) {
 	begin := time.Now()
 	a, err := l.exchange(ctx, r.request(0, http.MethodGet, "requests?status=pending&limit=100&after="+url.QueryEscape(after), nil))
@@ -73,8 +75,8 @@ func (r *requesters) page(ctx context.Context, l *link, after string) (next stri
 	return v.GetStr("next"), list.Len(), took, nil
 }
 
-// measureMESS compares the creation of threads with the acceptance of signed messages in the same process. Then it
-// measures what many open threads cost: a page, and a restart. Both operations respond after the commit.
+// measureMESS compares the creation of threads with the acceptance of signed messages in the same process. Both respond
+// after the commit. Then measureMESS measures what many open threads cost: a page, and a restart.
 func (s *study) measureMESS(ctx context.Context) (err error) {
 	data := filepath.Join(s.dir, "mess")
 	srv, err := s.mesh.serve(ctx, data, messSettings...)
@@ -129,20 +131,20 @@ func (s *study) measureMESS(ctx context.Context) (err error) {
 	return s.measureMESSRestart(ctx, data, r, made)
 }
 
-// measureMESSPages reads all pages of a state, once per round.
+// measureMESSPages reads all pages of pending threads, once per round.
 func (s *study) measureMESSPages(ctx context.Context, r *requesters, made int) error {
 	l := link{base: r.base}
 	defer l.close()
 	var took []time.Duration
 	for range s.Rounds {
 		seen := 0
-		for next := ""; ctx.Err() == nil; {
-			after, n, one, err := r.page(ctx, &l, next)
+		for after := ""; ctx.Err() == nil; {
+			next, n, one, err := r.page(ctx, &l, after)
 			if err != nil {
 				return err
 			}
 			took, seen = append(took, one), seen+n
-			if next = after; next == "" {
+			if after = next; after == "" {
 				break
 			}
 		}

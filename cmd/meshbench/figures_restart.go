@@ -15,8 +15,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// measureRestart kills a directory of many cards while it works, and measures how long the next process takes to its
-// first correct search: one that finds the last acknowledged card, and all other cards in the same order.
+// measureRestart kills a directory of many cards right after it acknowledged a registration. It measures how long the
+// next process takes until two searches are correct: one finds the last card, and [comparedSearch] finds the same cards
+// in the same order as before.
 func (s *study) measureRestart(ctx context.Context) error {
 	if err := fillBig(ctx, s.p, s.data, s.Cards); err != nil {
 		return err
@@ -56,7 +57,7 @@ func (s *study) measureRestart(ctx context.Context) error {
 var comparedSearch = url.Values{"q": {wordOf(40)}, "capability": {capability(20)}, "limit": {"50"}}
 
 // killBusy starts a server over the big database, registers a card with a unique word and kills the server at once. It
-// returns the word, and the result of [comparedSearch].
+// returns the word, and the ids that [comparedSearch] found before the registration.
 func (s *study) killBusy(ctx context.Context) (word string, wantIDs []byte, err error) {
 	srv, err := s.mesh.serve(ctx, s.data)
 	if err != nil {

@@ -82,8 +82,9 @@ func (c contender) round(ctx context.Context, d time.Duration) sample {
 	return s
 }
 
-// interleave runs the contenders in turn, for a number of rounds, after a short warm-up round each that is discarded.
-// So a change of the machine's speed affects all of them. The outer index of the result is the contender.
+// interleave runs the contenders in turn, for a number of rounds, so that a change of the machine's speed affects all
+// of them. Before that, each contender has a short warm-up round, which does not count. The outer index of the result
+// is the contender.
 func interleave(ctx context.Context, p *progress, rounds int, d time.Duration, contenders ...contender) [][]sample {
 	for _, c := range contenders {
 		p.say("%s: warm up", c.name)

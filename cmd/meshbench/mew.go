@@ -61,7 +61,8 @@ func (c *mewCmd) withLogs(ctx context.Context, s streams, program, dir string, n
 	return t, err
 }
 
-// startGateway runs `agentmesh mew gateway` in its own directory, with a space for n receivers.
+// startGateway runs `agentmesh mew gateway` in its own directory, with a space for the clients of a [host] with n
+// receivers.
 func startGateway(ctx context.Context, program, dir string, n int, logs bool, env ...string) (*host, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -101,7 +102,7 @@ func startGateway(ctx context.Context, program, dir string, n int, logs bool, en
 	return &host{c, token}, nil
 }
 
-// countLines counts the lines below dir that contain both first and second.
+// countLines counts the lines in the .jsonl files of dir that contain both first and second.
 func countLines(dir, first, second string) (int64, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil {

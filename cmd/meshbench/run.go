@@ -231,7 +231,7 @@ func printOutcomes(s streams, list []outcome, asJSON bool) error {
 	return t.Flush()
 }
 
-// formatKnown formats a number, or a dash if it is unknown.
+// formatKnown returns v as text, or a dash if v is 0, which means unknown.
 func formatKnown(v float64, digits int) string {
 	if v == 0 {
 		return "-"

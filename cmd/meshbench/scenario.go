@@ -19,7 +19,7 @@ import (
 // bench has the state that the scenarios of one run share.
 type bench struct {
 	directory  *url.URL // base URL, with /v1
-	endpoint   *url.URL // nil for no messages
+	endpoint   *url.URL // nil if no node takes messages
 	credential string   // of every card that the run registers
 	cards      int      // number of cards that lookups and lists find
 	workers    int
@@ -29,8 +29,8 @@ type bench struct {
 
 	filling sync.Once
 	filled  error
-	listed  atomic.Int64   // cards of corpus that were registered
-	made    atomic.Int64   // cards of fresh that were registered
+	listed  atomic.Int64   // numbers of corpus cards that workers took; may exceed cards by one per worker
+	made    atomic.Int64   // number of the last card of fresh for which a request was made
 	senders []wire.AgentID // cards of the message scenario
 }
 

@@ -170,7 +170,7 @@ func checkReply(body []byte, to, from wire.AgentID, key *signing.PublicKey) erro
 	return err
 }
 
-// baseURL parses a base URL of the command line.
+// baseURL parses an http or https URL and drops its trailing slashes.
 func baseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimRight(text, "/"))
 	if err != nil {

@@ -66,8 +66,8 @@ func medianOf(rounds []sample, property func(sample) float64) float64 {
 	return median(values)
 }
 
-// ratio returns the median over the rounds of a's property divided by b's property in the same round. Rounds without
-// the property in b do not count.
+// ratio returns the median over the rounds of a's property divided by b's property in the same round. Rounds in which
+// b's property is 0 do not count.
 func ratio(a, b []sample, property func(sample) float64) float64 {
 	var values []float64
 	for i := range min(len(a), len(b)) {
