@@ -18,13 +18,13 @@ type file struct {
 	data []byte
 }
 
-// sortByName returns the files by name, so that the order in which they were made does not show.
+// sortByName returns the files sorted by name, so that the order in which they were made does not show.
 func sortByName(files []file) []file {
 	return slices.SortedFunc(slices.Values(files), func(a, b file) int { return strings.Compare(a.name, b.name) })
 }
 
-// writeTarGz makes a tar.gz whose bytes depend only on the arguments: no owner, the same time for all files, no name
-// and no time in the gzip header.
+// writeTarGz makes a tar.gz whose bytes depend only on the arguments: all files belong to root and have the same time,
+// and the gzip header has no name and no time.
 func writeTarGz(folder string, files []file, at time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression)

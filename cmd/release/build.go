@@ -141,7 +141,7 @@ func (b *build) clone(ctx context.Context) error {
 	return err
 }
 
-// compile builds the command. It fixes everything besides the sources that the bytes could depend on.
+// compile builds the command. Apart from the sources and the version of Go, it fixes what the bytes could depend on.
 func (b *build) compile(ctx context.Context, p platform, file string) error {
 	flags := fmt.Sprintf("-s -w -buildid= -X main.version=%s -X main.commit=%s -X main.date=%s", b.version, b.commit, b.date.Format(time.RFC3339))
 	env := append(slices.Clone(b.env), "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0")
@@ -262,7 +262,7 @@ func writeSums(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(list.String()), 0o644)
 }
 
-// output runs a program and returns its output, without the last line break.
+// output runs a program and returns its standard output, without the line breaks at the end.
 func output(ctx context.Context, dir string, env []string, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir

@@ -18,7 +18,7 @@ type part struct {
 	texts   []file // license and notice files
 }
 
-// parts returns the parts of a binary by path, the standard library first.
+// parts returns the parts of a binary: the standard library, then the modules in the order of info.
 func (b *build) parts(ctx context.Context, info *debug.BuildInfo) ([]part, error) {
 	root, err := output(ctx, b.src, nil, "go", "env", "GOROOT")
 	if err != nil {

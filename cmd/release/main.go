@@ -1,10 +1,10 @@
-// Command release builds the published files of a version: for each platform an archive with the static binary, its
-// manual, completions and licenses, and an SBOM; deb, rpm and container image for Linux; a formula for Homebrew;
-// server.json for the registry of MCP servers; and one list of checksums.
+// Command release builds the published files of a version: for each platform an SBOM, and an archive with the static
+// binary, its manual, completions and licenses; deb, rpm and container image for Linux; with -url, a formula for
+// Homebrew; server.json for the registry of MCP servers; and one list of checksums.
 //
 // A release is reproducible: the same commit and the same version of Go give the same bytes on every machine and at any
 // time. It is therefore built from a clean clone of a commit, never from the working tree. Paths, build times, users
-// and version control do not reach the output, and all times are the time of the commit.
+// and Go's stamp of the repository's state do not reach the output, and all times are the time of the commit.
 //
 // -verify builds everything a second time, in another directory and with an empty build cache, and compares. The
 // command needs Go and git, and ssh-keygen for -sign. .ci/release runs it.
@@ -147,7 +147,7 @@ func (r *release) verify(ctx context.Context, out string) (err error) {
 	return nil
 }
 
-// compare compares the files of two directories. It returns their number, and an error that names the files that
+// compare compares the files of two directories. It returns the number of files, and an error that names those that
 // differ.
 func compare(a, b string) (int, error) {
 	names := map[string]bool{}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The name of the server in the MCP registry. Its namespace is proven by the repository's owner.
+// The entry in the MCP registry. Only the owner of the repository can publish in the namespace io.github.agentmesh.
 const (
 	mcpServerFile = "server.json"
 	mcpServerName = "io.github.agentmesh/agentmesh"
@@ -15,8 +15,8 @@ const (
 	repository    = "https://github.com/agentmesh/agentmesh"
 )
 
-// mcpServer is what the MCP registry publishes about `agentmesh mcp` (DISC-7). It names no package: the registry knows
-// no archive of this release as one, so people install the program as the README says.
+// mcpServer is what the MCP registry publishes about `agentmesh mcp` (DISC-7). It names no package, because none of our
+// archives is a package in the registry's sense. People install the program as the README says.
 type mcpServer struct {
 	Schema      string `json:"$schema"`
 	Name        string `json:"name"`
