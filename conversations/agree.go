@@ -238,8 +238,8 @@ func cutList(list []string, limit int) []string {
 	return append(list[:limit-1:limit-1], fmt.Sprintf("…%x", sum[:12]))
 }
 
-// isCut reports whether a text or a list of the terms may have been shortened. Such terms cannot be repeated in a
-// message.
+// isCut reports whether a text of the terms or the list of conditions may have been shortened. Such terms cannot be
+// repeated in a message. A shortened list of times does not matter: a clarification names only the first time.
 func (t Terms) isCut() bool {
 	atLimit := func(s string, limit int) bool { return len([]rune(s)) == limit && strings.Contains(s, "…") }
 	return atLimit(t.Title, maxText) || atLimit(t.Duration, maxText) || atLimit(t.Location, maxText) ||
@@ -248,9 +248,9 @@ func (t Terms) isCut() bool {
 		slices.ContainsFunc(t.Times, func(s string) bool { return atLimit(s, maxTime) })
 }
 
-// isAfter reports whether a message may have been written after moment. written is the sender's timestamp. If it has no
-// fraction, or only milliseconds, the sender may have rounded it down, so isAfter adds one such unit. It returns false
-// if moment is zero.
+// isAfter reports whether a message may have been written after moment. written is the sender's timestamp. If it has
+// only whole seconds or milliseconds, the sender may have rounded it down, so isAfter adds one second or millisecond.
+// It returns false if moment is zero.
 func isAfter(written, moment time.Time) bool {
 	switch {
 	case written.Nanosecond() == 0:

@@ -143,7 +143,7 @@ func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
 func (c Conversation) InForce() bool { return c.Agreement != nil && c.Agreement.Cancelled == nil }
 
 // IsAbout reports whether a payload that takes something back takes back the agreement and not only a proposal. A cancel
-// and a failed close always take back the agreement; other actions do so only if no later proposal stands.
+// and a failed close always take back the agreement; other actions do so only while the accepted proposal stands.
 func (c Conversation) IsAbout(payload wire.Value) bool {
 	switch payload.GetStr("action") {
 	case "cancel":
@@ -215,8 +215,8 @@ func (c Conversation) Awaits(accept wire.MessageID) bool {
 	})
 }
 
-// IsPlainAccept reports whether the message with an id, if it is an accept that the conversation has recorded, accepts
-// an offer without a change or a doubt: it is neither a new proposal nor unclear.
+// IsPlainAccept reports whether an accept that the conversation has recorded is neither a new proposal nor unclear. id
+// is the message id of the accept. For a message that is not an accept, the result has no meaning.
 func (c Conversation) IsPlainAccept(id wire.MessageID) bool {
 	return c.Proposal != nil && c.Proposal.Message != id && c.Unclear != id
 }
@@ -259,8 +259,8 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 
 // isForStandingProposal reports whether e, an accept, means the standing proposal and not an earlier one. first is the
 // first accept of the standing proposal; it is nil before the first accept. The accept means the standing proposal if it
-// names the message of the proposal or of the first accept, or if it names no message and was written after the proposal
-// had arrived.
+// names the message of the proposal or of the first accept. An accept that names no message also means it, unless the
+// peer wrote it before our proposal had arrived, or may mean our proposal that its own proposal replaced.
 func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptance) bool {
 	p := c.Proposal
 	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our proposal that theirs replaced
@@ -279,9 +279,9 @@ func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptanc
 	return from == Ours || isAfter(e.Written, p.Delivered)
 }
 
-// IsTakenBy reports whether a message of the peer answers our accept, so that the accept counts. The message does so if
-// it names the accept, if it names no message and the peer said before that its owner decides, or if it closes the
-// conversation as completed.
+// IsTakenBy reports whether a message of the peer answers our accept, so that the accept counts unless the message
+// takes it back. The message does so if it names the accept, if it names no message and the peer said before that its
+// owner decides, or if it closes the conversation as completed.
 func (a *Acceptance) IsTakenBy(payload wire.Value) bool {
 	if a == nil || a.By != Ours {
 		return false
@@ -330,8 +330,7 @@ func (c Conversation) cancel(by Side, at time.Time) Conversation {
 	return c
 }
 
-// conclude makes the accept of a message the agreement. A proposal that was made after the accept stays the standing
-// proposal.
+// conclude makes the accept e.ID the agreement. A proposal that was made after the accept stays the standing proposal.
 func (c Conversation) conclude(e Event) Conversation {
 	if a := c.Overtaken; a != nil && a.Message == e.ID && e.ID != "" {
 		c.Agreement, c.Overtaken = a.agreement(a.Intent, e.At), nil

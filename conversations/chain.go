@@ -18,7 +18,8 @@ import (
 //	digest                     32 bytes, of the canonical bytes
 //	length of raw, raw         length in 8 bytes, big-endian; the bytes as received or sent
 //
-// The hash covers everything in an entry except its number, which follows from its place in the chain.
+// The hash covers everything in an entry except its number, which follows from its place in the chain, and the key of a
+// sealed payload.
 func Link(prev [32]byte, e store.Entry) [32]byte {
 	const usual = 256 // bytes before raw, with an id of a usual length
 	head := append(make([]byte, 0, usual), "agentmesh-transcript-v1\x00"...)

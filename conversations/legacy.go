@@ -9,9 +9,9 @@ type legacyAgreement struct {
 	AcceptHeld     bool `json:"accept_held"`
 }
 
-// upgrade converts the agreement of a row that an earlier version wrote. If our accept was sent, or a message waits for
-// our owner, the row does not show whether an accept counts already. If the conversation is still open, upgrade then
-// records an accept that does not count yet, and the next answer decides.
+// upgrade converts the agreement of a row that an earlier version wrote. If our accept was sent, or the peer's accept
+// was received and a message waits for our owner, the row does not show whether the accept counts already. In such a
+// row of an open conversation, upgrade records an accept that does not count yet, and the next answer decides.
 func (c Conversation) upgrade(old legacyAgreement) Conversation {
 	if old.Proposal == "" {
 		if c.Agreement != nil && c.Agreement.At.IsZero() {

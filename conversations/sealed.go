@@ -167,8 +167,8 @@ type Content struct {
 	Sealed  bool
 }
 
-// ReadContent reads the content of an entry. ok is false if the entry is not an agentmesh message, but a message of a
-// foreign peer.
+// ReadContent reads the content of an entry. ok is false if the entry is not a JSON object with a payload. A message of
+// a foreign peer may have a payload too, such as a MEW envelope, but not in the form of an agentmesh message.
 func ReadContent(e store.Entry) (c Content, ok bool) {
 	v, err := wire.ParseObject(e.Raw)
 	if err != nil {

@@ -168,10 +168,11 @@ func (c Conversation) withhold(id wire.MessageID) Conversation {
 	return c
 }
 
-// Next returns the conversation after an event. It refuses with wire.ErrConversationClosed, wire.ErrOwnerRejected or
-// wire.ErrCloseStatus, in this order if several apply (AM-24). It also refuses an accept of ours that answers no
-// standing proposal, or that selects none of several times. A refused event changes nothing. Events that no peer can
-// see (holds, a failed delivery) are never refused, but do not change a conversation that has ended.
+// Next returns the conversation after an event. It refuses with wire.ErrOwnerRejected, wire.ErrConversationClosed or
+// wire.ErrCloseStatus, in this order if several apply. It also refuses an accept of ours that does not answer the
+// standing proposal, or that selects none of several times. A refused event changes nothing. An event without a message
+// (a hold, a failed delivery) is refused only before the conversation has begun. After the end it changes nothing,
+// except that an accept may still count after a close as completed.
 func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 	e.At = e.At.UTC()
 	if c.State == "" {
@@ -245,8 +246,8 @@ func (c Conversation) applyMessage(e Event) (Conversation, error) {
 	return c.touch(e.At), nil
 }
 
-// applyOther applies an event without a message. The caller must have called settle, and c must not share Held with
-// another copy.
+// applyOther applies an event without a message. If the conversation is open, the caller must have called settle, so
+// that c does not share Held with another copy.
 func (c Conversation) applyOther(e Event) Conversation {
 	switch e.Kind {
 	case HoldOpened:
