@@ -26,8 +26,8 @@ const (
 	cursorRecord = "cursor-key"
 )
 
-// cursorDoc is the content of a cursor (AM-54). Seq and Tier are the position; Last is the id of the last card, for
-// people who debug.
+// cursorDoc is the content of a cursor (AM-54). In a list of cards or changes, Seq and Tier are the position, and Last
+// is the id of the last card, for people who debug. In a list of names, Last is the position: the last name.
 type cursorDoc struct {
 	Last    string `json:"last"`
 	Seq     uint64 `json:"seq"`
@@ -92,7 +92,7 @@ func filterHash(all, prefixes, whole []string, prefix string) (sum [filterSize]b
 	return sum
 }
 
-// cursor returns a cursor to the position pos, which follows the card with the id last.
+// cursor returns a cursor with the position pos. last is the id of the card at pos; in a list of names, the last name.
 func (r *Registry) cursor(ctx context.Context, last string, pos store.Position, p plan, now time.Time) (string, error) {
 	key, err := r.cursors.get(ctx, r.recs, now)
 	if err != nil {
@@ -124,8 +124,8 @@ func (r *Registry) openDoc(ctx context.Context, text string, p plan, now time.Ti
 	return d, nil
 }
 
-// cursorKey is the HMAC key of cursors. It is stored, so that cursors outlive the process and work on every instance of
-// the directory. It is read once.
+// cursorKey is the HMAC key of cursors, of relay ids, and of the ids and tokens of the A2A relay. It is stored, so that
+// they outlive the process and work on every instance of the directory. It is read once.
 type cursorKey struct {
 	mu  sync.Mutex
 	key []byte

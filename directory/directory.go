@@ -8,7 +8,7 @@
 // Agents without a public address have mailboxes here (relay.go). Their mail waits in the store. A message that passes
 // through to a connected agent is in memory until the agent answers it or the directory stores it.
 //
-// Start with [New], [Registry.Mount] and [Registry.Run]. Three rules hold everywhere: of a credential only the SHA-256
+// Start with [New], [Registry.Mount] and [Registry.Run]. Three rules hold everywhere: only the SHA-256 of a credential
 // is stored; the first failing check of AM-51 decides the error; and a success response is sent after the commit.
 package directory
 
@@ -113,9 +113,9 @@ const (
 	maxClients  = 1 << 16 // addresses that the throttles remember
 	maxFailures = 10      // wrong credentials of one address in a minute
 
-	registeredNS = "registered" // of what limits registrations for all processes
+	registeredNS = "registered" // of the shared limit of registrations
 
-	recordNS = "directory" // of single records: the cursor key, the history and the position of a mirror
+	recordNS = "directory" // of single records: the cursor key, the history of the last days, and the positions of a mirror
 )
 
 // Registry is a directory. It is safe for concurrent use.
@@ -135,7 +135,7 @@ type Registry struct {
 	templates   templates // set by Mount
 	probeQueue  *probequeue.Queue
 	connections *mailbox.Connections
-	offers      *mailbox.Offers       // to agents that poll another process; nil if this process alone writes
+	offers      *mailbox.Offers       // used instead of connections to pass messages through; nil if this process alone writes
 	onMail      func(to wire.AgentID) // set by OnMail; nil for no call
 	mailUsage   mailbox.Counts
 	keeping     singleflight.Group // messages that are being stored, by digest

@@ -32,15 +32,15 @@ const (
 type Check string
 
 const (
-	KeyProven      Check = "key"      // the key was proven (AM-62) and did not replace another one in the last 72 hours
-	EndpointProven Check = "endpoint" // the endpoint returned the card (AM-63)
-	Alive          Check = "alive"    // the endpoint answered the last probe
+	KeyProven      Check = "key"      // the key was proven (AM-62), and there was no replacement in the last 72 hours (AM-60)
+	EndpointProven Check = "endpoint" // the endpoint returned the card (AM-63), or the agent connected to its mailbox here (AM-66)
+	Alive          Check = "alive"    // the last probe or connection succeeded
 )
 
 var checks = []Check{KeyProven, EndpointProven, Alive}
 
-// filterTerms returns the terms of a card for the filters owner, framework and location. owner.contact is left out: no
-// card is found by an address, even if the owner published it.
+// filterTerms returns the terms of a card for the filters owner, framework and location, and the term for its kind of
+// entry in ARD. owner.contact is left out: no card is found by an address, even if the owner published it.
 func filterTerms(c wire.Card) []string {
 	list := []string{entryTerm(c.Tree)}
 	add := func(family string, limit int, texts ...string) {

@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// HandOver lets an owner who lost the credential of a card have the card again, before its registration and reservation
+// HandOver lets an owner who lost the credential of a card take the card back before its registration and reservation
 // end (AM-83). The next registration of the id that proves the card's key takes the card over, with any credential. For
 // an unknown id HandOver returns [wire.ErrNoAgent].
 func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by string) error {

@@ -21,8 +21,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// send stores a message as a call for the agent, and its task. Both are durable when send returns. A repeated message
-// gets the task that it got before (A2A-D4).
+// send stores a message as a call for the agent, together with its task. Both are durable when send returns. A repeated
+// message gets the task that it got before (A2A-D4).
 func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Call, from caller, extensions []string) (*taskRow, error) {
 	m, e := message.ReadMessage(call.Params)
 	if e != nil {

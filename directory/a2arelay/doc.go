@@ -86,7 +86,7 @@ func (s *Service) Mount(e *echo.Echo, guard echo.MiddlewareFunc) {
 // url returns the URL of an agent's two interfaces, JSON-RPC and HTTP+JSON.
 func (s *Service) url(id wire.AgentID) string { return s.origin + pathPrefix + string(id) }
 
-// sum returns the HMAC of texts, which nobody can compute without the secret, in hex.
+// sum returns the HMAC of texts in hex. Nobody can compute it without the secret.
 func (s *Service) sum(ctx context.Context, texts ...string) (string, error) {
 	secret, err := s.cfg.Secret(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Service) sum(ctx context.Context, texts ...string) (string, error) {
 	return hex.EncodeToString(mac.Sum(nil)[:16]), nil
 }
 
-// caller is who made a request.
+// caller identifies the sender of a request.
 type caller struct {
 	token    string         // SHA-256 of the bearer token in hex; "" without one
 	source   wire.AgentID   // where the request came from, for fair shares; never an agent id

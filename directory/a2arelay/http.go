@@ -68,7 +68,7 @@ func (s *Service) storedCard(ctx context.Context, id wire.AgentID) ([]byte, erro
 	return rec.Body, err
 }
 
-// keySet returns the key that signs the A2A card of an agent, from its own card (A2A-D5).
+// keySet returns the key that signs the A2A card of an agent, from its agent card (A2A-D5).
 func (s *Service) keySet(ctx context.Context, id wire.AgentID) ([]byte, error) {
 	card, _, err := s.cfg.Agent(ctx, id)
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *Service) serve(c echo.Context, binding message.Binding, read func([]byt
 	return nil
 }
 
-// callerOf returns who made a request.
+// callerOf returns the caller of a request.
 func (s *Service) callerOf(c echo.Context) (caller, error) {
 	var from caller
 	if bearer, ok := httpapi.Bearer(c.Request()); ok && bearer != "" {
@@ -269,7 +269,7 @@ func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(
 }
 
 // stream answers with events: first the task, then its changes until the task has ended (A2A-12). The stream of a message
-// also ends if the agent asks back.
+// also ends if the agent asks its caller a question.
 func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 	ctx, agent := c.Request().Context(), pathAgent(c)
 	var t *taskRow

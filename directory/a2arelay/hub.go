@@ -43,7 +43,7 @@ func (h *hub) enter(task string, from caller) *waiter {
 		}
 	}
 	if h.total >= maxWaiters || h.total >= maxWaiters/2 && h.sources[from.source] > 0 || len(h.waiters[task]) >= maxWaitersOfTask {
-		return nil // the second half of the places is for sources without one
+		return nil // the second half of the places is for sources that have no waiter
 	}
 	w := &waiter{task, from, make(chan struct{}, 1)}
 	h.waiters[task] = append(h.waiters[task], w)

@@ -16,7 +16,7 @@ import (
 
 const (
 	nsTasks  = "relay-task"      // tasks without their bodies, by id
-	nsBodies = "relay-task-body" // bodies of tasks, by id; apart, so that a search for tasks that may go reads little
+	nsBodies = "relay-task-body" // bodies of tasks, by id; apart, so that a search for tasks to remove reads little
 	nsCards  = "relay-card"      // cards of A2A, by agent id
 
 	maxMessages = 64 // of a task
@@ -208,7 +208,7 @@ func (s *Service) save(ctx context.Context, t *taskRow) error {
 	return nil
 }
 
-// attempts bounds how often a task is changed again after a conflict.
+// attempts bounds how often a change of a task is tried if it conflicts with others.
 const attempts = 5
 
 // update changes a task. change returns false to leave it as it is.

@@ -5,8 +5,8 @@
 // which is the search of the directory with its bounds and cursors. Texts of cards are passed on as JSON strings and
 // never acted on.
 //
-// ARD changes monthly. What we know of it is in this package and in node/client/ard.go: the version in
-// [SpecVersion], the paths and types beside it.
+// ARD changes monthly. Everything that depends on its version is in this package and in node/client/ard.go:
+// [SpecVersion], and the paths and types beside it.
 package discovery
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What ARD 0.91 (2026-08-26) and its predecessor fix. The well-known paths serve the same bytes.
+// The names that ARD 0.91 (2026-08-26) and its predecessor define. The well-known paths serve the same bytes.
 const (
 	SpecVersion = "1.0" // of the manifest format
 	Base        = "/ard"
@@ -56,8 +56,8 @@ type Config struct {
 	Guard echo.MiddlewareFunc
 }
 
-// Search is a search in the directory. An agent must match Text and each of the lists that is not empty; it matches a
-// list if it has at least one of its values.
+// Search is a search in the directory. An agent must match Text and each list that is not empty. An agent matches a
+// list if it has at least one of the values.
 type Search struct {
 	Text         string // ranks agents by how many of its words they have; "" matches every agent
 	Capabilities []string

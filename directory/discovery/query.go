@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Bounds of a request. The directory has its own for what it searches by.
+// Bounds of a request. The directory also has bounds of its own for the text and the values of a search.
 const (
 	maxBody    = 32 << 10
 	maxDepth   = 8
@@ -74,7 +74,7 @@ func parseSearch(body []byte) (request, error) {
 	return r, err
 }
 
-// setText sets to to the string at key of v, if v has the key.
+// setText stores the string at key of v in to, if v has the key.
 func setText(to *string, v wire.Value, key string) error {
 	value, ok := v.Get(key)
 	if !ok {

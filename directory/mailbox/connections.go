@@ -12,7 +12,7 @@ import (
 const (
 	ReplyWithin      = 25 * time.Second // since the message arrived: handler 20 s < relay 25 s < client 30 s
 	takeWithin       = 3 * time.Second  // for a poll to fetch the message; after this the agent counts as disconnected
-	ConnectedFor     = 3 * time.Second  // an agent counts as connected for this long after a poll
+	ConnectedFor     = 3 * time.Second  // an agent counts as connected for this long after a poll that waited
 	maxTransit       = 64               // messages to the agents of one owner that pass through at once
 	TransitShare     = 8                // of these from one sender; all unknown senders together count as one
 	maxConnections   = 1 << 16          // credentials that are tracked as connected
@@ -31,7 +31,7 @@ type Connections struct {
 type connection struct {
 	wake     chan struct{} // closed by the next notify
 	waiters  int           // waiting polls
-	seen     time.Time     // when the last poll ended
+	seen     time.Time     // when the last waiting poll ended
 	transits map[string]*Transit
 	pending  []*Transit // not fetched by a poll yet, oldest first
 }
@@ -160,7 +160,8 @@ func (conn *connection) notify() {
 }
 
 // PassThrough offers a message to a connected agent of owner and waits for the reply. It returns false if no agent is
-// connected, if none fetched or answered the message in time, or if ctx ended.
+// connected, if too many messages already pass through, if no agent fetched or answered the message in time, or if ctx
+// ended.
 func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transit) (Reply, bool) {
 	o.taken, o.answer = make(chan struct{}), make(chan Reply, 1)
 	if !c.offer(owner, o, time.Now()) {

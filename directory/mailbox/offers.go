@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	pollStored     = 2 * time.Minute // how long an agent that polled counts as connected at the other processes
+	pollStored     = 2 * time.Minute // how long an agent that polled counts as connected at every process
 	pollStoreEvery = time.Minute     // between two records of it by one process, because each is a write
 	giveUpWithin   = 5 * time.Second // for the store to withdraw an offer whose sender has left
 	maxRelayID     = 64              // bytes
@@ -49,7 +49,7 @@ func NewOffers(records store.Records, wakePolls func(owner [32]byte)) *Offers {
 }
 
 // offer is a message that passes through, as the processes share it. Its record expires some seconds after its sender
-// waits no longer.
+// stops waiting.
 type offer struct {
 	From         wire.AgentID        `json:"from"`
 	To           wire.AgentID        `json:"to"`
@@ -79,7 +79,7 @@ func (f offer) change(key, term string, rev store.Rev) (store.Change, error) {
 // isOver reports whether the sender waits no longer.
 func (f offer) isOver(now time.Time) bool { return !now.Before(f.Created.Add(ReplyWithin)) }
 
-// NotePoll stores that an agent of owner polls, so that other processes offer it messages.
+// NotePoll stores that an agent of owner polls, so that every process offers it messages.
 func (o *Offers) NotePoll(ctx context.Context, owner [32]byte, now time.Time) error {
 	if o == nil {
 		return nil
@@ -107,7 +107,8 @@ func (o *Offers) NotePoll(ctx context.Context, owner [32]byte, now time.Time) er
 }
 
 // PassThrough offers a message to a connected agent of owner and waits for the reply. It returns false if no agent is
-// connected, if none fetched or answered the message in time, or if ctx ended.
+// connected, if too many messages already pass through, if no agent fetched or answered the message in time, or if ctx
+// ended.
 func (o *Offers) PassThrough(ctx context.Context, owner [32]byte, t *Transit) (Reply, bool) {
 	if o == nil {
 		return Reply{}, false
@@ -173,8 +174,8 @@ func (o *Offers) offer(ctx context.Context, owner [32]byte, key string, t *Trans
 	return o.records.Apply(ctx, []store.Change{put, {Record: text}}, t.Created) == nil
 }
 
-// check reads the offer of a sender. done reports that the sender waits no longer: the reply has come, or the offer was
-// withdrawn because the wait is over, or because no poll has taken the message and untaken is true.
+// check reads the offer of a sender. done reports whether the sender stops waiting: the reply has come, or the offer
+// was withdrawn because the wait is over, or because no poll has taken the message and untaken is true.
 func (o *Offers) check(ctx context.Context, key string, over, untaken bool) (reply Reply, done bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpWithin)
 	defer cancel()

@@ -41,8 +41,8 @@ type Mail struct {
 	Call    bool                `json:"call,omitempty"` // an A2A call (package a2arelay), not a message
 	Created time.Time           `json:"created_at"`
 
-	// Networks are the networks around the source From of a call, narrowest first and at most maxNetworks. Each of them is
-	// twice as wide as the one before (AM-42).
+	// Networks are the networks around the source From of a call, narrowest first and at most maxNetworks. Each may use
+	// twice as much of the mailbox as the next narrower one (AM-42).
 	Networks []wire.AgentID `json:"networks,omitempty"`
 }
 
@@ -83,8 +83,8 @@ func newCounted(m Mail) counted {
 	return c
 }
 
-// sources returns the parts of the mailbox that the senders of the message have: that of its sender, and for a call those
-// of the networks around it.
+// sources returns the shares of the mailbox that the message uses: that of its sender, and for a call also those of the
+// networks around the sender.
 func (m counted) sources() []senderInBox {
 	sources := []senderInBox{{m.box, m.from}}
 	for _, network := range m.networks {
