@@ -16,9 +16,9 @@ import (
 
 const (
 	feedPath     = "/v1/changes"
-	maxFollowers = 100 // a reader from another network displaces the one that read the longest time ago
+	maxFollowers = 100 // then a new reader displaces the one whose last request is the oldest
 	maxAgent     = 200 // characters of a User-Agent
-	followerBits = 64  // of an IPv6 address: whoever has one address has the whole network
+	followerBits = 64  // of an IPv6 address, because one client usually has the whole /64
 )
 
 // Followers are the readers of the feed of changes since the process started. The zero value is ready. Its methods may be

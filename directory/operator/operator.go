@@ -1,4 +1,4 @@
-// Package operator is the part of the owner's page about a directory: cards, reports, bans, invite codes, changes and
+// Package operator serves the directory's part of the owner's page: cards, reports, bans, invite codes, changes and
 // numbers. It calls the same methods of [directory.Registry] as the owner API.
 package operator
 
@@ -88,7 +88,7 @@ func Mount(shell *httpapi.Pages, cfg Config) {
 // doneMessages are the texts for what a form did. The URL of the next page has the key.
 var doneMessages = map[string]string{
 	"removed": "The card was removed. Its owner may register again, unless you ban it.",
-	"handed":  "The owner can take the card over with its key, until the owner writes the card again.",
+	"handed":  "The owner can take the card over with its key, until the card is next registered or renewed.",
 	"banned":  "Banned. The cards that match were removed.", "lifted": "The ban was lifted.",
 	"dismissed": "The report was deleted.", "revoked": "The code was revoked.",
 }
