@@ -47,7 +47,7 @@ func (r *Registry) addMetrics(m *httpapi.Metrics) {
 	m.LimiterFunc("credential-failures-of-address", r.failures.Refusals)
 }
 
-// gauge returns a gauge function that reads a number from the store. It returns NaN if the store does not answer.
+// gauge returns a function that reads a number from the store. The function returns NaN if the store does not answer.
 func gauge(from func(context.Context) (float64, error)) func() float64 {
 	return func() float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

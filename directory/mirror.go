@@ -20,8 +20,8 @@ const (
 	mirrorWait   = 25 * time.Second
 	mirrorIdle   = 5 * time.Second // between two requests that returned nothing
 	mirrorRetry  = time.Second     // after the first failure, then doubled each time
-	mirrorPause  = 5 * time.Minute // the longest pause, apart from its random part
-	maxSources   = 16              // earlier sources whose cards are removed when the source changes
+	mirrorPause  = 5 * time.Minute // the longest pause, before up to half of it is added or taken off
+	maxSources   = 16              // positions of earlier sources that are removed at once when the source changes
 )
 
 // errMirror refuses writes to a mirror.
@@ -75,7 +75,7 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	}
 	page, err := source.Changes(ctx, since, wait)
 	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && since != "" {
-		// Another directory answers there now, or it was restored from a backup: start over with all its cards.
+		// Another directory answers there now, or the source was set up again: start over with all its cards.
 		r.log.WarnContext(ctx, "the source does not know our position in its feed: reading the whole feed again", "source", source.Base)
 		return false, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any, Delete: true}}, now)
 	}
@@ -94,7 +94,8 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	return len(page.Changes) > 0, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, clock())
 }
 
-// dropOtherSources removes the cards of a source that was followed before the one of key, and the position in its feed.
+// dropOtherSources removes all cards if another source than the one of key was followed before, and the positions in
+// the feeds of such sources.
 func (r *Registry) dropOtherSources(ctx context.Context, key string, now time.Time) error {
 	page, err := r.recs.List(ctx, recordNS, "", mirrorRecord, maxSources, now)
 	if err != nil {

@@ -167,7 +167,7 @@ func (r *Registry) ownerUnban(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, OrderResult{Ban: &ban})
 }
 
-// notFound returns a 404 for the operator, whose message may say more than the 404 that strangers get.
+// notFound returns the 404 that the operator gets. Its message may say more than the 404 for strangers.
 func notFound(message string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: message}
 }

@@ -24,8 +24,8 @@ import (
 // pageAgents is the number of agents on a page.
 const pageAgents = 20
 
-// templates are the pages for people: search with how to register, one page per agent, and the page for an unknown
-// agent. They work without JavaScript and show what the API returns.
+// templates are the pages for people: the search, which also explains how to register, one page per agent, and the page
+// for an unknown agent. They work without JavaScript and show what the API returns.
 type templates struct {
 	pages                  *httpapi.PublicPages
 	site                   site.Shown
@@ -143,8 +143,8 @@ func newSearchForm(params url.Values) searchForm {
 	return f
 }
 
-// dropInvisible drops characters that act without being visible. Other places show their codes; form fields and titles
-// cannot.
+// dropInvisible drops characters that cannot be printed. Elsewhere a page shows the codes of such characters; form
+// fields and titles cannot.
 func dropInvisible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

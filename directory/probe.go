@@ -30,7 +30,7 @@ const (
 	walkPage     = 500
 )
 
-// Lease is the name of the lease under which one process has the duties of a directory: probes and mirroring.
+// Lease is the name of the lease under which one process has the duties of a directory, such as probes and mirroring.
 const Lease = "directory"
 
 // Run does the directory's background work until ctx ends: it makes the key of the cursors, stores the history, follows

@@ -157,7 +157,7 @@ func (r *Registry) nextMeta(held store.Card, s Submission, c candidate, p validP
 	return m, nil
 }
 
-// checkPreviousProof verifies the proof by the old key. It must sign the same lines as the new key.
+// checkPreviousProof verifies the proof by the old key, which must sign the same lines as the new key.
 func (r *Registry) checkPreviousProof(before string, s Submission, p validProof, now time.Time) error {
 	proof, ok := wire.ParseKeyProof(s.PreviousProof)
 	if !ok {

@@ -167,7 +167,7 @@ func startPoll(ctx context.Context, r *Registry, bearer string, q mailbox.Query,
 func (r *Registry) collectMail(ctx context.Context, p *poll, now time.Time) ([]RelayItem, error) {
 	items, size, after := make([]RelayItem, 0, 4), 0, p.after
 	offered, err := r.offers.Take(ctx, p.owner, p.Box, p.Conversation, p.Limit, now)
-	if err != nil && len(offered) == 0 { // the sender of a taken message waits
+	if err != nil && len(offered) == 0 { // otherwise return the taken messages, because their senders wait
 		return nil, err
 	}
 	for _, o := range append(r.connections.Take(p.owner, p.Box, p.Conversation, p.Limit-len(offered)), offered...) {

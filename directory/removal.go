@@ -82,7 +82,7 @@ func removalChange(removal Removal) (store.Change, error) {
 }
 
 // afterWrite drops the cached view of a card and wakes readers of the change feed. It must be called after each attempt
-// to write a card, even if it is unknown whether the write succeeded.
+// that may have written the card, even if it is unknown whether the write succeeded.
 func (r *Registry) afterWrite(id string) {
 	r.views.drop(id)
 	r.changes.Notify()

@@ -193,7 +193,7 @@ func (r *Registry) run(ctx context.Context, p plan, cursor string, now time.Time
 	return result, err
 }
 
-// countFitting returns how many cards from the start of the list fit on one page; it is at least one.
+// countFitting returns how many cards from the start of the list fit on one page. The first card always fits.
 func countFitting(cards []store.Card) int {
 	size := 0
 	for i := range cards {

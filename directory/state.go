@@ -42,8 +42,8 @@ func ReadState(ctx context.Context, r *Registry) (State, error) {
 func LatestChanges(ctx context.Context, r *Registry, limit int) ([]wire.Change, error) {
 	var lines []store.CardChange
 	var err error
-	// The store lists changes only forward and does not return its last position, so this searches for the first position
-	// that at most limit changes follow.
+	// The store lists changes only forward and does not return its last position. So search for the first position that
+	// at most limit changes follow.
 	sort.Search(1<<62, func(after int) bool {
 		if err != nil {
 			return true

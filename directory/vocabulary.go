@@ -49,7 +49,7 @@ type countedPage struct {
 	counts []store.TermCount
 }
 
-// nameCountCache keeps the pages that were counted last.
+// nameCountCache keeps at most maxCountedPages counted pages.
 type nameCountCache struct {
 	mu    sync.Mutex
 	pages map[countKey]countedPage

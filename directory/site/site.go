@@ -26,7 +26,7 @@ import (
 //go:embed page
 var Files embed.FS
 
-// Operator is what the pages say about the operator of a directory. Everybody reads it.
+// Operator is what the public pages say about the operator of a directory.
 type Operator struct {
 	Name    string // title of the pages
 	Contact string // how to reach the operator; "" shows nothing
@@ -37,7 +37,7 @@ type Operator struct {
 // maxLogo is the maximum size of a logo in bytes.
 const maxLogo = 256 << 10
 
-// logoKinds are the types of a logo. SVG is not among them, because it can have scripts.
+// logoKinds are the types of a logo. SVG is not among them, because it can contain scripts.
 var logoKinds = map[string]string{"image/png": ".png", "image/jpeg": ".jpg", "image/webp": ".webp"}
 
 // ReadLogo reads the file with the logo.
@@ -148,7 +148,8 @@ func (s *site) showChanges(c echo.Context) error {
 // maxForm bounds the form of a report.
 const maxForm = 8 << 10
 
-// report takes the report form of the page of a card. A page of another origin cannot send it for its readers.
+// report stores the report that a reader sends with the form on the page of a card. It refuses a form that a page of
+// another origin sends.
 func (s *site) report(c echo.Context) error {
 	if err := s.cross.Check(c.Request()); err != nil {
 		return wire.ErrCrossOrigin.Because(err)

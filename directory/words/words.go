@@ -23,7 +23,7 @@ type token struct {
 
 // tokenize splits text into folded words by UAX #29 (AM-52): NFKC, case folding, no diacritics. Punctuation and symbols
 // are dropped, and marks at the beginning of a word. No word contains white space, and most are plain, so only the others
-// take the time of segment.
+// need the slower segment.
 func tokenize(text string) []token {
 	list := make([]token, 0, len(text)/6+1)
 	for field := range strings.FieldsSeq(text) {
@@ -78,7 +78,7 @@ var unspaced = []*unicode.RangeTable{
 // isWordRune reports whether r makes a token a word.
 func isWordRune(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
 
-// bigrams returns each two adjacent characters of a run, or the only character.
+// bigrams returns each pair of adjacent characters of a run, or its only character.
 func bigrams(run string) []string {
 	runes := []rune(run)
 	if len(runes) < 2 {
@@ -180,7 +180,8 @@ func fold(s string) string {
 	return norm.NFKC.String(strokes.Replace(b.String()))
 }
 
-// strokes replaces letters with a stroke, which people type without it although Unicode does not decompose them.
+// strokes replaces letters that people often type in a plain form, and that Unicode does not decompose: letters with a
+// stroke, ligatures and the dotless i.
 var strokes = strings.NewReplacer("ø", "o", "ł", "l", "đ", "d", "ħ", "h", "ŧ", "t", "ı", "i", "æ", "ae", "œ", "oe")
 
 // isASCII reports whether s has only ASCII characters.
