@@ -15,8 +15,8 @@ import (
 
 var _ bridge.Receiver = (*Node)(nil)
 
-// acceptance is one message on its way through lines 9 to 16 of the receive table. The caller sets n, in, key and
-// route. The lines set the other fields, and later lines use them.
+// acceptance is one message on its way through lines 9 to 16 of the receive table. The caller sets n, in and key, and
+// commit sets now, unit and route. The lines set the other fields, and later lines use them.
 type acceptance struct {
 	n  *Node
 	in bridge.Inbound
@@ -38,7 +38,7 @@ type acceptance struct {
 	route          Route
 }
 
-// Accept takes a message from an established sender through lines 9 to 16: clock and replay, access, limits,
+// Accept takes a message from an authenticated sender through lines 9 to 16: clock and replay, access, limits,
 // conversation, intent, approval, handler. A foreign message has neither a clock nor a signature of its own; the bridge
 // that received it vouches for the message. Every error is a *[wire.Error]. After an error, nothing has changed except
 // the limits, the logs, and the notice about a sealed message that could not be opened.
@@ -100,9 +100,9 @@ func (a *acceptance) isHoldsFull(err error) bool {
 	return a.held && !isRefusal(err) && errors.Is(err, store.ErrQuota)
 }
 
-// answerRunning answers a message that could not get its turn before the sync deadline, because another copy of it is
-// being accepted or too many messages are. It returns the answer that is stored for that copy by now (AM-21), or
-// wire.ErrUnavailable if no answer is stored yet. cause is why the wait ended.
+// answerRunning answers a message that did not get its turn: another copy of it was still being accepted at the sync
+// deadline, or too many messages are being accepted. It returns the answer that is stored for that copy by now
+// (AM-21), or wire.ErrUnavailable if no answer is stored yet. cause is why the wait ended.
 func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
 	rec, err := n.store.Steps().FindReplay(ctx, string(in.Peer), string(in.MessageID), time.Now())
 	switch {

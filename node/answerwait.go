@@ -26,7 +26,7 @@ func (n *Node) expectAnswer() answerWait {
 }
 
 // SendForAnswer is [Node.Send] for a caller that also wants the answer of a foreign peer. It waits up to wait for both.
-// A receipt does not end the wait. It is returned if nothing better comes. A pending_approval ends the wait, because
+// A receipt does not end the wait, but is returned if nothing better comes. A pending_approval ends the wait, because
 // people do not decide within seconds.
 func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if wait <= 0 || out.Address == "" {

@@ -91,7 +91,7 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 }
 
 // checkShown compares the item, its payload and its original message with what the owner approved: the digest of the
-// message, and the payload in the question. Of a message that came over a bridge, it compares only the digest and the
+// message, and the payload in the question. For a message that came over a bridge, it compares only the digest and the
 // payload of the item, because the transcript has no signed original. The original of a sealed message has a sealed
 // payload, so checkShown compares its digest, but not its payload.
 func (i Item) checkShown(payload wire.Value, message wire.Message, question json.RawMessage, approved string) error {
