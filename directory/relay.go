@@ -93,9 +93,9 @@ func (r *Registry) checkPosting(ctx context.Context, raw []byte, box wire.AgentI
 // errUnknownBearer refuses a credential that no card has.
 var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this token")
 
-// Mail returns the mail of all agents of a credential. Messages whose sender waits for a reply come first, the rest
-// oldest first. A page ends with the message that takes it over 1 MiB. Mail stays in its mailbox until it is
-// acknowledged.
+// Mail returns the mail of all agents of a credential. Messages whose sender waits for a reply come first, whatever
+// their size, the rest oldest first. The rest ends with the message that takes the page over 1 MiB. Mail stays in its
+// mailbox until it is acknowledged.
 //
 // During a call with Wait the agents of the credential are connected: messages for their mailboxes pass through
 // (AM-67). For a credential without a card, Mail fails with 401.
