@@ -46,7 +46,7 @@ func WriteFunc(path string, fill func(*os.File) error) (err error) {
 	return nil
 }
 
-// WriteNew writes a new file like [Write]. If the file exists already, it returns fs.ErrExist and leaves the file
+// WriteNew writes a new file like [Write]. If the file exists already, the error matches fs.ErrExist, and the file is
 // unchanged.
 func WriteNew(path string, data []byte) error {
 	if _, err := os.Lstat(path); err == nil {
