@@ -39,7 +39,7 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 		return time.Now()
 	}
 	if !first || time.Since(e.Signed) >= sameBytes {
-		e.Processed = e.Processed || e.InFlight && !first // the outcome of that attempt is unknown
+		e.Processed = e.Processed || e.InFlight && !first // the outcome of the attempt in flight is unknown
 		if e, err = n.prepare(ctx, e); err != nil {
 			return n.retryOrEnd(ctx, e, err)
 		}
@@ -99,9 +99,9 @@ func (e retryableError) Unwrap() error { return e.error }
 // errUnknownDelivery ends an outbox entry that the peer might process twice if it were sent again (AM-48).
 var errUnknownDelivery = errors.New("it may have been delivered, and its signature is too old to send it again")
 
-// prepare stores that an outbox entry is in flight, and first signs the entry again if its signature is too old. It may
-// sign again only if no attempt can have been processed, or if the peer recognizes resends (AM-48). Otherwise it
-// returns errUnknownDelivery.
+// prepare stores that an outbox entry is in flight. Before that, it signs an entry for a native agent again if its
+// signature is too old. It may sign again only if no attempt can have been processed, or if the peer recognizes resends
+// (AM-48). Otherwise it returns errUnknownDelivery, as a retryableError while the clock is not reliable.
 func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) {
 	now := time.Now()
 	if e.Address == "" && now.Sub(e.Signed) >= sameBytes {

@@ -23,7 +23,7 @@ func (a *acceptance) countAdmission(out bridge.Outcome) {
 	}
 }
 
-// admittedBy names the rule of line 11 that admitted the sender.
+// admittedBy names the rule that admitted the sender in line 11 of the receive table (docs/protocol.md).
 func (a *acceptance) admittedBy() string {
 	switch {
 	case a.unit != nil && a.unit.Conversation().WroteFirst:
@@ -54,8 +54,8 @@ func (n *Node) countRefusal(principal, rule string, err error) {
 	n.audit.Count(acl.AuditEntry{At: time.Now(), Kind: acl.AuditRefused, Subject: principal, Rule: rule, Note: e.Message})
 }
 
-// countUnproven counts a refusal in lines 3 to 8. It names no sender, because anybody may have written that name. The
-// exception is a sender on the block list, because the owner wrote that name.
+// countUnproven counts a refusal in lines 3 to 8 of the receive table. It names no sender, because anybody may have
+// written that name. The exception is a sender on the block list, because the owner wrote that name.
 func (n *Node) countUnproven(in bridge.Inbound, err error) {
 	if errors.Is(err, wire.ErrNotAllowed) {
 		n.countRefusal(in.Principal, "peer="+string(acl.Blocked), err)
