@@ -161,8 +161,8 @@ func (b *Bridge) Test(ctx context.Context, link string) error {
 	return err
 }
 
-// Deliver implements [bridge.Transport]. A message to a caller changes the caller's task. A message to another address
-// is a call to that agent.
+// Deliver implements [bridge.Transport]. A message to a caller changes the caller's task; see also isAnswer. A message
+// to another address is a call to that agent: a close cancels its task, and receipts are dropped.
 func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	address, err := bridge.ParseAddress(d.Address)
 	if err != nil || address.Kind != Kind {
@@ -191,9 +191,9 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	return b.out.send(ctx, address, row, d)
 }
 
-// isAnswer reports whether a message belongs to a task of the agent behind a link. Such an agent finds the answer in its
-// task. With the option replies: push, the agent also gets the answer as a message, because it never asks about its
-// tasks (OC-7).
+// isAnswer reports whether a message belongs to the conversation of a task that the agent behind a link opened here.
+// Such an agent finds the answer in its task. With the option replies: push, the agent also gets the answer as a
+// message, because it never asks about its tasks (OC-7).
 func (b *Bridge) isAnswer(ctx context.Context, d bridge.Delivery) bool {
 	tasks, err := b.tasksWith(ctx, convTerm(store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}))
 	return err == nil && len(tasks) > 0

@@ -30,7 +30,7 @@ type remote struct {
 	Name    string            `json:"name,omitempty"` // from its card: untrusted text
 	Face    message.Interface `json:"interface"`
 	Digest  string            `json:"digest"`        // of its card
-	Key     string            `json:"key,omitempty"` // thumbprint of the key that signed the card; "" if nothing did
+	Key     string            `json:"key,omitempty"` // thumbprint of the signing key; "" without a signature that we can check
 	Streams bool              `json:"streams,omitempty"`
 	Fetched time.Time         `json:"fetched"`
 
@@ -70,8 +70,8 @@ func (o *outbound) reachOf(base *url.URL) client.Reach {
 	return client.Public
 }
 
-// resolve returns the agent at an address, from its card. The card is fetched again after ten minutes. A signed card
-// must stay signed by the same key; an unsigned card must keep its interface.
+// resolve returns the agent at an address, from its card. The card is fetched again after ten minutes, or now if fresh
+// is true. A signed card must stay signed by the same key; an unsigned card must keep its interface.
 func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (remote, error) {
 	base, token, reach, err := o.place(a)
 	if err != nil {
@@ -286,8 +286,8 @@ func (o *outbound) request(ctx context.Context, r remote, method string, params 
 	return resp, nil
 }
 
-// call makes one call and returns its result. The error is a *message.Error if the agent refused the call, and otherwise
-// the error of request.
+// call makes one call and returns its result. The error is a *message.Error if the agent refused the call. Any other
+// error is an error of request, or a *client.SendError for an answer that cannot be read.
 func (o *outbound) call(ctx context.Context, r remote, method string, params wire.Value) (wire.Value, error) {
 	resp, err := o.request(ctx, r, method, params)
 	if err != nil {

@@ -97,7 +97,7 @@ func (q *dueQueue) start(ctx context.Context, calls *sync.WaitGroup) (next time.
 			q.leave(rec.Key)
 			if err != nil && ctx.Err() == nil {
 				q.failed(err)
-				return // the row is tried again in a minute
+				return // the queue tries the row again within a minute
 			}
 			q.wakeUp()
 		})

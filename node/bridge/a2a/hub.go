@@ -11,7 +11,7 @@ import (
 const (
 	maxWaiters       = 256
 	maxAnonymous     = 128 // of all callers without a token
-	maxWaitersOfOne  = 16  // of one caller, or of one address without a token
+	maxWaitersOfOne  = 16  // of one caller, or of one network address without a token
 	maxQueuedReports = 64  // that wait for one slow stream; the rest is lost
 )
 
@@ -35,19 +35,19 @@ func (h *hub) enter(task string, from caller) (w *waiter, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	address, party := from.address.String(), from.party()
-	mine, others, limit := 0, 0, maxWaitersOfOne
+	ofParty, ofAddress, limit := 0, 0, maxWaitersOfOne
 	for _, w := range h.waiters {
 		if w.party == party {
-			mine++
+			ofParty++
 		}
 		if w.address == address {
-			others++
+			ofAddress++
 		}
 	}
-	if from.name == anonymous && others >= maxAnonymous/2 {
-		limit = 1 // the rest is for addresses that have no place yet
+	if from.name == anonymous && ofAddress >= maxAnonymous/2 {
+		limit = 1 // the rest is for network addresses from which nobody waits yet
 	}
-	if len(h.waiters) >= maxWaiters || mine >= limit || others >= maxAnonymous {
+	if len(h.waiters) >= maxWaiters || ofParty >= limit || ofAddress >= maxAnonymous {
 		return nil, false
 	}
 	w = &waiter{task: task, address: address, party: party, changed: make(chan struct{}, 1), reports: make(chan wire.Value, maxQueuedReports)}

@@ -39,7 +39,7 @@ func hash(parts ...string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// taskIDOf returns the id of the task that a message opens. The same message of the same caller has the same id. The
+// taskIDOf returns the id of the task that a message opens. The same message of the same caller opens the same task. The
 // id need not be secret, because a task is served only to its caller.
 func taskIDOf(address, messageID string) string {
 	h := hash(address, "task", messageID)

@@ -25,7 +25,7 @@ const nsPush = "a2a/push"
 const (
 	maxConfigs   = 10   // of a task
 	maxAllOfOne  = 1000 // configurations of one caller
-	pushAttempts = 12   // of one notification, over about an hour
+	pushAttempts = 12   // of one notification, over about 40 minutes
 	pushPause    = 10 * time.Minute
 	pushTimeout  = 15 * time.Second
 )
@@ -123,8 +123,8 @@ func (b *Bridge) pushChanges(ctx context.Context, t *taskRow, now time.Time) ([]
 }
 
 // notify sends the new states of a task to a webhook, one after the other. A state that the webhook did not take is
-// sent again later, and given up after pushAttempts attempts. notify deletes the configuration after the last state of
-// the task, or if the owner has blocked the caller.
+// sent again later, and given up after pushAttempts attempts, or at once if the guard refuses the URL. notify deletes
+// the configuration after the last state of the task, if the task is gone, or if the owner has blocked the caller.
 func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 	var r pushRow
 	if err := json.Unmarshal(rec.Body, &r); err != nil {

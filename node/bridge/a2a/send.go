@@ -28,7 +28,8 @@ type caller struct {
 	relayed  string // id of the task at the relay, for a call that came through one
 }
 
-// party returns the key by which waiters are counted: the caller, or the address of a caller without a token (AM-42).
+// party returns the key by which waiters are counted: the caller, or the network address of a caller without a token
+// (AM-42).
 func (c caller) party() string {
 	if c.name == anonymous && len(c.sources) > 0 {
 		return anonymous + " " + c.sources[0].Key
@@ -153,8 +154,8 @@ func later(now, last time.Time) time.Time {
 	return last.Add(time.Millisecond)
 }
 
-// conversationFor returns the conversation of a context: the one of its newest task if it is open, or a new one
-// (A2A-D3).
+// conversationFor returns the conversation of a context: that of its newest task whose conversation is open, or a new
+// one (A2A-D3).
 func (b *Bridge) conversationFor(ctx context.Context, address, contextID, messageID string) (wire.ConversationID, error) {
 	tasks, err := b.tasksWith(ctx, contextTerm(address, contextID))
 	if err != nil {

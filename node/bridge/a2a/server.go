@@ -61,8 +61,8 @@ func (b *Bridge) card(extended bool) (wire.Value, error) {
 	return message.SignCard(tree, key, cmp.Or(b.cfg.Relay, b.cfg.URL)+message.PathKeys)
 }
 
-// hasExtendedCard reports whether there is an extended card. Callers that have no token, or whose token a relay keeps,
-// would not get it.
+// hasExtendedCard reports whether there is an extended card. A relay does not offer one, and callers without a token
+// must not get one.
 func (b *Bridge) hasExtendedCard() bool { return b.cfg.Relay == "" && !b.cfg.Anonymous }
 
 func (b *Bridge) serveCard(c echo.Context) error {
