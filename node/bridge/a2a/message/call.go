@@ -29,7 +29,7 @@ const (
 	HTTPJSON Binding = "HTTP+JSON"
 )
 
-// The methods of A2A 1.0 (A2A-5).
+// The methods of A2A 1.0 (A2A-5), its HTTP headers and its media type.
 const (
 	SendMessage      = "SendMessage"
 	SendStreaming    = "SendStreamingMessage"
@@ -170,7 +170,7 @@ func ReadRPC(body []byte, version string) (Call, *Error) {
 }
 
 // checkVersion implements A2A-7 and A2A-D2: version 1.0 is served, whatever the patch number. An empty version counts as
-// 1.0 if method or body have the form of 1.0.
+// 1.0 if the message has the form of 1.0, or, in a call without a message, if the method has its name of 1.0.
 func (c Call) checkVersion(version string, alias bool) *Error {
 	version = strings.TrimSpace(version)
 	old := false

@@ -11,7 +11,7 @@ import (
 )
 
 // Error is a refusal of an A2A request. Its public part comes from the table in this file and quotes nothing from the
-// request. Two errors of the same row match under [errors.Is].
+// request; only [ReadError] takes the text of another agent. Two errors of the same row match under [errors.Is].
 type Error struct {
 	Code    int    // of JSON-RPC
 	Status  int    // of HTTP+JSON

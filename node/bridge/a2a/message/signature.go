@@ -167,8 +167,8 @@ var (
 )
 
 // signedForm returns a card without the members whose values are the defaults of ProtoJSON. Without bare, it keeps
-// required and optional members, as the specification demands. With bare, it removes everything that is empty, like the
-// SDKs for Python and JavaScript.
+// required and optional members, as the specification demands, and all of params and header, which may have any
+// members. With bare, it removes everything that is empty, like the SDKs for Python and JavaScript.
 func signedForm(v wire.Value, bare bool) wire.Value {
 	switch v.Kind() {
 	case wire.Array:

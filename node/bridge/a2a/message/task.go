@@ -20,7 +20,7 @@ type Task struct {
 	History     []wire.Value
 }
 
-// Value returns the task in the form of the wire.
+// Value returns the task in the form that A2A sends.
 func (t Task) Value() wire.Value {
 	v := []wire.Member{wire.TextField("id", t.ID), wire.TextField("contextId", t.Context), wire.Field("status", t.status())}
 	if len(t.Artifacts) > 0 {
@@ -113,9 +113,9 @@ const (
 	TextCanceled = "canceled"
 )
 
-// ReadReply reads what a payload of our side says about the task that it answers. id names the artifact that holds an
-// answer without artifacts of its own. If mesh is true, the client supports our extension, and another artifact holds
-// the payload unchanged.
+// ReadReply reads what a payload of our side says about the task that it answers. If an answer has no artifacts of its
+// own, it becomes an artifact with the given id. If mesh is true, the client supports our extension, and another
+// artifact holds the payload, without the metadata that only this node reads.
 func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Reply {
 	task, _ := payload.Get("task")
 	r := Reply{State: a2a.TaskStateCompleted, Text: task.GetStr("text")}
@@ -146,10 +146,10 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Rep
 		}
 	}
 	body := bodyOf(payload)
-	ended := r.State == a2a.TaskStateCompleted || r.State == a2a.TaskStateWorking
+	hasResult := r.State == a2a.TaskStateCompleted || r.State == a2a.TaskStateWorking // else the body explains the state
 	rest := withoutOurs(payload).Without("action", "task", "artifacts", "metadata")
 	switch {
-	case len(r.Artifacts) > 0 || !ended:
+	case len(r.Artifacts) > 0 || !hasResult:
 		if r.Text == "" {
 			r.Text = body
 		}
@@ -202,7 +202,7 @@ func artifactOf(id string, parts ...wire.Value) wire.Value {
 	return wire.Obj(wire.TextField("artifactId", id), wire.Field("parts", wire.Arr(parts...)))
 }
 
-// fromMeshArtifact returns an artifact of a payload in the form of the wire. ok is false if it has no valid part.
+// fromMeshArtifact returns an artifact of a payload in the form of A2A. ok is false if it has no valid part.
 func fromMeshArtifact(v wire.Value) (artifact wire.Value, ok bool) {
 	list, _ := v.Get("parts")
 	var parts []wire.Value
@@ -285,8 +285,8 @@ func (r Remote) IsWaiting() bool {
 	return !r.State.Terminal() && r.State != a2a.TaskStateInputRequired && r.State != a2a.TaskStateAuthRequired
 }
 
-// Payload maps the answer to our message of the given intent to an intent and a payload. The answer of an agent of the
-// mesh carries both. Any other answer becomes the answer to a question if we asked one, and else a mesh.message.
+// Payload returns the intent and the payload for an answer. The answer of an agent of the mesh carries both. Any other
+// answer becomes a mesh.message, or, if the intent of our message is mesh.request_info, the answer to that question.
 func (r Remote) Payload(intent wire.Intent) (wire.Intent, wire.Value) {
 	if intent, payload, ok := native(r.metadata, r.parts); ok {
 		return intent, payload
