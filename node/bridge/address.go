@@ -86,7 +86,8 @@ func ValidPrincipal(s string) bool {
 
 // Pseudonym returns the agent id that stands for the peer in conversations and transcripts. It is stable, local to
 // this node and never registered anywhere. It hashes "agentmesh-bridge", the link and the peer. The kind is left out
-// because link names are unique in a configuration.
+// because link names are unique in a configuration. A2A and MoltSpeak share the link name "inbound", but only the peers
+// of MoltSpeak have an "@".
 func (a Address) Pseudonym() wire.AgentID {
 	return wire.DeriveAgentID([]byte("agentmesh-bridge"), []byte(a.Link), []byte(a.Peer))
 }
