@@ -21,15 +21,15 @@ import (
 const (
 	// MaxSize bounds a message, in bytes.
 	MaxSize = 64 << 10
-	// ReadLimit is the size at which a relay closes a connection. A smaller frame above MaxSize gets an error as
-	// answer.
+	// ReadLimit is the size above which a relay closes the connection. A frame between MaxSize and ReadLimit gets an
+	// error as answer.
 	ReadLimit = 4 * MaxSize
 
 	MaxDepth    = 32
-	MaxValues   = MaxSize // a frame has no more values than bytes
-	MaxPayload  = 60 << 10
-	MaxTypeText = 128 // bytes of type
-	MaxRefText  = 512 // bytes of ref and id
+	MaxValues   = MaxSize  // a frame has no more values than bytes
+	MaxPayload  = 60 << 10 // of a list or a tunneled message; other payloads have only the limit of the frame
+	MaxTypeText = 128      // bytes of type
+	MaxRefText  = 512      // bytes of ref and id
 
 	maxTargets  = 64
 	maxMembers  = 256
@@ -44,7 +44,7 @@ const (
 	Everybody = "*"
 )
 
-// A relay closes a connection with one of these codes.
+// A relay closes a connection with one of these codes, or with a code of package websocket.
 const (
 	ClosePolicy   = 1008
 	CloseBadToken = 4001
