@@ -30,7 +30,7 @@ type remote struct {
 	Name    string            `json:"name,omitempty"` // from its card: untrusted text
 	Face    message.Interface `json:"interface"`
 	Digest  string            `json:"digest"`        // of its card
-	Key     string            `json:"key,omitempty"` // thumbprint of the signing key; "" without a signature that we can check
+	Key     string            `json:"key,omitempty"` // thumbprint of the signing key; "" if no signature can be checked
 	Streams bool              `json:"streams,omitempty"`
 	Fetched time.Time         `json:"fetched"`
 

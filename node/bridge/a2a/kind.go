@@ -39,8 +39,8 @@ func hash(parts ...string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// taskIDOf returns the id of the task that a message opens. The same message of the same caller opens the same task. The
-// id need not be secret, because a task is served only to its caller.
+// taskIDOf returns the id of the task that a message opens. The same message of the same caller opens the same task.
+// The id need not be secret, because a task is served only to its caller.
 func taskIDOf(address, messageID string) string {
 	h := hash(address, "task", messageID)
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
