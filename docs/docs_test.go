@@ -35,6 +35,7 @@ var lines = []struct {
 	{"docs/openclaw", 0}, // a text that the program embeds
 	{"docs/operations", 0},
 	{"cmd/internal/exit", 1},
+	{"cmd/internal/gc", 1},
 	{"cmd/internal/terminal", 2},
 
 	{"signing", 1},

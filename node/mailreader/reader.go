@@ -49,7 +49,7 @@ type Calls interface {
 	// RelayCard returns the A2A card for the relay, or nil if the node takes no calls from it.
 	RelayCard() []byte
 	// AnswerCall carries out a call, and returns its answer with the task and the token that the call names. If the
-	// call cannot be read, task is "" and there is no answer. An error that is a *[wire.Error] means that the call may
+	// call cannot be read, task is "" and answer is nil. An error that is a *[wire.Error] means that the call may
 	// be carried out later.
 	AnswerCall(ctx context.Context, call []byte) (task, token string, answer []byte, err error)
 }

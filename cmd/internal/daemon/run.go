@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/gc"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -74,7 +75,7 @@ func (r *rerun) failure() error {
 func Run(
 	ctx context.Context, o Options, reload func() (Options, error), started func(context.Context, *Process, ServeInfo) error,
 ) (err error) {
-	adaptCollector()
+	gc.Adapt()
 	r := &rerun{}
 	defer func() { err = errors.Join(err, r.sockets.settle()) }()
 	o.Passphrase = sync.OnceValues(o.Passphrase)

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres"
 )
 
-// OpenPostgres opens a PostgreSQL database for this data directory. It locks the directory, because there is no
+// OpenPostgres opens a PostgreSQL database for this data directory. It locks the directory, because it has no
 // database file whose lock would protect it, and records this process as its holder, until the caller calls release.
 func (d Dir) OpenPostgres(ctx context.Context, cfg postgres.Config) (s *postgres.Store, release func(), err error) {
 	unlock, err := d.Lock()

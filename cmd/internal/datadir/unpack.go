@@ -70,7 +70,7 @@ func (d Dir) lockForRestore(replace bool) (release func(), err error) {
 		return nil, d.InUse()
 	}
 	d.removeStaleRestores()
-	return release, nil // any other error means that there is no database that a process could use
+	return release, nil // any other error means that no process can use the database
 }
 
 // verifyRestore checks the database and, as far as possible without a passphrase, the keys of an unpacked archive.

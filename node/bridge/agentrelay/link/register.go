@@ -51,7 +51,7 @@ func (l *Link) tokenFile() string {
 }
 
 // token returns the token that the owner configured, a new one of the relay in this process, or the stored one of an
-// earlier registration. If there is none, it registers the link (AR-51).
+// earlier registration. If it finds no token, it registers the link (AR-51).
 func (l *Link) token(ctx context.Context) (client.Credential, error) {
 	if t := l.cfg.Token; t != "" {
 		return t, nil

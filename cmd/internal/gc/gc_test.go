@@ -1,13 +1,13 @@
-package daemon
+package gc
 
 import (
 	"runtime"
 	"testing"
 )
 
-func TestGCPercent(t *testing.T) {
+func TestChoose(t *testing.T) {
 	for _, c := range []struct {
-		used uint64
+		live uint64
 		busy bool
 		want int
 	}{
@@ -20,18 +20,18 @@ func TestGCPercent(t *testing.T) {
 		{80 << 20, false, 50},
 		{1 << 30, true, 50},
 	} {
-		if got := gcPercent(c.used, c.busy); got != c.want {
-			t.Errorf("gcPercent(%d, %t) = %d, want %d", c.used, c.busy, got, c.want)
+		if got := choose(c.live, c.busy); got != c.want {
+			t.Errorf("choose(%d, %t) = %d, want %d", c.live, c.busy, got, c.want)
 		}
 	}
 }
 
 var sink []byte
 
-// TestAdaptCollector makes garbage and counts the collections: by default the runtime collects every 4 MiB here.
-func TestAdaptCollector(t *testing.T) {
+// TestAdapt makes garbage and counts the collections. By default the runtime collects every 4 MiB here.
+func TestAdapt(t *testing.T) {
 	t.Setenv("GOGC", "")
-	adaptCollector()
+	Adapt()
 	const mib = 1024
 	count := func() uint32 {
 		var before, after runtime.MemStats
@@ -42,7 +42,7 @@ func TestAdaptCollector(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		return after.NumGC - before.NumGC
 	}
-	_ = count()
+	count() // it begins to be busy
 	if n := count(); n > mib/16 {
 		t.Errorf("%d collections for %d MiB of garbage", n, mib)
 	}

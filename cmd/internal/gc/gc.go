@@ -1,0 +1,64 @@
+// Package gc adapts the garbage collector to the size and the load of the process.
+package gc
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync"
+	"time"
+)
+
+// How much garbage a process makes before the next collection.
+const (
+	// busyGarbage is for a process that collects all the time. It is more than a small process uses, so that such a
+	// process does not spend a tenth of its processor time on collections.
+	busyGarbage = 40 << 20
+	// busyPause is the time between two collections below which a process is busy.
+	busyPause = time.Second
+	// maxPercent bounds GOGC, because the runtime does not collect a heap below 4 MiB × GOGC / 100.
+	maxPercent = busyGarbage / (4 << 20) * 100
+)
+
+// Adapt sets GOGC after each collection, until the process ends. A small process that is busy collects less often than
+// by default. A large process collects more often: it makes half of what it uses as garbage instead of as much. Adapt
+// does nothing if GOGC is in the environment.
+var Adapt = sync.OnceFunc(func() {
+	if os.Getenv("GOGC") == "" {
+		c := &collector{gogc: 100, last: time.Now(), live: []metrics.Sample{{Name: "/gc/heap/live:bytes"}}}
+		c.watch()
+	}
+})
+
+type collector struct {
+	gogc int
+	last time.Time // of the last collection
+	live []metrics.Sample
+}
+
+// watch calls adapt after the next collection, which removes an object that nothing refers to.
+func (c *collector) watch() {
+	runtime.AddCleanup(&struct{ _ *byte }{}, (*collector).adapt, c)
+}
+
+func (c *collector) adapt() {
+	now := time.Now()
+	metrics.Read(c.live)
+	gogc := choose(c.live[0].Value.Uint64(), now.Sub(c.last) < busyPause)
+	if d := gogc - c.gogc; max(d, -d) > c.gogc/8 { // a change stops all goroutines for a moment
+		debug.SetGCPercent(gogc)
+		c.gogc = gogc
+	}
+	c.last = now
+	c.watch()
+}
+
+// choose returns GOGC for a process that uses live bytes of heap.
+func choose(live uint64, busy bool) int {
+	gogc := int(max(busyGarbage, live/2) * 100 / max(live, 1))
+	if busy {
+		return min(gogc, maxPercent)
+	}
+	return min(gogc, 100)
+}
