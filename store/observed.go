@@ -141,7 +141,13 @@ func (o *Observed) leaseOf(ctx context.Context) *Lease { return cmp.Or(LeaseOf(c
 // hold returns the changes of a unit, under the lease of [Observed.leaseOf].
 func (o *Observed) hold(ctx context.Context, changes []Change) []Change {
 	lease := o.leaseOf(ctx)
-	if lease == nil || len(changes) == 0 || changes[0].Held != nil {
+	if lease == nil {
+		return changes
+	}
+	if len(changes) == 0 {
+		return []Change{{Held: lease}}
+	}
+	if changes[0].Held != nil {
 		return changes
 	}
 	changes = slices.Clone(changes)
@@ -174,9 +180,10 @@ type observedCards struct {
 }
 
 func (c observedCards) Put(ctx context.Context, put PutCard) (Card, error) {
-	put.Records = c.o.hold(ctx, put.Records)
+	records := put.Records
+	put.Records = c.o.hold(ctx, records)
 	card, err := c.Cards.Put(ctx, put)
-	return card, c.o.report(put.Records, err)
+	return card, c.o.report(records, err)
 }
 
 func (c observedCards) Withdraw(ctx context.Context, id string, ifRev Rev, reservedUntil time.Time, records []Change, now time.Time) error {
@@ -207,5 +214,8 @@ type observedRecords struct {
 }
 
 func (r observedRecords) Apply(ctx context.Context, changes []Change, now time.Time) error {
+	if len(changes) == 0 {
+		return nil
+	}
 	return r.o.report(changes, r.Records.Apply(ctx, r.o.hold(ctx, changes), now))
 }

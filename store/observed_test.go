@@ -163,7 +163,8 @@ func TestFollow(t *testing.T) {
 	}
 	conv := store.Conversation{Key: store.ConvKey{Peer: "p", ID: "c"}, Body: []byte("{}")}
 	_, err = s.Steps().Apply(duty, store.Step{Conv: &conv, Now: time.Now()})
-	for _, err := range []error{err, change(s, duty, "elsewhere", false), change(s.Under(&lease), ctx, "own", false)} {
+	_, put := s.Cards().Put(duty, store.PutCard{Card: store.Card{ID: "am_a", Expires: time.Now().Add(time.Hour)}, Now: time.Now()})
+	for _, err := range []error{err, put, change(s, duty, "elsewhere", false), change(s.Under(&lease), ctx, "own", false)} {
 		if !errors.Is(err, store.ErrLeaseLost) {
 			t.Errorf("unit of a duty that was lost: %v, want ErrLeaseLost", err)
 		}

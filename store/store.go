@@ -329,8 +329,12 @@ type Change struct {
 	// the new record (any record if it has no terms). 0 means no limit; at most 10,000.
 	Max int
 	// Held is a lease of the caller. If it is lost, the unit fails with ErrLeaseLost. Nil: the change needs no lease.
+	// A change with only Held changes no record, and requires the lease for the rest of its unit.
 	Held *Lease
 }
+
+// HasRecord reports whether c changes a record.
+func (c Change) HasRecord() bool { return c.Record.NS != "" || c.Record.Key != "" }
 
 // RecordPage is a page of records in the order of their keys; Next is empty on the last page.
 type RecordPage struct {

@@ -53,10 +53,13 @@ func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev)
 	writes := make([]write, 0, len(changes))
 	growth := make(map[engine.CountOf]int) // by how much the earlier changes of the unit change the counts
 	for i, change := range changes {
-		if err := engine.CheckChange(change); err != nil {
+		if err := t.checkLease(change.Held); err != nil {
 			return nil, err
 		}
-		if err := t.checkLease(change.Held); err != nil {
+		if change.Held != nil && !change.HasRecord() {
+			continue
+		}
+		if err := engine.CheckChange(change); err != nil {
 			return nil, err
 		}
 		for _, before := range changes[:i] {

@@ -101,8 +101,11 @@ func (n *needs) lease(held *store.Lease) {
 // addRecords adds the needs of changes of records.
 func (n *needs) addRecords(changes []store.Change) {
 	for _, c := range changes {
-		n.row(records, engine.RecordKey(c.Record.NS, c.Record.Key))
 		n.lease(c.Held)
+		if !c.HasRecord() {
+			continue
+		}
+		n.row(records, engine.RecordKey(c.Record.NS, c.Record.Key))
 		if c.Max > 0 && !c.Delete {
 			n.counts = append(n.counts, maxPrefix(c))
 		}
