@@ -28,15 +28,15 @@ type Mesh interface {
 	// node asks the owner first.
 	Send(ctx context.Context, out Outgoing) (owner.Sent, error)
 	// Find searches the directories that the node joined and returns at most q.Limit cards. The content of cards is
-	// untrusted. If all directories fail, the error is that of the last one.
+	// untrusted. If no directory returns a card, the error is that of the last directory that failed.
 	Find(ctx context.Context, q client.Query) ([]wire.Card, error)
 	// Follow calls handle for each event of the node until ctx ends. If handle is slow, events are lost, and an event
 	// with Missing set reports the loss.
 	Follow(ctx context.Context, handle func(Event))
 	// Items returns the state of every message of a foreign peer in a conversation, oldest first.
 	Items(ctx context.Context, conv store.ConvKey) ([]ItemState, error)
-	// Decide carries out the owner's decision about the message that waits in a conversation. If a message no longer
-	// waits there, the error is a *[wire.Error].
+	// Decide carries out the owner's decision about the message that waits in a conversation. If no message waits
+	// there, or the owner must decide about its sender first, the error is a *[wire.Error].
 	Decide(ctx context.Context, conv store.ConvKey, approve bool) error
 	// Standing returns what the owner's rules say about a principal.
 	Standing(ctx context.Context, principal string, now time.Time) (acl.Standing, error)
