@@ -38,7 +38,7 @@ type Config struct {
 	URL      string // the public URL of the listener
 	Mirror   string // directory of the thread files; "" for none (MESS-51)
 	Route    bool   // pass requests that no local executor can do to a listed agent, without asking the owner (MESS-44)
-	Notify   bool   // send the notifications of executors (MESS-45)
+	Notify   bool   // send notices to the channels of executors (MESS-45)
 
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // tokens of the links, by the name of the link
@@ -58,7 +58,7 @@ type Agent struct {
 }
 
 // Bridge connects the exchange to the mesh. It offers threads to agents and to the owner, accepts requests from agents,
-// and runs the links to foreign exchanges. [New] only makes a Bridge; [Bridge.Run] runs it.
+// and runs the links to foreign exchanges. [New] starts nothing; [Bridge.Run] does.
 type Bridge struct {
 	cfg     Config
 	x       *exchange.Exchange

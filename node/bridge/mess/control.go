@@ -21,8 +21,8 @@ import (
 // nsControl is the namespace of stored control messages.
 const nsControl = "mess/aside"
 
-// maxControls bounds the stored control messages of one peer. Above it, the node refuses a close, and the peer may send
-// it again later. controlLifetime is the time after which a stored control message expires.
+// maxControls bounds the stored control messages of one peer. Above it, the node refuses further ones, and the peer may
+// send them again later. controlLifetime is the time after which a stored control message expires.
 const (
 	maxControls     = 200
 	controlLifetime = 7 * 24 * time.Hour
@@ -78,8 +78,8 @@ func (b *Bridge) OnCommit(changes []store.Change) {
 	}
 }
 
-// applyControls applies the stored control messages. A message that cannot be applied now does not delay the others;
-// otherwise a peer that has reached a limit would delay all other peers. waits reports whether a message could not be
+// applyControls applies the stored control messages. A message that cannot be applied now does not delay those of other
+// peers; otherwise a peer that has reached a limit would delay everybody. waits reports whether a message could not be
 // applied.
 func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 	failed := map[wire.AgentID]int{}
