@@ -32,7 +32,7 @@ type Config struct {
 	ThreadsPerHour       int // for each requester; 0 means 300, a negative number means no limit
 	RegistrationsPerHour int // for each address; 0 means 60
 
-	// folder of the files that the owner's own requests may name by file://; "" leaves such references as text
+	// folder of the files that the owner's blocks may name by file://; "" leaves such references as text
 	Files string
 
 	Retention time.Duration // how long ended threads are kept; 0 means 90 days
@@ -61,7 +61,7 @@ type Exchange struct {
 	open        watchers      // the open pages
 	noticeReady chan struct{} // has a value after a notice was stored
 	noticeCount atomic.Uint64 // notices that this process has made; makes their keys unique
-	mustRecheck atomic.Bool   // every waiting thread must be checked again
+	mustRecheck atomic.Bool   // every unclaimed thread that waits must be checked again
 }
 
 // New returns an exchange with the given configuration. It starts nothing; the store is read on the first use (see
@@ -89,7 +89,7 @@ const (
 	maxAddresses = 1 << 16 // addresses for which wrong keys are counted at the same time
 )
 
-// LimitThreads bounds how many threads one actor may open; nil buckets remove the bound.
+// LimitThreads bounds how many threads one actor may open in an hour; nil buckets remove the bound.
 func (x *Exchange) LimitThreads(buckets *rate.Buckets, perHour int) {
 	x.newThreads = threadQuota{buckets, perHour}
 }
@@ -166,7 +166,7 @@ func decodeAll[T any](ctx context.Context, r store.Records, ns string, now time.
 type Actor struct {
 	ID      string
 	Owner   bool   // may act for every participant of the exchange
-	Channel string // how the actor reached the exchange: rest, messages, file, agentmesh, link, page, cli
+	Channel string // how the actor reached the exchange, such as rest, messages, agentmesh, file, page or cli
 
 	system bool // the exchange itself
 	file   bool // wrote into the thread folder, which needs no registration
@@ -185,15 +185,16 @@ type Options struct {
 	Lax bool
 	// Re is the thread that entries without re are about. With Lax, entries may be about no other thread.
 	Re string
-	// IfSerial refuses the block if the newest message of the thread Re has another serial number than this one, which
-	// the caller read. 0 means no condition.
+	// IfSerial is the serial number of the newest message that the caller has read in the thread Re. The block is
+	// refused if the thread has a newer message. 0 means no condition.
 	IfSerial int
-	// IfTurn refuses the block if the owner's turn in the thread Re is another one. "" means no condition.
+	// IfTurn is the owner's turn that the caller has read in the thread Re. The block is refused if the turn has
+	// changed. "" means no condition.
 	IfTurn string
 	// Then returns further changes for the same unit. Its argument is the thread Re as the block leaves it.
 	Then func(*thread.Thread) []store.Change
-	// Set is the status of a PATCH. It is applied before the entries if the actor works on the thread or may claim it,
-	// and after them otherwise. It is skipped if the thread has this status already (MESS-55).
+	// Set is the status of a PATCH. It is applied before the entries if the actor holds the thread, may claim it or is
+	// the owner, and after them otherwise. It is skipped if it changes nothing (MESS-55).
 	Set *thread.Status
 	// Only is the one executor to which new threads are offered; "" means all.
 	Only string
@@ -224,7 +225,7 @@ type Result struct {
 	Created []string     // refs of new threads
 	Touched []string     // refs of all threads that were changed or created
 
-	Ref    string // the thread that the block was about, or that it created; "" if it was about more than one
+	Ref    string // Options.Re, or the thread that the only request of the block created; otherwise ""
 	Status thread.Code
 }
 
@@ -299,7 +300,8 @@ func newRateLimitError(text string, wait time.Duration) error {
 	return &wire.Error{Code: wire.RateLimited, Status: http.StatusTooManyRequests, Retry: true, Message: text, RetryAfter: max(wait, time.Second)}
 }
 
-// Thread returns a thread that the actor may see. For any other ref, the error is a 404.
+// Thread returns a thread that the actor may see. For any other ref, the error is a 404, or a 400 if the ref is
+// malformed.
 func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*thread.Thread, error) {
 	if err := x.Load(); err != nil {
 		return nil, err
@@ -394,7 +396,8 @@ func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 	return false
 }
 
-// canSeeEntry reports like canSee whether an actor may see a thread, but takes the index entry of the thread.
+// canSeeEntry works like canSee, but takes the index entry of the thread. The entry does not show which peers have an
+// offer, so canSeeEntry reports false for a peer that has only an offer.
 func (x *Exchange) canSeeEntry(who Actor, c *candidate, e *entry) bool {
 	switch {
 	case who.Owner || who.system || who.ID == e.requester.Value() || e.isHeld() && who.ID == e.holder.Value():
@@ -426,7 +429,8 @@ func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
 	return r
 }
 
-// RequestRef returns the ref of the requested thread, if the block had exactly one request.
+// RequestRef returns the ref in the first ack that has one. If the block had exactly one request, this is the ref of
+// the requested thread.
 func (r Result) RequestRef() (string, bool) {
 	for _, e := range r.Answers {
 		if ref := e.Body.GetStr("ref"); e.Type == "ack" && ref != "" {
