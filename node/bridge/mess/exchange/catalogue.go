@@ -46,8 +46,8 @@ func (c *catalogue) Capabilities(tags []string) []Capability {
 	return out
 }
 
-// Available returns the catalogue and, by id alone, the capabilities of executors here that the catalogue does not
-// describe (MESS-36). With tags it returns only catalogue entries, because nothing else has tags.
+// Available returns the catalogue and the capabilities of executors here that the catalogue does not describe, with
+// only their ids (MESS-36). With tags it returns only catalogue entries, because nothing else has tags.
 func (r *Executors) Available(tags []string) []Capability {
 	list := r.Capabilities(tags)
 	if len(tags) > 0 {
@@ -75,7 +75,7 @@ func (c *catalogue) hasTag(id string, tags []string) bool {
 }
 
 // ParseCapabilities parses catalogue documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), one
-// list of them, or a map with that list under the only key, capabilities.
+// list of them, or a map whose only key, capabilities, has that list.
 func ParseCapabilities(data []byte) ([]Capability, error) {
 	docs, err := thread.ParseDocuments(data)
 	if err != nil {

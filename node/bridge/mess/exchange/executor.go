@@ -36,7 +36,7 @@ type Executor struct {
 	Notifications []Notification `json:"notifications,omitempty"`
 	Hooks         wire.Value     `json:"hooks,omitzero"` // stored, not run (MESS-45)
 
-	Claims []time.Duration `json:"claims,omitempty"` // times from offer to claim, the newest last
+	Claims []time.Duration `json:"claims,omitempty"` // times from creation of a thread to its claim, the newest last
 
 	Version uint64 `json:"version"` // of the record
 	rev     store.Rev
@@ -147,8 +147,8 @@ func (s *shift) isOnDuty(now time.Time) bool {
 // maxShifts bounds the shared schedules: strangers choose the expressions.
 const maxShifts = 4096
 
-// level returns the highest level that the executor declares for a required capability, for higher_precision: a number,
-// or the rank of a common word. It is 0 without a declared level.
+// level returns the highest level that the executor declares for a required capability, for the rule higher_precision.
+// A level is a number, or a common word that counts by its rank. Without a declared level it is 0.
 func (c *candidate) level(needs []thread.Need) int {
 	words := []string{"novice", "basic", "intermediate", "advanced", "expert", "master"}
 	best := 0

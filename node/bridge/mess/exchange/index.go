@@ -18,8 +18,8 @@ import (
 // name is an interned string, because a few agents, states and capabilities occur in many threads.
 type name = unique.Handle[string]
 
-// entry is what the index keeps of a thread: enough to list, find and wake it, never its text. It is small, because all
-// threads have one in memory. Times are in microseconds since 1970.
+// entry is what the index keeps of a thread: enough to list, find and wake it, but not its messages. It is small,
+// because all threads have one in memory. Times are in microseconds since 1970.
 type entry struct {
 	ref, client                 string
 	requester, holder, priority name
@@ -35,7 +35,7 @@ type entry struct {
 type details struct {
 	declined, depends   []string
 	only, external, via string       // via is the link through which a peer requested the thread
-	deadline, start     time.Time    // not before start
+	deadline, start     time.Time    // start is the thread's NotBefore
 	tags                []requestKey // keys in index.tags
 }
 
@@ -78,7 +78,7 @@ func (e *entry) summary() (s Summary, complete bool) {
 // isOpen reports whether the thread has not ended.
 func (e *entry) isOpen() bool { return e.status.Value().Open() }
 
-// isHeld reports whether somebody has claimed the thread.
+// isHeld reports whether the thread has a holder.
 func (e *entry) isHeld() bool { return e.holder.Value() != "" }
 
 // canBeDoneBy reports whether an executor has all capabilities that the thread requires (MESS-41).
@@ -140,8 +140,8 @@ func (x *index) publish(t *thread.Thread) {
 	x.put(t)
 }
 
-// publishNewer publishes a thread that was read from the store if the commit that wrote it has not published it yet.
-// Every participant that sees a suggestion or a question in a thread can then answer it by its id.
+// publishNewer publishes a thread that was read from the store if the commit that wrote it has not published it yet. A
+// requester that sees a suggestion or a question in the thread can then answer it by its id.
 func (x *index) publishNewer(t *thread.Thread) {
 	if e := x.get(t.Ref); e == nil || e.version < t.Version {
 		x.publish(t)

@@ -125,10 +125,10 @@ type Registration struct {
 	Notifications []Notification
 	Hooks         wire.Value
 	Preferences   Preferences
-	Availability  string // as in [ExecutorConfig]; "" follows from the schedule
+	Availability  string // as in [thread.ExecutorConfig]; "": the schedule decides
 	Schedule      string
 	Timezone      string
-	present       []string // the members that the body has, for PATCH
+	present       []string // the members that the body has
 }
 
 // ReadRegistration parses a registration or, with patch, a change to one.
@@ -165,7 +165,7 @@ func (r *Executors) Register(ctx context.Context, reg Registration, pending bool
 	if err := r.load(); err != nil {
 		return "", err
 	}
-	// somebody who only writes thread files has an id and no key; the owner may give it a key
+	// a writer of thread files has threads under its id, but no key; only the owner may give it one
 	if r.get(reg.ID) != nil || r.hasThreads(reg.ID) {
 		return "", thread.Conflict("the executor id is taken")
 	}
