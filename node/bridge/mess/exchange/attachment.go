@@ -49,7 +49,7 @@ func (t *tx) detach(th *thread.Thread, e thread.Entry) thread.Entry {
 }
 
 // moveOut stores a large data URI, or a file that the block names, as an attachment, and returns the stored form of the
-// content (MESS-10). It reports false if v stays as it is. n is the number of the content entry.
+// content (MESS-10). It reports false if v stays as it is. n is the index of the content entry.
 func (t *tx) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
 	uri, name := thread.ResourceURI(kind, v), v.GetStr("name")
 	foreign := v.GetStr("resource") // the address of a file of a foreign thread

@@ -47,7 +47,7 @@ func (x *Exchange) ImportUpdate(ctx context.Context, f thread.ParsedFile) error 
 			return err
 		}
 	}
-	// the exchange crashed before it wrote the files
+	// the files differ from the store, for example because the exchange crashed before it wrote them
 	if x.Mirror != nil && (missing > 0 || f.Thread.Status != t.Status || f.Thread.Holder != t.Holder) {
 		x.Mirror([]string{t.Ref})
 	}

@@ -25,7 +25,7 @@ type ReplayKey struct {
 }
 
 const (
-	// keepCallReplays is how long the answer to a call is kept; maxCallReplays bounds them for each API key.
+	// keepCallReplays is how long the answer to a call is kept; maxCallReplays bounds the kept answers of one API key.
 	keepCallReplays = 24 * time.Hour
 	maxCallReplays  = 10_000
 	// keepMessageReplays is how long the answer to a mesh message is kept.

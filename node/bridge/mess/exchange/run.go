@@ -108,7 +108,7 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 // wait. The unit is committed, so its sender does not learn of a failure here: the check is repeated later.
 func (x *Exchange) settleAfterCommit(ctx context.Context, t *tx) {
 	ended := t.endedRefs()
-	for _, ref := range t.result.Created { // its dependencies may have ended meanwhile
+	for _, ref := range t.result.Created { // the dependencies of a new thread may have ended meanwhile
 		if t.threads[ref].Parked != thread.ParkedDependency {
 			continue
 		}

@@ -270,8 +270,8 @@ func (t *tx) touch(th *thread.Thread) {
 	th.Updated = t.now
 }
 
-// post adds an entry to a thread as a message of the actor, and acknowledges it. The entries of a lax block are grouped
-// first (see flush).
+// post adds an entry to a thread as a message of the actor, and acknowledges it. The entries of a lax block are only
+// grouped (see flush), and get no acks.
 func (t *tx) post(th *thread.Thread, e thread.Entry) {
 	t.touch(th)
 	if t.opts.Lax {
@@ -402,7 +402,7 @@ const (
 	NSMessages     = "mess/messages"
 	NSIDs          = "mess/ids"     // (requester, client id) → newest thread
 	NSFiles        = "mess/files"   // attachments, and uploads of the owner
-	NSUploads      = "mess/uploads" // uploads that no message names yet
+	NSUploads      = "mess/uploads" // marks of the uploads that no message names yet
 	NSExecutors    = "mess/executors"
 	NSCapabilities = "mess/capabilities"
 	NSMeta         = "mess/meta"

@@ -75,8 +75,8 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	return true, nil
 }
 
-// withdrawPeer handles a peer that has not claimed the thread and now never will. If nobody else may claim the thread,
-// the thread ends with the peer's status (MESS-24).
+// withdrawPeer handles a peer that has not claimed the thread and now never will. If no executor here may claim the
+// thread and the bridge cannot ask a directory, the thread ends with the peer's status (MESS-24).
 func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 	th.Declined = append(th.Declined, t.who.ID)
 	if t.x.Executors.hasNoCandidate(th) && (t.x.WantsNotices == nil || !t.x.WantsNotices(ToDirectory)) {
@@ -89,7 +89,7 @@ func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 }
 
 // continueAs keeps our thread open after the peer delegated its own thread to a successor. From now on, the successor
-// is the peer's name for our thread. An open question of the older thread is dropped.
+// is the name of our thread at a mesh agent. An open question of the older thread is dropped.
 func (t *tx) continueAs(th *thread.Thread, s thread.Status, successor string) {
 	if p := th.Peers[t.who.ID]; p.Address == "" {
 		p.Name = successor
@@ -169,8 +169,8 @@ func (t *tx) forwardDecision(ctx context.Context, th *thread.Thread, e thread.En
 	return nil
 }
 
-// markDecision records the decision about a suggestion. A merge by a peer reaches every one of its threads separately,
-// so the same suggestion is marked in the other threads too.
+// markDecision records the decision about a suggestion. A peer suggests a merge in each of the threads separately, so
+// the same suggestion is marked in the other threads too.
 func (t *tx) markDecision(ctx context.Context, th *thread.Thread, s thread.Suggestion, word string) error {
 	refs := []string{th.Ref}
 	if s.Type == "merge" {

@@ -128,7 +128,7 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path, ref string)
 	if k.Ref == ref {
 		return nil // a repetition
 	}
-	// a mesh request may have been delayed on its way
+	// the request of a peer may have been delayed on its way; its thread expires instead
 	if !r.Deadline.IsZero() && !t.now.Before(r.Deadline) && t.opts.Peer == nil {
 		key := "constraints.timing.expires"
 		if thread.HasValue(e.Body, "needed_by") {

@@ -71,14 +71,14 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 	return t.explainClaim(ctx, err, s.Code, s.Re)
 }
 
-// declineForAll ends a thread that nobody is left to claim.
+// declineForAll ends a thread that no executor is left to claim.
 func (t *tx) declineForAll(th *thread.Thread) {
 	const reason = "every executor that could declined"
 	th.Become(thread.Declined, thread.ExchangeID, reason, t.now)
 	t.postState(th, wire.TextField("reason", reason))
 }
 
-// GiveUp ends a thread that an executor declined, after the directory has found no other one.
+// GiveUp ends a thread that an executor declined, after the bridge has found no other executor in the directory.
 func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) error {
 	for range maxConflicts {
 		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
@@ -100,8 +100,9 @@ func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) 
 	return store.ErrConflict
 }
 
-// dropNoise removes entries of a peer that change nothing here: acks, and the status received. It also ends the wait
-// for the peer if the peer sent an ack after its owner decided, or anything else except the states waiting and held.
+// dropNoise removes entries of a peer that change nothing here: acks, and the status received, unless the exchange
+// behind a link gives a claimed thread back with it. It also ends the wait for the peer if the peer sent an ack after
+// its owner decided, or anything else except the states waiting and held.
 func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error) {
 	th, err := t.load(ctx, t.opts.Re)
 	if err != nil {
