@@ -38,7 +38,7 @@ type remote interface {
 	create(ctx context.Context, key string, body wire.Value) (ref string, err error)
 	// post adds a block to a thread; key makes repetitions recognizable.
 	post(ctx context.Context, key, ref string, b thread.Block) error
-	// list returns the threads, the newest change first.
+	// list returns the threads. A server lists the newest change first, a directory has no such order.
 	list(ctx context.Context) ([]remoteThread, error)
 	// view returns a thread with its messages in order.
 	view(ctx context.Context, ref string) (remoteView, error)
@@ -48,7 +48,8 @@ type remote interface {
 	probe(ctx context.Context) error
 }
 
-// remoteThread is a thread in the list of a remote. updated changes whenever the thread changes.
+// remoteThread is a thread in the list of a remote. updated changes when the thread changes, but some servers change it
+// at most once a second.
 type remoteThread struct {
 	ref, requester, updated string
 }

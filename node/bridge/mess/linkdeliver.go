@@ -150,7 +150,7 @@ func (l *link) postToTheirs(ctx context.Context, key, ref string, k knownThread,
 }
 
 // claim makes sure that we hold the claim of a thread at the exchange. It reads the thread first, because public
-// servers accept a claim even if another executor has claimed the thread. If the thread is not available, claim closes
+// servers accept a claim even if another executor has claimed the thread. If the thread is not available, claim cancels
 // our copy and lost is true.
 func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim thread.Block) (lost bool, err error) {
 	if k.Holder != "" {
@@ -169,7 +169,7 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 		return true, l.loseThread(ctx, ref, k, wire.OneLine(v.holder, 64)+" has taken it there")
 	}
 	if v.holder == "" {
-		// even if the answer to the claim gets lost
+		// record it first, because the answer to the claim may get lost
 		if err := l.update(ctx, ref, func(k *knownThread) { k.Held = true }); err != nil {
 			return false, err
 		}
@@ -238,9 +238,8 @@ func (l *link) decline(ctx context.Context, conv, reason string, cause error) er
 }
 
 // toBlock returns the block for a message of the node. A message without a MESS list becomes a request for text, and a
-// message that means nothing in MESS becomes an empty block. The block does not say which executor of our exchange
-// works on the thread. It omits a delegation within our exchange, so that the thread stays open at the foreign
-// exchange.
+// message that means nothing in MESS becomes an empty block. The block omits a delegation within our exchange, so that
+// the thread stays open at the foreign exchange.
 func toBlock(m wire.Message) (thread.Block, error) {
 	if list, ok := m.Payload.Get("mess"); ok {
 		b, err := thread.FromTree(list)

@@ -21,7 +21,8 @@ import (
 )
 
 // dirRemote is an exchange without a server: a directory of thread files, in which every participant writes the files
-// of the threads that it changes. With git, the directory is pulled before reading and pushed after writing.
+// of the threads that it changes. With git, the directory is pulled before it is listed or changed, and pushed after a
+// change.
 type dirRemote struct {
 	dir  string
 	name string // our name in the directory
@@ -167,7 +168,7 @@ func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Mes
 	return nil
 }
 
-// post applies our block to a thread of the directory, as far as the state machine permits.
+// post applies our block to a thread of the directory. If the state machine refuses an entry, post writes nothing.
 func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -276,7 +277,7 @@ func (r *dirRemote) list(ctx context.Context) ([]remoteThread, error) {
 	return r.scan(root)
 }
 
-// view reads a thread. If the file is not complete yet, the link reads it again when it changes.
+// view reads a thread. It returns the zero value if the thread cannot be read; perhaps its file is not complete yet.
 func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -57,7 +57,7 @@ func (r *dirRemote) extractEnclosures(ctx context.Context, b thread.Block, seria
 			return v, err
 		}
 		name := v.GetStr("name")
-		if thread.IsAttachmentName(name) { // the file has no name besides the address
+		if thread.IsAttachmentName(name) { // the sender gave the file no name
 			name = thread.AttachmentTail(name)
 		}
 		end := name[max(0, len(name)-80):]

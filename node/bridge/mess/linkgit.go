@@ -11,7 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/subprocess"
 )
 
-// runGit runs git in the directory. Its arguments contain no text of strangers.
+// runGit runs git in the directory. The only text of strangers in its arguments is the ref of a thread, whose form is
+// checked.
 func (r *dirRemote) runGit(ctx context.Context, args ...string) error {
 	_, err := r.gitOutput(ctx, args...)
 	return err

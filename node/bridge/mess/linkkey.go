@@ -63,7 +63,7 @@ type joinError struct {
 
 func (e *joinError) Error() string { return e.text }
 
-// newJoinError returns the error of a failed [restRemote.join]. The outbox keeps messages and tries them again.
+// newJoinError returns a [joinError] that makes the outbox keep its messages and try them again.
 func newJoinError(final bool, format string, args ...any) error {
 	return errors.Join(&client.SendError{Retry: true}, &joinError{fmt.Sprintf(format, args...), final})
 }
@@ -176,8 +176,8 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 }
 
 // checkKey decides from the error of a call whether the key of our registration is still valid. If the exchange no
-// longer knows the key, checkKey drops it and the link registers again; it does so only once until a call succeeds. A
-// key that waits for approval stays.
+// longer knows the key, checkKey drops it and the link registers again. It drops no other key until a call is not
+// refused with HTTP 401. A key that waits for approval stays.
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, refused := errors.AsType[*client.SendError](err)
 	r.mu.Lock()
@@ -187,7 +187,7 @@ func (r *restRemote) checkKey(ctx context.Context, path string, err error) error
 	switch {
 	case !refused || !own:
 		return err
-	// the refusal is not only about one thread
+	// a refusal of the list is not only about one thread
 	case e.Status == http.StatusForbidden && e.Refusal != nil && strings.HasPrefix(path, "requests?"):
 		return newJoinError(false, "the exchange does not accept us yet (%s): its owner may have to approve the registration", e.Refusal.Message)
 	case e.Status != http.StatusUnauthorized || forgot:

@@ -30,7 +30,7 @@ func (l *link) Status() bridge.LinkStatus {
 	return s
 }
 
-// Test connects the link as if for the first time. If that works, a link that is down starts again.
+// Test asks the exchange for its list, even if the link is down. If that works, a link that is down starts again.
 func (l *link) Test(ctx context.Context) error {
 	if err := l.remote.probe(ctx); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) e
 		return err
 	}
 	body := wire.Obj(wire.TextField("re", "last"), wire.TextField("reason", why))
-	// without a question, the owner has decided
+	// a refusal means that the question is gone, because the owner decided meanwhile
 	if err := l.acceptEntry(ctx, k.Peer, k.Conv, "over", thread.Entry{Type: "cancel", Body: body}); !thread.IsRefusal(err) {
 		return err
 	}

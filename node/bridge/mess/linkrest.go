@@ -27,11 +27,11 @@ type restRemote struct {
 	http     *client.HTTP
 	store    restStore
 
-	joining sync.Mutex // held during a registration
+	joining sync.Mutex // held during a registration and a change of the stored state
 
 	mu         sync.Mutex
 	state      *restState // nil until it is loaded
-	keyDropped bool       // our registered key was refused, and no call has succeeded since
+	keyDropped bool       // our registered key was dropped, and every call since was refused with HTTP 401
 	small      bool       // lists are read in small pages, because a large one was too large
 }
 
@@ -86,7 +86,7 @@ func (r *restRemote) send(ctx context.Context, method, path string, data []byte,
 	return answer, r.checkKey(ctx, path, err)
 }
 
-// plain makes one HTTP call without a key.
+// plain makes one HTTP call with the given header. It adds no key.
 func (r *restRemote) plain(ctx context.Context, method, at string, data []byte, header http.Header, limit int) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, at, bytes.NewReader(data))
 	if err != nil {
@@ -132,7 +132,7 @@ func remoteText(answer []byte) string {
 	}, strings.ToValidUTF8(text, "?"))
 }
 
-// self returns our name at the exchange. It is "" until we have registered or opened a thread.
+// self returns our name at the exchange. Without options.as it is "" until we have registered or opened a thread.
 func (r *restRemote) self(context.Context) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -59,7 +59,8 @@ func (b *Bridge) Links() []bridge.LinkStatus {
 	return out
 }
 
-// Test connects a link as if for the first time. If that works, a link that is down starts again.
+// Test asks the exchange of a link for its list, even if the link is down. If that works, a link that is down starts
+// again.
 func (b *Bridge) Test(ctx context.Context, name string) error {
 	l, err := b.findLink(name)
 	if err != nil {
