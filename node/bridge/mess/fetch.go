@@ -35,8 +35,8 @@ type reference struct {
 }
 
 // file returns the name under which the fetched content is stored, and the prefix of that name. The prefix depends only
-// on the reference, so that the content of an earlier fetch is found. It contains a hash, unlike the names of inline
-// attachments, which contain a number.
+// on the reference, so that the content of an earlier fetch is found. It contains a hash of the address, where the
+// names of inline attachments contain the position in the message.
 func (r reference) file(name, mime string) (file, prefix string) {
 	sum := sha256.Sum256([]byte(r.uri))
 	label := hex.EncodeToString(sum[:6]) + "-"
@@ -116,7 +116,7 @@ func (b *Bridge) fetchReference(ctx context.Context, t *thread.Thread, r referen
 	_, mime := thread.Sniff(data)
 	file, _ := r.file(r.name, mime)
 	a := exchange.Attachment{Name: file, Mime: mime, Size: len(data), Data: data}
-	// two fetches at the same time
+	// a conflict means that another fetch has stored the file meanwhile
 	if err := b.x.KeepAttachment(ctx, ref, a); err != nil && !errors.Is(err, store.ErrConflict) {
 		return a, err
 	}

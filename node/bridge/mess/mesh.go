@@ -185,9 +185,10 @@ func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 	return false
 }
 
-// translateEnd changes a final state in a block for a foreign exchange, where we are the executor. A final state that
-// the holder did not set, such as canceled, becomes declined before a claim and failed after it, because an executor
-// may not cancel the thread of somebody else.
+// translateEnd changes a final state in a block for a foreign exchange, where we are the executor. Canceled, expired
+// and superseded become declined before a claim and failed after it, because an executor may not end the thread of
+// somebody else in this way. Before a claim, failed becomes declined too. A state that the holder set stays, except a
+// cancel without a refused confirmation.
 func translateEnd(t *thread.Thread, b thread.Block, from string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {

@@ -183,7 +183,7 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 }
 
 // withdrawOffer tells a peer to which a thread was offered that the offer is canceled, because the thread has ended or
-// somebody else has claimed it. The peer does not learn the reason.
+// somebody else has claimed it. The cancel contains this reason.
 func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string, done []store.Change) error {
 	p := t.Peers[to]
 	body := wire.Obj(wire.TextField("re", cmp.Or(p.Name, t.Ref)))
@@ -204,7 +204,8 @@ func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string,
 	return err
 }
 
-// send sends a message into the mesh and returns its id. The id is "" if the message waits for the owner.
+// send sends a message into the mesh and returns its id. The id is "" if the message waits for the owner, or if the
+// peer has ended the conversation.
 func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) (wire.MessageID, error) {
 	sent, err := b.cfg.Mesh.Send(ctx, out)
 	// the peer has ended the conversation

@@ -34,7 +34,7 @@ var (
 	shownElsewhere = []string{"re", "code", "intent"}
 )
 
-// maxShownText bounds one text on the page; the thread has the full text.
+// maxShownText bounds one YAML text on the page; the thread has the full text.
 const maxShownText = 2000
 
 // viewMessage splits a message into texts, pictures from the store, and other files.
@@ -106,13 +106,13 @@ func (r *messageRow) entry(ref string, entry wire.Value) {
 		r.Files = append(r.Files, file)
 	case strings.HasPrefix(thread.ResourceURI(kind, v), "data:"):
 		r.inline(kind, thread.ResourceURI(kind, v), v.GetStr("name"))
-	default: // an address that cannot be fetched is shown as text
+	default: // anything else, also an address, is shown as text
 		r.yaml(entry)
 	}
 }
 
 // inline shows an inline picture of a message. It takes the type from the bytes and builds a new address from them, so
-// that the page contains no text of the sender.
+// that the address contains no text of the sender. Other inline data is only listed as a file.
 func (r *messageRow) inline(kind, uri, name string) {
 	mime, text, err := thread.SplitData(uri)
 	if err != nil {

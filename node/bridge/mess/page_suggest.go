@@ -29,7 +29,7 @@ var suggestionTexts = map[string]string{
 	"alternative": "suggests something else. If you accept, the executor hears of it and the request stays as it is:",
 }
 
-// suggestion returns the newest suggestion in full, because the owner decides about it.
+// suggestion returns the newest undecided suggestion in full, because the owner decides about it.
 func (p *pages) suggestion(ctx context.Context, t *thread.Thread) (*suggestionView, error) {
 	s := t.Suggestions[t.OpenSuggestion()-1]
 	view := &suggestionView{By: s.By, What: suggestionTexts[s.Type], Reason: s.Reason, Turn: t.Turn()}

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// askBody is the content of a question to the owner. Everything except Ref and Status comes from strangers.
+// askBody is the content of a question to the owner. Everything except Status and Serial may come from strangers.
 type askBody struct {
 	Ref        string     `json:"ref"`
 	Requester  string     `json:"requester,omitempty"`
