@@ -30,7 +30,7 @@ type uploadMark struct {
 }
 
 // Upload stores a file of the owner with a thread and returns the content entry that shows it (MESS-58). Uploading the
-// same file again returns the same entry, as long as no message names it.
+// same file again returns the same entry, as long as the thread gets no new message.
 func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data []byte) (wire.Value, error) {
 	t, err := x.Thread(ctx, who, ref)
 	if err != nil {
@@ -160,7 +160,7 @@ func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err
 			{Record: store.Record{NS: NSFiles, Key: mark.Key}, IfRev: store.Any, Delete: true},
 		}, now)
 		if errors.Is(err, store.ErrConflict) {
-			continue // a message names it by now
+			continue // a message names it by now, or the owner uploaded it again
 		}
 		if err != nil {
 			return removed, err

@@ -97,8 +97,8 @@ func (v view) findByTag(id string, open func(*thread.Thread) bool) (string, bool
 	return ref, err == nil && open(th)
 }
 
-// NewestWith returns the actor's newest request with a client id; for an executor, the newest that it holds or may
-// claim.
+// NewestWith returns the actor's newest request with a client id. If the actor made none, it returns the newest one
+// that the actor may see: for an executor, one that it holds or may claim.
 func (v view) NewestWith(id string) (string, bool) {
 	if ref, ok := v.t.ids[id]; ok {
 		return ref, true

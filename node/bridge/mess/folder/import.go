@@ -35,7 +35,7 @@ type Imported struct {
 var errNoThreadFile = thread.Bad("", "found no thread file; looked for exchange/state={received,executing,finished,canceled}/REF/000-REF"+thread.FileSuffix+
 	" and …/REF"+thread.FileSuffix+", where REF is like 2026-02-01-001")
 
-// ImportDirectory adopts all threads in a directory that the exchange does not have, with their attachments. The
+// ImportDirectory adopts the threads in a directory, with their attachments, unless the exchange already has them. The
 // directory contains exchange/, or is that folder, one of its state folders, or the folder of a thread. progress is
 // called from time to time. Files that are not threads are skipped.
 func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger, dir string, progress func(done, all int)) (Imported, error) {
@@ -124,10 +124,10 @@ func skipReason(err error) string {
 // threadPlace is the place of a thread below a root.
 type threadPlace struct {
 	at, ref string
-	flat    bool // version 1: a file whose name begins with at
+	flat    bool // version 1: the thread is the file at + thread.FileSuffix
 }
 
-// findThreads returns the threads of a directory by their names.
+// findThreads returns the places of the threads in a directory. It looks only at the names.
 func findThreads(root *os.Root) ([]threadPlace, error) {
 	var list []threadPlace
 	dirs := []string{"."}

@@ -68,7 +68,7 @@ func (r *call) importThreads() error {
 }
 
 // readImport reads the body of an import: the YAML of one thread, {content} or {files: [{name, content}]}. It returns
-// the files of each thread, of which there is one.
+// a list with one element: the files of the thread.
 func readImport(data []byte, isJSON bool) ([][][]byte, error) {
 	if !isJSON {
 		return [][][]byte{{data}}, nil
