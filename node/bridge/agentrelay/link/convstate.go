@@ -14,8 +14,8 @@ import (
 )
 
 // The link stores the state of conversations (AR-57): which ref belongs to which conversation, the latest conversation
-// of each peer, and the message that an answer refers to. A record ends a day after the last message. The messages are
-// stored by the node.
+// of each peer, and the message that an answer refers to. A record expires a day after the message that last wrote it.
+// The node stores the messages themselves.
 const (
 	nsRefs  = "agentrelay/refs"
 	nsConvs = "agentrelay/talk"
@@ -26,10 +26,10 @@ const (
 // convState is what the link stores about a conversation.
 type convState struct {
 	Conv      wire.ConversationID `json:"conv"`
-	Ref       string              `json:"ref,omitempty"`       // ref of an answer (AR-28)
-	Answering string              `json:"answering,omitempty"` // type of the peer's last message
-	Asked     bool                `json:"asked,omitempty"`     // the node asked a question that is not answered yet
-	LastOurs  bool                `json:"ours,omitempty"`      // the last message is from the node
+	Ref       string              `json:"ref,omitempty"`       // the ref that the node's next reply gets (AR-28)
+	Answering string              `json:"answering,omitempty"` // type of the peer's last message; "" after an answer
+	Asked     bool                `json:"asked,omitempty"`     // the last question is from the node
+	LastOurs  bool                `json:"ours,omitempty"`      // the last message, other than a pending answer, is from the node
 	Mesh      bool                `json:"mesh,omitempty"`      // the peer is an AgentMesh node
 }
 
@@ -97,8 +97,8 @@ func (t convStore) changes(peer string, next convState, refs []string, now time.
 	return out
 }
 
-// conversation returns the conversation of a message (AR-57): the one that an AgentMesh node names, else that of its
-// ref, else the one in which the node wrote last and the peer has not answered, else a new one.
+// conversation returns the conversation of a message (AR-57): the one that an AgentMesh node names, else the one that
+// its id or ref belongs to, else the peer's latest conversation if the node wrote last in it, else a new one.
 func (t convStore) conversation(ctx context.Context, h *incoming, now time.Time) (wire.ConversationID, error) {
 	if h.conv != "" {
 		return h.conv, nil

@@ -17,7 +17,7 @@ const (
 	maxFeedBytes = 4 << 10
 )
 
-// FeedItem is a message that the owner may read and that nobody answers. All of it is untrusted text, except for Note.
+// FeedItem is a message in the feed that the owner may read. Its texts are untrusted, except for Note.
 type FeedItem struct {
 	ID        string          `json:"id"`
 	From      string          `json:"from"`
@@ -30,7 +30,7 @@ type FeedItem struct {
 	At        time.Time       `json:"at"`
 }
 
-// itemLog holds the latest items in memory, because the relay itself stores nothing.
+// itemLog holds the latest items in memory. A relay may store none of them.
 type itemLog struct {
 	mu        sync.Mutex
 	list      []FeedItem

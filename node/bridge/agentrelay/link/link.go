@@ -61,7 +61,7 @@ type Config struct {
 	Mesh     bridge.Mesh
 	Store    store.Store
 	HTTP     *client.HTTP
-	Logger   *slog.Logger
+	Logger   *slog.Logger // nil discards
 }
 
 // Link is one connection of the node to a relay, as an agent of the relay. Nothing runs before [Link.Run].
@@ -78,10 +78,10 @@ type Link struct {
 	firstWait time.Duration // first wait of the back-off
 	handled   func()        // for tests: called after each frame; may be nil
 	wake      chan struct{} // wakes up a link that is down
-	renewed   bool          // for Run: the link registered again and was not up since then
+	renewed   bool          // for Run: the link has registered again and has not been up since
 
 	mu     sync.Mutex
-	id     string // the node's id on the relay, from the welcome
+	id     string // the node's id on the relay: as stored at the registration, then from the welcome
 	status bridge.LinkStatus
 }
 
@@ -266,7 +266,7 @@ func (l *Link) connect(ctx context.Context) (*websocket.Conn, error) {
 	return conn, nil
 }
 
-// readWelcome reads the first frame. Only this frame can tell the link its own id (AR-30).
+// readWelcome reads the first frame. No later frame can change the link's own id (AR-30).
 func (l *Link) readWelcome(data []byte) error {
 	v, err := wire.ParseForeign(data, frame.MaxDepth, linkReadLimit)
 	to, _ := v.Get("to")

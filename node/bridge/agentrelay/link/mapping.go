@@ -8,12 +8,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// This file maps ARC types to intents and back (section 9). Nothing here has state.
+// This file maps ARC types to intents and back. Nothing here has state.
 
 // customPrefix begins the intent of an ARC type for which the mesh has no intent of its own.
 const customPrefix = "chat.agentrelay."
 
-// AgentMesh nodes tell each other these members beside a payload (AR-58).
+// AgentMesh nodes add these members: the first inside a payload that is an object, the others beside it (AR-58).
 const (
 	meshMember     = "agentmesh"
 	meshConvMember = "agentmesh_conv"
@@ -49,8 +49,8 @@ func (h *incoming) extractMeshMembers(frame wire.Value) {
 	}
 }
 
-// toMesh returns the intent and payload that the message means in the mesh. ok is false if it means none. If a member
-// has a name that the mesh knows but another type, the whole payload becomes one text.
+// toMesh returns the intent and payload that the message means in the mesh. ok is false if it means none. If the
+// payload is not valid for the intent, for example because a member has the wrong type, it becomes one text.
 func (h *incoming) toMesh() (intent wire.Intent, payload wire.Value, ok bool) {
 	intent, payload, ok = h.mapToIntent()
 	if !ok {
@@ -178,8 +178,8 @@ type outgoing struct {
 	silent  bool // ARC cannot express it, so nothing leaves
 }
 
-// fromMesh maps a message of the node to ARC. answering is the type of the last message of the peer in the conversation
-// that is not answered yet. The error says what ARC cannot express.
+// fromMesh maps a message of the node to ARC. answering is the type of the peer's last message in the conversation, or
+// "" if the node has answered it. The error says what ARC cannot express.
 func fromMesh(intent wire.Intent, p wire.Value, answering string) (outgoing, error) {
 	p = withoutReplyID(p)
 	switch p.GetStr("action") {
@@ -250,7 +250,7 @@ func mapMessage(p wire.Value) outgoing {
 	return out
 }
 
-// unwrapAnswer returns the only value of an answer, or rest if the answer has more than one.
+// unwrapAnswer returns the value alone if rest is only a wrapper such as {"answer": value}, or else rest.
 func unwrapAnswer(intent wire.Intent, rest wire.Value) wire.Value {
 	if rest.Len() == 1 {
 		only := rest.Members()[0]
@@ -296,7 +296,7 @@ func mapClose(p wire.Value) outgoing {
 }
 
 // expectsAnswer reports whether the peer will refer to this message in an answer. The sender cannot know the id that
-// the relay gives a frame, so such a message has its AgentMesh id as ref (AR-28). Other messages get no ref.
+// the relay gives a frame, so such a message, unless it is itself a reply, has its AgentMesh id as ref (AR-28).
 func (s outgoing) expectsAnswer() bool { return s.kind == "question" || s.kind == "proposal" }
 
 // encode returns the frame for one peer, with the members for a peer that is an AgentMesh node (AR-58).

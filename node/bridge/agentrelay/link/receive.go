@@ -162,7 +162,7 @@ func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 	}
 }
 
-// closeAfterAnswer ends the conversation of a question that the peer answered, because ARC has no close (section 9).
+// closeAfterAnswer ends the conversation of a question that the peer answered, because ARC has no close.
 func (l *Link) closeAfterAnswer(ctx context.Context, in bridge.Inbound) {
 	in.MessageID = wire.MessageID("msg_" + hashKey(string(in.MessageID), "close"))
 	mark, _ := in.Payload.Get("metadata")
@@ -192,7 +192,7 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	if _, known, err := l.convStore.findByRef(ctx, h.from, h.ref, now); err != nil {
 		return bridge.Inbound{}, convState{}, err
 	} else if known || ref == "" {
-		ref = h.id // the ref of a question counts only if it is not an id that the link has seen (AR-28)
+		ref = h.id // a ref that the link knows names an earlier message, so the reply refers to this one by its id (AR-28)
 	}
 	t := convState{Conv: conv, Ref: ref, Answering: h.kind, Asked: old.Asked, Mesh: old.Mesh || h.isMesh}
 	if h.kind == "question" {

@@ -53,8 +53,8 @@ func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	l.sender.answer(peer, data)
 }
 
-// Deliver sends a message of the outbox to a peer. It succeeds when the frame is written to the connection. Only a
-// reply proves that the message arrived (AR-53).
+// Deliver sends a message of the outbox to a peer. It succeeds when the frame is written to the connection, or at once
+// if nothing is to be sent. Only a reply proves that the message arrived (AR-53).
 func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridge.Delivered, error) {
 	if !frame.ValidAgentID(to) || to == frame.RelayID {
 		return bridge.Delivered{}, undeliverableError{"the address does not name an agent of a relay"}
@@ -81,7 +81,7 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 }
 
 // encode returns the frame of a message for a peer, and the changes that store the state of the conversation. The frame
-// is nil if ARC cannot express the message and nothing is to be sent.
+// is nil if nothing is to be sent.
 func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte, []store.Change, error) {
 	now := time.Now()
 	t, err := l.convStore.read(ctx, l.convStore.key(peer, m.Conversation), now)

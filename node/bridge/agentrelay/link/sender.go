@@ -64,7 +64,8 @@ func (s *sender) write(data []byte) error {
 	return s.conn.Send(websocket.Text(data))
 }
 
-// answer sends a frame to a peer as soon as connection and budget allow, because nobody else would send it again.
+// answer sends a frame to a peer. It queues the frame until connection and budget allow, because nothing else would
+// send it again.
 func (s *sender) answer(peer string, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

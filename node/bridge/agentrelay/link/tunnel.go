@@ -71,7 +71,7 @@ func (l *Link) handToWaiter(tree wire.Value) bool {
 // not the relay, proves who wrote it.
 func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	message := h.payload
-	// A frame whose ref is not the id of its own message is an answer. Nobody waits for this one, and it gets no
+	// A frame with a ref other than the id of its own message is an answer. Nobody waits for this one, and it gets no
 	// answer: otherwise two nodes would answer each other forever.
 	_, isRefusal := message.Get("error")
 	isAnswer := h.ref != "" && h.ref != message.GetStr("message_id")
@@ -129,7 +129,7 @@ func Carry(ctx context.Context, links []*Link, recipient wire.AgentID, message [
 			}
 		}
 	}
-	return nil, false, nil // the link is no longer configured
+	return nil, false, nil
 }
 
 // sendTunnel sends a signed message to a peer and waits for its answer.
