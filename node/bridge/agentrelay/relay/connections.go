@@ -118,7 +118,7 @@ func (c *connections) count() int {
 	return len(c.newest)
 }
 
-// sweep drops the frame rate of each agent that is not connected and sent nothing in the last hour.
+// sweep drops the frame counts of each agent that is not connected and sent nothing in the last hour.
 func (c *connections) sweep(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

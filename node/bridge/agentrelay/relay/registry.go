@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsAgents is the namespace of the registered agents, by id. A removed agent leaves a tombstone, so that nobody else
-// gets the id of an agent that others have met (AR-2).
+// nsAgents is the namespace of the registered agents, by id. A removed agent leaves a tombstone, so that for a long
+// time nobody gets the id of an agent that others have met (AR-2).
 const nsAgents = "agentrelay/agents"
 
 const (
@@ -49,7 +49,8 @@ var (
 	errUnknown = errors.New("agentrelay: no such agent")
 )
 
-// registry holds the agents of a relay in memory. It stores each change durably before it makes the change visible.
+// registry holds the agents of a relay in memory. It stores each registration, new token and removal durably before it
+// makes the change visible, and the activity of agents later, in flush.
 type registry struct {
 	records store.Records
 	max     int
@@ -186,7 +187,7 @@ func (r *registry) drop(a *registration) {
 	delete(r.unsaved, a.ID)
 }
 
-// renew gives an agent another token.
+// renew gives an agent a new token, which replaces the old one.
 func (r *registry) renew(ctx context.Context, id string) (token string, err error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -326,7 +327,7 @@ func (r *registry) activeSince(since time.Time) int {
 	return n
 }
 
-// flush stores the activity of at most 500 agents.
+// flush stores the activity of at most 500 agents, and whether they have connected.
 func (r *registry) flush(ctx context.Context) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()

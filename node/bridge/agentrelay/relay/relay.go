@@ -68,7 +68,7 @@ const (
 	defaultPerMinute = 100
 	defaultPerHour   = 1000
 	defaultRegisters = 10
-	maxFailed        = 10 // wrong tokens of an address in a minute
+	maxFailed        = 10 // wrong tokens and invite codes of an address in a minute
 	maxRateKeys      = 1 << 14
 	queueFrames      = 256 // AR-23
 	queueBytes       = 1 << 20
@@ -84,7 +84,7 @@ type Relay struct {
 	clock         *store.WallClock
 	conns         *connections
 	statistics    statistics
-	failed        *rate.Penalties // for wrong tokens
+	failed        *rate.Penalties // for wrong tokens and invite codes
 	registrations *rate.Registrations
 	history       *history      // nil if the extension is off
 	votes         *votes        // nil if the extension is off
@@ -133,8 +133,8 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 }
 
 // newRegistrationPool returns the pool of a day's registrations for a relay of at most maxAgents agents. One network
-// can take most of the pool, but not the rest, which is left to others. The pool is so small that unused agents lose
-// their ids before the relay is full.
+// can take most of the pool, but not all of it. The pool is so small that strangers cannot fill the relay before their
+// first unused ids are old enough to be replaced (see keepUnused).
 func newRegistrationPool(maxAgents int) *rate.Pool {
 	n := max(maxAgents/4, 100)
 	return rate.NewPool(rate.Limit(float64(n)/keepUnused.Seconds()), n)
@@ -190,8 +190,7 @@ func (r *Relay) welcome(id string) []byte {
 	))
 }
 
-// nextStamp returns the time of a frame, which never runs backwards (section 10), and a number that orders frames of
-// the same time.
+// nextStamp returns the time of a frame, which never runs backwards, and a number that orders frames of the same time.
 func (r *Relay) nextStamp() (ts int64, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -166,8 +166,8 @@ func (v *votes) forget(id string) {
 	delete(v.all, id)
 }
 
-// observe handles the messages that concern votes. A proposal to everybody opens a vote. A vote to its proposer counts
-// and is delivered too (AR-40, AR-41).
+// observe handles the messages that concern votes. A proposal to everybody opens a vote. A vote that is sent to the
+// proposer counts, and the relay delivers it too (AR-40, AR-41).
 func (r *Relay) observe(ctx context.Context, d delivery) *frame.Refusal {
 	switch {
 	case d.frame.Type == "proposal" && d.frame.IsBroadcast():
