@@ -47,11 +47,11 @@ type Kind struct {
 	// the link name [WebLink].
 	Web bool
 	// Screens reports that the bridge itself looks for personal data before a message leaves. For other kinds the node
-	// notifies the owner after a message with personal data left.
+	// notifies the owner about a message with personal data.
 	Screens bool
 }
 
-// PolicyError is a key of a link's policy that the link would ignore.
+// PolicyError reports a key of a link's policy that the link would ignore, or whose value it cannot use.
 type PolicyError struct {
 	Link string // name of the link
 	Key  string // as the configuration writes it: "policy.route"
@@ -64,8 +64,9 @@ func (e *PolicyError) Error() string { return e.Key + " of link " + e.Link + ": 
 // Reason returns why the key is refused and how to fix it, for a message that already names the link and the key.
 func (e *PolicyError) Reason() string { return e.Why + "; " + e.Fix }
 
-// CheckPolicy returns an error for each key in the policy of l that links of this kind do not honor. A policy key that
-// the link ignored would let in, or send out, messages that the owner meant to stop.
+// CheckPolicy returns an error for each key in the policy of l that links of this kind do not honor, for an encrypt
+// value that they do not accept, and for a fault that k.Check finds. A policy key that the link ignored would let in,
+// or send out, messages that the owner meant to stop.
 func (k Kind) CheckPolicy(l Link) []*PolicyError {
 	var out []*PolicyError
 	honors := append([]string{"access"}, k.Honors...)

@@ -14,7 +14,7 @@ func (l LinkLimits) Off() bool { return min(l.Messages, l.ToolCalls, l.Conversat
 // NoLinkLimits returns limits that are all switched off.
 func NoLinkLimits() LinkLimits { return LinkLimits{NoLimit, NoLimit, NoLimit} }
 
-// The limits of a link whose configuration sets none.
+// The default limits of a link.
 const (
 	defaultMessages      = 60
 	defaultToolCalls     = 30

@@ -104,7 +104,7 @@ const (
 	ToolInbox    = "inbox"    // read what came over this link
 )
 
-// Tools returns all of them.
+// Tools returns all tools that a link may offer.
 func Tools() []string { return []string{ToolDiscover, ToolSend, ToolInbox} }
 
 // LinkState is the state of the connection of a link.

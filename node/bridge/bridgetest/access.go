@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// repeat hands in the same message twice: it is accepted once and gets one answer (AM-21).
+// repeat hands in the same message twice. The node accepts it once and gives the same answer both times (AM-21).
 func (s Suite) repeat(t *testing.T) {
 	f := s.open(t)
 	first, second := f.inject(s.Peers[0], 1), f.inject(s.Peers[0], 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// attach gives the link of the suite's peers a policy, as the process does when it starts the node.
+// attach gives the links of the suite's peers a policy, as the process does when it starts the node.
 func (f *fixture) attach(policy bridge.LinkPolicy) {
 	f.t.Helper()
 	var links []bridge.Link

@@ -34,7 +34,7 @@ func (s Suite) roundTrip(t *testing.T, kind Kind) {
 		before, had := lookup(sent, path)
 		after, has := lookup(received, path)
 		if !had || has && sameJSON(before, after) {
-			t.Errorf("%s is declared as lost (%s), but nothing is", loss.Field, loss.Reason)
+			t.Errorf("%s is declared as lost (%s), but it came back, or the payload never had it", loss.Field, loss.Reason)
 		}
 		sent, received = drop(sent, path), drop(received, path)
 	}
@@ -71,7 +71,7 @@ func (f *fixture) next(peer string) []byte {
 	return raw
 }
 
-// hostile checks that the bridge survives any input and hands in none of the messages in Hostile.
+// hostile checks that the bridge survives any input, and that the node accepts none of the messages in Hostile.
 func (s Suite) hostile(t *testing.T) {
 	f := s.open(t)
 	peer := s.Peers[0]

@@ -1,6 +1,6 @@
 // Package bridgetest is the test suite that every bridge passes. It checks that a mapping preserves every field that
-// it does not declare as lost, that hostile input is harmless, that a link may break, and that a foreign message meets
-// the same access rules, limits and approvals as a native one.
+// it does not declare as lost, that hostile input is harmless, that a bridge recovers from a broken link, and that a
+// foreign message meets the same access rules, limits and approvals as a native one.
 //
 // The package is for tests only and knows no particular bridge: the test of a bridge fills a [Suite] and calls
 // [Suite.Run]. The suite stands between the bridge and the node, so it checks what the bridge really hands over.
@@ -39,7 +39,7 @@ type Suite struct {
 	Message func(n int) []byte
 	// Kinds are the native messages that the bridge maps.
 	Kinds []Kind
-	// Hostile are foreign messages that the bridge must never hand to the node.
+	// Hostile are foreign messages that the bridge must not hand to the node, or that the node must refuse.
 	Hostile [][]byte
 }
 
