@@ -93,7 +93,7 @@ func QualifyFiles(b Block, ref string) Block {
 	return out
 }
 
-// AttachmentTail returns the original name of an attachment.
+// AttachmentTail returns the name of an attachment without the prefix that [AttachmentFile] adds.
 func AttachmentTail(file string) string {
 	parts := strings.SplitN(file, "-", 4)
 	return parts[len(parts)-1]

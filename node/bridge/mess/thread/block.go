@@ -101,7 +101,7 @@ func newTooLongError(data []byte) error {
 }
 
 // looksJSON reports whether a text is to be read as JSON rather than as YAML in flow style: a text that begins with a
-// bracket, or with a brace before a quote, a container or the end of one.
+// bracket, or with a brace before a quote, another brace, a closing bracket or the end of the text.
 func looksJSON(text string) bool {
 	if text == "" || text[0] != '{' && text[0] != '[' {
 		return false
@@ -159,7 +159,8 @@ func FromTree(v wire.Value) (Block, error) {
 	return b, err
 }
 
-// FromTreeAt parses, like FromTree, a part of a block that begins with entry number first. The part may be empty.
+// FromTreeAt works like FromTree for a part of a block. first is the number of its first entry, for refusals. The part
+// may be empty.
 func FromTreeAt(v wire.Value, first int) (Block, error) {
 	if v.Kind() == wire.Object {
 		inner, ok := v.Get("MESS")

@@ -18,8 +18,9 @@ func (b Block) Check(now time.Time) error {
 	return nil
 }
 
-// Check checks that the entry has what its type requires. path names the entry in refusals. With lax, the entry may
-// omit its references because the thread is known.
+// Check checks that the entry has what its type requires. path names the entry in refusals. With lax, a status,
+// response, reply or cancel may omit its references because the thread is known. A status may then also omit the
+// members that its code requires, and a response its content.
 func (e Entry) Check(path string, now time.Time, lax bool) error {
 	var err error
 	switch e.Type {
@@ -55,7 +56,7 @@ type Response struct {
 	Body wire.Value
 }
 
-// ReadResponse reads a response.
+// ReadResponse reads a response. With lax, it may omit its reference and its content.
 func ReadResponse(v wire.Value, path string, lax bool) (Response, error) {
 	f := NewFields(v, path)
 	r := Response{Re: f.Refs("re", !lax), Body: v}
@@ -138,7 +139,7 @@ func ReadCancel(v wire.Value, path string, lax bool) (Cancel, error) {
 	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(false), Body: v}, f.Err
 }
 
-// Query is a question to the exchange. An answer must match all of its filters (MESS-36).
+// Query is a question to the exchange, which returns only what matches all filters (MESS-36).
 type Query struct {
 	Type     string
 	Re       []string

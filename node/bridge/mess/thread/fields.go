@@ -204,8 +204,7 @@ const (
 	maxIntent = 16 << 10
 )
 
-// validRef reports whether s may be a reference: a ref, a client id, a message ref or "last", with or without a
-// namespace.
+// validRef reports whether s may be one of the references of MESS-6. They have no common form.
 func validRef(s string) bool { return s != "" && len(s) <= maxName && !hasControls(s) }
 
 // hasControls reports whether s has control characters other than tab, LF and CR (MESS-12).

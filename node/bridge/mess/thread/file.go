@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// The MESSE-AF thread file (MESS section 9): an envelope, then one document for each message.
+// The MESSE-AF thread file (MESS section 9): an envelope, then one document for each message and each ack.
 
 // maxFile is the size beyond which a thread continues in the next file.
 const maxFile = 1 << 20
@@ -170,7 +170,7 @@ func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	return ParsedFile{Thread: t, Documents: docs[1:]}, nil
 }
 
-// PublicText returns the text of a refusal that its sender may see.
+// PublicText returns the text of an error for the sender of the input. Only refusals have a text of their own.
 func PublicText(err error) string {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e.Message
@@ -271,7 +271,8 @@ func IsAck(b Block) bool {
 	return true
 }
 
-// Adopt returns the thread of a file as one of ours, in the state that the file says.
+// Adopt returns the thread and the messages of the files as ours, without acks. The thread has the state that the
+// envelope names.
 func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	t := f.Thread
 	var messages []Message

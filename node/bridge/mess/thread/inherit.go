@@ -6,9 +6,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// InheritFields returns part, a part of the split request original, with every field of original that part does not
-// set. It does not copy the compensation, which is for the whole request, or durations, which must not start again (see
-// [WithTimes]).
+// InheritFields returns part, a part of the split request original, with the fields of original that part does not set.
+// It does not copy the compensation, which is for the whole request, or the start, the expiry and the dependencies,
+// which the new thread gets from the old thread (see [WithTimes]). The caller sets confirm_before.
 func InheritFields(part, original wire.Value) wire.Value {
 	limits, _ := part.Get("constraints")
 	timing, _ := limits.Get("timing")
@@ -29,8 +29,9 @@ func InheritFields(part, original wire.Value) wire.Value {
 	return part
 }
 
-// UniteFields returns the combined demands of several requests, except intents and capabilities. A request has one
-// location, so different locations become context.
+// UniteFields returns the precision, urgency, context, hints, environment and location of a request that replaces
+// several others. The precision and the urgency are the highest. A request has one location, so different locations
+// become context. If a request has needed_by, the result has it too; [WithTimes] sets its value.
 func UniteFields(requests []wire.Value) wire.Value {
 	out, limits := wire.Obj(), wire.Obj()
 	lists, added := map[string][]wire.Value{}, map[string]bool{}
@@ -124,7 +125,7 @@ func HasValue(v wire.Value, key string) bool {
 	return ok && !m.IsNull()
 }
 
-// FillMissing returns a map with the members of another one that it lacks.
+// FillMissing returns v with the members of from that v lacks. If v is not a map, FillMissing starts with an empty one.
 func FillMissing(v, from wire.Value) wire.Value {
 	if v.Kind() != wire.Object {
 		v = wire.Obj()

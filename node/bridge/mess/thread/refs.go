@@ -126,7 +126,7 @@ func Resolve(r Resolver, re, exchange string) (Target, bool) {
 	return Target{}, false
 }
 
-// resolveWhole resolves a reference that is neither "last" nor in a namespace.
+// resolveWhole resolves re without looking for "last" or a namespace in it.
 func resolveWhole(r Resolver, re string) (Target, bool) {
 	if m := MessageForm().FindStringSubmatch(re); m != nil && r.HasThread(m[1]) {
 		return Target{Ref: m[1]}, true

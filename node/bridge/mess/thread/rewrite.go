@@ -36,7 +36,7 @@ func (b Block) MapContent(do func(kind string, v wire.Value) (wire.Value, error)
 	return out, nil
 }
 
-// IsBareStatus reports whether a status has nothing besides its code.
+// IsBareStatus reports whether a status has nothing besides its code, its references and its executor.
 func (e Entry) IsBareStatus() bool {
 	return !slices.ContainsFunc(e.Body.Members(), func(m wire.Member) bool { return m.Key != "re" && m.Key != "code" && m.Key != "executor" })
 }
@@ -62,7 +62,7 @@ func (b Block) HasOnlyAnswers() bool {
 }
 
 // PointAtLast makes entries that refer to a foreign thread refer to "last", which means the same thread within its
-// conversation. The foreign ref may be that of another thread in our exchange.
+// conversation. In our exchange, the foreign ref may be that of another thread.
 func (b Block) PointAtLast(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {

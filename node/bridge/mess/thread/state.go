@@ -100,7 +100,7 @@ func (t *Thread) checkConfirmation(c Code) error {
 }
 
 // setAsCandidate applies a status of an eligible executor or the owner to an unclaimed thread. The status claims the
-// thread first.
+// thread first, unless its code is declined, or the owner makes the thread wait, holds it or lets it expire.
 func (t *Thread) setAsCandidate(s Status, by string, r Role, now time.Time) error {
 	switch {
 	case s.Code == Received:
@@ -356,8 +356,8 @@ func (t *Thread) ClaimedAt() time.Time {
 	return t.History[i].At
 }
 
-// HadRefusal reports whether the requester refused a confirmation just before the thread entered its current state. Its
-// holder may then cancel it (MESS-25).
+// HadRefusal reports whether the requester refused a confirmation just before the thread entered its current state.
+// The holder may cancel a thread after such a refusal (MESS-25).
 func (t *Thread) HadRefusal() bool {
 	n := len(t.History)
 	return n > 1 && t.History[n-2].Action == string(Held) && t.History[n-2].By == t.Requester

@@ -92,8 +92,8 @@ type Status struct {
 	Body       wire.Value
 }
 
-// ReadStatus reads a status and checks it against MESS section 4. With lax, members that the code requires may be
-// absent: public clients of REST send bare codes (MESS-20).
+// ReadStatus reads a status and checks it against MESS section 4. With lax, the reference and members that the code
+// requires may be absent: public clients of REST send bare codes (MESS-20).
 func ReadStatus(v wire.Value, path string, lax bool) (Status, error) {
 	f := NewFields(v, path)
 	s := Status{Re: f.Refs("re", !lax), Message: f.Text("message", MaxProse), Body: v}
@@ -185,7 +185,7 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 	},
 }
 
-// checkETA checks the times of an estimate: a time or a duration (MESS-18). They are kept as sent.
+// checkETA checks eta, a time or a duration (MESS-18), and estimate, an ISO 8601 duration. They are kept as sent.
 func (f *Fields) checkETA() {
 	for _, key := range []string{"eta", "estimate"} {
 		s := f.Text(key, 64)

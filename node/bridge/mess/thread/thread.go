@@ -36,8 +36,8 @@ type Thread struct {
 	Confirmed     bool `json:"confirmed,omitempty"`
 	Refused       bool `json:"refused,omitempty"` // the requester refused a needs_confirmation
 
-	// Parked is the reason for which the exchange itself made the thread wait; "" if it did not. The exchange may make
-	// the thread received again.
+	// Parked is the reason for which the exchange or its owner made the thread wait; "" if neither did. Both may make a
+	// parked thread received again.
 	Parked   string   `json:"parked,omitempty"`
 	Declined []string `json:"declined,omitempty"` // executors that declined before a claim (MESS-24)
 	Only     string   `json:"only,omitempty"`     // the only executor to which it is offered (MESS-27)
@@ -103,8 +103,8 @@ type Message struct {
 const (
 	MaxMessages = 2000
 	MaxThread   = 16 << 20 // bytes of messages, without attachments
-	MaxEvents   = 4000
-	MaxNote     = 500
+	MaxEvents   = 4000     // of the history
+	MaxNote     = 500      // characters of a note in the history
 )
 
 // FullReason returns the reason for which a thread accepts no more messages, or "" if it accepts them.
@@ -170,6 +170,6 @@ func (t *Thread) IsOfferedTo(id string) bool {
 	return (t.Only == "" || t.Only == id) && !slices.Contains(t.Declined, id)
 }
 
-// ChannelRefused marks a message from a file that the state machine refused: it is stored, but has changed nothing
-// (MESS-51).
+// ChannelRefused marks a message from a file if the state machine refused the message. The message is stored, but has
+// changed nothing (MESS-51).
 const ChannelRefused = "refused"
