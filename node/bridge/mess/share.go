@@ -22,7 +22,7 @@ import (
 const maxInlineTotal = 2 * thread.MaxInline
 
 // shareAttachments returns a block in the form in which it is sent. It puts small attachments inline, and replaces
-// larger ones with addresses on our exchange. If the exchange has no public URL, it sends only the names of larger
+// larger ones with addresses on our exchange. If strangers cannot reach the exchange, it sends only the names of larger
 // attachments. For a link to a directory it sends all attachments as addresses, and the link stores them as files.
 func (b *Bridge) shareAttachments(ctx context.Context, ref string, block thread.Block, to string) (thread.Block, error) {
 	room := maxInlineTotal
@@ -35,8 +35,10 @@ func (b *Bridge) shareAttachments(ctx context.Context, ref string, block thread.
 	})
 }
 
-// shareAttachment returns the form in which one attachment is sent. While room is left, the form is {uri, name, mime}
-// with the data in uri. Otherwise it is {uri, name, mime, size, sha256} with an address in uri.
+// shareAttachment returns the form in which one attachment is sent. A small one is {uri, name, mime} with the data in
+// uri while room is left. A larger one is {uri, name, mime, size, sha256} with an address on our exchange in uri. For a
+// directory, all are {uri, name, mime} with the address of [enclosure]. An attachment without content or without an
+// address stays as stored.
 func (b *Bridge) shareAttachment(ctx context.Context, ref string, stored wire.Value, room *int, toFolder bool) (wire.Value, error) {
 	file := stored.GetStr("file")
 	a, err := b.x.Attachment(ctx, exchange.Owner("mesh"), ref, file)

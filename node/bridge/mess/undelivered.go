@@ -36,7 +36,7 @@ func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (about s
 		payload := wire.Obj(wire.TextField("action", actionTooLate))
 		changes = b.Observe(bridge.Inbound{Peer: u.To, Address: u.Address, ConvID: u.ConvID, MessageID: u.MessageID, Intent: Intent, Payload: payload})
 		for i := range changes {
-			changes[i].Max = 0 // not bounded: their number is bounded by the messages that we send
+			changes[i].Max = 0 // needs no bound: each belongs to a message that we sent
 		}
 	}
 	return "MESS " + ref, false, changes

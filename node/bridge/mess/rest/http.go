@@ -24,8 +24,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The REST exchange of MESS section 10. All routes are below one pattern, because the checks have an order of their
-// own: exchange id, key, exchange of the key, route, body (MESS-53).
+// The REST exchange of MESS section 10. One handler serves all routes, because the checks have an order of their own:
+// exchange id, key, exchange of the key, route, body (MESS-53).
 
 const restPath = "/api/v1/exchanges/:ex"
 
@@ -50,7 +50,8 @@ func (d *Server) Mount(e *echo.Echo) {
 	e.Any(restPath+"/*", d.servePublic)
 }
 
-// Operations returns the same routes for the owner, who needs no key and may see and do everything.
+// Operations returns the routes for the owner, who needs no key and may see and do everything, and the import of a
+// directory.
 func (d *Server) Operations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodPost, "/mess/import", owner.Decide, d.importDirectory),
@@ -178,8 +179,8 @@ type route struct {
 	handle func(*call) error
 }
 
-// routes are the routes below the exchange; {} matches a segment. openapi.yaml describes those that are not the
-// owner's.
+// routes are the routes below the exchange, except those that need no key; {} matches a segment. openapi.yaml describes
+// those that are not the owner's.
 var routes = map[string]route{
 	"GET requests":                    {"", (*call).list},
 	"POST requests":                   {"", (*call).create},
@@ -310,7 +311,8 @@ func PublicRoutes() []string {
 	return list
 }
 
-// RouteOf returns the name of the route for a request, or "" if the path is not below an exchange.
+// RouteOf returns the name of the route for a request to an exchange, or "" if nothing follows the exchange id in the
+// path.
 func RouteOf(method, escapedPath string) string {
 	path, err := segmentsOf(escapedPath, "/api/v1/exchanges/")
 	if err != nil || len(path) < 2 {
