@@ -172,7 +172,7 @@ func (c *Capability) Contains(d *Capability, b *Budget) bool {
 	return d.payload != nil && c.payload.contains(d.payload, b) && !b.spent
 }
 
-// containsKind is contains for kinds, with one exception: "*" alone does not contain system kinds.
+// containsKind is contains for kinds, with one exception: "*" alone does not contain the full name of a system kind.
 func (t *text) containsKind(c *text, b *Budget) bool {
 	if t.kind == textAny && c.kind == textLiteral && envelope.IsSystem(c.lit) {
 		return t.source == c.source

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// shape is a compiled value pattern (section 5 of the specification).
+// shape is a compiled value pattern (section 5).
 type shape struct {
 	kind  wire.Kind // Array: one of elems; Object: all keys
 	text  text      // String

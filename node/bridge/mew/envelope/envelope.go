@@ -161,7 +161,8 @@ func ParseIDs(v wire.Value) ([]string, bool) {
 }
 
 // AppendDelivery appends the envelope in the form in which it is delivered: as received, except that missing fields are
-// set and lists have their normal form (MEW-3 to MEW-7). to is e.to with names resolved.
+// set, from is e.From, lists have their normal form, and a null context is left out (MEW-3 to MEW-7). to is e.To with
+// names resolved.
 func (e *Envelope) AppendDelivery(dst []byte, to []string) []byte {
 	lead := make([]wire.Member, 0, 4)
 	add := func(key, val string) {
@@ -242,7 +243,7 @@ func (o Outgoing) Append(dst []byte, id, ts string) []byte {
 }
 
 // IsName reports whether s can be the id of a participant: printable UTF-8 of at most 128 bytes, without characters
-// that have a meaning in a path or a stream frame (MEW-J4).
+// that have a meaning in a path or a stream frame, and not a name of the gateway (MEW-J4).
 func IsName(s string) bool {
 	return s != "" && len(s) <= MaxName && utf8.ValidString(s) && s != FromStream && !strings.HasPrefix(s, "system:") &&
 		!strings.Contains(s, "..") && !strings.ContainsAny(s, `/\#`) &&

@@ -3,13 +3,13 @@ package envelope
 // Protocol is the protocol version in every envelope (MEW-2).
 const Protocol = "mew/v0.4"
 
-// The gateway has these names in "from".
+// These are the names of the gateway in "from".
 const (
 	FromSystem = "system:gateway"
 	FromStream = "gateway" // for notices about streams
 )
 
-// The gateway acts on envelopes of these kinds, or sends them (MEW-8).
+// These are the kinds of MEW-8, and system/join, with which some clients join a space.
 const (
 	KindChat             = "chat"
 	KindChatAcknowledge  = "chat/acknowledge"

@@ -8,7 +8,7 @@ import (
 )
 
 // Refusal says why an envelope, a frame or a join was not accepted. It becomes the payload of a system/error, or an
-// HTTP answer (section 7 of the rules).
+// HTTP answer (section 7).
 type Refusal struct {
 	Status  int
 	From    string     // the sender: system:gateway, or gateway for streams
@@ -34,7 +34,7 @@ func RefuseShape(message string) *Refusal {
 	return Refuse(http.StatusBadRequest, "VALIDATION_ERROR", wire.TextField("error", message), wire.TextField("code", "VALIDATION_ERROR"))
 }
 
-// RefuseTooLarge returns the refusal of a message above [MaxEnvelope]. It closes the connection.
+// RefuseTooLarge returns the refusal of a message with too many bytes. It closes the connection.
 func RefuseTooLarge() *Refusal {
 	r := Refuse(http.StatusRequestEntityTooLarge, "too_large", wire.TextField("error", "the message is too large"), wire.TextField("code", "PROCESSING_ERROR"))
 	r.Close = 1009
@@ -51,7 +51,7 @@ func RefuseReservedKind(kind string) *Refusal {
 	return RefuseWith(http.StatusBadRequest, "invalid_request", ToPrintable(kind, MaxKind)+" is reserved for the gateway. Participants cannot send it")
 }
 
-// RefuseCapability returns the refusal of a kind that the capabilities of the participant id do not cover.
+// RefuseCapability returns the refusal of an envelope that the capabilities of the participant id do not allow.
 func RefuseCapability(id, kind string, held wire.Value) *Refusal {
 	r := Refuse(http.StatusForbidden, "capability_violation",
 		wire.TextField("error", "capability_violation"), wire.TextField("attempted_kind", kind), wire.Field("your_capabilities", held))

@@ -58,8 +58,8 @@ var Rules = map[string]Rule{
 	KindError:            {GatewayOnly: true},
 }
 
-// IsSystem reports whether only the gateway may send envelopes of this kind, which may be a kind that MEW-8 does not
-// list.
+// IsSystem reports whether a kind begins with system/. Only the gateway may send such kinds, even those that MEW-8 does
+// not list.
 func IsSystem(kind string) bool { return strings.HasPrefix(kind, "system/") }
 
 // RuleOf returns the rule of a kind. For an unknown kind that participants may send, it returns the zero Rule.

@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 )
 
-// pause pauses the addressed participants until the timeout, or until another participant resumes them. A pause without
-// "to" is delivered but pauses nobody (MEW-37).
+// pause pauses the addressed participants, except the space's owner, until the timeout, or until another participant
+// resumes them. A pause without "to" is delivered but pauses nobody (MEW-37).
 func (s *Space) pause(p *submission) *envelope.Refusal {
 	var until time.Time
 	if v, ok := p.Payload.Get("timeout_seconds"); ok && !v.IsNull() {
