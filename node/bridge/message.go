@@ -27,7 +27,7 @@ type Inbound struct {
 	Payload   wire.Value
 
 	Time     time.Time // the time that the sender wrote into the message
-	Received time.Time
+	Received time.Time // when it arrived here, or in the mailbox from which the node took it
 
 	Raw    []byte        // the bytes as received, for the transcript
 	Digest [32]byte      // distinguishes a repeat from another message with the same id (AM-21)
