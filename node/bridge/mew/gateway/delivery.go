@@ -64,7 +64,7 @@ func (d *delivery) send(r *receiver, f *websocket.Frame) {
 	}
 }
 
-// sendFrame sends a stream frame to a list of members, or to everybody if the list is nil.
+// sendFrame sends a stream frame to the connections of some members, or to all connections if to is nil.
 func (d *delivery) sendFrame(f *websocket.Frame, to []*member) {
 	for _, r := range d.receivers {
 		if r.conn != nil && (to == nil || slices.Contains(to, r.m)) {

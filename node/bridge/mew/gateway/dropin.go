@@ -29,9 +29,10 @@ type DropIn struct {
 	log *slog.Logger
 }
 
-// ReadDropIn reads a space.yaml. It ignores members that it does not know and fails on values that it cannot read
-// (MEW-D3). env looks up environment variables. The tokens of participants come from the file, the environment and the
-// token folder. ReadDropIn makes a token for a participant that has none (MEW-D5).
+// ReadDropIn reads a space.yaml. It ignores members that it does not know, and fails on a token or a capability that it
+// cannot read (MEW-D3). env looks up environment variables. The tokens of participants come from the file, the
+// environment and the token folder. ReadDropIn makes a token for a participant that has none in the environment or the
+// folder (MEW-D5).
 func ReadDropIn(file string, env func(string) string, log *slog.Logger) (*DropIn, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -55,7 +55,7 @@ type Config struct {
 	// the tokens that the operator added. Both are for drop-in spaces and may be nil.
 	KeepToken func(name, token string) error
 	Reload    func(claim func(token, space, name string) error) error
-	// Invited returns the change that notifies the operator of an invite with an address (MEW-28). It is stored
+	// Invited returns the change that notifies the operator of an invite with an email address (MEW-28). It is stored
 	// together with the invite. If it is nil, the operator is not notified.
 	Invited func(Invitation) store.Change
 	Logger  *slog.Logger
@@ -68,7 +68,7 @@ type Gateway struct {
 	spaces        map[string]*Space
 	order         []*Space
 	tokens        *tokens
-	joinPenalties *rate.Penalties // for joins without a valid token
+	joinPenalties *rate.Penalties // for joins and requests without a valid token
 	began         time.Time
 	files         []*lineFile // output logs
 

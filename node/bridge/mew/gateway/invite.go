@@ -15,8 +15,7 @@ import (
 )
 
 // Invitation is the content of the notice to the operator about an invite with an email address (MEW-28). It does not
-// contain the token, which only the inviter gets. Participant and Email are text of the inviter, reduced to printable
-// characters.
+// contain the token. Participant and Email are text of the inviter, reduced to printable characters.
 type Invitation struct {
 	Space, Participant, Email, URL string
 }
@@ -41,7 +40,7 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 			return fault
 		}
 	}
-	var invitation *Invitation // stays nil if the invite has no email address
+	var invitation *Invitation // stays nil if the operator gets no notice
 	if email := p.Payload.GetStr("email"); email != "" && s.gate.Invited != nil {
 		invitation = &Invitation{Space: s.cfg.ID, Participant: name, Email: envelope.ToPrintable(email, 254), URL: s.connectionURL()}
 	}

@@ -122,7 +122,8 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	return dst
 }
 
-// put queues an event. The size of its envelope counts in full, although connections share the envelope.
+// put queues an event. The size of its envelope counts in full, although the queues of connections may hold the same
+// bytes.
 func (j *Journal) put(e *event) {
 	j.envelopes.put(max(len(e.receivers), 1), len(e.envelope)+128, e.write)
 }

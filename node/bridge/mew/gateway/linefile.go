@@ -14,7 +14,7 @@ import (
 )
 
 // lineFile appends JSON lines to a file in the background, so that callers only queue an entry. If the queue is full,
-// lineFile drops lines and later writes how many it dropped (MEW-D10).
+// lineFile drops lines and later reports how many it dropped (MEW-D10).
 type lineFile struct {
 	path       string
 	maxLines   int   // bound of the queue
@@ -45,7 +45,8 @@ func newLineFile(path string, log *slog.Logger) *lineFile {
 	return &lineFile{path: path, maxLines: 1 << 20, maxBytes: 64 << 20, log: log, wake: make(chan struct{}, 1)}
 }
 
-// lineEntry appends one or more lines to dst. It calls spill after each line, so that a long entry is written in parts.
+// lineEntry appends one or more lines to dst. An entry of several lines calls spill after each of them, so that it is
+// written in parts.
 type lineEntry func(dst []byte, spill func([]byte) []byte) []byte
 
 // put queues an entry of n lines that takes size bytes of memory.

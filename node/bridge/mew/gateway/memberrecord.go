@@ -27,7 +27,7 @@ type memberRecord struct {
 	Invited bool              `json:"invited,omitempty"`
 	Since   time.Time         `json:"since,omitzero"` // start of the history that the participant may read
 	Own     []json.RawMessage `json:"capabilities,omitempty"`
-	Tokens  []string          `json:"tokens,omitempty"` // hashes of its tokens
+	Tokens  []string          `json:"tokens,omitempty"` // hash of the token from its last invite
 	Grants  []*grant          `json:"grants,omitempty"`
 	Masks   []string          `json:"masks,omitempty"`  // the rule of each own capability that was revoked
 	Barred  bool              `json:"barred,omitempty"` // it was kicked and not invited again

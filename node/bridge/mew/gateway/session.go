@@ -48,8 +48,8 @@ func addressOf(r *http.Request) netip.Addr {
 	return from.Addr()
 }
 
-// authenticate returns the member to which a token belongs, and its space. space is the space that the client named:
-// the id of the same space, "default" or empty (MEW-J3).
+// authenticate returns the member to which a token belongs, and its space. It fails if the client named another space:
+// space must be the id of that space, "default" or empty (MEW-J3).
 func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
 	if token == "" {
 		return nil, nil, false
@@ -95,8 +95,8 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 	g.serveSession(ses, g.enter(ses, ""))
 }
 
-// chargeFailedJoin counts a join without a valid token against the address of the client, and returns the refusal to
-// send: r or, after ten failures in a minute, a rate limit. The failures of an address do not affect clients with a
+// chargeFailedJoin counts a join or request without a valid token against the address of the client, and returns the
+// refusal to send: r or, after ten failures in a minute, a rate limit. These failures do not affect clients with a
 // valid token, because clients may share an address (MEW-Q4).
 func (g *Gateway) chargeFailedJoin(from netip.Addr, space string, r *envelope.Refusal) *envelope.Refusal {
 	wait := g.joinPenalties.Fail(from, time.Now())
@@ -109,7 +109,7 @@ func (g *Gateway) chargeFailedJoin(from netip.Addr, space string, r *envelope.Re
 	return limited
 }
 
-// serveSession reads the messages of a session that has joined its space, and then removes the session. It uses a
+// serveSession reads the messages of a session if it has joined its space, and then removes the session. It uses a
 // goroutine of its own: joining needs a deep stack, but most connections mostly wait, and a new goroutine has a small
 // stack.
 func (g *Gateway) serveSession(ses *session, joined bool) {

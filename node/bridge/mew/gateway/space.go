@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Space is one space, with its participants, streams and history. Its lock gives all envelopes one order (MEW-Q1). It
-// shares nothing with other spaces (MEW-20).
+// Space is one space, with its participants, streams and history. Its lock gives all envelopes one order (MEW-Q1).
+// Nothing passes between spaces (MEW-20).
 type Space struct {
 	cfg    SpaceConfig // without the participants, because of their tokens
 	gate   *Config     // the configuration of the gateway
@@ -39,7 +39,7 @@ type submission struct {
 	by        *member
 	transport string
 	at        time.Time
-	to        []string // e.to with names resolved
+	to        []string // Envelope.To with names replaced by runtime ids
 
 	// The action of its kind sets the following fields.
 	silent    bool                // the envelope is not broadcast
@@ -67,7 +67,7 @@ func (s *Space) receive(m *member, data []byte, transport string) (httpAnswer, *
 	return s.handle(m, e, fault, transport)
 }
 
-// unlock ends the connections whose queue overflowed, and unlocks the space.
+// unlock ends the sessions of connections whose queue overflowed, and unlocks the space.
 func (s *Space) unlock() {
 	for len(s.out.slow) > 0 {
 		slow := s.out.slow

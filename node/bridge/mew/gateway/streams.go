@@ -27,7 +27,7 @@ const (
 )
 
 // stream is an open stream (MEW-43 to MEW-52). Its fields point to members instead of storing their ids, because a
-// member has another id after it reconnects.
+// member may have another id after it reconnects.
 type stream struct {
 	id        string
 	owner     *member
@@ -248,7 +248,7 @@ func (ss *streams) close(p *submission) *envelope.Refusal {
 	var found *stream
 	if id := p.Payload.GetStr("stream_id"); id != "" {
 		if ss.members.dropIn && !ss.isIssued(id) {
-			return nil // a participant announced the stream, so the gateway has nothing to close
+			return nil // not a stream of the gateway, which has nothing to close
 		}
 		found = ss.open[id]
 	} else {
