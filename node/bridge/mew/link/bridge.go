@@ -23,7 +23,7 @@ import (
 // Kind is the kind of MEW addresses and links.
 const Kind = "mew"
 
-// These intents are for MEW messages without an intent of the mesh. Their payloads hold the MEW payload unchanged.
+// These intents are for MEW messages without an intent of the mesh.
 const (
 	IntentProposal wire.Intent = "com.github.rjcorwin.mew.proposal" // mcp/proposal to this node (MEW-L3)
 	IntentRequest  wire.Intent = "com.github.rjcorwin.mew.request"  // mcp/request to this node, for a tool that is switched on
@@ -46,7 +46,8 @@ type Config struct {
 	// Dial makes connections.
 	Dial   websocket.Dialer
 	Logger *slog.Logger
-	// Retry and MaxRetry bound the wait before a link connects again. Zero means 1 s and 60 s (MEW-L1).
+	// Retry is the first wait before a link connects again, and MaxRetry the longest. Up to half of each wait is left
+	// out at random. Zero means 1 s and 60 s (MEW-L1).
 	Retry, MaxRetry time.Duration
 }
 

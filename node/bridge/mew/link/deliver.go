@@ -32,7 +32,8 @@ func (l *Link) deliver(ctx context.Context, peer string, d bridge.Delivery) (bri
 	return bridge.Delivered{Queued: true}, nil
 }
 
-// deliveryError returns the error for the outbox, which makes it try again unless the space refused.
+// deliveryError returns the error for the outbox. The outbox tries again, unless the space refused the envelope or the
+// node may not send it.
 func (l *Link) deliveryError(err error) error {
 	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
 		return wire.ErrNotAllowed.At(refused.Error())

@@ -33,7 +33,7 @@ const (
 	maxWelcome     = 4 << 20 // bytes of a welcome; other envelopes are bounded by envelope.MaxEnvelope (MEW-Q4)
 )
 
-// Link connects the node with a space. Workers handle the envelopes for the node, in the order of each sender.
+// Link connects the node with a space. Workers handle the envelopes for the node; those of one sender stay in order.
 type Link struct {
 	b         *Bridge
 	cfg       *bridge.Link
@@ -123,8 +123,8 @@ func (l *Link) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// queue gives a job to the worker of its sender. If its queue is full, the job is lost, like any envelope to a MEW
-// participant that is away.
+// queue gives a job to the worker of its sender. If the worker's queue is full, the job is lost, like any envelope to a
+// MEW participant that is away.
 func (l *Link) queue(j job) {
 	select {
 	case l.queues[maphash.String(l.seed, j.e.From)%linkWorkers] <- j:

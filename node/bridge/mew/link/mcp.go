@@ -213,8 +213,8 @@ const (
 	mcpProtocol = "2025-06-18"
 )
 
-// handleRequest answers an mcp/request to this node. It answers a question about tools at once. A tool call first
-// passes the node's checks, like any message (MEW-L3). A request without a JSON-RPC id gets an answer too, because the
+// handleRequest answers an mcp/request to this node: a tool call after the node's checks, like any message (MEW-L3),
+// and other methods at once. A notification gets no answer. A request without a JSON-RPC id gets one, because the
 // SDK of the reference sends none and relies on correlation_id.
 func (l *Link) handleRequest(ctx context.Context, j job) error {
 	method := j.e.Payload.GetStr("method")
@@ -314,7 +314,7 @@ func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, paylo
 	return err
 }
 
-// Handle implements [bridge.Handler]. The node calls it again if its answer could not be stored.
+// Handle implements [bridge.Handler]. The node may call it more than once for a message.
 func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error) {
 	l, peer, err := b.findLink(c.Address)
 	if err != nil {

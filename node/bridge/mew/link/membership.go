@@ -44,7 +44,7 @@ type membership struct {
 	since  time.Time
 	fault  string
 	retry  time.Time
-	down   string          // the reason for which the link stays down until its owner connects it; empty if it need not
+	down   string          // why the link stays down until its owner connects it; empty: it connects by itself
 	conn   *websocket.Conn // nil: the node is not in the space
 	space  spaceState
 	pause  pauseState
@@ -137,7 +137,7 @@ func (m *membership) dial(ctx context.Context) (*websocket.Conn, error) {
 	return conn, err
 }
 
-// joinMessage returns a join message, for a gateway that ignores the token in the header (shape (a) of section 1).
+// joinMessage returns an object of type join, for a gateway that ignores the token in the header.
 func (m *membership) joinMessage() []byte {
 	return wire.Obj(wire.TextField("type", "join"), wire.TextField("space", m.link.Space), wire.TextField("token", string(m.token)),
 		wire.TextField("participantId", m.link.Participant)).JSON()

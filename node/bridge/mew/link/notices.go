@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	tellEvery   = time.Minute // between two notices about the rate limit to one sender (MEW-Q4)
-	maxNotified = 1000        // senders whose last notice is remembered
+	tellEvery   = time.Minute // between two notices to one sender about limits, or about held chats (MEW-Q4)
+	maxNotified = 1000        // notices that are remembered; beyond them nobody gets one
 )
 
 // tellRefusal tells the sender of an envelope that the node refused it, with the envelopes that MEW has for that. It
@@ -61,7 +61,8 @@ type notices struct {
 	lastAt map[string]time.Time
 }
 
-// shouldTell reports whether whom got no such notice within the last minute. If so, it records that whom gets one now.
+// shouldTell reports whether whom may get a notice, because whom got none within the last minute. If so, it records
+// that whom gets one now.
 func (n *notices) shouldTell(whom string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

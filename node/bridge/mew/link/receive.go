@@ -186,7 +186,7 @@ func (l *Link) acknowledge(ctx context.Context, key, status string) {
 	}
 	err := l.space.tell(envelope.Draft{Kind: envelope.KindChatAcknowledge, To: []string{h.From}, Correlation: []string{h.Envelope}, Payload: wire.Obj(wire.TextField("status", status))})
 	if err != nil && !errors.Is(err, errMayNot) {
-		return // the sender is away; the link does not try again
+		return // the node is not in the space now; the link does not try again
 	}
 	if status == "read" {
 		l.records.apply(ctx, l.records.drop("chat", key), l.records.drop("msg", string(h.Message)))
@@ -197,7 +197,7 @@ func (l *Link) acknowledge(ctx context.Context, key, status string) {
 }
 
 // cancelChat withdraws a chat that the owner has not read. If the chat waits for the owner's approval, the question is
-// withdrawn; otherwise the owner gets a note.
+// withdrawn; otherwise the node takes the cancellation like any message.
 func (l *Link) cancelChat(ctx context.Context, j job) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
 		key := envelope.Digest(j.e.From, id)
@@ -213,7 +213,7 @@ func (l *Link) cancelChat(ctx context.Context, j job) error {
 	return nil
 }
 
-// withdraw makes the node withdraw the message that waits for the owner in a conversation (AM-36). records are changes
+// withdraw makes the node withdraw the messages that wait for the owner in a conversation (AM-36). records are changes
 // of the same unit.
 func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, reason string, records []store.Change) error {
 	in, err := l.newInbound(&j, conv, intent, wire.Obj(wire.TextField("action", "withdraw"), wire.TextField("reason", reason)))

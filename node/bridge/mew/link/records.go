@@ -134,7 +134,7 @@ func (r *records) onlyOpen(ctx context.Context, peer wire.AgentID) wire.Conversa
 	return conv
 }
 
-// inContext counts the records in the context of the link: unread chats and pending proposals (MEW-L5).
+// inContext counts the records in the context of the link: unread chats, and proposals and requests that wait (MEW-L5).
 func (r *records) inContext(ctx context.Context) int {
 	page, err := r.store.List(ctx, nsLinks, r.link+"/context", "", maxCounted, time.Now())
 	if err != nil {
@@ -152,7 +152,7 @@ func (r *records) clear(ctx context.Context) error {
 		}
 		changes := make([]store.Change, 0, len(page.Records))
 		for _, rec := range page.Records {
-			// The record stays, and is settled as before; it only no longer counts.
+			// The record stays and is settled as before, but no longer counts.
 			rec.Terms = slices.DeleteFunc(rec.Terms, func(t string) bool { return t == r.link+"/context" })
 			changes = append(changes, store.Change{Record: rec, IfRev: store.Any})
 		}

@@ -63,7 +63,7 @@ func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 // maxUnshared bounds the conversations that the owner can choose from on the page.
 const maxUnshared = 30
 
-// Unshared returns the newest conversations that the space does not see and may see.
+// Unshared returns the newest conversations that the space may see but does not see yet.
 func (l *Link) Unshared(ctx context.Context) (list []Conversation, err error) {
 	if l.b.cfg.Steps == nil {
 		return nil, nil
@@ -228,8 +228,8 @@ func (l *Link) isFromHere(e store.Entry) bool {
 }
 
 // handleForward passes a chat on to the node if its sender wrote it in a conversation of the mesh that the sender sees.
-// done reports whether it did. The node checks the chat like any message (MEW-L2); then the owner's rules for outgoing
-// messages apply.
+// done is false for any other chat. The node checks the chat like any message (MEW-L2); then the owner's rules for
+// outgoing messages apply.
 func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool, err error) {
 	if j.e.Context == "" {
 		return false, nil
