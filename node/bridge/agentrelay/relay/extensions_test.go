@@ -188,6 +188,19 @@ func TestHistoryBounded(t *testing.T) {
 	}
 }
 
+// TestHistoryShowsAny: an answer to "history" shows at least its first message, whatever the size of that message.
+func TestHistoryShowsAny(t *testing.T) {
+	for size := roomForList - 3; size < roomForList+3; size++ {
+		list := []*entry{{id: "m", from: "aaa", raw: []byte(`{"from":"aaa","payload":"` + strings.Repeat("x", size-27) + `"}`)}}
+		if n := len(list[0].raw); n != size {
+			t.Fatalf("the message has %d bytes, want %d", n, size)
+		}
+		if shown, used := fitFrames(list, 5, roomForList); len(shown) != 1 || used != 1 {
+			t.Errorf("a message of %d bytes: %d shown, %d used", size, len(shown), used)
+		}
+	}
+}
+
 // TestQuery: a query finds cards of the directory, connected agents and messages, but never a direct message between
 // others. The answer says that the ranking is lexical (AR-38).
 func TestQuery(t *testing.T) {

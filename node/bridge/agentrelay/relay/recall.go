@@ -124,7 +124,7 @@ func fitFrames(list []*entry, limit, room int) (out []wire.Value, used int) {
 			v = wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from), wire.Field("ts", wire.Int(e.ts)))
 		}
 		size := len(e.raw)
-		if size > room && used == 0 {
+		if size+1 > room && used == 0 {
 			v = wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from), wire.TextField("type", e.kind), wire.Field("ts", wire.Int(e.ts)), wire.Field("truncated", wire.Bool(true)))
 			size = len(v.JSON())
 		}
