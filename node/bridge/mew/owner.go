@@ -121,7 +121,7 @@ func connect(c echo.Context, l *link.Link) error {
 	return httpapi.JSON(c, http.StatusOK, l.Status())
 }
 
-// ShareRequest names a conversation that a space may see, or no longer may see.
+// ShareRequest names a conversation that a space may see from now on or, with Stop, may no longer see.
 type ShareRequest struct {
 	Peer         string `json:"peer"`
 	Conversation string `json:"conversation_id"`

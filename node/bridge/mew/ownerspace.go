@@ -35,7 +35,7 @@ type space interface {
 // ownerSpace is a space on the page and in the owner API.
 type ownerSpace struct {
 	space
-	Path   string // below the owner's page: mew/space/NAME
+	Path   string // below the owner's page: mew/space/NAME or mew/link/NAME
 	Title  string
 	Hosted bool
 	link   *link.Link // nil for a hosted space

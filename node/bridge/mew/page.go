@@ -164,13 +164,13 @@ type spaceView struct {
 	Latest []shownEnvelope
 	// Shared are the conversations that the space behind a link sees, and Unshared those that it could see.
 	Shared, Unshared []shownConversation
-	Invited          *invited // the participant that the owner has just invited; nil for none
+	Invited          *invited // the participant that the owner has just invited; nil if the owner has invited nobody
 }
 
 // shownConversation is a conversation of the node. Key names it in a form.
 type shownConversation struct{ Key, Peer, ID, Name string }
 
-// invited is a new participant with the token that nobody can read again.
+// invited is a new participant with its token, which can be read only this once.
 type invited struct{ Name, Token, URL string }
 
 // doneTexts holds what the page says after a form was handled (see [httpapi.Done]).

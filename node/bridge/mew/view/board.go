@@ -48,7 +48,7 @@ type Reasoning struct {
 const (
 	maxBoard      = 500 // proposals, and as many reasoning sequences
 	MaxBoardBytes = 32 << 20
-	MaxOwnBoard   = 100 // proposals of one participant, which cannot push out those of others
+	MaxOwnBoard   = 100 // proposals of one participant, so that it cannot fill the board alone
 	MaxOwnBytes   = 2 << 20
 	KeepProposals = 24 * time.Hour
 	keepReasoning = 24 * time.Hour // since the last thought
@@ -58,8 +58,8 @@ const (
 // the first by the second while the owner reads the first.
 var boardSalt = rand.Text()
 
-// Observe updates the board with an accepted envelope. The board shares no memory with the message; see
-// [envelope.Rule].Remembered.
+// Observe updates the board with an accepted envelope. The board keeps parts of it, so the caller must detach it first
+// if [envelope.Rule].Remembered demands that.
 func (b *Board) Observe(e *envelope.Envelope, at time.Time) {
 	switch e.Kind {
 	case envelope.KindProposal:
@@ -135,13 +135,13 @@ func (b *Board) Find(key string) (Proposal, bool) {
 	return b.proposals[at], true
 }
 
-// SetConversation records the conversation in which the owner of this node is asked about the newest proposal, which is
-// for this node.
+// SetConversation records the conversation in which this node asks its owner about the newest proposal, which is for
+// this node.
 func (b *Board) SetConversation(conv wire.ConversationID) {
 	b.proposals[len(b.proposals)-1].Conv = conv
 }
 
-// SetWaiting records whether the owner is still asked about a proposal.
+// SetWaiting records whether the proposal of a conversation still waits for the owner.
 func (b *Board) SetWaiting(conv wire.ConversationID, waits bool) {
 	for i := range b.proposals {
 		if b.proposals[i].Conv == conv {
@@ -169,7 +169,8 @@ func (b *Board) Settle(key string) {
 }
 
 // Decision returns the envelope for the owner's decision about a proposal: the request that fulfills it (MEW-11), or a
-// rejection with a reason. The request does not go to me if the proposal names others.
+// rejection with a reason. The request goes to the participants that the proposal names, except me, or to everybody if
+// it names no others.
 func (p Proposal) Decision(me string, approve bool, reason string) (envelope.Draft, error) {
 	s := envelope.Draft{ID: envelope.NewID(), Kind: envelope.KindReject, To: []string{p.From}, Correlation: []string{p.ID}, Payload: wire.Obj(wire.TextField("reason", cmp.Or(reason, "disagree")))}
 	if !approve {
