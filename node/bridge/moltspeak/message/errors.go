@@ -119,7 +119,8 @@ func (e *Error) Error() string {
 // Unwrap returns the private cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Payload returns the p of an error message. A stranger learns only the code.
+// Payload returns the p of an error message. A stranger learns the code and what follows from it, but neither the field
+// nor how to fix it.
 func (e *Error) Payload(stranger bool) wire.Value {
 	row, _ := RowOf(e.Code)
 	v := wire.Obj(wire.TextField("code", string(e.Code)), wire.TextField("category", row.Category),

@@ -125,7 +125,7 @@ func Parse(tree wire.Value) (Message, *Error) {
 	if m.Re != "" {
 		r.check(ValidID(m.Re), "re", "must be 1 to 128 printable characters")
 	}
-	if m.Op.IsAnswer() && m.Op != OpError && m.Op != OpHelloAck && m.Re == "" { // MS-2, MS-52: no id, no re
+	if m.Op.IsAnswer() && m.Op != OpError && m.Op != OpHelloAck && m.Re == "" { // MS-2, MS-52: these two may answer a message without an id
 		r.fail(CodeMissingField, "re", "is required in an answer")
 	}
 	m.Expires = r.millis("exp")

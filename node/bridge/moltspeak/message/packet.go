@@ -21,7 +21,7 @@ type Packet struct {
 	Tree      wire.Value // of the message, decrypted
 	Enveloped bool
 	Boxed     bool
-	Sealed    signing.BoxPublic // key of the box, if Boxed; unproven until the inner signature verifies (MS-20)
+	Sealed    signing.BoxPublic // sender's key of the box, if Boxed; unproven until the inner signature verifies (MS-20)
 }
 
 // ReadPacket reads a bare message, an envelope, or a box for key (MS-10, MS-17 to MS-19).

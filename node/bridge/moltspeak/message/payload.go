@@ -70,7 +70,7 @@ type Stream struct {
 	Checksum                      string
 }
 
-// Tool calls a tool.
+// Tool calls or describes a tool, or lists all tools.
 type Tool struct {
 	Action, Tool string
 	Input        wire.Value
@@ -84,8 +84,8 @@ type Consent struct {
 	Types                                   []string
 }
 
-// Constraints narrow a consent. We enforce one_time. The peer has to respect the other two, which it reads in its
-// token.
+// Constraints narrow a consent. We enforce one_time. The peer, which reads all three in its token, has to respect the
+// other two.
 type Constraints struct {
 	OneTime   bool `json:"one_time,omitempty"`
 	NoStorage bool `json:"no_storage,omitempty"`
@@ -95,13 +95,13 @@ type Constraints struct {
 // Ping asks an agent for a sign of life.
 type Ping struct{ Nonce wire.Value }
 
-// Discover searches agents.
+// Discover searches for agents.
 type Discover struct {
 	All, Any []string
 	Limit    int
 }
 
-// Register is for registries.
+// Register is a request to a registry.
 type Register struct{ Action string }
 
 // Ack is an answer that has no members of interest here.
@@ -153,7 +153,7 @@ func parseHello(r *reader) Payload {
 	return h
 }
 
-// readCapabilities reads a list of capabilities, each of them a text or an object with an attestation.
+// readCapabilities reads a list of capabilities, each of them a text or an object that may have an attestation.
 func (r *reader) readCapabilities(key string) (names []string, list []Attestation) {
 	v, ok := r.opt(key, wire.Array)
 	if !ok {

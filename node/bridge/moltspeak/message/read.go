@@ -160,7 +160,7 @@ func (r *reader) flag(key string) bool {
 	return b
 }
 
-// maxMillis is the year 9999, so that no computation with a time overflows.
+// maxMillis is the end of the year 9999. Times must be before it, so that no computation with a time overflows.
 const maxMillis = 253402300800000
 
 // integer returns an integer member that fits into 64 bits, but no decimal and no exponent.

@@ -30,7 +30,7 @@ func StreamText(p wire.Value) wire.Value {
 // SplitStream splits a stream into start, chunks and end (MS-32). Binary data is base64, each chunk on its own; the
 // checksum is over the bytes.
 func SplitStream(p wire.Value, id string) ([]Draft, error) {
-	const piece = 48 << 10 // of text; escaped it fits into a message, and as base64 into a chunk
+	const piece = 48 << 10 // bytes of data: escaped, text fits into a message; as base64, binary data fits into a chunk
 	data, encode := []byte(p.GetStr("data")), func(b []byte) string { return string(b) }
 	binary := p.GetStr("type") == "binary"
 	if binary {
