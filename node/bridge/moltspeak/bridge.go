@@ -159,7 +159,8 @@ func New(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
-// Run delivers late answers, forgets strangers, and closes open connections when ctx ends.
+// Run delivers callbacks, deletes old pins of strangers, challenges the endpoints in our registry, and keeps us
+// registered in those of others, until ctx ends. Then it closes the open connections.
 func (b *Bridge) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	for range 4 {
@@ -216,13 +217,13 @@ func (b *Bridge) usesCoreOnly(a message.Agent, p peer) bool {
 	})
 }
 
-// hash returns a short name for texts that strangers chose.
+// hash returns a short hash of texts, for keys of records and for ids. Strangers may have chosen the texts.
 func hash(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:16])
 }
 
-// uuid returns a version 4 UUID that is derived from a hash, so it is the same at every attempt.
+// uuid returns a hash of the parts in the form of a version 4 UUID.
 func uuid(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	sum[6], sum[8] = sum[6]&0x0f|0x40, sum[8]&0x3f|0x80

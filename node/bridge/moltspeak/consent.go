@@ -219,7 +219,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	return nil
 }
 
-// maxGrants bounds the number of stored grants.
+// maxGrants bounds the stored grants of one peer.
 const maxGrants = 10_000
 
 // grants are the stored consents of the owner, with their tokens.

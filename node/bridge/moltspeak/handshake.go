@@ -86,7 +86,7 @@ func (h *handshakes) challenge(peer, key, salt string, fresh, known bool, source
 }
 
 // displace drops the challenge of a stranger to make room for one of another stranger with these sources. It reports
-// whether it dropped one. For a known peer it drops none.
+// whether it dropped one. It drops no challenge to make room for a known peer.
 func (h *handshakes) displace(known bool, sources []rate.Source) bool {
 	if known {
 		return false
@@ -114,8 +114,8 @@ func (h *handshakes) countWaiting(known bool) int {
 	return n
 }
 
-// redeem uses up the challenge of a peer and opens a session. It fails if text or key does not match the challenge, or
-// if the challenge has expired.
+// redeem uses up the challenge of a peer and opens a session. It returns false if text or key does not match the
+// challenge, if the challenge has expired, or if the session finds no room.
 func (h *handshakes) redeem(peer, key, text string, secret func(salt string) []byte, now time.Time) (session, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -132,7 +132,7 @@ func (c challenge) isAnsweredBy(key, text string, now time.Time) bool {
 	return c.text != "" && c.text == strings.ToLower(text) && c.key == key && now.Before(c.expires)
 }
 
-// isWaiting reports whether the peer may still answer the challenge with that text.
+// isWaiting reports whether text is the challenge that the peer has not answered yet. The challenge may have expired.
 func (h *handshakes) isWaiting(peer, text string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,7 +256,7 @@ func levelOf(p peer, inSession bool, capability string) int {
 	return levelSigned
 }
 
-// capabilities returns the capabilities that our hello and ping messages list.
+// capabilities returns the capabilities that our hello, hello_ack and pong messages and our registry entries list.
 func (b *Bridge) capabilities() []string {
 	out := []string{"query", "respond", "error", "task", "task.create", "task.status", "task.cancel", "stream", "stream.start", "stream.chunk", "stream.end", "human", "human.consent"}
 	if len(b.cfg.Tools) > 0 {

@@ -269,7 +269,8 @@ func (b *Bridge) maskPayload(c *request, p wire.Value) wire.Value {
 	return out
 }
 
-// maskMessage returns the message for the transcript, in which personal data is always masked.
+// maskMessage returns the message for the transcript. It masks personal data even if the configuration reveals the data
+// of this peer.
 func (b *Bridge) maskMessage(c *request) []byte {
 	if c.m.Class != message.PII {
 		return c.m.Tree.JSON()
@@ -319,7 +320,7 @@ func toRespond(payload wire.Value, native bool) message.Respond {
 	return message.Respond{Status: "success", Data: payload}
 }
 
-// plainText returns the text of a payload that contains nothing else beside its action: the body of a message, or an
+// plainText returns the text of a payload that contains nothing else besides its action: the body of a message, or an
 // answer.
 func plainText(payload wire.Value) (wire.Value, bool) {
 	text, ok := payload.Get("answer")

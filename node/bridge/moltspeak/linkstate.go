@@ -61,9 +61,9 @@ func (b *Bridge) recordLink(name string, err error) {
 	l.status.Error = text
 }
 
-// stateAfter returns the state of a link after a call that ended with err. The refusal of a single message does not
-// change the state. A refused token, or a key that either side does not accept as the pinned one, takes the link down,
-// because every later call would fail in the same way.
+// stateAfter returns the state of a link after a call that ended with err. A peer that refuses a single message has
+// answered, so the link is up. A refused token, or a key that either side does not accept as the pinned one, takes the
+// link down, because every later call would fail in the same way.
 func stateAfter(err error) bridge.LinkState {
 	if err == nil {
 		return bridge.LinkUp
@@ -83,8 +83,8 @@ func stateAfter(err error) bridge.LinkState {
 	return bridge.LinkConnecting
 }
 
-// downAgain is the time after which the outbox tries a message again whose link is down. While a link is down, no calls
-// are made over it.
+// downAgain is the time after which the outbox tries again to deliver a message whose link is down. While a link is
+// down, only a test makes calls over it.
 const downAgain = 10 * time.Minute
 
 // checkLink refuses a delivery over a link that is down. The message waits until a test of the link succeeds.

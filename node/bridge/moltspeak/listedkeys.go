@@ -38,7 +38,7 @@ type listedKey struct {
 }
 
 // lookup asks the configured registries, and then the directories, for the key of a name. If registries disagree, it
-// refuses the sender until the owner decides. A registry that does not answer counts as one that lists nothing.
+// refuses the sender. A registry that does not answer counts as one that does not list the name.
 func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 	ctx, name, now := c.ctx, c.m.From, c.now
 	l.mu.Lock()

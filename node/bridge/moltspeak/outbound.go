@@ -169,7 +169,7 @@ func (b *Bridge) storeSent(ctx context.Context, o sentMessage, slot string, draf
 	return b.records.Apply(ctx, changes, now)
 }
 
-// recordAnswer stores that the message of the peer has got its answer.
+// recordAnswer stores how a message that we sent changes the state of the conversation, if it answers the peer.
 func (b *Bridge) recordAnswer(ctx context.Context, d bridge.Delivery, t convState, now time.Time) error {
 	if t.Re == "" {
 		return nil
@@ -189,7 +189,8 @@ func (b *Bridge) recordAnswer(ctx context.Context, d bridge.Delivery, t convStat
 	return b.records.Apply(ctx, []store.Change{b.convChange(t, now)}, now)
 }
 
-// keepAnswer stores the answer for a peer that cannot be called. The peer gets it when it repeats its message.
+// keepAnswer stores an answer in the replay record of the peer's message, so that the peer gets it when it repeats the
+// message, and sends it over an open WebSocket of the peer. If the replay record has expired, it does neither.
 func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, raw []byte, draft message.Draft, now time.Time) error {
 	if draft.Op != message.OpRespond || t.Re == "" {
 		return &client.SendError{Retry: true}
