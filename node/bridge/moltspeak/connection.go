@@ -35,7 +35,7 @@ type connection struct {
 var opsBeforeBinding = []message.Op{message.OpHello, message.OpHelloAck, message.OpVerify, message.OpVerifyResponse, message.OpPing, message.OpPong, message.OpRespond}
 
 // serve answers frames until the connection ends. It calls charge for each frame except the first, for which the HTTP
-// request was charged, and onReply with every response.
+// request was charged, and onReply with the response to each message that it handles.
 func (c *connection) serve(ctx context.Context, charge func() *message.Error, onReply func(Response)) {
 	for first := true; ; first = false {
 		kind, raw, err := c.conn.Read()

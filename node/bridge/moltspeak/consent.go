@@ -222,7 +222,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 // maxGrants bounds the stored grants of one peer.
 const maxGrants = 10_000
 
-// grants are the stored consents of the owner, with their tokens.
+// grants stores the consents of the owner, and makes and checks their tokens.
 type grants struct {
 	records store.Records
 	key     *signing.PrivateKey
