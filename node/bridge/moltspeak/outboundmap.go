@@ -28,7 +28,7 @@ func (b *Bridge) newDrafts(d bridge.Delivery, t convState) ([]message.Draft, err
 		}
 		return []message.Draft{{Op: message.OpTask, P: wire.Obj(wire.TextField("action", outcome), wire.TextField("task_id", string(m.Conversation)))}}, nil
 	case act == wire.ActionClose:
-		return nil, nil // other operations end with their answer, so MoltSpeak needs no close
+		return nil, nil // only a task needs a close: queries, tools and streams end by themselves
 	case m.Intent == wire.RequestInfo && act == "ask":
 		return []message.Draft{{Op: message.OpQuery, P: wire.Obj(wire.TextField("domain", ownDomain), wire.TextField("intent", "ask"), wire.Field("params", payload.Without("action")))}}, nil
 	case m.Intent == IntentQuery:

@@ -151,7 +151,8 @@ func (b *Bridge) peers(ctx context.Context) ([]PeerView, error) {
 	return out, nil
 }
 
-// Unpin forgets the key of a peer, so that the next key that it shows is pinned. Only the owner changes a pin (MS-23).
+// Unpin deletes what we know about a peer, including its key and the capabilities that the owner granted, so that the
+// next key that it shows is pinned. Only the owner changes a pin (MS-23).
 func (b *Bridge) Unpin(ctx context.Context, name string) error {
 	now := time.Now()
 	p, known, err := b.pins.get(ctx, name, now)

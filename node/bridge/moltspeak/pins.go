@@ -151,7 +151,7 @@ func (pins *pins) update(c *request) *message.Error {
 		p.Sources = c.sources
 	}
 	p.AllOps = p.AllOps || !c.m.Op.IsCore()
-	if c.now.Sub(p.Last) > forgetEmpty/2 { // to avoid a write for each message
+	if c.now.Sub(p.Last) > forgetEmpty/2 { // not at each message, to avoid writes; so Last may be 12 h too early
 		p.Last = c.now.UTC()
 	}
 	if p.rev != store.Absent && string(encode(p)) == string(encode(c.peer)) {
@@ -209,9 +209,9 @@ func (pins *pins) isDue(now time.Time, interval time.Duration) bool {
 	return since >= interval && pins.clock.Reliable() && pins.swept.CompareAndSwap(last, now.Unix())
 }
 
-// forgetStrangers deletes the pins of strangers that were silent for a day and have neither a conversation nor a
-// question to the owner, or that were silent for keepConversations. A peer that the owner admitted meanwhile is not a
-// stranger: its pin stays, because otherwise another agent could take its name and with it the owner's permission.
+// forgetStrangers deletes the pins of strangers whose Last is a day ago and that have neither a conversation nor a
+// question to the owner, and those whose Last is keepConversations ago. A peer that the owner admitted meanwhile is not
+// a stranger: its pin stays, because otherwise another agent could take its name and with it the owner's permission.
 func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		page, err := pins.records.List(ctx, nsPeers, "stranger", after, 500, now)

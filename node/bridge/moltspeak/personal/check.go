@@ -44,7 +44,7 @@ func isCardNumber(found, before, after string) bool {
 		!strings.Contains(strings.ToLower(before), "tracking") && !strings.Contains(strings.ToLower(before), "imei")
 }
 
-// isIBAN checks an IBAN with ISO 7064 mod 97-10.
+// isIBAN reports whether the length and the check digits of an IBAN are right (ISO 7064 mod 97-10).
 func isIBAN(s string) bool {
 	s = strings.ReplaceAll(s, " ", "")
 	if len(s) < 15 || len(s) > 34 {
@@ -67,7 +67,7 @@ func isSSN(s string) bool {
 	return area != "000" && area != "666" && area[0] != '9' && group != "00" && serial != "0000"
 }
 
-// isDNI checks the letter of a Spanish DNI or NIE.
+// isDNI reports whether the letter of a Spanish DNI or NIE is right.
 func isDNI(s string) bool {
 	s = strings.ReplaceAll(s, "-", "")
 	head := strings.NewReplacer("X", "0", "Y", "1", "Z", "2").Replace(s[:1])
@@ -75,7 +75,7 @@ func isDNI(s string) bool {
 	return err == nil && "TRWAGMYFPDXBNJZSQVHLCKE"[n%23] == s[8]
 }
 
-// isNIR checks the key of a French NIR.
+// isNIR reports whether the key of a French NIR is right.
 func isNIR(s string) bool {
 	s = strings.ReplaceAll(s, " ", "")
 	if len(s) != 15 {
@@ -87,7 +87,7 @@ func isNIR(s string) bool {
 	return err == nil && err2 == nil && 97-n%97 == key
 }
 
-// isCPF checks both digits of a Brazilian CPF.
+// isCPF reports whether both check digits of a Brazilian CPF are right.
 func isCPF(s string) bool {
 	d := digits(s)
 	for n := 9; n < 11; n++ {
@@ -113,7 +113,7 @@ var verhoeffP = [8][10]int{
 	{9, 4, 5, 3, 1, 2, 6, 8, 7, 0}, {4, 2, 8, 6, 5, 7, 3, 9, 0, 1}, {2, 7, 9, 3, 8, 0, 6, 4, 1, 5}, {7, 0, 4, 6, 9, 1, 3, 2, 5, 8},
 }
 
-// isAadhaar checks an Aadhaar number.
+// isAadhaar reports whether the check digit of an Aadhaar number is right (Verhoeff).
 func isAadhaar(s string) bool {
 	d, c := digits(s), 0
 	for i := range len(d) {
@@ -122,7 +122,7 @@ func isAadhaar(s string) bool {
 	return c == 0
 }
 
-// hasDate reports whether an id can begin with a date in six digits, as Nordic ids do. It checks month and day.
+// hasDate reports whether an id can begin with a date as YYMMDD, as Swedish ids do. It checks month and day.
 func hasDate(s string) bool {
 	return s[2:4] >= "01" && s[2:4] <= "12" && s[4:6] >= "01" && s[4:6] <= "31"
 }

@@ -54,8 +54,8 @@ const (
 
 func re(s string) *regexp.Regexp { return regexp.MustCompile(s) }
 
-// patterns are tried on every outgoing string (MS-40, MS-41). They are our own: bounded in length, with check digits
-// for numbers that have them, and with words of context for others.
+// patterns are tried on every outgoing string (MS-40, MS-41). They are our own. Many of them also require a valid check
+// digit or words of context.
 var patterns = sync.OnceValue(func() []pattern {
 	return []pattern{
 		{TypeEmail, re(`[A-Za-z0-9][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), isMail},
@@ -129,7 +129,8 @@ func Scan(text string) []Finding {
 	return dropOverlaps(out)
 }
 
-// dropOverlaps drops findings inside a finding of a stronger type: the digits of a card are not also a phone number.
+// dropOverlaps drops findings that overlap another one of the same type or, in some cases, of a stronger type: the
+// digits of a card are not also a phone number. It keeps at most MaxFindings.
 func dropOverlaps(found []Finding) []Finding {
 	strength := []string{TypeEmail, TypeFinancial, TypeSSN, TypeBirth, TypeLocation, TypePhone, TypeAddress, TypeName, TypeHealth}
 	slices.SortStableFunc(found, func(a, b Finding) int {

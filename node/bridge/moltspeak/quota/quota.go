@@ -59,8 +59,8 @@ func (s Strangers) Take(name string, sources []rate.Source, now time.Time) (wait
 	return wait, ok
 }
 
-// Lookups is the quota of key lookups in registries and directories that messages may cause. Known senders, senders
-// with a verified signature and all others have a pool each.
+// Lookups is the quota of key lookups in registries and directories that messages may cause. Messages with a verified
+// signature from known senders, those from other senders, and messages without one have a pool each.
 type Lookups struct{ known, signed, unsigned *rate.Pool }
 
 // NewLookups returns full pools.
