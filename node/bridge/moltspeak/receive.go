@@ -47,7 +47,7 @@ type request struct {
 	id string // the id of the reply
 }
 
-// answer is the content of the reply to a message. An empty op means that no reply is sent (MS-45).
+// answer is the content of the reply to a message. If op is empty and stored is nil, no reply is sent (MS-45).
 type answer struct {
 	op        message.Op
 	p         wire.Value
@@ -65,7 +65,7 @@ type Response struct {
 	Sender message.Agent // verified sender of the request; zero if it is not verified
 	Known  bool          // Sender is a known peer, not a stranger
 	Fresh  bool          // Sender is set, and the message cannot be a replayed recording
-	Forged bool          // the box or the signature of the request did not verify
+	Forged bool          // the request was refused because its box, sender, key or signature did not verify
 }
 
 func (c *request) replyID() string {
@@ -263,9 +263,8 @@ func (b *Bridge) checkClass(c *request) *message.Error {
 	return nil
 }
 
-// checkConsent scans a message for personal data and checks that its consent covers the data. Scanning a megabyte takes
-// seconds, so this check comes after all others. A part of a stream is scanned later, when the stream has accepted the
-// part.
+// checkConsent scans a message for personal data and checks that its consent covers the data. The scan is slow, so this
+// check comes after all others. A part of a stream is scanned later, when the stream has accepted the part.
 func (b *Bridge) checkConsent(c *request) *message.Error {
 	if c.m.Class != message.PII || c.m.Op == message.OpStream {
 		return nil

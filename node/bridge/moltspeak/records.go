@@ -50,7 +50,8 @@ type peer struct {
 	rev store.Rev
 }
 
-// takes reports whether the peer listed the class in its hello. A peer that listed no classes takes all (MS-38).
+// takes reports whether the peer accepts messages of a class: it listed the class in its hello, or it listed none
+// (MS-38).
 func (p peer) takes(c message.Class) bool {
 	return len(p.Classes) == 0 || slices.Contains(p.Classes, c)
 }
@@ -121,9 +122,9 @@ func (p peer) change() store.Change {
 
 func replayKey(from message.Agent, id string) string { return hash(from.Name(), id) }
 
-// replayChange returns the change that stores the replay record of an accepted message. The records of known peers are
-// bounded per peer and hour. Those of strangers without a conversation are bounded together for each time slice; the
-// rates of strangers are too low to reach that bound.
+// replayChange returns the change that stores the replay record of an accepted message. The records of strangers without
+// a conversation are bounded together for each time slice; the rates of strangers are too low to reach that bound. All
+// other records are bounded per peer and hour.
 func (b *Bridge) replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, now time.Time) store.Change {
 	term, keep := hash(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepReplays
 	if s.Conv == "" {

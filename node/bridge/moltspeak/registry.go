@@ -50,7 +50,7 @@ type registration struct {
 	Bearer   credential.Hash `json:"bearer,omitzero"`   // hash of the bearer token that guards it
 	Gone     bool            `json:"gone,omitempty"`    // deleted; the name stays reserved (MS-55)
 	Key      time.Time       `json:"key,omitzero"`      // when a message was signed with the listed key
-	Answered time.Time       `json:"answered,omitzero"` // when its endpoint last proved the key
+	Answered time.Time       `json:"answered,omitzero"` // when its endpoint last proved the key; zero after a failure
 	Tried    time.Time       `json:"tried,omitzero"`    // when its endpoint was last asked
 
 	rev      store.Rev
@@ -113,7 +113,7 @@ func newRegistryServer(cfg Config, challenge func(context.Context, Entry, time.T
 	return s
 }
 
-// mount adds the routes of the public registry (§9). /api/health exists only here.
+// mount adds the routes of the public registry (§9).
 func (s *registryServer) mount(e *echo.Echo, guard func(refuse func(echo.Context, *message.Error) error) echo.MiddlewareFunc) {
 	g := e.Group("/api", guard(func(c echo.Context, e *message.Error) error {
 		retryAfter(c, e.Delay)

@@ -23,9 +23,9 @@ const (
 	maxRegistryBytes = 16 << 20    // of all registered entries; their text is in memory twice
 )
 
-// registryCache holds the content of the registry in memory, in the order in which it is listed, so that a request
-// reads neither the store nor the directory. Registered entries are read from the store once, and later changes go to
-// both. The cards of the directory are read page by page, at most once a minute.
+// registryCache holds the content of the registry in memory, in the order in which it is listed, so that most lists and
+// searches read neither the store nor the directory. Registered entries are read from the store once, and later changes
+// go to both. The cards of the directory are read page by page, at most once a minute.
 type registryCache struct {
 	records   store.Records
 	directory Directory
@@ -152,7 +152,7 @@ func (s *registryCache) rebuild() {
 	s.sorted = out
 }
 
-// refresh reads the entries and the cards if the cache has none or has old cards. While one caller reads the cards
+// refresh reads the entries if they were never read, and the cards if they are old. While one caller reads the cards
 // again, other callers get the old cards.
 func (s *registryCache) refresh(ctx context.Context) error {
 	stale := func() (loaded, old bool) {

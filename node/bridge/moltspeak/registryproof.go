@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	proveAgain = 7 * 24 * time.Hour // how long the proof of an endpoint is valid
+	proveAgain = 7 * 24 * time.Hour // how long after a proof an endpoint is not challenged again
 	proveEvery = time.Hour          // minimum time between two challenges of one agent
 	proveTime  = 15 * time.Second
 )
@@ -49,7 +49,7 @@ func (s *registryServer) proveKey(ctx context.Context, name, key string, now tim
 	}
 }
 
-// changeEntry changes a live entry of the registry.
+// changeEntry changes a live entry of the registry. It does nothing if the entry is gone or was changed meanwhile.
 func (s *registryServer) changeEntry(ctx context.Context, id string, now time.Time, change func(*registration)) error {
 	var k registration
 	rev, ok, err := readRecord(ctx, s.records, nsRegistry, id, &k, now)
@@ -64,8 +64,8 @@ func (s *registryServer) changeEntry(ctx context.Context, id string, now time.Ti
 	return nil
 }
 
-// proveEndpoint makes the endpoint of an entry sign a challenge with the key of the entry. A failure withdraws an
-// earlier proof.
+// proveEndpoint makes the endpoint of an entry sign a challenge with the key of the entry, unless it did so or was asked
+// not long ago. A failure withdraws an earlier proof of the endpoint.
 func (s *registryServer) proveEndpoint(ctx context.Context, id string, now time.Time) error {
 	var k registration
 	_, ok, err := readRecord(ctx, s.records, nsRegistry, id, &k, now)

@@ -171,7 +171,7 @@ func (b *Bridge) serveStream(c echo.Context) error {
 	return nil
 }
 
-// discover answers with cards from the directories. Only agents that speak MoltSpeak have an address in the results.
+// discover answers with cards from the directories. Only agents that speak MoltSpeak have an endpoint in the results.
 func (b *Bridge) discover(c *request, d message.Discover) (answer, *message.Error) {
 	wanted := [][]string{d.All}
 	if len(d.All) == 0 {

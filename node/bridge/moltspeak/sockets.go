@@ -35,7 +35,7 @@ type sockets struct {
 func newSockets() *sockets { return &sockets{all: make(map[*websocket.Conn]*socket)} }
 
 // add registers a connection, which is not bound yet. If too many connections are not bound, it closes one of the
-// source that has most of them, the oldest first.
+// source that has most of them, the oldest first. After close, add returns false.
 func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 )
 
-// The maximum size of each table in memory, and the part that strangers may use, so that they cannot fill a table.
+// The maximum size of each table, and the part that strangers may use, so that they cannot fill a table.
 const (
 	maxSessions          = 100 // MS-27
 	strangersSessions    = 75  // of all sessions, if known peers leave room

@@ -24,7 +24,7 @@ const (
 	maxStreamBytes = 64 << 20
 )
 
-// openStream is a stream that is not complete.
+// openStream is a stream that is being received.
 type openStream struct {
 	peer, kind, content string
 	class               message.Class    // the class of every part
@@ -46,7 +46,7 @@ type streams struct {
 func newStreams() *streams { return &streams{open: make(map[string]*openStream)} }
 
 // add adds a part of a stream. complete is the whole stream if the part is a valid end, and otherwise nil. sources are
-// the sources of the sender if it is a stranger.
+// the sources of the sender; they count only if it is a stranger.
 func (s *streams) add(m *message.Message, p message.Stream, known bool, sources []rate.Source, now time.Time) (complete *openStream, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
