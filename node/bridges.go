@@ -70,7 +70,7 @@ func (n *Node) Attach(kind bridge.Kind, links []bridge.Link) (bridge.Mesh, error
 
 // Connect makes service deliver the node's messages to addresses of the kind. If service also implements
 // [bridge.Handler], [bridge.Observer], [bridge.FailureObserver], [bridge.Answerer] or [bridge.Carrier], it has that
-// role for the kind.
+// role too.
 func (n *Node) Connect(kind bridge.Kind, service bridge.Transport) {
 	n.bridges.mu.Lock()
 	defer n.bridges.mu.Unlock()

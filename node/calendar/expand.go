@@ -137,8 +137,7 @@ func (o *overrides) replaces(start time.Time) bool {
 	return ok
 }
 
-// findFollowing returns the override that moves the recurrence at start: the last override of all following recurrences
-// at or before start, or nil.
+// findFollowing returns the last override at or before start that also moves all later recurrences, or nil.
 func (o *overrides) findFollowing(start time.Time) *event {
 	if o == nil {
 		return nil
@@ -155,7 +154,7 @@ func (e event) shift(zone zone) time.Duration {
 	return zone.wall(e.start.instant()).Sub(zone.wall(e.id.instant()))
 }
 
-// shiftStart returns the start of a later recurrence after e, an override of all following recurrences, has moved it.
+// shiftStart moves the start of a later recurrence as far as e moves its own recurrence.
 func (e event) shiftStart(start moment) moment {
 	start.wall = start.wall.Add(e.shift(start.zone))
 	return start

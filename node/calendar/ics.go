@@ -22,14 +22,14 @@ const (
 // The bounds on input. A calendar beyond them is refused as a whole, because a part of a calendar would show busy time
 // as free.
 const (
-	maxFile   = 8 << 20 // bytes of one file or answer
+	maxFile   = 8 << 20 // bytes of one file
 	maxLine   = 256 << 10
 	maxNested = 8 // components inside components; RFC 5545 needs three
 	maxEvents = 50_000
 )
 
-// Problem is an error in a calendar. Text is for the owner. It does not quote the calendar, except for the UID of an
-// event.
+// Problem is an error in a calendar. Text is for the owner. It may quote a wrong value from the calendar, which may be
+// the text of a stranger.
 type Problem struct {
 	Source string `json:"source"`
 	UID    string `json:"uid,omitempty"`
@@ -191,7 +191,7 @@ func (r *reader) addProblem(uid, text string) {
 	}
 }
 
-// addEvent adds one VEVENT. If the time of the event is unclear, the whole window counts as busy.
+// addEvent adds one VEVENT. If the time of the event is unclear, all the time that it may take counts as busy.
 func (r *reader) addEvent(comp *ical.Component) {
 	e := event{uid: value(comp, ical.PropUID), free: takesNoTime(comp)}
 	for _, p := range comp.Props[ical.PropRecurrenceRule] {
@@ -223,7 +223,7 @@ func (r *reader) addEvent(comp *ical.Component) {
 			blockWindow(errors.New("it recurs in a zone that is not known"))
 			return
 		}
-		busy := e.length.from(start) // in a zone that is at most 14 hours away
+		busy := e.length.from(start) // assumes that the zone is at most 14 hours from the owner's
 		r.out.blocked = append(r.out.blocked, Interval{busy.Start.Add(-14 * time.Hour), busy.End.Add(14 * time.Hour)})
 		return
 	}

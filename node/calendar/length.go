@@ -41,7 +41,7 @@ func (r *reader) parseLength(comp *ical.Component, start moment) (span, error) {
 	return span{}, nil
 }
 
-// maxSpan bounds the length of an event. Longer ones overflow a time.Duration.
+// maxSpan bounds the length of an event, far below the 292 years that a time.Duration can hold.
 const maxSpan = 100 * 366 * 24 * time.Hour
 
 // spanBetween returns the span from start to end.

@@ -189,9 +189,9 @@ func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
 	return rounded.Add(-shift)
 }
 
-// Reserve promises a time to a conversation for ten minutes, so that the agreed event can be written to a calendar. A
-// new promise to the same conversation replaces the earlier one. Reserve returns false if the time is promised to
-// another conversation, or if there are too many promises.
+// Reserve promises a time to a conversation for ten minutes, so that the agreed event can be written to a calendar. It
+// first drops an earlier promise to the same conversation. Reserve returns false if the time is promised to another
+// conversation, or if there are too many promises.
 func (p *Planner) Reserve(conversation string, i Interval, now time.Time) bool {
 	padded := Interval{i.Start.Add(-p.cfg.Buffer), i.End.Add(p.cfg.Buffer)}
 	p.mu.Lock()

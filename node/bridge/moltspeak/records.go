@@ -122,9 +122,9 @@ func (p peer) change() store.Change {
 
 func replayKey(from message.Agent, id string) string { return hash(from.Name(), id) }
 
-// replayChange returns the change that stores the replay record of an accepted message. The records of strangers without
-// a conversation are bounded together for each time slice; the rates of strangers are too low to reach that bound. All
-// other records are bounded per peer and hour.
+// replayChange returns the change that stores the replay record of an accepted message. If a stranger sent the message
+// and it has no conversation, the record counts toward one bound for each time slice, which the rates of strangers are
+// too low to reach. All other records are bounded per peer and hour.
 func (b *Bridge) replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, now time.Time) store.Change {
 	term, keep := hash(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepReplays
 	if s.Conv == "" {

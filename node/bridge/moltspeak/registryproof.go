@@ -64,8 +64,8 @@ func (s *registryServer) changeEntry(ctx context.Context, id string, now time.Ti
 	return nil
 }
 
-// proveEndpoint makes the endpoint of an entry sign a challenge with the key of the entry, unless it did so or was asked
-// not long ago. A failure withdraws an earlier proof of the endpoint.
+// proveEndpoint makes the endpoint of an entry sign a challenge with the key of the entry, unless it did so or was
+// asked not long ago. A failure withdraws an earlier proof of the endpoint.
 func (s *registryServer) proveEndpoint(ctx context.Context, id string, now time.Time) error {
 	var k registration
 	_, ok, err := readRecord(ctx, s.records, nsRegistry, id, &k, now)
