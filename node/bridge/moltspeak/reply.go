@@ -15,8 +15,8 @@ import (
 
 var noAnswer = []byte("{}\n")
 
-// reply builds the response to a request: it signs the answer, stores it for a repeat of the request, and wraps it in
-// the same way as the request (MS-17).
+// reply builds the response to a request: it signs the answer, stores it for a repeat of the request unless it is an
+// error, personal or secret, and wraps it in the same way as the request (MS-17).
 func (b *Bridge) reply(c *request, a answer) Response {
 	r := Response{Status: a.status}
 	if c.signed {

@@ -1,4 +1,4 @@
-// Package quota bounds what the peers of a MoltSpeak agent may use: messages, lookups of keys, registrations.
+// Package quota bounds what the peers of a MoltSpeak agent may use: messages, look-ups of keys, registrations.
 // Strangers cannot use up what known peers need, and share their part fairly by source.
 package quota
 
@@ -59,7 +59,7 @@ func (s Strangers) Take(name string, sources []rate.Source, now time.Time) (wait
 	return wait, ok
 }
 
-// Lookups is the quota of key lookups in registries and directories that messages may cause. Messages with a verified
+// Lookups is the quota of key look-ups in registries and directories that messages may cause. Messages with a verified
 // signature from known senders, those from other senders, and messages without one have a pool each.
 type Lookups struct{ known, signed, unsigned *rate.Pool }
 
