@@ -107,6 +107,9 @@ func TestScanToTheEnd(t *testing.T) {
 		t.Errorf("behind numbers that are not cards: %v", got)
 	}
 	many := strings.Repeat("jane.doe@example.com, ", 2*personal.MaxFindings)
+	if got := personal.Types(wire.Text(many + "She was diagnosed with cancer.")); !slices.Contains(got, personal.TypeHealth) {
+		t.Errorf("behind many addresses: %v", got)
+	}
 	if got := (&PIIMeta{Types: []string{personal.TypeEmail}}).Mask(wire.Text(many)); strings.Contains(string(got.JSON()), "jane") {
 		t.Errorf("of %d addresses, some stay: …%s", 2*personal.MaxFindings, string(got.JSON())[len(got.JSON())-40:])
 	}

@@ -108,11 +108,11 @@ var patterns = sync.OnceValue(func() []pattern {
 
 const datePattern = `\d{1,2}[./\- ](?:\d{1,2}|\p{L}{3,9})[./\- ](?:\d{4}|\d{2})|\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}\.? \p{L}{3,9},? \d{4}|\p{L}{3,9}\.? \d{1,2}(?:st|nd|rd|th)?,? \d{4}`
 
-// MaxFindings bounds the findings in one text. Rejected candidates do not count: otherwise many of them could hide a
-// finding at the end of the text.
+// MaxFindings bounds the findings of one type in one text. Rejected candidates do not count: otherwise many of them
+// could hide a finding at the end of the text.
 const MaxFindings = 200
 
-// Scan finds personal data in a text, up to [MaxFindings] places.
+// Scan finds personal data in a text, up to [MaxFindings] places of each type.
 func Scan(text string) []Finding {
 	var out []Finding
 	for _, p := range patterns() {
@@ -130,18 +130,21 @@ func Scan(text string) []Finding {
 }
 
 // dropOverlaps drops findings that overlap another one of the same type or, in some cases, of a stronger type: the
-// digits of a card are not also a phone number. It keeps at most MaxFindings.
+// digits of a card are not also a phone number. It keeps at most
+// MaxFindings of each type.
 func dropOverlaps(found []Finding) []Finding {
 	strength := []string{TypeEmail, TypeFinancial, TypeSSN, TypeBirth, TypeLocation, TypePhone, TypeAddress, TypeName, TypeHealth}
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return slices.Index(strength, a.Type) - slices.Index(strength, b.Type)
 	})
 	var out []Finding
+	kept := make(map[string]int)
 	for _, f := range found {
 		covered := slices.ContainsFunc(out, func(o Finding) bool {
 			return f.Start < o.End && o.Start < f.End && (f.Type == o.Type || f.Type == TypePhone || o.Type == TypeBirth || f.Type == TypeAddress && o.Type != TypeName)
 		})
-		if !covered && len(out) < MaxFindings {
+		if !covered && kept[f.Type] < MaxFindings {
+			kept[f.Type]++
 			out = append(out, f)
 		}
 	}
