@@ -84,14 +84,14 @@ func (h Hours) within(window Interval, zone *time.Location) []Interval {
 	var out []Interval
 	from := window.Start.In(zone)
 	for day := 0; ; day++ {
-		midnight := time.Date(from.Year(), from.Month(), from.Day()+day, 0, 0, 0, 0, zone)
-		if !midnight.Before(window.End) {
+		date := time.Date(from.Year(), from.Month(), from.Day()+day, 0, 0, 0, 0, time.UTC) // a zone may skip midnight
+		instant := func(minute int) time.Time {
+			return time.Date(date.Year(), date.Month(), date.Day(), 0, minute, 0, 0, zone)
+		}
+		if !instant(0).Before(window.End) {
 			return merge(out)
 		}
-		for _, part := range h.days[midnight.Weekday()] {
-			instant := func(minute int) time.Time {
-				return time.Date(midnight.Year(), midnight.Month(), midnight.Day(), 0, minute, 0, 0, zone)
-			}
+		for _, part := range h.days[date.Weekday()] {
 			if i, ok := (Interval{instant(part.from), instant(part.to)}).clip(window); ok {
 				out = append(out, i)
 			}

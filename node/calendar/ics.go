@@ -219,12 +219,12 @@ func (r *reader) addEvent(comp *ical.Component) {
 	}
 	if problem != "" && !e.free {
 		r.addProblem(e.uid, problem)
-		if len(e.rules) > 0 {
+		if len(e.rules) > 0 || comp.Props.Get(ical.PropRecurrenceDates) != nil {
 			blockWindow(errors.New("it recurs in a zone that is not known"))
 			return
 		}
-		busy := e.length.from(start) // assumes that the zone is at most 14 hours from the owner's
-		r.out.blocked = append(r.out.blocked, Interval{busy.Start.Add(-14 * time.Hour), busy.End.Add(14 * time.Hour)})
+		busy := e.length.from(start) // in the zone of the owner; zones are at most 26 hours apart
+		r.out.blocked = append(r.out.blocked, Interval{busy.Start.Add(-26 * time.Hour), busy.End.Add(26 * time.Hour)})
 		return
 	}
 	if p := comp.Props.Get(ical.PropRecurrenceID); p != nil {

@@ -64,3 +64,32 @@ func TestManyRules(t *testing.T) {
 		}
 	}
 }
+
+// TestHoursWithoutMidnight: in Chile, the clock skips midnight of 2026-09-06, a Sunday.
+func TestHoursWithoutMidnight(t *testing.T) {
+	zone, err := time.LoadLocation("America/Santiago")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hours, err := ParseHours("sun 10:00-11:00")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Date(2026, 9, 6, 10, 0, 0, 0, zone)
+	got := hours.within(Interval{start.Add(-24 * time.Hour), start.Add(24 * time.Hour)}, zone)
+	if len(got) != 1 || !got[0].Start.Equal(start) || !got[0].End.Equal(start.Add(time.Hour)) {
+		t.Errorf("hours of that Sunday: %v", got)
+	}
+}
+
+// TestLoopbackCalendar: a name that looks like a loopback address may be any machine.
+func TestLoopbackCalendar(t *testing.T) {
+	for address, ok := range map[string]bool{
+		"http://127.0.0.1:5232/a": true, "http://localhost/a": true, "http://[::1]/a": true, "https://127.example.com/a": true,
+		"http://127.example.com/a": false, "http://10.0.0.1/a": false,
+	} {
+		if _, err := NewCalDAV(address, "ann", "secret", nil); ok != (err == nil) {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
