@@ -120,7 +120,7 @@ func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) 
 	return s.counter(q, view, o)
 }
 
-// counter offers free times, or declines if no time is free.
+// counter offers free times, or declines if no time is free. After too many rounds it holds the message for the owner.
 func (s *Scheduler) counter(q Question, view View, o offer) Reply {
 	if !q.Approved && q.Rounds >= cmp.Or(s.Limits.Rounds, defaultRounds) {
 		return hold("the two calendars do not meet after several offers")
@@ -150,7 +150,8 @@ func (s *Scheduler) counter(q Question, view View, o offer) Reply {
 	)}
 }
 
-// answerAcceptance answers the acceptance of a time that we offered. If the time still fits, it answers with an accept.
+// answerAcceptance answers the acceptance of a time that we offered. If the time still fits and the limits allow it,
+// the answer is an accept; otherwise the owner must decide.
 func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.Time) Reply {
 	o, err := parseOffer(*q.Accepted)
 	if err != nil || len(o.times) != 1 {

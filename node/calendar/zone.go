@@ -69,7 +69,8 @@ func (z describedZone) wall(t time.Time) time.Time {
 	return t.Add(offset)
 }
 
-// maxTransitions bounds the clock changes of one zone: about two a year since 1601, when Outlook's rules start.
+// maxTransitions bounds the clock changes of one zone. Outlook's rules start in 1601, and two changes a year since then
+// are fewer than 1000.
 const maxTransitions = 2000
 
 // maxZoneRules bounds the rules for clock changes in one file. A rule that never applies is expensive, because it is
