@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ARDEntry is a search result of a registry of ARD, Agentic Resource Discovery (DISC-3). The registry chooses all
-// texts: they are untrusted.
+// ARDEntry is a search result of a registry of ARD, Agentic Resource Discovery (docs/bridges/ard.md). The registry
+// chooses all texts: they are untrusted.
 type ARDEntry struct {
 	Identifier   string   `json:"identifier"`
 	Name         string   `json:"name"`
@@ -57,9 +57,9 @@ type ardRequest struct {
 	PageToken  string `json:"pageToken,omitempty"`
 }
 
-// SearchARD asks a registry of ARD for agents. registry is its base URL, or a domain whose manifest names the base. All
-// calls pass the guard of [Public], or of [Loopback] for a registry on this machine in the local profile. It returns
-// the entries and the token of the next page.
+// SearchARD asks a registry of ARD for agents. registry is its base URL, or a domain, or a URL without a path, whose
+// manifest names the base. All calls pass the guard of [Public], or of [Loopback] for a registry on this machine in the
+// local profile. It returns the entries and the token of the next page.
 func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEntry, string, error) {
 	if !strings.Contains(registry, "://") {
 		registry = "https://" + registry

@@ -219,9 +219,9 @@ func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now ti
 	}
 }
 
-// isUsable reports whether a cached card may be used. If signatures with the card's key fail, or if its look-ups are
-// free, the card is used for at least a minute, even if the directory allows less caching. Otherwise a forger could make
-// us ask the directory as often as it likes.
+// isUsable reports whether a cached card may be used. If signatures with the card's key fail, or if a message names an
+// agent that the owner knows, for which look-ups are free, the card is used for at least a minute, even if the
+// directory allows less caching. Otherwise a forger could make us ask the directory as often as it likes.
 func (e *entry) isUsable(origin *Origin, now time.Time) bool {
 	limited := e.suspect || origin != nil && origin.Known
 	return now.Before(e.peer.Until) || limited && now.Before(e.fetched.Add(refetchGap))
@@ -250,8 +250,8 @@ func abandon(why error) error { return fmt.Errorf("%w: %w", errAbandoned, why) }
 
 var errAbandoned = errors.New("the caller gave up")
 
-// runLookup looks the agent up and caches the result. With refresh, it ignores the cached card and the card from the
-// owner. pay pays for the look-up.
+// runLookup looks the agent up and caches the result. old is the cached entry, or nil. With refresh, it asks the
+// directories even if the owner added a card. pay pays for the look-up.
 func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, f *pendingLookup, old *entry, refresh bool, pay *payment, now time.Time) {
 	f.err = errAbandoned // the error of the waiting callers if the look-up panics
 	defer func() {
@@ -329,7 +329,8 @@ func (c *Cards) Drop(id wire.AgentID) {
 }
 
 // Refresh fetches the card of id again, but at most once a minute and within the budget. changed reports whether the
-// agent has another key now. The error is a *[wire.Error], as for [Cards.Lookup].
+// agent has another key now; it is also true if no card was cached. The error is a *[wire.Error], as for
+// [Cards.Lookup].
 func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (peer Peer, changed bool, err error) {
 	return c.refresh(ctx, id, &Origin{}, now)
 }

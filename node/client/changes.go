@@ -19,10 +19,10 @@ const (
 
 var errWrongChange = errors.New("a line of the feed has the card of another agent")
 
-// Changes returns the changes of the directory's cards after the position since, or all listed cards if since is "".
-// Without changes, the directory waits for one for at most the time wait, which is rounded down to seconds and reduced
-// to 30 s. Only directories of this project have a change feed. Changes checks only that each card has the id that its
-// line names.
+// Changes returns a page of the changes of the directory's cards after the position since, or of all listed cards if
+// since is "". If there are no changes, the directory waits for one for at most the time wait. wait is rounded down to
+// seconds, and the directory refuses more than 30 s. Only directories of this project have a change feed. Changes
+// checks only that each card has the id that its line names.
 func (d *Directory) Changes(ctx context.Context, since string, wait time.Duration) (wire.ChangePage, error) {
 	params := url.Values{"limit": {strconv.Itoa(maxChanges)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if since != "" {
@@ -34,7 +34,7 @@ func (d *Directory) Changes(ctx context.Context, since string, wait time.Duratio
 		return wire.ChangePage{}, err
 	}
 	var page wire.ChangePage
-	// Use the strict reader first, because json.Unmarshal ignores the case of names.
+	// Use the strict reader first, because json.Unmarshal accepts duplicate names and any number of values.
 	_, err = wire.ParseLimits(resp.body, wire.MaxDepth+4, maxChanges*pageValues/10)
 	if err == nil {
 		err = json.Unmarshal(resp.body, &page)

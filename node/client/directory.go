@@ -26,9 +26,9 @@ type Directory struct {
 	Loopback bool
 	// Invite is sent with registrations, for a directory that requires one (AM-56).
 	Invite Credential
-	// Alias is a stable name for a directory whose URL may change with the process that hosts it. Everything that is
-	// stored about the directory, including the credential for it, is stored under this name. If Alias is empty, Base
-	// is the name.
+	// Alias is a stable name for a directory whose URL may change with the process that hosts it. Our registration
+	// there, with its credential, and the position of a mirror are stored under this name. If Alias is empty, Base is
+	// the name. Pins name Base.
 	Alias string
 
 	path   string // path of Base
@@ -36,7 +36,7 @@ type Directory struct {
 	call   func(*http.Request) (*http.Response, error)
 }
 
-// StoredName returns the name under which data about the directory is stored.
+// StoredName returns the name under which data about the directory is stored: Alias, or Base if Alias is empty.
 func (d *Directory) StoredName() string { return cmp.Or(d.Alias, d.Base) }
 
 // NewDirectory returns a client for the directory at base. If rt is nil, calls go through h with [Reach] Owner.

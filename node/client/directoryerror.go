@@ -65,7 +65,7 @@ func (e *DirectoryError) Unwrap() []error {
 	return []error{e.Kind, e.cause}
 }
 
-// Final reports whether the directory answered and would give the same answer to the same call again.
+// Final reports whether the directory refused the call and would refuse the same call again.
 func (e *DirectoryError) Final() bool {
 	return e.Kind == ErrCredential || e.Kind == ErrTaken || e.Kind == ErrReserved || e.Kind == ErrRefused && !e.Retry
 }

@@ -42,8 +42,8 @@ type HTTPConfig struct {
 	// Local selects the local profile (AM-82), the only one that allows [Loopback].
 	Local bool
 	// AllowPrivate lists address ranges that cards may name although they are not public (AM-80). In these ranges, http
-	// and IP addresses as hosts are allowed too. Everybody who may register a card can make this process call any port
-	// from 1024 up in these ranges, so keep them small.
+	// and IP addresses as hosts are allowed too. Everybody who may register a card can make this process call port 80,
+	// port 443 and any port from 1024 up in these ranges, so keep them small.
 	AllowPrivate []netip.Prefix
 	// Version is the version of the program, for the User-Agent.
 	Version string
@@ -61,7 +61,7 @@ const (
 	defaultConnect = 10 * time.Second // AM-45
 	defaultAnswer  = 30 * time.Second
 	perHost        = 4   // concurrent calls (AM-79)
-	maxCalls       = 256 // concurrent calls to all hosts; also bounds the hosts that the limiter remembers
+	maxCalls       = 256 // concurrent calls to all hosts
 	maxHeaders     = 32 << 10
 )
 
@@ -145,7 +145,8 @@ func (h *HTTP) Close() {
 //
 // If the guard refuses the call, the error is a *[GuardError] and no connection was made. For [Public] and [Loopback],
 // the whole call, including the body, takes at most [HTTPConfig.Answer], and at most four calls go to one host at once.
-// For [Owner], only [HTTPConfig.Answer] applies, and a deadline of ctx replaces it.
+// Before the call, Do may wait equally long for a free slot. For [Owner], only [HTTPConfig.Answer] applies, and a
+// deadline of ctx replaces it.
 func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Response, error) {
 	if err := h.checkURL(reach, req.URL); err != nil {
 		return nil, err

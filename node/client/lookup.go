@@ -75,11 +75,12 @@ func isEndpointProven(h http.Header) bool {
 	return false
 }
 
-// lookupTimeout bounds a look-up while a sender waits for our reply. The sender itself gives up after 30 s (AM-32).
+// lookupTimeout bounds one request of a look-up, because a sender may be waiting for our reply. The sender gives up
+// after 30 s (AM-32).
 const lookupTimeout = 10 * time.Second
 
-// maxAge returns the max-age of the answer, reduced by the Age that a cache on the way added (AM-59). It returns a
-// negative value if the answer has no max-age.
+// maxAge returns the max-age of the answer, reduced by the Age that a cache on the way added (AM-59). It returns 0 if
+// the answer must not be cached or its max-age is not valid, and a negative value if the answer sets no limit.
 func maxAge(h http.Header) time.Duration {
 	age := time.Duration(-1)
 	for _, line := range h.Values("Cache-Control") {
@@ -103,7 +104,7 @@ func maxAge(h http.Header) time.Duration {
 	return age
 }
 
-// Record returns what the directory knows about id besides its card. Only directories of this project have such
+// Record returns the card of id with what else the directory knows about it. Only directories of this project have such
 // records.
 func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	var rec wire.CardRecord
@@ -135,7 +136,7 @@ func (d *Directory) getDocument(ctx context.Context, r request, id wire.AgentID,
 	if err != nil {
 		return err
 	}
-	// Use the strict reader first, because json.Unmarshal ignores the case of names and accepts duplicates.
+	// Use the strict reader first, because json.Unmarshal accepts duplicate names.
 	_, err = wire.ParseObject(resp.body)
 	if err == nil {
 		err = json.Unmarshal(resp.body, dst)

@@ -24,7 +24,7 @@ const (
 	byStranger = "stranger"
 )
 
-// The bounds on pins that strangers cause, because a card and a signature are enough to cause a pin.
+// The bounds on pins that strangers cause. They are needed because a card and a signature are enough to cause a pin.
 const (
 	maxStrangerPins = 10_000
 	strangerPinLife = 180 * 24 * time.Hour
@@ -112,8 +112,8 @@ func (p storedPin) change(now time.Time) store.Change {
 	return ch
 }
 
-// pin stores the current key of peer as the agent's key. It is called at the first contact with the agent and, with
-// owner set, when our owner writes to the agent for the first time.
+// pin stores the current key of peer as the agent's key. It is called at the first contact with the agent, again after
+// half of the pin's lifetime, and, with owner set, when our owner writes to the agent for the first time.
 func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (Peer, error) {
 	id, fingerprint := peer.Card.ID, peer.Key.Fingerprint()
 	peer.Pinned, peer.ownerPin, peer.keyPinned = now, owner, true
@@ -186,7 +186,8 @@ var ErrNoKeyChange = errors.New("no such key change is pending")
 
 // RepinChanges returns the changes that accept a key of id: the pending key, or the key of a card whose id does not
 // prove it. The caller adds them to a unit with other changes, and calls [Cards.Drop] after the unit. RepinChanges
-// returns no changes if the key was accepted before, and [ErrNoKeyChange] if the agent does not have this key.
+// returns no changes if the key is pinned and no other key is pending, and [ErrNoKeyChange] if the key is neither
+// pending nor, for an agent without a pin, on the agent's card.
 func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint string, now time.Time) ([]store.Change, error) {
 	p, err := c.loadPin(ctx, id, now)
 	if err != nil {
@@ -270,8 +271,8 @@ func (c *Cards) Forget(ctx context.Context, id wire.AgentID) error {
 	return nil
 }
 
-// NameOf returns the agent's name from its cached card, otherwise from its pin, or "". It asks no directory. The name is
-// untrusted.
+// NameOf returns the agent's name from its cached card, otherwise from its pin, or "". It asks no directory. The name
+// is untrusted.
 func (c *Cards) NameOf(ctx context.Context, id wire.AgentID, now time.Time) (string, error) {
 	c.mu.Lock()
 	e, ok := c.cache.Peek(id)

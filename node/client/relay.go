@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// RelayItem is a message from a mailbox (AM-64). ReplyBy is zero if the message waited in the mailbox. Otherwise the
-// sender waits for the reply until the time ReplyBy (AM-67).
+// RelayItem is a message or an A2A call from a mailbox (AM-64). ReplyBy is zero if the item waited in the mailbox.
+// Otherwise the sender waits for the reply until the time ReplyBy (AM-67).
 type RelayItem struct {
 	ID      string
 	Message []byte // exactly the bytes that the sender sent; nil for a call
@@ -23,10 +23,10 @@ type RelayItem struct {
 
 const maxMailAnswer = 32 << 20 // a hundred messages of 256 KiB and the data around them
 
-// Mail returns the messages that wait for the agent id in its mailbox at the directory, or that arrive within wait,
-// which is rounded down to seconds and at most 30 s. It checks nothing in the messages. A message stays in the mailbox
-// until it is acknowledged. If after names an item, Mail returns only later messages. With calls, it also returns A2A
-// calls.
+// Mail returns the messages that wait for the agent id in its mailbox at the directory, or that arrive within wait.
+// wait is rounded down to seconds, and the directory refuses more than 30 s. Mail checks nothing in the messages. A
+// message stays in the mailbox until it is acknowledged. If after names an item, Mail returns only later messages. With
+// calls, it also returns A2A calls.
 func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, after string, wait time.Duration, calls bool) ([]RelayItem, error) {
 	params := url.Values{"agent_id": {string(id)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if after != "" {
@@ -66,7 +66,7 @@ func (d *Directory) Acknowledge(ctx context.Context, cred Credential, relayID st
 	return err
 }
 
-// PublishA2ACard publishes the A2A card of the agent id, for which the directory then accepts calls.
+// PublishA2ACard publishes the A2A card of the agent id. From then on, the directory accepts A2A calls for the agent.
 func (d *Directory) PublishA2ACard(ctx context.Context, cred Credential, id wire.AgentID, card []byte) error {
 	path := "/mailbox/" + url.PathEscape(string(id)) + "/a2a"
 	_, err := d.do(ctx, request{op: opMail, method: http.MethodPut, path: path, body: card, cred: cred, max: maxCardAnswer}, http.StatusNoContent)
@@ -91,8 +91,8 @@ func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer [
 	return report.Next, nil
 }
 
-// Answer passes a reply, or an error body, to the sender of a message, which waits for it. [ErrTaken] means that the
-// sender no longer waits.
+// Answer passes a reply, or an error body, to the waiting sender of a message. [ErrTaken] means that the sender no
+// longer waits.
 func (d *Directory) Answer(ctx context.Context, cred Credential, relayID string, body []byte) error {
 	path := "/relay/" + url.PathEscape(relayID) + "/reply"
 	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, body: body, cred: cred, max: maxCardAnswer}, http.StatusOK)

@@ -167,8 +167,8 @@ func newSendError(a Answer) *SendError {
 			e.Refusal, e.Retry = refusal, refusal.Retry
 		}
 	}
-	// The peer sends these two statuses before it processes the message (AM-48). A final error also means that the peer
-	// has not processed the message.
+	// The peer sends these two statuses before it processes the message (AM-48). A final 4xx also means that the peer has
+	// not processed the message.
 	early := a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable
 	e.Processed = !early && (e.Retry || a.Status >= 500)
 	return e
