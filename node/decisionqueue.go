@@ -19,8 +19,8 @@ const (
 
 // resolveQueue carries out a decision about the first message of a question and those that wait behind it, in their
 // order; asks are the questions about them. Each message waits until the hook that handles the one before is done, in
-// whichever process. If resolveQueue must wait, for a hook or after an error, it continues in the background. The decision
-// is stored in the ended questions, so if this process dies, the one with the duties continues.
+// whichever process. If resolveQueue must wait, for a hook or after an error, it continues in the background. The
+// decision is stored in the ended questions, so if this process dies, the one with the duties continues.
 func (n *Node) resolveQueue(ctx context.Context, asks []acl.Ask) {
 	rest, _ := n.resolveReady(ctx, asks)
 	if len(rest) == 0 {
@@ -63,8 +63,8 @@ func (n *Node) resolveReady(ctx context.Context, asks []acl.Ask) (rest []acl.Ask
 	return nil, false
 }
 
-// resolveQueuedAsk carries out the decision about one message, unless that was done before. busy is set if a hook handles
-// the message now, or will as soon as it can. After an error, the caller must try again.
+// resolveQueuedAsk carries out the decision about one message, unless that was done before. busy is set if a hook
+// handles the message now, or will as soon as it can. After an error, the caller must try again.
 func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (busy bool, err error) {
 	v, err := n.newHeldDecision(ask, acl.Decision{Choice: ask.Choice, By: ask.By})
 	if err != nil {

@@ -30,8 +30,8 @@ type deliveryOutcome struct {
 }
 
 // endEntry ends an outbox entry in one unit, to which fill adds the outcome. It returns the zero time if the entry has
-// ended. If the unit cannot be stored, the entry stays in flight, and endEntry returns when the node must send the
-// message again; the peer recognizes the repeat by the message id.
+// ended. If the unit cannot be stored, the entry stays in flight, and endEntry returns the time at which the node must
+// send the message again; the peer recognizes the repeat by the message id.
 func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Context, *deliveryOutcome) error) time.Time {
 	ctx = context.WithoutCancel(ctx) // the attempt is over: store its outcome even if the node stops
 	err := n.book.Do(ctx, e.key(), func(u *conversations.Unit) error {
@@ -90,8 +90,8 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 	})
 }
 
-// recordArrival records that the peer has the message, and since when: at the time of its reply, by the peer's clock,
-// or else now.
+// recordArrival records that the peer has the message, and the time of its arrival: that of the reply, by the peer's
+// clock, or now without a reply.
 func (o *deliveryOutcome) recordArrival(ctx context.Context, d bridge.Delivered) error {
 	since := o.unit.Now
 	if d.Reply != nil && !d.Reply.Time.IsZero() {
@@ -115,8 +115,8 @@ func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) 
 	})
 }
 
-// retryOrEnd postpones an entry to its next attempt, or ends it (AM-47). It returns when the next attempt is due, or
-// the zero time if the entry has ended.
+// retryOrEnd postpones an entry to its next attempt, or ends it (AM-47). It returns the time at which the next attempt
+// is due, or the zero time if the entry has ended.
 func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) time.Time {
 	f := failureOf(cause)
 	e.Status, e.Err, e.Hint = f.status, f.reported, f.hint

@@ -44,7 +44,8 @@ func (n *Node) Run(ctx context.Context) error {
 }
 
 // run does the duties of the node until ctx ends: it recovers what its predecessor left, delivers the outbox, keeps
-// the node registered, reads its mailboxes, runs hooks, sends notices, writes the calendar, and removes what has expired.
+// the node registered, reads its mailboxes, runs hooks, sends notices, writes the calendar, and removes what has
+// expired.
 func (d duties) run(ctx context.Context) {
 	n := d.n
 	var all sync.WaitGroup
