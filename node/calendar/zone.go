@@ -1,6 +1,7 @@
 package calendar
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -207,27 +208,22 @@ type zones struct {
 	described map[string]zone
 }
 
-// find returns the zone that a TZID names. It looks first in the time zone database, also for the name without a
-// vendor's prefix, then among the zones that the calendar describes, and then among the Windows names.
+// find returns the zone that a TZID names. A name such as Europe/Berlin, also behind a vendor's prefix, is first looked
+// up in the time zone database. Another name, such as EST, is first looked up among the zones that the calendar
+// describes, because it may mean anything there.
 func (z zones) find(id string) (zone, bool) {
 	id = strings.TrimPrefix(strings.Trim(id, `" `), "/")
-	for name := id; name != ""; {
-		if loc, err := time.LoadLocation(name); err == nil && name != "Local" && strings.Contains(name+"/UTC", "/") {
+	for name := id; strings.Contains(name, "/"); _, name, _ = strings.Cut(name, "/") {
+		if loc, err := time.LoadLocation(name); err == nil {
 			return namedZone{loc}, true
 		}
-		_, rest, ok := strings.Cut(name, "/")
-		if !ok {
-			break
-		}
-		name = rest
 	}
 	if d, ok := z.described[id]; ok {
 		return d, true
 	}
-	if name, ok := windowsZones[id]; ok {
-		if loc, err := time.LoadLocation(name); err == nil {
-			return namedZone{loc}, true
-		}
+	name := cmp.Or(windowsZones[id], id[strings.LastIndexByte(id, '/')+1:])
+	if loc, err := time.LoadLocation(name); err == nil && name != "" && name != "Local" {
+		return namedZone{loc}, true
 	}
 	return nil, false
 }
