@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -59,6 +60,38 @@ func TestForeignMessageIsPurged(t *testing.T) {
 	}
 	if got := kept(late); len(got) != 0 {
 		t.Errorf("when it must be gone, there are left: %v", got)
+	}
+}
+
+// TestFailedMessagesArePurged: messages that fail in a conversation with a purge time are deleted by then, also those
+// that waited for the first one.
+func TestFailedMessagesArePurged(t *testing.T) {
+	fail := make(chan struct{})
+	sarah := loneNode(t, t.TempDir(), &wireTransport{deliver: func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+		<-fail
+		return bridge.Delivered{}, errors.New("no such peer")
+	}}, mode(acl.Open))
+	out := to("ann", "conv_1", "hello")
+	in := inbound(out, "wire:test", out.Address)
+	in.Purge = time.Now().Add(2 * time.Hour)
+	if _, err := sarah.Accept(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range []string{"one", "two", "three"} {
+		mustSend(t, sarah.Node, to("ann", "conv_1", body), 0)
+	}
+	close(fail)
+	var entries []node.OutboxEntry
+	for len(entries) < 3 {
+		var err error
+		if entries, _, err = sarah.Outbox(t.Context(), node.SendFailed, "", 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range entries {
+		if e.Keep.After(in.Purge) {
+			t.Errorf("message %s is kept until %s, after %s", e.ID, e.Keep, in.Purge)
+		}
 	}
 }
 

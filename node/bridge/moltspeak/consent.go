@@ -67,7 +67,9 @@ type consentAsk struct {
 	Human    string   `json:"human,omitempty"`
 	Re       string   `json:"message_id"`
 
-	Constraints message.Constraints `json:"constraints,omitzero"`
+	Constraints  message.Constraints `json:"constraints,omitzero"`
+	Boxed        bool                `json:"boxed,omitempty"`        // the request came encrypted, so the answer must be encrypted
+	Confidential bool                `json:"confidential,omitempty"` // the request was confidential, so the answer is
 }
 
 // handleConsent answers a consent message.
@@ -108,6 +110,7 @@ func (b *Bridge) askForConsent(c *request, p message.Consent) (answer, *message.
 	question := consentAsk{
 		Peer: c.m.From.Name(), Types: p.Types, Purpose: wire.OneLine(p.Purpose, message.MaxText), Duration: p.Duration,
 		Human: wire.OneLine(p.Human, message.MaxText), Re: c.m.ID, Constraints: p.Constraints,
+		Boxed: c.packet.Boxed, Confidential: c.m.Class == message.Confidential,
 	}
 	ask, err := question.open(b, c)
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) {
@@ -164,7 +167,8 @@ func (question consentAsk) findOpen(b *Bridge, c *request) (acl.Ask, error) {
 		if ask.Kind != askConsent || json.Unmarshal(ask.Body, &open) != nil {
 			continue
 		}
-		if open.Re = question.Re; string(encode(open)) == string(encode(question)) {
+		open.Re, open.Boxed, open.Confidential = question.Re, question.Boxed, question.Confidential
+		if string(encode(open)) == string(encode(question)) {
 			return ask, nil
 		}
 	}
@@ -215,7 +219,11 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if err := r.b.records.Apply(ctx, changes, d.Now); err != nil {
 		return err
 	}
-	r.b.queueCallback(callback{to: peer, op: message.OpConsentResponse, re: body.Re, p: answer.Value()})
+	cb := callback{to: peer, op: message.OpConsentResponse, re: body.Re, p: answer.Value(), class: message.Internal, boxed: body.Boxed}
+	if body.Confidential {
+		cb.class = message.Confidential
+	}
+	r.b.queueCallback(cb)
 	return nil
 }
 

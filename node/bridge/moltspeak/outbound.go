@@ -319,10 +319,12 @@ func (b *Bridge) encryptsAlways(link string) bool {
 
 // callback is an answer that is delivered without the outbox: the answer to a request for consent.
 type callback struct {
-	to message.Agent
-	op message.Op
-	re string
-	p  wire.Value
+	to    message.Agent
+	op    message.Op
+	re    string
+	p     wire.Value
+	class message.Class
+	boxed bool // the request came encrypted, so the answer must be encrypted
 }
 
 // queueCallback queues a callback. If the queue is full, it drops the callback; the peer can ask again.
@@ -337,7 +339,7 @@ func (b *Bridge) queueCallback(c callback) {
 func (b *Bridge) deliverCallback(ctx context.Context, cb callback) {
 	now := time.Now()
 	address := b.pins.address(cb.to)
-	d := message.Draft{ID: uuid(random32()), Re: cb.re, Op: cb.op, Time: now, From: b.self, To: message.Agent{Agent: cb.to.Agent, Org: cb.to.Org}, P: cb.p, Class: message.Internal}
+	d := message.Draft{ID: uuid(random32()), Re: cb.re, Op: cb.op, Time: now, From: b.self, To: message.Agent{Agent: cb.to.Agent, Org: cb.to.Org}, P: cb.p, Class: cb.class}
 	p, _, err := b.pins.get(ctx, cb.to.Name(), now)
 	if err != nil {
 		b.cfg.Logger.WarnContext(ctx, "moltspeak: read a peer", "peer", cb.to.Name(), "err", err)
@@ -351,14 +353,14 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) {
 		return
 	}
 	raw := tree.JSON()
-	if err := b.keepAnswer(ctx, cb.to, convState{Re: cb.re}, raw, message.Draft{Op: message.OpRespond}, now); err != nil && !errors.Is(err, store.ErrConflict) {
+	if err := b.keepAnswer(ctx, cb.to, convState{Re: cb.re, Boxed: cb.boxed}, raw, message.Draft{Op: message.OpRespond}, now); err != nil && !errors.Is(err, store.ErrConflict) {
 		b.cfg.Logger.WarnContext(ctx, "moltspeak: store an answer", "err", err)
 	}
 	endpoint, reach, err := b.endpointOf(ctx, address, cb.to, now)
 	if err != nil || endpoint == "" || b.checkLink(address.Link) != nil {
 		return
 	}
-	if _, err := b.post(ctx, address, endpoint, reach, raw, cb.to, false); err != nil {
+	if _, err := b.post(ctx, address, endpoint, reach, raw, cb.to, cb.boxed); err != nil {
 		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not accept an answer; it is stored for a repeat", "peer", cb.to.Name(), "err", err)
 	}
 }
