@@ -59,8 +59,9 @@ const (
 	submitTimeout = 30 * time.Second // for the answer to SendMessage, which comes before the work is done
 )
 
-// Handle sends the message and waits for the end of the task. It asks again if an answer about the task is lost. If the
-// agent cannot be reached, or says that it has too much to do, the fault is Unreachable.
+// Handle sends the message and waits for the end of the task. It asks again if an answer about the task is lost. The
+// fault is Unreachable if the agent cannot be reached or answers that it cannot work now, or if it still works on the
+// message before this one.
 func (h *A2A) Handle(ctx context.Context, c Call) (Answer, error) {
 	ctx, cancel := boundedContext(ctx)
 	defer cancel()
@@ -146,7 +147,7 @@ func (h *A2A) await(ctx context.Context, task message.Remote, progress func(Resu
 			}
 		case FaultOf(err) != Unreachable:
 			return task, err
-		default: // the answer was lost: ask again
+		default: // the answer was lost, or the agent is busy: ask again
 			if failed++; failed == maxPollErrors {
 				return task, h.fail(Crashed, fmt.Errorf("the agent accepted the message and then went away: %w", err))
 			}
@@ -196,8 +197,8 @@ func (h *A2A) call(ctx context.Context, method string, params wire.Value) (messa
 	return remote, nil
 }
 
-// lostFault returns the fault of a call without an answer. The state of a task may be asked for again. A message may be
-// sent again only if no connection was made: otherwise the agent may already work on it.
+// lostFault returns the fault of a call without an answer. A request for the state of a task may be repeated. A message
+// may be sent again only if no connection was made: otherwise the agent may already work on it.
 func lostFault(method string, err error) Fault {
 	dial, isOp := errors.AsType[*net.OpError](err)
 	_, isDNS := errors.AsType[*net.DNSError](err)
@@ -231,7 +232,7 @@ func (h *A2A) fail(fault Fault, cause error) error {
 // answer.
 var failureTexts = []string{"⚠️ Agent couldn't generate a response"}
 
-// readRemote maps what the agent answered to the contract for hooks. The text of a failure is for the owner only.
+// readRemote converts the agent's task or message to an answer of a hook. The text of a failure is for the owner only.
 func readRemote(r message.Remote, intent wire.Intent) (Answer, error) {
 	_, said := r.Payload(wire.RequestInfo)
 	if _, isText := said.Get("answer"); !isText { // the payload of an agent that knows the mesh

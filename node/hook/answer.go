@@ -138,7 +138,7 @@ func parseAnswer(output []byte, intent wire.Intent) (Answer, error) {
 	return r.finish()
 }
 
-// object is one JSON object of a hook's output. At most one of hold, refusal and the other members is set.
+// object is one JSON object of a hook's output. If hold or refusal is set, nothing else is set.
 type object struct {
 	payload *wire.Value
 	result  Result
@@ -247,7 +247,7 @@ func (r Result) summary() string {
 	return strings.ReplaceAll(string(state), "_", " ")
 }
 
-// TextPayload returns the payload of a reply of the given intent that says only text.
+// TextPayload returns the payload of a reply of the given intent that contains only text.
 func TextPayload(intent wire.Intent, text string) wire.Value {
 	if intent == wire.Deliver {
 		return wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text))))

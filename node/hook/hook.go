@@ -96,7 +96,7 @@ type Error struct {
 // maxStderr is how much of a program's standard error is kept with a message, in bytes.
 const maxStderr = 2 << 10
 
-// newProgramError returns the error of a program.
+// newProgramError returns the error of a program that failed.
 func newProgramError(fault Fault, name string, cause error, stderr string) error {
 	e := newError(faultOf(cause, fault), name, cause).(*Error)
 	e.Stderr = strings.ToValidUTF8(stderr[max(0, len(stderr)-maxStderr):], "")

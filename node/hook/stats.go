@@ -13,7 +13,7 @@ type RouteStats struct {
 	Runs     int
 	Failures int
 	LastAt   time.Time // of the newest failure
-	Last     Fault     // of the newest failure; "" if the hook's answer could not be sent
+	Last     Fault     // of the newest failure; "" if the handler panicked or was not called
 }
 
 // Stats counts runs and failures. The zero value is ready to use, and it is safe for concurrent use.

@@ -18,7 +18,7 @@ type Trial struct {
 	Input    json.RawMessage `json:"input"`              // what the hook got
 	Output   string          `json:"output,omitempty"`   // what it wrote; empty for OpenClaw and A2A
 	Answer   json.RawMessage `json:"answer,omitempty"`   // the payload that the node would sign
-	Progress []wire.Value    `json:"progress,omitempty"` // what it reported before
+	Progress []wire.Value    `json:"progress,omitempty"` // what it reported before the answer
 	Took     time.Duration   `json:"took_ns"`
 	OK       bool            `json:"ok"`
 	Verdict  string          `json:"verdict"` // what would become of the answer

@@ -25,10 +25,11 @@ type Webhook struct {
 
 var _ Handler = Webhook{}
 
-// Handle posts the message. After a temporary failure it posts the message once more under the same webhook-id. If that
-// fails too, the fault is Unreachable, and the node tries again later. An empty answer means that the hook has nothing
-// to say. An empty answer with status 202 means that the reply will come later through the owner API. An answer of the
-// type application/x-ndjson is a stream; Handle does not repeat the request once a stream has begun.
+// Handle posts the message. After a temporary failure it posts the message once more under the same webhook-id. After
+// another temporary failure the fault is Unreachable, and the node tries again later. An empty answer means that the
+// hook has nothing to say. An empty answer with status 202 means that the reply will come later through the owner API.
+// An answer with status 200 and the type application/x-ndjson is a stream; Handle does not repeat the request once a
+// stream has begun.
 func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
 	body := c.document()
 	_, id := c.event()
