@@ -15,7 +15,7 @@ import (
 // Limits per client address (AM-43).
 const (
 	defaultRequests = 120 // a minute
-	maxFaults       = 10  // bad signatures a minute
+	maxFaults       = 10  // a minute
 	faultPenalty    = 10 * time.Minute
 	maxAddresses    = 1 << 16 // that each limit remembers
 

@@ -30,8 +30,8 @@ type AgentDoor struct {
 }
 
 // DoorHeader names the interface through which a request comes, for the audit log: "cli", "page". It proves nothing,
-// because every caller of the owner's listener is the owner. A request that names [DoorOfAgent] gets only what the
-// agent's door offers.
+// because every caller of the owner's listener is the owner. A request over the owner's socket that names [DoorOfAgent]
+// gets only what the agent's door offers.
 const DoorHeader = "Agentmesh-Door"
 
 // DoorOfAgent is the value of [DoorHeader] of every request through the agent's door.
@@ -85,8 +85,8 @@ func (o *Owner) Agent() *echo.Echo { return o.agent }
 // AgentHandler serves the agent's door, without a token, to callers in this process.
 func (o *Owner) AgentHandler() http.Handler { return o.agent }
 
-// pickDoor serves a request with the router of its door: a request over TCP with the agent's token, and a request that
-// names the agent's door itself, get the agent's.
+// pickDoor serves a request with the router of its door. A request over TCP with the agent's token gets the agent's
+// door, and so does a request over the owner's socket that names the agent's door.
 func (o *Owner) pickDoor(w http.ResponseWriter, r *http.Request) {
 	over := r.Context().Value(overTCP{}) != nil
 	door := o.echo
@@ -220,7 +220,7 @@ func checkOutside(dir, path string) error {
 	return err
 }
 
-// setGroup gives a file to a group. An empty group leaves it as it is.
+// setGroup gives a file to a group. An empty group changes nothing.
 func setGroup(path, group string) error {
 	if group == "" {
 		return nil

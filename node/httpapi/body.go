@@ -12,13 +12,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// trustedLength is the largest declared length for which Body allocates memory before the body arrives. A connection can
-// declare a hundred bodies with some dozens of bytes each.
+// trustedLength is the largest declared length for which Body allocates memory before the body arrives. A client can
+// declare a hundred bodies on one connection, and each declaration costs it only some dozens of bytes.
 const trustedLength = 8 << 10
 
 // Body reads a JSON body of at most max bytes (the first line of the receive table). It returns
 // [wire.ErrTooLarge] (413) for a larger body, and a 415 for another media type, a charset other than UTF-8 or a content
-// encoding. If the request has neither body nor Content-Type, Body returns nil.
+// encoding. If the body is empty, Body returns nil.
 func Body(c echo.Context, max int) ([]byte, error) {
 	r := c.Request()
 	if err := checkBodyHeaders(r.Header, r.ContentLength, max); err != nil {

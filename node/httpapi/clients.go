@@ -92,8 +92,8 @@ func (cfg Config) isProxy(peer netip.Addr) bool {
 // hasProxy reports whether the X-Forwarded-For of any peer is trusted.
 func (cfg Config) hasProxy() bool { return cfg.ProxyHere || len(cfg.TrustedProxies) > 0 }
 
-// forwardedClient returns the client that a proxy names: the last entry that is not one of the listed proxies. If that
-// entry is not an address, or is one of this machine, the client is unknown.
+// forwardedClient returns the client that a proxy names: the last entry that is not one of the listed proxies, or the
+// first entry if all are. If that entry is not an address, or is one of this machine, the client is unknown.
 func (cfg Config) forwardedClient(headers []string) netip.Addr {
 	client := rate.Unknown
 	for _, entry := range slices.Backward(strings.Split(strings.Join(headers, ","), ",")) {

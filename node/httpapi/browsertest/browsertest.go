@@ -15,7 +15,7 @@ import (
 const Required = "AGENTMESH_TOOLS"
 
 // Start starts a browser with an empty profile and returns its context. The browser stops with the test. Without
-// Chromium the test is skipped, or fails if [Required] is set.
+// Chromium the test is skipped, or fails if [Required] has the value "required".
 func Start(t testing.TB) context.Context {
 	t.Helper()
 	path := ""

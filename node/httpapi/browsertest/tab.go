@@ -304,7 +304,7 @@ func (tb *Tab) Barriers() string {
 }
 
 // CheckBarriers reports the violations that axe finds on the page, light and dark, on a screen and on a phone, as errors
-// of the test. It does nothing without axe. The tab keeps the last size.
+// of the test. It does nothing without axe. The tab keeps the last size and color scheme.
 func (tb *Tab) CheckBarriers() {
 	tb.t.Helper()
 	if !HasAxe() {

@@ -2,9 +2,9 @@
 // ([Files]). The listener uses [Source.Config], the plain HTTP port beside it uses [Source.Challenge], and [Source.Run]
 // gets certificates and replaces them.
 //
-// Strangers cannot cause work here. A handshake is answered from memory, for one name. Only Run makes requests to an
-// authority, and it waits longer after each failure. A name that is not ours costs one comparison, makes no file and
-// uses no memory.
+// Strangers cannot cause work here. A handshake is answered from memory. Only Run makes requests to an authority, and
+// it waits longer after each failure. With [ACME], a name that is not ours costs one comparison, makes no file and uses
+// no memory. With [Files], a handshake for any name gets the certificate.
 package certs
 
 import (
@@ -72,7 +72,8 @@ func (s *Source) State() State {
 	return state
 }
 
-// Config returns the TLS configuration of the listener. Every handshake gets the current certificate.
+// Config returns the TLS configuration of the listener. A handshake gets the current certificate. A source of [ACME]
+// also answers challenges, and refuses handshakes for other names.
 func (s *Source) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,

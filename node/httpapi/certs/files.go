@@ -73,7 +73,7 @@ func (f *files) fetch(context.Context) (*tls.Certificate, time.Duration, error) 
 	return f.loaded, checkGap, nil
 }
 
-// checkHost returns an error if peers would not accept the certificate for host.
+// checkHost returns an error if the certificate is not for host.
 func checkHost(leaf *x509.Certificate, host string) error {
 	if leaf.VerifyHostname(host) == nil {
 		return nil

@@ -30,8 +30,8 @@ type problems struct {
 var errNoReason = errors.New("no reason is known")
 
 const (
-	maxProblem = 64 << 10
-	maxKinds   = 8 // of challenges; we try two
+	maxProblem = 64 << 10 // bytes of a response that are searched for problems
+	maxKinds   = 8        // of challenges; we try two
 )
 
 // begin lets calls through until ctx ends.
