@@ -66,8 +66,8 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// auditExpiry writes one audit line for each question that expired before the owner decided. Nothing else records the
-// expiry: a question expires without a write to the store.
+// auditExpiry writes one audit line for each question that expired before the owner decided, except for questions that
+// waited behind another one. Nothing else records the expiry: a question expires without a write to the store.
 func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskExpired}, after, 100, now)

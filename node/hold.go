@@ -50,7 +50,7 @@ func (a *acceptance) mustHold() bool {
 // isForwardingSealed reports whether the handler would forward a message sealed to this node to a foreign network.
 func (a *acceptance) isForwardingSealed() bool { return a.seal.sealed && a.route.Foreign }
 
-// hold stores the message and opens a question to the owner, and answers with a signed pending_approval (AM-32, AM-33).
+// hold stores the message, opens a question to the owner, and answers with a signed pending_approval (AM-32, AM-33).
 // If a question about the sender is already pending, the message waits behind that question.
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	a.held = true
@@ -77,7 +77,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	if ask.Behind == "" { // otherwise the owner already got a notice about the sender
 		kind := "approval"
 		if a.in.Intent == wire.Handoff && !stranger {
-			kind = "handoff" // a stranger gets the notice of a waiting sender, whatever the intent
+			kind = "handoff" // about a stranger, the owner gets the same notice for every intent
 		}
 		notice := a.n.notice(kind, a.in.Peer, a.in.Name, a.key, a.now)
 		notice.Ask = ask.ID

@@ -46,7 +46,7 @@ func (n *Node) postMessage(c echo.Context, addresses *httpapi.Addresses) error {
 		return err
 	}
 	httpapi.Private(c)
-	if out.Status == http.StatusServiceUnavailable { // the stored answer could not be read (AM-28)
+	if out.Status == http.StatusServiceUnavailable { // no answer is stored, or it could not be read (AM-28)
 		c.Response().Header().Set("Retry-After", "10")
 	}
 	return httpapi.Raw(c, out.Status, out.Raw)
