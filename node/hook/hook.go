@@ -61,7 +61,7 @@ type Sender struct {
 	AgentID  wire.AgentID
 	Name     string // from its card: untrusted text
 	Verified string // "signature", "bearer", "none"
-	Trust    string // the standing: "allowed", "approved", "" for a stranger
+	Trust    string // the standing, such as "allowed" or "approved"; "" for a stranger
 }
 
 // Answer is the answer of a handler (AM-72). The zero value means that it has nothing to say: the node answers

@@ -63,7 +63,7 @@ type Part struct {
 	Filename  string // without a folder
 }
 
-// The bounds of a result. The bound on a message (AM-72) limits its total size.
+// The bounds of a result. The bounds on a hook's output (AM-72) and on a message limit its total size.
 const (
 	maxTaskText  = 16 << 10 // bytes
 	maxArtifacts = 64

@@ -15,7 +15,7 @@ import (
 
 // Trial is the outcome of one run of a handler with a message that nobody sent.
 type Trial struct {
-	Input    json.RawMessage `json:"input"`              // what the hook got
+	Input    json.RawMessage `json:"input"`              // the document for the hook; OpenClaw and A2A get a text instead
 	Output   string          `json:"output,omitempty"`   // what it wrote; empty for OpenClaw and A2A
 	Answer   json.RawMessage `json:"answer,omitempty"`   // the payload that the node would sign
 	Progress []wire.Value    `json:"progress,omitempty"` // what it reported before the answer
