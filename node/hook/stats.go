@@ -13,7 +13,7 @@ type RouteStats struct {
 	Runs     int
 	Failures int
 	LastAt   time.Time // of the newest failure
-	Last     Fault     // of the newest failure; "" if the handler panicked or was not called
+	Last     Fault     // of the newest failure; "" if its error is not an [Error], as after a panic or from a bridge
 }
 
 // Stats counts runs and failures. The zero value is ready to use, and it is safe for concurrent use.
