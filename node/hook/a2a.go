@@ -179,8 +179,11 @@ func (h *A2A) call(ctx context.Context, method string, params wire.Value) (messa
 	if err != nil {
 		return message.Remote{}, h.fail(faultOf(err, lostFault(method, err)), err)
 	}
-	if s := resp.StatusCode; s >= 500 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout {
+	switch s := resp.StatusCode; {
+	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable: // it did not take the message
 		return message.Remote{}, h.fail(Unreachable, fmt.Errorf("the agent answered HTTP %d", s))
+	case s >= 500 || s == http.StatusRequestTimeout:
+		return message.Remote{}, h.fail(lostFault(method, nil), fmt.Errorf("the agent answered HTTP %d", s))
 	}
 	v, err := wire.ParseForeign(output, wire.MaxDepth, 2*wire.MaxValues)
 	if err != nil {

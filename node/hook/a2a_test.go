@@ -209,6 +209,7 @@ func TestA2ARefusals(t *testing.T) {
 		{"rate limit", rpc(-32000), hook.Unreachable},
 		{"unknown method", rpc(-32601), hook.Crashed},
 		{"busy", plain(503, "busy"), hook.Unreachable},
+		{"gateway time-out", plain(504, ""), hook.Crashed}, // the agent behind the gateway may work on it
 		{"token", plain(401, `{"error":"Unauthorized"}`), hook.Crashed},
 		{"page", plain(200, "<html>"), hook.Malformed},
 		{"task without id", plain(200, `{"result":{"task":{"status":{"state":"TASK_STATE_WORKING"}}}}`), hook.Malformed},
