@@ -224,7 +224,7 @@ func (s *hookOutcome) answerPending(ctx context.Context) (bridge.Outcome, error)
 		return bridge.Outcome{}, nil
 	}
 	out := s.provisional(ctx)
-	if out.Raw == nil {
+	if out.Raw == nil || out.Status == http.StatusServiceUnavailable {
 		return out, wire.ErrUnavailable
 	}
 	reply := store.Entry{Out: true, At: s.unit.Now, Raw: out.Raw}

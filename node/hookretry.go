@@ -59,6 +59,11 @@ func (h hookRetries) routeOf(item Item, conv conversations.Conversation) Route {
 
 // start runs the hook of an item again, or ends the wait if the hook must not run any more.
 func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error {
+	return h.startIn(ctx, item, now, func() (func(), error) { return h.n.runs.ReserveFor(item.Trust == "") })
+}
+
+// startIn is start with a function that reserves the place of the run, and returns the function that frees it.
+func (h hookRetries) startIn(ctx context.Context, item Item, now time.Time, reserve func() (func(), error)) error {
 	n := h.n
 	thread, err := n.book.Load(ctx, item.key(), now)
 	if err != nil {
@@ -77,7 +82,7 @@ func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error 
 	case route.Handler == nil: // the route was removed from the configuration
 		item.State = ItemNew
 	default:
-		done, err := n.runs.ReserveFor(item.Trust == "")
+		done, err := reserve()
 		if err != nil {
 			return err
 		}

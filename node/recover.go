@@ -80,18 +80,11 @@ func (r recovery) recoverRun(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	switch route := (hookRetries{n}).routeOf(item, thread.Conversation()); {
-	case route.Handler == nil: // the route was removed from the configuration
-		item.State = ItemNew
-		return n.storeItem(ctx, item, nil)
-	case route.Repeatable:
-		done, err := n.runs.AwaitRoom(ctx)
-		if err != nil {
-			return err
-		}
-		return n.runAgain(ctx, item, route, nil, done)
+	retries := hookRetries{n}
+	if route := retries.routeOf(item, thread.Conversation()); route.Handler != nil && !route.Repeatable {
+		return r.askAboutRun(ctx, item)
 	}
-	return r.askAboutRun(ctx, item)
+	return retries.startIn(ctx, item, time.Now(), func() (func(), error) { return n.runs.AwaitRoom(ctx) })
 }
 
 // recordProvisional adds the provisional answer to the transcript, unless that was done before. From then on the reply

@@ -323,6 +323,31 @@ func TestRecoverWhatWasDeleted(t *testing.T) {
 	})
 }
 
+// TestRecoverFromBlockedSender: a hook that a crash interrupted does not run again for a sender that the owner has
+// blocked since (AM-25).
+func TestRecoverFromBlockedSender(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		killed := killWhileRunning(t, mesh, nil, oneBody(func(to wire.AgentID) []byte {
+			return chris.Sign(chris.Draft(to, wire.Deliver, hello))
+		}))
+		if err := acl.NewRules(killed.Store.Records(), acl.Policy{}).Set(t.Context(), string(chris.ID), acl.Blocked, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		var seen callLog
+		again := mesh.Restart(killed, configureHook(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+			seen.add(c)
+			return hook.Answer{}, nil
+		}, repeatable))
+		again.Start()
+		synctest.Wait()
+		if item := theItem(t, again); item.State != node.ItemFailed || len(seen.all()) > 0 {
+			t.Errorf("item = %+v, calls %v", item, seen.all())
+		}
+	})
+}
+
 // TestCloseWithdrawsWhatWasInterrupted: when the conversation ends, the question about an interrupted hook is withdrawn
 // (AM-36).
 func TestCloseWithdrawsWhatWasInterrupted(t *testing.T) {
