@@ -13,7 +13,7 @@ import (
 const (
 	defaultMaxConns        = 10_000
 	defaultMaxConnsPerAddr = 256
-	networkShare           = 4 // one network gets at most this fraction of the connections
+	networkShare           = 4 // one network gets at most 1/networkShare of the connections
 )
 
 // limitConns bounds the connections of l: all of them, per address, and per network, so that one network cannot use up
@@ -46,7 +46,8 @@ type limitedListener struct {
 	open  map[netip.Prefix]int // by source
 }
 
-// source is the key by which the connections of a client are counted. The zero value is not counted.
+// source is the key by which the connections of a client are counted. A connection with the zero value counts
+// only toward the total.
 type source struct {
 	addr    netip.Prefix // IPv4 address, or /64 of IPv6
 	network netip.Prefix // /24, or /48
@@ -144,7 +145,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite closes our side of the connection, if the connection supports that. A WebSocket ends with it.
+// CloseWrite closes our side of the connection, if the connection supports that. A WebSocket calls it after
+// its close frame.
 func (c *countedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -14,7 +14,7 @@ import (
 )
 
 // PublicError returns the error that a client may see: the first *[wire.Error] in the chain, the table row that fits an
-// error of echo or the store, or else an internal error with err as its cause.
+// error of echo, of the store or of an ended context, or else an internal error with err as its cause.
 func PublicError(err error) *wire.Error {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e
@@ -52,7 +52,8 @@ func respondError(c echo.Context, e *wire.Error) {
 	_, _ = w.Write(e.AppendJSON(nil))
 }
 
-// SetErrorHeaders sets the headers of an error response (AM-28), and removes those that the handler set for its own.
+// SetErrorHeaders sets the headers of an error response (AM-28), and removes those that belong to the
+// response that the handler had begun to build.
 func SetErrorHeaders(h http.Header, e *wire.Error) {
 	for _, name := range []string{"Etag", "Last-Modified", "Content-Encoding", wire.HeaderVerification} {
 		h.Del(name)

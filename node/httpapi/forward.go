@@ -98,8 +98,8 @@ func (w *forwardWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// WriteHeader implements [http.ResponseWriter]. It drops "100 Continue" of the other process, because this process sends
-// its own.
+// WriteHeader implements [http.ResponseWriter]. It drops interim responses of the other process, because
+// this process sends "100 Continue" itself.
 func (w *forwardWriter) WriteHeader(status int) {
 	if status >= http.StatusOK {
 		w.Response.WriteHeader(status)
@@ -146,9 +146,9 @@ func IsForwarded(c echo.Context) bool {
 }
 
 // ServeForwarded is [Server.Serve] for the requests that other processes of the service forward over plain HTTP. It
-// answers no request without the key. The process that forwards has checked host and origin, and names the client. Each
-// process bounds the connections of a client for itself, so this one bounds the forwarded requests of a client for all of
-// them, in the same way (AM-76).
+// refuses a request without the key. The process that forwards has checked host and origin, and names the client. Each
+// forwarding process bounds only its own connections of a client. This process therefore bounds the requests that all
+// of them forward for a client, with the same limits (AM-76).
 func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string) error {
 	clients := limitConns(nil, s.cfg, &connCounts{refused: s.conns.refused, refusedAddr: s.conns.refusedAddr})
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

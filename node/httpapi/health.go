@@ -28,7 +28,7 @@ type part struct {
 
 type healthDocument struct {
 	Status   string `json:"status"`            // "ok" or "degraded"
-	Service  string `json:"service,omitempty"` // with Exchange, which MESS clients look for (MESS section 10)
+	Service  string `json:"service,omitempty"` // set if Exchange is; MESS clients look for both (MESS section 10)
 	Version  string `json:"version,omitempty"`
 	Exchange string `json:"exchange_id,omitempty"`
 
@@ -129,7 +129,7 @@ func (s *Server) Parts(ctx context.Context) map[string]any {
 	return doc.Parts
 }
 
-// document probes every part. err is the error of the first part that fails.
+// document probes every part. The error is that of the first part that fails.
 func (h *health) document(ctx context.Context) (healthDocument, error) {
 	h.mu.Lock()
 	parts, exchange := h.parts[:len(h.parts):len(h.parts)], h.exchange

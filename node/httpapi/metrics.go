@@ -53,14 +53,14 @@ func (m *Metrics) Counter(name, help string, labels ...string) *Counter {
 	return &Counter{c}
 }
 
-// CounterFunc creates one series that only grows, whose value read returns.
+// CounterFunc creates one series that only grows. Each scrape calls read for its value.
 func (m *Metrics) CounterFunc(name, help string, read func() float64, labels ...string) {
 	opts := prometheus.CounterOpts{Name: metricsPrefix + name, Help: help, ConstLabels: pairs(labels)}
 	m.register(prometheus.NewCounterFunc(opts, read))
 }
 
-// Gauge creates one series whose value read returns. read may return math.NaN if it does not know the value. Several
-// scrapes may call it at once.
+// Gauge creates one series. Each scrape calls read for its value, and several scrapes may call it at once. read may
+// return math.NaN if it does not know the value.
 func (m *Metrics) Gauge(name, help string, read func() float64, labels ...string) {
 	opts := prometheus.GaugeOpts{Name: metricsPrefix + name, Help: help, ConstLabels: pairs(labels)}
 	m.register(prometheus.NewGaugeFunc(opts, read))

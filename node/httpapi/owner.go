@@ -41,8 +41,9 @@ type OwnerConfig struct {
 }
 
 // Owner is the listener for the owner alone (AM-77). On the Unix socket the permissions of the file authenticate the
-// owner. Over TCP a request must carry the token of [TokenFile] and name an allowed host. On both, a web page of
-// another origin cannot change anything.
+// owner. Over TCP a request must name an allowed host and carry the token of [TokenFile] or, for a page, the session
+// of a browser that has signed in. Pages below [LinkPath] check their links instead. On both, a web page of another
+// origin cannot change anything.
 type Owner struct {
 	cfg   OwnerConfig
 	echo  *echo.Echo
@@ -152,13 +153,13 @@ func (o *Owner) Group() *echo.Group { return o.group }
 // Pages returns the owner's page, to which services add their parts.
 func (o *Owner) Pages() *Pages { return o.pages }
 
-// Echo returns the router, for routes outside of /owner such as metrics.
+// Echo returns the router, for routes outside of /owner.
 func (o *Owner) Echo() *echo.Echo { return o.echo }
 
 // Handler serves the routes as the socket does, without a token, to callers in this process.
 func (o *Owner) Handler() http.Handler { return o.echo }
 
-// Addr returns the address of the TCP listener. It is nil without [OwnerConfig.Listen], or before [Owner.Listen].
+// Addr returns the address of the TCP listener, or nil if none is open; see [Owner.Listen] and [Owner.Open].
 func (o *Owner) Addr() net.Addr {
 	o.mu.Lock()
 	defer o.mu.Unlock()

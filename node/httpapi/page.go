@@ -30,8 +30,8 @@ var pageFiles embed.FS
 // templates. Every part works without JavaScript: its forms POST, and the response is a 303. With JavaScript the page
 // fetches its live region again when something in it has changed.
 //
-// A client over TCP must have signed in or carry the owner's token as a bearer. Only the sign-in form and the style
-// sheet are open to everybody. Add parts before the first request.
+// A client over TCP must have signed in or carry the owner's token as a bearer. Only the sign-in form and the static
+// files are open to everybody. Add parts before the first request.
 type Pages struct {
 	group    *echo.Group
 	shell    *template.Template
@@ -54,7 +54,7 @@ type Nav struct {
 	Path  string // below [PagePath], "" for the start
 	Title string
 	// Under is the title of the top entry that this entry is under; "" for a top entry. If no entry has that title,
-	// this entry is a top entry. The page of an entry has links to its top entry and to all entries under it.
+	// this entry is a top entry. The page of an entry has links to its top entry and to all entries under that one.
 	Under string
 	// Count returns how many items wait there; nil for an entry without a number. It must be cheap, because every page
 	// calls it.
@@ -190,7 +190,7 @@ type shellData struct {
 	View
 	Path string // below the page, to find the current entry
 	Nav  []navItem
-	Sub  []navItem // the entries that belong to the current one, and that one
+	Sub  []navItem // the top entry of the current one, and the entries under it
 	Bar  Bar
 	In   bool // signed in with a session, which the owner can end
 }
@@ -320,7 +320,7 @@ func Done(c echo.Context, path, did string) error {
 	return c.Redirect(http.StatusSeeOther, target)
 }
 
-// Fault responds with a page that explains err. It returns err, so that the log has it too.
+// Fault responds with a page that explains err. It returns the error for the log.
 func (p *Pages) Fault(c echo.Context, err error) error {
 	refusal := PublicError(err)
 	if c.Response().Committed {

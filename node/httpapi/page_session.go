@@ -131,7 +131,7 @@ func (s *sessions) save() error {
 	return nil
 }
 
-// find returns the cookie of a request if its session is valid now.
+// find returns the cookie of a request, or "" if no stored session has it. ok reports whether the session is valid now.
 func (s *sessions) find(r *http.Request) (value string, ok bool) {
 	c, err := r.Cookie(s.cookie())
 	if err != nil || c.Value == "" {

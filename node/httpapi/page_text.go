@@ -36,7 +36,7 @@ var pageFuncs = template.FuncMap{
 	"words": func(v any) string { return strings.ReplaceAll(textOf(v), "_", " ") },
 }
 
-// escapeText returns s as HTML in which nothing acts. Markup is escaped. Characters that control direction, join or
+// escapeText returns s as inert HTML. Markup is escaped. Characters that control direction, join or
 // hide others are shown as their code. Combining marks that pile up are counted instead of drawn. Line breaks and tabs
 // stay.
 func escapeText(s string) string {
@@ -168,7 +168,8 @@ func pageTime(t time.Time) template.HTML {
 		t.UTC().Format(time.RFC3339), l.Format("Monday, 2 January 2006, 15:04:05 MST"), formatTime(l, time.Now())))
 }
 
-// formatTime writes a time as people say it: how long ago it was on the same day, else the day.
+// formatTime writes a time as people say it: how long ago it was if that is less than twelve hours, else the day and
+// the time.
 func formatTime(t, now time.Time) string {
 	ago := now.Sub(t)
 	switch {

@@ -35,7 +35,7 @@ type requestCell struct {
 	took  *Histogram // shared by the kinds of a route
 }
 
-// latencyBounds range from the time of a cached card to the longest wait for a hook, in seconds.
+// latencyBounds range from the time of a cached card to the write time-out of the listener, in seconds.
 var latencyBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 20, 60}
 
 func newRequests(m *Metrics, listener, route string) *requests {

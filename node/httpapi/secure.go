@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// This file has the listener's handling of plain HTTP when it terminates TLS itself, or a reverse proxy does.
+// This file handles plain HTTP if the listener, or a reverse proxy in front of it, terminates TLS.
 
 const headerStrictTransport = "Strict-Transport-Security"
 

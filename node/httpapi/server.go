@@ -31,7 +31,7 @@ type Config struct {
 	CORSOrigins []string
 	// RequestsPerMinute bounds the requests of each address (AM-43): 0 is 120; a negative value means no limit.
 	RequestsPerMinute int
-	// Exempt addresses have no limit (AM-44).
+	// Exempt addresses have no limits on requests or faults (AM-44).
 	Exempt []netip.Prefix
 	// MaxConns bounds all connections together: 0 is 10,000; a negative value means no limit.
 	MaxConns int

@@ -70,7 +70,7 @@ func listenSocket(dir, runtimeDir string) (net.Listener, error) {
 }
 
 // placeSocket chooses the path of the socket: in the data directory or, if that path is too long for a socket, in a
-// directory of its own. It then writes the path of the socket to a file in the data directory.
+// directory of its own. In the second case it writes the path to [SocketPointerFile].
 func placeSocket(dir, runtimeDir string) (string, error) {
 	pointer := filepath.Join(dir, SocketPointerFile)
 	abs, err := filepath.Abs(dir)
