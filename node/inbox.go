@@ -100,7 +100,7 @@ func (i Item) change() store.Change {
 	}}
 }
 
-// termWoken finds the items for which an agent was woken and has not answered yet.
+// termWoken finds the new items whose agent was woken and may get a reminder.
 const termWoken = "woken"
 
 func (i Item) terms() []string {
@@ -200,7 +200,8 @@ func (n *Node) Acknowledge(ctx context.Context, id string) (Item, error) {
 // noConversation is the key of a unit that changes only records.
 var noConversation store.ConvKey
 
-// itemsOf returns the items of a conversation that are in one of states, or all of them if states is empty.
+// itemsOf returns the items of a conversation that are in one of states, or all of them if states is empty. Tasks are
+// not among them.
 func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemState) (items []Item, err error) {
 	for after := ""; ; {
 		page, err := n.store.Records().List(ctx, nsInbox, convTerm(key), after, 100, time.Now())

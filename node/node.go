@@ -78,7 +78,7 @@ type Config struct {
 	Idle         time.Duration // an open conversation expires after this silence; zero: 24 h
 	Retention    time.Duration // age at which ended conversations and inbox items are removed; zero: DefaultRetention
 	MaxKept      int           // conversations kept at most; the oldest ended ones are removed first; zero: 100,000
-	MaxBytes     int64         // bytes of messages kept in all conversations at most, like MaxKept; zero: 8 GiB
+	MaxBytes     int64         // bytes of messages kept at most in all conversations; the oldest ended ones are removed first; zero: 8 GiB
 	MaxConvBytes int64         // bytes of messages at which one conversation is full; zero: 64 MiB
 	// SaveKey durably stores a new signing key and its card, and keeps the previous key. A rotation calls it before it
 	// uses the new key. Nil refuses rotation.

@@ -39,8 +39,8 @@ type Member struct {
 	stop func() // stops the node and its listener
 }
 
-// Node starts a node that is registered at the directory. It accepts messages from everyone unless configure changes
-// that, and stops with the test.
+// Node makes a node that is registered at the directory, and starts it unless the mesh is [InMemory]. The node accepts
+// messages from everyone unless configure changes that, and stops with the test.
 func (m *Mesh) Node(name string, configure func(*node.Config)) *Member {
 	m.t.Helper()
 	mem := m.newMember(name, Store(m.t), configure)
@@ -53,7 +53,8 @@ func (m *Mesh) Node(name string, configure func(*node.Config)) *Member {
 	return mem
 }
 
-// Restart stops a member and returns a new one over the same store, as after a restart of its process.
+// Restart stops a member and returns a new one over the same store, as after a restart of its process. It starts
+// the new member unless the mesh is [InMemory].
 func (m *Mesh) Restart(old *Member, configure func(*node.Config)) *Member {
 	m.t.Helper()
 	old.Stop()
@@ -76,7 +77,7 @@ func (m *Mesh) Copy(old *Member, configure func(*node.Config)) *Member {
 }
 
 // Process returns a process of the node with a name over s, without starting it. All processes of a node have the card
-// of the first one; first is nil for that one.
+// of the first one; first is nil for that one. configure must not be nil.
 func (m *Mesh) Process(name string, s store.Store, first *Member, configure func(*node.Config)) *Member {
 	m.t.Helper()
 	return m.newMember(name, s, func(cfg *node.Config) {

@@ -2,8 +2,8 @@
 // files and real HTTP on loopback, and strangers that sign and post what the test wants.
 //
 // Every public response is checked against openapi.yaml. The package is for tests only. Start with [New], or with
-// [InMemory] inside a synctest bubble, and add members with [Mesh.Node] and [Mesh.Stranger]. Keys are derived from
-// names, so a member has the same id in every run.
+// [InMemory] inside a synctest bubble, and add members with [Mesh.Node] and [Mesh.Stranger]. Signing keys are derived
+// from names, so a member has the same id in every run.
 package meshtest
 
 import (
@@ -148,7 +148,7 @@ func (m *Mesh) register(name string, card wire.Card, credential string) {
 	}
 }
 
-// CredentialOf returns what the directory knows about the credential of a card, for a node in the directory's process.
+// CredentialOf returns the directory's name for the credential of a card, for a node in the directory's process.
 func (m *Mesh) CredentialOf(ctx context.Context, id wire.AgentID) (string, error) {
 	return m.reg.CredentialOf(ctx, id)
 }

@@ -199,7 +199,7 @@ func (b *Box) withLink(ctx context.Context, n Notice) Notice {
 	return n
 }
 
-// clearMarks removes the todo marks of the sent notices, except of those that have changed meanwhile.
+// clearMarks stores s and removes the todo marks of the sent notices, except of those that have changed meanwhile.
 func (b *Box) clearMarks(ctx context.Context, due []pendingNotice, s Status, now time.Time) error {
 	changes := []store.Change{s.change()}
 	for _, w := range due {
