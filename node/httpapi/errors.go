@@ -52,8 +52,8 @@ func respondError(c echo.Context, e *wire.Error) {
 	_, _ = w.Write(e.AppendJSON(nil))
 }
 
-// SetErrorHeaders sets the headers of an error response (AM-28), and removes those that belong to the
-// response that the handler had begun to build.
+// SetErrorHeaders sets the headers of an error response (AM-28), and removes those that the handler
+// set for its own response.
 func SetErrorHeaders(h http.Header, e *wire.Error) {
 	for _, name := range []string{"Etag", "Last-Modified", "Content-Encoding", wire.HeaderVerification} {
 		h.Del(name)

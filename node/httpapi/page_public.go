@@ -13,9 +13,9 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// PublicPages are pages for everybody, on the public listener or below [LinkPath]. They have the style of the
-// owner's page, but no script, no session and no navigation. A page is a service's template named "page", which may call
-// the functions for strangers' text.
+// PublicPages are pages for everybody, on the public listener or below [LinkPath]. They have the style of the owner's
+// page, but no script, no session and no navigation. A page is a service's template named "page", which may call the
+// functions for strangers' text.
 type PublicPages struct {
 	files map[string]asset // by path
 	paths map[string]string
