@@ -89,7 +89,7 @@ func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 }
 
 // rotate makes key the node's key. It stores each record before anything depends on it: first the id with its key chain
-// and the fingerprint of the old key, then the new key. Only then it uses the new key.
+// and the fingerprint of the old key, then the new key. Only then does it use the new key.
 func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	old := r.identity.Load()
 	oldFingerprint := old.Key.Public().Fingerprint()

@@ -67,9 +67,10 @@ func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now
 	return chain
 }
 
-// chainAtStart returns the key chain for the card of a node that starts, or "" if the card needs none or no chain leads
-// to the node's key. stored is the chain that the last rotation stored. A rotation stores the chain before it replaces
-// the key, so after an interrupted rotation the stored chain has one link too many.
+// chainAtStart returns the key chain for the card on which [Registrar.setID] puts an id, at the start or later. It
+// returns "" if the card needs no chain or no chain leads to the node's key. stored is the chain that the last rotation
+// stored. A rotation stores the chain before it replaces the key, so after an interrupted rotation the stored chain has
+// one link too many.
 func (r *Registrar) chainAtStart(stored string, now time.Time) string {
 	own := r.identity.Load()
 	key := own.Key.Public()

@@ -51,7 +51,7 @@ type Config struct {
 	// Pause returns how long to wait after the given number of failures in a row.
 	Pause func(failures int) time.Duration
 	// Reread is called when a change of another process could not be read, or the outcome of a change of the key is not
-	// known. The caller then soon calls [Registrar.Reread]. Nil: no other process changes anything.
+	// known. It must arrange a call of [Registrar.Reread]. Nil: no other process changes anything.
 	Reread func()
 	// Changed is called when the state of a registration has changed; nil: nobody needs to know.
 	Changed func()
@@ -393,8 +393,8 @@ func (r *Registrar) recordVisit(s *registrationState, err error) (next time.Time
 	return next
 }
 
-// AwaitListing waits until the directory at d's base lists the node. It returns true at once if that directory is not
-// configured, and false if ctx ends first.
+// AwaitListing waits until the directory with the base URL of d lists the node. It returns true at once if that
+// directory is not configured, and false if ctx ends first.
 func (r *Registrar) AwaitListing(ctx context.Context, d *client.Directory) bool {
 	for ctx.Err() == nil {
 		r.mu.Lock()
@@ -414,8 +414,8 @@ func (r *Registrar) AwaitListing(ctx context.Context, d *client.Directory) bool 
 }
 
 // change reads the stored state of a registration, and stores what decide makes of it, unless decide fails. decide also
-// returns the time of the next visit. If another process has stored a state meanwhile, change takes over the key of that
-// process too, and calls decide again.
+// returns the time of the next visit. If another process has stored a state meanwhile, change also takes over the id
+// and the key that are stored by now, and calls decide again.
 func (r *Registrar) change(ctx context.Context, p *registration, decide func(*registrationState) (next time.Time, err error)) error {
 	r.setNext(p, time.Now().Add(r.cfg.Pause(1))) // if the state cannot be read
 	for {
