@@ -33,7 +33,7 @@ import (
 // later messages. The store keeps only the hash of its token.
 type DecisionLinks struct {
 	cfg   DecisionConfig
-	key   []byte // tokens are derived from it, so that a notice that is sent again has the same link
+	key   []byte // tokens are derived from it, so that a notice that this process sends again has the same link
 	wrong *rate.Penalties
 	page  *template.Template
 	pages *httpapi.PublicPages
@@ -223,7 +223,7 @@ func (l *DecisionLinks) refuse(c echo.Context, ask owner.Approval, err error) er
 		refusal = errLinkGone
 		view.Wrong = refusal.Message + " " + decidedText(ask.Ask) + "."
 	case status == http.StatusTooManyRequests:
-		view.Wrong = "Too many wrong links came from your address. Try again in some minutes, or use your page."
+		view.Wrong = "Too many wrong links came from your address. Try again in a few minutes, or use your page."
 	case status >= http.StatusInternalServerError:
 		view.Title, view.Wrong = "This did not work", "Something went wrong on this node. Nothing was decided. Try again."
 	default:
@@ -246,7 +246,7 @@ func (l *DecisionLinks) decide(c echo.Context) error {
 	}
 	ctx, choice := c.Request().Context(), acl.Choice(form.Get("choice"))
 	if !slices.Contains(linkChoices(ask), choice) {
-		return l.render(c, http.StatusBadRequest, ask, token, "A link has no such answer. Nothing was decided.")
+		return l.render(c, http.StatusBadRequest, ask, token, "This link does not allow that answer. Nothing was decided.")
 	}
 	decided, err := l.cfg.Node.Decide(ctx, ask.ID, owner.Decision{Choice: choice, Hash: hash, Text: form.Get("text"), By: linkDoor}, 0)
 	if errors.Is(err, acl.ErrAskGone) {

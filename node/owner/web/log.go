@@ -17,7 +17,7 @@ import (
 
 type logView struct {
 	Entries []acl.AuditEntry // newest first
-	Recent  []acl.AuditEntry // recent decisions of rules
+	Recent  []acl.AuditEntry // sums of rule decisions that are not stored yet
 	Names   map[string]owner.PeerNames
 	Older   uint64 // number of the oldest entry shown; 0 if the log has no older entries
 }

@@ -41,8 +41,8 @@ type Node interface {
 	Audit() *acl.Audit
 	Paused() bool
 	Limits() owner.Limits
-	// Refusals returns the messages refused since the process started, newest first. The channel closes at the next
-	// refusal.
+	// Refusals returns the newest refusals since the process started, newest first; equal ones are merged. The channel
+	// closes at the next refusal.
 	Refusals() (list []owner.Refusal, next <-chan struct{})
 	// Watch returns a channel of events from now on, until stop is called.
 	Watch() (events <-chan owner.Event, stop func())
@@ -249,7 +249,7 @@ func (p *pages) doneMessage(c echo.Context) string {
 	return owner.ShowName(names, "", who).String() + ": " + text
 }
 
-// maxWho is the maximum length of the peer that a result is about, in bytes.
+// maxWho is the maximum length, in bytes, of the id of the peer that a form was about.
 const maxWho = 512
 
 // doneWith is [httpapi.Done] for a form that is about a peer.
@@ -299,8 +299,8 @@ func factsOf(v wire.Value) []fact {
 	return list
 }
 
-// formatTime formats a time in the zone of this machine, which is the owner's. It returns other text unchanged, also a
-// time without a zone, because its instant is unknown.
+// formatTime formats a time in the zone of this machine, which is the owner's. It returns other text unchanged, and
+// also a time without a zone, because its instant is unknown.
 func formatTime(text string) string {
 	at, ok := wire.ParseISO8601(text)
 	if !ok || !strings.Contains(text, "T") || !strings.ContainsAny(text[len(text)-6:], "Z+-") {
