@@ -84,8 +84,8 @@ func (k *repeatKey) changes(sent Sent, now time.Time) []store.Change {
 	return []store.Change{{Max: maxRepeats, Record: store.Record{NS: nsRepeats, Key: k.key, Body: body, Expires: now.Add(keepRepeats)}}}
 }
 
-// find returns the result of an earlier call with the key, or store.ErrNotFound. It is a conflict for the owner if that
-// call sent another message.
+// find returns the result of an earlier call with the key, or store.ErrNotFound. If that call sent another
+// message, find returns a fault with status 409.
 func (k *repeatKey) find(ctx context.Context, records store.Records) (Sent, error) {
 	rec, err := records.Get(ctx, nsRepeats, k.key, time.Now())
 	if err != nil {

@@ -32,7 +32,7 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 		return owner.Status{}, err
 	}
 	outbox := n.outbox.Counts()
-	if outbox["queued"] == 0 { // nothing delivers in this process: count what the store has
+	if outbox["queued"] == 0 { // another process may deliver: count what the store has
 		outbox["queued"], err = count(maxCount, func(after string, limit int) (int, string, error) {
 			page, next, err := n.Outbox(ctx, SendQueued, after, limit)
 			return len(page), next, err

@@ -8,7 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The kinds of inbox items: a message that the peer sent on its own, or the synchronous reply to a message of ours.
+// The kinds of inbox items besides kindTask: a message that the peer sent on its own, and the synchronous reply to a
+// message of ours.
 const (
 	kindMessage = "message"
 	kindReply   = "reply"

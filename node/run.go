@@ -26,7 +26,7 @@ type run struct {
 	route   Route
 	done    func() // frees the reserved place in the queue
 
-	to     *recipientInfo // the recipient of the answer; nil until the owner must approve the answer
+	to     *recipientInfo // what the owner sees about the recipient of the answer; nil unless the owner must approve the answer
 	sealTo *string        // the age recipient of the answer, "" for an open answer; nil until there is an answer
 
 	stranger bool // the run counts against the strangers' share of the hooks

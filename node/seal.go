@@ -99,8 +99,7 @@ func checkSealable(payload wire.Value) error {
 	return nil
 }
 
-// signFor signs a message like [Node.sign], after it sealed the payload to recipient. With an empty recipient it does
-// not seal.
+// signFor seals the payload to recipient, unless recipient is empty, and then signs the message like [Node.sign].
 func (n *Node) signFor(d wire.Draft, recipient string) (signedMessage, error) {
 	if recipient == "" {
 		return n.sign(d)
