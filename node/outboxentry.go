@@ -20,7 +20,7 @@ const (
 	sameBytes   = 14 * time.Minute // how long the same signed bytes may be sent (AM-48)
 )
 
-// OutboxEntry is one of our messages in the outbox, as it is stored.
+// OutboxEntry is one of our messages in the outbox.
 type OutboxEntry struct {
 	owner.OutboxEntry
 	Signer string    `json:"-"` // fingerprint of the key that signed Raw

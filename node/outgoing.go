@@ -99,7 +99,7 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 	if err != nil {
 		return acl.Ask{}, err
 	}
-	if item.State != ItemHeld { // otherwise an earlier question about the item is open; answer withdraws it
+	if item.State != ItemHeld { // otherwise an earlier question about the item is open; posting.answer withdraws it
 		item.State, item.Ask = ItemHeld, ask.ID
 		u.Add(item.change())
 	}

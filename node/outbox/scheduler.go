@@ -1,9 +1,9 @@
 // Package outbox decides when and in which order the entries of an outbox are delivered.
 //
 // It knows nothing about messages and transports: [Config.Attempt] makes one attempt and stores its outcome. The
-// entries are in the store. While [Scheduler.Run] runs, this process has the queue: Run loads the entries, and accepts
-// new ones. It keeps the order within a conversation, but not between conversations (AM-46), and bounds the concurrent
-// attempts, both in total and to one peer (AM-79).
+// entries are in the store. While [Scheduler.Run] runs, this process has the queue: Run loads the stored entries, and
+// [Scheduler.Add] accepts new ones. The scheduler keeps the order within a conversation, but not between conversations
+// (AM-46), and bounds the concurrent attempts, both in total and to one peer (AM-79).
 //
 // Start with [New]; call [Scheduler.Add] for committed entries, and [Scheduler.Run].
 package outbox
@@ -41,7 +41,7 @@ type Entry struct {
 
 // Config configures [New]. Everything is required.
 type Config struct {
-	// Load returns at most limit waiting entries with ids after after; next is empty on the last page.
+	// Load returns at most limit waiting entries whose ids sort after the id after; next is empty on the last page.
 	Load func(ctx context.Context, after string, limit int) (entries []Entry, next string, err error)
 	// Attempt makes one attempt and returns when the next attempt is due, or the zero time if the entry is done. first
 	// reports that no attempt has begun yet, although the entry is stored as in flight.
@@ -148,7 +148,7 @@ func (s *Scheduler) HasQueue() bool {
 	return s.state == loading || s.state == serving
 }
 
-// IsBusy reports whether an attempt is active or due, or may be due because nothing is loaded yet.
+// IsBusy reports whether an attempt is active or due, or may be due because not all entries are loaded yet.
 func (s *Scheduler) IsBusy(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
