@@ -30,8 +30,8 @@ func MountAgent(g *echo.Group, operations ...Operation) {
 }
 
 // agentNode is a node as the owner's agent sees it. It shows no message that the owner has not released, because such a
-// message could give orders to the agent. Its messages are marked as the agent's, and a node does not send them in a
-// conversation in which such a message waits, because an answer would release it.
+// message could give orders to the agent. Messages that are sent through it are marked as the agent's, and a node does
+// not send them in a conversation in which an unreleased message waits, because an answer would release that message.
 type agentNode struct{ Node }
 
 // ListPeers implements [Peers]. It leaves out what peers call themselves, because a name can give orders as well.
@@ -140,7 +140,7 @@ func (n agentNode) ReadTranscript(ctx context.Context, id, peer string, after ui
 		return Transcript{}, err
 	}
 	for i, e := range t.Transcript {
-		if e.Unreleased || e.Direction == "in" && slices.Contains(hidden, e.MessageID) { // hidden: of an earlier version
+		if e.Unreleased || e.Direction == "in" && slices.Contains(hidden, e.MessageID) { // hidden: an earlier version did not set Unreleased
 			t.Transcript[i].Message, t.Transcript[i].Opened = withheld, nil
 		}
 	}

@@ -21,7 +21,7 @@ import (
 const (
 	AskMessage     = "message"     // an incoming message that waits (AM-31)
 	AskOutgoing    = "outgoing"    // our message that waits (AM-50)
-	AskTask        = "task"        // our answer to a task that waits (AM-50)
+	AskTask        = "task"        // our answer to a task; the answer waits (AM-50)
 	AskInterrupted = "interrupted" // a hook that a crash interrupted (AM-75)
 	AskKeyChange   = "key-change"  // a peer's key is not the pinned one (AM-11)
 )

@@ -97,7 +97,7 @@ var (
 	WithdrawCard = Endpoint[Withdraw, List[Listing]]{http.MethodPost, "/withdraw", Decide}
 	RotateKey    = Endpoint[None, List[Listing]]{http.MethodPost, "/keys/rotate", Decide}
 	Discover     = Endpoint[None, List[Found]]{http.MethodGet, "/discover", Read}
-	DiscoverARD  = Endpoint[None, FoundARD]{http.MethodGet, "/discover/ard", Decide} // the caller chooses who gets the text
+	DiscoverARD  = Endpoint[None, FoundARD]{http.MethodGet, "/discover/ard", Decide} // the caller chooses which host gets the search text
 )
 
 func listingOperations(n Listings) []Operation {

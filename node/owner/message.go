@@ -111,7 +111,7 @@ type NewMessage struct {
 	Payload      wire.Value          `json:"payload,omitzero"`
 	Seal         SealChoice          `json:"seal,omitempty"`
 	WaitSeconds  int                 `json:"wait_seconds"`
-	// IdempotencyKey makes a repetition of the call within a day return what the first call did.
+	// IdempotencyKey makes a repetition of the call within a day return the result of the first call.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 	By             string `json:"-"` // "agent" if it came through the agent's door, else empty
 }

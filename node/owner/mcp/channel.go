@@ -38,7 +38,7 @@ func (c *Channel) Connect(ctx context.Context) (sdk.Connection, error) {
 	return conn, err
 }
 
-// retryFeed is how long a channel waits before it opens a broken stream of events again.
+// retryFeed is how long a channel waits after a failed request for the inbox.
 const retryFeed = 5 * time.Second
 
 // run pushes the new messages of listed peers that follow the item last, until ctx ends.
@@ -65,7 +65,8 @@ func (c *Channel) run(ctx context.Context, last string) {
 	}
 }
 
-// skipOld returns the id of the newest item that exists already, or "" for none.
+// skipOld returns the id of the newest item that exists already, or "" if the inbox is empty. If a request fails, it
+// returns the newest id that it has read.
 func (c *Channel) skipOld(ctx context.Context) (last string) {
 	for ctx.Err() == nil {
 		list, err := call(ctx, c.tools, owner.ListInbox.Call().Ask(map[string][]string{"limit": {"1000"}, "after": {last}}))

@@ -295,7 +295,7 @@ func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxRes
 	return out, nil
 }
 
-// authorOf returns the address of the sender of an item, or its id.
+// authorOf returns the foreign address of an item's sender, or the sender's agent id if it has no such address.
 func authorOf(item owner.Item) string {
 	if item.Address != "" {
 		return item.Address

@@ -37,7 +37,7 @@ type sendArgs struct {
 
 // sentResult is the result of a tool that sends.
 type sentResult struct {
-	Status       string     `json:"status"` // replied, delivered, queued, waits_for_owner, failed, unknown
+	Status       string     `json:"status"` // replied, delivered, reply_unverified, queued, waits_for_owner, failed, unknown
 	Conversation string     `json:"conversation,omitempty"`
 	Message      string     `json:"message,omitempty"`
 	Question     string     `json:"question,omitempty"` // for mesh_ask_owner, which reads the owner's decision

@@ -195,7 +195,7 @@ type approvalsView struct {
 	State  acl.AskState
 	States []acl.AskState
 	Asks   listPage[askView]
-	// Strangers reports whether strangers are among the waiting senders.
+	// Strangers reports whether strangers are among the waiting senders on this page of the list.
 	Strangers bool
 }
 

@@ -66,7 +66,7 @@ var actions = map[string]string{
 	"mesh.negotiate withdraw": "withdrew the offer", "mesh.handoff request_human": "asked for a person",
 }
 
-// Deed describes in plain words what the message does. An unknown message has its intent and its action.
+// Deed describes in plain words what the message does. For an unknown message it returns the intent and the action.
 func (m messageView) Deed() string {
 	if text := actions[m.Intent+" "+m.Content.Action]; text != "" {
 		return text
