@@ -2,8 +2,8 @@
 // agent's door, /a2a/CONTACT. Some agents have one URL for each peer and no field that names a recipient (OC-7).
 //
 // A message goes out like every message of the agent's door, so the owner's rules and approvals apply. The task is WORKING
-// until the conversation has an answer or ends, the owner refuses the message, or its delivery fails. The package keeps a
-// small record for each task and reads all else through an [owner.Client].
+// until the conversation has an answer or ends, the owner refuses the message, or its delivery fails. The package keeps
+// a small record for each task and reads all else through an [owner.Client].
 package contact
 
 import (
