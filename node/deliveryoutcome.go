@@ -195,7 +195,7 @@ func (o *deliveryOutcome) failConversation(ctx context.Context) error {
 			}
 			f.State, f.InFlight, f.Due = SendFailed, false, time.Time{}
 			f.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
-			f.Ended, f.Keep = o.unit.Now.UTC(), o.unit.Now.Add(o.n.cfg.Retention)
+			f.Ended, f.Keep = o.entry.Ended, o.entry.Keep
 			o.unit.Add(f.change())
 		}
 		after = next
@@ -251,7 +251,7 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 	}
 	o.unit.Replay = &store.Replay{
 		Sender: string(o.entry.To), MessageID: string(m.ID), Digest: digest, Conv: o.entry.key(),
-		Status: http.StatusOK, Answer: ack.Raw, Expires: o.unit.Now.Add(o.n.replayFor()),
+		Status: http.StatusOK, Answer: ack.Raw, Expires: conversations.Sooner(o.unit.Now.Add(o.n.replayFor()), o.unit.Conversation().Purge),
 	}
 	if !o.isReceipt(m.Intent, action) {
 		item, err := o.newItem(ctx, m, digest)
@@ -338,7 +338,7 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 		ID: newItemID(o.unit.Now), State: ItemNew, Kind: kindReply, Peer: o.entry.To, PeerName: o.name, Address: o.entry.Address,
 		Conversation: o.entry.Conversation, MessageID: m.ID, Intent: m.Intent,
 		Payload: signing.Canonical(m.Payload, signing.JCS), Verified: bridge.VerifiedSignature, Trust: string(standing),
-		At: o.unit.Now, Digest: hexOf(digest), Expires: o.unit.Now.Add(o.n.cfg.Retention),
+		At: o.unit.Now, Digest: hexOf(digest), Expires: conversations.Sooner(o.unit.Now.Add(o.n.cfg.Retention), c.Purge),
 	}, Agrees: c.IsPlainAccept(m.ID)}
 	if o.entry.Address != "" {
 		item.Verified, item.Principal = bridge.VerifiedNone, c.Principal
