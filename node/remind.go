@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -51,10 +52,14 @@ func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	standing, err := n.rules.Standing(ctx, item.subject(), now)
+	if err != nil {
+		return err
+	}
 	route := n.route(item.Intent)
 	ended := thread.New() || thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open
 	switch {
-	case ended || route.Handler == nil: // the conversation has ended, or no hook is left to remind
+	case ended || route.Handler == nil || standing == acl.Blocked: // nothing is left to remind of, or no hook
 		item.Woken = time.Time{}
 		return n.storeItem(ctx, item, nil)
 	case !item.Reminded.IsZero():

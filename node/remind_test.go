@@ -77,7 +77,7 @@ func TestAgentIsRemindedOnce(t *testing.T) {
 }
 
 // TestNoReminder: an agent is not reminded after an answer, an acknowledgement, a held answer, or the end of the
-// conversation.
+// conversation, nor of a message of a blocked sender (AM-25).
 func TestNoReminder(t *testing.T) {
 	for name, act := range map[string]func(t *testing.T, m *meshtest.Member, chris *meshtest.Stranger){
 		"answered": func(t *testing.T, m *meshtest.Member, _ *meshtest.Stranger) {
@@ -97,6 +97,11 @@ func TestNoReminder(t *testing.T) {
 			decide(t, m, theAsk(t, m), acl.Reject)
 			if item := theItem(t, m); item.State != node.ItemNew {
 				t.Errorf("item = %+v", item)
+			}
+		},
+		"blocked": func(t *testing.T, m *meshtest.Member, chris *meshtest.Stranger) {
+			if err := acl.NewRules(m.Store.Records(), acl.Policy{}).Set(t.Context(), string(chris.ID), acl.Blocked, time.Now()); err != nil {
+				t.Fatal(err)
 			}
 		},
 		"closed": func(t *testing.T, m *meshtest.Member, chris *meshtest.Stranger) {
