@@ -49,7 +49,14 @@ type Error struct {
 	Hint string
 }
 
-func (e *Error) Error() string { return e.Err.Error() }
+// Error returns the text of the error, or "" for an error of [FailSilently].
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return ""
+	}
+	return e.Err.Error()
+}
+
 func (e *Error) Unwrap() error { return e.Err }
 
 // Fail gives an error its exit code.
