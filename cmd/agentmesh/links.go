@@ -119,7 +119,7 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 		Name: cmp.Or(c.Name, c.Kind), Kind: c.Kind, URL: c.URL, Space: c.Space, Participant: c.Participant, AgentID: c.AgentID, Exchange: c.Exchange,
 	}
 	if c.TokenFile != "" {
-		token, err := a.readInput(c.TokenFile)
+		token, err := a.ReadInput(c.TokenFile)
 		if err != nil {
 			return err
 		}

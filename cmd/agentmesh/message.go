@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -22,33 +21,9 @@ type messageCmd struct {
 	Verify    messageVerifyCmd    `cmd:"" help:"Verify a signature. Exit code 0: valid, 1: invalid, 65: malformed message or refused key."`
 }
 
-// maxInput bounds the size of a file or of standard input. The JSON parser has stricter limits.
-const maxInput = 16 << 20
-
-// readInput returns the content of a file, or of standard input for "-".
-func (a *app) readInput(name string) ([]byte, error) {
-	in := a.In
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, exit.Fail(exit.Input, err)
-		}
-		defer f.Close()
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, maxInput+1))
-	if err != nil {
-		return nil, exit.Fail(exit.Input, fmt.Errorf("read %s: %w", name, err))
-	}
-	if len(data) > maxInput {
-		return nil, exit.Fail(exit.Input, fmt.Errorf("%s is larger than %d bytes", name, maxInput))
-	}
-	return data, nil
-}
-
 // readObject reads one JSON object from a file or standard input with the strict parser (AM-12).
 func (a *app) readObject(name string) (wire.Value, error) {
-	data, err := a.readInput(name)
+	data, err := a.ReadInput(name)
 	if err != nil {
 		return wire.Value{}, err
 	}
@@ -167,7 +142,7 @@ func (c *messageVerifyCmd) Run(a *app) error {
 		const tries = 2000 // a second of work for a message of usual size
 		d := signing.Explain(v, m.Signature, keys, signatureWindow(m.Time), now, tries)
 		if c.Signed != "" {
-			if d.Signed, err = a.readInput(c.Signed); err != nil {
+			if d.Signed, err = a.ReadInput(c.Signed); err != nil {
 				return err
 			}
 			d.Mistakes = []string{"the signature is valid for the bytes in the file"}

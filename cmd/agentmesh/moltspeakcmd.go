@@ -162,7 +162,7 @@ type moltspeakStreamCmd struct {
 const maxStreamPayload = wire.MaxMessage - 4<<10
 
 func (c *moltspeakStreamCmd) Run(ctx context.Context, a *app) error {
-	data, err := a.readInput(c.File)
+	data, err := a.ReadInput(c.File)
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,30 @@ type UI struct {
 	DataFlag string
 }
 
+// maxInput bounds the size of a file or of standard input. The JSON parser has stricter limits.
+const maxInput = 16 << 20
+
+// ReadInput returns the content of a file, or of standard input for "-".
+func (u *UI) ReadInput(name string) ([]byte, error) {
+	in := u.In
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, exit.Fail(exit.Input, err)
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxInput+1))
+	if err != nil {
+		return nil, exit.Fail(exit.Input, fmt.Errorf("read %s: %w", name, err))
+	}
+	if len(data) > maxInput {
+		return nil, exit.Fail(exit.Input, fmt.Errorf("%s is larger than %d bytes", name, maxInput))
+	}
+	return data, nil
+}
+
 // Print writes a line of the result.
 func (u *UI) Print(format string, args ...any) {
 	fmt.Fprintf(u.Out, format+"\n", args...)
