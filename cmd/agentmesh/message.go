@@ -84,7 +84,7 @@ func (a *app) readKey(file string) (*signing.PrivateKey, error) {
 		a.Note("%s may be read by other users of this machine", file)
 		var data []byte
 		if data, err = os.ReadFile(file); err == nil {
-			key, err = signing.ParsePrivateKey(data)
+			key, err = signing.ParseKeyFile(data, a.readKeyPassphrase)
 		}
 	}
 	if err != nil {
