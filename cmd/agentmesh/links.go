@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
@@ -134,8 +136,12 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if !change.Running {
-		if o, err = a.connect(ctx); err != nil { // a node does not start with the new link
+		o, err = a.connect(ctx)
+		if exit.Code(err) == exit.Config && ctx.Err() == nil { // a node does not start with the new link
 			return errors.Join(err, a.removeLink(change.Name))
+		}
+		if err != nil {
+			return err
 		}
 		if err := o.Close(); err != nil {
 			return err
@@ -160,12 +166,17 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 	return linkTestError(tested)
 }
 
-// removeLink removes a link from the configuration file.
+// removeLink removes a link from the configuration file, and its token. The link has just been added.
 func (a *app) removeLink(name string) error {
 	src, err := a.source()
 	if err != nil {
 		return err
 	}
+	dir, err := a.dataDir()
+	if err != nil {
+		return err
+	}
+	_ = os.Remove(filepath.Join(dir, "links", name+".token")) // a link may have none
 	return src.RemoveLink(name, daemon.LinkKinds())
 }
 
