@@ -119,7 +119,7 @@ func (c *keysGenerateCmd) Run(a *app) error {
 	}
 	var passphrase []byte
 	if c.Encrypt {
-		if passphrase, err = a.readKeyPassphrase(); err != nil {
+		if passphrase, err = a.readNewPassphrase("the key"); err != nil {
 			return exit.Fail(exit.Usage, err)
 		}
 	}
