@@ -243,7 +243,7 @@ func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 		n, space := 0, view.Space{}
 		err := followMewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
 			if a.globals.JSON {
-				a.Print("%s", raw)
+				a.Print("%s", terminal.EscapeUnsafe([]byte(raw)))
 			} else {
 				if n == 0 || v.GetStr("kind") == envelope.KindPresence { // somebody may have joined
 					if got, err := o.Call(ctx, http.MethodGet, path, nil, nil); err == nil {
