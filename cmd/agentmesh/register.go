@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
@@ -63,8 +64,8 @@ func fetchDirectories[T any](ctx context.Context, a *app, directories []string, 
 // directory failed.
 func (a *app) askDirectories(ctx context.Context, directories []string, call func(string) owner.Call[owner.List[owner.Listing]]) error {
 	page, err := fetchDirectories(ctx, a, directories, call)
-	if err == nil {
-		err = a.showListings(page)
+	if err == nil || len(page.Items) > 0 { // of the calls before the one that failed
+		err = errors.Join(err, a.showListings(page))
 	}
 	if err != nil {
 		return err
