@@ -16,13 +16,15 @@ import (
 
 // OpenStore opens the database and records this process as its holder until the caller calls release.
 func (d Dir) OpenStore(ctx context.Context, cfg bolt.Config) (s *bolt.Store, release func(), err error) {
+	if err := d.removeStaleRestores(); err != nil {
+		return nil, nil, err
+	}
 	if s, err = bolt.Open(ctx, d.Path(FileDatabase), cfg); err != nil {
 		return nil, nil, d.explainOpen(err)
 	}
 	if release, err = d.writePID(); err != nil {
 		return nil, nil, errors.Join(err, s.Close())
 	}
-	d.removeStaleRestores()
 	return s, release, nil
 }
 

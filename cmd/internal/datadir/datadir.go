@@ -32,7 +32,7 @@ const (
 	FileCard       = "card.json"   // the card as last published, with the agent id
 	FileDatabase   = "agentmesh.db"
 	FileConfig     = "agentmesh.yaml"
-	FileLock       = "agentmesh.lock" // locked by a process that uses PostgreSQL, or imports into the database file
+	FileLock       = "agentmesh.lock" // locked by a process that uses PostgreSQL, imports into the database file, or restores
 	FilePID        = "pid"            // id of the process that has the database open
 	DirRetired     = "retired-keys"   // a folder of signing keys and age identities that a rotation replaced
 	DirACME        = "acme"           // a folder for each ACME authority: account key and certificate

@@ -22,5 +22,14 @@ func lockFile(path string) (release func(), err error) {
 		}
 		return nil, err
 	}
+	locked, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	if named, err := os.Stat(path); err != nil || !os.SameFile(locked, named) { // its last user has removed it
+		f.Close()
+		return nil, ErrInUse
+	}
 	return func() { f.Close() }, nil
 }

@@ -33,8 +33,8 @@ func (d Dir) OpenPostgres(ctx context.Context, cfg postgres.Config) (s *postgres
 	return s, func() { removePID(); unlock() }, nil
 }
 
-// Lock locks the data directory until the caller calls unlock. Imports and processes that use PostgreSQL take this
-// lock. It is not the lock of the database file.
+// Lock locks the data directory until the caller calls unlock. Imports, restores and processes that use PostgreSQL take
+// this lock. It is not the lock of the database file.
 func (d Dir) Lock() (unlock func(), err error) {
 	unlock, err = lockFile(d.Path(FileLock))
 	if errors.Is(err, ErrInUse) {

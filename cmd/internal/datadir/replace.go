@@ -23,7 +23,8 @@ import (
 //	                          folder is renamed to
 //	.agentmesh-place-TIME     its files move up into the directory, the database last
 //
-// A process that works on a restore after its decision point holds the lock of the new database.
+// A restore has the lock of the directory and, if there is a database, that of the database. A process that works on a
+// restore after its decision point holds the lock of the new database.
 const (
 	PrefixRestore  = ".agentmesh-restore-"
 	prefixReplace  = ".agentmesh-replace-"
@@ -32,7 +33,7 @@ const (
 )
 
 // listEntries returns the names of the agent's entries in the directory. stale are the folders of restores that were
-// killed before their decision point. Folders of later restores, and lost+found, are in neither list.
+// killed before their decision point. Folders of later restores, the lock, and lost+found are in neither list.
 func (d Dir) listEntries() (names, stale []string, err error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
@@ -42,7 +43,7 @@ func (d Dir) listEntries() (names, stale []string, err error) {
 		switch name := e.Name(); {
 		case strings.HasPrefix(name, PrefixRestore):
 			stale = append(stale, name)
-		case name == "lost+found", isReplacement(name):
+		case name == "lost+found", name == FileLock, isReplacement(name):
 		default:
 			names = append(names, name)
 		}
@@ -51,15 +52,45 @@ func (d Dir) listEntries() (names, stale []string, err error) {
 }
 
 // removeStaleRestores removes the folders of restores that were killed before their decision point. These folders
-// contain private keys. The caller must hold the database, if there is one, because a running restore holds it too.
-func (d Dir) removeStaleRestores() {
+// contain private keys. If a restore is running, the error matches [ErrInUse].
+func (d Dir) removeStaleRestores() error {
+	if _, stale, err := d.listEntries(); err != nil || len(stale) == 0 {
+		return nil // other code reports an unreadable directory
+	}
+	unlock, err := d.lockBriefly()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	d.removeStale()
+	return nil
+}
+
+// removeStale is the part of removeStaleRestores for a caller that has the lock of the directory.
+func (d Dir) removeStale() {
 	_, stale, err := d.listEntries()
 	if err != nil {
-		return // other code reports an unreadable directory
+		return
 	}
 	for _, name := range stale {
 		_ = os.RemoveAll(d.Path(name)) // the next call tries again
 	}
+}
+
+// lockBriefly is like [Dir.Lock], but unlock removes the file of the lock if lockBriefly made it: the file shows that
+// PostgreSQL was used. Windows cannot remove the file, which is harmless.
+func (d Dir) lockBriefly() (unlock func(), err error) {
+	existed := d.UsedPostgres()
+	free, err := d.Lock()
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		if !existed {
+			_ = os.Remove(d.Path(FileLock))
+		}
+		free()
+	}, nil
 }
 
 // isReplacement reports whether a name in the data directory belongs to a restore after its decision point.

@@ -1,8 +1,10 @@
 package datadir
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
@@ -89,6 +91,64 @@ func TestFinishReplace(t *testing.T) {
 				if data, err := os.ReadFile(filepath.Join(h.Path(prefixReplaced+id), n)); err != nil || string(data) != "old" {
 					t.Errorf("kept %s is %q, %v", n, data, err)
 				}
+			}
+		})
+	}
+}
+
+// TestRestoreLocks: a restore keeps other restores, imports and processes that use PostgreSQL away from the directory,
+// whatever it contains, and they keep a restore away.
+func TestRestoreLocks(t *testing.T) {
+	for name, files := range map[string][]string{
+		"empty":             nil,
+		"database missing":  {FileCard},
+		"database damaged":  {FileDatabase},
+		"import unfinished": {bolt.ImportPath(FileDatabase)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Dir(t.TempDir())
+			for _, f := range files {
+				if err := os.WriteFile(d.Path(f), []byte("x"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			release, err := d.lockForRestore(len(files) > 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stage := d.Path(PrefixRestore + "1")
+			if err := os.Mkdir(stage, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := d.lockForRestore(len(files) > 0); !errors.Is(err, ErrInUse) {
+				t.Errorf("a second restore: %v, want %v", err, ErrInUse)
+			}
+			if _, _, err := d.OpenStore(t.Context(), bolt.Config{}); !errors.Is(err, ErrInUse) {
+				t.Errorf("a process that opens the database during a restore: %v, want %v", err, ErrInUse)
+			}
+			if _, err := os.Stat(stage); err != nil {
+				t.Errorf("the folder of the running restore: %v", err)
+			}
+			release()
+			if _, err := os.Stat(d.Path(FileLock)); !errors.Is(err, os.ErrNotExist) && runtime.GOOS != "windows" {
+				t.Errorf("the restore left its lock: %v", err)
+			}
+
+			unlock, err := d.Lock()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := d.lockForRestore(len(files) > 0); !errors.Is(err, ErrInUse) {
+				t.Errorf("a restore beside a process with the lock: %v, want %v", err, ErrInUse)
+			}
+			unlock()
+			release, err = d.lockForRestore(len(files) > 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			release()
+			if _, err := os.Stat(stage); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the folder of a killed restore: %v", err)
 			}
 		})
 	}

@@ -27,6 +27,11 @@ func (d Dir) Restore(ctx context.Context, archive *Archive, replace bool) (kept 
 	if d, err = Open(string(d)); err != nil {
 		return "", err
 	}
+	defer func() {
+		if errors.Is(statErr, fs.ErrNotExist) {
+			_ = os.Remove(string(d)) // fails, as it should, if the directory is not empty
+		}
+	}()
 	release, err := d.lockForRestore(replace)
 	if err != nil {
 		return "", err
@@ -36,12 +41,7 @@ func (d Dir) Restore(ctx context.Context, archive *Archive, replace bool) (kept 
 	if err != nil {
 		return "", exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
 	}
-	defer func() {
-		_ = os.RemoveAll(stage) // a successful restore has renamed it
-		if errors.Is(statErr, fs.ErrNotExist) {
-			_ = os.Remove(string(d)) // fails, as it should, if the directory is not empty
-		}
-	}()
+	defer func() { _ = os.RemoveAll(stage) }() // a successful restore has renamed it
 	if err := unpack(archive.zip, stage); err != nil {
 		return "", err
 	}
@@ -52,25 +52,30 @@ func (d Dir) Restore(ctx context.Context, archive *Archive, replace bool) (kept 
 }
 
 // lockForRestore refuses a directory that another process uses, and a directory with content unless replace is set. It
-// keeps other processes from opening the existing database until the caller calls release.
+// keeps other processes from opening the directory until the caller calls release.
 func (d Dir) lockForRestore(replace bool) (release func(), err error) {
-	names, _, err := d.listEntries()
+	unlock, err := d.lockBriefly()
 	if err != nil {
-		return nil, exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
+		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			unlock()
+		}
+	}()
+	names, _, err := d.listEntries()
 	switch {
-	case len(names) == 0:
-		d.removeStaleRestores()
-		return func() {}, nil
-	case !replace:
+	case err != nil:
+		return nil, exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
+	case len(names) > 0 && !replace:
 		return nil, exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is not empty", string(d)), "restore into a new directory with --data, or add --replace")
 	}
-	release, err = bolt.Hold(d.Path(FileDatabase))
+	free, err := bolt.Hold(d.Path(FileDatabase))
 	if errors.Is(err, bolt.ErrLocked) {
 		return nil, d.InUse()
 	}
-	d.removeStaleRestores()
-	return release, nil // any other error means that no process can use the database
+	d.removeStale()
+	return func() { free(); unlock() }, nil // any other error means that no process can use the database
 }
 
 // verifyRestore checks the database and, as far as possible without a passphrase, the keys of an unpacked archive.
