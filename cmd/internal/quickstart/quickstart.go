@@ -194,10 +194,20 @@ func write(e Env, text []byte) (daemon.Options, error) {
 	return o, undo(e, err)
 }
 
-// undo removes the configuration file if err is not nil, so that the user can try again. It returns err.
+// undo removes the configuration and the content of the data directory, which was empty, if err is not nil, so that the
+// user can try again. The content stays if another process has begun to use the directory. undo returns err.
 func undo(e Env, err error) error {
-	if err != nil {
-		err = errors.Join(err, os.Remove(e.File))
+	if err == nil {
+		return nil
+	}
+	err = errors.Join(err, os.Remove(e.File))
+	if errors.Is(err, datadir.ErrInUse) {
+		return err
+	}
+	list, readErr := os.ReadDir(string(e.Dir))
+	err = errors.Join(err, readErr)
+	for _, entry := range list {
+		err = errors.Join(err, os.RemoveAll(e.Dir.Path(entry.Name())))
 	}
 	return err
 }

@@ -1,0 +1,33 @@
+package quickstart
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+)
+
+// TestUndo: after a failure, the data directory is empty again, so that the user can try again. The files of another
+// process that uses the directory stay.
+func TestUndo(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		left int
+	}{
+		{nil, 3}, {errors.New("no space"), 0}, {datadir.ErrInUse, 2},
+	} {
+		d := datadir.Dir(t.TempDir())
+		for _, name := range []string{datadir.FileConfig, datadir.FileDatabase, datadir.FileKey} {
+			if err := os.WriteFile(d.Path(name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := undo(Env{Dir: d, File: d.Path(datadir.FileConfig)}, tt.err); !errors.Is(err, tt.err) {
+			t.Errorf("undo returned %v, want %v", err, tt.err)
+		}
+		if list, err := os.ReadDir(string(d)); err != nil || len(list) != tt.left {
+			t.Errorf("after %v, the directory holds %v, %v", tt.err, list, err)
+		}
+	}
+}
