@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/docs/operations"
@@ -62,8 +63,12 @@ type steps struct {
 
 // finish prints what is left to do. On Linux, it first writes the systemd unit of a process with a public name.
 func (g *Edge) finish(ctx context.Context, e Env, c config.Config, kind string) error {
+	file, err := filepath.Abs(e.File)
+	if err != nil {
+		return exit.Fail(exit.Config, fmt.Errorf("find the configuration: %w", err))
+	}
 	s := steps{
-		Kind: kind, Data: string(e.Dir), File: e.File, Domain: g.domain, Mode: c.Registration.Mode, User: g.User, TLS: g.TLS,
+		Kind: kind, Data: string(e.Dir), File: file, Domain: g.domain, Mode: c.Registration.Mode, User: g.User, TLS: g.TLS,
 		Backups: "$HOME/agentmesh-backups", Program: "agentmesh",
 	}
 	if g.Public() {
@@ -76,6 +81,9 @@ func (g *Edge) finish(ctx context.Context, e Env, c config.Config, kind string) 
 		}
 	}
 	data := " --data " + terminal.QuoteShell(s.Data)
+	if file != e.Dir.Path(datadir.FileConfig) {
+		data += " --config " + terminal.QuoteShell(file)
+	}
 	s.Run, s.Backup = "agentmesh"+data, terminal.QuoteShell(s.Program)+data // cron may not find it by its name
 	if runtime.GOOS == "linux" && g.Public() {
 		s.Unit, s.Backups, s.Run = e.Dir.Path("agentmesh.service"), "/var/backups", "sudo -u "+s.User+" "+s.Run
@@ -160,7 +168,7 @@ func (s steps) unit(kind string) string {
 			line = "Environment=" + quoteUnit("AGENTMESH_DATA="+s.Data)
 		case "ExecStart":
 			line = "ExecStart=" + quoteUnit(s.Program) + " serve"
-			if s.File != filepath.Join(s.Data, "agentmesh.yaml") {
+			if s.File != filepath.Join(s.Data, datadir.FileConfig) {
 				line += " --config " + quoteUnit(s.File)
 			}
 		case "ProtectHome":
