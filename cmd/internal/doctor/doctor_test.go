@@ -1,11 +1,15 @@
 package doctor
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -32,6 +36,46 @@ func TestDoctorClock(t *testing.T) {
 		}
 		if tc.state != findingOK && !strings.Contains(d.findings[0].Do, "time service") {
 			t.Errorf("checkClock(%v) says to do %q", tc.ahead, d.findings[0].Do)
+		}
+	}
+}
+
+// TestDoctorOtherAgent: the findings about the card of an agent elsewhere do not speak of files and commands here.
+func TestDoctorOtherAgent(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"agent_id":"am_a","endpoint":"https://b.example/agentmesh"}`))
+	}))
+	defer srv.Close()
+	card, err := wire.ParseObject([]byte(`{"agent_id":"am_a","endpoint":"https://a.example/agentmesh"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := examination{cfg: config.Default(), card: card, elsewhere: true}
+	h, _ := d.newPeerClient(true)
+	defer h.Close()
+	d.checkListing(t.Context(), h, srv.URL)
+	last := d.findings[len(d.findings)-1]
+	if last.State != findingFail || strings.Contains(last.Text, datadir.FileCard) || !strings.Contains(last.Do, "where the agent runs") {
+		t.Errorf("found %+v", last)
+	}
+}
+
+// TestDoctorInvalidConfiguration: without a valid configuration, doctor does not know whether the agent is on PostgreSQL,
+// so it does not report a missing database file.
+func TestDoctorInvalidConfiguration(t *testing.T) {
+	dir := datadir.Dir(t.TempDir())
+	for name, text := range map[string]string{datadir.FileConfig: "store: {postgres: 'postgres://db.example/mesh', nonsense: 1}\n", datadir.FileCard: "{}\n"} {
+		if err := os.WriteFile(dir.Path(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := Examine(t.Context(), Options{Dir: dir, Source: config.Source{File: dir.Path(datadir.FileConfig)}}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range r.Findings {
+		if f.Check == "store" {
+			t.Errorf("found %+v", f)
 		}
 	}
 }

@@ -57,14 +57,15 @@ type Options struct {
 
 // examination is the state of one examination.
 type examination struct {
-	opts     Options
-	cfg      config.Config
-	dir      datadir.Dir
-	card     wire.Value    // the card as last published or, of an agent at a URL, as fetched; else null
-	running  bool          // a serve answers on the data directory
-	status   *owner.Status // of the running serve, or nil
-	findings []finding
-	clocks   []string // servers whose clock was compared
+	opts      Options
+	cfg       config.Config
+	dir       datadir.Dir
+	card      wire.Value    // the card as last published or, of an agent at a URL, as fetched; else null
+	running   bool          // a serve answers on the data directory
+	elsewhere bool          // the agent is at a URL
+	status    *owner.Status // of the running serve, or nil
+	findings  []finding
+	clocks    []string // servers whose clock was compared
 }
 
 func (d *examination) ok(check, format string, args ...any) {
@@ -107,7 +108,7 @@ func (d *examination) examineHome(ctx context.Context) {
 	d.checkDisk()
 	configured := d.checkConfiguration()
 	d.checkAgentDoor()
-	d.checkServe(ctx)
+	d.checkServe(ctx, configured)
 	if configured {
 		d.checkHooks(ctx)
 	}
@@ -300,11 +301,11 @@ func (d *examination) checkKeys() {
 }
 
 // checkServe checks whether a serve runs on the data directory and accepts writes. It sets running and status.
-func (d *examination) checkServe(ctx context.Context) {
+func (d *examination) checkServe(ctx context.Context, configured bool) {
 	const check = "serve"
 	o := daemon.Running(ctx, string(d.dir))
 	if o == nil {
-		if d.cfg.Store.Postgres == "" && d.dir.HasLostDatabase() {
+		if configured && d.cfg.Store.Postgres == "" && d.dir.HasLostDatabase() {
 			d.fail("store", "restore a backup into a new directory, or let agentmesh serve start with an empty one", "%s: %v", filepath.Base(d.dir.Path(datadir.FileDatabase)), datadir.ErrNoDatabase)
 		}
 		d.warn(check, "agentmesh serve", "no agentmesh serve runs on this data directory, so nobody can reach the agent")

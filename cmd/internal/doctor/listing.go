@@ -88,7 +88,7 @@ func (d *examination) checkListing(ctx context.Context, h *client.HTTP, base str
 	}
 	switch {
 	case s.status == http.StatusNotFound:
-		d.fail("directory", d.orServe("agentmesh register"), "%s does not list the agent", terminal.Clean(base))
+		d.fail("directory", d.registerAdvice(), "%s does not list the agent", terminal.Clean(base))
 		return
 	case s.status != http.StatusOK:
 		d.fail("directory", "is it the URL of an AgentMesh directory? it ends in /v1", "%s answers %d", terminal.Clean(base), s.status)
@@ -100,17 +100,24 @@ func (d *examination) checkListing(ctx context.Context, h *client.HTTP, base str
 		return
 	}
 	if differ := diffCards(d.card, listed); len(differ) > 0 {
-		d.fail("registration", d.orServe("agentmesh register"), "the card that %s lists differs from %s in: %s", terminal.Clean(base), datadir.FileCard, strings.Join(differ, ", "))
+		own := datadir.FileCard
+		if d.elsewhere {
+			own = "the card of the agent"
+		}
+		d.fail("registration", d.registerAdvice(), "the card that %s lists differs from %s in: %s", terminal.Clean(base), own, terminal.Clean(strings.Join(differ, ", ")))
 		return
 	}
 	d.ok("registration", "%s lists the current card", terminal.Clean(base))
 }
 
-// orServe returns command if a serve runs. Otherwise it returns the command that starts one, because a registration
-// without a serve would soon expire.
-func (d *examination) orServe(command string) string {
-	if d.running {
-		return command
+// registerAdvice returns how to register the card again. If no serve runs here, that is to start one, because a
+// registration without a serve would soon expire.
+func (d *examination) registerAdvice() string {
+	switch {
+	case d.elsewhere:
+		return "where the agent runs: agentmesh register"
+	case d.running:
+		return "agentmesh register"
 	}
 	return "agentmesh serve, which registers and renews by itself"
 }

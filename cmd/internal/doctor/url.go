@@ -33,6 +33,7 @@ func (d *examination) examineURL(ctx context.Context, target string) error {
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
 		return exit.FailHint(exit.Usage, fmt.Errorf("%s is not an http or https URL", terminal.Clean(target)), "name an endpoint like https://host.example/agentmesh, the public URL of a node, or a directory")
 	}
+	d.elsewhere = true
 	if d.cfg, err = config.Load(d.opts.Source); err != nil {
 		d.cfg = config.Default()
 	}
