@@ -21,7 +21,7 @@ import (
 // the export that agentmesh verify checks.
 type auditCmd struct {
 	Since  string `placeholder:"TIME" help:"List only entries since this time: 2026-02-21, an RFC 3339 time, or a duration back from now (36h, 7d)."`
-	Kind   string `placeholder:"KIND" default:"" enum:",admitted,refused,held,decided,withdrawn,expired,sent,rule,key,registration,token,operator,pause,resume,policy" help:"List only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy."`
+	Kind   string `placeholder:"KIND" default:"" enum:",admitted,refused,held,decided,withdrawn,expired,sent,rule,key,registration,token,operator,pause,resume,policy,mew" help:"List only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy, mew."`
 	Peer   string `placeholder:"AGENT" help:"List only entries about this agent or address."`
 	Follow bool   `help:"Keep printing new entries until interrupted."`
 }
@@ -136,7 +136,7 @@ func verifyAudit(in io.Reader) (acl.AuditSpan, error) {
 	span, err := acl.VerifyAudit(in)
 	switch {
 	case errors.Is(err, acl.ErrAuditChain):
-		return span, exit.Fail(exit.No, err)
+		return span, exit.FailHint(exit.No, err, "a part is not intact: export the log without --since, --kind and --peer")
 	case err != nil:
 		return span, exit.Fail(exit.Input, err)
 	case span.Last == 0:
