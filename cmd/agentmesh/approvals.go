@@ -125,8 +125,8 @@ type approvalsRejectCmd struct {
 
 func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 	switch {
-	case c.Strangers && (c.ID != "" || c.Hash != "" || c.Block):
-		return exit.FailHint(exit.Usage, errors.New("--all-strangers does not go with an id, --hash or --block"), "agentmesh approvals reject --all-strangers")
+	case c.Strangers && (c.ID != "" || c.Hash != "" || c.Block || c.Text != ""):
+		return exit.FailHint(exit.Usage, errors.New("--all-strangers does not go with an id, --hash, --block or --text"), "agentmesh approvals reject --all-strangers")
 	case c.Strangers:
 		return a.rejectStrangers(ctx)
 	case c.ID == "":
