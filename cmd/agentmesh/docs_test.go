@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -79,6 +80,9 @@ func cliDoc(t *testing.T) string {
 			fmt.Fprintf(&b, "- `%s`: %s\n", p.Summary(), p.Help)
 		}
 		writeFlags(&b, cmd.Flags)
+		for group := cmd.Parent; group.Parent != nil; group = group.Parent {
+			writeFlags(&b, group.Flags)
+		}
 	}
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
@@ -90,9 +94,12 @@ func writeFlags(b *strings.Builder, flags []*kong.Flag) {
 		}
 		text := "--" + f.Name
 		if !f.IsBool() {
-			text += "=" + strings.ToUpper(strings.Trim(f.FormatPlaceHolder(), `"`))
+			text += "=" + manual.Placeholder(f)
 		}
 		help := strings.ReplaceAll(f.Help, "${enum}", f.Enum)
+		if f.HasDefault && !f.IsBool() && f.Default != "" {
+			help += " Default: " + f.Default + "."
+		}
 		fmt.Fprintf(b, "- `%s`: %s\n", text, help)
 	}
 }

@@ -110,7 +110,7 @@ type commands struct {
 type Globals struct {
 	Data        string   `placeholder:"DIR" env:"AGENTMESH_DATA" help:"Data directory (default: agentmesh in the user's configuration directory)."`
 	File        string   `name:"config" placeholder:"FILE" env:"AGENTMESH_CONFIG" help:"Configuration file (default: agentmesh.yaml in the data directory, if it exists)."`
-	AgentSocket string   `name:"agent-socket" placeholder:"PATH" env:"AGENTMESH_AGENT_SOCKET" help:"Use the agent's door at this socket, which reads and sends and decides nothing, and not the data directory."`
+	AgentSocket string   `name:"agent-socket" placeholder:"PATH" env:"AGENTMESH_AGENT_SOCKET" help:"Connect to the agent's door at this socket instead of using the data directory. Through the door, a command can read and send, but not decide."`
 	Set         []string `placeholder:"KEY=VALUE" sep:"none" help:"Set a configuration key, for example --set access.mode=open. Repeat for more keys."`
 	JSON        bool     `help:"Print the result as JSON."`
 }

@@ -74,6 +74,9 @@ func TestManual(t *testing.T) {
 			}
 		}
 	}
+	if want := `\fB\-\-yaml\fR`; !strings.Contains(texts["agentmesh-mess"], want) {
+		t.Error("the page of mess lacks the flag of all its commands")
+	}
 	if _, ok := texts["agentmesh-demo-hook"]; ok {
 		t.Error("a hidden command has a page")
 	}

@@ -102,6 +102,10 @@ func commandPage(cmd *kong.Node, b build) Page {
 		r.synopsis(leaf)
 	}
 	r.section("DESCRIPTION")
+	if !cmd.Leaf() && len(cmd.Flags) > 0 {
+		r.paragraph("All these commands have the options:")
+		r.flags(cmd.Flags)
+	}
 	for _, leaf := range leaves {
 		if len(leaves) > 1 {
 			r.subsection(strings.TrimPrefix(CommandPath(leaf), "agentmesh "))

@@ -59,7 +59,7 @@ func (r *roff) flags(flags []*kong.Flag) {
 		}
 		label := `\fB\-\-` + escape(f.Name) + `\fR`
 		if !f.IsBool() {
-			label += `=\fI` + escape(strings.ToUpper(strings.Trim(f.FormatPlaceHolder(), `"`))) + `\fR`
+			label += `=\fI` + escape(Placeholder(f)) + `\fR`
 		}
 		text := expandEnum(f.Help, f.Enum)
 		if f.HasDefault && !f.IsBool() && f.Default != "" {
@@ -70,6 +70,14 @@ func (r *roff) flags(flags []*kong.Flag) {
 		}
 		r.item(label, text)
 	}
+}
+
+// Placeholder returns the word that stands for the value of a flag, such as FILE.
+func Placeholder(f *kong.Flag) string {
+	if f.HasDefault && f.PlaceHolder == "" { // kong's is the default
+		return strings.ToUpper(f.Name)
+	}
+	return strings.ToUpper(strings.Trim(f.FormatPlaceHolder(), `"`))
 }
 
 // examples writes the section of examples.
