@@ -36,9 +36,11 @@ func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
 	stop := a.StartProgress("writing the backup", data.String)
 	defer stop()
 	if c.File == "-" {
-		if err := datadir.CopyArchive(a.Out, data, encryption); err != nil {
+		manifest, whole := datadir.PeekManifest(data)
+		if err := datadir.CopyArchive(a.Out, whole, encryption); err != nil {
 			return datadir.ExplainDiskFull(fmt.Errorf("write backup: %w", err))
 		}
+		a.noteLeftOut(manifest)
 		return nil
 	}
 	n, manifest, err := datadir.SaveArchive(c.File, data, encryption)

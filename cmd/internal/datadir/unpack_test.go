@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -133,4 +134,35 @@ func newArchive(t *testing.T, mode fs.FileMode, names ...string) *zip.Reader {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// TestPeekManifest: the manifest is known before the archive has been written, and the archive stays whole. Other
+// streams have no manifest.
+func TestPeekManifest(t *testing.T) {
+	var out bytes.Buffer
+	z := zip.NewWriter(&out)
+	if err := addEntry(z, fileManifest, 0o600, strings.NewReader(`{"format":1,"left_out":["x: a backup"]}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := addEntry(z, FileDatabase, 0o600, bytes.NewReader(make([]byte, 3*maxPackedManifest))); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	archive := out.Bytes()
+	for name, tt := range map[string]struct {
+		data []byte
+		want int
+	}{
+		"archive": {archive, 1}, "beginning": {archive[:35], 0}, "empty": {nil, 0}, "other": {[]byte(strings.Repeat("PK", 200)), 0},
+	} {
+		m, whole := PeekManifest(bytes.NewReader(tt.data))
+		if len(m.LeftOut) != tt.want {
+			t.Errorf("%s: the manifest is %+v", name, m)
+		}
+		if got, err := io.ReadAll(whole); err != nil || !bytes.Equal(got, tt.data) {
+			t.Errorf("%s: %d bytes, %v, want %d", name, len(got), err, len(tt.data))
+		}
+	}
 }
