@@ -24,7 +24,7 @@ type messReply struct {
 type messThread struct {
 	ref    string
 	serial string // of the newest message, or --serial
-	action string // the action that the executor last asked to confirm
+	action string // the action that the executor asks to confirm
 }
 
 // read reads the state of the thread from the exchange.
@@ -40,7 +40,7 @@ func (c messReply) read(ctx context.Context, a *app) (t messThread, err error) {
 	for m := range messages.Elems() {
 		list, _ := m.Get("mess")
 		for e := range list.Elems() {
-			if status, _ := e.Get("status"); status.GetStr("code") == "needs_confirmation" {
+			if status, _ := e.Get("status"); thread.GetStr("status") == "needs_confirmation" && status.GetStr("code") == "needs_confirmation" {
 				t.action = status.GetStr("action")
 			}
 		}
