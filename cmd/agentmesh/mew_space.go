@@ -308,6 +308,7 @@ const mewAnswerTimeout = 10 * time.Second
 
 // sendAndAwait sends an envelope, waits for an answer of the given kind, and shows it.
 func (t mewTarget) sendAndAwait(ctx context.Context, a *app, e mewEnvelope, kind string, show func(wire.Value) error) error {
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, mewAnswerTimeout)
 	defer cancel()
 	return t.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
@@ -323,6 +324,9 @@ func (t mewTarget) sendAndAwait(ctx context.Context, a *app, e mewEnvelope, kind
 			}
 			return false, nil
 		}, a)
+		if caller.Err() != nil { // the user stopped it
+			return exit.FailSilently(exit.TryAgain)
+		}
 		if ctx.Err() != nil {
 			return exit.Fail(exit.Unavailable, fmt.Errorf("no answer within %s", mewAnswerTimeout))
 		}
