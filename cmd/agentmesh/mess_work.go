@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -97,6 +98,7 @@ func callBytes(ctx context.Context, o *daemon.Client, method, target string, dat
 	if err != nil {
 		return nil, err
 	}
+	req.Header.Set(httpapi.DoorHeader, "cli")
 	req.Header.Set("Content-Type", "application/octet-stream")
 	return readBytes(o, req)
 }
