@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sort"
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory"
@@ -40,7 +41,7 @@ func openBig(ctx context.Context, dir string) (*big, error) {
 	}, nil
 }
 
-// fillBig registers cards in the database in dir until it has at least n. Each card is a registration of its own, as if
+// fillBig registers cards in the database in dir until it has at least n of the corpus. Each card is a registration of its own, as if
 // from a stranger.
 func fillBig(ctx context.Context, p *progress, dir string, n int) (err error) {
 	b, err := openBig(ctx, dir)
@@ -48,10 +49,15 @@ func fillBig(ctx context.Context, p *progress, dir string, n int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	have, err := b.Cards().Count(ctx, time.Now())
+	now := time.Now()
+	count, err := b.Cards().Count(ctx, now)
 	if err != nil {
 		return err
 	}
+	have := sort.Search(count, func(i int) bool { // other cards count, too
+		_, err := b.Cards().Get(ctx, string(b.corpus.id(i)), now)
+		return err != nil
+	})
 	return callEach(max(0, n-have), func(i int) error {
 		i += have
 		if i%1000 == 0 {
