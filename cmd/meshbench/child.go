@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -105,7 +106,24 @@ func (a agentmesh) serveWith(ctx context.Context, env []string, data string, mor
 	args := append([]string{"serve", "--json", "--listen", "127.0.0.1:0", "--data", data}, noLimits...)
 	cmd := exec.CommandContext(ctx, a.program, append(args, more...)...)
 	cmd.Stderr, cmd.Env = log, append(os.Environ(), env...)
-	return startChild(cmd, nil)
+	c, err := startChild(cmd, nil)
+	if errors.Is(err, io.EOF) { // it ended before its first line
+		err = errors.Join(err, lastLine(log.Name()))
+	}
+	return c, err
+}
+
+// lastLine returns the last line of a log as an error, or nil if the log is empty.
+func lastLine(file string) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	data = bytes.TrimSpace(data)
+	if len(data) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%.1000s", data[bytes.LastIndexByte(data, '\n')+1:])
 }
 
 // findAgentmesh returns the program to test: the named one, or else agentmesh in the directory of this program or in
