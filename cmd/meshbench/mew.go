@@ -95,7 +95,10 @@ func startGateway(ctx context.Context, program, dir string, n int, logs bool, en
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	port, ok := strings.CutPrefix(strings.TrimSpace(line), "Gateway listening on port ")
-	if err != nil || !ok {
+	if err == nil && !ok {
+		err = errors.New("it prints no port")
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the gateway: %q: %w", line, err), c.kill())
 	}
 	c.PID, c.URL = c.cmd.Process.Pid, "http://127.0.0.1:"+port

@@ -118,9 +118,11 @@ func (c *runCmd) target(ctx context.Context, dir string) (target, func() error, 
 		if err != nil {
 			return t, nil, err
 		}
-		t.bench, err = srv.bench(credential, c.Cards, c.Concurrency)
+		if t.bench, err = srv.bench(credential, c.Cards, c.Concurrency); err != nil {
+			return t, nil, errors.Join(err, srv.stop())
+		}
 		t.cpu = srv.cpu
-		return t, srv.stop, err
+		return t, srv.stop, nil
 	}
 	directory, err := baseURL(c.URL)
 	if err != nil {
