@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
@@ -70,8 +71,8 @@ func (c *hooksTestCmd) show(a *app, route string, t hook.Trial) {
 	if len(t.Answer) > 0 {
 		a.Print("answer: %s", terminal.CleanJSON(t.Answer))
 	}
-	if t.Stderr != "" {
-		a.Print("stderr: %s", terminal.Clean(t.Stderr))
+	for line := range strings.Lines(t.Stderr) {
+		a.Print("stderr: %s", terminal.Clean(strings.TrimRight(line, "\r\n")))
 	}
 	if t.Exit != 0 {
 		a.Print("exit status: %d", t.Exit)
