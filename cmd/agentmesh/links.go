@@ -46,28 +46,36 @@ type linksStatusCmd struct {
 }
 
 func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
+	l, err := a.findLink(ctx, c.Link)
 	if err != nil {
 		return err
 	}
+	if a.globals.JSON {
+		return a.JSON(l)
+	}
+	a.Table([][]string{
+		{"link", l.Name}, {"kind", l.Kind}, {"to", l.To}, {"state", string(l.State)}, {"since", terminal.FormatTime(l.Since)},
+		{"peers", strconv.Itoa(l.Peers)}, {"next try", terminal.FormatTime(l.Retry)}, {"last error", orDash(l.Error)},
+	})
+	return nil
+}
+
+// findLink returns the status of the link with this name.
+func (a *app) findLink(ctx context.Context, name string) (bridge.LinkStatus, error) {
+	o, err := a.connect(ctx)
+	if err != nil {
+		return bridge.LinkStatus{}, err
+	}
 	page, err := daemon.Fetch(ctx, o, daemon.ListLinks.Call())
 	if err = errors.Join(err, o.Close()); err != nil {
-		return err
+		return bridge.LinkStatus{}, err
 	}
 	for _, l := range page.Items {
-		if l.Name != c.Link {
-			continue
+		if l.Name == name {
+			return l, nil
 		}
-		if a.globals.JSON {
-			return a.JSON(l)
-		}
-		a.Table([][]string{
-			{"link", l.Name}, {"kind", l.Kind}, {"to", l.To}, {"state", string(l.State)}, {"since", terminal.FormatTime(l.Since)},
-			{"peers", strconv.Itoa(l.Peers)}, {"next try", terminal.FormatTime(l.Retry)}, {"last error", orDash(l.Error)},
-		})
-		return nil
 	}
-	return exit.FailHint(exit.Input, fmt.Errorf("there is no link %s", terminal.Clean(c.Link)), "agentmesh links list")
+	return bridge.LinkStatus{}, exit.FailHint(exit.Input, fmt.Errorf("there is no link %s", terminal.Clean(name)), "agentmesh links list")
 }
 
 type linksTestCmd struct {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -21,6 +22,10 @@ func messSendToLink(ctx context.Context, a *app, b thread.Block, link string) er
 	v, err := wire.Parse(raw)
 	if err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
+	}
+	state, err := a.findLink(ctx, link)
+	if err == nil && state.State != bridge.LinkUp { // an error is not worth more than the answer
+		a.Note("the link %s is %s, so nothing was sent yet: it is sent when the link is up", terminal.Clean(link), state.State)
 	}
 	threads, _ := v.Get("threads")
 	for t := range threads.Elems() {

@@ -22,6 +22,11 @@ func (a *app) connect(ctx context.Context) (*daemon.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(a.globals.Set) > 0 { // a running serve would not notice a wrong setting
+		if _, err := a.options(); err != nil {
+			return nil, err
+		}
+	}
 	return daemon.Connect(ctx, datadir.Dir(dir), a.options)
 }
 
