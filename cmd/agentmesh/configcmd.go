@@ -25,6 +25,7 @@ type configReport struct {
 	Opened  []string `json:"opened"` // guards that a setting opens (AM-82)
 	Unknown []string `json:"unknown_environment,omitempty"`
 	Missing []string `json:"missing_programs,omitempty"`
+	Files   []string `json:"missing_files,omitempty"`
 }
 
 func (c *configCheckCmd) Run(a *app) error {
@@ -37,7 +38,7 @@ func (c *configCheckCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	report := configReport{File: src.File, Profile: "local", Opened: cfg.OpenGuards(), Unknown: config.UnknownEnv(a.environ), Missing: src.MissingPrograms(cfg)}
+	report := configReport{File: src.File, Profile: "local", Opened: cfg.OpenGuards(), Unknown: config.UnknownEnv(a.environ), Missing: src.MissingPrograms(cfg), Files: src.MissingFiles(cfg)}
 	if cfg.Public() {
 		report.Profile = "public"
 	}
@@ -52,15 +53,15 @@ func (c *configCheckCmd) Run(a *app) error {
 	for _, name := range report.Unknown {
 		a.Note("the environment variable %s sets nothing", name)
 	}
-	for _, m := range report.Missing {
+	for _, m := range slices.Concat(report.Missing, report.Files) {
 		a.Note("%s", terminal.Clean(m))
 	}
 	return report.err()
 }
 
-// err returns an error without a text if the program of a hook is missing: the output has named it.
+// err returns an error without a text if the program of a hook or a file is missing: the output has named it.
 func (r configReport) err() error {
-	if len(r.Missing) > 0 {
+	if len(r.Missing)+len(r.Files) > 0 {
 		return exit.FailSilently(exit.Config)
 	}
 	return nil

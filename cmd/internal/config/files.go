@@ -69,6 +69,42 @@ func (s Source) MissingPrograms(cfg Config) []string {
 	return out
 }
 
+// MissingFiles describes the files of tokens, codes, keys and certificates that cannot be read now. They are not errors
+// of the configuration: a file may be made later.
+func (s Source) MissingFiles(cfg Config) []string {
+	var out []string
+	look := func(key, file string) {
+		if file == "" {
+			return
+		}
+		f, err := os.Open(s.ResolvePath(file))
+		if err != nil {
+			out = append(out, fmt.Sprintf("%s: %v", key, err))
+			return
+		}
+		_ = f.Close() // nothing was written
+	}
+	look("invite_file", cfg.InviteFile)
+	look("mess.invite_file", cfg.MESS.InviteFile)
+	look("calendar.password_file", cfg.Calendar.PasswordFile)
+	look("notify.secret_file", cfg.Notify.SecretFile)
+	look("store.key_file", cfg.Store.KeyFile)
+	look("tls.cert_file", cfg.TLS.CertFile)
+	look("tls.key_file", cfg.TLS.KeyFile)
+	for i, h := range cfg.Hooks {
+		look(fmt.Sprintf("hooks[%d].secret_file", i), h.SecretFile)
+	}
+	for i, l := range cfg.Links {
+		look(fmt.Sprintf("links[%d].token_file", i), l.TokenFile)
+	}
+	for i, space := range cfg.MEW.Spaces {
+		for j, p := range space.Participants {
+			look(fmt.Sprintf("mew.spaces[%d].participants[%d].token_file", i, j), p.TokenFile)
+		}
+	}
+	return out
+}
+
 // ResolvePath resolves a relative path against the folder of the configuration file.
 func (s Source) ResolvePath(name string) string {
 	if filepath.IsAbs(name) {
