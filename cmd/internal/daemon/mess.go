@@ -1,10 +1,6 @@
 package daemon
 
 import (
-	"fmt"
-	"os"
-	"strings"
-
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
@@ -16,13 +12,9 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 		return nil, nil
 	}
 	c := p.cfg.MESS
-	invite := ""
-	if c.InviteFile != "" {
-		data, err := os.ReadFile(p.src.ResolvePath(c.InviteFile))
-		if err != nil {
-			return nil, fmt.Errorf("read mess.invite_file: %w", err)
-		}
-		invite = strings.TrimSpace(string(data))
+	invite, err := p.src.Secret("mess.invite_file", c.InviteFile, "")
+	if err != nil {
+		return nil, err
 	}
 	registration := c.Registration
 	if registration == "" && !p.cfg.Public() {

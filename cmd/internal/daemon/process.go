@@ -404,14 +404,11 @@ func (p *Process) mailboxDirectory() *client.Directory {
 }
 
 func (p *Process) readInvite() (client.Credential, error) {
-	if p.cfg.InviteFile == "" {
-		return "", nil
-	}
-	data, err := os.ReadFile(p.src.ResolvePath(p.cfg.InviteFile))
+	code, err := p.src.Secret("invite_file", p.cfg.InviteFile, "")
 	if err != nil {
-		return "", exit.Fail(exit.Config, fmt.Errorf("read invite_file: %w", err))
+		return "", exit.Fail(exit.Config, err)
 	}
-	return client.Credential(strings.TrimSpace(string(data))), nil
+	return client.Credential(code), nil
 }
 
 // operations returns the operations of the owner API that concern the process and not one of its services.

@@ -3,7 +3,6 @@
 package quickstart
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -117,12 +116,8 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 		if a.InviteFile, err = filepath.Abs(a.InviteFile); err != nil {
 			return exit.Fail(exit.Usage, fmt.Errorf("find the invite code: %w", err))
 		}
-		code, err := os.ReadFile(a.InviteFile)
-		if err == nil && len(bytes.TrimSpace(code)) == 0 {
-			err = fmt.Errorf("%s is empty", a.InviteFile)
-		}
-		if err != nil {
-			return exit.FailHint(exit.Usage, fmt.Errorf("read the invite code: %w", err), "the operator of the directory makes a code with: agentmesh token create")
+		if _, err := (config.Source{}).Secret("--invite-file", a.InviteFile, ""); err != nil {
+			return exit.FailHint(exit.Usage, err, "the operator of the directory makes a code with: agentmesh token create")
 		}
 	}
 	text, err := render("agent", a)
