@@ -73,8 +73,7 @@ func (h hookRetries) startIn(ctx context.Context, item Item, now time.Time, rese
 	if err != nil {
 		return err
 	}
-	route := h.routeOf(item, thread.Conversation())
-	switch {
+	switch route := h.routeOf(item, thread.Conversation()); {
 	case thread.New() || thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open:
 		item.State, item.Note = ItemFailed, noteEnded
 	case standing == acl.Blocked: // blocked since the message was accepted (AM-25)

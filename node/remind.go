@@ -57,9 +57,9 @@ func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 		return err
 	}
 	route := n.route(item.Intent)
-	ended := thread.New() || thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open
 	switch {
-	case ended || route.Handler == nil || standing == acl.Blocked: // nothing is left to remind of, or no hook
+	// Nothing is left to remind the agent of, or the agent has no hook for it.
+	case thread.New() || thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open || route.Handler == nil || standing == acl.Blocked:
 		item.Woken = time.Time{}
 		return n.storeItem(ctx, item, nil)
 	case !item.Reminded.IsZero():
