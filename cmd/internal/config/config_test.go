@@ -53,6 +53,27 @@ func TestConfigLayers(t *testing.T) {
 	}
 }
 
+// TestNoValueKeepsDefault: a key without a value changes nothing. It switched the limits off once.
+func TestNoValueKeepsDefault(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agentmesh.yaml")
+	text := "limits:\n  # messages_total: 10\nregistration: ~\nconversations: {idle: }\naccess: {mode: null}\nroles:\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(Source{
+		File: file, Required: true, Environ: []string{"AGENTMESH_LIMITS_MESSAGES_TOTAL=", "AGENTMESH_WINDOW_PAST=~"},
+		Settings: []Setting{{Key: "network.max_connections", Value: "", From: "--set network.max_connections"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	got.Network.AllowPrivate, want.Network.AllowPrivate = nil, nil // netip has unexported fields
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Load (-want +got):\n%s", diff)
+	}
+}
+
 // TestOpenGuards: the public profile has every guard on until a setting opens it, and OpenGuards reports each open one
 // (AM-82).
 func TestOpenGuards(t *testing.T) {

@@ -57,11 +57,11 @@ func isText(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// decode sets v, whose key is key, from a node.
+// decode sets v, whose key is key, from a node. Without a value, such as in a table whose keys are all commented out, v
+// keeps its default: the zero of a limit would switch the limit off.
 func (d *decoder) decode(n *yaml.Node, v reflect.Value, key string) error {
 	switch {
 	case n == nil || n.Tag == "!!null":
-		v.SetZero()
 		return nil
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
 		return d.fail(n, key, "anchors and aliases are not supported: write the value out")
