@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -181,6 +182,10 @@ func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transi
 			fetched = nil // do not receive from the closed channel again
 			continue
 		case <-taken.C:
+			if !c.withdrawPending(owner, o) {
+				continue // a poll fetched the message at the same moment
+			}
+			return Reply{}, false
 		case <-end.C:
 		case <-ctx.Done():
 		}
@@ -263,12 +268,20 @@ func (c *Connections) withdraw(owner [32]byte, o *Transit) bool {
 		return false
 	}
 	delete(conn.transits, o.ID)
-	for i, p := range conn.pending {
-		if p == o {
-			conn.pending = append(conn.pending[:i], conn.pending[i+1:]...)
-			break
-		}
+	conn.pending = slices.DeleteFunc(conn.pending, func(p *Transit) bool { return p == o })
+	return true
+}
+
+// withdrawPending withdraws a message that no poll has fetched. It returns false if a poll has fetched it.
+func (c *Connections) withdrawPending(owner [32]byte, o *Transit) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	conn := c.all[owner]
+	if conn == nil || !slices.Contains(conn.pending, o) {
+		return false
 	}
+	delete(conn.transits, o.ID)
+	conn.pending = slices.DeleteFunc(conn.pending, func(p *Transit) bool { return p == o })
 	return true
 }
 
