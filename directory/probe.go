@@ -48,9 +48,11 @@ func (r *Registry) Run(ctx context.Context) {
 	r.cfg.Session.Do(ctx, Lease, func(ctx context.Context) { probeAll(ctx, r) })
 }
 
-// probeAll probes endpoints until ctx ends.
+// probeAll probes endpoints until ctx ends. It returns after all probes have ended, because another process may begin
+// to probe then.
 func probeAll(ctx context.Context, r *Registry) {
 	var running sync.WaitGroup
+	defer running.Wait()
 	running.Go(func() { r.walkCards(ctx) })
 	work := make(chan probequeue.Target)
 	for range maxProbes {
@@ -85,11 +87,9 @@ func probeAll(ctx context.Context, r *Registry) {
 
 // pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
-	case <-t.C:
+	case <-time.After(d):
 	}
 }
 

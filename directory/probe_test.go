@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/probequeue"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 var loopbackNets = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
@@ -233,6 +234,49 @@ func TestRun(t *testing.T) {
 	}
 	cancel()
 	running.Wait()
+}
+
+// slowStore is a store whose lists of cards wait for release, whatever their context.
+type slowStore struct {
+	store.Store
+	release chan struct{}
+}
+
+func (s slowStore) Cards() store.Cards { return slowCards{s.Store.Cards(), s.release} }
+
+type slowCards struct {
+	store.Cards
+	release chan struct{}
+}
+
+func (c slowCards) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
+	<-c.release
+	return c.Cards.List(ctx, q)
+}
+
+// TestRunWaitsForProbes: Run returns only after the work of the probes has ended. Otherwise the lease is released, and
+// the store closes, while that work still uses the store.
+func TestRunWaitsForProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		w := newWorldOver(t, slowStore{newWorld(t).store, release}, withProbes)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.reg.Run(ctx)
+		}()
+		time.Sleep(time.Second)
+		cancel()
+		time.Sleep(time.Minute)
+		select {
+		case <-ended:
+			t.Error("Run returned before its work")
+		default:
+		}
+		close(release)
+		<-ended
+	})
 }
 
 // TestKeyInDoubt: for 72 hours a key that replaced another without its proof is not found as proven.
