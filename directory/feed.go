@@ -96,7 +96,8 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 }
 
 // awaitChanges returns the changes after a position: one more than limit if there are more. Without a change, it waits
-// up to wait.
+// up to wait. It returns [wire.ErrCursor] for a position that the feed has not reached, as after a restore from a
+// backup: a reader that waited there would miss the changes up to it.
 func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wait time.Duration) ([]store.CardChange, error) {
 	changed, leave, ok := r.changes.Listen()
 	if !ok {
@@ -105,6 +106,12 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 		defer leave()
 	}
 	lines, err := r.cards.Changes(ctx, after, limit+1)
+	if err == nil && len(lines) == 0 && after > 0 {
+		var last []store.CardChange
+		if last, err = r.cards.Changes(ctx, after-1, 1); err == nil && len(last) == 0 {
+			err = wire.ErrCursor.Because(errors.New("the feed ends before it"))
+		}
+	}
 	if err != nil || len(lines) > 0 || wait <= 0 {
 		return lines, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // changes reads the feed from since to its end, in pages of limit.
@@ -106,6 +107,22 @@ func TestChangesBadRequests(t *testing.T) {
 	if got := w.do("GET", "/v1/changes?since="+next, ""); got.Header().Get("Cache-Control") != "no-store" {
 		t.Errorf("Cache-Control %q", got.Header().Get("Cache-Control"))
 	}
+}
+
+// TestChangesAfterRestore: a position that the feed has not reached is refused, even if this directory made it before
+// its database was restored from a backup. Its reader would miss all changes up to that position.
+func TestChangesAfterRestore(t *testing.T) {
+	w := newWorldWithCards(t, 2)
+	_, end := w.changes("", 9)
+	want(t, w.do("GET", "/v1/changes?since="+end, ""), 200, "")
+	later, err := w.reg.cursor(t.Context(), "am_9", store.Position{Seq: 3}, feedPlan, clock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, w.do("GET", "/v1/changes?wait=30&since="+later, ""), 400, "INVALID_MESSAGE")
+	want(t, w.do("PUT", "/v1/agents/am_000", "", withBearer(alice)...), 200, "")
+	want(t, w.do("GET", "/v1/changes?since="+later, ""), 200, "")
+	w.wantChanges(end, "renewed am_000")
 }
 
 // TestChangesWait: the next write wakes the waiting readers, and their number is bounded.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,10 +75,12 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 		}
 	}
 	page, err := source.Changes(ctx, since, wait)
-	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && since != "" {
-		// Another directory answers there now, or the source was set up again: start over with all its cards.
+	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && failed.Code == wire.InvalidMessage && since != "" {
+		// Another directory answers there now, or the source was restored from a backup. From now on, what we followed
+		// counts as another source: the next call drops its cards, and reads the whole feed.
 		r.log.WarnContext(ctx, "the source does not know our position in its feed: reading the whole feed again", "source", source.Base)
-		return false, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any, Delete: true}}, now)
+		former := store.Record{NS: recordNS, Key: key + " before"}
+		return false, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any, Delete: true}, {Record: former, IfRev: store.Any}}, now)
 	}
 	if err != nil {
 		return false, err
@@ -229,7 +232,7 @@ func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, 
 		if sameKey(old.PublicKey, c.card.PublicKey) != nil {
 			m.Replaced, m.Current.Since = now, now
 		} else {
-			m.Current, m.Replaced = before.Current, laterOf(m.Replaced, before.Replaced)
+			m.Current, m.Replaced = before.Current, slices.MaxFunc([]time.Time{m.Replaced, before.Replaced}, time.Time.Compare)
 			if old.Endpoint == c.card.Endpoint {
 				m.Endpoint, m.Alive, m.Probed, m.Misses = before.Endpoint, before.Alive, before.Probed, before.Misses
 			}
@@ -242,14 +245,6 @@ func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, 
 		}
 	}
 	return m, nil
-}
-
-// laterOf returns the later of two times.
-func laterOf(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // checkSourceProof verifies the key proof that the source passes on. The proof was made for a request to the source

@@ -111,11 +111,11 @@ func TestMirror(t *testing.T) {
 		want(t, m.do(method, path, string(testCard("am_007").JSON()), withBearer(alice)...), 403, "UNAUTHORIZED")
 	}
 
-	// A source that was set up again does not know our position: the mirror reads its whole feed.
+	// A source that was set up again does not know our position: the mirror drops its cards and reads the whole feed.
 	other := newWorldWithCards(t, 3)
 	m.follow(newSource(other, nil))
 	m.follow(newSource(other, nil))
-	if ids, _ := m.list("q=am_002"); len(ids) != 1 {
+	if ids, _ := m.list(""); !cmp.Equal(ids, []string{"am_000", "am_001", "am_002"}) {
 		t.Errorf("after another source: %v", ids)
 	}
 	// After a change of source nothing of the first one is left.
@@ -126,6 +126,21 @@ func TestMirror(t *testing.T) {
 	m.follow(elsewhere)
 	if ids, _ := m.list(""); len(ids) != 1 || ids[0] != "am_third" {
 		t.Errorf("after a change of source: %v", ids)
+	}
+}
+
+// TestMirrorOfBadProxy: a proxy that refuses the request takes no card from the mirror.
+func TestMirrorOfBadProxy(t *testing.T) {
+	m := newWorld(t, readOnly)
+	m.follow(newSource(newWorldWithCards(t, 2), nil))
+	proxy := client.NewDirectory(testBase, nil, client.InProcess(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		http.Error(rw, "bad request", http.StatusBadRequest)
+	})))
+	if _, err := m.reg.followOnce(t.Context(), proxy, 0); err == nil {
+		t.Error("the mirror followed a proxy that refuses")
+	}
+	if ids, _ := m.list(""); len(ids) != 2 {
+		t.Errorf("the mirror lists %v", ids)
 	}
 }
 
