@@ -115,6 +115,9 @@ func (r *Registry) loadBans(ctx context.Context, now time.Time) error {
 		for _, rec := range page.Records {
 			if text, ok := strings.CutPrefix(rec.Key, string(BanNetwork)+":"); ok {
 				if net, err := netip.ParsePrefix(text); err == nil {
+					if net.Addr().Is4In6() && net.Bits() >= 96 { // IPv4 addresses, which checkBan compares as such
+						net = netip.PrefixFrom(net.Addr().Unmap(), net.Bits()-96)
+					}
 					nets = append(nets, net)
 				}
 				continue

@@ -286,6 +286,18 @@ func TestExportImport(t *testing.T) {
 	operate[ImportResult](to, 400, "POST", "/directory/import", `{"cards":`)
 }
 
+// TestBanOfMappedNetwork: a range of IPv4 addresses that is written as IPv6 bans these addresses, and no others.
+func TestBanOfMappedNetwork(t *testing.T) {
+	w := newWorld(t)
+	operate[OrderResult](w, 200, "POST", "/directory/bans", `{"what":"::ffff:192.0.2.0/120","reason":"spam"}`)
+	for remote, status := range map[string]int{"192.0.2.7:4711": 403, "[::ffff:192.0.2.9]:4711": 403, "192.0.3.7:4711": 201, "[2001:db8::7]:4711": 201} {
+		id := fmt.Sprintf("am_%x", remote)
+		if got := w.do("POST", "/v1/agents", string(testCard(id).JSON()), append(withBearer(alice), "Remote", remote)...); got.Code != status {
+			t.Errorf("from %s = %d, want %d", remote, got.Code, status)
+		}
+	}
+}
+
 // TestBannedAtTheRelay: a banned party cannot send messages or reports, and a ban empties the mailbox.
 func TestBannedAtTheRelay(t *testing.T) {
 	w := newRelayWorld(t)
