@@ -1,7 +1,9 @@
 package directory
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -295,6 +297,19 @@ func TestBanOfMappedNetwork(t *testing.T) {
 		if got := w.do("POST", "/v1/agents", string(testCard(id).JSON()), append(withBearer(alice), "Remote", remote)...); got.Code != status {
 			t.Errorf("from %s = %d, want %d", remote, got.Code, status)
 		}
+	}
+}
+
+// TestImportWithoutStore: a card that could not be checked is not counted as one that breaks a rule.
+func TestImportWithoutStore(t *testing.T) {
+	page, err := newWorldWithCards(t, 1).reg.Export(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the store refuses to list the bans
+	if done, err := newWorld(t).reg.Import(ctx, page.Cards, "move", "cli"); !errors.Is(err, context.Canceled) || done != (ImportResult{}) {
+		t.Errorf("import = %+v, %v", done, err)
 	}
 }
 

@@ -70,8 +70,8 @@ func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by st
 	for _, e := range cards {
 		put, err := r.importCard(ctx, e, now)
 		if err != nil {
-			if errors.Is(err, store.ErrUnavailable) {
-				return done, err
+			if _, ok := errors.AsType[*wire.Error](err); !ok { // the store failed, so the card may break no rule
+				return done, fmt.Errorf("check %s: %w", e.Card.GetStr("agent_id"), err)
 			}
 			done.Refused++
 			continue
