@@ -30,8 +30,8 @@ func invitesIn(records store.Records) credential.Invites {
 }
 
 // IssueToken makes an invite code for up to uses registrations (0 is 1) until expires. It returns the code and its entry
-// in the list.
-func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expires time.Time) (code string, t Token, err error) {
+// in the list. by is the interface that the order came from.
+func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expires time.Time, by string) (code string, t Token, err error) {
 	now := clock()
 	if uses < 0 || uses > maxUses {
 		return "", Token{}, wire.ErrQuery.At("uses must be 1 to 1000")
@@ -44,7 +44,7 @@ func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expir
 	}
 	code = rand.Text()
 	t, change := invitesIn(r.recs).Issue(code, Token{Label: label, Created: now, Expires: expires.UTC(), Uses: max(1, uses)})
-	err = r.recs.Apply(ctx, append(r.audit(now, t.ID, "token-issued", "", "owner"), change), now)
+	err = r.recs.Apply(ctx, append(r.audit(now, t.ID, "token-issued", "", by), change), now)
 	if errors.Is(err, store.ErrQuota) {
 		err = wire.ErrQuota
 	}
@@ -61,14 +61,14 @@ func (r *Registry) Tokens(ctx context.Context, after string, limit int) (tokens 
 
 // RevokeToken makes a code invalid. Cards that were registered with the code stay. For an unknown id it returns
 // [wire.ErrRoute].
-func (r *Registry) RevokeToken(ctx context.Context, id string) error {
+func (r *Registry) RevokeToken(ctx context.Context, id, by string) error {
 	now := clock()
 	if len(id) != len(tokenID("")) {
 		return wire.ErrRoute
 	}
 	gone, err := invitesIn(r.recs).Revoke(ctx, id, now)
 	if err == nil {
-		err = r.recs.Apply(ctx, append(r.audit(now, id, "token-revoked", "", "owner"), gone), now)
+		err = r.recs.Apply(ctx, append(r.audit(now, id, "token-revoked", "", by), gone), now)
 	}
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) {
 		return wire.ErrRoute

@@ -64,7 +64,7 @@ func (r *Registry) postToken(c echo.Context) error {
 	if !req.Expires.IsZero() {
 		expires = req.Expires
 	}
-	code, t, err := r.IssueToken(c.Request().Context(), req.Label, req.Uses, expires)
+	code, t, err := r.IssueToken(c.Request().Context(), req.Label, req.Uses, expires, owner.Door(c))
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (r *Registry) getTokens(c echo.Context) error {
 }
 
 func (r *Registry) deleteToken(c echo.Context) error {
-	err := r.RevokeToken(c.Request().Context(), c.Param("token"))
+	err := r.RevokeToken(c.Request().Context(), c.Param("token"), owner.Door(c))
 	if errors.Is(err, wire.ErrRoute) {
 		return &wire.Error{
 			Code: wire.InvalidMessage, Status: http.StatusNotFound,

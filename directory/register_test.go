@@ -117,7 +117,7 @@ func TestCardLimits(t *testing.T) { // AM-4, AM-5, AM-8
 func TestWhichErrorWins(t *testing.T) { // AM-51
 	w := newWorld(t, func(c *Config) { c.Mode, c.Quotas = Invite, Quotas{PerToken: 1, PerHost: -1, PerHour: -1} })
 	code := func() string {
-		code, _, err := w.reg.IssueToken(t.Context(), "", 1, time.Now().Add(time.Hour))
+		code, _, err := w.reg.IssueToken(t.Context(), "", 1, time.Now().Add(time.Hour), "cli")
 		if err != nil {
 			t.Fatal(err)
 		}

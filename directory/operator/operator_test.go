@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
@@ -100,7 +102,14 @@ func (w *world) post(path string, values ...string) (int, string) {
 // TestOperatorActs: the operator removes, bans, lifts, dismisses, issues and revokes on the pages, and the directory
 // obeys.
 func TestOperatorActs(t *testing.T) {
-	w := newWorld(t, httpapi.OwnerConfig{}, func(c *directory.Config) { c.Mode = directory.Invite })
+	var audited []string
+	w := newWorld(t, httpapi.OwnerConfig{}, func(c *directory.Config) {
+		c.Mode = directory.Invite
+		c.Audit = func(d directory.Decision) store.Change {
+			audited = append(audited, d.Choice+" "+d.By)
+			return store.Change{Record: store.Record{NS: "test-audit", Key: fmt.Sprint(len(audited))}}
+		}
+	})
 	code, page := w.post("invites", "action", "make", "label", "for Sarah", "uses", "3", "days", "7")
 	secret := regexp.MustCompile(`aria-label="Invite code">([A-Z2-7]{26,})<`).FindStringSubmatch(page)
 	if code != 200 || secret == nil || !strings.Contains(page, "for Sarah") || !strings.Contains(page, "3 cards left") {
@@ -113,6 +122,10 @@ func TestOperatorActs(t *testing.T) {
 	id := regexp.MustCompile(`name="code" value="([^"]+)"`).FindStringSubmatch(list)
 	if code, page := w.post("invites", "action", "revoke", "code", id[1]); code != 303 || strings.Contains(page, "for Sarah") {
 		t.Errorf("revoke = %d\n%s", code, page)
+	}
+
+	if want := []string{"token-issued page", "token-revoked page"}; !slices.Equal(audited, want) {
+		t.Errorf("audited: %q, want %q", audited, want)
 	}
 
 	w = newWorld(t, httpapi.OwnerConfig{})
