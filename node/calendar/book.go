@@ -21,7 +21,7 @@ type BookConfig struct {
 	Writer  Writer // nil: events are kept only in Records
 	// Failed is called after the first failed attempt to write an event, and after the first failed attempt to remove a
 	// cancelled one. Nil: nothing is called.
-	Failed func(ctx context.Context, e Event, err error)
+	Failed func(ctx context.Context, e Event, isCancelled bool, err error)
 	Logger *slog.Logger // nil discards
 }
 
@@ -41,7 +41,7 @@ func NewBook(cfg BookConfig) *Book {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Failed == nil {
-		cfg.Failed = func(context.Context, Event, error) {}
+		cfg.Failed = func(context.Context, Event, bool, error) {}
 	}
 	return &Book{cfg: cfg, wake: make(chan struct{}, 1)}
 }
@@ -179,7 +179,7 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 	switch {
 	case err != nil:
 		if e.Attempts == 0 {
-			b.cfg.Failed(ctx, e.Event, err)
+			b.cfg.Failed(ctx, e.Event, e.State == removed, err)
 		}
 		b.cfg.Logger.Warn("write event", "uid", e.Event.UID, "attempt", e.Attempts+1, "err", err)
 		next = min(firstPause<<min(e.Attempts, 6), lastPause)

@@ -20,6 +20,7 @@ import (
 type flakyWriter struct {
 	failures atomic.Int32
 	puts     atomic.Int32
+	removes  atomic.Bool // the event is cancelled, and its removal fails
 }
 
 func (m *flakyWriter) Put(context.Context, calendar.Event) error {
@@ -29,16 +30,22 @@ func (m *flakyWriter) Put(context.Context, calendar.Event) error {
 	m.puts.Add(1)
 	return nil
 }
-func (m *flakyWriter) Remove(context.Context, string) error { return nil }
 
-// TestBookTriesAgain: the book tries to write an event until it succeeds, and reports the failure once.
+func (m *flakyWriter) Remove(context.Context, string) error { return errors.New("no answer") }
+
+// TestBookTriesAgain: the book tries to write an event until it succeeds, and reports the failure once. The
+// failure to remove the cancelled event is reported as such.
 func TestBookTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recs := records(t)
 		w := &flakyWriter{}
 		w.failures.Store(3)
 		var failed atomic.Int32
-		book := calendar.NewBook(calendar.BookConfig{Records: recs, Writer: w, Failed: func(context.Context, calendar.Event, error) { failed.Add(1) }})
+		book := calendar.NewBook(calendar.BookConfig{Records: recs, Writer: w, Failed: func(_ context.Context, _ calendar.Event, isCancelled bool, _ error) {
+			if failed.Add(1); isCancelled != w.removes.Load() {
+				t.Errorf("a failed removal: %v, want %v", isCancelled, w.removes.Load())
+			}
+		}})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); book.Run(ctx) }()
@@ -57,6 +64,19 @@ func TestBookTriesAgain(t *testing.T) {
 		synctest.Wait()
 		if w.puts.Load() != 1 || failed.Load() != 1 {
 			t.Errorf("after an hour: %d written, %d failures reported, want one each", w.puts.Load(), failed.Load())
+		}
+		w.removes.Store(true)
+		_, cancelled, err := book.Cancel(t.Context(), e.UID, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := recs.Apply(t.Context(), cancelled, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		book.OnCommit(cancelled)
+		synctest.Wait()
+		if failed.Load() != 2 {
+			t.Errorf("after a removal that failed: %d failures reported, want 2", failed.Load())
 		}
 	})
 }

@@ -68,9 +68,13 @@ func (p *Process) doForOwner(req *http.Request) (*http.Response, error) {
 
 // eventNotWritten notifies the owner that an agreed event was not written to the calendar, or that a cancelled event
 // was not removed from it. The book tries again.
-func (p *Process) eventNotWritten(ctx context.Context, e calendar.Event, _ error) {
+func (p *Process) eventNotWritten(ctx context.Context, e calendar.Event, isCancelled bool, _ error) {
+	title := "an agreed event could not be written to the calendar"
+	if isCancelled {
+		title = "a cancelled event could not be removed from the calendar"
+	}
 	p.notifyOwner(ctx, notify.Notice{
-		Kind: "calendar", Title: "an agreed event could not be written to the calendar", At: time.Now(),
+		Kind: "calendar", Title: title, At: time.Now(),
 		Text: e.Start.Format("Mon 2 Jan 2006 15:04 -07:00") + "; it is tried again",
 	})
 }
