@@ -16,14 +16,13 @@ type Config struct {
 	Zone     *time.Location // the owner's time zone; nil: UTC
 	Hours    Hours          // the zero value: [DefaultHours]
 	Buffer   time.Duration  // time that is kept free before and after an event
-	Notice   time.Duration  // minimum time from now to an event; zero: 2 h
+	Notice   time.Duration  // minimum time from now to an event
 	Horizon  time.Duration  // maximum time from now to an event; zero: 60 days
 	Step     time.Duration  // suggested times begin at multiples of Step; zero: 30 min
 	Patience time.Duration  // time limit for reading all calendars; zero: 10 s
 }
 
 const (
-	defaultNotice   = 2 * time.Hour
 	defaultHorizon  = 60 * 24 * time.Hour
 	defaultStep     = 30 * time.Minute
 	defaultPatience = 10 * time.Second
@@ -61,7 +60,6 @@ func NewPlanner(cfg Config) (*Planner, error) {
 	if cfg.Hours.isEmpty() {
 		cfg.Hours, _ = ParseHours(DefaultHours)
 	}
-	cfg.Notice = cmp.Or(cfg.Notice, defaultNotice)
 	cfg.Horizon = cmp.Or(cfg.Horizon, defaultHorizon)
 	cfg.Step = cmp.Or(cfg.Step, defaultStep)
 	cfg.Patience = cmp.Or(cfg.Patience, defaultPatience)

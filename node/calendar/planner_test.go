@@ -65,7 +65,7 @@ func TestJudge(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := planner(t, calendar.Config{
-		Sources: []calendar.Source{folder(t, "20260310T140000/PT1H")}, Hours: hours, Buffer: 15 * time.Minute,
+		Sources: []calendar.Source{folder(t, "20260310T140000/PT1H")}, Hours: hours, Buffer: 15 * time.Minute, Notice: 2 * time.Hour,
 	})
 	view, err := p.Look(t.Context(), "", now)
 	if err != nil {
@@ -94,6 +94,17 @@ func TestJudge(t *testing.T) {
 				t.Errorf("Judge(%v, %v) = %q, want %q", tt.start, tt.d, got, tt.want)
 			}
 		})
+	}
+}
+
+// TestJudgeWithoutNotice: an owner who wants no notice gets none.
+func TestJudgeWithoutNotice(t *testing.T) {
+	view, err := planner(t, calendar.Config{Sources: []calendar.Source{folder(t)}}).Look(t.Context(), "", at(t, 10, 9, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := view.Judge(at(t, 10, 9, 0), time.Hour); got != calendar.Free {
+		t.Errorf("an event that begins now is %q", got)
 	}
 }
 

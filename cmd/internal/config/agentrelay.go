@@ -19,8 +19,8 @@ type AgentRelay struct {
 	Registration string `key:"registration"`
 	// The content of GET /stats: public (the agents that are registered and connected), counts, or off.
 	Stats string `key:"stats"`
-	// The maximum number of registered agents, up to 10000. If all ids are taken, a new agent replaces one that has not
-	// connected for a day.
+	// The maximum number of registered agents, up to 10000. If all ids are taken, a new agent replaces one that registered
+	// a day ago or earlier and has never connected, unless you registered that agent.
 	MaxAgents int `key:"max_agents"`
 	// Messages per minute and agent. 0: no limit.
 	PerMinute int `key:"per_minute"`

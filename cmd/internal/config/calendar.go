@@ -9,7 +9,7 @@ import (
 // Calendar lets the node answer mesh.schedule from the owner's calendars. Setting files or url turns it on. It then
 // answers before every hook.
 type Calendar struct {
-	// Files, and folders of .ics files, with the owner's busy times.
+	// .ics files, and folders of them, with the owner's busy times.
 	Files []string `key:"files"`
 	// URL of a CalDAV calendar: https, or on this machine.
 	URL string `key:"url"`
@@ -30,10 +30,11 @@ type Calendar struct {
 	Buffer time.Duration `key:"buffer"`
 	// The earliest start of an event, counted from now.
 	Notice time.Duration `key:"notice"`
-	// The latest start of an event, counted from now.
+	// The latest end of an event, counted from now.
 	Horizon time.Duration `key:"horizon"`
 
-	// Accept proposed times that fit without asking the owner. Otherwise the node only offers other times.
+	// Accept proposed times that fit without asking the owner. Otherwise the owner decides on a time that fits. For a time
+	// that does not fit, the node offers other times.
 	// Danger: an agent that you have let in permanently can then fill your free time, within the limits below.
 	Accept bool `key:"accept"`
 	// Accept times of senders that the owner has not let in permanently, too.
@@ -68,7 +69,13 @@ func (c Calendar) check(p *problems) {
 	if c.PasswordFile != "" && c.PasswordEnv != "" {
 		p.add("calendar", "has both password_file and password_env")
 	}
-	if c.MaxDuration > day {
-		p.add("calendar.max_duration", "must be at most 24h")
+	if c.Horizon == 0 {
+		p.add("calendar.horizon", "must be longer than 0")
+	}
+	if c.MaxDuration == 0 || c.MaxDuration > day {
+		p.add("calendar.max_duration", "must be longer than 0 and at most 24h")
+	}
+	if c.PerDay == 0 {
+		p.add("calendar.per_day", "must be at least 1; to agree to nothing without asking, set calendar.accept to false")
 	}
 }

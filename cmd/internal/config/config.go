@@ -101,6 +101,7 @@ type Config struct {
 	// The database.
 	Store Store `key:"store"`
 	// The number of free bytes on the disk below which the process accepts nothing, so that the disk never fills up.
+	// 0: no limit. It has no effect with PostgreSQL.
 	MinFreeDisk int `key:"min_free_disk"`
 }
 

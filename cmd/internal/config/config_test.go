@@ -74,6 +74,24 @@ func TestNoValueKeepsDefault(t *testing.T) {
 	}
 }
 
+// TestCalendarZeros: a zero that the calendar would replace with its default is refused. per_day: 0 once let the node
+// agree to four events a day.
+func TestCalendarZeros(t *testing.T) {
+	for _, s := range []string{"horizon=0", "max_duration=0s", "max_duration=25h", "per_day=0"} {
+		key, value, _ := strings.Cut("calendar."+s, "=")
+		c, err := Load(Source{File: "none", Settings: []Setting{{key, value, "--set " + key}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Check(kinds); err == nil || !strings.HasPrefix(err.Error(), key+": ") {
+			t.Errorf("%s: %v, want an error that names %s", s, err, key)
+		}
+	}
+	if c, err := Load(Source{File: "none", Settings: []Setting{{"calendar.notice", "0s", "--set calendar.notice"}}}); err != nil || c.Check(kinds) != nil {
+		t.Errorf("calendar.notice=0s: %v, %v", err, c.Check(kinds))
+	}
+}
+
 // TestOpenGuards: the public profile has every guard on until a setting opens it, and OpenGuards reports each open one
 // (AM-82).
 func TestOpenGuards(t *testing.T) {
