@@ -65,6 +65,9 @@ func listenAgain(s *sockets, address, key string) (net.Listener, error) {
 	return l, explainListen(err, address, key)
 }
 
+// errPortInUse ends the text of an error of a listener whose port another program uses.
+var errPortInUse = errors.New("in use")
+
 // explainListen adds an exit code and a hint to an error of a listener.
 func explainListen(err error, address, key string) error {
 	switch {
@@ -74,7 +77,7 @@ func explainListen(err error, address, key string) error {
 				key += " " + net.JoinHostPort(host, strconv.FormatUint(n+1, 10)) // two agents on one machine
 			}
 		}
-		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is in use", address), "choose another port with "+key+", or stop the program that uses it")
+		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is %w", address, errPortInUse), "choose another port with "+key+", or stop the program that uses it")
 	case errors.Is(err, syscall.EACCES):
 		return exit.FailHint(exit.Forbidden, fmt.Errorf("not permitted to listen on %s", address), "allow it (AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit, or setcap cap_net_bind_service=+ep on the program), or choose a port from 1024 up with "+key)
 	case err != nil:
@@ -97,7 +100,7 @@ func (p *Process) explainOwnerListen(err error) error {
 	case errors.Is(err, httpapi.ErrOwnerInUse):
 		return p.home.InUse()
 	case errors.Is(err, syscall.EADDRINUSE):
-		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is in use", p.cfg.OwnerAPI.Listen), "choose another port with owner_api.listen, or stop the program that uses it")
+		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is %w", p.cfg.OwnerAPI.Listen, errPortInUse), "choose another port with owner_api.listen, or stop the program that uses it")
 	}
 	return exit.Fail(exit.Config, err)
 }

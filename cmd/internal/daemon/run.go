@@ -125,7 +125,7 @@ func Run(
 
 // isAway reports whether a process could not start because the database does not answer.
 func isAway(err error) bool {
-	return errors.Is(err, store.ErrUnavailable) || exit.Code(err) == exit.Unavailable
+	return errors.Is(err, store.ErrUnavailable) || exit.Code(err) == exit.Unavailable && !errors.Is(err, errPortInUse)
 }
 
 // serve serves the data directory until ctx ends or [rerun.start] is called. It returns the address of the owner's page,

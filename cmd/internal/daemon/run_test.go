@@ -4,15 +4,54 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
+
+// TestRunPortInUse: a process that starts again ends if its new port is in use. It once waited for the database instead,
+// without an end.
+func TestRunPortInUse(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	options := func(listen string) (Options, error) {
+		src := config.Source{File: filepath.Join(dir, "agentmesh.yaml"), Settings: []config.Setting{
+			{Key: "listen", Value: listen}, {Key: "roles", Value: "directory"},
+		}}
+		cfg, err := src.LoadAndCheck(LinkKinds())
+		return Options{
+			Config: cfg, Source: src, Dir: datadir.Dir(dir), Logger: slog.New(slog.DiscardHandler),
+			Passphrase: func() ([]byte, error) { return nil, nil }, Note: t.Logf,
+		}, err
+	}
+	o, err := options("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	err = Run(ctx, o, func() (Options, error) { return options(other.Addr().String()) }, func(_ context.Context, p *Process, _ ServeInfo) error {
+		p.rerun.start(nil)
+		return nil
+	})
+	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "is in use") {
+		t.Errorf("serve ended with %v, %v; want at once, because the port is in use", err, ctx.Err())
+	}
+}
 
 // TestRunWithoutConfiguration: a process that starts again, for example because it takes over the bridges, goes on with
 // the configuration that it has if somebody broke the file meanwhile.
