@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"net"
 	"slices"
 	"sync"
@@ -69,7 +70,7 @@ func (s *sockets) settle() error {
 	var err error
 	s.kept = slices.DeleteFunc(s.kept, func(l *socket) bool {
 		if l.idle {
-			err = l.TCPListener.Close()
+			err = errors.Join(err, l.TCPListener.Close())
 		}
 		return l.idle
 	})

@@ -76,3 +76,20 @@ func TestRerunUndo(t *testing.T) {
 		t.Error("the undo of an earlier start is left")
 	}
 }
+
+// TestSocketsSettleError: the error of one listener is not lost because the next one closes well.
+func TestSocketsSettleError(t *testing.T) {
+	var s sockets
+	for range 2 {
+		if _, err := s.listen("127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.kept[0].TCPListener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.kept[0].idle, s.kept[1].idle = true, true
+	if err := s.settle(); err == nil {
+		t.Error("the first listener failed to close, and no error was returned")
+	}
+}
