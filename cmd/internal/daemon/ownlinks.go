@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -38,11 +40,22 @@ func ownLinks(p *Process, kind string) []bridge.Link {
 		add(own)
 	case kind == link.Kind:
 		for _, space := range p.cfg.MEW.Spaces {
-			own.Name, own.Space, own.Participant = "own-"+linkHandle(space.ID), space.ID, linkHandle(p.node.Card().Name)
+			own.Name, own.Space, own.Participant = nameOwnLink(space.ID, all), space.ID, linkHandle(p.node.Card().Name)
 			add(own)
 		}
 	}
 	return all
+}
+
+// nameOwnLink returns the name of the link to a space of this process. If another one of the links has that name, because
+// the ids of the spaces differ only in their other characters, a hash of the id is added.
+func nameOwnLink(space string, links []bridge.Link) string {
+	name := "own-" + linkHandle(space)
+	if slices.ContainsFunc(links, func(other bridge.Link) bool { return other.Name == name }) {
+		sum := sha256.Sum256([]byte(space))
+		name += fmt.Sprintf("-%x", sum[:4])
+	}
+	return name
 }
 
 // linkHandle returns a text as an id of 3 to 32 lower-case letters, digits and hyphens, or "node" if it has too few of

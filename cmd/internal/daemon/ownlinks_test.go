@@ -4,7 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
 )
 
 // TestLinkHandle: every name of an agent leads to an id that a relay accepts.
@@ -16,5 +18,26 @@ func TestLinkHandle(t *testing.T) {
 		if got := linkHandle(text); got != want || !frame.ValidAgentID(got) {
 			t.Errorf("linkHandle(%q) = %q, want %q", text, got, want)
 		}
+	}
+}
+
+// TestNameOwnLink: each space gets a link of its own, also if two ids differ in nothing that a name of a link can hold.
+func TestNameOwnLink(t *testing.T) {
+	var all []bridge.Link
+	for _, id := range []string{"lab", "a", "b", "Lab", "c", strings.Repeat("x", 40), strings.Repeat("x", 41)} {
+		all = append(all, bridge.Link{Name: nameOwnLink(id, all), Kind: link.Kind, URL: "ws://127.0.0.1:3141", Space: id})
+	}
+	seen := make(map[string]string)
+	for _, l := range all {
+		if err := l.Validate(); err != nil {
+			t.Error(err)
+		}
+		if other, taken := seen[l.Name]; taken {
+			t.Errorf("the spaces %s and %s both have the link %s", other, l.Space, l.Name)
+		}
+		seen[l.Name] = l.Space
+	}
+	if all[0].Name != "own-lab" || all[1].Name != "own-node" {
+		t.Errorf("the first links are %s and %s", all[0].Name, all[1].Name)
 	}
 }
