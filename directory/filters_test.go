@@ -168,9 +168,14 @@ func TestListCaching(t *testing.T) { // AM-59
 			t.Errorf("If-None-Match %s = %d", known, got.Code)
 		}
 	}
-	for _, takes := range []string{"", "br", "gzip;q=0", "gzip; q=0.0, br", "identity"} {
+	for _, takes := range []string{"", "br", "gzip;q=0", "gzip; q=0.0, br", "identity", "*, gzip;q=0", "gzip;q=0, *"} {
 		if got := w.do("GET", "/v1/agents", "", "Accept-Encoding", takes); got.Header().Get("Content-Encoding") != "" {
 			t.Errorf("Accept-Encoding %q gets %q", takes, got.Header().Get("Content-Encoding"))
+		}
+	}
+	for _, takes := range []string{"*;q=0, gzip", "gzip, *;q=0", "*", "identity;q=0.5, *"} {
+		if got := w.do("GET", "/v1/agents", "", "Accept-Encoding", takes); got.Header().Get("Content-Encoding") != "gzip" {
+			t.Errorf("Accept-Encoding %q gets no gzip", takes)
 		}
 	}
 	if got := w.do("GET", "/v1/agents?limit=1", "", "Accept-Encoding", "gzip"); got.Header().Get("Content-Encoding") != "" {

@@ -93,21 +93,23 @@ func (d Document) Respond(c echo.Context, control string) error {
 // minCompressed is the size from which compression pays. A smaller response fits into one packet.
 const minCompressed = 1400
 
-// acceptsGzip reports whether the client accepts gzip, by name or as "*".
-func acceptsGzip(req *http.Request) bool {
+// acceptsGzip reports whether the client accepts gzip, by name or, if it does not name gzip, as "*".
+func acceptsGzip(req *http.Request) (accepts bool) {
 	for coding := range strings.SplitSeq(req.Header.Get("Accept-Encoding"), ",") {
 		name, params, _ := strings.Cut(coding, ";")
 		if name = strings.ToLower(strings.TrimSpace(name)); name != "gzip" && name != "*" {
 			continue
 		}
-		weight, ok := strings.CutPrefix(strings.ReplaceAll(params, " ", ""), "q=")
-		if !ok {
-			return true
+		accepts = true
+		if weight, ok := strings.CutPrefix(strings.ReplaceAll(params, " ", ""), "q="); ok {
+			q, err := strconv.ParseFloat(weight, 64)
+			accepts = err == nil && q > 0
 		}
-		q, err := strconv.ParseFloat(weight, 64)
-		return err == nil && q > 0
+		if name == "gzip" {
+			return accepts
+		}
 	}
-	return false
+	return accepts
 }
 
 // zippers are pooled because each has 800 KB of tables.
