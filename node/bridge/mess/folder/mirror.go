@@ -179,18 +179,12 @@ func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
 		if i == len(refs)-1 {
 			m.pass = progress{}
 		}
-		var e error
-		if at, flat := Find(root, ref); at != "" {
-			e = m.readThread(ctx, root, at, flat)
-			if stamp, ok := m.unreadable[at]; ok && time.Since(stamp.Mod).Abs() < writeGrace {
-				m.markDirty(ref)
-				continue
-			}
-			m.mu.Lock()
-			delete(m.dirty, ref) // reading marked the thread dirty; it is written below
-			m.mu.Unlock()
+		isPartial, e := m.readPlaces(ctx, root, ref)
+		if isPartial {
+			m.markDirty(ref)
+			continue
 		}
-		if e == nil || !retryable(e) {
+		if e == nil {
 			e = m.write(ctx, root, ref)
 		}
 		if e != nil {
@@ -203,6 +197,24 @@ func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
 		err = fmt.Errorf("%d threads, the first: %w", failed, err)
 	}
 	return err
+}
+
+// readPlaces reads what others added to a thread, in all its places: writing it removes all except one. It returns an
+// error if a place could not be read now but perhaps later. isPartial reports whether another tool may still be writing
+// one of the files.
+func (m *Mirror) readPlaces(ctx context.Context, root *os.Root, ref string) (isPartial bool, err error) {
+	for at, flat := range findAll(root, ref) {
+		if e := m.readThread(ctx, root, at, flat); e != nil && retryable(e) {
+			err = cmp.Or(err, e)
+		}
+		if stamp, ok := m.unreadable[at]; ok && time.Since(stamp.Mod).Abs() < writeGrace {
+			return true, err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.dirty, ref) // reading marked the thread dirty; the caller writes it
+	return false, err
 }
 
 // write writes a thread to the folder of its state. Each file is complete at every moment.

@@ -293,6 +293,36 @@ func TestMirrorThreadInTwoFolders(t *testing.T) {
 	}
 }
 
+// TestMirrorReadsBothFolders: before the mirror puts a thread of two folders into one, it reads what others added in
+// either of them.
+func TestMirrorReadsBothFolders(t *testing.T) {
+	s := newFolderLab(t)
+	s.executor("bob")
+	ref := s.request("agent", "{intent: look}")
+	s.sync()
+	for _, c := range []thread.Code{thread.Claimed, thread.Received} {
+		if c != thread.Received {
+			if err := os.CopyFS(s.at(c, ref), os.DirFS(s.at(thread.Received, ref))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.add(s.file(c, ref), "from: agent\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- note: {re: "+ref+", text: added in "+string(c)+"}\n")
+	}
+	s.m.Schedule([]string{ref})
+	if err := s.m.flush(t.Context(), s.root); err != nil {
+		t.Fatal(err)
+	}
+	if exists(s.at(thread.Claimed, ref)) {
+		t.Error("the thread is still in two folders")
+	}
+	data, err := os.ReadFile(s.file(thread.Received, ref))
+	for _, c := range []thread.Code{thread.Received, thread.Claimed} {
+		if text := "added in " + string(c); err != nil || !strings.Contains(string(data), text) {
+			t.Errorf("the file lacks %q: %s, %v", text, data, err)
+		}
+	}
+}
+
 // TestPurgedThreadStaysGone: a thread that was removed after its retention does not come back from its file.
 func TestPurgedThreadStaysGone(t *testing.T) {
 	s := newFolderLab(t)

@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path"
 	"strings"
@@ -255,16 +256,25 @@ func readRegular(root *os.Root, name string) ([]byte, error) {
 	return data, err
 }
 
-// Find returns the place of a thread, or "" if the directory does not have the thread.
+// Find returns the first place of a thread, or "" if the directory does not have the thread.
 func Find(root *os.Root, ref string) (at string, flat bool) {
-	for _, f := range thread.Folders() {
-		at := path.Join("exchange", f, ref)
-		if info, err := root.Lstat(at); err == nil && info.IsDir() {
-			return at, false
-		}
-		if info, err := root.Lstat(at + thread.FileSuffix); err == nil && info.Mode().IsRegular() {
-			return at, true
-		}
+	for at, flat := range findAll(root, ref) {
+		return at, flat
 	}
 	return "", false
+}
+
+// findAll returns all places of a thread. It has several, for example, after a merge, or while another tool moves it.
+func findAll(root *os.Root, ref string) iter.Seq2[string, bool] {
+	return func(yield func(at string, flat bool) bool) {
+		for _, f := range thread.Folders() {
+			at := path.Join("exchange", f, ref)
+			if info, err := root.Lstat(at); err == nil && info.IsDir() && !yield(at, false) {
+				return
+			}
+			if info, err := root.Lstat(at + thread.FileSuffix); err == nil && info.Mode().IsRegular() && !yield(at, true) {
+				return
+			}
+		}
+	}
 }
