@@ -113,10 +113,11 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 		return envelope.RefuseShape("payload needs a grant_id or capabilities")
 	}
 	e, b := s.newEdit(), capability.NewComparison()
-	note := s.revokeMatching(e, m, func(h heldCapability) bool {
+	isNamed := func(h heldCapability) bool {
 		return id != "" && h.grant != nil && h.grant.ID == id || capability.FirstContaining(patterns, h.cap, b) != nil
-	})
-	wider := countWider(m.held, patterns, b)
+	}
+	note := s.revokeMatching(e, m, isNamed)
+	wider := countWider(slices.DeleteFunc(slices.Clone(m.held), isNamed), patterns, b)
 	if b.Spent() {
 		return refuseComparison()
 	}
@@ -138,12 +139,12 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// countWider counts the capabilities in list that the patterns do not revoke, although each of them allows everything
-// that one of the patterns allows (MEW-26).
+// countWider counts the capabilities in list, which are not revoked, that each allow everything that one of the patterns
+// allows (MEW-26).
 func countWider(list []heldCapability, patterns []*capability.Capability, b *capability.Budget) int {
 	n := 0
 	for _, h := range list {
-		if capability.FirstContaining(patterns, h.cap, b) == nil && slices.ContainsFunc(patterns, func(p *capability.Capability) bool { return h.cap.Contains(p, b) }) {
+		if slices.ContainsFunc(patterns, func(p *capability.Capability) bool { return h.cap.Contains(p, b) }) {
 			n++
 		}
 	}

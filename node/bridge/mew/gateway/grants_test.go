@@ -240,10 +240,14 @@ func TestNoEscalation(t *testing.T) {
 // TestAudit: every operation on the space is one entry of the audit log: who, whom, what and result. Refusals are
 // counted. The log contains no token and no text of a participant (MEW-31, MEW-36).
 func TestAudit(t *testing.T) {
+	const callReadOfOther = `{"kind":"mcp/request","to":["other"],"payload":{"method":"tools/call"}}` // narrower than callRead
 	r := start(t, newBossConfig(t))
 	manager := r.Join("manager-token")
 	manager.Send(grantTo("g1", "worker", callRead),
 		`{"kind":"capability/revoke","payload":{"recipient":"worker","grant_id":"g1","reason":"a secret reason"}}`,
+		grantTo("g2", "worker", callRead),
+		`{"kind":"capability/revoke","payload":{"recipient":"worker","capabilities":[`+callReadOfOther+`]}}`,
+		`{"kind":"capability/revoke","payload":{"recipient":"worker","grant_id":"g2","capabilities":[`+callReadOfOther+`]}}`,
 		`{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":["chat"],"reason":"a secret reason"}}`)
 	token := mewtest.Text(mewtest.Payload(manager.Until("space/invite-ack"), "token"))
 	for _, kind := range []string{"pause", "shutdown"} {
@@ -273,6 +277,9 @@ func TestAudit(t *testing.T) {
 	}
 	want := []string{
 		"mew-space:lab/manager capability/grant worker: granted 0",
+		"mew-space:lab/manager capability/revoke worker: revoked 1, with 0 that rested on them 0",
+		"mew-space:lab/manager capability/grant worker: granted 0",
+		"mew-space:lab/manager capability/revoke worker: revoked 0, with 0 that rested on them, 1 wider kept 0",
 		"mew-space:lab/manager capability/revoke worker: revoked 1, with 0 that rested on them 0",
 		"mew-space:lab/manager space/invite guest: created 0",
 		"mew-space:lab/owner participant/pause worker: paused 0",
