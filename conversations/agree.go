@@ -183,11 +183,16 @@ func textsOf(list wire.Value, limit int) (texts []string) {
 	return texts
 }
 
-// addTimes appends the times that the list does not contain yet, until the list has maxTimes.
+// addTimes appends the times that the list does not contain yet. If they are more than maxTimes, the last element becomes
+// a hash, so that different lists stay different.
 func addTimes(list, more []string) []string {
-	for _, at := range more {
-		if len(list) < maxTimes && !hasTime(list, at) {
+	for i, at := range more {
+		switch {
+		case hasTime(list, at):
+		case len(list) < maxTimes:
 			list = append(list, at)
+		default:
+			return cutList(append(list, more[i:]...), maxTimes)
 		}
 	}
 	return list

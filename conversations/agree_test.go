@@ -1,6 +1,7 @@
 package conversations_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -225,5 +226,34 @@ func checkContained(t *rapid.T, p conversations.Proposal, a conversations.Agreem
 		t.Fatalf("agreed on %+v, proposed was %+v", a, p)
 	case len(p.Times) == 0 && a.Time != "", len(p.Times) > 0 && !slices.Contains(p.Times, a.Time):
 		t.Fatalf("agreed for %q, proposed was %q", a.Time, p.Times)
+	}
+}
+
+// TestJudgeAcceptOfManyTimes: also of a list that is too long to be stored, an accept may name only what was offered.
+func TestJudgeAcceptOfManyTimes(t *testing.T) {
+	var all []string
+	for i := range 60 {
+		all = append(all, fmt.Sprintf("2026-02-21T10:%02d:00Z", i))
+	}
+	for _, tt := range []struct {
+		offered int
+		named   []string
+		want    conversations.Verdict
+	}{
+		{50, all[:50], conversations.Agreed},
+		{50, append(all[:50:50], two), conversations.Counter},
+		{60, all[:49], conversations.Agreed},
+		{60, all, conversations.Agreed},
+		{60, append(all[:59:59], two), conversations.Counter},
+	} {
+		p := proposalOf(t, wire.Schedule, conversations.Terms{Times: all[:tt.offered]})
+		named := make([]wire.Value, len(tt.named))
+		for i, at := range tt.named {
+			named[i] = wire.Text(at)
+		}
+		accept := wire.Obj(wire.TextField("selected_time", all[0]), wire.Member{Key: "proposed_times", Value: wire.Arr(named...)})
+		if got, _ := conversations.JudgeAccept(p, accept); got != tt.want {
+			t.Errorf("an accept of %d times for %d: %s, want %s", len(named), tt.offered, got, tt.want)
+		}
 	}
 }
