@@ -130,8 +130,9 @@ type ExportReport struct {
 	Opened   int
 }
 
-// maxExportLine bounds a line: a message in base64, its opened payload, and the other members.
-const maxExportLine = 3*wire.MaxMessage + 64<<10
+// maxExportLine bounds a line: a message in base64, its opened payload, in which a byte may become an escape of six, and
+// the other members.
+const maxExportLine = 8*wire.MaxMessage + 64<<10
 
 // VerifyExport reads an export and checks that no line was changed, dropped, added or moved, that every message of the
 // exporting node is signed, that every signature in a message is by a key of its sender, and that the exporting node
@@ -170,7 +171,7 @@ type exportVerifier struct {
 }
 
 func (v *exportVerifier) checkLine(n int, text []byte) error {
-	tree, err := wire.ParseObject(text)
+	tree, err := wire.ParseLimits(text, wire.MaxDepth+1, wire.MaxValues+100) // of an opened payload, and of the line around it
 	if err != nil {
 		return err
 	}

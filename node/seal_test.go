@@ -320,6 +320,26 @@ func TestSealedExport(t *testing.T) {
 	}
 }
 
+// TestSealedExportOfExtremes: an opened payload that is as deep as a payload may be, or full of characters that some
+// encoders escape, is in an export that verifies.
+func TestSealedExportOfExtremes(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah, chris := mesh.Node("sarah", open), mesh.Node("chris", open)
+	for conv, body := range map[wire.ConversationID]string{
+		"conv_wide": `{"action":"deliver","message":{"body":"` + strings.Repeat("<&>", 50<<10) + `"}}`,
+		"conv_deep": `{"action":"deliver","message":{"body":"x"},"x":` + strings.Repeat("[", wire.MaxDepth-1) + strings.Repeat("]", wire.MaxDepth-1) + `}`,
+	} {
+		out := outgoing(t, sarah.ID(), wire.Deliver, body)
+		out.Seal, out.Conv = node.Sealed, conv
+		mustSend(t, chris.Node, out, 30*time.Second)
+		a := chris.Ask(http.MethodGet, "/conversations/"+string(conv)+"/export?opened=true", nil)
+		must(t, a, http.StatusOK)
+		if report, err := conversations.VerifyExport(bytes.NewReader(a.Body)); err != nil || report.Opened == 0 {
+			t.Errorf("%s: %+v, %v", conv, report, err)
+		}
+	}
+}
+
 // TestSealedApproval: the owner sees that a held message will be sealed, and it leaves only sealed.
 func TestSealedApproval(t *testing.T) {
 	mesh := meshtest.New(t)
