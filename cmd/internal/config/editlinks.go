@@ -91,6 +91,9 @@ func removeLink(data []byte, name string) ([]byte, error) {
 		begin, end := item.Line-1, endOfBlock(lines, key.Line-1, key.Column-1)
 		if i+1 < len(list.Content) {
 			end = list.Content[i+1].Line - 1
+			for strings.HasPrefix(strings.TrimSpace(lines[end-1]), "#") { // the comment above the next link
+				end--
+			}
 		}
 		if len(list.Content) == 1 {
 			begin = key.Line - 1

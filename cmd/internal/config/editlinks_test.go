@@ -100,3 +100,12 @@ func TestEditLinksRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestRemoveLinkKeepsComment: the comment above the next link belongs to that link and stays.
+func TestRemoveLinkKeepsComment(t *testing.T) {
+	const lab, garden = "  - {name: lab, kind: mew, url: 'wss://lab.example'}\n", "  # the garden\n  - {name: garden, kind: mess, url: 'https://garden.example'}\n"
+	got, err := removeLink([]byte("links:\n"+lab+garden), "lab")
+	if diff := cmp.Diff("links:\n"+garden, string(got)); err != nil || diff != "" {
+		t.Error(diff, err)
+	}
+}
