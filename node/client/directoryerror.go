@@ -113,7 +113,7 @@ func (d *Directory) errorFor(op string, resp *http.Response, body []byte) error 
 			e.Code, e.Message, e.Retry = wire.Code(wire.OneLine(string(refusal.Code), 64)), wire.OneLine(refusal.Message, 300), refusal.Retry
 		}
 	}
-	e.Retry = e.Retry || retryStatus(resp.StatusCode)
+	e.Retry = e.Retry || IsRetryStatus(resp.StatusCode)
 	e.RetryAfter = retryAfter(resp.Header, time.Now())
 	switch {
 	case resp.StatusCode == http.StatusNotFound && e.Code == wire.AgentUnavailable:

@@ -63,25 +63,24 @@ type SendError struct {
 	Status  int           // HTTP status; 0 without an answer
 	Refusal *wire.Error   // the peer's error, with a printable message; nil if the answer is not an error of the protocol
 	Clock   time.Duration // see [Answer]
-
-	cause error
+	Cause   error         // what failed; may be nil if Status or Refusal is set
 }
 
 func (e *SendError) Error() string {
 	switch {
 	case e.Refusal != nil:
 		return fmt.Sprintf("the peer refused the message (HTTP %d, %s: %s)", e.Status, e.Refusal.Code, e.Refusal.Message)
-	case e.Status != 0 && e.cause == nil:
+	case e.Status != 0 && e.Cause == nil:
 		return fmt.Sprintf("the peer answered HTTP %d", e.Status)
 	}
-	return fmt.Sprintf("send: %v", e.cause)
+	return fmt.Sprintf("send: %v", e.Cause)
 }
 
 // Unwrap returns the cause and the peer's refusal.
 func (e *SendError) Unwrap() []error {
 	var errs []error
-	if e.cause != nil {
-		errs = append(errs, e.cause)
+	if e.Cause != nil {
+		errs = append(errs, e.Cause)
 	}
 	if e.Refusal != nil {
 		errs = append(errs, e.Refusal)
@@ -125,14 +124,14 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
 	req, err := http.NewRequestWithContext(traced, http.MethodPost, peer.Card.Endpoint, bytes.NewReader(message))
 	if err != nil {
-		return Answer{}, &SendError{cause: err}
+		return Answer{}, &SendError{Cause: err}
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
 	resp, err := h.Do(traced, peer.Reach, req)
 	if err != nil {
 		_, guarded := errors.AsType[*GuardError](err)
-		return Answer{}, &SendError{Retry: !guarded, Processed: connected.Load(), cause: err}
+		return Answer{}, &SendError{Retry: !guarded, Processed: connected.Load(), Cause: err}
 	}
 	now := time.Now()
 	a := Answer{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header, now)}
@@ -143,9 +142,9 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 	if a.Status >= 200 && a.Status < 300 {
 		switch {
 		case errors.Is(err, ErrAnswerTooLarge): // another attempt would get the same answer
-			return Answer{}, &SendError{Processed: true, Status: a.Status, Clock: a.Clock, cause: err}
+			return Answer{}, &SendError{Processed: true, Status: a.Status, Clock: a.Clock, Cause: err}
 		case err != nil:
-			return Answer{}, &SendError{Retry: true, Processed: true, Status: a.Status, Clock: a.Clock, cause: err}
+			return Answer{}, &SendError{Retry: true, Processed: true, Status: a.Status, Clock: a.Clock, Cause: err}
 		}
 		return a, nil
 	}
@@ -155,9 +154,9 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 // newSendError returns the error for an answer whose status is not 2xx. The retry member of the answer takes precedence
 // over its status (AM-47), but a redirect is always final.
 func newSendError(a Answer) *SendError {
-	e := &SendError{Status: a.Status, Clock: a.Clock, After: a.RetryAfter, Retry: retryStatus(a.Status)}
+	e := &SendError{Status: a.Status, Clock: a.Clock, After: a.RetryAfter, Retry: IsRetryStatus(a.Status)}
 	if a.Status < 400 {
-		e.cause = fmt.Errorf("the peer answered HTTP %d, which is not a reply to a message; redirects are not followed", a.Status)
+		e.Cause = fmt.Errorf("the peer answered HTTP %d, which is not a reply to a message; redirects are not followed", a.Status)
 		return e
 	}
 	if v, err := wire.ParseObject(a.Body); err == nil {
@@ -174,8 +173,8 @@ func newSendError(a Answer) *SendError {
 	return e
 }
 
-// retryStatus reports whether AM-47 lists the status as one to try again.
-func retryStatus(status int) bool {
+// IsRetryStatus reports whether AM-47 lists the status as one to try again.
+func IsRetryStatus(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true

@@ -187,7 +187,7 @@ func (v *Verifier) Reply(ctx context.Context, sent, reply wire.Message, peer Pee
 	}
 	checked, err := v.check(ctx, reply, peer, nil, now)
 	if errors.Is(err, wire.ErrUnavailable) {
-		return signing.Verified{}, &SendError{Retry: true, Processed: true, cause: err}
+		return signing.Verified{}, &SendError{Retry: true, Processed: true, Cause: err}
 	} else if err != nil {
 		return unverified(err)
 	}

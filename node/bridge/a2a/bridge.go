@@ -171,7 +171,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	if address.Link == InboundLink || b.isAnswer(ctx, d) {
 		if err := b.answer(ctx, d); err != nil {
 			b.log.WarnContext(ctx, "a2a: store an answer", "err", err)
-			return bridge.Delivered{}, &client.SendError{Retry: true}
+			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 		}
 		if b.links[address.Link].Options["replies"] != "push" {
 			return bridge.Delivered{}, nil
@@ -183,7 +183,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	}
 	row, err := b.out.load(ctx, d.Address, d.Message.Conversation)
 	if err != nil {
-		return bridge.Delivered{}, &client.SendError{Retry: true}
+		return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 	}
 	if action == wire.ActionClose {
 		return bridge.Delivered{}, b.out.cancel(ctx, address, row)

@@ -87,7 +87,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (r
 			return remote{}, err
 		}
 	case !errors.Is(err, store.ErrNotFound):
-		return remote{}, &client.SendError{Retry: true}
+		return remote{}, &client.SendError{Retry: true, Cause: err}
 	}
 	if fresh || now.Sub(known.Fetched) >= cardFresh {
 		found, err := o.fetchCard(ctx, base, reach)
@@ -105,7 +105,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (r
 		}
 		change := store.Change{IfRev: rev, Record: store.Record{NS: nsPeers, Key: hash(a.String()), Body: body}}
 		if err := saveIgnoringConflict(ctx, o.records, change); err != nil {
-			return remote{}, &client.SendError{Retry: true}
+			return remote{}, &client.SendError{Retry: true, Cause: err}
 		}
 		known = found
 	}
@@ -157,7 +157,7 @@ func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Re
 		}
 		err = fmt.Errorf("the agent card at %s answers HTTP %d", base.Host, status)
 		if status >= 500 || status == http.StatusTooManyRequests {
-			return remote{}, &client.SendError{Retry: true, Status: status}
+			return remote{}, &client.SendError{Retry: true, Status: status, Cause: err}
 		}
 	}
 	if err != nil {
@@ -219,11 +219,11 @@ func (o *outbound) get(ctx context.Context, from string, reach client.Reach, lim
 		return 0, nil, err
 	}
 	if err != nil {
-		return 0, nil, &client.SendError{Retry: true}
+		return 0, nil, &client.SendError{Retry: true, Cause: err}
 	}
 	body, err = client.ReadAll(resp, limit)
 	if err != nil && !errors.Is(err, client.ErrAnswerTooLarge) {
-		err = &client.SendError{Retry: true, Status: resp.StatusCode}
+		err = &client.SendError{Retry: true, Status: resp.StatusCode, Cause: err}
 	}
 	return resp.StatusCode, body, err
 }
@@ -281,7 +281,7 @@ func (o *outbound) request(ctx context.Context, r remote, method string, params 
 		return nil, err
 	}
 	if err != nil {
-		return nil, &client.SendError{Retry: true, Processed: true}
+		return nil, &client.SendError{Retry: true, Processed: true, Cause: err}
 	}
 	return resp, nil
 }
@@ -295,7 +295,7 @@ func (o *outbound) call(ctx context.Context, r remote, method string, params wir
 	}
 	data, err := client.ReadAll(resp, message.MaxBody)
 	if err != nil {
-		return wire.Value{}, &client.SendError{Retry: !errors.Is(err, client.ErrAnswerTooLarge), Processed: true, Status: resp.StatusCode}
+		return wire.Value{}, &client.SendError{Retry: !errors.Is(err, client.ErrAnswerTooLarge), Processed: true, Status: resp.StatusCode, Cause: err}
 	}
 	return readAnswer(r.Face.Binding, resp, data)
 }
@@ -314,5 +314,5 @@ func readAnswer(binding message.Binding, resp *http.Response, data []byte) (wire
 		return result, nil
 	}
 	again := resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
-	return wire.Value{}, &client.SendError{Retry: again, Processed: resp.StatusCode == http.StatusOK, Status: resp.StatusCode}
+	return wire.Value{}, &client.SendError{Retry: again, Processed: resp.StatusCode == http.StatusOK, Status: resp.StatusCode, Cause: fmt.Errorf("the answer with HTTP %d is neither a result nor an error of A2A", resp.StatusCode)}
 }

@@ -30,6 +30,9 @@ const (
 	callTime   = 30 * time.Second
 )
 
+// errInFlight means that the answer to the previous message of the conversation has not come yet.
+var errInFlight = errors.New("the agent has not answered the previous message yet")
+
 // sentRow is our side of a conversation: the newest message that we sent in it, and the task that it became. While Due
 // is set, the agent works on the task, and the bridge asks about it.
 type sentRow struct {
@@ -106,7 +109,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 		return bridge.Delivered{Queued: true}, nil // an earlier attempt arrived
 	}
 	if !row.Due.IsZero() && now.Sub(row.Started) < inFlightOf {
-		return bridge.Delivered{}, &client.SendError{Retry: true, After: 2 * time.Second}
+		return bridge.Delivered{}, &client.SendError{Retry: true, After: 2 * time.Second, Cause: errInFlight}
 	}
 	peer, err := o.resolve(ctx, address, false)
 	if err != nil {
@@ -120,7 +123,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 	row.Message, row.State, row.Intent, row.Started, row.Tries, row.Due = d.Message.ID, "", d.Message.Intent, now.UTC(), 0, time.Time{}
 	row.Party = address.String()
 	if row, err = o.save(ctx, row); err != nil {
-		return bridge.Delivered{}, &client.SendError{Retry: true}
+		return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 	}
 	var result wire.Value
 	found := false

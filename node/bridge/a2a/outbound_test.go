@@ -33,6 +33,22 @@ func deliver(text string) wire.Value {
 	return wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text))))
 }
 
+// delivery returns the first attempt to send a message to an address.
+func delivery(t *testing.T, to string) bridge.Delivery {
+	t.Helper()
+	address, err := bridge.ParseAddress(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := wire.ParseDraft(wire.Draft{
+		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: "am_x", To: address.Pseudonym(), Time: time.Now(), Intent: wire.Deliver, Payload: deliver("x"),
+	}.Tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bridge.Delivery{ID: "1", To: m.To, Address: address.String(), Message: m, Attempt: 1}
+}
+
 // inbox waits for the items of a conversation and returns the payload of the last one.
 func (h *host) inbox(conv wire.ConversationID, n int) wire.Value {
 	h.t.Helper()
@@ -160,18 +176,8 @@ func TestLostAnswer(t *testing.T) {
 		return `{}`, 0
 	}
 	h := serve(t, nil, nil, nil)
-	address, err := bridge.ParseAddress("a2a:" + p.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := wire.ParseDraft(wire.Draft{
-		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: "am_x", To: address.Pseudonym(), Time: time.Now(), Intent: wire.Deliver, Payload: deliver("x"),
-	}.Tree())
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := bridge.Delivery{ID: "1", To: m.To, Address: address.String(), Message: m, Attempt: 1}
-	_, err = h.bridge.Deliver(t.Context(), d)
+	d := delivery(t, "a2a:"+p.URL)
+	_, err := h.bridge.Deliver(t.Context(), d)
 	if e, ok := errors.AsType[*client.SendError](err); !ok || !e.Processed {
 		t.Fatalf("a call without a readable answer: %v", err)
 	}
@@ -342,6 +348,20 @@ func TestGuard(t *testing.T) {
 	}
 	if p.count("SendMessage") > 0 {
 		t.Error("a call reached the own network")
+	}
+}
+
+// TestUnreachable checks that the error of a failed call names its cause.
+func TestUnreachable(t *testing.T) {
+	p := newPeerAgent(t)
+	h := serve(t, nil, nil, func(c *a2a.Config) { c.Links = []bridge.Link{{Name: "far", Kind: "a2a", URL: p.URL}} })
+	h.write("a2a:far/agent", "so that the card is known")
+	p.Close()
+	_, deliverErr := h.bridge.Deliver(t.Context(), delivery(t, "a2a:far/agent"))
+	for what, err := range map[string]error{"fetch a card": h.bridge.Test(t.Context(), "far"), "send a message": deliverErr} {
+		if err == nil || !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 

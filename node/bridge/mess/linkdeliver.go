@@ -23,7 +23,7 @@ import (
 // Deliver posts a message of the node to the exchange. The error is a *client.SendError if the outbox should retry.
 func (l *link) Deliver(ctx context.Context, d bridge.Delivery) error {
 	if l.isDown() { // try nothing until the owner acts
-		return &client.SendError{Retry: true}
+		return &client.SendError{Retry: true, Cause: errors.New("the link is down; mend it, then: agentmesh links test " + l.cfg.Name)}
 	}
 	block, err := toBlock(d.Message)
 	if err != nil || len(block) == 0 {
@@ -219,7 +219,7 @@ func (l *link) notifyRefusal(ctx context.Context, ref, reason string) error {
 	l.log.Warn("a message was refused", "link", l.cfg.Name, "thread", ref, "reason", reason)
 	err := l.cfg.notifyOwner(ctx, "the exchange behind the link "+l.cfg.Name+" refused a message about "+ref, reason, nil)
 	if err != nil {
-		return errors.Join(&client.SendError{Retry: true}, err)
+		return &client.SendError{Retry: true, Cause: err}
 	}
 	return nil
 }

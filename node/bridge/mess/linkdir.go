@@ -46,7 +46,7 @@ func toRetry(err error) error {
 	if err == nil {
 		return nil
 	}
-	return errors.Join(&client.SendError{Retry: true}, err)
+	return &client.SendError{Retry: true, Cause: err}
 }
 
 func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (string, error) {

@@ -65,7 +65,7 @@ func (e *joinError) Error() string { return e.text }
 
 // newJoinError returns a [joinError] that makes the outbox keep its messages and try them again.
 func newJoinError(final bool, format string, args ...any) error {
-	return errors.Join(&client.SendError{Retry: true}, &joinError{fmt.Sprintf(format, args...), final})
+	return &client.SendError{Retry: true, Cause: &joinError{fmt.Sprintf(format, args...), final}}
 }
 
 // join returns the state with the key for a call: the configured key, or the key of our registration. If we have no
@@ -79,7 +79,7 @@ func (r *restRemote) join(ctx context.Context) (restState, error) {
 	if kept == nil {
 		read, err := r.store.load(ctx)
 		if err != nil {
-			return restState{}, errors.Join(&client.SendError{Retry: true}, err)
+			return restState{}, &client.SendError{Retry: true, Cause: err}
 		}
 		kept = &read
 		r.setState(read)
@@ -108,7 +108,7 @@ func (r *restRemote) updateState(ctx context.Context, change func(*restState)) e
 	r.mu.Unlock()
 	change(&v)
 	if err := r.store.save(ctx, v, ""); err != nil {
-		return errors.Join(&client.SendError{Retry: true}, err)
+		return &client.SendError{Retry: true, Cause: err}
 	}
 	r.setState(v)
 	return nil
@@ -155,7 +155,7 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 	}
 	v.ID, v.Of, v.Key = id, "", client.Credential(key)
 	if err := r.store.save(ctx, v, "as "+id+" at the exchange; the key is kept in the database"); err != nil {
-		return v, errors.Join(&client.SendError{Retry: true}, err)
+		return v, &client.SendError{Retry: true, Cause: err}
 	}
 	r.setState(v)
 	return v, nil

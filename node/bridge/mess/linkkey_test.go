@@ -142,6 +142,16 @@ func (r *refusingRemote) create(context.Context, string, wire.Value) (string, er
 	return "", r.err
 }
 
+// TestUnreachable: the error of a failed call names its cause.
+func TestUnreachable(t *testing.T) {
+	out := client.NewHTTP(client.HTTPConfig{Local: true})
+	defer out.Close()
+	r := &restRemote{http: out}
+	if _, err := r.plain(t.Context(), "GET", "http://127.0.0.1:1/", nil, http.Header{}, 100); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("a call to a closed port: %v", err)
+	}
+}
+
 // TestDownLinkIsQuiet: a link that is down tries nothing until the owner acts; it once went on polling.
 func TestDownLinkIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -161,7 +171,7 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		request := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"))}}
 		m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Field("mess", request.Tree()))}
 		err := l.Deliver(ctx, bridge.Delivery{ID: "a", Address: l.Address().String(), Message: m})
-		if _, refused := refusalReason(err); err == nil || refused || r.said != 0 {
+		if _, refused := refusalReason(err); err == nil || refused || r.said != 0 || !strings.Contains(err.Error(), "agentmesh links test") {
 			t.Errorf("a message is tried %d times: %v", r.said, err)
 		}
 		if err := l.Test(ctx); err == nil {

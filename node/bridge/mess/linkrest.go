@@ -70,7 +70,7 @@ func (r *restRemote) call(ctx context.Context, key, method, path string, body wi
 	}
 	v, err := wire.ParseLimits(answer, thread.Limits.Depth+4, 20*thread.Limits.Nodes)
 	if err != nil {
-		return v, &client.SendError{Retry: false, Status: http.StatusOK, Processed: true}
+		return v, &client.SendError{Processed: true, Status: http.StatusOK, Cause: err}
 	}
 	return v, nil
 }
@@ -95,11 +95,11 @@ func (r *restRemote) plain(ctx context.Context, method, at string, data []byte, 
 	req.Header = header
 	resp, err := r.http.Do(ctx, client.Owner, req)
 	if err != nil {
-		return nil, &client.SendError{Retry: true}
+		return nil, &client.SendError{Retry: true, Cause: err}
 	}
 	answer, err := client.ReadAll(resp, limit)
 	if err != nil {
-		return nil, errors.Join(&client.SendError{Retry: true, Status: resp.StatusCode, Processed: true}, err)
+		return nil, &client.SendError{Retry: true, Processed: true, Status: resp.StatusCode, Cause: err}
 	}
 	if resp.StatusCode >= 300 {
 		again := resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests

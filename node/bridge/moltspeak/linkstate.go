@@ -95,5 +95,5 @@ func (b *Bridge) checkLink(name string) error {
 	if !ok || l.status.State != bridge.LinkDown {
 		return nil
 	}
-	return fmt.Errorf("link %s is down (%s); mend it, then: agentmesh links test %s: %w", name, l.status.Error, name, &client.SendError{Retry: true, After: downAgain})
+	return &client.SendError{Retry: true, After: downAgain, Cause: fmt.Errorf("link %s is down (%s); mend it, then: agentmesh links test %s", name, l.status.Error, name)}
 }

@@ -126,7 +126,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: tree.JSON(), Sent: now.UTC()}
 		if err := b.storeSent(ctx, o, slot, draft, to, out.uses, now); err != nil {
 			b.cfg.Logger.WarnContext(ctx, "moltspeak: store one of our messages", "peer", to.Name(), "err", err)
-			return nil, &client.SendError{Retry: true}
+			return nil, &client.SendError{Retry: true, Cause: err}
 		}
 	}
 	return o.Raw, nil
@@ -193,7 +193,7 @@ func (b *Bridge) recordAnswer(ctx context.Context, d bridge.Delivery, t convStat
 // message, and sends it over an open WebSocket of the peer. If the replay record has expired, it does neither.
 func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, raw []byte, draft message.Draft, now time.Time) error {
 	if draft.Op != message.OpRespond || t.Re == "" {
-		return &client.SendError{Retry: true}
+		return &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; a link with its url changes that", to.Name())}
 	}
 	var s replayRecord
 	m := message.Message{From: to, ID: t.Re}
@@ -225,7 +225,7 @@ func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, endpoint 
 	}
 	c := &request{ctx: ctx, now: time.Now(), packet: *reply, size: len(raw), called: true}
 	if e := b.checkShape(c); e != nil {
-		return &client.SendError{Retry: true, Processed: true, Status: http.StatusBadGateway}
+		return &client.SendError{Retry: true, Processed: true, Status: http.StatusBadGateway, Cause: fmt.Errorf("read the answer: %w", e)}
 	}
 	if c.m.From.Name() != to.Name() {
 		return errors.New("moltspeak: the answer is from another agent")
@@ -296,18 +296,18 @@ func (b *Bridge) transmit(ctx context.Context, endpoint string, reach client.Rea
 		if _, refused := errors.AsType[*client.GuardError](err); refused {
 			return nil, fmt.Errorf("%w: %w", errNotCallable, err)
 		}
-		return nil, &client.SendError{Retry: true}
+		return nil, &client.SendError{Retry: true, Cause: err}
 	}
 	answer, err := client.ReadAll(resp, message.MaxMessage+message.MaxWrapping)
 	if err != nil {
-		return nil, &client.SendError{Retry: true, Processed: true, Status: resp.StatusCode}
+		return nil, &client.SendError{Retry: true, Processed: true, Status: resp.StatusCode, Cause: err}
 	}
 	if text := strings.TrimSpace(string(answer)); resp.StatusCode < 300 && (text == "" || text == "{}") {
 		return nil, nil
 	}
 	p, e := message.ReadPacket(answer, b.cfg.Box)
 	if e != nil {
-		return nil, &client.SendError{Retry: resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests, Processed: true, Status: resp.StatusCode}
+		return nil, &client.SendError{Retry: resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests, Processed: true, Status: resp.StatusCode, Cause: fmt.Errorf("the answer with HTTP %d is not a packet: %w", resp.StatusCode, e)}
 	}
 	return &p, nil
 }

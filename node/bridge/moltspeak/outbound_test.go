@@ -348,3 +348,13 @@ func TestLinkGoesDown(t *testing.T) {
 		})
 	}
 }
+
+// TestUnreachable: the error of a failed call names its cause.
+func TestUnreachable(t *testing.T) {
+	http := client.NewHTTP(client.HTTPConfig{Local: true})
+	defer http.Close()
+	b := &Bridge{cfg: Config{HTTP: http}}
+	if _, err := b.transmit(t.Context(), "http://127.0.0.1:1/", client.Owner, "", []byte("{}")); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("a call to a closed port: %v", err)
+	}
+}
