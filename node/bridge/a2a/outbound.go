@@ -171,7 +171,7 @@ func (o *outbound) find(ctx context.Context, peer remote, row *sentRow) (wire.Va
 func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) error {
 	r, e := message.ReadResult(result)
 	if e != nil {
-		return e
+		return &client.SendError{Processed: true, Status: http.StatusOK, Cause: e}
 	}
 	now := time.Now()
 	row.Task, row.State, row.Due = r.TaskID, r.State, time.Time{}
@@ -305,7 +305,8 @@ func asSendError(err error) error {
 	if !ok {
 		return err
 	}
-	code, again := wire.InvalidMessage, refusal.Status == http.StatusTooManyRequests || refusal.Status == http.StatusServiceUnavailable
+	code, again := wire.InvalidMessage, client.IsRetryStatus(refusal.Status)
+	processed := again && refusal.Status != http.StatusTooManyRequests && refusal.Status != http.StatusServiceUnavailable
 	switch refusal.Status {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		code = wire.Unauthorized
@@ -315,7 +316,7 @@ func asSendError(err error) error {
 	if refusal.Status >= http.StatusInternalServerError {
 		code = wire.AgentUnavailable
 	}
-	return &client.SendError{Retry: again, Status: refusal.Status, Refusal: &wire.Error{Code: code, Status: refusal.Status, Message: refusal.Message, Retry: again}}
+	return &client.SendError{Retry: again, Processed: processed, Status: refusal.Status, Refusal: &wire.Error{Code: code, Status: refusal.Status, Message: refusal.Message, Retry: again}}
 }
 
 // recordLink stores the outcome of a call over a link.

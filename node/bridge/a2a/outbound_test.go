@@ -397,6 +397,36 @@ func TestLostTask(t *testing.T) {
 	}
 }
 
+// TestAnswerSurvivesFailures checks that a failure of the agent while its answer is awaited does not end the task: the
+// answer comes when the agent, or the owner, has mended the cause.
+func TestAnswerSurvivesFailures(t *testing.T) {
+	for _, status := range []int{http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout} {
+		for _, binding := range []string{"JSONRPC", "HTTP+JSON"} {
+			t.Run(fmt.Sprint(binding, status), func(t *testing.T) {
+				t.Parallel()
+				p := newPeerAgent(t)
+				p.binding = binding
+				working, polls := p.answer, 0
+				p.answer = func(method string, params wire.Value) (string, int) {
+					if method != "GetTask" {
+						return working(method, params)
+					}
+					if polls++; polls == 1 {
+						return "", status
+					}
+					return completed, 0
+				}
+				h := serve(t, nil, nil, nil)
+				if v := h.inbox(h.write("a2a:"+p.URL, "work").Conversation, 1); text(v, "message.body") != "done" {
+					t.Errorf("the answer is %s", v.JSON())
+				}
+			})
+		}
+	}
+}
+
+const completed = `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"done"}]}]}`
+
 // own calls the owner API of the bridge.
 func (h *host) own(method, path string) (int, string) {
 	rec := httptest.NewRecorder()

@@ -25,7 +25,7 @@ import (
 type peerAgent struct {
 	*httptest.Server
 	binding string
-	answer  func(method string, params wire.Value) (result string, code int)
+	answer  func(method string, params wire.Value) (result string, code int) // code is of JSON-RPC, or an HTTP status
 	down    atomic.Bool
 	token   string // that it requires; "" for none
 	card    func(url string) string
@@ -105,6 +105,9 @@ func (p *peerAgent) serve(w http.ResponseWriter, r *http.Request) {
 		p.got <- params
 	}
 	switch {
+	case code >= 400:
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":1,"error":{"code":%d,"message":"a fault of the server"}}`, code)
 	case code != 0 && p.binding == "JSONRPC":
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":1,"error":{"code":%d,"message":"refused"}}`, code)
 	case code != 0:
