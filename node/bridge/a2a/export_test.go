@@ -2,6 +2,8 @@ package a2a
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -59,6 +61,62 @@ func (b *Bridge) FillTasks(t *testing.T, address string, n int) {
 				t.Fatal(err)
 			}
 			changes = nil
+		}
+	}
+}
+
+// sent returns the rows of the calls that wait for an answer.
+func (b *Bridge) sent(t *testing.T) (rows []sentRow) {
+	for rec, err := range store.AllRecords(t.Context(), b.records, nsSent, termDue, time.Now()) {
+		row := sentRow{rev: rec.Rev}
+		if err := errors.Join(err, json.Unmarshal(rec.Body, &row)); err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// SentDue returns how many calls wait for an answer, and how often the first of them was polled.
+func (b *Bridge) SentDue(t *testing.T) (n, tries int) {
+	rows := b.sent(t)
+	if len(rows) > 0 {
+		tries = rows[0].Tries
+	}
+	return len(rows), tries
+}
+
+// AgeSent moves the start of every call that waits for an answer into the past by d, and polls its task now.
+func (b *Bridge) AgeSent(t *testing.T, d time.Duration) {
+	for done := false; !done; {
+		done = true
+		for _, row := range b.sent(t) {
+			row.Started, row.Due = row.Started.Add(-d), time.Now()
+			switch err := b.records.Apply(t.Context(), []store.Change{row.change(time.Now())}, time.Now()); {
+			case errors.Is(err, store.ErrConflict): // a poll was faster
+				done = false
+			case err != nil:
+				t.Fatal(err)
+			}
+		}
+	}
+	b.out.polls.wakeUp()
+}
+
+// ExpireCards makes the bridge fetch every card again before its next use.
+func (b *Bridge) ExpireCards(t *testing.T) {
+	for rec, err := range store.AllRecords(t.Context(), b.records, nsPeers, "", time.Now()) {
+		var known remote
+		if err := errors.Join(err, json.Unmarshal(rec.Body, &known)); err != nil {
+			t.Fatal(err)
+		}
+		known.Fetched = time.Time{}
+		body, err := json.Marshal(known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.records.Apply(t.Context(), []store.Change{{IfRev: store.Any, Record: store.Record{NS: nsPeers, Key: rec.Key, Body: body}}}, time.Now()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

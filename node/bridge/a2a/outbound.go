@@ -257,7 +257,10 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	if err == nil || errors.Is(err, store.ErrConflict) {
 		return nil
 	}
-	if failed, ok := errors.AsType[*client.SendError](asSendError(err)); ok && failed.Retry && time.Since(row.Started) < pollFor {
+	// Only a refusal of the agent is final. The agent, or the owner, may mend any other cause.
+	failed, answered := errors.AsType[*client.SendError](asSendError(err))
+	if refused := answered && !failed.Retry; !refused && time.Since(row.Started) < pollFor {
+		o.log.InfoContext(ctx, "a2a: asking for an answer failed", "peer", row.Address, "tries", row.Tries, "err", err)
 		row.Due = time.Now().Add(pauseBefore(row.Tries, pollPause))
 		row.Tries++
 		return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))

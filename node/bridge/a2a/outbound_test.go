@@ -427,6 +427,44 @@ func TestAnswerSurvivesFailures(t *testing.T) {
 
 const completed = `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"done"}]}]}`
 
+// TestAnswerSurvivesNewCard checks that the answer of an agent whose card has changed comes after the owner has unpinned
+// the agent.
+func TestAnswerSurvivesNewCard(t *testing.T) {
+	p := newPeerAgent(t)
+	var changed atomic.Bool
+	working, plain := p.answer, p.card
+	p.answer = func(method string, params wire.Value) (string, int) {
+		if method == "GetTask" && changed.Load() {
+			return completed, 0
+		}
+		return working(method, params)
+	}
+	p.card = func(url string) string {
+		if changed.Load() {
+			return strings.Replace(plain(url), "/rpc", "/rpc2", 1)
+		}
+		return plain(url)
+	}
+	h := serve(t, nil, nil, nil)
+	conv := h.write("a2a:"+p.URL, "work").Conversation
+	changed.Store(true)
+	h.bridge.ExpireCards(t)
+	h.bridge.AgeSent(t, 0)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, tries := h.bridge.SentDue(t); tries >= 3 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the task is not polled while the card is not trusted")
+		}
+	}
+	unpin(t, h, "a2a:"+p.URL)
+	h.bridge.AgeSent(t, 0)
+	if v := h.inbox(conv, 1); text(v, "message.body") != "done" {
+		t.Errorf("after unpin: %s", v.JSON())
+	}
+}
+
 // own calls the owner API of the bridge.
 func (h *host) own(method, path string) (int, string) {
 	rec := httptest.NewRecorder()
