@@ -166,8 +166,11 @@ func (o *outbound) find(ctx context.Context, peer remote, row *sentRow) (wire.Va
 	return wire.Value{}, false
 }
 
-// take stores the answer of an agent. If its task is not done, the bridge asks about the task again later; otherwise
-// the result enters the conversation.
+// errNotFinished means that an agent still works on a task that began more than pollFor ago.
+var errNotFinished = errors.New("the agent has not finished the task")
+
+// take stores the answer of an agent. If its task is not done, the bridge asks about the task again later, or take
+// returns errNotFinished after pollFor. Otherwise the result enters the conversation.
 func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) error {
 	r, e := message.ReadResult(result)
 	if e != nil {
@@ -181,6 +184,9 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 	// An agent may return a task before it has read our answer, with its earlier question.
 	stale := r.State == a2a.TaskStateInputRequired && bytes.Equal(row.Asked, r.Status[:])
 	if r.IsWaiting() || stale {
+		if now.Sub(row.Started) >= pollFor {
+			return errNotFinished
+		}
 		pause := min(pauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4))
 		if row.followed {
 			pause = min(pause, time.Second)
@@ -246,10 +252,9 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	var result wire.Value
 	if err == nil {
 		row.followed = o.follow(ctx, peer, &row)
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, callTime)
+		callCtx, cancel := context.WithTimeout(ctx, callTime)
 		defer cancel()
-		result, err = o.call(ctx, peer, message.GetTask, wire.Obj(wire.TextField("id", row.Task), wire.Field("historyLength", wire.Int(0))))
+		result, err = o.call(callCtx, peer, message.GetTask, wire.Obj(wire.TextField("id", row.Task), wire.Field("historyLength", wire.Int(0))))
 	}
 	if err == nil {
 		err = o.take(ctx, &row, result)
@@ -259,18 +264,22 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	}
 	// Only a refusal of the agent is final. The agent, or the owner, may mend any other cause.
 	failed, answered := errors.AsType[*client.SendError](asSendError(err))
-	if refused := answered && !failed.Retry; !refused && time.Since(row.Started) < pollFor {
+	refused := answered && !failed.Retry
+	if !refused && time.Since(row.Started) < pollFor {
 		o.log.InfoContext(ctx, "a2a: asking for an answer failed", "peer", row.Address, "tries", row.Tries, "err", err)
 		row.Due = time.Now().Add(pauseBefore(row.Tries, pollPause))
 		row.Tries++
 		return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))
 	}
-	// The agent no longer knows the task, or it cannot be asked.
+	reason := "the agent no longer answers for this task: "
+	if !refused {
+		reason = "there is no answer after 7 days: "
+	}
 	o.log.InfoContext(ctx, "a2a: the answer to a message will not come", "peer", row.Address, "err", err)
 	row.Due, row.State = time.Time{}, a2a.TaskStateFailed
 	lost := wire.Obj(wire.TextField("id", row.Task), wire.Field("status", wire.Obj(
 		wire.TextField("state", string(a2a.TaskStateFailed)),
-		wire.Field("message", wire.Obj(wire.Field("parts", wire.Arr(wire.Obj(wire.TextField("text", "the agent no longer knows this task")))))),
+		wire.Field("message", wire.Obj(wire.Field("parts", wire.Arr(wire.Obj(wire.TextField("text", reason+wire.OneLine(err.Error(), 300))))))),
 	)))
 	r, e := message.ReadResult(lost)
 	if e != nil {

@@ -465,6 +465,25 @@ func TestAnswerSurvivesNewCard(t *testing.T) {
 	}
 }
 
+// TestAnswerOverdue checks that the bridge stops to ask about a task after a week, whether the agent keeps answering that
+// it works or cannot be reached, and says so in the conversation.
+func TestAnswerOverdue(t *testing.T) {
+	for _, reachable := range []bool{true, false} {
+		p := newPeerAgent(t)
+		h := serve(t, nil, nil, nil)
+		conv := h.write("a2a:"+p.URL, "work").Conversation
+		p.down.Store(!reachable)
+		h.bridge.AgeSent(t, 8*24*time.Hour)
+		v := h.inbox(conv, 1)
+		if text(v, "task.state") != "failed" || !strings.Contains(text(v, "task.text"), "7 days") || strings.Contains(text(v, "task.text"), "502") == reachable {
+			t.Errorf("reachable %v: %s", reachable, v.JSON())
+		}
+		if n, _ := h.bridge.SentDue(t); n != 0 {
+			t.Errorf("reachable %v: %d tasks are still polled", reachable, n)
+		}
+	}
+}
+
 // own calls the owner API of the bridge.
 func (h *host) own(method, path string) (int, string) {
 	rec := httptest.NewRecorder()
