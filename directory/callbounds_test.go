@@ -44,6 +44,34 @@ func TestCallBounds(t *testing.T) { // THREATS row 31, AM-42, AM-68
 	wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", testMessage("1", "am_bob", "am_alice")), 202)
 }
 
+// TestCallsOfBannedNetwork: a banned network cannot call an agent by A2A, and gets no task of earlier calls.
+func TestCallsOfBannedNetwork(t *testing.T) {
+	w := newCallWorld(t)
+	send := func(id, remote string) (wire.Value, wire.Value) {
+		task, failure, _ := w.call("t", "SendMessage", sendParams(id, "hi", ""), "Remote", remote)
+		return task, failure
+	}
+	task, _ := send("m1", "198.51.100.7:1")
+	if _, err := w.reg.Ban(t.Context(), Ban{Kind: BanNetwork, Value: "198.51.100.0/24", Reason: "flooding"}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	if _, failure := send("m2", "198.51.100.8:1"); !strings.Contains(string(failure.JSON()), "PERMISSION_DENIED") {
+		t.Errorf("a message from a banned network gets %s", failure.JSON())
+	}
+	for _, method := range []string{"CancelTask", "GetTask", "SubscribeToTask"} {
+		_, failure, _ := w.call("t", method, `{"id":"`+task.GetStr("id")+`"}`, "Remote", "198.51.100.7:1")
+		if !strings.Contains(string(failure.JSON()), "PERMISSION_DENIED") {
+			t.Errorf("%s from a banned network gets %s", method, failure.JSON())
+		}
+	}
+	if _, failure := send("m3", "203.0.113.7:1"); !failure.IsNull() {
+		t.Errorf("another network gets %s", failure.JSON())
+	}
+	if list, _ := w.calls(); len(list) != 2 {
+		t.Errorf("%d calls wait, want the one before the ban and that of the other network", len(list))
+	}
+}
+
 // TestCallBoundsOfNetworks: the addresses of one network do not fill the mailbox with calls, and the rest of the mailbox is
 // for other networks.
 func TestCallBoundsOfNetworks(t *testing.T) { // THREATS row 31, AM-42

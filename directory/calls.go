@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"net/netip"
 
 	"github.com/agentmesh/agentmesh/directory/a2arelay"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
@@ -25,9 +26,9 @@ func newCallRelay(r *Registry) *a2arelay.Service {
 	return a2arelay.New(a2arelay.Config{
 		BaseURL: r.cfg.BaseURL, Records: r.recs, Addresses: r.cfg.Addresses, ParseKey: r.keys.Parse,
 		Secret: func(ctx context.Context) ([]byte, error) { return r.cursors.get(ctx, r.recs, clock()) },
-		Agent: func(ctx context.Context, id wire.AgentID) (wire.Card, [32]byte, error) {
-			card, held, err := find(ctx, id)
-			return card, held.Owner, err
+		Agent:  find,
+		CheckBan: func(ctx context.Context, client netip.Addr) error {
+			return r.checkBan(ctx, "", nil, "", client, clock())
 		},
 		Queue: func(ctx context.Context, m mailbox.Mail, call []byte, changes []store.Change) (string, error) {
 			_, held, err := find(ctx, m.Box)

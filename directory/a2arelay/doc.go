@@ -14,6 +14,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -32,9 +33,11 @@ type Config struct {
 	BaseURL   string // of the directory, "https://directory.example.com/v1"
 	Records   store.Records
 	Addresses *httpapi.Addresses
-	// Agent returns a live card whose endpoint is its mailbox here, with the hash of its credential. It returns
-	// [wire.ErrNoAgent] for any other id.
-	Agent func(ctx context.Context, id wire.AgentID) (wire.Card, [32]byte, error)
+	// Agent returns a live card whose endpoint is its mailbox here, also in its stored form. It returns [wire.ErrNoAgent]
+	// for any other id.
+	Agent func(ctx context.Context, id wire.AgentID) (wire.Card, store.Card, error)
+	// CheckBan returns [wire.ErrBanned] if the operator has banned the address of a caller.
+	CheckBan func(ctx context.Context, client netip.Addr) error
 	// ParseKey parses the public key of a card.
 	ParseKey func(text string) (*signing.PublicKey, error)
 	// Queue stores a call as the mail m, together with changes, within the bounds of the mailbox. Queue sets m.Created. The

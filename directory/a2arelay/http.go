@@ -94,11 +94,11 @@ func (s *Service) putCard(c echo.Context) error {
 	if bearer == "" {
 		return wire.ErrNoBearer
 	}
-	_, owner, err := s.cfg.Agent(ctx, id)
+	_, held, err := s.cfg.Agent(ctx, id)
 	switch {
 	case err != nil:
 		return err
-	case !credential.HashOf(bearer).Equal(owner):
+	case !credential.HashOf(bearer).Equal(held.Owner):
 		s.cfg.Addresses.Fault(ctx, httpapi.ClientAddr(c))
 		return wire.ErrWrongBearer
 	}
@@ -122,6 +122,9 @@ func (s *Service) serve(c echo.Context, binding message.Binding, read func([]byt
 	httpapi.Private(c)
 	call := message.Call{Binding: binding}
 	err := s.cfg.Addresses.Check(c)
+	if err == nil {
+		err = s.cfg.CheckBan(c.Request().Context(), httpapi.ClientAddr(c))
+	}
 	if err == nil {
 		_, err = s.storedCard(c.Request().Context(), pathAgent(c))
 	}
