@@ -54,11 +54,8 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 			s.hub.publish(t.ID)
 			return s.load(ctx, t.ID)
 		}
-		if t.rev == store.Absent {
-			s.counts.Remove(t.ID)
-		}
-		if !errors.Is(err, store.ErrConflict) {
-			return nil, err
+		if e := s.recount(context.WithoutCancel(ctx), t.ID); e != nil || !errors.Is(err, store.ErrConflict) {
+			return nil, errors.Join(err, e)
 		}
 	}
 	return nil, wire.ErrUnavailable.Because(errors.New("lost every race for the message"))

@@ -127,12 +127,9 @@ func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 	return t, err
 }
 
-// admit counts a task that is about to be stored. Without room, it removes tasks of the agent that have ended: first the
-// oldest of the same source, then, if the share of the source has room, the oldest of others. It keeps a canceled task
-// until the agent has reported its end. A refusal is a *[wire.Error]; other errors come from the store.
-func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
-	now := time.Now()
-	err := s.counts.Load(now, func(add func(string, mailbox.Mail)) error {
+// loadCounts counts the tasks in the store, unless an earlier call did.
+func (s *Service) loadCounts(ctx context.Context, now time.Time) error {
+	return s.counts.Load(now, func(add func(string, mailbox.Mail)) error {
 		for rec, err := range store.AllRecords(ctx, s.cfg.Records, nsTasks, "", now) {
 			if err != nil {
 				return err
@@ -143,7 +140,33 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 		}
 		return nil
 	})
+}
+
+// recount counts a task as it is in the store.
+func (s *Service) recount(ctx context.Context, id string) error {
+	rec, err := s.cfg.Records.Get(ctx, nsTasks, id, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		s.counts.Remove(id)
+		return nil
+	}
+	var t *taskRow
+	if err == nil {
+		t, err = decodeTask(rec)
+	}
 	if err != nil {
+		s.counts.Forget() // the next task reads them again
+		return err
+	}
+	s.counts.Learn(id, t.mail(len(rec.Body)+t.Size))
+	return nil
+}
+
+// admit counts a task that is about to be stored. Without room, it removes tasks of the agent that have ended: first the
+// oldest of the same source, then, if the share of the source has room, the oldest of others. It keeps a canceled task
+// until the agent has reported its end. A refusal is a *[wire.Error]; other errors come from the store.
+func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
+	now := time.Now()
+	if err := s.loadCounts(ctx, now); err != nil {
 		return err
 	}
 	refused := s.counts.Admit(t.ID, t.mail(size), now)
@@ -202,7 +225,7 @@ func (s *Service) save(ctx context.Context, t *taskRow) error {
 		return err
 	}
 	if err := s.cfg.Records.Apply(ctx, changes, time.Now()); err != nil {
-		return err
+		return errors.Join(err, s.recount(context.WithoutCancel(ctx), t.ID))
 	}
 	s.hub.publish(t.ID)
 	return nil
