@@ -25,6 +25,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/directory/a2arelay"
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/directory/probequeue"
@@ -138,6 +139,7 @@ type Registry struct {
 	offers      *mailbox.Offers       // used instead of connections to pass messages through; nil if this process alone writes
 	onMail      func(to wire.AgentID) // set by OnMail; nil for no call
 	mailUsage   mailbox.Counts
+	calls       *a2arelay.Service
 	keeping     singleflight.Group // messages that are being stored, by digest
 	bans        bans
 	reporting   reporting
@@ -181,6 +183,7 @@ func New(cfg Config) *Registry {
 	if cfg.Session == nil {
 		r.cfg.Session = store.NewSession(cfg.Store.Leases(), cfg.Logger)
 	}
+	r.calls = newCallRelay(r)
 	r.hourly = rate.NewRegistrations(cfg.Quotas.PerHour, nil)
 	if cfg.FeedPosition != nil {
 		r.together = credential.NewSharedLimit(r.recs, registeredNS, cfg.Quotas.PerHour)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/directory/a2arelay"
 	"github.com/agentmesh/agentmesh/directory/cached"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -26,7 +27,7 @@ const (
 
 // followProcesses takes over what other processes of the directory store, until ctx ends.
 func followProcesses(ctx context.Context, r *Registry) {
-	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, banNS, mailNS, mailbox.OffersNS) {
+	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, banNS, mailNS, mailbox.OffersNS, a2arelay.NSTasks) {
 		switch hint.NS {
 		case store.WatchCards:
 			r.afterWrite(hint.Key)
@@ -39,11 +40,16 @@ func followProcesses(ctx context.Context, r *Registry) {
 			}
 		case mailbox.OffersNS:
 			r.offers.Wake(hint.Key)
+		case a2arelay.NSTasks:
+			if err := r.calls.TakeChange(ctx, hint.Key); err != nil {
+				r.log.WarnContext(ctx, "read a task of another process", "err", err)
+			}
 		default: // hints were lost
 			r.bans.forget()
 			r.views.clear()
 			r.changes.Notify()
 			r.mailUsage.Forget()
+			r.calls.ForgetCounts()
 			r.connections.NotifyAll()
 			r.offers.WakeAll()
 		}

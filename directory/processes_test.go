@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -228,4 +229,45 @@ func TestCachedCardsOfProcesses(t *testing.T) {
 			t.Errorf("GET %s is from before the change: %s", path, body)
 		}
 	}
+}
+
+// TestCallBoundsOfProcesses: one process counts the tasks of A2A calls that the other stores and deletes, so a mailbox
+// whose tasks have ended takes calls at both.
+func TestCallBoundsOfProcesses(t *testing.T) {
+	t.Parallel()
+	ws := startProcesses(t, func(c *Config) { c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: -1}).Addresses() })
+	ws[0].register(alice, mailboxCard("am_alice"))
+	want(t, ws[0].do("PUT", "/v1/mailbox/am_alice/a2a", a2aCard(aliceDoor), withBearer(alice)...), 204, "")
+	calls := 0
+	isAccepted := func(w *world) bool {
+		calls++
+		_, failure, _ := w.call("t", "SendMessage", sendParams(fmt.Sprint("m", calls), "hi", ""))
+		return failure.IsNull()
+	}
+	for _, w := range ws {
+		if !isAccepted(w) { // each process reads the tasks in the store now, and never again
+			t.Fatal("the first call is refused")
+		}
+	}
+	fill := func(from, n int, state string, remove bool) {
+		t.Helper()
+		var changes []store.Change
+		for i := from; i < from+n; i++ {
+			key, now := fmt.Sprint("task-", i), clock()
+			row := fmt.Sprintf(`{"id":%q,"agent":"am_alice","source":"a2a:%d","context":"c","created_at":%q,"state":%q,"size":2}`, key, i, now.Format(time.RFC3339Nano), state)
+			changes = append(changes,
+				store.Change{IfRev: store.Any, Delete: remove, Record: store.Record{NS: "relay-task", Key: key, Body: []byte(row), Terms: []string{"agent:am_alice"}, Expires: now.Add(time.Hour)}},
+				store.Change{IfRev: store.Any, Delete: remove, Record: store.Record{NS: "relay-task-body", Key: key, Body: []byte("{}"), Expires: now.Add(time.Hour)}})
+		}
+		if err := ws[0].store.Records().Apply(t.Context(), changes, clock()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill(0, mailbox.MaxMail-2, "TASK_STATE_COMPLETED", false)
+	within(t, "the other process makes room", func() bool { return isAccepted(ws[1]) })
+	fill(0, mailbox.MaxMail-2, "", true)
+	fill(0, mailbox.MaxMail-calls, "TASK_STATE_WORKING", false)
+	within(t, "the other process refuses a call", func() bool { return !isAccepted(ws[1]) })
+	fill(0, mailbox.MaxMail-calls, "", true)
+	within(t, "the other process counts the deleted tasks", func() bool { return isAccepted(ws[1]) })
 }

@@ -22,7 +22,7 @@ func (r *Registry) mountRelay(e *echo.Echo, guard func(echo.HandlerFunc) echo.Ha
 	e.POST("/v1/relay/:relay/reply", guard(r.postReply))
 	e.POST("/v1/mailbox/:id", guard(r.postMailbox))
 	e.GET("/v1/mailbox/:id", guard(r.getMailbox))
-	newCallRelay(r).Mount(e, guard)
+	r.calls.Mount(e, guard)
 }
 
 // queued is the response for a message that waits in a mailbox.

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	nsTasks  = "relay-task"      // tasks without their bodies, by id
+	NSTasks  = "relay-task"      // tasks without their bodies, by id; exported for [store.Watcher]
 	nsBodies = "relay-task-body" // bodies of tasks, by id; apart, so that a search for tasks to remove reads little
 	nsCards  = "relay-card"      // cards of A2A, by agent id
 
@@ -56,7 +56,7 @@ func (t *taskRow) changes() (list []store.Change, size int) {
 		panic("a2arelay: encode task: " + err.Error()) // cannot happen: a task has only texts and times
 	}
 	return []store.Change{
-		{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{NS: nsTasks, Key: t.ID, Body: row, Terms: []string{"agent:" + string(t.Agent)}, Expires: expires}},
+		{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{NS: NSTasks, Key: t.ID, Body: row, Terms: []string{"agent:" + string(t.Agent)}, Expires: expires}},
 		{IfRev: store.Any, Record: store.Record{NS: nsBodies, Key: t.ID, Body: text, Expires: expires}},
 	}, len(row) + len(text)
 }
@@ -101,7 +101,7 @@ func (s *Service) find(ctx context.Context, agent wire.AgentID, from caller, id 
 // than the rest, and a change of the task fails with store.ErrConflict.
 func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 	now := time.Now()
-	rec, err := s.cfg.Records.Get(ctx, nsTasks, id, now)
+	rec, err := s.cfg.Records.Get(ctx, NSTasks, id, now)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, message.ErrTaskNotFound
 	}
@@ -130,7 +130,7 @@ func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 // loadCounts counts the tasks in the store, unless an earlier call did.
 func (s *Service) loadCounts(ctx context.Context, now time.Time) error {
 	return s.counts.Load(now, func(add func(string, mailbox.Mail)) error {
-		for rec, err := range store.AllRecords(ctx, s.cfg.Records, nsTasks, "", now) {
+		for rec, err := range store.AllRecords(ctx, s.cfg.Records, NSTasks, "", now) {
 			if err != nil {
 				return err
 			}
@@ -142,9 +142,19 @@ func (s *Service) loadCounts(ctx context.Context, now time.Time) error {
 	})
 }
 
+// TakeChange counts a task that another process of the directory has changed, and wakes its waiters.
+func (s *Service) TakeChange(ctx context.Context, id string) error {
+	err := s.recount(ctx, id)
+	s.hub.publish(id)
+	return err
+}
+
+// ForgetCounts makes the service read its counts from the store again, because another process may have changed any task.
+func (s *Service) ForgetCounts() { s.counts.Forget() }
+
 // recount counts a task as it is in the store.
 func (s *Service) recount(ctx context.Context, id string) error {
-	rec, err := s.cfg.Records.Get(ctx, nsTasks, id, time.Now())
+	rec, err := s.cfg.Records.Get(ctx, NSTasks, id, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		s.counts.Remove(id)
 		return nil
@@ -174,7 +184,7 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 		return nil
 	}
 	var ended []*taskRow
-	for rec, err := range store.AllRecords(ctx, s.cfg.Records, nsTasks, "agent:"+string(t.Agent), now) {
+	for rec, err := range store.AllRecords(ctx, s.cfg.Records, NSTasks, "agent:"+string(t.Agent), now) {
 		if err != nil {
 			return err
 		}
@@ -197,7 +207,7 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 			break // the share of the source is used, so room from others would not help
 		}
 		err := s.cfg.Records.Apply(ctx, []store.Change{
-			{IfRev: old.rev, Delete: true, Record: store.Record{NS: nsTasks, Key: old.ID}},
+			{IfRev: old.rev, Delete: true, Record: store.Record{NS: NSTasks, Key: old.ID}},
 			{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsBodies, Key: old.ID}},
 		}, now)
 		if err != nil {
