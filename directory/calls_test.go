@@ -246,7 +246,22 @@ func TestCallWaits(t *testing.T) { // A2A-9, A2A-D1
 		}
 		// A message that nobody takes within a week fails.
 		task, _, _ := w.call("t", "SendMessage", sendParams("m3", "hi", ""))
-		time.Sleep(mailbox.Life - 30*time.Minute)
+		time.Sleep(mailbox.Life - time.Hour - time.Minute)
+		stream := func(method, params string) string {
+			return w.do("POST", "/a2a/am_alice", `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`, append(withBearer("t"), "A2A-Version", "1.0")...).Body.String()
+		}
+		began = time.Now()
+		if body := stream("SubscribeToTask", `{"id":"`+task.GetStr("id")+`"}`); !strings.Contains(body, "TASK_STATE_FAILED") || time.Since(began) > 2*time.Minute {
+			t.Errorf("a stream that is open when the task fails, after %v: %s", time.Since(began), body)
+		}
+		began = time.Now()
+		if body := stream("SendStreamingMessage", sendParams("m3", "hi", "")); !strings.Contains(body, "TASK_STATE_FAILED") || time.Since(began) > time.Second {
+			t.Errorf("a stream of the failed task, after %v: %s", time.Since(began), body)
+		}
+		if body := stream("SubscribeToTask", `{"id":"`+task.GetStr("id")+`"}`); !strings.Contains(body, "UNSUPPORTED_OPERATION") {
+			t.Errorf("a subscription to the failed task: %s", body)
+		}
+		time.Sleep(30 * time.Minute)
 		if got, _, _ := w.call("t", "GetTask", `{"id":"`+task.GetStr("id")+`"}`); stateOf(got) != "TASK_STATE_FAILED" {
 			t.Errorf("a week later %s", got.JSON())
 		}

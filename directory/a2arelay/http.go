@@ -209,7 +209,7 @@ func (s *Service) handle(c echo.Context, call message.Call, from caller) (wire.V
 	case message.SendMessage:
 		t, err := s.send(ctx, agent, call, from, message.ExtensionsIn(c.Request().Header))
 		if err == nil && call.Blocks() {
-			t, err = s.await(ctx, t, from, func(t *taskRow) bool { return needsCaller(t.State) })
+			t, err = s.await(ctx, t, from, func(t *taskRow) bool { return needsCaller(t.State) || t.isOverdue(time.Now()) })
 		}
 		if err != nil {
 			return wire.Value{}, err
@@ -284,7 +284,7 @@ func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 		if e != nil {
 			return e
 		}
-		if t, err = s.find(ctx, agent, from, id); err == nil && isTerminal(t.State) {
+		if t, err = s.find(ctx, agent, from, id); err == nil && t.hasEnded(time.Now()) {
 			err = message.ErrUnsupported.At("the task has ended")
 		}
 	}
@@ -298,12 +298,13 @@ func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 	defer s.hub.leave(w)
 	out := httpapi.NewEventStream(c)
 	send := func(event wire.Value) error { return out.Send(httpapi.StreamEvent{Data: string(call.Answer(event))}) }
-	if send(wire.Obj(wire.Field("task", t.view(time.Now())))) != nil {
+	now := time.Now()
+	if send(wire.Obj(wire.Field("task", t.view(now)))) != nil {
 		return nil // the client has gone
 	}
-	shown, end, beat := t, time.NewTimer(streamFor), time.Now()
+	shown, ended, end, beat := t, t.hasEnded(now), time.NewTimer(streamFor), now
 	defer end.Stop()
-	for !isTerminal(shown.State) && (call.Method == message.SubscribeToTask || !needsCaller(shown.State)) {
+	for !ended && (call.Method == message.SubscribeToTask || !needsCaller(shown.State)) {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -315,15 +316,17 @@ func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 		if t, err = s.load(ctx, t.ID); err != nil {
 			return nil // the stream has begun; the client asks again
 		}
-		if t.rev != shown.rev {
-			for _, event := range eventsOf(t) {
+		now = time.Now()
+		ended = t.hasEnded(now)
+		if ended || t.rev != shown.rev {
+			for _, event := range eventsOf(t.ID, t.Context, t.view(now)) {
 				if send(event) != nil {
 					return nil
 				}
 			}
 			shown = t
-		} else if time.Since(beat) >= httpapi.StreamBeat {
-			if beat = time.Now(); out.Beat() != nil {
+		} else if now.Sub(beat) >= httpapi.StreamBeat {
+			if beat = now; out.Beat() != nil {
 				return nil
 			}
 		}
@@ -331,15 +334,15 @@ func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 	return nil
 }
 
-// eventsOf returns the events that report a changed task: its artifacts, then its status.
-func eventsOf(t *taskRow) []wire.Value {
-	ids := []wire.Member{wire.TextField("taskId", t.ID), wire.TextField("contextId", t.Context)}
+// eventsOf returns the events that report a changed task as its caller sees it: its artifacts, then its status.
+func eventsOf(id, contextID string, task wire.Value) []wire.Value {
+	ids := []wire.Member{wire.TextField("taskId", id), wire.TextField("contextId", contextID)}
 	var events []wire.Value
-	list, _ := t.Task.Get("artifacts")
+	list, _ := task.Get("artifacts")
 	for artifact := range list.Elems() {
 		update := wire.Obj(append(slices.Clone(ids), wire.Field("artifact", artifact), wire.Field("lastChunk", wire.Bool(true)))...)
 		events = append(events, wire.Obj(wire.Field("artifactUpdate", update)))
 	}
-	status, _ := t.Task.Get("status")
+	status, _ := task.Get("status")
 	return append(events, wire.Obj(wire.Field("statusUpdate", wire.Obj(append(slices.Clone(ids), wire.Field("status", status))...))))
 }

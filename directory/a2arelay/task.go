@@ -258,9 +258,18 @@ func (s *Service) update(ctx context.Context, id string, change func(t *taskRow)
 	return nil, wire.ErrUnavailable.Because(errors.New("lost every race for the task"))
 }
 
-// view returns the task as its caller sees it. A task that the agent has not taken is shown as failed in its last hour.
+// isOverdue reports whether the agent has not taken the task and the last hour of the task has begun. The mailbox entry
+// expires with the task, so its caller sees the task as failed.
+func (t *taskRow) isOverdue(now time.Time) bool {
+	return t.Remote == "" && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour
+}
+
+// hasEnded reports whether the task has ended for its caller.
+func (t *taskRow) hasEnded(now time.Time) bool { return isTerminal(t.State) || t.isOverdue(now) }
+
+// view returns the task as its caller sees it.
 func (t *taskRow) view(now time.Time) wire.Value {
-	if t.Remote == "" && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour { // in its last hour, because the mailbox entry expires with it
+	if t.isOverdue(now) {
 		return newTask(t.ID, t.Context, stateFailed, textExpired, now)
 	}
 	return t.Task
