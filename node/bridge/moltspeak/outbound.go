@@ -142,9 +142,10 @@ func (b *Bridge) endpointExt(endpoint string) wire.Value {
 }
 
 // reachableURL returns the URL of our endpoint for the peer at endpoint, or "" if that peer cannot call it. A URL on
-// loopback is of use only to peers on this machine. endpoint is empty for a peer that is connected to us.
+// loopback is of use only to peers on this machine. endpoint is empty for a peer that is connected to us; such a peer may
+// be anywhere.
 func (b *Bridge) reachableURL(endpoint string) string {
-	if endpoint != "" && loopback(b.cfg.URL) && !loopback(endpoint) {
+	if loopback(b.cfg.URL) && !loopback(endpoint) {
 		return ""
 	}
 	return b.cfg.URL
