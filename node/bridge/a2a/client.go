@@ -138,34 +138,50 @@ func (o *outbound) unpin(ctx context.Context, address string) (Pin, error) {
 	return Pin{Address: a.String(), Pinned: err == nil}, err
 }
 
-// fetchCard fetches a card and checks its signature, if it has one that we can check.
-func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Reach) (remote, error) {
-	paths := []string{message.PathCard, message.PathOldCard}
-	if strings.HasSuffix(base.Path, ".json") {
-		paths = []string{base.Path}
+// cardURLs returns where the card of the agent at base may be, in the order in which to look. Several agents may share a
+// host, as behind a relay, so the card below the path of base comes before that of the host.
+func cardURLs(base *url.URL) []*url.URL {
+	at := func(path string) *url.URL { return &url.URL{Scheme: base.Scheme, Host: base.Host, Path: path} }
+	path := strings.TrimSuffix(base.Path, "/")
+	if strings.HasSuffix(path, ".json") {
+		return []*url.URL{at(path)}
 	}
-	var data []byte
-	var err error
-	for _, path := range paths {
-		at := url.URL{Scheme: base.Scheme, Host: base.Host, Path: path}
-		status := 0
+	list := []*url.URL{at(path + message.PathCard), at(path + message.PathOldCard)}
+	if path != "" {
+		list = append(list, at(message.PathCard), at(message.PathOldCard))
+	}
+	return list
+}
+
+// readCard reads the card of the agent at base. It looks at the next URL if one has no card, but not after a temporary
+// failure.
+func (o *outbound) readCard(ctx context.Context, base *url.URL, reach client.Reach) (card wire.Value, err error) {
+	for _, at := range cardURLs(base) {
+		var status int
+		var data []byte
 		if status, data, err = o.get(ctx, at.String(), reach, message.MaxCard); err != nil {
-			return remote{}, err
+			return wire.Value{}, err
 		}
-		if err = nil; status == http.StatusOK {
-			break
+		if status == http.StatusOK {
+			if card, err = message.ReadCard(data); err == nil {
+				return card, nil
+			}
+			err = fmt.Errorf("read the agent card: %w", err)
+			continue
 		}
 		err = fmt.Errorf("the agent card at %s answers HTTP %d", base.Host, status)
 		if status >= 500 || status == http.StatusTooManyRequests {
-			return remote{}, &client.SendError{Retry: true, Status: status, Cause: err}
+			return wire.Value{}, &client.SendError{Retry: true, Status: status, Cause: err}
 		}
 	}
+	return wire.Value{}, err
+}
+
+// fetchCard fetches a card and checks its signature, if it has one that we can check.
+func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Reach) (remote, error) {
+	card, err := o.readCard(ctx, base, reach)
 	if err != nil {
 		return remote{}, err
-	}
-	card, err := message.ReadCard(data)
-	if err != nil {
-		return remote{}, fmt.Errorf("read the agent card: %w", err)
 	}
 	face, ok := message.FindInterface(card)
 	if !ok {

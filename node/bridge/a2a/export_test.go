@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -119,4 +121,17 @@ func (b *Bridge) ExpireCards(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// NameAt returns the name on the card of the agent at a URL.
+func (b *Bridge) NameAt(t *testing.T, at string) string {
+	base, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := b.out.fetchCard(t.Context(), base, client.Loopback)
+	if err != nil {
+		t.Error(err)
+	}
+	return found.Name
 }
