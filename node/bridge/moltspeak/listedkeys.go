@@ -3,12 +3,14 @@ package moltspeak
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/quota"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -38,9 +40,11 @@ type listedKey struct {
 }
 
 // lookup asks the configured registries, and then the directories, for the key of a name. If registries disagree, it
-// refuses the sender. A registry that does not answer counts as one that does not list the name.
+// refuses the sender. A registry that does not answer counts as one that does not list the name, but only for this
+// message: lookup caches only complete results. It does not end with the request, because a sender could otherwise make
+// it fail by closing the connection.
 func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
-	ctx, name, now := c.ctx, c.m.From, c.now
+	ctx, name, now := context.WithoutCancel(c.ctx), c.m.From, c.now
 	l.mu.Lock()
 	listed, ok := l.cache[name.Name()]
 	l.mu.Unlock()
@@ -58,10 +62,12 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 		return listedKey{}, e
 	}
 	listed = listedKey{until: now.Add(keepListedKeys)}
+	complete := true
 	for _, r := range registries {
 		key, err := r.key(ctx, name.Name())
 		switch {
 		case err != nil:
+			complete = false
 			l.log.WarnContext(ctx, "moltspeak: ask a registry for a key", "registry", r.base, "peer", name.Name(), "err", err)
 		case key != "" && listed.key != "" && listed.key != key:
 			l.log.WarnContext(ctx, "moltspeak: registries disagree about a key", "registries", []string{listed.by, r.base}, "peer", name.Name())
@@ -71,8 +77,13 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 		}
 	}
 	if listed.key == "" && card {
-		listed.key = l.cardKey(ctx, name)
+		var err error
+		listed.key, err = l.cardKey(ctx, name)
 		listed.by = "card"
+		complete = complete && err == nil
+	}
+	if !complete {
+		return listed, nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,30 +97,33 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 // cardKey returns the MoltSpeak key on the card of the agent whose agent id is the name. The agent must have proved to
 // the directory that it holds the key of the card. Cards of other agents do not count, because anybody can write any
 // name on a card. cardKey asks all directories at once and uses the first one, in their configured order, that has such
-// a card.
-func (l *listedKeys) cardKey(ctx context.Context, name message.Agent) string {
+// a card. The error is that of a directory that gave no answer.
+func (l *listedKeys) cardKey(ctx context.Context, name message.Agent) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, cardTime)
 	defer cancel()
-	keys := make([]string, len(l.directories))
+	keys, errs := make([]string, len(l.directories)), make([]error, len(l.directories))
 	var asked sync.WaitGroup
 	for i, directory := range l.directories {
-		asked.Go(func() { keys[i] = keyOnCard(ctx, directory, name) })
+		asked.Go(func() { keys[i], errs[i] = keyOnCard(ctx, directory, name) })
 	}
 	asked.Wait()
-	return cmp.Or(keys...)
+	return cmp.Or(keys...), errors.Join(errs...)
 }
 
 // keyOnCard returns the MoltSpeak key on a proven card that names the agent, or "" if the directory has none.
-func keyOnCard(ctx context.Context, directory Directory, name message.Agent) string {
+func keyOnCard(ctx context.Context, directory Directory, name message.Agent) (string, error) {
 	record, err := directory.Record(ctx, wire.AgentID(name.Agent))
+	if errors.Is(err, client.ErrUnknownAgent) {
+		return "", nil
+	}
 	if err != nil || record.Verification.Key == nil || record.Card.GetStr("agent_id") != name.Agent || !hasOwnKey(record.Card) {
-		return ""
+		return "", err
 	}
 	meta, _ := record.Card.Get("metadata")
 	if meta.GetStr("moltspeak_agent") != name.Name() {
-		return ""
+		return "", nil
 	}
-	return meta.GetStr("moltspeak_key")
+	return meta.GetStr("moltspeak_key"), nil
 }
 
 // hasOwnKey reports whether the id of a card belongs to its key: a derived id must match the key. For other ids it

@@ -2,6 +2,7 @@ package moltspeak
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -180,6 +181,87 @@ func TestRegistryThatLies(t *testing.T) {
 	}
 	if code := r.code("signed@x", r.draft("signed@x", message.OpPing, `{"nonce":1}`)); code != "" {
 		t.Errorf("unsigned messages use up the quota of signed ones: %s", code)
+	}
+}
+
+// slowCards is a directory that waits before it answers.
+type slowCards struct {
+	provenCards
+	asked, wait chan bool
+}
+
+func (d slowCards) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
+	d.asked <- true
+	<-d.wait
+	if ctx.Err() != nil {
+		return wire.CardRecord{}, ctx.Err()
+	}
+	return d.provenCards.Record(ctx, id)
+}
+
+func cardOf(name string) string {
+	a := self(name)
+	return fmt.Sprintf(`{"agent_id":"%s","name":"X","metadata":{"moltspeak_agent":"%s","moltspeak_key":"%s"}}`, a.Agent, name, a.Key)
+}
+
+// TestDroppedLookup: a sender that closes its connection during the look-up does not end the look-up.
+func TestDroppedLookup(t *testing.T) {
+	const victim, thief = "am_victim@x", "thief@x"
+	directory := slowCards{provenCards{cards{cardOf(victim)}}, make(chan bool), make(chan bool)}
+	r, _ := newTestRig(t, func(c *Config) { c.Directories = []Directory{directory} })
+	d := r.draft(victim, message.OpPing, `{"nonce":1}`)
+	d.From.Key = self(thief).Key
+	raw := r.sign(thief, d)
+	ctx, drop := context.WithCancel(t.Context())
+	answered := make(chan Response)
+	go func() { answered <- r.b.Receive(ctx, raw, nil, nil) }()
+	<-directory.asked
+	drop()
+	close(directory.wait)
+	if got := <-answered; !strings.Contains(string(got.Body), string(message.CodeAuthFailed)) {
+		t.Errorf("another key than the card lists: %s", got.Body)
+	}
+	if _, known, err := r.b.pins.get(t.Context(), victim, time.Now()); known || err != nil {
+		t.Errorf("the key of the thief is pinned: %v, %v", known, err)
+	}
+}
+
+// failingCards is a directory that fails once, and then answers.
+type failingCards struct {
+	provenCards
+	failed atomic.Bool
+}
+
+func (f *failingCards) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
+	if !f.failed.Swap(true) {
+		return wire.CardRecord{}, errors.New("down")
+	}
+	return f.provenCards.Record(ctx, id)
+}
+
+// TestFailedLookup: a look-up that fails is not remembered, so the next message finds the listed key.
+func TestFailedLookup(t *testing.T) {
+	var failed atomic.Bool
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !failed.Swap(true) {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		fmt.Fprintf(w, `{"agent":{"id":"am_victim@x","public_key":"%s"}}`, self("am_victim@x").Key)
+	}))
+	defer srv.Close()
+	registry, _ := newRigWithRegistries(t, nil, srv.URL)
+	directory, _ := newTestRig(t, func(c *Config) {
+		c.Directories = []Directory{&failingCards{provenCards: provenCards{cards{cardOf("am_victim@x")}}}}
+	})
+	for what, r := range map[string]*rig{"registry": registry, "directory": directory} {
+		for _, key := range []string{"", self("thief@x").Key} { // without a key, the first message pins none
+			d := r.draft("am_victim@x", message.OpPing, `{"nonce":1}`)
+			d.From.Key = key
+			if m, _ := r.sendRaw("thief@x", r.sign("thief@x", d)); m.P.GetStr("code") != string(message.CodeAuthFailed) {
+				t.Errorf("%s: the key %q was accepted: %s", what, key, m.P.JSON())
+			}
+		}
 	}
 }
 
