@@ -151,6 +151,42 @@ func (r *rig) getConsent(request string) string {
 	return data.GetStr("consent_token")
 }
 
+// TestConsentAnswerIsBoxed: the owner's later answer to a request for consent that was encrypted or confidential leaves
+// encrypted, and in the class of the request (MS-17, MS-37).
+func TestConsentAnswerIsBoxed(t *testing.T) {
+	for _, tt := range []struct {
+		class message.Class
+		boxed bool
+	}{{message.Internal, false}, {message.Internal, true}, {message.Confidential, true}} {
+		r, _ := newTestRig(t, nil)
+		d := r.draft(cat, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`)
+		d.Class = tt.class
+		ask := r.say
+		if tt.boxed {
+			ask = r.sayBoxed
+		}
+		if m, status := ask(cat, d); status != http.StatusAccepted {
+			t.Fatalf("%+v: %d %s", tt, status, m.P.JSON())
+		}
+		d.ID = "again"
+		if m, status := r.say(cat, d); tt.class == message.Internal && status != http.StatusAccepted {
+			t.Errorf("%+v: the same question again, in no box: %d %s", tt, status, m.P.JSON())
+		}
+		asks, _, err := r.b.cfg.Mesh.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+		if err != nil || len(asks) != 1 {
+			t.Fatalf("the owner is asked %+v, %v", asks, err)
+		}
+		if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		r.b.deliverCallback(t.Context(), <-r.b.callbacks)
+		p, e := message.ReadPacket(<-r.queue(cat), boxOf(cat))
+		if e != nil || p.Boxed != tt.boxed || p.Tree.GetStr("cls") != string(tt.class) {
+			t.Errorf("%+v: answered in a box: %v, %s, %v", tt, p.Boxed, p.Tree.JSON(), e)
+		}
+	}
+}
+
 // TestAllConsentsAreListed: the owner sees every consent, and each of them counts.
 func TestAllConsentsAreListed(t *testing.T) {
 	r, _ := newTestRig(t, nil)
