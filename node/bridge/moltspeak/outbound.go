@@ -191,7 +191,8 @@ func (b *Bridge) recordAnswer(ctx context.Context, d bridge.Delivery, t convStat
 }
 
 // keepAnswer stores an answer in the replay record of the peer's message, so that the peer gets it when it repeats the
-// message, and sends it over an open WebSocket of the peer. If the replay record has expired, it does neither.
+// message, and sends it over an open WebSocket of the peer. If neither is possible, because the replay record has
+// expired and no WebSocket is open, the error is a *client.SendError that permits another attempt.
 func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, raw []byte, draft message.Draft, now time.Time) error {
 	if draft.Op != message.OpRespond || t.Re == "" {
 		return &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; a link with its url changes that", to.Name())}
@@ -199,13 +200,20 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, 
 	var s replayRecord
 	m := message.Message{From: to, ID: t.Re}
 	rev, ok, err := readRecord(ctx, b.records, nsReplays, replayKey(to, t.Re), &s, now)
-	if err != nil || !ok {
+	if err != nil {
 		return err
 	}
-	s.Reply, s.Status = raw, http.StatusOK
+	pushed := false
 	if body, err := b.packFor(ctx, to, InboundLink, raw, t.Boxed); err == nil {
-		b.sockets.push(to.Name(), body)
+		pushed = b.sockets.push(to.Name(), body)
 	}
+	switch {
+	case !ok && pushed:
+		return nil
+	case !ok:
+		return fmt.Errorf("moltspeak: the peer can no longer fetch the answer, and has no open stream: %w", &client.SendError{Retry: true})
+	}
+	s.Reply, s.Status = raw, http.StatusOK
 	return b.records.Apply(ctx, []store.Change{b.replayChange(m, s, true, rev, now)}, now)
 }
 
@@ -355,7 +363,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) {
 	}
 	raw := tree.JSON()
 	if err := b.keepAnswer(ctx, cb.to, convState{Re: cb.re, Boxed: cb.boxed}, raw, message.Draft{Op: message.OpRespond}, now); err != nil && !errors.Is(err, store.ErrConflict) {
-		b.cfg.Logger.WarnContext(ctx, "moltspeak: store an answer", "err", err)
+		b.cfg.Logger.WarnContext(ctx, "moltspeak: keep an answer for a repeat", "peer", cb.to.Name(), "err", err)
 	}
 	endpoint, reach, err := b.endpointOf(ctx, address, cb.to, now)
 	if err != nil || endpoint == "" || b.checkLink(address.Link) != nil {

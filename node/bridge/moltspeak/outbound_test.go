@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // newDelivery returns a message of the node for a peer.
@@ -161,6 +162,47 @@ func TestFinalAnswerLater(t *testing.T) {
 		if m, _ := r.sendRaw(peer, raw); m.P.GetStr("status") != "success" || m.Re != q.ID {
 			t.Errorf("the answer to a repeat: %s", m.Tree.JSON())
 		}
+	}
+}
+
+// TestAnswerAfterTheReplayRecord: an answer that a repeat can no longer fetch goes over the open stream of a peer that
+// cannot be called. Without a stream it is not delivered, and tried again.
+func TestAnswerAfterTheReplayRecord(t *testing.T) {
+	const bird = "bird@air"
+	r, n := newTestRig(t, nil)
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: http.StatusAccepted, Held: true, Reply: &wire.Message{Payload: mustTree(t, `{"action":"pending_approval"}`)}}, nil
+	}
+	forget := func(d message.Draft) {
+		t.Helper()
+		gone := store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsReplays, Key: replayKey(d.From, d.ID)}}
+		if err := r.b.records.Apply(t.Context(), []store.Change{gone}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q := r.draft(bird, message.OpQuery, plainQuery)
+	r.say(bird, q)
+	forget(q)
+	final := newDelivery(t, bird, n.got[0].Intent, `{"action":"answer","answer":"sunny"}`)
+	final.Address, final.To, final.Message.Conversation = n.got[0].Address, n.got[0].Peer, n.got[0].ConvID
+	_, err := r.b.Deliver(t.Context(), final)
+	if e, ok := errors.AsType[*client.SendError](err); !ok || !e.Retry {
+		t.Errorf("Deliver without a stream = %v, want another attempt", err)
+	}
+	request := r.draft(bird, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`)
+	r.say(bird, request)
+	forget(request)
+	stream := r.open(t, r.serve())
+	stream.exchange(r.sign(bird, r.draft(bird, message.OpHello, helloBody)), 1)
+	if _, err := r.b.Deliver(t.Context(), final); err != nil {
+		t.Errorf("Deliver over the stream: %v", err)
+	}
+	if m, err := next(t, stream.conn); err != nil || m.GetStr("re") != q.ID {
+		t.Errorf("the stream got %s, %v, want the answer to %s", m.JSON(), err, q.ID)
+	}
+	r.b.deliverCallback(t.Context(), callback{to: request.From, op: message.OpConsentResponse, re: request.ID, p: message.Respond{Status: "error", Data: wire.Obj()}.Value(), class: message.Internal})
+	if m, err := next(t, stream.conn); err != nil || m.GetStr("re") != request.ID {
+		t.Errorf("the stream got %s, %v, want the answer to %s", m.JSON(), err, request.ID)
 	}
 }
 

@@ -119,8 +119,9 @@ func (s *sockets) remove(c *websocket.Conn) {
 	s.wait.Done()
 }
 
-// push sends raw over the newest connection of a peer. It may get lost, so the caller also stores it.
-func (s *sockets) push(peer string, raw []byte) {
+// push sends raw over the newest connection of a peer, and reports whether there is one. The message may still get lost,
+// so the caller also stores it if it can.
+func (s *sockets) push(peer string, raw []byte) bool {
 	s.mu.Lock()
 	var newest *socket
 	for _, o := range s.all {
@@ -129,9 +130,7 @@ func (s *sockets) push(peer string, raw []byte) {
 		}
 	}
 	s.mu.Unlock()
-	if newest != nil {
-		_ = newest.conn.Send(websocket.Text(raw)) // the connection may have been closed
-	}
+	return newest != nil && newest.conn.Send(websocket.Text(raw)) == nil
 }
 
 // close closes all connections and waits for their readers.
