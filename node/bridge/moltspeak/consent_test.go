@@ -99,6 +99,40 @@ func TestConsentFlow(t *testing.T) {
 	}
 }
 
+// TestRevokedConsentStopsAttempts: after the owner revoked a consent, another attempt to send a message sends nothing. If
+// another consent covers the message, the attempt names that one.
+func TestRevokedConsentStopsAttempts(t *testing.T) {
+	r, _ := newTestRig(t, nil)
+	const request = `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`
+	revoke := func() {
+		t.Helper()
+		grants, err := r.b.grants.list(t.Context(), "", time.Now())
+		for _, g := range grants {
+			err = errors.Join(err, r.b.grants.revoke(t.Context(), g.ID, time.Now()))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.getConsent(request)
+	private := newDelivery(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"jane.doe@example.com"}}`)
+	if _, err := r.b.Deliver(t.Context(), private); err != nil {
+		t.Fatal(err)
+	}
+	first := r.receive(cat)
+	revoke()
+	if _, err := r.b.Deliver(t.Context(), private); err == nil || len(r.queue(cat)) != 0 {
+		t.Errorf("after the revocation: %v, %d messages left", err, len(r.queue(cat)))
+	}
+	r.getConsent(request)
+	if _, err := r.b.Deliver(t.Context(), private); err != nil {
+		t.Fatal(err)
+	}
+	if again := r.receive(cat); again.PII == nil || again.PII.Proof == first.PII.Proof {
+		t.Errorf("the attempt names %+v", again.PII)
+	}
+}
+
 // TestConsentToAnotherRequest changes a stored question: approving it grants nothing, and the question stays open.
 func TestConsentToAnotherRequest(t *testing.T) {
 	r, _ := newTestRig(t, nil)

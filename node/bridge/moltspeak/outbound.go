@@ -100,22 +100,24 @@ var errNoKey = errors.New("moltspeak: the peer has shown no encryption key")
 // errNotCallable means that the address guard forbids a call to the endpoint that a peer named.
 var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be called")
 
-// prepare returns the signed bytes of a draft: those of a recent attempt, or new ones with the class and consent that
-// its content needs. scanned is the content to scan for personal data, and part is the number of the draft among those
+// prepare returns the signed bytes of a draft: those of a recent attempt with the same consent, or new ones with the
+// class and consent that its content needs. scanned is the content to scan for personal data, and part is the number of the draft among those
 // of its message.
 func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to message.Agent, endpoint string, now time.Time) ([]byte, error) {
 	slot := fmt.Sprintf("out %s %d", hash(d.ID), part)
 	var o sentMessage
-	if _, ok, err := readRecord(ctx, b.records, nsSent, slot, &o, now); err != nil {
+	_, ok, err := readRecord(ctx, b.records, nsSent, slot, &o, now)
+	if err != nil {
 		return nil, err
-	} else if !ok || now.Sub(o.Sent) > resendWithin {
-		out, e := b.screen(ctx, to, scanned, "out "+hash(d.ID), now)
-		if e != nil {
-			if e.Code == message.CodeClassification {
-				return nil, fmt.Errorf("blocked: %w", e)
-			}
-			return nil, fmt.Errorf("blocked: %w; the message contains %s, which no consent for %s covers", e, strings.Join(e.Types, ", "), to.Name())
+	}
+	out, e := b.screen(ctx, to, scanned, "out "+hash(d.ID), now) // also before another attempt, because the owner may have revoked the consent
+	if e != nil {
+		if e.Code == message.CodeClassification {
+			return nil, fmt.Errorf("blocked: %w", e)
 		}
+		return nil, fmt.Errorf("blocked: %w; the message contains %s, which no consent for %s covers", e, strings.Join(e.Types, ", "), to.Name())
+	}
+	if !ok || now.Sub(o.Sent) > resendWithin || o.Proof != out.proof() {
 		class := out.class.ForAnswer(draft.Class)
 		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, message.Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
 		draft.Ext = b.endpointExt(endpoint)
@@ -123,7 +125,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 		if err != nil {
 			return nil, err
 		}
-		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: tree.JSON(), Sent: now.UTC()}
+		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: tree.JSON(), Sent: now.UTC(), Proof: out.proof()}
 		if err := b.storeSent(ctx, o, slot, draft, to, out.uses, now); err != nil {
 			b.cfg.Logger.WarnContext(ctx, "moltspeak: store one of our messages", "peer", to.Name(), "err", err)
 			return nil, &client.SendError{Retry: true, Cause: err}

@@ -88,6 +88,7 @@ type sentMessage struct {
 	Intent  string    `json:"intent"`
 	Raw     []byte    `json:"raw"`
 	Sent    time.Time `json:"sent"`
+	Proof   string    `json:"proof,omitempty"` // the consent that Raw names
 }
 
 func encode(v any) []byte {

@@ -115,6 +115,14 @@ type screening struct {
 	uses  []store.Change // changes that use up the consent, to be applied before the message is sent
 }
 
+// proof returns the proof of the consent, or "" if the message needs none.
+func (s screening) proof() string {
+	if s.meta == nil {
+		return ""
+	}
+	return s.meta.Proof
+}
+
 // screen scans an outgoing message for personal data (MS-40), and returns the class of the message and the consent that
 // covers the data. name identifies the message; it stays the same when the message is sent again. If no consent covers
 // the data, the error is E_CONSENT.
