@@ -33,13 +33,17 @@ func (b *Bridge) handleWork(c *request) (answer, *message.Error) {
 const ownDomain = "agentmesh"
 
 func (b *Bridge) handleQuery(c *request, q message.Query) (answer, *message.Error) {
+	conv, e := b.conversationOf(c)
+	if e != nil {
+		return answer{}, e
+	}
 	if q.Domain == ownDomain && q.Intent == "ask" && q.Params.GetStr("question") != "" {
 		c.native = true
 		payload := wire.Obj(append([]wire.Member{wire.TextField("action", "ask")}, q.Params.Without("action").Members()...)...)
-		return b.passOn(c, wire.RequestInfo, payload, b.conversationOf(c), convState{})
+		return b.passOn(c, wire.RequestInfo, payload, conv, convState{})
 	}
 	if slices.Contains(b.cfg.Domains, q.Domain) {
-		return b.passOn(c, IntentQuery, withAction("query", c.m.P), b.conversationOf(c), convState{})
+		return b.passOn(c, IntentQuery, withAction("query", c.m.P), conv, convState{})
 	}
 	ask := wire.Obj(wire.TextField("domain", q.Domain))
 	if q.Intent != "" {
@@ -49,7 +53,7 @@ func (b *Bridge) handleQuery(c *request, q message.Query) (answer, *message.Erro
 		ask = ask.With("params", q.Params)
 	}
 	payload := wire.Obj(wire.TextField("action", "ask"), wire.Field("question", wire.Text(string(b.maskPayload(c, ask).JSON()))), wire.TextField("response_format", "json"))
-	return b.passOn(c, wire.RequestInfo, payload, b.conversationOf(c), convState{})
+	return b.passOn(c, wire.RequestInfo, payload, conv, convState{})
 }
 
 // withAction returns p with the action name as its first member. Every AgentMesh payload has an action.
@@ -123,7 +127,11 @@ func (b *Bridge) handleTool(c *request, t message.Tool) (answer, *message.Error)
 		return answer{}, e
 	}
 	if t.Action == "invoke" {
-		return b.passOn(c, IntentTool, c.m.P, b.conversationOf(c), convState{})
+		conv, e := b.conversationOf(c)
+		if e != nil {
+			return answer{}, e
+		}
+		return b.passOn(c, IntentTool, c.m.P, conv, convState{})
 	}
 	var list []wire.Value
 	for i, info := range b.cfg.Tools {
@@ -143,18 +151,22 @@ func (b *Bridge) handleTool(c *request, t message.Tool) (answer, *message.Error)
 
 // conversationOf returns the id of the conversation to which a request belongs. It is the conversation of the message
 // that the request names in re, or else a new one.
-func (b *Bridge) conversationOf(c *request) string {
+func (b *Bridge) conversationOf(c *request) (string, *message.Error) {
 	if c.m.Re != "" {
 		var s replayRecord
-		if _, ok, err := readRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.Re), &s, c.now); err == nil && ok && s.Conv != "" {
-			return s.Conv
+		if _, ok, err := readRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.Re), &s, c.now); err != nil {
+			return "", message.Fail(message.CodeInternal).Because(err)
+		} else if ok && s.Conv != "" {
+			return s.Conv, nil
 		}
 		var o sentMessage
-		if _, ok, err := readRecord(c.ctx, b.records, nsSent, c.m.Re, &o, c.now); err == nil && ok && o.Address == c.address.String() {
-			return o.Conv
+		if _, ok, err := readRecord(c.ctx, b.records, nsSent, c.m.Re, &o, c.now); err != nil {
+			return "", message.Fail(message.CodeInternal).Because(err)
+		} else if ok && o.Address == c.address.String() {
+			return o.Conv, nil
 		}
 	}
-	return "conv_" + hash(c.m.From.Name(), "message", c.m.ID)
+	return "conv_" + hash(c.m.From.Name(), "message", c.m.ID), nil
 }
 
 // taskConversation returns the id of the conversation for a task that a peer created.

@@ -1,7 +1,9 @@
 package moltspeak
 
 import (
+	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 func TestRates(t *testing.T) {
@@ -150,6 +153,38 @@ func TestReChain(t *testing.T) {
 	r.say(dog, other)
 	if n.got[0].ConvID != n.got[1].ConvID || n.got[0].ConvID == n.got[2].ConvID {
 		t.Errorf("conversations %s, %s, of another peer %s", n.got[0].ConvID, n.got[1].ConvID, n.got[2].ConvID)
+	}
+}
+
+// brokenRecords fails to read the record with one key.
+type brokenRecords struct {
+	store.Records
+	ns, key string
+}
+
+func (b brokenRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	if ns == b.ns && key == b.key {
+		return store.Record{}, errors.New("broken")
+	}
+	return b.Records.Get(ctx, ns, key, now)
+}
+
+// TestReChainOfBrokenStore: a message whose re cannot be looked up opens no new conversation.
+func TestReChainOfBrokenStore(t *testing.T) {
+	r, n := newTestRig(t, nil)
+	first := r.draft(cat, message.OpQuery, plainQuery)
+	r.say(cat, first)
+	whole := r.b.records
+	for _, broken := range []brokenRecords{{whole, nsReplays, replayKey(first.From, first.ID)}, {whole, nsSent, "ours"}} {
+		r.b.records = broken
+		second := r.draft(cat, message.OpQuery, plainQuery)
+		second.Re = first.ID
+		if broken.ns == nsSent {
+			second.Re = broken.key
+		}
+		if code := r.code(cat, second); code != message.CodeInternal || len(n.got) != 1 {
+			t.Errorf("%s: code %q, and the node got %d messages", broken.ns, code, len(n.got))
+		}
 	}
 }
 
