@@ -40,24 +40,59 @@ func (b Conversation) network() string {
 const transitMember = "agentmesh"
 
 const (
-	maxConversations = 200
-	maxShared        = 50 // entries of a conversation that a space gets at once
+	maxConversations = 200 // conversations that the owner shares
+	maxShared        = 50  // entries of a conversation that a space gets at once
 )
 
-// Conversations returns the conversations that the space may see.
+// Conversations returns the conversations that the space may see: those that the owner shares, then those that
+// participants opened.
 func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
-	page, err := l.records.store.List(ctx, nsLinks, l.cfg.Name+"/brought", "", maxConversations, time.Now())
-	if err != nil {
-		return nil, err
-	}
 	var out []Conversation
-	for _, rec := range page.Records {
-		var b Conversation
-		if json.Unmarshal(rec.Body, &b) == nil {
-			out = append(out, b)
+	for _, term := range []string{"/brought", "/opened"} {
+		for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.cfg.Name+term, time.Now()) {
+			if err != nil {
+				return nil, err
+			}
+			var b Conversation
+			if json.Unmarshal(rec.Body, &b) == nil {
+				out = append(out, b)
+			}
 		}
 	}
 	return out, nil
+}
+
+// changeOf returns the change that stores a conversation. The conversations that the owner shares are counted together,
+// and those that a participant opened are counted for that participant.
+func (r *records) changeOf(b Conversation) store.Change {
+	change := r.remember("brought", openKey(b.Peer, b.Conv), b, keepConversation, false)
+	change.Max = maxConversations
+	if b.To != "" {
+		change.Record.Terms = []string{r.openedBy(b.To), r.link + "/opened"}
+		change.Max = maxInbox
+	}
+	return change
+}
+
+func (r *records) openedBy(participant string) string {
+	return r.key("opened", envelope.Digest(participant))
+}
+
+// open stores a conversation that a participant opens. If the participant has opened too many, it replaces the one whose
+// entries the space got least recently.
+func (r *records) open(ctx context.Context, b Conversation) error {
+	now, change := time.Now(), r.changeOf(b)
+	err := r.store.Apply(ctx, []store.Change{change}, now)
+	if !errors.Is(err, store.ErrQuota) {
+		return err
+	}
+	page, err := r.store.List(ctx, nsLinks, r.openedBy(b.To), "", maxInbox, now)
+	if err != nil || len(page.Records) == 0 {
+		return errors.Join(store.ErrQuota, err)
+	}
+	oldest := slices.MinFunc(page.Records, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) })
+	drop := store.Change{Record: store.Record{NS: nsLinks, Key: oldest.Key}, IfRev: oldest.Rev, Delete: true}
+	return r.store.Apply(ctx, []store.Change{drop, change}, now)
 }
 
 // maxUnshared bounds the conversations that the owner can choose from on the page.
@@ -117,9 +152,7 @@ func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, show bool) err
 	if conv.Entries > maxShared {
 		b.After = conv.Entries - maxShared
 	}
-	change := l.records.remember("brought", rest, b, keepConversation, false)
-	change.Max = maxConversations
-	if err := l.records.store.Apply(ctx, []store.Change{change}, time.Now()); errors.Is(err, store.ErrQuota) {
+	if err := l.records.store.Apply(ctx, []store.Change{l.records.changeOf(b)}, time.Now()); errors.Is(err, store.ErrQuota) {
 		return view.NewFault(http.StatusTooManyRequests, "this space sees as many conversations as it may see; hide one first")
 	} else if err != nil {
 		return err
@@ -184,7 +217,7 @@ func (l *Link) share(ctx context.Context, b Conversation) error {
 			}
 		}
 		b.After = e.N
-		change := l.records.remember("brought", openKey(b.Peer, b.Conv), b, keepConversation, false)
+		change := l.records.changeOf(b)
 		change.IfRev = rec.Rev
 		if err := l.records.store.Apply(ctx, []store.Change{change}, time.Now()); errors.Is(err, store.ErrConflict) {
 			return nil // hidden, or shown again

@@ -121,7 +121,8 @@ func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (
 	if !out.To.Valid() {
 		return wire.Value{}, &toolFault{"to must be the id of an agent, am_…"}
 	}
-	if out.Conv != "" { // only a conversation that this participant opened
+	opens := out.Conv == ""
+	if !opens { // only a conversation that this participant opened
 		if b, ok := load[Conversation](ctx, l.records, "brought", openKey(out.To, out.Conv)); !ok || b.To != from {
 			return wire.Value{}, &toolFault{"there is no such conversation of yours"}
 		}
@@ -129,10 +130,15 @@ func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (
 		out.Conv = wire.NewConversationID()
 		b := Conversation{Conv: out.Conv, Peer: out.To, Address: out.Address, To: from}
 		b.Silent = !l.allowsTransit(b.network(), l.cfg.Name)
-		l.records.apply(ctx, l.records.remember("brought", openKey(out.To, out.Conv), b, keepConversation, false))
+		if err := l.records.open(ctx, b); err != nil { // before the send, so that the link finds it when the answer comes
+			return wire.Value{}, err
+		}
 	}
 	sent, err := l.sendToMesh(ctx, from, out, text)
 	if err != nil {
+		if opens {
+			l.records.apply(ctx, l.records.drop("brought", openKey(out.To, out.Conv)))
+		}
 		return wire.Value{}, err
 	}
 	return wire.Obj(wire.TextField("conversation_id", string(sent.Conversation)), wire.TextField("state", string(sent.State))), nil
@@ -146,9 +152,12 @@ func (l *Link) sendToMesh(ctx context.Context, from string, out bridge.Outgoing,
 	return l.b.cfg.Mesh.Send(ctx, out)
 }
 
-const maxInbox = 50
+const (
+	maxInbox      = 50  // conversations that a participant has open, and messages that it sees of each
+	maxTranscript = 200 // entries in which its newest messages are searched
+)
 
-// inboxFor shows a participant its own conversations.
+// inboxFor shows a participant its own conversations, or the newest messages of one of them.
 func (l *Link) inboxFor(ctx context.Context, from string, arguments wire.Value) (wire.Value, error) {
 	if l.b.cfg.Steps == nil {
 		return wire.Value{}, errors.New("no transcripts here")
@@ -164,22 +173,37 @@ func (l *Link) inboxFor(ctx context.Context, from string, arguments wire.Value) 
 		}
 		conv := wire.Obj(wire.TextField("conversation_id", string(b.Conv)), wire.TextField("agent_id", string(b.Peer)))
 		if wanted != "" {
-			entries, err := l.b.cfg.Steps.Transcript(ctx, store.ConvKey{Peer: string(b.Peer), ID: string(b.Conv)}, 0, 200)
+			messages, err := b.newestMessages(ctx, l.b.cfg.Steps)
 			if err != nil {
 				return wire.Value{}, err
-			}
-			messages := []wire.Value{}
-			for _, e := range entries {
-				if text := b.entryText(e); text != "" && len(messages) < maxInbox {
-					messages = append(messages, wire.Obj(wire.Field("by_agent", wire.Bool(!e.Out)),
-						wire.TextField("at", wire.FormatTime(e.At)), wire.TextField("text", text)))
-				}
 			}
 			conv = conv.With("messages", wire.Arr(messages...))
 		}
 		list = append(list, conv)
 	}
 	return wire.Obj(wire.Field("conversations", wire.Arr(list...))), nil
+}
+
+// newestMessages returns the newest messages of a conversation, oldest first.
+func (b Conversation) newestMessages(ctx context.Context, steps store.Steps) ([]wire.Value, error) {
+	key, messages := store.ConvKey{Peer: string(b.Peer), ID: string(b.Conv)}, []wire.Value{}
+	conv, err := steps.Conversation(ctx, key, time.Now())
+	if errors.Is(err, store.ErrNotFound) { // its first message waits for the owner
+		return messages, nil
+	} else if err != nil {
+		return nil, err
+	}
+	entries, err := steps.Transcript(ctx, key, conv.Entries-min(conv.Entries, maxTranscript), maxTranscript)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if text := b.entryText(e); text != "" {
+			messages = append(messages, wire.Obj(wire.Field("by_agent", wire.Bool(!e.Out)),
+				wire.TextField("at", wire.FormatTime(e.At)), wire.TextField("text", text)))
+		}
+	}
+	return messages[max(0, len(messages)-maxInbox):], nil
 }
 
 // entryText returns the text of a transcript entry, or "" for an entry that only reports a state. A message from a link

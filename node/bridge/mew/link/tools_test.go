@@ -2,6 +2,7 @@ package link
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // TestLinkTools: a link offers no tools unless the owner switches them on: discover, send and inbox. The answer of an
@@ -92,6 +94,66 @@ func TestLinkTools(t *testing.T) {
 		items, _, err := l.far.Inbox(t.Context(), node.ItemNew, "", 10)
 		return err == nil && len(items) == 2 && strings.Contains(string(items[1].Payload), "thank you")
 	})
+}
+
+// use runs a tool for a participant and returns its structured result.
+func (l *testLab) use(from, tool, arguments string) wire.Value {
+	l.t.Helper()
+	return mewtest.Payload(wire.Obj(wire.Field("payload", l.l.runTool(l.t.Context(), from, tool, mewtest.Parse(l.t, arguments)))), "result", "structuredContent")
+}
+
+// TestOpenedConversationsAreBounded: the conversations that participants open take no places of those that the owner
+// shares, a participant that opens many loses only its own oldest one, and a refused send opens none.
+func TestOpenedConversationsAreBounded(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools()})
+	var shared []store.Change
+	for i := range maxConversations {
+		shared = append(shared, l.l.records.changeOf(Conversation{Conv: wire.ConversationID(fmt.Sprintf("conv_shared%d", i)), Peer: "zz_last", Silent: true}))
+	}
+	for part := range slices.Chunk(shared, 50) {
+		if err := l.l.records.store.Apply(t.Context(), part, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send := `{"to":"` + string(l.far.ID()) + `","text":"x"}`
+	theirs := l.use("dog", bridge.ToolSend, send).GetStr("conversation_id")
+	first := l.use("cat", bridge.ToolSend, send).GetStr("conversation_id")
+	for range maxInbox {
+		l.use("cat", bridge.ToolSend, send)
+	}
+	all, err := l.l.Conversations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := make(map[string]int)
+	for _, b := range all {
+		count[b.To]++
+		count[string(b.Conv)]++
+	}
+	if count[""] != maxConversations || count["cat"] != maxInbox || count[theirs] != 1 || count[first] != 0 {
+		t.Errorf("%d shared, %d of cat, %d of dog, %d the first of cat", count[""], count["cat"], count[theirs], count[first])
+	}
+	if v := l.use("owl", bridge.ToolSend, `{"to":"`+string(l.home.ID())+`","text":"x"}`); !v.IsNull() {
+		t.Errorf("a message to the node itself was sent: %s", v.JSON())
+	}
+	if again, err := l.l.Conversations(t.Context()); err != nil || len(again) != len(all) {
+		t.Errorf("after a refused send: %d conversations, %v, want %d", len(again), err, len(all))
+	}
+}
+
+// TestInboxShowsNewest: the tool inbox shows the newest messages of a long conversation.
+func TestInboxShowsNewest(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools()})
+	send := `{"to":"` + string(l.far.ID()) + `","text":"%s"}`
+	conv := l.use("cat", bridge.ToolSend, fmt.Sprintf(send, "first")).GetStr("conversation_id")
+	for range maxInbox {
+		l.use("cat", bridge.ToolSend, fmt.Sprintf(send, `last","conversation_id":"`+conv))
+	}
+	list, _ := l.use("cat", bridge.ToolInbox, `{"conversation_id":"`+conv+`"}`).Get("conversations")
+	messages, _ := list.At(0).Get("messages")
+	if messages.Len() != maxInbox || messages.At(0).GetStr("text") != "last" || messages.At(maxInbox-1).GetStr("text") != "last" {
+		t.Errorf("%d messages, from %s", messages.Len(), messages.At(0).JSON())
+	}
 }
 
 // TestLinkToolWaits: a tool call of a stranger waits for the owner, and its result reaches the caller afterwards
