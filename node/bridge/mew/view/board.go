@@ -48,7 +48,7 @@ type Reasoning struct {
 const (
 	maxBoard      = 500 // proposals, and as many reasoning sequences
 	MaxBoardBytes = 32 << 20
-	MaxOwnBoard   = 100 // proposals of one participant, so that it cannot fill the board alone
+	MaxOwnBoard   = 100 // proposals of one participant, and as many reasoning sequences, so that it cannot fill the board alone
 	MaxOwnBytes   = 2 << 20
 	KeepProposals = 24 * time.Hour
 	keepReasoning = 24 * time.Hour // since the last thought
@@ -78,24 +78,37 @@ func (b *Board) Observe(e *envelope.Envelope, at time.Time) {
 			}
 		}
 	case envelope.KindReasoningStart:
-		b.conclude(e.ID)
-		b.reasoning = append(dropOldest(b.reasoning), Reasoning{ID: e.ID, From: e.From, Since: at, Last: at})
+		b.startReasoning(Reasoning{ID: e.ID, From: e.From, Since: at, Last: at})
 	case envelope.KindReasoningThought:
 		for i := range b.reasoning {
-			if b.reasoning[i].ID == e.Context {
+			if b.reasoning[i].isOf(e.From, e.Context) {
 				b.reasoning[i].Last = at
 			}
 		}
-	case envelope.KindReasoningEnd, envelope.KindReasoningCancel:
-		b.conclude(e.Context)
+	case envelope.KindReasoningEnd:
+		b.concludeReasoning(e.From, e.Context)
+	case envelope.KindReasoningCancel: // anybody may ask a participant to stop
+		b.reasoning = slices.DeleteFunc(b.reasoning, func(r Reasoning) bool { return r.ID == e.Context })
 	}
 }
 
-func dropOldest[T any](list []T) []T {
-	if len(list) >= maxBoard {
-		return slices.Delete(list, 0, 1)
+// startReasoning puts a reasoning sequence on the board. If there are too many, the oldest one of its own participant is
+// dropped first, then the oldest one of anybody.
+func (b *Board) startReasoning(r Reasoning) {
+	b.concludeReasoning(r.From, r.ID)
+	own, first := 0, 0
+	for i := len(b.reasoning) - 1; i >= 0; i-- {
+		if b.reasoning[i].From == r.From {
+			own, first = own+1, i
+		}
 	}
-	return list
+	switch {
+	case own >= MaxOwnBoard:
+		b.reasoning = slices.Delete(b.reasoning, first, first+1)
+	case len(b.reasoning) >= maxBoard:
+		b.reasoning = slices.Delete(b.reasoning, 0, 1)
+	}
+	b.reasoning = append(b.reasoning, r)
 }
 
 func payloadOf(e *envelope.Envelope) json.RawMessage {
@@ -184,9 +197,13 @@ func (p Proposal) Decision(me string, approve bool, reason string) (envelope.Dra
 	return s, nil
 }
 
-func (b *Board) conclude(id string) {
-	b.reasoning = slices.DeleteFunc(b.reasoning, func(r Reasoning) bool { return r.ID == id })
+func (b *Board) concludeReasoning(from, id string) {
+	b.reasoning = slices.DeleteFunc(b.reasoning, func(r Reasoning) bool { return r.isOf(from, id) })
 }
+
+// isOf reports whether the sequence is the one with this id that the participant from started. Ids may repeat, so
+// another participant may have one with the same id.
+func (r Reasoning) isOf(from, id string) bool { return r.From == from && r.ID == id }
 
 // Leave removes the reasoning of a participant that left.
 func (b *Board) Leave(id string) {

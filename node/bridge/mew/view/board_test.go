@@ -2,6 +2,7 @@ package view
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -62,5 +63,37 @@ func TestReasoningExpires(t *testing.T) {
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("after %s: %q, want %q", tt.after, got, tt.want)
 		}
+	}
+}
+
+// TestReasoningOfOthers: a participant can neither push the reasoning of another one off the board nor end it, continue
+// it or replace it by reusing its id. It can ask the other one to stop.
+func TestReasoningOfOthers(t *testing.T) {
+	var b Board
+	start := time.Now()
+	observe := func(from, kind, id, context string, at time.Time) {
+		b.Observe(&envelope.Envelope{ID: id, From: from, Kind: kind, Context: context}, at)
+	}
+	hasVictim := func() bool {
+		return slices.ContainsFunc(b.ListReasoning(), func(r Reasoning) bool { return r.From == "victim" && r.ID == "r" && r.Last.Equal(start) })
+	}
+	observe("victim", envelope.KindReasoningStart, "r", "", start)
+	for i := range maxBoard {
+		observe("thief", envelope.KindReasoningStart, strconv.Itoa(i), "", start)
+	}
+	if own := len(b.ListReasoning()) - 1; !hasVictim() || own != MaxOwnBoard {
+		t.Errorf("after %d starts of another participant: its own %d, want %d; the victim's is shown: %v", maxBoard, own, MaxOwnBoard, hasVictim())
+	}
+	b = Board{}
+	observe("victim", envelope.KindReasoningStart, "r", "", start)
+	observe("thief", envelope.KindReasoningThought, "t", "r", start.Add(time.Hour))
+	observe("thief", envelope.KindReasoningStart, "r", "", start.Add(time.Hour))
+	observe("thief", envelope.KindReasoningEnd, "e", "r", start.Add(time.Hour))
+	if !hasVictim() || len(b.ListReasoning()) != 1 {
+		t.Errorf("after another participant reused the id: %+v", b.ListReasoning())
+	}
+	observe("thief", envelope.KindReasoningCancel, "c", "r", start)
+	if got := b.ListReasoning(); len(got) != 0 {
+		t.Errorf("after a request to stop: %+v", got)
 	}
 }
