@@ -3,9 +3,7 @@ package signing
 import (
 	"bytes"
 	"crypto/ecdh"
-	"crypto/hkdf"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -130,20 +128,6 @@ func (k *BoxKey) Open(sealed []byte, nonce [NonceSize]byte, sender BoxPublic) ([
 		return nil, ErrBox
 	}
 	return plain, nil
-}
-
-// SessionKey derives 32 bytes that only the holders of the two keys can know: HKDF-SHA256 of the X25519 product
-// (MS-21). It has no forward secrecy. For a point of low order, the error is [ErrBox].
-func (k *BoxKey) SessionKey(peer BoxPublic, salt []byte, info string) ([]byte, error) {
-	point, err := ecdh.X25519().NewPublicKey(peer[:])
-	if err != nil {
-		return nil, ErrBox
-	}
-	product, err := k.secret.ECDH(point)
-	if err != nil {
-		return nil, ErrBox
-	}
-	return hkdf.Key(sha256.New, product, salt, info, 32)
 }
 
 // ReadBoxKeyFile reads a key from a file with the checks of [ReadKeyFile].

@@ -210,16 +210,3 @@ func TestNoncesDiffer(t *testing.T) {
 		seen[nonce] = true
 	}
 }
-
-func TestSessionKey(t *testing.T) {
-	a, b := NewBoxKey(bytes.Repeat([]byte{1}, 32)), NewBoxKey(bytes.Repeat([]byte{2}, 32))
-	x, err1 := a.SessionKey(b.Public(), []byte("one two"), "moltspeak/0.1 session")
-	y, err2 := b.SessionKey(a.Public(), []byte("one two"), "moltspeak/0.1 session")
-	other, _ := b.SessionKey(a.Public(), []byte("one three"), "moltspeak/0.1 session")
-	if err1 != nil || err2 != nil || !bytes.Equal(x, y) || bytes.Equal(x, other) || len(x) != 32 {
-		t.Errorf("session keys: %x %x %x, %v %v", x, y, other, err1, err2)
-	}
-	if _, err := a.SessionKey(BoxPublic{}, nil, ""); err == nil {
-		t.Error("a point of low order gave a key")
-	}
-}

@@ -126,7 +126,7 @@ func (c *connection) answer(x *request, raw []byte) (r Response, proves bool) {
 func (c *connection) challenge(x *request) []byte {
 	b := c.b
 	c.verifyID = uuid(random32())
-	c.sentChallenge = challenge{text: random32(), key: x.peer.Key, salt: x.salt(), expires: x.now.Add(challengeLife), known: x.isKnown(), sources: x.sources}
+	c.sentChallenge = challenge{text: random32(), key: x.peer.Key, expires: x.now.Add(challengeLife), known: x.isKnown(), sources: x.sources}
 	class := message.Internal
 	if !x.peer.takes(class) {
 		class = message.Public
@@ -159,7 +159,7 @@ func (c *connection) acceptProof(x *request) (answer, *message.Error) {
 	if !sent.isAnsweredBy(x.peer.Key, text, x.now) {
 		return answer{}, message.Fail(message.CodeAuthFailed)
 	}
-	s, ok := c.b.handshake.establish(x.m.From.Name(), sent, c.b.sessionKey(x.peer, sent.salt), x.now)
+	s, ok := c.b.handshake.establish(x.m.From.Name(), sent, x.now)
 	if !ok {
 		return answer{}, nil // the connection is bound, but all places for sessions are taken
 	}

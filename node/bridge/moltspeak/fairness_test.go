@@ -49,10 +49,10 @@ func TestHandshakesAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		h, now := newHandshakes(), time.Now()
 		ask := func(peer string, known bool, sources []rate.Source) (string, bool) {
-			return h.challenge(peer, "k", "", true, known, sources, now)
+			return h.challenge(peer, "k", true, known, sources, now)
 		}
 		answer := func(peer, text string) bool {
-			_, ok := h.redeem(peer, "k", text, func(string) []byte { return nil }, now)
+			_, ok := h.redeem(peer, "k", text, now)
 			return ok
 		}
 		flood := func(from int) {
@@ -82,7 +82,7 @@ func TestHandshakesAreShared(t *testing.T) {
 		}
 		for i := range 2 * maxSessions {
 			peer := fmt.Sprint("more evil", i)
-			h.establish(peer, challenge{key: "k", sources: attacker(i)}, nil, now.Add(time.Duration(i)*time.Millisecond))
+			h.establish(peer, challenge{key: "k", sources: attacker(i)}, now.Add(time.Duration(i)*time.Millisecond))
 		}
 		for _, peer := range []string{"newcomer", "hosted7", "friend"} {
 			if !h.use(peer, "k", 1, now) {

@@ -20,13 +20,12 @@ import (
 // peer.
 func TestStrangersTakeNoSessions(t *testing.T) {
 	h, now := newHandshakes(), time.Now()
-	none := func(string) []byte { return nil }
 	shake := func(peer string, known bool) bool {
-		text, ok := h.challenge(peer, "k", "", true, known, nil, now)
+		text, ok := h.challenge(peer, "k", true, known, nil, now)
 		if !ok {
 			return false
 		}
-		_, ok = h.redeem(peer, "k", text, none, now)
+		_, ok = h.redeem(peer, "k", text, now)
 		return ok
 	}
 	shake("friend", true)
@@ -45,9 +44,9 @@ func TestStrangersTakeNoSessions(t *testing.T) {
 		t.Errorf("a stranger took one of %d places of known peers", h.count(now))
 	}
 	for i := range 2 * maxChallenges {
-		h.challenge(fmt.Sprint("waiting", i), "k", "", true, false, nil, now)
+		h.challenge(fmt.Sprint("waiting", i), "k", true, false, nil, now)
 	}
-	if _, more := h.challenge("one more", "k", "", true, false, nil, now); more || !shake("another friend", true) {
+	if _, more := h.challenge("one more", "k", true, false, nil, now); more || !shake("another friend", true) {
 		t.Error("strangers' challenges took the place of a known peer's")
 	}
 }

@@ -25,7 +25,6 @@ type session struct {
 	ID      string
 	Peer    string
 	key     string // the pinned key of the peer
-	secret  []byte // nil if the peer has no encryption key
 	Expires time.Time
 	active  time.Time
 	bytes   int64
@@ -36,7 +35,6 @@ type session struct {
 type challenge struct {
 	text    string
 	key     string
-	salt    string // of the session key
 	expires time.Time
 	known   bool
 	sources []rate.Source
@@ -64,7 +62,7 @@ func random32() string {
 // known peers or strangers have too many challenges, the expired ones are dropped. If that is not enough, a stranger's
 // challenge displaces one of another stranger whose source has more (AM-42). challenge returns false if it finds no
 // room.
-func (h *handshakes) challenge(peer, key, salt string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
+func (h *handshakes) challenge(peer, key string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c, waits := h.challenges[peer]; waits && !fresh && c.key == key && now.Before(c.expires) {
@@ -80,7 +78,7 @@ func (h *handshakes) challenge(peer, key, salt string, fresh, known bool, source
 			return "", false
 		}
 	}
-	c := challenge{text: random32(), key: key, salt: salt, expires: now.Add(challengeLife), known: known, sources: sources}
+	c := challenge{text: random32(), key: key, expires: now.Add(challengeLife), known: known, sources: sources}
 	h.challenges[peer] = c
 	return c.text, true
 }
@@ -116,7 +114,7 @@ func (h *handshakes) countWaiting(known bool) int {
 
 // redeem uses up the challenge of a peer and opens a session. It returns false if text or key does not match the
 // challenge, if the challenge has expired, or if the session finds no room.
-func (h *handshakes) redeem(peer, key, text string, secret func(salt string) []byte, now time.Time) (session, bool) {
+func (h *handshakes) redeem(peer, key, text string, now time.Time) (session, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c, ok := h.challenges[peer]
@@ -124,7 +122,7 @@ func (h *handshakes) redeem(peer, key, text string, secret func(salt string) []b
 	if !ok || !c.isAnsweredBy(key, text, now) {
 		return session{}, false
 	}
-	return h.open(peer, c, secret(c.salt), now)
+	return h.open(peer, c, now)
 }
 
 // isAnsweredBy reports whether text, in a message that key signed, answers the challenge before it expires.
@@ -141,20 +139,20 @@ func (h *handshakes) isWaiting(peer, text string) bool {
 }
 
 // establish opens a session for a peer that answered c on a WebSocket.
-func (h *handshakes) establish(peer string, c challenge, secret []byte, now time.Time) (session, bool) {
+func (h *handshakes) establish(peer string, c challenge, now time.Time) (session, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.open(peer, c, secret, now)
+	return h.open(peer, c, now)
 }
 
 // open replaces the session of a peer that answered c. The caller holds h.mu.
-func (h *handshakes) open(peer string, c challenge, secret []byte, now time.Time) (session, bool) {
+func (h *handshakes) open(peer string, c challenge, now time.Time) (session, bool) {
 	delete(h.sessions, peer)
 	if !h.makeRoom(c) {
 		return session{}, false
 	}
 	s := &session{
-		ID: random32()[:32], Peer: peer, key: c.key, secret: secret, Expires: now.Add(sessionLife), active: now, known: c.known, sources: c.sources,
+		ID: random32()[:32], Peer: peer, key: c.key, Expires: now.Add(sessionLife), active: now, known: c.known, sources: c.sources,
 	}
 	h.sessions[peer] = s
 	return *s, true
@@ -287,18 +285,10 @@ func (b *Bridge) handleHello(c *request, h message.Hello) (answer, *message.Erro
 	if c.opens && !c.fresh {
 		return answer{op: message.OpHelloAck, p: v}, nil // the connection sends its own challenge
 	}
-	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, c.salt(), c.fresh, c.isKnown(), c.sources, c.now); ok {
+	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, c.fresh, c.isKnown(), c.sources, c.now); ok {
 		v = v.With("challenge", wire.Text(text))
 	}
 	return answer{op: message.OpHelloAck, p: v}, nil
-}
-
-// salt returns the salt for the key of the session that may follow a hello: the ids of the hello and of its answer,
-// sorted and joined (MS-21).
-func (c *request) salt() string {
-	ids := []string{c.m.ID, c.replyID()}
-	slices.Sort(ids)
-	return strings.Join(ids, " ")
 }
 
 // answerVerify proves our key to the peer: the signature of the answer covers the challenge, both names and re (MS-26).
@@ -311,24 +301,11 @@ func (b *Bridge) answerVerify(c *request, v message.Verify) (answer, *message.Er
 
 // acceptProof checks the answer to our challenge and establishes the session.
 func (b *Bridge) acceptProof(c *request, text string) (answer, *message.Error) {
-	s, ok := b.handshake.redeem(c.m.From.Name(), c.peer.Key, text, func(salt string) []byte { return b.sessionKey(c.peer, salt) }, c.now)
+	s, ok := b.handshake.redeem(c.m.From.Name(), c.peer.Key, text, c.now)
 	if !ok {
 		return answer{}, message.Fail(message.CodeAuthFailed)
 	}
 	return sessionAnswer(s), nil
-}
-
-// sessionKey returns the key of a session with a peer, or nil if the peer showed no encryption key (MS-21).
-func (b *Bridge) sessionKey(p peer, salt string) []byte {
-	point, ok := message.ParsePoint(p.EncKey)
-	if !ok {
-		return nil
-	}
-	secret, err := b.cfg.Box.SessionKey(point, []byte(salt), "moltspeak/0.1 session")
-	if err != nil {
-		return nil
-	}
-	return secret
 }
 
 // sessionAnswer returns the answer that tells a peer its session id.

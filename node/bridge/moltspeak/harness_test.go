@@ -184,8 +184,10 @@ func (r *rig) shake(peer string) {
 	}
 	proof := r.draft(peer, message.OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
 	proof.Re = ack.ID
-	if m, status := r.say(peer, proof); status != http.StatusOK || m.Op != message.OpEstablished {
-		r.t.Fatalf("the proof was answered %d %s %s", status, m.Op, m.P.JSON())
+	m, status := r.say(peer, proof)
+	session, _ := m.Ext.Get("agentmesh.session")
+	if id := m.P.GetStr("session_id"); status != http.StatusOK || m.Op != message.OpEstablished || id == "" || session.GetStr("id") != id {
+		r.t.Fatalf("the proof was answered %d %s", status, m.Tree.JSON())
 	}
 }
 

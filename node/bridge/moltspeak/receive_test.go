@@ -251,18 +251,17 @@ func TestHandshakes(t *testing.T) {
 		t.Errorf("our proof: %s", m.Tree.JSON())
 	}
 	h, now := newHandshakes(), time.Now()
-	none := func(string) []byte { return nil }
-	text, _ := h.challenge("a", "k", "", true, true, nil, now)
-	if _, ok := h.redeem("a", "k", text, none, now.Add(challengeLife)); ok {
+	text, _ := h.challenge("a", "k", true, true, nil, now)
+	if _, ok := h.redeem("a", "k", text, now.Add(challengeLife)); ok {
 		t.Error("a late answer counts")
 	}
-	text, _ = h.challenge("a", "k", "", true, true, nil, now)
-	if _, ok := h.redeem("a", "other", text, none, now); ok {
+	text, _ = h.challenge("a", "k", true, true, nil, now)
+	if _, ok := h.redeem("a", "other", text, now); ok {
 		t.Error("an answer under another key counts")
 	}
-	text, _ = h.challenge("a", "k", "", true, true, nil, now)
-	s, ok := h.redeem("a", "k", text, none, now)
-	if _, again := h.redeem("a", "k", text, none, now); !ok || again {
+	text, _ = h.challenge("a", "k", true, true, nil, now)
+	s, ok := h.redeem("a", "k", text, now)
+	if _, again := h.redeem("a", "k", text, now); !ok || again {
 		t.Errorf("answered %v, twice %v", ok, again)
 	}
 	if !h.use("a", "k", 1, now.Add(sessionLife-1)) || h.use("a", "k", 1, s.Expires) || h.use("a", "k", 1, now) {
@@ -270,8 +269,8 @@ func TestHandshakes(t *testing.T) {
 	}
 	for i := range maxSessions + 5 {
 		name := fmt.Sprint(i)
-		text, _ := h.challenge(name, "k", "", true, true, nil, now)
-		h.redeem(name, "k", text, none, now.Add(time.Duration(i)))
+		text, _ := h.challenge(name, "k", true, true, nil, now)
+		h.redeem(name, "k", text, now.Add(time.Duration(i)))
 	}
 	if h.count(now) != maxSessions || h.use("0", "k", 1, now) || !h.use("104", "k", 1, now) {
 		t.Errorf("%d sessions, want the %d that were active last", h.count(now), maxSessions)
@@ -280,7 +279,7 @@ func TestHandshakes(t *testing.T) {
 		t.Error("a session carries more than 100 MiB")
 	}
 	for i := range 2 * maxChallenges {
-		h.challenge(fmt.Sprint("c", i), "k", "", true, i%2 == 0, nil, now)
+		h.challenge(fmt.Sprint("c", i), "k", true, i%2 == 0, nil, now)
 	}
 	if len(h.challenges) > maxChallenges {
 		t.Errorf("%d challenges wait", len(h.challenges))
