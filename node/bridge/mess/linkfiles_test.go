@@ -313,6 +313,36 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	}
 }
 
+// TestURIDoesNotNameAFetchedFile: only a resource names a file of a foreign thread. A URI with the address of a fetched
+// file stays text: it stores no uncounted copy, and a failed fetch does not become an empty attachment.
+func TestURIDoesNotNameAFetchedFile(t *testing.T) {
+	l := newLab(t)
+	const good, bad = "content://x/att-001-image-good.png", "content://x/att-001-image-bad.png"
+	files := map[string]exchange.File{good: {Name: "good.png", Mime: "image/png", Data: smallPhoto}, bad: {Failure: "it is empty"}}
+	content := "{image: {resource: '" + good + "'}}, {image: {resource: '" + bad + "'}}"
+	for _, uri := range []string{good, bad} {
+		content += ", {image: '" + uri + "'}, {file: {uri: '" + uri + "', resource: '" + uri + "'}}"
+	}
+	res, err := l.Do(t.Context(), actor("alice"), mustParse(t, "- request: {intent: look, context: ["+content+"]}"), exchange.Options{Files: files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := res.Created[0]
+	if names, err := l.Attachments(t.Context(), ref); err != nil || len(names) != 1 {
+		t.Errorf("attachments = %v, %v, want one", names, err)
+	}
+	if got := l.thread(ref).Taken; got != len(smallPhoto) {
+		t.Errorf("%d bytes are counted, want %d", got, len(smallPhoto))
+	}
+	body, _ := mustMessages(t, l.Exchange, ref)[0].Mess.At(0).Get("request")
+	list, _ := body.Get("context")
+	for i, want := range slices.Collect(mustParse(t, "- request: {intent: look, context: ["+content+"]}")[0].Body.At(1).Elems()) {
+		if got := list.At(i); i > 1 && string(got.JSON()) != string(want.JSON()) {
+			t.Errorf("entry %d is stored as %s, want %s", i, got.JSON(), want.JSON())
+		}
+	}
+}
+
 // TestPhotoIsFetchedAgain: after a crash a message is received again, without its prefetched files; files belong to the
 // conversation of their thread only.
 func TestPhotoIsFetchedAgain(t *testing.T) {

@@ -32,7 +32,7 @@ type Attachment struct {
 func (t *tx) detach(th *thread.Thread, e thread.Entry) thread.Entry {
 	key := thread.ContentKey[e.Type]
 	list, ok := e.Body.Get(key)
-	if !ok || list.Kind() != wire.Array || len(list.JSON()) < thread.MaxInline && len(t.files) == 0 {
+	if !ok || list.Kind() != wire.Array || len(list.JSON()) < thread.MaxInline && len(t.files)+len(t.opts.Files) == 0 {
 		return e
 	}
 	elems := slices.Collect(list.Elems())
@@ -52,8 +52,10 @@ func (t *tx) detach(th *thread.Thread, e thread.Entry) thread.Entry {
 // content (MESS-10). It reports false if v stays as it is. n is the index of the content entry.
 func (t *tx) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
 	uri, name := thread.ResourceURI(kind, v), v.GetStr("name")
-	foreign := v.GetStr("resource") // the address of a file of a foreign thread
-	f, ok := t.files[cmp.Or(uri, foreign)]
+	f, ok := t.files[uri]
+	if uri == "" {
+		f, ok = t.opts.Files[v.GetStr("resource")] // the address of a file of a foreign thread
+	}
 	mime, raw := f.Mime, f.Data
 	if ok && uri == "" {
 		if f.Failure == "" && th.Taken+len(raw) > thread.MaxThread {

@@ -3,7 +3,6 @@ package exchange
 import (
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +22,6 @@ type File struct {
 // readOwnerFiles reads the files that a block of the owner names, if a folder for them is configured. Otherwise the
 // references stay text.
 func (t *tx) readOwnerFiles(b thread.Block) error {
-	t.files = maps.Clone(t.opts.Files)
 	if t.x.cfg.Files == "" || !t.who.Owner {
 		return nil
 	}

@@ -34,7 +34,7 @@ type tx struct {
 
 	ids           map[string]string          // client ids of the block's requests → refs
 	made          map[string]bool            // refs of the block's requests, new or repeated
-	files         map[string]File            // files that the block names, by their reference
+	files         map[string]File            // files of the owner and of older threads that the block names, by their URI
 	readBytes     int                        // bytes of attachments of older threads that were read
 	copiedBytes   int                        // bytes of attachments of older threads that new threads get
 	namedFiles    map[string]map[string]bool // thread → names of the attachments that its new messages name
