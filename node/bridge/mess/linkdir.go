@@ -145,10 +145,9 @@ func (r *dirRemote) load(root *os.Root, ref string) (thread.ParsedFile, error) {
 // store writes the files that the newest message of a thread names, and then the thread to the folder of its state.
 func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Message, files []exchange.Attachment) error {
 	at := path.Join("exchange", thread.FolderOf(t.Status), t.Ref)
-	if old, flat := folder.Find(root, t.Ref); old != "" && (old != at || flat) {
-		if flat {
-			defer root.Remove(old + thread.FileSuffix) // the new form of the thread replaces this file
-		} else if err := root.Rename(old, at); err != nil {
+	old, flat := folder.Find(root, t.Ref)
+	if old != "" && old != at && !flat {
+		if err := folder.MoveThread(root, old, at); err != nil {
 			return err
 		}
 	}
@@ -164,6 +163,9 @@ func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Mes
 		if err := atomicfile.WriteIn(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
 			return err
 		}
+	}
+	if flat { // the new form of the thread replaces this file
+		return root.Remove(old + thread.FileSuffix)
 	}
 	return nil
 }

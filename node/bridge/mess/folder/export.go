@@ -58,7 +58,7 @@ func (e Export) Write(dir string, attachment func(name string) ([]byte, error)) 
 	for _, f := range thread.Folders() {
 		old := path.Join("exchange", f, e.Ref)
 		if old != at {
-			if err := moveThread(root, old, at); err != nil {
+			if err := MoveThread(root, old, at); err != nil {
 				return nil, err
 			}
 		}

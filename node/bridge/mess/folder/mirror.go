@@ -239,7 +239,7 @@ func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
 		if old == at {
 			continue
 		}
-		if err := moveThread(root, old, at); err != nil {
+		if err := MoveThread(root, old, at); err != nil {
 			return err
 		}
 		if err := root.Remove(old + thread.FileSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) { // the file of version 1
@@ -282,9 +282,9 @@ func threadDir(root *os.Root, at string) error {
 	return err
 }
 
-// moveThread moves the folder of a thread from old to at. If both exist, for example because another tool has moved
-// only some of the files, moveThread moves the files that exist only in old, and removes the others.
-func moveThread(root *os.Root, old, at string) error {
+// MoveThread moves the folder of a thread from old to at. If both exist, for example because another tool has moved
+// only some of the files, MoveThread moves the files that exist only in old, and removes the others.
+func MoveThread(root *os.Root, old, at string) error {
 	info, err := root.Lstat(old)
 	if err != nil || !info.IsDir() {
 		return nil

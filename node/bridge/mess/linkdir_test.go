@@ -1,0 +1,91 @@
+package mess
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/client"
+)
+
+// newSampleDir returns a directory remote with one thread that waits for an executor. The thread is in the given form:
+// flat is the form of version 1.
+func newSampleDir(t *testing.T, flat bool) (r *dirRemote, ref, received, executing string) {
+	t.Helper()
+	r = &dirRemote{dir: t.TempDir(), name: "us"}
+	other := &dirRemote{dir: r.dir, name: "carol"}
+	ref, err := other.create(t.Context(), "", mustParse(t, "- request: {intent: mow the lawn}")[0].Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := func(c thread.Code) string { return filepath.Join(r.dir, "exchange", thread.FolderOf(c), ref) }
+	received, executing = place(thread.Received), place(thread.Claimed)
+	if flat {
+		if err := os.Rename(filepath.Join(received, folder.ThreadFileName(0, ref)), received+thread.FileSuffix); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(received); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r, ref, received, executing
+}
+
+func (r *dirRemote) claim(t *testing.T, ref string) error {
+	t.Helper()
+	return r.post(t.Context(), "", ref, mustParse(t, "- status: {re: "+ref+", code: claimed}"))
+}
+
+// TestFailedWriteKeepsTheOldFile: the file of version 1 goes only after the new form of the thread is written.
+func TestFailedWriteKeepsTheOldFile(t *testing.T) {
+	r, ref, received, executing := newSampleDir(t, true)
+	if err := os.WriteFile(executing, nil, 0o600); err != nil { // no folder can be created here
+		t.Fatal(err)
+	}
+	if err := r.claim(t, ref); !isRetry(err) {
+		t.Errorf("the claim could not be written: %v", err)
+	}
+	if !exists(received + thread.FileSuffix) {
+		t.Fatal("the thread is lost")
+	}
+	if err := os.Remove(executing); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.claim(t, ref); err != nil || exists(received+thread.FileSuffix) {
+		t.Errorf("the second claim: %v", err)
+	}
+	if v, err := r.view(t.Context(), ref); err != nil || v.holder != "us" || len(v.messages) != 2 {
+		t.Errorf("the thread is %+v, %v", v, err)
+	}
+}
+
+// TestThreadInTwoFolders: a thread with folders in two states, because another tool moved only some of its files, takes
+// a message and is in one folder then.
+func TestThreadInTwoFolders(t *testing.T) {
+	r, ref, received, executing := newSampleDir(t, false)
+	if err := os.Mkdir(executing, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const photo = "att-001-image-photo.png"
+	if err := os.WriteFile(filepath.Join(executing, photo), smallPhoto, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.claim(t, ref); err != nil {
+		t.Fatal(err)
+	}
+	if exists(received) || !exists(filepath.Join(executing, photo)) {
+		t.Error("the thread is still in two folders, or its photo is lost")
+	}
+	if v, err := r.view(t.Context(), ref); err != nil || v.holder != "us" || len(v.messages) != 2 {
+		t.Errorf("the thread is %+v, %v", v, err)
+	}
+}
+
+// isRetry reports whether the outbox tries a delivery again that failed with err.
+func isRetry(err error) bool {
+	e, ok := errors.AsType[*client.SendError](err)
+	return ok && e.Retry
+}
