@@ -137,7 +137,7 @@ func nextNumber(list map[string]bool, now time.Time) int {
 func (r *dirRemote) load(root *os.Root, ref string) (thread.ParsedFile, error) {
 	at, flat := folder.Find(root, ref)
 	if at == "" {
-		return thread.ParsedFile{}, errors.New("mess: the thread is not in the directory")
+		return thread.ParsedFile{}, fmt.Errorf("mess: the thread is not in the directory: %w", fs.ErrNotExist)
 	}
 	return folder.ReadThread(root, at, flat)
 }
@@ -184,6 +184,9 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 	defer root.Close()
 	f, err := r.load(root, ref)
 	if err != nil {
+		if folder.IsRetryable(err) {
+			return toRetry(err)
+		}
 		return err
 	}
 	t, messages, err := f.Adopt()
@@ -279,7 +282,7 @@ func (r *dirRemote) list(ctx context.Context) ([]remoteThread, error) {
 	return r.scan(root)
 }
 
-// view reads a thread. It returns the zero value if the thread cannot be read; perhaps its file is not complete yet.
+// view reads a thread. It returns the zero value if the file is not a thread; perhaps the file is not complete yet.
 func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -292,8 +295,11 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 		return remoteView{gone: gone}, err
 	}
 	f, err := r.load(root, ref)
-	if err != nil {
+	if err != nil && !folder.IsRetryable(err) {
 		return remoteView{}, nil // the link skips the thread and checks it again when the file changes
+	}
+	if err != nil {
+		return remoteView{}, err
 	}
 	t, messages, err := f.Adopt()
 	if err != nil {

@@ -204,7 +204,7 @@ func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
 // one of the files.
 func (m *Mirror) readPlaces(ctx context.Context, root *os.Root, ref string) (isPartial bool, err error) {
 	for at, flat := range findAll(root, ref) {
-		if e := m.readThread(ctx, root, at, flat); e != nil && retryable(e) {
+		if e := m.readThread(ctx, root, at, flat); e != nil && IsRetryable(e) {
 			err = cmp.Or(err, e)
 		}
 		if stamp, ok := m.unreadable[at]; ok && time.Since(stamp.Mod).Abs() < writeGrace {

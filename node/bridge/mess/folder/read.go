@@ -185,14 +185,15 @@ func (m *Mirror) readThread(ctx context.Context, root *os.Root, at string, flat 
 	case err == nil:
 		m.seen[at] = stamp
 		delete(m.unreadable, at)
-	case !retryable(err):
+	case !IsRetryable(err):
 		m.unreadable[at] = stamp
 	}
 	return err
 }
 
-// retryable reports whether the same import may succeed later: the store failed, or a limit was reached.
-func retryable(err error) bool {
+// IsRetryable reports whether the same read or import may succeed later: the disk or the store failed, or a limit was
+// reached.
+func IsRetryable(err error) bool {
 	if e, refused := errors.AsType[*wire.Error](err); refused {
 		return e.Retry
 	}
