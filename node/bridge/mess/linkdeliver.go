@@ -20,8 +20,14 @@ import (
 // This file delivers messages through a link: our requests, our messages in the threads of these requests, and our
 // messages in threads that others opened at the exchange.
 
-// Deliver posts a message of the node to the exchange. The error is a *client.SendError if the outbox should retry.
-func (l *link) Deliver(ctx context.Context, d bridge.Delivery) error {
+// Deliver posts a message of the node to the exchange. The error is a *client.SendError if the exchange failed or
+// refused the message, or if the outbox should retry, and a permanent *wire.Error if the message cannot be delivered.
+func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
+	defer func() {
+		if _, sent := errors.AsType[*client.SendError](err); !sent && !thread.IsRefusal(err) {
+			err = toRetry(err) // the store or the disk failed
+		}
+	}()
 	if l.isDown() { // try nothing until the owner acts
 		return &client.SendError{Retry: true, Cause: errors.New("the link is down; mend it, then: agentmesh links test " + l.cfg.Name)}
 	}
@@ -62,7 +68,7 @@ func idempotencyKey(id, ref string) string { return "agentmesh-" + hashOf(id, re
 func (l *link) open(ctx context.Context, id string, k knownThread, block thread.Block) error {
 	i := slices.IndexFunc(block, func(e thread.Entry) bool { return e.Type == "request" })
 	if i < 0 {
-		return errors.New("mess: no thread of the exchange belongs to this conversation")
+		return thread.Missing("no thread of the exchange belongs to this conversation")
 	}
 	err := l.create(ctx, idempotencyKey(id, ""), k, block[i].Body)
 	if reason, refused := refusalReason(err); refused {
@@ -263,7 +269,7 @@ func toBlock(m wire.Message) (thread.Block, error) {
 		return nil, nil // at the exchange, the state held would be a claim, and no executor of ours has agreed yet
 	}
 	if text == "" {
-		return nil, errors.New("mess: a message of this kind has no form in MESS")
+		return nil, thread.Bad("", "has no form in MESS")
 	}
 	body := wire.Obj(wire.TextField("intent", text), wire.Field("response_hint", wire.Texts([]string{"text"})))
 	if about != "" {

@@ -137,7 +137,7 @@ func nextNumber(list map[string]bool, now time.Time) int {
 func (r *dirRemote) load(root *os.Root, ref string) (thread.ParsedFile, error) {
 	at, flat := folder.Find(root, ref)
 	if at == "" {
-		return thread.ParsedFile{}, fmt.Errorf("mess: the thread is not in the directory: %w", fs.ErrNotExist)
+		return thread.ParsedFile{}, thread.Missing("the thread is not in the directory")
 	}
 	return folder.ReadThread(root, at, flat)
 }
@@ -184,9 +184,6 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 	defer root.Close()
 	f, err := r.load(root, ref)
 	if err != nil {
-		if folder.IsRetryable(err) {
-			return toRetry(err)
-		}
 		return err
 	}
 	t, messages, err := f.Adopt()

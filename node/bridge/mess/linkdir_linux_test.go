@@ -40,9 +40,6 @@ func TestUnreadableFileIsNotSkipped(t *testing.T) {
 		if v, err := r.view(t.Context(), ref); err == nil {
 			t.Errorf("the thread is %+v", v)
 		}
-		if err := r.claim(t, ref); !isRetry(err) {
-			t.Errorf("the claim is not tried again: %v", err)
-		}
 	})
 	if err := errors.Join(os.Remove(file), os.WriteFile(file, []byte("half of a fi"), 0o600)); err != nil {
 		t.Fatal(err)
