@@ -110,7 +110,7 @@ func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Messag
 			return err
 		}
 	}
-	return nil
+	return store.ErrConflict
 }
 
 // Attachments returns the names of the files of a thread, except uploads that no message names yet.
