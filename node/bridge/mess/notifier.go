@@ -330,12 +330,8 @@ func (b *Bridge) registerResolvers() {
 		if !yes {
 			code = thread.Declined
 		}
-		err := act(ctx, thread.Entry{Type: "status", Body: re(body.Ref, wire.TextField("code", string(code)),
+		return act(ctx, thread.Entry{Type: "status", Body: re(body.Ref, wire.TextField("code", string(code)),
 			wire.TextField("reason", "the owner decided"))}, exchange.Options{Records: changes})
-		if err == nil && yes {
-			err = b.x.Release(ctx, body.Ref)
-		}
-		return err
 	}))
 	b.cfg.Mesh.Asks().Handle(askRoute, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
 		if !yes || len(body.Candidates) == 0 {

@@ -136,24 +136,6 @@ func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more 
 	return store.ErrConflict
 }
 
-// Release settles a thread that the owner released: it is offered, unless it must wait for something else.
-func (x *Exchange) Release(ctx context.Context, ref string) error {
-	for range maxConflicts {
-		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
-		th, err := t.load(ctx, ref)
-		if err != nil {
-			return IgnoreMissing(err)
-		}
-		if err := t.settle(ctx, th); err != nil {
-			return err
-		}
-		if err := t.commit(ctx); !errors.Is(err, store.ErrConflict) {
-			return err
-		}
-	}
-	return store.ErrConflict
-}
-
 // Cancel cancels a thread for its requester, who asked for that through a channel, in one unit with changes. If the
 // thread has ended already, the changes are applied all the same.
 func (x *Exchange) Cancel(ctx context.Context, t *thread.Thread, channel, reason string, changes []store.Change) error {

@@ -60,3 +60,84 @@ func TestCommittedIsNoError(t *testing.T) {
 		}
 	})
 }
+
+// TestReleasedThreadIsSettled: a thread that the owner releases with a status is offered, or waits for what it names, as
+// after any other approval. If the owner releases it from that wait too, it is offered.
+func TestReleasedThreadIsSettled(t *testing.T) {
+	for name, lax := range map[string]bool{"block": false, "lax block": true} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.WantsNotices = func(string) bool { return true }
+			l.executor("bob")
+			l.request("agent", "{id: first, intent: a}")
+			held := func(request string) (ref string) {
+				res, err := l.Do(t.Context(), actor("agent"), mustParse(t, "- request: "+request), Options{Hold: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.want(res.Created[0], thread.Held)
+				return res.Created[0]
+			}
+			release := func(ref string) *thread.Thread {
+				b := mustParse(t, "- status: {re: "+ref+", code: received}")
+				if _, err := l.Do(t.Context(), actor(thread.OwnerID), b, Options{Lax: lax}); err != nil {
+					t.Fatal(err)
+				}
+				return l.thread(ref)
+			}
+			free := held("{intent: b}")
+			if th := release(free); th.Status != thread.Received || !th.Offered {
+				t.Errorf("released: %s, offered: %v", th.Status, th.Offered)
+			}
+			if n := countOffers(t, l, "bob", free); n != 1 {
+				t.Errorf("%d offers, want one", n)
+			}
+			for _, c := range [][2]string{{"{intent: c, constraints: {depends_on: [first]}}", thread.ParkedDependency}, {"{intent: d, constraints: {timing: {not_before: '2099-01-01T00:00:00Z'}}}", thread.ParkedSchedule}} {
+				ref := held(c[0])
+				if th := release(ref); th.Status != thread.Waiting || th.Parked != c[1] || countOffers(t, l, "bob", ref) != 0 {
+					t.Errorf("%s is %s, parked for %q", c[0], th.Status, th.Parked)
+				}
+				if th := release(ref); th.Status != thread.Received || !th.Offered || countOffers(t, l, "bob", ref) != 1 {
+					t.Errorf("%s is %s, offered: %v", c[0], th.Status, th.Offered)
+				}
+				messages, err := l.Messages(t.Context(), ref)
+				if err != nil || len(messages) != 5 || messages[2].From != thread.OwnerID || messages[3].From != thread.ExchangeID {
+					t.Errorf("%d messages, not the release and then the new state: %v", len(messages), err)
+				}
+			}
+		})
+	}
+}
+
+// countOffers returns the number of notices that offer a thread to an executor.
+func countOffers(t *testing.T, l *lab, to, ref string) (n int) {
+	t.Helper()
+	list, _, err := l.Notices(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		if e.To == to && e.Ref == ref && e.Kind == NoticeOffer {
+			n++
+		}
+	}
+	return n
+}
+
+// conflictingRecords is a store in which every unit conflicts with another one.
+type conflictingRecords struct{ store.Records }
+
+func (conflictingRecords) Apply(context.Context, []store.Change, time.Time) error {
+	return store.ErrConflict
+}
+
+// TestRefusalThatIsNotStored: a refused message that could not be stored is not reported as stored.
+func TestRefusalThatIsNotStored(t *testing.T) {
+	l := newLab(t)
+	ref := l.request("agent", "{intent: a}")
+	m := thread.Message{From: "bob", Mess: mustParse(t, "- status: {re: "+ref+", code: completed}").Tree()}
+	l.records = conflictingRecords{l.records}
+	if err := l.StoreRefusal(t.Context(), ref, m, "no", nil); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("reported %v", err)
+	}
+}

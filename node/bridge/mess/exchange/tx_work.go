@@ -42,7 +42,7 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 		if done, err := t.follow(th, s, e); done || err != nil {
 			return err
 		}
-		body, oldHolder, oldDeclined := s.Body, th.Holder, len(th.Declined)
+		body, oldHolder, oldDeclined, parked := s.Body, th.Holder, len(th.Declined), th.Parked
 		if err := th.SetStatus(s, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
 			return err
 		}
@@ -57,6 +57,15 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 		t.post(th, thread.Entry{Type: "status", Body: body})
 		if oldHolder == "" && th.Holder != "" {
 			t.recordClaim(th)
+		}
+		if s.Code == thread.Received { // the owner released it
+			t.flushThread(th)
+			if parked == thread.ParkedApproval {
+				return t.settle(ctx, th)
+			}
+			if !th.Offered { // the owner does not let it wait any longer
+				t.offer(th)
+			}
 		}
 		if len(th.Declined) > oldDeclined && t.x.Executors.hasNoCandidate(th) { // MESS-24
 			// the directory may list other executors
