@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -360,4 +361,15 @@ func TestLateResponse(t *testing.T) {
 			l.refuse(409, "bob", "- response: {re: "+ref+", content: [too late]}")
 		}
 	})
+}
+
+// TestReferenceToALaterRequest: only depends_on may name a later request of the block. Any other entry is refused.
+func TestReferenceToALaterRequest(t *testing.T) {
+	l := newLab(t)
+	for _, entry := range []string{
+		"query: {type: status, filter: {re: later}}", "reply: {re: later, confirm: true}", "reply: {re: later, answers: {a: b}}",
+		"answer: {re: later, value: x}", "cancel: {re: later}",
+	} {
+		l.refuse(http.StatusNotFound, "agent", "- "+entry+"\n- request: {id: later, intent: x}\n")
+	}
 }

@@ -63,7 +63,7 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 			}
 			th, err := t.load(ctx, to.Ref)
 			if err != nil {
-				return wire.Value{}, err
+				return wire.Value{}, explainMissing(err, re)
 			}
 			if t.x.canSee(t.who, th) {
 				threads = append(threads, Summarize(th))

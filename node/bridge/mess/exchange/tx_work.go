@@ -175,7 +175,7 @@ func (t *tx) applyReply(ctx context.Context, e thread.Entry, path string) error 
 		}
 		th, err := t.load(ctx, to.Ref)
 		if err != nil {
-			return err
+			return explainMissing(err, re)
 		}
 		roles := t.x.roles(t.who, th)
 		switch {
@@ -217,7 +217,7 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 	}
 	th, err := t.load(ctx, to.Ref)
 	if err != nil {
-		return err
+		return explainMissing(err, thread.FirstRef(e.Body))
 	}
 	question := to.Question
 	if question == "" {

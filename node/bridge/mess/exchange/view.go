@@ -58,10 +58,15 @@ func (t *tx) resolveThread(ctx context.Context, re string) (*thread.Thread, erro
 		return nil, err
 	}
 	th, err := t.load(ctx, to.Ref)
-	if errors.Is(err, store.ErrNotFound) { // a later request of this block
-		return nil, thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
+	return th, explainMissing(err, re)
+}
+
+// explainMissing returns a refusal instead of [store.ErrNotFound], because re then names a later request of the block.
+func explainMissing(err error, re string) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
 	}
-	return th, err
+	return err
 }
 
 // view resolves references for the actor of one transaction: to threads that the actor may name.
