@@ -176,13 +176,16 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 }
 
 // checkKey decides from the error of a call whether the key of our registration is still valid. If the exchange no
-// longer knows the key, checkKey drops it and the link registers again. It drops no other key until a call is not
-// refused with HTTP 401. A key that waits for approval stays.
+// longer knows the key, checkKey drops it and the link registers again. It drops no other key until the exchange has
+// answered a call and did not refuse the key: a failure of the network or of the server shows nothing about the key. A
+// key that waits for approval stays.
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, refused := errors.AsType[*client.SendError](err)
 	r.mu.Lock()
 	own, forgot := r.token == "" && r.state != nil && r.state.Key != "", r.keyDropped
-	r.keyDropped = r.keyDropped && (err != nil && !refused || refused && e.Status == http.StatusUnauthorized)
+	if accepted := err == nil || refused && !e.Retry && e.Status != http.StatusUnauthorized; accepted {
+		r.keyDropped = false
+	}
 	r.mu.Unlock()
 	switch {
 	case !refused || !own:

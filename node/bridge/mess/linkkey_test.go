@@ -198,24 +198,35 @@ func TestDownLinkIsQuiet(t *testing.T) {
 }
 
 // TestUselessRegistrationsEnd: a server that accepts registrations but no key is not asked for ever: the link registers
-// once more and is then down.
+// once more and is then down, even if the server fails in between.
 func TestUselessRegistrationsEnd(t *testing.T) {
-	s := &publicServer{keys: map[string][2]string{}}
-	var registered atomic.Int32
-	srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/register") {
-			registered.Add(1)
-			s.mu.Lock()
-			maps.DeleteFunc(s.keys, func(_ string, who [2]string) bool { return strings.HasPrefix(who[1], "agentmesh-") }) // nor the name
-			s.mu.Unlock()
-		} else {
-			r.Header.Set("Authorization", "Bearer mess_x_unknown")
-		}
-		s.ServeHTTP(w, r)
-	}))
-	w := newPublicLink(t, s, srv, func(c *Config) { delete(c.Tokens, "town") })
-	eventually(t, "the end", func() bool { w.wakePoll(); return w.home.bridge.Links()[0].State == bridge.LinkDown })
-	if n := registered.Load() - 3; n != 2 { // three registrations are for the test itself
-		t.Errorf("the link registered %d times", n)
+	for name, fails := range map[string]bool{"refuses": false, "refuses and fails in turn": true} {
+		t.Run(name, func(t *testing.T) {
+			s := &publicServer{keys: map[string][2]string{}}
+			var registered, calls atomic.Int32
+			srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/register"):
+					registered.Add(1)
+					s.mu.Lock()
+					maps.DeleteFunc(s.keys, func(_ string, who [2]string) bool { return strings.HasPrefix(who[1], "agentmesh-") }) // nor the name
+					s.mu.Unlock()
+				case fails && calls.Add(1)%2 == 0:
+					w.WriteHeader(http.StatusServiceUnavailable)
+					return
+				default:
+					r.Header.Set("Authorization", "Bearer mess_x_unknown")
+				}
+				s.ServeHTTP(w, r)
+			}))
+			w := newPublicLink(t, s, srv, func(c *Config) { delete(c.Tokens, "town") })
+			eventually(t, "the end", func() bool {
+				w.wakePoll()
+				return w.home.bridge.Links()[0].State == bridge.LinkDown || registered.Load() > 20
+			})
+			if n := registered.Load() - 3; n != 2 { // three registrations are for the test itself
+				t.Errorf("the link registered %d times", n)
+			}
+		})
 	}
 }

@@ -31,7 +31,7 @@ type restRemote struct {
 
 	mu         sync.Mutex
 	state      *restState // nil until it is loaded
-	keyDropped bool       // our registered key was dropped, and every call since was refused with HTTP 401
+	keyDropped bool       // our registered key was dropped, and the exchange has accepted no key since
 	small      bool       // lists are read in small pages, because a large one was too large
 }
 
