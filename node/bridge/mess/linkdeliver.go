@@ -245,11 +245,17 @@ func (l *link) decline(ctx context.Context, conv, reason string, cause error) er
 
 // toBlock returns the block for a message of the node. A message without a MESS list becomes a request for text, and a
 // message that means nothing in MESS becomes an empty block. The block omits a delegation within our exchange, so that
-// the thread stays open at the foreign exchange.
+// the thread stays open at the foreign exchange, and the ids of our executors in states.
 func toBlock(m wire.Message) (thread.Block, error) {
 	if list, ok := m.Payload.Get("mess"); ok {
 		b, err := thread.FromTree(list)
-		return slices.DeleteFunc(b, func(e thread.Entry) bool { return e.Type == "ack" || e.Successor() != "" }), err
+		b = slices.DeleteFunc(b, func(e thread.Entry) bool { return e.Type == "ack" || e.Successor() != "" })
+		for i, e := range b {
+			if e.Type == "status" { // at the other exchange, the executor is the link
+				b[i].Body = e.Body.Without("executor")
+			}
+		}
+		return b, err
 	}
 	status := func(code thread.Code, more ...wire.Member) (thread.Block, error) {
 		return thread.Block{{Type: "status", Body: wire.Obj(append([]wire.Member{wire.TextField("re", "last"), wire.TextField("code", string(code))}, more...)...)}}, nil

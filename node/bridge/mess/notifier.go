@@ -189,7 +189,8 @@ func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string,
 	body := wire.Obj(wire.TextField("re", cmp.Or(p.Name, t.Ref)))
 	why := "somebody else has taken it"
 	switch {
-	case t.Status == thread.Cancelled:
+	// a reason from behind a link may name a participant of the other exchange
+	case t.Status == thread.Cancelled && b.linkOf(t.Peers[t.Requester].Address) == nil:
 		why = t.History[len(t.History)-1].Note
 	case t.Status.Terminal():
 		why = "it is " + string(t.Status)
