@@ -5,7 +5,10 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // TestTakenKeyStaysAway: a key that the owner removes stays removed, even if its executor claims a thread or changes
@@ -65,4 +68,25 @@ func TestExecutorsKeepTheNewest(t *testing.T) {
 	if c := r.get("eve"); !c.Pending || !slices.Equal(c.Claims, []time.Duration{time.Second}) {
 		t.Errorf("after a claim: %+v", c.Executor)
 	}
+}
+
+// TestClaimTimeIsMeasuredFromTheOffer: a thread that waited before anybody could claim it does not make its executor
+// look slow (MESS-42).
+func TestClaimTimeIsMeasuredFromTheOffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		defer l.store.Close()
+		l.executor("bob")
+		res, err := l.Do(t.Context(), actor("agent"), mustParse(t, "- request: {intent: a}"), Options{Hold: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		l.status(thread.OwnerID, res.Created[0], "received")
+		time.Sleep(time.Minute)
+		l.status("bob", res.Created[0], "claimed")
+		if c := l.Executors.get("bob"); !slices.Equal(c.Claims, []time.Duration{time.Minute}) {
+			t.Errorf("it took %v", c.Claims)
+		}
+	})
 }

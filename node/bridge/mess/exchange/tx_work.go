@@ -133,7 +133,7 @@ func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error
 // else.
 func (t *tx) recordClaim(th *thread.Thread) {
 	t.withdrawOffers(th, th.Holder)
-	t.claims = append(t.claims, claimTime{th.Holder, t.now.Sub(th.Created), t.now})
+	t.claims = append(t.claims, claimTime{th.Holder, t.now.Sub(th.OfferedAt()), t.now})
 }
 
 // applyResponse implements MESS-26 and MESS-39.

@@ -165,6 +165,18 @@ func (t *Thread) CountQuestions() int {
 // IsClaimable reports whether an executor may claim the thread now.
 func (t *Thread) IsClaimable() bool { return t.Status == Received }
 
+// OfferedAt returns the time since which executors could claim the thread: when it was created, or when its last wait
+// ended.
+func (t *Thread) OfferedAt() time.Time {
+	at := t.Created
+	for _, e := range t.History {
+		if e.Action == string(Received) {
+			at = e.At
+		}
+	}
+	return at
+}
+
 // IsOfferedTo reports whether the thread is offered to the executor. It ignores capabilities.
 func (t *Thread) IsOfferedTo(id string) bool {
 	return (t.Only == "" || t.Only == id) && !slices.Contains(t.Declined, id)
