@@ -112,7 +112,7 @@ func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) erro
 	if err := r.load(); err != nil {
 		return err
 	}
-	if len(r.Capabilities(nil))+len(list) > maxCapabilities {
+	if len(mergeCapabilities(r.Capabilities(nil), list)) > maxCapabilities {
 		return thread.Conflict("the catalogue is full")
 	}
 	var changes []store.Change
@@ -129,7 +129,13 @@ func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) erro
 func (c *catalogue) add(list []Capability) {
 	c.catMu.Lock()
 	defer c.catMu.Unlock()
-	known := slices.Clone(c.known)
+	c.known = mergeCapabilities(c.known, list)
+}
+
+// mergeCapabilities returns the entries of known and list, in the order of their ids. An entry of list replaces the one
+// with its id.
+func mergeCapabilities(known, list []Capability) []Capability {
+	known = slices.Clone(known)
 	for _, e := range list {
 		i, ok := slices.BinarySearchFunc(known, e.ID, Capability.compareID)
 		if ok {
@@ -138,7 +144,7 @@ func (c *catalogue) add(list []Capability) {
 		}
 		known = slices.Insert(known, i, e)
 	}
-	c.known = known
+	return known
 }
 
 // restoreMeta loads the catalogue and the routing rules.

@@ -1,6 +1,8 @@
 package exchange
 
 import (
+	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -89,4 +91,43 @@ func TestClaimTimeIsMeasuredFromTheOffer(t *testing.T) {
 			t.Errorf("it took %v", c.Claims)
 		}
 	})
+}
+
+// TestOwnerConfigKeepsSeen: the owner's entry about an executor does not change when the executor was last seen.
+func TestOwnerConfigKeepsSeen(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	l.do("bob", "- config: {executor: {id: bob, capabilities: [spoon]}}")
+	before, err := l.Executors.read(t.Context(), "bob")
+	if err != nil || before.Seen.IsZero() {
+		t.Fatalf("never seen, %v", err)
+	}
+	l.executor("bob", "fork")
+	if after, err := l.Executors.read(t.Context(), "bob"); err != nil || !after.Seen.Equal(before.Seen) {
+		t.Errorf("seen at %v and then %v, %v", before.Seen, after.Seen, err)
+	}
+}
+
+// TestFullCatalogueTakesUpdates: a full catalogue refuses new entries, and not new descriptions of its entries.
+func TestFullCatalogueTakesUpdates(t *testing.T) {
+	l := newLab(t)
+	var list []Capability
+	for i := range maxCapabilities {
+		list = append(list, Capability{ID: fmt.Sprintf("c%06d", i)})
+	}
+	l.Executors.add(list)
+	if err := l.Executors.AddCapabilities(t.Context(), []Capability{{ID: "c000007", Description: "new"}}); err != nil {
+		t.Errorf("the update is refused: %v", err)
+	}
+	if err := l.Executors.AddCapabilities(t.Context(), []Capability{{ID: "c000007"}, {ID: "d"}}); statusOf(err) != http.StatusConflict {
+		t.Errorf("one entry too many: %v", err)
+	}
+}
+
+// TestMergeOfOneThread: a merge that names one thread twice cannot be carried out, and is refused when it is made.
+func TestMergeOfOneThread(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	a := l.request("agent", "{id: a, intent: a}")
+	l.refuse(http.StatusBadRequest, "bob", "- suggestion: {id: both, type: merge, re: ["+a+", "+a+"], proposed: {}}")
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -173,7 +172,6 @@ func (t *tx) applyConfig(ctx context.Context, e thread.Entry, path string) error
 	if wanted.Name != "" {
 		ex.Name = wanted.Name
 	}
-	ex.Seen = time.Time{}
 	if !t.who.Owner {
 		ex.Seen = t.now
 	}

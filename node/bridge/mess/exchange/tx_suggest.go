@@ -47,7 +47,9 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 		if !th.Status.Open() {
 			return thread.Conflict("the thread is %s", th.Status)
 		}
-		threads = append(threads, th)
+		if !slices.Contains(threads, th) {
+			threads = append(threads, th)
+		}
 	}
 	if s.Type == "merge" && len(threads) < 2 && t.opts.Sent == "" {
 		return thread.Bad(path+".re", "a merge names at least two threads")
