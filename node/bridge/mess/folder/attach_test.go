@@ -1,6 +1,7 @@
 package folder
 
 import (
+	"io/fs"
 	"os"
 	"strings"
 	"testing"
@@ -50,4 +51,31 @@ func TestMirrorTakesAttachments(t *testing.T) {
 		t.Errorf("the photo was swapped: %v", err)
 	}
 	s.want(ref, thread.InProgress)
+}
+
+// TestGrowingFile: a file that has grown beyond the limit when it is read is refused, and not cut at the limit.
+func TestGrowingFile(t *testing.T) {
+	if data, err := readLimited(strings.NewReader("1234"), 4, fs.ErrInvalid); err != nil || string(data) != "1234" {
+		t.Errorf("read %q, %v", data, err)
+	}
+	if data, err := readLimited(strings.NewReader("12345"), 4, fs.ErrInvalid); err != fs.ErrInvalid {
+		t.Errorf("read %q, %v", data, err)
+	}
+}
+
+// TestAttachmentLimit: a file beside a thread may have the size of an upload.
+func TestAttachmentLimit(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for size, fits := range map[int]bool{thread.MaxUpload: true, thread.MaxUpload + 1: false} {
+		if err := root.WriteFile("photo.png", make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := ReadAttachment(root, "photo.png"); (err == nil) != fits || fits && len(data) != size {
+			t.Errorf("%d bytes: read %d, %v", size, len(data), err)
+		}
+	}
 }

@@ -3,7 +3,6 @@ package folder
 import (
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -191,19 +190,7 @@ func importAttachments(ctx context.Context, x *exchange.Exchange, root *os.Root,
 
 // ReadAttachment reads a regular file within the size limit of an upload.
 func ReadAttachment(root *os.Root, name string) ([]byte, error) {
-	info, err := root.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > thread.MaxUpload {
-		return nil, thread.Bad("", "is not a regular file, or is larger than 10 MiB")
-	}
-	file, err := root.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	return io.ReadAll(io.LimitReader(file, thread.MaxUpload))
+	return readRegular(root, name, thread.MaxUpload, thread.Bad("", "is not a regular file, or is larger than 10 MiB"))
 }
 
 // ImportCall is the owner's call that imports a directory of this machine.

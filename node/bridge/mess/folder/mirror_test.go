@@ -230,8 +230,8 @@ func TestMirrorLeavesFilesAlone(t *testing.T) {
 		if err := os.WriteFile(s.file(thread.Received, large), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if data, err := readRegular(s.root, "exchange/"+thread.FolderOf(thread.Received)+"/"+large+"/"+ThreadFileName(0, large)); (err == nil) != want || err == nil && len(data) != len(text) {
-			t.Errorf("%d bytes: read %d, %v", len(text), len(data), err)
+		if files, err := readFiles(s.root, "exchange/"+thread.FolderOf(thread.Received)+"/"+large, large, false); (err == nil) != want || err == nil && len(files[0]) != len(text) {
+			t.Errorf("%d bytes: read %d files, %v", len(text), len(files), err)
 		}
 	}
 	ref := s.request("agent", "{intent: look}")

@@ -216,13 +216,14 @@ func ReadThread(root *os.Root, at string, flat bool) (thread.ParsedFile, error) 
 
 // readFiles reads the files of a thread, each within the size limit.
 func readFiles(root *os.Root, at, ref string, flat bool) ([][]byte, error) {
+	refused := thread.Bad("", "the file is not a regular file, or is too large")
 	if flat {
-		data, err := readRegular(root, at+thread.FileSuffix)
+		data, err := readRegular(root, at+thread.FileSuffix, thread.MaxDocument, refused)
 		return [][]byte{data}, err
 	}
 	var out [][]byte
 	for n := range maxThreadFiles {
-		data, err := readRegular(root, path.Join(at, ThreadFileName(n, ref)))
+		data, err := readRegular(root, path.Join(at, ThreadFileName(n, ref)), thread.MaxDocument, refused)
 		if errors.Is(err, fs.ErrNotExist) && n > 0 {
 			return out, nil
 		}
@@ -234,15 +235,14 @@ func readFiles(root *os.Root, at, ref string, flat bool) ([][]byte, error) {
 	return out, nil
 }
 
-// readRegular reads a regular file within the size limit. It opens nothing else, and refuses a file that grows beyond
-// the limit meanwhile.
-func readRegular(root *os.Root, name string) ([]byte, error) {
+// readRegular reads a regular file of at most limit bytes. It opens nothing else, and refuses a file that grows beyond
+// the limit meanwhile. refused is the error for any other file.
+func readRegular(root *os.Root, name string, limit int64, refused error) ([]byte, error) {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return nil, err
 	}
-	refused := thread.Bad("", "the file is not a regular file, or is too large")
-	if !info.Mode().IsRegular() || info.Size() > thread.MaxDocument {
+	if !info.Mode().IsRegular() || info.Size() > limit {
 		return nil, refused
 	}
 	f, err := root.Open(name)
@@ -250,8 +250,13 @@ func readRegular(root *os.Root, name string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, thread.MaxDocument+1))
-	if len(data) > thread.MaxDocument {
+	return readLimited(f, limit, refused)
+}
+
+// readLimited reads at most limit bytes. The error is refused if there are more.
+func readLimited(r io.Reader, limit int64, refused error) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if int64(len(data)) > limit {
 		return nil, refused
 	}
 	return data, err
