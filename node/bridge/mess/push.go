@@ -89,6 +89,8 @@ func (p *pushes) post(ctx context.Context, url, kind string, body []byte) error 
 	if err != nil {
 		return err
 	}
-	_, err = client.ReadAll(resp, 64<<10)
+	if _, err = client.ReadAll(resp, 64<<10); err == nil && resp.StatusCode >= 300 {
+		err = fmt.Errorf("the server answers HTTP %d", resp.StatusCode)
+	}
 	return err
 }

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -70,5 +72,23 @@ func TestNotifications(t *testing.T) {
 	}
 	if len(got) > 0 {
 		t.Errorf("and %s", <-got)
+	}
+}
+
+// TestRefusedNotification: a notification that the server of the channel refuses is a failure.
+func TestRefusedNotification(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
+		if err != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(status)
+	}))
+	defer srv.Close()
+	p := pushes{http: client.NewHTTP(client.HTTPConfig{AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})}
+	for status, fails := range map[int]bool{200: false, 204: false, 301: true, 403: true, 404: true, 500: true} {
+		if err := p.post(t.Context(), srv.URL+"/"+strconv.Itoa(status), "text/plain", nil); (err != nil) != fails {
+			t.Errorf("HTTP %d: %v", status, err)
+		}
 	}
 }
