@@ -40,7 +40,7 @@ func ParseSpan(s string) (time.Duration, bool) {
 		}
 		unit = unitOf[m[2]]
 		n, err := strconv.Atoi(m[1])
-		if err != nil {
+		if err != nil || time.Duration(n) > maxSpan/unit { // the product would overflow
 			return 0, false
 		}
 		total += time.Duration(n) * unit
@@ -63,6 +63,10 @@ func parseISOSpan(s string) (time.Duration, bool) {
 	}
 	d, err := duration.Parse(s)
 	if err != nil {
+		return 0, false
+	}
+	hours := d.Years*365*24 + d.Months*365*2 + d.Weeks*7*24 + d.Days*24 + d.Hours + d.Minutes/60 + d.Seconds/3600
+	if hours > maxSpan.Hours() { // the library adds without a check for overflow
 		return 0, false
 	}
 	span := d.ToTimeDuration()
