@@ -32,12 +32,18 @@ func TestClockStep(t *testing.T) {
 		if err := r.history.append(t.Context(), e); err != nil {
 			t.Fatal(err)
 		}
+		for i := range sweepBatch { // so many that a further message sweeps
+			r.history.insert(&entry{ts: e.ts, seq: uint64(2 + i), raw: e.raw})
+		}
 		time.Sleep(24*time.Hour - 30*time.Minute)
 
 		storetest.StepClock(t, by)
 		for range 2 {
 			time.Sleep(10 * time.Minute)
 			r.maintain(t.Context())
+		}
+		if err := r.history.append(t.Context(), &entry{ts: time.Now().UnixMilli(), seq: sweepBatch + 2, raw: e.raw}); err != nil {
+			t.Fatal(err)
 		}
 		for range 50 {
 			spent.Take(time.Now())
@@ -50,8 +56,8 @@ func TestClockStep(t *testing.T) {
 		if got := r.votes.get(p.ID); got == nil || got.Status != "" {
 			t.Errorf("the vote is %+v, want it open", got)
 		}
-		if n := len(r.history.list); n != 1 {
-			t.Errorf("%d messages are kept, want 1", n)
+		if n := len(r.history.list); n != sweepBatch+2 {
+			t.Errorf("%d messages are kept, want %d", n, sweepBatch+2)
 		}
 		if wait := spent.Peek(time.Now()); wait > 62*time.Second {
 			t.Errorf("an agent that sent too much waits %s, want a minute", wait)

@@ -42,6 +42,7 @@ func (e *entry) key() string { return fmt.Sprintf("%014d-%012d-%s", e.ts, e.seq,
 // history stores a bounded number of messages, each of them both on disk and in memory.
 type history struct {
 	records store.Records
+	clock   *store.WallClock
 	keep    time.Duration
 	max     int
 
@@ -53,8 +54,8 @@ type history struct {
 	bytes int
 }
 
-func loadHistory(ctx context.Context, records store.Records, cfg Extensions) (*history, error) {
-	h := &history{records: records, keep: cmp.Or(cfg.Keep, defaultKeep), max: cmp.Or(cfg.MaxMessages, defaultMessages)}
+func loadHistory(ctx context.Context, records store.Records, clock *store.WallClock, cfg Extensions) (*history, error) {
+	h := &history{records: records, clock: clock, keep: cmp.Or(cfg.Keep, defaultKeep), max: cmp.Or(cfg.MaxMessages, defaultMessages)}
 	for rec, err := range store.AllRecords(ctx, records, nsHistory, "", time.Now()) {
 		var e *entry
 		if err == nil {
@@ -159,9 +160,13 @@ func (h *history) snapshot(now time.Time) []*entry {
 	return slices.Clone(h.list[h.countExcess(now):]) // a copy, because insert reorders the list in place
 }
 
-// countExcess returns how many of the oldest messages exceed a bound. The caller holds h.mu.
+// countExcess returns how many of the oldest messages exceed a bound. While the clock is in doubt, no message is too
+// old. The caller holds h.mu.
 func (h *history) countExcess(now time.Time) int {
-	oldest := now.Add(-h.keep).UnixMilli()
+	var oldest int64
+	if h.clock.Reliable() {
+		oldest = now.Add(-h.keep).UnixMilli()
+	}
 	n, bytes := 0, h.bytes
 	for n < len(h.list) && (len(h.list)-n > h.max || bytes > maxHistoryBytes || h.list[n].ts < oldest) {
 		bytes -= len(h.list[n].raw)

@@ -120,7 +120,7 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	}
 	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, defaultRegisters), pool)
 	if cfg.Extensions.History {
-		if r.history, err = loadHistory(ctx, cfg.Records, cfg.Extensions); err != nil {
+		if r.history, err = loadHistory(ctx, cfg.Records, clock, cfg.Extensions); err != nil {
 			return nil, err
 		}
 	}
