@@ -35,10 +35,12 @@ type registration struct {
 	Token   string    `json:"token_sha256,omitempty"` // hex; empty: removed
 	Since   time.Time `json:"since"`
 	Removed time.Time `json:"removed,omitzero"`
-	Active  time.Time `json:"active,omitzero"`   // time of its last message; may lack an hour after a crash (AR-42)
+	Active  time.Time `json:"active,omitzero"`   // time of its last message; may lack an hour after a restart (AR-42)
 	Used    bool      `json:"used,omitempty"`    // it has connected, or the owner registered it
 	Trusted bool      `json:"trusted,omitempty"` // no rate limit (AR-31)
 	Own     bool      `json:"own,omitempty"`     // it is the node of this process
+
+	stored time.Time // a lower bound of the Active in the store
 }
 
 // The registry returns these errors.
@@ -77,6 +79,7 @@ func loadRegistry(ctx context.Context, records store.Records, limit int, clock *
 		if err != nil {
 			return nil, fmt.Errorf("read agent %q of the relay: %w", rec.Key, err)
 		}
+		a.stored = a.Active
 		r.put(a)
 	}
 	return r, nil
@@ -151,7 +154,7 @@ func (r *registry) reserveID(id string, now time.Time) (free string, old *regist
 		if !r.clock.Reliable() { // a wrong clock must not cost an agent its id
 			return "", nil, errFull
 		}
-		if old = r.oldest(func(a *registration) bool { return a.Token != "" && !a.Used && now.Sub(a.Since) >= keepUnused }); old == nil {
+		if old = r.oldest(func(a *registration) bool { return a.Token != "" && !a.Used && now.Sub(a.Since) >= keepUnused }, registeredAt); old == nil {
 			return "", nil, errFull
 		}
 	}
@@ -169,16 +172,20 @@ func (r *registry) reserveID(id string, now time.Time) (free string, old *regist
 	return id, old, nil
 }
 
-// oldest returns the agent that registered first among those for which match returns true, or nil. The caller holds
+// oldest returns the agent with the earliest time at among those for which match returns true, or nil. The caller holds
 // r.mu.
-func (r *registry) oldest(match func(*registration) bool) (first *registration) {
+func (r *registry) oldest(match func(*registration) bool, at func(*registration) time.Time) (first *registration) {
 	for _, a := range r.agents {
-		if match(a) && (first == nil || a.Since.Before(first.Since)) {
+		if match(a) && (first == nil || at(a).Before(at(first))) {
 			first = a
 		}
 	}
 	return first
 }
+
+func registeredAt(a *registration) time.Time { return a.Since }
+
+func removedAt(a *registration) time.Time { return a.Removed }
 
 // drop removes an agent from memory. The caller holds r.mu.
 func (r *registry) drop(a *registration) {
@@ -219,7 +226,7 @@ func (r *registry) oldestTombstone() *registration {
 	if len(r.agents)-len(r.tokens) < r.max {
 		return nil
 	}
-	return r.oldest(func(a *registration) bool { return a.Token == "" })
+	return r.oldest(func(a *registration) bool { return a.Token == "" }, removedAt)
 }
 
 // store changes an agent durably and deletes old, if it is not nil, in the same unit. The caller holds r.writing.
@@ -300,7 +307,7 @@ func (r *registry) admit(id, hash string) bool {
 	return true
 }
 
-// markActive records that an agent sent a message.
+// markActive records that an agent sent a message. flush stores this at most once an hour for each agent.
 func (r *registry) markActive(id string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -308,53 +315,64 @@ func (r *registry) markActive(id string, now time.Time) {
 	if a == nil {
 		return
 	}
-	if now.Sub(a.Active) >= time.Hour {
+	if now.Sub(a.stored) >= time.Hour {
 		r.unsaved[id] = true
 	}
 	a.Active = now
 }
 
-// activeSince counts the agents that sent a message after since (AR-42).
+// activeSince counts the registered agents that sent a message after since (AR-42).
 func (r *registry) activeSince(since time.Time) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := 0
 	for _, a := range r.agents {
-		if a.Active.After(since) {
+		if a.Token != "" && a.Active.After(since) {
 			n++
 		}
 	}
 	return n
 }
 
-// flush stores the activity of at most 500 agents, and whether they have connected.
+// flush stores the activity of the agents, and whether they have connected, in batches of 500.
 func (r *registry) flush(ctx context.Context) error {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	changes := r.unsavedChanges(500)
-	if len(changes) == 0 {
-		return nil
+	for {
+		n, err := r.flushBatch(ctx, 500)
+		if n == 0 || err != nil {
+			return err
+		}
 	}
-	if err := r.records.Apply(ctx, changes, time.Now()); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, c := range changes {
-		delete(r.unsaved, c.Record.Key)
-	}
-	return nil
 }
 
-func (r *registry) unsavedChanges(limit int) []store.Change {
+// flushBatch stores the activity of at most limit agents. It returns for how many agents it did so.
+func (r *registry) flushBatch(ctx context.Context, limit int) (int, error) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	changes, active := r.unsavedChanges(limit)
+	if len(changes) == 0 {
+		return 0, nil
+	}
+	if err := r.records.Apply(ctx, changes, time.Now()); err != nil {
+		return 0, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var changes []store.Change
+	for i, c := range changes {
+		delete(r.unsaved, c.Record.Key)
+		r.agents[c.Record.Key].stored = active[i] // only a caller that holds r.writing drops an agent
+	}
+	return len(changes), nil
+}
+
+// unsavedChanges returns the changes for flushBatch, and the time of the last message in each of them.
+func (r *registry) unsavedChanges(limit int) (changes []store.Change, active []time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for id := range r.unsaved {
 		if len(changes) == limit {
 			break
 		}
-		changes = append(changes, r.agents[id].change(store.Any))
+		changes, active = append(changes, r.agents[id].change(store.Any)), append(active, r.agents[id].Active)
 	}
-	return changes
+	return changes, active
 }
