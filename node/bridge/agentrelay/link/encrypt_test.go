@@ -178,3 +178,22 @@ func TestOwnersKeyIsNotOverwritten(t *testing.T) {
 		}
 	}
 }
+
+// TestFilterReadsEncrypted: an encrypted message also needs a keyword of the owner's filter (AR-26).
+func TestFilterReadsEncrypted(t *testing.T) {
+	identity, recipient, err := signing.GenerateAge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, n := newLinkedNode(t, func(l *bridge.Link) { l.Policy.Filter.Keywords = []string{"Go"} }, Config{Identity: identity})
+	for id, text := range map[string]string{"1": "nothing", "2": "I like go"} {
+		sealed, err := signing.SealAge(recipient, fmt.Appendf(nil, `{"type":"question","payload":%q}`, text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.from("agent-042", `{"id":%q,"type":"encrypted","payload":{"encrypted_data":%q,"algorithm":"age","recipient_key":%q}}`, id, encode64(sealed), recipient)
+	}
+	if got := n.all(); len(got) != 1 || got[0].Payload.GetStr("question") != "I like go" {
+		t.Errorf("the node got %d messages, want only the one with the keyword", len(got))
+	}
+}

@@ -78,7 +78,14 @@ func (l *Link) passesFilter(h *incoming) bool {
 	if len(f.Types) > 0 && !slices.Contains(f.Types, h.kind) || len(f.From) > 0 && !slices.Contains(f.From, h.from) {
 		return false
 	}
-	if len(f.Keywords) == 0 || h.kind == "agentmesh" || h.kind == "encrypted" {
+	return h.kind == "agentmesh" || h.kind == "encrypted" || l.hasKeyword(h)
+}
+
+// hasKeyword reports whether a message contains a keyword of the owner's filter, or the filter has none. The content of
+// an encrypted message can be checked only after it is decrypted.
+func (l *Link) hasKeyword(h *incoming) bool {
+	f := l.cfg.Link.Policy.Filter
+	if len(f.Keywords) == 0 {
 		return true
 	}
 	text := frame.SearchText(h.kind, h.payload)
@@ -119,6 +126,9 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 		h.payload, _ = inner.Get("payload")
 		h.extractMeshMembers(inner)
 		if h.kind == "encrypted" || h.kind == "agentmesh" || h.kind == "discovery" || len(h.kind) > frame.MaxTypeText {
+			return
+		}
+		if !l.hasKeyword(h) {
 			return
 		}
 	}
