@@ -122,9 +122,19 @@ func (g *Gateway) caller(w http.ResponseWriter, r *http.Request, id string) (*Sp
 	ok = id == "" || s.members.find(id) == m
 	s.unlock()
 	if !ok {
-		answer(w, http.StatusForbidden, errorBody("Invalid token for participant"))
+		refuseCaller(w)
 	}
 	return s, m, ok
+}
+
+func refuseCaller(w http.ResponseWriter) {
+	answer(w, http.StatusForbidden, errorBody("Invalid token for participant"))
+}
+
+// isKicked reports whether a kick revoked the token of a request after the gateway authenticated its sender m.
+func isKicked(m *member, r *http.Request) bool {
+	token, _ := bearer(r)
+	return m.isRevoked(token)
 }
 
 // inject receives an envelope over HTTP, under the same rules as over a WebSocket (MEW-59, MEW-H1).
@@ -150,6 +160,11 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 	}
 	e, fault := envelope.Parse(body)
 	s.mu.Lock()
+	if isKicked(m, r) { // while the body came
+		s.unlock()
+		refuseCaller(w)
+		return
+	}
 	if m.output != nil {
 		s.connectVirtual(m) // the participant of an output log joins with its first message (MEW-D6)
 	}
@@ -194,6 +209,11 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 	defer cancel()
 	for {
 		s.mu.Lock()
+		if isKicked(m, r) { // while it waited
+			s.unlock()
+			refuseCaller(w)
+			return
+		}
 		messages, next := s.out.history.since(since, m, limit)
 		woken := s.out.polls.add()
 		s.unlock()

@@ -62,10 +62,15 @@ func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
 	s.mu.Lock()
 	defer s.unlock()
 	m := s.members.byName[owner.name]
-	if m == nil || m.record.Barred || slices.Contains(m.record.Dead, credential.HashOf(token).String()) {
+	if m == nil || m.isRevoked(token) {
 		return nil, nil, false
 	}
 	return s, m, true
+}
+
+// isRevoked reports whether a kick revoked the token of m.
+func (m *member) isRevoked(token string) bool {
+	return m.record.Barred || slices.Contains(m.record.Dead, credential.HashOf(token).String())
 }
 
 // serveSocket accepts a connection (MEW-J1).

@@ -1,0 +1,56 @@
+package gateway
+
+import (
+	"io"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+)
+
+// readerFunc is a reader that calls a function.
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestKickDuringRequest: a kick also ends the requests that the gateway has authenticated already: an envelope whose
+// body comes slowly is refused, and a waiting poll gets nothing more (MEW-30).
+func TestKickDuringRequest(t *testing.T) {
+	r := start(t, newBossConfig(t))
+	other := r.Join("other-token")
+	kick := func() {
+		if status, body := r.Post("manager", "manager-token", `{"kind":"space/kick","payload":{"participant_id":"worker"}}`); status != 200 {
+			t.Errorf("kick: %d %s", status, body)
+		}
+	}
+	_, body := r.Call("GET", "/participants/worker/messages", "worker-token", "") // the join of other
+	since := url.QueryEscape(mewtest.Parse(t, body).GetStr("next_since"))
+	polled := make(chan int, 1)
+	go func() {
+		status, _ := r.Call("GET", "/participants/worker/messages?wait=20&since="+since, "worker-token", "")
+		polled <- status
+	}()
+	for waiting(r) == 0 {
+	}
+	slow := readerFunc(func(p []byte) (int, error) {
+		kick()
+		return copy(p, `{"kind":"chat","payload":{"text":"still here"}}`), io.EOF
+	})
+	req := httptest.NewRequest("POST", "/participants/worker/messages", slow)
+	req.Header.Set("Authorization", "Bearer worker-token")
+	w := httptest.NewRecorder()
+	r.G.ServeHTTP(w, req)
+	if w.Code != 403 {
+		t.Errorf("the slow envelope: %d %s, want 403", w.Code, w.Body)
+	}
+	for _, s := range other.Fence() {
+		if strings.Contains(s, "still here") {
+			t.Errorf("the others got %s", s)
+		}
+	}
+	if status := <-polled; status != 403 {
+		t.Errorf("the waiting poll: %d, want 403", status)
+	}
+}
