@@ -46,7 +46,7 @@ type streams struct {
 	members    *members
 	open       map[string]*stream // by id
 	lastNumber int                // in the last stream id that the gateway issued
-	announced  map[string]*member // by stream id: the participant that announced it
+	announced  map[string]*member // by stream id: the participant that announced it and has not closed it
 }
 
 func (st *stream) canWrite(m *member) bool { return st.owner == m || slices.Contains(st.writers, m) }
@@ -130,7 +130,8 @@ func (ss *streams) nextID() string {
 	}
 }
 
-// isIssued reports whether the gateway has issued a stream id, for an open or a closed stream.
+// isIssued reports whether the gateway has issued a stream id, for an open or a closed stream. It also reports true for
+// an id that the gateway skipped, once the participant that announced the id has closed its stream.
 func (ss *streams) isIssued(id string) bool {
 	n, ok := streamNumber(id)
 	return ok && n <= ss.lastNumber && ss.announced[id] == nil
@@ -165,7 +166,7 @@ func (ss *streams) announce(p *submission) *envelope.Refusal {
 		}
 	}
 	if count >= maxMemberStreams || len(ss.announced) >= maxStreams {
-		return envelope.RefuseStream(400, "invalid_operation", "Too many stream ids were announced")
+		return envelope.RefuseStream(400, "invalid_operation", "Too many announced streams are open: close one")
 	}
 	ss.announced[strings.Clone(id)] = p.by
 	return nil
@@ -248,7 +249,10 @@ func (ss *streams) close(p *submission) *envelope.Refusal {
 	var found *stream
 	if id := p.Payload.GetStr("stream_id"); id != "" {
 		if ss.members.dropIn && !ss.isIssued(id) {
-			return nil // not a stream of the gateway, which has nothing to close
+			if ss.announced[id] == p.by {
+				delete(ss.announced, id)
+			}
+			return nil // not a stream of the gateway, which has nothing else to close
 		}
 		found = ss.open[id]
 	} else {

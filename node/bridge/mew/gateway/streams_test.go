@@ -45,7 +45,7 @@ func TestAnnouncedStream(t *testing.T) {
 	say(200, `{"kind":"stream/close","payload":{"stream_id":"stream-2"}}`)
 	say(404, `{"kind":"stream/close","payload":{"stream_id":"stream-2"}}`)
 	say(400, `{"kind":"stream/open","payload":{}}`)
-	for n := range maxMemberStreams - 1 {
+	for n := range maxMemberStreams { // stream-1 was closed
 		say(200, fmt.Sprintf(`{"kind":"stream/open","payload":{"stream_id":"stream-%d"}}`, 100+n))
 	}
 	say(400, `{"kind":"stream/open","payload":{"stream_id":"stream-99"}}`)
@@ -320,4 +320,22 @@ func FuzzSplitFrame(f *testing.F) {
 			t.Errorf("frameStreamID(%q) = %q", data, id)
 		}
 	})
+}
+
+// TestAnnouncedStreamsEnd: a participant that closes the streams that it announced can announce others (MEW-8).
+func TestAnnouncedStreamsEnd(t *testing.T) {
+	cfg := newLabConfig(t)
+	cfg.DropIn = true
+	s := newQuietSpace(t, cfg)
+	for n := range 2 * maxMemberStreams {
+		id := fmt.Sprintf(`{"stream_id":"stream-%d"}`, 1000+n)
+		if fault := say(s, "alice", `{"kind":"stream/open","payload":`+id+`}`); fault != "" {
+			t.Fatalf("stream %d: %s", n, fault)
+		}
+		say(s, "bob", `{"kind":"stream/close","payload":`+id+`}`) // has no effect
+		if len(s.streams.announced) != 1 {
+			t.Fatalf("bob ended a stream of alice")
+		}
+		say(s, "alice", `{"kind":"stream/close","payload":`+id+`}`)
+	}
 }
