@@ -85,14 +85,13 @@ func (ps *proposals) remember(p *submission) *envelope.Refusal {
 	if ps.by == nil {
 		ps.by = make(map[string][]string)
 	}
-	names := ps.by[p.ID]
-	if slices.Contains(names, p.by.name) {
+	if slices.Contains(ps.by[p.ID], p.by.name) {
 		return nil
 	}
 	if len(ps.order) >= maxProposals {
-		ps.drop(1)
+		ps.drop(1) // may be a proposal with the same id
 	}
-	ps.by[p.ID] = append(names, p.by.name)
+	ps.by[p.ID] = append(ps.by[p.ID], p.by.name)
 	ps.order = append(ps.order, proposal{p.ID, now})
 	return nil
 }

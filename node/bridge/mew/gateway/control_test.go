@@ -151,6 +151,28 @@ func TestWithdraw(t *testing.T) {
 	})
 }
 
+// TestForgottenProposals: the gateway forgets a proposal with its id, even if a participant repeats the id of the oldest
+// one when there are too many.
+func TestForgottenProposals(t *testing.T) {
+	var ps proposals
+	remember := func(id, name string) {
+		if fault := ps.remember(&submission{Envelope: envelope.Envelope{ID: id}, by: &member{name: name}}); fault != nil {
+			t.Fatal(fault)
+		}
+	}
+	for n := range maxProposals {
+		remember(strconv.Itoa(n), "alice")
+	}
+	remember("0", "bob")
+	if got := ps.by["0"]; len(got) != 1 || got[0] != "bob" {
+		t.Errorf("the proposers are %v, want bob", got)
+	}
+	ps.drop(len(ps.order))
+	if len(ps.by) != 0 {
+		t.Errorf("%d ids are left, want none", len(ps.by))
+	}
+}
+
 // TestOperator: the owner sees pending proposals and decides them (MEW-L7). Capabilities do not bind the owner, but the
 // rules do.
 func TestOperator(t *testing.T) {
