@@ -92,12 +92,14 @@ func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capab
 	if invitation != nil {
 		e.more = append(e.more, s.gate.Invited(*invitation))
 	}
-	fault = e.commit(s.auditEntry(inviter, envelope.KindInvite, name, "created"))
-	if fault == nil && s.tokens.keep != nil {
+	if s.tokens.keep != nil { // before the commit, so that an invite never exists without its token
 		if err := s.tokens.keep(name, token); err != nil {
 			s.gate.Logger.Error("write the token of an invited participant", "space", s.cfg.ID, "err", err)
 			fault = envelope.RefuseStore()
 		}
+	}
+	if fault == nil {
+		fault = e.commit(s.auditEntry(inviter, envelope.KindInvite, name, "created"))
 	}
 	if fault != nil {
 		if isNew {

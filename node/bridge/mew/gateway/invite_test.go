@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,33 @@ func TestKick(t *testing.T) {
 	manager.Send(`{"kind":"space/kick","payload":{"participant_id":"nobody"}}`)
 	if e := manager.Until("system/error"); mewtest.Text(mewtest.Payload(e, "error")) != "participant_not_found" {
 		t.Errorf("got %s", e.JSON())
+	}
+}
+
+// TestInviteIsRepeated: an invite whose token could not be written changes nothing, and can be repeated (MEW-27).
+func TestInviteIsRepeated(t *testing.T) {
+	s := newQuietSpace(t, newBossConfig(t))
+	if fault := say(s, "manager", `{"kind":"space/kick","payload":{"participant_id":"worker"}}`); fault != "" {
+		t.Fatal(fault)
+	}
+	full := true
+	s.tokens.keep = func(string, string) error {
+		if full {
+			return errors.New("the disk is full")
+		}
+		return nil
+	}
+	for _, name := range []string{"worker", "guest"} {
+		full = true
+		invite := `{"kind":"space/invite","payload":{"participant_id":"` + name + `","initial_capabilities":["chat"]}}`
+		if fault := say(s, "manager", invite); fault != "unavailable" {
+			t.Errorf("%s, while the disk is full: %q", name, fault)
+		}
+		full = false
+		got, fault := s.receive(s.members.byName["manager"], []byte(invite), "http")
+		if fault != nil || got.body.GetStr("status") != "created" || got.body.GetStr("token") == "" {
+			t.Errorf("%s, repeated: %s, %v", name, got.body.JSON(), fault)
+		}
 	}
 }
 
