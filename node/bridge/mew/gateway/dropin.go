@@ -94,14 +94,26 @@ func (d *DropIn) read(v wire.Value) error {
 }
 
 func readParticipant(m wire.Member) (Participant, error) {
-	p := Participant{Name: m.Key, OutputLog: m.Value.GetStr("output_log")}
-	auto, _ := m.Value.Get("auto_connect")
-	p.AutoConnect, _ = auto.Boolean()
-	if list, ok := m.Value.Get("tokens"); ok {
+	p := Participant{Name: m.Key}
+	var ok bool
+	if file, _ := m.Value.Get("output_log"); !file.IsNull() {
+		if p.OutputLog, ok = file.Str(); !ok {
+			return p, errors.New("output_log must be a text")
+		}
+	}
+	if auto, _ := m.Value.Get("auto_connect"); !auto.IsNull() {
+		if p.AutoConnect, ok = auto.Boolean(); !ok {
+			return p, errors.New("auto_connect must be true or false")
+		}
+	}
+	if list, _ := m.Value.Get("tokens"); !list.IsNull() {
+		if list.Kind() != wire.Array {
+			return p, errors.New("tokens must be a list of texts")
+		}
 		for t := range list.Elems() {
 			token, ok := t.Str()
 			if !ok || token == "" {
-				return p, errors.New("tokens must be texts")
+				return p, errors.New("tokens must be a list of texts")
 			}
 			p.Tokens = append(p.Tokens, token)
 		}

@@ -144,6 +144,9 @@ func TestSpaceFile(t *testing.T) {
 		"twice":         "space: {id: a}\nparticipants: {a: {}, a: {}}",
 		"bad name":      "space: {id: a}\nparticipants: {'../x': {}}",
 		"bad token":     "space: {id: a}\nparticipants: {x: {tokens: [1]}}",
+		"token text":    "space: {id: a}\nparticipants: {x: {tokens: secret}}",
+		"auto connect":  "space: {id: a}\nparticipants: {x: {auto_connect: 'true'}}",
+		"output log":    "space: {id: a}\nparticipants: {x: {output_log: [a]}}",
 		"bad pattern":   "space: {id: a}\nparticipants: {x: {capabilities: [{kind: 1}]}}",
 		"deep":          "space: {id: a}\nx: " + strings.Repeat("[", 50) + strings.Repeat("]", 50),
 		"tag":           "space: {id: a}\nx: !!binary aGk=",
@@ -155,6 +158,10 @@ func TestSpaceFile(t *testing.T) {
 		if d, err := ReadDropIn(newFolder(t, bad, nil), func(string) string { return "" }, quietLog()); err == nil {
 			t.Errorf("%s: read as %+v", name, d.Space)
 		}
+	}
+	empty := read(t, newFolder(t, "space: {id: a}\nparticipants: {x: {tokens: , auto_connect: , output_log: }}", nil), nil)
+	if p := empty.Space.Participants[0]; len(p.Tokens) != 1 || p.AutoConnect || p.OutputLog != "" {
+		t.Errorf("empty members: %+v", p)
 	}
 	twice := read(t, newFolder(t, "space: {id: a}\nparticipants: {x: {tokens: [same]}, y: {tokens: [same]}}", nil), nil)
 	if _, err := New(t.Context(), Config{Spaces: []SpaceConfig{twice.Space}, Records: newQuietSpace(t, newLabConfig(t)).gate.Records}); err == nil {
