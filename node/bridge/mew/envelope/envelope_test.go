@@ -3,6 +3,7 @@ package envelope
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestParse: each fault is refused for its own reason, and a valid envelope is delivered with its fields set.
@@ -53,6 +54,18 @@ func TestIsName(t *testing.T) {
 	} {
 		if got := IsName(name); got != want {
 			t.Errorf("IsName(%q) = %t", name, got)
+		}
+	}
+}
+
+// TestRefuseRate: a sender that waits as long as the refusal says has waited long enough.
+func TestRefuseRate(t *testing.T) {
+	for wait, want := range map[time.Duration]string{
+		time.Millisecond: "1", time.Second: "1", 1400 * time.Millisecond: "2", 59*time.Second + 1: "60", time.Minute: "60",
+	} {
+		after, _ := RefuseRate(wait).Payload.Get("retry_after")
+		if got, _ := after.Num(); got != want {
+			t.Errorf("%v: retry_after %s, want %s", wait, got, want)
 		}
 	}
 }

@@ -105,9 +105,10 @@ func RefuseName(status int, name string) *Refusal {
 	return Refuse(status, name, wire.TextField("error", name))
 }
 
-// RefuseRate returns the refusal of a sender that must wait.
+// RefuseRate returns the refusal of a sender that must wait. It rounds the time up, because a sender that obeys must not
+// be refused again.
 func RefuseRate(wait time.Duration) *Refusal {
-	seconds := int64(wait.Round(time.Second).Seconds())
+	seconds := int64((wait + time.Second - 1) / time.Second)
 	return Refuse(http.StatusTooManyRequests, "rate_limited", wire.TextField("error", "rate_limited"),
 		wire.Field("retry_after", wire.Int(max(seconds, 1))))
 }
