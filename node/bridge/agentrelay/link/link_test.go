@@ -217,6 +217,29 @@ func TestOutgoingLimits(t *testing.T) {
 	}
 }
 
+// TestNothingIsSpentOffline: attempts while the link is not connected use up no budget, and change no conversation
+// (AR-53).
+func TestNothingIsSpentOffline(t *testing.T) {
+	x, _ := newLinkedNode(t, nil, Config{})
+	x.Disconnect()
+	d := newDelivery(t, wire.NewConversationID(), wire.RequestInfo, `{"action":"ask","question":"where?"}`)
+	for range 3 {
+		if _, err := x.Deliver(t.Context(), d); err == nil {
+			t.Error("a message left while the link was not connected")
+		}
+		if _, err := x.link.sendTunnel(t.Context(), "agent-042", []byte(`{"message_id":"msg_1"}`)); err == nil {
+			t.Error("a tunnelled message left while the link was not connected")
+		}
+	}
+	if spent := x.link.sender.budget.Count(time.Now()); spent != 0 {
+		t.Errorf("%d of the budget are spent, want 0", spent)
+	}
+	c := x.link.convStore
+	if s, err := c.read(t.Context(), c.key("agent-042", d.Message.Conversation), time.Now()); err != nil || s.LastOurs || s.Asked {
+		t.Errorf("the conversation is %+v, %v, want it unchanged", s, err)
+	}
+}
+
 // TestAnswersLeaveRoom: peers that make the node answer cannot use up its budget. Answers wait for their part of the
 // budget, in order (AR-53).
 func TestAnswersLeaveRoom(t *testing.T) {

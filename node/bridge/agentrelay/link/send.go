@@ -44,13 +44,28 @@ func (l *Link) offlineReason() string {
 // sendReply sends the node's immediate reply to a message.
 func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	data, changes, err := l.encode(ctx, peer, m)
-	if err != nil || data == nil {
+	if err != nil {
+		l.log.Error("encode the reply to a message", "peer", peer, "err", err)
+		return
+	}
+	if data == nil {
 		return
 	}
 	if err := l.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
 		l.log.Error("store the state of a conversation", "err", err)
 	}
 	l.sender.answer(peer, data)
+}
+
+// takeTurn takes a message of the owner from the budget. It takes nothing and returns an error if the message must wait.
+func (l *Link) takeTurn() error {
+	if !l.sender.isConnected() {
+		return retryLater(0, l.offlineReason())
+	}
+	if wait := l.sender.budget.Take(time.Now()); wait > 0 {
+		return retryLater(wait, overBudget)
+	}
+	return nil
 }
 
 // Deliver sends a message of the outbox to a peer. It succeeds when the frame is written to the connection, or at once
@@ -68,8 +83,8 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 	case data == nil:
 		return bridge.Delivered{Queued: true}, nil
 	}
-	if wait := l.sender.budget.Take(time.Now()); wait > 0 {
-		return bridge.Delivered{}, retryLater(wait, overBudget)
+	if err := l.takeTurn(); err != nil {
+		return bridge.Delivered{}, err
 	}
 	if err := l.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
 		return bridge.Delivered{}, retryLater(0, notStored)

@@ -54,6 +54,13 @@ func (s *sender) clearConn() {
 	}
 }
 
+// isConnected reports whether the link has a connection.
+func (s *sender) isConnected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conn != nil
+}
+
 // write sends a frame now. ARC acknowledges no frame, so nil means only that the frame was written (AR-53).
 func (s *sender) write(data []byte) error {
 	s.mu.Lock()

@@ -143,14 +143,14 @@ func (l *Link) sendTunnel(ctx context.Context, peer string, message []byte) ([]b
 	if !ok {
 		return nil, undeliverableError{"the message is larger than 60 KiB, which is the limit of the tunnel"}
 	}
-	if wait := l.sender.budget.Take(time.Now()); wait > 0 {
-		return nil, retryLater(wait, overBudget)
-	}
 	answers, stop, err := l.waiters.add(peer, ref)
 	if err != nil {
 		return nil, retryLater(time.Second, err.Error())
 	}
 	defer stop()
+	if err := l.takeTurn(); err != nil {
+		return nil, err
+	}
 	if err := l.sender.write(data); err != nil {
 		return nil, retryLater(0, l.offlineReason())
 	}
