@@ -148,6 +148,12 @@ func (l *Link) setStatus(state bridge.LinkState, fault string, retry time.Time) 
 		l.status.Since = time.Now()
 	}
 	l.status.State, l.status.Error, l.status.Retry = state, fault, retry
+	if state == bridge.LinkUp {
+		select { // a test before this moment must not wake the link when it is down again
+		case <-l.wake:
+		default:
+		}
+	}
 }
 
 // Test connects as if for the first time and returns the error. If the link is up, Test does nothing, because a second
@@ -162,6 +168,11 @@ func (l *Link) Test(ctx context.Context) error {
 	}
 	conn.Abort()
 	conn.Drain()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.status.State == bridge.LinkUp {
+		return nil
+	}
 	select {
 	case l.wake <- struct{}{}:
 	default:
