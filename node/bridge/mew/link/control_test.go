@@ -127,7 +127,12 @@ func TestLinkShutdown(t *testing.T) {
 	}
 	up := func() bool { return l.Links()[0].State == bridge.LinkUp }
 	l.l.Connect()
+	l.l.Connect()
 	l.await("up", up)
+	l.l.Connect()
+	if n := len(l.l.space.wake); n != 0 {
+		t.Errorf("%d calls of Connect wait for the next shutdown, want none", n)
+	}
 	cat.Send(`{"kind":"space/kick","payload":{"participant_id":"node"}}`)
 	l.await("kicked", down)
 	dials := l.dials.Load()

@@ -153,6 +153,10 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 		m.space.unlisted = make(map[string]struct{})
 	}
 	m.conn = conn
+	select { // a call of connect before this moment has its effect now, and none after the next kick
+	case <-m.wake:
+	default:
+	}
 	if m.state != bridge.LinkUp {
 		m.state, m.since = bridge.LinkUp, time.Now()
 	}

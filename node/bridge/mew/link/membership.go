@@ -279,8 +279,13 @@ func (m *membership) clearDown(ctx context.Context) {
 	m.setState("connecting", nil, time.Time{})
 }
 
-// connect makes the link connect now, even if it is down.
+// connect makes the link connect now, even if it is down. It has no effect on a link that is connected.
 func (m *membership) connect() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.conn != nil {
+		return
+	}
 	select {
 	case m.wake <- struct{}{}:
 	default:
