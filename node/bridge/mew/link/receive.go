@@ -136,8 +136,8 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 // of the envelope that the chat answers, the one of its context, or the only open one.
 func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []wire.ConversationID {
 	var out []wire.ConversationID
-	for i, id := range j.e.Correlation {
-		if s, ok := load[sentEnvelope](ctx, l.records, "sent", id); ok && s.Peer == j.e.From && i < 8 {
+	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 8)] {
+		if s, ok := load[sentEnvelope](ctx, l.records, "sent", id); ok && s.Peer == j.e.From {
 			out = append(out, s.Conv)
 			break
 		}

@@ -154,9 +154,10 @@ func (r *records) clear(ctx context.Context) error {
 		for _, rec := range page.Records {
 			// The record stays and is settled as before, but no longer counts.
 			rec.Terms = slices.DeleteFunc(rec.Terms, func(t string) bool { return t == r.link+"/context" })
-			changes = append(changes, store.Change{Record: rec, IfRev: store.Any})
+			changes = append(changes, store.Change{Record: rec, IfRev: rec.Rev})
 		}
-		if err := r.store.Apply(ctx, changes, time.Now()); err != nil {
+		// After a conflict, the next turn reads what changed.
+		if err := r.store.Apply(ctx, changes, time.Now()); err != nil && !errors.Is(err, store.ErrConflict) {
 			return err
 		}
 	}

@@ -1,0 +1,66 @@
+package link
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// watchedRecords counts the reads, and calls a function once, after a list was read.
+type watchedRecords struct {
+	store.Records
+	gets int
+	then func()
+}
+
+func (w *watchedRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	w.gets++
+	return w.Records.Get(ctx, ns, key, now)
+}
+
+func (w *watchedRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	page, err := w.Records.List(ctx, ns, term, after, limit, now)
+	if then := w.then; then != nil {
+		w.then = nil
+		then()
+	}
+	return page, err
+}
+
+// TestCorrelationReadsAreBounded: a chat that names many envelopes costs few reads.
+func TestCorrelationReadsAreBounded(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	watched := &watchedRecords{Records: l.l.records.store}
+	quiet := &Link{cfg: l.l.cfg, b: l.l.b, records: &records{link: l.l.records.link, store: watched, log: l.l.records.log}}
+	var ids []string
+	for n := range 1024 {
+		ids = append(ids, fmt.Sprint("e", n))
+	}
+	j := job{e: envelope.Envelope{From: "cat", Correlation: ids}}
+	if got := quiet.conversations(t.Context(), &j, "am_cat"); len(got) != 1 || watched.gets > 8 {
+		t.Errorf("%d conversations after %d reads, want 1 after at most 8", len(got), watched.gets)
+	}
+}
+
+// TestClearKeepsDropped: a record that is dropped while the context is cleared does not come back.
+func TestClearKeepsDropped(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	watched := &watchedRecords{Records: l.l.records.store}
+	r := &records{link: "quiet", store: watched, log: l.l.records.log}
+	r.apply(t.Context(), r.remember("chat", "read", "x", time.Hour, true), r.remember("chat", "unread", "x", time.Hour, true))
+	watched.then = func() { r.apply(t.Context(), r.drop("chat", "read")) }
+	if err := r.clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := load[string](t.Context(), r, "chat", "read"); ok {
+		t.Error("the dropped record is back")
+	}
+	if _, ok := load[string](t.Context(), r, "chat", "unread"); !ok || r.inContext(t.Context()) != 0 {
+		t.Error("the other record is gone, or still counts")
+	}
+}
