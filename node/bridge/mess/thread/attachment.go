@@ -18,7 +18,8 @@ const MaxUpload = 10 << 20
 // sound and video.
 func Sniff(data []byte) (kind, mime string) {
 	mime, _, _ = strings.Cut(http.DetectContentType(data), ";")
-	if bytes.HasPrefix(data, []byte("<")) { // SVG and HTML stay plain bytes, because a browser would run them
+	// SVG and HTML stay plain bytes, because a browser would run them. DetectContentType skips the same white space.
+	if bytes.HasPrefix(bytes.TrimLeft(data, "\t\n\f\r "), []byte("<")) {
 		mime = "application/octet-stream"
 	}
 	kind, _, _ = strings.Cut(mime, "/")

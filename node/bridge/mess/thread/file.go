@@ -272,7 +272,7 @@ func IsAck(b Block) bool {
 }
 
 // Adopt returns the thread and the messages of the files as ours, without acks. The thread has the state that the
-// envelope names.
+// envelope names. If it waits without a holder, only the owner can let it in, because the files do not say why it waits.
 func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	t := f.Thread
 	var messages []Message
@@ -315,6 +315,9 @@ func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	if t.Serial == 0 {
 		t.Serial = 1
 		messages = []Message{{Serial: 1, From: t.Requester, At: t.Created, Mess: Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", t.Intent))}}.Tree()}}
+	}
+	if t.Holder == "" && (t.Status == Waiting || t.Status == Held) {
+		t.Parked = ParkedApproval
 	}
 	t.Offered, t.Version = true, 1
 	return t, messages, nil
