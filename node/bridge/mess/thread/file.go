@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ import (
 
 // The MESSE-AF thread file (MESS section 9): an envelope, then one document for each message and each ack.
 
-// maxFile is the size beyond which a thread continues in the next file.
+// maxFile is the size in bytes beyond which a thread continues in the next file.
 const maxFile = 1 << 20
 
 // File is one file in the directory of a thread.
@@ -42,8 +43,8 @@ func Folders() []string {
 	return []string{"state=received", "state=executing", "state=finished", "state=canceled"}
 }
 
-// envelope returns the first document of the thread's files.
-func (t *Thread) envelope() wire.Value {
+// envelope returns the first document of the thread's files, with these events as history.
+func (t *Thread) envelope(events []Event) wire.Value {
 	v := wire.Obj(wire.TextField("ref", t.Ref))
 	if t.ClientID != "" {
 		v = v.With("client_id", wire.Text(t.ClientID))
@@ -61,8 +62,8 @@ func (t *Thread) envelope() wire.Value {
 		v = v.With("confirm_before", wire.Bool(true))
 	}
 	v = v.With("intent", wire.Text(t.Intent)).With("priority", wire.Text(t.Priority))
-	history := make([]wire.Value, len(t.History))
-	for i, e := range t.History {
+	history := make([]wire.Value, len(events))
+	for i, e := range events {
 		h := wire.Obj(wire.TextField("action", e.Action), wire.Field("at", TimeText(e.At)), wire.TextField("by", e.By))
 		if e.Ref != "" {
 			h = h.With("ref", wire.Text(e.Ref))
@@ -111,17 +112,67 @@ func DocumentsOf(t *Thread, messages []Message) []wire.Value {
 	return out
 }
 
+// fileSize measures what a thread file may contain, so that [ParseFiles] accepts the file (MESS-61).
+type fileSize struct{ bytes, nodes, marks int }
+
+// sizeOf returns the size of a document. It counts too many marks rather than too few.
+func sizeOf(v wire.Value, text []byte) fileSize {
+	s := fileSize{bytes: len(text), nodes: countNodes(v)}
+	for _, c := range text {
+		if strings.IndexByte("\n[]{},-?!&*", c) >= 0 {
+			s.marks++
+		}
+	}
+	return s
+}
+
+func countNodes(v wire.Value) int {
+	n := 1
+	for e := range v.Elems() {
+		n += countNodes(e)
+	}
+	for _, m := range v.Members() {
+		n += countNodes(m.Value)
+	}
+	return n
+}
+
+func (s fileSize) plus(o fileSize) fileSize {
+	return fileSize{s.bytes + o.bytes, s.nodes + o.nodes, s.marks + o.marks}
+}
+
+// fits reports whether a file of this size may be written.
+func (s fileSize) fits() bool {
+	return s.bytes <= maxFile && s.nodes <= Limits.Nodes && s.marks <= Limits.Marks
+}
+
+// startFile returns the start of the first file: the envelope. If the history is too long for a file, the envelope has
+// only its first event and the newest ones.
+func (t *Thread) startFile() ([]byte, fileSize) {
+	events := t.History
+	for {
+		v := t.envelope(events)
+		text := yamltree.Append(nil, v)
+		size := sizeOf(v, text)
+		if size.fits() || len(events) < 3 {
+			return text, size
+		}
+		events = slices.Concat(events[:1], events[1+len(events)/2:])
+	}
+}
+
 // ThreadFiles writes a thread in version 2 of the format: file 000-…, and 001-… and so on if a file becomes too large.
 func ThreadFiles(t *Thread, messages []Message) []File {
 	var files []File
-	current := yamltree.Append(nil, t.envelope())
+	current, size := t.startFile()
 	for _, doc := range DocumentsOf(t, messages) {
 		text := append([]byte("---\n"), yamltree.Append(nil, doc)...)
-		if len(current)+len(text) > maxFile && len(current) > 0 {
+		added := sizeOf(doc, text)
+		if !size.plus(added).fits() && len(current) > 0 {
 			files = append(files, File{fmt.Sprintf("%03d-%s%s", len(files), t.Ref, FileSuffix), string(current)})
-			current, text = nil, text[len("---\n"):]
+			current, size, text = nil, fileSize{}, text[len("---\n"):]
 		}
-		current = append(current, text...)
+		current, size = append(current, text...), size.plus(added)
 	}
 	return append(files, File{fmt.Sprintf("%03d-%s%s", len(files), t.Ref, FileSuffix), string(current)})
 }

@@ -34,3 +34,35 @@ func TestAdoptedCanBeReleased(t *testing.T) {
 		}
 	}
 }
+
+// TestThreadFilesCanBeRead: our own files are within the limits of our reader, also with very many short messages
+// (MESS-61).
+func TestThreadFilesCanBeRead(t *testing.T) {
+	th := &Thread{Ref: "2026-02-01-001", Requester: "alice", Status: Received, Intent: "look", Priority: "normal", Created: time.Now(), Updated: time.Now()}
+	var messages []Message
+	for n := range MaxMessages {
+		b, err := Parse([]byte("- response: {re: x, content: [ok, 'a, b, c']}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages = append(messages, Message{Serial: n + 1, From: "bob", At: th.Created, Mess: b.Tree()})
+	}
+	th.History = []Event{{Action: "created", At: th.Created, By: "alice"}}
+	for range MaxEvents {
+		th.History = append(th.History, Event{Action: "in_progress", At: th.Created, By: "bob", Note: "a\nb"})
+	}
+	var texts [][]byte
+	for _, f := range ThreadFiles(th, messages) {
+		texts = append(texts, []byte(f.Content))
+	}
+	parsed, err := ParseFiles(texts...)
+	if err != nil {
+		t.Fatalf("%d files: %v", len(texts), err)
+	}
+	if len(parsed.Documents) != 2*MaxMessages || len(texts) > 10 {
+		t.Errorf("%d documents in %d files, want %d", len(parsed.Documents), len(texts), 2*MaxMessages)
+	}
+	if h := parsed.Thread.History; len(h) < 500 || h[0].Action != "created" {
+		t.Errorf("%d events were read, beginning with %s", len(h), h[0].Action)
+	}
+}
