@@ -319,11 +319,12 @@ func TestURIDoesNotNameAFetchedFile(t *testing.T) {
 	l := newLab(t)
 	const good, bad = "content://x/att-001-image-good.png", "content://x/att-001-image-bad.png"
 	files := map[string]exchange.File{good: {Name: "good.png", Mime: "image/png", Data: smallPhoto}, bad: {Failure: "it is empty"}}
-	content := "{image: {resource: '" + good + "'}}, {image: {resource: '" + bad + "'}}"
+	var content strings.Builder
+	content.WriteString("{image: {resource: '" + good + "'}}, {image: {resource: '" + bad + "'}}")
 	for _, uri := range []string{good, bad} {
-		content += ", {image: '" + uri + "'}, {file: {uri: '" + uri + "', resource: '" + uri + "'}}"
+		content.WriteString(", {image: '" + uri + "'}, {file: {uri: '" + uri + "', resource: '" + uri + "'}}")
 	}
-	res, err := l.Do(t.Context(), actor("alice"), mustParse(t, "- request: {intent: look, context: ["+content+"]}"), exchange.Options{Files: files})
+	res, err := l.Do(t.Context(), actor("alice"), mustParse(t, "- request: {intent: look, context: ["+content.String()+"]}"), exchange.Options{Files: files})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,7 +337,7 @@ func TestURIDoesNotNameAFetchedFile(t *testing.T) {
 	}
 	body, _ := mustMessages(t, l.Exchange, ref)[0].Mess.At(0).Get("request")
 	list, _ := body.Get("context")
-	for i, want := range slices.Collect(mustParse(t, "- request: {intent: look, context: ["+content+"]}")[0].Body.At(1).Elems()) {
+	for i, want := range slices.Collect(mustParse(t, "- request: {intent: look, context: ["+content.String()+"]}")[0].Body.At(1).Elems()) {
 		if got := list.At(i); i > 1 && string(got.JSON()) != string(want.JSON()) {
 			t.Errorf("entry %d is stored as %s, want %s", i, got.JSON(), want.JSON())
 		}
