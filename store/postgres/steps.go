@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -307,7 +308,7 @@ func (s stepStore) FindReplay(ctx context.Context, sender, messageID string, now
 	if rec.ConvSeq != 0 {
 		if found, err := s.Conversation(ctx, rec.Conv, now); err == nil && found.Seq == rec.ConvSeq {
 			conv = &found
-		} else if err != nil && !isRefusal(err) {
+		} else if err != nil && !errors.Is(err, store.ErrNotFound) { // a damaged conversation is not a missing one
 			return store.Replay{}, err
 		}
 	}
@@ -355,9 +356,15 @@ func (s stepStore) Conversations(ctx context.Context, term string, before uint64
 		args = []any{convTermKey(term, before), engine.Nanos(now), limit + 1, convTermKey(term, 0)}
 	}
 	var page store.ConvPage
-	var num int64
+	var rows int
+	var num, last int64
 	var value []byte
 	err := s.s.query(ctx, sql, args, []any{&num, &value}, func() error {
+		if rows++; rows > limit {
+			page.Next = uint64(last)
+			return nil
+		}
+		last = num
 		conv, err := engine.DecodeConv(uint64(num), value)
 		if err != nil {
 			s.s.damaged(err)
@@ -368,10 +375,6 @@ func (s stepStore) Conversations(ctx context.Context, term string, before uint64
 	})
 	if err != nil {
 		return store.ConvPage{}, err
-	}
-	if len(page.Conversations) > limit {
-		page.Conversations = page.Conversations[:limit]
-		page.Next = page.Conversations[limit-1].Seq
 	}
 	return page, nil
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,6 +15,8 @@ const (
 	sweepChunk = 256
 	// replayAgain is the time after which Sweep looks again at a replay record of an open conversation.
 	replayAgain = 4 * 24 * time.Hour
+	// damagedAgain is the time after which Sweep looks again at a damaged row, which it leaves in place.
+	damagedAgain = 24 * time.Hour
 )
 
 // sweeps are the tables that have rows with an end, with the function that looks at one row that is due. It sees the
@@ -43,7 +46,8 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 			var need needs
 			err := s.query(ctx, sweep.table.due(), []any{at, chunk}, []any{&key, &value}, func() error {
 				keys = append(keys, key)
-				return need.addDue(sweep.table, key, value)
+				need.addDue(sweep.table, key, value)
+				return nil
 			})
 			if err == nil && len(keys) > 0 {
 				err = s.sweepRows(ctx, sweep.table, keys, need, now, &n, sweep.row)
@@ -62,23 +66,21 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 	return done, nil
 }
 
-// addDue adds the needs of a sweep of one row.
-func (n *needs) addDue(tb *table, key, value []byte) error {
+// addDue adds the needs of a sweep of one row. A damaged row needs only itself.
+func (n *needs) addDue(tb *table, key, value []byte) {
 	n.row(tb, key)
 	switch tb {
 	case cards:
 		n.addCard(string(key))
 	case replays:
-		rec, err := engine.DecodeReplay(value)
-		if err != nil {
-			return err
+		if rec, err := engine.DecodeReplay(value); err == nil {
+			n.row(convs, engine.ConvKey(rec.Conv))
 		}
-		n.row(convs, engine.ConvKey(rec.Conv))
 	}
-	return nil
 }
 
-// sweepRows looks at the rows with these keys, if they are due still, and sets n to their number.
+// sweepRows looks at the rows with these keys, if they are due still, and sets n to their number. It
+// leaves damaged rows in place.
 func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need needs, now time.Time, n *int, look func(*txn, []byte, row, time.Time) error) error {
 	return s.writer.do(ctx, need, func(t *txn) (func() error, error) {
 		*n = 0
@@ -92,7 +94,13 @@ func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need ne
 					continue
 				}
 				*n++
-				if err := look(t, key, *r, now); err != nil {
+				if err = look(t, key, *r, now); errors.Is(err, store.ErrDamaged) {
+					s.damaged(err)
+					again := *r
+					again.due, err = engine.Nanos(now.Add(damagedAgain)), nil
+					t.put(tb, key, again)
+				}
+				if err != nil {
 					return err
 				}
 			}
