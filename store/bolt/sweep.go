@@ -58,7 +58,7 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 			}
 			return func() (err error) {
 				n, err = sweepExpiries(t, now, chunk)
-				if err != nil || n == chunk {
+				if err != nil || n >= chunk {
 					return err
 				}
 				swept, err := sweepReplays(t, now, chunk-n)
