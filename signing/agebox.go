@@ -13,7 +13,7 @@ import (
 var ErrAge = errors.New("not an age file to this key")
 
 // maxAgeHeader bounds the header of an age file in bytes, because each recipient in it costs a curve operation, and the
-// sender chooses their number. About thirty recipients fit.
+// sender chooses their number. About forty X25519 recipients fit.
 const maxAgeHeader = 4 << 10
 
 // SealAge encrypts plain to one age recipient ("age1…"), as a binary file. The file does not prove who encrypted it.

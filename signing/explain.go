@@ -19,10 +19,10 @@ import (
 
 // Diagnosis explains why a signature does not verify.
 type Diagnosis struct {
-	// Mistakes are fixed texts about what the signer did. It is empty if no known mistake explains the signature.
+	// Mistakes are fixed texts about what the signer did wrong. Empty: Explain found no known mistake.
 	Mistakes []string
 	Expected []byte // the bytes that the signature must cover: the JCS form of the message without its signature
-	Signed   []byte // the bytes that the signature covers, before a hash that is among the mistakes; nil if unknown
+	Signed   []byte // the bytes that the signature covers, directly or through a hash; nil if unknown
 }
 
 // Explain finds out why signature, which may be malformed, does not verify for message. message is the object as
@@ -118,8 +118,8 @@ func (d Diagnosis) Difference() (at int, ok bool) {
 	return at, true
 }
 
-// String returns the diagnosis in one line for the signer. It quotes nothing from the message except the value of one
-// byte.
+// String returns the diagnosis in one line for the signer. It quotes nothing from the message except one byte of Signed
+// and one of Expected.
 func (d Diagnosis) String() string {
 	text := "no known mistake explains it"
 	if len(d.Mistakes) > 0 {
@@ -138,8 +138,7 @@ func byteAt(data []byte, at int) string {
 	return fmt.Sprintf("0x%02x", data[at])
 }
 
-// repairSignature converts a signature in another known encoding to base64. It also returns the mistake, or "" if the
-// signature needs no repair.
+// repairSignature converts a malformed signature in another known encoding to base64. It also returns the mistake.
 func repairSignature(text string) (repaired, mistake string) {
 	repaired, mistake = strings.Join(strings.Fields(text), ""), "the signature contains white space or a prefix"
 	repaired = strings.TrimPrefix(repaired, "ed25519:")
@@ -225,7 +224,7 @@ type answer struct{ question, index int }
 func (h habits) has(a answer) bool { return int(h[a.question]) == a.index }
 
 // findRedundantAnswers returns the answers that make, for this message, the same bytes as an earlier answer to the same
-// question. Explain leaves them out, so that it tries no byte string twice.
+// question. Explain leaves them out, because they would repeat byte strings.
 func findRedundantAnswers(message wire.Value) (redundant []answer) {
 	for question, answers := range habitTable[:hashHabit] {
 		seen := make(map[[sha256.Size]byte]bool, len(answers))
