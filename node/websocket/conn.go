@@ -14,7 +14,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// Close codes of RFC 6455 §7.4.1.
+// Close codes of RFC 6455 §7.4.1, and 1013 of the IANA registry.
 const (
 	CodeNormal      = 1000
 	CodeGoingAway   = 1001
@@ -88,7 +88,7 @@ type Conn struct {
 }
 
 // queuedConn is the connection as gorilla sees it. After the handshake gorilla writes only the close frame for a
-// protocol error. That frame goes through the queue, so that frames never interleave.
+// protocol error or a message that is too large. That frame goes through the queue, so that frames never interleave.
 type queuedConn struct {
 	net.Conn
 	c *Conn
@@ -194,7 +194,8 @@ func (c *Conn) Drain() {
 func (c *Conn) Abort() { c.abort(nil) }
 
 // Close ends the connection with a code and a reason of at most 123 bytes, after the queued frames. It does not wait:
-// Read returns when the peer answered or two seconds passed. Only the first Close has an effect.
+// Read returns when the peer has answered, or at most four seconds after the close frame was written. Only the first
+// Close has an effect.
 func (c *Conn) Close(code int, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
