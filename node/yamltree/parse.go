@@ -39,7 +39,7 @@ type Document struct {
 	Line int // on which the document begins
 }
 
-// Error is the reason why a text was refused. Its text quotes nothing of the input.
+// Error is the reason why a text was refused. It quotes nothing from the input.
 type Error struct {
 	Reason string
 	Line   int  // 0 if the parser does not report it
@@ -54,7 +54,7 @@ func (e *Error) Error() string {
 }
 
 // Parse reads a YAML stream into the trees that a strict JSON reader would make of the same documents. It leaves out
-// empty documents. Every error is an *[Error].
+// documents that are empty or null. Every error is an *[Error].
 func Parse(data []byte, o Options) ([]Document, error) {
 	if err := prescan(data, o.Limits); err != nil {
 		return nil, err
@@ -110,9 +110,9 @@ func lineOf(err error) int {
 	return n
 }
 
-// prescan refuses, in one pass, documents that would keep the parser busy for long (MESS-61). It counts the characters
-// that open or separate nodes, and those that are costly to parse: the parser compares each directive, or line that
-// looks like one, with all directives before it.
+// prescan refuses data that is too large, is not clean UTF-8, or would keep the parser busy for long (MESS-61). It
+// counts the characters that open or separate nodes. A directive, or a line that looks like one, counts as many of
+// them, because the parser compares it with all directives before it.
 func prescan(data []byte, l Limits) error {
 	if len(data) > l.Bytes {
 		return &Error{Reason: fmt.Sprintf("the document is larger than %d bytes", l.Bytes), Line: LineAt(data, l.Bytes), Size: true}
@@ -229,7 +229,7 @@ func checkTag(n *yaml.Node) error {
 	}
 	tag := n.ShortTag()
 	if n.Tag == "!" {
-		tag = n.Tag // "specific to nothing": readers do not agree on what it makes of a scalar
+		tag = n.Tag // the non-specific tag: readers do not agree on what it makes of a scalar
 	}
 	switch tag {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq":
@@ -303,8 +303,9 @@ func (w *walker) checkKey(n *yaml.Node, seen map[string]struct{}) error {
 // (MESS-62). readPlain also requires a digit before the exponent.
 var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?$`)
 
-// scalar reads a scalar. Quoted and block scalars are texts; plain ones are what the core schema of YAML 1.2 makes of
-// them, as far as JSON has such a value. A timestamp is a text.
+// scalar reads a scalar. Without a tag, quoted and block scalars are texts. A plain scalar is null or a boolean if the
+// core schema of YAML 1.2 says so, and a number if it matches plainNumber or [Options] allows it. Any other plain
+// scalar, such as a timestamp, is a text.
 func (w *walker) scalar(n *yaml.Node) (wire.Value, error) {
 	text := n.Value
 	tagged := n.Style&yaml.TaggedStyle != 0
