@@ -44,7 +44,8 @@ const (
 
 // CheckPayload checks a payload against the shape of its intent (§6, AM-69): the action is a string, and the listed
 // fields of a known action are present and have their types. null counts as absent for optional fields, and extra
-// fields are allowed. For an unknown action, known is false and err is nil. The error is a *[FieldError].
+// fields are allowed. For an unknown action, known is false and err is nil. An intent outside of mesh.* has no shape: any
+// payload passes, and known is true. The error is a *[FieldError].
 func CheckPayload(intent Intent, payload Value) (known bool, err error) {
 	if !intent.Standard() {
 		return true, nil
@@ -138,7 +139,7 @@ func (f *fields) terms() {
 	f.join(t)
 }
 
-// isoLayouts are the ISO 8601 forms in payloads. If the zone is missing, the time is in the owner's zone.
+// isoLayouts are the ISO 8601 forms in payloads. The forms without a zone do not tell the instant.
 var isoLayouts = [...]string{
 	time.RFC3339Nano, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00",
 	"2006-01-02T15:04:05", "2006-01-02T15:04",

@@ -83,7 +83,7 @@ type KeyHistory struct {
 	Keys    []KeyChange `json:"keys"` // oldest first; the last key is the current one
 }
 
-// KeyChange is one key of a card. A rotation has both proofs and the text that they signed, so that a peer can check it
+// KeyChange is one key of a card. A rotation has both proofs and the text that they sign, so that a peer can check it
 // without trusting the directory.
 type KeyChange struct {
 	PublicKey     string    `json:"public_key"`
@@ -91,7 +91,7 @@ type KeyChange struct {
 	Retired       time.Time `json:"retired,omitzero"`
 	Proof         string    `json:"proof,omitempty"`          // AgentMesh-Key-Proof, signed with this key
 	PreviousProof string    `json:"previous_proof,omitempty"` // AgentMesh-Previous-Key-Proof, signed with the previous key
-	ProofText     string    `json:"proof_text,omitempty"`     // the lines that both proofs signed
+	ProofText     string    `json:"proof_text,omitempty"`     // the lines that both proofs sign
 	// Card is the card whose digest is in ProofText. Without it, a peer can check only the last rotation, and only
 	// while the current card is the one that was signed.
 	Card Value `json:"card,omitzero"`

@@ -44,8 +44,8 @@ func (d Draft) Tree() Value {
 }
 
 // ParseMessage fills a message from a tree. It is line 4 of the receive path: the nine fields, their types, the ids,
-// the version, the syntax of the time and the alphabet of the intent. It checks neither the shape of the intent nor the
-// time. The error is a *[FieldError].
+// the version, the syntax of the time and the alphabet of the intent. It does not check the shape of the payload or
+// whether the time is recent. The error is a *[FieldError].
 func ParseMessage(v Value) (Message, error) {
 	m, err := ParseDraft(v)
 	if err != nil {
