@@ -33,7 +33,7 @@ func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, er
 		}
 		var group errgroup.Group
 		for _, ask := range asks {
-			if ask.Created.After(began) { // with the questions that arrive meanwhile, this would never end
+			if ask.Created.After(began) { // the loop might never end if it took new questions
 				next = ""
 				break
 			}
@@ -46,7 +46,8 @@ func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, er
 	}
 }
 
-// rejectStranger rejects the sender of a question if the owner does not know the sender, and counts that in done.
+// rejectStranger rejects the sender of a question if the owner does not know the sender. It counts the rejection in
+// done.
 func (n *Node) rejectStranger(ctx context.Context, ask acl.Ask, by string, done *atomic.Int64) error {
 	if !isAboutSender(ask) {
 		return nil

@@ -19,7 +19,7 @@ import (
 // kindTask is the kind of an item that a bridge added. It is in no conversation: its bridge takes the answer.
 const kindTask = "task"
 
-// aboutTerm returns the term of the items about a matter that can still be answered.
+// aboutTerm returns the index term of the items about a matter. Only items that can still be answered have it.
 func aboutTerm(about string) string { return "about:" + about }
 
 // updateTask updates the items about the matter of t. If t has a turn and none of the items is open, it adds a new

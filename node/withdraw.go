@@ -11,8 +11,8 @@ import (
 )
 
 // cancelHeld withdraws the sender's held messages if the sender cancels them with this message (AM-36). Recording the
-// message also cancels the agreed event that it names (AM-87). This message itself is never held. done is false if no
-// held message was withdrawn. Questions about messages of ours are not the sender's to cancel.
+// message also cancels the agreed event that it names (AM-87). done is false if no held message was withdrawn; then
+// this message itself may be held. Questions about messages of ours are not the sender's to cancel.
 func (a *acceptance) cancelHeld(ctx context.Context) (out bridge.Outcome, done bool, err error) {
 	action := a.in.Payload.GetStr("action")
 	if action != "withdraw" && action != "cancel" || a.unit.Conversation().Holds(a.now) == 0 {

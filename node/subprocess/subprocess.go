@@ -44,9 +44,9 @@ type Result struct {
 	Tail   string // the end of standard error; not safe to print on a terminal
 }
 
-// Run runs the command with input on its standard input, until the command or ctx ends. Then it kills the command's
-// whole process group, so that no process started by the command survives. If the command failed after its start,
-// Result.Tail has details.
+// Run runs the command with input on its standard input, until the command or ctx ends. Then it kills the rest of the
+// command's process group; a process that has left the group survives. On Windows, it kills the process tree, but only
+// if it stopped the command itself. If the command failed after its start, Result.Tail has details.
 func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 	if len(c.Argv) == 0 {
 		return Result{}, errors.New("the command is empty")
