@@ -44,8 +44,8 @@ const (
 
 // CheckPayload checks a payload against the shape of its intent (§6, AM-69): the action is a string, and the listed
 // fields of a known action are present and have their types. null counts as absent for optional fields, and extra
-// fields are allowed. For an unknown action, known is false and err is nil. An intent outside of mesh.* has no shape: any
-// payload passes, and known is true. The error is a *[FieldError].
+// fields are allowed. For an unknown action, known is false and err is nil. An intent outside of mesh.* has no shape:
+// any payload passes, and known is true. The error is a *[FieldError].
 func CheckPayload(intent Intent, payload Value) (known bool, err error) {
 	if !intent.Standard() {
 		return true, nil
