@@ -199,7 +199,7 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 	}
 	scheduled := int64(engine.NoTime)
 	if old.Seq != 0 && old.Live(now) {
-		scheduled = engine.CardDue(old) // the sweep may be scheduled for the end of the old reservation
+		scheduled = engine.CardDue(old) // not if old is reserved: its sweep may be scheduled only for the end of the reservation
 	}
 	if err := scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, engine.CardDue(row.Card)); err != nil {
 		return err
@@ -323,8 +323,8 @@ func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.Ca
 			if err != nil {
 				return err
 			}
-			// This is the tombstone of an earlier registration of the id. It is kept only for catchUp and is not part
-			// of the feed.
+			// Skip the tombstone of an earlier registration of the id. It is kept only for catchUp and is not part of
+			// the feed.
 			if number(seq) != change.Seq {
 				continue
 			}

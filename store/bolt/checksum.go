@@ -51,7 +51,7 @@ func (b bucket) open(key, stored []byte) ([]byte, error) {
 }
 
 // read verifies a row like open, for a row that a cursor found. It also returns the key under which the row was
-// written: key itself or, if the checksum fails, the key that differs from it in one bit and matches the checksum.
+// written: if the checksum fails and a key that differs in one bit matches it, that key; otherwise key itself.
 func (b bucket) read(key, stored []byte) (written, value []byte, err error) {
 	if value, err = b.open(key, stored); err == nil {
 		return key, value, nil

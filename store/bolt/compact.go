@@ -18,8 +18,8 @@ import (
 // offlineWait is the time for which Check, Compact, CompactInPlace and Hold wait until another process closes the file.
 const offlineWait = 200 * time.Millisecond
 
-// checkOffline returns an error unless path names a database that only its owner can access, that no interrupted
-// import left behind, and that passes preflight.
+// checkOffline returns an error unless path names a database that only its owner can access and that passes preflight,
+// or if an import into the database was interrupted.
 func checkOffline(path string) error {
 	if err := checkImport(path); err != nil {
 		return err

@@ -69,7 +69,7 @@ func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
 // exportChanges exports the feed. It leaves out the tombstones of earlier registrations of an id, which only an index in
 // memory needs.
 func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
-	tombstones := make(map[uint64]int64) // when they go
+	tombstones := make(map[uint64]int64) // when they are removed
 	if err := each(tx, bucketExpiries, func(k, _ []byte) error {
 		if k[8] == kindTombstone {
 			tombstones[number(k[9:])] = int64(binary.BigEndian.Uint64(k) ^ 1<<63)
@@ -161,7 +161,7 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 	c := &copier{ctx: ctx, db: to, log: slog.New(slog.DiscardHandler)}
 	defer func() {
 		err = errors.Join(err, c.rollback(), to.Close())
-		if err != nil && tally == (engine.Tally{}) && begun != nil { // the other database has no rows to give
+		if err != nil && tally == (engine.Tally{}) && begun != nil { // no row was imported
 			err = errors.Join(err, os.Remove(part))
 		}
 	}()
@@ -299,7 +299,7 @@ func importRecord(c *copier, r engine.Row) error {
 	return c.putDue(bucketRecords, r.Key, r.Value, kindRecord, engine.Deadline(rec.Expires))
 }
 
-// putDue stores a row that has the same key in bucketExpiries.
+// putDue stores a row and makes Sweep look at it at the time due.
 func (c *copier) putDue(b bucket, key, value []byte, kind byte, due int64) error {
 	if err := c.put(b, key, value); err != nil {
 		return err
@@ -315,7 +315,7 @@ func (c *copier) due(kind byte, key []byte, due int64) error {
 	return c.put(bucketExpiries, expiryKey(due, kind, key), nil)
 }
 
-// importNumbers stores the numbers from which the database goes on.
+// importNumbers stores the numbers after which the new database continues to count.
 func importNumbers(c *copier, n engine.Numbers) error {
 	if err := c.begin(); err != nil {
 		return err

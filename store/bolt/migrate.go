@@ -120,7 +120,7 @@ func (s *Store) rewrite(ctx context.Context, step migration, have uint64) error 
 }
 
 // replaceFile keeps the old file under the name of [OlderCopy], renames dst to the name of the database, and closes the
-// old file. Until the old file is closed, no other process can open the database.
+// old file. Except on Windows, the lock of the old file keeps other processes out until the rename.
 func (s *Store) replaceFile(dst string, have uint64) error {
 	if err := s.keepFile(OlderCopy(s.path, have)); err != nil {
 		return fmt.Errorf("keep a copy from before: %w", err)

@@ -48,8 +48,8 @@ type Config struct {
 	QueueLimit int
 	// InitialMmapSize is the number of bytes of address space that are reserved for the file when it is opened. While
 	// the file is smaller, it can grow without waiting for readers. 0 means 4 GiB on 64-bit systems, or no reservation
-	// if the system refuses that much. With a negative number, on 32-bit systems and on Windows, where the file itself
-	// would grow, nothing is reserved.
+	// if the system refuses that much. On 32-bit systems and on Windows, where the file itself would grow, 0 reserves
+	// nothing. A negative number never reserves anything.
 	InitialMmapSize int
 	// LockTimeout is how long Open waits for another process to close the file. 0 means 200 ms.
 	LockTimeout time.Duration
@@ -154,7 +154,7 @@ func (s *Store) openFile() error {
 	}
 	opts := &bbolt.Options{
 		Timeout:         s.cfg.LockTimeout,
-		NoFreelistSync:  true, // otherwise each commit writes the whole list; without it, opening the file scans for free pages
+		NoFreelistSync:  true, // each commit would write the whole list; now opening the file scans for free pages
 		FreelistType:    bbolt.FreelistMapType,
 		InitialMmapSize: max(s.cfg.InitialMmapSize, 0),
 	}
@@ -199,7 +199,7 @@ func checkMode(path string) error {
 }
 
 // preflightLimit is the size up to which Open reads every page of an existing file before it trusts the file, which
-// takes about half a second. Only [Check] checks larger files in full.
+// takes about half a second. [Check] and Export read larger files in full too.
 const preflightLimit = 256 << 20
 
 // leastSize is the size of the four pages that bbolt writes into an empty file, at the smallest page size.

@@ -37,7 +37,7 @@ func readAhead(path string, log *slog.Logger) error {
 	return nil
 }
 
-// progressInterval is the time between two log lines of a long task at the start.
+// progressInterval is the time between two log lines of a long task while the database is opened.
 const progressInterval = 2 * time.Second
 
 // progress logs how far a long task has come. A short task logs nothing.

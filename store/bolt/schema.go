@@ -8,7 +8,7 @@ import (
 )
 
 // The buckets. Numbers in keys are big endian, so that bbolt's byte order is the order of numbers and times; seq,
-// change and n are u64. Rows that grow with time are inserted at the end of their bucket.
+// change and n are u64. Rows whose keys grow with time are inserted at the end of their bucket.
 //
 //	meta         "schema" → u64, the only value without a checksum · "schema again" → u64 ·
 //	             "snapshots" → tags of the last two index snapshots · "floor" → change u64 ·

@@ -27,9 +27,9 @@ import (
 //
 //	magic · tag 16 · through u64 · dump of the index (see package cardindex) · CRC-32C of all that u32
 //
-// The engine writes a snapshot while cards change, so the snapshot may contain changes that follow the change named
-// through, but never lacks an earlier one. That is enough, because catchUp lists every card that changed later again by
-// its row. A snapshot is valid only if the database contains its tag: then the database descends from the state of the
+// The engine writes a snapshot while cards change. So the snapshot has every change up to the number through, and
+// perhaps some later ones. That is enough, because catchUp reads the row of every card that changed after through. A
+// snapshot is valid only if the database contains its tag: then the database descends from the state of the
 // snapshot, even if a backup was restored meanwhile. The engine stores the tag before it renames the snapshot file, and
 // keeps the previous tag too, so that the file is valid whenever the process dies.
 const snapshotMagic = "agentmesh card index 1\n"

@@ -74,8 +74,8 @@ const maxYields = 3
 const retryEvery = time.Second
 
 // writer commits units in groups. It has no goroutine of its own: the waiting caller that succeeds in sending to lead
-// becomes the leader and commits all queued units. So a single caller commits in its own goroutine, as with bbolt's
-// Update. Passing the unit to another goroutine and back would cost as much as half a commit.
+// becomes the leader and commits a group of queued units. So a single caller commits in its own goroutine, as with
+// bbolt's Update. Passing the unit to another goroutine and back would cost as much as half a commit.
 type writer struct {
 	s     *Store
 	queue chan *unit
@@ -108,7 +108,7 @@ func newWriter(s *Store, limit int) *writer {
 func (w *writer) do(ctx context.Context, p plan) error { return w.doFor(ctx, nil, p) }
 
 // doFor queues a unit of a handle and waits for its outcome. If ctx ends before the leader takes the unit into a group,
-// the unit is not executed; after that, doFor returns the outcome of the unit and ignores ctx.
+// the unit is not executed. Once the leader has taken the unit, doFor ignores ctx and returns the outcome.
 func (w *writer) doFor(ctx context.Context, by *local.Handle, p plan) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -318,7 +318,8 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 	return errs, -1, nil
 }
 
-// guard turns a panic into an error, so that a faulty unit fails alone, and a damaged page does not end the process.
+// guard turns a panic into an error, so that a faulty unit fails alone, and a panic over a damaged page does not end the
+// process.
 func guard(fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
