@@ -96,9 +96,9 @@ func dearmor(text, blockType string) ([]byte, bool) {
 	return data, err == nil && len(data) > 0
 }
 
-// checkPackets checks the frame and the key material of each packet of a key, before any self-signature costs a
-// verification. It accepts exactly one entity without private and compressed packets, and only few signatures. It
-// returns the body of the primary key.
+// checkPackets checks the header and the key material of each packet of a key, before any self-signature costs a
+// verification. It accepts exactly one entity, with at most maxPGPSelfSigs signatures and without private or compressed
+// packets. It returns the body of the primary key.
 func checkPackets(data []byte) (primary []byte, err error) {
 	r := packet.NewOpaqueReader(bytes.NewReader(data))
 	signatures := 0
@@ -229,7 +229,7 @@ func isWeak448(point []byte) bool {
 	return sign&0x7f != 0 || bytes.Equal(y, minusOne) || bytes.Equal(y, one) || bytes.Equal(y, make([]byte, 56))
 }
 
-// pgpConfig evaluates keys at now and refuses hashes below SHA-256 (AM-8, AM-9).
+// pgpConfig returns the settings that evaluate keys at now and refuse hashes below SHA-256 (AM-8, AM-9).
 func pgpConfig(now time.Time) *packet.Config {
 	weak := map[crypto.Hash]bool{crypto.MD5: true, crypto.RIPEMD160: true, crypto.SHA1: true, crypto.SHA224: true}
 	return &packet.Config{

@@ -25,7 +25,7 @@ import (
 const redacted = "[redacted]"
 
 // PrivateKey makes signatures. Printed, logged or encoded as JSON, it shows as [redacted]. Only
-// [PrivateKey.MarshalText] returns the secret.
+// [PrivateKey.MarshalText] and [PrivateKey.MarshalKeyFile] return the secret.
 type PrivateKey struct {
 	public     *PublicKey
 	publicText string

@@ -26,7 +26,7 @@ type SharedKey struct {
 
 // Sealed is a document that [SharedKey.Seal] sealed.
 type Sealed struct {
-	Recipient string `json:"recipient"` // of the identity that opens the file
+	Recipient string `json:"recipient"` // of the identity that opens Age
 	Age       []byte `json:"age"`       // an age file: a MAC of [macSize] bytes, then the document
 }
 
