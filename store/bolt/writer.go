@@ -318,8 +318,8 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 	return errs, -1, nil
 }
 
-// guard turns a panic into an error, so that a faulty unit fails alone, and a panic over a damaged page does not end the
-// process.
+// guard turns a panic into an error, so that a faulty unit fails alone, and a panic over a damaged page does not end
+// the process.
 func guard(fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
