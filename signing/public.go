@@ -76,8 +76,8 @@ type scheme interface {
 // error is a *[KeyError].
 //
 // A key of mixed order (the sum of a point of prime order and a point of small order) is accepted. AM-8 does not name
-// it, and its order is not low. Verification uses the cofactorless equation of the standard library, so all verifiers
-// get the same result for a signature.
+// it, and its order is not low. Verification uses the cofactorless equation of the standard library. A verifier with
+// the cofactor may accept signatures of such a key that this package refuses.
 func ParsePublicKey(text string) (*PublicKey, error) {
 	if len(text) > MaxKeyText {
 		return nil, refuse(tooLong)
