@@ -78,7 +78,7 @@ func Join(parts []Part) *Index {
 	return ix
 }
 
-// mergeSorted merges sorted lists, and leaves out what is in an earlier one. It empties the lists.
+// mergeSorted merges sorted lists without repetitions. It empties the lists.
 func mergeSorted(lists [][]string) (merged []string) {
 	for {
 		least, found := "", false

@@ -33,7 +33,8 @@ func New() *Index {
 	return &Index{prefixes: make(map[string]*roaring.Bitmap)}
 }
 
-// Put lists a card, or moves a listed card from its old terms to new ones, both sorted. It ignores old if s is new.
+// Put lists a card, or moves a listed card from its old terms to new ones, both sorted. If the card is not listed, Put
+// ignores old.
 func (ix *Index) Put(s Slot, old, terms []string, expires int64) {
 	listed := ix.expires.get(s) != 0
 	if listed && slices.Equal(old, terms) {
@@ -123,7 +124,7 @@ func hasPrefix(terms []string, prefix string) bool {
 const (
 	prefixGather = 4096 // slots up to which the lists of a prefix are merged for each query
 	prefixTerms  = 1024 // the same for terms
-	maxUnions    = 128  // cached unions, of at most 128 KiB per million cards
+	maxUnions    = 128  // cached unions, each of at most 128 KiB per million cards
 )
 
 // withPrefix returns the slots that carry a term beginning with prefix. The caller holds mu, for reading or writing.

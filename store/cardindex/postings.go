@@ -9,8 +9,8 @@ import (
 // Slot identifies a card in the index. It is the card's Seq.
 type Slot = uint32
 
-// fewMax is the length above which a posting list becomes a bitmap instead of a sorted slice. An empty bitmap that
-// spans a million slots takes about 1.5 KB.
+// fewMax is the length above which a posting list becomes a bitmap instead of a sorted slice. A bitmap of few slots,
+// spread over a million, takes about 1.5 KB.
 const fewMax = 256
 
 // posting is the ascending set of the slots that carry one term. Index.mu guards it.

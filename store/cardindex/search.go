@@ -14,8 +14,9 @@ import (
 // about 50 µs, before Candidates computes the whole intersection.
 const maxProbes = 1024
 
-// Candidates appends to dst at most n slots, from the slot from on, that are live at now and match q. They match the
-// last tier of tiers and none of the tiers before it. If Candidates appends fewer than n slots, the list ends there.
+// Candidates appends to dst, in order and beginning at the slot from, the slots that are live at now and match q. They
+// match the last tier of tiers and none of the tiers before it. Candidates stops when dst has n slots. If dst ends with
+// fewer, no candidates follow.
 func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, now int64, from Slot, n int) []Slot {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()

@@ -51,7 +51,7 @@ func (ix *Index) Dump(write func([]byte) error) error {
 	return write([]byte{0})
 }
 
-// dumpTerms appends to b the terms of one block that sort after the term after. It returns the last of these terms, and
+// dumpTerms appends to b at most blockMax terms, the next after the term after. It returns the last of these terms, and
 // whether more terms follow.
 func (ix *Index) dumpTerms(b []byte, after string) (_ []byte, last string, more bool, err error) {
 	ix.mu.RLock()
@@ -96,7 +96,7 @@ func appendBytes(b, data []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(data))), data...)
 }
 
-// Read reads an index that Dump wrote. The dump must end where the file ends.
+// Read reads an index that Dump wrote. The dump must end where the checksum of the file begins.
 func Read(in *Reader) (*Index, error) {
 	ix := New()
 	slot := uint64(0)
@@ -124,7 +124,7 @@ func Read(in *Reader) (*Index, error) {
 	return ix, in.end()
 }
 
-// castagnoli is the polynomial of the checksum.
+// castagnoli is the table for the checksum.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // NewReader returns a reader of a file of this size, whose last four bytes are the CRC-32C of the others.
