@@ -24,14 +24,14 @@ const (
 	maxRecordTerm = 512
 	maxListTerms  = 4
 	maxQuota      = 10_000 // the largest Max of a change
-	maxPage       = 1000   // and the bounds of store.CardQuery
-	maxPrefixes   = 4
+	maxPage       = 1000   // the largest Limit of a store.CardQuery
+	maxPrefixes   = 4      // of a store.CardQuery
 )
 
-// ErrLimit refuses a limit that is too small.
+// ErrLimit means that the limit of a call is less than 1.
 var ErrLimit = errors.New("limit is less than 1")
 
-// NormalizeCard checks the bounds of a card, and sorts its terms and counts and removes repetitions.
+// NormalizeCard checks the bounds of a card, sorts its terms and counts, removes repetitions, and clears Withdrawn.
 func NormalizeCard(card store.Card) (store.Card, error) {
 	if card.ID == "" || len(card.ID) > maxID {
 		return card, fmt.Errorf("put card: id has %d bytes, not 1 to %d", len(card.ID), maxID)
@@ -164,7 +164,8 @@ func CheckStep(step store.Step) error {
 	return nil
 }
 
-// TierOf returns the first tier that a sorted set of terms matches, or -1.
+// TierOf returns the index of the first tier that a sorted set of terms matches. It returns -1 if the terms do not
+// match q or match none of the tiers.
 func TierOf(terms [][]byte, q store.CardQuery, tiers []store.Tier) int {
 	if !carries(terms, q.All) || slices.ContainsFunc(q.Prefixes, func(p string) bool { return !carriesPrefix(terms, p) }) {
 		return -1
@@ -199,7 +200,8 @@ func compareTerm(a []byte, b string) int {
 	return 0
 }
 
-// CountOf is the key of a count: the records of a namespace that carry a term, or all its records if term is empty.
+// CountOf is the key of a count: the records of a namespace that carry a term, or all records of the namespace if
+// Term is empty.
 type CountOf struct{ NS, Term string }
 
 // CountsOf yields the keys of the counts that include a record.

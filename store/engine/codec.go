@@ -26,7 +26,7 @@ import (
 //	change   seq u64 · at time · flags (1 gone, 2 gone because it was withdrawn) · id bytes
 //	conv     rev u64 · expires time · flags (1 open) · updated time · chain hash · entries uint · peer bytes ·
 //	         id bytes · terms texts · body bytes
-//	entry    flags (1 out) · at time · digest hash · chain hash · hash16 of the replay that came with it, bytes ·
+//	entry    flags (1 out) · at time · digest hash · chain hash · replay bytes (see EntryRow) ·
 //	         message id bytes · raw bytes; in version 2, for a sealed payload, · key bytes
 //	replay   expires time · conv seq u64, or 0 · digest hash · status uint · conv peer bytes · conv id bytes ·
 //	         sender bytes · message id bytes · answer bytes; in version 2, instead of the answer, · uint number of the
@@ -47,7 +47,7 @@ var errRow = errors.New("row is cut short or has trailing bytes")
 // NoTime is the stored form of the zero time.
 const NoTime = math.MinInt64
 
-// Nanos returns the stored form of t. A time before 1678 or after 2261, which does not fit into int64 nanoseconds,
+// Nanos returns the stored form of t. A time before 1678 or after 2261, which may not fit into int64 nanoseconds,
 // becomes the first or last time that fits.
 func Nanos(t time.Time) int64 {
 	switch {

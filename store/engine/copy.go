@@ -24,7 +24,7 @@ type Kind byte
 // The kinds of rows, in the order in which engines export them.
 const (
 	KindCard   Kind = iota // Num is the sequence number
-	KindChange             // Num is the position in the feed, and Due is when the line goes
+	KindChange             // Num is the position in the feed, and Due is when Sweep removes the change
 	KindEntry              // Num is the sequence number of the conversation, and N is the number of the entry
 	KindConv               // Num is the sequence number
 	KindReplay
@@ -70,7 +70,7 @@ func (r Row) Check() (err error) {
 	return err
 }
 
-// Numbers are the numbers of a database that its new rows continue. Each is at least as large as every number that the
+// Numbers are the counters by which a database numbers new rows. Each is at least as large as every number that the
 // database ever gave, because rows that are gone may still be named elsewhere.
 type Numbers struct {
 	Rev    uint64
