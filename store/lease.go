@@ -10,7 +10,7 @@ import (
 var (
 	// ErrLeaseTaken means that another handle holds the lease.
 	ErrLeaseTaken = errors.New("store: another process holds the lease")
-	// ErrLeaseLost means that the lease under which a unit was committed has ended or has another holder now. The unit
+	// ErrLeaseLost means that the lease under which a unit was to be stored has ended or has another holder now. The unit
 	// was not applied.
 	ErrLeaseLost = errors.New("store: the lease is lost")
 )
@@ -47,8 +47,8 @@ type Leases interface {
 	List(ctx context.Context) ([]LeaseState, error)
 }
 
-// Hint reports that an entry may have changed. Key is the key of a record, the id of a card, or "PEER/ID" for a
-// conversation.
+// Hint reports that a record, card or conversation may have changed. Key is the key of a record, the id of a card, or
+// "PEER/ID" for a conversation.
 type Hint struct{ NS, Key string }
 
 // leaseKey is the key of the lease in a context; see [LeaseOf].
@@ -75,6 +75,6 @@ const (
 type Watcher interface {
 	// Watch returns a channel with a hint for each change in the namespaces that another handle commits, until ctx
 	// ends; then the channel is closed. Hints may repeat and may come in another order than the commits. If hints were
-	// lost, the zero hint takes their place: then anything may have changed. So a reader reads the entry itself.
+	// lost, the zero hint takes their place: then anything may have changed. So a reader must read the store itself.
 	Watch(ctx context.Context, namespaces ...string) <-chan Hint
 }

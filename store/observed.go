@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Observed is a Store that reports every committed change of records, with its body, to observers in this process. A
-// caller that makes changes through the wrapped store counts as another process. Observed stores the units of a duty
-// under its lease; see [WithLease].
+// Observed is a Store that reports every committed change of records, with its body, to observers in this process. It
+// does not report changes that a caller makes through the wrapped store. Observed stores the units of a duty under its
+// lease; see [WithLease].
 type Observed struct {
 	Store
 	*observers
@@ -38,7 +38,7 @@ func Observe(s Store) *Observed {
 }
 
 // Under returns the same store for work under a lease that the contexts of the work do not name: every unit is stored
-// under this lease, unless its context names another one. A nil lease changes nothing.
+// under this lease, unless its context names another one. If lease is nil, only contexts name leases.
 func (o *Observed) Under(lease *Lease) *Observed {
 	under := *o
 	under.lease = lease
@@ -51,8 +51,9 @@ func (o *Observed) Under(lease *Lease) *Observed {
 // keep or change the slice. After ErrUnavailable the unit may be stored, but observers are not called. Treat the calls
 // as hints, and read from the store whatever must not be missed.
 //
-// Of the changes that other processes commit, observers get those in the namespaces that any of them names here, while
-// [Observed.Follow] runs. Such a change has IfRev Any and the record as it is now, or Delete if the record is absent now.
+// Of the changes that other processes commit, observers get those in the namespaces that any of them names, here or in
+// [Observed.OnRemote], while [Observed.Follow] runs. Such a change has IfRev Any and the record as it is now, or Delete
+// if the record is absent now.
 func (o *Observed) OnCommit(observe func([]Change), namespaces ...string) {
 	o.local, o.namespaces = append(o.local, observe), append(o.namespaces, namespaces...)
 }
@@ -80,8 +81,8 @@ func (o *Observed) RereadLater() {
 }
 
 // Follow reports the changes of other processes to the observers until ctx ends. Each service calls it; one call at a
-// time reports. At first, Follow calls the functions of [Observed.OnLoss], because other processes may have changed what
-// this one read before.
+// time reports. If other processes may use the store, Follow first calls the functions of [Observed.OnLoss], because
+// they may have changed what this process read before.
 func (o *Observed) Follow(ctx context.Context) {
 	select {
 	case o.following <- struct{}{}:
