@@ -14,7 +14,7 @@ import (
 // mayRepeat reports whether a group that failed with err was not committed and may succeed when it runs again.
 func mayRepeat(err error) bool {
 	if errors.Is(err, errUnknown) {
-		return false // pgconn calls each failed read safe to retry, also one after the commit
+		return false // pgconn calls every failed read safe to retry, even one after the commit
 	}
 	if errors.Is(err, errNoLane) || errors.Is(err, errLost) || pgconn.SafeToRetry(err) {
 		return true

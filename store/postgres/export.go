@@ -62,11 +62,12 @@ func own(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// endsAfter is the time for which lockAlone waits for the server to end the connection of a process that was killed.
+// endsAfter is the time for which lockAlone waits for another import or export to end, which may have been killed.
 const endsAfter = 10 * time.Second
 
-// lockAlone takes the lock of the processes that use the schema, for this connection alone. If other processes use the
-// schema, also after a second, the error is ErrInUse with their names. If another import or export runs, the error is ErrCopying.
+// lockAlone takes the lock of the processes that use the schema, for this connection alone. If other processes still
+// use the schema after a second, the error is ErrInUse with their names. If another import or export runs, the error is
+// ErrCopying.
 func lockAlone(ctx context.Context, conn *pgx.Conn) error {
 	for begun := time.Now(); ; {
 		var locked bool
@@ -256,7 +257,8 @@ func (x *exporter) convs() error {
 	}
 }
 
-// numbers returns the numbers from which the database goes on. Conversations and fences have revisions as numbers.
+// numbers returns the numbers from which the database continues. Conversations are numbered by revisions, and fences by
+// revisions plus the number in counterFences.
 func (x *exporter) numbers() (n engine.Numbers, err error) {
 	var rev, card, change, fences int64
 	err = x.tx.QueryRow(x.ctx, `select last_value, (select num from counters where key = $1), (select num from counters where key = $2),
@@ -266,8 +268,8 @@ func (x *exporter) numbers() (n engine.Numbers, err error) {
 
 // Import fills the tables of an empty database with the rows that fill passes to it, in one transaction, and makes the
 // tables if necessary. It reads the tables back and compares them with these rows before it commits. Until then, Open
-// returns engine.ErrUnfinished, also if the process was killed; a further Import begins again. If there is data already,
-// the error is engine.ErrNotEmpty; if processes use the tables, ErrInUse.
+// returns ErrCopying. If Import was interrupted, Open returns engine.ErrUnfinished, and a further Import begins again.
+// If the tables have data already, the error is engine.ErrNotEmpty; if processes use the tables, ErrInUse.
 func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tally, err error) {
 	defer func() { err = classifyOpen(err) }()
 	conn, err := own(ctx, cfg)
@@ -298,7 +300,7 @@ func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tal
 		}
 		return tally, err
 	}
-	if tally == (engine.Tally{}) && begun.RowsAffected() == 1 { // the other database has no rows to give
+	if tally == (engine.Tally{}) && begun.RowsAffected() == 1 { // it failed before fill passed a row
 		_, undone := conn.Exec(context.WithoutCancel(ctx), "delete from counters where key = $1", counterImport)
 		err = errors.Join(err, undone)
 	}
@@ -325,7 +327,7 @@ func load(ctx context.Context, tx pgx.Tx, tally *engine.Tally, fill engine.Fill)
 	return tally.Compare(copied)
 }
 
-// checkEmpty returns engine.ErrNotEmpty if a table has rows.
+// checkEmpty returns engine.ErrNotEmpty if a table other than counters has rows.
 func checkEmpty(ctx context.Context, conn *pgx.Conn) error {
 	var queries []string
 	for _, tb := range tables {
@@ -455,7 +457,7 @@ func (l *loader) record(r engine.Row) error {
 	return nil
 }
 
-// finish stores the numbers from which the database goes on, and ends the import.
+// finish stores the numbers from which the database continues, and ends the import.
 func (l *loader) finish(n engine.Numbers) error {
 	rev := max(n.Rev, n.Conv, 1) // conversations have revisions as numbers
 	var batch pgx.Batch

@@ -30,13 +30,13 @@ type liveIndex struct {
 // feedPage is the number of changes that are read in one query.
 const feedPage = 1000
 
-// headSize is the part of a card that the index is built from. It contains the terms of nearly all cards.
+// headSize is the number of bytes of each card's row that build reads first. They hold all terms of nearly all cards.
 const headSize = 1 << 10
 
 // maxBuilders is the largest number of queries that read the cards at the same time.
 const maxBuilders = 4
 
-// build fills the index from the cards, which several queries read in parts. These take as long as they need.
+// build fills the index from the cards, which several queries read in parts. These queries have no time limit.
 func (x *liveIndex) build(ctx context.Context) error {
 	var through, last int64
 	if err := x.s.query(ctx, "select (select coalesce(max(num), 0) from changes), (select coalesce(max(num), 0) from cards)", nil,
@@ -44,7 +44,7 @@ func (x *liveIndex) build(ctx context.Context) error {
 		return err
 	}
 	parts := make([]cardindex.Part, min(runtime.GOMAXPROCS(0), maxBuilders))
-	long := make([][]int64, len(parts)) // cards whose terms are longer than headSize
+	long := make([][]int64, len(parts)) // cards whose terms end after headSize bytes
 	span := last/int64(len(parts)) + 1
 	all, each := errgroup.WithContext(ctx)
 	for i := range parts {
@@ -71,8 +71,8 @@ func (x *liveIndex) build(ctx context.Context) error {
 	return readError(ctx, err)
 }
 
-// gather adds to part the cards whose seq is at least from and less than to. It returns those whose terms are longer
-// than headSize, which it leaves out.
+// gather adds to part the cards whose seq is at least from and less than to. It returns those whose terms end after
+// headSize bytes, which it leaves out.
 func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, from, to int64) (long []int64, err error) {
 	var num int64
 	var head pgtype.DriverBytes // not copied
@@ -136,7 +136,7 @@ func (x *liveIndex) follow(ctx context.Context) (more bool, err error) {
 	return n == feedPage, nil
 }
 
-// apply applies a change to the index. card is the row of the card, if it has one.
+// apply applies a change to the index. card is the row of the card, or nil if the row is gone.
 func (x *liveIndex) apply(line feedLine, card []byte) error {
 	old := engine.Texts(line.Terms)
 	for _, seq := range line.Older {

@@ -93,7 +93,7 @@ func version(ctx context.Context, tx pgx.Tx, known int) (have int, err error) {
 	// Every version that is newer than this program must allow it, not only the newest.
 	var oldest int
 	err = tx.QueryRow(ctx, "select max(coalesce(oldest, version)) from schema_version").Scan(&oldest)
-	if err != nil && sqlState(err) != "42703" { // the column is missing
+	if err != nil && sqlState(err) != "42703" { // 42703: the column is missing
 		return have, err
 	}
 	if err != nil || oldest > known {
@@ -146,7 +146,7 @@ func Migrate(ctx context.Context, cfg Config) (before, after int, err error) {
 }
 
 // MigrationScript returns the SQL text of what [Migrate] would do, with its own transaction, or "" if that is nothing.
-// With an empty URL, it makes all tables.
+// With an empty URL, the script makes all tables.
 func MigrationScript(ctx context.Context, cfg Config) (text string, err error) {
 	have, all := 0, migrations()
 	if cfg.URL != "" {

@@ -28,7 +28,8 @@ type Config struct {
 	URL string
 	// ListenURL is the connection string for notifications, if URL goes through a pooler. Empty: URL.
 	ListenURL string
-	// Name is the name of this process in the list of leases, at most 64 bytes.
+	// Name is the name of this process in the list of leases and in [Status], at most 44 bytes. PostgreSQL cuts the name
+	// of an application at 63 bytes, and 19 of them are for other text.
 	Name string
 	// LeaseTTL is the time for which a lease lasts if it is not renewed. 0 means 15 seconds.
 	LeaseTTL time.Duration
@@ -204,7 +205,7 @@ func (s *Store) prepare(c *pgx.ConnConfig) {
 	}
 }
 
-// isGone reports whether a connection that was idle for a second does not work any more. If the server does not answer, its
+// isGone reports whether a connection that was idle for a second no longer works. If the server does not answer, its
 // host may have vanished without ending connections, so all of them are given up.
 func (s *Store) isGone(ctx context.Context, idle pgxpool.ShouldPingParams) bool {
 	if idle.IdleDuration < time.Second {
@@ -263,7 +264,8 @@ func (s *Store) openLane(ctx context.Context) error {
 	return err
 }
 
-// forgetLanes removes the rows of processes that have ended long ago.
+// forgetLanes removes the rows of other processes that have not written for a long time. Most of them have ended; a
+// process that still runs stores its row again.
 func (s *Store) forgetLanes(ctx context.Context) {
 	err := ask(ctx, func(ctx context.Context) error {
 		_, err := s.pool.Exec(ctx, "delete from lanes where seen < now() - $1::interval and id <> $2", forgetLane, s.id)
@@ -299,7 +301,7 @@ func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
 			return err
 		}
 		fmt.Fprint(out, "begin;\n", upgradeScript(migrations(), 0))
-		// Revisions, and with them fences, go on above everything that was given since.
+		// Revisions, and with them fences, continue above all that are given between the backup and its use.
 		fmt.Fprintf(out, "delete from counters;\nselect setval('revisions', %d);\n", revision+1<<20)
 		for _, tb := range tables {
 			fmt.Fprintf(out, "copy %s (key, num, due, value) from stdin;\n", tb.name)

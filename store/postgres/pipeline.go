@@ -22,7 +22,7 @@ import (
 // sides would wait for each other. The answer to a statement that returns no rows is a few bytes.
 type pipeline struct {
 	conn   *pgx.Conn
-	known  map[string]bool // statements that are prepared on the connection, by name; nil if none may be
+	known  map[string]bool // statements that are prepared on the connection, by name; nil if it must not prepare any
 	parsed []string        // the statements that the pipeline prepares, in order
 	buf    []byte          // kept for the next pipeline
 	n      int             // statements
@@ -34,7 +34,7 @@ const maxKept = 4 << 20
 // prepared is the key of the names of prepared statements in the custom data of a connection.
 const prepared = "agentmesh prepared"
 
-// reset empties the pipeline, for a connection.
+// reset empties the pipeline and sets its connection.
 func (s *pipeline) reset(conn *pgx.Conn) {
 	if cap(s.buf) > maxKept {
 		s.buf = nil
@@ -54,7 +54,7 @@ func (s *pipeline) reset(conn *pgx.Conn) {
 // argument appends the binary form of an argument of a statement.
 type argument func([]byte) []byte
 
-// add adds a statement. PostgreSQL finds the types of its arguments from its text.
+// add adds a statement. PostgreSQL infers the types of its arguments from its text.
 func (s *pipeline) add(sql string, arguments ...argument) {
 	var name string
 	if s.known != nil {
