@@ -35,7 +35,7 @@ type Server struct {
 	done     chan struct{}
 }
 
-// baseSettings are those of every server. No server has a network address.
+// baseSettings are the settings of every server. No server has a network address.
 var baseSettings = []string{"listen_addresses=", "max_connections=200", "shared_buffers=32MB"}
 
 var (
@@ -88,7 +88,7 @@ func Schema(database, name string) (string, error) {
 	return database + "&options=" + url.QueryEscape("-csearch_path="+name), err
 }
 
-// New starts a server of its own for a test, which the test may stop.
+// New starts a separate server for one test. The test may stop it.
 func New(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	requireBinaries(t)
@@ -206,7 +206,7 @@ func (s *Server) make(program string, args []string) error {
 	return s.Restart()
 }
 
-// Restart starts the server again after Kill.
+// Restart starts the server, for the first time or after Kill or Crash.
 func (s *Server) Restart() error {
 	postgres, err := find("postgres")
 	if err != nil {
@@ -306,8 +306,8 @@ func Query(database, sql string) ([]string, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// CPU returns the processor time of the processes of the server that [Database] started, also of those that have ended,
-// or 0 on systems without /proc.
+// CPU returns the processor time of the processes of the server that [Database] started, including those that have
+// ended, or 0 on systems without /proc.
 func CPU() time.Duration {
 	if shared == nil {
 		return 0
@@ -328,7 +328,7 @@ func CPU() time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// children returns the fields of [readStat] of the children of a process, by their number. It returns nothing on systems
+// children returns the fields of [readStat] of the children of a process, by process id. It returns nothing on systems
 // without /proc.
 func children(parent int) map[int][]string {
 	found := make(map[int][]string)

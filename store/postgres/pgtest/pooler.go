@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Pooler is a running PgBouncer in transaction mode before a server.
+// Pooler is a running PgBouncer in transaction mode in front of a server.
 type Pooler struct {
 	dir string
 	cmd *exec.Cmd
@@ -49,10 +49,10 @@ alter role USER set max_parallel_workers_per_gather = 0;
 alter role USER set plan_cache_mode = force_generic_plan;
 `
 
-// NewPooler starts PgBouncer before s. Each database of users is reached by the name of its user, who gets the settings in
-// UserSettings and the schema of that name. prepared reports whether PgBouncer knows prepared statements; an older one
-// needs default_query_exec_mode=exec. Without PgBouncer, the test is skipped, or fails if the environment has
-// AGENTMESH_TOOLS=required.
+// NewPooler starts PgBouncer in front of s. Each of users reaches the database postgres of s under the name of the
+// user, and gets the settings in UserSettings and a schema of that name. prepared reports whether PgBouncer knows
+// prepared statements; an older one needs default_query_exec_mode=exec. Without PgBouncer, the test is skipped, or fails
+// if the environment has AGENTMESH_TOOLS=required.
 func NewPooler(t testing.TB, s *Server, users ...string) (p *Pooler, prepared bool) {
 	t.Helper()
 	pgbouncer, err := exec.LookPath("pgbouncer")

@@ -12,7 +12,7 @@ import (
 // quit is the signal at which a server ends at once.
 const quit = syscall.SIGQUIT
 
-// account returns the user as whom the server runs, or false if that is the current user. PostgreSQL refuses root.
+// account returns the user that the server must run as, or false if that is the current user. PostgreSQL refuses root.
 func account() (uid, gid int, ok bool) {
 	if os.Getuid() != 0 {
 		return 0, 0, false
@@ -27,7 +27,7 @@ func account() (uid, gid int, ok bool) {
 	return 0, 0, false
 }
 
-// allow gives a folder to the user as whom the server runs.
+// allow gives a folder to the user that the server runs as.
 func allow(dir string) error {
 	if uid, gid, ok := account(); ok {
 		return os.Chown(dir, uid, gid)
