@@ -41,8 +41,8 @@ func NewSession(leases Leases, log *slog.Logger) *Session {
 	return &Session{leases: leases, log: log, held: make(map[Lease]*holding), elsewhere: make(map[string]bool)}
 }
 
-// IsElsewhere reports whether another process has the duty, as far as this process knows. Before [Session.Do] the answer
-// is false.
+// IsElsewhere reports whether another process has the duty, as far as this process knows. The answer is false until the
+// session has tried to acquire the lease.
 func (s *Session) IsElsewhere(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +88,8 @@ func (h *holding) isCurrent(ttl time.Duration, now time.Time) bool {
 
 // Do does a duty whenever this process holds the lease with this name, until ctx ends. The context of work belongs to
 // the lease, see [WithLease], and ends when the lease is lost, with [ErrLeaseLost] as its cause. Do waits for work to
-// return, and then releases the lease, unless other work goes on under it. If work returns before that, the duty is
-// done, and Do returns.
+// return, and then releases the lease, unless other work goes on under it. If work returns before the lease is
+// lost, the duty is done, and Do returns.
 func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Context)) {
 	for ctx.Err() == nil {
 		asked := time.Now()
@@ -222,7 +222,7 @@ func (s *Session) renew(timeout time.Duration) {
 			held = append(held, lease)
 			continue
 		}
-		s.lose(lease, h) // this process was suspended
+		s.lose(lease, h) // renewals failed, or this process was suspended
 	}
 	s.mu.Unlock()
 	if len(held) == 0 {

@@ -11,13 +11,13 @@
 //   - A unit checks every precondition before its first write. A refusal fails that unit alone, never another unit
 //     that shares a commit with it.
 //   - A method that writes returns nil only after the write is durable.
-//   - The caller passes the time as now. An entry is absent from its Expires on, whether or not [Store.Sweep] has
+//   - The caller passes the time as now. From its Expires on, an entry is absent, whether or not [Store.Sweep] has
 //     run; Sweep only reclaims space. A zero Expires means never. Nothing of an expired entry remains: an entry that
 //     takes its place is a new one.
 //   - Revisions are opaque and grow. If a compare-and-set fails with [ErrConflict], read again and decide again.
 //   - After [ErrUnavailable] the outcome is unknown, and the caller may repeat the same call.
 //   - Pages are keyset pages. A cursor names a position, not a snapshot, and never becomes invalid. A limit is at
-//     least 1, except where a type says otherwise.
+//     least 1, and that of a [CardQuery] at most 1000.
 //   - Cards are found by terms that the caller made, so results never depend on the engine.
 //   - The engine keeps no byte slice that the caller passed in. Byte slices that it returns belong to the caller.
 //     Times come back in UTC.
@@ -72,13 +72,15 @@ type Store interface {
 	Watcher
 
 	// Sweep reclaims the space of up to about limit entries that are absent at now, and returns how many entries it
-	// looked at. A result below limit means that nothing more can be swept at now. Sweep changes no answer, except
-	// for the line that [Cards.Changes] gets when a reservation ends, so any instance may call it at any time.
+	// looked at. A result below limit means that nothing more can be swept at now. Sweep changes no answer except that
+	// of [Cards.Changes], which gets a line when a reservation ends and loses old tombstones. So any instance may call
+	// Sweep at any time.
 	Sweep(ctx context.Context, now time.Time, limit int) (int, error)
 	// Ping reports whether the store accepts writes now: it returns nil, or ErrUnavailable with the reason.
 	Ping(ctx context.Context) error
-	// Backup writes to w a consistent copy that the engine can open, and returns its size in bytes. Writers do not wait
-	// for w. Backup first makes a local copy, and returns ErrUnavailable if the disk has no room for it.
+	// Backup writes to w a consistent copy from which the database can be restored, and returns its size in bytes.
+	// Writers do not wait for w. An engine that first makes a local copy returns ErrUnavailable if the disk has no room
+	// for it.
 	Backup(ctx context.Context, w io.Writer) (int64, error)
 	io.Closer
 }
@@ -100,7 +102,7 @@ type Card struct {
 
 	Registered time.Time
 	Updated    time.Time
-	Expires    time.Time // the card is absent from this instant on; zero means never
+	Expires    time.Time // from this instant on, the card is absent; zero means never
 	// ReservedUntil is the instant until which the id of an expired or withdrawn card stays reserved for its owner. If
 	// it is zero, or not later than the end of the card, the id becomes free when the card ends.
 	ReservedUntil time.Time
@@ -121,7 +123,7 @@ func (c Card) Held(now time.Time) bool { return c.Live(now) || now.Before(c.Rese
 // PutCard is one registration or renewal.
 type PutCard struct {
 	Card   Card // the engine sets Seq, Rev, Withdrawn (to false) and, if a card or reservation exists, Registered
-	IfRev  Rev  // Absent: the id has no card and no reservation of another owner; see [Cards.Put]
+	IfRev  Rev  // Absent: the id has no live card and no reservation of another owner; see [Cards.Put]
 	Quotas []Quota
 	// Records change in the same unit, such as the invite that pays for the registration, or its line in an audit log.
 	Records []Change
