@@ -43,8 +43,8 @@ type Status struct {
 	Standbys []string
 }
 
-// instanceMark returns what follows the name of a process in the application name of its connection for notifications on
-// channel. It tells apart the processes that use other tables of the same database.
+// instanceMark returns the end of the application name of each connection for notifications on channel. It
+// distinguishes the processes on these tables from those that use other tables of the same database.
 func instanceMark(channel string) string { return "@" + strings.TrimPrefix(channel, "agentmesh_") }
 
 // instancesSQL selects the names of the processes with a mark, sorted.
@@ -76,5 +76,5 @@ func (s *Store) FeedPosition(ctx context.Context) (uint64, error) {
 // Queued returns the number of units that wait for the next commit.
 func (s *Store) Queued() int { return len(s.writer.queue) }
 
-// Connections returns the number of open connections, without the one for notifications.
+// Connections returns the number of open connections, without those for notifications and for leases.
 func (s *Store) Connections() int { return int(s.pool.Stat().TotalConns()) }

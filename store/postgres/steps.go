@@ -101,8 +101,8 @@ func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, e
 	return applied, nil
 }
 
-// planConv checks the revision of a step's conversation and returns a function that writes the row and the entries, and
-// returns the row.
+// planConv checks the revision of a step's conversation and returns a function that writes the row and the entries. The
+// function returns the row. If the step changes no conversation, the function is nil.
 func planConv(t *txn, step store.Step) (func(store.Rev) *store.Conversation, error) {
 	if step.Conv == nil {
 		return nil, nil

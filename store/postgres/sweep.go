@@ -19,8 +19,8 @@ const (
 	damagedAgain = 24 * time.Hour
 )
 
-// sweeps are the tables that have rows with an end, with the function that looks at one row that is due. It sees the
-// row as the earlier units of the group left it.
+// sweeps lists the tables whose rows can expire, each with a function that sweeps one row that is due. The function
+// sees the row as the earlier units of the group left it.
 var sweeps = []struct {
 	table *table
 	row   func(t *txn, key []byte, r row, now time.Time) error
@@ -79,8 +79,8 @@ func (n *needs) addDue(tb *table, key, value []byte) {
 	}
 }
 
-// sweepRows looks at the rows with these keys, if they are due still, and sets n to their number. It
-// leaves damaged rows in place.
+// sweepRows passes to look those of the rows with these keys that are still due, and sets n to their number. Damaged
+// rows stay in place.
 func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need needs, now time.Time, n *int, look func(*txn, []byte, row, time.Time) error) error {
 	return s.writer.do(ctx, need, func(t *txn) (func() error, error) {
 		*n = 0
@@ -149,7 +149,8 @@ func sweepConv(t *txn, _ []byte, r row, _ time.Time) error {
 	return err
 }
 
-// sweepCard removes a card whose id is no longer held, and looks at another one again when its reservation ends.
+// sweepCard removes a card whose id is no longer held. If the id is still held, a sweep looks at the card again when
+// the reservation ends.
 func sweepCard(t *txn, key []byte, r row, now time.Time) error {
 	card, err := engine.DecodeCard(uint64(r.num), r.value)
 	if err != nil {

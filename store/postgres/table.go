@@ -67,7 +67,7 @@ func (t *table) due() string {
 	return fmt.Sprintf("select key, value from %s where due <= $1 and %[2]s <= $1 and %[2]s < %d order by %[2]s limit $2", t.name, column, never)
 }
 
-// sweepHours has the bits of due that the column sweep of conversations keeps.
+// sweepHours masks the bits of due that the column sweep of conversations keeps.
 const sweepHours = -1 << 42
 
 // The rows of counters: the last sequence number of a card, and the last position in the feed.
@@ -86,7 +86,7 @@ type ref struct {
 // costs a round trip for each.
 type needs struct {
 	refs   []ref
-	counts [][]byte // prefixes of keys that are counted: no other process may change their number meanwhile
+	counts [][]byte // prefixes of keys that are counted; no other process counts them meanwhile
 	leases []string // names
 }
 

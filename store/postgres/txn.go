@@ -213,7 +213,7 @@ func (t *txn) next(counter []byte) (int64, error) {
 	return n, nil
 }
 
-// checkLease returns ErrLeaseLost unless the lease has its fence and has not ended.
+// checkLease returns ErrLeaseLost if the lease has ended or has another fence now. A nil lease passes.
 func (t *txn) checkLease(held *store.Lease) error {
 	if held == nil || t.leases[held.Name] == held.Fence {
 		return nil

@@ -50,7 +50,7 @@ const (
 )
 
 // writer commits units in groups. It has no goroutine of its own: the waiting caller that succeeds in sending to lead
-// becomes the leader and commits all queued units, as in package bolt.
+// becomes the leader and commits a group of the queued units, as in package bolt.
 type writer struct {
 	s     *Store
 	queue chan *unit
@@ -255,7 +255,7 @@ func (t *txn) commit(w *writer) (maybe bool, err error) {
 	last := sc.n
 	sc.add("commit")
 	// The server commits only one transaction with notifications at a time, so groups would wait for each other's writes
-	// to the disk. So the notifications follow in a transaction of their own, which writes nothing.
+	// to the disk. Therefore the notifications follow in a transaction of their own, which writes nothing.
 	for _, payload := range encodeHints(s.id, t.hints) {
 		sc.add("select pg_notify($1, $2)", bytesArgument(s.channel), bytesArgument(payload))
 	}
