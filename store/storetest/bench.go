@@ -39,7 +39,7 @@ func Send(b *testing.B, n int, op func(i int) error) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "op/s")
 }
 
-// ReportPercentiles reports the middle and the 99th percentile of durations, and sorts them.
+// ReportPercentiles reports the median and the 99th percentile of durations, and sorts them.
 func ReportPercentiles(b *testing.B, took []time.Duration) {
 	b.Helper()
 	if len(took) == 0 {
@@ -50,8 +50,8 @@ func ReportPercentiles(b *testing.B, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
 }
 
-// peers is the number of peers of Accept. If a number of senders that divides it call Accept through Send, no two of them
-// write to the same conversation at the same time.
+// peers is the number of peers of Accept. If it is a multiple of the number of senders of Send, no two senders write to
+// the same conversation.
 const peers = 192
 
 // Accept stores message number i as a node stores a message that it accepts: the conversation, two entries of the

@@ -134,7 +134,7 @@ func testRenewal(t *testing.T, s store.Store) {
 func testCardCAS(t *testing.T, s store.Store) {
 	cards := s.Cards()
 	_, err := cards.Put(t.Context(), store.PutCard{Card: card("am_a"), IfRev: 7, Now: t0})
-	wantErr(t, "Put with a revision of nothing", err, store.ErrConflict)
+	wantErr(t, "Put of an absent card with a revision", err, store.ErrConflict)
 	first := putCard(t, s, card("am_a"))
 	_, err = cards.Put(t.Context(), store.PutCard{Card: card("am_a"), Now: t0})
 	wantErr(t, "Put of a live id", err, store.ErrConflict)
@@ -300,7 +300,7 @@ func testQuotaRace(t *testing.T, s store.Store) {
 		return err
 	}, store.ErrQuota)
 	if won != 3 {
-		t.Errorf("%d of 16 fitted into a quota of 3", won)
+		t.Errorf("%d of 16 got into a quota of 3", won)
 	}
 }
 

@@ -69,7 +69,7 @@ func Fill(t *testing.T, s store.Store) store.Lease {
 	return lease
 }
 
-// fillCards makes 30 cards, and ends every second one in a different way.
+// fillCards makes 30 cards, withdraws or renews some of them, and sweeps.
 func fillCards(t *testing.T, s store.Store) {
 	t.Helper()
 	put := func(id string, owner string, now time.Time) {
@@ -100,7 +100,8 @@ func fillCards(t *testing.T, s store.Store) {
 	sweepAll(t, s, t0)
 }
 
-// fillConversations makes open, closed and ended conversations. Answers are messages of a transcript, or are not.
+// fillConversations makes open and closed conversations, some of which expire, and forgets some. Some answers are
+// entries of a transcript.
 func fillConversations(t *testing.T, s store.Store) {
 	t.Helper()
 	for i := range 20 {
@@ -193,8 +194,8 @@ func conversationLines(t *testing.T, s store.Store, now time.Time) (lines []stri
 	return lines
 }
 
-// WantContinued checks that a copy of what [Fill] wrote goes on as the database would: no number comes twice, a cursor
-// stays valid, and what was removed or used up stays so. before is the lease that Fill returned.
+// WantContinued checks that s, with a copy of what [Fill] wrote, behaves as the original would: no number is used
+// twice, a cursor stays valid, and what was removed or used up stays so. before is the lease that Fill returned.
 func WantContinued(t *testing.T, s store.Store, before store.Lease) {
 	t.Helper()
 	lease, err := s.Leases().Acquire(t.Context(), before.Name)
@@ -252,7 +253,7 @@ func WantContinued(t *testing.T, s store.Store, before store.Lease) {
 	wantOK(t, "Changes", err)
 	for _, c := range changes {
 		if card, err := s.Cards().Held(t.Context(), c.ID, t0.Add(1000*day)); err != nil || !card.Expires.IsZero() {
-			t.Errorf("change %+v is of card %+v, %v after the last sweep", c, card, err)
+			t.Errorf("the feed still has %+v after the last sweep; its card is %+v, %v", c, card, err)
 		}
 	}
 }

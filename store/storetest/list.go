@@ -262,7 +262,7 @@ func testListMoving(t *testing.T, s store.Store) {
 	wantSame(t, "ids", got, []string{"am_0", "am_1", "am_2", "am_3", "am_5", "am_6"})
 }
 
-// testListLong lists cards of long lists with a short intersection.
+// testListLong intersects long lists that have few cards in common.
 func testListLong(t *testing.T, s store.Store) {
 	const n = 6000
 	cards := make([]store.Card, n)

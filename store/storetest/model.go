@@ -219,7 +219,7 @@ func (m *model) drawChange(t *rapid.T) (store.Change, error) {
 
 func isLive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
 
-// recordChange applies a change that the store has applied to the model.
+// recordChange applies to the model a change that the store has applied.
 func (m *model) recordChange(c store.Change) {
 	if c.Delete {
 		delete(m.records, c.Record.Key)
@@ -280,7 +280,7 @@ func (m *model) step(t *rapid.T) {
 		return
 	}
 	if applied.Dup != dup {
-		m.t.Fatalf("Apply says duplicate %v, want %v", applied.Dup, dup)
+		m.t.Fatalf("Apply has Dup %v, want %v", applied.Dup, dup)
 	}
 	if dup {
 		return

@@ -46,7 +46,7 @@ func testRecord(t *testing.T, s store.Store) {
 	c.IfRev = first.Rev
 	wantOK(t, "replace", change(t, s, t0, c))
 	second, err := s.Records().Get(t.Context(), "inbox", "a", t0.Add(100*day))
-	wantOK(t, "Get of what never expires now", err)
+	wantOK(t, "Get of a record that no longer expires", err)
 	if second.Rev <= first.Rev {
 		t.Errorf("revision %d after %d", second.Rev, first.Rev)
 	}
@@ -198,7 +198,7 @@ func testRecordMaxRace(t *testing.T, s store.Store) {
 		return change(t, s, t0, c)
 	}, store.ErrQuota)
 	if n := len(keys(t, s, "mail", "box:a", t0)); won != 7 || n != 7 {
-		t.Errorf("%d of 20 fitted into 7, %d are there", won, n)
+		t.Errorf("%d of 20 got below a maximum of 7, %d are there", won, n)
 	}
 }
 

@@ -30,7 +30,7 @@ func testReplay(t *testing.T, s store.Store) {
 		t.Errorf("first copy: %+v", got)
 	}
 	step.Records = []store.Change{{Record: store.Record{NS: "inbox", Key: "again"}}}
-	got := apply(t, s, step) // its revision and its records would be refused, but the replay record is checked first
+	got := apply(t, s, step) // its revision would be refused, but the replay record is checked first
 	if !got.Dup {
 		t.Error("second copy is not a duplicate")
 	}
@@ -83,7 +83,8 @@ func testAnswer(t *testing.T, s store.Store) {
 	wantErr(t, "FindReplay of a record that was gone", err, store.ErrNotFound)
 }
 
-// testAnswerInTranscript checks records whose answer is an entry of the transcript, which an engine may store once.
+// testAnswerInTranscript checks records whose answer is an entry of the transcript. An engine may store such an answer
+// only once.
 func testAnswerInTranscript(t *testing.T, s store.Store) {
 	c := conv("am_p", "conv_1")
 	c.Expires = t0.Add(2 * day)
@@ -137,7 +138,7 @@ func testReplayExpiry(t *testing.T, s store.Store) {
 		t.Helper()
 		_, err := s.Steps().FindReplay(t.Context(), "am_p", id, now)
 		if (err == nil) != want {
-			t.Errorf("%s: FindReplay(%s) = %v, want it there %v", what, id, err, want)
+			t.Errorf("%s: FindReplay(%s) = %v, want found %v", what, id, err, want)
 		}
 	}
 	end := loose.Expires

@@ -10,7 +10,7 @@ import (
 )
 
 // Shaky is a handle whose process stands still or dies when a test wants it, and whose calls take time as over a
-// network.
+// network. Calls that it does not define itself, such as those of Cards, are unaffected.
 type Shaky struct {
 	store.Store
 	delay time.Duration // each call waits up to this long
@@ -27,7 +27,7 @@ func NewShaky(s store.Store, delay time.Duration) *Shaky {
 	return &Shaky{Store: s, delay: delay, frozen: running}
 }
 
-// Freeze makes every call wait until the returned function is called, as if the process were stopped.
+// Freeze makes calls wait until the returned function is called, as if the process were stopped.
 func (s *Shaky) Freeze() (thaw func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,7 +36,7 @@ func (s *Shaky) Freeze() (thaw func()) {
 	return func() { close(frozen) }
 }
 
-// Kill makes every call fail from now on, as if the process were killed. Its leases are not released.
+// Kill makes calls fail from now on, as if the process were killed. Its leases are not released.
 func (s *Shaky) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *Shaky) Records() store.Records { return shakyRecords{s.Store.Records(),
 // Leases implements [store.Store].
 func (s *Shaky) Leases() store.Leases { return shakyLeases{s.Store.Leases(), s} }
 
-// Close implements [store.Store]. A process that was killed closes nothing.
+// Close implements [store.Store]. It does nothing, like a process that was killed.
 func (s *Shaky) Close() error { return nil }
 
 type shakySteps struct {

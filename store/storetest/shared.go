@@ -116,7 +116,7 @@ func testLeases(t *testing.T, shared Shared, _ time.Duration) {
 	c := conv("am_p", "conv_1")
 	apply(t, a, store.Step{Conv: &c, Held: &first})
 
-	wantOK(t, "Release of another handle's", b.Leases().Release(ctx, []store.Lease{first}))
+	wantOK(t, "Release of another handle's lease", b.Leases().Release(ctx, []store.Lease{first}))
 	wantOK(t, "unit of the holder", change(t, a, t0, heldPut("y", first)))
 	wantOK(t, "Release", a.Leases().Release(ctx, []store.Lease{first}))
 	wantErr(t, "unit after the release", change(t, a, t0, heldPut("z", first)), store.ErrLeaseLost)
@@ -125,7 +125,7 @@ func testLeases(t *testing.T, shared Shared, _ time.Duration) {
 		t.Errorf("fence %d after %d", second.Fence, first.Fence)
 	}
 	_, err = a.Steps().Apply(ctx, store.Step{Conv: &store.Conversation{Key: store.ConvKey{Peer: "am_p", ID: "late"}}, Held: &first, Now: t0})
-	wantErr(t, "step under a fence of the past", err, store.ErrLeaseLost)
+	wantErr(t, "step under an old fence", err, store.ErrLeaseLost)
 	_, err = a.Steps().Conversation(ctx, store.ConvKey{Peer: "am_p", ID: "late"}, t0)
 	wantErr(t, "what that step would have written", err, store.ErrNotFound)
 }
@@ -173,7 +173,7 @@ func testStalledHolder(t *testing.T, shared Shared, ttl time.Duration) {
 	wantSame(t, "what was written", keys(t, b, "test", "", t0), []string{"in time", "new"})
 }
 
-// testHolders: handles that take, use and lose one lease at random write under fences that never go back.
+// testHolders: while several handles take, use and lose one lease, the fences under which they write never decrease.
 func testHolders(t *testing.T, shared Shared, ttl time.Duration) {
 	var all sync.WaitGroup
 	var wrote atomic.Int64
@@ -198,7 +198,7 @@ func testHolders(t *testing.T, shared Shared, ttl time.Duration) {
 				}
 				body := fmt.Sprintf("%020d", lease.Fence)
 				if string(rec.Body) > body {
-					// Another handle wrote after this one read or acquired; then this lease must be lost.
+					// Another handle has written under a later fence, so this lease must be lost.
 					body = "stale"
 				}
 				if n%3 == 2 {
