@@ -13,7 +13,7 @@ import (
 // retryLease is the time after which a [Session] tries again to acquire a lease that another process holds.
 const retryLease = time.Second
 
-// retryLeaseSoon is the same for a lease that is about to end.
+// retryLeaseSoon is the same for a lease that the other process is about to release.
 const retryLeaseSoon = 100 * time.Millisecond
 
 // Session does duties while this process holds their leases. It renews all of them in one call. Start with
