@@ -32,14 +32,14 @@ const (
 	healthyAfter    = time.Minute      // after a connection of this length the back-off starts again
 	waitAfterPolicy = 30 * time.Second // after the relay closed the connection with 1008
 	waitAfterRate   = time.Minute      // after the relay limited the link
-	workers         = 8                // goroutines that handle frames; each peer has one of them
+	workers         = 8                // goroutines that handle frames; all frames of a peer go to the same one
 	workerQueue     = 32               // frames that wait for one worker
 )
 
 // Kind is the kind of AgentRelay addresses and links.
 const Kind = "agentrelay"
 
-// Declare declares AgentRelay links to the node: their name and the policies that they honor.
+// Declare returns what the node must know about AgentRelay links: their kind and the policies that they honor.
 func Declare() bridge.Kind {
 	return bridge.Kind{Name: Kind, Honors: []string{"filter", "broadcast"}, Encrypt: []string{encryptAlways, encryptKnown, encryptNever}}
 }
@@ -47,7 +47,7 @@ func Declare() bridge.Kind {
 // Config configures a link. All fields are required, unless their comment says otherwise.
 type Config struct {
 	Link  bridge.Link
-	Token client.Credential // empty: the link registers itself
+	Token client.Credential // empty: Join makes it; without Join, the link registers itself
 	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51).
 	Dir string
 	// Join registers the link at a relay in this process, and returns a new token at each call. Nil: the relay is
@@ -81,11 +81,11 @@ type Link struct {
 	renewed   bool          // for Run: the link has registered again and has not been up since
 
 	mu     sync.Mutex
-	id     string // the node's id on the relay: as stored at the registration, then from the welcome
+	id     string // the node's id on the relay: from the stored registration, then from the welcome
 	status bridge.LinkStatus
 }
 
-// Link.Options has these keys.
+// These are the keys of Options in [bridge.Link].
 const (
 	optReregister = "reregister"     // "false": do not register again if the relay forgot the link
 	optPending    = "notify_pending" // "false": do not tell peers without AgentMesh that the owner is asked first
@@ -156,8 +156,8 @@ func (l *Link) setStatus(state bridge.LinkState, fault string, retry time.Time) 
 	}
 }
 
-// Test connects as if for the first time and returns the error. If the link is up, Test does nothing, because a second
-// connection would end the first one (AR-13). If the link is down and the test succeeds, the link connects again.
+// Test connects, ends that connection at once, and returns the error. If the link is up, Test does nothing, because a
+// second connection would end the first one (AR-13). If the link is down and the test succeeds, Run connects again.
 func (l *Link) Test(ctx context.Context) error {
 	if l.Status().State == bridge.LinkUp {
 		return nil
@@ -244,7 +244,7 @@ func faultText(err error) string {
 	return err.Error()
 }
 
-// connect registers the link if it has no token, dials, and reads the welcome (AR-11, AR-51).
+// connect gets the token, for which it may register the link, dials, and reads the welcome (AR-11, AR-51).
 func (l *Link) connect(ctx context.Context) (*websocket.Conn, error) {
 	token, err := l.token(ctx)
 	if err != nil {
@@ -338,7 +338,7 @@ func (l *Link) runConnection(ctx context.Context) error {
 			l.notifyTest()
 			continue
 		}
-		if l.handToWaiter(tree) { // it must not queue behind other frames of its sender
+		if l.handToWaiter(tree) { // an awaited answer must not queue behind other frames of its sender
 			l.notifyTest()
 			continue
 		}

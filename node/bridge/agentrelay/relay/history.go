@@ -39,7 +39,7 @@ type entry struct {
 
 func (e *entry) key() string { return fmt.Sprintf("%014d-%012d-%s", e.ts, e.seq, e.id) }
 
-// history stores a bounded number of messages, each of them both on disk and in memory.
+// history stores the newest messages on disk and in memory, within bounds of age, number and size.
 type history struct {
 	records store.Records
 	clock   *store.WallClock
