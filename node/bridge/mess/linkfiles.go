@@ -23,8 +23,9 @@ const (
 	// receiveFetchTime bounds all fetches while the node handles one message. It is shorter than the 20 s after which
 	// the node receives the next message of the conversation even if this one is not handled yet.
 	receiveFetchTime = 15 * time.Second
-	// maxFileWait limits how long a message waits for a missing file. The pause between two attempts grows; when it has
-	// reached maxFileWait, the message is received without the file.
+	// maxFileWait is the pause after which a message stops waiting for a missing file. The pause between two attempts
+	// grows; the attempt after a pause of maxFileWait or more is the last one, and the message is then received without
+	// the file.
 	maxFileWait = time.Minute
 	// maxFetched bounds the files of one message that are fetched.
 	maxFetched = 100
@@ -48,9 +49,9 @@ func listForeignFiles(b thread.Block, mayName func(ref string) (bool, error)) (f
 	return files, err
 }
 
-// prefetchFiles fetches the files that a message in one of our threads names. It does so before the node receives the
-// message, because later messages could overtake the message during a long fetch. If a file may still appear,
-// prefetchFiles returns an error, so that the message waits, but not longer than maxFileWait allows.
+// prefetchFiles fetches the files that a message in a thread of our own request names. It does so before the node
+// receives the message, because later messages could overtake it during a long fetch. If a file may still appear,
+// prefetchFiles returns an error, so that the message waits; see maxFileWait.
 func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) error {
 	files, err := listForeignFiles(b, func(at string) (bool, error) { return at == ref, nil })
 	if err != nil || len(files) == 0 {
@@ -66,10 +67,10 @@ func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) er
 	return nil
 }
 
-// fetchFiles fetches files for at most the time within. For each file it returns the content, or the reason why it is
-// not available. The error means that one of the files may be available later.
-func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, within time.Duration) (map[string]exchange.File, error) {
-	ctx, cancel := context.WithTimeout(ctx, within)
+// fetchFiles fetches files; all fetches together take at most timeout. For each file it returns the content, or the
+// reason why it is not available. The error means that one of the files may be available later.
+func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, timeout time.Duration) (map[string]exchange.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	out := make(map[string]exchange.File, len(files))
 	room, later := thread.MaxThread, error(nil)

@@ -158,7 +158,7 @@ func (m *Mirror) sync(ctx context.Context, root *os.Root) error {
 }
 
 // writeGrace protects a file that cannot be parsed, because another tool may still be writing it: the mirror overwrites
-// the file only if it has not changed for so long.
+// the file only if it has not changed for this long.
 const writeGrace = 10 * time.Second
 
 // flush writes the changed threads. Before it writes a thread, it reads what others added. A thread that cannot be
@@ -199,9 +199,9 @@ func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
 	return err
 }
 
-// readPlaces reads what others added to a thread, in all its places: writing it removes all except one. It returns an
-// error if a place could not be read now but perhaps later. isPartial reports whether another tool may still be writing
-// one of the files.
+// readPlaces reads what others added to a thread. It reads all places of the thread, because write removes all except
+// one. It returns an error if a place cannot be read now but perhaps later. isPartial reports whether another tool may
+// still be writing one of the files.
 func (m *Mirror) readPlaces(ctx context.Context, root *os.Root, ref string) (isPartial bool, err error) {
 	for at, flat := range findAll(root, ref) {
 		if e := m.readThread(ctx, root, at, flat); e != nil && IsRetryable(e) {
@@ -269,8 +269,7 @@ func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
 
 var errPlaceTaken = errors.New("the place of the thread's folder is taken by something else")
 
-// threadDir creates the folder of a thread. If a symbolic link has the name of the folder, the error is
-// errPlaceTaken.
+// threadDir creates the folder of a thread. If a symbolic link to a folder has its name, the error is errPlaceTaken.
 func threadDir(root *os.Root, at string) error {
 	if err := root.MkdirAll(at, 0o700); err != nil {
 		return err
@@ -282,8 +281,9 @@ func threadDir(root *os.Root, at string) error {
 	return err
 }
 
-// MoveThread moves the folder of a thread from old to at. If both exist, for example because another tool has moved
-// only some of the files, MoveThread moves the files that exist only in old, and removes the others.
+// MoveThread moves the folder of a thread from the path old to the path at. If both exist, for example because another
+// tool has moved only some of the files, MoveThread moves the files that exist only in old, and removes the others from
+// old.
 func MoveThread(root *os.Root, old, at string) error {
 	info, err := root.Lstat(old)
 	if err != nil || !info.IsDir() {
