@@ -20,7 +20,7 @@ var ErrNoRecipient = errors.New("the agent's card names no age recipient")
 var ErrUnproven = errors.New("the age recipient on the agent's card is not proven by its signing key")
 
 // Recipient returns the age recipient to which payloads for an agent are sealed (AM-85), from the agent's card. If
-// proven is set, the card must come from the owner, or the directory must have a key proof by which the agent's pinned
+// proven is set, the card must come from our owner, or the directory must have a key proof by which the agent's pinned
 // key signed the card (AM-62).
 func (c *Cards) Recipient(ctx context.Context, id wire.AgentID, proven bool, now time.Time) (string, error) {
 	peer, err := c.Find(ctx, id, now)

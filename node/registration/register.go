@@ -13,7 +13,7 @@ import (
 // because that id is in every message that the node signs (AM-57). So register adopts the assigned id if nobody knows
 // the node by its current id yet, or if the owner asked for it. Otherwise it withdraws the registration: the node would
 // refuse messages to the assigned id, and recipients of our messages could not find our card under the id that signed
-// them.
+// them. If the assigned id is derived from another key, the error is errForeignID.
 func (r *Registrar) register(ctx context.Context, p *registration, s *registrationState, how visitMode) error {
 	own := r.identity.Load()
 	credential := r.Credential(p.dir)
@@ -61,9 +61,10 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 
 var errForeignID = errors.New("the directory assigns an agent id that belongs to another key")
 
-// withdrawOldID withdraws the registration that a directory still has under an id other than current, the node's id.
-func (r *Registrar) withdrawOldID(ctx context.Context, p *registration, s *registrationState, current wire.AgentID) error {
-	if s.AgentID == "" || s.AgentID == current {
+// withdrawOldID withdraws the registration under the id in s, unless that is ownID, the node's id. It also returns nil
+// if the directory no longer knows that id or our credential.
+func (r *Registrar) withdrawOldID(ctx context.Context, p *registration, s *registrationState, ownID wire.AgentID) error {
+	if s.AgentID == "" || s.AgentID == ownID {
 		return nil
 	}
 	err := p.dir.Withdraw(ctx, s.AgentID, r.Credential(p.dir))

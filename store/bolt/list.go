@@ -48,8 +48,8 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 	return page, nil
 }
 
-// appendMatches reads the rows of slots and appends to page the cards that are live and belong to tier. It matches a row
-// without copying it, and copies only the cards of the page.
+// appendMatches reads the rows of slots. It appends the cards that are live and belong to tier to page, and their
+// positions to positions. It matches a row without copying it, and copies only the cards of the page.
 func (c cards) appendMatches(ctx context.Context, slots []cardindex.Slot, q store.CardQuery, tiers []store.Tier, tier int, page *store.CardPage, positions *[]store.Position) error {
 	if len(slots) == 0 {
 		return nil

@@ -27,7 +27,7 @@ func (p *Process) newRoutes() ([]node.Route, error) {
 	return out, nil
 }
 
-// newHandler makes the handler of a hook. A nil handler means the inbox.
+// newHandler makes the handler of a hook. A nil handler leaves the messages in the inbox.
 func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 	switch {
 	case len(h.Exec) > 0:
@@ -101,7 +101,7 @@ func ProbeHooks(ctx context.Context, src config.Source, cfg config.Config, repor
 }
 
 // TryHook runs the configured hook of an intent with a payload, without a store and without a peer. Its error has an
-// exit code; a hook that fails is not an error, but a [hook.Trial] that is not OK.
+// exit code. If the hook fails, the error is nil, and OK of the [hook.Trial] is false.
 func TryHook(ctx context.Context, src config.Source, intent wire.Intent, payload wire.Value) (route string, trial hook.Trial, err error) {
 	cfg, err := src.LoadAndCheck(LinkKinds())
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
 
-// The texts of the manual that the grammar of the command line does not have.
+// The texts of the manual that do not come from the definitions of the commands.
 
 var description = []string{
 	"agentmesh runs an AgentMesh directory, where others find personal agents, and a node, which sends and receives " +
@@ -49,7 +49,7 @@ var files = []entry{
 // Example is a command with its purpose.
 type Example struct{ About, Command string }
 
-// Examples are the examples by command; the key "" is the main page.
+// Examples lists the examples of each command; the key "" is the main page.
 var Examples = map[string][]Example{
 	"": {
 		{"See the whole flow on this machine, with three processes:", "agentmesh demo"},
