@@ -52,7 +52,7 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 	if s.Card == cardDigest(card) {
 		return nil
 	}
-	if reg, err = p.dir.Renew(ctx, card, credential, own.Key); err != nil { // the card has changed: the endpoint of a mailbox contains the agent id
+	if reg, err = p.dir.Renew(ctx, card, credential, own.Key); err != nil { // the new id also changed the endpoint, if that is a mailbox
 		return err
 	}
 	s.recordSuccess(reg, own.Key, cardDigest(card), time.Now())

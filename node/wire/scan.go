@@ -100,7 +100,7 @@ func (p *parser) str() (string, error) {
 	return "", p.fail("unexpected end")
 }
 
-// readEscapes reads the rest of a string that began at start and has its first backslash at pos.
+// readEscapes reads the rest of a string that began at start and has its first backslash at p.pos.
 func (p *parser) readEscapes(start int) (string, error) {
 	buf := append(make([]byte, 0, 2*(p.pos-start)+32), p.text[start:p.pos]...)
 	for p.pos < len(p.text) {

@@ -74,7 +74,7 @@ type Link struct {
 	peers     *peers
 	convStore convStore
 	waiters   *waiters
-	tunnels   *rate.Buckets // tunnel messages of each peer
+	tunnels   *rate.Buckets // limits the tunnel messages of each peer
 	firstWait time.Duration // first wait of the back-off
 	handled   func()        // for tests: called after each frame; may be nil
 	wake      chan struct{} // wakes up a link that is down
@@ -219,7 +219,7 @@ func (l *Link) Run(ctx context.Context) error {
 	return nil
 }
 
-// minWait returns the least time to wait after a failure.
+// minWait returns the minimum time to wait after a failure.
 func minWait(err error) time.Duration {
 	var closed *websocket.CloseError
 	var refused *websocket.HandshakeError

@@ -217,7 +217,7 @@ func (m *Mirror) readPlaces(ctx context.Context, root *os.Root, ref string) (isP
 	return false, err
 }
 
-// write writes a thread to the folder of its state. Each file is complete at every moment.
+// write writes a thread to the folder of its state. Other tools never see a partly written file.
 func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
 	if !thread.IsThreadRef(ref) {
 		return nil
