@@ -24,7 +24,7 @@ var environment = []entry{
 	{"AGENTMESH_CONFIG", "The configuration file. The flag --config overrides it."},
 	{"AGENTMESH_…", "Any key of the configuration, in capitals and with underscores for dots: AGENTMESH_ACCESS_MODE is access.mode. " +
 		"The variable overrides the file, and a flag overrides the variable."},
-	{config.EnvAgentSocket, "The agent's door: a socket at which an agent reads and sends, and cannot decide. The flag --agent-socket overrides it."},
+	{config.EnvAgentSocket, "The agent's door: a socket at which an agent reads and sends, but cannot decide. The flag --agent-socket overrides it."},
 	{config.EnvPassphrase, "Passphrase of an encrypted signing key or backup. A file is safer."},
 	{config.EnvPassphraseFile, "File with the passphrase."},
 	{"XDG_RUNTIME_DIR", "The folder for the owner socket if the path of the data directory is too long for a socket."},
