@@ -18,8 +18,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// Export reads the whole database, which nobody may write meanwhile, and passes its rows to put. If a row is damaged,
-// Export passes nothing, and the error names up to a hundred damaged rows.
+// Export reads the whole database, and passes its rows to put. The caller makes sure that nobody writes meanwhile. If
+// pages or rows are damaged, Export passes nothing, and the error names up to a hundred of them.
 func (s *Store) Export(ctx context.Context, put func(engine.Row) error) (n engine.Numbers, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
 		n, err = exportRows(ctx, tx, put)
@@ -69,7 +69,7 @@ func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
 // exportChanges exports the feed. It leaves out the tombstones of earlier registrations of an id, which only an index in
 // memory needs.
 func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
-	tombstones := make(map[uint64]int64) // when they are removed
+	tombstones := make(map[uint64]int64) // number of the change: when Sweep removes it
 	if err := each(tx, bucketExpiries, func(k, _ []byte) error {
 		if k[8] == kindTombstone {
 			tombstones[number(k[9:])] = int64(binary.BigEndian.Uint64(k) ^ 1<<63)
@@ -134,8 +134,8 @@ func checkImport(path string) error {
 
 // Import makes the database at path from the rows that fill passes to it. It reads the new file back, compares it with
 // these rows, and only then gives it its name. Until then, Open returns engine.ErrUnfinished, also if the process was
-// killed; a further Import begins again. If there is a database already, the error is engine.ErrNotEmpty. The caller makes
-// sure that only one process imports into a database.
+// killed; another Import starts from the beginning. If there is a database already, the error is engine.ErrNotEmpty.
+// The caller makes sure that only one process imports into a database.
 func Import(ctx context.Context, path string, fill engine.Fill) (engine.Tally, error) {
 	tally, err := importFile(ctx, path, fill)
 	if err != nil {
@@ -149,9 +149,9 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 		return tally, engine.ErrNotEmpty
 	}
 	part := ImportPath(path)
-	begun := os.Truncate(part, 0) // fails unless an import was interrupted
-	if begun != nil && !errors.Is(begun, fs.ErrNotExist) {
-		return tally, begun
+	notBegun := os.Truncate(part, 0) // nil if an earlier import was interrupted
+	if notBegun != nil && !errors.Is(notBegun, fs.ErrNotExist) {
+		return tally, notBegun
 	}
 	// NoSync is safe here: nobody uses the file before the Sync in finish.
 	to, err := openBolt(part, &bbolt.Options{Timeout: offlineWait, NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
@@ -161,7 +161,7 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 	c := &copier{ctx: ctx, db: to, log: slog.New(slog.DiscardHandler)}
 	defer func() {
 		err = errors.Join(err, c.rollback(), to.Close())
-		if err != nil && tally == (engine.Tally{}) && begun != nil { // no row was imported
+		if err != nil && tally == (engine.Tally{}) && notBegun != nil { // no row was imported, and no earlier import was interrupted
 			err = errors.Join(err, os.Remove(part))
 		}
 	}()
@@ -207,7 +207,7 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 	return tally, nil
 }
 
-// importRow stores a row with the rows that follow from it.
+// importRow stores a row, and the rows of indexes and expiries that are derived from it.
 func importRow(c *copier, r engine.Row) error {
 	switch r.Kind {
 	case engine.KindCard:
@@ -265,8 +265,8 @@ func importConv(c *copier, r engine.Row) error {
 	return c.due(kindConv, u64(r.Num), engine.Deadline(conv.Expires))
 }
 
-// importReplay stores a replay record, and a row of its conversation that names it, because entries of other engines do
-// not.
+// importReplay stores a replay record. If its conversation exists, importReplay adds a row that names the record to the
+// conversation, because the entries of other engines do not name it.
 func importReplay(c *copier, r engine.Row) error {
 	rec, err := engine.DecodeReplay(r.Value)
 	if err != nil {
