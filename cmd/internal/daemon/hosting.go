@@ -25,8 +25,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// leaseBridges is the lease for bridges of a process without a node. With a node, the bridges belong to its duties,
-// because the node delivers through them.
+// leaseBridges is the lease for the bridges of a process without a node. A process with a node runs them under
+// [node.Lease], because the node delivers through them.
 const leaseBridges = "bridges"
 
 // nsHosting is the namespace of the records of [host]. The key is the name of the lease.
@@ -38,7 +38,8 @@ const (
 	startFor    = 10 * time.Second // how long the other processes leave the lease to it
 )
 
-// How often a process checks the lease for the bridges, and how often while its holder does not renew it.
+// How often a waiting process checks the lease for the bridges. lookSoon applies if the holder has not renewed the
+// lease since the last check.
 const (
 	lookEvery = time.Second
 	lookSoon  = 100 * time.Millisecond
@@ -52,7 +53,7 @@ type host struct {
 	Starting bool `json:"starting,omitempty"`
 }
 
-// hosting makes one process at a time run the bridges: the links, and the spaces, exchanges and relays that it hosts.
+// hosting makes one process at a time run the bridges: the links, and the spaces, exchanges and relays that they host.
 // Bridges keep their state in memory, so another process only forwards their requests, and starts again when it gets
 // the lease.
 type hosting struct {
@@ -61,7 +62,7 @@ type hosting struct {
 	end   func()          // releases the lease; nil if there is nothing to release
 
 	listener  net.Listener // for the requests that other processes forward; nil if not configured
-	key       string       // of those requests
+	key       string       // that those requests must carry
 	forwarder *httpapi.Forwarder
 
 	mu        sync.Mutex
@@ -70,8 +71,8 @@ type hosting struct {
 	endTenure context.CancelFunc
 }
 
-// claim opens the listener for forwarded requests, and acquires the lease for the bridges, unless another process has
-// it.
+// claim opens the listener for forwarded requests, and acquires the lease for the bridges. If another process has the
+// lease, claim returns nil, and this process follows the record of where the bridges run.
 func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 	h.lease, h.key, h.forwarder = leaseBridges, rand.Text(), httpapi.NewForwarder()
 	if p.cfg.Has(config.RoleNode) {
@@ -101,7 +102,7 @@ func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 	return h.publish(h.duty, p)
 }
 
-// publish stores where this process takes forwarded requests.
+// publish stores where this process takes forwarded requests. If it takes none, publish only clears an older record.
 func (h *hosting) publish(ctx context.Context, p *Process) error {
 	var self host
 	if h.listener != nil {
@@ -149,8 +150,8 @@ func (h *hosting) close() {
 	}
 }
 
-// run runs the bridges until ctx ends. If another process has the lease, run waits for the lease, and then starts this
-// process again. If this process loses the lease, run starts it again too.
+// run serves forwarded requests and runs the bridges until ctx ends. If another process has the lease, run waits for
+// the lease, and then starts this process again. If this process loses the lease, run starts this process again too.
 func (h *hosting) run(ctx context.Context, p *Process) error {
 	if h.listener != nil {
 		served := make(chan error, 1)
@@ -195,8 +196,8 @@ func awaitStore(ctx context.Context, s store.Store) bool {
 	return true
 }
 
-// await waits for the lease, and starts this process again to run the bridges. It keeps the lease until the bridges of
-// this process are gone, see [hosting.close].
+// await waits for the lease, and starts this process again to run the bridges. The process keeps the lease until it has
+// stopped serving, see [hosting.close].
 func (h *hosting) await(ctx context.Context, p *Process) error {
 	standby := store.NewSession(p.store.Leases(), p.log) // not p.session, so that no duty begins before the new start
 	var until time.Time                                  // end of the lease when this process last looked
