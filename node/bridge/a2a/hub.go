@@ -18,13 +18,13 @@ const (
 // waiter waits for changes of one task.
 type waiter struct {
 	task    string
-	address string          // of the caller
+	address string          // the [bridge.Address] of the caller; callers without a token share one
 	party   string          // see [caller.party]
 	changed chan struct{}   // holds a value if the task has changed
 	reports chan wire.Value // artifacts and texts of a hook that still works; hints that may be lost
 }
 
-// hub passes changes of tasks to those who wait for them.
+// hub passes changes of tasks to the waiters.
 type hub struct {
 	mu      sync.Mutex
 	waiters []*waiter
@@ -61,7 +61,7 @@ func (h *hub) leave(w *waiter) {
 	h.waiters = slices.DeleteFunc(h.waiters, func(o *waiter) bool { return o == w })
 }
 
-// tasksOf returns the tasks for which a caller waits.
+// tasksOf returns the tasks for which callers with this address wait.
 func (h *hub) tasksOf(address string) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -74,7 +74,8 @@ func (h *hub) tasksOf(address string) []string {
 	return tasks
 }
 
-// publish tells the waiters of a task that it has changed, or passes reports of its hook on.
+// publish passes reports of a task's hook to the waiters of the task. If reports is empty, publish tells them that the
+// task has changed.
 func (h *hub) publish(task string, reports []wire.Value) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

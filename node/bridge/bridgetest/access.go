@@ -21,7 +21,8 @@ func (s Suite) repeat(t *testing.T) {
 		t.Fatalf("first: %+v, %v, want it accepted", first.out, first.err)
 	}
 	if second.err != nil || !second.out.Duplicate || !bytes.Equal(second.out.Raw, first.out.Raw) {
-		t.Errorf("second: duplicate %v, %v, same answer: %v", second.out.Duplicate, second.err, bytes.Equal(second.out.Raw, first.out.Raw))
+		t.Errorf("second: duplicate %v, %v, same answer %v, want a duplicate with the same answer",
+			second.out.Duplicate, second.err, bytes.Equal(second.out.Raw, first.out.Raw))
 	}
 }
 
@@ -37,7 +38,7 @@ func (s Suite) peers(t *testing.T) {
 		}
 	}
 	if one.in.Peer != again.in.Peer || one.in.Peer == other.in.Peer {
-		t.Errorf("pseudonyms of one peer are %s and %s, of another %s", one.in.Peer, again.in.Peer, other.in.Peer)
+		t.Errorf("pseudonyms of one peer are %s and %s, of another %s, want one for each peer", one.in.Peer, again.in.Peer, other.in.Peer)
 	}
 	if one.in.ConvID == again.in.ConvID {
 		t.Errorf("two messages that open conversations share %s", one.in.ConvID)
@@ -45,7 +46,7 @@ func (s Suite) peers(t *testing.T) {
 }
 
 // strangerIsHeld: in approval mode all messages of an unknown principal wait for the owner. The peer gets one notice
-// of that. After an approval the node handles the messages in order and answers over the link (AM-31 to AM-34).
+// about it. After an approval the node handles the messages in order and answers over the link (AM-31 to AM-34).
 func (s Suite) strangerIsHeld(t *testing.T) {
 	f := s.start(t, acl.Policy{}, acl.DefaultRates())
 	peer := s.Peers[0]
@@ -77,7 +78,7 @@ func (s Suite) strangerIsHeld(t *testing.T) {
 	}
 	f.checkInbox(calls, "new", "answered") // "answered" if the bridge handles the intent
 	if c := f.inject(peer, 4); c.err != nil || !c.out.Held || c.out.Reply == nil {
-		t.Errorf("message after an approval for once: held %v, notice %v, %v, want it held with a notice", c.out.Held, c.out.Reply != nil, c.err)
+		t.Errorf("message after a one-time approval: held %v, notice %v, %v, want it held with a notice", c.out.Held, c.out.Reply != nil, c.err)
 	}
 }
 
@@ -99,7 +100,8 @@ func (f *fixture) checkInbox(calls []call, states ...string) {
 	}
 }
 
-// heldBacklogBound: a stranger's message beyond the bound is refused with an error that allows a retry (AM-33).
+// heldBacklogBound: if 16 messages of a stranger are held, the next one is refused with an error that allows a retry
+// (AM-33).
 func (s Suite) heldBacklogBound(t *testing.T) {
 	f := s.start(t, acl.Policy{}, acl.Rates{})
 	for n := 1; n <= 16; n++ {
@@ -155,8 +157,8 @@ func (f *fixture) block(peer string) {
 	}
 }
 
-// blockedPrincipal: a block applies to the principal in every mode (AM-25). A bridge whose protocol checks the block
-// earlier hands nothing in.
+// blockedPrincipal: a block applies to the principal in every mode (AM-25). A bridge that checks the block itself
+// hands in nothing.
 func (s Suite) blockedPrincipal(t *testing.T) {
 	f := s.open(t)
 	f.block(s.Peers[0])

@@ -18,13 +18,14 @@ import (
 
 // This file shows the owner the threads on which the owner can act. Offers, questions of executors and suggestions
 // become tasks in the inbox (MESS section 12). Actions to confirm and threads to let in become questions in the
-// approval queue. Both follow from the thread alone, and are computed again whenever the owner's turn in the thread
-// changes.
+// approval queue. The bridge derives both from the thread and its messages, each time the exchange sends a notice about
+// the thread to the owner.
 
 // aboutThread returns the About of the tasks and questions about a thread.
 func aboutThread(ref string) string { return Kind + "/" + ref }
 
-// updateOwner makes the owner's inbox and questions show what the owner can now do about a thread.
+// updateOwner makes the owner's inbox and questions show what the owner can now do about a thread. It also
+// commits changes.
 func (b *Bridge) updateOwner(ctx context.Context, t *thread.Thread, changes []store.Change) error {
 	changes, err := b.updateQuestions(ctx, t, changes)
 	if err != nil {
@@ -87,7 +88,7 @@ func questionOf(t *thread.Thread) (kind, title string) {
 	return "", ""
 }
 
-// maxTask bounds the text of others in a task or a question. The thread has the full text.
+// maxTask bounds, in bytes, what a task or a question quotes from others. The thread has the full text.
 const maxTask = 64 << 10
 
 // newTask returns the inbox task for the owner's turn. The task has an empty Turn if this turn needs no task.
@@ -99,7 +100,7 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 	case thread.TurnSuggestion:
 		return b.suggestionTask(t, task), nil
 	default:
-		// the history may not contain the owner's decision about a suggestion, so look at the newest message
+		// the history does not always contain the owner's decision about a suggestion, so look at the newest message
 		if kind == "" && len(t.Suggestions) > 0 && !task.Done {
 			last, err := b.newestMessage(ctx, t.Ref, t.Serial, func(m thread.Message) bool { return m.From != thread.ExchangeID })
 			task.Done = last.From == thread.OwnerID
@@ -172,17 +173,17 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 }
 
 // parseAnswer reads the owner's answer to a task: a MESS list in mess, as between agents; {"action": "accept"} or
-// "decline" for an offer or a suggestion; {"answers": {field: text}} for questions; or a text, which is the result or
-// the answer.
+// "decline" for an offer or a suggestion, where "claim" also accepts an offer; {"answers": {field: text}} for
+// questions; or a text, which is the result or the answer.
 func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	kind, _, _ := strings.Cut(a.Turn, "/")
 	re := wire.Obj(wire.TextField("re", t.Ref))
-	entry := func(kind string, more ...wire.Member) (thread.Block, error) {
+	entry := func(entryType string, more ...wire.Member) (thread.Block, error) {
 		body := re
 		for _, m := range more {
 			body = body.With(m.Key, m.Value)
 		}
-		return thread.Block{{Type: kind, Body: body}}, nil
+		return thread.Block{{Type: entryType, Body: body}}, nil
 	}
 	list, verbatim := a.Payload.Get("mess")
 	answers, several := a.Payload.Get("answers")

@@ -22,7 +22,7 @@ type session struct {
 	rejoins   []time.Time // times of the repeated joins in the last minute
 }
 
-// These are bounds per minute. A join of a few bytes makes the gateway send a welcome with everybody in the space.
+// Bounds of joins per minute: a join of a few bytes makes the gateway send a welcome with everybody in the space.
 const (
 	maxTakeovers = 6 // MEW-J5
 	maxRejoins   = 20
@@ -127,7 +127,7 @@ func (s *Space) welcome(m *member) {
 	s.out.welcome(m, cut, wire.Field("active_streams", streams))
 }
 
-// connectVirtual makes an output log a participant (MEW-D6).
+// connectVirtual makes an output log a participant. It does not announce the participant to the others (MEW-D6).
 func (s *Space) connectVirtual(m *member) {
 	if m.output == nil || m.virtualOn {
 		return
