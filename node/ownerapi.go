@@ -21,7 +21,7 @@ type OwnerAPI struct{ n *Node }
 
 var _ owner.Node = OwnerAPI{}
 
-// Operations returns the node's part of the owner API. The command line uses nothing else.
+// Operations returns the node's part of the owner API.
 func (o OwnerAPI) Operations() []owner.Operation {
 	questions := owner.Questions{
 		Asks: o.n.asks, Records: o.n.store.Records(), Notices: o.n.notices, HoldFor: o.n.cfg.HoldFor, Find: o.resolveConversation,
@@ -61,7 +61,7 @@ func (o OwnerAPI) Acknowledge(ctx context.Context, id string) (owner.Item, error
 	return item.Item, err
 }
 
-// findItem returns the item whose id, or a unique beginning of it, the owner named.
+// findItem returns the item with this id. id may be a prefix that only one item has.
 func (n *Node) findItem(ctx context.Context, id string) (Item, error) {
 	item, err := n.Item(ctx, id)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -74,8 +74,8 @@ func (n *Node) findItem(ctx context.Context, id string) (Item, error) {
 	return uniqueMatch(candidates, func(i Item) string { return i.ID }, id)
 }
 
-// uniqueMatch returns the only candidate whose id starts with beginning. candidates are the first two entries after
-// beginning.
+// uniqueMatch returns the only candidate whose id starts with beginning. candidates are the first two entries whose ids
+// sort after beginning.
 func uniqueMatch[T any](candidates []T, id func(T) string, beginning string) (match T, err error) {
 	matches := slices.DeleteFunc(candidates, func(e T) bool { return !strings.HasPrefix(id(e), beginning) })
 	switch len(matches) {

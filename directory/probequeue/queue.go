@@ -10,7 +10,7 @@ import (
 const (
 	HostPause = time.Minute // between two probes of one host (AM-63)
 	maxQueue  = 10_000      // cards in the queue
-	MaxOfHost = 100         // queued cards of one host; the next walk finds the others
+	MaxOfHost = 100         // queued cards of one host; the next walk over all cards finds the others
 	maxHosts  = 1 << 16     // hosts whose pause is remembered; while there are so many, no other host is probed
 )
 

@@ -17,7 +17,7 @@ import (
 
 type logView struct {
 	Entries []acl.AuditEntry // newest first
-	Recent  []acl.AuditEntry // sums of rule decisions that are not stored yet
+	Recent  []acl.AuditEntry // on the first page: sums of rule decisions that are not stored yet
 	Names   map[string]owner.PeerNames
 	Older   uint64 // number of the oldest entry shown; 0 if the log has no older entries
 }
@@ -38,7 +38,8 @@ func (v entryView) Linked() bool { return v.Conversation != "" && wire.AgentID(v
 
 const maxRecent = 20
 
-// showLog shows the audit log, its newest entries first.
+// showLog shows a page of the audit log, newest entries first. The query parameter before selects the entries with
+// lower numbers.
 func (p *pages) showLog(c echo.Context) error {
 	ctx, log := c.Request().Context(), p.n.Audit()
 	first, last, err := auditSpan(ctx, log)
@@ -73,7 +74,7 @@ func (p *pages) showLog(c echo.Context) error {
 }
 
 // auditSpan finds the first and the last number in the audit log, or 0 and 0 if it is empty. Numbers have no gaps, so
-// it finds the end with an exponential search.
+// auditSpan finds the last one with an exponential search.
 func auditSpan(ctx context.Context, log *acl.Audit) (first, last uint64, err error) {
 	after := func(number uint64) (uint64, error) {
 		list, _, err := log.List(ctx, acl.AuditFilter{}, number, 1, time.Now())
