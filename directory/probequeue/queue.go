@@ -36,23 +36,23 @@ func New() *Queue {
 }
 
 // Added returns a channel that has a value after a card was added.
-func (l *Queue) Added() <-chan struct{} { return l.added }
+func (q *Queue) Added() <-chan struct{} { return q.added }
 
 // Add appends a card to the queue and reports whether the card is queued.
-func (l *Queue) Add(a Target) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (q *Queue) Add(t Target) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	switch {
-	case l.in[a]:
+	case q.in[t]:
 		return true
-	case len(l.line) >= maxQueue || l.byHost[a.Host] >= MaxOfHost:
+	case len(q.line) >= maxQueue || q.byHost[t.Host] >= MaxOfHost:
 		return false
 	}
-	l.line = append(l.line, a)
-	l.in[a] = true
-	l.byHost[a.Host]++
+	q.line = append(q.line, t)
+	q.in[t] = true
+	q.byHost[t.Host]++
 	select {
-	case l.added <- struct{}{}:
+	case q.added <- struct{}{}:
 	default:
 	}
 	return true
@@ -60,17 +60,17 @@ func (l *Queue) Add(a Target) bool {
 
 // Next removes at most n cards whose hosts may be probed at now, and starts the pauses of those hosts. It also returns
 // when the next card may be probed: the zero time if the queue is empty.
-func (l *Queue) Next(now time.Time, n int) (ready []Target, again time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	kept := l.line[:0]
-	for _, a := range l.line {
-		until := l.paused[a.Host]
-		if !now.Before(until) && !l.hasPauseRoom(now, a.Host) {
+func (q *Queue) Next(now time.Time, n int) (ready []Target, again time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	kept := q.line[:0]
+	for _, t := range q.line {
+		until := q.paused[t.Host]
+		if !now.Before(until) && !q.hasPauseRoom(now, t.Host) {
 			until = now.Add(HostPause / 10)
 		}
 		if len(ready) == n || now.Before(until) {
-			kept = append(kept, a)
+			kept = append(kept, t)
 			if again.IsZero() || until.Before(again) {
 				again = until
 				if again.Before(now) {
@@ -79,39 +79,39 @@ func (l *Queue) Next(now time.Time, n int) (ready []Target, again time.Time) {
 			}
 			continue
 		}
-		l.paused[a.Host] = now.Add(HostPause)
-		delete(l.in, a)
-		if l.byHost[a.Host]--; l.byHost[a.Host] == 0 {
-			delete(l.byHost, a.Host)
+		q.paused[t.Host] = now.Add(HostPause)
+		delete(q.in, t)
+		if q.byHost[t.Host]--; q.byHost[t.Host] == 0 {
+			delete(q.byHost, t.Host)
 		}
-		ready = append(ready, a)
+		ready = append(ready, t)
 	}
-	clear(l.line[len(kept):])
-	l.line = kept
+	clear(q.line[len(kept):])
+	q.line = kept
 	return ready, again
 }
 
 // hasPauseRoom reports whether the pause of host can be remembered. If there are too many pauses, it first removes the
 // expired ones.
-func (l *Queue) hasPauseRoom(now time.Time, host string) bool {
-	if _, known := l.paused[host]; known || len(l.paused) < maxHosts {
+func (q *Queue) hasPauseRoom(now time.Time, host string) bool {
+	if _, known := q.paused[host]; known || len(q.paused) < maxHosts {
 		return true
 	}
-	if now.Sub(l.swept).Abs() < HostPause/10 {
+	if now.Sub(q.swept).Abs() < HostPause/10 {
 		return false
 	}
-	l.swept = now
-	for h, until := range l.paused {
+	q.swept = now
+	for h, until := range q.paused {
 		if !now.Before(until) {
-			delete(l.paused, h)
+			delete(q.paused, h)
 		}
 	}
-	return len(l.paused) < maxHosts
+	return len(q.paused) < maxHosts
 }
 
 // Len returns the number of cards in the queue.
-func (l *Queue) Len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.line)
+func (q *Queue) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.line)
 }
