@@ -30,7 +30,7 @@ type hub struct {
 	waiters []*waiter
 }
 
-// enter adds a waiter; ok is false if too many wait. The caller must call leave.
+// enter adds a waiter for the caller from; ok is false if too many wait. If ok is true, leave must follow.
 func (h *hub) enter(task string, from caller) (w *waiter, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

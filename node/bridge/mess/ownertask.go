@@ -110,6 +110,7 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 	}
 	serial, from := t.Serial, t.Requester // the message that the task shows
 	if n == "0" {
+		// the holder has not asked anything yet, so show the request
 		serial = 1
 	}
 	if kind == thread.TurnAnswer {
@@ -185,12 +186,12 @@ func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 		}
 		return thread.Block{{Type: entryType, Body: body}}, nil
 	}
-	list, verbatim := a.Payload.Get("mess")
-	answers, several := a.Payload.Get("answers")
+	list, hasList := a.Payload.Get("mess")
+	answers, hasAnswers := a.Payload.Get("answers")
 	message, _ := a.Payload.Get("message")
 	text := message.GetStr("body")
 	switch action := a.Payload.GetStr("action"); {
-	case verbatim:
+	case hasList:
 		return parseOwnerBlock(t, list, kind)
 	case kind == thread.TurnSuggestion && (action == "accept" || action == "decline"):
 		more := []wire.Member{{Key: "accept", Value: wire.Bool(action == "accept")}}
@@ -212,7 +213,7 @@ func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 		return entry("status", wire.TextField("code", string(thread.Declined)), wire.TextField("reason", reason))
 	case kind == thread.TurnWork && text != "":
 		return entry("response", wire.Field("content", wire.Arr(wire.Text(text))))
-	case kind == thread.TurnAnswer && several:
+	case kind == thread.TurnAnswer && hasAnswers:
 		return entry("reply", wire.Field("answers", answers))
 	case kind == thread.TurnAnswer && text != "":
 		return entry("answer", wire.TextField("value", text))
@@ -241,11 +242,11 @@ func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Blo
 		_, accepts := e.Body.Get("accept")
 		code, coded := thread.ParseCode(e.Body.GetStr("code"))
 		re, named := e.Body.Get("re")
-		one, _ := re.Str()
+		ref, _ := re.Str()
 		switch {
 		case !slices.Contains(taskEntries[kind], e.Type) || confirms || accepts != (kind == thread.TurnSuggestion && e.Type == "reply") || coded && code != thread.Claimed && !slices.Contains(thread.WorkingCodes, code):
 			return nil, thread.Bad(thread.EntryPath(i, e), "does not answer this: "+explainTurn(t, kind))
-		case named && one != t.Ref:
+		case named && ref != t.Ref:
 			return nil, thread.Bad(thread.EntryPath(i, e)+".re", "must be "+t.Ref+", or be left out")
 		case e.Body.Kind() == wire.Object:
 			b[i].Body = e.Body.With("re", wire.Text(t.Ref))
