@@ -52,7 +52,7 @@ func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-// importDirectory imports the directory through the owner API, and prints the progress.
+// importDirectory imports the directory through the owner API, and prints the progress and the result.
 func (c *messImportCmd) importDirectory(ctx context.Context, a *app) error {
 	dir, err := filepath.Abs(c.Path)
 	if err != nil {
@@ -79,7 +79,8 @@ func (c *messImportCmd) importDirectory(ctx context.Context, a *app) error {
 	return errors.Join(c.report(a, progress), o.Close())
 }
 
-// report prints the result of an import. Files that could not be read are an error, but the other files are imported.
+// report prints the result of an import. If files could not be read, it returns an error, although the other files were
+// imported.
 func (c *messImportCmd) report(a *app, progress folder.ImportProgress) error {
 	switch {
 	case !progress.Ended:
@@ -173,7 +174,7 @@ func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) (err error)
 	return nil
 }
 
-// fetchAttachment returns the content of a file of a thread.
+// fetchAttachment returns the content of an attachment of a thread.
 func fetchAttachment(ctx context.Context, o *daemon.Client, ref, name string) ([]byte, error) {
 	return callBytes(ctx, o, http.MethodGet, "http://localhost/owner/"+messAPI+"requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(name), nil)
 }

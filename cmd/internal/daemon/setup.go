@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// setup gives the pages for the first run access to a process.
+// setup implements [web.Setup], the access of the first-run pages to the process.
 type setup struct{ p *Process }
 
 var _ web.Setup = setup{}

@@ -20,8 +20,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/certs"
 )
 
-// newCertificate returns the source of the listener's certificate. It returns nil if the configuration names none: the
-// listener then speaks plain HTTP.
+// newCertificate returns the source of the listener's certificate. It returns nil if TLS is off: the listener then
+// speaks plain HTTP.
 func (p *Process) newCertificate() (*certs.Source, error) {
 	t := p.cfg.TLS
 	if !t.On() {
@@ -125,8 +125,8 @@ func (p *Process) ownerCertificate(c echo.Context) error {
 // certificateWait is the longest wait of AwaitCertificate.
 const certificateWait = 20 * time.Second
 
-// AwaitCertificate waits until a process that has just started has its first certificate, but no longer than
-// certificateWait. It returns the state of the certificate.
+// AwaitCertificate waits until a process that has just started has tried to get its first certificate, but no longer
+// than certificateWait. It returns the state of the certificate, which has an Error if the attempt failed.
 func (p *Process) AwaitCertificate(ctx context.Context) Certificate {
 	if p.certs != nil {
 		ctx, cancel := context.WithTimeout(ctx, certificateWait)
