@@ -25,7 +25,7 @@ type Keys map[string][]byte
 // with a card has an agent.
 var keyFiles = []string{FileMoltSpeakKey, FileMoltSpeakBox, FileCredential, FileAge, FileKey, FileCard}
 
-// errKeyDiffers means that two instances have different keys, and neither key replaced the other one.
+// errKeyDiffers means that a key or credential differs from the one in the database, and neither is known to be newer.
 var errKeyDiffers = errors.New("differs from the one in the database")
 
 // Keys reads the files that exist. It refuses secrets that other users may read.
@@ -57,7 +57,7 @@ func (d Dir) Keys() (Keys, error) {
 	return keys, nil
 }
 
-// HasAgent reports whether the keys are those of an agent.
+// HasAgent reports whether the keys belong to an agent, which then has a card.
 func (k Keys) HasAgent() bool { return k[FileCard] != nil }
 
 // parse parses one of the keys.
@@ -113,9 +113,9 @@ func (k Keys) hasRetired(content []byte) bool {
 	return false
 }
 
-// Merge returns the keys in shared and those that only the data directory has. If both have a signing key or age key, the
-// newer one counts, which is the one that has the other among the retired keys beside it. Keys of which neither is newer,
-// and credentials that differ, are an error: one of them would be lost.
+// Merge returns the keys in shared and those that only the data directory has. If both have a signing key or age key,
+// Merge takes the newer one: its instance has the other one among its retired keys. Keys of which neither is newer, and
+// credentials that differ, are an error: one of them would be lost.
 func (d Dir) Merge(local, shared Keys) (Keys, error) {
 	merged := maps.Clone(shared)
 	for _, name := range slices.Sorted(maps.Keys(local)) {
@@ -160,8 +160,8 @@ func (k Keys) AddNew(passphrase []byte) error {
 	return nil
 }
 
-// AddCredential adds a new credential if the old one was lost (AM-83), and reports whether it was. Unlike the keys, the
-// credential is not part of the identity of the agent.
+// AddCredential adds a new credential if k has no credential, for example because it was lost (AM-83), and reports
+// whether it did. Unlike the keys, the credential is not part of the identity of the agent.
 func (k Keys) AddCredential() (added bool) {
 	if k[FileCredential] != nil {
 		return false
@@ -170,7 +170,7 @@ func (k Keys) AddCredential() (added bool) {
 	return true
 }
 
-// Rotate replaces the signing key, encrypted with passphrase if that is not empty, and the card. It keeps the file of the
+// Rotate replaces the card and the signing key, which it encrypts if passphrase is not empty. It keeps the file of the
 // old key as it is, encrypted or not, among the retired keys: until every directory has the new card, only the old key
 // can vouch for the new one (AM-60).
 func (k Keys) Rotate(key, old *signing.PrivateKey, passphrase, card []byte) error {

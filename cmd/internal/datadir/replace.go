@@ -15,8 +15,9 @@ import (
 )
 
 // A restore unpacks the archive into a folder inside the data directory, because a container's volume or a service's
-// user may not be able to write beside the directory. After the check, the restore renames this folder. The rename is
-// the decision point: if a process is killed later, the next process that opens the directory finishes the restore.
+// user may not be able to write beside the directory. The restore verifies the folder and then renames it. The
+// rename is the decision point: if a process is killed later, the next process that opens the directory finishes the
+// restore.
 //
 //	.agentmesh-restore-*      the archive while it is unpacked; if the restore is killed, a later process removes it
 //	.agentmesh-replace-TIME   the future content of the directory; everything else moves to replaced-TIME, then the
@@ -33,7 +34,8 @@ const (
 )
 
 // listEntries returns the names of the agent's entries in the directory. stale are the folders of restores that were
-// killed before their decision point. Folders of later restores, the lock, and lost+found are in neither list.
+// killed before their decision point. Neither list has the folders of restores after that point, the lock file, or
+// lost+found.
 func (d Dir) listEntries() (names, stale []string, err error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
@@ -52,7 +54,8 @@ func (d Dir) listEntries() (names, stale []string, err error) {
 }
 
 // removeStaleRestores removes the folders of restores that were killed before their decision point. These folders
-// contain private keys. If a restore is running, the error matches [ErrInUse].
+// contain private keys. If there are such folders and another process has the lock of the directory, such as a running
+// restore, the error matches [ErrInUse].
 func (d Dir) removeStaleRestores() error {
 	if _, stale, err := d.listEntries(); err != nil || len(stale) == 0 {
 		return nil // other code reports an unreadable directory
@@ -77,11 +80,11 @@ func (d Dir) removeStale() {
 	}
 }
 
-// lockBriefly is like [Dir.Lock], but unlock removes the file of the lock if lockBriefly made it: the file shows that
-// PostgreSQL was used. Windows cannot remove the file, which is harmless.
+// lockBriefly is like [Dir.Lock], but unlock removes the lock file if lockBriefly made it, because a lock file that
+// stays means that PostgreSQL was used. Windows cannot remove the file, which is harmless.
 func (d Dir) lockBriefly() (unlock func(), err error) {
 	existed := d.UsedPostgres()
-	free, err := d.Lock()
+	release, err := d.Lock()
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +92,7 @@ func (d Dir) lockBriefly() (unlock func(), err error) {
 		if !existed {
 			_ = os.Remove(d.Path(FileLock))
 		}
-		free()
+		release()
 	}, nil
 }
 
@@ -116,7 +119,7 @@ func (d Dir) replaceWith(stage string) (kept string, err error) {
 	return kept, d.finishReplace()
 }
 
-// finishReplace finishes a restore that was interrupted after its decision point, if there is one.
+// finishReplace finishes a restore that has passed its decision point, if there is one.
 func (d Dir) finishReplace() error {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
