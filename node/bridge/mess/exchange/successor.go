@@ -10,8 +10,8 @@ import (
 
 // This file opens successors: the threads that replace delegated, split and merged threads.
 
-// delegate opens the successor of a thread that goes to another executor of this exchange (MESS-27). A delegation to
-// anybody else only closes the thread.
+// delegate opens a successor for a thread whose executor delegates it to another executor of this exchange (MESS-27). A
+// delegation to anybody else, or to an executor that the owner has not approved yet, only closes the thread.
 func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, body wire.Value) (wire.Value, error) {
 	c := t.x.Executors.get(trimNamespace(s.Delegated, t.x.id))
 	if c == nil || c.Pending {
@@ -133,7 +133,7 @@ func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thr
 	return th, t.settle(ctx, th)
 }
 
-// checkOwnerHold refuses to replace or release a thread that the owner holds back.
+// checkOwnerHold returns an error if the thread waits for the owner's approval and the caller is not the owner.
 func (t *tx) checkOwnerHold(th *thread.Thread) error {
 	if th.Parked == thread.ParkedApproval && !t.who.Owner {
 		return thread.Conflict("the thread waits for the owner's approval")

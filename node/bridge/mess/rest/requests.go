@@ -51,7 +51,7 @@ func (r *call) list() error {
 	return r.respond(http.StatusOK, out)
 }
 
-// addNames adds the names of agents to a thread if the owner asks.
+// addNames adds the names of agents to a thread if the caller is the owner.
 func (r *call) addNames(v wire.Value, ids ...string) (wire.Value, error) {
 	if !r.who.Owner || r.Names == nil {
 		return v, nil
@@ -76,8 +76,8 @@ func summaryTree(s exchange.Summary) wire.Value {
 	)
 }
 
-// create handles POST /requests with one request in JSON. Members that a request does not have, or that the exchange
-// sets itself, are ignored (MESS-54).
+// create handles POST /requests with one request in JSON. Members that are null, that a request does not have, or that
+// the exchange sets itself, are ignored (MESS-54).
 func (r *call) create() error {
 	v, err := r.object()
 	if err != nil {
@@ -172,7 +172,7 @@ func (r *call) show() error {
 // etag returns the entity tag of a thread: the serial number of its newest message.
 func etag(t *thread.Thread) string { return `"` + strconv.Itoa(t.Serial) + `"` }
 
-// ifMatch returns the serial number in the If-Match header of a PATCH, or 0 without a condition.
+// ifMatch returns the serial number in the If-Match header of a PATCH, or 0 if the PATCH has no condition.
 func (r *call) ifMatch() (serial int, err error) {
 	match := r.c.Request().Header.Get("If-Match")
 	if match == "" || match == "*" {
