@@ -13,34 +13,35 @@ import (
 )
 
 const (
-	maxFound    = 20               // agents of one directory
+	maxFound    = 20               // agents shown for each directory
 	maxQuery    = 200              // bytes
 	discoverFor = 30 * time.Second // bounds a search in all directories
 )
 
-// discoverView is the answer to a search.
+// discoverView is the content of the page, before and after a search.
 type discoverView struct {
 	Query    string
 	Searched bool
 	Answers  []foundIn
 }
 
-// foundIn are the agents that one directory found. All texts of an agent are untrusted.
+// foundIn is the answer of one directory: the agents that it found, or an error. All texts of an agent are untrusted.
 type foundIn struct {
 	Directory, Error, Hint string
 	Agents                 []foundAgent
 }
 
 type foundAgent struct {
-	ID                string
-	Shown             owner.ShownName
-	Description       string
-	Capabilities      []string
-	Unproven, Checked bool      // Checked: the directory has proven the key and the endpoint
-	Alive             time.Time // when the directory last reached the agent; zero if it did not
+	ID           string
+	Shown        owner.ShownName
+	Description  string
+	Capabilities []string
+	Unproven     bool      // the derived id does not match the key on the card
+	Checked      bool      // the directory has checked the key and the endpoint
+	Alive        time.Time // when the directory last reached the agent; zero if it did not
 }
 
-// discover searches the directories of the node. It asks nobody before the owner searches.
+// discover searches the directories of the node. It asks no directory before the owner searches.
 func (p *pages) discover(c echo.Context) error {
 	view := discoverView{Query: c.QueryParam("q"), Searched: c.QueryParams().Has("q")}
 	if len(view.Query) > maxQuery {
