@@ -19,8 +19,8 @@ type cardStore struct{ s *Store }
 // Cards implements [store.Store].
 func (s *Store) Cards() store.Cards { return cardStore{s} }
 
-// feedLine is the value of a row of changes: the newest change of an id, and what other processes must remove from
-// their indexes because of it and of earlier changes.
+// feedLine is the value of a row in the table changes: the newest change of an id, and what other processes must remove
+// from their indexes because of this change and earlier ones.
 type feedLine struct {
 	At        time.Time `json:"at"`
 	Gone      bool      `json:"gone,omitempty"`
@@ -30,7 +30,7 @@ type feedLine struct {
 	Terms     [][]byte  `json:"terms,omitempty"` // terms that the card had and does not have now
 }
 
-// The largest numbers of older sequence numbers and of terms in a feedLine. If there are more, an index that missed
+// The limits for Older and Terms of a feedLine. If logChange must drop older numbers or terms, an index that missed
 // several changes may list a card by a term that the card no longer has, until the card expires. A search is still
 // right, because it checks the row of the card.
 const (
@@ -38,7 +38,7 @@ const (
 	maxOldTerms = 2 * store.MaxTerms
 )
 
-// card returns the card of id, even if it is not live, or nil.
+// card returns the card of id, even if the card is not live. It returns nil if there is no row.
 func (t *txn) card(id string) (*engine.CardRow, error) {
 	stored, err := t.get(cards, []byte(id))
 	if stored == nil || err != nil {
@@ -131,7 +131,7 @@ func (t *txn) checkQuotas(quotas []store.Quota, old *engine.CardRow, now time.Ti
 	return nil
 }
 
-// putCard stores a card in place of old (nil for a new card), and its change in the feed.
+// putCard stores a card in place of old (nil for a new card), and adds the change to the feed.
 func (t *txn) putCard(card, old *engine.CardRow, now time.Time) error {
 	if old != nil {
 		t.dropCounts(old.Card)
@@ -156,8 +156,8 @@ func (t *txn) dropCounts(card store.Card) {
 	}
 }
 
-// logChange moves the line of an id to the end of the feed. card is the card that has the id now, and old is the one
-// before, or nil. ended reports whether the reservation of the id has ended.
+// logChange moves the line of an id to the end of the feed, and sets card.Change. card is the current card of the id,
+// and old is the previous one, or nil. ended reports whether the reservation of the id has ended.
 func (t *txn) logChange(card, old *engine.CardRow, ended bool, now time.Time) error {
 	key := []byte(card.ID)
 	line, err := t.feedLine(key)
@@ -267,7 +267,7 @@ func (c cardStore) Withdraw(ctx context.Context, id string, ifRev store.Rev, res
 	})
 }
 
-// find returns the card of id if accept returns true for it.
+// find returns the card of id if accept returns true for it, and otherwise [store.ErrNotFound].
 func (c cardStore) find(ctx context.Context, id string, accept func(store.Card) bool) (store.Card, error) {
 	stored, err := c.s.get(ctx, cards, []byte(id))
 	if err != nil {
@@ -363,7 +363,8 @@ func (c cardStore) List(ctx context.Context, q store.CardQuery) (store.CardPage,
 	return page, nil
 }
 
-// matches reads the rows of slots and returns the cards that are live and belong to tier.
+// matches reads the rows of slots and returns the cards that are live and belong to tier. It logs damaged rows and
+// leaves them out.
 func (c cardStore) matches(ctx context.Context, slots []cardindex.Slot, q store.CardQuery, tiers []store.Tier, tier int) (found []store.Card, err error) {
 	if len(slots) == 0 {
 		return nil, nil

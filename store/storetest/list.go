@@ -36,7 +36,7 @@ func idsOf(t *testing.T, s store.Store, q store.CardQuery) []string {
 		page, err := s.Cards().List(t.Context(), q)
 		wantOK(t, "List", err)
 		if len(page.Cards) > q.Limit {
-			t.Fatalf("page of %d has %d cards", q.Limit, len(page.Cards))
+			t.Fatalf("a page with limit %d has %d cards", q.Limit, len(page.Cards))
 		}
 		for _, c := range page.Cards {
 			ids = append(ids, c.ID)
@@ -45,10 +45,10 @@ func idsOf(t *testing.T, s store.Store, q store.CardQuery) []string {
 			return ids
 		}
 		if len(page.Cards) != q.Limit {
-			t.Fatalf("page with a next one has %d cards, not %d", len(page.Cards), q.Limit)
+			t.Fatalf("a page before the last has %d cards, want %d", len(page.Cards), q.Limit)
 		}
 		if last := page.Cards[q.Limit-1].Seq; page.Next.Seq != last {
-			t.Fatalf("next position has seq %d, the last card %d", page.Next.Seq, last)
+			t.Fatalf("the next position has seq %d, but the last card of the page has %d", page.Next.Seq, last)
 		}
 		q.After = *page.Next
 	}
@@ -141,7 +141,8 @@ func ids(cards []store.Card, terms ...string) []string {
 	return ids
 }
 
-// testListTiers lists cards as a search for words does: by name, then by prefix of a name, then by description.
+// testListTiers lists cards as a search for words does: first by name and by prefix of a name, then by any word and by
+// prefix of a word.
 func testListTiers(t *testing.T, s store.Store) {
 	putCard(t, s, card("am_desc", "cap:x", "word:sarah"))
 	putCard(t, s, card("am_name", "cap:x", "word:sarah", "name:sarah"))
@@ -164,14 +165,14 @@ func testListTiers(t *testing.T, s store.Store) {
 	wantSame(t, "a tier for the rest", got, []string{"am_other", "am_desc", "am_name", "am_prefix", "am_nocap", "am_name2"})
 	got = idsOf(t, s, store.CardQuery{Tiers: []store.Tier{{}, {All: []string{"cap:x"}}}, Limit: 10})
 	if len(got) != 6 {
-		t.Errorf("an empty tier lists %d of 6", len(got))
+		t.Errorf("a query with an empty tier lists %d cards, want 6", len(got))
 	}
 	got = idsOf(t, s, store.CardQuery{Tiers: []store.Tier{{All: []string{"name:nobody"}}}})
 	wantSame(t, "a tier without a match", got, nil)
 }
 
 func testListPrefix(t *testing.T, s store.Store) {
-	// More slots under one prefix than an engine gathers one by one.
+	// The prefix word:a has more terms than an index merges again for each query.
 	const n = 1500
 	cards := make([]store.Card, n)
 	for i := range cards {
@@ -198,7 +199,7 @@ func testListPrefix(t *testing.T, s store.Store) {
 	putCard(t, s, card("am_new", "word:azz"))
 	c = card("am_0005", "word:ab1")
 	_, err = s.Cards().Put(t.Context(), store.PutCard{Card: c, IfRev: store.Any, Now: t0})
-	wantOK(t, "Put with one term less", err)
+	wantOK(t, "Put with other terms", err)
 	want := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return id == "am_0001" || id == "am_0003" })
 	want = append(want, "am_new")
 	wantSame(t, "prefix after changes", idsOf(t, s, store.CardQuery{Tiers: []store.Tier{{Prefix: "word:a"}}, Limit: 999}), want)
@@ -262,7 +263,7 @@ func testListMoving(t *testing.T, s store.Store) {
 	wantSame(t, "ids", got, []string{"am_0", "am_1", "am_2", "am_3", "am_5", "am_6"})
 }
 
-// testListLong intersects long lists that have few cards in common.
+// testListLong lists cards by two terms that many cards carry, but only a few cards carry both.
 func testListLong(t *testing.T, s store.Store) {
 	const n = 6000
 	cards := make([]store.Card, n)
