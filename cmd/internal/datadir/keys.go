@@ -21,8 +21,8 @@ import (
 // retired keys, keys for other protocols, and the card. A path has slashes on every system.
 type Keys map[string][]byte
 
-// keyFiles are the paths of Keys outside of the folder of retired keys. The card is the last one, because a directory
-// with a card has an agent.
+// keyFiles are the paths of Keys outside of the folder of retired keys. [Dir.SaveKeys] writes the card last, because a
+// directory with a card has an agent.
 var keyFiles = []string{FileMoltSpeakKey, FileMoltSpeakBox, FileCredential, FileAge, FileKey, FileCard}
 
 // errKeyDiffers means that a key or credential differs from the one in the database, and neither is known to be newer.

@@ -15,17 +15,17 @@ import (
 )
 
 // A restore unpacks the archive into a folder inside the data directory, because a container's volume or a service's
-// user may not be able to write beside the directory. The restore verifies the folder and then renames it. The
-// rename is the decision point: if a process is killed later, the next process that opens the directory finishes the
-// restore.
+// user may not be able to write beside the directory. The restore verifies the folder and then renames it. The rename is
+// the decision point: if a process is killed later, the next process that opens the directory finishes the restore.
 //
 //	.agentmesh-restore-*      the archive while it is unpacked; if the restore is killed, a later process removes it
 //	.agentmesh-replace-TIME   the future content of the directory; everything else moves to replaced-TIME, then the
-//	                          folder is renamed to
+//	                          folder is renamed to .agentmesh-place-TIME
 //	.agentmesh-place-TIME     its files move up into the directory, the database last
 //
 // A restore has the lock of the directory and, if there is a database, that of the database. A process that works on a
-// restore after its decision point holds the lock of the new database.
+// restore after its decision point holds the lock of the new database. On Windows, neither keeps the lock of a
+// database: see [bolt.Hold].
 const (
 	PrefixRestore  = ".agentmesh-restore-"
 	prefixReplace  = ".agentmesh-replace-"
