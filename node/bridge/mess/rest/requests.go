@@ -195,8 +195,8 @@ func (r *call) ref() string {
 	return r.path[1]
 }
 
-// ThreadView returns a thread with its messages as JSON. The request is shown with its ack, as public servers do
-// (MESS-52).
+// ThreadView returns a thread with its messages as JSON. The ack of the exchange follows the request, as public servers
+// show it (MESS-52).
 func ThreadView(t *thread.Thread, messages []thread.Message) wire.Value {
 	var out []wire.Value
 	for _, m := range messages {
