@@ -15,7 +15,7 @@ import (
 )
 
 // A restore unpacks the archive into a folder inside the data directory, because a container's volume or a service's
-// user may not be able to write beside the directory. The restore verifies the folder and then renames it. The rename is
+// user may not be able to write beside the directory. The restore verifies the folder, then renames it. The rename is
 // the decision point: if a process is killed later, the next process that opens the directory finishes the restore.
 //
 //	.agentmesh-restore-*      the archive while it is unpacked; if the restore is killed, a later process removes it
