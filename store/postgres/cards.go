@@ -38,7 +38,7 @@ const (
 	maxOldTerms = 2 * store.MaxTerms
 )
 
-// card returns the card of id, even if the card is not live. It returns nil if there is no row.
+// card returns the card of id, even if the card is not live. It returns nil if id has no row.
 func (t *txn) card(id string) (*engine.CardRow, error) {
 	stored, err := t.get(cards, []byte(id))
 	if stored == nil || err != nil {
