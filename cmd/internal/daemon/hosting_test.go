@@ -20,6 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/engine"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/store"
@@ -204,6 +205,34 @@ func TestBridgesOfAnotherProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.awaitEnd(t)
+}
+
+// brokenBridge is a bridge that cannot run.
+type brokenBridge struct{ bridge.Service }
+
+var errBroken = errors.New("the bridge is broken")
+
+func (brokenBridge) Run(context.Context) error { return errBroken }
+
+// TestBrokenBridgeEndsTheProcess: a process that other processes forward to does not stay without its bridges.
+func TestBrokenBridgeEndsTheProcess(t *testing.T) {
+	one := newHosts(t).serve("directory", nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{bridges: []bridge.Service{brokenBridge{}}, log: one.log, edge: one.edge, store: one.store}
+	h := &hosting{listener: l, key: "key", duty: t.Context()}
+	failed := make(chan error, 1)
+	go func() { failed <- h.run(t.Context(), p) }()
+	select {
+	case err := <-failed:
+		if !errors.Is(err, errBroken) {
+			t.Errorf("run = %v, want the error of the bridge", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the process goes on without its bridge")
+	}
 }
 
 // TestForwardedOnce: a process that does not run the bridges forwards no request that was forwarded to it, so requests do
