@@ -267,8 +267,7 @@ func (c *Connections) withdraw(owner [32]byte, o *Transit) bool {
 	if conn == nil || conn.transits[o.ID] == nil {
 		return false
 	}
-	delete(conn.transits, o.ID)
-	conn.pending = slices.DeleteFunc(conn.pending, func(p *Transit) bool { return p == o })
+	conn.drop(o)
 	return true
 }
 
@@ -280,9 +279,14 @@ func (c *Connections) withdrawPending(owner [32]byte, o *Transit) bool {
 	if conn == nil || !slices.Contains(conn.pending, o) {
 		return false
 	}
-	delete(conn.transits, o.ID)
-	conn.pending = slices.DeleteFunc(conn.pending, func(p *Transit) bool { return p == o })
+	conn.drop(o)
 	return true
+}
+
+// drop forgets a message that passes through.
+func (c *connection) drop(o *Transit) {
+	delete(c.transits, o.ID)
+	c.pending = slices.DeleteFunc(c.pending, func(p *Transit) bool { return p == o })
 }
 
 // Reply delivers an agent's reply to the sender of o. It returns [wire.ErrLateReply] if the sender waits no longer,

@@ -43,7 +43,7 @@ func TestNamesStayAtTheirExchange(t *testing.T) {
 	home.status("eve", home.waitThread("mow the lawn"), "claimed")
 	carol.waitRemoteState(claimed, thread.Claimed)
 	if said := text(carol, claimed); strings.Contains(said, "eve") {
-		t.Errorf("the exchange there is told of our executor: %s", said)
+		t.Errorf("the other exchange gets the name of our executor: %s", said)
 	}
 
 	taken := carol.create("carol", "{id: dig, intent: dig a hole}")
@@ -61,6 +61,6 @@ func TestNamesStayAtTheirExchange(t *testing.T) {
 	home.waitStatus(here, thread.Cancelled)
 	neighbor.waitRemoteState(onward, thread.Cancelled)
 	if said := text(neighbor, onward); strings.Contains(said, "dave") || !strings.Contains(said, "it is cancelled") {
-		t.Errorf("the other exchange is told of a participant: %s", said)
+		t.Errorf("the other exchange gets the name of a participant: %s", said)
 	}
 }
