@@ -11,12 +11,11 @@ import (
 
 // CheckIndex returns nil if the index contains every committed change of cards, and store.ErrUnavailable otherwise.
 func (s *Store) CheckIndex(ctx context.Context) error {
-	select {
-	case s.writer.lead <- struct{}{}: // wait for the end of a running commit, because the index lags behind during a commit
-		defer func() { <-s.writer.lead }()
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", store.ErrUnavailable, ctx.Err())
+	resume, err := s.writer.queue.Pause(ctx) // because the index lags behind during a commit
+	if err != nil {
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 	}
+	defer resume()
 	return s.view(ctx, func(tx *bbolt.Tx) error {
 		if indexed, committed := s.through.Load(), bucketChanges.in(tx).b.Sequence(); indexed != committed {
 			return fmt.Errorf("%w: the card index has %d of %d changes", store.ErrUnavailable, indexed, committed)

@@ -43,9 +43,6 @@ type Config struct {
 	// MinFree is the number of free bytes on the disk below which the engine refuses writes with store.ErrUnavailable,
 	// so that it stops before the disk is full. 0 means 64 MiB; a negative number disables the check.
 	MinFree int64
-	// QueueLimit is the number of units that may wait for the writer. Further units fail with store.ErrUnavailable. 0
-	// means 8192.
-	QueueLimit int
 	// InitialMmapSize is the number of bytes of address space that are reserved for the file when it is opened. While
 	// the file is smaller, it can grow without waiting for readers. 0 means 4 GiB on 64-bit systems, or no reservation
 	// if the system refuses that much. On 32-bit systems and on Windows, where the file itself would grow, 0 reserves
@@ -66,9 +63,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MinFree == 0 {
 		c.MinFree = 64 << 20
-	}
-	if c.QueueLimit <= 0 {
-		c.QueueLimit = 8192
 	}
 	if c.InitialMmapSize == 0 {
 		c.InitialMmapSize = mapAhead
@@ -134,7 +128,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("open store %s: %w", path, err), s.closeFile())
 	}
 	s.dropOlder(time.Now())
-	s.writer = newWriter(s, cfg.QueueLimit)
+	s.writer = newWriter(s)
 	s.snapshots = newSnapshotter(s)
 	s.snapshots.note(built)
 	go s.snapshots.run()
@@ -368,7 +362,7 @@ func (s *Store) Ping(ctx context.Context) error {
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.snapshots.stop()
-		s.writer.close()
+		s.writer.queue.Close()
 		s.watchers.Close()
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -177,7 +177,7 @@ func (s *Store) loadSnapshot() error {
 		return err
 	}
 	var ix *cardindex.Index
-	if err := guard(func() (err error) {
+	if err := engine.Guard(func() (err error) {
 		ix, err = cardindex.Read(in)
 		return err
 	}); err != nil {

@@ -22,7 +22,7 @@ type Stats struct {
 
 // Stats returns the current state of the database. It reads no page. Sizes are 0 while the file is closed.
 func (s *Store) Stats() Stats {
-	out := Stats{Queued: len(s.writer.queue), Writable: s.writer.broken.Load() == nil}
+	out := Stats{Queued: s.writer.queue.Len(), Writable: s.writer.broken.Load() == nil}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.db == nil {

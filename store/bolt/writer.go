@@ -2,12 +2,9 @@ package bolt
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
-	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/cardindex"
+	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
@@ -51,21 +49,18 @@ func (t *txn) note(ns, key string) {
 
 func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }
 
-const (
-	queued  = iota
-	taken   // taken by the writer, which will report the outcome
-	skipped // withdrawn by its caller, whose context ended first
-)
-
-type unit struct {
-	plan  plan
-	by    *local.Handle
-	state atomic.Int32
-	err   chan error
+// work is a unit with the handle that writes it.
+type work struct {
+	plan plan
+	by   *local.Handle
 }
 
-// maxGroup bounds the memory and the time of one commit.
-const maxGroup = 1024
+type unit = engine.Unit[work]
+
+const (
+	maxGroup = 1024 // bounds the memory and the time of one commit
+	maxQueue = 8192 // units that may wait
+)
 
 // maxYields is the number of times in a row that the leader yields without getting a further unit.
 const maxYields = 3
@@ -73,16 +68,10 @@ const maxYields = 3
 // retryEvery is the time between two attempts of a writer to reopen its file.
 const retryEvery = time.Second
 
-// writer commits units in groups. It has no goroutine of its own: the waiting caller that succeeds in sending to lead
-// becomes the leader and commits a group of queued units. So a single caller commits in its own goroutine, as with
-// bbolt's Update. Passing the unit to another goroutine and back would cost as much as half a commit.
+// writer commits units in groups, see [engine.Queue].
 type writer struct {
 	s     *Store
-	queue chan *unit
-	lead  chan struct{} // full while a caller is the leader
-
-	mu     sync.RWMutex // guards closed; no unit is queued after closed is set
-	closed bool
+	queue *engine.Queue[work]
 
 	// broken is the reason why writes are refused after a failed commit; nil while they are accepted.
 	broken atomic.Pointer[error]
@@ -94,73 +83,18 @@ type writer struct {
 	commit func(*bbolt.Tx) error // (*bbolt.Tx).Commit except in tests
 }
 
-func newWriter(s *Store, limit int) *writer {
-	return &writer{
-		s:      s,
-		queue:  make(chan *unit, limit),
-		lead:   make(chan struct{}, 1),
-		counts: newLiveCounts(),
-		commit: (*bbolt.Tx).Commit,
-	}
+func newWriter(s *Store) *writer {
+	w := &writer{s: s, counts: newLiveCounts(), commit: (*bbolt.Tx).Commit}
+	w.queue = engine.NewQueue[work](maxQueue, w.serve)
+	return w
 }
 
-// do is doFor for a unit of the database itself, about which nobody gets hints.
+// do executes a unit of the database itself, about which nobody gets hints.
 func (w *writer) do(ctx context.Context, p plan) error { return w.doFor(ctx, nil, p) }
 
-// doFor queues a unit of a handle and waits for its outcome. If ctx ends before the leader takes the unit into a group,
-// the unit is not executed. Once the leader has taken the unit, doFor ignores ctx and returns the outcome.
+// doFor executes a unit of a handle in the next group, see [engine.Queue.Do].
 func (w *writer) doFor(ctx context.Context, by *local.Handle, p plan) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	u := &unit{plan: p, by: by, err: make(chan error, 1)}
-	if err := w.enqueue(u); err != nil {
-		return err
-	}
-	for {
-		select { // first: if the caller could also lead, the select below would choose at random
-		case err := <-u.err:
-			return err
-		default:
-		}
-		select {
-		case err := <-u.err:
-			return err
-		case w.lead <- struct{}{}:
-			w.serve()
-			<-w.lead
-		case <-ctx.Done():
-			if u.state.CompareAndSwap(queued, skipped) {
-				return ctx.Err()
-			}
-			return <-u.err
-		}
-	}
-}
-
-func (w *writer) enqueue(u *unit) error {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	if w.closed {
-		return errClosed
-	}
-	select {
-	case w.queue <- u:
-		return nil
-	default:
-		return fmt.Errorf("%w: the write queue is full", store.ErrUnavailable)
-	}
-}
-
-// close commits the queued units and refuses further ones.
-func (w *writer) close() {
-	w.mu.Lock()
-	w.closed = true
-	w.mu.Unlock()
-	w.lead <- struct{}{} // never released
-	for len(w.queue) > 0 {
-		w.serve()
-	}
+	return w.queue.Do(ctx, work{p, by})
 }
 
 // serve commits one group. The caller leads.
@@ -171,34 +105,15 @@ func (w *writer) serve() {
 	// Yield, so that callers that the last commit woke can queue their next unit before this group is closed. With 64
 	// callers, a group then has 48 units instead of 40. If no other goroutine is ready to run, yielding costs almost
 	// nothing.
-	for n, yields := len(w.queue), 0; yields < maxYields; yields++ {
+	for n, yields := w.queue.Len(), 0; yields < maxYields; yields++ {
 		runtime.Gosched()
-		if grown := len(w.queue); grown > n {
+		if grown := w.queue.Len(); grown > n {
 			n, yields = grown, 0
 		}
 	}
-	w.group = w.gather(w.group[:0])
+	w.group = w.queue.Take(w.group[:0], maxGroup)
 	w.commitGroup(w.group)
 	clear(w.group)
-}
-
-// gather appends the units that are queued now, except those whose caller has given up.
-func (w *writer) gather(group []*unit) []*unit {
-	for more := true; more && len(group) < maxGroup; {
-		select {
-		case u := <-w.queue:
-			group = append(group, u)
-		default:
-			more = false
-		}
-	}
-	kept := group[:0]
-	for _, u := range group {
-		if u.state.CompareAndSwap(queued, taken) {
-			kept = append(kept, u)
-		}
-	}
-	return kept
 }
 
 // commitGroup executes a group of units and reports its outcome to each caller.
@@ -217,7 +132,7 @@ func (w *writer) commitGroup(group []*unit) {
 	}
 	// The write of a unit failed, so the transaction with the writes of all units is lost. Execute the units one by
 	// one.
-	group[failed].err <- err
+	group[failed].Report(err)
 	for i, u := range group {
 		if i == failed {
 			continue
@@ -229,7 +144,7 @@ func (w *writer) commitGroup(group []*unit) {
 		}
 		errs, failed, err := w.attempt(alone)
 		if failed == 0 {
-			u.err <- err
+			u.Report(err)
 			continue
 		}
 		w.conclude(alone, errs, err)
@@ -259,9 +174,9 @@ func (w *writer) stop(cause error) error {
 func report(group []*unit, errs []error, err error) {
 	for i, u := range group {
 		if err == nil && errs != nil {
-			u.err <- errs[i]
+			u.Report(errs[i])
 		} else {
-			u.err <- err
+			u.Report(err)
 		}
 	}
 }
@@ -278,7 +193,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 	defer func() {
 		if !done {
 			w.counts.reset() // the counts include rows that are not written after all
-			guard(tx.Rollback)
+			engine.Guard(tx.Rollback)
 		}
 	}()
 	t := &txn{Tx: tx, counts: w.counts, damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.Shared()}
@@ -286,15 +201,15 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 	wrote := false
 	for i, u := range group {
 		var write func() error
-		errs[i] = guard(func() (err error) {
-			t.by = u.by
-			write, err = u.plan(t)
+		errs[i] = engine.Guard(func() (err error) {
+			t.by = u.Work.by
+			write, err = u.Work.plan(t)
 			return err
 		})
 		if errs[i] != nil || write == nil {
 			continue
 		}
-		if err := guard(write); err != nil {
+		if err := engine.Guard(write); err != nil {
 			return nil, i, fmt.Errorf("write: %w", err)
 		}
 		wrote = true
@@ -304,29 +219,18 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 		return errs, -1, tx.Rollback()
 	}
 	start := time.Now()
-	if err := guard(func() error { return w.commit(tx) }); err != nil {
+	if err := engine.Guard(func() error { return w.commit(tx) }); err != nil {
 		return nil, -1, err
 	}
 	done = true
 	pages := tx.Stats()
 	w.s.cfg.Committed(Commit{Units: len(group), Bytes: pages.GetPageAlloc(), Took: time.Since(start)})
-	if err := guard(func() error { w.s.applyIndex(t); return nil }); err != nil {
+	if err := engine.Guard(func() error { w.s.applyIndex(t); return nil }); err != nil {
 		// The commit is durable, so its callers get success. Reopening the file brings the index up to date.
 		w.stop(fmt.Errorf("change card index: %w", err))
 	}
 	w.s.watchers.Tell(t.hints)
 	return errs, -1, nil
-}
-
-// guard turns a panic into an error, so that a faulty unit fails alone, and a panic over a damaged page does not end
-// the process.
-func guard(fn func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-	}()
-	return fn()
 }
 
 // reopen opens the file again after a failed commit, which may or may not have reached the disk, and brings the index
@@ -338,7 +242,7 @@ func (w *writer) reopen() bool {
 	w.tried = time.Now()
 	err := w.s.checkDisk()
 	if err == nil {
-		err = guard(w.s.reopenFile)
+		err = engine.Guard(w.s.reopenFile)
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: reopen: %w", store.ErrUnavailable, err)
@@ -350,5 +254,3 @@ func (w *writer) reopen() bool {
 	w.s.log.Info("the file is open again and accepts writes")
 	return true
 }
-
-var errClosed = fmt.Errorf("%w: %w", store.ErrUnavailable, errors.New("store is closed"))

@@ -22,19 +22,28 @@ func openNew(t *testing.T, cfg Config) *Store {
 	return open(t, filepath.Join(t.TempDir(), "mesh.db"), cfg)
 }
 
+func pause(t *testing.T, s *Store) (resume func()) {
+	t.Helper()
+	resume, err := s.writer.queue.Pause(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resume
+}
+
 // group executes units in one commit, in order, and returns their outcomes.
 func group(t *testing.T, s *Store, plans ...plan) []error {
 	t.Helper()
 	errs := make([]error, len(plans))
 	var all sync.WaitGroup
-	s.writer.lead <- struct{}{}
+	resume := pause(t, s)
 	for i, p := range plans {
 		all.Go(func() { errs[i] = s.writer.do(t.Context(), p) })
-		for len(s.writer.queue) <= i {
+		for s.writer.queue.Len() <= i {
 			runtime.Gosched()
 		}
 	}
-	<-s.writer.lead
+	resume()
 	all.Wait()
 	return errs
 }
@@ -133,26 +142,6 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// TestLeaderReturns: a caller whose unit is committed returns, and leaves the units that were queued meanwhile to their
-// own callers.
-func TestLeaderReturns(t *testing.T) {
-	s := openNew(t, Config{})
-	commits := countCommits(s)
-	for i := range 50 {
-		*commits = 0
-		later := &unit{plan: putMeta("later"), err: make(chan error, 1)}
-		err := s.writer.do(t.Context(), func(*txn) (func() error, error) {
-			return func() error { return nil }, s.writer.enqueue(later)
-		})
-		if err != nil || *commits != 1 || len(s.writer.queue) != 1 {
-			t.Fatalf("call %d: %v, %d commits, %d units wait; want one commit and one unit", i, err, *commits, len(s.writer.queue))
-		}
-		if err := errors.Join(s.writer.do(t.Context(), putMeta("next")), <-later.err); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func TestUnitsSeeEarlierOnes(t *testing.T) {
 	s := openNew(t, Config{})
 	second := func(t *txn) (func() error, error) {
@@ -196,66 +185,23 @@ func TestNoAnswerBeforeCommit(t *testing.T) {
 	s.writer.commit = (*bbolt.Tx).Commit
 }
 
-func TestCancelInQueue(t *testing.T) {
-	s := openNew(t, Config{})
-	ctx, cancel := context.WithCancel(t.Context())
-	s.writer.lead <- struct{}{}
-	answer := make(chan error, 1)
-	go func() { answer <- s.writer.do(ctx, putMeta("a")) }()
-	for len(s.writer.queue) == 0 {
-		runtime.Gosched()
-	}
-	cancel()
-	if err := <-answer; !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled unit returned %v", err)
-	}
-	<-s.writer.lead
-	if err := s.writer.do(t.Context(), putMeta("b")); err != nil {
-		t.Fatal(err)
-	}
-	if metaHas(t, s, "a") || !metaHas(t, s, "b") {
-		t.Error("a unit cancelled in the queue was executed, or the next was not")
-	}
-}
-
-func TestQueueLimit(t *testing.T) {
-	s := openNew(t, Config{QueueLimit: 2})
-	s.writer.lead <- struct{}{}
-	var all sync.WaitGroup
-	for i := range 2 {
-		all.Go(func() {
-			if err := s.writer.do(t.Context(), putMeta(fmt.Sprint(i))); err != nil {
-				t.Errorf("queued unit = %v", err)
-			}
-		})
-	}
-	for len(s.writer.queue) < 2 {
-		runtime.Gosched()
-	}
-	if err := s.writer.do(t.Context(), putMeta("x")); !errors.Is(err, store.ErrUnavailable) {
-		t.Errorf("unit behind a full queue = %v", err)
-	}
-	<-s.writer.lead
-	all.Wait()
-}
-
 func TestCloseFinishesQueue(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.db")
 	s, err := Open(t.Context(), path, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.writer.lead <- struct{}{}
+	resume := pause(t, s)
 	answers := make(chan error, 3)
 	for i := range 3 {
 		go func() { answers <- s.writer.do(t.Context(), putMeta(fmt.Sprint(i))) }()
 	}
-	for len(s.writer.queue) < 3 {
+	for s.writer.queue.Len() < 3 {
 		runtime.Gosched()
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
-	<-s.writer.lead
+	resume()
 	for range 3 {
 		if err := <-answers; err != nil {
 			t.Errorf("unit queued before Close = %v", err)

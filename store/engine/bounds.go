@@ -1,5 +1,5 @@
-// Package engine holds what every engine of the store needs in the same way: the bounds of calls, the decisions that need
-// no database, the keys of rows, and the encoding of rows.
+// Package engine holds what every engine of the store needs in the same way: the queue of group commits, the bounds of
+// calls, the decisions that need no database, the keys of rows, and the encoding of rows.
 package engine
 
 import (

@@ -74,7 +74,7 @@ func (s *Store) FeedPosition(ctx context.Context) (uint64, error) {
 }
 
 // Queued returns the number of units that wait for the next commit.
-func (s *Store) Queued() int { return len(s.writer.queue) }
+func (s *Store) Queued() int { return s.writer.queue.Len() }
 
 // Connections returns the number of open connections, without those for notifications and for leases.
 func (s *Store) Connections() int { return int(s.pool.Stat().TotalConns()) }

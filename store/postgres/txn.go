@@ -43,16 +43,16 @@ const lockClass = 0x616d6571
 func (t *txn) begin(lane string, n int64, group []*unit) error {
 	keys, locks, leases := make(map[*table]map[string]bool), make(map[int32]bool), make(map[string]bool)
 	for _, u := range group {
-		for _, r := range u.needs.refs {
+		for _, r := range u.Work.needs.refs {
 			if keys[r.table] == nil {
 				keys[r.table] = make(map[string]bool)
 			}
 			keys[r.table][r.key] = true
 		}
-		for _, prefix := range u.needs.counts {
+		for _, prefix := range u.Work.needs.counts {
 			locks[int32(crc32.ChecksumIEEE(prefix)%countLocks)] = true
 		}
-		for _, name := range u.needs.leases {
+		for _, name := range u.Work.needs.leases {
 			leases[name] = true
 		}
 	}

@@ -7,15 +7,12 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
-	"runtime/debug"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // plan checks every precondition of a unit and returns a function that then writes the unit, or nil if there is nothing
@@ -23,18 +20,13 @@ import (
 // so it must set its results and not add to them.
 type plan func(t *txn) (write func() error, err error)
 
-const (
-	queued  = iota
-	taken   // taken by the leader, which will report the outcome
-	skipped // withdrawn by its caller, whose context ended first
-)
-
-type unit struct {
+// work is a unit with the rows that it needs.
+type work struct {
 	plan  plan
 	needs needs
-	state atomic.Int32
-	err   chan error
 }
+
+type unit = engine.Unit[work]
 
 const (
 	maxGroup = 512  // bounds the time for which a group locks its rows
@@ -49,15 +41,10 @@ const (
 	forgetLane = "30 days"        // after which the number of a process that has ended is removed
 )
 
-// writer commits units in groups. It has no goroutine of its own: the waiting caller that succeeds in sending to lead
-// becomes the leader and commits a group of the queued units, as in package bolt.
+// writer commits units in groups, see [engine.Queue].
 type writer struct {
 	s     *Store
-	queue chan *unit
-	lead  chan struct{} // full while a caller is the leader
-
-	mu     sync.RWMutex // guards closed; no unit is queued after closed is set
-	closed bool
+	queue *engine.Queue[work]
 
 	// Only the leader uses the following fields.
 
@@ -69,85 +56,28 @@ type writer struct {
 }
 
 func newWriter(s *Store) *writer {
-	w := &writer{s: s, queue: make(chan *unit, maxQueue), lead: make(chan struct{}, 1)}
+	w := &writer{s: s}
+	w.queue = engine.NewQueue[work](maxQueue, w.serve)
 	w.again = time.AfterFunc(tellAgain, func() { _ = s.Ping(context.Background()) })
 	w.again.Stop()
 	return w
 }
 
-var errClosed = fmt.Errorf("%w: store is closed", store.ErrUnavailable)
-
-// do queues a unit and waits for its outcome. If ctx ends before the leader takes the unit into a group, the unit is
-// not executed; after that, do returns the outcome of the unit and ignores ctx.
+// do executes a unit in the next group, see [engine.Queue.Do].
 func (w *writer) do(ctx context.Context, needs needs, p plan) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	u := &unit{plan: p, needs: needs, err: make(chan error, 1)}
-	if err := w.enqueue(u); err != nil {
-		return err
-	}
-	for {
-		select { // first: if the caller could also lead, the select below would choose at random
-		case err := <-u.err:
-			return err
-		default:
-		}
-		select {
-		case err := <-u.err:
-			return err
-		case w.lead <- struct{}{}:
-			w.serve()
-			<-w.lead
-		case <-ctx.Done():
-			if u.state.CompareAndSwap(queued, skipped) {
-				return ctx.Err()
-			}
-			return <-u.err
-		}
-	}
-}
-
-func (w *writer) enqueue(u *unit) error {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	if w.closed {
-		return errClosed
-	}
-	select {
-	case w.queue <- u:
-		return nil
-	default:
-		return fmt.Errorf("%w: the write queue is full", store.ErrUnavailable)
-	}
+	return w.queue.Do(ctx, work{p, needs})
 }
 
 // close commits the queued units and refuses further ones.
 func (w *writer) close() {
-	w.mu.Lock()
-	w.closed = true
-	w.mu.Unlock()
-	w.lead <- struct{}{} // never released
-	for len(w.queue) > 0 {
-		w.serve()
-	}
+	w.queue.Close()
 	w.again.Stop()
 }
 
 // serve commits one group. The caller leads.
 func (w *writer) serve() {
 	runtime.Gosched() // callers that the last commit woke queue their next unit
-	var group []*unit
-	for more := true; more && len(group) < maxGroup; {
-		select {
-		case u := <-w.queue:
-			if u.state.CompareAndSwap(queued, taken) {
-				group = append(group, u)
-			}
-		default:
-			more = false
-		}
-	}
+	group := w.queue.Take(nil, maxGroup)
 	if len(group) > 0 {
 		w.commit(group)
 	}
@@ -163,7 +93,7 @@ func (w *writer) commit(group []*unit) {
 		switch {
 		case err == nil:
 			for i, u := range group {
-				u.err <- errs[i]
+				u.Report(errs[i])
 			}
 			return
 		case mayRepeat(err) && try < maxTries:
@@ -177,7 +107,7 @@ func (w *writer) commit(group []*unit) {
 		}
 		w.s.log.Error("a commit failed", slog.Any("err", err))
 		for _, u := range group {
-			u.err <- unavailable(err)
+			u.Report(unavailable(err))
 		}
 		return
 	}
@@ -207,7 +137,7 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 	errs = make([]error, len(group))
 	for i, u := range group {
 		var write func() error
-		errs[i] = guard(func() (err error) { write, err = u.plan(t); return err })
+		errs[i] = engine.Guard(func() (err error) { write, err = u.Work.plan(t); return err })
 		if db := (dbError{}); errors.As(errs[i], &db) {
 			t.rollback()
 			return nil, lost(conn.Conn(), db)
@@ -215,7 +145,7 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 		if errs[i] != nil || write == nil {
 			continue
 		}
-		if err := guard(write); err != nil {
+		if err := engine.Guard(write); err != nil {
 			t.rollback()
 			return nil, lost(conn.Conn(), fmt.Errorf("%w: %w", errFault, err))
 		}
@@ -342,13 +272,3 @@ func (w *writer) committed(ctx context.Context) (n int64, err error) {
 
 // errFault means that a unit failed while it wrote, after its plan.
 var errFault = errors.New("write")
-
-// guard turns a panic into an error, so that a faulty unit fails alone.
-func guard(fn func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-	}()
-	return fn()
-}
