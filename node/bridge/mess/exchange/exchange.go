@@ -30,7 +30,7 @@ type Config struct {
 
 	CallsPerMinute       int // for each key; 0 means 600, a negative number means no limit (MESS-58)
 	ThreadsPerHour       int // for each requester; 0 means 300, a negative number means no limit
-	RegistrationsPerHour int // for each address; 0 means 60
+	RegistrationsPerHour int // for each address; 0 means 60, a negative number means no limit
 
 	// folder of the files that the owner's blocks may name by file://; "" leaves such references as text
 	Files string
@@ -109,8 +109,9 @@ type loading struct {
 // loadRetry is the pause after a failed load, because each load reads the store from the beginning.
 const loadRetry = time.Second
 
-// Load reads executors, rules and threads into memory. Every method that needs them calls Load, so a command that never
-// uses the exchange does not wait for it. Load tries again after a failure, at most once in loadRetry.
+// Load reads executors, rules and threads into memory. Methods such as Do, Thread and List call Load themselves, so a
+// command that never uses the exchange does not wait for it. Before Has, Refs and the methods of peer.go, the caller
+// must call Load. Load tries again after a failure, at most once in loadRetry.
 func (x *Exchange) Load() error {
 	l := &x.loading
 	if l.done.Load() {
@@ -180,8 +181,8 @@ func WriterOfFiles(id string) Actor { return Actor{ID: id, Channel: "file", file
 
 // Options say how [Exchange.Do] applies a block, and what else changes in the same unit.
 type Options struct {
-	// Lax is set for PATCH and thread files: a status may have only a code, and a response without a status does not
-	// complete the thread (MESS-20, MESS-26).
+	// Lax is set for PATCH, thread files and links: a status may have only a code, and a response without a status does
+	// not complete the thread (MESS-20, MESS-26).
 	Lax bool
 	// Re is the thread that entries without re are about. With Lax, entries may be about no other thread.
 	Re string
@@ -233,7 +234,7 @@ type Result struct {
 const maxConflicts = 16
 
 // Do applies a block of one actor as one transaction (MESS-7): either every entry is applied or none. The error is a
-// *wire.Error that names the entry, or an error of the store.
+// *wire.Error, which names the entry if one is at fault, or an error of the store.
 func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Options) (Result, error) {
 	if err := x.Load(); err != nil {
 		return Result{}, err

@@ -36,7 +36,7 @@ type Executor struct {
 	Notifications []Notification `json:"notifications,omitempty"`
 	Hooks         wire.Value     `json:"hooks,omitzero"` // stored, not run (MESS-45)
 
-	Claims []time.Duration `json:"claims,omitempty"` // times from creation of a thread to its claim, the newest last
+	Claims []time.Duration `json:"claims,omitempty"` // times from the offer of a thread to its claim, the newest last
 
 	Version uint64 `json:"version"` // of the record
 	rev     store.Rev
@@ -181,8 +181,8 @@ type Executors struct {
 
 	mu    sync.RWMutex
 	byID  map[string]*candidate
-	all   []*candidate            // in the order of registration
-	byCap map[string][]*candidate // in the same order
+	all   []*candidate            // those in the store at the start, in the order of their ids, and then the others
+	byCap map[string][]*candidate // by capability
 	keys  map[string]string       // hex hash of a key → executor
 	rules []thread.Rule
 
@@ -295,7 +295,7 @@ func (r *Executors) canClaim(id string, t *thread.Thread) bool {
 	return c != nil && !c.Pending && t.IsOfferedTo(id) && c.hasAll(t.Requires)
 }
 
-// list returns the executors in the order of registration.
+// list returns all executors.
 func (r *Executors) list() []*candidate {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

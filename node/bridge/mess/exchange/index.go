@@ -91,8 +91,8 @@ func (e *entry) compare(o *entry) int {
 	return cmp.Or(cmp.Compare(e.updated, o.updated), cmp.Compare(e.ref, o.ref))
 }
 
-// index keeps all threads in memory, ordered by their last change: as a whole, and by state, requester and holder. It
-// follows the store, so callers read a thread from the store before they act on it.
+// index keeps all threads in memory, ordered by their last change: as a whole, and by state, requester, holder and
+// link. It follows the store, so callers read a thread from the store before they act on it.
 type index struct {
 	mu           sync.RWMutex
 	byRef        map[string]*entry
@@ -118,7 +118,8 @@ func newIndex() *index {
 
 const allThreads = "all"
 
-// requestKey is an id that a requester chose, or by which it answers.
+// requestKey is a requester with its client id for a thread, or with the id of a suggestion or question that it can
+// answer.
 type requestKey struct{ requester, id string }
 
 // listNames returns the names of the lists that the thread is in.
@@ -354,7 +355,7 @@ func (x *index) page(name string, after position, limit int, keep func(*entry) b
 	return refs, next
 }
 
-// entries is page, but returns entries. An entry is never changed, only replaced.
+// entries works like page, but returns entries. An entry is never changed, only replaced.
 func (x *index) entries(name string, after position, limit int, keep func(*entry) bool) (out []*entry, next position) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -468,7 +469,7 @@ func (x *index) newestOf(requester string) (string, bool) {
 	return "", false
 }
 
-// dependents returns the threads that wait for ref, or for a thread that ref replaced.
+// dependents returns the threads that depend on ref, or on a thread that ref replaced. Some may have ended.
 func (x *index) dependents(ref string) []string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -102,8 +102,7 @@ func (r *Executors) Get(id string) *Executor {
 	return nil
 }
 
-// List returns the executors in the order of registration, with the time of their last call and with defaults filled
-// in.
+// List returns the executors, with the time of their last call and with defaults filled in.
 func (r *Executors) List() ([]Executor, error) {
 	if err := r.load(); err != nil {
 		return nil, err

@@ -8,11 +8,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// Offer is an executor that may claim a request. An executor without a notice may claim all the same (MESS-43).
+// Offer is the offer of a thread to an executor. An executor without a notice may claim all the same (MESS-43).
 type Offer struct {
 	ID        string
 	Notify    bool // gets a notice of the offer
-	Preferred bool // a matching routing rule prefers it
+	Preferred bool // the routing rule for the thread names it
 }
 
 // route returns the executors that may claim a thread, in the order in which they get the offer (MESS-41, MESS-42).

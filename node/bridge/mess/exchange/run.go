@@ -104,8 +104,8 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 	}
 }
 
-// settleAfterCommit checks the threads that wait for the threads of a committed unit, and the new threads that must
-// wait. The unit is committed, so its sender does not learn of a failure here: the check is repeated later.
+// settleAfterCommit checks the threads that wait for those that a committed unit ended, and the new threads that wait
+// themselves. The unit is committed, so its sender does not learn of a failure here: the check is repeated later.
 func (x *Exchange) settleAfterCommit(ctx context.Context, t *tx) {
 	ended := t.endedRefs()
 	for _, ref := range t.result.Created { // the dependencies of a new thread may have ended meanwhile
@@ -217,7 +217,7 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 	}
 	for peer, p := range t.Peers {
 		rec, err := x.records.Get(ctx, NSMeta, convKey(peer, p.Conv), now)
-		if err == nil && string(rec.Body) != ref { // the conversation continues with the successor
+		if err == nil && string(rec.Body) != ref { // another thread was offered in the conversation
 			continue
 		}
 		changes = append(changes, deletion(NSMeta, convKey(peer, p.Conv)))

@@ -381,7 +381,7 @@ func (t *tx) endedRefs() []string {
 	return out
 }
 
-// IDKey returns the record key of a (requester, client id) pair.
+// IDKey returns the part of a record key that stands for an id that an actor chose, such as a requester's client id.
 func IDKey(requester, id string) string {
 	sum := sha256.Sum256([]byte(requester + "\x00" + id))
 	return hex.EncodeToString(sum[:16])

@@ -178,8 +178,9 @@ func (t *tx) resolveDependencies(ctx context.Context, r thread.Request, path str
 	return out, nil
 }
 
-// canWaitFor reports whether the actor's requests may depend on a thread: only on the actor's own threads. Otherwise an
-// executor that once could have claimed a thread would learn how the thread ended (MESS-56).
+// canWaitFor reports whether the actor's requests may depend on a thread: those of the owner on any thread, all others
+// only on the actor's own. Otherwise an executor that once could have claimed a thread would learn how the thread ended
+// (MESS-56).
 func (t *tx) canWaitFor(ref string) bool {
 	th := t.threads[ref]
 	return t.who.Owner || t.made[ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(ref) == t.who.ID

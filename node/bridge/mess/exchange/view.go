@@ -122,7 +122,7 @@ func (v view) Newest() (string, bool) {
 	return v.t.x.index.newestOf(v.t.who.ID)
 }
 
-// markedView is a view in which only the selected kinds of ids name their threads.
+// markedView is a view in which the ids of suggestions and of questions name their threads only if they are selected.
 type markedView struct {
 	view
 	suggestions, questions bool
@@ -176,7 +176,7 @@ func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, cursor
 	}
 	c := x.Executors.get(who.ID)
 	if c == nil && !who.Owner {
-		name = "from:" + who.ID // not an executor: it can only see its own threads
+		name = "from:" + who.ID // not an executor: list only its own threads
 	}
 	list, next := x.index.entries(name, after, limit, func(e *entry) bool {
 		return (code == "" || e.status.Value() == code) && x.canSeeEntry(who, c, e)

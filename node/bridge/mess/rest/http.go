@@ -38,7 +38,7 @@ type Server struct {
 	Local    bool
 	Log      *slog.Logger
 	Names    owner.Names // of agents, for the owner; nil without a node
-	// Ask returns the changes that ask the owner to approve a registration; nil if nobody can approve one.
+	// Ask returns the changes that ask the owner to approve a registration; nil without a mesh.
 	Ask func(r exchange.Registration) ([]store.Change, error)
 	// Withdraw returns the changes that withdraw that question; nil if Ask is nil.
 	Withdraw func(ctx context.Context, id string) ([]store.Change, error)
