@@ -383,8 +383,8 @@ func (x *Exchange) MessagesOf(ctx context.Context, t *thread.Thread) ([]thread.M
 }
 
 // canSee implements MESS-56: requesters see their threads, executors see the threads that they hold or may claim, the
-// owner sees all. For anybody else the thread does not exist, whether they read or write. The one exception is
-// [Exchange.hasLost].
+// owner and writers of thread files see all. For anybody else the thread does not exist, whether they read or write.
+// The one exception is [Exchange.hasLost].
 func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 	switch {
 	case who.Owner || who.system || who.file || who.ID == t.Requester || who.ID == t.Holder && t.Holder != "":
@@ -398,7 +398,8 @@ func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 }
 
 // canSeeEntry works like canSee, but takes the index entry of the thread. The entry does not show which peers have an
-// offer, so canSeeEntry reports false for a peer that has only an offer.
+// offer, so canSeeEntry reports false for a peer that has only an offer. It gives writers of
+// thread files no special right.
 func (x *Exchange) canSeeEntry(who Actor, c *candidate, e *entry) bool {
 	switch {
 	case who.Owner || who.system || who.ID == e.requester.Value() || e.isHeld() && who.ID == e.holder.Value():

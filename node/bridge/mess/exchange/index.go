@@ -406,7 +406,7 @@ func (x *index) nextNumber(day string) int {
 	return x.serials[day]
 }
 
-// String returns the position as an opaque cursor, "" for the zero position.
+// String returns the position as an opaque text, "" for the zero position.
 func (p position) String() string {
 	if p.ref == "" {
 		return ""

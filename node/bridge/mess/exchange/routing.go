@@ -19,16 +19,16 @@ type Offer struct {
 func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	pool := r.all
+	considered := r.all
 	if t.Only != "" {
-		pool = nil
+		considered = nil
 		if c := r.byID[t.Only]; c != nil {
-			pool = []*candidate{c}
+			considered = []*candidate{c}
 		}
 	}
-	for _, n := range t.Requires { // start with the rarest capability: it leaves the fewest candidates
-		if list := r.byCap[n.ID]; t.Only == "" && len(list) < len(pool) {
-			pool = list
+	for _, n := range t.Requires { // start with the rarest capability: it leaves the fewest executors
+		if list := r.byCap[n.ID]; t.Only == "" && len(list) < len(considered) {
+			considered = list
 		}
 	}
 	rule := r.ruleFor(t)
@@ -36,8 +36,8 @@ func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	for i, id := range rule.Prefer {
 		named[id] = i
 	}
-	chosen := make([]*candidate, 0, len(pool))
-	for _, c := range pool {
+	chosen := make([]*candidate, 0, len(considered))
+	for _, c := range considered {
 		if !c.Pending && t.IsOfferedTo(c.ID) && c.hasAll(t.Requires) {
 			chosen = append(chosen, c)
 		}

@@ -308,5 +308,5 @@ func (x *Exchange) recheck(ctx context.Context, ref string) ([]string, error) {
 		}
 		return t.endedRefs(), err
 	}
-	return nil, nil // somebody else keeps changing the thread and will do what is due
+	return nil, nil // somebody else keeps changing the thread; each change sets the alarm of a passed deadline again
 }

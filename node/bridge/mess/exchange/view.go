@@ -158,15 +158,15 @@ func Summarize(t *thread.Thread) Summary {
 // Page is a page of threads.
 type Page struct {
 	Threads []Summary
-	Next    string // cursor of the next page; "" on the last one
+	Next    string // position of the next page; "" on the last one
 }
 
 // List returns threads that the actor may see, the newest change first (MESS-52). An empty code means all states.
-func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, cursor string, limit int) (Page, error) {
+func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, start string, limit int) (Page, error) {
 	if err := x.Load(); err != nil {
 		return Page{}, err
 	}
-	after, err := parsePosition(cursor)
+	after, err := parsePosition(start)
 	if err != nil {
 		return Page{}, err
 	}
