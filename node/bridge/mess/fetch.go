@@ -35,8 +35,8 @@ type reference struct {
 }
 
 // file returns the name under which the fetched content is stored, and the prefix of that name. The prefix depends only
-// on the reference, so that the content of an earlier fetch is found. It contains a hash of the address, where the
-// names of inline attachments contain the position in the message.
+// on the reference, so that the content of an earlier fetch is found. It contains a hash of the address. The names of
+// inline attachments contain the position in the message instead.
 func (r reference) file(name, mime string) (file, prefix string) {
 	sum := sha256.Sum256([]byte(r.uri))
 	label := hex.EncodeToString(sum[:6]) + "-"

@@ -33,8 +33,8 @@ type dirRemote struct {
 	// findEnclosure may be nil.
 	findEnclosure func(ctx context.Context, uri string) (exchange.Attachment, bool, error)
 
-	seen  map[string]string // by thread: its stamp when it was last examined
-	looks int
+	seen  map[string]string // by folder and thread: the stamp of the thread when it was last examined
+	looks int               // number of scans
 }
 
 func (r *dirRemote) self(context.Context) string { return cmp.Or(r.name, "agentmesh") }
@@ -231,16 +231,16 @@ func (r *dirRemote) scan(root *os.Root) (out []remoteThread, err error) {
 	seen := make(map[string]string, len(r.seen))
 	err = r.walk(root, func(f string, sub *os.Root, p folder.Place, n int) {
 		at := f + " " + p.Ref
-		looks, known := r.seen[at]
+		updated, known := r.seen[at]
 		if !known || folder.IsDue(p.Ref, f, n, r.looks) {
 			stamp := p.Stamp(sub)
 			if stamp.Files == 0 {
 				return
 			}
-			looks = fmt.Sprintf("%s %d %d", f, stamp.Mod.UnixNano(), stamp.Size)
+			updated = fmt.Sprintf("%s %d %d", f, stamp.Mod.UnixNano(), stamp.Size)
 		}
-		seen[at] = looks
-		out = append(out, remoteThread{ref: p.Ref, updated: looks})
+		seen[at] = updated
+		out = append(out, remoteThread{ref: p.Ref, updated: updated})
 	})
 	r.seen = seen
 	return out, err

@@ -31,7 +31,7 @@ type remoteView struct {
 	gone      bool // the exchange no longer has the thread, or does not show it to us
 }
 
-// follow receives the new messages and the state of a thread. It skips a thread that cannot be read until the thread
+// follow receives the new messages and the state of a thread. If a thread cannot be read, follow skips it until it
 // changes.
 func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
 	v, err := l.remote.view(ctx, r.ref)

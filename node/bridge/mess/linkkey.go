@@ -177,7 +177,7 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 
 // checkKey decides from the error of a call whether the key of our registration is still valid. If the exchange no
 // longer knows the key, checkKey drops it and the link registers again. It drops no other key until the exchange has
-// answered a call and did not refuse the key: a failure of the network or of the server shows nothing about the key. A
+// answered a call without refusing the key: a failure of the network or of the server shows nothing about the key. A
 // key that waits for approval stays.
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, refused := errors.AsType[*client.SendError](err)

@@ -18,7 +18,7 @@ import (
 // knownThread is what we remember of a foreign thread.
 type knownThread struct {
 	Conv    string      `json:"conv"`
-	Seen    int         `json:"seen"`             // number of messages that were received
+	Seen    int         `json:"seen"`             // number of messages that were received or skipped
 	Updated string      `json:"updated"`          // its date in the list when we had received all of its messages
 	Mine    bool        `json:"mine"`             // we opened it
 	State   thread.Code `json:"state,omitempty"`  // the last state from the exchange
@@ -124,8 +124,8 @@ func (l *link) poll(ctx context.Context) error {
 	return l.checkMissing(ctx, list, self)
 }
 
-// learnSelf returns our name at the exchange. If the store does not have the name, it is read from a thread that we
-// opened.
+// learnSelf reads our name at the exchange from a listed thread that we opened, and stores the name. It returns "" if
+// the list has no such thread.
 func (l *link) learnSelf(ctx context.Context, list []remoteThread) (string, error) {
 	for _, r := range list {
 		if r.requester == "" || l.known[r.ref] == r.updated {

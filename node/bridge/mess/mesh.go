@@ -137,15 +137,15 @@ func (b *Bridge) newOutgoing(ctx context.Context, t *thread.Thread, to string, m
 	block = slices.DeleteFunc(block, func(e thread.Entry) bool {
 		return e.Type == "v" || e.IsDecision() && !t.IsDecisionFor(e, to) || to != t.Requester && isHiddenFromWorker(t, e)
 	}).ForExchange(name)
-	l := bridge.Outgoing{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
+	out := bridge.Outgoing{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
 	// the newest message closes the conversation
 	if to != t.Requester || !endsConversation(t.Status) || m.Serial < t.Serial {
-		l.Payload = wire.Obj(wire.TextField("action", block.Action()), wire.Field("mess", block.Tree()))
-		return l, nil
+		out.Payload = wire.Obj(wire.TextField("action", block.Action()), wire.Field("mess", block.Tree()))
+		return out, nil
 	}
 	if others := b.x.HasOpenSibling(t); others { // keep the conversation open for its other threads
-		l.Payload = wire.Obj(wire.TextField("action", "status"), wire.Field("mess", block.Tree()))
-		return l, nil
+		out.Payload = wire.Obj(wire.TextField("action", "status"), wire.Field("mess", block.Tree()))
+		return out, nil
 	}
 	if !slices.ContainsFunc(block, func(e thread.Entry) bool { return e.Type == "status" }) {
 		block = append(thread.Block{t.StatusEntry()}.PointAt(name), block...)
@@ -154,22 +154,22 @@ func (b *Bridge) newOutgoing(ctx context.Context, t *thread.Thread, to string, m
 	if t.Status == thread.Completed || t.Status == thread.Partial {
 		status = "completed"
 	}
-	l.Payload = wire.Obj(
+	out.Payload = wire.Obj(
 		wire.TextField("action", wire.ActionClose), wire.TextField("status", status))
 	if status == "failed" {
 		reason := string(t.Status)
 		if t.Status == thread.Declined && t.History[len(t.History)-1].By == thread.OwnerID {
 			reason = string(wire.OwnerRejected)
 		}
-		l.Payload = l.Payload.With("reason", wire.Text(reason)).With("mess_code", wire.Text(string(t.Status)))
+		out.Payload = out.Payload.With("reason", wire.Text(reason)).With("mess_code", wire.Text(string(t.Status)))
 	}
 	if t.Status == thread.Partial {
-		l.Payload = l.Payload.With("partial", wire.Bool(true))
+		out.Payload = out.Payload.With("partial", wire.Bool(true))
 	}
-	l.Payload = l.Payload.With("mess", block.Tree())
+	out.Payload = out.Payload.With("mess", block.Tree())
 	// A conversation is closed only once: a second close conflicts with this record.
-	l.Records = append(l.Records, store.Change{Record: store.Record{NS: exchange.NSSeen, Key: closedKey(to, p.Conv), Expires: time.Now().Add(90 * 24 * time.Hour)}})
-	return l, nil
+	out.Records = append(out.Records, store.Change{Record: store.Record{NS: exchange.NSSeen, Key: closedKey(to, p.Conv), Expires: time.Now().Add(90 * 24 * time.Hour)}})
+	return out, nil
 }
 
 // isHiddenFromWorker reports whether an entry is not sent to the peer that works on the thread. For that peer we are

@@ -39,7 +39,7 @@ const (
 // runNotifier delivers notices until ctx ends. It sleeps until there is a new notice, a waiting notice is due, or
 // failed notices can be tried again.
 func (b *Bridge) runNotifier(ctx context.Context) error {
-	if err := b.x.Load(); err != nil { // old notices are loaded here, so that they do not delay the start
+	if err := b.x.Load(); err != nil { // the threads are loaded here, so that they do not delay the start
 		return err
 	}
 	pause := minNoticeRetry
@@ -78,7 +78,7 @@ type notifierWait struct {
 }
 
 // deliverNotices applies the control messages and delivers every notice once. A notice that cannot be delivered now
-// stays and does not delay the others.
+// stays, and the others are delivered all the same.
 func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err error) {
 	if next.tried, err = b.applyControls(ctx); err != nil {
 		return next, err
@@ -154,14 +154,14 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 	if end := t.Ended.Add(completionWait); n.To == t.Requester && t.Status == thread.Completed && typeAt(m.Mess.Len()-1) == "status" && time.Now().Before(end) {
 		return end, nil // wait for the response, which also closes the conversation
 	}
-	l, err := b.newOutgoing(ctx, t, n.To, m)
+	out, err := b.newOutgoing(ctx, t, n.To, m)
 	if err != nil {
 		return until, err
 	}
-	if list, _ := l.Payload.Get("mess"); list.Len() == 0 {
+	if list, _ := out.Payload.Get("mess"); list.Len() == 0 {
 		return until, b.records.Apply(ctx, done, time.Now())
 	}
-	closed, err := b.records.Get(ctx, exchange.NSSeen, closedKey(n.To, string(l.Conv)), time.Now())
+	closed, err := b.records.Get(ctx, exchange.NSSeen, closedKey(n.To, string(out.Conv)), time.Now())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
@@ -169,11 +169,11 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 	case typeAt(0) != "response": // the message was sent with the close
 		return until, b.records.Apply(ctx, done, time.Now())
 	default:
-		l = lateResponse(l, wire.MessageID(closed.Body))
+		out = lateResponse(out, wire.MessageID(closed.Body))
 	}
-	mark := l.Records // the record of the close, if this message is a close
-	l.Records = append(slices.Clone(l.Records), done...)
-	id, err := b.send(ctx, l)
+	mark := out.Records // the record of the close, if this message is a close
+	out.Records = append(slices.Clone(out.Records), done...)
+	id, err := b.send(ctx, out)
 	// a late response names the close; without the close's id it names only the conversation
 	if err == nil && len(mark) > 0 && id != "" {
 		mark[0].Record.Body, mark[0].IfRev = []byte(id), store.Any
@@ -224,18 +224,18 @@ func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) (wire.MessageID,
 func closedKey(to, conv string) string { return "closed/" + exchange.IDKey(to, conv) }
 
 // lateResponse turns a message after the close into a response in a conversation of its own (MESS-39).
-func lateResponse(l bridge.Outgoing, last wire.MessageID) bridge.Outgoing {
-	meta := wire.Obj(wire.TextField("mess_conversation", string(l.Conv)))
+func lateResponse(out bridge.Outgoing, last wire.MessageID) bridge.Outgoing {
+	meta := wire.Obj(wire.TextField("mess_conversation", string(out.Conv)))
 	if last != "" {
 		meta = meta.With("in_reply_to", wire.Text(string(last)))
 	}
-	list, _ := l.Payload.Get("mess")
+	list, _ := out.Payload.Get("mess")
 	responses := slices.DeleteFunc(slices.Collect(list.Elems()), func(e wire.Value) bool { return e.Members()[0].Key != "response" })
-	l.Conv, l.Records = wire.NewConversationID(), nil
-	l.Payload = wire.Obj(
+	out.Conv, out.Records = wire.NewConversationID(), nil
+	out.Payload = wire.Obj(
 		wire.TextField("action", "response"), wire.Field("mess", wire.Arr(responses...)),
 		wire.Field("metadata", meta))
-	return l
+	return out
 }
 
 // notifyOwner stores a notice to the owner and updates the owner's inbox and questions.

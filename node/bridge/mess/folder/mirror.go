@@ -79,7 +79,7 @@ func (m *Mirror) takeDirty() []string {
 	return refs
 }
 
-// OpenLayout creates a thread directory with the folders of the states, and opens it as a root. The caller closes the
+// OpenLayout creates a thread folder with the folders of the states, and opens it as a root. The caller closes the
 // root.
 func OpenLayout(dir string) (*os.Root, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {

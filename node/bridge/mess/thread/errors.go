@@ -15,7 +15,8 @@ import (
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9._:/-]+$`)
 
-// QuoteName returns a name of the input in quotes, with a space before it, or "" if the name has unusual characters.
+// QuoteName returns a name of the input in quotes, with a space before it, or "" if the name is long or has
+// unusual characters.
 func QuoteName(name string) string {
 	if len(name) > 80 || !plainName.MatchString(name) {
 		return ""

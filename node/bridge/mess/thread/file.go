@@ -141,7 +141,7 @@ func (s fileSize) plus(o fileSize) fileSize {
 	return fileSize{s.bytes + o.bytes, s.nodes + o.nodes, s.marks + o.marks}
 }
 
-// fits reports whether a file of this size may be written.
+// fits reports whether a file of this size stays within the limits. A file with one document may exceed them.
 func (s fileSize) fits() bool {
 	return s.bytes <= maxFile && s.nodes <= Limits.Nodes && s.marks <= Limits.Marks
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// MapContent returns a copy of the block in which do has replaced the value of each content entry.
+// MapContent returns a copy of the block in which do has replaced the value of each content entry {kind: value}. Other
+// content entries stay as they are.
 func (b Block) MapContent(do func(kind string, v wire.Value) (wire.Value, error)) (Block, error) {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -87,7 +88,7 @@ func (m Message) HasResponse() bool {
 	return err == nil && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" })
 }
 
-// Text returns the text in a block. complete is false if the block also contains something that is not text.
+// Text returns the text in a block. complete is false if a response contains something that is not text.
 func (b Block) Text() (text string, complete bool) {
 	var out []string
 	add := func(s string) {

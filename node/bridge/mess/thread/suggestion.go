@@ -31,7 +31,7 @@ func ReadSuggestion(v wire.Value, path string) (Suggestion, error) {
 	f.Check(s.Type != "", "type", "is required")
 	proposed, ok := f.Get("proposed")
 	f.Check(ok || s.Type == "alternative", "proposed", "is required")
-	// the thread keeps it until it is answered
+	// the thread keeps every proposal
 	f.Check(len(proposed.JSON()) <= maxProposed, "proposed", "must have at most 32 KiB")
 	s.Proposed = proposed
 	return s, f.Err

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// maxSpan bounds durations, and how far ahead a time may lie.
+// maxSpan bounds durations, and how far ahead a time that [TimeOrSpan] reads may lie.
 const maxSpan = 10 * 366 * 24 * time.Hour
 
 // partOf matches one part of a duration in the short notation: 45m, 2h, 3d, 1w, 30s.
