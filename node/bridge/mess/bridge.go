@@ -38,7 +38,7 @@ type Config struct {
 	URL      string // the public URL of the listener
 	Mirror   string // directory of the thread files; "" for none (MESS-51)
 	Route    bool   // pass requests that no local executor can do to a listed agent, without asking the owner (MESS-44)
-	Notify   bool   // send notices to the channels of executors (MESS-45)
+	Notify   bool   // send notifications to the channels of executors (MESS-45)
 
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // tokens of the links, by the name of the link

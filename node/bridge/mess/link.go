@@ -88,9 +88,9 @@ type link struct {
 	retry   chan struct{} // the owner has tested the link successfully
 
 	// Used only by the goroutine that polls.
-	known     map[string]string    // by thread: its date in the list when we had received all of its messages
+	known     map[string]string    // by thread: its update time in the list when we had received all of its messages
 	postponed map[string]postponed // threads that failed and are tried again later
-	unsettled map[string]postponed // threads that may have changed since their last check although their date has not
+	unsettled map[string]postponed // threads that may have changed since their last check although their update time has not
 	unlisted  map[string]postponed // by conversation: threads that are open in our exchange but missing in the list
 	// conversations whose request waits for the owner to let it in; nil until they are loaded
 	awaiting map[string]bool

@@ -19,7 +19,7 @@ import (
 type knownThread struct {
 	Conv    string      `json:"conv"`
 	Seen    int         `json:"seen"`             // number of messages that were received or skipped
-	Updated string      `json:"updated"`          // its date in the list when we had received all of its messages
+	Updated string      `json:"updated"`          // its update time in the list when we had received all of its messages
 	Mine    bool        `json:"mine"`             // we opened it
 	State   thread.Code `json:"state,omitempty"`  // the last state from the exchange
 	Peer    string      `json:"peer,omitempty"`   // its requester, if we did not open it

@@ -198,7 +198,8 @@ type ImportCall struct {
 	Dir string `json:"dir"`
 }
 
-// ImportProgress is one line of the answer to an [ImportCall]. Only the last line has Ended set, and the result.
+// ImportProgress is one line of the answer to an [ImportCall]. Only the last line has Ended set and contains the
+// result.
 type ImportProgress struct {
 	Done int `json:"done"`
 	All  int `json:"all"`
