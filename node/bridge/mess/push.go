@@ -16,8 +16,8 @@ import (
 )
 
 // maxPushing bounds the number of executors that are notified at the same time. A slow executor occupies one place and
-// delays no other executor; meanwhile its further notifications are dropped. While all
-// places are occupied, the notifications of other executors are dropped too.
+// delays no other executor; meanwhile its further notifications are dropped. While all places are occupied, the
+// notifications of other executors are dropped too.
 const maxPushing = 16
 
 // pushTime bounds one HTTP call.
