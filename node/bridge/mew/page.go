@@ -229,7 +229,7 @@ func (p *spacePages) viewConversations(ctx context.Context, list []link.Conversa
 
 var errBadForm = view.NewFault(http.StatusBadRequest, "the form has no action that is possible here")
 
-// act handles a form: a decision about a proposal, or an envelope of the owner.
+// act handles the forms on the page of a space.
 func (p *spacePages) act(c echo.Context) error {
 	s, err := p.findSpace(c)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Capability allows the envelopes that match every part of it (section 5). Make one with [Parse]. The zero value allows
+// Capability allows the envelopes that match every part of it (MEW-55). Make one with [Parse]. The zero value allows
 // nothing.
 type Capability struct {
 	value   wire.Value // as written
@@ -147,9 +147,9 @@ func (c *Capability) allowsKind(kind string, b *Budget) bool {
 	return false
 }
 
-// Contains reports whether c allows every envelope that d allows, as far as the texts of the patterns prove it (section
-// 5). Without a proof it returns false, so a participant cannot grant more than it has (MEW-24). It also returns false
-// once b is spent.
+// Contains reports whether c allows every envelope that d allows, as far as the texts of the patterns prove it. Without
+// a proof it returns false, so a participant cannot grant more than it has (MEW-24). It also returns false once b is
+// spent.
 func (c *Capability) Contains(d *Capability, b *Budget) bool {
 	for i := range d.kinds {
 		if !slices.ContainsFunc(c.kinds, func(k text) bool { return k.containsKind(&d.kinds[i], b) }) {

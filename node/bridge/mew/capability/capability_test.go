@@ -49,7 +49,7 @@ func allowsText(t testing.TB, capability, kind, payload string, to ...string) bo
 	return FirstAllowing([]*Capability{&c}, kind, names, p) != nil
 }
 
-// TestPatterns checks a match and a mismatch for every form of section 5.
+// TestPatterns checks a match and a mismatch for every form of pattern (MEW-55).
 func TestPatterns(t *testing.T) {
 	call := func(payload string) string { return `{"kind":"mcp/request","payload":` + payload + `}` }
 	long := strings.Repeat("a", maxRegexpText)
@@ -194,7 +194,7 @@ func minDuration(f func()) time.Duration {
 	return best
 }
 
-// TestDecisionIsBounded: a decision stays within the bounds of section 5, whatever the pattern and the payload are.
+// TestDecisionIsBounded: a decision stays within its time, whatever the pattern and the payload are.
 func TestDecisionIsBounded(t *testing.T) {
 	hold := func(n int, texts ...string) []*Capability {
 		var out []*Capability

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestContains checks containment as the rules of section 5 define it, and nothing beyond.
+// TestContains checks which containments the texts of two patterns prove, and that nothing else counts as contained.
 func TestContains(t *testing.T) {
 	for _, tt := range []struct {
 		p, c string

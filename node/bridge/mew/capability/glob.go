@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// glob is a string pattern with wildcards: * and ? match within one path element, ** also across elements (section 5).
+// glob is a string pattern with wildcards: * and ? match within one path element, ** also across elements (MEW-55).
 type glob struct {
 	toks []globTok
 	head string // the text before the first wildcard

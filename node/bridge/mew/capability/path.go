@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// path is a JSONPath of section 5: names, indexes, wildcards and descent to a name, without filters, slices and
+// path is a JSONPath with names, indexes, wildcards and descent to a name, but without filters, slices and
 // scripts.
 type path []pathStep
 

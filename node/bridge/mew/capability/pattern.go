@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// These are the bounds of patterns (section 5).
+// These are the bounds of patterns.
 const (
 	maxPattern    = 256     // bytes of a string pattern
 	maxInsts      = 128     // instructions of a compiled regular expression
@@ -119,8 +119,7 @@ func (t *text) match(s string, b *Budget) bool {
 	return hit != t.not && !b.spent
 }
 
-// contains reports whether t matches every string that c matches, as far as the texts of the patterns prove it (section
-// 5, containment).
+// contains reports whether t matches every string that c matches, as far as the texts of the patterns prove it.
 func (t *text) contains(c *text, b *Budget) bool {
 	if !b.takeSteps(compareWeight) {
 		return false
@@ -148,7 +147,7 @@ func (t *text) contains(c *text, b *Budget) bool {
 	return ok && (t.glob.tail == globAny || !crosses && !strings.Contains(rest, "/"))
 }
 
-// Budget bounds one decision over all capabilities that it considers (section 5): the visited nodes of the payload, and
+// Budget bounds one decision over all capabilities that it considers: the visited nodes of the payload, and
 // the steps of text comparisons. Once it is spent, nothing matches.
 type Budget struct {
 	nodes, steps int

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// shape is a compiled value pattern (section 5).
+// shape is a compiled value pattern (MEW-55).
 type shape struct {
 	kind  wire.Kind // Array: one of elems; Object: all keys
 	text  text      // String
@@ -192,8 +192,8 @@ func (c *shape) containsKey(k *keyShape, b *Budget) bool {
 	return false
 }
 
-// normalNumber returns the same text for all tokens of one number, such as 1, 1.0 and 10e-1. It returns a token that is
-// longer, or has a larger exponent, than any sensible number unchanged.
+// normalNumber returns the same text for all tokens of one number, such as 1, 1.0 and 10e-1. It returns the token itself
+// if its length or its exponent is larger than any sensible number needs.
 func normalNumber(token string) string {
 	const longest = 64
 	if len(token) > longest {

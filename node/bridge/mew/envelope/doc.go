@@ -1,7 +1,7 @@
 // Package envelope reads, checks and writes the messages of MEW v0.4. It lists their kinds and the refusals of a
 // gateway.
 //
-// [Parse] reads an envelope from a participant or a gateway. [Outgoing] is an envelope that the gateway or a link
-// writes, and [Draft] is one that a participant sends. The gateway enforces what a kind requires of a space; package
-// capability decides which kinds a participant may send.
+// [Parse] reads an envelope from a participant or a gateway. [Outgoing] is an envelope that the gateway writes, and
+// [Draft] is one that a participant sends. The gateway enforces what a kind requires of a space; package capability
+// decides which envelopes a participant may send.
 package envelope

@@ -126,13 +126,14 @@ func CloneTexts(list []string) []string {
 	return out
 }
 
-// DetachValue returns a copy of v that shares no memory with the text from which v was parsed.
+// DetachValue returns a copy of v that shares no memory with the text from which v was parsed. It returns null if v has
+// more than [MaxValues] values.
 func DetachValue(v wire.Value) wire.Value {
 	if v.IsNull() {
 		return v
 	}
 	copied, err := wire.ParseForeign(v.JSON(), MaxDepth, MaxValues)
-	if err != nil { // it was parsed within the same bounds
+	if err != nil { // too many values: see [ParseWithin]
 		return wire.Value{}
 	}
 	return copied
@@ -215,7 +216,7 @@ func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05
 // NewID returns an id for a new envelope, or for an envelope that came without one.
 func NewID() string { return "env-" + strings.ToLower(rand.Text()) }
 
-// Outgoing is an envelope that the gateway or a link writes.
+// Outgoing is an envelope that the gateway writes.
 type Outgoing struct {
 	From, Kind  string
 	To          []string

@@ -8,7 +8,7 @@ import (
 )
 
 // Refusal says why an envelope, a frame or a join was not accepted. It becomes the payload of a system/error, or an
-// HTTP answer (section 7).
+// HTTP answer.
 type Refusal struct {
 	Status  int
 	From    string     // the sender: system:gateway, or gateway for streams
@@ -60,7 +60,7 @@ func RefuseCapability(id, kind string, held wire.Value) *Refusal {
 	return r
 }
 
-// RefuseToken returns the refusal of a token that admits nobody. It closes the connection.
+// RefuseToken returns the refusal of a join whose token or participant id is not accepted. It closes the connection.
 func RefuseToken(message string) *Refusal {
 	r := RefuseWith(http.StatusUnauthorized, "unauthorized", message)
 	r.Close = CloseUnauthorized
@@ -118,7 +118,7 @@ func RefuseStore() *Refusal {
 	return RefuseWith(http.StatusServiceUnavailable, "unavailable", "The change could not be stored. Try again")
 }
 
-// These are the close codes of section 7.
+// These are the close codes that only MEW gateways use.
 const (
 	CloseUnauthorized = 4401
 	CloseKicked       = 4403

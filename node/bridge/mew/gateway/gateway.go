@@ -190,7 +190,7 @@ func (g *Gateway) newMember(s *Space, p Participant) error {
 	return nil
 }
 
-// warnOperator logs a warning about a capability with unknown keys or with a pattern that never matches (section 5).
+// warnOperator logs a warning about a capability with unknown keys or with a pattern that never matches.
 func (g *Gateway) warnOperator(s *Space, name string, c capability.Capability) {
 	if keys := c.UnknownKeys(); len(keys) > 0 {
 		g.log.Warn("a capability has keys without a meaning", "space", s.cfg.ID, "participant", name, "keys", keys)

@@ -139,8 +139,8 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// countWider counts the capabilities in list, which are not revoked, that each allow everything that one of the patterns
-// allows (MEW-26).
+// countWider counts the capabilities in list that contain one of the patterns. They are wider than the pattern, so the
+// revocation keeps them (MEW-26).
 func countWider(list []heldCapability, patterns []*capability.Capability, b *capability.Budget) int {
 	n := 0
 	for _, h := range list {

@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ServeHTTP serves every route of the gateway: WebSockets, /participants* and /health (section 6).
+// ServeHTTP serves every route of the gateway: WebSockets, /participants* and /health.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if g.cors(w, r) {
 		return

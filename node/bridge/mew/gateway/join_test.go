@@ -12,7 +12,7 @@ import (
 )
 
 // TestJoinShapes checks the four shapes of a join, as the reference's SDK, its interactive CLI and its templates send
-// them (section 1).
+// them (MEW-J1).
 func TestJoinShapes(t *testing.T) {
 	for _, tt := range []struct {
 		name, path, header, join, id string

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 )
 
-// TestErrors checks the errors of section 7, word for word, on both transports. Alice has an open stream, stream-1.
+// TestErrors checks the errors of the gateway, word for word, on both transports. Alice has an open stream, stream-1.
 func TestErrors(t *testing.T) {
 	const held = `[{"kind":"chat"},{"kind":"chat/*"},{"kind":"mcp/proposal"},{"kind":"mcp/withdraw"},{"kind":"reasoning/*"},{"kind":"stream/*"},{"kind":"participant/*"}]`
 	const (

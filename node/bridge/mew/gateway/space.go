@@ -100,7 +100,8 @@ func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, 
 	return httpAnswer{p.code, body}, nil
 }
 
-// judge checks an envelope in the order of docs/bridges/mew.md and runs the action of its kind.
+// judge checks an envelope and runs the action of its kind. The order of the checks decides which refusal an
+// envelope with several faults gets.
 func (s *Space) judge(p *submission) *envelope.Refusal {
 	if p.HasFrom && p.From != p.by.name && p.From != p.by.runtime { // MEW-53, MEW-J6
 		return envelope.RefuseWith(403, "identity_mismatch", "from must be "+p.by.runtime)

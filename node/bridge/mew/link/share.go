@@ -98,7 +98,7 @@ func (r *records) open(ctx context.Context, b Conversation) error {
 // maxUnshared bounds the conversations that the owner can choose from on the page.
 const maxUnshared = 30
 
-// Unshared returns the newest conversations that the space may see but does not see yet.
+// Unshared returns those of the newest conversations that the owner may share with the space and does not share yet.
 func (l *Link) Unshared(ctx context.Context) (list []Conversation, err error) {
 	if l.b.cfg.Steps == nil {
 		return nil, nil
