@@ -192,8 +192,8 @@ func (c *shape) containsKey(k *keyShape, b *Budget) bool {
 	return false
 }
 
-// normalNumber returns the same text for all tokens of one number, such as 1, 1.0 and 10e-1. It returns the token itself
-// if its length or its exponent is larger than any sensible number needs.
+// normalNumber returns the same text for all tokens of one number, such as 1, 1.0 and 10e-1. It returns the token
+// itself if its length or its exponent is larger than any sensible number needs.
 func normalNumber(token string) string {
 	const longest = 64
 	if len(token) > longest {

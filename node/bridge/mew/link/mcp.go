@@ -214,8 +214,8 @@ const (
 )
 
 // handleRequest answers an mcp/request to this node: a tool call after the node's checks, like any message (MEW-L3),
-// and other methods at once. A notification gets no answer. A request without a JSON-RPC id is answered too, because the
-// SDK of the reference sends no id and relies on correlation_id.
+// and other methods at once. A notification gets no answer. A request without a JSON-RPC id is answered too, because
+// the SDK of the reference sends no id and relies on correlation_id.
 func (l *Link) handleRequest(ctx context.Context, j job) error {
 	method := j.e.Payload.GetStr("method")
 	if strings.HasPrefix(method, "notifications/") {
