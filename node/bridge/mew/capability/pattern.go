@@ -80,7 +80,7 @@ func compileRegexp(s string) (*regexp.Regexp, int) {
 	return re, len(prog.Inst)
 }
 
-// instructions returns a lower bound of the number of instructions of an expression.
+// instructions estimates the number of instructions of an expression without expanding its repetitions.
 func instructions(re *syntax.Regexp) int {
 	n := 1
 	switch re.Op {

@@ -6,7 +6,7 @@ const Protocol = "mew/v0.4"
 // These are the names of the gateway in "from".
 const (
 	FromSystem = "system:gateway"
-	FromStream = "gateway" // for notices about streams
+	FromStream = "gateway" // for envelopes about streams
 )
 
 // These are the kinds of MEW-8, and system/join, with which some clients join a space.

@@ -69,8 +69,8 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 	return j, m.isForNode(&j.e, me)
 }
 
-// isForNode reports whether an envelope goes to the node: it is addressed to the node, it is a chat to everybody and
-// the link accepts those, or it refers to an earlier envelope in which the node may have a part.
+// isForNode reports whether the node handles an envelope: a chat, proposal or request to the node, a chat to everybody
+// if the link accepts those, or an envelope that refers to an earlier one in which the node may have a part.
 func (m *membership) isForNode(e *envelope.Envelope, me string) bool {
 	toUs := slices.Contains(e.To, me)
 	switch e.Kind {

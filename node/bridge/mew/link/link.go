@@ -47,7 +47,7 @@ type Link struct {
 
 	seed    maphash.Seed
 	queues  [linkWorkers]chan job
-	dropped atomic.Uint64 // envelopes for which no queue had room
+	dropped atomic.Uint64 // envelopes whose queue was full
 
 	acks sync.Mutex // held during an acknowledgement
 }

@@ -154,7 +154,7 @@ func (l *Link) sendToMesh(ctx context.Context, from string, out bridge.Outgoing,
 
 const (
 	maxInbox      = 50  // conversations that a participant has open, and messages that it sees of each
-	maxTranscript = 200 // entries in which its newest messages are searched
+	maxTranscript = 200 // last entries of a conversation, among which its newest messages are searched
 )
 
 // inboxFor shows a participant its own conversations, or the newest messages of one of them.

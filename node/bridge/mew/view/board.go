@@ -33,7 +33,7 @@ type Proposal struct {
 	Rejected []string        `json:"rejected_by,omitempty"`
 
 	Conv    wire.ConversationID `json:"-"` // conversation with the question to the owner; empty if the proposal is not for this node
-	Decided bool                `json:"-"` // the owner has decided in that conversation
+	Decided bool                `json:"-"` // the question in that conversation has ended
 }
 
 // Reasoning is a reasoning sequence that has not ended. The board keeps only ids and times (MEW-L7).
@@ -168,7 +168,7 @@ func (b *Board) IsToNode(ids []string) bool {
 	return slices.ContainsFunc(b.proposals, func(p Proposal) bool { return p.Conv != "" && slices.Contains(ids, p.ID) })
 }
 
-// ListProposals returns the proposals that the owner has not decided.
+// ListProposals returns the proposals, except those whose question to the owner has ended.
 func (b *Board) ListProposals() []Proposal {
 	return slices.DeleteFunc(append([]Proposal{}, b.proposals...), func(p Proposal) bool { return p.Decided })
 }
