@@ -34,7 +34,7 @@ type membership struct {
 	target  *url.URL
 	log     *slog.Logger
 	records *records
-	receive func(job)     // handles an envelope for the node
+	receive func(job)     // queues an envelope for the node
 	onJoin  func()        // called after each join
 	wake    chan struct{} // makes the link connect now
 	feeds   view.Feeds

@@ -46,7 +46,8 @@ func (l *Link) tellRefusal(ctx context.Context, e *envelope.Envelope, err error)
 }
 
 // tellPending tells the sender of an envelope that the owner decides about it first. It tells the sender of each
-// request, which has no other answer yet, and the sender of chats as often as [notices.shouldTell] allows.
+// request, which has no other answer yet, and the sender of chats as often as [notices.shouldTell] allows. It tells
+// nobody about a message that waits behind an earlier question about the sender.
 func (l *Link) tellPending(ctx context.Context, e *envelope.Envelope, out bridge.Outcome) {
 	if out.Reply == nil || e.Kind != envelope.KindRequest && !l.notices.shouldTell("chat/"+e.From, time.Now()) {
 		return
