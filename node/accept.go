@@ -31,7 +31,7 @@ type acceptance struct {
 	verdict        acl.Verdict
 	actionKnown    bool   // the specification defines the action
 	held           bool   // the message waits for the owner
-	hook           *run   // the run that handles the message; nil if no hook does
+	hook           *run   // the run that handles the message; nil if no hook of this process does
 	confirmsAccept bool   // the message confirms our accept, which waited for the peer's answer
 	event          string // UID of the agreed event that the message cancels
 	seal           seal

@@ -21,7 +21,8 @@ const attemptTime = 45 * time.Second
 
 // attempt makes one attempt to deliver the outbox entry with this id. first reports that no attempt has begun yet,
 // although the entry is stored as in flight. attempt returns when the next attempt is due, or the zero time if the
-// entry is done. If the process ends during the attempt, the entry stays in flight, and the next start tries it again.
+// entry is done. If ctx or the process ends during the attempt, the entry stays in flight, and the process that has the
+// queue next tries it again.
 func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time) {
 	e, err := n.loadEntry(ctx, id)
 	switch {
@@ -62,7 +63,7 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return time.Now() // the node stops: the next start finds out the outcome
+		return time.Now() // the process that has the queue next tries it again
 	case errors.Is(err, client.ErrReplyUnverified):
 		return n.endWithBadReply(ctx, e, err)
 	case err != nil && e.Action == wire.ActionClose && isConversationClosed(err):

@@ -19,7 +19,7 @@ import (
 )
 
 // metaAgreedIn is the member of the metadata that names the conversation in which an event was agreed. That
-// conversation has ended (AM-39), so a cancellation comes in another one and names the first (AM-87).
+// conversation may have ended (AM-39). A cancellation in another conversation therefore names it (AM-87).
 const metaAgreedIn = "agreed_in"
 
 // cancelledEventUID returns the UID of the agreed event that a message cancels, or "" if it cancels no event. The UID
@@ -94,8 +94,8 @@ func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, no
 	return n.notices.Change(notice)
 }
 
-// nsCancelled holds the agreements that were cancelled from another conversation, by the UID of their event, because
-// the conversation in which an event was agreed has ended (AM-87).
+// nsCancelled holds the cancellations that came in another conversation than the agreement, by the UID of the event
+// (AM-87). The agreement itself stays unchanged.
 const nsCancelled = "agreement-cancelled"
 
 // markCancellation returns the change that marks the agreement of another conversation as cancelled. It returns none

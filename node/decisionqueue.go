@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The shortest and the longest pause before a queued message is tried again, if the store failed or no hook was free.
+// The shortest and the longest pause before a queued message is tried again.
 const (
 	firstQueuePause = time.Second
 	maxQueuePause   = 10 * time.Minute

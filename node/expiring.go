@@ -112,7 +112,7 @@ func (n *Node) storeOnce(ctx context.Context, key string, until time.Time, chang
 	return err
 }
 
-// settleExpiredAsks settles the messages whose question has expired. After an error it sets the alarm to try again soon.
+// settleExpiredAsks settles the messages whose question has expired. After an error the alarm soon calls it again.
 func (n *Node) settleExpiredAsks(ctx context.Context, now time.Time) {
 	if !n.clock.Reliable() { // an expired question is still expired when the clock is right again
 		n.expiryAlarm.Advance(now.Add(sweepEvery))

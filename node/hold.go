@@ -114,8 +114,8 @@ func (a *acceptance) openAsk(ctx context.Context, item Item, stranger bool) (acl
 	return ask, changes, nil
 }
 
-// newAsk returns a question about item; the caller must store it. reason says why the message is held; it is empty if
-// hold is reason enough.
+// newAsk returns a question about item; the caller must store it. hold is the kind of the hold, "sender" or "intent".
+// reason tells the owner more about why the message is held, or is empty.
 func (a *acceptance) newAsk(item Item, hold, reason string) acl.Ask {
 	body, err := json.Marshal(owner.HeldBody{
 		Item: item.ID, Hold: hold, From: item.Peer, Address: item.Address, Name: item.PeerName,

@@ -14,7 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// hookRetries runs hooks again that could not be reached. The items are in the store, so a restart changes nothing.
+// hookRetries runs the hooks of waiting items: those whose hook could not be reached, and those that another process
+// left to this one. The items are in the store, so a restart changes nothing.
 type hookRetries struct{ n *Node }
 
 // try starts the hooks of all items that are due, and returns when the next one is due.
@@ -48,8 +49,8 @@ func (h hookRetries) try(ctx context.Context, now time.Time) (next time.Time) {
 	}
 }
 
-// routeOf returns the route on which the hook of a stored item runs: that of its intent, unless the item is an ambiguous
-// accept in conversation conv.
+// routeOf returns the route on which the hook of a stored item runs: that of its intent, or clarifyRoute if the item is
+// the ambiguous accept in its conversation conv.
 func (h hookRetries) routeOf(item Item, conv conversations.Conversation) Route {
 	if item.MessageID != "" && item.MessageID == conv.Unclear {
 		return clarifyRoute

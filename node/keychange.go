@@ -22,7 +22,7 @@ func (n *Node) reportKeyChange(ctx context.Context, change client.KeyChange) {
 }
 
 // askKeyChange opens a question about a peer's changed key. While that question waits, askKeyChange returns
-// store.ErrConflict for another change of the same peer's key.
+// store.ErrConflict for the same peer, whatever the key.
 func (n *Node) askKeyChange(ctx context.Context, change client.KeyChange) error {
 	now := time.Now()
 	body, err := json.Marshal(keyChangeAsk{

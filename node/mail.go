@@ -63,8 +63,8 @@ func (m mailbox) AnswerNow(ctx context.Context, item client.RelayItem) []byte {
 	return out.Raw
 }
 
-// AcceptMail implements [mailreader.Node]. The message is judged at the time when the mailbox received it (AM-20). Nobody
-// waits for the answer.
+// AcceptMail implements [mailreader.Node]. The message is judged at the time when the mailbox received it (AM-20).
+// Nobody waits for the answer.
 func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 	n := m.n
 	now := time.Now()

@@ -81,8 +81,9 @@ func (n *Node) countOpenAsks() float64 {
 	return float64(open)
 }
 
-// logMessage counts a received message and logs it in one line. in holds what is known about the message. Do not rely
-// on its sender if err refuses the signature. Repeats, and refusals because of a rate limit, are logged at debug level.
+// logMessage counts a received message and logs it in one line. in holds what is known about the message. After an
+// error in lines 3 to 8, its sender is not proven. Repeats, and refusals because of a rate limit, are logged at debug
+// level.
 func (n *Node) logMessage(ctx context.Context, in bridge.Inbound, out bridge.Outcome, err error) {
 	level, outcome := slog.LevelInfo, outcomeAccepted
 	refusal, refused := errors.AsType[*wire.Error](err)

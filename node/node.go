@@ -26,7 +26,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The default deadlines of AM-32, AM-33 and AM-74, and the limits of AM-75. A sender's client gives up after 30
+// The default times of AM-32, AM-73, AM-33 and AM-40, and the limits of AM-75. A sender's client gives up after 30
 // seconds. DefaultSyncDeadline is shorter, so that the client still gets an answer on its connection.
 const (
 	DefaultSyncDeadline = 20 * time.Second
@@ -46,7 +46,7 @@ type Config struct {
 	// Relay is the directory, one of Directories, whose mailbox is the node's endpoint. It is nil for a node with a
 	// public address.
 	Relay      *client.Directory
-	Credential client.Credential // the credential for registering the node's cards
+	Credential client.Credential // the secret from which the bearers for directories are derived; empty: the node makes and stores one
 	// CredentialOf returns a name for the credential that registered an agent's card in the directory of this process,
 	// one of Directories. It returns "" if the credential is not known. Nil means that no credential is known.
 	CredentialOf func(ctx context.Context, id wire.AgentID) (string, error)

@@ -145,8 +145,8 @@ func (o OwnerAPI) loadConversation(ctx context.Context, key store.ConvKey, now t
 	return conversations.Decode(row)
 }
 
-// readTranscript returns a page of a transcript. The page starts behind the entry with the number after. next is the
-// value of after for the next page, or 0 on the last page.
+// readTranscript returns the page of a transcript that follows the entry with the number after. next is the value of
+// after for the next page, or 0 on the last page.
 func (o OwnerAPI) readTranscript(ctx context.Context, conv conversations.Conversation, after uint64) (views []owner.Entry, next uint64, err error) {
 	const maxEntries, maxBytes, batch = 500, 4 << 20, 16
 	views = []owner.Entry{}

@@ -141,7 +141,7 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 	return o.send(ctx, out, wait)
 }
 
-// answerTask answers a task of a bridge. The bridge takes the answer at once.
+// answerTask answers a task of a bridge.
 func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (Sent, error) {
 	if m.Seal == Sealed {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "a task of a bridge cannot be answered sealed", "")

@@ -123,7 +123,8 @@ func (o OwnerAPI) CheckTranscript(ctx context.Context, peer, id string) error {
 	return o.n.book.Check(ctx, store.ConvKey{Peer: peer, ID: id}, time.Now())
 }
 
-// count returns the length of a list, up to maxCount. It reads small pages, because an entry may be as large as a message.
+// count returns the length of a list, up to maxCount. It reads small pages, because an entry may be as large as a
+// message.
 func count(maxCount int, list func(after string, limit int) (n int, next string, err error)) (total int, err error) {
 	const page = 50
 	for after := ""; total < maxCount; {

@@ -160,8 +160,8 @@ func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []s
 	return nil
 }
 
-// prepareRerun returns a new run for an item and marks the item as running; the caller must store the item. claimed is false
-// if another process must run the hook.
+// prepareRerun returns a new run for an item and marks the item as running; the caller must store the item. If another
+// process must run the hook, claimed is false, and the item waits.
 func (n *Node) prepareRerun(ctx context.Context, item *Item, route Route) (r *run, claimed bool, err error) {
 	payload, message, err := n.readItem(ctx, *item)
 	if err != nil {

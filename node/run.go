@@ -169,7 +169,7 @@ func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 		out, err = s.commit(ctx)
 	}
 	if err != nil {
-		r.n.log.Error("store hook reply", "item", r.itemID, "err", err) // the item stays "running" until the next start
+		r.n.log.Error("store hook reply", "item", r.itemID, "err", err) // the item stays "running" until the duties begin again
 		out = s.provisional(ctx)
 	}
 	if !s.viaOutbox {

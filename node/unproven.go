@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// RuleUnproven is the rule of a question about an agent whose id is not derived from its key (AM-2).
+// RuleUnproven is the rule of a question about an agent whose derived id does not lead to its key (AM-2).
 const RuleUnproven = owner.RuleUnproven
 
 // ErrOtherKey means that another key of the agent was accepted after the owner was asked about this one.

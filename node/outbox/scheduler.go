@@ -58,7 +58,7 @@ type Scheduler struct {
 	state  state
 	reload bool               // entries may be missing
 	queues map[convKey]*queue // each has at least one entry
-	ready  queueHeap          // queues without an active attempt, by the time at which they are due
+	ready  queueHeap          // queues that have no active attempt and are not parked, by the time at which they are due
 	peers  map[peer]*peerLoad // peers with an active attempt
 	active int                // number of active attempts
 	last   int64              // the number in the last id of NewID
@@ -285,8 +285,8 @@ func (s *Scheduler) mustReload() bool {
 	return reload
 }
 
-// load queues the stored entries. An earlier process can have been making an attempt only for the first entry of a queue
-// when it ended, and the outcome of that attempt is unknown (AM-48).
+// load queues the stored entries. When an earlier process ended, it can have been making an attempt only for the first
+// entry of a queue, and the outcome of that attempt is unknown (AM-48).
 func (s *Scheduler) load(ctx context.Context, from origin) error {
 	for after := ""; ; {
 		entries, next, err := s.cfg.Load(ctx, after, loadPage)
@@ -331,8 +331,8 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 	return idle
 }
 
-// finish puts a queue back after an attempt for the entry with this number. A zero due means that the entry is done. The
-// entry need not be the first of its queue any more, because units may be reported in another order than they were
+// finish puts a queue back after an attempt for the entry with this number. A zero due means that the entry is done.
+// The entry need not be the first of its queue any more, because units may be reported in another order than they were
 // committed.
 func (s *Scheduler) finish(q *queue, number int64, due time.Time) {
 	s.mu.Lock()

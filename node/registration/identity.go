@@ -66,7 +66,7 @@ func (r *Registrar) setIdentity(key *signing.PrivateKey, tree wire.Value) error 
 
 // RotateKey gives the node a new signing key. It sends each directory proofs by both keys, so that peers accept the new
 // one (AM-60). The agent id stays the same. A directory that has not followed the rotation yet needs a proof by the old
-// key, which is never stored in the database.
+// key, which [Config.RetiredKey] returns after a restart.
 func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 	if r.cfg.SaveKey == nil {
 		return nil, owner.Fault(http.StatusConflict, "this node cannot store a new key", "")

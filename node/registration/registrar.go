@@ -23,7 +23,7 @@ import (
 
 const (
 	checkEvery    = 15 * time.Minute // the pause between two checks that a directory still lists the card
-	maxRetryPause = time.Hour        // the longest pause between two attempts after failures
+	maxRetryPause = time.Hour        // the longest pause after failures, unless the directory asks for a longer one
 )
 
 // Identity is the node's signing key and the card that names it.
@@ -71,7 +71,7 @@ type Registrar struct {
 
 	mu            sync.Mutex // guards the contents of registrations, and changed
 	registrations []*registration
-	changed       chan struct{} // closed and replaced when the state of a registration is stored
+	changed       chan struct{} // closed and replaced when the state of a registration is set
 
 	rotated atomic.Int64 // when the key last changed, in Unix seconds
 }
