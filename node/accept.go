@@ -40,8 +40,9 @@ type acceptance struct {
 
 // Accept takes a message from an authenticated sender through lines 9 to 16: clock and replay, access, limits,
 // conversation, intent, approval, handler. A foreign message has neither a clock nor a signature of its own; the bridge
-// that received it vouches for the message. Every error is a *[wire.Error]. After an error, nothing has changed except
-// the limits, the logs, and the notice about a sealed message that could not be opened.
+// that received it vouches for the message. Every error is a *[wire.Error]. After wire.ErrUnavailable the message may
+// be accepted nevertheless. After any other error, nothing has changed except the limits, the logs, and the notice
+// about a sealed message that could not be opened.
 func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	out, err := n.accept(ctx, in)
 	n.logMessage(ctx, in, out, err)

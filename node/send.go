@@ -88,9 +88,9 @@ var ErrConversationFull = &wire.Error{
 var ErrAnswered = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: "this inbox item does not wait for an answer any more"}
 
 // Send sends a message, or asks the owner first if the outbound policy requires it. Send stores the message before the
-// first attempt (AM-46), and then waits for the outcome of that attempt, but not longer than wait. If Send returns an
-// error, nothing was stored. The error is a *[wire.Error] that says what is wrong with the message, or an error of the
-// store.
+// first attempt (AM-46), and then waits for the outcome of that attempt, but not longer than wait. The error is a
+// *[wire.Error] that says what is wrong with the message, or an error of the store. After an error, nothing is stored,
+// unless the error is store.ErrUnavailable.
 func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if out.Conv == "" {
 		out.Conv = wire.NewConversationID()
