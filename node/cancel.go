@@ -94,8 +94,8 @@ func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, no
 	return n.notices.Change(notice)
 }
 
-// nsCancelled holds the cancellations that came in another conversation than the agreement, by the UID of the event
-// (AM-87). The agreement itself stays unchanged.
+// nsCancelled holds the cancellations of agreements of other conversations, by the UID of the event (AM-87). The stored
+// agreement itself stays unchanged.
 const nsCancelled = "agreement-cancelled"
 
 // markCancellation returns the change that marks the agreement of another conversation as cancelled. It returns none
