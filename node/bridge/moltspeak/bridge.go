@@ -160,7 +160,7 @@ func New(cfg Config) (*Bridge, error) {
 }
 
 // Run delivers callbacks, deletes old pins of strangers, challenges the endpoints in our registry, and keeps us
-// registered in those of others, until ctx ends. Then it closes the open connections.
+// registered in foreign registries, until ctx ends. Then it closes the open connections.
 func (b *Bridge) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	for range 4 {

@@ -100,7 +100,7 @@ func (c *connection) open(ctx context.Context, raw []byte) Response {
 	return r
 }
 
-// answer answers a frame. proves reports whether the frame is the answer to our challenge.
+// answer answers a frame. proves reports whether the frame is the right answer to our challenge.
 func (c *connection) answer(x *request, raw []byte) (r Response, proves bool) {
 	b := c.b
 	var e *message.Error

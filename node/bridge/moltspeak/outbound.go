@@ -101,8 +101,8 @@ var errNoKey = errors.New("moltspeak: the peer has shown no encryption key")
 var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be called")
 
 // prepare returns the signed bytes of a draft: those of a recent attempt with the same consent, or new ones with the
-// class and consent that its content needs. scanned is the content to scan for personal data, and part is the number of the draft among those
-// of its message.
+// class and consent that its content needs. scanned is the content to scan for personal data, and part is the number of
+// the draft among those of its message.
 func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to message.Agent, endpoint string, now time.Time) ([]byte, error) {
 	slot := fmt.Sprintf("out %s %d", hash(d.ID), part)
 	var o sentMessage
@@ -144,8 +144,7 @@ func (b *Bridge) endpointExt(endpoint string) wire.Value {
 }
 
 // reachableURL returns the URL of our endpoint for the peer at endpoint, or "" if that peer cannot call it. A URL on
-// loopback is of use only to peers on this machine. endpoint is empty for a peer that is connected to us; such a peer may
-// be anywhere.
+// loopback is of use only to peers on this machine. If endpoint is empty, the peer may be anywhere.
 func (b *Bridge) reachableURL(endpoint string) string {
 	if loopback(b.cfg.URL) && !loopback(endpoint) {
 		return ""

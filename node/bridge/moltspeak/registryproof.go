@@ -10,7 +10,7 @@ import (
 
 const (
 	proveAgain = 7 * 24 * time.Hour // how long after a proof an endpoint is not challenged again
-	proveEvery = time.Hour          // minimum time between two challenges of one agent at the same endpoint
+	proveEvery = time.Hour          // minimum time between two challenges of one agent whose endpoint did not change
 	proveTime  = 15 * time.Second
 )
 

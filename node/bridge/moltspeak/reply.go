@@ -75,7 +75,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 }
 
 // keepReply stores the signed answer in the replay record of the request. If that fails, a repeat of the request gets
-// no answer.
+// an answer only if the node itself recognizes the repeat.
 func (b *Bridge) keepReply(c *request, s replayRecord) {
 	var old replayRecord
 	rev, ok, err := readRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.ID), &old, c.now)
@@ -125,7 +125,7 @@ func (s screening) proof() string {
 
 // screen scans an outgoing message for personal data (MS-40), and returns the class of the message and the consent that
 // covers the data. name identifies the message; it stays the same when the message is sent again. If no consent covers
-// the data, the error is E_CONSENT.
+// the data, the error is E_CONSENT. If the peer does not accept internal messages, it is E_CLASSIFICATION.
 func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, name string, now time.Time) (screening, *message.Error) {
 	found := personal.Types(p)
 	peer, known, err := b.pins.get(ctx, to.Name(), now)

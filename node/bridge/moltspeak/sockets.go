@@ -34,8 +34,8 @@ type sockets struct {
 
 func newSockets() *sockets { return &sockets{all: make(map[*websocket.Conn]*socket)} }
 
-// add registers a connection, which is not bound yet. If too many connections are not bound, it closes one of the
-// source that has most of them, the oldest first. After close, add returns false.
+// add registers a connection, which is not bound yet. If too many connections are not bound, it closes the oldest one
+// of the source that has most of them. After close, add returns false.
 func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,8 +119,8 @@ func (s *sockets) remove(c *websocket.Conn) {
 	s.wait.Done()
 }
 
-// push sends raw over the newest connection of a peer, and reports whether there is one. The message may still get lost,
-// so the caller also stores it if it can.
+// push queues raw on the newest connection of a peer. It returns false if the peer has none, or if that one is closing
+// or its queue is full. The message may still get lost, so the caller also stores it if it can.
 func (s *sockets) push(peer string, raw []byte) bool {
 	s.mu.Lock()
 	var newest *socket

@@ -13,7 +13,7 @@ const (
 	strangersChallenges  = maxChallenges / 2
 	maxSockets           = 1000
 	strangersSockets     = maxSockets * 4 / 10
-	unboundSockets       = maxSockets * 2 / 10 // of connections without a valid hello
+	unboundSockets       = maxSockets * 2 / 10 // of connections that are not bound
 	socketsPerPeer       = 4
 	maxConsentAsks       = 200
 	strangersConsentAsks = maxConsentAsks / 4

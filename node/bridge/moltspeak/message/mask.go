@@ -56,8 +56,8 @@ func (m *PIIMeta) mask(v wire.Value, key string) wire.Value {
 	return v
 }
 
-// maskText masks the findings of these types in a text. It masks the whole text if there are more findings than Scan
-// returns.
+// maskText masks the findings of these types in a text. It masks a text with MaxFindings or more findings as a whole,
+// because Scan may have left some out.
 func maskText(s string, types []string) string {
 	found := personal.Scan(s)
 	if len(found) >= personal.MaxFindings {

@@ -56,8 +56,8 @@ func parseTree(data []byte, depth, values int) (wire.Value, *Error) {
 	return tree, nil
 }
 
-// isFinite reports whether Python can read every number in v. It reads some as infinite, which has no canonical text
-// (MS-13), and refuses very long integers.
+// isFinite reports whether Python reads every number in v as a finite number. Infinity has no canonical text (MS-13),
+// and Python refuses very long integers.
 func isFinite(v wire.Value) bool {
 	if token, ok := v.Num(); ok {
 		if !strings.ContainsAny(token, ".eE") {

@@ -130,8 +130,7 @@ func Scan(text string) []Finding {
 }
 
 // dropOverlaps drops findings that overlap another one of the same type or, in some cases, of a stronger type: the
-// digits of a card are not also a phone number. It keeps at most
-// MaxFindings of each type.
+// digits of a card are not also a phone number. It keeps at most MaxFindings of each type.
 func dropOverlaps(found []Finding) []Finding {
 	strength := []string{TypeEmail, TypeFinancial, TypeSSN, TypeBirth, TypeLocation, TypePhone, TypeAddress, TypeName, TypeHealth}
 	slices.SortStableFunc(found, func(a, b Finding) int {
