@@ -290,8 +290,8 @@ func (b *Bridge) checkCapability(c *request) *message.Error {
 	return nil
 }
 
-// needsOwner reports whether the owner must approve a message, because the sender's level is too low (MS-28) or because
-// the peer may call the tool only with an approval (MS-34).
+// needsOwner reports whether the owner must approve a message, because the sender's level is too low (MS-28) and the
+// owner has not let the sender in, or because the peer may call the tool only with an approval (MS-34).
 func (b *Bridge) needsOwner(c *request) bool {
 	name := c.m.From.Name()
 	inSession := b.handshake.use(name, c.peer.Key, c.size, c.now)

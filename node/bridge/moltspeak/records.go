@@ -17,7 +17,7 @@ const (
 	nsPeers         = "moltspeak/peers"    // by agent@org: the pinned keys
 	nsReplays       = "moltspeak/seen"     // by sender and message id: the answers to accepted messages (MS-30)
 	nsConversations = "moltspeak/threads"  // by conversation: its MoltSpeak side
-	nsSent          = "moltspeak/ours"     // by our message id: the conversation of the message
+	nsSent          = "moltspeak/ours"     // by our message id, by task, and by part of an outbox entry: messages of ours
 	nsConsents      = "moltspeak/consents" // by jti: consents of our owner
 )
 

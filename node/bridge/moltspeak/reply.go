@@ -47,7 +47,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 		}
 		if e != nil {
 			out.class = class
-			// The log and the conversation show the owner the reason. The peer learns only the error code.
+			// The log has the types of the data. The peer learns only the error code.
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types)
 			a.op, a.p, r.Status = message.OpError, message.Fail(e.Code).Payload(true), e.Status
 		}
