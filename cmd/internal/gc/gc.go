@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// How much garbage a process makes before the next collection.
+// How often a process collects garbage.
 const (
 	// busyGarbage is for a process that collects all the time. It is more than a small process uses, so that such a
 	// process does not spend a tenth of its processor time on collections.

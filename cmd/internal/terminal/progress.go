@@ -15,9 +15,9 @@ const (
 )
 
 // StartProgress tells the user from time to time that an operation is still running, until the caller calls stop. It
-// prints nothing after stop has returned. operation describes the operation, such as "writing the backup". If done is
-// not nil, its text describes the progress.
-func (u *UI) StartProgress(operation string, done func() string) (stop func()) {
+// prints nothing after stop has returned. operation describes the operation, such as "writing the backup". If progress
+// is not nil, each line also has the text that it returns.
+func (u *UI) StartProgress(operation string, progress func() string) (stop func()) {
 	begun := time.Now()
 	ended := make(chan struct{})
 	var running sync.WaitGroup
@@ -31,8 +31,8 @@ func (u *UI) StartProgress(operation string, done func() string) (stop func()) {
 			case <-timer.C:
 			}
 			text := operation
-			if done != nil {
-				text += ", " + done()
+			if progress != nil {
+				text += ", " + progress()
 			}
 			u.Note("still %s, for %s now", text, time.Since(begun).Round(time.Second))
 			timer.Reset(progressEvery)

@@ -23,8 +23,8 @@ import (
 )
 
 // UI is the terminal, or a test's stand-in for it. Results go to Out, notes and hints to Err, in lower case and without a
-// full stop. With --json the result is one JSON document. Only the title of a [UI.Frame] is colored. Text that a stranger
-// wrote must pass [Clean] before it reaches a terminal (THREATS 28).
+// full stop. With --json the result is one JSON document, or one per line if it is a stream. Only the title of a
+// [UI.Frame] is colored. Text that a stranger wrote must pass [Clean] before it reaches a terminal (THREATS 28).
 type UI struct {
 	In  io.Reader
 	Out io.Writer
@@ -57,7 +57,7 @@ func (u *UI) ReadInput(name string) ([]byte, error) {
 	return data, nil
 }
 
-// Print writes a line of the result.
+// Print writes a line of the result. Like [UI.Table], it ignores errors of standard output.
 func (u *UI) Print(format string, args ...any) {
 	fmt.Fprintf(u.Out, format+"\n", args...)
 }
@@ -153,7 +153,7 @@ func (u *UI) Table(rows [][]string) {
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	w.Flush() // an error of stdout occurs again at the next write
+	w.Flush()
 }
 
 // List writes a table whose first row has the column heads. If that is the only row, it writes emptyText to standard
@@ -203,7 +203,7 @@ func Truncate(s string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-// FormatTime formats a time for people, or "-" for the zero time.
+// FormatTime returns a time as text for people, or "-" for the zero time.
 func FormatTime(t time.Time) string {
 	if t.IsZero() {
 		return "-"

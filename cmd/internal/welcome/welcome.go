@@ -25,7 +25,8 @@ func Person(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, signIn htt
 	u.Frame(cmp.Or(w.Name, "agentmesh")+" is running, ctrl-c stops it", rows)
 }
 
-// Script prints the addresses of a serve, and commands to try, for a standard output that is not a terminal.
+// Script prints the addresses of a serve, and commands to try. It is for a standard output that is not a terminal, and
+// for a mirror.
 func Script(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate) {
 	rows := [][]string{}
 	add := func(what, value string) {
