@@ -57,7 +57,8 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	return errors.Join(err, o.Close())
 }
 
-// auditPage is an [owner.AuditPage] whose entries stay JSON, so that --json prints them with all their members.
+// auditPage is an [owner.AuditPage] without the recent decisions. Its entries stay JSON, so that --json prints them
+// with all their members.
 type auditPage struct {
 	owner.List[json.RawMessage]
 	PeerNames map[string]owner.PeerNames `json:"peer_names"`

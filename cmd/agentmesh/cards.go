@@ -21,7 +21,7 @@ import (
 )
 
 // cardsCmd has the commands for the operator of the directory that this process hosts. A change of cards or bans needs a
-// reason, which the audit log records. The public feed of changes also shows the reasons of removals.
+// reason, which the audit log records. The public change feed also shows the reasons of removals.
 type cardsCmd struct {
 	List     cardsListCmd     `cmd:"" default:"withargs" help:"List cards as the operator sees them."`
 	Remove   cardsRemoveCmd   `cmd:"" help:"Remove a card. Its owner may register it again unless banned."`

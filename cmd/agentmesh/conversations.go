@@ -186,8 +186,8 @@ func proposalLine(p owner.Proposal) string {
 
 var sides = map[conversations.Side]string{conversations.Ours: "us", conversations.Theirs: "them"}
 
-// payloadLine shows the payload of a message on one line of at most 500 characters, or the whole message if it has no
-// payload.
+// payloadLine returns the payload of a message, or the message if it has no payload, as one line of at most 500
+// characters.
 func payloadLine(message json.RawMessage) string {
 	v, err := wire.Parse(message)
 	if err != nil {

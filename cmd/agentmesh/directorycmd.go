@@ -16,7 +16,7 @@ type directoryCmd struct {
 	Mirror directoryMirrorCmd `cmd:"" help:"Serve a read-only copy of another directory. The copy verifies every card itself."`
 }
 
-// directoryMirrorCmd runs a directory that follows the feed of another directory. It has its own data directory.
+// directoryMirrorCmd runs a directory that follows the change feed of another one. It has its own data directory.
 type directoryMirrorCmd struct {
 	Listen *string `placeholder:"HOST:PORT" help:"Same as --set listen=…"`
 	URL    string  `arg:"" help:"Base URL of the directory, such as https://directory.example.com/v1."`

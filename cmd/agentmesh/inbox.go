@@ -52,7 +52,7 @@ func (c *inboxListCmd) query(after string) url.Values {
 const pollSeconds = 50
 
 // follow prints items as they arrive until the user stops it. With --state, it prints an item when the item enters that
-// state. So an older item may come after newer ones, because the owner may admit a held item later.
+// state. An older item may then come after newer ones, for example a held item that the owner approves later.
 func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
 	o, err := a.connect(ctx)
 	if err != nil {
@@ -66,7 +66,7 @@ func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
 	return errors.Join(err, o.Close())
 }
 
-// follower prints each item once.
+// follower prints each item once, as long as it remembers the id.
 type follower struct {
 	c    *inboxListCmd
 	a    *app
@@ -74,7 +74,7 @@ type follower struct {
 	seen map[string]bool
 }
 
-const maxSeen = 100_000 // ids that a follower remembers
+const maxSeen = 100_000 // ids that a follower remembers; then it forgets all of them
 
 func (f *follower) run(ctx context.Context) error {
 	resp, err := f.o.Do(ctx, owner.StreamEvents.Method, "events", params("topics", "inbox"), nil) // before list, so that no item is missed
@@ -228,8 +228,8 @@ func (a *app) showItem(i owner.Item) {
 	a.Table(rows)
 	a.Print("untrusted text from the other side:")
 	a.Print("%s", terminal.CleanJSON(i.Payload))
-	switch isWaiting := i.State == owner.ItemNew || i.State == owner.ItemRead; {
-	case i.About == "" || !isWaiting:
+	switch isOpen := i.State == owner.ItemNew || i.State == owner.ItemRead; {
+	case i.About == "" || !isOpen:
 	case strings.HasPrefix(i.Turn, thread.TurnSuggestion+"/"):
 		a.Hint("agentmesh reply %s --action accept follows the suggestion, --action decline rejects it", terminal.Clean(i.ID))
 	default:

@@ -141,7 +141,7 @@ type app struct {
 	server      serverFlags // of the command, which sets them before it reads the configuration
 	environ     []string
 	logs        *terminal.Held // gets the log instead of Err, if it is not nil
-	minLogLevel slog.Level     // lower log levels are dropped; serve sets it to debug, other commands log only warnings
+	minLogLevel slog.Level     // lower log levels are dropped; serve and mirror set it to debug, other commands keep warn
 }
 
 // helpCommand returns the command that prints the help for err, an error of parsing a command line.

@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// manCmd writes the manual: agentmesh.1, and one page for each command with its subcommands. The pages are generated from
-// the grammar of the command line, so they always match the program.
+// manCmd prints a page of the manual, or writes all pages to a directory: agentmesh.1, and one page for each command
+// with its subcommands. The pages are generated from the grammar of the command line, so they always match the program.
 type manCmd struct {
 	Page string `arg:"" optional:"" help:"Command whose page to print (default: the main page). For example: agentmesh man send | man -l -"`
 	Dir  string `placeholder:"DIR" help:"Write all pages into this directory."`

@@ -124,8 +124,8 @@ func noteUnknownExecutors(ctx context.Context, a *app, routing wire.Value) error
 	rules, _ := routing.Get("rules")
 	for rule := range rules.Elems() {
 		for _, key := range []string{"prefer", "default"} {
-			prefer, _ := rule.Get(key)
-			for id := range prefer.Elems() {
+			named, _ := rule.Get(key)
+			for id := range named.Elems() {
 				name, _ := id.Str()
 				if noted[name] || slices.Contains(ids, name) {
 					continue

@@ -105,7 +105,7 @@ func parseStatus(text string) (thread.Code, error) {
 }
 
 // explainMissing replaces the exchange's refusal of a block that refers to a missing thread by an error that names the
-// thread. The exchange never quotes its input. explainMissing recognizes the refusal by its text.
+// thread. It recognizes the refusal by its text.
 func explainMissing(ctx context.Context, a *app, b thread.Block, refusal error) error {
 	if !strings.HasSuffix(refusal.Error(), "names nothing that is there") {
 		return refusal

@@ -92,7 +92,7 @@ func uploadFile(ctx context.Context, a *app, ref, name string) (wire.Value, erro
 	return wire.Parse(raw)
 }
 
-// callBytes makes a call whose body is not JSON, and returns the body of the answer.
+// callBytes makes a call with data as its body, and returns the body of the answer. Neither needs to be JSON.
 func callBytes(ctx context.Context, o *daemon.Client, method, target string, data []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(data))
 	if err != nil {

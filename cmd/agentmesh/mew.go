@@ -106,8 +106,8 @@ func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 	return serveGateway(ctx, g, audit, listeners, log)
 }
 
-// console returns the writer for the gateway's messages: standard output and, if GATEWAY_LOG_FILE names one, a file
-// (MEW-D1).
+// console returns the writer for what the gateway prints and logs: standard output and, if GATEWAY_LOG_FILE names one,
+// a file (MEW-D1). It also returns a function that closes the file.
 func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 	name := os.Getenv("GATEWAY_LOG_FILE")
 	if name == "" {
@@ -120,7 +120,8 @@ func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 	return io.MultiWriter(a.Out, f), f.Close, nil
 }
 
-// listen opens both loopback addresses, because clients connect to localhost, and the address of --listen (MEW-D2).
+// listen opens both loopback addresses, because clients connect to localhost, and the address of --listen (MEW-D2). A
+// machine without ::1 is not an error.
 func (c *mewGatewayCmd) listen(extra *string) ([]net.Listener, int, error) {
 	loopback4, err := daemon.Listen(net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.Port))), "--port")
 	if err != nil {

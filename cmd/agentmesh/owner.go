@@ -64,12 +64,12 @@ func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T,
 	return v, nil
 }
 
-// get returns a GET call for an operation that does not define an endpoint.
+// get returns a GET call for an operation that has no [owner.Endpoint].
 func get[T any](path string, query url.Values) owner.Call[T] {
 	return owner.Call[T]{Method: http.MethodGet, Path: path, Query: query}
 }
 
-// post returns a POST call for an operation that does not define an endpoint.
+// post returns a POST call for an operation that has no [owner.Endpoint].
 func post[T any](path string, body any) owner.Call[T] {
 	return owner.Call[T]{Method: http.MethodPost, Path: path, Body: body}
 }

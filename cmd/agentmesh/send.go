@@ -180,23 +180,23 @@ func (a *app) approveSent(ctx context.Context, o *daemon.Client, answer json.Raw
 	if err != nil || held.State != owner.SendHeld || held.Ask == "" {
 		return answer, err
 	}
-	k, err := daemon.Fetch(ctx, o, owner.ShowApproval.Call(held.Ask))
+	approval, err := daemon.Fetch(ctx, o, owner.ShowApproval.Call(held.Ask))
 	if err != nil {
 		return nil, err
 	}
-	if k.Rule == owner.RuleUnproven {
+	if approval.Rule == owner.RuleUnproven {
 		a.Note("not approved by --approve: first decide whether you trust the recipient's key")
 		return answer, nil
 	}
-	for line := range strings.Lines(terminal.CleanJSON(k.Body)) {
+	for line := range strings.Lines(terminal.CleanJSON(approval.Body)) {
 		a.Note("%s", strings.TrimRight(line, "\n"))
 	}
-	decision := owner.Decision{Choice: acl.Approve, Hash: k.Hash, By: "cli", WaitSeconds: seconds}
+	decision := owner.Decision{Choice: acl.Approve, Hash: approval.Hash, By: "cli", WaitSeconds: seconds}
 	decided, err := daemon.Raw(ctx, o, owner.DecideApproval.With(decision, held.Ask))
 	if err != nil {
 		return nil, err
 	}
-	a.Note("approved by you: %s", terminal.Clean(k.Hash))
+	a.Note("approved by you: %s", terminal.Clean(approval.Hash))
 	sent, err := daemon.Decode[struct {
 		Sent json.RawMessage `json:"sent"`
 	}](decided)

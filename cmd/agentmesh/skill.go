@@ -111,8 +111,8 @@ func (c *skillInstallCmd) skillFolder() (string, error) {
 	return filepath.Join(home, state, "skills"), nil
 }
 
-// prepare refuses flags that the configuration file would not keep, so that a later agentmesh serve would not use them.
-// It sets the defaults and, with --write-config, makes a missing token.
+// prepare refuses flags that the configuration file cannot keep, because a later agentmesh serve would not use them. It
+// also refuses flags that do not go together. It sets the defaults and, with --write-config, makes a missing token.
 func (c *skillInstallCmd) prepare(a *app) error {
 	g := a.globals
 	refuse := func(flag, hint string) error {

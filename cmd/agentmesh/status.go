@@ -22,7 +22,7 @@ type statusCmd struct{}
 type partStatus struct {
 	Status    string `json:"status"`
 	Agents    int    `json:"agents"`    // number of cards in the directory
-	Connected int    `json:"connected"` // number of agents connected to the mailbox relay
+	Connected int    `json:"connected"` // number of agents connected to their mailboxes
 }
 
 func (c *statusCmd) Run(ctx context.Context, a *app) error {
@@ -113,7 +113,7 @@ func (a *app) showStatus(s owner.Status) {
 func parseParts(s owner.Status) map[string]partStatus {
 	parts := make(map[string]partStatus)
 	if data, err := json.Marshal(s.Parts); err == nil {
-		_ = json.Unmarshal(data, &parts) // parts with another format are not shown
+		_ = json.Unmarshal(data, &parts) // a part with another format gets an empty status
 	}
 	return parts
 }

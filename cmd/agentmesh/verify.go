@@ -47,7 +47,7 @@ func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
 		_, err = io.Copy(a.Out, resp.Body)
 		return err
 	}
-	const maxExport = 128 << 20 // a transcript has up to 64 MiB, and the export encodes it in base64
+	const maxExport = 128 << 20 // a transcript has up to 64 MiB, and the export encodes it in base64; --opened adds to it
 	data, err := client.ReadAll(resp, maxExport)
 	if err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("read the export: %w", err))
