@@ -31,7 +31,7 @@ const (
 )
 
 // Ban keeps a party out. Each registration and renewal of the party fails with [wire.ErrBanned]. So does mail from a
-// banned id or network, and a report from a banned network.
+// banned id or network, and a report or an A2A call from a banned network.
 type Ban struct {
 	Kind   BanKind   `json:"kind"`
 	Value  string    `json:"value"`

@@ -76,8 +76,8 @@ func parseCursor(text string, key []byte) (cursorDoc, error) {
 	return d, nil
 }
 
-// filterHash identifies the filters of a query, whatever their order and spelling. The limit does not count: a client
-// may change it from page to page.
+// filterHash identifies the filters of a query, whatever the order of the filters and the letter case of the text. The
+// limit does not count: a client may change it from page to page.
 func filterHash(all, prefixes, whole []string, prefix string) (sum [filterSize]byte) {
 	h := sha256.New()
 	hashFields(h, all...)

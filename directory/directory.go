@@ -52,7 +52,7 @@ const (
 type Config struct {
 	Store store.Store
 	// FeedPosition returns the newest position of the feed, if other processes write to the store. The directory then
-	// asks it before it serves anything from memory. Nil: this process alone writes.
+	// asks it before it serves a card or a search result from memory. Nil: this process alone writes.
 	FeedPosition func(context.Context) (uint64, error)
 	// Session is the session of the process; nil for one that only the directory uses.
 	Session *store.Session

@@ -38,7 +38,7 @@ func (r *Registry) countAgents(ctx context.Context, now time.Time) (int, error) 
 }
 
 // Health returns the directory's part of the health document: its status and the number of live cards. It fails if the
-// store does not answer.
+// store accepts no writes.
 func (r *Registry) Health(ctx context.Context) (any, error) {
 	if err := r.cfg.Store.Ping(ctx); err != nil {
 		return nil, err

@@ -101,7 +101,7 @@ func (r *Registry) admit(ctx context.Context, id wire.AgentID, s Submission, own
 		return nil, wire.ErrClosed.Because(err)
 	case err != nil:
 		return nil, err
-	case t.Uses > 1 && code == s.Bearer: // as a credential it would let each user of the code change all of their cards
+	case t.Uses > 1 && code == s.Bearer: // as a credential it would let every user of the code change the cards of the others
 		return nil, wire.ErrClosed.At("send this code as " + wire.HeaderInvite + ", and a bearer token of your own")
 	}
 	return []store.Change{change}, nil

@@ -69,7 +69,7 @@ func (g *registration) charge(ctx context.Context) ([]store.Change, error) {
 	return changes, err
 }
 
-// refund returns the charge of a registration that was refused in the end (AM-43).
+// refund gives back the charge of a registration that was refused in the end (AM-43).
 func (g *registration) refund() {
 	if g.charged {
 		g.r.hourly.Return(g.s.Client, g.now)

@@ -215,7 +215,7 @@ func decode(c echo.Context, max int, to any) error {
 	if err != nil || len(data) == 0 {
 		return err
 	}
-	if _, err := wire.ParseObject(data); err != nil { // encoding/json would accept other letter cases and duplicate members
+	if _, err := wire.ParseObject(data); err != nil { // encoding/json would accept duplicate members and invalid UTF-8
 		return wire.ErrSyntax.Because(err)
 	}
 	if err := json.Unmarshal(data, to); err != nil {

@@ -77,7 +77,7 @@ type Query struct {
 	Intents      []string
 	Prefixes     []string // beginnings of capabilities
 	Owner        string   // words of owner.name
-	Framework    string   // words of metadata.agent_framework
+	Framework    string   // words of metadata.agent_framework and metadata.framework
 	Location     string   // words of the places and time zones in metadata and availability
 	Verified     []Check  // checks that the directory must have made
 	Text         string   // words of name and description; the last one also as a prefix

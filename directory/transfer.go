@@ -133,7 +133,7 @@ func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) 
 	return store.PutCard{Card: stored, IfRev: store.Absent, Now: now}, nil
 }
 
-// maxImport bounds the number of JSON values of one import. It is enough for a hundred cards with their proofs.
+// maxImport bounds the number of JSON values of one import. A hundred cards of the usual size have far fewer.
 const maxImport = 1_000_000
 
 // decodeImport reads the body of an import within the limits of maxImport.

@@ -87,7 +87,8 @@ func (s *Service) referrals() []Entry {
 // listAge is how long caches may keep a list or an entry.
 const listAge = "public, max-age=60"
 
-// listAgents answers with a page of the agents, in the order of their registration.
+// listAgents answers with a page of the agents, in the order of their registration. If a key of the filter has several
+// values, the agents with the first value come first, then those with the next one.
 func (s *Service) listAgents(c echo.Context) error {
 	params := c.QueryParams()
 	r := request{size: listPage, token: params.Get("pageToken")}
