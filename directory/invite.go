@@ -76,8 +76,8 @@ func (r *Registry) RevokeToken(ctx context.Context, id, by string) error {
 	return err
 }
 
-// admit decides by mode whether a new card may be registered (AM-56). It returns the change that uses up the invite
-// code, which is stored in the same transaction as the card.
+// admit decides by mode whether a new card may be registered (AM-56). It returns the change that takes one use of
+// the invite code, which is stored in the same transaction as the card.
 func (r *Registry) admit(ctx context.Context, id wire.AgentID, s Submission, owner [32]byte, now time.Time) ([]store.Change, error) {
 	if r.cfg.Mode == Open || r.isOperator(owner) {
 		return nil, nil

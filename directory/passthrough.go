@@ -8,7 +8,7 @@ import (
 )
 
 // passThrough offers a message to a connected agent and waits for the reply. It returns false if no agent is connected,
-// or if none fetched or answered the message in time.
+// if too many messages already pass through, or if no agent fetched or answered the message in time.
 func passThrough(ctx context.Context, r *Registry, p posting, now time.Time) (mailbox.Reply, bool) {
 	id, err := r.relayID(ctx, p.box.Owner, r.mailUsage.NewKey(now), now)
 	if err != nil {

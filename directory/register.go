@@ -13,7 +13,7 @@ import (
 )
 
 // attempts bounds how often a write that loses a race is tried. Each loss means that another writer changed the same
-// card, so only many simultaneous requests of its owner reach the bound.
+// card or used the same invite code, so only many simultaneous requests reach the bound.
 const attempts = 32
 
 // Register registers a card (POST, AM-51; the response is 201). If the credential already owns the id, Register renews

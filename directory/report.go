@@ -52,7 +52,7 @@ const (
 	reportsPerHour = 10 // of one address
 )
 
-// reporting admits one report at a time, so that concurrent reports cannot exceed the bounds.
+// reporting admits one report at a time, so that concurrent reports at this process cannot exceed the bounds.
 type reporting struct{ mu sync.Mutex }
 
 // Report stores a report of a card and notifies the operator. A further report of the same card from the same address
