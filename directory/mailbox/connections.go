@@ -12,7 +12,7 @@ import (
 // Limits of messages that pass through (AM-67).
 const (
 	ReplyWithin      = 25 * time.Second // since the message arrived: handler 20 s < relay 25 s < client 30 s
-	takeWithin       = 3 * time.Second  // for a poll to fetch the message; after this the agent counts as disconnected
+	takeWithin       = 3 * time.Second  // for a poll to fetch the message; after this the message does not pass through
 	ConnectedFor     = 3 * time.Second  // an agent counts as connected for this long after a poll that waited
 	maxTransit       = 64               // messages to the agents of one owner that pass through at once
 	TransitShare     = 8                // of these from one sender; all unknown senders together count as one
@@ -283,10 +283,10 @@ func (c *Connections) withdrawPending(owner [32]byte, o *Transit) bool {
 	return true
 }
 
-// drop forgets a message that passes through.
-func (c *connection) drop(o *Transit) {
-	delete(c.transits, o.ID)
-	c.pending = slices.DeleteFunc(c.pending, func(p *Transit) bool { return p == o })
+// drop forgets a message that passes through. The caller holds Connections.mu.
+func (conn *connection) drop(o *Transit) {
+	delete(conn.transits, o.ID)
+	conn.pending = slices.DeleteFunc(conn.pending, func(p *Transit) bool { return p == o })
 }
 
 // Reply delivers an agent's reply to the sender of o. It returns [wire.ErrLateReply] if the sender waits no longer,

@@ -32,7 +32,7 @@ const (
 // Offers pass messages through between the processes of a directory: the sender waits at one process, and its recipient
 // polls and replies at any of them. [Connections] does the same in the memory of one process. Offers stores records: the
 // process of the sender stores an offer, a process with a poll marks it as taken, and a process with the reply adds the
-// reply. Each of these steps wakes the process that waits for it, through its call of Wake. A nil *Offers passes nothing.
+// reply. Each process calls Wake when another one has changed an offer. A nil *Offers passes nothing.
 type Offers struct {
 	records   store.Records
 	wakePolls func(owner [32]byte) // makes the polls at this process look for offers
@@ -71,9 +71,8 @@ func ownerOf(key string) (owner [32]byte, ok bool) {
 // change returns the change that replaces the record of an offer.
 func (f offer) change(key, term string, rev store.Rev) (store.Change, error) {
 	body, err := json.Marshal(f)
-	return store.Change{Record: store.Record{
-		NS: OffersNS, Key: key, Body: body, Terms: []string{term}, Expires: f.Created.Add(ReplyWithin + giveUpWithin), // the sender takes a reply of the last moment
-	}, IfRev: rev}, err
+	expires := f.Created.Add(ReplyWithin + giveUpWithin) // the sender can still read a reply of the last moment
+	return store.Change{Record: store.Record{NS: OffersNS, Key: key, Body: body, Terms: []string{term}, Expires: expires}, IfRev: rev}, err
 }
 
 // isOver reports whether the sender waits no longer.

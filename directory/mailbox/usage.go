@@ -95,7 +95,8 @@ func (m counted) sources() []senderInBox {
 	return sources
 }
 
-// parts returns the parts of mailboxes in which the message is counted.
+// parts returns the parts of the mailbox in which the message is counted: those of its sources and, for a call, that of
+// all calls.
 func (m counted) parts() []senderInBox {
 	parts := m.sources()
 	if m.call {
@@ -111,7 +112,8 @@ func (u Usage) with(m counted) Usage    { return Usage{u.N + 1, u.Size + int(m.s
 func (u Usage) without(m counted) Usage { return Usage{u.N - 1, u.Size - int(m.size)} }
 func (u Usage) exceeds(max Usage) bool  { return u.N > max.N || u.Size > max.Size }
 
-// senderInBox is one sender's part of a mailbox. from is "" for all unknown senders.
+// senderInBox is the part of a mailbox that a sender or a network around it uses. from is "" for all unknown senders,
+// and anyCaller for all calls.
 type senderInBox struct{ box, from agent }
 
 // mailboxLimit returns how much one mailbox may hold; all is what all mailboxes together hold now. The zero Usage means
