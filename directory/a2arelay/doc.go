@@ -28,11 +28,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Config configures a service. All fields are required.
+// Config configures a service. All fields except Addresses are required.
 type Config struct {
 	BaseURL   string // of the directory, "https://directory.example.com/v1"
 	Records   store.Records
-	Addresses *httpapi.Addresses
+	Addresses *httpapi.Addresses // limits the callers by address; nil for no limits
 	// Agent returns a live card whose endpoint is its mailbox here, also in its stored form. It returns [wire.ErrNoAgent]
 	// for any other id.
 	Agent func(ctx context.Context, id wire.AgentID) (wire.Card, store.Card, error)

@@ -41,7 +41,7 @@ type taskRow struct {
 	Messages map[string]string `json:"messages,omitempty"` // digests of the caller's messages, by message id
 	Networks []wire.AgentID    `json:"networks,omitempty"` // as in caller
 
-	Task   wire.Value      `json:"-"`              // the body: the task as the caller sees it; only [Service.load] reads it
+	Task   wire.Value      `json:"-"`              // the body: the task as the caller sees it; not set by decodeTask
 	Inline json.RawMessage `json:"task,omitempty"` // the body in a row of an older version
 
 	rev store.Rev
@@ -53,7 +53,7 @@ func (t *taskRow) changes() (list []store.Change, size int) {
 	t.Size, t.Inline = len(text), nil
 	row, err := json.Marshal(t)
 	if err != nil {
-		panic("a2arelay: encode task: " + err.Error()) // cannot happen: a task has only texts and times
+		panic("a2arelay: encode task: " + err.Error()) // cannot happen: every field can be encoded
 	}
 	return []store.Change{
 		{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{NS: NSTasks, Key: t.ID, Body: row, Terms: []string{"agent:" + string(t.Agent)}, Expires: expires}},
@@ -82,7 +82,7 @@ const (
 	addedIDs   = 3 // values that the relay may add to the task: its context, and the ids in the message of its status
 )
 
-// isReport reports whether a task has an id and a state, and whether the record of the task has room for them.
+// isReport reports whether a task has an id and a state, and its record has room for these and for the timestamp.
 func isReport(id, state, stamp string) bool {
 	return id != "" && len(id) <= 128 && state != "" && len(state) <= 64 && len(stamp) <= 64
 }
@@ -244,7 +244,7 @@ func (s *Service) save(ctx context.Context, t *taskRow) error {
 // attempts bounds how often a change of a task is tried if it conflicts with others.
 const attempts = 5
 
-// update changes a task. change returns false to leave it as it is.
+// update changes a task. change returns false to leave it as it is. After a conflict, update calls change again.
 func (s *Service) update(ctx context.Context, id string, change func(t *taskRow) bool) (*taskRow, error) {
 	for range attempts {
 		t, err := s.load(ctx, id)
@@ -275,7 +275,8 @@ func (t *taskRow) view(now time.Time) wire.Value {
 	return t.Task
 }
 
-// takeReport stores the agent's report of a task, but with the relay's ids and without the history.
+// takeReport replaces the state and the body with those of the agent's report, but keeps the relay's ids and drops the
+// history.
 func (t *taskRow) takeReport(remote wire.Value) {
 	status, _ := remote.Get("status")
 	if said, ok := status.Get("message"); ok && said.Kind() == wire.Object {
