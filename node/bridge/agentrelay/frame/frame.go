@@ -3,7 +3,7 @@
 //
 // The package stores nothing and sends nothing. A relay starts with [Parse] and [Frame.Stamp], a client with [Request].
 //
-// The rules cited as AR-… are those of docs/bridges/agentrelay.md.
+// The rules cited as AR-… are those of docs/bridges/agentrelay-checklist.md.
 package frame
 
 import (
@@ -225,8 +225,8 @@ func ValidAgentID(id string) bool {
 		strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// ReadKeywords reads a list of at most 64 words and returns them in lower case. It reports false if v is not such a
-// list.
+// ReadKeywords reads a list of at most 64 words of at most 128 bytes, and returns them in lower case. It reports false
+// if v is not such a list.
 func ReadKeywords(v wire.Value) ([]string, bool) {
 	if v.Kind() != wire.Array || v.Len() > maxKeywords {
 		return nil, false

@@ -4,5 +4,5 @@
 // unverified. No frame from the relay itself can approve, open or close anything. The node verifies only signed
 // AgentMesh messages, which arrive through the tunnel, with its own checks.
 //
-// Start with [New] and [Link.Run]. The rules cited as AR-… are those of docs/bridges/agentrelay.md.
+// Start with [New] and [Link.Run]. The rules cited as AR-… are those of docs/bridges/agentrelay-checklist.md.
 package link

@@ -30,7 +30,7 @@ type FeedItem struct {
 	At        time.Time       `json:"at"`
 }
 
-// itemLog holds the latest items in memory. A relay may store none of them.
+// itemLog holds the latest items in memory.
 type itemLog struct {
 	mu        sync.Mutex
 	list      []FeedItem

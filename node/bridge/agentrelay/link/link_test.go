@@ -228,7 +228,7 @@ func TestNothingIsSpentOffline(t *testing.T) {
 			t.Error("a message left while the link was not connected")
 		}
 		if _, err := x.link.sendTunnel(t.Context(), "agent-042", []byte(`{"message_id":"msg_1"}`)); err == nil {
-			t.Error("a tunnelled message left while the link was not connected")
+			t.Error("a tunneled message left while the link was not connected")
 		}
 	}
 	if spent := x.link.sender.budget.Count(time.Now()); spent != 0 {

@@ -20,7 +20,7 @@ const (
 	meshMsgMember  = "agentmesh_msg"
 )
 
-// incoming is a direct message of a peer, as the link understood it.
+// incoming is a frame from the relay, as the link understood it.
 type incoming struct {
 	id, from, kind, ref string
 	payload             wire.Value // without the member "agentmesh"
@@ -32,8 +32,8 @@ type incoming struct {
 
 // extractMeshMembers moves the members that an AgentMesh node adds from the message into the fields conv, msg and
 // isMesh.
-func (h *incoming) extractMeshMembers(frame wire.Value) {
-	conv, msg := frame.GetStr(meshConvMember), frame.GetStr(meshMsgMember)
+func (h *incoming) extractMeshMembers(tree wire.Value) {
+	conv, msg := tree.GetStr(meshConvMember), tree.GetStr(meshMsgMember)
 	if h.payload.Kind() == wire.Object {
 		if m, ok := h.payload.Get(meshMember); ok && m.Kind() == wire.Object {
 			h.isMesh = true
@@ -86,7 +86,7 @@ func (h *incoming) mapToIntent() (intent wire.Intent, payload wire.Value, ok boo
 	return wire.Intent(customPrefix + name), wire.Obj(wire.TextField("action", name), wire.Field("data", h.payload)), true
 }
 
-// lowerType reduces a type to the characters that an intent may have. It returns "" if none remain.
+// lowerType returns the letters, digits, "_" and "-" of a type in lower case, at most 64 of them.
 func lowerType(kind string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(kind) {

@@ -57,7 +57,8 @@ func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	l.sender.answer(peer, data)
 }
 
-// takeTurn takes a message of the owner from the budget. It takes nothing and returns an error if the message must wait.
+// takeTurn charges a message of the owner to the budget. If the message must wait, takeTurn charges nothing and returns
+// an error.
 func (l *Link) takeTurn() error {
 	if !l.sender.isConnected() {
 		return retryLater(0, l.offlineReason())
@@ -68,7 +69,7 @@ func (l *Link) takeTurn() error {
 	return nil
 }
 
-// Deliver sends a message of the outbox to a peer. It succeeds when the frame is written to the connection, or at once
+// Deliver sends a message of the outbox to a peer. It succeeds when the frame is queued on the connection, or at once
 // if nothing is to be sent. Only a reply proves that the message arrived (AR-53).
 func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridge.Delivered, error) {
 	if !frame.ValidAgentID(to) || to == frame.RelayID {

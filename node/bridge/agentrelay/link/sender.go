@@ -18,7 +18,7 @@ const (
 // errDown means that the link has no connection.
 var errDown = errors.New("the link is not connected")
 
-// sender writes to the connection of a link, within the rate that a relay accepts.
+// sender sends over the connection of a link, within the rate that a relay accepts.
 type sender struct {
 	budget *rate.Windows // of all frames that the link sends
 
@@ -61,7 +61,8 @@ func (s *sender) isConnected() bool {
 	return s.conn != nil
 }
 
-// write sends a frame now. ARC acknowledges no frame, so nil means only that the frame was written (AR-53).
+// write queues a frame on the connection. The frame may be lost with the connection, and ARC acknowledges no frame, so
+// nil does not mean that the frame arrived (AR-53).
 func (s *sender) write(data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

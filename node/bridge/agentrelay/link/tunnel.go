@@ -90,7 +90,7 @@ func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 			refusal = wire.ErrUnavailable
 		}
 		answer = refusal.AppendJSON(nil)
-		l.log.Info("a tunnelled message was refused", "peer", h.from, "err", err)
+		l.log.Info("a tunneled message was refused", "peer", h.from, "err", err)
 	}
 	if len(answer) == 0 {
 		return

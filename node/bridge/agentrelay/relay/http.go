@@ -159,7 +159,7 @@ func (r *Relay) connect(c echo.Context) error {
 	s := &session{id: a.ID, token: a.Token, trusted: a.Trusted, conn: conn}
 	if refused := r.conns.enter(s, r.agents, r.welcome(a.ID)); refused != nil {
 		conn.Close(refused.Code, refused.Reason)
-		conn.Drain() // takes at most two seconds
+		conn.Drain() // ends at most four seconds after the close frame is written
 		return nil
 	}
 	r.log.Debug("an agent connected", slog.String("agent", a.ID))

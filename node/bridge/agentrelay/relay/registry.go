@@ -35,7 +35,7 @@ type registration struct {
 	Token   string    `json:"token_sha256,omitempty"` // hex; empty: removed
 	Since   time.Time `json:"since"`
 	Removed time.Time `json:"removed,omitzero"`
-	Active  time.Time `json:"active,omitzero"`   // time of its last message; may lack an hour after a restart (AR-42)
+	Active  time.Time `json:"active,omitzero"`   // time of its last message, up to an hour too early after a restart (AR-42)
 	Used    bool      `json:"used,omitempty"`    // it has connected, or the owner registered it
 	Trusted bool      `json:"trusted,omitempty"` // no rate limit (AR-31)
 	Own     bool      `json:"own,omitempty"`     // it is the node of this process
@@ -172,8 +172,8 @@ func (r *registry) reserveID(id string, now time.Time) (free string, old *regist
 	return id, old, nil
 }
 
-// oldest returns the agent with the earliest time at among those for which match returns true, or nil. The caller holds
-// r.mu.
+// oldest returns, of the agents for which match returns true, the one for which at returns the earliest time, or nil if
+// there is none. The caller holds r.mu.
 func (r *registry) oldest(match func(*registration) bool, at func(*registration) time.Time) (first *registration) {
 	for _, a := range r.agents {
 		if match(a) && (first == nil || at(a).Before(at(first))) {

@@ -133,8 +133,8 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 }
 
 // newRegistrationPool returns the pool of a day's registrations for a relay of at most maxAgents agents. One network
-// can take most of the pool, but not all of it. The pool is so small that strangers cannot fill the relay before their
-// first unused ids are old enough to be replaced (see keepUnused).
+// can take most of the pool, but not all of it. If maxAgents is at least 200, the pool is so small that strangers
+// cannot fill the relay before their first unused ids are old enough to be replaced (see keepUnused).
 func newRegistrationPool(maxAgents int) *rate.Pool {
 	n := max(maxAgents/4, 100)
 	return rate.NewPool(rate.Limit(float64(n)/keepUnused.Seconds()), n)

@@ -114,8 +114,8 @@ type delivery struct {
 	bytes []byte
 }
 
-// forward stamps a frame and delivers it (section 10). The extensions come first, so that what they store is durable
-// before anybody receives the frame.
+// forward stamps a frame and delivers it. The extensions come first, so that what they store is durable before anybody
+// receives the frame.
 func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 	s.noteDiscovery(f)
 	d := delivery{id: frame.NewID(), from: s.id, frame: f}

@@ -78,7 +78,6 @@ func (r *Relay) stats(now time.Time) []byte {
 	return s.body
 }
 
-// collectStats collects the statistics.
 func (r *Relay) collectStats(now time.Time) statsBody {
 	var out statsBody
 	out.Relay.Agents, out.Registry.Agents = []string{}, []string{}

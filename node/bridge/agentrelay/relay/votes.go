@@ -23,8 +23,8 @@ const (
 	defaultVoteFor   = 7 * 24 * time.Hour
 	quorumWindow     = 7 * 24 * time.Hour // AR-42
 	keepClosed       = 30 * 24 * time.Hour
-	maxOpen          = 100 // AR-44
-	maxVotes         = 1000
+	maxOpen          = 100  // AR-44
+	maxVotes         = 1000 // proposals, open and closed
 	maxProposalsADay = 5
 	minQuorum        = 2
 )
@@ -204,7 +204,7 @@ func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
 	return nil
 }
 
-// cast counts a vote. While the vote is open, the last vote of each agent counts. Weights are ignored (AR-41).
+// cast counts a vote. While the proposal is open, the last vote of each agent counts. Weights are ignored (AR-41).
 func (r *Relay) cast(ctx context.Context, voter string, f frame.Frame) *frame.Refusal {
 	approve, _ := f.Payload.Get("approve")
 	yes, ok := approve.Boolean()
@@ -225,8 +225,8 @@ func (r *Relay) cast(ctx context.Context, voter string, f frame.Frame) *frame.Re
 	return r.settle(ctx, p, time.Now())
 }
 
-// settle stores a vote and, if it is decided, broadcasts the result. The result becomes durable together with the end
-// of the vote, so that no restart repeats it (AR-43). The caller holds r.votes.writing.
+// settle stores a proposal and, if it is decided, broadcasts the result. The result becomes durable together with the
+// end of the vote, so that no restart repeats it (AR-43). The caller holds r.votes.writing.
 func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.Refusal {
 	p.Status = p.outcome(now, r.votes.voteFor)
 	var result *entry
