@@ -35,7 +35,7 @@ type Config struct {
 	// Identity is the age identity to which peers encrypt. If it is empty, the node cannot read encrypted messages
 	// (AR-48).
 	Identity string
-	// Mesh connects the bridge to the node. Required with links.
+	// Mesh connects the bridge to the node. Mesh, Store and HTTP are required with links.
 	Mesh  bridge.Mesh
 	Store store.Store
 	HTTP  *client.HTTP
@@ -110,7 +110,7 @@ func (b *Bridge) Links() []bridge.LinkStatus {
 	return out
 }
 
-// Test connects a link as if for the first time and returns the error, as [link.Link.Test] does.
+// Test tests a link, as [link.Link.Test] does.
 func (b *Bridge) Test(ctx context.Context, name string) error {
 	l, err := b.link(name)
 	if err != nil {

@@ -175,7 +175,7 @@ type outgoing struct {
 	kind    string
 	payload wire.Value
 	isReply bool // its ref names the message that it answers
-	silent  bool // ARC cannot express it, so nothing leaves
+	silent  bool // it is a receipt, or a close without failure: ARC has neither, so nothing leaves
 }
 
 // fromMesh maps a message of the node to ARC. answering is the type of the peer's last message in the conversation, or

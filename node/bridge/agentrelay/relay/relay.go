@@ -190,7 +190,8 @@ func (r *Relay) welcome(id string) []byte {
 	))
 }
 
-// nextStamp returns the time of a frame, which never runs backwards, and a number that orders frames of the same time.
+// nextStamp returns the time of a frame, which never runs backwards while the relay runs, and a number that orders
+// frames of the same time.
 func (r *Relay) nextStamp() (ts int64, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
