@@ -173,7 +173,7 @@ func (r *registry) reserveID(id string, now time.Time) (free string, old *regist
 }
 
 // oldest returns, of the agents for which match returns true, the one for which at returns the earliest time, or nil if
-// there is none. The caller holds r.mu.
+// no agent matches. The caller holds r.mu.
 func (r *registry) oldest(match func(*registration) bool, at func(*registration) time.Time) (first *registration) {
 	for _, a := range r.agents {
 		if match(a) && (first == nil || at(a).Before(at(first))) {
