@@ -15,8 +15,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// logRequest writes the log line of one request. Its level follows what an operator must see: our faults are errors,
-// changes and refusals are info, and requests that can come in thousands (successful reads, refused floods) are debug.
+// logRequest writes the log line of one request. Its level follows what an operator must see: our faults are errors, a
+// 503 is a warning, changes and refusals are info, and requests that can come in thousands (successful reads, refused
+// floods) are debug.
 // The query is left out because it may hold secrets. Every other text of the client is made printable.
 func (g *gate) logRequest(c echo.Context, refusal *wire.Error, took time.Duration) {
 	r, w := c.Request(), c.Response()

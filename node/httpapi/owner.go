@@ -131,7 +131,7 @@ func (o *Owner) admitTCP(c echo.Context) (done bool, err error) {
 }
 
 // checkHost checks that a request over TCP names an allowed host and has no secret in its URL. The host of links is
-// allowed only for their pages.
+// allowed only for their pages, and then the URL is not checked.
 func (o *Owner) checkHost(r *http.Request, path string) error {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
@@ -169,7 +169,7 @@ func (o *Owner) Addr() net.Addr {
 	return o.tcp.Addr()
 }
 
-// Listen opens the socket and the TCP address, so that a process can fail early if it cannot.
+// Listen opens the sockets and the TCP address, so that a process can fail early if it cannot.
 func (o *Owner) Listen() error {
 	socket, err := listenSocket(o.cfg.Dir, o.cfg.RuntimeDir)
 	if err != nil {

@@ -33,7 +33,7 @@ type Config struct {
 	RequestsPerMinute int
 	// Exempt addresses have no limits on requests or faults (AM-44).
 	Exempt []netip.Prefix
-	// MaxConns bounds all connections together: 0 is 10,000; a negative value means no limit.
+	// MaxConns bounds all connections of one listener together: 0 is 10,000; a negative value means no limit.
 	MaxConns int
 	// MaxConnsPerAddr bounds the connections of one address, except those of trusted proxies: 0 is 256; a negative
 	// value means no limit. The local profile has no such limit.

@@ -3,10 +3,10 @@
 (function () {
   "use strict";
   const body = document.body;
-  const guard = 400; // ms after a change in which a click may have been meant for the content before
+  const guard = 400; // ms after a change in which a click may have been meant for the previous content
   let source = null;
   let retry = 0;
-  let past = []; // positions of the buttons in the live region before each change of that time
+  let past = []; // where the buttons of the live region were before each change in the last guard ms
   let last = "";
 
   const live = () => document.getElementById("live");
@@ -29,7 +29,7 @@
     window.htmx.trigger(el, "refresh");
   }
 
-  // One tab may tell the owner what arrives while no tab is in front: the one that holds the lock. It stays connected.
+  // Only the tab that holds the lock may tell the owner what arrives, while this tab is hidden. It stays connected.
   let tells = false;
   const mayTell = () => window.Notification?.permission === "granted" && localStorage.getItem("notify") === "yes";
   let known = NaN;
@@ -230,7 +230,7 @@
     for (const f of document.forms) delete f.dataset.sent;
   });
 
-  // Buttons that copy a text exist only where the browser lets a page do that.
+  // Buttons that copy a text are hidden unless the browser lets a page do that.
   if (navigator.clipboard) {
     for (const b of document.querySelectorAll("button[data-copy]")) {
       b.hidden = false;
