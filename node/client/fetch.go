@@ -52,9 +52,9 @@ func isCacheable(err error) bool {
 	return !errors.Is(public, wire.ErrUnavailable)
 }
 
-// fetch finds the agent's card: the card that our owner added, otherwise the card in the first directory that lists the
-// agent with the pinned key (or with any key if no key is pinned). If refresh is set, fetch asks the directories even
-// if our owner added a card. old is the cached entry to revalidate; it may be nil. If pay is nil, the look-up is free.
+// fetch finds the agent's card: the card that our owner added, otherwise the card that ask finds in the directories. If
+// refresh is set, fetch asks the directories even if our owner added a card. old is the cached entry to revalidate; it
+// may be nil. If pay is nil, the look-up is free.
 func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh bool, pay *payment, now time.Time) (*entry, error) {
 	pin, err := c.loadPin(ctx, id, now)
 	if err != nil {
@@ -78,11 +78,12 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 }
 
 // ask asks the directories in order, and returns the first card with the pinned key, or with a key for which the pinned
-// key vouches (AM-86). If no directory lists such a card, the first of these cases that applies decides:
+// key vouches. If no key is pinned, ask returns the first card that is not doubtful ([Peer.IsDoubtful], AM-86). If no
+// directory lists such a card, the first of these cases that applies decides:
 //
-//   - A directory could not be reached: ask returns [ErrUnreachable], so the caller tries again later.
+//   - A directory could not be reached, or failed: ask returns [ErrUnreachable], so the caller tries again later.
 //   - A directory lists a key for which the pinned key does not vouch: ask reports it to the owner.
-//   - A card is doubtful ([Peer.IsDoubtful]): ask returns it, and the owner decides.
+//   - A card is doubtful: ask returns it, and the owner decides.
 //   - A card is not usable: ask returns [ErrUnusableCard].
 func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fromOwner *entry, pay *payment, now time.Time) (*entry, error) {
 	var unreachable, unusable error

@@ -87,8 +87,8 @@ func (g guard) allows(addr netip.Addr) bool {
 
 const portReason = "the port must be 443 or from 1024 up"
 
-// isPortOpen reports whether AM-79 allows the port. Plain http, which is only for private addresses that the
-// configuration allows, may also use port 80.
+// isPortOpen reports whether AM-79 allows the port. Plain http, which never goes to a public address, may also use
+// port 80.
 func isPortOpen(port uint16, plain bool) bool {
 	return port == 443 || port >= 1024 || plain && port == 80
 }

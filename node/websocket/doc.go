@@ -7,8 +7,8 @@
 // Guarantees:
 //
 //   - A [Frame] is encoded once, however many connections it goes to.
-//   - All frames that wait for one connection leave in one write. A connection with nothing to write has no writer
-//     goroutine, so an idle one costs its reader and a read buffer.
+//   - The frames that wait for one connection leave in as few writes as possible. A connection with nothing to write has
+//     no writer goroutine, so an idle one costs its reader and a read buffer.
 //   - The queue is bounded in frames and bytes. A peer that reads too slowly is closed with 1013; no sender waits for it.
 //   - A message over the read limit is answered with 1009, a protocol error with 1002. A silent peer is pinged, then
 //     dropped. Messages are not compressed. A web page may connect only from our own host or an origin that the options name.
