@@ -72,11 +72,13 @@ type KeyChange struct {
 
 // The bounds on the use of cached results.
 const (
-	maxFresh    = 10 * time.Minute // longest use of a cached card (AM-45)
-	missFor     = time.Minute      // use of a cached failure (AM-43, line 7)
-	refetchGap  = time.Minute      // between two fetches because of failed signatures (AM-11)
-	findTimeout = 2 * lookupTimeout
+	maxFresh   = 10 * time.Minute // longest use of a cached card (AM-45)
+	missFor    = time.Minute      // use of a cached failure (AM-43, line 7)
+	refetchGap = time.Minute      // between two fetches because of failed signatures (AM-11)
 )
+
+// findTimeout bounds one look-up in all directories.
+const findTimeout = 2 * lookupTimeout
 
 const (
 	defaultSize = 4096

@@ -2,7 +2,7 @@ package client
 
 import "errors"
 
-// HintOf returns what the owner can do about an error of a directory, or "".
+// HintOf returns what the owner can do about err, or "" if no error in its chain has a hint.
 func HintOf(err error) string {
 	type hinter interface {
 		error

@@ -3,7 +3,7 @@
 // A service mounts its routes on [Server.Echo] and returns errors. This package turns an error into the error body of
 // the specification (AM-27, AM-28), the status and the log line. It also
 //
-//   - decodes bodies ([Body]) and writes JSON ([JSON], [Raw]);
+//   - reads JSON bodies without parsing them ([Body]) and writes JSON ([JSON], [Raw]);
 //   - identifies the client of a request ([ClientAddr]);
 //   - applies the limits of the listener: time-outs and sizes (AM-76), numbers of connections, the loopback-only hosts
 //     and cross-origin checks of the local profile (AM-82), and the limit per address ([Addresses], AM-43).
@@ -11,8 +11,8 @@
 // [Owner] is the second listener, for the owner alone (AM-77). openapi.yaml describes the public routes of all
 // services; [OpenAPI] returns it.
 //
-// This package knows nothing of messages, cards and storage. A handler has five steps: decode, authenticate, authorize,
-// act, respond. Keep handlers this small, so that echo can be replaced by another router.
+// This package knows nothing of messages and cards, and only the errors of the store. A handler has five steps: decode,
+// authenticate, authorize, act, respond. Keep handlers this small, so that echo can be replaced by another router.
 //
 // Start with [New] and [Server.Serve].
 package httpapi

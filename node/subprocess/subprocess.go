@@ -1,7 +1,8 @@
 // Package subprocess runs one of the owner's commands on data that strangers wrote.
 //
-// The exec hook and notices use it. The argument vector comes from the configuration, and no shell reads it. Strangers'
-// data goes only to standard input (AM-74). The package knows nothing about messages. Start with [Command.Run].
+// The exec hook, notices, the MoltSpeak secret command and MESS thread folders (for git) use it. No shell reads the
+// arguments. Strangers' data goes only to standard input (AM-74); one exception is the ref of a MESS thread, which git
+// gets as an argument after a check. The package knows nothing about messages. Start with [Command.Run].
 package subprocess
 
 import (

@@ -19,7 +19,7 @@
     el.className = text === "Live" ? "stream on" : "stream";
   }
 
-  // refresh fetches the live region if it shows one of the topics, and always without topics. During a fetch
+  // refresh fetches the live region if it shows one of the topics, or if topics is null. During a fetch
   // the next fetch waits; this works because a swap replaces the content of the region and not the region.
   function refresh(topics) {
     const el = live();
