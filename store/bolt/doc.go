@@ -4,6 +4,7 @@
 // store defines what the methods guarantee; this page explains how the engine keeps the guarantees.
 //
 // # Writing
+//
 // All writes are units in a queue. One of the waiting callers is the leader: it commits all units that were queued
 // during the previous commit. So a single caller waits for nobody, and many callers share one fsync. Each unit is first
 // planned, with all checks but without writes, and then written. If it is refused or panics, only that unit fails.
@@ -12,6 +13,7 @@
 // by itself. Reads continue.
 //
 // # Reading
+//
 // Reads are short bbolt transactions. No slice that belongs to bbolt outlives its transaction. List gathers candidates
 // from the index under a read lock, releases the lock, and then checks the row of each candidate. The index may offer
 // cards that do not match, but never misses one that does.

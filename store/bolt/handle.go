@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
-// Handle is a further handle on a database that is open in this process. It has its own leases and hints, like another
-// process with an engine that serves several processes. Tests use it.
+// Handle is a further handle on a database that is open in this process. It has its own leases and hints, as if it
+// belonged to another process. Tests use it.
 type Handle struct {
 	*Store
 	self *local.Handle

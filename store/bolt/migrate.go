@@ -196,7 +196,7 @@ func (c *copier) put(b bucket, key, value []byte) error {
 	c.size += len(key) + len(value)
 	c.rows++
 	rows := b.in(c.tx)
-	rows.b.FillPercent = 1 // the rows come in the order of their keys
+	rows.b.FillPercent = 1 // most rows come in the order of their keys
 	return rows.put(key, slices.Clip(value))
 }
 

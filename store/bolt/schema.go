@@ -12,7 +12,7 @@ import (
 //
 //	meta         "schema" → u64, the only value without a checksum · "schema again" → u64 ·
 //	             "snapshots" → tags of the last two index snapshots · "floor" → change u64 ·
-//	             "fences" → u64, what is added to fences. Its sequence numbers the revisions.
+//	             "fences" → u64, what is added to fences. The sequence of this bucket is the newest revision.
 //	cards        seq → card
 //	ids          id → seq, until the tombstone of the id goes
 //	counts       hash16(count) seq → nothing

@@ -39,7 +39,7 @@ const tagSize = 16
 func (s *Store) snapshotPath() string { return s.path + ".index" }
 
 // snapshotEvery returns the number of changes after which a new snapshot is written. Catching up on that many changes
-// takes about a second. Only the writer calls snapshotEvery.
+// takes about a second.
 func (s *Store) snapshotEvery() int64 { return max(5000, int64(s.index.Len()/8)) }
 
 // snapshotter writes snapshots in its own goroutine.

@@ -35,7 +35,7 @@ func expiryKey(at int64, kind byte, key []byte) []byte {
 }
 
 // scheduleSweep makes Sweep look at a row at the time due. scheduled is the time at which Sweep will look at the row
-// anyway, or engine.NoTime for a new row.
+// anyway, or engine.NoTime if that is not certain.
 func scheduleSweep(tx *bbolt.Tx, kind byte, key []byte, scheduled, due int64) error {
 	if due == engine.Never || scheduled != engine.NoTime && scheduled <= due {
 		return nil

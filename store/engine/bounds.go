@@ -60,13 +60,13 @@ func SortedSet(texts []string) []string {
 	return slices.Compact(sorted)
 }
 
-// CheckPut checks the precondition of a put. old is the card that has the id; exists is false if no card has it.
-func CheckPut(old store.Card, exists bool, put store.PutCard, owner [32]byte) error {
+// CheckPut checks the precondition of a put. held reports whether old, the last card with the id, still holds it.
+func CheckPut(old store.Card, held bool, put store.PutCard, owner [32]byte) error {
 	switch {
-	case put.IfRev == store.Any, put.IfRev == store.Absent && !exists:
+	case put.IfRev == store.Any, put.IfRev == store.Absent && !held:
 		return nil
 	case put.IfRev != store.Absent:
-		if !exists || old.Rev != put.IfRev {
+		if !held || old.Rev != put.IfRev {
 			return store.ErrConflict
 		}
 		return nil

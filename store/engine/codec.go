@@ -80,7 +80,7 @@ func Deadline(t time.Time) int64 {
 // Never is the stored form of an expiry that never comes.
 const Never = math.MaxInt64
 
-// AppendU64 appends a number in the order in which keys sort.
+// AppendU64 appends a number in big-endian order, so that keys sort by it.
 func AppendU64(b []byte, v uint64) []byte     { return binary.BigEndian.AppendUint64(b, v) }
 func appendTime(b []byte, t time.Time) []byte { return AppendU64(b, uint64(Nanos(t))) }
 
@@ -112,14 +112,14 @@ func flag(v bool) byte {
 	return 0
 }
 
-// reader decodes a row. It owns its bytes, so the results may outlive the transaction. After the first error, all
-// further fields are empty.
+// reader decodes a row. After the first error, all further fields are empty.
 type reader struct {
 	b   []byte
 	err error
 }
 
-// readRow copies row, which may belong to the database, and checks its version.
+// readRow checks the version of row. It copies row, which may belong to the database, so that the results of the reader
+// may outlive the transaction.
 func readRow(row []byte) reader {
 	r, _ := readVersions(row, rowVersion)
 	return r
