@@ -7,7 +7,8 @@
 //
 // All tables of data have the same four columns. key and value are bytes that package engine encodes, so PostgreSQL
 // orders and compares keys as Go does. num is a number by which rows are found or ordered. due is a time in Unix
-// nanoseconds, mostly the end of the row. One function reads rows and one writes them; see txn.go.
+// nanoseconds, mostly the end of the row. The table convs has a fifth column, which PostgreSQL computes from due. In a
+// transaction of the writer, one function reads rows and one writes them; see txn.go.
 //
 // # Writing
 //
@@ -33,5 +34,6 @@
 // # Leases and hints
 //
 // Leases are rows and end by the clock of the database. A unit under a lease locks its row until the commit, so that no
-// other process takes the lease meanwhile. Hints are notifications on one connection of their own.
+// other process takes the lease meanwhile. Hints are notifications, and each process has a connection
+// only to receive them.
 package postgres

@@ -276,7 +276,7 @@ func (s *Store) forgetLanes(ctx context.Context) {
 	}
 }
 
-// damaged logs a row that a call leaves out.
+// damaged logs a damaged row that a call leaves out, or that a sweep leaves in place.
 func (s *Store) damaged(err error) {
 	s.log.Error("a damaged row was left out; restore a backup of the database", slog.Any("err", err))
 }

@@ -213,8 +213,8 @@ func forEachRow(ctx context.Context, pool *pgxpool.Pool, sql string, args, scans
 	return err
 }
 
-// ask executes a call that waits for the server, for at most answerFor: if the host of the server vanished, the operating
-// system reports that only after many minutes.
+// ask executes a call that waits for the server, for at most answerFor, because the host of the server may have
+// vanished.
 func ask(ctx context.Context, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
