@@ -160,8 +160,8 @@ type Position struct {
 	Seq  uint64
 }
 
-// CardPage is one page of cards. Next is nil on the last page, and an empty page never follows a full one. The cards
-// come without Terms and Counts, so that the engine need not read them for a list.
+// CardPage is one page of cards. Next is nil if no card follows now. The cards come without Terms and Counts, so that
+// the engine need not read them for a list.
 type CardPage struct {
 	Cards []Card
 	Next  *Position

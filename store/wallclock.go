@@ -24,7 +24,7 @@ type WallClock struct {
 
 	mu      sync.Mutex
 	last    time.Time     // the previous reading
-	ahead   time.Duration // by how much the wall clock has moved against the monotonic clock since it was last reliable
+	ahead   time.Duration // how far the wall clock moved against the monotonic clock, without steps older than clockDoubt
 	suspect time.Time     // when the doubt began; zero: the clock is reliable
 }
 

@@ -97,7 +97,7 @@ func wantSame[T any](t *testing.T, what string, got, want T) {
 func hash(text string) [32]byte { return sha256.Sum256([]byte(text)) }
 
 var storeTests = []scenario{
-	{"cancelled context does nothing", testCancel},
+	{"canceled context does nothing", testCancel},
 	{"backup and ping", testPing},
 	{"slices are not shared", testSlices},
 	{"bounds", testBounds},
