@@ -19,7 +19,7 @@ import (
 //	bytes    uint length, then the bytes
 //	texts    uint length of the rest, uint count, count × uint length, then all texts without separators
 //
-// and the rows are (for the keys of rows, see the engine):
+// and the rows are as follows; each engine documents the keys of its rows:
 //
 //	card     rev u64 · expires time · reserved until time · flags (1 withdrawn) · change u64 · owner hash ·
 //	         registered time · updated time · id bytes · terms texts · counts texts · body bytes · meta bytes

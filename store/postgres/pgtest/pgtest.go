@@ -161,6 +161,7 @@ func (s *Server) Standby() (*Server, error) {
 		}
 	}
 	for deadline := time.Now().Add(30 * time.Second); err == nil; time.Sleep(50 * time.Millisecond) {
+		// This divides by zero until there is a synchronous standby.
 		if err = s.Exec("select 1/count(*) from pg_stat_replication where sync_state = 'sync'"); err == nil {
 			return standby, nil
 		}
