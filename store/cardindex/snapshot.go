@@ -96,7 +96,8 @@ func appendBytes(b, data []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(data))), data...)
 }
 
-// Read reads an index that Dump wrote. The dump must end where the checksum of the file begins.
+// Read reads an index that Dump wrote. The dump must end where the checksum of the file begins. Read may panic if the
+// file is cut short, because it verifies the checksum only at the end.
 func Read(in *Reader) (*Index, error) {
 	ix := New()
 	slot := uint64(0)
