@@ -65,7 +65,8 @@ func (a *Alarm) OnCommit(changes []store.Change) {
 	}
 }
 
-// Watch calls check at the start and each time the alarm goes off, until ctx ends. In between it sleeps.
+// Watch calls check each time the alarm goes off, until ctx ends. It also calls check at the start, unless the alarm is
+// already set to a later time. In between it sleeps.
 func (a *Alarm) Watch(ctx context.Context, check func(ctx context.Context, now time.Time)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -84,7 +84,7 @@ type AuditConfig struct {
 }
 
 // Audit is the append-only log of decisions. It is safe for concurrent use. An entry is stored in the same unit as its
-// decision, so that no decision is acknowledged without its entry. Within a second, [Audit.Run] seals the entry: it
+// decision, so that no decision is acknowledged without its entry. About a second later, [Audit.Run] seals the entry: it
 // gives the entry its number and its place in the hash chain. Decisions that rules make about every message are counted
 // in memory and stored as sums, because a stranger must not be able to cause a write per message.
 type Audit struct {

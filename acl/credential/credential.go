@@ -1,6 +1,7 @@
 // Package credential handles bearer tokens, called bearers here, that services issue and accept. It stores only the
-// hashes of bearers and compares them in constant time. It also has the modes of registration and the invite codes of a
-// service. The package knows nothing about requests or the holders of bearers. Start with [HashOf] and [Invites].
+// hashes of bearers and compares them in constant time. It also has the modes of registration, the invite codes of a
+// service, and a limit on registrations that several processes share. The package knows nothing about requests or the
+// holders of bearers. Start with [HashOf] and [Invites].
 package credential
 
 import (

@@ -148,8 +148,8 @@ type payer struct {
 	key     string
 }
 
-// payers returns the buckets that pay for the address: its own and, for IPv6, the bucket of its /56. Without
-// room for its own bucket, the narrowest network with room pays alone.
+// payers returns the buckets that pay for the address: its own and, for IPv6, that of the narrowest network with room,
+// usually its /56. Without room for its own bucket, the narrowest network with room pays alone.
 func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
 	keys := networkKeys(addr)
 	maxPayers := 1

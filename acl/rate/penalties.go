@@ -22,8 +22,9 @@ type Penalties struct {
 	refused  atomic.Uint64
 }
 
-// NewPenalties returns an empty list of at most maxKeys addresses. An address that makes perMinute faults within a
-// minute is barred for the time barFor. If barFor is 0, it is barred until one fault has been forgotten.
+// NewPenalties returns an empty list of at most maxKeys addresses. Faults are forgotten at an even pace, perMinute of
+// them in a minute. When perMinute faults of an address are not forgotten yet, it is barred for the time barFor. If
+// barFor is 0, it is barred until one of these faults is forgotten.
 func NewPenalties(perMinute int, barFor time.Duration, maxKeys int) *Penalties {
 	p := &Penalties{
 		faults:  NewBuckets(PerMinute(perMinute), perMinute, maxKeys),
