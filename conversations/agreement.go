@@ -143,7 +143,8 @@ func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
 func (c Conversation) InForce() bool { return c.Agreement != nil && c.Agreement.Cancelled == nil }
 
 // IsAbout reports whether a payload that takes something back takes back the agreement and not only a proposal. A cancel
-// and a failed close always take back the agreement; other actions do so only while the accepted proposal stands.
+// and a failed close always take back the agreement, and a completed close never does. Other actions do so only while
+// the accepted proposal stands.
 func (c Conversation) IsAbout(payload wire.Value) bool {
 	switch payload.GetStr("action") {
 	case "cancel":
@@ -280,8 +281,8 @@ func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptanc
 }
 
 // IsTakenBy reports whether a message of the peer answers our accept, so that the accept counts unless the message
-// takes it back. The message does so if it names the accept, if it names no message and the peer said before that its
-// owner decides, or if it closes the conversation as completed.
+// takes it back. A message answers the accept if it names the accept, if it names no message and the peer said before
+// that its owner decides, or if it closes the conversation as completed.
 func (a *Acceptance) IsTakenBy(payload wire.Value) bool {
 	if a == nil || a.By != Ours {
 		return false

@@ -115,7 +115,7 @@ type Event struct {
 	Direct  bool           // our message is the reply on the peer's connection, so the peer has it
 
 	Name  string // name on the peer's card; untrusted text
-	Waits bool   // the peer's message waits for our owner, so it has no effect yet
+	Waits bool   // the peer's message waits for our owner, so it cancels no event yet
 	// Withheld keeps the peer's message from the owner's agent, although it takes effect: it ends held messages or the
 	// conversation, and our owner is not asked about it.
 	Withheld bool

@@ -12,8 +12,8 @@ import (
 // ErrAge means that the data is not an age file, is not encrypted to this key, or is larger than the caller allows.
 var ErrAge = errors.New("not an age file to this key")
 
-// maxAgeHeader bounds the header of an age file in bytes, because each recipient in it costs a curve operation, and the
-// sender chooses their number. About forty X25519 recipients fit.
+// maxAgeHeader bounds the header of an age file for [PrivateKey.Unseal] in bytes, because each recipient in it costs a
+// curve operation, and the sender chooses their number. About forty X25519 recipients fit.
 const maxAgeHeader = 4 << 10
 
 // SealAge encrypts plain to one age recipient ("age1…"), as a binary file. The file does not prove who encrypted it.

@@ -29,8 +29,8 @@ import (
 // A2A passes each message to an A2A agent of the owner, such as an OpenClaw gateway, over JSON-RPC. One conversation is
 // one context of the agent. The agent's text becomes the reply, unless it is a JSON object of the contract for hooks.
 //
-// It never sends the same message id twice, and one context has at most one request at a time, because a gateway loses
-// tasks otherwise (OC-4). Make it with [NewA2A].
+// In one context, it never sends the same message id twice and has at most one request at a time, because a gateway
+// loses tasks otherwise (OC-4). Make it with [NewA2A].
 type A2A struct {
 	url   string
 	token client.Credential

@@ -149,7 +149,7 @@ var isoLayouts = [...]string{
 const offsetLayouts = 3 // number of isoLayouts with an offset, which come first
 
 // ParseISO8601 reads a time of a payload, which peers write more freely than a timestamp: seconds, zone or the whole
-// time of day may be missing. It returns a time without a zone in UTC.
+// time of day may be missing. A time without a zone counts as UTC.
 func ParseISO8601(s string) (time.Time, bool) { return parseTime(s, isoLayouts[:]) }
 
 // ParseInstant reads a time that has an offset. Without one, two people in two zones would agree on two different

@@ -91,7 +91,7 @@ func (p *parser) skipSpace() {
 	}
 }
 
-// peek returns the next byte, or 0 at the end. No JSON token begins with 0.
+// peek returns the next byte, or NUL at the end. No JSON token begins with NUL.
 func (p *parser) peek() byte {
 	if p.pos < len(p.text) {
 		return p.text[p.pos]
