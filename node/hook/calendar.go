@@ -40,7 +40,7 @@ func (h Calendar) Handle(ctx context.Context, c Call) (Answer, error) {
 	return Answer{Payload: &r.Payload}, nil
 }
 
-// countCounters returns how often we made a counterproposal.
+// countCounters returns how many counterproposals of ours are in history.
 func countCounters(history []store.Entry) (n int) {
 	for _, e := range history {
 		if said, ok := conversations.ReadContent(e); ok && e.Out && said.Payload.GetStr("action") == "counter" {
