@@ -176,7 +176,7 @@ func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	}
 	if card.Held(now) {
 		s, terms := cardindex.Slot(card.Seq), card.Terms
-		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
+		t.after = append(t.after, func(ix *cardindex.Index) { ix.DropExpired(s, terms) })
 		return sweepResult{due: engine.Nanos(card.ReservedUntil)}, nil
 	}
 	return sweepResult{due: engine.Never}, purgeCard(t, card, now)

@@ -26,6 +26,8 @@ type Index struct {
 	// exact. Readers add to the map under prefixMu while they hold mu for reading.
 	prefixMu sync.Mutex
 	prefixes map[string]*roaring.Bitmap
+	expired  []expiredCard // to drop when no dump runs
+	dumping  bool
 }
 
 // New returns an empty index.
@@ -53,12 +55,41 @@ func (ix *Index) Put(s Slot, old, terms []string, expires int64) {
 
 // Drop removes a card from the lists of its terms.
 func (ix *Index) Drop(s Slot, terms []string) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.drop(s, terms)
+}
+
+// DropExpired is Drop for a card that has expired and may be renewed. During a dump it leaves the work to the next call,
+// because the dump would contain the card with only some of its terms, and no change in the feed would mend that.
+func (ix *Index) DropExpired(s Slot, terms []string) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.expired = append(ix.expired, expiredCard{s, terms, ix.expires.get(s)})
+	if ix.dumping {
+		return
+	}
+	for _, c := range ix.expired {
+		if ix.expires.get(c.slot) == c.expires { // otherwise it was renewed meanwhile
+			ix.drop(c.slot, c.terms)
+		}
+	}
+	ix.expired = nil
+}
+
+// expiredCard is a card to drop, and when it expired.
+type expiredCard struct {
+	slot    Slot
+	terms   []string
+	expires int64
+}
+
+// drop does the work of Drop. The caller holds mu.
+func (ix *Index) drop(s Slot, terms []string) {
 	if ix.expires.get(s) == 0 {
 		return
 	}
 	ix.expires.set(s, 0)
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
 	ix.change(s, terms, nil)
 	ix.all.remove(s)
 }

@@ -24,6 +24,8 @@ var ErrSnapshot = errors.New("index snapshot is not valid")
 // Dump writes the index with calls of write, each with a part of the dump. It locks the index for one block of terms at
 // a time, so the dump may contain some of the changes that are made meanwhile.
 func (ix *Index) Dump(write func([]byte) error) error {
+	ix.setDumping(true)
+	defer ix.setDumping(false)
 	var buf []byte
 	last := Slot(0)
 	for s, expires := range ix.expires.each {
@@ -49,6 +51,12 @@ func (ix *Index) Dump(write func([]byte) error) error {
 		buf = buf[:0]
 	}
 	return write([]byte{0})
+}
+
+func (ix *Index) setDumping(on bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.dumping = on
 }
 
 // dumpTerms appends to b at most blockMax terms, the next after the term after. It returns the last of these terms, and
