@@ -71,7 +71,12 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 		pay = nil // the owner knows the agent
 	}
 	found, err := c.ask(ctx, id, pin, old, fromOwner, pay, now)
-	if fromOwner != nil && (errors.Is(err, ErrUnknownAgent) || err == nil && found.peer.Key.Fingerprint() == fromOwner.peer.Key.Fingerprint()) {
+	if fromOwner == nil {
+		return found, err
+	}
+	_, changed := errors.AsType[*KeyChangedError](err) // by anybody who registered this id
+	if changed || errors.Is(err, ErrUnknownAgent) || errors.Is(err, ErrUnusableCard) ||
+		err == nil && found.peer.Key.Fingerprint() == fromOwner.peer.Key.Fingerprint() {
 		return fromOwner, nil // no directory has a newer key
 	}
 	return found, err

@@ -228,3 +228,35 @@ func TestExplainedRefusal(t *testing.T) {
 		}
 	})
 }
+
+// TestForgerCannotHideOwnersPeer: a stranger who registers the id of a peer that the owner added, and forges its
+// messages, does not keep the peer's own messages out.
+func TestForgerCannotHideOwnersPeer(t *testing.T) { // THREATS 32
+	synctest.Test(t, func(t *testing.T) {
+		for name, occupy := range map[string]func(*listing){
+			"another key":   func(l *listing) { l.put(sarah, key(66)) },
+			"unusable card": func(l *listing) { l.cards[sarah] = testCard(sarah, key(66)).With("public_key", wire.Text("x")) },
+		} {
+			l := newListing()
+			v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
+			if _, err := v.Cards.AddPeer(t.Context(), testCard(sarah, key(1)), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			occupy(l)
+			genuine := func(when string) {
+				t.Helper()
+				m := signMessage(t, sarah, "am_me", key(1), time.Now())
+				if _, err := v.Authenticate(t.Context(), m, Origin{Known: true}, time.Now()); err != nil {
+					t.Errorf("%s: the peer's message %s a forged one = %v", name, when, err)
+				}
+			}
+			genuine("before")
+			time.Sleep(2 * time.Minute)
+			forged := signMessage(t, sarah, "am_me", key(66), time.Now())
+			if _, err := v.Authenticate(t.Context(), forged, Origin{Known: true}, time.Now()); !errors.Is(err, wire.ErrSignature) {
+				t.Errorf("%s: forged message = %v, want ErrSignature", name, err)
+			}
+			genuine("after")
+		}
+	})
+}
