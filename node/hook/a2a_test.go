@@ -1,6 +1,8 @@
 package hook_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -229,6 +231,20 @@ func TestA2ARefusals(t *testing.T) {
 	defer c.Close()
 	if _, err := hook.NewA2A("http://127.0.0.1:1/a2a/v1", "", c, nil).Handle(t.Context(), aCall(t)); hook.FaultOf(err) != hook.Unreachable {
 		t.Errorf("no gateway: %v, want unreachable", err)
+	}
+}
+
+// TestSilentHost: a host that does not answer at all is unreachable, so the message is tried again later.
+func TestSilentHost(t *testing.T) {
+	c := client.NewHTTP(client.HTTPConfig{Connect: 1})
+	defer c.Close()
+	for name, h := range map[string]hook.Handler{
+		"webhook": hook.Webhook{URL: "http://127.0.0.1:1/", Secrets: secrets(t, whsec1), HTTP: c},
+		"a2a":     hook.NewA2A("http://127.0.0.1:1/a2a/v1", "", c, nil),
+	} {
+		if _, err := h.Handle(t.Context(), aCall(t)); hook.FaultOf(err) != hook.Unreachable || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v, want unreachable after a time-out", name, err)
+		}
 	}
 }
 

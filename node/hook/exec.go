@@ -34,7 +34,7 @@ func (h Exec) Handle(ctx context.Context, c Call) (Answer, error) {
 	command := subprocess.Command{Argv: h.Argv, Dir: h.Dir, Env: h.Env, User: h.User, MaxOutput: maxOutput, Stdout: answer}
 	result, err := command.Run(ctx, c.document())
 	if result.Tail != "" {
-		loggerOr(h.Logger).Info("hook wrote to standard error", "hook", name, "message", c.Message.ID, "tail", wire.OneLine(result.Tail, 2000))
+		loggerOr(h.Logger).Info("hook wrote to standard error", "hook", name, "message", c.Message.ID, "tail", wire.OneLine(lastStderr(result.Tail), maxStderr))
 	}
 	if answer.err == nil && err != nil {
 		return Answer{}, newProgramError(Crashed, name, err, result.Tail)

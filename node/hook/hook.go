@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os/exec"
 	"strings"
 	"time"
@@ -93,17 +94,22 @@ type Error struct {
 	cause  error
 }
 
-// maxStderr is how much of a program's standard error is kept with a message, in bytes.
+// maxStderr is how much of a program's standard error is logged, and kept with a message, in bytes.
 const maxStderr = 2 << 10
 
 // newProgramError returns the error of a program that failed.
 func newProgramError(fault Fault, name string, cause error, stderr string) error {
 	e := newError(faultOf(cause, fault), name, cause).(*Error)
-	e.Stderr = strings.ToValidUTF8(stderr[max(0, len(stderr)-maxStderr):], "")
+	e.Stderr = lastStderr(stderr)
 	if exit, ok := errors.AsType[*exec.ExitError](cause); ok {
 		e.Exit = max(0, exit.ExitCode())
 	}
 	return e
+}
+
+// lastStderr returns the end of a program's standard error.
+func lastStderr(text string) string {
+	return strings.ToValidUTF8(text[max(0, len(text)-maxStderr):], "")
 }
 
 // FaultOf returns how a handler failed, or "" if err is not the error of a handler.
@@ -124,7 +130,9 @@ func (e *Error) Error() string { return fmt.Sprintf("hook %s: %s: %v", e.Route, 
 func (e *Error) Unwrap() error { return e.cause }
 
 func newError(fault Fault, route string, cause error) error {
-	if errors.Is(cause, context.DeadlineExceeded) {
+	// A connection attempt that times out is a context.DeadlineExceeded too, but it ends long before the context does.
+	op, ok := errors.AsType[*net.OpError](cause)
+	if dial := ok && op.Op == "dial"; !dial && errors.Is(cause, context.DeadlineExceeded) {
 		fault = Timeout
 	}
 	return &Error{Fault: fault, Route: route, cause: cause}
