@@ -172,7 +172,7 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 				err = fmt.Errorf("%w: conversation %x is listed but has no row", ErrDamaged, seq)
 			}
 			if err != nil {
-				s.s.damage.note("left out of a list", err)
+				s.s.damage.Note("left out of a list", err)
 				continue
 			}
 			if !engine.IsLive(conv.Expires, now) {

@@ -75,7 +75,7 @@ func (c cards) appendMatches(ctx context.Context, slots []cardindex.Slot, q stor
 				card, err = engine.DecodeCardForList(uint64(s), row)
 			}
 			if err != nil {
-				c.s.damage.note("left out of a list", err)
+				c.s.damage.Note("left out of a list", err)
 				continue
 			}
 			page.Cards = append(page.Cards, card)

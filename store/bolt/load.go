@@ -91,7 +91,7 @@ func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint6
 				terms = head.Terms
 			}
 			if err != nil {
-				s.damage.note("left out of the card index", err)
+				s.damage.Note("left out of the card index", err)
 				continue
 			}
 			if head.Withdrawn {
@@ -131,7 +131,7 @@ func (s *Store) catchUp() error {
 				change, err = engine.DecodeChange(number(row.key), row.value)
 			}
 			if err != nil { // the card of this change is not known, so it stays listed by its old terms
-				s.damage.note("left out of the card index", err)
+				s.damage.Note("left out of the card index", err)
 				continue
 			}
 			slot := cardindex.Slot(change.Seq)
@@ -145,7 +145,7 @@ func (s *Store) catchUp() error {
 				head, err = engine.DecodeCardHead(nil, change.Seq, card)
 			}
 			if err != nil {
-				s.damage.note("left out of the card index", err)
+				s.damage.Note("left out of the card index", err)
 				continue
 			}
 			if !head.Withdrawn {

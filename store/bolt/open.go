@@ -20,6 +20,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/cardindex"
+	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
@@ -90,7 +91,7 @@ type Store struct {
 	index   *cardindex.Index
 	through atomic.Uint64 // the newest change that the index contains
 
-	damage    *damageLog
+	damage    *engine.DamageLog
 	leases    local.Leases
 	watchers  local.Watchers
 	self      *local.Handle
@@ -110,7 +111,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	s := &Store{cfg: cfg, log: cfg.Logger, damage: newDamageLog(cfg.Logger), path: path}
+	s := &Store{cfg: cfg, log: cfg.Logger, damage: engine.NewDamageLog(cfg.Logger, "stop the process and run agentmesh check"), path: path}
 	s.leases = local.Leases{TTL: cfg.LeaseTTL, Floor: s.fenceFloor, Barrier: s.afterCommit}
 	s.self = s.leases.Handle("this process")
 	if err := s.openFile(); err != nil {

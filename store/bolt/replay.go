@@ -168,7 +168,7 @@ func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 		}
 		switch {
 		case errors.Is(err, ErrDamaged): // the record stays, so that its message is not accepted again
-			t.damage.note("left in place by a sweep", err)
+			t.damage.Note("left in place by a sweep", err)
 		case err != nil:
 			return 0, err
 		case stillLive:

@@ -125,7 +125,7 @@ func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 			meta := bucketMeta.in(t.Tx)
 			known, err := meta.get(keySnapshots)
 			if err != nil { // the previous snapshot is no longer valid
-				t.damage.note("replaced", err)
+				t.damage.Note("replaced", err)
 			}
 			return meta.put(keySnapshots, append(slices.Clone(tag), known[:min(len(known), tagSize)]...))
 		}, nil

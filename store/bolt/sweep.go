@@ -102,7 +102,7 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 	var due [][]byte
 	for row, err := range expiries.from(nil, nil) {
 		if err != nil {
-			t.damage.note("left in place by a sweep", err)
+			t.damage.Note("left in place by a sweep", err)
 			continue
 		}
 		if len(due) == limit || bytes.Compare(row.key[:8], expiryKey(engine.Nanos(now), 0, nil)[:8]) > 0 {
@@ -118,7 +118,7 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 		n++
 		result, err := sweepRow(t, k[8], k[9:], now, max(limit-n, 16))
 		if errors.Is(err, ErrDamaged) {
-			t.damage.note("left in place by a sweep", err)
+			t.damage.Note("left in place by a sweep", err)
 			result, err = sweepResult{due: engine.Nanos(now.Add(damagedAgain))}, nil
 		}
 		if err != nil {

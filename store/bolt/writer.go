@@ -25,7 +25,7 @@ type plan func(t *txn) (write func() error, err error)
 type txn struct {
 	*bbolt.Tx
 	counts *liveCounts
-	damage *damageLog
+	damage *engine.DamageLog
 	after  []func(*cardindex.Index) // index changes, applied in order after the commit
 	change uint64                   // the newest change that was written
 	leases *local.Leases

@@ -389,7 +389,7 @@ func (c cardStore) matches(ctx context.Context, slots []cardindex.Slot, q store.
 			card, err = engine.DecodeCardForList(uint64(num), value)
 		}
 		if err != nil {
-			c.s.damaged(err)
+			c.s.damage.Note("left out of a list", err)
 			return nil
 		}
 		found = append(found, card)

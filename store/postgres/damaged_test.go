@@ -1,8 +1,11 @@
 package postgres
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +17,8 @@ import (
 // does not look absent.
 func TestDamagedRows(t *testing.T) {
 	t.Parallel()
-	cfg := Config{URL: pgtest.Database(t)}
+	var log bytes.Buffer
+	cfg := Config{URL: pgtest.Database(t), Log: slog.New(slog.NewTextHandler(&log, nil))}
 	s := open(t, cfg)
 	now := time.Now()
 	for i := range 5 {
@@ -53,6 +57,14 @@ func TestDamagedRows(t *testing.T) {
 	}
 	if want := "[conv_4 conv_3 conv_2 conv_0]"; fmt.Sprint(listed) != want {
 		t.Errorf("listed %v, want %s", listed, want)
+	}
+	for range 10 {
+		if _, err := s.Steps().Conversations(t.Context(), "", 0, 10, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(log.String(), "left out of a list"); n != 1 {
+		t.Errorf("eleven lists without the damaged row made %d lines in the log, want 1:\n%s", n, &log)
 	}
 	if _, err := s.Steps().FindReplay(t.Context(), "am_a", "msg_1", now.Add(2*time.Minute)); !errors.Is(err, store.ErrDamaged) {
 		t.Errorf("FindReplay of a damaged conversation = %v, want ErrDamaged", err)

@@ -62,7 +62,7 @@ func (x *liveIndex) build(ctx context.Context) error {
 	err := forEachRow(ctx, x.s.pool, "select num, value from cards where num = any($1)", []any{slices.Concat(long...)}, []any{&num, &value}, func() error {
 		card, err := engine.DecodeCardHead(nil, uint64(num), value)
 		if err != nil {
-			x.s.damaged(err)
+			x.s.damage.Note("left out of the card index", err)
 		} else if !card.Withdrawn {
 			x.index.Put(cardindex.Slot(num), nil, engine.Texts(card.Terms), card.Expires)
 		}
@@ -124,7 +124,7 @@ func (x *liveIndex) follow(ctx context.Context) (more bool, err error) {
 			err = x.apply(line, card)
 		}
 		if err != nil {
-			x.s.damaged(err)
+			x.s.damage.Note("left out of the card index", err)
 		}
 		x.through = change
 		n++

@@ -77,6 +77,7 @@ type Store struct {
 	id      string // unique for this handle
 	channel string // of notifications
 	log     *slog.Logger
+	damage  *engine.DamageLog
 	pool    *pgxpool.Pool
 	// leasePool has the connection for leases, which must not wait behind reads that use all connections of pool.
 	leasePool *pgxpool.Pool
@@ -96,7 +97,7 @@ var _ store.Store = (*Store)(nil)
 func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	defer func() { err = classifyOpen(err) }()
 	cfg = cfg.withDefaults()
-	s := &Store{cfg: cfg, id: rand.Text(), log: cfg.Log}
+	s := &Store{cfg: cfg, id: rand.Text(), log: cfg.Log, damage: engine.NewDamageLog(cfg.Log, "restore a backup of the database")}
 	pool, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, fmt.Errorf("read the connection string of the database: %w", err)
@@ -274,11 +275,6 @@ func (s *Store) forgetLanes(ctx context.Context) {
 	if err != nil {
 		s.log.Warn("remove old rows of lanes", slog.Any("err", err))
 	}
-}
-
-// damaged logs a damaged row that a call leaves out, or that a sweep leaves in place.
-func (s *Store) damaged(err error) {
-	s.log.Error("a damaged row was left out; restore a backup of the database", slog.Any("err", err))
 }
 
 // Ping implements [store.Store].

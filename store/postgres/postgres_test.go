@@ -20,7 +20,9 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func open(t testing.TB, cfg Config) *Store {
 	t.Helper()
 	cfg.URL += "&pool_max_conns=4"
-	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
 	s, err := Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -367,7 +367,7 @@ func (s stepStore) Conversations(ctx context.Context, term string, before uint64
 		last = num
 		conv, err := engine.DecodeConv(uint64(num), value)
 		if err != nil {
-			s.s.damaged(err)
+			s.s.damage.Note("left out of a list", err)
 			return nil
 		}
 		page.Conversations = append(page.Conversations, conv)

@@ -95,7 +95,7 @@ func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need ne
 				}
 				*n++
 				if err = look(t, key, *r, now); errors.Is(err, store.ErrDamaged) {
-					s.damaged(err)
+					s.damage.Note("left in place by a sweep", err)
 					again := *r
 					again.due, err = engine.Nanos(now.Add(damagedAgain)), nil
 					t.put(tb, key, again)
