@@ -152,9 +152,17 @@ func (l agentListener) Close() error {
 	return err
 }
 
+// makeParent makes a directory that everybody may enter, whatever the umask is. It leaves one that exists as it is.
+func makeParent(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	return errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755))
+}
+
 func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 	parent := filepath.Dir(door.Socket)
-	if err := os.MkdirAll(parent, 0o755); err != nil {
+	if err := makeParent(parent); err != nil {
 		return nil, err
 	}
 	if err := checkOutside(dir, door.Socket); err != nil {

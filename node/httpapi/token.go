@@ -41,6 +41,7 @@ func readToken(path string, forbidden, mode fs.FileMode) (tokenHash, error) {
 			return tokenHash{}, fmt.Errorf("make token: %w", err)
 		}
 		_, err = file.WriteString(token + "\n")
+		err = errors.Join(err, file.Chmod(mode)) // the umask may have removed what the group needs
 		if err := errors.Join(err, file.Close()); err != nil {
 			return tokenHash{}, fmt.Errorf("make token: %w", err)
 		}

@@ -5,6 +5,7 @@
   const body = document.body;
   const guard = 400; // ms after a change in which a click may have been meant for the previous content
   let source = null;
+  let missed = false; // the connection was lost, and with it perhaps changes
   let retry = 0;
   let past = []; // where the buttons of the live region were before each change in the last guard ms
   let last = "";
@@ -47,7 +48,7 @@
     }
     count();
     const waiting = parseInt(document.querySelector("#nav .count")?.textContent ?? "0", 10);
-    if (tells && document.hidden && waiting > known) new Notification("agentmesh", { body: waiting + " waiting for you", tag: "agentmesh" });
+    if (tells && mayTell() && document.hidden && waiting > known) new Notification("agentmesh", { body: waiting + " waiting for you", tag: "agentmesh" });
     known = waiting;
   }
   function waitToTell() {
@@ -67,12 +68,15 @@
     source.addEventListener("ready", () => {
       say("Live");
       refresh(null); // fetch all changes that were missed
+      if (missed) recount(["reset"]).catch(() => {});
+      missed = false;
     });
     source.addEventListener("changed", (e) => {
       refresh(e.data.split(" "));
       recount(e.data.split(" ")).catch(() => {}); // the next event counts again
     });
     source.onerror = () => {
+      missed = true;
       say("Reconnecting …");
       if (source && source.readyState === EventSource.CLOSED) {
         source = null;

@@ -289,6 +289,13 @@ func browserNotifications(t *testing.T, browser context.Context) {
 	browsertest.Eval[bool](tb.Tab, `(Object.defineProperty(document, "hidden", { value: true }), document.dispatchEvent(new Event("visibilitychange")))`)
 	sendAsStranger(t, mesh, sarah, "ann", "Behind")
 	tb.Until(`told.join() === "agentmesh: 2 waiting for you"`)
+	tb.Click("#notify")
+	tb.Until(`!document.getElementById("notify").textContent.startsWith("Do not")`)
+	sendAsStranger(t, mesh, sarah, "eve", "Unheard")
+	tb.Until(`document.querySelector("#nav .count")?.textContent === "3"`)
+	if n := browsertest.Eval[int](tb.Tab, `told.length`); n != 1 {
+		t.Errorf("%d notifications after the owner switched them off, want 1", n)
+	}
 }
 
 // heap returns the size of what scripts still hold, after a garbage collection.
