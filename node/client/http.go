@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 )
@@ -183,7 +184,7 @@ func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Re
 
 // wait waits for a slot of the host, but not longer than an answer may take. The caller must call release.
 func (h *HTTP) wait(ctx context.Context, reach Reach, req *http.Request) (release func(), err error) {
-	host := req.URL.Hostname()
+	host := strings.ToLower(strings.TrimSuffix(req.URL.Hostname(), ".")) // two spellings are one host
 	if reach == Loopback {
 		host = req.URL.Host // every service on this machine counts as a host
 	}

@@ -231,6 +231,20 @@ func TestDoFourCallsPerHost(t *testing.T) {
 	}
 }
 
+// TestSlotsOfOneHost: other spellings of a host share its slots (AM-79).
+func TestSlotsOfOneHost(t *testing.T) {
+	h := NewHTTP(HTTPConfig{})
+	defer h.Close()
+	for _, url := range []string{"https://victim.example/", "https://Victim.example/", "https://victim.example./", "https://VICTIM.example:8443/"} {
+		if _, err := h.wait(t.Context(), Public, getRequest(t, url)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(h.limit.hosts); n != 1 {
+		t.Errorf("the calls count for %d hosts, want 1", n)
+	}
+}
+
 func TestDoGivesUpWaitingForASlot(t *testing.T) {
 	release := make(chan struct{})
 	srv := serve(t, func(http.ResponseWriter, *http.Request) { <-release })

@@ -207,7 +207,7 @@ func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint s
 		return nil, ErrNoKeyChange
 	}
 	p.Pin = Pin{
-		Agent: id, Fingerprint: fingerprint, PublicKey: p.Pending.PublicKey, Directory: p.Pending.Directory, Proven: p.Pending.Proven,
+		Agent: id, Name: p.Name, Fingerprint: fingerprint, PublicKey: p.Pending.PublicKey, Directory: p.Pending.Directory, Proven: p.Pending.Proven,
 		Pinned: now, Owner: true,
 	}
 	return []store.Change{

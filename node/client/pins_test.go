@@ -69,6 +69,9 @@ func TestKeySwapIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if pin, err := v.Cards.PinOf(t.Context(), sarah, time.Now()); err != nil || pin.Name == "" {
+			t.Errorf("pin = %+v, %v, want the name as before", pin, err)
+		}
 		if err := send(2); err != nil {
 			t.Errorf("message with the accepted key = %v", err)
 		}
