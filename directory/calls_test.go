@@ -408,6 +408,24 @@ func TestCallFollows(t *testing.T) {
 	if m, _ := list[1].Params.Get("message"); m.GetStr("taskId") != "remote-1" || m.GetStr("contextId") != task.GetStr("contextId") {
 		t.Errorf("the agent gets %s", m.JSON())
 	}
+	// If the agent refuses the message, its caller learns that at once, and the task goes on without the message.
+	const refusal = `{"jsonrpc":"2.0","id":null,"error":{"code":-31401,"message":"no","data":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"UNAUTHENTICATED","domain":"a2a-protocol.org"}]}}`
+	want(t, w.report(list[1], refusal), 200, "")
+	if got, _, _ := w.call("t", "GetTask", `{"id":"`+id+`"}`); stateOf(got) != "TASK_STATE_INPUT_REQUIRED" || !strings.Contains(string(got.JSON()), "refused") {
+		t.Errorf("after the agent refused the message: %s", got.JSON())
+	}
+	if _, _, rec := w.call("t", "SendMessage", strings.Replace(sendParams("m2", "more", more), "true", "false", 1)); rec.Code != 401 {
+		t.Errorf("a caller that waits for a refused message = %d %s", rec.Code, rec.Body)
+	}
+	if got, failure, _ := w.call("t", "SendMessage", sendParams("m3", "better", more)); stateOf(got) != "TASK_STATE_WORKING" {
+		t.Errorf("another message: %s %s", got.JSON(), failure.JSON())
+	}
+	list, _ = w.calls()
+	want(t, w.report(list[2], remoteTask("TASK_STATE_COMPLETED", "02")), 200, "")
+	want(t, w.report(list[2], refusal), 200, "")
+	if got, _, rec := w.call("t", "SendMessage", strings.Replace(sendParams("m3", "better", more), "true", "false", 1)); stateOf(got) != "TASK_STATE_COMPLETED" {
+		t.Errorf("after the agent took another message: %d %s", rec.Code, rec.Body)
+	}
 }
 
 // TestCallStream: the first event of a stream is the task, the last one its end.

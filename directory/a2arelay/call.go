@@ -95,6 +95,7 @@ func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Mess
 		t.Messages = make(map[string]string)
 	}
 	t.Messages[m.ID] = digest
+	t.Waits, t.Reason = true, ""
 	t.State, t.Task = stateWorking, newTask(t.ID, t.Context, stateWorking, textWaits, now)
 	return t, false, nil
 }
@@ -206,11 +207,14 @@ func (s *Service) postTask(c echo.Context) error {
 		case t.Owed && (isError || isTerminal(status.GetStr("state"))):
 			t.Owed = false
 			return true
-		case isError && (isTerminal(t.State) || t.Remote != ""): // of a cancellation, or too late
+		case isError && (isTerminal(t.State) || t.Remote != "" && !t.Waits): // of a cancellation, or too late
 			return false
 		case isError:
-			t.Reason = message.ReadError(http.StatusBadRequest, failure).Reason
-			t.State, t.Task = stateRejected, newTask(t.ID, t.Context, stateRejected, textRefused, time.Now())
+			t.Waits, t.State, t.Reason = false, stateRejected, message.ReadError(http.StatusBadRequest, failure).Reason
+			if t.Remote != "" {
+				t.State = stateInput // the agent's task goes on without the message
+			}
+			t.Task = newTask(t.ID, t.Context, t.State, textRefused, time.Now())
 			return true
 		case isTerminal(t.State):
 			if t.State == stateCanceled && !isTerminal(status.GetStr("state")) {
@@ -221,7 +225,7 @@ func (s *Service) postTask(c echo.Context) error {
 		case t.Remote != "" && status.GetStr("timestamp") < t.Stamp: // a notification that was delayed
 			return false
 		}
-		t.Remote = v.GetStr("id")
+		t.Remote, t.Waits, t.Reason = v.GetStr("id"), false, ""
 		if t.takeReport(v); len(v.JSON()) > maxResult {
 			t.State, t.Task = stateFailed, newTask(t.ID, t.Context, stateFailed, textLarge, time.Now())
 		}

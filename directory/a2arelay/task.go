@@ -35,7 +35,8 @@ type taskRow struct {
 	State   string       `json:"state"`
 	Stamp   string       `json:"stamp,omitempty"`  // time of the state, as the agent reported it
 	Owed    bool         `json:"owed,omitempty"`   // the caller has canceled it, and the agent has not reported its end
-	Reason  string       `json:"reason,omitempty"` // of the error with which the agent refused the message
+	Waits   bool         `json:"waits,omitempty"`  // the agent has not answered the last message of the caller
+	Reason  string       `json:"reason,omitempty"` // of the error with which the agent refused that message
 	Size    int          `json:"size,omitempty"`   // of the body in bytes
 
 	Messages map[string]string `json:"messages,omitempty"` // digests of the caller's messages, by message id
