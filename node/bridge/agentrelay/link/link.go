@@ -183,12 +183,24 @@ func (l *Link) Test(ctx context.Context) error {
 // errToken means that the relay does not know the link's token (AR-8, AR-52).
 var errToken = errors.New("the relay refuses the token")
 
-// Run keeps the link up until ctx ends.
+// Run keeps the link up until ctx ends. The workers outlive a connection, so that a busy node gets all that arrived.
 func (l *Link) Run(ctx context.Context) error {
+	var working sync.WaitGroup
+	defer working.Wait()
+	queues := make([]chan wire.Value, workers)
+	for i := range queues {
+		queues[i] = make(chan wire.Value, workerQueue)
+		defer close(queues[i])
+		working.Go(func() {
+			for tree := range queues[i] {
+				l.handleFrame(ctx, tree)
+			}
+		})
+	}
 	backoff := l.firstWait
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := l.runConnection(ctx)
+		err := l.runConnection(ctx, queues)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -294,36 +306,18 @@ func (l *Link) readWelcome(data []byte) error {
 	return nil
 }
 
-// runConnection connects, and handles frames until the connection ends.
-func (l *Link) runConnection(ctx context.Context) error {
+// runConnection connects, and puts frames into the queues of the workers until the connection ends.
+func (l *Link) runConnection(ctx context.Context, queues []chan wire.Value) error {
 	conn, err := l.connect(ctx)
 	if err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close(websocket.CodeNormal, "") })
 	defer stop()
-	ctx, cancel := context.WithCancel(ctx)
-	var working sync.WaitGroup
-	queues := make([]chan wire.Value, workers)
-	for i := range queues {
-		queues[i] = make(chan wire.Value, workerQueue)
-		working.Go(func() {
-			for tree := range queues[i] {
-				l.handleFrame(ctx, tree)
-			}
-		})
-	}
 	l.renewed = false
 	l.setStatus(bridge.LinkUp, "", time.Time{})
 	l.sender.setConn(conn)
-	defer func() {
-		l.sender.clearConn()
-		cancel()
-		for _, q := range queues {
-			close(q)
-		}
-		working.Wait()
-	}()
+	defer l.sender.clearConn()
 	for {
 		typ, data, err := conn.Read()
 		if err != nil {

@@ -367,6 +367,37 @@ func TestLinkConfig(t *testing.T) {
 	}
 }
 
+// TestBusyNodeLosesNothing: if the connection ends while the node handles a message, the link connects again, and the
+// node still gets the messages that arrived before the end, because a relay does not send them again.
+func TestBusyNodeLosesNothing(t *testing.T) {
+	x, n := newLinkedNode(t, nil, Config{})
+	<-x.relay.joined
+	accept, release := n.reply, make(chan struct{})
+	n.mu.Lock()
+	n.reply = func(in bridge.Inbound) (bridge.Outcome, error) {
+		<-release
+		return accept(in)
+	}
+	n.mu.Unlock()
+	for i := range 3 {
+		x.relay.say(fmt.Appendf(nil, `{"id":"%d","from":"agent-042","to":["our-node"],"payload":"hello"}`, i))
+	}
+	x.from("relay", `{"id":"last"}`) // the link has read the others before
+	x.relay.cut()
+	select {
+	case <-x.relay.joined:
+	case <-time.After(patience):
+		t.Error("the link waits for the node before it connects again")
+	}
+	close(release)
+	for range 3 {
+		<-x.handled
+	}
+	if got := n.all(); len(got) != 3 {
+		t.Errorf("the node got %d messages, want 3", len(got))
+	}
+}
+
 // TestHugeFrameFromRelay: a huge frame ends the relay's connection and nothing else, and the link connects again
 // (AR-54).
 func TestHugeFrameFromRelay(t *testing.T) {
