@@ -191,6 +191,15 @@ func TestControlHasNoPower(t *testing.T) {
 			x.from("relay", `{"id":"c-%s-%s","to":["%s"],"type":"%s","payload":{"code":"\u001b[31mred","relay":"evil"}}`, kind, to, to, kind)
 		}
 	}
+	for _, member := range []string{"id", "ref", "type"} { // or whoever the relay gave the id "relay" fills the memory
+		f, _ := wire.Parse([]byte(`{"id":"big","ref":"r","type":"vote_result","payload":{}}`))
+		x.from("relay", "%s", f.With(member, wire.Text("vote_result"+strings.Repeat("x", 200<<10))).JSON())
+	}
+	for _, it := range x.link.itemLog.latest(feedSize) {
+		if len(it.ID)+len(it.Ref)+len(it.Type) > 100 {
+			t.Errorf("the feed has an item with an id of %d bytes, a ref of %d and a type of %d", len(it.ID), len(it.Ref), len(it.Type))
+		}
+	}
 	if len(n.all()) != 0 || x.link.ownID() != "our-node" || x.link.Status().State != bridge.LinkUp {
 		t.Errorf("node got %d, we are %s, %+v", len(n.all()), x.link.ownID(), x.link.Status())
 	}

@@ -24,10 +24,12 @@ func (l *Link) handleFrame(ctx context.Context, v wire.Value) {
 	h.payload, _ = v.Get("payload")
 	to, _ := v.Get("to")
 	switch {
+	case len(h.id) > frame.MaxRefText, len(h.ref) > frame.MaxRefText, len(h.kind) > frame.MaxTypeText:
+		return
 	case h.from == frame.RelayID:
 		l.handleNotice(&h)
 		return
-	case !frame.ValidAgentID(h.from), h.from == l.ownID(), h.id == "", len(h.id) > frame.MaxRefText, len(h.ref) > frame.MaxRefText, len(h.kind) > frame.MaxTypeText:
+	case !frame.ValidAgentID(h.from), h.from == l.ownID(), h.id == "":
 		return
 	}
 	l.peers.addSeen(h.from)
