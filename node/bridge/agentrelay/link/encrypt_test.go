@@ -179,21 +179,25 @@ func TestOwnersKeyIsNotOverwritten(t *testing.T) {
 	}
 }
 
-// TestFilterReadsEncrypted: an encrypted message also needs a keyword of the owner's filter (AR-26).
+// TestFilterReadsEncrypted: the owner's filter applies to the type and the words of an encrypted message that only the
+// decrypted message has (AR-26).
 func TestFilterReadsEncrypted(t *testing.T) {
 	identity, recipient, err := signing.GenerateAge()
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, n := newLinkedNode(t, func(l *bridge.Link) { l.Policy.Filter.Keywords = []string{"Go"} }, Config{Identity: identity})
-	for id, text := range map[string]string{"1": "nothing", "2": "I like go"} {
-		sealed, err := signing.SealAge(recipient, fmt.Appendf(nil, `{"type":"question","payload":%q}`, text))
+	filter := bridge.LinkFilter{Types: []string{"question"}, From: []string{"agent-042"}, Keywords: []string{"Go"}}
+	x, n := newLinkedNode(t, func(l *bridge.Link) { l.Policy.Filter = filter }, Config{Identity: identity})
+	for id, tt := range []struct{ from, kind, text string }{
+		{"agent-042", "question", "nothing"}, {"agent-042", "question", "I like go"}, {"agent-042", "thought", "I like go"}, {"agent-007", "question", "I like go"},
+	} {
+		sealed, err := signing.SealAge(recipient, fmt.Appendf(nil, `{"type":%q,"payload":%q}`, tt.kind, tt.text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.from("agent-042", `{"id":%q,"type":"encrypted","payload":{"encrypted_data":%q,"algorithm":"age","recipient_key":%q}}`, id, encode64(sealed), recipient)
+		x.from(tt.from, `{"id":"%d","type":"encrypted","payload":{"encrypted_data":%q,"algorithm":"age","recipient_key":%q}}`, id, encode64(sealed), recipient)
 	}
-	if got := n.all(); len(got) != 1 || got[0].Payload.GetStr("question") != "I like go" {
-		t.Errorf("the node got %d messages, want only the one with the keyword", len(got))
+	if got := n.all(); len(got) != 1 || got[0].Payload.GetStr("question") != "I like go" || got[0].Name != "agent-042" {
+		t.Errorf("the node got %+v, want only the question with the keyword", got)
 	}
 }

@@ -74,20 +74,18 @@ func (l *Link) handleNotice(h *incoming) {
 	}
 }
 
-// passesFilter reports whether a message passes the owner's filter (AR-26).
+// passesFilter reports whether a message passes the owner's filter (AR-26). The type and the content of an encrypted
+// message can be checked only after it is decrypted.
 func (l *Link) passesFilter(h *incoming) bool {
 	f := l.cfg.Link.Policy.Filter
-	if len(f.Types) > 0 && !slices.Contains(f.Types, h.kind) || len(f.From) > 0 && !slices.Contains(f.From, h.from) {
+	switch {
+	case len(f.From) > 0 && !slices.Contains(f.From, h.from):
 		return false
-	}
-	return h.kind == "agentmesh" || h.kind == "encrypted" || l.hasKeyword(h)
-}
-
-// hasKeyword reports whether a message contains a keyword of the owner's filter, or the filter has none. The content of
-// an encrypted message can be checked only after it is decrypted.
-func (l *Link) hasKeyword(h *incoming) bool {
-	f := l.cfg.Link.Policy.Filter
-	if len(f.Keywords) == 0 {
+	case h.kind == "encrypted":
+		return true
+	case len(f.Types) > 0 && !slices.Contains(f.Types, h.kind):
+		return false
+	case len(f.Keywords) == 0, h.kind == "agentmesh":
 		return true
 	}
 	text := frame.SearchText(h.kind, h.payload)
@@ -130,7 +128,7 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 		if h.kind == "encrypted" || h.kind == "agentmesh" || h.kind == "discovery" || len(h.kind) > frame.MaxTypeText {
 			return
 		}
-		if !l.hasKeyword(h) {
+		if !l.passesFilter(h) {
 			return
 		}
 	}
