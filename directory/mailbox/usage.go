@@ -190,8 +190,8 @@ func (u *Counts) admit(key string, m counted, now time.Time) error {
 var anyCaller = unique.Make(wire.AgentID("a2a:"))
 
 // hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so calls may use half of a mailbox, and
-// once half of that is used, a source may have only a hundredth of the mailbox, and a network around it twice as much as
-// the next narrower one (AM-42). The caller holds mu.
+// once half of that is used, a source may have only a hundredth of the mailbox but at least one call, and a network around
+// it twice as much as the next narrower one (AM-42). The caller holds mu.
 func (u *Counts) hasRoomForCall(m counted, limit Usage) bool {
 	all := u.shares[senderInBox{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {
@@ -201,7 +201,7 @@ func (u *Counts) hasRoomForCall(m counted, limit Usage) bool {
 		return true
 	}
 	for i, source := range m.sources() {
-		if width := 1 << i; u.shares[source].with(m).exceeds(Usage{limit.N / 100 * width, limit.Size / 100 * width}) {
+		if width := 1 << i; u.shares[source].with(m).exceeds(Usage{max(limit.N/100, 1) * width, limit.Size / 100 * width}) {
 			return false
 		}
 	}

@@ -50,3 +50,33 @@ func TestAllMailboxes(t *testing.T) { // AM-68
 		})
 	}
 }
+
+// TestCallsAtAHalfFullRelay: once half of the relay is used, calls of different sources can still use half of a mailbox,
+// and each source has one of the last places.
+func TestCallsAtAHalfFullRelay(t *testing.T) { // AM-68
+	var counts Counts
+	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	err := counts.Load(now, func(add func(string, Mail)) error {
+		for i := range MaxAllMail/2 + 1 {
+			add(fmt.Sprint("old", i), Mail{Box: "am_other", Created: now})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := func(source int, key string) error {
+		return counts.Admit(key, Mail{Box: "am_alice", From: wire.AgentID(fmt.Sprint("a2a:", source)), Call: true, Created: now}, now)
+	}
+	for i := range MaxMail / 10 / 2 {
+		if err := call(i, fmt.Sprint("call", i)); err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+		if i > MaxMail/10/4 && call(i, "second") == nil {
+			t.Fatalf("source %d has two of the last places", i)
+		}
+	}
+	if call(1000, "last") == nil {
+		t.Error("calls use more than half of the mailbox")
+	}
+}
