@@ -43,7 +43,7 @@ func (r *Relay) Mount(e *echo.Echo) {
 func preflight(c echo.Context) error {
 	h := c.Response().Header()
 	h.Set("Access-Control-Allow-Methods", "GET, POST, OPTIONS")
-	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, "+wire.HeaderInvite)
 	return c.NoContent(http.StatusNoContent)
 }
 
