@@ -268,6 +268,14 @@ func TestCommands(t *testing.T) {
 	b.send(`{"to":["*"],"payload":"once"}`)
 	a.next()
 	a.quiet()
+	b.send(`{"to":["aaa"],"type":"discovery","payload":{"skills":["go"]}}`)
+	a.next()
+	bbb := s.conns.ofAgents([]string{"bbb"})[0]
+	bbb.mu.Lock()
+	if !bbb.about.At.IsZero() {
+		t.Errorf("without the extension, the relay remembers the payload %+v (AR-22)", bbb.about)
+	}
+	bbb.mu.Unlock()
 	c := s.join("ccc")
 	b.send(`{"to":["ccc"],"payload":"private"}`)
 	c.next()

@@ -117,7 +117,9 @@ type delivery struct {
 // forward stamps a frame and delivers it. The extensions come first, so that what they store is durable before anybody
 // receives the frame.
 func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
-	s.noteDiscovery(f)
+	if r.cfg.Extensions.Semantic { // without it, nobody needs the payload (AR-22)
+		s.noteDiscovery(f)
+	}
 	d := delivery{id: frame.NewID(), from: s.id, frame: f}
 	d.ts, d.seq = r.nextStamp()
 	d.bytes = f.Stamp(d.id, s.id, d.ts)
