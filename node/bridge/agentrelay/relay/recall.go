@@ -62,7 +62,7 @@ func (r *Relay) answerRecall(s *session, f frame.Frame, name string) *frame.Refu
 		return frame.Refuse(frame.CodeUnavailable, "the agent is no longer registered")
 	}
 	var list []*entry
-	now := time.Now()
+	skip, now := 0, time.Now() // skip counts the hits on earlier pages of a search
 	switch name {
 	case "history":
 		list = r.history.visibleTo(a, now)
@@ -79,18 +79,18 @@ func (r *Relay) answerRecall(s *session, f frame.Frame, name string) *frame.Refu
 		if len(splitQuery(req.query)) == 0 {
 			return frame.Invalid("payload.query must be a text")
 		}
-		n, _ := strconv.Atoi(req.after)
-		n = min(max(n, 0), r.history.max)
-		list = r.history.search(a, req.query, n+req.limit+1, now) // one over the limit, to set more
-		list = list[min(n, len(list)):]
+		skip, _ = strconv.Atoi(req.after)
+		skip = min(max(skip, 0), r.history.max)
+		list = r.history.search(a, req.query, skip+req.limit+1, now) // one over the limit, to set more
+		list = list[min(skip, len(list)):]
 	}
-	shown, used := fitFrames(list, req.limit, roomForList)
-	result := wire.Obj(wire.TextField("command", name), wire.Field("messages", wire.Arr(shown...)), wire.Field("more", wire.Bool(used < len(list))))
-	if used < len(list) {
-		next := list[used-1].id
+	shown := fitFrames(list, req.limit, roomForList)
+	more := len(shown) < len(list)
+	result := wire.Obj(wire.TextField("command", name), wire.Field("messages", wire.Arr(shown...)), wire.Field("more", wire.Bool(more)))
+	if more {
+		next := list[len(shown)-1].id
 		if name == "search" {
-			n, _ := strconv.Atoi(req.after)
-			next = strconv.Itoa(max(n, 0) + used)
+			next = strconv.Itoa(skip + len(shown))
 		}
 		result = result.With("next", wire.Text(next))
 	}
@@ -111,20 +111,17 @@ func listAfter(list []*entry, id string) []*entry {
 	return nil
 }
 
-// fitFrames returns the first frames of list that fit into room bytes, at most limit, and how many entries it used. If
-// the first frame does not fit even alone, it is shown without its payload.
-func fitFrames(list []*entry, limit, room int) (out []wire.Value, used int) {
-	out = []wire.Value{}
-	for _, e := range list {
-		if used == limit {
-			break
-		}
+// fitFrames returns the first frames of list that fit into room bytes, at most limit. If the first frame does not fit
+// even alone, it is shown without its payload.
+func fitFrames(list []*entry, limit, room int) []wire.Value {
+	out := []wire.Value{}
+	for _, e := range list[:min(limit, len(list))] {
 		v, err := wire.ParseForeign(e.raw, frame.MaxDepth, frame.MaxValues)
 		if err != nil {
 			v = wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from), wire.Field("ts", wire.Int(e.ts)))
 		}
 		size := len(e.raw)
-		if size+1 > room && used == 0 {
+		if size+1 > room && len(out) == 0 {
 			v = wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from), wire.TextField("type", e.kind), wire.Field("ts", wire.Int(e.ts)), wire.Field("truncated", wire.Bool(true)))
 			size = len(v.JSON())
 		}
@@ -133,7 +130,6 @@ func fitFrames(list []*entry, limit, room int) (out []wire.Value, used int) {
 		}
 		room -= size + 1
 		out = append(out, v)
-		used++
 	}
-	return out, used
+	return out
 }
