@@ -309,9 +309,5 @@ func (s outgoing) encode(to, ref string, conv wire.ConversationID, msg wire.Mess
 		}
 		payload = payload.With(meshMember, own.With("conv", wire.Text(string(conv))).With("msg", wire.Text(string(msg))))
 	}
-	v := frame.Request(to, s.kind, "", payload)
-	if ref != "" {
-		v = v.With("ref", wire.Text(ref))
-	}
-	return v.With(meshConvMember, wire.Text(string(conv))).With(meshMsgMember, wire.Text(string(msg))).JSON()
+	return frame.Request(to, s.kind, ref, payload).With(meshConvMember, wire.Text(string(conv))).With(meshMsgMember, wire.Text(string(msg))).JSON()
 }
