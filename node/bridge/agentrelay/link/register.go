@@ -61,27 +61,23 @@ func (l *Link) token(ctx context.Context) (client.Credential, error) {
 		return client.Credential(got.Token), err
 	}
 	data, err := os.ReadFile(l.tokenFile())
-	if err == nil {
-		var kept frame.Credentials
-		if err := json.Unmarshal(data, &kept); err != nil || kept.Token == "" {
-			return "", fmt.Errorf("read the token of the link: %w", orMissing(err))
-		}
-		l.mu.Lock()
-		l.id = kept.AgentID
-		l.mu.Unlock()
-		return client.Credential(kept.Token), nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return l.register(ctx)
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	var kept frame.Credentials
+	if err == nil {
+		err = json.Unmarshal(data, &kept)
+	}
+	if err == nil && kept.Token == "" {
+		err = errors.New("there is none")
+	}
+	if err != nil {
 		return "", fmt.Errorf("read the token of the link: %w", err)
 	}
-	return l.register(ctx)
-}
-
-func orMissing(err error) error {
-	if err == nil {
-		return errors.New("there is none")
-	}
-	return err
+	l.mu.Lock()
+	l.id = kept.AgentID
+	l.mu.Unlock()
+	return client.Credential(kept.Token), nil
 }
 
 // register asks for an id at the host and port of the relay. If no relay answers there and the URL has a port, it tries
