@@ -168,7 +168,13 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	if err != nil || address.Kind != Kind {
 		return bridge.Delivered{}, fmt.Errorf("%q is not an A2A address", d.Address)
 	}
-	if address.Link == InboundLink || b.isAnswer(ctx, d) {
+	answers := address.Link == InboundLink
+	if !answers {
+		if answers, err = b.isAnswer(ctx, d); err != nil {
+			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
+		}
+	}
+	if answers {
 		if err := b.answer(ctx, d); err != nil {
 			b.log.WarnContext(ctx, "a2a: store an answer", "err", err)
 			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
@@ -194,7 +200,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 // isAnswer reports whether a message belongs to the conversation of a task that the agent behind a link opened here.
 // Such an agent finds the answer in its task. With the option replies: push, the agent also gets the answer as a
 // message, because it never asks about its tasks (OC-7).
-func (b *Bridge) isAnswer(ctx context.Context, d bridge.Delivery) bool {
+func (b *Bridge) isAnswer(ctx context.Context, d bridge.Delivery) (bool, error) {
 	tasks, err := b.tasksWith(ctx, convTerm(store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}))
-	return err == nil && len(tasks) > 0
+	return len(tasks) > 0, err
 }

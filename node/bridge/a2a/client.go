@@ -128,12 +128,13 @@ func (o *outbound) unpin(ctx context.Context, address string) (Pin, error) {
 	if err != nil || a.Kind != Kind {
 		return Pin{}, wire.ErrQuery.At("address must be a2a:LINK/agent or a2a:https://HOST")
 	}
-	rec, err := o.records.Get(ctx, nsPeers, hash(a.String()), time.Now())
+	now := time.Now()
+	rec, err := o.records.Get(ctx, nsPeers, hash(a.String()), now)
 	if errors.Is(err, store.ErrNotFound) {
 		return Pin{Address: a.String()}, nil
 	}
 	if err == nil {
-		err = forget(ctx, o.records, rec)
+		err = o.records.Apply(ctx, []store.Change{{IfRev: store.Any, Delete: true, Record: store.Record{NS: rec.NS, Key: rec.Key}}}, now)
 	}
 	return Pin{Address: a.String(), Pinned: err == nil}, err
 }

@@ -256,18 +256,18 @@ func (b *Bridge) handlePush(ctx context.Context, call message.Call, from caller)
 	if e != nil {
 		return wire.Value{}, e
 	}
-	rec, err := b.records.Get(ctx, nsPush, pushKey(t.ID, id), now)
-	if errors.Is(err, store.ErrNotFound) && call.Method == message.DeletePush { // deleting is idempotent
-		return wire.Obj(), nil
+	rec := store.Record{NS: nsPush, Key: pushKey(t.ID, id)}
+	if call.Method == message.DeletePush { // deleting is idempotent
+		return wire.Obj(), b.records.Apply(ctx, []store.Change{{IfRev: store.Any, Delete: true, Record: rec}}, now)
 	}
+	rec, err = b.records.Get(ctx, rec.NS, rec.Key, now)
 	if errors.Is(err, store.ErrNotFound) {
 		return wire.Value{}, message.ErrTaskNotFound.At("no such push notification configuration")
 	}
-	if err != nil || call.Method == message.GetPush {
-		v, e := readConfig(rec)
-		return v, errors.Join(err, e)
+	if err != nil {
+		return wire.Value{}, err
 	}
-	return wire.Obj(), forget(ctx, b.records, rec)
+	return readConfig(rec)
 }
 
 func readConfig(rec store.Record) (wire.Value, error) {

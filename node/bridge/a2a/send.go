@@ -64,6 +64,11 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 		return nil, err
 	}
 	defer unlock()
+	if t != nil { // another message may have changed it before we got the lock
+		if t, err = b.findTask(ctx, address, t.ID); err != nil {
+			return nil, err
+		}
+	}
 	in, t, err := b.newInbound(ctx, from, m, contextID, t, push)
 	if err != nil {
 		return nil, err
