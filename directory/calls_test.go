@@ -246,6 +246,12 @@ func TestCallWaits(t *testing.T) { // A2A-9, A2A-D1
 		}
 		// A message that nobody takes within a week fails.
 		task, _, _ := w.call("t", "SendMessage", sendParams("m3", "hi", ""))
+		asked, _, _ := w.call("t", "SendMessage", sendParams("m4", "hi", ""))
+		list, _ = w.calls()
+		want(t, w.report(list[len(list)-1], remoteTask("TASK_STATE_INPUT_REQUIRED", "01")), 200, "")
+		if got, _, rec := w.call("t", "SendMessage", sendParams("m5", "more", `,"taskId":"`+asked.GetStr("id")+`"`)); stateOf(got) != "TASK_STATE_WORKING" {
+			t.Errorf("a message that follows = %s", rec.Body)
+		}
 		time.Sleep(mailbox.Life - time.Hour - time.Minute)
 		stream := func(method, params string) string {
 			return w.do("POST", "/a2a/am_alice", `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`, append(withBearer("t"), "A2A-Version", "1.0")...).Body.String()
@@ -262,8 +268,10 @@ func TestCallWaits(t *testing.T) { // A2A-9, A2A-D1
 			t.Errorf("a subscription to the failed task: %s", body)
 		}
 		time.Sleep(30 * time.Minute)
-		if got, _, _ := w.call("t", "GetTask", `{"id":"`+task.GetStr("id")+`"}`); stateOf(got) != "TASK_STATE_FAILED" {
-			t.Errorf("a week later %s", got.JSON())
+		for _, id := range []string{task.GetStr("id"), asked.GetStr("id")} {
+			if got, _, _ := w.call("t", "GetTask", `{"id":"`+id+`"}`); stateOf(got) != "TASK_STATE_FAILED" {
+				t.Errorf("a week later %s", got.JSON())
+			}
 		}
 		time.Sleep(time.Hour)
 		if _, failure, _ := w.call("t", "GetTask", `{"id":"`+task.GetStr("id")+`"}`); failure.IsNull() {

@@ -259,10 +259,10 @@ func (s *Service) update(ctx context.Context, id string, change func(t *taskRow)
 	return nil, wire.ErrUnavailable.Because(errors.New("lost every race for the task"))
 }
 
-// isOverdue reports whether the agent has not taken the task and the last hour of the task has begun. The mailbox entry
-// expires with the task, so its caller sees the task as failed.
+// isOverdue reports whether the agent has not answered the last message of the caller and the last hour of the task has
+// begun. The caller then sees the task as failed, because the task expires.
 func (t *taskRow) isOverdue(now time.Time) bool {
-	return t.Remote == "" && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour
+	return (t.Remote == "" || t.Waits) && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour
 }
 
 // hasEnded reports whether the task has ended for its caller.
