@@ -413,7 +413,7 @@ func TestMCPConformanceFixtures(t *testing.T) {
 	}
 	program := filepath.Join(dir, "fixtures")
 	build := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./cmd/mcpfixtures")
-	build.Dir = root
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}

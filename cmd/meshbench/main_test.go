@@ -60,6 +60,7 @@ func agentmeshProgram(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "agentmesh")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../agentmesh")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as a release
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build agentmesh: %v\n%s", err, out)
 	}
