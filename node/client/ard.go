@@ -32,6 +32,7 @@ type ARDEntry struct {
 // Bounds of an answer of such a registry.
 const (
 	maxARDAnswer       = 2 << 20
+	maxARDValues       = 200_000
 	maxARDEntries      = 100
 	maxARDText         = 1000 // characters of each text
 	maxARDCapabilities = 64
@@ -156,7 +157,7 @@ func (c ardClient) call(ctx context.Context, method, target string, body []byte)
 	if err != nil {
 		return wire.Value{}, err
 	}
-	answer, err := wire.ParseForeign(data, wire.MaxDepth, pageValues)
+	answer, err := wire.ParseForeign(data, wire.MaxDepth, maxARDValues)
 	switch {
 	case resp.StatusCode != http.StatusOK && err == nil && answer.GetStr("message") != "":
 		return wire.Value{}, fmt.Errorf("the registry refuses with status %d: %s", resp.StatusCode, wire.OneLine(answer.GetStr("message"), 200))

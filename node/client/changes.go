@@ -35,7 +35,7 @@ func (d *Directory) Changes(ctx context.Context, since string, wait time.Duratio
 	}
 	var page wire.ChangePage
 	// Use the strict reader first, because json.Unmarshal accepts duplicate names and any number of values.
-	_, err = wire.ParseLimits(resp.body, wire.MaxDepth+4, maxChanges*pageValues/10)
+	_, err = wire.ParseLimits(resp.body, wire.MaxDepth+4, pageValues)
 	if err == nil {
 		err = json.Unmarshal(resp.body, &page)
 	}

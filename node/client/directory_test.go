@@ -227,6 +227,39 @@ func TestDirectoryBadAnswers(t *testing.T) {
 	}
 }
 
+// TestLargestAnswers checks that cards of the largest depth and number of values can be read in every answer. Otherwise
+// the cards of one stranger would hide all others of a page.
+func TestLargestAnswers(t *testing.T) {
+	deep := strings.Repeat("[", wire.MaxDepth-1) + strings.Repeat("]", wire.MaxDepth-1)
+	card := `{"agent_id":"am_x","deep":` + deep + `,"wide":[1` + strings.Repeat(",1", wire.MaxValues-wire.MaxDepth-3) + `]}`
+	record := `{"card":` + card + `,"registered_at":"2026-01-01T00:00:00Z","expires_at":"2026-01-01T00:00:00Z","key_proof":"x",
+		"verification":{"key":null,"endpoint":null,"alive":null,"id":"opaque","key_changed_at":null}}`
+	of := func(n int, text string) string { return strings.Repeat(text+",", n-1) + text }
+	answers := map[string]string{
+		"/v1/agents":             `{"agents":[` + of(100, card) + `],"cursor":"x","verification":{}}`,
+		"/v1/agents/am_x/record": record,
+		"/v1/agents/am_x/keys":   `{"agent_id":"am_x","keys":[` + of(9, `{"public_key":"x","since":"2026-01-01T00:00:00Z","card":`+card+`}`) + `]}`,
+		"/v1/changes":            `{"changes":[` + of(maxChanges, `{"agent_id":"am_x","change":"renewed","at":"2026-01-01T00:00:00Z","record":`+record+`}`) + `],"next":"x","more":true}`,
+	}
+	d := NewDirectory("http://127.0.0.1/v1", nil, InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, answers[r.URL.Path]) })))
+	if page, err := d.Search(t.Context(), Query{}); err != nil || len(page.Agents) != 100 {
+		t.Errorf("Search() has %d agents, %v", len(page.Agents), err)
+	}
+	if _, err := d.Record(t.Context(), "am_x"); err != nil {
+		t.Errorf("Record() = %v", err)
+	}
+	if _, err := d.Keys(t.Context(), "am_x"); err != nil {
+		t.Errorf("Keys() = %v", err)
+	}
+	if page, err := d.Changes(t.Context(), "", 0); err != nil || len(page.Changes) != maxChanges {
+		t.Errorf("Changes() has %d lines, %v", len(page.Changes), err)
+	}
+	answers["/v1/agents"] = `{"agents":[` + of(101, card) + `]}`
+	if _, err := d.Search(t.Context(), Query{}); !errors.Is(err, ErrBadAnswer) {
+		t.Errorf("Search() of more values than cards may have = %v, want ErrBadAnswer", err)
+	}
+}
+
 func TestDirectoryUnreachable(t *testing.T) {
 	srv := serve(t, nil)
 	srv.Close()

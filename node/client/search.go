@@ -41,8 +41,9 @@ func (q Query) values() url.Values {
 	return v
 }
 
-// pageValues bounds the number of JSON values in a page. 100 cards of the largest size have far fewer in practice.
-const pageValues = 200_000
+// pageValues bounds the number of JSON values in a page: 100 cards of the largest size and the data around them. With a
+// lower bound, a stranger could register cards that make a page unreadable.
+const pageValues = 100 * (wire.MaxValues + 20)
 
 // Search returns one page. A page with a cursor may still be the last one, because some directories send a cursor with
 // a full last page. The cards are not checked: see [wire.ParseCard].
