@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	filterSize   = 12 // bytes of the filters' hash
-	macSize      = 16 // bytes of the HMAC
-	maxCursor    = 1024
+	filterSize   = 12   // bytes of the filters' hash
+	macSize      = 16   // bytes of the HMAC
+	maxCursor    = 2048 // bytes; a name of 128 characters that JSON escapes makes a cursor of 1,124
 	cursorRecord = "cursor-key"
 )
 

@@ -103,6 +103,19 @@ func TestSpellingsOfTheSameFilters(t *testing.T) {
 	}
 }
 
+// TestLongestCursor: a name whose every character has an escape in JSON makes the longest cursor.
+func TestLongestCursor(t *testing.T) {
+	w := newWorld(t)
+	w.register(alice, testCard("am_x", members("capabilities", strings.Repeat("<", 128), "z")))
+	_, cursor, err := w.reg.listNames(t.Context(), capFamily, Query{Limit: 1}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := w.do("GET", "/v1/capabilities?limit=1&cursor="+cursor, ""); got.Body.String() != `{"capabilities":[{"name":"z","agents":1}]}` {
+		t.Errorf("the page after the longest name = %d %s", got.Code, got.Body)
+	}
+}
+
 func FuzzCursor(f *testing.F) {
 	key := []byte("a key of thirty-two bytes, always")
 	good := cursorDoc{Last: "am_x", Seq: 7, Tier: 2, Filters: make([]byte, filterSize)}.seal(key)
