@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -286,6 +287,40 @@ func TestExportImport(t *testing.T) {
 	}
 	operate[ImportResult](to, 400, "POST", "/directory/import", `{"cards":[],"reason":""}`)
 	operate[ImportResult](to, 400, "POST", "/directory/import", `{"cards":`)
+}
+
+// TestImportLargestCards moves cards of the largest depth and number of values, with as many earlier ones as a directory
+// keeps.
+func TestImportLargestCards(t *testing.T) {
+	from, to := newWorld(t), newWorld(t)
+	deep := wire.Int(1)
+	for range wire.MaxDepth - 1 {
+		deep = wire.Arr(deep)
+	}
+	wide := wire.Arr(slices.Repeat([]wire.Value{wire.Int(1)}, maxRetiredCard/2-500)...)
+	card := testCard("am_x", wire.Field("deep", deep), wire.Field("wide", wide))
+	from.register(alice, card)
+	key := testKey("am_x")
+	for i := range maxRetired + 1 {
+		next := testKey(fmt.Sprint(i))
+		card = card.With("public_key", wire.Text(next.PublicText()))
+		now := time.Now()
+		header := append(withBearer(alice), wire.HeaderKeyProof, proof(next, "PUT", "/v1/agents/am_x", testBase, now, card),
+			wire.HeaderPreviousKeyProof, proof(key, "PUT", "/v1/agents/am_x", testBase, now, card))
+		want(t, from.do("PUT", "/v1/agents/am_x", string(card.JSON()), header...), 200, "")
+		key = next
+	}
+	line := operate[ExportPage](from, 200, "GET", "/directory/export", "").Cards[0]
+	order, err := json.Marshal(ImportOrder{slices.Repeat([]CardExport{line}, 20), "move"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done := operate[ImportResult](to, 200, "POST", "/directory/import", string(order)); done != (ImportResult{Added: 1, Skipped: 19}) {
+		t.Errorf("import = %+v", done)
+	}
+	if a, b := from.do("GET", "/v1/agents/am_x/keys", "").Body.String(), to.do("GET", "/v1/agents/am_x/keys", "").Body.String(); a != b || len(a) < maxRetired*maxRetiredCard/2 {
+		t.Errorf("keys before %s and after %s", a, b)
+	}
 }
 
 // TestBanOfMappedNetwork: a range of IPv4 addresses that is written as IPv6 bans these addresses, and no others.

@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -234,9 +235,9 @@ func (r *Registry) ownerImport(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	var order ImportOrder
-	if err := decodeImport(data, &order); err != nil {
-		return err
+	var order ImportOrder // wire.Value reads each card strictly; the rest is the operator's own export
+	if err := json.Unmarshal(data, &order); err != nil {
+		return wire.ErrSyntax.Because(err)
 	}
 	result, err := r.Import(c.Request().Context(), order.Cards, order.Reason, owner.Door(c))
 	if err != nil {

@@ -1,7 +1,6 @@
 package directory
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -117,7 +116,7 @@ func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) 
 		return store.PutCard{}, wire.ErrCard.At("owner must be 64 hex digits")
 	}
 	var m meta
-	if err := json.NewDecoder(bytes.NewReader(e.Meta)).Decode(&m); err != nil {
+	if err := json.Unmarshal(e.Meta, &m); err != nil {
 		return store.PutCard{}, wire.ErrCard.Because(err)
 	}
 	m.forgetEndpoint()
@@ -131,18 +130,4 @@ func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) 
 		stored.Expires, stored.ReservedUntil = e.Expires, e.Expires.Add(reservation)
 	}
 	return store.PutCard{Card: stored, IfRev: store.Absent, Now: now}, nil
-}
-
-// maxImport bounds the number of JSON values of one import. A hundred cards of the usual size have far fewer.
-const maxImport = 1_000_000
-
-// decodeImport reads the body of an import within the limits of maxImport.
-func decodeImport(data []byte, to *ImportOrder) error {
-	if _, err := wire.ParseLimits(data, wire.MaxDepth+4, maxImport); err != nil {
-		return wire.ErrSyntax.Because(err)
-	}
-	if err := json.Unmarshal(data, to); err != nil {
-		return wire.ErrSyntax.Because(err)
-	}
-	return nil
 }
