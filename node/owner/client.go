@@ -54,7 +54,7 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	}
 	var content io.Reader
 	if body != nil {
-		data, err := json.Marshal(body)
+		data, err := httpapi.Encode(body)
 		if err != nil {
 			return nil, fmt.Errorf("encode request: %w", err)
 		}

@@ -2,7 +2,9 @@ package owner_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"reflect"
 	"strings"
@@ -68,5 +70,15 @@ func TestEndpoint(t *testing.T) {
 	cancel()
 	if _, err := c.Raw(ended, http.MethodGet, "nothing", nil, nil); !errors.Is(err, owner.ErrNoAnswer) {
 		t.Errorf("a process that does not answer: %v, want ErrNoAnswer", err)
+	}
+}
+
+// TestRequestOfSigns: a request is not longer than its texts. An import sends as many cards as fit in the body of a
+// request, and a stranger chose the texts of each card.
+func TestRequestOfSigns(t *testing.T) {
+	const text = `{"text":"<&> "}`
+	c := owner.Client{HTTP: &http.Client{Transport: client.InProcess(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) }))}}
+	if got, err := c.Raw(t.Context(), http.MethodPost, "echo", nil, json.RawMessage(text)); err != nil || strings.TrimSpace(string(got)) != text {
+		t.Errorf("the request %s is sent as %s, %v", text, got, err)
 	}
 }
