@@ -165,7 +165,7 @@ func TestARDSearch(t *testing.T) { // DISC-3
 		})
 	}
 	got := w.ard("POST", "/ard/search", `{"query":{"text":"find me a flight booking agent"},"federation":"referrals"}`, 200)
-	if len(got.Referrals) != 1 || got.Referrals[0].URL != "https://mirror.example/ard/search" || got.Referrals[0].Identifier != "urn:air:mirror.example:registry:agents" {
+	if len(got.Referrals) != 1 || got.Referrals[0].URL != "https://mirror.example/ard" || got.Referrals[0].Identifier != "urn:air:mirror.example:registry:agents" {
 		t.Errorf("referrals = %+v", got.Referrals)
 	}
 	if got := w.ard("POST", "/ard/search", `{"query":{"text":"flight"},"federation":"none"}`, 200); got.Referrals != nil || got.Results[0].Score != 100 {

@@ -78,7 +78,7 @@ func (s *Service) referrals() []Entry {
 		}
 		list = append(list, Entry{
 			Identifier: urnPrefix + strings.ToLower(u.Hostname()) + ":registry:agents", DisplayName: u.Hostname(), Type: TypeRegistry,
-			URL: strings.TrimRight(base, "/") + "/search",
+			URL: strings.TrimRight(base, "/"),
 		})
 	}
 	return list
