@@ -143,7 +143,7 @@ type Registry struct {
 	keeping     singleflight.Group // messages that are being stored, by digest
 	bans        bans
 	reporting   reporting
-	reporters   *rate.Allowance         // reports by address
+	reporters   *rate.Allowance         // reports by address; nil for no limit
 	hourly      *rate.Registrations     // by address; nil for no limit
 	together    *credential.SharedLimit // the same for all processes; nil if this process alone writes
 	failures    *rate.Penalties         // wrong credentials by address; nil for no limit
@@ -177,8 +177,6 @@ func New(cfg Config) *Registry {
 
 		probeQueue:  probequeue.New(),
 		connections: mailbox.NewConnections(),
-
-		reporters: rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients),
 	}
 	if cfg.Session == nil {
 		r.cfg.Session = store.NewSession(cfg.Store.Leases(), cfg.Logger)
@@ -189,7 +187,8 @@ func New(cfg Config) *Registry {
 		r.together = credential.NewSharedLimit(r.recs, registeredNS, cfg.Quotas.PerHour)
 		r.offers = mailbox.NewOffers(r.recs, r.connections.Notify)
 	}
-	if !cfg.Local {
+	if !cfg.Local { // AM-82
+		r.reporters = rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients)
 		r.failures = rate.NewPenalties(maxFailures, 0, maxClients)
 	}
 	r.addMetrics(cfg.Metrics)

@@ -146,4 +146,7 @@ func TestLocalProfileHasNoQuotas(t *testing.T) { // AM-82
 	if got := w.do("GET", "/v1/agents", "").Header().Get("Access-Control-Allow-Origin"); got != "" {
 		t.Errorf("any page may read a local directory: %q", got)
 	}
+	for range reportsPerHour + 1 { // a report replaces the one before
+		want(t, w.do("POST", "/v1/agents/am_0/reports", `{"kind":"spam"}`), 202, "")
+	}
 }
