@@ -93,8 +93,8 @@ func TestOurClient(t *testing.T) {
 		if err := dir.Withdraw(ctx, id, cred); err != nil {
 			t.Errorf("Withdraw = %v", err)
 		}
-		if _, err := reg.Get(ctx, id); !errors.Is(err, wire.ErrNoAgent) {
-			t.Errorf("Get after Withdraw = %v", err)
+		if _, err := dir.Card(ctx, id); !errors.Is(err, client.ErrUnknownAgent) {
+			t.Errorf("Card after Withdraw = %v", err)
 		}
 	})
 }

@@ -39,11 +39,11 @@ func Example() {
 	edge.Handler().ServeHTTP(answer, post)
 	fmt.Println(answer.Code)
 
-	found, err := reg.Search(context.Background(), directory.Query{Text: "sarah", Capabilities: []string{"scheduling"}})
+	found, err := directory.ListCards(context.Background(), reg, directory.Query{Text: "sarah", Capabilities: []string{"scheduling"}})
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(found.Agents[0].GetStr("name"))
+	fmt.Println(found.Cards[0].Name)
 	// Output:
 	// 201
 	// Sarah's Assistant

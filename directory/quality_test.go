@@ -133,13 +133,13 @@ func TestQuality(t *testing.T) { // AM-52, AM-53
 	queries := table(t, "queries.tsv", 2)
 	right := 0
 	for _, q := range queries {
-		list, err := w.reg.Search(t.Context(), Query{Text: q[0], Limit: 3})
+		list, err := ListCards(t.Context(), w.reg, Query{Text: q[0], Limit: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, a := range list.Agents {
-			got = append(got, a.GetStr("agent_id")+" "+a.GetStr("name"))
+		for _, a := range list.Cards {
+			got = append(got, string(a.AgentID)+" "+a.Name)
 		}
 		if len(got) > 0 && strings.HasPrefix(got[0], q[1]+" ") {
 			right++

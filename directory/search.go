@@ -203,30 +203,3 @@ func countFitting(cards []store.Card) int {
 	}
 	return len(cards)
 }
-
-// Search returns one page of live cards with what the directory verified about them.
-func (r *Registry) Search(ctx context.Context, q Query) (wire.Listing, error) {
-	now := clock()
-	found, err := r.page(ctx, q, now)
-	if err != nil {
-		return wire.Listing{}, err
-	}
-	list := wire.Listing{
-		Agents:       make([]wire.Value, 0, len(found.cards)),
-		Cursor:       found.cursor,
-		Verification: make(map[wire.AgentID]wire.Verification, len(found.cards)),
-	}
-	for _, c := range found.cards {
-		tree, err := wire.ParseObject(c.Body)
-		if err != nil {
-			return wire.Listing{}, fmt.Errorf("read card %s: %w", c.ID, err)
-		}
-		m, err := parseMeta(c)
-		if err != nil {
-			return wire.Listing{}, err
-		}
-		list.Agents = append(list.Agents, tree)
-		list.Verification[wire.AgentID(c.ID)] = m.verification(now)
-	}
-	return list, nil
-}

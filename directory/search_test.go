@@ -233,15 +233,3 @@ func TestTermsAreBounded(t *testing.T) {
 		t.Errorf("the head of the name finds %v", ids)
 	}
 }
-
-func TestSearchAsValues(t *testing.T) { // what a service in the same process gets
-	w := newWorldWithCards(t, 3)
-	list, err := w.reg.Search(t.Context(), Query{Capabilities: []string{"scheduling"}, Limit: 2})
-	if err != nil || len(list.Agents) != 2 || list.Cursor == "" || list.Verification["am_000"].ID != "opaque" {
-		t.Errorf("Search = %+v, %v", list, err)
-	}
-	card, err := w.reg.Get(t.Context(), "am_001")
-	if err != nil || card.GetStr("name") != "Agent am_001" {
-		t.Errorf("Get = %s, %v", card.JSON(), err)
-	}
-}

@@ -201,15 +201,6 @@ func (r *Registry) get(ctx context.Context, id wire.AgentID, now time.Time) (sto
 	return c, err
 }
 
-// Get returns the card of id as the directory serves it, or [wire.ErrNoAgent] if no live card has this id.
-func (r *Registry) Get(ctx context.Context, id wire.AgentID) (wire.Value, error) {
-	c, err := r.get(ctx, id, clock())
-	if err != nil {
-		return wire.Value{}, err
-	}
-	return wire.ParseObject(c.Body)
-}
-
 // Record returns the card of id with what the directory verified about it.
 func (r *Registry) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	now := clock()
