@@ -31,7 +31,10 @@ func followProcesses(ctx context.Context, r *Registry) {
 		switch hint.NS {
 		case store.WatchCards:
 			r.afterWrite(hint.Key)
-			queueDueProbe(ctx, r, hint.Key)
+			now := clock()
+			if held, err := r.cards.Get(ctx, hint.Key, now); err == nil { // otherwise the walk over all cards finds it
+				r.queueIfDue(held, now)
+			}
 		case banNS:
 			r.bans.forget()
 		case mailNS:

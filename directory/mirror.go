@@ -153,10 +153,8 @@ func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c
 	}
 	_, err = r.cards.Put(ctx, store.PutCard{Card: card, IfRev: store.Any, Now: now})
 	r.afterWrite(card.ID)
-	if m, metaErr := parseMeta(card); err == nil && metaErr == nil && m.Probed.IsZero() {
-		if parsed, err := r.parseStoredCard(card); err == nil {
-			r.queueProbe(parsed, endpointHost(parsed))
-		}
+	if err == nil {
+		r.queueIfDue(card, now)
 	}
 	return err
 }

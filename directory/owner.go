@@ -90,10 +90,7 @@ func (r *Registry) getTokens(c echo.Context) error {
 func (r *Registry) deleteToken(c echo.Context) error {
 	err := r.RevokeToken(c.Request().Context(), c.Param("token"), owner.Door(c))
 	if errors.Is(err, wire.ErrRoute) {
-		return &wire.Error{
-			Code: wire.InvalidMessage, Status: http.StatusNotFound,
-			Message: "there is no such code; list them with: agentmesh token list",
-		}
+		return notFound("there is no such code; list them with: agentmesh token list")
 	}
 	if err != nil {
 		return err

@@ -104,11 +104,7 @@ func (r *Registry) walkCards(ctx context.Context) {
 			r.log.WarnContext(ctx, "cannot list cards to probe", "err", err)
 		}
 		for _, c := range page.Cards {
-			if m, err := parseMeta(c); err == nil && !q.Now.Before(m.nextProbe(c.ID)) {
-				if card, err := r.parseStoredCard(c); err == nil {
-					r.queueProbe(card, endpointHost(card))
-				}
-			}
+			r.queueIfDue(c, q.Now)
 		}
 		wait := walkPause
 		q.After = store.Position{}
@@ -137,25 +133,20 @@ func (m meta) nextProbe(id string) time.Time {
 	return m.Probed.Add(probeEvery)
 }
 
-// queueProbe queues a card for a probe. host is the host of its endpoint, see hostOf. A mailbox of this directory is not
-// probed: its proof is the relay connection of its agent (AM-66).
-func (r *Registry) queueProbe(card wire.Card, host string) {
+// queueProbe queues a card for a probe. A mailbox of this directory is not probed: its proof is the relay connection of
+// its agent (AM-66).
+func (r *Registry) queueProbe(card wire.Card) {
 	if r.cfg.HTTP == nil || r.ownsMailbox(card) || r.cfg.Session.IsElsewhere(Lease) {
 		return
 	}
-	r.probeQueue.Add(probequeue.Target{ID: string(card.ID), Host: host})
+	r.probeQueue.Add(probequeue.Target{ID: string(card.ID), Host: endpointHost(card)})
 }
 
-// queueDueProbe queues a card that another process wrote, if its probe is due.
-func queueDueProbe(ctx context.Context, r *Registry, id string) {
-	now := clock()
-	held, err := r.cards.Get(ctx, id, now)
-	if err != nil {
-		return // the walk over all cards finds it
-	}
-	if m, err := parseMeta(held); err == nil && !now.Before(m.nextProbe(id)) {
-		if card, err := r.parseStoredCard(held); err == nil {
-			r.queueProbe(card, endpointHost(card))
+// queueIfDue queues a card whose probe is due.
+func (r *Registry) queueIfDue(c store.Card, now time.Time) {
+	if m, err := parseMeta(c); err == nil && !now.Before(m.nextProbe(c.ID)) {
+		if card, err := r.parseStoredCard(c); err == nil {
+			r.queueProbe(card)
 		}
 	}
 }
@@ -176,7 +167,7 @@ func (r *Registry) probe(ctx context.Context, a probequeue.Target) {
 		card, err = r.parseStoredCard(held)
 	}
 	if err == nil && endpointHost(card) != a.Host {
-		r.queueProbe(card, endpointHost(card)) // the endpoint moved, and its new host has its own pause
+		r.queueProbe(card) // the endpoint moved, and its new host has its own pause
 		return
 	}
 	if err == nil {
@@ -259,7 +250,7 @@ func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool)
 			return err
 		}
 		if current.Endpoint != card.Endpoint || sameKey(current.PublicKey, card.PublicKey) != nil {
-			r.queueProbe(current, endpointHost(current))
+			r.queueProbe(current)
 			return nil
 		}
 		m, err := parseMeta(held)

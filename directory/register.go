@@ -153,7 +153,7 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, c candidate, m me
 		return wire.Registered{}, err
 	}
 	if m.Probed.IsZero() {
-		r.queueProbe(c.card, c.host)
+		r.queueProbe(c.card)
 	}
 	if what == "registered" {
 		r.counters.days.Add(history.Registered, clock())

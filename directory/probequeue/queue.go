@@ -38,15 +38,12 @@ func New() *Queue {
 // Added returns a channel that has a value after a card was added.
 func (q *Queue) Added() <-chan struct{} { return q.added }
 
-// Add appends a card to the queue and reports whether the card is queued.
-func (q *Queue) Add(t Target) bool {
+// Add appends a card to the queue, unless it is already there or the queue is full.
+func (q *Queue) Add(t Target) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch {
-	case q.in[t]:
-		return true
-	case len(q.line) >= maxQueue || q.byHost[t.Host] >= MaxOfHost:
-		return false
+	if q.in[t] || len(q.line) >= maxQueue || q.byHost[t.Host] >= MaxOfHost {
+		return
 	}
 	q.line = append(q.line, t)
 	q.in[t] = true
@@ -55,7 +52,6 @@ func (q *Queue) Add(t Target) bool {
 	case q.added <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // Next removes at most n cards whose hosts may be probed at now, and starts the pauses of those hosts. It also returns
