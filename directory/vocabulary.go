@@ -126,26 +126,17 @@ func (r *Registry) Intents(ctx context.Context, prefix, cursor string, limit int
 	return IntentPage{list, next}, err
 }
 
-func (r *Registry) getCapabilities(c echo.Context) error {
-	q, err := parseQuery(c.Request().URL.RawQuery)
-	if err != nil {
-		return err
+// getNames returns the handler that responds with a page of list.
+func getNames[Page any](list func(ctx context.Context, prefix, cursor string, limit int) (Page, error)) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		q, err := parseQuery(c.Request().URL.RawQuery)
+		if err != nil {
+			return err
+		}
+		page, err := list(c.Request().Context(), c.QueryParam("prefix"), q.Cursor, q.Limit)
+		if err != nil {
+			return err
+		}
+		return respondDocument(c, page)
 	}
-	page, err := r.Capabilities(c.Request().Context(), c.QueryParam("prefix"), q.Cursor, q.Limit)
-	if err != nil {
-		return err
-	}
-	return respondDocument(c, page)
-}
-
-func (r *Registry) getIntents(c echo.Context) error {
-	q, err := parseQuery(c.Request().URL.RawQuery)
-	if err != nil {
-		return err
-	}
-	page, err := r.Intents(c.Request().Context(), c.QueryParam("prefix"), q.Cursor, q.Limit)
-	if err != nil {
-		return err
-	}
-	return respondDocument(c, page)
 }
