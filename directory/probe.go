@@ -142,9 +142,12 @@ func (r *Registry) queueProbe(card wire.Card) {
 	r.probeQueue.Add(probequeue.Target{ID: string(card.ID), Host: endpointHost(card)})
 }
 
-// queueIfDue queues a card whose probe is due.
+// queueIfDue queues a card whose probe is due. A probe is also due once a replaced key counts as proven again, because
+// the probe writes the terms by which filters find the card.
 func (r *Registry) queueIfDue(c store.Card, now time.Time) {
-	if m, err := parseMeta(c); err == nil && !now.Before(m.nextProbe(c.ID)) {
+	m, err := parseMeta(c)
+	trusted := m.Probed.Before(m.distrustEnd()) && !now.Before(m.distrustEnd())
+	if err == nil && (trusted || !now.Before(m.nextProbe(c.ID))) {
 		if card, err := r.parseStoredCard(c); err == nil {
 			r.queueProbe(card)
 		}

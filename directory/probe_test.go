@@ -308,3 +308,38 @@ func TestKeyInDoubt(t *testing.T) { // AM-60
 		}
 	})
 }
+
+// TestProbeAfterDoubt: once a replaced key counts as proven again, the card is probed. The probe writes the card, and so
+// lets searches for proven keys find it.
+func TestProbeAfterDoubt(t *testing.T) { // AM-60
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, withProbes)
+		w.register(alice, testCard("am_1"))
+		held := w.card("am_1")
+		queued := func() int {
+			w.reg.queueIfDue(held, clock())
+			ready, _ := w.reg.probeQueue.Next(time.Now(), 2)
+			return len(ready)
+		}
+		if queued() != 1 {
+			t.Error("an endpoint that was never probed is not queued")
+		}
+		m := meta{Proven: clock(), Replaced: clock()}
+		time.Sleep(distrust - time.Hour)
+		m.addProbe(true, clock())
+		held.Meta, _ = m.encode()
+		if queued() != 0 {
+			t.Error("an endpoint that was just probed is queued")
+		}
+		time.Sleep(time.Hour)
+		if queued() != 1 {
+			t.Error("after 72 hours the endpoint is not queued")
+		}
+		m.addProbe(true, clock())
+		held.Meta, _ = m.encode()
+		time.Sleep(time.Hour)
+		if queued() != 0 {
+			t.Error("after the probe the endpoint is queued again")
+		}
+	})
+}
