@@ -246,6 +246,7 @@ func TestARDList(t *testing.T) {
 	for filter, want := range map[string][]string{
 		"type = 'application/a2a-agent-card+json'":                    {"am_flight"},
 		`capabilities="legal, travel" AND tags = 'mesh.schedule'`:     {"am_flight", "am_hotel"},
+		"capabilities = 'travel,legal'":                               {"am_law", "am_flight", "am_hotel"}, // legal first
 		"publisherId = 'directory.example' AND capabilities='fraud' ": {"am_liar"},
 	} {
 		if got := names(w.ard("GET", "/ard/agents?filter="+url.QueryEscape(filter), "", 200).Items); !slices.Equal(got, want) {

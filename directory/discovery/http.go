@@ -88,7 +88,7 @@ func (s *Service) referrals() []Entry {
 const listAge = "public, max-age=60"
 
 // listAgents answers with a page of the agents, in the order of their registration. If a key of the filter has several
-// values, the agents with the first value come first, then those with the next one.
+// values, the agents with the first value in byte order come first, then those with the next one.
 func (s *Service) listAgents(c echo.Context) error {
 	params := c.QueryParams()
 	r := request{size: listPage, token: params.Get("pageToken")}
@@ -99,7 +99,7 @@ func (s *Service) listAgents(c echo.Context) error {
 		}
 	}
 	if params.Get("orderBy") != "" {
-		return wire.ErrQuery.At("orderBy is not supported: a list is in the order of registration")
+		return wire.ErrQuery.At("orderBy is not supported; a list is in the order of registration, value by value of the filter")
 	}
 	if r.filter, err = parseListFilter(params.Get("filter")); err != nil {
 		return err
