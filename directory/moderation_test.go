@@ -348,6 +348,42 @@ func TestImportWithoutStore(t *testing.T) {
 	}
 }
 
+// brokenCards refuses to store the card of an agent.
+type brokenCards struct {
+	store.Cards
+	id string
+}
+
+func (b brokenCards) Put(ctx context.Context, p store.PutCard) (store.Card, error) {
+	if p.Card.ID == b.id {
+		return store.Card{}, store.ErrUnavailable
+	}
+	return b.Cards.Put(ctx, p)
+}
+
+// TestImportStops: the cards that were added before the store failed are in the audit log.
+func TestImportStops(t *testing.T) {
+	page, err := newWorldWithCards(t, 3).reg.Export(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var decisions []Decision
+	w := newWorld(t, func(c *Config) {
+		c.Audit = func(d Decision) store.Change {
+			decisions = append(decisions, d)
+			return store.Change{Record: store.Record{NS: "test", Key: "audit"}, IfRev: store.Any}
+		}
+	})
+	w.reg.cards = brokenCards{w.reg.cards, "am_002"}
+	done, err := w.reg.Import(t.Context(), page.Cards, "move", "cli")
+	if !errors.Is(err, store.ErrUnavailable) || done.Added != 2 {
+		t.Errorf("import = %+v, %v", done, err)
+	}
+	if len(decisions) != 1 || decisions[0].Note != "2 cards: move" {
+		t.Errorf("audited: %+v", decisions)
+	}
+}
+
 // TestBannedAtTheRelay: a banned party cannot send messages or reports, and a ban empties the mailbox.
 func TestBannedAtTheRelay(t *testing.T) {
 	w := newRelayWorld(t)

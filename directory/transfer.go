@@ -61,11 +61,22 @@ type ImportResult struct {
 // id is already registered here stays unchanged. Import does not take over what the other directory verified of
 // endpoints: this directory probes them itself.
 func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by string) (ImportResult, error) {
-	var done ImportResult
 	if err := checkReason(reason); err != nil {
-		return done, err
+		return ImportResult{}, err
 	}
 	now := clock()
+	done, err := r.importCards(ctx, cards, now)
+	// An error, or a caller who left, takes back no card, so the audit log gets the line in any case.
+	if lines := r.audit(now, "", "imported", fmt.Sprintf("%d cards: %s", done.Added, reason), by); len(lines) > 0 {
+		if failed := r.recs.Apply(context.WithoutCancel(ctx), lines, now); failed != nil {
+			err = errors.Join(err, fmt.Errorf("store audit line: %w", failed))
+		}
+	}
+	return done, err
+}
+
+// importCards adds cards until the store fails.
+func (r *Registry) importCards(ctx context.Context, cards []CardExport, now time.Time) (done ImportResult, err error) {
 	for _, e := range cards {
 		put, err := r.importCard(ctx, e, now)
 		if err != nil {
@@ -88,11 +99,6 @@ func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by st
 			return done, fmt.Errorf("import %s: %w", put.Card.ID, err)
 		default:
 			done.Added++
-		}
-	}
-	if lines := r.audit(now, "", "imported", fmt.Sprintf("%d cards: %s", done.Added, reason), by); len(lines) > 0 {
-		if err := r.recs.Apply(ctx, lines, now); err != nil {
-			return done, fmt.Errorf("store audit line: %w", err)
 		}
 	}
 	return done, nil
