@@ -2,7 +2,6 @@ package directory
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -223,9 +222,9 @@ func (r *Registry) getChanges(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	data, err := json.Marshal(page)
+	data, err := httpapi.Encode(page)
 	if err != nil {
-		return fmt.Errorf("write answer: %w", err)
+		return err
 	}
 	return cached.New(data).Respond(c, "no-store") // a cache would delay the next changes
 }

@@ -2,8 +2,6 @@ package directory
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -265,9 +263,9 @@ func (r *Registry) getKeys(c echo.Context) error {
 
 // respondDocument responds with the JSON of v, which caches may keep briefly.
 func respondDocument(c echo.Context, v any) error {
-	data, err := json.Marshal(v)
+	data, err := httpapi.Encode(v)
 	if err != nil {
-		return fmt.Errorf("write answer: %w", err)
+		return err
 	}
 	return cached.New(data).Respond(c, listAge)
 }

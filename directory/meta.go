@@ -1,10 +1,12 @@
 package directory
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -46,12 +48,13 @@ func parseMeta(c store.Card) (meta, error) {
 	return m, nil
 }
 
+// encode returns the JSON of m, in which the signs of retired cards have no escapes.
 func (m meta) encode() ([]byte, error) {
-	data, err := json.Marshal(m)
+	data, err := httpapi.Encode(m)
 	if err != nil {
 		return nil, fmt.Errorf("write what is kept beside a card: %w", err)
 	}
-	return data, nil
+	return bytes.TrimSpace(data), nil
 }
 
 // distrustEnd returns when verification changes although the card does not; zero for never.

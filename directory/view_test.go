@@ -8,8 +8,30 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
+
+// TestCardsWithoutEscapes: signs in a card do not make answers with the card and its export longer. Clients bound both by
+// the size of a card.
+func TestCardsWithoutEscapes(t *testing.T) {
+	w := newWorld(t)
+	card, now := testCard("am_x", text("signs", strings.Repeat("<", 10_000))), time.Now()
+	w.register(alice, card)
+	card = card.With("public_key", wire.Text(testKey("other").PublicText()))
+	want(t, w.do("PUT", "/v1/agents/am_x", string(card.JSON()), append(withBearer(alice),
+		wire.HeaderKeyProof, proof(testKey("other"), "PUT", "/v1/agents/am_x", testBase, now, card),
+		wire.HeaderPreviousKeyProof, proof(testKey("am_x"), "PUT", "/v1/agents/am_x", testBase, now, card))...), 200, "")
+	size := len(card.JSON())
+	for _, path := range []string{"/v1/agents/am_x/record", "/v1/agents/am_x/keys", "/v1/changes"} {
+		if got := w.do("GET", path, ""); got.Code != 200 || got.Body.Len() < size || got.Body.Len() > size+3000 {
+			t.Errorf("%s = %d with %d bytes for a card of %d", path, got.Code, got.Body.Len(), size)
+		}
+	}
+	if got := send(w.owner.Handler(), "GET", "/owner/directory/export", ""); got.Code != 200 || got.Body.Len() > 2*size+3000 {
+		t.Errorf("export = %d with %d bytes for a card of %d and the signed one", got.Code, got.Body.Len(), size)
+	}
+}
 
 func TestKeptCardsAreNeverStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/json"
 	"time"
 )
 
@@ -36,7 +35,7 @@ type Change struct {
 // MarshalJSON writes the time in the format of AM-19.
 func (c Change) MarshalJSON() ([]byte, error) {
 	type plain Change
-	return json.Marshal(struct {
+	return marshal(struct {
 		plain
 		At stamp `json:"at"`
 	}{plain(c), stamp(c.At)})

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"time"
 )
@@ -10,6 +11,15 @@ type stamp time.Time
 
 func (t stamp) IsZero() bool                 { return time.Time(t).IsZero() }
 func (t stamp) MarshalText() ([]byte, error) { return []byte(FormatTime(time.Time(t))), nil }
+
+// marshal returns the JSON of v without escapes of signs such as <, so that the cards in v keep their size.
+func marshal(v any) ([]byte, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return buf.Bytes(), err
+}
 
 func optStamp(t *time.Time) *stamp { return (*stamp)(t) }
 
@@ -70,7 +80,7 @@ type CardRecord struct {
 // MarshalJSON writes the times in the format of AM-19.
 func (r CardRecord) MarshalJSON() ([]byte, error) {
 	type plain CardRecord
-	return json.Marshal(struct {
+	return marshal(struct {
 		plain
 		RegisteredAt stamp `json:"registered_at"`
 		ExpiresAt    stamp `json:"expires_at"`
@@ -100,7 +110,7 @@ type KeyChange struct {
 // MarshalJSON writes the times in the format of AM-19.
 func (c KeyChange) MarshalJSON() ([]byte, error) {
 	type plain KeyChange
-	return json.Marshal(struct {
+	return marshal(struct {
 		plain
 		Since   stamp `json:"since"`
 		Retired stamp `json:"retired,omitzero"`
