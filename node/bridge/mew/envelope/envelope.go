@@ -139,6 +139,18 @@ func DetachValue(v wire.Value) wire.Value {
 	return copied
 }
 
+// Depth returns the number of nested objects and arrays in v.
+func Depth(v wire.Value) int {
+	deepest := 0
+	for i := range v.Len() {
+		deepest = max(deepest, Depth(v.At(i)))
+	}
+	if k := v.Kind(); k == wire.Object || k == wire.Array {
+		deepest++
+	}
+	return deepest
+}
+
 // ParseIDs reads an array of ids. A string is a list of one id, and null is an empty list (MEW-4, MEW-5).
 func ParseIDs(v wire.Value) ([]string, bool) {
 	if s, ok := v.Str(); ok {

@@ -123,6 +123,10 @@ const (
 	maxWelcomePeople = 448 << 10 // bytes of the descriptions of all participants; beyond maxWelcomeCaps they omit the capabilities
 )
 
+// maxNested bounds the levels of a participant's capability or stream description in an envelope of the gateway, which
+// adds up to five levels (MEW-1).
+const maxNested = envelope.MaxDepth - 5
+
 // welcome tells a participant its id, its capabilities and who else is in the space (MEW-34). It adds "truncated" if
 // something did not fit. more are further members of the payload; cut means that the caller has already left something
 // out of them.

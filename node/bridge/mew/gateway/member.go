@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -18,7 +19,7 @@ type member struct {
 
 	held  []heldCapability
 	caps  []*capability.Capability // the capabilities of held, in the same order
-	shown wire.Value               // held as others see it, as far as it fits into maxShownCaps bytes
+	shown wire.Value               // held as others see it, within the bounds maxShownCaps and maxNested
 	cut   bool                     // shown lacks some capabilities
 
 	session   *session  // its live connection
@@ -94,7 +95,7 @@ func (m *member) recompute(dropIn bool) {
 	m.cut = false
 	for _, h := range m.held {
 		m.caps = append(m.caps, h.cap)
-		if size += len(h.cap.Value().JSON()); size > maxShownCaps {
+		if size += len(h.cap.Value().JSON()); size > maxShownCaps || envelope.Depth(h.cap.Value()) > maxNested {
 			m.cut = true
 			continue
 		}

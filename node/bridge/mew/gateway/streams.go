@@ -69,8 +69,8 @@ func (ss *streams) request(p *submission) *envelope.Refusal {
 	if fault != nil {
 		return fault
 	}
-	if len(p.Payload.JSON()) > maxDescription {
-		return envelope.RefuseShape("the payload of a stream/request is larger than " + strconv.Itoa(maxDescription) + " bytes")
+	if len(p.Payload.JSON()) > maxDescription || envelope.Depth(p.Payload) > maxNested {
+		return envelope.RefuseShape("the payload of a stream/request is larger than " + strconv.Itoa(maxDescription) + " bytes or nested deeper than " + strconv.Itoa(maxNested) + " levels")
 	}
 	st := &stream{owner: p.by, target: target, request: p.Payload, requestID: p.ID, created: time.Now()}
 	st.size = len(st.describe().JSON())

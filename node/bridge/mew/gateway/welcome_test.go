@@ -66,3 +66,23 @@ func TestWelcomeAfterGrant(t *testing.T) {
 		t.Errorf("after a grant the welcome is %s, want you and participants only", w.JSON())
 	}
 }
+
+// TestWelcomeIsNotTooDeep: a participant cannot make the gateway send a welcome or presence that is nested deeper than
+// an envelope may be. Every client with that bound, such as our links, would be locked out (MEW-1).
+func TestWelcomeIsNotTooDeep(t *testing.T) {
+	cfg := newLabConfig(t)
+	cfg.Participants[1].Capabilities = append(cfg.Participants[1].Capabilities, mewtest.Cap(t, "capability/grant"))
+	r := start(t, cfg)
+	for levels := 58; levels < envelope.MaxDepth; levels++ {
+		nested := strings.Repeat(`{"a":`, levels) + `1` + strings.Repeat(`}`, levels)
+		r.Post("alice", "alice-token", `{"kind":"stream/request","payload":`+nested+`}`)
+		r.Post("alice", "alice-token", grantTo("g", "alice", `{"kind":"chat","payload":`+nested+`}`))
+	}
+	bob := r.Join("bob-token") // parses its welcome
+	r.Join("alice-token")
+	bob.Want(envelope.KindPresence)
+	s := r.G.Space("lab")
+	if got := s.View(); len(got.Streams) == 0 || len(s.members.byName["alice"].record.Grants) == 0 {
+		t.Errorf("%d streams and %d grants, want some", len(got.Streams), len(s.members.byName["alice"].record.Grants))
+	}
+}
