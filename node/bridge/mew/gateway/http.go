@@ -169,12 +169,13 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 		s.connectVirtual(m) // the participant of an output log joins with its first message (MEW-D6)
 	}
 	got, fault := s.handle(m, e, fault, "http")
+	runtime := m.runtime // a join may change it after the unlock
 	s.unlock()
 	switch {
 	case fault == nil:
 		answer(w, got.code, got.body)
 	case fault.Whole:
-		v, err := wire.ParseForeign(fault.Envelope(m.runtime, e.ID).Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())), envelope.MaxDepth, envelope.MaxValues)
+		v, err := wire.ParseForeign(fault.Envelope(runtime, e.ID).Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())), envelope.MaxDepth, envelope.MaxValues)
 		if err != nil {
 			v = fault.Payload
 		}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"io"
 	"net/http/httptest"
 	"net/url"
@@ -53,4 +54,32 @@ func TestKickDuringRequest(t *testing.T) {
 	if status := <-polled; status != 403 {
 		t.Errorf("the waiting poll: %d, want 403", status)
 	}
+}
+
+// TestPostDuringJoins: the answer to a refused envelope names its sender, also while the sender joins under other ids.
+// The race detector reports an answer that reads the id without the lock of the space.
+func TestPostDuringJoins(t *testing.T) {
+	r := start(t, newLabConfig(t))
+	s := r.G.Space("lab")
+	m := s.members.byName["alice"]
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := range 100 {
+			s.mu.Lock()
+			s.members.rename(m, fmt.Sprintf("client-%d", n)) // as a join does
+			s.mu.Unlock()
+		}
+	}()
+	for range 100 {
+		req := httptest.NewRequest("POST", "/participants/alice/messages", strings.NewReader(`{"kind":"stream/request","payload":{"target":["nobody"]}}`))
+		req.Header.Set("Authorization", "Bearer alice-token")
+		w := httptest.NewRecorder()
+		r.G.ServeHTTP(w, req)
+		to, _ := mewtest.Parse(t, w.Body.String()).Get("to")
+		if id := mewtest.Text(to.At(0)); w.Code != 400 || id != "alice" && !strings.HasPrefix(id, "client-") {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	}
+	<-done
 }
