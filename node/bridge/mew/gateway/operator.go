@@ -95,10 +95,18 @@ func (s *Space) Name() string { return OperatorName }
 // Say sends an envelope as the owner, under the same rules as for every participant. It returns the status and body
 // with which HTTP would answer.
 func (s *Space) Say(_ context.Context, data []byte) (status int, body []byte, err error) {
+	s.mu.Lock()
+	defer s.unlock()
+	return s.say(data)
+}
+
+// say works like [Space.Say]. The caller holds s.mu.
+func (s *Space) say(data []byte) (status int, body []byte, err error) {
 	if s.members.operator == nil {
 		return 0, nil, view.NewRefusal(403, envelope.RefuseName(403, "unauthorized").Payload)
 	}
-	got, fault := s.receive(s.members.operator, data, "owner")
+	e, fault := envelope.Parse(data)
+	got, fault := s.handle(s.members.operator, e, fault, "owner")
 	if fault != nil {
 		return 0, nil, view.NewRefusal(fault.Status, fault.Payload)
 	}
@@ -107,10 +115,10 @@ func (s *Space) Say(_ context.Context, data []byte) (status int, body []byte, er
 
 // Decide approves or rejects a pending proposal as the owner. To approve it, Decide sends the proposed request with the
 // id of the proposal in correlation_id (MEW-11). To reject it, Decide sends the reason.
-func (s *Space) Decide(ctx context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error) {
+func (s *Space) Decide(_ context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error) {
 	s.mu.Lock()
+	defer s.unlock() // no second decision about the same proposal until then
 	p, ok := s.board.Find(proposal)
-	s.unlock()
 	if !ok {
 		return 0, nil, view.NewRefusal(404, envelope.RefuseName(404, "proposal_not_found").Payload)
 	}
@@ -118,11 +126,8 @@ func (s *Space) Decide(ctx context.Context, proposal string, approve bool, reaso
 	if err != nil {
 		return 0, nil, err
 	}
-	status, body, err = s.Say(ctx, d.JSON(OperatorName))
-	if err == nil {
-		s.mu.Lock()
+	if status, body, err = s.say(d.JSON(OperatorName)); err == nil {
 		s.board.Settle(p.Key)
-		s.unlock()
 	}
 	return status, body, err
 }

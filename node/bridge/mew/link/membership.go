@@ -324,12 +324,22 @@ func (m *membership) view() view.Space {
 	return out
 }
 
-// findProposal returns the pending proposal with a key, and the id of this node in the space.
-func (m *membership) findProposal(key string) (p view.Proposal, me string, ok bool) {
+// claimProposal returns the pending proposal with a key, and the id of this node in the space. Nobody else can claim a
+// proposal to others until setDecided releases it. For a proposal to this node, the question to the owner decides.
+func (m *membership) claimProposal(key string) (p view.Proposal, me string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p, ok = m.space.board.Find(key)
+	if p, ok = m.space.board.Find(key); p.Conv == "" {
+		m.space.board.SetDecided(key, true)
+	}
 	return p, m.space.me, ok
+}
+
+// setDecided records whether the owner has decided a proposal to others.
+func (m *membership) setDecided(key string, decided bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.space.board.SetDecided(key, decided)
 }
 
 // settle removes a proposal from the board.

@@ -19,8 +19,8 @@ import (
 // carries the decision.
 func (l *Link) Decide(ctx context.Context, key string, approve bool, reason string) (status int, body []byte, err error) {
 	reason = envelope.ToPrintable(reason, 200)
-	p, me, ok := l.space.findProposal(key)
-	if !ok || p.Decided {
+	p, me, ok := l.space.claimProposal(key)
+	if !ok {
 		return 0, nil, view.NewFault(http.StatusNotFound, "no proposal with this key is pending; agentmesh mew status lists the pending ones")
 	}
 	if p.Conv != "" {
@@ -31,10 +31,11 @@ func (l *Link) Decide(ctx context.Context, key string, approve bool, reason stri
 		return http.StatusOK, sayBody(id, wire.Value{}), nil
 	}
 	d, err := p.Decision(me, approve, reason)
-	if err != nil {
-		return 0, nil, err
+	if err == nil {
+		err = l.space.say(context.WithoutCancel(ctx), d) // the space may accept it after the caller gave up
 	}
-	if err := l.space.say(ctx, d); err != nil {
+	if err != nil {
+		l.space.setDecided(key, false)
 		return 0, nil, sayFault(err)
 	}
 	l.space.settle(p.Key)

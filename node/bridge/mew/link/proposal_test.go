@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -289,5 +294,69 @@ func TestReasonOfFailedRejectionIsForgotten(t *testing.T) {
 	l.decide(acl.Reject)
 	if no := cat.FromNode("mcp/reject"); mewtest.Text(mewtest.Payload(no, "reason")) == "secret" {
 		t.Errorf("rejected with the reason of the attempt that failed: %s", no.JSON())
+	}
+}
+
+// TestLinkProposalDecidedTwiceAtOnce: a second decision about a proposal to others fails while the first one waits for
+// the gateway, so that a tool does not run twice. If the gateway refuses the first decision, another one is possible.
+func TestLinkProposalDecidedTwiceAtOnce(t *testing.T) {
+	conns, requests := make(chan *websocket.Conn, 1), make(chan wire.Value, 4)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := websocket.Accept(w, r, websocket.Options{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Drain()
+		for _, s := range []string{
+			`{"id":"1","from":"system:gateway","kind":"system/welcome","payload":{"you":{"id":"node","capabilities":["mcp/*"]},"participants":[{"id":"cat"},{"id":"dog"}]}}`,
+			`{"id":"p1","from":"cat","to":["dog"],"kind":"mcp/proposal","payload":{"method":"tools/call"}}`,
+		} {
+			if err := conn.Send(websocket.Text([]byte(s))); err != nil {
+				t.Error(err)
+			}
+		}
+		conns <- conn
+		for {
+			_, data, err := conn.Read()
+			if err != nil {
+				return
+			}
+			requests <- mewtest.Parse(t, string(data))
+		}
+	}))
+	t.Cleanup(srv.Close)
+	link := bridge.Link{Name: "home", Kind: Kind, URL: "ws" + strings.TrimPrefix(srv.URL, "http"), Space: "lab"}
+	r := start(t)
+	k := newTestLink(t, r, Config{Links: []bridge.Link{link}, Mesh: bridgetest.Mesh{Receiver: blockedNode{}}, Records: r.Store.Records()})
+	k.await("told", func() bool { return len(k.l.View().Proposals) == 1 })
+	key, conn := mewtest.Key(t, k.l.View(), "p1"), <-conns
+	for _, tt := range []struct {
+		answer  func(wire.Value) string
+		succeed bool
+	}{
+		{func(v wire.Value) string {
+			return `{"id":"2","from":"system:gateway","kind":"system/error","correlation_id":["` + v.GetStr("id") + `"],"payload":{"error":"rate_limited"}}`
+		}, false},
+		{func(v wire.Value) string { return string(v.With("from", wire.Text("node")).JSON()) }, true},
+	} {
+		decided := make(chan error, 1)
+		go func() {
+			_, _, err := k.l.Decide(t.Context(), key, true, "")
+			decided <- err
+		}()
+		request := <-requests
+		if _, _, err := k.l.Decide(t.Context(), key, true, ""); err == nil || len(requests) != 0 {
+			t.Fatalf("the second decision at the same time: %v", err)
+		}
+		if err := conn.Send(websocket.Text([]byte(tt.answer(request)))); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-decided; (err == nil) != tt.succeed {
+			t.Errorf("the first decision about %s: %v", request.JSON(), err)
+		}
+	}
+	if n := len(k.l.View().Proposals); n != 0 {
+		t.Errorf("%d proposals are left", n)
 	}
 }

@@ -33,7 +33,7 @@ type Proposal struct {
 	Rejected []string        `json:"rejected_by,omitempty"`
 
 	Conv    wire.ConversationID `json:"-"` // conversation with the question to the owner; empty if the proposal is not for this node
-	Decided bool                `json:"-"` // the question in that conversation has ended
+	Decided bool                `json:"-"` // the owner has decided, or the question in that conversation has ended
 }
 
 // Reasoning is a reasoning sequence that has not ended. The board keeps only ids and times (MEW-L7).
@@ -141,7 +141,7 @@ func (b *Board) add(p Proposal) {
 
 // Find returns the pending proposal with a key.
 func (b *Board) Find(key string) (Proposal, bool) {
-	at := slices.IndexFunc(b.proposals, func(p Proposal) bool { return p.Key == key })
+	at := slices.IndexFunc(b.proposals, func(p Proposal) bool { return p.Key == key && !p.Decided })
 	if at < 0 {
 		return Proposal{}, false
 	}
@@ -163,12 +163,21 @@ func (b *Board) SetWaiting(conv wire.ConversationID, waits bool) {
 	}
 }
 
+// SetDecided records whether the owner has decided the proposal with a key.
+func (b *Board) SetDecided(key string, decided bool) {
+	for i := range b.proposals {
+		if b.proposals[i].Key == key {
+			b.proposals[i].Decided = decided
+		}
+	}
+}
+
 // IsToNode reports whether one of these envelopes is a proposal about which the owner of this node is or was asked.
 func (b *Board) IsToNode(ids []string) bool {
 	return slices.ContainsFunc(b.proposals, func(p Proposal) bool { return p.Conv != "" && slices.Contains(ids, p.ID) })
 }
 
-// ListProposals returns the proposals, except those whose question to the owner has ended.
+// ListProposals returns the pending proposals.
 func (b *Board) ListProposals() []Proposal {
 	return slices.DeleteFunc(append([]Proposal{}, b.proposals...), func(p Proposal) bool { return p.Decided })
 }
