@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -10,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// cancelHeld withdraws the sender's held messages if the sender cancels them with this message (AM-36). Recording the
+// cancelHeld withdraws the held messages that the sender cancels with this message (AM-36). Recording the
 // message also cancels the agreed event that it names (AM-87). done is false if no held message was withdrawn; then
 // this message itself may be held. Questions about messages of ours are not the sender's to cancel.
 func (a *acceptance) cancelHeld(ctx context.Context) (out bridge.Outcome, done bool, err error) {
@@ -18,7 +19,9 @@ func (a *acceptance) cancelHeld(ctx context.Context) (out bridge.Outcome, done b
 	if action != "withdraw" && action != "cancel" || a.unit.Conversation().Holds(a.now) == 0 {
 		return bridge.Outcome{}, false, nil
 	}
-	withdrawn, err := a.n.withdrawAsks(ctx, a.unit, func(ask acl.Ask) bool { return ask.Kind == askMessage })
+	withdrawn, err := a.n.withdrawAsks(ctx, a.unit, func(ask acl.Ask) bool {
+		return ask.Kind == askMessage && (a.in.Cancels == "" || a.in.Cancels == cmp.Or(ask.OwnHash, ask.Hash))
+	})
 	if err != nil || len(withdrawn) == 0 {
 		return bridge.Outcome{}, false, err
 	}
@@ -38,9 +41,8 @@ func (a *acceptance) cancelHeld(ctx context.Context) (out bridge.Outcome, done b
 // items that they are about. It returns the withdrawn questions.
 func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, selects func(acl.Ask) bool) (withdrawn []acl.Ask, err error) {
 	key := u.Conversation().Key
-	changes, err := n.asks.Withdraw(ctx, key, func(ask acl.Ask) bool {
-		selected := selects(ask)
-		if selected {
+	changes, err := n.asks.Withdraw(ctx, key, func(ask acl.Ask) (selected bool) {
+		if selected = selects(ask); selected {
 			withdrawn = append(withdrawn, ask)
 		}
 		return selected
@@ -61,6 +63,3 @@ func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, selects 
 	u.Add(changes...)
 	return withdrawn, nil
 }
-
-// anyAsk selects every question.
-func anyAsk(acl.Ask) bool { return true }

@@ -77,7 +77,7 @@ func (l *Link) closeProposals(ctx context.Context, j job, reason string, propose
 				}
 				fromProposer := j
 				fromProposer.e.From = p.From // the conversation is with the proposer
-				if err := l.withdraw(ctx, fromProposer, p.Conv, IntentProposal, reason, []store.Change{l.records.drop("prop", string(p.Conv))}); err != nil {
+				if err := l.withdraw(ctx, fromProposer, p.Conv, IntentProposal, "", reason, []store.Change{l.records.drop("prop", string(p.Conv))}); err != nil {
 					return err
 				}
 			}

@@ -2,6 +2,8 @@ package link
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -145,6 +147,43 @@ func TestLinkAsksForStrangers(t *testing.T) {
 	}
 	l.peers["dog"].Send(`{"id":"d1","kind":"chat","to":["node"],"payload":{"text":"me too"}}`)
 	for mewtest.About(l.peers["dog"].FromNode("chat/acknowledge")) != "d1" { // the approval is for the whole link
+	}
+}
+
+// TestLinkCancelsOneChat: a chat/cancel takes back only the chats that it names, not the others that wait in the same
+// conversation.
+func TestLinkCancelsOneChat(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "approval"})
+	cat := l.peers["cat"]
+	waiting := func() (texts []string) {
+		items, _, err := l.home.Inbox(t.Context(), node.ItemHeld, "", 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, item := range items {
+			texts = append(texts, mewtest.Text(mewtest.Get(mewtest.Get(mewtest.Parse(t, string(item.Payload)), "message"), "body")))
+		}
+		slices.Sort(texts)
+		return texts
+	}
+	for _, text := range []string{"one", "two", "three", "four"} {
+		cat.Send(`{"id":"` + text + `","kind":"chat","to":["node"],"context":"c","payload":{"text":"` + text + `"}}`)
+	}
+	l.await("asked about all", func() bool { return len(waiting()) == 4 })
+	for _, tt := range []struct{ cancel, left string }{
+		{`["one"]`, "[four three two]"}, // the question about it is the first one
+		{`["three","two"]`, "[four]"},
+		{`["three"]`, "[four]"}, // again, so there is nothing to take back
+	} {
+		cat.Send(`{"kind":"chat/cancel","to":["node"],"correlation_id":` + tt.cancel + `,"payload":{}}`)
+		cat.Control("participant/request-status", `{}`, "participant/status")
+		l.await("rid of "+tt.cancel, func() bool { return len(waiting()) <= strings.Count(tt.left, " ")+1 })
+		if got := fmt.Sprint(waiting()); got != tt.left {
+			t.Errorf("after the cancellation of %s %s wait, want %s", tt.cancel, got, tt.left)
+		}
+	}
+	if ask := l.ask(); ask.Waiting != 0 || !strings.Contains(string(ask.Body), "four") {
+		t.Errorf("the owner is asked about %s and %d more", ask.Body, ask.Waiting)
 	}
 }
 

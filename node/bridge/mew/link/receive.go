@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"slices"
 	"strings"
@@ -117,7 +118,7 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 		if in, err = l.newInbound(&j, conv, intent, payload); err != nil {
 			return bridge.Outcome{}, in, err
 		}
-		h := storedChat{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID}
+		h := storedChat{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID, Digest: hex.EncodeToString(in.Digest[:])}
 		in.Records = []store.Change{
 			l.records.markOpen(peer, conv), l.records.remember("chat", envelope.Digest(j.e.From, j.e.ID), h, keepChat, true),
 			l.records.remember("msg", string(in.MessageID), envelope.Digest(j.e.From, j.e.ID), keepChat, false),
@@ -205,7 +206,7 @@ func (l *Link) cancelChat(ctx context.Context, j job) error {
 		if !ok || h.From != j.e.From {
 			continue
 		}
-		if err := l.withdraw(ctx, j, h.Conv, wire.Deliver, "cancelled by its sender", []store.Change{
+		if err := l.withdraw(ctx, j, h.Conv, wire.Deliver, h.Digest, "cancelled by its sender", []store.Change{
 			l.records.drop("chat", key), l.records.drop("msg", string(h.Message))}); err != nil {
 			return err
 		}
@@ -213,15 +214,15 @@ func (l *Link) cancelChat(ctx context.Context, j job) error {
 	return nil
 }
 
-// withdraw makes the node withdraw the messages that wait for the owner in a conversation (AM-36). records are changes
-// of the same unit.
-func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, reason string, records []store.Change) error {
+// withdraw makes the node withdraw a message that waits for the owner in a conversation, or all of them (AM-36). cancels
+// is as in [bridge.Inbound], and records are changes of the same unit.
+func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, cancels, reason string, records []store.Change) error {
 	in, err := l.newInbound(&j, conv, intent, wire.Obj(wire.TextField("action", "withdraw"), wire.TextField("reason", reason)))
 	if err != nil {
 		return err
 	}
-	in.MessageID = wire.MessageID("msg_" + envelope.Digest(l.cfg.Name, string(conv), string(j.raw)))
-	in.Records, in.Draw = records, bridge.DrawNothing
+	in.MessageID = wire.MessageID("msg_" + envelope.Digest(l.cfg.Name, string(conv), cancels, string(j.raw)))
+	in.Cancels, in.Records, in.Draw = cancels, records, bridge.DrawNothing
 	_, err = l.b.cfg.Mesh.Accept(ctx, in)
 	return err
 }

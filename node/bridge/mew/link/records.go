@@ -37,7 +37,8 @@ type storedChat struct {
 	Conv     wire.ConversationID `json:"conversation_id"`
 	From     string              `json:"from"`
 	Envelope string              `json:"envelope"`
-	Said     string              `json:"said,omitempty"` // the last acknowledgement: "received"
+	Digest   string              `json:"digest,omitempty"` // see [bridge.Inbound.Cancels]
+	Said     string              `json:"said,omitempty"`   // the last acknowledgement: "received"
 }
 
 // sentEnvelope is an envelope of the node that somebody may answer.
