@@ -129,6 +129,9 @@ func (l *Link) queue(j job) {
 	select {
 	case l.queues[maphash.String(l.seed, j.e.From)%linkWorkers] <- j:
 	default:
+		if j.e.Kind == envelope.KindProposal {
+			l.dropProposal(&j)
+		}
 		if n := l.dropped.Add(1); n&(n-1) == 0 {
 			l.log.Warn("drop envelopes to this node, because their queue is full", "dropped", n)
 		}

@@ -27,9 +27,11 @@ func rpcFault(code int64, message string) wire.Value {
 	return wire.Obj(wire.Field("code", wire.Int(code)), wire.TextField("message", message))
 }
 
-// handleProposal passes an mcp/proposal for this node on to the node, which asks the owner about it (MEW-L3).
+// handleProposal passes an mcp/proposal for this node on to the node, which asks the owner about it (MEW-L3). A proposal
+// that the node does not accept is no longer pending.
 func (l *Link) handleProposal(ctx context.Context, j job) error {
 	if !l.passesFilter(&j.e, string(j.e.Payload.JSON())) {
+		l.dropProposal(&j)
 		return nil
 	}
 	me := l.Name()
@@ -40,14 +42,19 @@ func (l *Link) handleProposal(ctx context.Context, j job) error {
 		payload = payload.With("to", wire.Texts(others))
 	}
 	in, err := l.newInbound(&j, conv, IntentProposal, payload)
-	if err != nil {
-		return err
+	if err == nil {
+		in.Records = []store.Change{l.rememberProposal(storedProposal{Conv: conv, From: j.e.From, Envelope: j.e.ID})}
+		_, err = l.b.cfg.Mesh.Accept(ctx, in)
 	}
-	in.Records = []store.Change{l.rememberProposal(storedProposal{Conv: conv, From: j.e.From, Envelope: j.e.ID})}
-	_, err = l.b.cfg.Mesh.Accept(ctx, in)
+	if err != nil {
+		l.dropProposal(&j)
+	}
 	l.tellRefusal(ctx, &j.e, err)
 	return err
 }
+
+// dropProposal takes a proposal off the list of pending ones, because the owner is never asked about it.
+func (l *Link) dropProposal(j *job) { l.space.setWaiting(proposalConv(l.cfg.Name, j), false) }
 
 // proposalConv returns the conversation in which the owner is asked about a proposal. Each proposal has its own.
 func proposalConv(link string, j *job) wire.ConversationID {

@@ -268,6 +268,34 @@ func TestLinkProposalToUsAlone(t *testing.T) {
 	}
 }
 
+// TestLinkProposalRefused: a proposal to this node about which the owner is never asked is not on the list of pending
+// proposals, where nobody could decide it.
+func TestLinkProposalRefused(t *testing.T) {
+	proposal := []byte(`{"id":"p1","from":"cat","kind":"mcp/proposal","to":["node","dog"],"payload":{"method":"tools/call"}}`)
+	for name, policy := range map[string]bridge.LinkPolicy{
+		"filtered": {Access: "open", Filter: bridge.LinkFilter{Types: []string{"chat"}}},
+		"refused":  {Access: "allowlist"},
+		"dropped":  {Access: "open"},
+	} {
+		l := newLab(t, policy)
+		handle := func(j job) { l.l.handleJob(t.Context(), j) }
+		if name == "dropped" {
+			handle = (&Link{cfg: l.l.cfg, log: l.l.log, space: l.l.space, seed: l.l.seed}).queue // its queues take nothing
+		}
+		l.l.space.mu.Lock()
+		conn := l.l.space.conn
+		l.l.space.mu.Unlock()
+		j, ok := l.l.space.handle(t.Context(), conn, proposal)
+		if !ok {
+			t.Fatalf("%s: the proposal is not for the node", name)
+		}
+		handle(j)
+		if list := l.l.View().Proposals; len(list) != 0 || !l.l.space.isToNode([]string{"p1"}) {
+			t.Errorf("%s: %d proposals are pending", name, len(list))
+		}
+	}
+}
+
 // interruptedMesh is a mesh whose Decide fails because the call is interrupted.
 type interruptedMesh struct {
 	bridge.Mesh
