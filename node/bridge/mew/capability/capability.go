@@ -126,7 +126,7 @@ func (c *Capability) allows(kind string, to []Addressee, payload wire.Value, b *
 			return false
 		}
 		for _, id := range to {
-			if !slices.Contains(c.to, id.Name) && !slices.Contains(c.to, id.Runtime) {
+			if !b.takeSteps(2*len(c.to)) || !slices.Contains(c.to, id.Name) && !slices.Contains(c.to, id.Runtime) {
 				return false
 			}
 		}
@@ -161,7 +161,7 @@ func (c *Capability) Contains(d *Capability, b *Budget) bool {
 			return false
 		}
 		for _, id := range d.to {
-			if !slices.Contains(c.to, id) {
+			if !b.takeSteps(len(c.to)) || !slices.Contains(c.to, id) {
 				return false
 			}
 		}

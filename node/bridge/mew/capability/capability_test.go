@@ -209,11 +209,24 @@ func TestDecisionIsBounded(t *testing.T) {
 	wide := "[" + strings.TrimSuffix(strings.Repeat(`{"a":"aaaaaaaaaaaaaaaa"},`, 40_000), ",") + "]"
 	deep := strings.Repeat(`{"a":`, 60) + `1` + strings.Repeat(`}`, 60)
 	star := strings.Repeat("a*", 127)
+	var ends, ids []string
+	var to []Addressee
+	for n := range 200 {
+		ends = append(ends, fmt.Sprintf(`"$..k%d":1`, 19_000+n))
+	}
+	for n := range 600 {
+		ids = append(ids, fmt.Sprintf(`"%d"`, n))
+		to = append(to, Addressee{Name: fmt.Sprint(max(599-n, 200)), Runtime: fmt.Sprint(max(599-n, 200))})
+	}
+	to[599].Name, to[599].Runtime = "x", "x"
 	for _, tt := range []struct {
 		name    string
 		caps    []*Capability
-		payload string
+		payload string // if empty, the capabilities are tried on many addressees
 	}{
+		{"absent names", hold(256, call(`[`+strings.TrimSuffix(strings.Repeat(`{"$.q":1},`, 300), ",")+`]`)), bigObject("aaaaaaaaaaaaaaaaaaaaaaaaaaaa", 20_000)},
+		{"descents that succeed", hold(256, call(`{`+strings.Join(ends, ",")+`,"$..z":1}`)), bigObject("k", 20_000)},
+		{"addressees", hold(256, `{"kind":"x","to":[`+strings.Join(ids, ",")+`]}`), ""},
 		{"stars on 64 KiB", hold(256, call(`{"t":"a*a*a*b"}`), call(`{"t":"*a*a*a*b"}`)), `{"t":"` + as + `"}`},
 		{"many stars", hold(256, call(`{"t":"`+star+`b"}`), call(`{"t":"**`+star+`b"}`)), `{"t":"` + as + `"}`},
 		{"a long tail", hold(256, call(`{"t":"*`+as[:250]+`b"}`)), `{"t":"` + as + `"}`},
@@ -222,13 +235,16 @@ func TestDecisionIsBounded(t *testing.T) {
 		{"descent into many", hold(256, call(`{"$..b":"x"}`), call(`{"**":"b"}`), call(`{"**":{"**":{"**":"b"}}}`)), `{"l":` + wide + `}`},
 		{"descent into depth", hold(256, call(`{"**":{"**":{"**":{"**":"b"}}}}`), call(`{"$..a..a..a..b":"x"}`)), deep},
 		{"many alternatives", hold(256, call(`{"t":[`+strings.TrimSuffix(strings.Repeat(`"*ab*",`, 400), ",")+`]}`)), `{"t":"` + as + `"}`},
-		{"many keys", hold(256, call(`{"*a*b":1,"zz":1}`)), bigObject(20_000)},
+		{"many keys", hold(256, call(`{"*a*b":1,"zz":1}`)), bigObject("aaaaaaaaaaaaaaaaaaaaaaaaaaaa", 20_000)},
 		{"long numbers", hold(256, call(`{"t":1}`)), `{"t":` + strings.Repeat("1", 500_000) + `}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			payload := parseJSON(t, tt.payload)
+			payload, addressees := wire.Obj(), to
+			if tt.payload != "" {
+				payload, addressees = parseJSON(t, tt.payload), nil
+			}
 			took := minDuration(func() {
-				if FirstAllowing(tt.caps, "x", nil, payload) != nil {
+				if FirstAllowing(tt.caps, "x", addressees, payload) != nil {
 					t.Error("allowed")
 				}
 			})
@@ -240,14 +256,14 @@ func TestDecisionIsBounded(t *testing.T) {
 	}
 }
 
-func bigObject(n int) string {
+func bigObject(prefix string, n int) string {
 	var b strings.Builder
 	b.WriteByte('{')
 	for i := range n {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, `"aaaaaaaaaaaaaaaaaaaaaaaaaaaa%d":1`, i)
+		fmt.Fprintf(&b, `"%s%d":1`, prefix, i)
 	}
 	b.WriteByte('}')
 	return b.String()

@@ -81,11 +81,11 @@ func (p path) find(v wire.Value, b *Budget, hit func(wire.Value) bool) bool {
 	switch step := p[0]; step.kind {
 	case 'n':
 		next, ok := v.Get(step.name)
-		return ok && b.takeSteps(v.Len()) && p[1:].find(next, b, hit)
+		return b.takeSteps(v.Len()) && ok && p[1:].find(next, b, hit)
 	case 'i':
 		return v.Kind() == wire.Array && step.index < v.Len() && p[1:].find(v.At(step.index), b, hit)
 	case 'd':
-		if next, ok := v.Get(step.name); ok && p[1:].find(next, b, hit) {
+		if next, ok := v.Get(step.name); b.takeSteps(v.Len()) && ok && p[1:].find(next, b, hit) {
 			return true
 		}
 		return eachChild(v, func(child wire.Value) bool { return p.find(child, b, hit) })

@@ -185,8 +185,11 @@ func (s *shape) contains(c *shape, b *Budget) bool {
 // containsKey reports whether the object pattern c has the key of k, with a value that the value of k contains.
 func (c *shape) containsKey(k *keyShape, b *Budget) bool {
 	for i := range c.keys {
+		if !b.takeSteps(1) {
+			return false
+		}
 		if c.keys[i].source == k.source {
-			return b.takeSteps(i) && k.value.contains(c.keys[i].value, b)
+			return k.value.contains(c.keys[i].value, b)
 		}
 	}
 	return false

@@ -295,23 +295,38 @@ func TestAudit(t *testing.T) {
 // TestComparisonIsBounded: comparing capabilities has a bound of its own, because alternatives multiply, and the space
 // is locked meanwhile.
 func TestComparisonIsBounded(t *testing.T) {
-	alternatives := strings.Repeat(`"b*",`, 699) + `"a*"` // contains the given one, but only in its last alternative
-	sc := SpaceConfig{ID: "lab", Participants: []Participant{{Name: "a", Capabilities: mewtest.Caps(t, "capability/*")}, {Name: "b"}}}
-	for range 250 {
-		sc.Participants[0].Capabilities = append(sc.Participants[0].Capabilities, mewtest.Cap(t, `{"kind":"x","payload":{"t":[`+alternatives+`]}}`))
-	}
-	s := newQuietSpace(t, sc)
-	given := `{"kind":"x","payload":{"t":[` + strings.Repeat(`"ax",`, 700) + `1]}}` // contained, except for the last alternative
-	took := time.Hour                                                               // shortest of several runs, because other processes compete with the tests
-	for range 20 {
-		start := time.Now()
-		_, fault := s.receive(s.members.byName["a"], []byte(grantTo("g", "b", given)), "http")
-		if fault == nil || fault.Reason != "VALIDATION_ERROR" {
-			t.Error("the grant was not refused as too complex")
+	list := func(n int, format string) string {
+		var out []string
+		for i := range n {
+			out = append(out, strings.ReplaceAll(format, "#", fmt.Sprint(i)))
 		}
-		took = min(took, time.Since(start))
+		return strings.Join(out, ",")
 	}
-	if took > grantBound {
-		t.Errorf("a refusal took %v", took)
+	for _, tt := range []struct{ name, held, given string }{
+		{"alternatives", `{"kind":"x","payload":{"t":[` + list(699, `"b*"`) + `,"a*"]}}`, // contains the given one, except for its last alternative
+			`{"kind":"x","payload":{"t":[` + list(700, `"ax"`) + `,1]}}`},
+		{"keys", `{"kind":"x","payload":[` + list(400, `{"z":1}`) + `]}`, `{"kind":"x","payload":{` + list(400, `"k#":1`) + `}}`},
+		{"addressees", `{"kind":"x","to":[` + list(600, `"#"`) + `]}`, `{"kind":"x","to":[` + list(300, `"599"`) + `,"x"]}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sc := SpaceConfig{ID: "lab", Participants: []Participant{{Name: "a", Capabilities: mewtest.Caps(t, "capability/*")}, {Name: "b"}}}
+			for range 250 {
+				sc.Participants[0].Capabilities = append(sc.Participants[0].Capabilities, mewtest.Cap(t, tt.held))
+			}
+			sc.Participants[0].Capabilities = append(sc.Participants[0].Capabilities, mewtest.Cap(t, "x")) // contains all
+			s := newQuietSpace(t, sc)
+			took := time.Hour // shortest of several runs, because other processes compete with the tests
+			for range 20 {
+				start := time.Now()
+				_, fault := s.receive(s.members.byName["a"], []byte(grantTo("g", "b", list(5, tt.given))), "http")
+				took = min(took, time.Since(start))
+				if fault == nil || fault.Reason != "VALIDATION_ERROR" {
+					t.Fatalf("the grant was not refused as too complex, after %v", took)
+				}
+			}
+			if took > grantBound {
+				t.Errorf("a refusal took %v", took)
+			}
+		})
 	}
 }
