@@ -326,6 +326,18 @@ func TestLinkInvite(t *testing.T) {
 	}
 }
 
+// TestLinkFeedHasOneLine: the owner sees each envelope whole, because an event stream ends a datum at a line break.
+func TestLinkFeedHasOneLine(t *testing.T) {
+	r := start(t, newClubConfig(t, allKinds))
+	k := newTestLink(t, r, Config{Mesh: bridgetest.Mesh{Receiver: blockedNode{make(chan struct{})}}, Records: r.Store.Records()})
+	feed := k.l.Watch()
+	defer feed.Close()
+	k.l.space.handle(t.Context(), nil, []byte("{\n \"id\": \"1\",\r\n\"from\":\"cat\", \"kind\":\"chat\"\n}"))
+	if got := string(<-feed.C()); got != `{"id":"1","from":"cat","kind":"chat"}` {
+		t.Errorf("the owner sees %q", got)
+	}
+}
+
 // TestLinkErrorsAreTheGateways: only a system/error from the gateway ends the wait for an envelope.
 func TestLinkErrorsAreTheGateways(t *testing.T) {
 	r := start(t, newClubConfig(t, allKinds))

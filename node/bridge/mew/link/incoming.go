@@ -53,7 +53,7 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 			m.space.board.SetConversation(proposalConv(m.link.Name, &j))
 		}
 		m.space.handleStream(&j.e)
-		m.feeds.Tell(data)
+		m.feeds.Tell(e.Tree.JSON())
 	}
 	if e.From == me { // our own envelope does not go to the node (MEW-L6)
 		m.endWait(e.ID, outcome{})

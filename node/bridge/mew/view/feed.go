@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// Feed delivers the broadcast envelopes of a space to the owner: as compact JSON, or over a link as they arrived. A
-// reader that is too slow loses envelopes; [Feed.Lost] returns their number.
+// Feed delivers the broadcast envelopes of a space to the owner, as compact JSON. A reader that is too slow loses
+// envelopes; [Feed.Lost] returns their number.
 type Feed struct {
 	c    chan []byte
 	lost atomic.Int64
@@ -33,7 +33,7 @@ func (fs *Feeds) Watch() *Feed {
 	return f
 }
 
-// Tell gives an envelope to every feed.
+// Tell gives an envelope to every feed. It must have no line breaks, because feeds become event streams.
 func (fs *Feeds) Tell(raw []byte) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
