@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 )
@@ -20,13 +21,7 @@ func (s *Space) pause(p *submission) *envelope.Refusal {
 		}
 		until = time.Now().Add(d)
 	}
-	for _, m := range s.members.findAll(p.Envelope.To) {
-		if m == s.members.operator {
-			continue
-		}
-		m.paused, m.pausedUntil = true, until
-		s.auditAction(p, m.name, "paused")
-	}
+	s.control(p, "paused", func(m *member) { m.paused, m.pausedUntil = true, until })
 	return nil
 }
 
@@ -44,23 +39,25 @@ func (s *Space) resume(p *submission) *envelope.Refusal {
 
 // shutDown silences the addressed participants until they join again (MEW-42).
 func (s *Space) shutDown(p *submission) *envelope.Refusal {
-	for _, m := range s.members.findAll(p.Envelope.To) {
-		if m == s.members.operator {
-			continue // the space's owner has no connection, and so could never join again
-		}
-		m.down = true
-		s.auditAction(p, m.name, "shut down")
-	}
+	s.control(p, "shut down", func(m *member) { m.down = true }) // the space's owner could never join again
 	return nil
 }
 
-// auditAction writes an audit entry for an operation that changes no record (MEW-31). If that fails, it only logs the
-// error, because a pause must not depend on a disk.
-func (s *Space) auditAction(p *submission, target, result string) {
+// control applies an operation that changes no record to the addressed participants, except the space's owner, and
+// writes an audit entry for each of them (MEW-31). If that fails, control only logs the error, because a pause must not
+// depend on a disk.
+func (s *Space) control(p *submission, result string, apply func(*member)) {
+	var entries []acl.AuditEntry
+	for _, m := range s.members.findAll(p.Envelope.To) {
+		if m != s.members.operator {
+			apply(m)
+			entries = append(entries, s.auditEntry(p.by, p.Kind, m.name, result))
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	if err := s.gate.Audit.Add(ctx, s.auditEntry(p.by, p.Kind, target, result)); err != nil {
-		s.gate.Logger.Error("store an audit entry", "space", s.cfg.ID, "err", err)
+	if err := s.gate.Audit.Add(ctx, entries...); err != nil {
+		s.gate.Logger.Error("store audit entries", "space", s.cfg.ID, "err", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
@@ -37,6 +39,44 @@ func say(s *Space, name, envelope string) string {
 		return ""
 	}
 	return fault.Payload.GetStr("error")
+}
+
+// countingRecords counts the units that are stored.
+type countingRecords struct {
+	store.Records
+	units int
+}
+
+func (r *countingRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	r.units++
+	return r.Records.Apply(ctx, changes, now)
+}
+
+// TestControlOfMany: the audit entries of one pause or shutdown are stored in one unit, however many participants it
+// names, because the space waits for the disk meanwhile.
+func TestControlOfMany(t *testing.T) {
+	sc := newLabConfig(t)
+	for n := range envelope.MaxList {
+		sc.Participants = append(sc.Participants, Participant{Name: fmt.Sprintf("p%d", n)})
+	}
+	s := newQuietSpace(t, sc)
+	records := &countingRecords{Records: s.gate.Records}
+	s.gate.Audit = acl.NewAudit(records, acl.AuditConfig{})
+	var to []string
+	for n := range envelope.MaxList {
+		to = append(to, fmt.Sprintf("p%d", n))
+	}
+	for _, kind := range []string{"pause", "shutdown"} {
+		records.units = 0
+		say(s, "admin", `{"kind":"participant/`+kind+`","to":["`+strings.Join(to, `","`)+`"]}`)
+		if records.units != 1 {
+			t.Errorf("%s: %d units were stored, want 1", kind, records.units)
+		}
+	}
+	list, _, err := s.gate.Audit.List(t.Context(), acl.AuditFilter{Kind: "mew"}, 0, 5*envelope.MaxList, time.Now())
+	if err != nil || len(list) != 2*envelope.MaxList {
+		t.Errorf("%d entries, %v, want one for each participant and envelope", len(list), err)
+	}
 }
 
 // TestPause: a pause refuses everything except envelopes that end or answer something, until its timeout or until
