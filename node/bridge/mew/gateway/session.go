@@ -147,7 +147,7 @@ func (g *Gateway) readMessages(ses *session) {
 			return
 		}
 		if id, ok := frameStreamID(data); ok {
-			ses.space.handleFrame(ses.m, id, typ, data)
+			ses.space.handleFrame(ses, id, typ, data)
 			continue
 		}
 		if !g.handleMessage(ses, data) {

@@ -213,10 +213,13 @@ func frameStreamID(data []byte) (id string, ok bool) {
 }
 
 // handleFrame delivers a stream frame with unchanged bytes and the same WebSocket message type (MEW-46, MEW-47).
-func (s *Space) handleFrame(m *member, id string, typ websocket.Type, data []byte) {
-	f := websocket.Of(typ, data)
+func (s *Space) handleFrame(ses *session, id string, typ websocket.Type, data []byte) {
+	f, m := websocket.Of(typ, data), ses.m
 	s.mu.Lock()
 	defer s.unlock()
+	if m.session != ses {
+		return // the session was replaced or kicked, and is being closed
+	}
 	if fault := s.checkFrame(m, id, typ, data); fault != nil {
 		s.out.tell(m, fault.Envelope(m.runtime, ""))
 		return

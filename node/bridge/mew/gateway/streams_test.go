@@ -141,6 +141,25 @@ func TestStreamFrames(t *testing.T) {
 	}
 }
 
+// TestFrameAfterKick: a frame that the gateway has read before a kick is not delivered after it (MEW-30).
+func TestFrameAfterKick(t *testing.T) {
+	r := start(t, newLabConfig(t))
+	alice, bob := r.Join("alice-token"), r.Join("bob-token")
+	alice.Send(`{"kind":"stream/request","payload":{}}`)
+	bob.Until("stream/request")
+	s := r.G.Space("lab")
+	s.mu.Lock()
+	ses := s.members.byName["alice"].session
+	s.mu.Unlock()
+	r.Post("admin", "admin-token", `{"kind":"space/kick","payload":{"participant_id":"alice"}}`)
+	s.handleFrame(ses, "stream-1", websocket.TextType, []byte("#stream-1#late"))
+	for _, got := range bob.Fence() {
+		if strings.HasPrefix(got, "#") {
+			t.Errorf("after the kick bob got %s", got)
+		}
+	}
+}
+
 // TestStreamWriters checks writers, owners and the notices about them, which are the same on both transports (MEW-49 to
 // MEW-51).
 func TestStreamWriters(t *testing.T) {
