@@ -108,6 +108,27 @@ func checkError(t *testing.T, e interface {
 	}
 }
 
+// TestRateOfRefused: refused envelopes count toward rate_per_minute too, whatever they are refused for.
+func TestRateOfRefused(t *testing.T) {
+	for name, bad := range map[string]string{
+		"not JSON": `{"id":`, "shape": `{"kind":"chat","payload":[]}`, "forged from": `{"from":"bob","kind":"chat"}`, "reserved": `{"kind":"system/error"}`,
+	} {
+		cfg := newLabConfig(t)
+		cfg.RatePerMinute = 5
+		s := newQuietSpace(t, cfg)
+		for range cfg.RatePerMinute {
+			if got := say(s, "alice", bad); got == "" || got == "rate_limited" {
+				t.Errorf("%s: %q", name, got)
+			}
+		}
+		for _, next := range []string{bad, `{"kind":"chat"}`} {
+			if got := say(s, "alice", next); got != "rate_limited" {
+				t.Errorf("%s: after %d refusals %s got %q", name, cfg.RatePerMinute, next, got)
+			}
+		}
+	}
+}
+
 func TestHTTPRefusals(t *testing.T) {
 	r := start(t, newLabConfig(t))
 	chat := `{"kind":"chat","payload":{"text":"hi"}}`

@@ -81,7 +81,9 @@ func (s *Space) unlock() {
 
 func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, transport string) (httpAnswer, *envelope.Refusal) {
 	p := &submission{Envelope: e, by: m, transport: transport, at: s.out.history.nextTime(time.Now())}
-	if fault == nil {
+	if limited := s.checkRate(m); limited != nil {
+		fault = limited
+	} else if fault == nil {
 		fault = s.judge(p)
 	}
 	if fault != nil {
@@ -100,6 +102,17 @@ func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, 
 	return httpAnswer{p.code, body}, nil
 }
 
+// checkRate counts an envelope or frame of m, and refuses it if m has sent too many.
+func (s *Space) checkRate(m *member) *envelope.Refusal {
+	if s.rates == nil {
+		return nil
+	}
+	if wait, ok := s.rates.Take(m.name, time.Now()); !ok {
+		return envelope.RefuseRate(wait)
+	}
+	return nil
+}
+
 // judge checks an envelope and runs the action of its kind. The order of the checks decides which refusal an
 // envelope with several faults gets.
 func (s *Space) judge(p *submission) *envelope.Refusal {
@@ -109,11 +122,6 @@ func (s *Space) judge(p *submission) *envelope.Refusal {
 	r := envelope.RuleOf(p.Kind)
 	if r.GatewayOnly && !(r.OrDropIn && s.cfg.DropIn) { // MEW-54
 		return envelope.RefuseReservedKind(p.Kind)
-	}
-	if s.rates != nil {
-		if wait, ok := s.rates.Take(p.by.name, time.Now()); !ok {
-			return envelope.RefuseRate(wait)
-		}
 	}
 	if fault := s.checkState(p.by, r); fault != nil {
 		return fault

@@ -229,10 +229,8 @@ func (s *Space) handleFrame(ses *session, id string, typ websocket.Type, data []
 
 // checkFrame returns a refusal if m may not send a frame of the stream id now. The caller holds s.mu.
 func (s *Space) checkFrame(m *member, id string, typ websocket.Type, data []byte) *envelope.Refusal {
-	if s.rates != nil {
-		if wait, ok := s.rates.Take(m.name, time.Now()); !ok {
-			return envelope.RefuseRate(wait)
-		}
+	if fault := s.checkRate(m); fault != nil {
+		return fault
 	}
 	if fault := s.checkState(m, envelope.Rule{}); fault != nil {
 		return fault
