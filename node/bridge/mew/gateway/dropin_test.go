@@ -262,6 +262,8 @@ func TestJournal(t *testing.T) {
 	human.Send(`{"id":"c-1","ts":"2025-01-01T00:00:00Z","kind":"chat","correlation_id":"x","payload":{"text":"hi"}}`,
 		`{"id":"bad","kind":"system/x"}`, `{"id":"i-1","kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":["chat"]}}`)
 	token := mewtest.Text(mewtest.Payload(human.Until("space/invite-ack"), "token"))
+	r.Post("human", "literal-token", `{"type":"join","token":"literal-token"}`)
+	r.Post("human", "literal-token", `{"kind":"system/join","payload":{"token":"literal-token"}}`)
 	human.Fence()
 	r.Stop()
 	history := waitForLine(t, "logs/envelope-history.jsonl", `"invited"`)

@@ -137,7 +137,7 @@ func (j *Journal) logInbound(space string, p *submission, raw []byte, reason str
 	e := &event{at: p.at, name: "received", id: p.ID, envelope: raw, space: space, direction: "inbound", who: p.by.runtime, how: p.transport, reason: reason}
 	if reason != "" {
 		e.name = "rejected"
-		if p.Tree.Kind() == wire.Object {
+		if _, isJoin := readJoin(p.Tree); !isJoin && p.Tree.Kind() == wire.Object { // a join has a token (MEW-D10)
 			e.envelope = p.Tree.JSON()
 		}
 	}
