@@ -82,7 +82,7 @@ const (
 	maxFailedJoins = 10 // failed joins of one address in a minute (MEW-Q4)
 	maxJoinKeys    = 1 << 14
 	tickEvery      = time.Second
-	stopPatience   = 5 * time.Second // how long a stop waits until the queues are empty (MEW-Q6)
+	stopPatience   = 2 * time.Second // how long a stop waits until the queues are empty (MEW-Q6)
 	maxSessions    = 50_000
 )
 
