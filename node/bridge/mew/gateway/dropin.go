@@ -236,7 +236,7 @@ func (d *DropIn) KeepToken(name, token string) error {
 }
 
 // Reload reads the token folder again and claims the tokens in it, because the operator may have added some (MEW-D5).
-func (d *DropIn) Reload(claim func(token, space, name string) error) error {
+func (d *DropIn) Reload(claim func(token, space, name string) error) {
 	for _, p := range d.Space.Participants {
 		token, err := d.readToken(p.Name)
 		if err != nil {
@@ -250,7 +250,6 @@ func (d *DropIn) Reload(claim func(token, space, name string) error) error {
 			d.log.Warn("accept a token from the folder", "err", err)
 		}
 	}
-	return nil
 }
 
 // maxYAML bounds a space.yaml, in bytes.

@@ -54,7 +54,7 @@ type Config struct {
 	// KeepToken stores the token of an invited participant in the place where the operator looks for it. Reload claims
 	// the tokens that the operator added. Both are for drop-in spaces and may be nil.
 	KeepToken func(name, token string) error
-	Reload    func(claim func(token, space, name string) error) error
+	Reload    func(claim func(token, space, name string) error)
 	// Invited returns the change that notifies the operator of an invite with an email address (MEW-28). It is stored
 	// together with the invite. If it is nil, the operator is not notified.
 	Invited func(Invitation) store.Change
@@ -102,7 +102,7 @@ func New(ctx context.Context, cfg Config) (*Gateway, error) {
 	g.cfg.Spaces = nil // they contain tokens
 	g.tokens.keep = cfg.KeepToken
 	if cfg.Reload != nil {
-		g.tokens.reload = func() error { return cfg.Reload(g.tokens.claim) }
+		g.tokens.reload = func() { cfg.Reload(g.tokens.claim) }
 	}
 	for _, sc := range cfg.Spaces {
 		s, err := g.newSpace(ctx, sc)
