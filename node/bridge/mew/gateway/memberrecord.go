@@ -208,21 +208,14 @@ func (s *Space) load(ctx context.Context) error {
 	}
 }
 
-// auditEntry returns the audit entry for an operation of actor, or of the operator if actor is nil, on the participant
-// target (MEW-31). kind is the kind of the operation.
+// auditEntry returns the audit entry for an operation of actor on the participant target (MEW-31). kind is the kind of
+// the operation.
 func (s *Space) auditEntry(actor *member, kind, target, result string) acl.AuditEntry {
 	note := kind
 	if target != "" {
 		note += " " + envelope.ToPrintable(target, envelope.MaxName)
 	}
-	by := acl.ByRule
-	subject := "mew-space:" + s.cfg.ID
-	if actor != nil {
-		subject += "/" + actor.name
-	} else {
-		by = "owner"
-	}
-	return acl.AuditEntry{At: time.Now(), Kind: "mew", Subject: subject, By: by, Rule: "mew.space", Note: note + ": " + result}
+	return acl.AuditEntry{At: time.Now(), Kind: "mew", Subject: "mew-space:" + s.cfg.ID + "/" + actor.name, By: acl.ByRule, Rule: "mew.space", Note: note + ": " + result}
 }
 
 // auditRefusal counts a refused operation in the audit log. Unlike an entry, a count is not stored in a unit with other
