@@ -127,12 +127,8 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 	if fault := e.commit(s.auditEntry(p.by, p.Kind, m.name, note)); fault != nil {
 		return fault
 	}
-	changed := slices.Clone(e.order)
 	p.afterSend = append(p.afterSend, func() {
-		for _, m := range changed {
-			s.out.welcome(m, false)
-		}
-		if !slices.Contains(changed, m) {
+		for _, m := range e.order {
 			s.out.welcome(m, false)
 		}
 	})
