@@ -72,7 +72,7 @@ func (h *history) since(t time.Time, m *member, limit int) (out []wire.Value, ne
 		if p.except == m || p.at.Before(m.record.Since) {
 			continue
 		}
-		// Only a presence can fail, if the capabilities in it are nested too deep.
+		// The gateway has parsed or written each of them within the same bounds, so none fails.
 		if v, err := wire.ParseForeign(p.raw, envelope.MaxDepth, envelope.MaxValues+envelope.MaxList); err == nil {
 			out = append(out, v)
 		}
