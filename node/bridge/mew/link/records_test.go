@@ -3,11 +3,14 @@ package link
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -62,5 +65,26 @@ func TestClearKeepsDropped(t *testing.T) {
 	}
 	if _, ok := load[string](t.Context(), r, "chat", "unread"); !ok || r.inContext(t.Context()) != 0 {
 		t.Error("the other record is gone, or still counts")
+	}
+}
+
+// TestOpenedConversationsOfAllAreBounded: participants that choose a new id at each join cannot open more and more
+// conversations; the oldest ones make room.
+func TestOpenedConversationsOfAllAreBounded(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	for n := range maxOpened + 20 {
+		b := Conversation{Conv: wire.ConversationID(fmt.Sprint("conv_", n)), Peer: "am_far", To: fmt.Sprint("guest-", n)}
+		if err := l.l.records.open(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := l.l.Conversations(t.Context())
+	if err != nil || len(all) != maxOpened {
+		t.Errorf("%d conversations, %v, want %d", len(all), err, maxOpened)
+	}
+	for _, b := range all {
+		if n, _ := strconv.Atoi(strings.TrimPrefix(b.To, "guest-")); n < 20 {
+			t.Errorf("the conversation of %s is left", b.To)
+		}
 	}
 }

@@ -41,6 +41,7 @@ const transitMember = "agentmesh"
 
 const (
 	maxConversations = 200 // conversations that the owner shares
+	maxOpened        = 500 // conversations that participants opened; a participant may choose a new id at each join
 	maxShared        = 50  // entries of a conversation that a space gets at once
 )
 
@@ -78,21 +79,28 @@ func (r *records) openedBy(participant string) string {
 	return r.key("opened", envelope.Digest(participant))
 }
 
-// open stores a conversation that a participant opens. If the participant has opened too many, it replaces the one whose
-// entries the space got least recently.
+// open stores a conversation that a participant opens. If the participant, or all participants together, have opened too
+// many, it replaces the one of these whose entries the space got least recently.
 func (r *records) open(ctx context.Context, b Conversation) error {
-	now, change := time.Now(), r.changeOf(b)
-	err := r.store.Apply(ctx, []store.Change{change}, now)
-	if !errors.Is(err, store.ErrQuota) {
+	now := time.Now()
+	own, err := r.store.List(ctx, nsLinks, r.openedBy(b.To), "", maxInbox, now)
+	if err != nil {
 		return err
 	}
-	page, err := r.store.List(ctx, nsLinks, r.openedBy(b.To), "", maxInbox, now)
-	if err != nil || len(page.Records) == 0 {
-		return errors.Join(store.ErrQuota, err)
+	all, err := r.store.List(ctx, nsLinks, r.link+"/opened", "", maxOpened, now)
+	if err != nil {
+		return err
 	}
-	oldest := slices.MinFunc(page.Records, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) })
-	drop := store.Change{Record: store.Record{NS: nsLinks, Key: oldest.Key}, IfRev: oldest.Rev, Delete: true}
-	return r.store.Apply(ctx, []store.Change{drop, change}, now)
+	var changes []store.Change
+	full := own.Records
+	if len(own.Records) < maxInbox {
+		full = all.Records
+	}
+	if len(own.Records) == maxInbox || len(all.Records) == maxOpened {
+		oldest := slices.MinFunc(full, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) })
+		changes = append(changes, store.Change{Record: store.Record{NS: nsLinks, Key: oldest.Key}, IfRev: oldest.Rev, Delete: true})
+	}
+	return r.store.Apply(ctx, append(changes, r.changeOf(b)), now)
 }
 
 // maxUnshared bounds the conversations that the owner can choose from on the page.
