@@ -62,8 +62,8 @@ var _ bridge.Transport = (*Bridge)(nil)
 
 // New returns a bridge with the links of cfg. Nothing connects before [Bridge.Run].
 func New(cfg Config) (*Bridge, error) {
-	if cfg.Records == nil || cfg.Dial == nil {
-		return nil, errors.New("mew: the configuration lacks a record store or a dialer")
+	if cfg.Records == nil || cfg.Steps == nil || cfg.Dial == nil {
+		return nil, errors.New("mew: the configuration lacks a store or a dialer")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Retry, cfg.MaxRetry = cmp.Or(cfg.Retry, time.Second), cmp.Or(cfg.MaxRetry, time.Minute)

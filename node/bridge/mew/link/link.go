@@ -116,9 +116,7 @@ func (l *Link) run(ctx context.Context) error {
 			}
 		})
 	}
-	if l.b.cfg.Steps != nil {
-		g.Go(func() error { l.runSharing(ctx); return nil })
-	}
+	g.Go(func() error { l.runSharing(ctx); return nil })
 	g.Go(func() error { l.space.run(ctx); return nil })
 	return g.Wait()
 }

@@ -179,7 +179,7 @@ func TestLinkReadsLargeWelcome(t *testing.T) {
 	r := start(t, newClubConfig(t, allKinds))
 	b, err := New(Config{
 		Links:  []bridge.Link{{Name: "home", Kind: Kind, URL: "ws" + strings.TrimPrefix(srv.URL, "http")}},
-		Tokens: map[string]client.Credential{"home": "token"}, Records: r.Store.Records(), Dial: mewtest.PlainDial,
+		Tokens: map[string]client.Credential{"home": "token"}, Records: r.Store.Records(), Steps: r.Store.Steps(), Dial: mewtest.PlainDial,
 	})
 	if err != nil {
 		t.Fatal(err)

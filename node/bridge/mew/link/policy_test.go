@@ -132,7 +132,7 @@ func TestLinkTLS(t *testing.T) {
 		k.Disconnect()
 		k.Reconnect()
 	})
-	b, err := New(Config{Links: []bridge.Link{link}, Tokens: map[string]client.Credential{"home": "node-token"}, Records: r.Store.Records(), Dial: through(client.HTTPConfig{})})
+	b, err := New(Config{Links: []bridge.Link{link}, Tokens: map[string]client.Credential{"home": "node-token"}, Records: r.Store.Records(), Steps: r.Store.Steps(), Dial: through(client.HTTPConfig{})})
 	if err != nil {
 		t.Fatal(err)
 	}

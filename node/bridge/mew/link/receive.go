@@ -161,9 +161,6 @@ func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []w
 
 // hasConversation reports whether the node has this conversation with the participant.
 func (l *Link) hasConversation(ctx context.Context, peer wire.AgentID, conv wire.ConversationID) bool {
-	if l.b.cfg.Steps == nil {
-		return false
-	}
 	_, err := l.b.cfg.Steps.Conversation(ctx, store.ConvKey{Peer: string(peer), ID: string(conv)}, time.Now())
 	return err == nil
 }

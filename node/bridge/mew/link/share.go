@@ -108,9 +108,6 @@ const maxUnshared = 30
 
 // Unshared returns those of the newest conversations that the owner may share with the space and does not share yet.
 func (l *Link) Unshared(ctx context.Context) (list []Conversation, err error) {
-	if l.b.cfg.Steps == nil {
-		return nil, nil
-	}
 	seen, err := l.Conversations(ctx)
 	if err != nil {
 		return nil, err
@@ -139,9 +136,6 @@ func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, show bool) err
 	if !show {
 		l.records.apply(ctx, l.records.drop("brought", rest))
 		return nil
-	}
-	if l.b.cfg.Steps == nil {
-		return view.NewFault(http.StatusServiceUnavailable, "there are no conversations here")
 	}
 	conv, err := l.b.cfg.Steps.Conversation(ctx, key, time.Now())
 	if errors.Is(err, store.ErrNotFound) {

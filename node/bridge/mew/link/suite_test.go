@@ -74,6 +74,9 @@ func newTestLinkWith(t testing.TB, r *rig, cfg Config, made func(*Bridge), names
 			cfg.Tokens[l.Name] = client.Credential(l.Name + "-node-token")
 		}
 	}
+	if cfg.Steps == nil {
+		cfg.Steps = r.Store.Steps()
+	}
 	dial := cfg.Dial
 	if dial == nil {
 		dial = r.Dial
