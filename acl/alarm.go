@@ -2,6 +2,7 @@ package acl
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -59,7 +60,7 @@ func (a *Alarm) clear() {
 // OnCommit sets the alarm for the questions that a committed unit opens.
 func (a *Alarm) OnCommit(changes []store.Change) {
 	for _, c := range changes {
-		if end, ok := Opens(c); ok {
+		if end, ok := readOpened(c); ok {
 			a.Advance(end)
 		}
 	}
@@ -94,4 +95,15 @@ func (a *Alarm) Watch(ctx context.Context, check func(ctx context.Context, now t
 // wait returns how long to sleep before an alarm that is set to due. checked is the time of the last check.
 func (a *Alarm) wait(due, checked time.Time) time.Duration {
 	return min(max(time.Until(due), time.Until(checked.Add(minCheckGap))), maxSleep)
+}
+
+// readOpened returns the time at which the ask that the change stores expires. ok is false if the change stores no
+// pending ask.
+func readOpened(c store.Change) (end time.Time, ok bool) {
+	isPending := func(term string) bool { return term == "state:"+string(AskPending) || term == termBehind }
+	if c.Delete || c.Record.NS != AskNamespace || !slices.ContainsFunc(c.Record.Terms, isPending) {
+		return end, false
+	}
+	s, err := decodeAsk(c.Record)
+	return s.expiry(), err == nil && s.State == AskPending
 }
