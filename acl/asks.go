@@ -137,7 +137,8 @@ type AskFilter struct {
 }
 
 // List returns at most limit asks in the order of their creation. after is the id in next of the previous page, or "".
-// A page may have fewer than limit asks, or none, and still not be the last; next is empty on the last page.
+// next is empty on the last page. List reads past the asks that do not match, because expired asks would otherwise fill
+// the pages of the pending ones.
 func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, now time.Time) (asks []Ask, next string, err error) {
 	term := ""
 	switch {
@@ -149,20 +150,29 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	case f.State != "":
 		term = "state:" + string(f.State)
 	}
-	page, err := q.records.List(ctx, AskNamespace, term, after, limit, now)
-	if err != nil {
-		return nil, "", fmt.Errorf("list asks: %w", err)
-	}
-	for _, rec := range page.Records {
-		s, err := decodeAsk(rec)
+	for {
+		page, err := q.records.List(ctx, AskNamespace, term, after, max(limit, 50), now)
 		if err != nil {
-			return nil, "", err
+			return nil, "", fmt.Errorf("list asks: %w", err)
 		}
-		if ask := s.Ask.at(now); (f.State == "" || ask.State == f.State) && (f.Each || ask.Behind == "") {
+		for _, rec := range page.Records {
+			s, err := decodeAsk(rec)
+			if err != nil {
+				return nil, "", err
+			}
+			ask := s.Ask.at(now)
+			if f.State != "" && ask.State != f.State || !f.Each && ask.Behind != "" {
+				continue
+			}
+			if len(asks) == limit {
+				return asks, asks[limit-1].ID, nil
+			}
 			asks = append(asks, ask)
 		}
+		if after = page.Next; after == "" {
+			return asks, "", nil
+		}
 	}
-	return asks, page.Next, nil
 }
 
 // Withdraw returns the changes that withdraw the pending asks of a conversation for which match returns true (AM-36).

@@ -357,3 +357,23 @@ func TestAskList(t *testing.T) {
 		t.Errorf("pages (-want +got):\n%s", diff)
 	}
 }
+
+func TestAskListReadsPastExpired(t *testing.T) {
+	q := newQueue(t)
+	for n := range 101 {
+		q.mustOpen(fmt.Sprintf("am_old%d", n), start.Add(time.Duration(n)*time.Millisecond-8*24*time.Hour))
+	}
+	var want []string
+	for n := range 3 {
+		want = append(want, q.mustOpen(fmt.Sprintf("am_new%d", n), start.Add(time.Duration(n)*time.Second)).ID)
+	}
+	now := start.Add(time.Minute)
+	first, next, err := q.List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 2, now)
+	if err != nil || len(first) != 2 || first[0].ID != want[0] || first[1].ID != want[1] || next != want[1] {
+		t.Fatalf("first page = %+v, %q, %v, want %v", first, next, err, want[:2])
+	}
+	last, next, err := q.List(t.Context(), acl.AskFilter{State: acl.AskPending}, next, 2, now)
+	if err != nil || len(last) != 1 || last[0].ID != want[2] || next != "" {
+		t.Errorf("last page = %+v, %q, %v, want %s", last, next, err, want[2])
+	}
+}
