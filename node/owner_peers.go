@@ -33,50 +33,29 @@ func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
 		}
 		return views[id]
 	}
-	for after := ""; ; {
-		rules, next, err := n.rules.List(ctx, acl.Unknown, after, 500, now)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range rules {
-			v := view(r.Principal)
-			v.Standing, v.Since = r.Standing, r.Since
-		}
-		if after = next; after == "" {
-			break
-		}
-	}
-	for after := ""; ; {
-		rules, next, err := n.recipients.List(ctx, acl.Unknown, after, 500, now)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range rules {
-			view(r.Principal).Write = r.Standing == acl.Approved
-		}
-		if after = next; after == "" {
-			break
-		}
-	}
-	err := o.eachRecord(ctx, nsAliases, now, func(r store.Record) {
+	err := errors.Join(eachItem(func(after string) ([]acl.Rule, string, error) {
+		return n.rules.List(ctx, acl.Unknown, after, 500, now)
+	}, func(r acl.Rule) {
+		v := view(r.Principal)
+		v.Standing, v.Since = r.Standing, r.Since
+	}), eachItem(func(after string) ([]acl.Rule, string, error) {
+		return n.recipients.List(ctx, acl.Unknown, after, 500, now)
+	}, func(r acl.Rule) {
+		view(r.Principal).Write = r.Standing == acl.Approved
+	}), eachItem(func(after string) ([]store.Record, string, error) {
+		page, err := n.store.Records().List(ctx, nsAliases, "", after, 500, now)
+		return page.Records, page.Next, err
+	}, func(r store.Record) {
 		v := view(string(r.Body))
 		v.Aliases = append(v.Aliases, r.Key)
-	})
+	}), eachItem(func(after wire.AgentID) ([]client.Pin, wire.AgentID, error) {
+		return n.cards.Pins(ctx, after, 500, now)
+	}, func(p client.Pin) {
+		v := view(string(p.Agent))
+		v.Name, v.Fingerprint, v.Given, v.Unproven = p.Name, p.Fingerprint, p.Owner, p.IsUnproven()
+	}))
 	if err != nil {
 		return nil, err
-	}
-	for after := wire.AgentID(""); ; {
-		pins, next, err := n.cards.Pins(ctx, after, 500, now)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range pins {
-			v := view(string(p.Agent))
-			v.Name, v.Fingerprint, v.Given, v.Unproven = p.Name, p.Fingerprint, p.Owner, p.IsUnproven()
-		}
-		if after = next; after == "" {
-			break
-		}
 	}
 	for _, id := range n.cfg.Policy.Allow {
 		v := view(id)
@@ -94,16 +73,17 @@ func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
 	return items, nil
 }
 
-func (o OwnerAPI) eachRecord(ctx context.Context, ns string, now time.Time, do func(store.Record)) error {
-	for after := ""; ; {
-		page, err := o.n.store.Records().List(ctx, ns, "", after, 500, now)
+// eachItem calls do with the items of every page that list returns.
+func eachItem[T any, C ~string](list func(after C) ([]T, C, error), do func(T)) error {
+	for after := C(""); ; {
+		items, next, err := list(after)
 		if err != nil {
 			return err
 		}
-		for _, r := range page.Records {
-			do(r)
+		for _, item := range items {
+			do(item)
 		}
-		if after = page.Next; after == "" {
+		if after = next; after == "" {
 			return nil
 		}
 	}
@@ -136,7 +116,7 @@ func (o OwnerAPI) AddPeer(ctx context.Context, in owner.NewPeer, by string) (own
 		return owner.AddedPeer{}, err
 	}
 	if in.Alias != "" {
-		if err := o.setAlias(ctx, in.Alias, string(peer.Card.ID)); err != nil {
+		if err := o.n.store.Records().Apply(ctx, []store.Change{aliasChange(in.Alias, string(peer.Card.ID))}, time.Now()); err != nil {
 			return owner.AddedPeer{}, err
 		}
 	}
@@ -235,13 +215,6 @@ func checkAlias(alias string) error {
 		return owner.Fault(http.StatusBadRequest, "an alias is 1 to 64 of a-z 0-9 . _ - and does not begin with am_", "")
 	}
 	return nil
-}
-
-func (o OwnerAPI) setAlias(ctx context.Context, alias, peer string) error {
-	if err := checkAlias(alias); err != nil {
-		return err
-	}
-	return o.n.store.Records().Apply(ctx, []store.Change{aliasChange(alias, peer)}, time.Now())
 }
 
 func aliasChange(alias, peer string) store.Change {
