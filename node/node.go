@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -165,22 +166,18 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	if cfg.Store == nil || cfg.HTTP == nil || cfg.Notices == nil || cfg.Identity.Key == nil {
 		return nil, errors.New("node: config is incomplete")
 	}
-	cfg.SyncDeadline = orDefault(cfg.SyncDeadline, DefaultSyncDeadline)
-	cfg.HookTimeout = orDefault(cfg.HookTimeout, hook.DefaultTimeout)
-	cfg.HoldFor = orDefault(cfg.HoldFor, DefaultHoldFor)
-	cfg.RemindAfter = orDefault(cfg.RemindAfter, DefaultRemindAfter)
-	cfg.Retention = orDefault(cfg.Retention, DefaultRetention)
-	if cfg.MaxKept == 0 {
-		cfg.MaxKept = 100_000
-	}
-	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = 8 << 30
-	}
+	cfg.SyncDeadline = cmp.Or(cfg.SyncDeadline, DefaultSyncDeadline)
+	cfg.HookTimeout = cmp.Or(cfg.HookTimeout, hook.DefaultTimeout)
+	cfg.HoldFor = cmp.Or(cfg.HoldFor, DefaultHoldFor)
+	cfg.RemindAfter = cmp.Or(cfg.RemindAfter, DefaultRemindAfter)
+	cfg.Retention = cmp.Or(cfg.Retention, DefaultRetention)
+	cfg.MaxKept = cmp.Or(cfg.MaxKept, 100_000)
+	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, 8<<30)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	cfg.Window.Past = orDefault(cfg.Window.Past, client.DefaultPast)
-	cfg.Window.Future = orDefault(cfg.Window.Future, client.DefaultFuture)
+	cfg.Window.Past = cmp.Or(cfg.Window.Past, client.DefaultPast)
+	cfg.Window.Future = cmp.Or(cfg.Window.Future, client.DefaultFuture)
 	observed := store.Observe(cfg.Store)
 	cfg.Store = observed
 	n := &Node{
@@ -292,13 +289,6 @@ func parseOwn(raw []byte) (wire.Message, [32]byte, error) {
 	}
 	m, err := wire.ParseMessage(tree)
 	return m, signing.Digest(tree.Without("signature")), err
-}
-
-func orDefault(d, def time.Duration) time.Duration {
-	if d == 0 {
-		return def
-	}
-	return d
 }
 
 // unavailable translates an error of the store for the sender: a message that cannot be made durable is not

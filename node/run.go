@@ -158,9 +158,7 @@ func (r *run) fail(ctx context.Context, err error) {
 // the outbox (AM-26, AM-75). If the answer cannot be sent, because a queue is full or the conversation refuses the
 // answer, settle treats the hook as failed and leaves the message to the owner.
 func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
-	if ctx.Err() == nil {
-		r.n.runs.Stats.Add(r.route.Name, hookErr, time.Now())
-	}
+	r.n.runs.Stats.Add(r.route.Name, hookErr, time.Now())
 	s := &hookOutcome{run: r, viaOutbox: r.unattended || !r.settled.CompareAndSwap(false, true), answer: answer, err: hookErr}
 	out, err := s.commit(ctx)
 	if _, refused := errors.AsType[*wire.Error](err); err != nil && hookErr == nil && (refused || errors.Is(err, store.ErrQuota)) {
