@@ -65,7 +65,7 @@ func agreedText(a conversations.Agreement, name string) (title, text string) {
 		title = "Meeting"
 	}
 	var parts []string
-	if at, ok := wire.ParseISO8601(a.Time); ok {
+	if at, ok := wire.ParseInstant(a.Time); ok {
 		parts = append(parts, at.Format("Mon 2 Jan 2006 15:04 -07:00"))
 	} else if a.Time != "" {
 		parts = append(parts, a.Time)

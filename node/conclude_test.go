@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,6 +72,22 @@ func TestHookAgrees(t *testing.T) {
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Schedule, propose))), http.StatusOK)
 	if n := countAgreed(t, sarah); n != 1 {
 		t.Errorf("the owner got %d notices of agreements, want 1", n)
+	}
+}
+
+// TestAgreedTimeWithoutZone: the notice of an agreed event shows a time without a zone as the peers wrote it, because
+// nobody knows its instant.
+func TestAgreedTimeWithoutZone(t *testing.T) {
+	const proposal = `{"action":"propose","event":{"title":"Coffee","proposed_times":["2026-02-21T10:00"],"duration":"30m"}}`
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
+		return says(t, `{"action":"accept","selected_time":"2026-02-21T10:00"}`), nil
+	}))
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Schedule, proposal))), http.StatusOK)
+	list, _, err := sarah.Notices.List(t.Context(), "", 10, time.Now())
+	if err != nil || len(list) != 1 || list[0].Kind != notify.Agreed || !strings.HasPrefix(list[0].Text, "2026-02-21T10:00 (30m)") {
+		t.Errorf("notices = %+v, %v, want the time as it was written", list, err)
 	}
 }
 

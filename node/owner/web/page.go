@@ -302,8 +302,8 @@ func factsOf(v wire.Value) []fact {
 // formatTime formats a time in the zone of this machine, which is the owner's. It returns other text unchanged, and
 // also a time without a zone, because its instant is unknown.
 func formatTime(text string) string {
-	at, ok := wire.ParseISO8601(text)
-	if !ok || !strings.Contains(text, "T") || !strings.ContainsAny(text[len(text)-6:], "Z+-") {
+	at, ok := wire.ParseInstant(text)
+	if !ok {
 		return text
 	}
 	return at.Local().Format("Mon 2 Jan 2006, 15:04 MST")
