@@ -94,8 +94,8 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 	return err
 }
 
-// enqueueAnswer puts an answer of ours that is already signed and stored into the outbox. If its receiver gets a second
-// copy, it recognizes the message id (AM-21).
+// enqueueAnswer puts an answer of ours that is already signed and stored into the outbox, unless the outbox has or had
+// the answer: repeats are charged to no limit. If its receiver gets a second copy, it recognizes the message id (AM-21).
 func (n *Node) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) error {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {
@@ -103,6 +103,13 @@ func (n *Node) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) err
 	}
 	m, err := wire.ParseMessage(tree)
 	if err != nil {
+		return err
+	}
+	found := false
+	err = eachItem(func(after string) ([]OutboxEntry, string, error) {
+		return n.listEntries(ctx, convTerm(store.ConvKey{Peer: string(m.To), ID: string(m.Conversation)}), after, 100)
+	}, func(e OutboxEntry) { found = found || e.First == m.ID })
+	if found || err != nil {
 		return err
 	}
 	id, _ := n.outbox.NewID(now, 0)

@@ -92,6 +92,44 @@ func TestMailBehindAFailingDirectory(t *testing.T) { // THREATS row 26
 	})
 }
 
+// TestResendsByMailShareAnAnswer: however often a stranger signs a message again and leaves it in the mailbox, the answer
+// takes one place in the outbox. Resends are charged to no limit, so they could otherwise fill the outbox.
+func TestResendsByMailShareAnAnswer(t *testing.T) {
+	t.Parallel()
+	mesh := meshtest.New(t)
+	chris, ann := mesh.Stranger("chris"), mesh.Stranger("ann")
+	configure := func(cfg *node.Config) {
+		cfg.Policy.Mode, cfg.Policy.Allow = acl.Approval, []string{string(ann.ID)}
+		cfg.Relay = mesh.Directory()
+		cfg.Identity.Card = meshtest.Card(t, "sarah", mesh.URL+"/mailbox/"+string(meshtest.Key("sarah").Public().AgentID()))
+	}
+	sarah := mesh.Node("sarah", configure)
+	sarah.Stop()
+	post := func(from *meshtest.Stranger, d wire.Draft) {
+		t.Helper()
+		must(t, meshtest.Post(t, mesh.URL+"/mailbox/"+string(sarah.ID()), from.Sign(d)), http.StatusAccepted)
+	}
+	first := chris.Draft(sarah.ID(), wire.Deliver, hello)
+	closed := in(first.Conversation, chris.Draft(sarah.ID(), wire.Deliver, closing))
+	post(chris, first)
+	post(chris, closed)
+	for range 5 {
+		again := in(first.Conversation, chris.Draft(sarah.ID(), wire.Deliver, closing))
+		again.Payload = again.Payload.With("metadata", wire.Obj(wire.Member{Key: "resend_of", Value: wire.Text(string(closed.ID))}))
+		post(chris, again)
+	}
+	post(ann, ann.Draft(sarah.ID(), wire.Deliver, hello))
+
+	sarah = mesh.Restart(sarah, configure)
+	waitFor(t, "the mail behind the resends", func() bool {
+		items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
+		return err == nil && len(items) == 1 && items[0].Peer == ann.ID
+	})
+	if entries, _, err := sarah.Outbox(t.Context(), "", "", 10); err != nil || len(entries) != 1 {
+		t.Errorf("%d entries are in the outbox, %v, want the answer once", len(entries), err)
+	}
+}
+
 // TestRelayThatDoesNotWait: a directory that answers a poll at once with no mail, because it has no place for another
 // waiting poll or does not support waiting, is not polled in a tight loop.
 func TestRelayThatDoesNotWait(t *testing.T) {
