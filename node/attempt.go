@@ -25,17 +25,20 @@ const attemptTime = 45 * time.Second
 // queue next tries it again.
 func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time) {
 	e, err := n.loadEntry(ctx, id)
+	var earlier []outbox.Entry
+	if err == nil {
+		earlier, err = n.findEarlierEntry(ctx, e)
+	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return time.Time{}
-	case err == nil && e.State != SendQueued: // it ended with an earlier entry of its conversation
-		n.outbox.waiters.Give(e.ID, e.sent())
 		return time.Time{}
 	case err != nil:
 		n.log.Warn("read outbox entry", "letter", id, "err", err)
 		return time.Now().Add(sendPauses[0])
-	}
-	if earlier, err := n.findEarlierEntry(ctx, e); earlier != nil || err != nil {
+	case e.State != SendQueued: // it ended with an earlier entry of its conversation
+		n.outbox.waiters.Give(e.ID, e.sent())
+		return time.Time{}
+	case earlier != nil:
 		n.outbox.AddRemote(earlier...)
 		return time.Now()
 	}

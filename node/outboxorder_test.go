@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // TestConversationsTakeTurns: among many conversations with one peer, no conversation is delivered to its end while
@@ -121,6 +124,53 @@ func TestOnePeerDoesNotStarveOthers(t *testing.T) {
 		}
 		if n := len(w.deliveries()); n > 5 {
 			t.Errorf("%d attempts at once, want 4 to the peer that hangs", n)
+		}
+	})
+}
+
+// unreadableQueue is a store that several processes may share. It cannot list what waits in a conversation while left
+// is positive; every failed call decrements left.
+type unreadableQueue struct {
+	store.Store
+	left *atomic.Int32
+}
+
+func (q unreadableQueue) Records() store.Records { return unreadableRecords{q.Store.Records(), q.left} }
+
+func (q unreadableQueue) Leases() store.Leases { return sharedLeases{q.Store.Leases()} }
+
+type unreadableRecords struct {
+	store.Records
+	left *atomic.Int32
+}
+
+func (r unreadableRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	if strings.HasPrefix(term, "wait:") && r.left.Add(-1) >= 0 {
+		return store.RecordPage{}, store.ErrUnavailable
+	}
+	return r.Records.List(ctx, ns, term, after, limit, now)
+}
+
+type sharedLeases struct{ store.Leases }
+
+func (sharedLeases) TTL() time.Duration { return time.Minute }
+
+// TestUnreadableQueue: while the node cannot read what waits before a message, it pauses between its attempts.
+func TestUnreadableQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wireTransport{deliver: takes}
+		l := loneNode(t, t.TempDir(), w, func(cfg *node.Config) {
+			left := new(atomic.Int32)
+			left.Store(3)
+			cfg.Store = unreadableQueue{cfg.Store, left}
+		})
+		defer l.stop()
+		began := time.Now()
+		mustSend(t, l.Node, to("ann", "conv_one", "hello"), 0)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(w.at) != 1 || w.at[0].Sub(began) < 15*time.Second {
+			t.Errorf("deliveries at %v since %v, want one after three pauses of 5 s", w.at, began)
 		}
 	})
 }
