@@ -289,7 +289,7 @@ func (n *Node) tryCarriers(ctx context.Context, d bridge.Delivery, peer client.P
 func (n *Node) readCarrierAnswer(ctx context.Context, d bridge.Delivery, peer client.Peer, answer []byte) (bridge.Delivered, error) {
 	v, err := wire.ParseObject(answer)
 	if err != nil {
-		return bridge.Delivered{}, err
+		return bridge.Delivered{}, errors.Join(client.ErrReplyUnverified, err)
 	}
 	if refused, ok := wire.ParseError(0, v); ok {
 		refused.Message = wire.OneLine(refused.Message, 200)

@@ -14,7 +14,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
-	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
@@ -48,17 +47,6 @@ func TestClockStepOfTheOutbox(t *testing.T) {
 			}
 		}
 	})
-}
-
-// carrier is a bridge that carries every message.
-type carrier struct {
-	bridge.Transport
-	carry func(message []byte) ([]byte, error)
-}
-
-func (c carrier) Carry(_ context.Context, _ wire.AgentID, message []byte) ([]byte, bool, error) {
-	answer, err := c.carry(message)
-	return answer, true, err
 }
 
 // TestClockStepOfADoubtfulMessage: a message that may have arrived is sent again with its signature, which seems too

@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"sync"
@@ -8,7 +9,9 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -137,4 +140,31 @@ func TestKeySwapInMidConversation(t *testing.T) {
 	decide(t, chris, ask, acl.Approve)
 	waitFor(t, "the message that waited leaves", func() bool { return len(mallory.got()) == 1 })
 	must(t, meshtest.Post(t, chris.URL, swapped.Sign(in(out.Conv, swapped.Draft(chris.ID(), wire.Deliver, hello)))), http.StatusOK)
+}
+
+// carrier is a bridge that carries every message.
+type carrier struct {
+	bridge.Transport
+	carry func(message []byte) ([]byte, error)
+}
+
+func (c carrier) Carry(_ context.Context, _ wire.AgentID, message []byte) ([]byte, bool, error) {
+	answer, err := c.carry(message)
+	return answer, true, err
+}
+
+// TestCarriedAnswerThatIsNotJSON: an answer that a carrier brings and that nobody can read is an unverified answer. The
+// peer has the message, so its conversation goes on (AM-18).
+func TestCarriedAnswerThatIsNotJSON(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann, sarah := mesh.Stranger("ann"), mesh.Node("sarah", nil)
+	sarah.Connect(bridge.Kind{Name: "toy"}, carrier{carry: func([]byte) ([]byte, error) { return []byte("<html>"), nil }})
+	out := outgoing(t, ann.ID, wire.Deliver, hello)
+	out.Conv = "conv_one"
+	if sent := mustSend(t, sarah.Node, out, 10*time.Second); sent.State != node.SendUnverified {
+		t.Errorf("the message is %s: %v, want unverified", sent.State, sent.Err)
+	}
+	if got := convState(t, sarah.Store, out); got != conversations.Open {
+		t.Errorf("the conversation is %s, want open", got)
+	}
 }
