@@ -1,14 +1,19 @@
 package node_test
 
 import (
+	"context"
+	"errors"
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // TestAttachAccess: a foreign message is judged by the access mode of its link, or by that of the node if it came over
@@ -72,5 +77,29 @@ func TestAttachRefusesKeys(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Attach() = %v, want %q in it", err, want)
 		}
+	}
+}
+
+// TestBridgeDecidesNoAnswers: a bridge decides about the message that waits in a conversation, and not about an answer
+// of ours that waits there, which the bridge has not shown to the owner.
+func TestBridgeDecidesNoAnswers(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
+		return says(t, hello), nil
+	}, func(cfg *node.Config) { cfg.Outbound.Approve = []string{"mesh.message"} }))
+	m, err := sarah.Attach(bridge.Kind{Name: "toy"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := chris.Draft(sarah.ID(), wire.Deliver, hello)
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusAccepted)
+	ask := theAsk(t, sarah)
+	err = m.Decide(t.Context(), store.ConvKey{Peer: string(chris.ID), ID: string(d.Conversation)}, true)
+	if refused, ok := errors.AsType[*wire.Error](err); !ok || refused.Status != http.StatusConflict {
+		t.Errorf("Decide = %v, want a conflict", err)
+	}
+	if still := theAsk(t, sarah); still.ID != ask.ID {
+		t.Errorf("the question about the answer was decided")
 	}
 }

@@ -15,8 +15,9 @@ import (
 
 // decideHeld applies the owner's choice to the message that is held in a conversation because of its intent. A bridge
 // with approval commands of its own calls decideHeld, so that its commands and the owner's page decide the same
-// question (THREATS 39). decideHeld refuses if no message is held there, and if the question is whether the sender may
-// write at all, because that question is about more than this message.
+// question (THREATS 39). decideHeld refuses if no message is held there, or if our answer to the message waits instead,
+// which the bridge has not shown to the owner. It also refuses if the question is whether the sender may write at all,
+// because that question is about more than this message.
 func (n *Node) decideHeld(ctx context.Context, conv store.ConvKey, choice acl.Choice, by string) error {
 	held, err := n.itemsOf(ctx, conv, ItemHeld)
 	if err != nil {
@@ -28,6 +29,9 @@ func (n *Node) decideHeld(ctx context.Context, conv store.ConvKey, choice acl.Ch
 	ask, err := n.asks.Get(ctx, held[0].Ask, time.Now())
 	if err != nil {
 		return owner.Explain(err)
+	}
+	if ask.Kind != askMessage {
+		return owner.Fault(http.StatusConflict, "your answer waits for a decision here, not the message; decide about the answer first", "agentmesh approvals show "+ask.ID)
 	}
 	var body owner.HeldBody
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
