@@ -73,9 +73,10 @@ func codeOf(err error) string {
 
 const keyPolicy = "policy"
 
-// auditPolicy writes an audit line if the policy differs from that of the node's last start.
-func (n *Node) auditPolicy(ctx context.Context, now time.Time) error {
-	policy, links := n.policy(), make(map[string]acl.Mode)
+// AuditPolicy writes an audit line if the policy differs from that of the node's last start. Call it once the bridges
+// are connected, because the policy includes the access modes of their links and their hold rules.
+func (n *Node) AuditPolicy(ctx context.Context) error {
+	now, policy, links := time.Now(), n.policy(), make(map[string]acl.Mode)
 	n.bridges.modes.Range(func(link, mode any) bool {
 		links[link.(string)] = mode.(acl.Mode)
 		return true

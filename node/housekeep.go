@@ -39,9 +39,6 @@ func (n *Node) restore(ctx context.Context) error {
 	if err := n.restoreState(ctx, now); err != nil {
 		return err
 	}
-	if err := n.auditPolicy(ctx, now); err != nil {
-		return err
-	}
 	return n.registrar.Restore(ctx, now)
 }
 

@@ -212,7 +212,10 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 		p.mountOperations(owner.AuditOperations(p.audit, nil)...)
 		p.mountOperations(p.statusOperations()...)
 	}
-	return p.addBridges()
+	if err := p.addBridges(); err != nil || p.node == nil {
+		return err
+	}
+	return p.node.AuditPolicy(ctx)
 }
 
 // OwnDirectory is the alias of the directory in the node's own process.
