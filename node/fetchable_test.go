@@ -1,7 +1,9 @@
 package node_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -81,5 +84,56 @@ func TestFetchableAnswer(t *testing.T) {
 	awaitFailed(t, sarah, 3)
 	if got := stateOf(t, sarah, chris.ID, "conv_one"); got != conversations.Failed {
 		t.Errorf("after a message of our own could not be delivered the conversation is %s, want failed", got)
+	}
+}
+
+// TestFetchableAnswerToMail: an answer to a message that came through the mailbox can be fetched too. Its sender got no
+// provisional answer on a connection, but a repeat gets one until the owner has answered (AM-22).
+func TestFetchableAnswerToMail(t *testing.T) {
+	for name, answer := range map[string]struct {
+		hook hook.Answer
+		err  error
+		held bool // the hook's answer waits for the owner
+	}{
+		"asynchronous": {hook: hook.Answer{Async: true}}, "failed": {err: errors.New("broken")}, "held": {hook: says(t, hello), held: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mesh := meshtest.New(t)
+			chris := mesh.Stranger("chris") // its endpoint does not answer
+			configure := configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
+				return answer.hook, answer.err
+			}, func(cfg *node.Config) {
+				cfg.Relay = mesh.Directory()
+				cfg.Identity.Card = meshtest.Card(t, "sarah", mesh.URL+"/mailbox/"+string(meshtest.Key("sarah").Public().AgentID()))
+				if answer.held {
+					cfg.Outbound.Approve = []string{"mesh.message"}
+				}
+			})
+			sarah := mesh.Node("sarah", configure)
+			sarah.Stop()
+			raw := chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))
+			must(t, meshtest.Post(t, mesh.URL+"/mailbox/"+string(sarah.ID()), raw), http.StatusAccepted)
+
+			sarah = mesh.Restart(sarah, configure)
+			waitFor(t, "the hook has run", func() bool {
+				items, _, err := sarah.Inbox(t.Context(), "", "", 10)
+				return err == nil && len(items) == 1 && items[0].State != node.ItemRunning
+			})
+			must(t, meshtest.Post(t, sarah.URL, raw), http.StatusAccepted)
+			if answer.held {
+				decide(t, sarah, theAsk(t, sarah), acl.Approve)
+			} else {
+				body := map[string]any{"conversation": "conv_one", "payload": json.RawMessage(hello)}
+				if status := sarah.Call("POST", "/reply", body, nil); status != http.StatusOK {
+					t.Fatalf("reply: %d", status)
+				}
+			}
+			must(t, meshtest.Post(t, sarah.URL, raw), http.StatusOK)
+			awaitFailed(t, sarah, 1)
+			if got := stateOf(t, sarah, chris.ID, "conv_one"); got != conversations.Open {
+				t.Errorf("after the answer could not be delivered the conversation is %s, want open", got)
+			}
+		})
 	}
 }

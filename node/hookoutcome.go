@@ -218,13 +218,17 @@ func (s *hookOutcome) refuse(ctx context.Context) (bridge.Outcome, error) {
 	return bridge.Outcome{Status: s.answer.Err.Status, Raw: raw}, nil
 }
 
-// answerPending gives the provisional answer to a sender that waits on the connection, and adds it to the transcript.
+// answerPending gives the provisional answer to a sender that waits on the connection or repeats the message, and adds
+// it to the transcript unless that was done before.
 func (s *hookOutcome) answerPending(ctx context.Context) (bridge.Outcome, error) {
-	if s.viaOutbox {
+	if s.viaOutbox && (s.item.Pending || s.item.Kind == kindReply) { // nobody waits for an answer to an answer
 		return bridge.Outcome{}, nil
 	}
 	out := s.provisional(ctx)
-	if out.Raw == nil || out.Status == http.StatusServiceUnavailable {
+	switch unknown := out.Raw == nil || out.Status == http.StatusServiceUnavailable; {
+	case unknown && s.viaOutbox: // the answer is too old to be fetched
+		return bridge.Outcome{}, nil
+	case unknown:
 		return out, wire.ErrUnavailable
 	}
 	reply := store.Entry{Out: true, At: s.unit.Now, Raw: out.Raw}

@@ -156,6 +156,7 @@ func (s *hookOutcome) answerFailed() (bridge.Outcome, error) {
 	}
 	s.unit.Answer = s.item.answer(http.StatusAccepted, answer.Raw)
 	if s.viaOutbox {
+		s.item.Pending = s.item.Pending || s.run.unattended // otherwise recordPending stores what the sender got
 		return bridge.Outcome{}, nil
 	}
 	s.unit.Append(answer.transcriptEntry())
