@@ -78,7 +78,7 @@ func (r *Registrar) chainAtStart(stored string, now time.Time) string {
 		return ""
 	}
 	err := errors.New("an earlier version rotated the key")
-	shorter, _ := cutLast(stored)
+	shorter := stored[:max(strings.LastIndexByte(stored, ' '), 0)]
 	for _, chain := range []string{stored, shorter} {
 		if chain == "" {
 			continue
@@ -89,13 +89,4 @@ func (r *Registrar) chainAtStart(stored string, now time.Time) string {
 		}
 	}
 	return r.chainFromFirst(own.Card.ID, own.Key, now, err)
-}
-
-// cutLast returns chain without its last link; ok is false if chain has at most one link.
-func cutLast(chain string) (rest string, ok bool) {
-	i := strings.LastIndexByte(chain, ' ')
-	if i < 0 {
-		return "", false
-	}
-	return chain[:i], true
 }
