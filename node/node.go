@@ -38,7 +38,8 @@ const (
 	maxHookQueue        = 256 // hooks that run or wait for their turn
 )
 
-// Config configures a node. Store, HTTP, Identity and Notices are required; every other field may have its zero value.
+// Config configures a node. Store, HTTP, Identity, Credential and Notices are required; every other field may have its
+// zero value.
 type Config struct {
 	Store       store.Store
 	Session     *store.Session      // of the process; nil: the node has one of its own
@@ -47,7 +48,7 @@ type Config struct {
 	// Relay is the directory, one of Directories, whose mailbox is the node's endpoint. It is nil for a node with a
 	// public address.
 	Relay      *client.Directory
-	Credential client.Credential // the secret from which the bearers for directories are derived; empty: the node makes and stores one
+	Credential client.Credential // the secret from which the bearers for directories are derived
 	// CredentialOf returns a name for the credential that registered an agent's card in the directory of this process,
 	// one of Directories. It returns "" if the credential is not known. Nil means that no credential is known.
 	CredentialOf func(ctx context.Context, id wire.AgentID) (string, error)
@@ -163,7 +164,7 @@ type Node struct {
 
 // New makes a node from cfg. It starts no background work; [Node.Run] does.
 func New(ctx context.Context, cfg Config) (*Node, error) {
-	if cfg.Store == nil || cfg.HTTP == nil || cfg.Notices == nil || cfg.Identity.Key == nil {
+	if cfg.Store == nil || cfg.HTTP == nil || cfg.Notices == nil || cfg.Identity.Key == nil || cfg.Credential == "" {
 		return nil, errors.New("node: config is incomplete")
 	}
 	cfg.SyncDeadline = cmp.Or(cfg.SyncDeadline, DefaultSyncDeadline)

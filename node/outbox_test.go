@@ -83,7 +83,7 @@ func loneNode(t *testing.T, dir string, wires bridge.Transport, configure ...fun
 	s := testStore(t, dir)
 	h := client.NewHTTP(client.HTTPConfig{Local: true})
 	cfg := node.Config{
-		Store: s, HTTP: h, Notices: notify.New(notify.Config{Records: s.Records()}),
+		Store: s, HTTP: h, Notices: notify.New(notify.Config{Records: s.Records()}), Credential: "secret",
 		Identity: node.Identity{Key: meshtest.Key("lone"), Card: meshtest.Card(t, "lone", "http://127.0.0.1:9/agentmesh")},
 	}
 	for _, c := range configure {

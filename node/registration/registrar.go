@@ -36,10 +36,8 @@ type Identity struct {
 type Config struct {
 	Identity    Identity
 	Directories []*client.Directory
-	// Credential is the secret from which the bearers for directories are derived. Empty: the registrar makes and
-	// stores one.
-	Credential client.Credential
-	Store      store.Store
+	Credential  client.Credential // the secret from which the bearers for directories are derived; required
+	Store       store.Store
 	// SaveKey stores a new signing key and its card before the key is used. Nil: the key cannot be rotated.
 	SaveKey func(key *signing.PrivateKey, card wire.Value) error
 	// CurrentKey returns the key that SaveKey stored last; nil: no other process rotates the key.
@@ -125,9 +123,8 @@ const Namespace = "node"
 const SharedKeys = "keys"
 
 const (
-	keyNodeID     = "identity"
-	keyCredential = "credential"
-	keyRotated    = "rotated" // written after each rotation, so that other processes learn of the new key
+	keyNodeID  = "identity"
+	keyRotated = "rotated" // written after each rotation, so that other processes learn of the new key
 )
 
 func (p *registration) recordKey() string {
@@ -144,10 +141,7 @@ func (r *Registrar) Restore(ctx context.Context, now time.Time) error {
 	if err := r.setID(id); err != nil {
 		return err
 	}
-	if err := r.restoreStates(ctx, now); err != nil {
-		return err
-	}
-	return r.restoreCredential(ctx, now)
+	return r.restoreStates(ctx, now)
 }
 
 // Reread takes over everything that another process may have stored since the start.
@@ -254,29 +248,6 @@ func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now tim
 // storeRecord writes a record of the node's state, if its revision is ifRev.
 func (r *Registrar) storeRecord(ctx context.Context, key string, body []byte, ifRev store.Rev, now time.Time) error {
 	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: Namespace, Key: key, Body: body}, IfRev: ifRev}}, now)
-}
-
-// restoreCredential reads the secret from which bearers are derived. If the store has no secret yet, it makes and
-// stores one.
-func (r *Registrar) restoreCredential(ctx context.Context, now time.Time) error {
-	if r.cfg.Credential != "" {
-		return nil
-	}
-	var kept string
-	if ok, err := r.loadRecord(ctx, keyCredential, &kept, now); err != nil {
-		return err
-	} else if !ok {
-		kept = string(client.NewCredential())
-		body, err := json.Marshal(kept)
-		if err != nil {
-			return err
-		}
-		if err := r.storeRecord(ctx, keyCredential, body, store.Any, now); err != nil {
-			return err
-		}
-	}
-	r.cfg.Credential = client.Credential(kept)
-	return nil
 }
 
 // Credential derives the bearer for one directory from the node's secret. No directory learns the bearer for another
