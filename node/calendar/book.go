@@ -65,7 +65,7 @@ type entry struct {
 	rev store.Rev
 }
 
-const keepAfter = 24 * time.Hour // how long an entry is kept after the end of its event
+const keepAfter = 24 * time.Hour // how long an entry is kept after the end of its event, or after the agreement if that is later
 
 func (e entry) record() store.Record {
 	body, err := json.Marshal(e)

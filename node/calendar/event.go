@@ -12,7 +12,7 @@ import (
 )
 
 // Event is an agreed event. Title, Location and With are text from a peer. The code that makes an Event must limit and
-// clean them; encode escapes them.
+// clean them; toICal escapes them.
 type Event struct {
 	UID      string        `json:"uid"`
 	Title    string        `json:"title"`

@@ -31,7 +31,7 @@ type Files struct{ Path string }
 
 var _ Source = Files{}
 
-// maxFiles and maxFilesBytes bound a folder.
+// maxFiles and maxFilesBytes bound a folder. maxFilesBytes also bounds an answer of a CalDAV server.
 const (
 	maxFiles      = 20_000
 	maxFilesBytes = 64 << 20

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The bounds of the time for which an item is postponed. Within them, the refusal names the time.
+// These bounds apply to the time for which an item is postponed, which the refusal names.
 const (
 	minPostpone = time.Minute
 	maxPostpone = 10 * time.Minute

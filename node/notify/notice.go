@@ -24,7 +24,8 @@ const (
 
 // Notice is one thing that the owner should know.
 type Notice struct {
-	ID    string        `json:"id"` // ids sort in the order of creation
+	// ID contains the time of creation, so ids sort by it. If Count is set, ID has the beginning of the counted hour.
+	ID    string        `json:"id"`
 	Kind  string        `json:"kind"`
 	Title string        `json:"title"`
 	Text  string        `json:"text,omitempty"`

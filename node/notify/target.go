@@ -17,7 +17,7 @@ import (
 )
 
 // Target delivers notices to the owner. Send returns nil once the batch is delivered, and must return when ctx ends.
-// After an error or a crash, Send may get the same batch again.
+// After an error or a crash, Send may get the same notices again, with newer ones in the same batch.
 type Target interface {
 	Name() string // name for status and log; contains no secret
 	Send(ctx context.Context, b Batch) error
@@ -25,7 +25,7 @@ type Target interface {
 
 // Batch holds the notices that are sent together.
 type Batch struct {
-	ID      string // the same when the batch is sent again
+	ID      string // of the first notice, so it is the same when that notice is sent again
 	Notices []Notice
 	More    int  // further notices that are only counted
 	Urgent  bool // at least one listed notice is urgent

@@ -3,7 +3,7 @@
 //
 // A message goes out like every message of the agent's door, so the owner's rules and approvals apply. The task is WORKING
 // until the conversation has an answer or ends, the owner refuses the message, or its delivery fails. The package keeps
-// a small record for each task and reads all else through an [owner.Client].
+// a small record for each task and each context, and reads all else through an [owner.Client].
 package contact
 
 import (
@@ -75,7 +75,7 @@ type task struct {
 	Context string              `json:"context"`
 	Digest  string              `json:"digest"` // of the client's message
 	Conv    wire.ConversationID `json:"conv,omitempty"`
-	Message wire.MessageID      `json:"message,omitempty"` // "" while it waits for the owner
+	Message wire.MessageID      `json:"message,omitempty"` // "" if it had to wait for the owner
 	Ask     string              `json:"ask,omitempty"`     // the question to the owner
 	Failed  bool                `json:"failed,omitempty"`
 	Created time.Time           `json:"created"`

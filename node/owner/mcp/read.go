@@ -470,7 +470,7 @@ func (t *tools) awaitChange(ctx context.Context, topics []string, seconds int) (
 	return []change{{string(event.Topic), name(event.ID), name(event.State), name(event.Conversation)}}, nil
 }
 
-// nextEvent returns the next event of one of topics, or the zero event when ctx ends.
+// nextEvent returns the next event of one of topics, or the zero event if ctx or the stream ends first.
 func (t *tools) nextEvent(ctx context.Context, topics []string) (event owner.Event, err error) {
 	resp, err := t.api.Do(ctx, "GET", strings.TrimPrefix(owner.StreamEvents.Path, "/"), url.Values{"topics": {strings.Join(topics, ",")}}, nil)
 	if err != nil {

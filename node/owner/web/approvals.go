@@ -68,7 +68,7 @@ var choiceLabels = map[acl.Choice]string{
 
 var choiceClasses = map[acl.Choice]string{acl.Approve: "strong", acl.Block: "danger"}
 
-// separateMembers are members of a question's body that the page shows in places of their own.
+// separateMembers are members of a question's body that the page shows in places of their own, or not at all.
 var separateMembers = []string{"payload", "from", "name", "address", "verified", "intent", "item", "to", "via", "hold"}
 
 func viewAsks(asks []owner.Approval) []askView {

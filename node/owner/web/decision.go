@@ -29,8 +29,8 @@ import (
 )
 
 // DecisionLinks make links by which the owner decides one question in a browser that has not signed in, such as that of
-// a phone. A link is bound to the hash of the question, works once, and expires. It allows no choice that applies to
-// later messages. The store keeps only the hash of its token.
+// a phone. A link is bound to the hash of the question, works once, and expires. It approves once or rejects; a
+// rejection also applies to later messages of a stranger. The store keeps only the hash of its token.
 type DecisionLinks struct {
 	cfg   DecisionConfig
 	key   []byte // tokens are derived from it, so that a notice that this process sends again has the same link
@@ -107,8 +107,8 @@ func (l *DecisionLinks) Link(ctx context.Context, id string, now time.Time) (str
 	return l.cfg.URL + httpapi.LinkPath + "/" + url.PathEscape(ask.ID) + "?" + linkParam + "=" + token, nil
 }
 
-// linkChoices returns the choices of a question that a link offers: those about this question alone. A changed key has
-// none, because accepting it applies to all later messages.
+// linkChoices returns the choices of a question that a link offers: approve once and reject. A changed key has none,
+// because accepting it applies to all later messages.
 func linkChoices(ask owner.Approval) (choices []acl.Choice) {
 	if ask.Kind == owner.AskKeyChange {
 		return nil

@@ -97,7 +97,7 @@ func newestFirst[T any](found []T, id func(T) string) (out listPage[T]) {
 func millis(t time.Time) string { return fmt.Sprintf("%012x", t.UnixMilli()) }
 func micros(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 
-// stampOf parses the time in an id of a list.
+// stampOf returns the moment that follows the time in an id of a list.
 func stampOf(prefix, id string) (time.Time, error) {
 	digits, ok := strings.CutPrefix(id, prefix)
 	size := 12

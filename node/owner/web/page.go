@@ -29,7 +29,7 @@ var pageFiles embed.FS
 // for people, so they are bounded.
 type Node interface {
 	owner.Node
-	// Overview is Status with counts up to most.
+	// Overview returns what Status returns, with counts up to most.
 	Overview(ctx context.Context, most int) (owner.Status, error)
 	// CountApprovals counts the questions that wait for a decision, and CountItems the inbox items in a state or with
 	// [owner.NeedsOwner], up to most.
