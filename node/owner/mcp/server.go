@@ -23,8 +23,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// maxBody bounds an MCP request in bytes: a body over HTTP, or a line on standard input. Arguments of a tool are at most
-// one message.
+// maxBody bounds an MCP request in bytes: a body over HTTP, or a line on standard input. Arguments of a tool are at
+// most one message.
 const maxBody = 1 << 20
 
 // MaxCall bounds how long a call of a tool takes.

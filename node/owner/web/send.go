@@ -20,8 +20,8 @@ var plainActions = map[wire.Intent][]string{
 	wire.Schedule: {"accept", "decline", "cancel"}, wire.Negotiate: {"accept", "reject", "withdraw"},
 }
 
-// meeting is an event as a form describes it, or as [readMeeting] returns it. In a form, its times have no zone and mean
-// the local time of this machine.
+// meeting is an event as a form describes it, or as [readMeeting] returns it. In a form, its times have no zone and
+// mean the local time of this machine.
 type meeting struct {
 	Title, Duration, Place string
 	Times                  []string // empty ones are ignored
