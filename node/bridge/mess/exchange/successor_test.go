@@ -1,6 +1,8 @@
 package exchange
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,4 +56,37 @@ func TestSuccessorsKeepTheTime(t *testing.T) {
 	l.do(thread.OwnerID, "- suggestion: {id: both, type: merge, re: ["+second+", "+first+"], proposed: {}}")
 	l.do("agent", "- reply: {re: both, accept: true}")
 	same(first, ends, begins, thread.Waiting)
+}
+
+// TestSharedSuccessors: a thread is split and the parts are merged, again and again. A thread that waits for the first
+// one looks at each of the threads once, although the number of ways to the last one grows with every round.
+func TestSharedSuccessors(t *testing.T) {
+	l := newLab(t)
+	l.executor("agent")
+	first := l.request("agent", "{intent: dig}")
+	parts := strings.TrimSuffix(strings.Repeat("dig, ", 40), ", ")
+	last, done := first, make(chan string)
+	for i := range 6 {
+		l.do("agent", fmt.Sprintf("- suggestion: {id: s%d, type: split, re: %s, proposed: [%s]}", i, last, parts))
+		l.do("agent", fmt.Sprintf("- reply: {re: s%d, accept: true}", i))
+		of := strings.Join(l.thread(last).Successors, ", ")
+		l.do("agent", fmt.Sprintf("- suggestion: {id: m%d, type: merge, re: [%s], proposed: {intent: dig}}", i, of))
+		last = l.do("agent", fmt.Sprintf("- reply: {re: m%d, accept: true}", i)).Created[0]
+	}
+	go func() {
+		r, err := l.try("agent", "- request: {intent: plant, constraints: {depends_on: ["+first+"]}}")
+		if err != nil || len(r.Created) == 0 {
+			t.Error(err)
+			r.Created = []string{""}
+		}
+		done <- r.Created[0]
+	}()
+	select {
+	case waits := <-done:
+		l.want(waits, thread.Waiting)
+		l.status("agent", last, "completed")
+		l.want(waits, thread.Received)
+	case <-time.After(20 * time.Second):
+		t.Fatal("the threads are looked at once for each way to them")
+	}
 }

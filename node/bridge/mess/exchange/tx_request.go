@@ -235,51 +235,40 @@ func (t *tx) postState(th *thread.Thread, extra ...wire.Member) {
 	t.appendMessage(th, thread.ExchangeID, thread.Block{th.StatusEntry(extra...)})
 }
 
-// checkDependencies reports whether all dependencies of the thread are met, and returns one that can no longer be met.
+// checkDependencies reports whether all dependencies of the thread are met, and returns one that can no longer be met. It
+// follows superseded and delegated threads to their successors (MESS-30), to each thread once: many threads may have the
+// same successor.
 func (t *tx) checkDependencies(ctx context.Context, th *thread.Thread) (met bool, failed string, err error) {
 	met = true
-	for _, ref := range th.DependsOn {
-		done, dead, err := t.dependencyState(ctx, ref, 0)
-		if err != nil {
-			return false, "", err
+	seen := map[string]bool{}
+	for _, dependency := range th.DependsOn {
+		for left := []string{dependency}; len(left) > 0; {
+			ref := left[len(left)-1]
+			left = left[:len(left)-1]
+			if seen[ref] {
+				continue
+			}
+			seen[ref] = true
+			if t.made[ref] && t.threads[ref] == nil {
+				met = false // a later request of this block
+				continue
+			}
+			next, err := t.load(ctx, ref)
+			if errors.Is(err, store.ErrNotFound) {
+				return false, dependency, nil
+			}
+			if err != nil {
+				return false, "", err
+			}
+			switch {
+			case next.Status == thread.Completed:
+			case !next.Status.Terminal():
+				met = false
+			case len(next.Successors) == 0:
+				return false, dependency, nil
+			}
+			left = append(left, next.Successors...)
 		}
-		if dead {
-			return false, ref, nil
-		}
-		met = met && done
 	}
 	return met, "", nil
-}
-
-// dependencyState reports whether a dependency is done, or can no longer be done. It follows superseded and delegated
-// threads to their successors (MESS-30).
-func (t *tx) dependencyState(ctx context.Context, ref string, depth int) (done, dead bool, err error) {
-	if t.made[ref] && t.threads[ref] == nil {
-		return false, false, nil // a later request of this block
-	}
-	th, err := t.load(ctx, ref)
-	if errors.Is(err, store.ErrNotFound) || depth > 64 {
-		return false, true, nil
-	}
-	if err != nil {
-		return false, false, err
-	}
-	switch th.Status {
-	case thread.Completed:
-		return true, false, nil
-	case thread.Failed, thread.Declined, thread.Cancelled, thread.Expired:
-		return false, true, nil
-	case thread.Superseded, thread.Delegated:
-		done = len(th.Successors) > 0
-		dead = !done
-		for _, next := range th.Successors {
-			d, lost, err := t.dependencyState(ctx, next, depth+1)
-			if err != nil {
-				return false, false, err
-			}
-			done, dead = done && d, dead || lost
-		}
-		return done, dead, nil
-	}
-	return false, false, nil
 }
