@@ -250,13 +250,11 @@ func (r *Executors) replace(e *Executor) {
 func (r *Executors) reindex(old, c *candidate) {
 	if old != nil {
 		for id := range old.caps {
-			list := r.byCap[id]
-			at := slices.Index(list, old)
 			if _, still := c.caps[id]; still {
-				list[at] = c
+				r.byCap[id][slices.Index(r.byCap[id], old)] = c
 				continue
 			}
-			r.byCap[id] = slices.Delete(slices.Clone(list), at, at+1)
+			removeFrom(r.byCap, id, old)
 		}
 	}
 	for id := range c.caps {

@@ -131,3 +131,21 @@ func TestMergeOfOneThread(t *testing.T) {
 	a := l.request("agent", "{id: a, intent: a}")
 	l.refuse(http.StatusBadRequest, "bob", "- suggestion: {id: both, type: merge, re: ["+a+", "+a+"], proposed: {}}")
 }
+
+// TestUnusedCapabilities: a capability that no executor has any longer takes no memory. Executors may choose any ids and
+// change them at any time.
+func TestUnusedCapabilities(t *testing.T) {
+	l := newLab(t)
+	for i := range 20 {
+		l.executor("bob", fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i))
+	}
+	if n := len(l.Executors.byCap); n != 2 {
+		t.Errorf("there are %d capabilities after 20 changes, want the 2 of the executor", n)
+	}
+	if err := l.Executors.Admit(t.Context(), "bob", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(l.Executors.byCap); n != 0 {
+		t.Errorf("there are %d capabilities without an executor", n)
+	}
+}

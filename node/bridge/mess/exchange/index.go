@@ -277,9 +277,9 @@ func (x *index) remove(ref string) {
 	delete(x.byRef, ref)
 	delete(x.waiting, ref)
 	delete(x.predecessors, ref)
-	removeRef(x.clients, e.client, ref)
+	removeFrom(x.clients, e.client, ref)
 	for _, dependency := range e.depends {
-		removeRef(x.waiting, dependency, ref)
+		removeFrom(x.waiting, dependency, ref)
 	}
 	if key := (requestKey{e.requester.Value(), e.client}); x.own[key] == ref {
 		delete(x.own, key)
@@ -296,11 +296,11 @@ func (x *index) remove(ref string) {
 	}
 }
 
-// removeRef removes ref from one list of m.
-func removeRef(m map[string][]string, key, ref string) {
-	refs := m[key]
-	if i := slices.Index(refs, ref); i >= 0 {
-		m[key] = slices.Delete(slices.Clone(refs), i, i+1)
+// removeFrom removes an item from one list of m, and the list when it is empty.
+func removeFrom[T comparable](m map[string][]T, key string, item T) {
+	list := m[key]
+	if i := slices.Index(list, item); i >= 0 {
+		m[key] = slices.Delete(slices.Clone(list), i, i+1)
 	}
 	if len(m[key]) == 0 {
 		delete(m, key)
