@@ -167,9 +167,9 @@ func (b *Bridge) controlPayload(ctx context.Context, m controlMessage) (wire.Val
 			return m.Payload.With("mess", entries.Tree()), nil
 		}
 	}
-	ref, ok := b.x.OfferedIn(ctx, string(m.From), string(m.Conv))
-	if !ok {
-		return wire.Value{}, nil
+	ref, err := b.x.OfferedIn(ctx, string(m.From), string(m.Conv))
+	if ref == "" {
+		return wire.Value{}, err
 	}
 	t, err := b.x.Read(ctx, ref, time.Now())
 	if err != nil {

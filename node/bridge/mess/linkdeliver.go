@@ -233,8 +233,8 @@ func (l *link) notifyRefusal(ctx context.Context, ref, reason string) error {
 // decline marks one of our threads as declined by the exchange, which refused it with the error cause. If the
 // conversation has no thread of ours, decline returns cause.
 func (l *link) decline(ctx context.Context, conv, reason string, cause error) error {
-	if _, ok := l.x.OfferedIn(ctx, l.pseudonym(thread.ExchangeID), conv); !ok {
-		return cause
+	if ref, err := l.x.OfferedIn(ctx, l.pseudonym(thread.ExchangeID), conv); ref == "" {
+		return cmp.Or(err, cause)
 	}
 	no := wire.Obj(wire.TextField("re", "last"), wire.TextField("code", string(thread.Declined)), wire.TextField("reason", reason))
 	if err := l.acceptEntry(ctx, thread.ExchangeID, conv, "declined", thread.Entry{Type: "status", Body: no}); err != nil {

@@ -267,14 +267,14 @@ func (l *link) localThread(ctx context.Context, requester string, k knownThread)
 	if err := l.x.Load(); err != nil {
 		return nil, err
 	}
-	ref, ok := "", false
+	ref, err := "", error(nil)
 	if k.Mine {
-		ref, ok = l.x.OfferedIn(ctx, l.pseudonym(thread.ExchangeID), k.Conv)
+		ref, err = l.x.OfferedIn(ctx, l.pseudonym(thread.ExchangeID), k.Conv)
 	} else {
-		ref, ok = l.x.RequestIn(l.pseudonym(requester), k.Conv)
+		ref, _ = l.x.RequestIn(l.pseudonym(requester), k.Conv)
 	}
-	if !ok {
-		return nil, nil
+	if ref == "" {
+		return nil, err
 	}
 	t, err := l.x.Read(ctx, ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) {

@@ -50,7 +50,11 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	}
 	who := exchange.Actor{ID: string(m.From), Channel: "agentmesh"}
 	opts := exchange.Options{Lax: m.Address != "", Peer: &thread.Peer{Conv: string(m.Conv), Address: m.Address}, External: string(m.Conv), Hold: block.WantsOwner()}
-	if ref, ok := b.sentThread(ctx, who.ID, m); ok { // we opened the conversation, so the message is about our thread
+	ref, err := b.sentThread(ctx, who.ID, m)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	if ref != "" { // we opened the conversation, so the message is about our thread
 		block, opts.Re, opts.Sent, opts.Follow = block.PointAt(ref).CancelAsStatus(), ref, thread.ParkedPeer, b.linkOf(m.Address) != nil
 		if m.Payload.GetStr("action") == wire.ActionPending {
 			opts.Sent = thread.ParkedPending
@@ -107,15 +111,13 @@ func ackPayload(res exchange.Result) wire.Value {
 	return v.With("mess", res.Answers.Tree())
 }
 
-// sentThread returns the ref of the thread that we offered to peer in the conversation of the message. A response after
-// the close comes in a new conversation, which names the closed one.
-func (b *Bridge) sentThread(ctx context.Context, peer string, m bridge.Call) (string, bool) {
-	if ref, ok := b.x.OfferedIn(ctx, peer, string(m.Conv)); ok {
-		return ref, true
-	}
+// sentThread returns the ref of the thread that we offered to peer in the conversation of the message, or "". A response
+// after the close comes in a new conversation, which names the closed one.
+func (b *Bridge) sentThread(ctx context.Context, peer string, m bridge.Call) (string, error) {
+	ref, err := b.x.OfferedIn(ctx, peer, string(m.Conv))
 	closed := thread.ClosedConversation(m.Payload)
-	if closed == "" {
-		return "", false
+	if ref != "" || err != nil || closed == "" {
+		return ref, err
 	}
 	return b.x.OfferedIn(ctx, peer, closed)
 }

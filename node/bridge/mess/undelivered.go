@@ -24,7 +24,7 @@ func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (about s
 	if u.Intent != Intent || b.x.Load() != nil {
 		return "", false, nil
 	}
-	if ref, ok := b.x.OfferedIn(ctx, string(u.To), string(u.ConvID)); ok { // we opened the conversation, so we are the requester
+	if ref, _ := b.x.OfferedIn(ctx, string(u.To), string(u.ConvID)); ref != "" { // we opened the conversation, so we are the requester
 		t, err := b.x.Read(ctx, ref, time.Now())
 		return "MESS " + ref, err == nil && t.Status.Terminal() && isTooLate(u), nil
 	}

@@ -247,10 +247,11 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 	}
 	for range maxConflicts {
 		t := x.begin(who, opts)
-		if err := t.run(ctx, b); err != nil {
+		err := t.run(ctx, b)
+		if err = cmp.Or(t.readErr, err); err != nil {
 			return Result{}, err
 		}
-		err := t.commit(ctx)
+		err = t.commit(ctx)
 		if errors.Is(err, store.ErrConflict) {
 			// the same block came twice at the same time
 			if kept, found, err := x.FindAnswer(ctx, opts.Replay); found || err != nil {

@@ -373,3 +373,30 @@ func TestReferenceToALaterRequest(t *testing.T) {
 		l.refuse(http.StatusNotFound, "agent", "- "+entry+"\n- request: {id: later, intent: x}\n")
 	}
 }
+
+// TestFailedRead: a store that cannot be read for a moment does not make a thread unknown. The sender gets an error
+// after which it may repeat the block, and not a final refusal.
+func TestFailedRead(t *testing.T) {
+	l := newLab(t)
+	b := &failingStore{Store: l.store, unread: NSThreads}
+	l.records = b.Records()
+	l.executor("bob")
+	ref := l.request("agent", "{id: a, intent: x}")
+	l.status("bob", ref, "claimed")
+	l.do("bob", "- suggestion: {id: later, type: defer, re: "+ref+", proposed: 2h}")
+	for who, block := range map[string]string{
+		"bob":   "- status: {re: " + ref + ", code: in_progress}",
+		"agent": "- reply: {re: later, accept: false}",
+		"eve":   "- status: {re: " + ref + ", code: claimed}",
+	} {
+		b.failReads = 1
+		l.refuse(500, who, block)
+	}
+	b.failReads, b.unread = 1, NSMeta
+	if ref, err := l.OfferedIn(t.Context(), "am_eve", "conv"); ref != "" || err == nil {
+		t.Errorf("the thread of a conversation is %q, %v", ref, err)
+	}
+	if ref, err := l.OfferedIn(t.Context(), "am_eve", "conv"); ref != "" || err != nil {
+		t.Errorf("the thread of an unknown conversation is %q, %v", ref, err)
+	}
+}

@@ -148,10 +148,13 @@ func (l *lab) keys(ns string) (keys []string) {
 	}
 }
 
-// failingStore is a store whose writes fail while down is set.
+// failingStore is a store whose writes fail while down is set. Its next reads of one namespace fail as often as
+// failReads says.
 type failingStore struct {
 	store.Store
-	down atomic.Bool
+	down      atomic.Bool
+	unread    string // the namespace
+	failReads int
 }
 
 func (b *failingStore) Records() store.Records { return failingRecords{b.Store.Records(), b} }
@@ -166,6 +169,14 @@ func (r failingRecords) Apply(ctx context.Context, changes []store.Change, now t
 		return errors.New("the disk is full")
 	}
 	return r.Records.Apply(ctx, changes, now)
+}
+
+func (r failingRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	if ns == r.b.unread && r.b.failReads > 0 {
+		r.b.failReads--
+		return store.Record{}, errors.New("the disk cannot be read")
+	}
+	return r.Records.Get(ctx, ns, key, now)
 }
 
 // eventually waits until done reports true, for a change that another goroutine makes.

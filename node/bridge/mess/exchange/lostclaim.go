@@ -55,8 +55,8 @@ func (x *Exchange) IsTooLate(ctx context.Context, who Actor, ref string) bool {
 type lostView struct{ view }
 
 func (v lostView) HasThread(ref string) bool {
-	th, err := v.t.load(v.ctx, ref)
-	return err == nil && v.t.x.hasLost(v.t.who, th)
+	th := v.t.find(v.ctx, ref)
+	return th != nil && v.t.x.hasLost(v.t.who, th)
 }
 
 func (v lostView) SuggestionThread(string) (string, bool) { return "", false }

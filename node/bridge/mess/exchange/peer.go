@@ -26,10 +26,10 @@ func requestLink(t *thread.Thread) string {
 
 func convKey(peer, conv string) string { return "conv/" + IDKey(peer, conv) }
 
-// OfferedIn returns the thread that we offered to a peer in a conversation.
-func (x *Exchange) OfferedIn(ctx context.Context, peer, conv string) (ref string, ok bool) {
+// OfferedIn returns the thread that we offered to a peer in a conversation, or "" if we offered none there.
+func (x *Exchange) OfferedIn(ctx context.Context, peer, conv string) (ref string, err error) {
 	rec, err := x.records.Get(ctx, NSMeta, convKey(peer, conv), time.Now())
-	return string(rec.Body), err == nil
+	return string(rec.Body), IgnoreMissing(err)
 }
 
 // RequestIn returns the thread that a peer opened in a conversation. If there are several, it returns the only open

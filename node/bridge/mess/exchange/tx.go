@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -24,6 +25,7 @@ type tx struct {
 	now  time.Time
 
 	threads      map[string]*thread.Thread // threads that were read or created, as the block leaves them
+	readErr      error                     // the first failure of the store while names were resolved
 	order        []string                  // refs of the threads that change
 	before       map[string]snapshot       // state of each thread when it was read; the zero value for a new one
 	changes      []store.Change            // changes other than threads
@@ -260,6 +262,14 @@ func (t *tx) load(ctx context.Context, ref string) (*thread.Thread, error) {
 	}
 	t.threads[ref], t.before[ref] = th, snapshot{th.Status, th.Turn(), th.Holder, th.Serial, th.Updated}
 	return th, nil
+}
+
+// find returns a thread that the block may change, or nil if it does not exist. A failure of the store fails the block:
+// otherwise its sender would learn that the thread does not exist.
+func (t *tx) find(ctx context.Context, ref string) *thread.Thread {
+	th, err := t.load(ctx, ref)
+	t.readErr = cmp.Or(t.readErr, IgnoreMissing(err))
+	return th
 }
 
 // touch marks a thread as changed.

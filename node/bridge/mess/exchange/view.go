@@ -76,8 +76,8 @@ type view struct {
 }
 
 func (v view) HasThread(ref string) bool {
-	th, err := v.t.load(v.ctx, ref)
-	return err == nil && v.t.x.canSee(v.t.who, th)
+	th := v.t.find(v.ctx, ref)
+	return th != nil && v.t.x.canSee(v.t.who, th)
 }
 
 func (v view) SuggestionThread(id string) (string, bool) {
@@ -98,8 +98,8 @@ func (v view) findByTag(id string, open func(*thread.Thread) bool) (string, bool
 	if !ok {
 		return "", false
 	}
-	th, err := v.t.load(v.ctx, ref)
-	return ref, err == nil && open(th)
+	th := v.t.find(v.ctx, ref)
+	return ref, th != nil && open(th)
 }
 
 // NewestWith returns the actor's newest request with a client id. If the actor made none, it returns the newest one
