@@ -296,6 +296,12 @@ func TestDecline(t *testing.T) {
 	l.status("bob", c, "claimed")
 	l.status("bob", c, "declined, reason: cut my finger")
 	l.want(c, thread.Declined)
+	d := l.request("eve", "{intent: dice, requires: [knife]}") // over REST, every requester is a registered executor
+	l.status("bob", d, "declined, reason: busy")
+	l.want(d, thread.Declined)
+	e := l.request("eve", "{intent: dice}")
+	l.status("eve", e, "claimed")
+	l.want(e, thread.Claimed)
 }
 
 // TestTime: deadlines and schedules (MESS-31, MESS-32). In the synctest bubble, days take milliseconds.

@@ -290,7 +290,11 @@ func (r *Executors) get(id string) *candidate {
 // thread is offered to it, and it has all required capabilities.
 func (r *Executors) canClaim(id string, t *thread.Thread) bool {
 	c := r.get(id)
-	return c != nil && !c.Pending && t.IsOfferedTo(id) && c.hasAll(t.Requires)
+	return c != nil && c.canClaim(t)
+}
+
+func (c *candidate) canClaim(t *thread.Thread) bool {
+	return !c.Pending && t.IsOfferedTo(c.ID) && c.hasAll(t.Requires)
 }
 
 // list returns all executors.

@@ -43,8 +43,6 @@ func (c *candidate) wantsNotice(t *thread.Thread, now time.Time) bool {
 	p := c.Preferences
 	urgent := t.Priority == "urgent"
 	switch {
-	case t.Requester == c.ID:
-		return false
 	case p.MinPriority != "" && thread.PriorityRank(t.Priority) < thread.PriorityRank(p.MinPriority):
 		return false
 	case p.MinPriority == "" && thread.PriorityRank(t.Priority) < thread.PriorityRank("normal"):

@@ -15,7 +15,8 @@ type Offer struct {
 	Preferred bool // the routing rule for the thread names it
 }
 
-// route returns the executors that may claim a thread, in the order in which they get the offer (MESS-41, MESS-42).
+// route returns the executors other than the requester that may claim a thread, in the order in which they get the offer
+// (MESS-41, MESS-42).
 func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -38,7 +39,7 @@ func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	}
 	chosen := make([]*candidate, 0, len(considered))
 	for _, c := range considered {
-		if !c.Pending && t.IsOfferedTo(c.ID) && c.hasAll(t.Requires) {
+		if c.ID != t.Requester && c.canClaim(t) {
 			chosen = append(chosen, c)
 		}
 	}
@@ -107,11 +108,10 @@ func (r *Executors) setRules(rules []thread.Rule) {
 	r.rules = rules
 }
 
-// hasNoCandidate reports whether no executor is left that could claim the thread (MESS-24).
+// hasNoCandidate reports whether no executor is left that could claim the thread (MESS-24). The requester does not count:
+// it may claim its own thread, but asked for somebody else.
 func (r *Executors) hasNoCandidate(t *thread.Thread) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return !slices.ContainsFunc(r.all, func(c *candidate) bool {
-		return !c.Pending && t.IsOfferedTo(c.ID) && c.hasAll(t.Requires)
-	})
+	return !slices.ContainsFunc(r.all, func(c *candidate) bool { return c.ID != t.Requester && c.canClaim(t) })
 }

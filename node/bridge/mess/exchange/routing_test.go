@@ -50,6 +50,9 @@ func TestRouting(t *testing.T) {
 	if got := ids(l.Executors.route(th, night), true); got != "a b" {
 		t.Errorf("notified at night = %s", got)
 	}
+	if got := ids(l.Executors.route(&thread.Thread{Requester: "a", Requires: th.Requires}, noon), false); got != "b d" {
+		t.Errorf("eligible for a request of a = %s", got)
+	}
 	if got := ids(l.Executors.route(&thread.Thread{Requires: needs("knife", "unknown")}, noon), false); got != "" {
 		t.Errorf("eligible for the unknown = %s", got)
 	}
@@ -147,7 +150,6 @@ func TestPreferences(t *testing.T) {
 		{Preferences{Quiet: quiet}, thread.Thread{Priority: "normal"}, "07:00", true},
 		{Preferences{Quiet: quiet}, thread.Thread{Priority: "urgent"}, "23:00", true},
 		{Preferences{Filter: []string{"x"}}, thread.Thread{Priority: "normal", Requires: []thread.Need{{ID: "y"}}}, "12:00", false},
-		{Preferences{}, thread.Thread{Priority: "normal", Requester: "me"}, "12:00", false},
 	} {
 		c := newCandidate(&Executor{ID: "me", Preferences: tt.p})
 		if got := c.wantsNotice(&tt.th, at(tt.at)); got != tt.want {
