@@ -393,7 +393,7 @@ func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 	case t.WaitsForPeer() && t.Peers[who.ID].Offered:
 		return true
 	case t.IsClaimable():
-		return t.Peers[who.ID].Offered && t.IsOfferedTo(who.ID) || x.Executors.canClaim(who.ID, t)
+		return t.HasOffer(who.ID) || x.Executors.canClaim(who.ID, t)
 	}
 	return false
 }
@@ -426,7 +426,7 @@ func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
 	}
 	if t.Holder != "" && who.ID == t.Holder {
 		r |= thread.AsHolder
-	} else if x.Executors.canClaim(who.ID, t) || t.Peers[who.ID].Offered && t.IsOfferedTo(who.ID) || who.file && t.IsOfferedTo(who.ID) && who.ID != t.Requester {
+	} else if x.Executors.canClaim(who.ID, t) || t.HasOffer(who.ID) || who.file && t.IsOfferedTo(who.ID) && who.ID != t.Requester {
 		r |= thread.AsEligible
 	}
 	return r

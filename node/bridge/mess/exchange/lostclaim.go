@@ -18,7 +18,7 @@ func (x *Exchange) hasLost(who Actor, t *thread.Thread) bool {
 	switch {
 	case t.Holder == "" || who.ID == t.Holder || who.ID == t.Requester:
 		return false
-	case t.Peers[who.ID].Offered && t.IsOfferedTo(who.ID):
+	case t.HasOffer(who.ID):
 		return true
 	}
 	c := x.Executors.get(who.ID)

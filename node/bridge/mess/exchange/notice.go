@@ -63,8 +63,8 @@ func isWithheld(t *thread.Thread, to string, e thread.Entry) bool {
 
 // withdrawOffers adds notices that withdraw the thread from all peers that have an open offer of it, except one.
 func (t *tx) withdrawOffers(th *thread.Thread, except string) {
-	for id, p := range th.Peers {
-		if p.Offered && id != except && th.IsOfferedTo(id) {
+	for id := range th.Peers {
+		if id != except && th.HasOffer(id) {
 			t.addNotice(id, NoticeTaken, th.Ref, th.Serial)
 		}
 	}

@@ -108,9 +108,14 @@ func (r *Executors) setRules(rules []thread.Rule) {
 	r.rules = rules
 }
 
-// hasNoCandidate reports whether no executor is left that could claim the thread (MESS-24). The requester does not count:
-// it may claim its own thread, but asked for somebody else.
+// hasNoCandidate reports whether nobody is left that could claim the thread (MESS-24): no executor, and no peer with an
+// open offer. The requester does not count: it may claim its own thread, but asked for somebody else.
 func (r *Executors) hasNoCandidate(t *thread.Thread) bool {
+	for id := range t.Peers {
+		if t.HasOffer(id) {
+			return false
+		}
+	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return !slices.ContainsFunc(r.all, func(c *candidate) bool { return c.ID != t.Requester && c.canClaim(t) })

@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // ids returns the executors of offers or, with notified, those that get a notice.
@@ -257,4 +258,26 @@ func TestSpanCorpus(t *testing.T) {
 	if cases < 10 {
 		t.Errorf("%d cases", cases)
 	}
+}
+
+// TestDeclineWithOffer: a thread that a peer may still claim does not end because the executors here decline. It ends
+// when the peer declines too (MESS-24).
+func TestDeclineWithOffer(t *testing.T) {
+	l := newLab(t)
+	ref := l.request("agent", "{intent: dig}")
+	sent := func(_ string, _ wire.Value, changes []store.Change) error {
+		return l.records.Apply(t.Context(), changes, time.Now())
+	}
+	if err := l.OfferTo(t.Context(), ref, "am_peer", "", nil, sent); err != nil {
+		t.Fatal(err)
+	}
+	l.executor("bob")
+	l.status("bob", ref, "declined, reason: busy")
+	l.want(ref, thread.Received)
+	if err := l.GiveUp(t.Context(), ref, nil); err != nil {
+		t.Fatal(err)
+	}
+	l.want(ref, thread.Received)
+	l.status("am_peer", ref, "declined, reason: busy")
+	l.want(ref, thread.Declined)
 }

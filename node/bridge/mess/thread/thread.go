@@ -182,6 +182,9 @@ func (t *Thread) IsOfferedTo(id string) bool {
 	return (t.Only == "" || t.Only == id) && !slices.Contains(t.Declined, id)
 }
 
+// HasOffer reports whether a peer has an open offer of the thread.
+func (t *Thread) HasOffer(peer string) bool { return t.Peers[peer].Offered && t.IsOfferedTo(peer) }
+
 // ChannelRefused marks a message from a file if the state machine refused the message. The message is stored, but has
 // changed nothing (MESS-51).
 const ChannelRefused = "refused"
