@@ -148,12 +148,12 @@ func (l *lab) keys(ns string) (keys []string) {
 	}
 }
 
-// failingStore is a store whose writes fail while down is set. Its next reads of one namespace fail as often as
+// failingStore is a store whose writes fail while down is set. Its next reads of one namespace or key fail as often as
 // failReads says.
 type failingStore struct {
 	store.Store
 	down      atomic.Bool
-	unread    string // the namespace
+	unread    string // the namespace or key
 	failReads int
 }
 
@@ -172,7 +172,7 @@ func (r failingRecords) Apply(ctx context.Context, changes []store.Change, now t
 }
 
 func (r failingRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
-	if ns == r.b.unread && r.b.failReads > 0 {
+	if r.b.failReads > 0 && (ns == r.b.unread || key == r.b.unread) {
 		r.b.failReads--
 		return store.Record{}, errors.New("the disk cannot be read")
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
-	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -83,7 +82,7 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 			if err == nil {
 				err = x.settleDependents(ctx, ended)
 			}
-			if isPermanent(err) {
+			if thread.IsRefusal(err) { // it will not go away, for example because the thread is full
 				x.log.Warn("a thread cannot go on by itself", "thread", a.ref, "error", err)
 				continue
 			}
@@ -130,13 +129,6 @@ func (x *Exchange) scheduleRecheck(err error) {
 	x.index.wakeRun()
 }
 
-// isPermanent reports whether an error concerns one thread and will not go away, for example because the thread is
-// full.
-func isPermanent(err error) bool {
-	e, refused := errors.AsType[*wire.Error](err)
-	return refused && !e.Retry
-}
-
 // recheckWaiting checks every unclaimed thread that waits: its reason to wait may have ended just before a crash.
 func (x *Exchange) recheckWaiting(ctx context.Context) error {
 	refs, _ := x.index.page("state:"+string(thread.Waiting), position{}, 1<<30, func(e *entry) bool { return !e.isHeld() })
@@ -145,7 +137,7 @@ func (x *Exchange) recheckWaiting(ctx context.Context) error {
 		if err == nil {
 			err = x.settleDependents(ctx, ended)
 		}
-		if isPermanent(err) {
+		if thread.IsRefusal(err) {
 			continue
 		}
 		if err != nil {

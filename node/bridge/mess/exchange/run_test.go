@@ -139,3 +139,24 @@ func TestFullThreadHoldsNoDeadlineUp(t *testing.T) {
 		}
 	}
 }
+
+// TestGiveUpSettlesLater: a thread ends because nobody can do it, but the store fails before the thread that waits for
+// it is settled. The end stands, so the check is repeated by itself.
+func TestGiveUpSettlesLater(t *testing.T) {
+	l := newLab(t)
+	ref := l.request("agent", "{id: a, intent: dig}")
+	waits := l.request("agent", "{intent: plant, constraints: {depends_on: [a]}}")
+	l.records = (&failingStore{Store: l.store, unread: waits, failReads: 1}).Records()
+	if err := l.GiveUp(t.Context(), ref, nil); err != nil {
+		t.Errorf("a committed change fails: %v", err)
+	}
+	l.want(ref, thread.Declined)
+	l.want(waits, thread.Waiting)
+	if !l.mustRecheck.Load() {
+		t.Fatal("the waiting thread is not checked again")
+	}
+	if err := l.recheckWaiting(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.want(waits, thread.Failed)
+}

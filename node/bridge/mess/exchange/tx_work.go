@@ -101,10 +101,10 @@ func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) 
 		if err = t.commit(ctx); errors.Is(err, store.ErrConflict) {
 			continue
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			x.settleAfterCommit(ctx, t)
 		}
-		return x.settleDependents(ctx, t.endedRefs())
+		return err
 	}
 	return store.ErrConflict
 }
@@ -277,7 +277,7 @@ func (x *Exchange) settleDependents(ctx context.Context, ended []string) error {
 		ended = ended[1:]
 		for _, waiting := range x.index.dependents(ref) {
 			more, err := x.recheck(ctx, waiting)
-			if err != nil && !isPermanent(err) { // a committed change stands, whatever is wrong with a dependent
+			if err != nil && !thread.IsRefusal(err) { // a committed change stands, whatever is wrong with a dependent
 				return err
 			}
 			ended = append(ended, more...)
