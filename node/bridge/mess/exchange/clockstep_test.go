@@ -24,10 +24,15 @@ func TestClockStep(t *testing.T) {
 		go func() { done <- x.Run(ctx) }()
 		needed := time.Now().Add(50 * time.Minute)
 		ref := l.request("alice", `{intent: x, needed_by: "`+needed.UTC().Format(time.RFC3339Nano)+`"}`)
+		l.executor("bob")
+		first := l.request("alice", "{id: first, intent: x}")
+		waits := l.request("alice", `{intent: x, needed_by: "`+needed.UTC().Format(time.RFC3339Nano)+`", constraints: {depends_on: [first]}}`)
 		time.Sleep(10 * time.Minute)
 
 		storetest.StepClock(t, by)
 		time.Sleep(20 * time.Minute)
+		l.status("bob", first, "completed")
+		l.want(waits, thread.Received)
 		calls, threads := 0, 0
 		for range 100 {
 			if _, ok := x.Executors.calls.Take("bob", time.Now()); ok {
@@ -50,6 +55,7 @@ func TestClockStep(t *testing.T) {
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
 		l.want(ref, thread.Expired)
+		l.want(waits, thread.Expired)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

@@ -36,11 +36,7 @@ func (x *Exchange) Run(ctx context.Context) error {
 				x.mustRecheck.Store(true)
 			}
 		}
-		next, err := time.Time{}, error(nil)
-		// while the clock is in doubt nothing expires, because an ended thread cannot be reopened
-		if x.clock.Reliable() {
-			next, err = x.Tick(ctx)
-		}
+		next, err := x.Tick(ctx)
 		if err != nil && ctx.Err() == nil {
 			x.log.Error("deadlines could not be kept", "error", err)
 			x.mustRecheck.Store(true)
@@ -63,7 +59,8 @@ func (x *Exchange) Run(ctx context.Context) error {
 	}
 }
 
-// Tick does what is due now, and returns the time at which the next thing is due.
+// Tick does what is due now, and returns the time at which the next thing is due. While the clock is in doubt, nothing is
+// due, because an ended thread cannot be reopened.
 func (x *Exchange) Tick(ctx context.Context) (next time.Time, err error) {
 	return x.tick(ctx, time.Now())
 }
@@ -76,6 +73,9 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 		return next, err
 	}
 	for {
+		if !x.clock.Reliable() {
+			return time.Time{}, nil
+		}
 		dueAlarms, next := x.index.due(now, alarmBatch)
 		for i, a := range dueAlarms {
 			ended, err := x.recheck(ctx, a.ref)
@@ -93,7 +93,7 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 				}
 				return at, err
 			}
-			if time.Now().Before(a.at) { // the clock went back meanwhile: this alarm is not due yet
+			if time.Now().Before(a.at) || !x.clock.Reliable() { // the clock was set meanwhile
 				x.index.reschedule(a)
 			}
 		}

@@ -286,7 +286,8 @@ func (x *Exchange) settleDependents(ctx context.Context, ended []string) error {
 	return nil
 }
 
-// recheck looks again at a thread that the exchange parked, and at its deadline. It returns the threads that ended.
+// recheck looks again at a thread that the exchange parked and, unless the clock is in doubt, at its deadline. It returns
+// the threads that ended.
 func (x *Exchange) recheck(ctx context.Context, ref string) ([]string, error) {
 	for range maxConflicts {
 		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
@@ -295,7 +296,7 @@ func (x *Exchange) recheck(ctx context.Context, ref string) ([]string, error) {
 			return nil, IgnoreMissing(err)
 		}
 		switch {
-		case th.Expire(t.now):
+		case x.clock.Reliable() && th.Expire(t.now):
 			t.postState(th, wire.Field("expired_at", thread.TimeText(t.now)), wire.TextField("stage", th.Expired))
 		case th.Parked == thread.ParkedDependency, th.Parked == thread.ParkedSchedule:
 			if err := t.settle(ctx, th); err != nil {
