@@ -406,3 +406,16 @@ func TestFailedRead(t *testing.T) {
 		t.Errorf("the thread of an unknown conversation is %q, %v", ref, err)
 	}
 }
+
+// TestRepeatedAtTheSameTime: a requester sends the same request twice, and the second one is applied while the first one
+// is. Both get the ref of one thread (MESS-16).
+func TestRepeatedAtTheSameTime(t *testing.T) {
+	l := newLab(t)
+	const block = "- request: {id: a, intent: x}"
+	var first string
+	l.records = &readHook{l.records, NSIDs, func() { first = l.do("agent", block).Created[0] }}
+	r := l.do("agent", block)
+	if ref, _ := r.RequestRef(); ref != first || len(r.Created) != 0 {
+		t.Errorf("one request opened %s and %v", first, r.Created)
+	}
+}

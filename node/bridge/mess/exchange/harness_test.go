@@ -179,6 +179,22 @@ func (r failingRecords) Get(ctx context.Context, ns, key string, now time.Time) 
 	return r.Records.Get(ctx, ns, key, now)
 }
 
+// readHook calls hook once, after the next read of a namespace.
+type readHook struct {
+	store.Records
+	ns   string
+	hook func()
+}
+
+func (r *readHook) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	rec, err := r.Records.Get(ctx, ns, key, now)
+	if hook := r.hook; hook != nil && ns == r.ns {
+		r.hook = nil
+		hook()
+	}
+	return rec, err
+}
+
 // eventually waits until done reports true, for a change that another goroutine makes.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()

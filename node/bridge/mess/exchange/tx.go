@@ -100,7 +100,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 	if err := t.readOwnerFiles(b); err != nil {
 		return err
 	}
-	refs, err := t.reserve(ctx, b)
+	reserved, err := t.reserve(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 		return err
 	}
 	for i, e := range b {
-		if err := t.applyEntry(ctx, i, e, refs[i]); err != nil {
+		if err := t.applyEntry(ctx, i, e, reserved[i]); err != nil {
 			return withEntryPath(err, thread.EntryPath(i, e))
 		}
 	}
@@ -200,13 +200,13 @@ func withEntryPath(err error, path string) error {
 }
 
 // applyEntry applies one entry.
-func (t *tx) applyEntry(ctx context.Context, i int, e thread.Entry, ref string) error {
+func (t *tx) applyEntry(ctx context.Context, i int, e thread.Entry, reserved reservation) error {
 	path := thread.EntryPath(i, e)
 	switch e.Type {
 	case "v":
 		return nil
 	case "request":
-		return t.applyRequest(ctx, e, path, ref)
+		return t.applyRequest(ctx, e, path, reserved)
 	case "status":
 		return t.applyStatus(ctx, e, path)
 	case "response":

@@ -21,14 +21,19 @@ type clientIDRecord struct {
 	Ref    string    `json:"ref"`
 	Digest string    `json:"digest"`
 	At     time.Time `json:"at"`
+}
 
-	rev store.Rev
+// reservation is the ref that a request of the block gets.
+type reservation struct {
+	ref        string
+	isRepeated bool      // the thread exists already
+	idRev      store.Rev // of the record of the client id, as it was read
 }
 
 // reserve gives every request of the block its ref before any entry is applied, so that a request may name an earlier
 // or later one (MESS-29). A repeated request gets the ref of the first one. reserve refuses cycles.
-func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]string, error) {
-	refs := make(map[int]string)
+func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]reservation, error) {
+	reserved := make(map[int]reservation)
 	day := t.now.Format(time.DateOnly)
 	for i, e := range b {
 		if e.Type != "request" {
@@ -38,40 +43,38 @@ func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]string, error
 		if _, twice := t.ids[id]; twice && id != "" {
 			return nil, thread.Bad(thread.EntryPath(i, e)+".id", "is used twice in the block")
 		}
-		k, err := t.lookUpClientID(ctx, id)
+		k, rev, err := t.lookUpClientID(ctx, id)
 		if err != nil {
 			return nil, err
 		}
-		if k.Ref != "" && k.Digest == thread.Digest(e.Body) && t.now.Sub(k.At) < SameFor {
-			refs[i] = k.Ref
-		} else {
-			refs[i] = thread.NewThreadRef(t.now, t.x.index.nextNumber(day), id)
+		r := reservation{k.Ref, k.Ref != "" && k.Digest == thread.Digest(e.Body) && t.now.Sub(k.At) < SameFor, rev}
+		if !r.isRepeated {
+			r.ref = thread.NewThreadRef(t.now, t.x.index.nextNumber(day), id)
 		}
 		if id != "" {
-			t.ids[id] = refs[i]
+			t.ids[id] = r.ref
 		}
-		t.lastRequest, t.made[refs[i]] = refs[i], true
+		reserved[i], t.lastRequest, t.made[r.ref] = r, r.ref, true
 	}
-	return refs, t.checkCycles(b)
+	return reserved, t.checkCycles(b)
 }
 
-// lookUpClientID returns what a client id of this requester stands for, or the zero value if the id is new.
-func (t *tx) lookUpClientID(ctx context.Context, id string) (k clientIDRecord, err error) {
+// lookUpClientID returns what a client id of this requester stands for, or zero values if the id is new.
+func (t *tx) lookUpClientID(ctx context.Context, id string) (k clientIDRecord, rev store.Rev, err error) {
 	if id == "" {
-		return k, nil
+		return k, rev, nil
 	}
 	rec, err := t.x.records.Get(ctx, NSIDs, IDKey(t.who.ID, id), t.now)
 	if errors.Is(err, store.ErrNotFound) {
-		return k, nil
+		return k, rev, nil
 	}
 	if err != nil {
-		return k, err
+		return k, rev, err
 	}
-	k.rev = rec.Rev
 	if err := json.Unmarshal(rec.Body, &k); err != nil {
-		return k, fmt.Errorf("decode client id: %w", err)
+		return k, rev, fmt.Errorf("decode client id: %w", err)
 	}
-	return k, nil
+	return k, rec.Rev, nil
 }
 
 // checkCycles refuses requests of the block that wait for each other (MESS-29). Older threads cannot wait for new ones.
@@ -115,18 +118,15 @@ func (t *tx) checkCycles(b thread.Block) error {
 }
 
 // applyRequest opens a thread (MESS-16).
-func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path, ref string) error {
+func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, reserved reservation) error {
 	r, err := thread.ReadRequest(e.Body, path, t.now)
 	if err != nil {
 		return err
 	}
-	k, err := t.lookUpClientID(ctx, r.ID)
-	if err != nil {
-		return err
-	}
+	ref := reserved.ref
 	t.acks = append(t.acks, requestAck{id: r.ID, ref: ref})
-	if k.Ref == ref {
-		return nil // a repetition
+	if reserved.isRepeated {
+		return nil
 	}
 	// the request of a peer may have been delayed on its way; its thread expires instead
 	if !r.Deadline.IsZero() && !t.now.Before(r.Deadline) && t.opts.Peer == nil {
@@ -154,7 +154,7 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path, ref string)
 	t.result.Created = append(t.result.Created, ref)
 	if r.ID != "" {
 		body := thread.Encode(clientIDRecord{Ref: ref, Digest: thread.Digest(e.Body), At: t.now})
-		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSIDs, Key: IDKey(t.who.ID, r.ID), Body: body}, IfRev: k.rev})
+		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSIDs, Key: IDKey(t.who.ID, r.ID), Body: body}, IfRev: reserved.idRev})
 	}
 	t.post(th, e)
 	if t.opts.Hold {
