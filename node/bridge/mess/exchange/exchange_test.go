@@ -125,6 +125,8 @@ func TestDependencies(t *testing.T) {
 	l.executor("bob")
 	l.refuse(400, "agent", "- request: {id: a, intent: x, constraints: {depends_on: [a]}}")
 	l.refuse(400, "agent", "- request: {id: a, intent: x, constraints: {depends_on: [b]}}\n- request: {id: b, intent: x, constraints: {depends_on: [c]}}\n- request: {id: c, intent: x, constraints: {depends_on: [a]}}")
+	l.refuse(400, "agent", "- request: {intent: x, constraints: {depends_on: [last]}}")
+	l.refuse(400, "agent", "- request: {id: a, intent: x, constraints: {depends_on: ['home:b']}}\n- request: {id: b, intent: x, constraints: {depends_on: ['home:a']}}")
 	l.refuse(400, "agent", "- request: {intent: x, constraints: {depends_on: [nothing]}}")
 	var chain strings.Builder
 	for i := range 50 {

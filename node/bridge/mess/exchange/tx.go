@@ -114,6 +114,9 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 			return withEntryPath(err, thread.EntryPath(i, e))
 		}
 	}
+	if err := t.checkCycles(b, reserved); err != nil {
+		return err
+	}
 	if t.opts.Set != nil && !isSet {
 		if err := t.applySet(ctx); err != nil {
 			return err

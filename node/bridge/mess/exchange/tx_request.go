@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +32,7 @@ type reservation struct {
 }
 
 // reserve gives every request of the block its ref before any entry is applied, so that a request may name an earlier
-// or later one (MESS-29). A repeated request gets the ref of the first one. reserve refuses cycles.
+// or later one (MESS-29). A repeated request gets the ref of the first one.
 func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]reservation, error) {
 	reserved := make(map[int]reservation)
 	day := t.now.Format(time.DateOnly)
@@ -56,7 +57,7 @@ func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]reservation, 
 		}
 		reserved[i], t.lastRequest, t.made[r.ref] = r, r.ref, true
 	}
-	return reserved, t.checkCycles(b)
+	return reserved, nil
 }
 
 // lookUpClientID returns what a client id of this requester stands for, or zero values if the id is new.
@@ -77,41 +78,26 @@ func (t *tx) lookUpClientID(ctx context.Context, id string) (k clientIDRecord, r
 	return k, rec.Rev, nil
 }
 
-// checkCycles refuses requests of the block that wait for each other (MESS-29). Older threads cannot wait for new ones.
-func (t *tx) checkCycles(b thread.Block) error {
-	needs := make(map[string][]string)
-	entryOf := make(map[string]int)
-	for i, e := range b {
-		if id := e.Body.GetStr("id"); e.Type == "request" && id != "" {
-			r, err := thread.ReadRequest(e.Body, "", t.now)
-			if err != nil {
-				return err
-			}
-			needs[id], entryOf[id] = r.DependsOn, i
-		}
-	}
+// checkCycles refuses new requests of the block that wait for each other, by whatever names (MESS-29). Older threads
+// cannot wait for new ones.
+func (t *tx) checkCycles(b thread.Block, reserved map[int]reservation) error {
 	const open, done = 1, 2
 	mark := make(map[string]int)
-	var visit func(id string) error
-	visit = func(id string) error {
-		switch mark[id] {
-		case open:
-			return thread.Bad(thread.EntryPath(entryOf[id], b[entryOf[id]])+".constraints.depends_on", "the requests wait for each other")
-		case done:
-			return nil
+	var inCycle func(ref string) bool
+	inCycle = func(ref string) bool {
+		if mark[ref] != 0 || !slices.Contains(t.result.Created, ref) {
+			return mark[ref] == open
 		}
-		mark[id] = open
-		for _, dependency := range needs[id] {
-			if err := visit(dependency); err != nil {
-				return err
-			}
+		mark[ref] = open
+		if slices.ContainsFunc(t.threads[ref].DependsOn, inCycle) {
+			return true
 		}
-		mark[id] = done
-		return nil
+		mark[ref] = done
+		return false
 	}
-	for id := range needs {
-		if err := visit(id); err != nil {
-			return err
+	for i, e := range b {
+		if inCycle(reserved[i].ref) {
+			return thread.Bad(thread.EntryPath(i, e)+".constraints.depends_on", "the requests wait for each other")
 		}
 	}
 	return nil
