@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -280,4 +281,29 @@ func TestDeclineWithOffer(t *testing.T) {
 	l.want(ref, thread.Received)
 	l.status("am_peer", ref, "declined, reason: busy")
 	l.want(ref, thread.Declined)
+}
+
+// TestQueryOfManyThreads: the filters of a query apply to all threads, and not only to the newest ones. A peer that is
+// not registered here sees the threads that it holds (MESS-36, MESS-56).
+func TestQueryOfManyThreads(t *testing.T) {
+	l := newLab(t)
+	ref := l.request("agent", "{intent: dig}")
+	sent := func(_ string, _ wire.Value, changes []store.Change) error {
+		return l.records.Apply(t.Context(), changes, time.Now())
+	}
+	if err := l.OfferTo(t.Context(), ref, "am_peer", "", nil, sent); err != nil {
+		t.Fatal(err)
+	}
+	l.status("am_peer", ref, "claimed")
+	for i := range maxAnswered + 1 {
+		l.index.publish(&thread.Thread{
+			Ref: fmt.Sprintf("2026-01-31-%d", i), Requester: "agent", Status: thread.Completed, Intent: "x", Updated: time.Now().Add(time.Minute), Version: 1,
+		})
+	}
+	for _, tt := range []struct{ who, filter string }{{"agent", "status: [claimed]"}, {"agent", "executor: am_peer"}, {"am_peer", ""}} {
+		answer := answerOf(l.do(tt.who, "- query: {type: status, filter: {"+tt.filter+"}}"), "response")
+		if !strings.Contains(string(answer.JSON()), ref) {
+			t.Errorf("%s asks for {%s} and gets %.200s", tt.who, tt.filter, answer.JSON())
+		}
+	}
 }

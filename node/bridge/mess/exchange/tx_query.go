@@ -54,6 +54,10 @@ func (t *tx) applyQuery(ctx context.Context, e thread.Entry, path string) error 
 
 func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, error) {
 	var threads []Summary
+	matches := func(s Summary) bool {
+		return (len(q.Status) == 0 || slices.Contains(q.Status, s.Status)) && (q.Executor == "" || q.Executor == s.Holder) &&
+			(q.Since.IsZero() || !s.Updated.Before(q.Since))
+	}
 	if len(q.Re) > 0 {
 		for _, re := range q.Re {
 			to, ok := thread.Resolve(view{t, ctx}, re, t.x.id)
@@ -69,7 +73,7 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 			}
 		}
 	} else {
-		page, err := t.x.List(ctx, t.who, "", "", maxAnswered)
+		page, err := t.x.list(ctx, t.who, "", "", maxAnswered, func(e *entry) bool { s, _ := e.summary(); return matches(s) })
 		if err != nil {
 			return wire.Value{}, err
 		}
@@ -77,8 +81,7 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 	}
 	var out []wire.Value
 	for _, th := range threads {
-		if len(q.Status) > 0 && !slices.Contains(q.Status, th.Status) || q.Executor != "" && q.Executor != th.Holder ||
-			!q.Since.IsZero() && th.Updated.Before(q.Since) {
+		if !matches(th) {
 			continue
 		}
 		v := wire.Obj(wire.TextField("ref", th.Ref))

@@ -163,6 +163,11 @@ type Page struct {
 
 // List returns threads that the actor may see, the newest change first (MESS-52). An empty code means all states.
 func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, start string, limit int) (Page, error) {
+	return x.list(ctx, who, code, start, limit, func(*entry) bool { return true })
+}
+
+// list works like List, but skips the threads that do not pass keep.
+func (x *Exchange) list(ctx context.Context, who Actor, code thread.Code, start string, limit int, keep func(*entry) bool) (Page, error) {
 	if err := x.Load(); err != nil {
 		return Page{}, err
 	}
@@ -175,11 +180,11 @@ func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, start 
 		name = "state:" + string(code)
 	}
 	c := x.Executors.get(who.ID)
-	if c == nil && !who.Owner {
-		name = "from:" + who.ID // not an executor: list only its own threads
+	if c == nil && !who.Owner && x.index.length("held:"+who.ID) == 0 {
+		name = "from:" + who.ID // only its own threads
 	}
 	list, next := x.index.entries(name, after, limit, func(e *entry) bool {
-		return (code == "" || e.status.Value() == code) && x.canSeeEntry(who, c, e)
+		return (code == "" || e.status.Value() == code) && x.canSeeEntry(who, c, e) && keep(e)
 	})
 	page := Page{Threads: make([]Summary, 0, len(list)), Next: next.String()}
 	now := time.Now()
