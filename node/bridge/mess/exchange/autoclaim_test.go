@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -45,4 +46,27 @@ func TestAutoClaimIsBounded(t *testing.T) {
 	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("a request took %v", took)
 	}
+}
+
+// TestAutoClaimOfMany: one request is matched with a bounded number of patterns, however many executors there are. An
+// executor after the bound gets an offer like any other, and a routing rule puts it first.
+func TestAutoClaimOfMany(t *testing.T) {
+	s := newLab(t)
+	add := func(id, pattern string) {
+		s.executor(id)
+		e := *s.Executors.get(id).Executor
+		e.Preferences.AutoClaim = []string{pattern}
+		s.Executors.put(&e)
+	}
+	add("first", "^dig")
+	for i := range maxMatchedCode / 800 {
+		add(fmt.Sprintf("e%d", i), "x{900}")
+	}
+	add("last", "^plant")
+	if th := s.want(s.request("agent", "{intent: dig}"), thread.Claimed); th.Holder != "first" {
+		t.Errorf("%s has claimed it", th.Holder)
+	}
+	s.want(s.request("agent", "{intent: plant}"), thread.Received)
+	s.do(thread.OwnerID, "- config: {routing: {rules: [{match: {urgency: soon}, prefer: [last]}]}}")
+	s.want(s.request("agent", "{intent: plant, constraints: {timing: {urgency: soon}}}"), thread.Claimed)
 }

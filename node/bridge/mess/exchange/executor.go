@@ -76,7 +76,7 @@ type candidate struct {
 	median    time.Duration
 	shift     *shift // of its schedule; nil without one
 
-	patterns func() []*regexp.Regexp // its auto-claim patterns, compiled once
+	patterns func() ([]*regexp.Regexp, int) // its auto-claim patterns, compiled once, and their instructions
 
 	mu   sync.Mutex
 	last time.Time // its last call
@@ -88,9 +88,9 @@ func newCandidate(e *Executor) *candidate {
 		c.caps[n.ID] = n.Meta
 	}
 	c.quietZone = zoneOf(e.Preferences.Quiet.Timezone)
-	c.patterns = sync.OnceValue(func() []*regexp.Regexp {
-		list, _ := compilePatterns(e.Preferences.AutoClaim) // checked when they were set
-		return list
+	c.patterns = sync.OnceValues(func() ([]*regexp.Regexp, int) {
+		list, size, _ := compilePatterns(e.Preferences.AutoClaim) // checked when they were set
+		return list, size
 	})
 	if len(e.Claims) > 0 {
 		sorted := slices.Sorted(slices.Values(e.Claims))

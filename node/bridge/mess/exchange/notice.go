@@ -162,12 +162,10 @@ func (t *tx) offer(th *thread.Thread) {
 	th.Offered = true
 	t.touch(th)
 	offers := t.x.Executors.route(th, t.now)
-	for _, o := range offers {
-		if c := t.x.Executors.get(o.ID); o.Notify && c != nil && len(c.Preferences.AutoClaim) > 0 && c.matchesAutoClaim(th) {
-			th.Claim(o.ID, t.now)
-			t.postState(th)
-			return
-		}
+	if id := t.x.Executors.findAutoClaim(offers, th); id != "" {
+		th.Claim(id, t.now)
+		t.postState(th)
+		return
 	}
 	for _, o := range offers {
 		if o.Notify {

@@ -80,7 +80,7 @@ func readPreferences(f *thread.Fields, key string) Preferences {
 		p.AutoClaim = append(p.AutoClaim, s)
 	}
 	if g.Err == nil {
-		_, err := compilePatterns(p.AutoClaim)
+		_, _, err := compilePatterns(p.AutoClaim)
 		g.Check(err == nil, "auto_claim_patterns", "must be regular expressions (RE2), and not too large together")
 	}
 	if q := g.Sub("quiet_hours"); q != nil {
@@ -120,43 +120,58 @@ func readNotifications(f *thread.Fields, key string) []Notification {
 	return out
 }
 
-// maxPatternCode bounds the compiled instructions of all patterns of one executor. maxMatched bounds the part of an
-// intent, in bytes, that is matched. The bounds are needed because every new request is matched with all patterns, and
-// a pattern of 30 bytes may compile to a thousand instructions, each of which looks at every byte.
+// maxPatternCode bounds the compiled instructions of all patterns of one executor, and maxMatchedCode those that one
+// request is matched with. maxMatched bounds the part of an intent, in bytes, that is matched. The bounds are needed
+// because every new request is matched with the patterns of all executors that it is offered to, and a pattern of 30
+// bytes may compile to a thousand instructions, each of which looks at every byte.
 const (
 	maxPatternCode = 1000
+	maxMatchedCode = 20 * maxPatternCode
 	maxMatched     = 1 << 10
 )
 
-// compilePatterns compiles the patterns of one executor. It fails if they are too large together.
-func compilePatterns(list []string) ([]*regexp.Regexp, error) {
-	var out []*regexp.Regexp
-	size := 0
+// compilePatterns compiles the patterns of one executor, and returns the number of their instructions. It fails if they
+// are too large together.
+func compilePatterns(list []string) (out []*regexp.Regexp, size int, err error) {
 	for _, pattern := range list {
 		tree, err := syntax.Parse(pattern, syntax.Perl)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		code, err := syntax.Compile(tree.Simplify())
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if size += len(code.Inst); size > maxPatternCode {
-			return nil, errors.New("the patterns are too large")
+			return nil, 0, errors.New("the patterns are too large")
 		}
 		re, err := regexp.Compile(pattern)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		out = append(out, re)
 	}
-	return out, nil
+	return out, size, nil
 }
 
-// matchesAutoClaim reports whether the executor claims the request t automatically, judged by its intent.
-func (c *candidate) matchesAutoClaim(t *thread.Thread) bool {
-	intent := t.Intent[:min(len(t.Intent), maxMatched)]
-	return slices.ContainsFunc(c.patterns(), func(re *regexp.Regexp) bool { return re.MatchString(intent) })
+// findAutoClaim returns the first executor that gets a notice and claims the request t automatically, judged by its
+// intent, or "". It stops at maxMatchedCode.
+func (r *Executors) findAutoClaim(offers []Offer, t *thread.Thread) string {
+	intent, code := t.Intent[:min(len(t.Intent), maxMatched)], 0
+	for _, o := range offers {
+		c := r.get(o.ID)
+		if !o.Notify || c == nil {
+			continue
+		}
+		patterns, size := c.patterns()
+		if code += size; code > maxMatchedCode {
+			break
+		}
+		if slices.ContainsFunc(patterns, func(re *regexp.Regexp) bool { return re.MatchString(intent) }) {
+			return c.ID
+		}
+	}
+	return ""
 }
 
 // Tree returns the preferences as a JSON tree.
