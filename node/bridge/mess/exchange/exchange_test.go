@@ -421,3 +421,19 @@ func TestRepeatedAtTheSameTime(t *testing.T) {
 		t.Errorf("one request opened %s and %v", first, r.Created)
 	}
 }
+
+// TestDeclineIsWrittenFirst: the last executor declines by PATCH. The thread has its message before that of the
+// exchange, which ends the thread.
+func TestDeclineIsWrittenFirst(t *testing.T) {
+	l := newLab(t)
+	l.executor("bob")
+	ref := l.request("agent", "{intent: dig}")
+	declined := mustParse(t, "- status: {code: declined, reason: busy}\n")
+	if _, err := l.Do(t.Context(), actor("bob"), declined, Options{Lax: true, Re: ref}); err != nil {
+		t.Fatal(err)
+	}
+	messages, err := l.Messages(t.Context(), l.want(ref, thread.Declined).Ref)
+	if err != nil || len(messages) != 3 || messages[1].From != "bob" || messages[2].From != thread.ExchangeID {
+		t.Errorf("messages = %v, %v", messages, err)
+	}
+}

@@ -83,6 +83,7 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 // declineForAll ends a thread that no executor is left to claim.
 func (t *tx) declineForAll(th *thread.Thread) {
 	const reason = "every executor that could declined"
+	t.flushThread(th) // the executor's own message comes first
 	th.Become(thread.Declined, thread.ExchangeID, reason, t.now)
 	t.postState(th, wire.TextField("reason", reason))
 }
