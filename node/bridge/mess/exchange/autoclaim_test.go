@@ -35,7 +35,10 @@ func TestAutoClaimIsBounded(t *testing.T) {
 	prefer(http.StatusBadRequest, "a{400}", "b{400}", "c{400}")
 	prefer(http.StatusBadRequest, "(")
 	prefer(http.StatusOK, "a{400}", "(?i)^water (the )?(roses|lawn)", "far away")
-	s.want(s.request("agent", "{intent: Water the lawn}"), thread.Claimed)
+	th := s.want(s.request("agent", "{intent: Water the lawn}"), thread.Claimed)
+	if m, err := s.Message(t.Context(), th.Ref, 2); err != nil || !strings.Contains(string(m.Mess.JSON()), `"executor":"bob"`) {
+		t.Errorf("the claim is %s, %v", m.Mess.JSON(), err)
+	}
 	s.want(s.request("agent", "{intent: '"+strings.Repeat("x", 2*maxMatched)+" far away'}"), thread.Received)
 	// A pattern that is in the store all the same matches nothing and costs nothing.
 	e := *s.Executors.get("bob").Executor

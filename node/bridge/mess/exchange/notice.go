@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -164,7 +165,7 @@ func (t *tx) offer(th *thread.Thread) {
 	offers := t.x.Executors.route(th, t.now)
 	if id := t.x.Executors.findAutoClaim(offers, th); id != "" {
 		th.Claim(id, t.now)
-		t.postState(th)
+		t.postState(th, wire.TextField("executor", id))
 		return
 	}
 	for _, o := range offers {
