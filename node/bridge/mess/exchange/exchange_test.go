@@ -437,3 +437,17 @@ func TestDeclineIsWrittenFirst(t *testing.T) {
 		t.Errorf("messages = %v, %v", messages, err)
 	}
 }
+
+// TestRequestIsWrittenFirst: the first message of a thread is its request, also if the request came through a link and
+// the exchange parks the thread at once. Delegations and offers copy the request from there.
+func TestRequestIsWrittenFirst(t *testing.T) {
+	l := newLab(t)
+	for timing, hold := range map[string]bool{"urgency: soon": true, "not_before: '2100-01-01T00:00:00Z'": false} {
+		b := mustParse(t, "- request: {intent: dig, constraints: {timing: {"+timing+"}}}\n")
+		r, err := l.Do(t.Context(), actor("am_peer"), b, Options{Lax: true, Hold: hold, Peer: &thread.Peer{Conv: "conv", Address: "mess:shed/eve"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.wantText(l.readRequest(thread.OwnerID, r.Created[0]), "timing")
+	}
+}

@@ -143,6 +143,7 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, rese
 		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSIDs, Key: IDKey(t.who.ID, r.ID), Body: body}, IfRev: reserved.idRev})
 	}
 	t.post(th, e)
+	t.flushThread(th) // the first message of a thread is its request
 	if t.opts.Hold {
 		th.Park(thread.ParkedApproval, t.now)
 		t.postState(th)
