@@ -3,6 +3,7 @@ package exchange
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -147,5 +148,28 @@ func TestUnusedCapabilities(t *testing.T) {
 	}
 	if n := len(l.Executors.byCap); n != 0 {
 		t.Errorf("there are %d capabilities without an executor", n)
+	}
+}
+
+// TestPendingIsNoWrongKey: an executor that waits for the owner may ask as often as it likes. Its key is not wrong.
+func TestPendingIsNoWrongKey(t *testing.T) {
+	l := newLab(t)
+	key, err := l.Executors.Register(t.Context(), Registration{ID: "bob"}, true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range MaxFailures + 1 {
+		_, err = l.Executors.Authenticate("Bearer "+key, l.ID())
+		err = l.Executors.CountFailure(netip.MustParseAddr("192.0.2.1"), err)
+	}
+	if err != errPending {
+		t.Errorf("a pending key: %v", err)
+	}
+	for range MaxFailures + 1 {
+		_, err = l.Executors.Authenticate("Bearer "+key, "other")
+		err = l.Executors.CountFailure(netip.MustParseAddr("192.0.2.1"), err)
+	}
+	if statusOf(err) != http.StatusTooManyRequests {
+		t.Errorf("a key of another exchange: %v", err)
 	}
 }

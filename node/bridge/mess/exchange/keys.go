@@ -287,7 +287,7 @@ func (r *Executors) ChargeRegistration(from netip.Addr, register func() error) e
 
 // CountFailure counts err against the address if err is about a wrong secret, and returns the error for the caller.
 func (r *Executors) CountFailure(from netip.Addr, err error) error {
-	if !errors.Is(err, ErrNoKey) && !errors.Is(err, errOtherKey) && !errors.Is(err, errNoInvite) {
+	if err != ErrNoKey && err != errOtherKey && err != errNoInvite { // errors.Is would match errPending too
 		return err
 	}
 	if wait := r.failures.Fail(from, time.Now()); wait > 0 {
