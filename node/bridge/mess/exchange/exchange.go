@@ -224,7 +224,6 @@ type Options struct {
 type Result struct {
 	Answers thread.Block // acks, and responses to queries (MESS-35, MESS-36)
 	Created []string     // refs of new threads
-	Touched []string     // refs of all threads that were changed or created
 
 	Ref    string // Options.Re, or the thread that the only request of the block created; otherwise ""
 	Status thread.Code

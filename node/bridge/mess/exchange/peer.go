@@ -98,7 +98,7 @@ func (x *Exchange) OpenFor(peer string) []string {
 // applies more.
 func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
 	for range maxConflicts {
-		tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
+		tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
 		t, err := tx.load(ctx, ref)
 		if err != nil {
 			return IgnoreMissing(err)

@@ -10,9 +10,8 @@ import (
 
 // Offer is the offer of a thread to an executor. An executor without a notice may claim all the same (MESS-43).
 type Offer struct {
-	ID        string
-	Notify    bool // gets a notice of the offer
-	Preferred bool // the routing rule for the thread names it
+	ID     string
+	Notify bool // gets a notice of the offer
 }
 
 // route returns the executors other than the requester that may claim a thread, in the order in which they get the offer
@@ -59,8 +58,8 @@ func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	}
 	offers := make([]Offer, len(chosen))
 	for i, c := range chosen {
-		_, isPreferred := named[c.ID]
-		offers[i] = Offer{ID: c.ID, Preferred: isPreferred, Notify: c.isAvailable(now, isPreferred) && c.wantsNotice(t, now)}
+		_, isNamed := named[c.ID]
+		offers[i] = Offer{c.ID, c.isAvailable(now, isNamed) && c.wantsNotice(t, now)}
 	}
 	return offers
 }

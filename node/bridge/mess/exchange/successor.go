@@ -3,6 +3,7 @@ package exchange
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -56,8 +57,8 @@ func (t *tx) inherit(next *thread.Thread, from ...*thread.Thread) {
 }
 
 func trimNamespace(id, exchange string) string {
-	if len(id) > len(exchange)+1 && id[:len(exchange)+1] == exchange+":" {
-		return id[len(exchange)+1:]
+	if rest, _ := strings.CutPrefix(id, exchange+":"); rest != "" {
+		return rest
 	}
 	return id
 }

@@ -249,7 +249,6 @@ func (t *tx) keepUnknown(ctx context.Context, e thread.Entry) error {
 	if !t.x.hasPart(t.who, th) {
 		return thread.Forbidden("claim the thread first: only its executor and its requester can add to it")
 	}
-	th.Updated = t.now
 	t.post(th, e)
 	return nil
 }

@@ -43,5 +43,4 @@ func (t *tx) writeAcks() {
 			wire.Field("requests", wire.Arr(list...)), wire.Field("received_at", thread.TimeText(t.now)))}}
 	}
 	t.result.Answers = append(head, t.answers...)
-	t.result.Touched = t.order
 }

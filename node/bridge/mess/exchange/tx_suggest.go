@@ -88,7 +88,7 @@ type proposal struct {
 
 // readProposal reads what a suggestion proposes. A proposal that cannot be carried out is refused when it is made.
 func (t *tx) readProposal(s thread.Suggestion, th *thread.Thread) (p proposal, err error) {
-	text, isText := s.Proposed.Str()
+	text, _ := s.Proposed.Str()
 	firstText := func(keys ...string) string {
 		for _, key := range keys {
 			if v := s.Proposed.GetStr(key); v != "" {
@@ -119,7 +119,7 @@ func (t *tx) readProposal(s thread.Suggestion, th *thread.Thread) (p proposal, e
 				list = v
 			}
 		}
-		if list.Kind() != wire.Array || list.Len() < 2 || list.Len() > 50 || isText {
+		if list.Kind() != wire.Array || list.Len() < 2 || list.Len() > 50 {
 			return p, thread.Bad(path+".requests", "must be a list of 2 to 50 requests or intents")
 		}
 		for part := range list.Elems() {
