@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -40,7 +39,9 @@ type reference struct {
 func (r reference) file(name, mime string) (file, prefix string) {
 	sum := sha256.Sum256([]byte(r.uri))
 	label := hex.EncodeToString(sum[:6]) + "-"
-	return thread.AttachmentFile(r.serial, r.kind, label+name[max(0, len(name)-60):], mime), fmt.Sprintf("att-%03d-%s-%s", r.serial, r.kind, label)
+	file = thread.AttachmentFile(r.serial, r.kind, label+name[max(0, len(name)-60):], mime)
+	prefix, _, _ = strings.Cut(file, label)
+	return file, prefix + label
 }
 
 // listReferences returns the addresses in a message that can be fetched.

@@ -155,3 +155,15 @@ func TestOwnFile(t *testing.T) {
 		}
 	}
 }
+
+// TestFetchedFileOfUnknownKind: the name of a fetched file is one that an attachment may have, whatever kind of content
+// names the file, and a later fetch finds it.
+func TestFetchedFileOfUnknownKind(t *testing.T) {
+	for _, kind := range []string{"image", "x", "file"} {
+		r := reference{serial: 2, kind: kind, uri: "content://2026-01-31-001/att-002-image-a.png"}
+		file, prefix := r.file("a.png", "image/png")
+		if _, again := r.file("", ""); !thread.IsAttachmentName(file) || !strings.HasPrefix(file, prefix) || again != prefix {
+			t.Errorf("kind %s: %s, with the prefixes %s and %s", kind, file, prefix, again)
+		}
+	}
+}

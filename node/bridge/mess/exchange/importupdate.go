@@ -130,7 +130,7 @@ func (x *Exchange) Attachments(ctx context.Context, ref string) ([]string, error
 			if !ok {
 				return names, nil
 			}
-			if _, marked := marks[name]; !marked {
+			if _, marked := marks[name]; !marked && thread.IsAttachmentName(name) {
 				names = append(names, name)
 			}
 		}

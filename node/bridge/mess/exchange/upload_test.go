@@ -138,3 +138,27 @@ func TestUploadIsNamedAtTheLastMoment(t *testing.T) {
 		t.Error("the file that the message names is gone")
 	}
 }
+
+// TestFileUnderUnknownKind: a message of another exchange names a file under a kind of content that is not known here.
+// The file gets a name under which it can be read, listed and exported.
+func TestFileUnderUnknownKind(t *testing.T) {
+	l := newLab(t)
+	const uri = "content://2026-01-31-001/att-002-image-a.png"
+	b := mustParse(t, "- request: {intent: look, context: [{x: {resource: '"+uri+"'}}]}\n")
+	r, err := l.Do(t.Context(), actor("am_peer"), b, Options{Files: map[string]File{uri: {Name: "a.png", Mime: "image/png", Data: []byte("a")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := r.Created[0]
+	old := Attachment{Name: "att-002-x-0-old.png", Data: []byte("a")} // as stored before
+	if err := l.KeepAttachment(t.Context(), ref, old); err != nil {
+		t.Fatal(err)
+	}
+	names, err := l.Attachments(t.Context(), ref)
+	if err != nil || len(names) != 1 {
+		t.Fatalf("the thread has %v, %v", names, err)
+	}
+	if a, err := l.Attachment(t.Context(), Owner("test"), ref, names[0]); err != nil || string(a.Data) != "a" {
+		t.Errorf("%s: %q, %v", names[0], a.Data, err)
+	}
+}

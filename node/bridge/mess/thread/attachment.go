@@ -31,8 +31,11 @@ func Sniff(data []byte) (kind, mime string) {
 
 var notName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// AttachmentFile returns the name of an attachment (MESS-46).
+// AttachmentFile returns the name of an attachment (MESS-46). A kind of content that has no files is replaced by file.
 func AttachmentFile(serial int, kind, name, mime string) string {
+	if !slices.Contains(fileKinds, kind) {
+		kind = "file"
+	}
 	name = strings.Trim(notName.ReplaceAllString(name, "_"), "_")
 	if name == "" {
 		name = kind
@@ -61,9 +64,12 @@ func extension(mime string) string {
 // ContentKey maps an entry type to its member with content.
 var ContentKey = map[string]string{"request": "context", "reply": "context", "response": "content"}
 
+// fileKinds are the kinds of content that may be files.
+var fileKinds = []string{"image", "audio", "video", "file"}
+
 // ResourceURI returns the address of an image, audio, video or file, or "" for other content.
 func ResourceURI(kind string, v wire.Value) string {
-	if !slices.Contains([]string{"image", "audio", "video", "file"}, kind) {
+	if !slices.Contains(fileKinds, kind) {
 		return ""
 	}
 	if uri, ok := v.Str(); ok {
