@@ -36,6 +36,9 @@ func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error
 // Receive applies a message and returns the payload of the reply. A repeated message changes nothing and gets the same
 // reply. The error is a *wire.Error or an error of the store.
 func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error) {
+	if err := b.x.Load(); err != nil {
+		return wire.Value{}, err
+	}
 	replay := exchange.NewMessageReplay(string(m.From), string(m.ID))
 	if kept, found, err := b.x.FindAnswer(ctx, replay); found || err != nil {
 		return ackPayload(kept), err

@@ -217,3 +217,20 @@ func TestReceivedAgainAfterACrash(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstMessageAfterAStart: the first message after a start is about a thread that the peer opened before, and uses
+// the peer's own name for it. The conversation says which thread that is.
+func TestFirstMessageAfterAStart(t *testing.T) {
+	l := newLab(t)
+	for i, text := range []string{"- request: {intent: look}", "- cancel: {re: theirs, reason: seen}"} {
+		b, err := New(Config{Exchange: labOn(t, l.store).Exchange, Store: l.store})
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload := wire.Obj(wire.Field("mess", mustParse(t, text).Tree()))
+		m := bridge.Call{From: "am_peer", Conv: "conv_1", ID: []wire.MessageID{"msg_1", "msg_2"}[i], Payload: payload}
+		if _, err := b.Receive(t.Context(), m); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
