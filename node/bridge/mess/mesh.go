@@ -141,7 +141,7 @@ func (b *Bridge) newOutgoing(ctx context.Context, t *thread.Thread, to string, m
 	}
 	block = slices.DeleteFunc(block, func(e thread.Entry) bool {
 		return e.Type == "v" || e.IsDecision() && !t.IsDecisionFor(e, to) || to != t.Requester && isHiddenFromWorker(t, e)
-	}).ForExchange(name)
+	}).ForExchange(name).SplitAnswers()
 	out := bridge.Outgoing{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
 	// the newest message closes the conversation
 	if to != t.Requester || !endsConversation(t.Status) || m.Serial < t.Serial {

@@ -92,7 +92,7 @@ func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err err
 			until, err := b.deliverNotice(ctx, n)
 			if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it can never be delivered
 				b.log.Warn("a notice was dropped", "to", n.To, "thread", n.Ref, "error", err)
-				err = b.records.Apply(ctx, []store.Change{n.Done()}, time.Now())
+				err = b.dropNotice(ctx, n, e.Message)
 			}
 			if ctx.Err() != nil {
 				return next, ctx.Err()
@@ -109,6 +109,16 @@ func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err err
 			return next, nil
 		}
 	}
+}
+
+// dropNotice removes a notice that can never be delivered, and tells the owner why a peer does not get it.
+func (b *Bridge) dropNotice(ctx context.Context, n exchange.Notice, why string) error {
+	changes := []store.Change{n.Done()}
+	if b.cfg.Notices != nil {
+		title := "MESS " + n.Ref + ": a message to " + n.To + " could not be sent"
+		changes = append(changes, b.cfg.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: why, At: time.Now()}))
+	}
+	return b.records.Apply(ctx, changes, time.Now())
 }
 
 // deliverNotice delivers a notice and removes it in the same unit. If the notice must not be delivered yet, until is

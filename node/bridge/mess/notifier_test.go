@@ -209,3 +209,31 @@ func TestNoticesOutliveTheProcess(t *testing.T) {
 		t.Errorf("notices = %+v, %v", list, err)
 	}
 }
+
+// TestUnsendableMessages: a peer gets the answer to a question whose field is a whole number, and our owner gets a notice
+// of a result that is too large for a message.
+func TestUnsendableMessages(t *testing.T) {
+	mesh := meshtest.New(t)
+	away := newMeshNode(t, mesh, "away", nil)
+	away.executor("bob")
+	home := newMeshNode(t, mesh, "home", func(c *Config) {
+		c.Route = true
+		c.Mesh = listAgents(c.Mesh, away.node.ID())
+	})
+	ref := home.request(thread.OwnerID, "{intent: look}")
+	there := away.waitMeshThread()
+	away.status("bob", there, "claimed")
+	away.status("bob", there, "needs_input, questions: [{field: '1', question: Where?}, {field: b, question: When?}]")
+	home.waitStatus(ref, thread.NeedsInput)
+	home.do(thread.OwnerID, "- reply: {re: "+ref+", answers: {'1': here, b: now}}")
+	away.waitStatus(there, thread.InProgress)
+	messages, err := away.Messages(t.Context(), there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{`"value":"here"`, `"value":"now"`} {
+		away.wantText(messages[len(messages)-2+i].Mess, want)
+	}
+	away.do("bob", "- response: {re: "+there+", content: [\""+strings.Repeat("x", 300<<10)+"\"]}")
+	eventually(t, "a notice to the owner", func() bool { return away.countNotices("mess", "payload must be at most") == 1 })
+}

@@ -176,3 +176,20 @@ func (b Block) ForExchange(ref string) Block {
 	}
 	return out
 }
+
+// SplitAnswers replaces a reply that answers a question whose field is a whole number by one answer for each question.
+// No message of the mesh may have a member with such a name.
+func (b Block) SplitAnswers() Block {
+	var out Block
+	for _, e := range b {
+		answers, _ := e.Body.Get("answers")
+		if e.Type != "reply" || !slices.ContainsFunc(answers.Members(), func(m wire.Member) bool { return strings.Trim(m.Key, "0123456789") == "" }) {
+			out = append(out, e)
+			continue
+		}
+		for _, m := range answers.Members() {
+			out = append(out, Entry{Type: "answer", Body: e.Body.Without("answers").With("id", wire.Text(m.Key)).With("value", m.Value)})
+		}
+	}
+	return out
+}
