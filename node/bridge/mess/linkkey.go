@@ -178,7 +178,7 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 // checkKey decides from the error of a call whether the key of our registration is still valid. If the exchange no
 // longer knows the key, checkKey drops it and the link registers again. It drops no other key until the exchange has
 // answered a call without refusing the key: a failure of the network or of the server shows nothing about the key. A
-// key that waits for approval stays.
+// key that waits for approval stays, and so does the message of the call.
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, refused := errors.AsType[*client.SendError](err)
 	r.mu.Lock()
@@ -190,8 +190,14 @@ func (r *restRemote) checkKey(ctx context.Context, path string, err error) error
 	switch {
 	case !refused || !own:
 		return err
-	// a refusal of the list is not only about one thread
-	case e.Status == http.StatusForbidden && e.Refusal != nil && strings.HasPrefix(path, "requests?"):
+	case e.Status == http.StatusForbidden && e.Refusal != nil:
+		if !strings.HasPrefix(path, "requests?") { // only a refusal of the list is not about one thread
+			_, listErr := r.get(ctx, "requests?limit=1")
+			if _, waits := errors.AsType[*joinError](listErr); waits {
+				return listErr
+			}
+			return err
+		}
 		return newJoinError(false, "the exchange does not accept us yet (%s): its owner may have to approve the registration", e.Refusal.Message)
 	case e.Status != http.StatusUnauthorized || forgot:
 		return err

@@ -104,8 +104,8 @@ func TestForgottenLinkRegistersAgain(t *testing.T) {
 	w.home.linkReaches(bridge.LinkUp)
 }
 
-// TestLinkWaitsForApproval: a link waits for an exchange that approves registrations; the exchange id is the one that
-// the server names.
+// TestLinkWaitsForApproval: a link waits for an exchange that approves registrations, and so do its messages; the
+// exchange id is the one that the server names.
 func TestLinkWaitsForApproval(t *testing.T) {
 	away := newHTTPLab(t, func(c *exchange.Config) { c.Registration = "approval" })
 	home := newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
@@ -116,6 +116,13 @@ func TestLinkWaitsForApproval(t *testing.T) {
 		s := home.bridge.Links()[0]
 		return s.State == bridge.LinkConnecting && strings.Contains(s.Error, "approve")
 	})
+	remote := home.bridge.links[0].remote
+	if _, err := remote.create(t.Context(), "", wire.Obj(wire.TextField("intent", "look"))); !isRetry(err) {
+		t.Errorf("a request before the approval: %v", err)
+	}
+	if err := remote.post(t.Context(), "", "2026-02-01-001", mustParse(t, "- note: {text: hello}")); !isRetry(err) {
+		t.Errorf("a message before the approval: %v", err)
+	}
 	if err := away.Executors.Admit(t.Context(), "neighbour", true, nil); err != nil {
 		t.Fatal(err)
 	}
