@@ -77,6 +77,18 @@ func (c *LinkConfig) notifyOwner(ctx context.Context, title, text string, change
 	return c.Records.Apply(ctx, changes, time.Now())
 }
 
+// cancelUnsendable cancels a request for the exchange, and notifies the owner.
+func (c *LinkConfig) cancelUnsendable(ctx context.Context, ref, why string) error {
+	t, err := c.Home.Read(ctx, ref, time.Now())
+	if err != nil {
+		return exchange.IgnoreMissing(err)
+	}
+	if err := c.notifyOwner(ctx, "the link "+c.Name+" cannot send the request "+ref, why, nil); err != nil {
+		return err
+	}
+	return c.Home.Cancel(ctx, t, "link", "it could not be sent: "+why, nil)
+}
+
 // link makes our node a participant of a foreign exchange.
 type link struct {
 	cfg     LinkConfig

@@ -79,7 +79,8 @@ func (l *link) MarkUnsent() []store.Change {
 
 func (l *link) unsentKey() string { return "link/" + l.cfg.Name + "/unsent" }
 
-// sendWaiting sends the requests for this exchange that may be claimed by now.
+// sendWaiting sends the requests for this exchange that may be claimed by now. It cancels a request that can never be
+// sent, because the other requests would wait for it.
 func (l *link) sendWaiting(ctx context.Context) error {
 	rec, err := l.records.Get(ctx, exchange.NSMeta, l.unsentKey(), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
@@ -95,6 +96,9 @@ func (l *link) sendWaiting(ctx context.Context) error {
 	waits := false
 	for _, ref := range l.x.OpenFor(to) {
 		_, sent, err := l.Send(ctx, ref)
+		if thread.IsRefusal(err) { // it can never be sent
+			sent, err = true, l.cfg.cancelUnsendable(ctx, ref, thread.PublicText(err))
+		}
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package mess
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // owner calls a route of the bridge for the owner at home.
@@ -124,5 +126,35 @@ func TestLateClaimThroughALink(t *testing.T) {
 	eventually(t, "the notice", func() bool { return a.home.countNotices("mess", "does not show it any more") == 1 })
 	if th := a.thread(there); th.Status != thread.Claimed || th.Holder != "bob" {
 		t.Errorf("there it is %s by %s", th.Status, th.Holder)
+	}
+}
+
+// TestUnsendableRequest: a request that the node refuses to send is canceled with the reason, and the other requests for
+// the exchange are sent all the same.
+func TestUnsendableRequest(t *testing.T) {
+	l, _, _ := newListRemote(t)
+	var refs []string
+	for range 3 {
+		res, err := l.x.Do(t.Context(), exchange.Owner("test"), mustParse(t, "- request: {intent: look}"),
+			exchange.Options{Only: string(l.Address().Pseudonym()), Records: l.MarkUnsent()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refs = append(refs, res.Created...)
+	}
+	offered := 0
+	l.cfg.Offer = func(_ context.Context, ref, _, _ string, _ []store.Change) error {
+		if ref == refs[1] {
+			return wire.ErrPayload.At("a whole number")
+		}
+		offered++
+		return nil
+	}
+	if err := l.sendWaiting(t.Context()); err != nil || offered != 2 {
+		t.Errorf("%d requests sent, %v", offered, err)
+	}
+	th, err := l.x.Read(t.Context(), refs[1], time.Now())
+	if err != nil || th.Status != thread.Cancelled || !strings.Contains(th.History[len(th.History)-1].Note, "a whole number") {
+		t.Errorf("the request is %+v, %v", th, err)
 	}
 }
