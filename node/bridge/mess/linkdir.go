@@ -144,14 +144,8 @@ func (r *dirRemote) load(root *os.Root, ref string) (thread.ParsedFile, error) {
 
 // store writes the files that the newest message of a thread names, and then the thread to the folder of its state.
 func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Message, files []exchange.Attachment) error {
-	at := path.Join("exchange", thread.FolderOf(t.Status), t.Ref)
-	old, flat := folder.Find(root, t.Ref)
-	if old != "" && old != at && !flat {
-		if err := folder.MoveThread(root, old, at); err != nil {
-			return err
-		}
-	}
-	if err := root.MkdirAll(at, 0o700); err != nil {
+	at, err := folder.MoveThread(root, thread.FolderOf(t.Status), t.Ref)
+	if err != nil {
 		return err
 	}
 	for _, a := range files {
@@ -159,15 +153,7 @@ func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Mes
 			return err
 		}
 	}
-	for _, f := range thread.ThreadFiles(t, messages) {
-		if err := atomicfile.WriteIn(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
-			return err
-		}
-	}
-	if flat { // the new form of the thread replaces this file
-		return root.Remove(old + thread.FileSuffix)
-	}
-	return nil
+	return folder.WriteThread(root, at, thread.ThreadFiles(t, messages))
 }
 
 // post applies our block to a thread of the directory. If the state machine refuses an entry, post writes nothing.

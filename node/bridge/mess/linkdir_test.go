@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
@@ -81,6 +82,31 @@ func TestThreadInTwoFolders(t *testing.T) {
 	}
 	if v, err := r.view(t.Context(), ref); err != nil || v.holder != "us" || len(v.messages) != 2 {
 		t.Errorf("the thread is %+v, %v", v, err)
+	}
+}
+
+// TestThreadInFewerFiles: a thread that needs fewer files than before loses the rest, whose messages would come again.
+func TestThreadInFewerFiles(t *testing.T) {
+	r, ref, received, executing := newSampleDir(t, false)
+	text, err := os.ReadFile(filepath.Join(received, folder.ThreadFileName(0, ref)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, part := range strings.SplitN(string(text), "---\n", 3) {
+		if err := os.WriteFile(filepath.Join(received, folder.ThreadFileName(n, ref)), []byte(part), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.claim(t, ref); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := r.view(t.Context(), ref); err != nil || len(v.messages) != 2 {
+		t.Errorf("the thread is %+v, %v", v, err)
+	}
+	for n := range 3 {
+		if name := folder.ThreadFileName(n, ref); exists(filepath.Join(executing, name)) != (n == 0) {
+			t.Errorf("the file %s is wrong", name)
+		}
 	}
 }
 

@@ -1,9 +1,7 @@
 package folder
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -51,35 +49,19 @@ func (e Export) Write(dir string, attachment func(name string) ([]byte, error)) 
 		return nil, err
 	}
 	defer root.Close()
-	at := path.Join("exchange", e.Folder, e.Ref)
-	if err := root.MkdirAll(path.Dir(at), 0o700); err != nil {
+	if err := root.MkdirAll(path.Join("exchange", e.Folder), 0o700); err != nil {
 		return nil, err
 	}
-	for _, f := range thread.Folders() {
-		old := path.Join("exchange", f, e.Ref)
-		if old != at {
-			if err := MoveThread(root, old, at); err != nil {
-				return nil, err
-			}
-		}
-		if err := removeIfThere(root, old+thread.FileSuffix); err != nil { // version 1
-			return nil, err
-		}
+	at, err := MoveThread(root, e.Folder, e.Ref)
+	if err == nil {
+		err = WriteThread(root, at, e.Files)
 	}
-	if err := threadDir(root, at); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	var names []string
 	for _, f := range e.Files {
-		if err := atomicfile.WriteIn(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
-			return names, err
-		}
 		names = append(names, filepath.Join(dir, filepath.FromSlash(at), f.Name))
-	}
-	for n := len(e.Files); n < maxThreadFiles; n++ {
-		if err := removeIfThere(root, path.Join(at, ThreadFileName(n, e.Ref))); err != nil {
-			return names, err
-		}
 	}
 	for _, name := range e.Attachments {
 		names = append(names, filepath.Join(dir, filepath.FromSlash(at), name))
@@ -95,11 +77,4 @@ func (e Export) Write(dir string, attachment func(name string) ([]byte, error)) 
 		}
 	}
 	return names, nil
-}
-
-func removeIfThere(root *os.Root, name string) error {
-	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path"
@@ -233,87 +232,22 @@ func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
 	if err != nil {
 		return err
 	}
-	at := path.Join("exchange", thread.FolderOf(t.Status), ref)
+	at, err := MoveThread(root, thread.FolderOf(t.Status), ref)
+	if err == nil {
+		err = WriteThread(root, at, thread.ThreadFiles(t, messages))
+	}
+	if err != nil {
+		return err
+	}
 	for _, f := range thread.Folders() {
-		old := path.Join("exchange", f, ref)
-		if old == at {
-			continue
-		}
-		if err := MoveThread(root, old, at); err != nil {
-			return err
-		}
-		if err := root.Remove(old + thread.FileSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) { // the file of version 1
-			return err
-		}
-		delete(m.seen, old)
-		delete(m.unreadable, old)
-	}
-	if err := threadDir(root, at); err != nil {
-		return err
-	}
-	for _, f := range thread.ThreadFiles(t, messages) {
-		if err := atomicfile.WriteIn(root, path.Join(at, f.Name), []byte(f.Content)); err != nil {
-			return err
-		}
-	}
-	if err := root.Remove(at + thread.FileSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		delete(m.seen, path.Join("exchange", f, ref))
+		delete(m.unreadable, path.Join("exchange", f, ref))
 	}
 	if err := m.writeAttachments(ctx, root, at, ref); err != nil {
 		return err
 	}
 	m.seen[at] = stampOf(root, at, ref)
-	delete(m.unreadable, at)
 	return nil
-}
-
-var errPlaceTaken = errors.New("the place of the thread's folder is taken by something else")
-
-// threadDir creates the folder of a thread. If a symbolic link to a folder has its name, the error is errPlaceTaken.
-func threadDir(root *os.Root, at string) error {
-	if err := root.MkdirAll(at, 0o700); err != nil {
-		return err
-	}
-	info, err := root.Lstat(at)
-	if err == nil && !info.IsDir() {
-		err = errPlaceTaken
-	}
-	return err
-}
-
-// MoveThread moves the folder of a thread from the path old to the path at. If both exist, for example because another
-// tool has moved only some of the files, MoveThread moves the files that exist only in old, and removes the others from
-// old.
-func MoveThread(root *os.Root, old, at string) error {
-	info, err := root.Lstat(old)
-	if err != nil || !info.IsDir() {
-		return nil
-	}
-	info, err = root.Lstat(at)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return root.Rename(old, at)
-	case err != nil:
-		return err
-	case !info.IsDir():
-		return errPlaceTaken
-	}
-	entries, err := fs.ReadDir(root.FS(), old)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		from, to := path.Join(old, e.Name()), path.Join(at, e.Name())
-		if _, err = root.Lstat(to); errors.Is(err, fs.ErrNotExist) {
-			err = root.Rename(from, to)
-		} else {
-			err = root.Remove(from)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return root.Remove(old)
 }
 
 func (m *Mirror) writeAttachments(ctx context.Context, root *os.Root, at, ref string) error {
