@@ -134,12 +134,17 @@ func nextNumber(list map[string]bool, now time.Time) int {
 	return n
 }
 
+// load reads a thread. It returns a temporary error if another tool may still be writing the thread.
 func (r *dirRemote) load(root *os.Root, ref string) (thread.ParsedFile, error) {
 	at, flat := folder.Find(root, ref)
 	if at == "" {
 		return thread.ParsedFile{}, thread.Missing("the thread is not in the directory")
 	}
-	return folder.ReadThread(root, at, flat)
+	f, err := folder.ReadThread(root, at, flat)
+	if err != nil && folder.WasJustWritten(root, at, flat) {
+		err = toRetry(err)
+	}
+	return f, err
 }
 
 // store writes the files that the newest message of a thread names, and then the thread to the folder of its state.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
@@ -107,6 +108,28 @@ func TestThreadInFewerFiles(t *testing.T) {
 		if name := folder.ThreadFileName(n, ref); exists(filepath.Join(executing, name)) != (n == 0) {
 			t.Errorf("the file %s is wrong", name)
 		}
+	}
+}
+
+// TestUnfinishedFile: a message waits for a file that another tool is still writing, and is refused if the file remains
+// unreadable.
+func TestUnfinishedFile(t *testing.T) {
+	r, ref, received, _ := newSampleDir(t, false)
+	name := filepath.Join(received, folder.ThreadFileName(0, ref))
+	if err := os.WriteFile(name, []byte("ref: ["), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.claim(t, ref); !isRetry(err) {
+		t.Errorf("a claim while the file is written: %v", err)
+	}
+	if v, err := r.view(t.Context(), ref); err != nil || v.status != "" {
+		t.Errorf("the thread is %+v, %v", v, err)
+	}
+	if err := os.Chtimes(name, time.Time{}, time.Now().Add(-time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.claim(t, ref); !thread.IsRefusal(err) || isRetry(err) {
+		t.Errorf("a claim after a minute: %v", err)
 	}
 }
 

@@ -45,6 +45,21 @@ func stampOf(root *os.Root, dir, ref string) (s fileStamp) {
 	return s
 }
 
+// stampAt returns the stamp of the files of the thread at a place.
+func stampAt(root *os.Root, at string, flat bool) fileStamp {
+	sub, err := root.OpenRoot(path.Dir(at))
+	if err != nil {
+		return fileStamp{}
+	}
+	defer sub.Close()
+	return Place{path.Base(at), flat}.Stamp(sub)
+}
+
+// WasJustWritten reports whether another tool may still be writing the files of the thread at a place.
+func WasJustWritten(root *os.Root, at string, flat bool) bool {
+	return time.Since(stampAt(root, at, flat).Mod).Abs() < writeGrace
+}
+
 // maxThreadFiles bounds the files of one thread.
 const maxThreadFiles = 100
 
@@ -161,11 +176,7 @@ func (m *Mirror) readFolder(ctx context.Context, root *os.Root, folder string, a
 // readThread applies the changes in the files of a thread. A file that cannot be parsed is skipped until it changes. If
 // the result could not be stored, the file is read again.
 func (m *Mirror) readThread(ctx context.Context, root *os.Root, at string, flat bool) error {
-	stamp := fileStamp{}
-	if sub, err := root.OpenRoot(path.Dir(at)); err == nil {
-		stamp = Place{path.Base(at), flat}.Stamp(sub)
-		sub.Close()
-	}
+	stamp := stampAt(root, at, flat)
 	if stamp.Files == 0 {
 		return nil
 	}
