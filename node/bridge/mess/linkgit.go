@@ -61,7 +61,7 @@ func (r *dirRemote) push(ctx context.Context) error {
 func (r *dirRemote) rebase(ctx context.Context) error {
 	err := r.runGit(ctx, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "pull", "-q", "--rebase")
 	if err != nil {
-		_ = r.runGit(ctx, "rebase", "--abort") // fails if no rebase was started, and then changes nothing
+		_ = r.runGit(context.WithoutCancel(ctx), "rebase", "--abort") // fails if no rebase was started, and then changes nothing
 	}
 	return err
 }
@@ -73,12 +73,13 @@ func (r *dirRemote) publish(ctx context.Context, ref string) error {
 	if !r.git {
 		return nil
 	}
-	if err := r.runGit(ctx, "add", "-A", "exchange"); err != nil {
+	local := context.WithoutCancel(ctx) // an interrupted commit would block the directory
+	if err := r.runGit(local, "add", "-A", "exchange"); err != nil {
 		return toRetry(err)
 	}
-	changed := r.runGit(ctx, "diff", "--cached", "--quiet") != nil
+	changed := r.runGit(local, "diff", "--cached", "--quiet") != nil
 	if changed {
-		if err := r.runGit(ctx, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "commit", "-q", "-m", "messe-af: "+ref); err != nil {
+		if err := r.runGit(local, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "commit", "-q", "-m", "messe-af: "+ref); err != nil {
 			return toRetry(err)
 		}
 	}
@@ -91,7 +92,7 @@ func (r *dirRemote) publish(ctx context.Context, ref string) error {
 		}
 	}
 	if err != nil && changed {
-		err = errors.Join(err, r.undo(ctx))
+		err = errors.Join(err, r.undo(local))
 	}
 	return toRetry(err)
 }

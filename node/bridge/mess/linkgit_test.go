@@ -1,6 +1,8 @@
 package mess
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -140,6 +142,57 @@ func TestGitDirectoryRecovers(t *testing.T) {
 	}
 	if exists(filepath.Join(us.dir, ".git", "rebase-merge")) {
 		t.Error("a rebase was left half done")
+	}
+}
+
+// TestInterruptedPush: a message whose push is interrupted is undone like one that is refused, so that the directory
+// takes what others push, and the message is sent later.
+func TestInterruptedPush(t *testing.T) {
+	base := t.TempDir()
+	origin := filepath.Join(base, "origin")
+	run := git(t)
+	run(base, "init", "-q", "--bare", "-b", "main", origin)
+	var sides [2]*dirRemote
+	for i, name := range []string{"us", "them"} {
+		run(base, "clone", "-q", origin, name)
+		sides[i] = &dirRemote{dir: filepath.Join(base, name), name: name, git: true}
+	}
+	us, them := sides[0], sides[1]
+	ref, err := them.create(t.Context(), "", mustParse(t, "- request: {id: a, intent: look}")[0].Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := us.list(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	hook, entered, leave := filepath.Join(origin, "hooks", "pre-receive"), filepath.Join(base, "entered"), filepath.Join(base, "leave")
+	script := fmt.Sprintf("#!/bin/sh\ntouch %s\nwhile ! [ -e %s ]; do sleep 0.1; done\nexit 1\n", entered, leave)
+	if err := os.WriteFile(hook, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	claim := mustParse(t, "- status: {re: x, code: claimed}")
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() { failed <- us.post(ctx, "", ref, claim) }()
+	eventually(t, "the push", func() bool { return exists(entered) })
+	cancel()
+	if err := <-failed; !isRetry(err) {
+		t.Errorf("the interrupted push: %v", err)
+	}
+	if err := errors.Join(os.WriteFile(leave, nil, 0o600), os.Remove(hook)); err != nil {
+		t.Fatal(err)
+	}
+	if err := them.post(t.Context(), "", ref, mustParse(t, "- note: {re: x, text: by the window}")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := us.list(t.Context()); err != nil {
+		t.Fatalf("after the push of somebody else: %v", err)
+	}
+	if err := us.post(t.Context(), "", ref, claim); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := us.view(t.Context(), ref); err != nil || len(v.messages) != 3 || v.holder != "us" {
+		t.Errorf("the thread is %+v, %v", v, err)
 	}
 }
 
