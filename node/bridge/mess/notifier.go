@@ -78,17 +78,21 @@ type notifierWait struct {
 }
 
 // deliverNotices applies the control messages and delivers every notice once. A notice that cannot be delivered now
-// stays, and the others are delivered all the same.
+// stays, and the others are delivered all the same. After a look-up in the directory failed, no other is tried.
 func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err error) {
 	if next.tried, err = b.applyControls(ctx); err != nil {
 		return next, err
 	}
+	directoryFailed := false
 	for after := ""; ; {
 		notices, more, err := b.x.Notices(ctx, after)
 		if err != nil {
 			return next, err
 		}
 		for _, n := range notices {
+			if n.To == exchange.ToDirectory && directoryFailed { // each look-up may take half a minute
+				continue
+			}
 			until, err := b.deliverNotice(ctx, n)
 			if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it can never be delivered
 				b.log.Warn("a notice was dropped", "to", n.To, "thread", n.Ref, "error", err)
@@ -101,6 +105,7 @@ func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err err
 				b.log.Info("a notice waits", "to", n.To, "thread", n.Ref, "error", err)
 			}
 			next.tried = next.tried || err != nil
+			directoryFailed = directoryFailed || err != nil && n.To == exchange.ToDirectory
 			if !until.IsZero() && (next.at.IsZero() || until.Before(next.at)) {
 				next.at = until
 			}

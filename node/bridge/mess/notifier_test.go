@@ -14,11 +14,14 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // waitEvent waits for an event about the approval queue, as an open page gets it.
@@ -236,4 +239,30 @@ func TestUnsendableMessages(t *testing.T) {
 	}
 	away.do("bob", "- response: {re: "+there+", content: [\""+strings.Repeat("x", 300<<10)+"\"]}")
 	eventually(t, "a notice to the owner", func() bool { return away.countNotices("mess", "payload must be at most") == 1 })
+}
+
+// TestHangingDirectory: many requests that only an agent of the directory could serve delay no other notice by more than
+// one look-up while the directory hangs.
+func TestHangingDirectory(t *testing.T) {
+	l := newLab(t)
+	box := notify.New(notify.Config{Records: l.store.Records()})
+	lookups := 0
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Notices: box, Mesh: directoryMesh{bridgetest.NewMesh(&refusingMesh{}, l.store), func(client.Query) ([]wire.Card, error) {
+		lookups++
+		return nil, wire.ErrUnavailable
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		l.request("agent", "{intent: look, requires: [ladder]}")
+	}
+	next, err := b.deliverNotices(t.Context())
+	if err != nil || !next.tried || lookups != 1 {
+		t.Errorf("%d look-ups, %+v, %v; want one, and a retry", lookups, next, err)
+	}
+	list, _, err := box.List(t.Context(), "", 100, time.Now())
+	if err != nil || len(list) != 20 {
+		t.Errorf("%d notices for the owner, %v, want 20", len(list), err)
+	}
 }
