@@ -1,6 +1,7 @@
 package yamltree
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 
@@ -10,11 +11,25 @@ import (
 // Append appends v as YAML that every known parser reads as the same value (MESS-50): block style without comments,
 // tags, anchors or aliases. It quotes every text that a parser could read as something else, such as a timestamp. [Parse]
 // reads back an equal value.
-func Append(dst []byte, v wire.Value) []byte {
+func Append(dst []byte, v wire.Value) []byte { return writer{}.append(dst, v) }
+
+// AppendEscaped works like [Append], but quotes every text that contains a character which [Limits.Marks] counts, and
+// escapes these characters. It is for long texts, which could exceed that limit.
+func AppendEscaped(dst []byte, v wire.Value) []byte { return writer{escaped: true}.append(dst, v) }
+
+// marks are the characters that [Limits.Marks] may count in a text of one line.
+const marks = "[]{},-?!&*"
+
+// writer writes values as YAML.
+type writer struct {
+	escaped bool // escape the marks in texts
+}
+
+func (w writer) append(dst []byte, v wire.Value) []byte {
 	if isInline(v) {
-		return append(appendScalar(dst, v, 0), '\n')
+		return append(w.appendScalar(dst, v, 0), '\n')
 	}
-	return appendNode(dst, v, 0)
+	return w.appendNode(dst, v, 0)
 }
 
 // isInline reports whether v is written on the line of its key.
@@ -23,60 +38,60 @@ func isInline(v wire.Value) bool {
 }
 
 // appendNode appends a non-empty container. Each line is indented by indent blanks.
-func appendNode(dst []byte, v wire.Value, indent int) []byte {
+func (w writer) appendNode(dst []byte, v wire.Value, indent int) []byte {
 	if v.Kind() == wire.Array {
 		for e := range v.Elems() {
 			dst = append(pad(dst, indent), '-')
-			dst = appendItem(dst, e, indent+2)
+			dst = w.appendItem(dst, e, indent+2)
 		}
 		return dst
 	}
 	for _, m := range v.Members() {
-		dst = appendMember(pad(dst, indent), m, indent)
+		dst = w.appendMember(pad(dst, indent), m, indent)
 	}
 	return dst
 }
 
 // appendItem appends a list item after its dash. A map begins on the same line.
-func appendItem(dst []byte, v wire.Value, indent int) []byte {
+func (w writer) appendItem(dst []byte, v wire.Value, indent int) []byte {
 	dst = append(dst, ' ')
 	switch {
 	case isInline(v):
-		return append(appendScalar(dst, v, indent), '\n')
+		return append(w.appendScalar(dst, v, indent), '\n')
 	case v.Kind() == wire.Array:
-		inner := appendNode(nil, v, indent)
+		inner := w.appendNode(nil, v, indent)
 		return append(dst, inner[indent:]...)
 	}
 	for i, m := range v.Members() {
 		if i > 0 {
 			dst = pad(dst, indent)
 		}
-		dst = appendMember(dst, m, indent)
+		dst = w.appendMember(dst, m, indent)
 	}
 	return dst
 }
 
-func appendMember(dst []byte, m wire.Member, indent int) []byte {
-	dst = append(appendText(dst, m.Key), ':')
+func (w writer) appendMember(dst []byte, m wire.Member, indent int) []byte {
+	dst = append(w.appendText(dst, m.Key), ':')
 	if isInline(m.Value) {
-		return append(appendScalar(append(dst, ' '), m.Value, indent+2), '\n')
+		return append(w.appendScalar(append(dst, ' '), m.Value, indent+2), '\n')
 	}
 	if m.Value.Kind() == wire.Array {
-		return appendNode(append(dst, '\n'), m.Value, indent)
+		return w.appendNode(append(dst, '\n'), m.Value, indent)
 	}
-	return appendNode(append(dst, '\n'), m.Value, indent+2)
+	return w.appendNode(append(dst, '\n'), m.Value, indent+2)
 }
 
 func pad(dst []byte, n int) []byte { return append(dst, strings.Repeat(" ", n)...) }
 
 // appendScalar appends a scalar or an empty container. It indents a literal block by indent, but at least by 2.
-func appendScalar(dst []byte, v wire.Value, indent int) []byte {
+func (w writer) appendScalar(dst []byte, v wire.Value, indent int) []byte {
 	text, ok := v.Str()
 	if !ok {
 		return v.AppendJSON(dst) // null, booleans, numbers, {} and []
 	}
-	if !isLiteral(text) {
-		return appendText(dst, text)
+	if w.escaped || !isLiteral(text) {
+		return w.appendText(dst, text)
 	}
 	body, ended := strings.CutSuffix(text, "\n")
 	dst = append(dst, '|')
@@ -113,17 +128,20 @@ func needsEscape(r rune) bool {
 }
 
 // appendText appends a key or a text on one line. It quotes all texts that are not plain.
-func appendText(dst []byte, s string) []byte {
-	if isPlain(s) {
+func (w writer) appendText(dst []byte, s string) []byte {
+	if isPlain(s) && !(w.escaped && strings.ContainsAny(s, marks)) {
 		return append(dst, s...)
 	}
 	quoted := wire.AppendString(nil, s)
 	for _, r := range string(quoted) {
-		if needsEscape(r) && r > 0x7e {
+		switch {
+		case needsEscape(r) && r > 0x7e:
 			dst = append(dst, escape(r)...)
-			continue
+		case w.escaped && strings.ContainsRune(marks, r):
+			dst = fmt.Appendf(dst, `\x%02x`, r)
+		default:
+			dst = append(dst, string(r)...)
 		}
-		dst = append(dst, string(r)...)
 	}
 	return dst
 }

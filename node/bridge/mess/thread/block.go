@@ -71,7 +71,7 @@ func ParseDocuments(data []byte) ([]yamltree.Document, error) {
 		v, err := ParseJSON(data)
 		return []yamltree.Document{{Value: v, Line: 1}}, err
 	}
-	return parseYAML(data)
+	return parseYAML(data, Limits)
 }
 
 // Values returns the values of the documents.
@@ -83,9 +83,9 @@ func Values(docs []yamltree.Document) []wire.Value {
 	return out
 }
 
-// parseYAML reads a YAML stream within the limits of MESS-61.
-func parseYAML(data []byte) ([]yamltree.Document, error) {
-	docs, err := yamltree.Parse(data, yamltree.Options{Limits: Limits})
+// parseYAML reads a YAML stream within limits.
+func parseYAML(data []byte, limits yamltree.Limits) ([]yamltree.Document, error) {
+	docs, err := yamltree.Parse(data, yamltree.Options{Limits: limits})
 	if e, ok := errors.AsType[*yamltree.Error](err); ok && e.Size {
 		return nil, newTooLongError(data)
 	}

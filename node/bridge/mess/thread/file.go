@@ -154,7 +154,7 @@ func (t *Thread) startFile() ([]byte, fileSize) {
 		v := t.envelope(events)
 		text := yamltree.Append(nil, v)
 		size := sizeOf(v, text)
-		if size.fits() || len(events) < 3 {
+		if size.fits() && len(events) <= MaxMessages || len(events) < 3 {
 			return text, size
 		}
 		events = slices.Concat(events[:1], events[1+len(events)/2:])
@@ -166,8 +166,12 @@ func ThreadFiles(t *Thread, messages []Message) []File {
 	var files []File
 	current, size := t.startFile()
 	for _, doc := range DocumentsOf(t, messages) {
-		text := append([]byte("---\n"), yamltree.Append(nil, doc)...)
+		text := yamltree.Append([]byte("---\n"), doc)
 		added := sizeOf(doc, text)
+		if added.marks > Limits.Marks {
+			text = yamltree.AppendEscaped([]byte("---\n"), doc)
+			added = sizeOf(doc, text)
+		}
 		if !size.plus(added).fits() && len(current) > 0 {
 			files = append(files, File{fmt.Sprintf("%03d-%s%s", len(files), t.Ref, FileSuffix), string(current)})
 			current, size, text = nil, fileSize{}, text[len("---\n"):]
@@ -195,12 +199,20 @@ type ParsedFile struct {
 	Documents []wire.Value // after the envelope, as read
 }
 
+// fileLimits are the limits of a thread file: a document is a map around a block.
+var fileLimits = func() yamltree.Limits {
+	l := Limits
+	l.Depth += 2
+	l.Nodes += 10
+	return l
+}()
+
 // ParseFiles reads the files of one thread in order; version 1 has one file. Unquoted timestamps are texts, re may be a
 // member of the document or of its entries, and a document that is not a message is refused.
 func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	var docs []wire.Value
 	for _, data := range files {
-		part, err := parseYAML(data)
+		part, err := parseYAML(data, fileLimits)
 		if err != nil {
 			return ParsedFile{}, err
 		}

@@ -1,6 +1,7 @@
 package thread
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -64,5 +65,40 @@ func TestThreadFilesCanBeRead(t *testing.T) {
 	}
 	if h := parsed.Thread.History; len(h) < 500 || h[0].Action != "created" {
 		t.Errorf("%d events were read, beginning with %s", len(h), h[0].Action)
+	}
+}
+
+// TestLargeBlocksCanBeRead: the file of any block that we accept as JSON can be read back: a long table, a long log, many
+// short rows, a block with as many values, and one that is nested as deep, as a block may be (MESS-61).
+func TestLargeBlocksCanBeRead(t *testing.T) {
+	content := func(list string) string { return `[{"response": {"re": "x", "content": [` + list + `]}}]` }
+	for name, text := range map[string]string{
+		"table":  content(`"` + strings.Repeat("1,2,[3],{4} - !x &y *z ?,", 8000) + `"`),
+		"log":    content(`"` + strings.Repeat(`a line of a log\n`, 50_000) + `"`),
+		"rows":   content(strings.Repeat(`"a, b, c-d, e, f, g, h, i, j, k", `, 5000) + `"end"`),
+		"values": content(strings.Repeat(`1, `, Limits.Nodes-7) + `1`),
+		"deep":   content(strings.Repeat(`[`, Limits.Depth-4) + strings.Repeat(`]`, Limits.Depth-4)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, err := ParseJSON([]byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			th := &Thread{Ref: "2026-02-01-001", Requester: "alice", Status: Received, Intent: "look", Priority: "normal", Created: time.Now(), Updated: time.Now()}
+			for range MaxMessages + 200 {
+				th.History = append(th.History, Event{Action: "created", At: th.Created, By: "alice"})
+			}
+			var texts [][]byte
+			for _, f := range ThreadFiles(th, []Message{{Serial: 1, From: "alice", At: th.Created, Channel: "mcp", Re: []string{"x"}, Mess: v}}) {
+				texts = append(texts, []byte(f.Content))
+			}
+			parsed, err := ParseFiles(texts...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, _ := parsed.Documents[0].Get("MESS"); string(got.JSON()) != string(v.JSON()) {
+				t.Errorf("the block is another one: %.200s", got.JSON())
+			}
+		})
 	}
 }

@@ -183,7 +183,7 @@ func TestNaughtyStrings(t *testing.T) {
 		if len(e.JSON()) > 2 && len(e.JSON()) < 100 {
 			s, _ := e.Str()
 			key := yamltree.Append(nil, wire.Obj(wire.Field(s, wire.Int(1))))
-			if docs, err := parseYAML(key); s != "__proto__" && (err != nil || docs[0].Members()[0].Key != s) {
+			if docs, err := parseYAML(key, Limits); s != "__proto__" && (err != nil || docs[0].Members()[0].Key != s) {
 				t.Errorf("key %q is written as %q: %v, %v", s, key, docs, err)
 			}
 		}
