@@ -21,7 +21,7 @@ func (p *meshNode) closeWith(ref string, to wire.AgentID, list string) {
 		p.t.Fatal(err)
 	}
 	conv := p.thread(ref).Peers[string(to)].Conv
-	if _, err := p.bridge.send(p.t.Context(), bridge.Outgoing{To: to, Conv: wire.ConversationID(conv), Intent: Intent, Payload: v}); err != nil {
+	if err := p.bridge.send(p.t.Context(), bridge.Outgoing{To: to, Conv: wire.ConversationID(conv), Intent: Intent, Payload: v}); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -273,10 +273,9 @@ func (b *Bridge) offerTo(ctx context.Context, ref, peer, address string, more []
 		if err != nil {
 			return err
 		}
-		_, err = b.send(ctx, bridge.Outgoing{
+		return b.send(ctx, bridge.Outgoing{
 			To: wire.AgentID(peer), Address: address, Conv: wire.ConversationID(conv), Intent: Intent, Records: changes,
 			Payload: wire.Obj(wire.TextField("action", "request"), wire.Field("mess", block.Tree())),
 		})
-		return err
 	})
 }

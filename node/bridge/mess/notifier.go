@@ -176,7 +176,7 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 	if list, _ := out.Payload.Get("mess"); list.Len() == 0 {
 		return until, b.records.Apply(ctx, done, time.Now())
 	}
-	closed, err := b.records.Get(ctx, exchange.NSSeen, closedKey(n.To, string(out.Conv)), time.Now())
+	_, err = b.records.Get(ctx, exchange.NSSeen, closedKey(n.To, string(out.Conv)), time.Now())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
@@ -184,17 +184,10 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 	case typeAt(0) != "response": // the message was sent with the close
 		return until, b.records.Apply(ctx, done, time.Now())
 	default:
-		out = lateResponse(out, wire.MessageID(closed.Body))
+		out = lateResponse(out)
 	}
-	mark := out.Records // the record of the close, if this message is a close
-	out.Records = append(slices.Clone(out.Records), done...)
-	id, err := b.send(ctx, out)
-	// a late response names the close; without the close's id it names only the conversation
-	if err == nil && len(mark) > 0 && id != "" {
-		mark[0].Record.Body, mark[0].IfRev = []byte(id), store.Any
-		err = b.records.Apply(ctx, mark, time.Now())
-	}
-	return until, err
+	out.Records = append(out.Records, done...)
+	return until, b.send(ctx, out)
 }
 
 // withdrawOffer tells a peer to which a thread was offered that the offer is canceled, because the thread has ended or
@@ -213,37 +206,29 @@ func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string,
 	if why != "" {
 		body = body.With("reason", wire.Text(why))
 	}
-	_, err := b.send(ctx, bridge.Outgoing{
+	return b.send(ctx, bridge.Outgoing{
 		To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent, Records: done,
 		Payload: wire.Obj(wire.TextField("action", "cancel"), wire.Field("mess", thread.Block{{Type: "cancel", Body: body}}.Tree())),
 	})
+}
+
+// send sends a message into the mesh. If the peer has ended the conversation, or the owner decides about the message,
+// send only applies the changes.
+func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) error {
+	sent, err := b.cfg.Mesh.Send(ctx, out)
+	refused, ok := errors.AsType[*wire.Error](err)
+	if ok && refused.Code == wire.ConversationClosed || err == nil && sent.State == owner.SendHeld {
+		return b.records.Apply(ctx, out.Records, time.Now())
+	}
 	return err
 }
 
-// send sends a message into the mesh and returns its id. The id is "" if the message waits for the owner, or if the
-// peer has ended the conversation.
-func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) (wire.MessageID, error) {
-	sent, err := b.cfg.Mesh.Send(ctx, out)
-	// the peer has ended the conversation
-	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Code == wire.ConversationClosed {
-		return "", b.records.Apply(ctx, out.Records, time.Now())
-	}
-	if err == nil && sent.State == owner.SendHeld { // the owner decides about it
-		err = b.records.Apply(ctx, out.Records, time.Now())
-	}
-	return sent.MessageID, err
-}
-
-// closedKey returns the key of the record that marks a conversation as closed. The body of the record is the id of the
-// close.
+// closedKey returns the key of the record that marks a conversation as closed.
 func closedKey(to, conv string) string { return "closed/" + exchange.IDKey(to, conv) }
 
 // lateResponse turns a message after the close into a response in a conversation of its own (MESS-39).
-func lateResponse(out bridge.Outgoing, last wire.MessageID) bridge.Outgoing {
+func lateResponse(out bridge.Outgoing) bridge.Outgoing {
 	meta := wire.Obj(wire.TextField("mess_conversation", string(out.Conv)))
-	if last != "" {
-		meta = meta.With("in_reply_to", wire.Text(string(last)))
-	}
 	list, _ := out.Payload.Get("mess")
 	responses := slices.DeleteFunc(slices.Collect(list.Elems()), func(e wire.Value) bool { return e.Members()[0].Key != "response" })
 	out.Conv, out.Records = wire.NewConversationID(), nil
