@@ -149,7 +149,7 @@ func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) err
 		}
 		lone := !t.opts.Lax && !t.statusThreads[th.Ref]
 		oldHolder := th.Holder
-		if _, err := th.Respond(t.who.ID, t.x.roles(t.who, th), lone, t.now); err != nil {
+		if err := th.Respond(t.who.ID, t.x.roles(t.who, th), lone, t.now); err != nil {
 			return err
 		}
 		t.post(th, e)

@@ -22,8 +22,7 @@ func (t *Thread) Apply(e Entry, by string, now time.Time) error {
 		}
 		return t.SetStatus(s, by, r, now)
 	case "response":
-		_, err := t.Respond(by, r, false, now)
-		return err
+		return t.Respond(by, r, false, now)
 	case "reply":
 		reply, err := ReadReply(e.Body, "reply", false)
 		if err != nil || reply.Accept != nil {

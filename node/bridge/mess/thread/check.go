@@ -52,14 +52,13 @@ func (e Entry) Check(path string, now time.Time, lax bool) error {
 
 // Response is a delivered result.
 type Response struct {
-	Re   []string
-	Body wire.Value
+	Re []string
 }
 
 // ReadResponse reads a response. With lax, it may omit its reference and its content.
 func ReadResponse(v wire.Value, path string, lax bool) (Response, error) {
 	f := NewFields(v, path)
-	r := Response{Re: f.Refs("re", !lax), Body: v}
+	r := Response{Re: f.Refs("re", !lax)}
 	f.Check(f.has("content") || lax, "content", "is required")
 	f.checkContents("content", true)
 	f.Text("executor", maxName)
@@ -76,13 +75,12 @@ type Reply struct {
 	Confirm *bool
 	Accept  *bool
 	Reason  string
-	Body    wire.Value
 }
 
 // ReadReply reads a reply. With lax, the reply may omit its reference because the thread is known.
 func ReadReply(v wire.Value, path string, lax bool) (Reply, error) {
 	f := NewFields(v, path)
-	r := Reply{Re: f.Refs("re", !lax), Reason: f.Text("reason", MaxProse), Body: v}
+	r := Reply{Re: f.Refs("re", !lax), Reason: f.Text("reason", MaxProse)}
 	kinds := 0
 	if a := f.Sub("answers"); a != nil {
 		r.Answers = a.Value
@@ -110,13 +108,12 @@ type Answer struct {
 	Re    []string // empty means the only open question
 	ID    string
 	Value wire.Value
-	Body  wire.Value
 }
 
 // ReadAnswer reads an answer.
 func ReadAnswer(v wire.Value, path string) (Answer, error) {
 	f := NewFields(v, path)
-	a := Answer{Re: f.Refs("re", false), ID: f.Text("id", MaxID), Body: v}
+	a := Answer{Re: f.Refs("re", false), ID: f.Text("id", MaxID)}
 	value, ok := f.Get("value")
 	if !ok {
 		value, ok = f.Get("text")
@@ -130,13 +127,12 @@ func ReadAnswer(v wire.Value, path string) (Answer, error) {
 type Cancel struct {
 	Re     []string
 	Reason string
-	Body   wire.Value
 }
 
 // ReadCancel reads a cancel.
 func ReadCancel(v wire.Value, path string, lax bool) (Cancel, error) {
 	f := NewFields(v, path)
-	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(false), Body: v}, f.Err
+	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(false)}, f.Err
 }
 
 // Query is a question to the exchange, which returns only what matches all filters (MESS-36).

@@ -105,28 +105,14 @@ type Resolver interface {
 
 // Resolve resolves a reference in the order of MESS-6. It reports false if the reference names nothing.
 func Resolve(r Resolver, re, exchange string) (Target, bool) {
-	if t, ok := resolveWhole(r, re); ok {
-		return t, true
+	t, ok := resolveWhole(r, re)
+	if rest, local := strings.CutPrefix(re, exchange+":"); !ok && local && rest != "" {
+		return resolveWhole(r, rest)
 	}
-	if re == "last" {
-		ref, ok := r.Newest()
-		return Target{Ref: ref}, ok
-	}
-	rest, ok := strings.CutPrefix(re, exchange+":")
-	if !ok || rest == "" {
-		return Target{}, false
-	}
-	if t, ok := resolveWhole(r, rest); ok {
-		return t, true
-	}
-	if rest == "last" {
-		ref, ok := r.Newest()
-		return Target{Ref: ref}, ok
-	}
-	return Target{}, false
+	return t, ok
 }
 
-// resolveWhole resolves re without looking for "last" or a namespace in it.
+// resolveWhole resolves re without looking for a namespace in it.
 func resolveWhole(r Resolver, re string) (Target, bool) {
 	if m := MessageForm().FindStringSubmatch(re); m != nil && r.HasThread(m[1]) {
 		return Target{Ref: m[1]}, true
@@ -142,6 +128,10 @@ func resolveWhole(r Resolver, re string) (Target, bool) {
 	}
 	if ref, ok := r.NewestWith(re); ok {
 		return Target{Ref: ref}, true
+	}
+	if re == "last" {
+		ref, ok := r.Newest()
+		return Target{Ref: ref}, ok
 	}
 	return Target{}, false
 }

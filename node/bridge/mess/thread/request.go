@@ -1,8 +1,8 @@
 package thread
 
 import (
-	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -117,10 +117,8 @@ func (f *Fields) checkHints() {
 
 // PriorityRank returns the rank of a priority. "" and unknown words have the rank of normal.
 func PriorityRank(priority string) int {
-	for i, p := range Priorities {
-		if p == cmp.Or(priority, "normal") {
-			return i
-		}
+	if i := slices.Index(Priorities, priority); i >= 0 {
+		return i
 	}
-	return 1
+	return slices.Index(Priorities, "normal")
 }

@@ -183,41 +183,41 @@ func (t *Thread) Cancel(reason, by string, now time.Time) error {
 }
 
 // Respond applies a result of the holder. lone means that the result came in a raw block without a status; it then
-// completes the thread (MESS-26). completed reports whether it did.
-func (t *Thread) Respond(by string, r Role, lone bool, now time.Time) (completed bool, err error) {
+// completes the thread (MESS-26).
+func (t *Thread) Respond(by string, r Role, lone bool, now time.Time) error {
 	switch {
 	case t.Holder == "" && t.Status == Received && r.Has(AsOwner) && lone:
 		if err := t.checkConfirmation(Completed); err != nil {
-			return false, err
+			return err
 		}
 		t.Claim(by, now)
 	case t.Holder == "":
-		return false, Forbidden("claim the thread first: only the executor that holds it may respond")
+		return Forbidden("claim the thread first: only the executor that holds it may respond")
 	case !r.Has(AsHolder | AsOwner):
-		return false, Forbidden("only the executor that holds the thread may respond")
+		return Forbidden("only the executor that holds the thread may respond")
 	}
 	switch {
 	case t.Status == Completed || t.Status == Partial:
 		if now.Sub(t.Ended) > lateResponse {
-			return false, Conflict("the thread ended more than 24 hours ago")
+			return Conflict("the thread ended more than 24 hours ago")
 		}
 		t.Updated = now
-		return false, nil
+		return nil
 	case t.Status.Terminal():
-		return false, Conflict("the thread is %s", t.Status)
+		return Conflict("the thread is %s", t.Status)
 	}
 	if err := t.checkConfirmation(Completed); err != nil {
-		return false, err
+		return err
 	}
 	if !lone {
 		t.Updated = now
-		return false, nil
+		return nil
 	}
 	if !slices.Contains(HolderMay[t.Status], Completed) {
-		return false, Conflict("%s may not follow %s", Completed, t.Status)
+		return Conflict("%s may not follow %s", Completed, t.Status)
 	}
 	t.Become(Completed, by, "", now)
-	return true, nil
+	return nil
 }
 
 // AnswerAll applies the answers of a reply (MESS-33). Each key of answers is the id of a question; questions without an

@@ -81,15 +81,14 @@ type Question struct {
 
 // Status is the part of a status entry that the exchange understands.
 type Status struct {
-	Re         []string
-	Code       Code
-	Message    string
-	Reason     string
-	Questions  []Question
-	ResumeETA  string
-	WaitingFor string // the type of waiting_for
-	Delegated  string // the executor to which the thread was delegated
-	Body       wire.Value
+	Re        []string
+	Code      Code
+	Message   string
+	Reason    string
+	Questions []Question
+	ResumeETA string
+	Delegated string // the executor to which the thread was delegated
+	Body      wire.Value
 }
 
 // ReadStatus reads a status and checks it against MESS section 4. With lax, the reference and members that the code
@@ -124,13 +123,13 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 		}
 		f.checkETA()
 	},
-	Waiting: func(f *Fields, s *Status, lax bool) {
+	Waiting: func(f *Fields, _ *Status, lax bool) {
 		w := f.Sub("waiting_for")
 		if w == nil {
 			f.Check(lax, "waiting_for", "is required")
 			return
 		}
-		s.WaitingFor = w.readWaitingFor()
+		w.checkWaitingFor()
 		f.Join(w)
 	},
 	Held: func(f *Fields, s *Status, _ bool) {
@@ -230,10 +229,9 @@ func (f *Fields) Reason(required bool) string {
 	return s
 }
 
-// readWaitingFor implements MESS-19.
-func (f *Fields) readWaitingFor() string {
-	kind := f.OneOf("type", "", "dependency", "condition", "resource", "access", "schedule")
-	switch kind {
+// checkWaitingFor implements MESS-19.
+func (f *Fields) checkWaitingFor() {
+	switch f.OneOf("type", "", "dependency", "condition", "resource", "access", "schedule") {
 	case "":
 		f.fail("type", "is required")
 	case "dependency":
@@ -248,7 +246,6 @@ func (f *Fields) readWaitingFor() string {
 		_, present := f.time("available_at")
 		f.Check(present, "available_at", "is required")
 	}
-	return kind
 }
 
 // readQuestions reads the questions of needs_input. Over REST a bare message is one unnamed question (MESS-20).
