@@ -116,20 +116,8 @@ func (r *restRemote) attachment(ctx context.Context, ref, file string) ([]byte, 
 
 // remoteText returns the error text in an answer of the exchange, cleaned for a log line.
 func remoteText(answer []byte) string {
-	v, err := wire.ParseObject(answer)
-	text := v.GetStr("error")
-	if err != nil || text == "" {
-		return "the exchange refused"
-	}
-	if len(text) > 200 {
-		text = text[:200]
-	}
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c == 0x7f {
-			return ' '
-		}
-		return c
-	}, strings.ToValidUTF8(text, "?"))
+	v, _ := wire.ParseObject(answer)
+	return cmp.Or(wire.OneLine(v.GetStr("error"), 190), "the exchange refused")
 }
 
 // self returns our name at the exchange. Without options.as it is "" until we have registered or opened a thread.

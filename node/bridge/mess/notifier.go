@@ -272,8 +272,6 @@ func (b *Bridge) offerToDirectory(ctx context.Context, t *thread.Thread, done []
 		return b.records.Apply(ctx, done, time.Now())
 	case b.cfg.Route:
 		return b.offerTo(ctx, t.Ref, string(list[0].ID), "", done)
-	case b.cfg.Mesh == nil:
-		return b.records.Apply(ctx, done, time.Now())
 	}
 	if len(list) > 10 {
 		list = list[:10]
@@ -282,7 +280,7 @@ func (b *Bridge) offerToDirectory(ctx context.Context, t *thread.Thread, done []
 	if err != nil {
 		return err
 	}
-	err = b.ask(ctx, append(slices.Clone(done), question...))
+	err = b.records.Apply(ctx, append(slices.Clone(done), question...), time.Now())
 	// enough questions wait, and the inbox shows the request
 	if errors.Is(err, store.ErrQuota) && t.Requester != thread.OwnerID {
 		return b.records.Apply(ctx, done, time.Now())

@@ -98,7 +98,7 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 	switch kind {
 	case thread.TurnWork, thread.TurnAnswer:
 	case thread.TurnSuggestion:
-		return b.suggestionTask(t, task), nil
+		return suggestionTask(t, task), nil
 	default:
 		// the history does not always contain the owner's decision about a suggestion, so look at the newest message
 		if kind == "" && len(t.Suggestions) > 0 && !task.Done {
@@ -263,7 +263,7 @@ func explainTurn(t *thread.Thread, kind string) string {
 	if kind == thread.TurnAnswer {
 		fields := make([]string, 0, len(t.Questions))
 		for _, q := range t.Questions {
-			if !q.Answered && !slices.Contains(fields, q.ID) {
+			if !q.Answered {
 				fields = append(fields, fmt.Sprintf("%q: …", q.ID))
 			}
 		}
@@ -273,7 +273,7 @@ func explainTurn(t *thread.Thread, kind string) string {
 }
 
 // suggestionTask completes a task with the newest open suggestion.
-func (b *Bridge) suggestionTask(t *thread.Thread, task bridge.Task) bridge.Task {
+func suggestionTask(t *thread.Thread, task bridge.Task) bridge.Task {
 	s := t.Suggestions[t.OpenSuggestion()-1]
 	task.Turn, task.Intent = t.Turn(), Intent
 	task.Peer, task.Name, task.Proof = senderOf(t, s.By)

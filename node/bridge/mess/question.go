@@ -74,11 +74,6 @@ func (b *Bridge) openQuestion(kind, matter string, body askBody, title string, n
 	return changes
 }
 
-// ask commits changes that contain a question.
-func (b *Bridge) ask(ctx context.Context, changes []store.Change) error {
-	return b.records.Apply(ctx, changes, time.Now())
-}
-
 // maxShown bounds the number of capabilities in a question about a registration. The list of executors shows all of
 // them.
 const maxShown = 50
