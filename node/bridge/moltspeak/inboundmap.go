@@ -295,11 +295,17 @@ func (b *Bridge) answerOutcome(c *request, out bridge.Outcome) (answer, *message
 	if c.m.Op == message.OpRespond || c.m.Op == message.OpError {
 		return answer{}, nil
 	}
-	payload := wire.Value{}
+	raw, _ := wire.Parse(out.Raw)
+	if out.Status >= http.StatusBadRequest {
+		refusal, ok := wire.ParseError(out.Status, raw)
+		if !ok {
+			refusal = wire.ErrUnavailable
+		}
+		return answer{}, message.FromWire(refusal)
+	}
+	payload, _ := raw.Get("payload")
 	if out.Reply != nil {
 		payload = out.Reply.Payload
-	} else if m, err := wire.Parse(out.Raw); err == nil {
-		payload, _ = m.Get("payload")
 	}
 	data := payload.Without("metadata")
 	if out.Held && out.Reply == nil && !out.Duplicate { // it waits behind an earlier message of the sender, whose answer already said that the owner decides

@@ -206,3 +206,31 @@ func TestNodeRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestHookRefuses: a message that the node accepted and a hook then refused is answered with an error, also at a repeat
+// (MS-51).
+func TestHookRefuses(t *testing.T) {
+	r, n := newTestRig(t, nil)
+	for _, tt := range []struct {
+		out  bridge.Outcome
+		want message.Code
+	}{
+		{bridge.Outcome{Status: http.StatusForbidden, Raw: wire.ErrOwnerRejected.AppendJSON(nil)}, message.CodeCapability},
+		{bridge.Outcome{Status: http.StatusServiceUnavailable, Raw: wire.ErrUnavailable.AppendJSON(nil)}, message.CodeTimeout},
+		{bridge.Outcome{Status: http.StatusServiceUnavailable}, message.CodeTimeout},
+	} {
+		n.take = func(bridge.Inbound) (bridge.Outcome, error) { return tt.out, nil }
+		raw := r.sign(cat, r.draft(cat, message.OpQuery, plainQuery))
+		for range 2 {
+			m, status := r.sendRaw(cat, raw)
+			if m.Op != message.OpError || message.Code(m.P.GetStr("code")) != tt.want || status < http.StatusBadRequest {
+				t.Errorf("%d %s was answered %d %s %s", tt.out.Status, tt.out.Raw, status, m.Op, m.P.JSON())
+			}
+		}
+		var conv convState
+		in := n.got[len(n.got)-1]
+		if _, _, err := readRecord(t.Context(), r.b.records, nsConversations, convKey(in.Address, string(in.ConvID)), &conv, time.Now()); err != nil || conv.Done {
+			t.Errorf("after %d: %+v, %v", tt.out.Status, conv, err)
+		}
+	}
+}
