@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -328,6 +329,17 @@ func TestSeenHasRoom(t *testing.T) {
 	}
 	if m, status := r.say("stranger@x", ping); status != http.StatusAccepted && status != http.StatusOK || m.Op != "" {
 		t.Errorf("a repeat is answered %d %s", status, m.Op)
+	}
+}
+
+// TestSourcesReachTheNode: the node gets the sources of a sender, so that its limits for strangers tell senders apart
+// (AM-42).
+func TestSourcesReachTheNode(t *testing.T) {
+	r, n := newTestRig(t, nil)
+	for i, sources := range [][]rate.Source{newcomer, hosted(1)} {
+		if code := r.codeFrom(sources, evil(i), r.draft(evil(i), message.OpQuery, plainQuery)); code != "" || !slices.Equal(n.got[i].Sources, sources) {
+			t.Errorf("code %q, the node got the sources %v, want %v", code, n.got[i].Sources, sources)
+		}
 	}
 }
 

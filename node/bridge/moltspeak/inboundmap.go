@@ -219,7 +219,7 @@ func (b *Bridge) inbound(c *request, address string, intent wire.Intent, payload
 		return bridge.Inbound{}, errTooLarge().Because(err)
 	}
 	return bridge.Inbound{
-		Principal: address, Peer: a.Pseudonym(), Address: address, Name: c.m.From.Name(), Verified: bridge.VerifiedSignature,
+		Principal: address, Peer: a.Pseudonym(), Address: address, Name: c.m.From.Name(), Verified: bridge.VerifiedSignature, Sources: c.sources,
 		MessageID: wire.MessageID("msg_" + hash(c.m.From.Name(), c.m.ID)), ConvID: wire.ConversationID(conv), Intent: intent,
 		Payload: strict, Time: c.m.Time, Received: c.now, Raw: raw, Digest: c.digest, Deadline: c.deadline(), Purge: c.purge(),
 	}, nil
