@@ -327,6 +327,41 @@ func TestLinkTest(t *testing.T) {
 	}
 }
 
+// TestLinkTestAnsweredByAnother: the test of a link fails if another agent answers, and pins no key for that agent.
+func TestLinkTestAnsweredByAnother(t *testing.T) {
+	r, _ := newTestRig(t, nil)
+	r.reply = func(_ string, got wire.Value) []byte {
+		d := r.draft(dog, message.OpHelloAck, helloBody)
+		d.Re = got.GetStr("id")
+		return r.sign(dog, d)
+	}
+	if err := r.b.Test(t.Context(), "cats"); err == nil {
+		t.Error("the test of the link succeeds")
+	}
+	if p, known, err := r.b.pins.get(t.Context(), dog, time.Now()); known || err != nil {
+		t.Errorf("the key of %s is pinned: %+v, %v", dog, p, err)
+	}
+}
+
+// TestLinkTestWithoutSession: the test of a link reports that the peer refused the session. Messages can still be sent.
+func TestLinkTestWithoutSession(t *testing.T) {
+	r, _ := newTestRig(t, nil)
+	r.reply = func(peer string, got wire.Value) []byte {
+		d := r.draft(peer, message.OpHelloAck, strings.TrimSuffix(helloBody, "}")+`,"challenge":"00"}`)
+		if got.GetStr("op") != string(message.OpHello) {
+			d = r.draft(peer, message.OpError, string(message.Fail(message.CodeAuthFailed).Payload(true).JSON()))
+		}
+		d.Re = got.GetStr("id")
+		return r.sign(peer, d)
+	}
+	if err := r.b.Test(t.Context(), "cats"); err == nil || !strings.Contains(err.Error(), string(message.CodeAuthFailed)) {
+		t.Errorf("Test = %v, want the refusal", err)
+	}
+	if l := r.b.Links()[0]; l.State == bridge.LinkDown {
+		t.Errorf("%+v", l)
+	}
+}
+
 // TestLinkGoesDown: a link goes down if our token, our key or the peer's key is refused. Nothing is sent over it until
 // a test of the link succeeds. The refusal of one message does not affect the link.
 func TestLinkGoesDown(t *testing.T) {

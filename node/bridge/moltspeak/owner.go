@@ -216,19 +216,32 @@ func (b *Bridge) greet(ctx context.Context, l bridge.Link, endpoint string, to m
 	if f, failed := ack.body.(message.Fault); failed {
 		return f
 	}
-	text := ack.m.P.GetStr("challenge")
-	if r, core := ack.body.(message.Respond); core { // a peer that knows only the core operations answers with respond (MS-25)
-		text = r.Data.GetStr("challenge")
-	}
+	text := challengeIn(ack.m, ack.body)
 	if text == "" {
 		return nil // the peer opens no session
 	}
 	proof := message.Draft{ID: uuid(random32()), Re: ack.m.ID, Op: message.OpVerifyResponse, Time: time.Now(), From: b.self, To: to, P: wire.Obj(wire.TextField("challenge", text)), Class: message.Internal}
-	_, err = b.handshakeCall(ctx, l, endpoint, proof, to)
-	return err
+	result, err := b.handshakeCall(ctx, l, endpoint, proof, to)
+	if err != nil {
+		return err
+	}
+	if f, failed := result.body.(message.Fault); failed { // without the Fault, which can take a link down that works
+		return fmt.Errorf("the peer opens no session: %s", f.Code)
+	}
+	return nil
 }
 
-// handshakeCall sends a message of the handshake and returns the verified answer. It pins the keys in the answer.
+// challengeIn returns the challenge in a message, or "". A peer that knows only the core operations puts the challenge
+// into the data of a respond (MS-25).
+func challengeIn(m message.Message, body message.Payload) string {
+	if r, core := body.(message.Respond); core {
+		return r.Data.GetStr("challenge")
+	}
+	return m.P.GetStr("challenge")
+}
+
+// handshakeCall sends a message of the handshake and returns the verified answer. It pins the keys in the answer, if the
+// answer is from the peer of the link.
 func (b *Bridge) handshakeCall(ctx context.Context, l bridge.Link, endpoint string, d message.Draft, to message.Agent) (*request, error) {
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)
 	if err != nil {
@@ -241,12 +254,12 @@ func (b *Bridge) handshakeCall(ctx context.Context, l bridge.Link, endpoint stri
 	if reply == nil {
 		return nil, errors.New("the peer sent an empty answer")
 	}
+	if m, e := message.Parse(reply.Tree); e == nil && (m.From.Name() != to.Name() || m.Re != d.ID) {
+		return nil, errors.New("the answer is from another peer or to another message")
+	}
 	c := &request{ctx: ctx, now: time.Now(), packet: *reply, called: true}
 	if e := b.authenticate(c); e != nil {
 		return nil, fmt.Errorf("the answer of the peer: %w", e)
-	}
-	if c.m.From.Name() != to.Name() || c.m.Re != d.ID {
-		return nil, errors.New("the answer is from another peer or to another message")
 	}
 	return c, nil
 }
