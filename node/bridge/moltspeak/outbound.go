@@ -408,10 +408,14 @@ func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	if bad == nil {
 		bad = m.Verify(key)
 	}
+	var body message.Payload
+	if bad == nil {
+		body, bad = m.Payload()
+	}
 	switch {
 	case bad != nil:
 		return bad
-	case m.From.Name() != e.ID || m.To.Name() != b.self.Name() || m.Re != d.ID || m.P.GetStr("challenge") != text:
+	case m.From.Name() != e.ID || m.To.Name() != b.self.Name() || m.Re != d.ID || challengeIn(m, body) != text:
 		return errors.New("the answer is from another agent or to another message")
 	case now.Sub(m.Time).Abs() > window:
 		return errors.New("the time of the answer is too far from now")
