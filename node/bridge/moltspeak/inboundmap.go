@@ -39,8 +39,7 @@ func (b *Bridge) handleQuery(c *request, q message.Query) (answer, *message.Erro
 	}
 	if q.Domain == ownDomain && q.Intent == "ask" && q.Params.GetStr("question") != "" {
 		c.native = true
-		payload := wire.Obj(append([]wire.Member{wire.TextField("action", "ask")}, q.Params.Without("action").Members()...)...)
-		return b.passOn(c, wire.RequestInfo, payload, conv, convState{})
+		return b.passOn(c, wire.RequestInfo, withAction("ask", q.Params), conv, convState{})
 	}
 	if slices.Contains(b.cfg.Domains, q.Domain) {
 		return b.passOn(c, IntentQuery, withAction("query", c.m.P), conv, convState{})
@@ -62,7 +61,7 @@ func withAction(name string, p wire.Value) wire.Value {
 }
 
 func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error) {
-	conv := b.taskConversation(c.m.From, t.ID)
+	conv := taskConversation(c.m.From, t.ID)
 	var old convState
 	_, known, err := readRecord(c.ctx, b.records, nsConversations, convKey(c.address.String(), conv), &old, c.now)
 	if err != nil {
@@ -170,7 +169,7 @@ func (b *Bridge) conversationOf(c *request) (string, *message.Error) {
 }
 
 // taskConversation returns the id of the conversation for a task that a peer created.
-func (b *Bridge) taskConversation(from message.Agent, task string) string {
+func taskConversation(from message.Agent, task string) string {
 	return "conv_" + hash(from.Name(), "task", task)
 }
 
@@ -180,10 +179,10 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 	address := c.address.String()
 	t.Peer, t.Conv, t.Op, t.Intent, t.Re, t.Boxed = address, conv, c.m.Op, string(intent), c.m.ID, c.packet.Boxed
 	t.Confidential, t.Native = c.m.Class == message.Confidential, c.native
-	a, e := b.passToNode(c, address, intent, payload, conv, []store.Change{b.convChange(t, c.now)})
+	a, e := b.passToNode(c, address, intent, payload, conv, []store.Change{convChange(t, c.now)})
 	if e == nil && a.status == http.StatusOK && !t.Done { // this answer is final; a later close adds nothing
 		t.Done = true
-		if err := b.records.Apply(c.ctx, []store.Change{b.convChange(t, c.now)}, c.now); err != nil {
+		if err := b.records.Apply(c.ctx, []store.Change{convChange(t, c.now)}, c.now); err != nil {
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store a conversation", "err", err)
 		}
 	}
@@ -197,7 +196,7 @@ func (b *Bridge) passToNode(c *request, address string, intent wire.Intent, payl
 		return answer{}, e
 	}
 	in.Hold = hold && payload.GetStr("action") != wire.ActionClose && (c.m.Op != message.OpRespond && c.m.Op != message.OpError)
-	in.Records = append(records, b.replayChange(c.m, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, c.isKnown(), store.Any, c.now))
+	in.Records = append(records, replayChange(c.m, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, c.isKnown(), store.Any, c.now))
 	out, err := b.cfg.Mesh.Accept(c.ctx, in)
 	if err != nil {
 		return answer{}, message.FromWire(err)

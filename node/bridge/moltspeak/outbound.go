@@ -49,7 +49,6 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	if err != nil || len(drafts) == 0 {
 		return bridge.Delivered{}, err
 	}
-	delivered := bridge.Delivered{Queued: true}
 	for i, draft := range drafts {
 		scanned := draft.P
 		if draft.Op == message.OpStream { // scan the stream as a whole, because data may be split across two chunks
@@ -73,7 +72,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			return bridge.Delivered{}, err
 		}
 	}
-	return delivered, b.recordAnswer(ctx, d, t, now)
+	return bridge.Delivered{Queued: true}, b.recordAnswer(ctx, d, t, now)
 }
 
 // endpointOf returns the endpoint of a peer: the URL of its link, or else the endpoint in its signed messages. It
@@ -119,7 +118,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	}
 	if !ok || now.Sub(o.Sent) > resendWithin || o.Proof != out.proof() {
 		class := out.class.ForAnswer(draft.Class)
-		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, message.Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
+		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(random32()), now, b.self, message.Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
 		draft.Ext = b.endpointExt(endpoint)
 		tree, err := message.Sign(draft.Tree(), b.cfg.Key)
 		if err != nil {
@@ -188,7 +187,7 @@ func (b *Bridge) recordAnswer(ctx context.Context, d bridge.Delivery, t convStat
 	default:
 		t.Done = t.Done || t.Op != message.OpTask
 	}
-	return b.records.Apply(ctx, []store.Change{b.convChange(t, now)}, now)
+	return b.records.Apply(ctx, []store.Change{convChange(t, now)}, now)
 }
 
 // keepAnswer stores an answer in the replay record of the peer's message, so that the peer gets it when it repeats the
@@ -215,7 +214,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, 
 		return fmt.Errorf("moltspeak: the peer can no longer fetch the answer, and has no open stream: %w", &client.SendError{Retry: true})
 	}
 	s.Reply, s.Status = raw, http.StatusOK
-	return b.records.Apply(ctx, []store.Change{b.replayChange(m, s, true, rev, now)}, now)
+	return b.records.Apply(ctx, []store.Change{replayChange(m, s, true, rev, now)}, now)
 }
 
 // send posts one message, handles the answer, and records the result for the link.

@@ -329,7 +329,7 @@ func (b *Bridge) storeReplay(c *request, s replayRecord) *message.Error {
 	if c.m.ID == "" {
 		return nil
 	}
-	err := b.records.Apply(c.ctx, []store.Change{b.replayChange(c.m, s, c.isKnown(), store.Absent, c.now)}, c.now)
+	err := b.records.Apply(c.ctx, []store.Change{replayChange(c.m, s, c.isKnown(), store.Absent, c.now)}, c.now)
 	switch {
 	case errors.Is(err, store.ErrConflict):
 		return errReusedID()
@@ -363,7 +363,7 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 		a, e = b.discover(c, p)
 	case message.Consent:
 		a, e = b.handleConsent(c, p)
-	case message.Ack, message.Register:
+	case message.Ack:
 		return answer{}, nil
 	case message.Respond:
 		if text := p.Data.GetStr("challenge"); !b.handshake.isWaiting(c.m.From.Name(), text) {

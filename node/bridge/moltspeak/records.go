@@ -126,7 +126,7 @@ func replayKey(from message.Agent, id string) string { return hash(from.Name(), 
 // replayChange returns the change that stores the replay record of an accepted message. If a stranger sent the message
 // and it has no conversation, the record counts toward one bound for each time slice, which the rates of strangers are
 // too low to reach. All other records are bounded per peer and hour.
-func (b *Bridge) replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, now time.Time) store.Change {
+func replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, now time.Time) store.Change {
 	term, keep := hash(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepReplays
 	if s.Conv == "" {
 		keep = keepShort
@@ -144,7 +144,7 @@ func (b *Bridge) replayChange(m message.Message, s replayRecord, known bool, rev
 
 func convKey(address, conv string) string { return hash(address, conv) }
 
-func (b *Bridge) convChange(t convState, now time.Time) store.Change {
+func convChange(t convState, now time.Time) store.Change {
 	return store.Change{IfRev: store.Any, Record: store.Record{
 		NS: nsConversations, Key: convKey(t.Peer, t.Conv), Body: encode(t), Terms: []string{hash(t.Peer)}, Expires: now.Add(keepConversations),
 	}}

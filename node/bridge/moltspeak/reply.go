@@ -83,7 +83,7 @@ func (b *Bridge) keepReply(c *request, s replayRecord) {
 		return
 	}
 	s.Conv = old.Conv
-	err = b.records.Apply(c.ctx, []store.Change{b.replayChange(c.m, s, c.isKnown(), rev, c.now)}, c.now)
+	err = b.records.Apply(c.ctx, []store.Change{replayChange(c.m, s, c.isKnown(), rev, c.now)}, c.now)
 	if err != nil && !errors.Is(err, store.ErrConflict) {
 		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store an answer", "err", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -248,7 +247,7 @@ func (f Fault) Wire() *wire.Error {
 	case CodeTaskFailed:
 		e.Code = wire.ConversationClosed
 	}
-	if strings.HasPrefix(string(row.Category), "transport") || f.Code == CodeInternal {
+	if row.Category == "transport" || f.Code == CodeInternal {
 		e.Retry = true
 	}
 	return e

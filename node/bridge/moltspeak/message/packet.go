@@ -3,6 +3,7 @@ package message
 import (
 	"encoding/base64"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -235,11 +236,7 @@ func ReadBatch(raw []byte) ([]wire.Value, *Error) {
 	if tree.Kind() != wire.Array || tree.Len() > MaxEntries {
 		return nil, FailAt(CodeSchema, "batch", "must be an array of at most 100 messages")
 	}
-	var out []wire.Value
-	for entry := range tree.Elems() {
-		out = append(out, entry)
-	}
-	return out, nil
+	return slices.Collect(tree.Elems()), nil
 }
 
 // ParseKey parses a signing key in the form of messages (MS-12).
