@@ -179,10 +179,9 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 	address := c.address.String()
 	t.Peer, t.Conv, t.Op, t.Intent, t.Re, t.Boxed = address, conv, c.m.Op, string(intent), c.m.ID, c.packet.Boxed
 	t.Confidential, t.Native = c.m.Class == message.Confidential, c.native
-	a, e := b.passToNode(c, address, intent, payload, conv, []store.Change{convChange(t, c.now)})
+	a, e := b.passToNode(c, address, intent, payload, conv, []store.Change{convChange(t, store.Any, c.now)})
 	if e == nil && a.status == http.StatusOK && !t.Done { // this answer is final; a later close adds nothing
-		t.Done = true
-		if err := b.records.Apply(c.ctx, []store.Change{convChange(t, c.now)}, c.now); err != nil {
+		if err := updateConversation(c.ctx, b.records, t, c.now, func(t *convState) { t.Done = true }); err != nil {
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store a conversation", "err", err)
 		}
 	}

@@ -175,19 +175,20 @@ func (b *Bridge) recordAnswer(ctx context.Context, d bridge.Delivery, t convStat
 	if t.Re == "" {
 		return nil
 	}
-	t.State = "running"
-	switch d.Message.Action() {
-	case wire.ActionClose:
-		t.Done, t.State = true, "completed"
-		if d.Message.Payload.GetStr("status") == "failed" {
-			t.State = "failed"
+	return updateConversation(ctx, b.records, t, now, func(t *convState) {
+		t.State = "running"
+		switch d.Message.Action() {
+		case wire.ActionClose:
+			t.Done, t.State = true, "completed"
+			if d.Message.Payload.GetStr("status") == "failed" {
+				t.State = "failed"
+			}
+		case wire.ActionPending, wire.ActionReceived:
+			t.State = "pending"
+		default:
+			t.Done = t.Done || t.Op != message.OpTask
 		}
-	case wire.ActionPending, wire.ActionReceived:
-		t.State = "pending"
-	default:
-		t.Done = t.Done || t.Op != message.OpTask
-	}
-	return b.records.Apply(ctx, []store.Change{convChange(t, now)}, now)
+	})
 }
 
 // keepAnswer stores an answer in the replay record of the peer's message, so that the peer gets it when it repeats the

@@ -206,6 +206,39 @@ func TestAnswerAfterTheReplayRecord(t *testing.T) {
 	}
 }
 
+// TestMessageDuringAnswer: a message of the peer that arrives while our answer to an earlier one is on its way waits for
+// an answer of its own.
+func TestMessageDuringAnswer(t *testing.T) {
+	r, n := newTestRig(t, nil)
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: http.StatusAccepted, Held: true, Reply: &wire.Message{Payload: mustTree(t, `{"action":"pending_approval"}`)}}, nil
+	}
+	first, second := r.draft(cat, message.OpQuery, plainQuery), r.draft(cat, message.OpQuery, plainQuery)
+	second.Re = first.ID
+	r.say(cat, first)
+	r.reply = func(string, wire.Value) []byte {
+		r.reply = nil
+		r.say(cat, second)
+		return noAnswer
+	}
+	in := n.got[0]
+	for _, asked := range []message.Draft{first, second} {
+		d := newDelivery(t, cat, in.Intent, `{"action":"answer","answer":"sunny"}`)
+		d.Address, d.To, d.Message.Conversation = in.Address, in.Peer, in.ConvID
+		if _, err := r.b.Deliver(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+		if m := r.receive(cat); m.Re != asked.ID {
+			t.Errorf("the answer names %s, want %s", m.Re, asked.ID)
+		}
+		var state convState
+		_, _, err := readRecord(t.Context(), r.b.records, nsConversations, convKey(in.Address, string(in.ConvID)), &state, time.Now())
+		if err != nil || state.Re != second.ID || state.Done != (asked.ID == second.ID) {
+			t.Errorf("after the answer to %s: %+v, %v", asked.ID, state, err)
+		}
+	}
+}
+
 // TestSameBytesAgain: a repeated attempt within the window sends the same bytes, so that the peer recognizes them.
 func TestSameBytesAgain(t *testing.T) {
 	r, _ := newTestRig(t, nil)

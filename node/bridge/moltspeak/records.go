@@ -144,8 +144,24 @@ func replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, 
 
 func convKey(address, conv string) string { return hash(address, conv) }
 
-func convChange(t convState, now time.Time) store.Change {
-	return store.Change{IfRev: store.Any, Record: store.Record{
+func convChange(t convState, rev store.Rev, now time.Time) store.Change {
+	return store.Change{IfRev: rev, Record: store.Record{
 		NS: nsConversations, Key: convKey(t.Peer, t.Conv), Body: encode(t), Terms: []string{hash(t.Peer)}, Expires: now.Add(keepConversations),
 	}}
+}
+
+// updateConversation changes the stored state of a conversation in which we answered the message t.Re. It changes
+// nothing if a later message of the peer has replaced t.
+func updateConversation(ctx context.Context, records store.Records, t convState, now time.Time, change func(*convState)) error {
+	for {
+		var stored convState
+		rev, ok, err := readRecord(ctx, records, nsConversations, convKey(t.Peer, t.Conv), &stored, now)
+		if err != nil || !ok || stored.Re != t.Re {
+			return err
+		}
+		change(&stored)
+		if err := records.Apply(ctx, []store.Change{convChange(stored, rev, now)}, now); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
 }
