@@ -43,7 +43,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	}
 	var t convState
 	if _, _, err := readRecord(ctx, b.records, nsConversations, convKey(d.Address, string(d.Message.Conversation)), &t, now); err != nil {
-		return bridge.Delivered{}, err
+		return bridge.Delivered{}, storeFailure(err)
 	}
 	drafts, err := b.newDrafts(d, t)
 	if err != nil || len(drafts) == 0 {
@@ -72,7 +72,16 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			return bridge.Delivered{}, err
 		}
 	}
-	return bridge.Delivered{Queued: true}, b.recordAnswer(ctx, d, t, now)
+	return bridge.Delivered{Queued: true}, storeFailure(b.recordAnswer(ctx, d, t, now))
+}
+
+// storeFailure returns the error of a delivery that failed because of the store, or nil. A later attempt may succeed. It
+// sends the same bytes, so the peer recognizes a repeat.
+func storeFailure(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &client.SendError{Retry: true, Cause: err}
 }
 
 // endpointOf returns the endpoint of a peer: the URL of its link, or else the endpoint in its signed messages. It
@@ -87,7 +96,7 @@ func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Ag
 	}
 	p, known, err := b.pins.get(ctx, to.Name(), now)
 	if err != nil || !known || p.Endpoint == "" {
-		return "", client.Public, err
+		return "", client.Public, storeFailure(err)
 	}
 	endpoint, err := Endpoint(p.Endpoint)
 	return endpoint, b.reach(), err
@@ -107,10 +116,13 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	var o sentMessage
 	_, ok, err := readRecord(ctx, b.records, nsSent, slot, &o, now)
 	if err != nil {
-		return nil, err
+		return nil, storeFailure(err)
 	}
 	out, e := b.screen(ctx, to, scanned, "out "+hash(d.ID), now) // also before another attempt, because the owner may have revoked the consent
 	if e != nil {
+		if cause := e.Unwrap(); cause != nil {
+			return nil, storeFailure(cause)
+		}
 		if e.Code == message.CodeClassification {
 			return nil, fmt.Errorf("blocked: %w", e)
 		}
@@ -127,7 +139,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: tree.JSON(), Sent: now.UTC(), Proof: out.proof()}
 		if err := b.storeSent(ctx, o, slot, draft, to, out.uses, now); err != nil {
 			b.cfg.Logger.WarnContext(ctx, "moltspeak: store one of our messages", "peer", to.Name(), "err", err)
-			return nil, &client.SendError{Retry: true, Cause: err}
+			return nil, storeFailure(err)
 		}
 	}
 	return o.Raw, nil
@@ -202,7 +214,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, 
 	m := message.Message{From: to, ID: t.Re}
 	rev, ok, err := readRecord(ctx, b.records, nsReplays, replayKey(to, t.Re), &s, now)
 	if err != nil {
-		return err
+		return storeFailure(err)
 	}
 	pushed := false
 	if body, err := b.packFor(ctx, to, InboundLink, raw, t.Boxed); err == nil {
@@ -215,7 +227,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, 
 		return fmt.Errorf("moltspeak: the peer can no longer fetch the answer, and has no open stream: %w", &client.SendError{Retry: true})
 	}
 	s.Reply, s.Status = raw, http.StatusOK
-	return b.records.Apply(ctx, []store.Change{replayChange(m, s, true, rev, now)}, now)
+	return storeFailure(b.records.Apply(ctx, []store.Change{replayChange(m, s, true, rev, now)}, now))
 }
 
 // send posts one message, handles the answer, and records the result for the link.
@@ -271,7 +283,7 @@ func (b *Bridge) packFor(ctx context.Context, to message.Agent, link string, raw
 	}
 	p, _, err := b.pins.get(ctx, to.Name(), time.Now())
 	if err != nil {
-		return nil, err
+		return nil, storeFailure(err)
 	}
 	if point, ok := message.ParsePoint(p.EncKey); ok {
 		return message.Seal(tree, b.cfg.Box, point), nil

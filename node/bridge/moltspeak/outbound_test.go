@@ -1,6 +1,7 @@
 package moltspeak
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"net/http"
@@ -203,6 +204,95 @@ func TestAnswerAfterTheReplayRecord(t *testing.T) {
 	r.b.deliverCallback(t.Context(), callback{to: request.From, op: message.OpConsentResponse, re: request.ID, p: message.Respond{Status: "error", Data: wire.Obj()}.Value(), class: message.Internal})
 	if m, err := next(t, stream.conn); err != nil || m.GetStr("re") != request.ID {
 		t.Errorf("the stream got %s, %v, want the answer to %s", m.JSON(), err, request.ID)
+	}
+}
+
+// brokenAfter fails all reads and writes after the first n.
+type brokenAfter struct {
+	store.Records
+	n *int
+}
+
+func (b brokenAfter) broken() error {
+	if *b.n--; *b.n < 0 {
+		return errors.New("broken")
+	}
+	return nil
+}
+
+func (b brokenAfter) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	if err := b.broken(); err != nil {
+		return store.Record{}, err
+	}
+	return b.Records.Get(ctx, ns, key, now)
+}
+
+func (b brokenAfter) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	if err := b.broken(); err != nil {
+		return store.RecordPage{}, err
+	}
+	return b.Records.List(ctx, ns, term, after, limit, now)
+}
+
+func (b brokenAfter) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if err := b.broken(); err != nil {
+		return err
+	}
+	return b.Records.Apply(ctx, changes, now)
+}
+
+// TestDeliveryWithBrokenStore: a message is sent again later if the store fails, whichever operation fails.
+func TestDeliveryWithBrokenStore(t *testing.T) {
+	const bird = "bird@air" // has no endpoint
+	for _, payload := range []string{`{"action":"answer","answer":"sunny"}`, `{"action":"answer","answer":"jane.doe@example.com"}`} {
+		for _, peer := range []string{cat, bird} {
+			r, n := newTestRig(t, nil)
+			n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+				return bridge.Outcome{Status: http.StatusAccepted, Held: true, Reply: &wire.Message{Payload: mustTree(t, `{"action":"pending_approval"}`)}}, nil
+			}
+			r.say(peer, r.draft(peer, message.OpQuery, plainQuery))
+			in, whole, private := n.got[0], r.b.records, strings.Contains(payload, "jane")
+			for steps := 0; ; steps++ {
+				d := newDelivery(t, peer, in.Intent, payload)
+				d.Address, d.To, d.Message.Conversation = in.Address, in.Peer, in.ConvID
+				left := steps
+				broken := brokenAfter{whole, &left}
+				r.b.records, r.b.pins.records, r.b.grants.records = broken, broken, broken
+				_, err := r.b.Deliver(t.Context(), d)
+				if left >= 0 {
+					if private != (err != nil) {
+						t.Errorf("to %s after %d steps: %v", peer, steps, err)
+					}
+					break
+				}
+				if sent, ok := errors.AsType[*client.SendError](err); !ok || !sent.Retry {
+					t.Errorf("to %s, the store is broken after %d steps: %v, want another attempt", peer, steps, err)
+				}
+				for len(r.queue(peer)) > 0 {
+					<-r.queue(peer)
+				}
+			}
+		}
+	}
+}
+
+// TestFinalAnswerIsKept: an answer that is stored while the receipt for the message is still being written is not
+// replaced by the receipt.
+func TestFinalAnswerIsKept(t *testing.T) {
+	r, _ := newTestRig(t, nil)
+	q := r.draft(cat, message.OpQuery, plainQuery)
+	c := &request{ctx: t.Context(), m: message.Message{ID: q.ID, From: q.From}, now: time.Now()}
+	stored := replayChange(c.m, replayRecord{Digest: "d", Conv: "conv"}, true, store.Absent, c.now)
+	if err := r.b.records.Apply(t.Context(), []store.Change{stored}, c.now); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.b.keepAnswer(t.Context(), q.From, convState{Re: q.ID}, []byte("final"), message.Draft{Op: message.OpRespond}, c.now); err != nil {
+		t.Fatal(err)
+	}
+	r.b.keepReply(c, replayRecord{Digest: "d", Reply: []byte("receipt"), Status: http.StatusAccepted})
+	var got replayRecord
+	if _, _, err := readRecord(t.Context(), r.b.records, nsReplays, replayKey(q.From, q.ID), &got, c.now); err != nil || string(got.Reply) != "final" {
+		t.Errorf("stored: %s, %v", got.Reply, err)
 	}
 }
 

@@ -79,7 +79,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 func (b *Bridge) keepReply(c *request, s replayRecord) {
 	var old replayRecord
 	rev, ok, err := readRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.ID), &old, c.now)
-	if err != nil || !ok {
+	if err != nil || !ok || len(old.Reply) > 0 { // a later answer may be stored already
 		return
 	}
 	s.Conv = old.Conv
