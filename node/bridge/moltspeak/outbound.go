@@ -68,12 +68,32 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		if (errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)) && draft.Op == message.OpRespond && t.Re != "" {
 			err = b.keepAnswer(ctx, to, t, raw, draft, now)
 		}
+		if f, ok := errors.AsType[message.Fault](err); ok && draft.Op == message.OpStream && f.Field == "p.stream_id" {
+			err = restartStream(ctx, b.records, d, len(drafts), f, now)
+		}
 		if err != nil {
 			return bridge.Delivered{}, err
 		}
 	}
 	return bridge.Delivered{Queued: true}, storeFailure(b.recordAnswer(ctx, d, t, now))
 }
+
+// restartStream makes the next attempt send a stream from its start, and returns the error that permits the attempt. f is
+// the peer's refusal of a part: the peer dropped the stream, for example in a restart, or has it open from an attempt
+// whose bytes we cannot send any more.
+func restartStream(ctx context.Context, records store.Records, d bridge.Delivery, parts int, f message.Fault, now time.Time) error {
+	var changes []store.Change
+	for part := range parts {
+		changes = append(changes, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsSent, Key: slotOf(d, part)}})
+	}
+	if err := records.Apply(ctx, changes, now); err != nil {
+		return storeFailure(err)
+	}
+	return &client.SendError{Retry: true, Processed: true, Status: f.Wire().Status, Refusal: f.Wire(), Cause: f}
+}
+
+// slotOf returns the key of the record with the bytes of a part of a delivery.
+func slotOf(d bridge.Delivery, part int) string { return fmt.Sprintf("out %s %d", hash(d.ID), part) }
 
 // storeFailure returns the error of a delivery that failed because of the store, or nil. A later attempt may succeed. It
 // sends the same bytes, so the peer recognizes a repeat.
@@ -112,7 +132,7 @@ var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be 
 // class and consent that its content needs. scanned is the content to scan for personal data, and part is the number of
 // the draft among those of its message.
 func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to message.Agent, endpoint string, now time.Time) ([]byte, error) {
-	slot := fmt.Sprintf("out %s %d", hash(d.ID), part)
+	slot := slotOf(d, part)
 	var o sentMessage
 	_, ok, err := readRecord(ctx, b.records, nsSent, slot, &o, now)
 	if err != nil {

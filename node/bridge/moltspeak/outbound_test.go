@@ -401,6 +401,39 @@ func TestStreamsLeave(t *testing.T) {
 	}
 }
 
+// TestStreamsStartAgain: a stream that the peer dropped between two attempts, for example in a restart, is sent again
+// from the start.
+func TestStreamsStartAgain(t *testing.T) {
+	far, n := newTestRig(t, nil)
+	front := &cutOff{to: far.serve().Config.Handler}
+	srv := httptest.NewServer(front)
+	t.Cleanup(srv.Close)
+	near, _ := newTestRig(t, func(c *Config) {
+		c.Agent, c.Key, c.Box = message.Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
+		c.Links = []bridge.Link{{Name: "dogs", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}}}
+	})
+	data := strings.Repeat("grüße 世界 ", 4500)
+	d := newDelivery(t, "me@home", IntentStream, string(wire.Obj(wire.TextField("action", "stream"), wire.TextField("data", data)).JSON()))
+	deliver := func(requests int64) error {
+		front.after.Store(requests)
+		_, err := near.b.Deliver(t.Context(), d)
+		if e, ok := errors.AsType[*client.SendError](err); err != nil && (!ok || !e.Retry) {
+			t.Fatalf("Deliver = %v, want another attempt", err)
+		}
+		return err
+	}
+	if deliver(2) == nil { // start and one chunk
+		t.Fatal("an interrupted stream was delivered")
+	}
+	far.b.streams.end("near@home", string(d.Message.Conversation))
+	if deliver(100) == nil {
+		t.Fatal("a stream that the peer dropped was delivered")
+	}
+	if err := deliver(100); err != nil || len(n.got) != 1 || n.got[0].Payload.GetStr("data") != data {
+		t.Errorf("from the start: %v, the node got %d messages", err, len(n.got))
+	}
+}
+
 // cutOff is a server that serves a number of requests and then breaks down.
 type cutOff struct {
 	to    http.Handler
