@@ -210,6 +210,9 @@ func TestConsentAnswerIsBoxed(t *testing.T) {
 		if err != nil || len(asks) != 1 {
 			t.Fatalf("the owner is asked %+v, %v", asks, err)
 		}
+		if purge := asks[0].Purge; purge.IsZero() == (tt.class == message.Confidential) || purge.After(time.Now().Add(keepConfidential)) {
+			t.Errorf("%+v: the question is deleted at %s", tt, purge)
+		}
 		if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
 			t.Fatal(err)
 		}

@@ -403,7 +403,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) {
 		return
 	}
 	if _, err := b.post(ctx, address, endpoint, reach, raw, cb.to, cb.boxed); err != nil {
-		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not accept an answer; it is stored for a repeat", "peer", cb.to.Name(), "err", err)
+		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not accept the answer to its request for consent", "peer", cb.to.Name(), "err", err)
 	}
 }
 
