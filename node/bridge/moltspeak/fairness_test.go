@@ -332,6 +332,23 @@ func TestSeenHasRoom(t *testing.T) {
 	}
 }
 
+// TestExpiredSessionsTakeNoPlaces: a stranger gets a session although every place was taken by a known peer whose
+// session has expired.
+func TestExpiredSessionsTakeNoPlaces(t *testing.T) {
+	h, now := newHandshakes(), time.Now()
+	for i := range maxSessions {
+		if _, ok := h.establish(fmt.Sprint("known", i), challenge{known: true}, now); !ok {
+			t.Fatalf("session %d is refused", i)
+		}
+	}
+	if _, ok := h.establish("stranger", challenge{}, now.Add(sessionLife-time.Second)); ok {
+		t.Error("a stranger displaced a known peer")
+	}
+	if _, ok := h.establish("stranger", challenge{}, now.Add(sessionLife)); !ok {
+		t.Error("the stranger is refused after all sessions expired")
+	}
+}
+
 // TestSourcesReachTheNode: the node gets the sources of a sender, so that its limits for strangers tell senders apart
 // (AM-42).
 func TestSourcesReachTheNode(t *testing.T) {

@@ -148,6 +148,7 @@ func (h *handshakes) establish(peer string, c challenge, now time.Time) (session
 // open replaces the session of a peer that answered c. The caller holds h.mu.
 func (h *handshakes) open(peer string, c challenge, now time.Time) (session, bool) {
 	delete(h.sessions, peer)
+	maps.DeleteFunc(h.sessions, func(_ string, s *session) bool { return !now.Before(s.Expires) })
 	if !h.makeRoom(c) {
 		return session{}, false
 	}
