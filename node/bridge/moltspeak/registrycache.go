@@ -171,7 +171,7 @@ func (s *registryCache) refresh(ctx context.Context) error {
 	if loaded, old = stale(); loaded && !old {
 		return nil
 	}
-	cards := s.readCards(ctx)
+	cards := s.readCards(context.WithoutCancel(ctx)) // for all callers, so the one that reads cannot stop it
 	if !loaded {
 		if err := s.load(ctx); err != nil {
 			return err

@@ -104,6 +104,34 @@ func TestRegistryUnderLoad(t *testing.T) {
 	}
 }
 
+// impatientDirectory answers only if its caller still waits.
+type impatientDirectory struct{ *counted }
+
+func (d impatientDirectory) Search(ctx context.Context, q client.Query) (wire.Listing, error) {
+	if ctx.Err() != nil {
+		return wire.Listing{}, ctx.Err()
+	}
+	return d.counted.Search(ctx, q)
+}
+
+// TestCardsAreReadForAll: a stranger that closes its connection does not stop the cards from being read, which would
+// keep the old ones for another minute.
+func TestCardsAreReadForAll(t *testing.T) {
+	d := impatientDirectory{&counted{}}
+	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.Directories = true, []Directory{d} })
+	cache := r.b.registry.cache
+	if list, err := cache.list(t.Context()); err != nil || len(list) != 0 {
+		t.Fatalf("%d entries, %v", len(list), err)
+	}
+	d.cards = append(d.cards, mustTree(t, listedCard))
+	cache.read = time.Now().Add(-cardsFor)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if list, err := cache.list(gone); err != nil || len(list) != 1 {
+		t.Errorf("a minute later: %d entries, %v, want the new card", len(list), err)
+	}
+}
+
 type countedRecords struct {
 	store.Records
 	lists atomic.Int64
