@@ -89,7 +89,7 @@ func refuse(c echo.Context, status int, text string) error {
 type registryServer struct {
 	records       store.Records
 	cache         *registryCache
-	proofs        proofs
+	proofs        *proofs
 	registrations *rate.Registrations // nil in the local profile
 	noAuth, local bool
 	log           *slog.Logger
@@ -104,7 +104,7 @@ func newRegistryServer(cfg Config, challenge func(context.Context, Entry, time.T
 		cards = cfg.Directories[0]
 	}
 	s := &registryServer{
-		records: cfg.Store.Records(), cache: newRegistryCache(cfg.Store.Records(), cards), proofs: make(proofs, 256),
+		records: cfg.Store.Records(), cache: newRegistryCache(cfg.Store.Records(), cards), proofs: &proofs{queue: make(chan string, 256)},
 		noAuth: cfg.NoAuth, local: cfg.Local, log: cfg.Logger, challenge: challenge,
 	}
 	if !cfg.Local {

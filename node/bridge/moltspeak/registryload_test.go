@@ -252,6 +252,32 @@ func TestRegistryProofs(t *testing.T) {
 	}
 }
 
+// TestProofsAreShared: an agent that changes its entry all the time takes one place of the queue, and gets another one
+// when the first is free.
+func TestProofsAreShared(t *testing.T) {
+	p := &proofs{queue: make(chan string, 5)}
+	for range 2 {
+		for range cap(p.queue) {
+			p.ask(cat)
+		}
+		p.ask(dog)
+		for _, want := range []string{cat, dog} {
+			select {
+			case got := <-p.queue:
+				p.waiting.Delete(got)
+				if got != want {
+					t.Errorf("next is %s, want %s", got, want)
+				}
+			default:
+				t.Fatalf("%s is not in the queue", want)
+			}
+		}
+		if n := len(p.queue); n != 0 {
+			t.Errorf("%d more places are taken", n)
+		}
+	}
+}
+
 // TestRegistryProvesByItself: the registry challenges endpoints by itself and stops with the bridge.
 func TestRegistryProvesByItself(t *testing.T) {
 	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.Local = true, true })

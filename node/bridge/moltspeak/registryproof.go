@@ -3,6 +3,7 @@ package moltspeak
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -14,14 +15,21 @@ const (
 	proveTime  = 15 * time.Second
 )
 
-// proofs is the queue of registered agents whose endpoints are to be challenged. If the queue is full, an agent is left
-// out; its next heartbeat queues it again.
-type proofs chan string
+// proofs is the queue of registered agents whose endpoints are to be challenged. An agent has one place, however often
+// its entry changes. If the queue is full, an agent is left out; its next heartbeat queues it again.
+type proofs struct {
+	queue   chan string
+	waiting sync.Map // the agents in queue
+}
 
-func (p proofs) ask(id string) {
+func (p *proofs) ask(id string) {
+	if _, waits := p.waiting.LoadOrStore(id, true); waits {
+		return
+	}
 	select {
-	case p <- id:
+	case p.queue <- id:
 	default:
+		p.waiting.Delete(id)
 	}
 }
 
@@ -31,7 +39,8 @@ func (s *registryServer) proveEndpoints(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case id := <-s.proofs:
+		case id := <-s.proofs.queue:
+			s.proofs.waiting.Delete(id)
 			if err := s.proveEndpoint(ctx, id, time.Now()); err != nil && ctx.Err() == nil {
 				s.log.InfoContext(ctx, "moltspeak: the endpoint of a registered agent did not prove its key", "agent", id, "err", err)
 			}
