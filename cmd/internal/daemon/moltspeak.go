@@ -52,6 +52,12 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 			Text: address.String(), Peer: address.Pseudonym(),
 		})
 	}
+	cfg.OnBlocked = func(ctx context.Context, address bridge.Address, cause error) {
+		p.notifyOwner(ctx, notify.Notice{
+			Kind: "undelivered", Title: "an answer could not be delivered", At: time.Now(),
+			Text: wire.OneLine(cause.Error()+" (to "+address.String()+")", 300), Peer: address.Pseudonym(),
+		})
+	}
 	cfg.RegistryToken = func(base string) client.Credential {
 		return registration.Credential(p.secrets.Credential, &client.Directory{Base: base})
 	}

@@ -78,6 +78,10 @@ type Config struct {
 	// OnOtherKey is called if a peer shows a key other than the pinned one, at most once an hour for each peer. If it
 	// is nil, the bridge only logs the event.
 	OnOtherKey func(ctx context.Context, address bridge.Address)
+	// OnBlocked is called if the answer to a message that the peer waits for may not leave, such as for personal data
+	// without a consent (MS-40). It is not called again for a repeat of the message. If it is nil, the bridge only logs
+	// the event.
+	OnBlocked func(ctx context.Context, address bridge.Address, cause error)
 	// RegistryToken returns the bearer token for our entry in a foreign registry, by the base URL of the registry.
 	RegistryToken func(base string) client.Credential
 

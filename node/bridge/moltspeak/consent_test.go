@@ -2,6 +2,7 @@ package moltspeak
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -285,6 +286,28 @@ func TestConsentForOneMessage(t *testing.T) {
 		if e != nil || message.Op(p.Tree.GetStr("op")) != want || want == message.OpRespond && (!p.Boxed || p.Tree.GetStr("cls") != "pii") {
 			t.Errorf("answered %s, boxed %v, %v, want %s", p.Tree.GetStr("op"), p.Boxed, e, want)
 		}
+	}
+}
+
+// TestBlockedAnswerIsReported: the owner learns once that the answer to a waiting peer was blocked, and why (MS-40).
+func TestBlockedAnswerIsReported(t *testing.T) {
+	var told []string
+	r, n := newTestRig(t, func(c *Config) {
+		c.OnBlocked = func(_ context.Context, a bridge.Address, cause error) {
+			told = append(told, a.String()+" "+cause.Error())
+		}
+	})
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","answer":"jane.doe@example.com"}}`)}, nil
+	}
+	raw := r.sign(cat, r.draft(cat, message.OpQuery, plainQuery))
+	for range 2 {
+		if m, _ := r.sendRaw(cat, raw); m.P.GetStr("code") != string(message.CodeConsent) {
+			t.Errorf("the peer got %s", m.P.JSON())
+		}
+	}
+	if len(told) != 1 || !strings.HasPrefix(told[0], "moltspeak:cats/cat@acme ") || !strings.Contains(told[0], personal.TypeEmail) || strings.Contains(told[0], "jane") {
+		t.Errorf("the owner was told %q", told)
 	}
 }
 

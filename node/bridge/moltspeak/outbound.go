@@ -143,10 +143,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 		if cause := e.Unwrap(); cause != nil {
 			return nil, storeFailure(cause)
 		}
-		if e.Code == message.CodeClassification {
-			return nil, fmt.Errorf("blocked: %w", e)
-		}
-		return nil, fmt.Errorf("blocked: %w; the message contains %s, which no consent for %s covers", e, strings.Join(e.Types, ", "), to.Name())
+		return nil, blockedError(e, to)
 	}
 	if !ok || now.Sub(o.Sent) > resendWithin || o.Proof != out.proof() {
 		class := out.class.ForAnswer(draft.Class)

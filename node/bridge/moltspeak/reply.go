@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
@@ -49,6 +51,9 @@ func (b *Bridge) reply(c *request, a answer) Response {
 			out.class = class
 			// The log has the types of the data. The peer learns only the error code.
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types)
+			if c.fresh && b.cfg.OnBlocked != nil {
+				b.cfg.OnBlocked(c.ctx, c.address, blockedError(e, to))
+			}
 			a.op, a.p, r.Status = message.OpError, message.Fail(e.Code).Payload(true), e.Status
 		}
 		class, meta = out.class.ForAnswer(c.m.Class), out.meta
@@ -113,6 +118,14 @@ type screening struct {
 	class message.Class
 	meta  *message.PIIMeta
 	uses  []store.Change // changes that use up the consent, to be applied before the message is sent
+}
+
+// blockedError returns the error that tells the owner why screen refused a message to a peer.
+func blockedError(e *message.Error, to message.Agent) error {
+	if len(e.Types) == 0 {
+		return fmt.Errorf("blocked: %w", e)
+	}
+	return fmt.Errorf("blocked: %w; the message contains %s, which no consent for %s covers", e, strings.Join(e.Types, ", "), to.Name())
 }
 
 // proof returns the proof of the consent, or "" if the message needs none.
