@@ -264,6 +264,14 @@ func (b *Bridge) capabilities() []string {
 	return out
 }
 
+// helloPayload returns the p of our hello and hello_ack messages.
+func helloPayload(capabilities []string) wire.Value {
+	return wire.Obj(
+		wire.Field("protocol_versions", wire.Texts([]string{message.Version})), wire.Field("capabilities", wire.Texts(capabilities)),
+		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(message.MaxMessage)), wire.Field("supported_cls", wire.Texts(message.Classes())),
+	)
+}
+
 // handleHello answers a hello with a challenge (MS-24). A sender that answers the challenge gets a session.
 func (b *Bridge) handleHello(c *request, h message.Hello) (answer, *message.Error) {
 	if !slices.Contains(h.Versions, message.Version) {
@@ -279,10 +287,7 @@ func (b *Bridge) handleHello(c *request, h message.Hello) (answer, *message.Erro
 			return answer{}, message.Fail(message.CodeInternal).Because(err)
 		}
 	}
-	v := wire.Obj(
-		wire.Field("protocol_versions", wire.Texts([]string{message.Version})), wire.Field("capabilities", wire.Texts(b.capabilities())),
-		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(message.MaxMessage)), wire.Field("supported_cls", wire.Texts(message.Classes())),
-	)
+	v := helloPayload(b.capabilities())
 	if c.opens && !c.fresh {
 		return answer{op: message.OpHelloAck, p: v}, nil // the connection sends its own challenge
 	}

@@ -70,7 +70,7 @@ func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error)
 	if t.Action != "create" && (!known || old.Creator != c.m.From.Name()) {
 		return b.handleDelegatedTask(c, t)
 	}
-	state := convState{TaskID: t.ID, Creator: c.m.From.Name(), Progress: t.OnProgress, State: "pending"}
+	state := convState{TaskID: t.ID, Creator: c.m.From.Name(), State: "pending"}
 	switch t.Action {
 	case "status":
 		data := wire.Obj(wire.TextField("task_id", t.ID), wire.TextField("status", old.State))

@@ -205,9 +205,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 
 func (b *Bridge) greet(ctx context.Context, l bridge.Link, endpoint string, to message.Agent) error {
 	now := time.Now()
-	p := wire.Obj(wire.Field("protocol_versions", wire.Texts([]string{message.Version})), wire.Field("capabilities", wire.Texts(b.capabilities())),
-		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(message.MaxMessage)), wire.Field("supported_cls", wire.Texts(message.Classes())))
-	d := message.Draft{ID: uuid(random32()), Op: message.OpHello, Time: now, From: b.self, To: to, P: p, Class: message.Internal}
+	d := message.Draft{ID: uuid(random32()), Op: message.OpHello, Time: now, From: b.self, To: to, P: helloPayload(b.capabilities()), Class: message.Internal}
 	d.Ext = b.endpointExt(endpoint)
 	ack, err := b.handshakeCall(ctx, l, endpoint, d, to)
 	if err != nil {

@@ -72,8 +72,7 @@ type convState struct {
 	Intent       string     `json:"intent"`
 	Re           string     `json:"re,omitempty"` // the foreign message that waits for our answer
 	TaskID       string     `json:"task_id,omitempty"`
-	Creator      string     `json:"creator,omitempty"` // the agent that created the task
-	Progress     bool       `json:"progress,omitempty"`
+	Creator      string     `json:"creator,omitempty"`      // the agent that created the task
 	Done         bool       `json:"done,omitempty"`         // the final answer was given
 	Native       bool       `json:"native,omitempty"`       // the peer used AgentMesh payloads, and reads answers in them
 	Boxed        bool       `json:"boxed,omitempty"`        // the message came encrypted, so the answer must be encrypted

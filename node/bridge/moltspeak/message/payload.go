@@ -25,10 +25,9 @@ const maxAttested = 10
 
 // Hello opens a handshake.
 type Hello struct {
-	Attested                           []Attestation
-	Versions, Capabilities, Extensions []string
-	MaxSize                            int64
-	Classes                            []Class // empty: unknown
+	Attested               []Attestation
+	Versions, Capabilities []string
+	Classes                []Class // empty: unknown
 }
 
 // Verify asks for proof of a key.
@@ -41,8 +40,6 @@ type Verify struct {
 type Query struct {
 	Domain, Intent string
 	Params         wire.Value
-	Format, Schema string
-	Fields         []string
 }
 
 // Respond answers.
@@ -54,12 +51,9 @@ type Respond struct {
 
 // Task delegates work.
 type Task struct {
-	Action, ID, Type, Description string
-	Params, Constraints           wire.Value
-	Deadline                      time.Time
-	Priority                      string
-	OnComplete, OnProgress        bool
-	Subtasks                      int
+	Action, ID, Type string
+	Params           wire.Value
+	Deadline         time.Time
 }
 
 // Stream is a part of a stream.
@@ -74,7 +68,6 @@ type Stream struct {
 type Tool struct {
 	Action, Tool string
 	Input        wire.Value
-	Timeout      time.Duration
 }
 
 // Consent requests, grants, revokes or verifies permission to use personal data.
@@ -101,9 +94,6 @@ type Discover struct {
 	Limit    int
 }
 
-// Register is a request to a registry.
-type Register struct{ Action string }
-
 // Ack is an answer that has no members of interest here.
 type Ack struct{}
 
@@ -117,7 +107,6 @@ func (Tool) isPayload()     {}
 func (Consent) isPayload()  {}
 func (Ping) isPayload()     {}
 func (Discover) isPayload() {}
-func (Register) isPayload() {}
 func (Ack) isPayload()      {}
 
 var payloads = map[Op]func(*reader) Payload{
@@ -142,10 +131,11 @@ func (m Message) Payload() (Payload, *Error) {
 }
 
 func parseHello(r *reader) Payload {
-	h := Hello{Versions: r.texts("protocol_versions", true), Extensions: r.texts("extensions", false)}
+	h := Hello{Versions: r.texts("protocol_versions", true)}
+	r.texts("extensions", false)
 	h.Capabilities, h.Attested = r.readCapabilities("capabilities")
-	h.MaxSize, _ = r.whole("max_message_size")
-	r.check(h.MaxSize >= 0, "max_message_size", "must not be negative")
+	size, _ := r.whole("max_message_size")
+	r.check(size >= 0, "max_message_size", "must not be negative")
 	for _, c := range r.texts("supported_cls", false) {
 		r.check(classNames[c] != "", "supported_cls", "must hold classes")
 		h.Classes = append(h.Classes, classNames[c])
@@ -211,8 +201,9 @@ func parseQuery(r *reader) Payload {
 	q.Params, _ = r.opt("params", wire.Object)
 	if f, ok := r.opt("response_format", wire.Object); ok {
 		sub := &reader{v: f, path: "p.response_format.", bad: CodeInvalidParam}
-		q.Format = sub.optOneOf("type", "structured", "text", "stream")
-		q.Schema, q.Fields = sub.optText("schema"), sub.texts("fields", false)
+		sub.optOneOf("type", "structured", "text", "stream")
+		sub.optText("schema")
+		sub.texts("fields", false)
 		if r.err == nil {
 			r.err = sub.err
 		}
@@ -233,22 +224,23 @@ func parseRespond(r *reader) Payload {
 func parseTask(r *reader) Payload {
 	t := Task{
 		Action: r.oneOf("action", "create", "status", "cancel", "complete"), ID: r.name("task_id"), Type: r.optText("type"),
-		Description: r.optText("description"), Deadline: r.millis("deadline"),
-		Priority: r.optOneOf("priority", "low", "normal", "high", "urgent"),
 	}
+	r.optText("description")
+	t.Deadline = r.millis("deadline")
+	r.optOneOf("priority", "low", "normal", "high", "urgent")
 	r.check(len(t.Type) <= MaxText, "type", "is too long")
 	t.Params, _ = r.opt("params", wire.Object)
-	t.Constraints, _ = r.opt("constraints", wire.Object)
+	r.opt("constraints", wire.Object)
 	if c, ok := r.opt("callback", wire.Object); ok {
 		sub := &reader{v: c, path: "p.callback.", bad: CodeInvalidParam}
-		t.OnComplete, t.OnProgress = sub.flag("on_complete"), sub.flag("on_progress")
+		sub.flag("on_complete")
+		sub.flag("on_progress")
 		if r.err == nil {
 			r.err = sub.err
 		}
 	}
 	if list, ok := r.opt("subtasks", wire.Array); ok {
 		r.check(list.Len() <= MaxList, "subtasks", "has too many entries")
-		t.Subtasks = list.Len()
 		for s := range list.Elems() {
 			sub := &reader{v: s, path: "p.subtasks.", bad: CodeInvalidParam}
 			sub.check(s.Kind() == wire.Object, "", "must hold objects")
@@ -294,7 +286,6 @@ func parseTool(r *reader) Payload {
 	}
 	if ms, ok := r.whole("timeout_ms"); ok {
 		r.check(0 < ms && ms <= 3600_000, "timeout_ms", "must be 1 to 3600000")
-		t.Timeout = time.Duration(min(max(ms, 0), 3600_000)) * time.Millisecond
 	}
 	return t
 }
@@ -353,7 +344,8 @@ func parseDiscover(r *reader) Payload {
 }
 
 func parseRegister(r *reader) Payload {
-	return Register{Action: r.oneOf("action", "create", "update", "delete", "renew")}
+	r.oneOf("action", "create", "update", "delete", "renew")
+	return Ack{}
 }
 
 func parseAck(*reader) Payload { return Ack{} }

@@ -40,7 +40,7 @@ func passesLuhn(d string) bool {
 func isCardNumber(found, before, after string) bool {
 	d := digits(found)
 	issuer := d[0] >= '3' && d[0] <= '6' || d[0] == '2' && d[:2] >= "22" && d[:2] <= "27"
-	return issuer && passesLuhn(d) && !hasMoreDigits(before, after) && strings.Trim(d, d[:1]) != "" && !strings.HasSuffix(strings.ToLower(before), "imei: ") &&
+	return issuer && passesLuhn(d) && !hasMoreDigits(before, after) && strings.Trim(d, d[:1]) != "" &&
 		!strings.Contains(strings.ToLower(before), "tracking") && !strings.Contains(strings.ToLower(before), "imei")
 }
 
@@ -154,13 +154,13 @@ func isBusiness(before string) bool {
 	return n > 0 && strings.HasSuffix(words[n-1], "-") || strings.HasSuffix(before, "#")
 }
 
-var fileEndings = []string{"png", "jpg", "jpeg", "svg", "gif", "webp", "js", "ts", "css", "json", "service", "example", "local", "go", "py", "md", "txt"}
+var fileEndings = []string{"png", "jpg", "jpeg", "svg", "gif", "webp", "js", "ts", "css", "json", "service", "local", "go", "py", "md", "txt"}
 
 func isMail(found, before, after string) bool {
 	ending := strings.ToLower(found[strings.LastIndexByte(found, '.')+1:])
 	local, _, _ := strings.Cut(found, "@")
 	switch {
-	case slices.Contains(fileEndings, ending) && ending != "example":
+	case slices.Contains(fileEndings, ending):
 		return false
 	case local == "git" || local == "noreply" || local == "no-reply":
 		return false

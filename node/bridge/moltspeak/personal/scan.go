@@ -140,7 +140,7 @@ func dropOverlaps(found []Finding) []Finding {
 	kept := make(map[string]int)
 	for _, f := range found {
 		covered := slices.ContainsFunc(out, func(o Finding) bool {
-			return f.Start < o.End && o.Start < f.End && (f.Type == o.Type || f.Type == TypePhone || o.Type == TypeBirth || f.Type == TypeAddress && o.Type != TypeName)
+			return f.Start < o.End && o.Start < f.End && (f.Type == o.Type || f.Type == TypePhone || o.Type == TypeBirth || f.Type == TypeAddress)
 		})
 		if !covered && kept[f.Type] < MaxFindings {
 			kept[f.Type]++
