@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -145,7 +144,7 @@ func New(cfg Config) (*Bridge, error) {
 		if l.Name == InboundLink {
 			return nil, fmt.Errorf("link %s: the name is reserved for peers without a link", l.Name)
 		}
-		if _, err := Endpoint(l.URL); err != nil {
+		if _, err := message.Endpoint(l.URL); err != nil {
 			return nil, fmt.Errorf("link %s: %w", l.Name, err)
 		}
 		for key, value := range l.Options {
@@ -190,26 +189,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 	b.sockets.close()
 	work.Wait()
 	return nil
-}
-
-// Endpoint returns the message endpoint for a configured or claimed URL (MS-49).
-func Endpoint(text string) (string, error) {
-	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return "", errors.New("url must be an absolute http or https URL")
-	}
-	path := strings.TrimRight(u.Path, "/")
-	switch {
-	case strings.HasSuffix(path, "/message"):
-	case strings.HasSuffix(path, "/moltspeak/v0.1"):
-		path += "/message"
-	case strings.HasSuffix(path, "/moltspeak"):
-		path += "/v0.1/message"
-	case path == "":
-		path = "/moltspeak/v0.1/message"
-	}
-	u.Path = path
-	return u.String(), nil
 }
 
 // usesCoreOnly reports whether to answer a peer with the nine core operations only, because the public SDKs read no

@@ -108,7 +108,7 @@ func storeFailure(err error) error {
 // returns "" if the peer cannot be called.
 func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Agent, now time.Time) (string, client.Reach, error) {
 	if l, ok := b.link(a.Link); ok {
-		endpoint, err := Endpoint(l.URL)
+		endpoint, err := message.Endpoint(l.URL)
 		return endpoint, client.Owner, err
 	}
 	if a.Link != InboundLink {
@@ -118,7 +118,7 @@ func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Ag
 	if err != nil || !known || p.Endpoint == "" {
 		return "", client.Public, storeFailure(err)
 	}
-	endpoint, err := Endpoint(p.Endpoint)
+	endpoint, err := message.Endpoint(p.Endpoint)
 	return endpoint, b.reach(), err
 }
 
@@ -413,7 +413,7 @@ func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	if !ok {
 		return errors.New("the public key of the entry is not valid")
 	}
-	endpoint, err := Endpoint(e.Endpoint)
+	endpoint, err := message.Endpoint(e.Endpoint)
 	if err != nil {
 		return err
 	}

@@ -190,7 +190,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	if !ok {
 		return fmt.Errorf("there is no link %s", name)
 	}
-	endpoint, err := Endpoint(l.URL)
+	endpoint, err := message.Endpoint(l.URL)
 	if err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func (pins *pins) update(c *request) *message.Error {
 	}
 	if where, ok := c.m.Ext.Get("agentmesh.endpoint"); ok {
 		if url := where.GetStr("url"); len(url) <= 2048 {
-			if _, err := Endpoint(url); err == nil {
+			if _, err := message.Endpoint(url); err == nil {
 				p.Endpoint = url
 			}
 		}
