@@ -105,7 +105,7 @@ func parseMessAnswer(raw []byte) (wire.Value, error) {
 func messSend(ctx context.Context, a *app, b thread.Block) error {
 	v, err := messPost(ctx, a, b)
 	if err != nil {
-		return explainMissing(ctx, a, b, err)
+		return err
 	}
 	return a.showMess(v)
 }

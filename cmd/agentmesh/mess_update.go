@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -102,37 +100,6 @@ func parseStatus(text string) (thread.Code, error) {
 		all = append(all, string(c))
 	}
 	return "", exit.Fail(exit.Usage, fmt.Errorf("%s is not a status; use one of %s", terminal.Clean(text), strings.Join(all, ", ")))
-}
-
-// explainMissing replaces the exchange's refusal of a block that refers to a missing thread by an error that names the
-// thread. It recognizes the refusal by its text.
-func explainMissing(ctx context.Context, a *app, b thread.Block, refusal error) error {
-	if !strings.HasSuffix(refusal.Error(), "names nothing that is there") {
-		return refusal
-	}
-	var names []string
-	for _, e := range b {
-		body := e.Body
-		if filter, ok := body.Get("filter"); ok {
-			body = filter
-		}
-		re, _ := body.Get("re")
-		if re.Kind() != wire.Array {
-			re = wire.Arr(re)
-		}
-		for name := range re.Elems() {
-			if text, _ := name.Str(); text != "" {
-				names = append(names, text)
-			}
-		}
-	}
-	for _, name := range names {
-		_, err := messCall(ctx, a, http.MethodGet, "requests/"+url.PathEscape(name), nil, nil)
-		if err != nil && (exit.Code(err) == exit.No || exit.Code(err) == exit.Input) {
-			return exit.FailHint(exit.No, fmt.Errorf("there is no thread %s", terminal.Clean(name)), "agentmesh mess list")
-		}
-	}
-	return refusal
 }
 
 // setThread sets re to ref in the updates of a block that have no re.
