@@ -144,18 +144,10 @@ func (a *app) decide(ctx context.Context, id string, d owner.Decision) error {
 	answer, err := a.callAndDeliver(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		return decideApproval(ctx, o, id, d)
 	})
-	if err != nil {
-		return err
-	}
-	if a.globals.JSON {
-		return a.JSON(answer)
-	}
-	approval, err := daemon.Decode[owner.Approval](answer)
-	if err != nil {
-		return err
-	}
-	a.Print("%s: %s", approval.State, terminal.Clean(approval.ShowTitle()))
-	return nil
+	_, err = showAnswer(a, answer, err, func(approval owner.Approval) {
+		a.Print("%s: %s", approval.State, terminal.Clean(approval.ShowTitle()))
+	})
+	return err
 }
 
 // rejectStrangers rejects all unknown senders that wait.
@@ -163,22 +155,14 @@ func (a *app) rejectStrangers(ctx context.Context) error {
 	answer, err := a.callAndDeliver(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		return daemon.Raw(ctx, o, owner.RejectStrangers.With(owner.Rejection{By: "cli"}))
 	})
-	if err != nil {
-		return err
-	}
-	if a.globals.JSON {
-		return a.JSON(answer)
-	}
-	result, err := daemon.Decode[owner.Rejected](answer)
-	if err != nil {
-		return err
-	}
-	if result.Rejected == 0 {
-		a.Print("no strangers wait")
-		return nil
-	}
-	a.Print("rejected %d; each stays rejected until you allow or forget it", result.Rejected)
-	return nil
+	_, err = showAnswer(a, answer, err, func(result owner.Rejected) {
+		if result.Rejected == 0 {
+			a.Print("no strangers wait")
+			return
+		}
+		a.Print("rejected %d; each stays rejected until you allow or forget it", result.Rejected)
+	})
+	return err
 }
 
 // callAndDeliver makes a call that may queue messages. If no serve runs, it attempts to deliver them before it returns.
