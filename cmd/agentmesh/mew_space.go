@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -46,22 +45,15 @@ func listMewSpaces(ctx context.Context, o *daemon.Client) (out mewSpaces, err er
 
 // listOrEmpty reads a list from the owner API. The list is empty if the process does not serve it.
 func listOrEmpty[T any](ctx context.Context, o *daemon.Client, path string) ([]T, error) {
-	raw, err := tryGet(ctx, o, path)
-	if err != nil || raw == nil {
-		return []T{}, err
+	raw, err := o.Call(ctx, http.MethodGet, path, nil, nil)
+	if errors.Is(err, owner.ErrNotServed) {
+		return []T{}, nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	page, err := daemon.Decode[owner.List[T]](raw)
 	return append([]T{}, page.Items...), err
-}
-
-// tryGet makes a GET call. It returns nil if the process does not serve the path, which it recognizes by the text of
-// the error.
-func tryGet(ctx context.Context, o *daemon.Client, path string) (json.RawMessage, error) {
-	raw, err := o.Call(ctx, http.MethodGet, path, nil, nil)
-	if err != nil && exit.Code(err) == exit.Unavailable && strings.Contains(err.Error(), "does not serve this") {
-		return nil, nil
-	}
-	return raw, err
 }
 
 // path returns the path of the space in the owner API. If the user named none, there must be exactly one space or link.
@@ -108,12 +100,11 @@ func (t mewTarget) withSpace(ctx context.Context, a *app, needsServe bool, f fun
 
 // mewEnvelope is an envelope from a command. The space adds the other members.
 type mewEnvelope struct {
-	ID          string   `json:"id,omitempty"`
-	Kind        string   `json:"kind"`
-	To          []string `json:"to,omitempty"`
-	Correlation []string `json:"correlation_id,omitempty"`
-	Context     string   `json:"context,omitempty"`
-	Payload     any      `json:"payload"`
+	ID      string   `json:"id,omitempty"`
+	Kind    string   `json:"kind"`
+	To      []string `json:"to,omitempty"`
+	Context string   `json:"context,omitempty"`
+	Payload any      `json:"payload"`
 }
 
 // send sends an envelope as the owner of a space here, or as this node in a space elsewhere. done describes success.
@@ -137,10 +128,9 @@ func (t mewTarget) send(ctx context.Context, a *app, e mewEnvelope, done string)
 
 // mewSendResult is a space's answer to an envelope.
 type mewSendResult struct {
-	ID     string `json:"id"`
-	Status string `json:"status"`
-	Token  string `json:"token"`
-	URL    string `json:"connection_url"`
+	ID    string `json:"id"`
+	Token string `json:"token"`
+	URL   string `json:"connection_url"`
 
 	Listeners int      `json:"listeners"`
 	Absent    []string `json:"absent"`
