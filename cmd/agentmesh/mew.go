@@ -73,22 +73,20 @@ func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return exit.Fail(exit.Config, err)
 	}
-	listeners, port, err := c.listen(c.Listen)
-	if err != nil {
-		return err
-	}
-	closeAll := func() {
+	listeners, port, err := c.listen()
+	defer func() {
 		for _, l := range listeners {
 			l.Close()
 		}
+	}()
+	if err != nil {
+		return err
 	}
 	if err := os.MkdirAll(space.Dir, 0o700); err != nil {
-		closeAll()
 		return exit.Fail(exit.Config, err)
 	}
 	st, err := datadir.OpenDatabase(ctx, filepath.Join(space.Dir, mewDatabase), log)
 	if err != nil {
-		closeAll()
 		return exit.Fail(exit.Config, fmt.Errorf("open the gateway's database: %w", err))
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
@@ -99,7 +97,6 @@ func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 		KeepToken: space.KeepToken, Reload: space.Reload, Logger: log,
 	})
 	if err != nil {
-		closeAll()
 		return exit.Fail(exit.Config, err)
 	}
 	fmt.Fprintf(out, "Gateway listening on port %d\n", port)
@@ -121,8 +118,8 @@ func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 }
 
 // listen opens both loopback addresses, because clients connect to localhost, and the address of --listen (MEW-D2). A
-// machine without ::1 is not an error.
-func (c *mewGatewayCmd) listen(extra *string) ([]net.Listener, int, error) {
+// machine without ::1 is not an error. With an error, the caller still closes the listeners.
+func (c *mewGatewayCmd) listen() ([]net.Listener, int, error) {
 	loopback4, err := daemon.Listen(net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.Port))), "--port")
 	if err != nil {
 		return nil, 0, err
@@ -134,15 +131,12 @@ func (c *mewGatewayCmd) listen(extra *string) ([]net.Listener, int, error) {
 	case err == nil:
 		out = append(out, loopback6)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, 0, errors.Join(exit.Fail(exit.Unavailable, fmt.Errorf("port %d of ::1 is in use", port)), loopback4.Close())
+		return out, 0, exit.Fail(exit.Unavailable, fmt.Errorf("port %d of ::1 is in use", port))
 	}
-	if extra != nil {
-		l, err := daemon.Listen(*extra, "--listen")
+	if c.Listen != nil {
+		l, err := daemon.Listen(*c.Listen, "--listen")
 		if err != nil {
-			for _, l := range out {
-				l.Close()
-			}
-			return nil, 0, err
+			return out, 0, err
 		}
 		out = append(out, l)
 	}
