@@ -38,7 +38,7 @@ func (c *a2aTokenListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, a2a.ListTokens.Call(), func(page owner.List[a2a.Token]) {
 		rows := [][]string{{"CALLER", "ADDRESS", "SINCE"}}
 		for _, t := range page.Items {
-			rows = append(rows, []string{terminal.Clean(t.Name), terminal.Clean(t.Address), terminal.FormatTime(t.Created)})
+			rows = append(rows, []string{t.Name, t.Address, terminal.FormatTime(t.Created)})
 		}
 		a.List(rows, "no tokens: agentmesh a2a token add NAME makes one")
 	})

@@ -40,7 +40,7 @@ func (c *agentRelayAgentsCmd) Run(ctx context.Context, a *app) error {
 			if v.Trusted {
 				limits = "none"
 			}
-			rows = append(rows, []string{terminal.Clean(v.ID), connected, terminal.FormatTime(v.Since), terminal.FormatTime(v.Active), limits})
+			rows = append(rows, []string{v.ID, connected, terminal.FormatTime(v.Since), terminal.FormatTime(v.Active), limits})
 		}
 		a.List(rows, "no agents: agentmesh agentrelay token makes one")
 	})

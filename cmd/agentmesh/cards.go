@@ -171,7 +171,7 @@ func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
 	}
 	rows := [][]string{{"KIND", "VALUE", "SINCE", "REASON"}}
 	for _, b := range all {
-		rows = append(rows, []string{string(b.Kind), terminal.Clean(b.Value), terminal.FormatTime(b.At), terminal.Truncate(b.Reason, 80)})
+		rows = append(rows, []string{string(b.Kind), b.Value, terminal.FormatTime(b.At), terminal.Truncate(b.Reason, 80)})
 	}
 	a.List(rows, "nobody is banned")
 	return nil
@@ -195,7 +195,7 @@ func (c *cardsReportsCmd) Run(ctx context.Context, a *app) error {
 	}
 	rows := [][]string{{"REPORT", "AGENT", "KIND", "FROM", "AT", "TEXT"}}
 	for _, r := range all {
-		rows = append(rows, []string{r.ID, terminal.Clean(string(r.AgentID)), r.Kind, r.From, terminal.FormatTime(r.At), terminal.Truncate(r.Text, 80)})
+		rows = append(rows, []string{r.ID, string(r.AgentID), r.Kind, r.From, terminal.FormatTime(r.At), terminal.Truncate(r.Text, 80)})
 	}
 	a.List(rows, "no reports")
 	return nil
@@ -225,6 +225,10 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	type exportPage struct {
+		Cards []json.RawMessage `json:"cards"`
+		After uint64            `json:"after"`
+	}
 	out := bufio.NewWriter(a.Out)
 	n := 0
 	for after := uint64(0); ; {
@@ -232,14 +236,8 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 		if raw, err = o.Call(ctx, http.MethodGet, "directory/export", params("after", fmt.Sprint(after)), nil); err != nil {
 			break
 		}
-		var page struct {
-			Cards []json.RawMessage `json:"cards"`
-			After uint64            `json:"after"`
-		}
-		if page, err = daemon.Decode[struct {
-			Cards []json.RawMessage `json:"cards"`
-			After uint64            `json:"after"`
-		}](raw); err != nil {
+		var page exportPage
+		if page, err = daemon.Decode[exportPage](raw); err != nil {
 			break
 		}
 		for _, line := range page.Cards {

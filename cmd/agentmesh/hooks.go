@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -54,7 +53,7 @@ func (c *hooksTestCmd) Run(ctx context.Context, a *app) (err error) {
 		c.show(a, route, trial)
 	}
 	if err == nil && !trial.OK {
-		return errors.Join(err, exit.FailSilently(exit.Unavailable))
+		return exit.FailSilently(exit.Unavailable)
 	}
 	return err
 }
