@@ -90,7 +90,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, a
 			}
 		}
 		if page.Next == "" {
-			return after, nil
+			return after, a.WriteError()
 		}
 	}
 }

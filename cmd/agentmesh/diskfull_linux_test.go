@@ -53,16 +53,25 @@ func TestDiskFull(t *testing.T) {
 	if ended == nil || ended.ExitCode() != exit.Unavailable || !strings.Contains(string(out), "no space left on device; make room") {
 		t.Errorf("compact: %v\n%s", err, out)
 	}
+}
+
+// TestFullOutput: a command whose result cannot be written whole fails. An audit log that was cut at a line end once
+// looked complete.
+func TestFullOutput(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	mustRun(t, data, "init")
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer full.Close()
-	cmd := agentmeshAt(data, "backup", "-")
-	cmd.Stdout = full
-	err = cmd.Run()
-	if ended, _ = errors.AsType[*exec.ExitError](err); ended == nil || ended.ExitCode() != exit.Unavailable {
-		t.Errorf("to a full pipe: %v", err)
+	for _, args := range [][]string{{"backup", "-"}, {"audit", "--json"}, {"audit"}, {"status"}, {"status", "--json"}, {"inbox", "--json"}} {
+		cmd := agentmeshAt(data, args...)
+		cmd.Stdout = full
+		err := cmd.Run()
+		if ended, _ := errors.AsType[*exec.ExitError](err); ended == nil || ended.ExitCode() != exit.Unavailable {
+			t.Errorf("%s: %v, want the exit code %d", args, err, exit.Unavailable)
+		}
 	}
 }
 

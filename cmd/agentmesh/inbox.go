@@ -159,7 +159,7 @@ func (f *follower) show(raw json.RawMessage) error {
 	} else {
 		f.a.showLine(i)
 	}
-	return nil
+	return f.a.WriteError()
 }
 
 // inboxWaitCmd is for agents: wait, work, reply or ack, and wait again. If the agent dies in between, no item is lost,

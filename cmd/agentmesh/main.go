@@ -193,7 +193,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	a.globals, a.yaml, a.DataFlag = cli.Globals, cli.Mess.YAML, terminal.DataFlag(cli.Data)
 	_ = errors.Join(parsed.BindToProvider(a.quickstart), parsed.BindToProvider(a.database)) // they fail only for a value that is not a function
 	parsed.BindTo(ctx, (*context.Context)(nil))
-	return a.reportError(parsed.Run(a))
+	return a.reportError(cmp.Or(parsed.Run(a), a.WriteError()))
 }
 
 // newParser returns a parser for command lines. Help goes to out.

@@ -132,8 +132,8 @@ func (c *messExportCmd) Run(ctx context.Context, a *app) error {
 	if a.globals.JSON {
 		return a.JSON(json.RawMessage(v.JSON()))
 	}
-	fmt.Fprint(a.Out, v.GetStr("content")) // the YAML writer has quoted unsafe characters
-	return nil
+	_, err = fmt.Fprint(a.Out, v.GetStr("content")) // the YAML writer has quoted unsafe characters
+	return err
 }
 
 // exportReport is the result of mess export --dir --json.

@@ -243,7 +243,7 @@ func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 				a.Print("%s", terminal.Clean(space.Line(v)))
 			}
 			n++
-			return c.Count > 0 && n >= c.Count, nil
+			return c.Count > 0 && n >= c.Count, a.WriteError()
 		}, a)
 		if ctx.Err() != nil {
 			return nil // the user stopped it

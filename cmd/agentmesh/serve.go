@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
@@ -54,7 +55,7 @@ func (a *app) serve(ctx context.Context, o daemon.Options) error {
 		}
 		welcome.Person(&a.UI, w, certificate, in)
 		terminal.OpenBrowser(in.URL)
-		context.AfterFunc(ctx, func() { a.Print(welcome.Stopping) })
+		context.AfterFunc(ctx, func() { fmt.Fprintln(a.Out, welcome.Stopping) })
 		return a.logs.Release()
 	})
 }

@@ -31,6 +31,8 @@ type UI struct {
 	Err io.Writer
 	// DataFlag completes "agentmesh" in hints, such as "--data me " if the user named that data directory.
 	DataFlag string
+
+	writeErr error // the first error of writing to Out
 }
 
 // maxInput bounds the size of a file or of standard input. The JSON parser has stricter limits.
@@ -57,10 +59,20 @@ func (u *UI) ReadInput(name string) ([]byte, error) {
 	return data, nil
 }
 
-// Print writes a line of the result. Like [UI.Table], it ignores errors of standard output.
+// Print writes a line of the result. Like [UI.Table], it leaves an error of standard output to [UI.WriteError].
 func (u *UI) Print(format string, args ...any) {
-	fmt.Fprintf(u.Out, format+"\n", args...)
+	_, err := fmt.Fprintf(u.Out, format+"\n", args...)
+	u.keepError(err)
 }
+
+func (u *UI) keepError(err error) {
+	if err != nil && u.writeErr == nil {
+		u.writeErr = exit.Fail(exit.Unavailable, fmt.Errorf("write the result: %w", err))
+	}
+}
+
+// WriteError returns an error if a part of the result could not be written, for example because the disk is full.
+func (u *UI) WriteError() error { return u.writeErr }
 
 // Note writes a line that is not part of the result, perhaps with a hint at its end.
 func (u *UI) Note(format string, args ...any) {
@@ -103,8 +115,8 @@ func (u *UI) JSON(v any) error {
 	if err != nil {
 		return fmt.Errorf("write JSON: %w", err)
 	}
-	_, err = fmt.Fprintf(u.Out, "%s\n", EscapeUnsafe(data))
-	return err
+	u.Print("%s", EscapeUnsafe(data))
+	return u.WriteError()
 }
 
 // EscapeUnsafe escapes the characters in JSON that a terminal would act on instead of showing them. data must have no
@@ -153,7 +165,7 @@ func (u *UI) Table(rows [][]string) {
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	w.Flush()
+	u.keepError(w.Flush())
 }
 
 // List writes a table whose first row has the column heads. If that is the only row, it writes emptyText to standard
