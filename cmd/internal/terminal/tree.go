@@ -8,23 +8,24 @@ import (
 )
 
 // TreeLines returns a tree as lines for a person. A list or an object that contains no list and no object is one line.
+// Line breaks in texts become blanks, as with [Clean]: a stranger's text cannot look like another member of the tree.
 func TreeLines(v wire.Value) []string {
 	if !hasTrees(v) {
-		return []string{treeLine(v)}
+		return []string{Clean(treeLine(v))}
 	}
 	var out []string
 	for _, m := range v.Members() {
-		lines := TreeLines(m.Value)
+		key, lines := Clean(m.Key), TreeLines(m.Value)
 		switch {
 		case hasTrees(m.Value):
-			out = append(out, m.Key+":")
+			out = append(out, key+":")
 			for _, line := range lines {
 				out = append(out, "  "+line)
 			}
 		case m.Value.Kind() == wire.Object:
-			out = append(out, m.Key+"  "+lines[0])
+			out = append(out, key+"  "+lines[0])
 		default:
-			out = append(out, m.Key+": "+lines[0])
+			out = append(out, key+": "+lines[0])
 		}
 	}
 	for e := range v.Elems() {
