@@ -180,10 +180,10 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 	mcp := append(slices.Clone(openclaw), "mcp", "add", "agentmesh", "--command", program, "--arg", "mcp", "--env", "AGENTMESH_AGENT_SOCKET="+socket)
 	if !c.WriteConfig {
 		a.Hint("these commands let the gateway take messages and use the tools of agentmesh; --write-config runs them:")
-		set := strings.Join(openclaw, " ") + " config set channels.a2a."
+		set := quoteCommand(openclaw) + " config set channels.a2a."
 		a.Hint("%senabled true", set)
-		a.Hint("%speers.mesh.token \"$(cat %s)\"", set, terminal.Clean(c.TokenFile))
-		a.Hint("%s", terminal.Clean(strings.Join(mcp, " ")))
+		a.Hint("%speers.mesh.token \"$(cat %s)\"", set, quoteCommand([]string{c.TokenFile}))
+		a.Hint("%s", quoteCommand(mcp))
 		return nil
 	}
 	token, err := os.ReadFile(c.TokenFile)
@@ -209,6 +209,15 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 	}
 	a.Note("configured the gateway: channels.a2a and the MCP server agentmesh")
 	return nil
+}
+
+// quoteCommand returns a command for a shell on a terminal.
+func quoteCommand(words []string) string {
+	var quoted []string
+	for _, w := range words {
+		quoted = append(quoted, terminal.QuoteShell(w))
+	}
+	return terminal.Clean(strings.Join(quoted, " "))
 }
 
 // gatewaySetting is one entry of a file for openclaw config set --batch-file.
