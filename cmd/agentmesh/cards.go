@@ -44,6 +44,9 @@ type cardsListCmd struct {
 }
 
 func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
+	if c.Limit < 1 {
+		return exit.Fail(exit.Usage, errors.New("--limit must be 1 or more"))
+	}
 	query := params("q", c.Query, "owner", c.Owner)
 	for _, v := range c.Capability {
 		query.Add("capability", v)
