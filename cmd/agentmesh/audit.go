@@ -26,35 +26,26 @@ type auditCmd struct {
 	Follow bool   `help:"Keep printing new entries until interrupted."`
 }
 
-// auditPollInterval is the pause between two reads of the log with --follow.
-const auditPollInterval = 2 * time.Second
+// pollInterval is the pause between two reads of the database by a command that waits.
+const pollInterval = 2 * time.Second
 
 func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	since, err := parseSince(c.Since, time.Now())
 	if err != nil {
 		return exit.Fail(exit.Usage, err)
 	}
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	after, err := c.print(ctx, a, o, since, "")
+	after, err := c.print(ctx, a, since, "")
 	if err == nil && after == "" && !c.Follow && !a.globals.JSON {
 		a.Note("no entries match")
 	}
 	for c.Follow && err == nil && ctx.Err() == nil {
-		timer := time.NewTimer(auditPollInterval)
-		select {
-		case <-timer.C:
-			after, err = c.print(ctx, a, o, since, after)
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		sleep(ctx, pollInterval)
+		after, err = c.print(ctx, a, since, after)
 	}
 	if ctx.Err() != nil && c.Follow {
 		err = nil
 	}
-	return errors.Join(err, o.Close())
+	return err
 }
 
 // auditPage is an [owner.AuditPage] without the recent decisions. Its entries stay JSON, so that --json prints them
@@ -65,8 +56,14 @@ type auditPage struct {
 }
 
 // print prints the entries after the entry with number after, or all entries if after is empty. last is the number of
-// the last entry that it printed, or after if it printed none.
-func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, after string) (last string, err error) {
+// the last entry that it printed, or after if it printed none. If no serve runs, it closes the database before it
+// returns, so that a serve can start.
+func (c *auditCmd) print(ctx context.Context, a *app, since, after string) (last string, err error) {
+	o, err := a.connect(ctx)
+	if err != nil {
+		return after, err
+	}
+	defer func() { err = errors.Join(err, o.Close()) }()
 	for {
 		query := params("kind", c.Kind, "peer", c.Peer, "since", since, "after", after, "limit", "500")
 		raw, err := o.Call(ctx, "GET", "audit", query, nil)

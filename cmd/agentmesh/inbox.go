@@ -55,6 +55,9 @@ const pollSeconds = 50
 // state. An older item may then come after newer ones, for example a held item that the owner approves later.
 func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
 	o, err := a.connect(ctx)
+	if err == nil {
+		err = requireServe(o, "only serve receives messages")
+	}
 	if err != nil {
 		return err
 	}
@@ -169,33 +172,47 @@ type inboxWaitCmd struct {
 }
 
 func (c *inboxWaitCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	end := time.Now().Add(c.Timeout)
-	for ctx.Err() == nil {
+	for end := time.Now().Add(c.Timeout); ctx.Err() == nil; {
 		wait := pollSeconds * time.Second
 		if c.Timeout > 0 {
-			wait = min(wait, time.Until(end))
+			wait = max(0, min(wait, time.Until(end)))
 		}
-		seconds := max(0, int((wait+time.Second-1)/time.Second))
-		raw, err := o.Call(ctx, "GET", "inbox", params("state", "new", "limit", "1", "wait", fmt.Sprint(seconds)), nil)
-		if err != nil {
-			return errors.Join(err, o.Close())
-		}
-		page, err := daemon.Decode[owner.List[json.RawMessage]](raw)
-		if err != nil {
-			return errors.Join(err, o.Close())
-		}
-		if len(page.Items) > 0 {
-			return errors.Join(a.JSON(page.Items[0]), o.Close())
-		}
-		if c.Timeout > 0 && !time.Now().Before(end) {
-			return errors.Join(o.Close(), exit.FailSilently(exit.TryAgain))
+		item, err := nextItem(ctx, a, wait)
+		switch {
+		case err != nil:
+			return err
+		case item != nil:
+			return a.JSON(item)
+		case c.Timeout > 0 && !time.Now().Before(end):
+			return exit.FailSilently(exit.TryAgain)
 		}
 	}
-	return errors.Join(o.Close(), exit.FailSilently(exit.TryAgain))
+	return exit.FailSilently(exit.TryAgain)
+}
+
+// nextItem returns the oldest new item, or nil if none came within the time wait. If no serve runs, it closes the
+// database before it waits, so that a serve can start.
+func nextItem(ctx context.Context, a *app, wait time.Duration) (json.RawMessage, error) {
+	o, err := a.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	query := params("state", "new", "limit", "1")
+	if o.Local == nil {
+		query.Set("wait", fmt.Sprint(int((wait+time.Second-1)/time.Second)))
+	}
+	raw, err := o.Call(ctx, "GET", "inbox", query, nil)
+	if err := errors.Join(err, o.Close()); err != nil {
+		return nil, err
+	}
+	page, err := daemon.Decode[owner.List[json.RawMessage]](raw)
+	if err == nil && len(page.Items) > 0 {
+		return page.Items[0], nil
+	}
+	if err == nil && o.Local != nil {
+		sleep(ctx, min(wait, pollInterval))
+	}
+	return nil, err
 }
 
 func (a *app) showLine(i owner.Item) {

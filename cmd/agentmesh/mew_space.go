@@ -85,11 +85,11 @@ func (t mewTarget) path(ctx context.Context, o *daemon.Client) (string, error) {
 // running.
 func (t mewTarget) withSpace(ctx context.Context, a *app, needsServe bool, f func(o *daemon.Client, path string) error) error {
 	o, err := a.connect(ctx)
+	if err == nil && needsServe {
+		err = requireServe(o, "only serve runs spaces")
+	}
 	if err != nil {
 		return err
-	}
-	if needsServe && o.Local != nil {
-		return errors.Join(exit.FailHint(exit.Unavailable, errors.New("no agentmesh serve runs here, and only serve runs spaces"), "start it with: agentmesh serve"), o.Close())
 	}
 	path, err := t.path(ctx, o)
 	if err == nil {

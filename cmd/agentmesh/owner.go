@@ -6,9 +6,11 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -28,6 +30,22 @@ func (a *app) connect(ctx context.Context) (*daemon.Client, error) {
 		}
 	}
 	return daemon.Connect(ctx, datadir.Dir(dir), a.options)
+}
+
+// requireServe closes o and returns an error if no serve runs. reason tells the user what needs serve.
+func requireServe(o *daemon.Client, reason string) error {
+	if o.Local == nil {
+		return nil
+	}
+	return errors.Join(exit.FailHint(exit.Unavailable, errors.New("no agentmesh serve runs here, and "+reason), "start it with: agentmesh serve"), o.Close())
+}
+
+// sleep waits for the time d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 // ask makes one call to the owner API and shows the answer: as JSON with --json, or else with show.
