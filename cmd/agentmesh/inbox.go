@@ -132,9 +132,9 @@ func (f *follower) list(ctx context.Context) error {
 	}
 }
 
-// fetch reads the item with this id and shows it, unless it was printed before.
+// fetch reads the item with this id and shows it, unless it was printed before or came before the item of --after.
 func (f *follower) fetch(ctx context.Context, id string) error {
-	if f.seen[id] {
+	if f.seen[id] || f.c.State == "" && id <= f.c.After {
 		return nil
 	}
 	raw, err := daemon.Raw(ctx, f.o, owner.ShowItem.Call(id))
