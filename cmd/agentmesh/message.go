@@ -185,5 +185,5 @@ func (a *app) showVerdict(v verdict) error {
 // the window of AM-20, but around the time of the message, because a stored message may be old.
 func signatureWindow(t time.Time) signing.Window {
 	w := config.Default().Window
-	return signing.Window{From: t.Add(-w.Future), To: t.Add(w.Past)}
+	return signing.Window{From: t.Add(-w.Past), To: t.Add(w.Future)}
 }
