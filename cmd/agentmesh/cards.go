@@ -244,7 +244,7 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 			break
 		}
 		for _, line := range page.Cards {
-			_, _ = out.Write(append(line, '\n')) // Flush returns the error
+			_, _ = out.Write(append(terminal.EscapeUnsafe(line), '\n')) // Flush returns the error
 		}
 		n += len(page.Cards)
 		if after = page.After; after == 0 {

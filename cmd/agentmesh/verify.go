@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/signing"
 )
 
@@ -43,16 +43,19 @@ func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer resp.Body.Close()
-	if c.Output == "" {
+	switch {
+	case c.Output == "" && terminal.IsTerminal(a.Out):
+		data, err := io.ReadAll(resp.Body)
+		return cmp.Or(err, a.WriteFile(data, "write the export to a file with --output"))
+	case c.Output == "":
 		_, err = io.Copy(a.Out, resp.Body)
 		return err
 	}
-	const maxExport = 128 << 20 // a transcript has up to 64 MiB, and the export encodes it in base64; --opened adds to it
-	data, err := client.ReadAll(resp, maxExport)
+	err = atomicfile.WriteFunc(c.Output, func(f *os.File) error {
+		_, err := io.Copy(f, resp.Body)
+		return err
+	})
 	if err != nil {
-		return exit.Fail(exit.Unavailable, fmt.Errorf("read the export: %w", err))
-	}
-	if err := atomicfile.Write(c.Output, data); err != nil {
 		return exit.Fail(exit.Input, err)
 	}
 	a.Note("wrote %s; check it with: agentmesh verify %s", terminal.Clean(c.Output), terminal.Clean(c.Output))
