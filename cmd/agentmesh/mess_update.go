@@ -102,11 +102,11 @@ func parseStatus(text string) (thread.Code, error) {
 	return "", exit.Fail(exit.Usage, fmt.Errorf("%s is not a status; use one of %s", terminal.Clean(text), strings.Join(all, ", ")))
 }
 
-// setThread sets re to ref in the updates of a block that have no re.
+// setThread sets re to ref in the entries of a block that are about a thread and have no re.
 func setThread(b thread.Block, ref string) thread.Block {
 	for i, e := range b {
 		_, hasRef := e.Body.Get("re")
-		if !hasRef && e.Body.Kind() == wire.Object && slices.Contains([]string{"status", "response", "reply", "answer", "cancel"}, e.Type) {
+		if !hasRef && e.Body.Kind() == wire.Object && slices.Contains([]string{"status", "response", "reply", "answer", "cancel", "suggestion"}, e.Type) {
 			b[i].Body = e.Body.With("re", wire.Text(ref))
 		}
 	}
