@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"net/http"
-	"net/url"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
@@ -80,14 +78,5 @@ type agentRelayRemoveCmd struct {
 }
 
 func (c *agentRelayRemoveCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = o.Call(ctx, http.MethodDelete, "agentrelay/agents/"+url.PathEscape(c.Agent), nil, nil)
-	if err := errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	a.Note("removed")
-	return nil
+	return ask(ctx, a, relay.RemoveAgent.Call(c.Agent), func(owner.None) { a.Note("removed") })
 }

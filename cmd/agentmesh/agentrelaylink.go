@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -103,20 +102,8 @@ func (c *agentRelaySendCmd) Run(ctx context.Context, a *app) error {
 			return exit.Fail(exit.Input, err)
 		}
 	}
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = o.Call(ctx, http.MethodPost, linkPath(c.Link, "broadcast"), nil, struct {
-		Type    string     `json:"type"`
-		Ref     string     `json:"ref,omitempty"`
-		Payload wire.Value `json:"payload"`
-	}{c.Type, c.Ref, payload})
-	if err := errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	a.Note("sent to the relay; broadcasts are not acknowledged")
-	return nil
+	send := link.SendBroadcast.With(link.Broadcast{Type: c.Type, Ref: c.Ref, Payload: payload}, c.Link)
+	return ask(ctx, a, send, func(owner.None) { a.Note("sent to the relay; broadcasts are not acknowledged") })
 }
 
 type agentRelayHistoryCmd struct {

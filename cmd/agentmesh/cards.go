@@ -209,16 +209,8 @@ type cardsDismissCmd struct {
 }
 
 func (c *cardsDismissCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = o.Call(ctx, http.MethodDelete, "directory/reports/"+url.PathEscape(c.Report), nil, nil)
-	if err := errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	a.Note("dismissed")
-	return nil
+	dismiss := owner.Call[owner.None]{Method: http.MethodDelete, Path: "directory/reports/" + url.PathEscape(c.Report)}
+	return ask(ctx, a, dismiss, func(owner.None) { a.Note("dismissed") })
 }
 
 type cardsExportCmd struct{}

@@ -71,6 +71,9 @@ func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T,
 	if err != nil {
 		return zero, err
 	}
+	if len(raw) == 0 { // the operation has no answer
+		raw = json.RawMessage("{}")
+	}
 	v, err := daemon.Decode[T](raw)
 	if err != nil {
 		return zero, err
