@@ -113,7 +113,7 @@ func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query
 
 type cardsRemoveCmd struct {
 	ID     string `arg:"" help:"Id of the agent."`
-	Reason string `required:"" placeholder:"TEXT" help:"Reason, which everybody can read in the feed of changes."`
+	Reason string `required:"" placeholder:"TEXT" help:"Reason, which everybody can read in the change feed."`
 }
 
 func (c *cardsRemoveCmd) Run(ctx context.Context, a *app) error {
@@ -135,7 +135,7 @@ func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
 
 type cardsBanCmd struct {
 	What   string `arg:"" help:"An agent id, a key or its fingerprint, a host (with its subdomains), an address, or a range such as 203.0.113.0/24."`
-	Reason string `required:"" placeholder:"TEXT" help:"Reason, which the feed of changes shows with the removed cards."`
+	Reason string `required:"" placeholder:"TEXT" help:"Reason, which the change feed shows with the removed cards."`
 }
 
 func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {

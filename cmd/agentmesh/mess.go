@@ -166,7 +166,7 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 	block := thread.Block{{Type: "request", Body: c.body()}}
 	if c.File != "" {
 		if c.body().Len() > 1 {
-			return exit.Fail(exit.Usage, errors.New("--file contains the whole request: only --link and --json go with it"))
+			return exit.Fail(exit.Usage, errors.New("--file contains the whole request: only --link, --json and --yaml go with it"))
 		}
 		var err error
 		if block, err = parseFile(a, c.File, thread.Parse); err != nil {

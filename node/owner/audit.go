@@ -24,8 +24,7 @@ type AuditPage struct {
 	PeerNames map[string]PeerNames `json:"peer_names,omitempty"`
 }
 
-// ListAudit lists the audit log. The parameters kind, peer and since filter it; a filtered page may be empty although
-// another page follows.
+// ListAudit lists the audit log. The parameters kind, peer and since filter it.
 var ListAudit = Endpoint[None, AuditPage]{http.MethodGet, "/audit", Decide}
 
 // AuditOperations returns the operation of an audit log. names is nil for a process without a node.
