@@ -58,8 +58,8 @@ func (o *Client) awaitAnswer(ctx context.Context) error {
 }
 
 // Connect returns a client of the owner API. If no serve runs, it opens the data directory in this process, with the
-// options that need returns. If another process uses the directory, it waits until that process answers or releases the
-// directory. The caller closes the client.
+// options that need returns. If another process uses the directory, it waits up to commandWait until that process
+// answers or releases the directory. The caller closes the client.
 func Connect(ctx context.Context, dir datadir.Dir, need func() (Options, error)) (c *Client, err error) {
 	if c := Running(ctx, string(dir)); c != nil {
 		return c, nil

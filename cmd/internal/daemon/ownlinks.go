@@ -47,8 +47,8 @@ func ownLinks(p *Process, kind string) []bridge.Link {
 	return all
 }
 
-// nameOwnLink returns the name of the link to a space of this process. If another one of the links has that name, because
-// the ids of the spaces differ only in their other characters, a hash of the id is added.
+// nameOwnLink returns the name of the link to a space of this process. If one of links already has that name, because
+// linkHandle makes the same handle from two ids, nameOwnLink adds a hash of the id.
 func nameOwnLink(space string, links []bridge.Link) string {
 	name := "own-" + linkHandle(space)
 	if slices.ContainsFunc(links, func(other bridge.Link) bool { return other.Name == name }) {
@@ -58,8 +58,8 @@ func nameOwnLink(space string, links []bridge.Link) string {
 	return name
 }
 
-// linkHandle returns a text as an id of 3 to 32 lower-case letters, digits and hyphens, or "node" if it has too few of
-// them, or is the name of a relay itself.
+// linkHandle makes an id of 3 to 32 lower-case letters, digits and hyphens from a text. It returns "node" if that id
+// would be shorter, or is the id under which a relay itself writes.
 func linkHandle(text string) string {
 	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
 	id := strings.Join(words, "-")

@@ -60,7 +60,7 @@ type Process struct {
 	log     *slog.Logger
 	metrics *httpapi.Metrics
 	home    datadir.Dir
-	release func() // removes the pid file
+	release func() // removes the pid file and, with PostgreSQL, unlocks the directory
 	keys    *engine.Keys
 	secrets datadir.Secrets
 

@@ -26,7 +26,8 @@ type ServeInfo struct {
 	SignIn func() (httpapi.SignIn, error) `json:"-"`
 }
 
-// serveInfo waits until the node is registered at the directory of this process, and describes the running serve.
+// serveInfo waits for the registration of the node at the directory of this process, as awaitRegistration does, and
+// describes the running serve.
 func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInfo, error) {
 	p.awaitRegistration(ctx)
 	w := ServeInfo{PID: os.Getpid(), Profile: "local", Address: address, URL: base, Data: string(p.home), SignIn: p.owner.SignIn}
@@ -48,11 +49,11 @@ func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInf
 	return w, err
 }
 
-// registrationWait is how long awaitRegistration waits.
+// registrationWait is the longest wait of awaitRegistration.
 const registrationWait = 5 * time.Second
 
 // awaitRegistration waits until the directory of this process lists the node, so that the user can paste the commands
-// that serve prints.
+// that serve prints. It waits no longer than registrationWait: a node may join only other directories.
 func (p *Process) awaitRegistration(ctx context.Context) {
 	if p.node == nil || p.registry == nil {
 		return

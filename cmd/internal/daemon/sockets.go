@@ -13,7 +13,7 @@ import (
 type sockets struct {
 	mu   sync.Mutex
 	kept []*socket
-	keep bool // Close leaves a listener open for the next process
+	keep bool // Close leaves a listener open for the next [Process]
 }
 
 // socket is a listener of [sockets].
@@ -55,14 +55,14 @@ func (l *socket) Close() error {
 	return l.TCPListener.Close()
 }
 
-// hold makes the listeners stay open for the next process.
+// hold makes the listeners stay open for the next [Process].
 func (s *sockets) hold() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keep = true
 }
 
-// settle closes the listeners that the new process does not use. From then on, Close closes a listener for good.
+// settle closes the listeners that the new [Process] does not use. From then on, Close closes a listener for good.
 func (s *sockets) settle() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
