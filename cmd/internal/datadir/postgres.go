@@ -46,7 +46,8 @@ func (d Dir) Lock() (unlock func(), err error) {
 	return unlock, nil
 }
 
-// UsedPostgres reports whether a process has used a PostgreSQL database for this data directory.
+// UsedPostgres reports whether a process has used a PostgreSQL database for this data directory, or has imported into
+// its database file: both leave the lock file.
 func (d Dir) UsedPostgres() bool {
 	_, err := os.Stat(d.Path(FileLock))
 	return err == nil
