@@ -100,7 +100,7 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 	if a.Host == "" {
 		q.require(&a.Directory, "--directory", "URL of the directory that keeps your mail, such as https://mesh.example.org/v1")
 	} else {
-		q.text(&a.Directory, "URL of a directory to join (empty: none but your own)", "")
+		q.text(&a.Directory, "URL of a directory to join (empty: none)", "")
 		a.askEdge(q)
 	}
 	if a.Directory != "" {
