@@ -117,8 +117,8 @@ func (s Source) ResolvePath(name string) string {
 	return abs
 }
 
-// SecretLines reads the lines of a secret from a file or an environment variable. It returns at least one line or an
-// error.
+// SecretLines reads the lines of a secret from a file or an environment variable. It splits at all white space, not
+// only at line ends. It returns at least one line or an error.
 func (s Source) SecretLines(file, env string) ([]string, error) {
 	text := os.Getenv(env)
 	if file != "" {

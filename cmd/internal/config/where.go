@@ -44,7 +44,7 @@ func (s Source) addLines(err error) error {
 	return errors.Join(out...)
 }
 
-// Overrides reports whether the environment or a flag sets the key or a table or list that contains it.
+// Overrides reports whether the environment or a flag sets the key or the list that contains it.
 func (s Source) Overrides(key string) bool {
 	for _, l := range leaves(reflect.TypeFor[Config]()) {
 		if rest, ok := strings.CutPrefix(key, l.key); !ok || rest != "" && !strings.ContainsAny(rest[:1], ".[") {

@@ -29,7 +29,7 @@ func describeAgent(secrets datadir.Secrets) string {
 	return fmt.Sprintf("%s %x", secrets.Key.Public().Fingerprint(), sha256.Sum256([]byte(secrets.Credential)))
 }
 
-// getRecord returns a record, or one with the revision [store.Absent] that takes its place.
+// getRecord returns a record. If the record does not exist, it returns an empty one with the revision [store.Absent].
 func (k *Keys) getRecord(ctx context.Context, ns, key string) (store.Record, error) {
 	record, err := k.db.Records().Get(ctx, ns, key, time.Now())
 	if errors.Is(err, store.ErrNotFound) {

@@ -1,5 +1,5 @@
-// A WebSocket relay that does nothing but broadcast: what it costs Node and its ws package, and so what a gateway
-// that also judges must beat. It ends when standard input does.
+// A WebSocket relay that only broadcasts, with Node's ws package. Its cost is what a gateway that also checks each
+// message must beat. The relay exits at the end of standard input.
 const { WebSocketServer } = require('ws');
 
 const relay = new WebSocketServer({ host: '127.0.0.1', port: 0, perMessageDeflate: false });
