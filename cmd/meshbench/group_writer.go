@@ -71,7 +71,7 @@ var (
 	bucketRows    = []byte("rows")
 )
 
-// openBare opens a bbolt file with two buckets and the same options as the store's engine.
+// openBare opens a bbolt file with two buckets and the options of store/bolt, except for a smaller memory map.
 func openBare(path string) (*bbolt.DB, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: 1 << 30, PageSize: 8 << 10})
 	if err != nil {
