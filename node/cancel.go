@@ -45,8 +45,8 @@ func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversati
 	return calendar.UID(before.Key.Peer, in)
 }
 
-// unbook is a contributor that reacts to a message that cancels an agreed event. It removes the event from the
-// calendar, marks its agreement, and notifies the owner if the peer cancelled.
+// unbook is a [conversations.Contributor]. If a message cancels an agreed event, it removes the event from the calendar,
+// marks an agreement of another conversation as cancelled, and notifies the owner if the peer cancelled.
 func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	by, payload := conversations.Ours, e.Payload
 	switch e.Kind {
@@ -94,8 +94,8 @@ func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, no
 	return n.notices.Change(notice)
 }
 
-// nsCancelled holds the cancellations of agreements of other conversations, by the UID of the event (AM-87). The stored
-// agreement itself stays unchanged.
+// nsCancelled holds the cancellations that came in another conversation than the agreement, by the UID of the event
+// (AM-87). The stored agreement itself stays unchanged.
 const nsCancelled = "agreement-cancelled"
 
 // markCancellation returns the change that marks the agreement of another conversation as cancelled. It returns none
@@ -144,7 +144,7 @@ func (n *Node) agreement(ctx context.Context, conv conversations.Conversation, n
 }
 
 // isCancellation reports whether the message cancels an event that its sender agreed with us. Such a message is
-// admitted in every access mode, like an answer (AM-30). A sealed message counts as a cancellation until it is opened.
+// admitted in every access mode, like an answer (AM-30). A sealed message is judged as a cancel until it is opened.
 func (a *acceptance) isCancellation(ctx context.Context, before conversations.Conversation) bool {
 	payload := a.in.Payload
 	if conversations.IsSealed(payload) {
@@ -170,11 +170,11 @@ func (n *Node) CancelEvent(ctx context.Context, m owner.Cancellation, wait time.
 	}
 	out := Outgoing{To: wire.AgentID(e.Peer), Address: e.Address, Intent: wire.Schedule, Via: owner.Author(m.By)}
 	now := time.Now()
-	thread, err := n.book.Load(ctx, store.ConvKey{Peer: e.Peer, ID: e.Conversation}, now)
+	agreed, err := n.book.Load(ctx, store.ConvKey{Peer: e.Peer, ID: e.Conversation}, now)
 	if err != nil {
 		return Sent{}, err
 	}
-	if thread.Conversation().Sealed {
+	if agreed.Conversation().Sealed {
 		out.Seal = Sealed
 	}
 	out.Payload = withMeta(payload, metaAgreedIn, e.Conversation)

@@ -72,7 +72,7 @@ func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p permission) (Sen
 	sent := Sent{Conversation: out.Conv, State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}
 	if out.unproven != nil {
 		sent.Err = &SendFailure{Message: out.unproven.Why}
-		sent.Hint = "ask its owner over another channel whether this is the agent's key, and only then: agentmesh approvals approve " + ask.ID
+		sent.Hint = "ask the agent's owner over another channel whether this is its key; only if it is: agentmesh approvals approve " + ask.ID
 	}
 	return sent, nil
 }
@@ -156,8 +156,8 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 	return err
 }
 
-// expectRelease returns a channel that receives the message of the question ask when the owner approves it. The caller
-// must call end.
+// expectRelease returns a channel. When the owner approves the question with the id ask, the channel receives the queued
+// message. The caller must call end.
 func (n *Node) expectRelease(ask string) (released <-chan queuedMessage, end func()) {
 	ch, forget := n.releaseWaiters.Expect(ask)
 	return ch, func() {

@@ -1,10 +1,10 @@
-// Command packages makes what a release has besides its archives: for each platform an SBOM, and for Linux a deb and an
-// rpm for each architecture, and one container image for all as an OCI layout in a tar file. No daemon takes part. The
-// same input gives the same bytes.
+// Command packages makes what a release has besides its archives: for each platform an SBOM, for each
+// architecture of Linux a deb and an rpm, and for these architectures together one container image, as an OCI layout in
+// a tar file. It needs no container engine. The same input gives the same bytes.
 //
 // The input is a folder with a folder for each platform (linux_amd64), which has the files of the archive. The other
-// files of a package are beside this one, or in docs/operations. This is a module of its own, so that the program does
-// not depend on its libraries. cmd/release runs it.
+// files of a package are beside this one, or in docs/operations. This is a module of its own, so that
+// agentmesh does not depend on the libraries for packages. cmd/release runs it.
 package main
 
 import (

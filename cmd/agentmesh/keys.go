@@ -67,7 +67,7 @@ func (a *app) readPublicKeys(ctx context.Context) (publicKeys, error) {
 	}
 	key, err := signing.ParsePublicKey(card.GetStr("public_key"))
 	if err != nil {
-		return publicKeys{}, exit.Fail(exit.Config, fmt.Errorf("stored card: %w", err))
+		return publicKeys{}, exit.Fail(exit.Config, fmt.Errorf("own card: %w", err))
 	}
 	meta, _ := card.Get("metadata")
 	id := wire.AgentID(card.GetStr("agent_id"))

@@ -101,18 +101,18 @@ type messageVerifyCmd struct {
 
 // verdict is the result of a verification.
 type verdict struct {
-	Verified    bool   `json:"verified"`
-	Form        string `json:"form,omitempty"` // the canonical form that matched
-	Key         string `json:"key"`            // fingerprint
-	Kind        string `json:"kind"`
-	DerivedID   string `json:"derived_id"` // the agent id that is derived from the key (AM-2)
-	From        string `json:"from"`
-	DerivedFrom bool   `json:"from_is_derived"`
-	Digest      string `json:"digest,omitempty"` // SHA-256 of the signed bytes
-	Reason      string `json:"reason,omitempty"`
-	Diagnosis   string `json:"diagnosis,omitempty"`
-	Expected    string `json:"expected,omitempty"` // around the first difference
-	Signed      string `json:"signed,omitempty"`
+	Verified      bool   `json:"verified"`
+	Form          string `json:"form,omitempty"` // the canonical form that matched
+	Key           string `json:"key"`            // fingerprint
+	Kind          string `json:"kind"`
+	DerivedID     string `json:"derived_id"` // the agent id that is derived from the key (AM-2)
+	From          string `json:"from"`
+	FromIsDerived bool   `json:"from_is_derived"`
+	Digest        string `json:"digest,omitempty"` // SHA-256 of the signed bytes
+	Reason        string `json:"reason,omitempty"`
+	Diagnosis     string `json:"diagnosis,omitempty"`
+	Expected      string `json:"expected,omitempty"` // around the first difference
+	Signed        string `json:"signed,omitempty"`
 }
 
 func (c *messageVerifyCmd) Run(a *app) error {
@@ -134,7 +134,7 @@ func (c *messageVerifyCmd) Run(a *app) error {
 	}
 	out := verdict{
 		Key: key.Fingerprint(), Kind: string(key.Kind()),
-		DerivedID: string(key.AgentID()), From: string(m.From), DerivedFrom: m.From == key.AgentID(),
+		DerivedID: string(key.AgentID()), From: string(m.From), FromIsDerived: m.From == key.AgentID(),
 	}
 	checked, err := key.VerifyValue(v.Without("signature"), m.Signature, signatureWindow(m.Time), now)
 	if err != nil {
@@ -147,7 +147,7 @@ func (c *messageVerifyCmd) Run(a *app) error {
 			}
 			d.Mistakes = []string{"the signature is valid for the bytes in the file"}
 			if err = key.Verify(d.Signed, m.Signature, signatureWindow(m.Time), now); err != nil {
-				d.Mistakes = []string{"the signature is not valid for the bytes in the file either, so the key or the signature is another one"}
+				d.Mistakes = []string{"the signature is not valid for the bytes in the file either, so the key or the signature does not belong to these bytes"}
 			}
 		}
 		out.Diagnosis = d.String()

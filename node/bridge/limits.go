@@ -55,8 +55,8 @@ type Draw uint8
 
 const (
 	DrawMessage  Draw = iota
-	DrawToolCall      // a message that makes this node act at once
-	DrawNothing       // a message that ends something accepted before: a reply to our request, a withdrawal
+	DrawToolCall      // a message that makes this node act at once, which takes a message and a tool call
+	DrawNothing       // a message that only ends earlier work: a reply to our request, a withdrawal
 )
 
 // LinkMeter enforces the [LinkLimits] of one link. It is safe for concurrent use.

@@ -35,8 +35,8 @@ type NewQuestion struct {
 	WaitSeconds  int    `json:"wait_seconds"`
 }
 
-// Question is the state of what the agent asked: a question of its own, or a message or an answer to a task that waits
-// for the owner.
+// Question is the state of something of the agent that waits for the owner: a question, an outgoing message, or an
+// answer to a task.
 type Question struct {
 	ID      string       `json:"id"`
 	Kind    string       `json:"kind"`
@@ -59,7 +59,7 @@ var ErrManyQuestions = &wire.Error{
 	Message: "the owner already has many questions of yours; wait for answers before you ask again",
 }
 
-// Questions are the questions of the agent to its owner.
+// Questions stores the questions of the agent to its owner, and serves their operations.
 type Questions struct {
 	Asks    *acl.Asks
 	Records store.Records
@@ -135,9 +135,9 @@ func (q Questions) open(ctx context.Context, in NewQuestion, limit *rate.Limiter
 // pollQuestion is the interval at which a waiting request checks whether the owner has answered.
 const pollQuestion = 300 * time.Millisecond
 
-// await returns the question with this id. It waits up to wait for the owner's answer.
-func (q Questions) await(ctx context.Context, id string, wait time.Duration) (Question, error) {
-	ctx, cancel := context.WithTimeout(ctx, wait)
+// await returns the question with this id. It waits for the owner's answer, but no longer than maxWait.
+func (q Questions) await(ctx context.Context, id string, maxWait time.Duration) (Question, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	for {
 		ask, err := q.Asks.Get(context.WithoutCancel(ctx), id, time.Now())

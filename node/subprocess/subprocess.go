@@ -28,7 +28,7 @@ var ErrOutputTooLarge = errors.New("the command wrote too much")
 
 // Command is a program of the owner. It is safe for concurrent use.
 type Command struct {
-	Argv []string // Argv[0] is looked up in the PATH of this process; nothing is added
+	Argv []string // Argv[0] is looked up in the PATH of this process; Run adds no arguments
 	Dir  string   // empty: the directory of this process
 	// Env is the whole environment. Nil: a PATH with the usual directories, and nothing from this process.
 	Env       []string
@@ -46,8 +46,8 @@ type Result struct {
 }
 
 // Run runs the command with input on its standard input, until the command or ctx ends. Then it kills the rest of the
-// command's process group; a process that has left the group survives. On Windows, it kills the process tree, but only
-// if it stopped the command itself. If the command failed after its start, Result.Tail has details.
+// command's process group; a process that has left the group survives. On Windows, it kills the process tree, but not
+// if the command exits on its own. If the command failed after its start, Result.Tail has details.
 func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 	if len(c.Argv) == 0 {
 		return Result{}, errors.New("the command is empty")
@@ -61,9 +61,9 @@ func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 	}
 	cmd.Stdin = bytes.NewReader(input)
 	var output bytes.Buffer
-	out := &cappedWriter{to: c.Stdout, remaining: c.MaxOutput, stop: cancel}
+	out := &cappedWriter{dst: c.Stdout, remaining: c.MaxOutput, stop: cancel}
 	if c.Stdout == nil {
-		out.to = &output
+		out.dst = &output
 	}
 	tail := &tailWriter{}
 	cmd.Stdout, cmd.Stderr = out, tail
@@ -90,9 +90,9 @@ func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 	return result, nil
 }
 
-// cappedWriter passes a limited number of bytes on. If more are written, or to returns an error, it calls stop.
+// cappedWriter passes a limited number of bytes on. If more are written, or dst returns an error, it calls stop.
 type cappedWriter struct {
-	to        io.Writer
+	dst       io.Writer
 	remaining int   // number of bytes that may still be written
 	err       error // why it stopped
 	stop      func(error)
@@ -103,7 +103,7 @@ func (w *cappedWriter) Write(p []byte) (int, error) {
 		if w.remaining -= len(p); w.remaining < 0 {
 			w.err = ErrOutputTooLarge
 		} else {
-			_, w.err = w.to.Write(p)
+			_, w.err = w.dst.Write(p)
 		}
 		if w.err != nil {
 			w.stop(w.err)

@@ -215,9 +215,9 @@ func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error]
 			if !bytes.HasPrefix(k, prefix) && !bytes.HasPrefix(written, prefix) {
 				return
 			}
-			last := from
+			previous := from
 			from = k[len(prefix):][:8] // in bucket convs, this skips the other rows of the conversation
-			if bytes.Compare(from, last) >= 0 {
+			if bytes.Compare(from, previous) >= 0 {
 				return // happens only if keys are out of order, and then the error was yielded already
 			}
 			if err == nil && !yield(from, nil) {

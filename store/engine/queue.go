@@ -41,8 +41,8 @@ func NewQueue[W any](limit int, commit func()) *Queue[W] {
 	return &Queue[W]{commit: commit, units: make(chan *Unit[W], limit), lead: make(chan struct{}, 1)}
 }
 
-// Do queues work and returns its outcome. If ctx ends before a leader takes the work, it is not executed; after that, Do
-// ignores ctx. The error is [store.ErrUnavailable] if the queue is full or closed.
+// Do queues work and returns its outcome. If ctx ends before a leader takes the work, the work is not executed. Once a
+// leader has taken it, Do ignores ctx. The error is [store.ErrUnavailable] if the queue is full or closed.
 func (q *Queue[W]) Do(ctx context.Context, work W) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (q *Queue[W]) Do(ctx context.Context, work W) error {
 		return err
 	}
 	for {
-		select { // first: if the caller could also lead, the select below would choose at random
+		select { // first, because the select below chooses at random, and a caller with an outcome need not lead
 		case err := <-u.err:
 			return err
 		default:
@@ -101,10 +101,10 @@ func (q *Queue[W]) Take(group []*Unit[W], max int) []*Unit[W] {
 	return group
 }
 
-// Report returns err from the call of [Queue.Do].
+// Report makes the call of [Queue.Do] return err. Call it once.
 func (u *Unit[W]) Report(err error) { u.err <- err }
 
-// Len returns the number of queued units.
+// Len returns the number of units in the queue, including those whose callers have given up.
 func (q *Queue[W]) Len() int { return len(q.units) }
 
 // Pause waits for the end of a running commit. No other commit begins before resume is called.

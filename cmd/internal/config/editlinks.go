@@ -16,7 +16,8 @@ import (
 // not change such a list.
 var errLinkForm = errors.New("links is written in a form that only you can change")
 
-// AddLink appends a link to the configuration file, like [Source.Rewrite]. It writes only the string fields of l.
+// AddLink appends a link to the configuration file, which it edits as [Source.Rewrite] does. It writes only the string
+// fields of l.
 func (s Source) AddLink(l bridge.Link, kinds []bridge.Kind) error {
 	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return addLink(data, l) }, func(before *Config, _ Config) error {
 		before.Links = append(before.Links, l)
@@ -24,7 +25,7 @@ func (s Source) AddLink(l bridge.Link, kinds []bridge.Kind) error {
 	})
 }
 
-// RemoveLink removes the link with this name from the configuration file, like [Source.Rewrite].
+// RemoveLink removes the link with this name from the configuration file, which it edits as [Source.Rewrite] does.
 func (s Source) RemoveLink(name string, kinds []bridge.Kind) error {
 	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return removeLink(data, name) }, func(before *Config, _ Config) error {
 		before.Links = slices.DeleteFunc(before.Links, func(listed bridge.Link) bool { return listed.Name == name })
@@ -35,7 +36,8 @@ func (s Source) RemoveLink(name string, kinds []bridge.Kind) error {
 	})
 }
 
-// readLinks returns the lines of a configuration file, and the key and the value of links, which are nil without links.
+// readLinks returns the lines of a configuration file, and the key and the value of its member links, which are nil if
+// it has no such member.
 func readLinks(data []byte) (lines []string, key, list *yaml.Node, err error) {
 	root, err := parseYAML("the configuration", data)
 	if err != nil {

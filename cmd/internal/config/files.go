@@ -20,15 +20,15 @@ func (s Source) LinkToken(l bridge.Link) (client.Credential, error) {
 }
 
 // Secret reads a secret from the file or the environment variable that the configuration names. It returns "" if the
-// configuration names neither. owner names the part of the configuration to which the secret belongs, such as "link
+// configuration names neither. part names the part of the configuration to which the secret belongs, such as "link
 // home", for error texts.
-func (s Source) Secret(owner, file, env string) (string, error) {
+func (s Source) Secret(part, file, env string) (string, error) {
 	var text string
 	switch {
 	case file != "":
 		data, err := os.ReadFile(s.ResolvePath(file))
 		if err != nil {
-			return "", fmt.Errorf("%s: read secret: %w", owner, err)
+			return "", fmt.Errorf("%s: read secret: %w", part, err)
 		}
 		text = string(data)
 	case env != "":
@@ -37,7 +37,7 @@ func (s Source) Secret(owner, file, env string) (string, error) {
 		return "", nil
 	}
 	if text = strings.TrimSpace(text); text == "" {
-		return "", fmt.Errorf("%s: the secret is empty", owner)
+		return "", fmt.Errorf("%s: the secret is empty", part)
 	}
 	return text, nil
 }
@@ -52,7 +52,7 @@ func (s Source) ResolveCommand(command []string) []string {
 }
 
 // MissingPrograms describes the programs of hooks that could not be started now. They are not errors of the
-// configuration: a program may be installed later, and the node notifies the owner of a message whose hook fails.
+// configuration: a program may be installed later, and if a hook fails, the node tells the owner.
 func (s Source) MissingPrograms(cfg Config) []string {
 	var out []string
 	for i, h := range cfg.Hooks {
@@ -117,8 +117,8 @@ func (s Source) ResolvePath(name string) string {
 	return abs
 }
 
-// SecretLines reads the lines of a secret from a file or an environment variable. It splits at all white space, not
-// only at line ends. It returns at least one line or an error.
+// SecretLines reads secrets that white space separates from a file or an environment variable. It returns at least one
+// or an error.
 func (s Source) SecretLines(file, env string) ([]string, error) {
 	text := os.Getenv(env)
 	if file != "" {

@@ -17,8 +17,8 @@ type problem struct{ key, reason string }
 
 func (p problem) Error() string { return p.key + ": " + p.reason }
 
-// addLines adds file and line to the problems whose key is in the configuration file. Problems with values that the
-// environment or a flag set stay as they are.
+// addLines adds file and line to the problems whose key is in the configuration file. A problem with a value from
+// the environment or a flag stays as it is.
 func (s Source) addLines(err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {

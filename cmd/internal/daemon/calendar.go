@@ -31,7 +31,7 @@ type CalendarView struct {
 // CalendarFree is the answer to GET /owner/calendar/free.
 type CalendarFree struct {
 	Duration string      `json:"duration"`
-	Free     []time.Time `json:"free"`
+	Free     []time.Time `json:"free"` // start times
 }
 
 // calendarOperations returns the operations of the owner API for the calendar. s is nil if no calendar is configured.

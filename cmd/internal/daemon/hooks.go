@@ -84,8 +84,8 @@ func hookEnvironment(h config.Hook, door string, src config.Source) []string {
 	return env
 }
 
-// ProbeHooks checks without a message whether the agents of the configured hooks would accept one. It calls report for
-// each hook that can be probed, and for each hook that cannot be made from its configuration.
+// ProbeHooks checks whether the agents of the configured hooks would accept a message, but sends none. It calls report
+// for each hook that can be probed, and for each hook that cannot be made from its configuration.
 func ProbeHooks(ctx context.Context, src config.Source, cfg config.Config, report func(hook string, err error)) {
 	p := &Process{cfg: cfg, src: src, http: client.NewHTTP(client.HTTPConfig{Local: !cfg.Public(), AllowPrivate: cfg.Network.AllowPrivate})}
 	defer p.http.Close()

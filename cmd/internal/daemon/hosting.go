@@ -79,7 +79,7 @@ func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 		h.lease = node.Lease
 	}
 	if address := p.cfg.Network.ForwardListen; address != "" {
-		if h.listener, err = listenAgain(&p.rerun.sockets, address, "network.forward_listen"); err != nil {
+		if h.listener, err = listenAcrossStarts(&p.rerun.sockets, address, "network.forward_listen"); err != nil {
 			return err
 		}
 	}

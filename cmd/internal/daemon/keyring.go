@@ -19,8 +19,8 @@ type keyring struct{ p *Process }
 // changeTime bounds a change of the keys, which may be in a database elsewhere.
 const changeTime = 20 * time.Second
 
-// prepare makes keys, credential and card for a data directory and a database without an agent, and a credential if it
-// was lost. It encrypts new keys with passphrase, unless that is nil.
+// prepare makes keys, a credential and a card if neither the data directory nor the database has an agent. If only the
+// credential was lost, it makes a new one. It encrypts new keys with passphrase, unless that is nil.
 func (k keyring) prepare(ctx context.Context, passphrase []byte, base string) error {
 	lost := false
 	_, err := k.p.keys.Update(ctx, func(keys datadir.Keys) error {
@@ -55,7 +55,7 @@ func (k keyring) addAgent(keys datadir.Keys, passphrase []byte, base string) err
 
 // read reads the secrets of the agent. It refuses a database of another agent.
 func (k keyring) read(ctx context.Context) (err error) {
-	if _, err = k.p.keys.Update(ctx, nil); err != nil {
+	if _, err = k.p.keys.Update(ctx, nil); err != nil { // only brings data directory and database to the same state
 		return err
 	}
 	if k.p.secrets, err = k.p.home.Secrets(k.p.passphrase); err != nil {

@@ -43,7 +43,7 @@ func (p *Process) prepare(ctx context.Context, base string) error {
 		}
 	}
 	if address := p.cfg.TLS.PlainListen; address != "" {
-		if p.plain, err = listenAgain(&p.rerun.sockets, address, "tls.plain_listen"); err != nil {
+		if p.plain, err = listenAcrossStarts(&p.rerun.sockets, address, "tls.plain_listen"); err != nil {
 			return err
 		}
 	}
@@ -59,13 +59,13 @@ func Listen(address, key string) (net.Listener, error) {
 	return l, explainListen(err, address, key)
 }
 
-// listenAgain is [Listen] with a listener that stays open if the process starts again.
-func listenAgain(s *sockets, address, key string) (net.Listener, error) {
+// listenAcrossStarts is [Listen] with a listener that stays open if the process starts again.
+func listenAcrossStarts(s *sockets, address, key string) (net.Listener, error) {
 	l, err := s.listen(address)
 	return l, explainListen(err, address, key)
 }
 
-// errPortInUse ends the text of an error of a listener whose port another program uses.
+// errPortInUse means that another program listens on the port. The text of the error begins with the address.
 var errPortInUse = errors.New("in use")
 
 // explainListen adds an exit code and a hint to an error of a listener.
@@ -74,7 +74,7 @@ func explainListen(err error, address, key string) error {
 	case errors.Is(err, syscall.EADDRINUSE):
 		if host, port, err := net.SplitHostPort(address); err == nil && strings.HasPrefix(key, "--") {
 			if n, err := strconv.ParseUint(port, 10, 16); err == nil && n < 65535 {
-				key += " " + net.JoinHostPort(host, strconv.FormatUint(n+1, 10)) // two agents on one machine
+				key += " " + net.JoinHostPort(host, strconv.FormatUint(n+1, 10)) // for a second agent
 			}
 		}
 		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is %w", address, errPortInUse), "choose another port with "+key+", or stop the program that uses it")
@@ -111,7 +111,7 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 	ctx, p.rerun.stop = context.WithCancel(ctx)
 	defer p.hosting.close()
 	defer p.rerun.stop()
-	listener, err := listenAgain(&p.rerun.sockets, p.cfg.Listen, "--listen")
+	listener, err := listenAcrossStarts(&p.rerun.sockets, p.cfg.Listen, "--listen")
 	if err != nil {
 		return err
 	}

@@ -182,7 +182,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 		MaxEntries: uint64(p.cfg.Audit.MaxEntries), Keep: p.cfg.Audit.Keep, Logger: p.log,
 	})
 	p.edge.Health("store", func(ctx context.Context) (any, error) { return nil, p.store.Ping(ctx) })
-	p.watchCertificate()
+	p.registerCertificate()
 	if p.cfg.Has(config.RoleNode) {
 		if err := (keyring{p}).read(ctx); err != nil {
 			return err

@@ -50,8 +50,8 @@ func (p *Process) newCertificate() (*certs.Source, error) {
 }
 
 // ACMEFolder returns the folder for the account and the certificate of an authority, relative to the data directory.
-// Each authority has its own folder, so that the certificate of a staging authority is not used after the owner has
-// switched to another authority.
+// Each host of an authority has its own folder, so that the certificate of a staging authority is not used after the
+// owner has switched to another authority.
 func ACMEFolder(authority string) string {
 	name := "unnamed"
 	if u, err := url.Parse(authority); err == nil && u.Host != "" {
@@ -75,8 +75,8 @@ func (p *Process) tlsConfig() *tls.Config {
 	return p.certs.Config()
 }
 
-// watchCertificate adds the state of the certificate to the metrics and the health document.
-func (p *Process) watchCertificate() {
+// registerCertificate adds the state of the certificate to the metrics and the health document.
+func (p *Process) registerCertificate() {
 	p.metrics.Gauge("certificate_expires_seconds", "When the listener's certificate ends, in seconds since 1970; NaN if the listener has no certificate.", func() float64 {
 		if p.certs == nil {
 			return math.NaN()
@@ -118,6 +118,7 @@ func (p *Process) certificate() Certificate {
 	return c
 }
 
+// ownerCertificate answers the owner API with the state of the listener's certificate.
 func (p *Process) ownerCertificate(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, p.certificate())
 }
@@ -125,8 +126,8 @@ func (p *Process) ownerCertificate(c echo.Context) error {
 // certificateWait is the longest wait of AwaitCertificate.
 const certificateWait = 20 * time.Second
 
-// AwaitCertificate waits until a process that has just started has tried to get its first certificate, but no longer
-// than certificateWait. It returns the state of the certificate, which has an Error if the attempt failed.
+// AwaitCertificate waits until the first attempt to get a certificate has ended, but no longer than certificateWait.
+// It returns the state of the certificate, which has an Error if the attempt failed.
 func (p *Process) AwaitCertificate(ctx context.Context) Certificate {
 	if p.certs != nil {
 		ctx, cancel := context.WithTimeout(ctx, certificateWait)

@@ -15,18 +15,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Messages of a foreign thread may name files that are stored with that thread (MESS-10). They become files of our
-// thread in the unit that receives the message. A link fetches them from the exchange, by the ref of the thread and the
-// name of the file. It follows no other addresses.
+// Messages of a foreign thread may name files that are stored with that thread (MESS-10). The unit that stores
+// the message also stores these files with our thread. A link fetches them from the exchange, by the ref of the thread
+// and the name of the file. It follows no other addresses.
 
 const (
 	// receiveFetchTime bounds all fetches while the node handles one message. It is shorter than the 20 s after which
 	// the node receives the next message of the conversation even if this one is not handled yet.
 	receiveFetchTime = 15 * time.Second
-	// maxFileWait is the pause after which a message stops waiting for a missing file. The pause between two attempts
-	// grows; the attempt after a pause of maxFileWait or more is the last one, and the message is then received without
-	// the file.
-	maxFileWait = time.Minute
+	// lastFilePause is the pause before the last attempt to fetch a missing file. The pauses between attempts grow. If
+	// the attempt after a pause of lastFilePause or more fails, the message is received without the file.
+	lastFilePause = time.Minute
 	// maxFetched bounds the files of one message that are fetched.
 	maxFetched = 100
 )
@@ -49,16 +48,16 @@ func listForeignFiles(b thread.Block, mayName func(ref string) (bool, error)) (f
 	return files, err
 }
 
-// prefetchFiles fetches the files that a message in a thread of our own request names. It does so before the node
+// prefetchFiles fetches the files that a message names. We requested the message's thread. It does so before the node
 // receives the message, because later messages could overtake it during a long fetch. If a file may still appear,
-// prefetchFiles returns an error, so that the message waits; see maxFileWait.
+// prefetchFiles returns an error, so that the message waits; see lastFilePause.
 func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) error {
 	files, err := listForeignFiles(b, func(at string) (bool, error) { return at == ref, nil })
 	if err != nil || len(files) == 0 {
 		return err
 	}
 	got, err := l.fetchFiles(ctx, files, fetchTimeout)
-	if err != nil && l.postponed[ref].pause < maxFileWait {
+	if err != nil && l.postponed[ref].pause < lastFilePause {
 		return err
 	}
 	l.mu.Lock()

@@ -17,9 +17,9 @@ import (
 )
 
 // This file shows the owner the threads on which the owner can act. Offers, questions of executors and suggestions
-// become tasks in the inbox (MESS section 12). Actions to confirm and threads to let in become questions in the
-// approval queue. The bridge derives both from the thread and its messages, each time the exchange sends a notice about
-// the thread to the owner.
+// become tasks in the inbox (MESS section 12). Actions that the owner must confirm, and threads that the owner must
+// approve, become questions in the approval queue. The bridge derives both from the thread and its messages, each time
+// the exchange sends a notice about the thread to the owner.
 
 // aboutThread returns the About of the tasks and questions about a thread.
 func aboutThread(ref string) string { return Kind + "/" + ref }
@@ -109,7 +109,7 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 		return task, nil
 	}
 	serial, from := t.Serial, t.Requester // the message that the task shows
-	if n == "0" {
+	if n == "0" {                         // the number of questions asked
 		// the holder has not asked anything yet, so show the request
 		serial = 1
 	}
@@ -173,9 +173,9 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 	return ackPayload(res), err
 }
 
-// parseAnswer reads the owner's answer to a task: a MESS list in mess, as between agents; {"action": "accept"} or
-// "decline" for an offer or a suggestion, where "claim" also accepts an offer; {"answers": {field: text}} for
-// questions; or a text, which is the result or the answer.
+// parseAnswer reads the owner's answer to a task: a MESS list in the member mess, as agents send it;
+// {"action": "accept"} or "decline" for an offer or a suggestion, where "claim" also accepts an offer;
+// {"answers": {field: text}} for questions; or a text, which is the result or the answer.
 func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	kind, _, _ := strings.Cut(a.Turn, "/")
 	re := wire.Obj(wire.TextField("re", t.Ref))

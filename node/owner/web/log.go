@@ -33,7 +33,7 @@ func (v logView) Entry(e acl.AuditEntry) entryView {
 	return entryView{e, owner.ShowName(v.Names[e.Subject], e.Subject, e.Subject)}
 }
 
-// Linked reports whether the subject is the peer of the entry's conversation, and not a principal of several peers.
+// Linked reports whether a page can link to the entry's conversation: there is one, and the subject is its peer.
 func (v entryView) Linked() bool { return v.Conversation != "" && wire.AgentID(v.Subject).Valid() }
 
 const maxRecent = 20

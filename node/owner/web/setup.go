@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Setup is the process as the pages for the first run see it: the part of its configuration that a form changes, and
-// what is connected.
+// Setup is what the pages need from the process around the node: the configuration that a form changes, the programs
+// that are connected, and look-ups.
 type Setup interface {
 	Profile() Profile
 	// SaveProfile writes a profile into the configuration. The process then starts again with it. After an error,
@@ -101,7 +101,7 @@ func (p *pages) saveProfile(c echo.Context) error {
 		return err
 	}
 	profile := p.setup.Profile()
-	if form.Get("keep") == "" {
+	if form.Get("keep") == "" { // keep is the button that skips the form
 		profile.Name, profile.Owner = strings.TrimSpace(form.Get("name")), strings.TrimSpace(form.Get("owner"))
 		profile.Description = strings.TrimSpace(form.Get("description"))
 		profile.Directories = strings.Fields(form.Get("directories"))

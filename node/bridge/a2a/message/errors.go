@@ -13,14 +13,14 @@ import (
 // Error is a refusal of an A2A request. Its public part comes from the table in this file and quotes nothing from the
 // request; only [ReadError] takes the text of another agent. Two errors of the same row match under [errors.Is].
 type Error struct {
-	Code    int    // of JSON-RPC
+	Code    int    // of JSON-RPC, or what another agent sent
 	Status  int    // of HTTP+JSON
 	Name    string // canonical code of google.rpc: "NOT_FOUND"
 	Reason  string // "TASK_NOT_FOUND"
 	Message string
 	After   time.Duration // sent as Retry-After; 0 means no header
 
-	outer bool // the JSON-RPC answer has the status too, because the request failed before the protocol
+	outer bool // the answer over JSON-RPC has Status too, otherwise 200
 	cause error
 }
 
@@ -40,7 +40,7 @@ func (e *Error) Is(target error) bool {
 	return ok && t.Code == e.Code && t.Reason == e.Reason
 }
 
-// At returns a copy that appends detail, a fixed text of our code, to the public message.
+// At returns a copy that appends detail to the public message. detail must be a constant text.
 func (e *Error) At(detail string) *Error {
 	c := *e
 	c.Message += ": " + detail
@@ -54,12 +54,12 @@ func (e *Error) Because(cause error) *Error {
 	return &c
 }
 
-// Domain is the domain of the reasons of A2A (A2A-8).
+// Domain is the member domain of the ErrorInfo of each A2A error (A2A-8).
 const Domain = "a2a-protocol.org"
 
 const typeErrorInfo = "type.googleapis.com/google.rpc.ErrorInfo"
 
-// The errors of JSON-RPC, of A2A-8, and of requests that fail before the protocol.
+// The errors of JSON-RPC, of A2A-8, and of requests that HTTP refuses.
 var (
 	ErrParse   = row(-32700, http.StatusBadRequest, "INVALID_ARGUMENT", "PARSE_ERROR", "the body is not one strict JSON object")
 	ErrRequest = row(-32600, http.StatusBadRequest, "INVALID_ARGUMENT", "INVALID_REQUEST", "the body is not a JSON-RPC 2.0 request")
@@ -194,7 +194,7 @@ func ReadError(status int, v wire.Value) *Error {
 	return e
 }
 
-// SetHeader sets the fields of an HTTP answer that a refusal adds to its body.
+// SetHeader sets the HTTP header fields of a refusal.
 func (e *Error) SetHeader(h http.Header) {
 	if e.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")

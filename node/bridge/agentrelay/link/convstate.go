@@ -27,9 +27,9 @@ const (
 type convState struct {
 	Conv      wire.ConversationID `json:"conv"`
 	Ref       string              `json:"ref,omitempty"`       // the ref that the node's next reply gets (AR-28)
-	Answering string              `json:"answering,omitempty"` // type of the peer's last message; "" after an answer
+	Answering string              `json:"answering,omitempty"` // type of the peer's last message; "" once the node has answered it
 	Asked     bool                `json:"asked,omitempty"`     // the last question is from the node
-	LastOurs  bool                `json:"ours,omitempty"`      // the last message, other than a pending answer, is from the node
+	LastOurs  bool                `json:"ours,omitempty"`      // the node wrote last; its provisional answers do not count
 	Mesh      bool                `json:"mesh,omitempty"`      // the peer is an AgentMesh node
 }
 

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxSessions  = 20_000
-	stopPatience = 5 * time.Second
+	maxConnections = 20_000
+	stopPatience   = 5 * time.Second
 )
 
 // connections holds the open connections of all agents. An agent's newest connection gets its frames.
@@ -38,12 +38,12 @@ func newConnections(cfg Config) *connections {
 
 // enter makes s the connection of its agent and closes the agent's previous connection with 1008 (AR-13). It returns
 // how to close s if the relay refuses it, else nil. enter queues the welcome under the lock, so that no frame precedes
-// it (AR-11), and checks the token again under the lock, because the owner may have changed it since the handshake.
+// it (AR-11), and checks the token again under the lock, because it may have been changed or revoked since the handshake.
 func (c *connections) enter(s *session, agents *registry, welcome []byte) *websocket.CloseError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.stopping, len(c.open) >= maxSessions:
+	case c.stopping, len(c.open) >= maxConnections:
 		return &websocket.CloseError{Code: websocket.CodeTryLater, Reason: "the relay is full"}
 	case !agents.admit(s.id, s.token):
 		return &websocket.CloseError{Code: frame.CloseBadToken, Reason: "the token is no longer good"}

@@ -108,7 +108,7 @@ func (r *Executors) setRules(rules []thread.Rule) {
 }
 
 // hasNoCandidate reports whether nobody is left that could claim the thread (MESS-24): no executor, and no peer with an
-// open offer. The requester does not count: it may claim its own thread, but asked for somebody else.
+// open offer. The requester does not count: it may claim its own thread, but it wants somebody else to do it.
 func (r *Executors) hasNoCandidate(t *thread.Thread) bool {
 	for id := range t.Peers {
 		if t.HasOffer(id) {

@@ -132,7 +132,7 @@ var requestMembers = []string{
 	"intent", "id", "precision", "requires", "context", "constraints", "response_hint", "priority", "compensation", "needed_by", "confirm_before",
 }
 
-// trimEntryPath removes the entry name from a refusal, because this client did not send a block.
+// trimEntryPath removes the name of the entry from a refusal: a REST client sends a JSON object without that name.
 func trimEntryPath(err error) error {
 	e, ok := err.(*wire.Error)
 	if !ok {
@@ -185,7 +185,7 @@ func (r *call) ifMatch() (serial int, err error) {
 	return serial, nil
 }
 
-// ref returns the ref in the path. The owner may instead use any name of the thread that the field re allows.
+// ref returns the ref in the path. The owner may instead use any other name that a field re may contain (MESS-6).
 func (r *call) ref() string {
 	if r.who.Owner {
 		if ref, ok := r.Exchange.Resolve(r.c.Request().Context(), r.who, r.path[1]); ok {

@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Decide fulfills or rejects the proposal with this key, in the owner's name. It returns the id of the envelope that
-// carries the decision.
+// Decide fulfills or rejects the proposal with this key, in the owner's name. It returns the status and body of
+// the answer to the owner, which names the envelope that carries the decision.
 func (l *Link) Decide(ctx context.Context, key string, approve bool, reason string) (status int, body []byte, err error) {
 	reason = envelope.ToPrintable(reason, 200)
 	p, me, ok := l.space.claimProposal(key)
@@ -42,8 +42,8 @@ func (l *Link) Decide(ctx context.Context, key string, approve bool, reason stri
 	return http.StatusOK, sayBody(d.ID, wire.Value{}), nil
 }
 
-// decideOwn decides a proposal to this node. The node already asks its owner about it as an approval, so decideOwn
-// decides that approval, and the node then makes the bridge send the result.
+// decideOwn decides a proposal to this node, about which the node has already opened an approval. decideOwn decides that
+// approval, and the node then makes the bridge send the result.
 func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approve bool, reason string) (string, error) {
 	mesh := l.b.cfg.Mesh
 	if mesh == nil {
@@ -70,7 +70,7 @@ func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approv
 	if err := mesh.Decide(ctx, conv, approve); err != nil {
 		if !approve { // the call may have been interrupted, and a later rejection must not send this reason
 			undo := l.storeReason(context.WithoutCancel(ctx), p.Conv, "")
-			if undo != nil && !errors.Is(undo, store.ErrNotFound) { // the proposal may be settled meanwhile
+			if undo != nil && !errors.Is(undo, store.ErrNotFound) { // the proposal may have been settled meanwhile
 				return "", fmt.Errorf("%w; the reason stays stored: %w", err, undo)
 			}
 		}
@@ -96,8 +96,8 @@ func (l *Link) storeReason(ctx context.Context, conv wire.ConversationID, reason
 	return l.records.store.Apply(ctx, []store.Change{c}, time.Now())
 }
 
-// Say sends an envelope that the owner wrote, as this node. It returns the envelope's id, and the gateway's answer to
-// an invite.
+// Say sends an envelope that the owner wrote, as this node. It returns the status and body of the answer to the owner,
+// see [sayBody].
 func (l *Link) Say(ctx context.Context, data []byte) (status int, body []byte, err error) {
 	e, refusal := envelope.Parse(data)
 	if refusal != nil {
@@ -126,7 +126,7 @@ func sayBody(id string, answer wire.Value) []byte {
 	return answer.With("id", wire.Text(id)).JSON()
 }
 
-// sayFault returns an error that tells the owner why the space did not get an envelope.
+// sayFault returns an error that tells the owner why the space did not accept an envelope.
 func sayFault(err error) error {
 	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
 		return view.NewRefusal(http.StatusConflict, wire.Obj(wire.TextField("error", refused.text)))
