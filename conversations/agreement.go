@@ -280,21 +280,29 @@ func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptanc
 	return from == Ours || isAfter(e.Written, p.Delivered)
 }
 
-// IsTakenBy reports whether a message of the peer answers our accept, so that the accept counts unless the message
-// takes it back. A message answers the accept if it names the accept, if it names no message and the peer said before
-// that its owner decides, or if it closes the conversation as completed.
-func (a *Acceptance) IsTakenBy(payload wire.Value) bool {
-	if a == nil || a.By != Ours {
-		return false
+// FindTaken returns our accept that a message of the peer answers, so that the accept counts unless the message takes it
+// back. It returns nil if the message answers no accept. A message answers an accept if it names the accept, even if a
+// proposal of ours overtook the accept meanwhile. A message that names no message answers the accept of the standing
+// proposal if the peer said before that its owner decides, or if the message closes the conversation as completed.
+func (c Conversation) FindTaken(payload wire.Value) *Acceptance {
+	a, answers := c.Accept, AnswersIn(payload)
+	if c.Overtaken != nil && c.Overtaken.Message == answers && answers != "" {
+		a = c.Overtaken
 	}
+	if a == nil || a.By != Ours {
+		return nil
+	}
+	isTaken := a.Held && answers == "" || (a.Held || a.Delivered) && answers == a.Message
 	switch payload.GetStr("action") {
 	case wire.ActionPending:
-		return false
+		isTaken = false
 	case wire.ActionClose:
-		return a.Delivered && payload.GetStr("status") == string(Completed)
+		isTaken = a.Delivered && payload.GetStr("status") == string(Completed)
 	}
-	answers := AnswersIn(payload)
-	return a.Held && answers == "" || (a.Held || a.Delivered) && answers == a.Message
+	if !isTaken {
+		return nil
+	}
+	return a
 }
 
 // AnswersIn returns the id of the message that a payload claims to answer, or "".
@@ -347,13 +355,21 @@ func (c Conversation) conclude(e Event) Conversation {
 	return c
 }
 
+// updateAccept applies update to a copy of our accept with this id, whether or not a proposal of ours overtook it.
+func (c Conversation) updateAccept(id wire.MessageID, update func(*Acceptance)) Conversation {
+	for _, a := range []**Acceptance{&c.Accept, &c.Overtaken} {
+		if *a != nil && (*a).By == Ours && (*a).Message == id {
+			updated := **a
+			update(&updated)
+			*a = &updated
+		}
+	}
+	return c
+}
+
 // deliver records that the peer has received a message of ours.
 func (c Conversation) deliver(e Event) Conversation {
-	if a := c.Accept; a != nil && a.By == Ours && a.Message == e.ID {
-		delivered := *a
-		delivered.Delivered = true
-		c.Accept = &delivered
-	}
+	c = c.updateAccept(e.ID, func(a *Acceptance) { a.Delivered = true })
 	if p := c.Proposal; p != nil && p.By == Ours && p.Message == e.ID && p.Delivered.IsZero() {
 		delivered := *p
 		delivered.Delivered = e.Written

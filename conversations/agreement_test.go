@@ -147,11 +147,38 @@ func TestHeldAccept(t *testing.T) {
 	} {
 		got := [3]bool{}
 		for i, c := range []conversations.Conversation{sent, delivered, held} {
-			got[i] = c.Accept.IsTakenBy(payload(t, text))
+			got[i] = c.FindTaken(payload(t, text)) != nil
 		}
 		if got != want {
 			t.Errorf("%s takes an accept that was sent, delivered, held: %v, want %v", text, got, want)
 		}
+	}
+
+	// A counter of ours that crosses the peer's answer does not make the two sides disagree about the accept.
+	overtake := func(c conversations.Conversation, then ...conversations.Event) conversations.Conversation {
+		for _, e := range append([]conversations.Event{messageEvent(t, conversations.Sent, "msg_3", atCafe)}, then...) {
+			if c, err = c.Next(e, idle); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return c
+	}
+	named := payload(t, `{"action":"received","metadata":{"in_reply_to":"msg_2"}}`)
+	for name, c := range map[string]conversations.Conversation{
+		"held":               overtake(held),
+		"delivered":          overtake(delivered),
+		"held afterwards":    overtake(sent, eventAbout(conversations.HeldByPeer, "msg_2")),
+		"delivered meantime": overtake(sent, eventAbout(conversations.Delivered, "msg_2")),
+	} {
+		if a := c.FindTaken(named); a == nil || a.Message != "msg_2" {
+			t.Errorf("%s: the answer to an overtaken accept takes %+v", name, a)
+		}
+		if a := c.FindTaken(payload(t, `{"action":"received"}`)); a != nil {
+			t.Errorf("%s: an answer that names no message takes the overtaken accept", name)
+		}
+	}
+	if a := overtake(sent).FindTaken(named); a != nil {
+		t.Errorf("an answer takes the overtaken accept %+v, which the peer does not have", a)
 	}
 }
 

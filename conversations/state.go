@@ -265,11 +265,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 		}
 	case HeldByPeer:
 		c.PeerHeld = e.Until.UTC()
-		if c.Accept != nil && c.Accept.By == Ours && c.Accept.Message == e.ID {
-			held := *c.Accept
-			held.Held = true
-			c.Accept = &held
-		}
+		c = c.updateAccept(e.ID, func(a *Acceptance) { a.Held = true })
 	case OwnerRejected:
 		c = c.cancel(Ours, e.At).touch(e.At).end(Failed)
 		c.Rejected = true

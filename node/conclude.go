@@ -43,13 +43,12 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 // the peer's accept, which counts when we answer it, or the peer's answer to our accept. replyID is the id of the reply
 // that we sent on the connection of the message, or "" if we sent no reply there. The reply may itself be an accept.
 func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
-	accept := item.MessageID
-	switch a := u.Conversation().Accept; {
-	case a == nil:
-		return nil
-	case a.By == conversations.Ours && item.Takes:
-		accept = a.Message
-	case a.By == conversations.Ours && replyID == "":
+	conv, accept := u.Conversation(), item.MessageID
+	payload, _ := wire.Parse(item.Payload) // a payload that cannot be read answers no accept
+	switch taken, a := conv.FindTaken(payload), conv.Accept; {
+	case item.Takes && taken != nil:
+		accept = taken.Message
+	case a == nil || a.By == conversations.Ours && replyID == "":
 		return nil
 	case a.By == conversations.Ours:
 		accept = replyID

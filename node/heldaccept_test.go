@@ -68,3 +68,29 @@ func TestHeldAcceptIsTaken(t *testing.T) {
 		}
 	}
 }
+
+// TestOvertakenAcceptIsTaken (AM-88): the peer's owner approves our accept while a counter of ours is on its way. The peer
+// has an agreement then, so we have it too.
+func TestOvertakenAcceptIsTaken(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	chris := mesh.Node("chris", unlimited)
+	out := outgoing(t, ann.ID, wire.Schedule, propose)
+	out.Conv = "conv_one"
+	ann.answers(ann.says(`{"action":"counter","event":{"proposed_times":["2026-02-22T10:00:00Z"]}}`))
+	mustSend(t, chris.Node, out, 10*time.Second)
+	ann.answers(func(w http.ResponseWriter, m wire.Message) {
+		w.WriteHeader(http.StatusAccepted)
+		w.Write(ann.Sign(ann.reply(m, `{"action":"pending_approval"}`)))
+	})
+	out.Payload = parsePayload(t, `{"action":"accept"}`)
+	accept := mustSend(t, chris.Node, out, 10*time.Second)
+	out.Payload = parsePayload(t, `{"action":"counter","event":{"proposed_times":["2026-02-23T10:00:00Z"]}}`)
+	mustSend(t, chris.Node, out, 10*time.Second)
+
+	answer := `{"action":"received","metadata":{"in_reply_to":"` + string(accept.MessageID) + `"}}`
+	must(t, chris.Post(ann.Sign(in("conv_one", ann.Draft(chris.ID(), wire.Schedule, answer)))), http.StatusOK)
+	if v := showConversation(t, chris, "conv_one"); v.Agreement == nil || v.Agreement.Time != "2026-02-22T10:00:00Z" {
+		t.Errorf("agreed %+v", v.Agreement)
+	}
+}

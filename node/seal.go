@@ -128,7 +128,7 @@ type seal struct {
 // that cannot be opened is refused with the same error whatever the reason, and the owner gets a notice.
 func (a *acceptance) unseal(ctx context.Context) error {
 	defer func() {
-		a.confirmsAccept = a.unit.Conversation().Accept.IsTakenBy(a.in.Payload)
+		a.confirmsAccept = a.unit.Conversation().FindTaken(a.in.Payload) != nil
 	}()
 	if !conversations.IsSealed(a.in.Payload) {
 		return nil
