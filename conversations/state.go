@@ -257,7 +257,11 @@ func (c Conversation) applyOther(e Event) Conversation {
 		}
 	case HoldEnded:
 		c = c.touch(e.At)
-		if i := slices.IndexFunc(c.Held, e.Until.Equal); i >= 0 {
+		i := slices.IndexFunc(c.Held, e.Until.Equal)
+		if i < 0 && e.At.Before(e.Until) { // the question came to stand behind one that expires before the end of the hold
+			i = slices.IndexFunc(c.Held, e.Until.Before)
+		}
+		if i >= 0 {
 			c.Held = slices.Delete(c.Held, i, i+1)
 		}
 		if len(c.Unreleased) < maxUnreleased {

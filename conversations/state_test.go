@@ -199,6 +199,27 @@ func TestSeveralHolds(t *testing.T) {
 	}
 }
 
+// TestHoldOfShortenedQuestion checks that a decision ends the hold of a question that got an earlier end than its hold,
+// and that the end of a hold that ran out ends no other hold.
+func TestHoldOfShortenedQuestion(t *testing.T) {
+	day := func(n int) time.Time { return start.Add(time.Duration(n) * 24 * time.Hour) }
+	held := after(t, received(start), conversations.Event{Kind: conversations.HoldOpened, At: start, Until: day(7)})
+	for _, c := range []struct {
+		name  string
+		until time.Time
+		want  int
+	}{
+		{"the question ended on day 1 instead of day 7", day(1), 0},
+		{"a hold that ran out", start, 1},
+		{"a hold that ended later", day(8), 1},
+	} {
+		got, err := held.Next(conversations.Event{Kind: conversations.HoldEnded, At: start.Add(time.Hour), Until: c.until}, idle)
+		if err != nil || got.Holds(start.Add(time.Hour)) != c.want {
+			t.Errorf("%s: %d holds, %v, want %d", c.name, got.Holds(start.Add(time.Hour)), err, c.want)
+		}
+	}
+}
+
 func TestClose(t *testing.T) {
 	for _, kind := range []conversations.Kind{conversations.ClosedByPeer, conversations.ClosedByUs} {
 		for _, tt := range []struct {
