@@ -169,6 +169,9 @@ func (c Conversation) updateTerms(e Event) (Conversation, error) {
 	case "propose":
 		return c.propose(e, from, Terms{}.changedBy(readTerms(e.Intent, e.Payload))), nil
 	case "counter":
+		if from == Ours {
+			c.Counters++
+		}
 		var previous Terms
 		if c.Proposal != nil && c.Proposal.Intent == e.Intent {
 			previous = c.Proposal.Terms

@@ -48,6 +48,10 @@ func TestAgreement(t *testing.T) {
 		}
 		return c
 	}
+	countered := next(proposed, messageEvent(t, conversations.Sent, "msg_3", atCafe), messageEvent(t, conversations.Replied, "msg_4", atCafe))
+	if proposed.Counters != 0 || countered.Counters != 2 {
+		t.Errorf("%d counters of ours before the first, %d after the second", proposed.Counters, countered.Counters)
+	}
 	accepted := next(proposed, messageEvent(t, conversations.Sent, "msg_3", agreeToIt))
 	if accepted.Agreement != nil || accepted.Accept == nil || accepted.Accept.By != conversations.Ours {
 		t.Errorf("before the answer to our accept: %+v, %+v", accepted.Accept, accepted.Agreement)

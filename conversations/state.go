@@ -60,6 +60,7 @@ type Conversation struct {
 	Overtaken *Acceptance    `json:"overtaken,omitempty"` // our accept that our later proposal overtook before its answer
 	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest accept that was ambiguous, until a later message settles it
 	Agreement *Agreement     `json:"agreement,omitempty"` // the newest agreement
+	Counters  int            `json:"counters,omitempty"`  // number of counters that we sent
 
 	// Sealed is set after the first sealed message; from then on we seal our messages (AM-85). PeerRecipient is the age
 	// recipient that the peer named in the newest message that it sealed.

@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,4 +124,27 @@ func TestCalendarAsks(t *testing.T) {
 	waitFor(t, "the event is agreed", func() bool {
 		return len(agreedEvents(t, sarah)) == 1 && convState(t, chris.Store, out) == conversations.Completed
 	})
+}
+
+// TestCalendarCountsAllCounters: after three counters the owner is asked, even if the peer has sent many other messages
+// in between, so that no peer learns one free time after the other.
+func TestCalendarCountsAllCounters(t *testing.T) {
+	day := workday()
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", scheduling(t, day, 9, 12, calendar.Limits{Strangers: true}))
+	chris := mesh.Node("chris", open)
+	busy := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: coffee(t, day.Add(10*time.Hour)), Conv: "conv_coffee", Via: "owner"}
+	for range 3 {
+		if sent := mustSend(t, chris.Node, busy, 10*time.Second); sent.Status != http.StatusOK {
+			t.Fatalf("an early proposal: %+v", sent)
+		}
+	}
+	talk := busy
+	talk.Intent, talk.Payload = wire.Deliver, parsePayload(t, `{"action":"deliver","message":{"body":"hello"}}`)
+	for range 10 {
+		mustSend(t, chris.Node, talk, 10*time.Second)
+	}
+	if sent := mustSend(t, chris.Node, busy, 10*time.Second); sent.Status != http.StatusAccepted {
+		t.Errorf("the fourth proposal: %+v, want it to wait for the owner", sent)
+	}
 }

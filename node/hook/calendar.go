@@ -7,7 +7,6 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // Calendar answers mesh.schedule from the owner's calendars. Each call reads the calendars again, so its route is
@@ -21,7 +20,7 @@ func (h Calendar) Handle(ctx context.Context, c Call) (Answer, error) {
 	q := calendar.Question{
 		Conversation: c.Conversation.Key.Peer + "/" + c.Conversation.Key.ID,
 		Known:        c.Sender.Trust != "" || c.Conversation.Mine,
-		Rounds:       countCounters(c.History),
+		Rounds:       c.Conversation.Counters,
 		Approved:     c.Approved,
 	}
 	if p := c.Conversation.Proposal; p != nil && p.By == conversations.Theirs && p.Message == c.Message.ID {
@@ -38,14 +37,4 @@ func (h Calendar) Handle(ctx context.Context, c Call) (Answer, error) {
 		return Answer{}, nil
 	}
 	return Answer{Payload: &r.Payload}, nil
-}
-
-// countCounters returns how many counterproposals of ours are in history.
-func countCounters(history []store.Entry) (n int) {
-	for _, e := range history {
-		if said, ok := conversations.ReadContent(e); ok && e.Out && said.Payload.GetStr("action") == "counter" {
-			n++
-		}
-	}
-	return n
 }
