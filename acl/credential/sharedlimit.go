@@ -45,7 +45,8 @@ func (l *SharedLimit) Take(ctx context.Context, addr netip.Addr, now time.Time) 
 	for _, share := range rate.Shares(addr) {
 		burst := l.perHour * share.Factor
 		interval := time.Hour / time.Duration(burst)
-		page, err := l.records.List(ctx, l.ns, share.Key, "", 1, now) // keys sort by their end, the latest one first
+		full := now.Add(time.Duration(burst) * interval) // a record with a later end was stored while a clock ran fast
+		page, err := l.records.List(ctx, l.ns, share.Key, endKey(full), 1, now)
 		if err != nil {
 			return nil, 0, fmt.Errorf("count registrations: %w", err)
 		}
@@ -54,10 +55,8 @@ func (l *SharedLimit) Take(ctx context.Context, addr netip.Addr, now time.Time) 
 			end = page.Records[0].Expires
 		}
 		end = end.Add(interval)
-		wait = max(wait, end.Sub(now)-time.Duration(burst)*interval)
-		record := store.Record{
-			NS: l.ns, Key: fmt.Sprintf("%016x%s", math.MaxInt64-end.UnixNano(), rand.Text()), Terms: []string{share.Key}, Expires: end,
-		}
+		wait = max(wait, end.Sub(full))
+		record := store.Record{NS: l.ns, Key: endKey(end) + rand.Text(), Terms: []string{share.Key}, Expires: end}
 		changes = append(changes, store.Change{Record: record, Max: min(burst, maxCounted)})
 	}
 	if wait > 0 {
@@ -66,6 +65,9 @@ func (l *SharedLimit) Take(ctx context.Context, addr netip.Addr, now time.Time) 
 	}
 	return changes, 0, nil
 }
+
+// endKey returns the beginning of the keys of the records that end then. The records sort by their end, the latest first.
+func endKey(end time.Time) string { return fmt.Sprintf("%016x", math.MaxInt64-end.UnixNano()) }
 
 // Refusals returns how often an address had to wait.
 func (l *SharedLimit) Refusals() uint64 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -103,5 +104,33 @@ func TestSharedLimitRace(t *testing.T) {
 	all.Wait()
 	if n := accepted.Load(); n != 20 {
 		t.Errorf("%d registrations, want 20", n)
+	}
+}
+
+// TestSharedLimitAfterFastClock: a registration that was stored while the clock ran a day fast does not lock its address
+// out after the correction, and the limit still holds.
+func TestSharedLimitAfterFastClock(t *testing.T) {
+	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	limit := credential.NewSharedLimit(db.Records(), "registered", 20)
+	addr, now := netip.MustParseAddr("192.0.2.1"), time.Now()
+	for i, at := range append([]time.Time{now.Add(24 * time.Hour)}, slices.Repeat([]time.Time{now}, 19)...) {
+		changes, wait, err := limit.Take(t.Context(), addr, at)
+		if wait > 0 || err != nil {
+			t.Fatalf("registration %d waits %v, %v", i, wait, err)
+		}
+		if err := db.Records().Apply(t.Context(), changes, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	changes, wait, err := limit.Take(t.Context(), addr, now)
+	if err == nil && wait == 0 {
+		err = db.Records().Apply(t.Context(), changes, now)
+	}
+	if wait == 0 && !errors.Is(err, store.ErrQuota) {
+		t.Errorf("one registration too many: %v", err)
 	}
 }
