@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,7 +33,7 @@ const probeTimeout = 5 * time.Second
 // message (OC-8), before it looks at the agent. So a probe cannot find a wrong AgentID.
 func (h OpenClaw) Probe(ctx context.Context) error {
 	body := wire.Obj(wire.TextField("message", ""))
-	status, text, err := probe(ctx, h.HTTP, h.URL, h.Token, body)
+	status, answer, err := probe(ctx, h.HTTP, h.URL, h.Token, body)
 	switch {
 	case err != nil:
 		return err
@@ -40,10 +41,10 @@ func (h OpenClaw) Probe(ctx context.Context) error {
 		return &ProbeError{"the gateway refuses the token", "put the gateway's hooks.token into the file that secret_file names"}
 	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
 		return &ProbeError{"the gateway has no hook at this URL", "set hooks.enabled of the gateway to true, and compare its hooks.path with hooks[].openclaw"}
-	case status == http.StatusBadRequest && strings.Contains(text, "message"):
+	case status == http.StatusBadRequest && bytes.Contains(answer, []byte("message")):
 		return nil
 	}
-	return &ProbeError{fmt.Sprintf("the gateway answered HTTP %d: %s", status, text), "look at the gateway's log"}
+	return &ProbeError{fmt.Sprintf("the gateway answered HTTP %d: %s", status, wire.OneLine(string(answer), 300)), "look at the gateway's log"}
 }
 
 // Probe asks the agent about a task that does not exist.
@@ -52,7 +53,7 @@ func (h *A2A) Probe(ctx context.Context) error {
 		wire.TextField("jsonrpc", "2.0"), wire.TextField("id", "probe"), wire.TextField("method", "GetTask"),
 		wire.Field("params", wire.Obj(wire.TextField("id", "agentmesh-probe"))),
 	)
-	status, text, err := probe(ctx, h.http, h.url, h.token, body)
+	status, data, err := probe(ctx, h.http, h.url, h.token, body)
 	var answer struct {
 		Error struct {
 			Code int `json:"code"`
@@ -65,22 +66,22 @@ func (h *A2A) Probe(ctx context.Context) error {
 		return &ProbeError{"the agent refuses the token", "put the token of the peer into the file that secret_file names; for OpenClaw it is channels.a2a.peers.NAME.token"}
 	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
 		return &ProbeError{"the agent does not speak A2A at this URL", "for OpenClaw, set channels.a2a.enabled to true and add a peer; the URL ends in /a2a/v1"}
-	case json.Unmarshal([]byte(text), &answer) == nil && answer.Error.Code == codeTaskNotFound:
+	case json.Unmarshal(data, &answer) == nil && answer.Error.Code == codeTaskNotFound:
 		return nil
 	}
-	return &ProbeError{fmt.Sprintf("the agent answered HTTP %d: %s", status, text), "check that the URL is the JSON-RPC interface on its card"}
+	return &ProbeError{fmt.Sprintf("the agent answered HTTP %d: %s", status, wire.OneLine(string(data), 300)), "check that the URL is the JSON-RPC interface on its card"}
 }
 
 // codeTaskNotFound is the code of A2A for a task that does not exist.
 const codeTaskNotFound = -32001
 
-// probe posts a body and returns status and the printable beginning of the answer.
-func probe(ctx context.Context, h *client.HTTP, url string, token client.Credential, body wire.Value) (status int, text string, err error) {
+// probe posts a body and returns the status and the answer.
+func probe(ctx context.Context, h *client.HTTP, url string, token client.Credential, body wire.Value) (status int, answer []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(string(body.JSON())))
 	if err != nil {
-		return 0, "", &ProbeError{err.Error(), "correct the URL of the hook"}
+		return 0, nil, &ProbeError{err.Error(), "correct the URL of the hook"}
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("A2A-Version", "1.0")
@@ -89,10 +90,9 @@ func probe(ctx context.Context, h *client.HTTP, url string, token client.Credent
 	}
 	resp, err := h.Do(ctx, client.Owner, req)
 	if err == nil {
-		var data []byte
-		if data, err = client.ReadAll(resp, maxOutput); err == nil {
-			return resp.StatusCode, wire.OneLine(string(data), 300), nil
+		if answer, err = client.ReadAll(resp, maxOutput); err == nil {
+			return resp.StatusCode, answer, nil
 		}
 	}
-	return 0, "", &ProbeError{wire.OneLine(err.Error(), 300), "start the agent that the hook calls, or correct the URL"}
+	return 0, nil, &ProbeError{wire.OneLine(err.Error(), 300), "start the agent that the hook calls, or correct the URL"}
 }

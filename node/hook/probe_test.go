@@ -34,6 +34,7 @@ func TestProbe(t *testing.T) {
 		{"hook off", claw, 404, "Not Found", "hooks.enabled"},
 		{"hook ran", claw, 200, `{"ok":true,"runId":"r"}`, "log"},
 		{"channel works", a2a, 200, `{"jsonrpc":"2.0","id":"probe","error":{"code":-32001,"message":"Task not found"}}`, ""},
+		{"channel works, with a long error", a2a, 200, `{"error":{"message":"` + strings.Repeat("x", 400) + `","code":-32001}}`, ""},
 		{"channel token", a2a, 401, `{"error":"Unauthorized; no peer"}`, "peers.NAME.token"},
 		{"channel off", a2a, 404, "Not Found", "channels.a2a.enabled"},
 		{"other service", a2a, 200, "<html>\x1b[2J", "JSON-RPC"},
