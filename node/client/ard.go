@@ -35,6 +35,7 @@ const (
 	maxARDValues       = 200_000
 	maxARDEntries      = 100
 	maxARDText         = 1000 // characters of each text
+	maxARDToken        = 8 << 10
 	maxARDCapabilities = 64
 )
 
@@ -105,7 +106,7 @@ func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEnt
 		}
 		list = append(list, parseARDEntry(v))
 	}
-	return list, wire.OneLine(answer.GetStr("pageToken"), maxARDText), nil
+	return list, wire.OneLine(answer.GetStr("pageToken"), maxARDToken), nil
 }
 
 // ardClient calls a registry. The URL that the owner typed decides the reach of all its calls, including calls to URLs

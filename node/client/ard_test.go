@@ -27,7 +27,7 @@ func registryOf(t *testing.T, answers map[string]string) (base string, asked *[]
 // TestSearchARD checks that a search asks the registry that the manifest of a domain names, and that control characters
 // are removed from the answer.
 func TestSearchARD(t *testing.T) {
-	answers := map[string]string{}
+	answers, longToken := map[string]string{}, strings.Repeat("t", 4000)
 	base, asked := registryOf(t, answers)
 	answers["/.well-known/ai-catalog.json"] = `{"entries":[{"type":"application/mcp-server-card+json","url":"https://mcp.example"},{"type":"application/ai-registry+json","url":"` + base + `/api/search"}]}`
 	answers["/api/search"] = `{"results":[
@@ -37,9 +37,9 @@ func TestSearchARD(t *testing.T) {
 		{"type":"application/a2a-agent-card+json","url":"https://x.example/\u202ecard"},
 		{"type":"application/mcp-server-card+json","url":"https://x.example/"},
 		{"type":"application/a2a-agent-card+json","url":"https://x.example/` + strings.Repeat("x", 2000) + `"},
-		7],"pageToken":"next"}`
+		7],"pageToken":"` + longToken + `"}`
 	list, token, err := SearchARD(t.Context(), local(t, HTTPConfig{}), base, Query{Text: "a b", Capabilities: []string{"c"}, Limit: 7})
-	if err != nil || token != "next" || len(list) != 7 {
+	if err != nil || token != longToken || len(list) != 7 {
 		t.Fatalf("%d entries, token %q, %v", len(list), token, err)
 	}
 	want := ARDEntry{
