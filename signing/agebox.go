@@ -50,11 +50,6 @@ type fileKeyRecorder struct {
 	fileKey []byte
 }
 
-func (k *fileKeyRecorder) Wrap(fileKey []byte) ([]*age.Stanza, error) {
-	k.fileKey = bytes.Clone(fileKey)
-	return k.Recipient.Wrap(fileKey)
-}
-
 // OpenAge decrypts a binary age file with an identity ("AGE-SECRET-KEY-1…"). More than limit bytes of plain text are an
 // error.
 func OpenAge(identity string, sealed []byte, limit int) ([]byte, error) {
