@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -128,12 +129,7 @@ func (u *Unit) Add(changes ...store.Change) { u.changes = append(u.changes, chan
 
 // Changes reports whether the unit already changes the record with this namespace and key.
 func (u *Unit) Changes(ns, key string) bool {
-	for _, c := range u.changes {
-		if c.Record.NS == ns && c.Record.Key == key {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(u.changes, func(c store.Change) bool { return c.Record.NS == ns && c.Record.Key == key })
 }
 
 // Delete makes the unit remove the conversation with everything that the store keeps for it, instead of changing it.
