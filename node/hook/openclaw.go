@@ -161,7 +161,7 @@ func (t turn) label() string {
 func earlierTurns(c Call, maxTurns, size int) []turn {
 	var out []turn
 	room := maxPromptHistory
-	for _, e := range slices.Backward(lastEntries(c.History, maxTurns)) {
+	for _, e := range slices.Backward(c.History[max(0, len(c.History)-maxTurns):]) {
 		if e.MessageID == string(c.Message.ID) {
 			continue
 		}
@@ -181,8 +181,4 @@ func payloadText(e store.Entry) string {
 		return string(e.Raw)
 	}
 	return string(said.Payload.JSON())
-}
-
-func lastEntries(entries []store.Entry, n int) []store.Entry {
-	return entries[max(0, len(entries)-n):]
 }
