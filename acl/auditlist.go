@@ -101,8 +101,7 @@ func VerifyAudit(r io.Reader) (AuditSpan, error) {
 			return span, fmt.Errorf("%w: line %d: %w", ErrAuditChain, line, err)
 		}
 		var e AuditEntry
-		in := json.NewDecoder(bytes.NewReader(tree.JSON()))
-		if err := in.Decode(&e); err != nil {
+		if err := json.Unmarshal(tree.JSON(), &e); err != nil {
 			return span, fmt.Errorf("%w: line %d: %w", ErrAuditChain, line, err)
 		}
 		switch sum := fmt.Sprintf("%x", signing.Digest(tree.Without("hash"))); {
