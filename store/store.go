@@ -80,7 +80,7 @@ type Store interface {
 	Ping(ctx context.Context) error
 	// Backup writes to w a consistent copy from which the database can be restored, and returns its size in bytes.
 	// Writers do not wait for w. An engine that first makes a local copy returns ErrUnavailable if the disk has no room
-	// for it.
+	// for it, and an engine whose server has its own tools returns [errors.ErrUnsupported].
 	Backup(ctx context.Context, w io.Writer) (int64, error)
 	io.Closer
 }

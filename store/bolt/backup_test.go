@@ -19,8 +19,8 @@ func TestBackup(t *testing.T) {
 	s := open(t, filepath.Join(dir, "mesh.db"), Config{})
 	newCardMix(now).fill(t, s, 500)
 	var copied bytes.Buffer
-	if _, err := s.Backup(t.Context(), &copied); err != nil {
-		t.Fatal(err)
+	if n, err := s.Backup(t.Context(), &copied); n != int64(copied.Len()) || err != nil {
+		t.Fatalf("Backup = %d, %v, and wrote %d bytes", n, err, copied.Len())
 	}
 	path := filepath.Join(t.TempDir(), "copy.db")
 	if err := os.WriteFile(path, copied.Bytes(), 0o600); err != nil {

@@ -282,54 +282,9 @@ func (s *Store) Ping(ctx context.Context) error {
 	return s.writer.do(ctx, needs{}, func(*txn) (func() error, error) { return nil, nil })
 }
 
-// Backup implements [store.Store]. It writes an SQL script for psql, which makes the tables and their rows in an empty
-// database. The rows are those of one point in time.
-func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
-	conn, err := s.acquire(ctx)
-	if err != nil {
-		return 0, readError(ctx, err)
-	}
-	defer conn.Release()
-	out := &counted{w: w}
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		var revision int64
-		if err := tx.QueryRow(ctx, "select last_value from revisions").Scan(&revision); err != nil {
-			return err
-		}
-		fmt.Fprint(out, "begin;\n", upgradeScript(migrations(), 0))
-		// Revisions, and with them fences, continue above all that are given between the backup and its use.
-		fmt.Fprintf(out, "delete from counters;\nselect setval('revisions', %d);\n", revision+1<<20)
-		for _, tb := range tables {
-			fmt.Fprintf(out, "copy %s (key, num, due, value) from stdin;\n", tb.name)
-			if _, err := tx.Conn().PgConn().CopyTo(ctx, out, "copy "+tb.name+" (key, num, due, value) to stdout"); err != nil {
-				return err
-			}
-			fmt.Fprintln(out, `\.`)
-		}
-		fmt.Fprintln(out, "commit;")
-		return out.err
-	})
-	if out.err != nil {
-		return out.n, out.err
-	}
-	return out.n, readError(ctx, err)
-}
-
-// counted counts the bytes that are written, and keeps the first error.
-type counted struct {
-	w   io.Writer
-	n   int64
-	err error
-}
-
-// Write implements [io.Writer].
-func (c *counted) Write(b []byte) (int, error) {
-	if c.err != nil {
-		return 0, c.err
-	}
-	n, err := c.w.Write(b)
-	c.n, c.err = c.n+int64(n), err
-	return n, err
+// Backup implements [store.Store]. It is not supported, because the server has better tools.
+func (s *Store) Backup(context.Context, io.Writer) (int64, error) {
+	return 0, fmt.Errorf("%w: back up a PostgreSQL database with pg_dump or pg_basebackup", errors.ErrUnsupported)
 }
 
 // Close commits the queued units, gives the leases of this process back, and ends all connections. Later calls fail

@@ -3,8 +3,6 @@ package postgres
 import (
 	"errors"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -25,61 +23,6 @@ func TestUnsafeSettings(t *testing.T) {
 		}
 		cfg.AllowUnsafe = true
 		open(t, cfg)
-	}
-}
-
-// TestBackup loads a backup with psql and opens the result.
-func TestBackup(t *testing.T) {
-	t.Parallel()
-	psql, err := exec.LookPath("psql")
-	if err != nil {
-		found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/psql")
-		if len(found) == 0 {
-			t.Skip("psql is not installed")
-		}
-		psql = found[0]
-	}
-	s := open(t, Config{URL: pgtest.Database(t)})
-	lease, err := s.Leases().Acquire(t.Context(), "node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	body := []byte("a\tb\nc\\d\x00e")
-	if err := apply(t.Context(), s, store.Change{Record: store.Record{NS: "test", Key: "k", Body: body, Terms: []string{"t"}}}); err != nil {
-		t.Fatal(err)
-	}
-	card := store.Card{ID: "am_a", Terms: []string{"cap:a"}, Expires: now.Add(time.Hour)}
-	if _, err := s.Cards().Put(t.Context(), store.PutCard{Card: card, Now: now}); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "backup.sql")
-	file, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Backup(t.Context(), file); err != nil {
-		t.Fatal(err)
-	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
-	copied := pgtest.Database(t)
-	if out, err := exec.CommandContext(t.Context(), psql, "-q", "-v", "ON_ERROR_STOP=1", "-f", path, copied).CombinedOutput(); err != nil {
-		t.Fatalf("psql: %v\n%s", err, out)
-	}
-	restored := open(t, Config{URL: copied})
-	rec, err := restored.Records().Get(t.Context(), "test", "k", now)
-	if err != nil || string(rec.Body) != string(body) {
-		t.Errorf("Get = %q, %v", rec.Body, err)
-	}
-	if next, err := restored.Cards().Put(t.Context(), store.PutCard{Card: store.Card{ID: "am_b"}, Now: now}); err != nil || next.Seq != 2 || next.Rev <= rec.Rev {
-		t.Errorf("the next card has seq %d and rev %d, %v", next.Seq, next.Rev, err)
-	}
-	if page, err := restored.Cards().List(t.Context(), store.CardQuery{All: []string{"cap:a"}, Limit: 5, Now: now}); err != nil || len(page.Cards) != 1 {
-		t.Errorf("List = %v, %v", page.Cards, err)
-	}
-	if later, err := restored.Leases().Acquire(t.Context(), "node"); err != nil || later.Fence <= lease.Fence {
-		t.Errorf("fence %d after %d, %v", later.Fence, lease.Fence, err)
 	}
 }
 

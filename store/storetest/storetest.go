@@ -98,7 +98,7 @@ func hash(text string) [32]byte { return sha256.Sum256([]byte(text)) }
 
 var storeTests = []scenario{
 	{"canceled context does nothing", testCancel},
-	{"backup and ping", testPing},
+	{"ping and close", testPing},
 	{"slices are not shared", testSlices},
 	{"bounds", testBounds},
 }
