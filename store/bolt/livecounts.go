@@ -36,9 +36,9 @@ func (l *liveCounts) count(tx *bbolt.Tx, key engine.CountOf, now int64) (int, er
 	}
 	c := liveCount{from: now, until: engine.Never}
 	records := bucketRecords.in(tx)
-	listed, prefix := records, engine.RecordKey(key.NS, "")
+	listed, prefix := records, key.Prefix()
 	if key.Term != "" {
-		listed, prefix = bucketRecordTerms.in(tx), engine.TermKey(key.NS, key.Term, "")
+		listed = bucketRecordTerms.in(tx)
 	}
 	for row, err := range listed.from(prefix, prefix) {
 		if err == nil && key.Term != "" {

@@ -3,7 +3,6 @@ package bolt
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -51,99 +50,45 @@ func (r records) Apply(ctx context.Context, changes []store.Change, now time.Tim
 	})
 }
 
-// recordWrite is a change that has passed the checks, with the row that it replaces.
-type recordWrite struct {
-	change store.Change
-	old    store.Record
-	exists bool
-}
-
 // planRecords checks changes and returns a function that writes them under one revision.
 func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev) error, error) {
-	writes := make([]recordWrite, 0, len(changes))
-	growth := make(map[engine.CountOf]int) // by how much the earlier changes of the unit change the counts
-	for i, change := range changes {
-		if err := t.leases.Check(change.Held, time.Now()); err != nil {
-			return nil, err
-		}
-		if change.Held != nil && !change.HasRecord() {
-			continue
-		}
-		if err := engine.CheckChange(change); err != nil {
-			return nil, err
-		}
-		for _, before := range changes[:i] {
-			if before.Record.NS == change.Record.NS && before.Record.Key == change.Record.Key {
-				return nil, errors.New("a unit must not change the same record twice")
-			}
-		}
-		old, exists, err := recordAt(t.Tx, change.Record.NS, change.Record.Key)
-		if err != nil {
-			return nil, err
-		}
-		live := exists && engine.IsLive(old.Expires, now)
-		if !engine.RevFits(change.IfRev, live, old.Rev) {
-			return nil, fmt.Errorf("record of %s: %w", change.Record.NS, store.ErrConflict)
-		}
-		if err := t.checkMax(change, live, now, growth); err != nil {
-			return nil, err
-		}
-		if live {
-			for key := range engine.CountsOf(old) {
-				growth[key]--
-			}
-		}
-		if !change.Delete {
-			for key := range engine.CountsOf(change.Record) {
-				growth[key]++
-			}
-		}
-		writes = append(writes, recordWrite{change, old, exists})
-	}
+	writes, err := engine.PlanRecords(t, changes, now)
 	return func(rev store.Rev) error {
 		for _, w := range writes {
-			if err := w.write(t, rev); err != nil {
+			if err := t.writeRecord(w, rev); err != nil {
 				return err
 			}
 		}
 		return nil
-	}, nil
+	}, err
 }
 
-// checkMax returns ErrQuota for a new record if its namespace and first term already have c.Max records.
-func (t *txn) checkMax(c store.Change, live bool, now time.Time, growth map[engine.CountOf]int) error {
-	if c.Max == 0 || c.Delete || live {
-		return nil
-	}
-	key := engine.CountOf{NS: c.Record.NS}
-	if len(c.Record.Terms) > 0 {
-		key.Term = c.Record.Terms[0]
-	}
-	n, err := t.counts.count(t.Tx, key, engine.Nanos(now))
-	if err != nil {
-		return err
-	}
-	if n+growth[key] >= c.Max {
-		return fmt.Errorf("%w: %d records of %s", store.ErrQuota, c.Max, c.Record.NS)
-	}
-	return nil
+// CheckLease implements [engine.RecordTx].
+func (t *txn) CheckLease(held *store.Lease) error { return t.leases.Check(held, time.Now()) }
+
+// Record implements [engine.RecordTx].
+func (t *txn) Record(ns, key string) (store.Record, bool, error) { return recordAt(t.Tx, ns, key) }
+
+// CountRecords implements [engine.RecordTx].
+func (t *txn) CountRecords(key engine.CountOf, now int64) (int, error) {
+	return t.counts.count(t.Tx, key, now)
 }
 
-func (w recordWrite) write(t *txn, rev store.Rev) error {
-	t.note(w.change.Record.NS, w.change.Record.Key)
-	if w.change.Delete {
-		if !w.exists {
+func (t *txn) writeRecord(w engine.RecordWrite, rev store.Rev) error {
+	t.note(w.Change.Record.NS, w.Change.Record.Key)
+	if w.Change.Delete {
+		if !w.Exists {
 			return nil
 		}
-		return deleteRecord(t, w.old)
+		return deleteRecord(t, w.Old)
 	}
-	rec := w.change.Record
+	rec := w.Change.Record
 	rec.Rev = rev
 	scheduled := int64(engine.NoTime) // the time for which a sweep of the record is already scheduled
-	if w.exists {
-		scheduled = engine.Deadline(w.old.Expires)
-		t.counts.remove(w.old)
-		for _, term := range w.old.Terms {
+	if w.Exists {
+		scheduled = engine.Deadline(w.Old.Expires)
+		t.counts.remove(w.Old)
+		for _, term := range w.Old.Terms {
 			if slices.Contains(rec.Terms, term) {
 				continue
 			}
@@ -157,7 +102,7 @@ func (w recordWrite) write(t *txn, rev store.Rev) error {
 		return err
 	}
 	for _, term := range rec.Terms {
-		if slices.Contains(w.old.Terms, term) {
+		if slices.Contains(w.Old.Terms, term) {
 			continue
 		}
 		if err := bucketRecordTerms.in(t.Tx).put(engine.TermKey(rec.NS, term, rec.Key), nil); err != nil {

@@ -27,7 +27,7 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 	var applied store.Applied
 	err := s.s.writer.doFor(ctx, s.by, func(t *txn) (func() error, error) {
 		applied = store.Applied{}
-		if err := t.leases.Check(step.Held, time.Now()); err != nil {
+		if err := t.CheckLease(step.Held); err != nil {
 			return nil, err
 		}
 		var old []byte // the key of a record of the same message that no longer counts

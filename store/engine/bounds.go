@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"time"
 
@@ -198,28 +197,6 @@ func compareTerm(a []byte, b string) int {
 		return 1
 	}
 	return 0
-}
-
-// CountOf is the key of a count: the records of a namespace that carry a term, or all records of the namespace if
-// Term is empty.
-type CountOf struct{ NS, Term string }
-
-// CountsOf yields the keys of the counts that include a record.
-func CountsOf(rec store.Record) iter.Seq[CountOf] {
-	return func(yield func(CountOf) bool) {
-		if !yield(CountOf{NS: rec.NS}) {
-			return
-		}
-		for i, term := range rec.Terms {
-			repeated := false
-			for _, before := range rec.Terms[:i] {
-				repeated = repeated || before == term
-			}
-			if !repeated && !yield(CountOf{rec.NS, term}) {
-				return
-			}
-		}
-	}
 }
 
 // RecordExpiry reads the expiry of a record from the beginning of its row.

@@ -373,7 +373,7 @@ func TestLeaseDuringCommit(t *testing.T) {
 		done <- holder.writer.do(t.Context(), needs{leases: []string{"duty"}}, func(t *txn) (func() error, error) {
 			planned <- true
 			<-goOn
-			return func() error { return nil }, t.checkLease(&lease)
+			return func() error { return nil }, t.CheckLease(&lease)
 		})
 	}()
 	<-planned

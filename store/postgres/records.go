@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,99 +34,41 @@ func (r recordStore) Apply(ctx context.Context, changes []store.Change, now time
 	})
 }
 
-// maxPrefix returns the prefix of the keys that the Max of a change counts.
-func maxPrefix(c store.Change) []byte {
-	if len(c.Record.Terms) > 0 {
-		return engine.TermKey(c.Record.NS, c.Record.Terms[0], "")
-	}
-	return engine.RecordKey(c.Record.NS, "")
-}
-
 // planRecords checks changes and returns a function that writes them under one revision.
 func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev), error) {
-	type write struct {
-		change store.Change
-		old    store.Record
-		exists bool
-	}
-	writes := make([]write, 0, len(changes))
-	growth := make(map[engine.CountOf]int) // by how much the earlier changes of the unit change the counts
-	for i, change := range changes {
-		if err := t.checkLease(change.Held); err != nil {
-			return nil, err
-		}
-		if change.Held != nil && !change.HasRecord() {
-			continue
-		}
-		if err := engine.CheckChange(change); err != nil {
-			return nil, err
-		}
-		for _, before := range changes[:i] {
-			if before.Record.NS == change.Record.NS && before.Record.Key == change.Record.Key {
-				return nil, errors.New("a unit must not change the same record twice")
-			}
-		}
-		w := write{change: change}
-		stored, err := t.get(records, engine.RecordKey(change.Record.NS, change.Record.Key))
-		if err != nil {
-			return nil, err
-		}
-		if w.exists = stored != nil; w.exists {
-			if w.old, err = engine.DecodeRecord(change.Record.NS, change.Record.Key, stored.value); err != nil {
-				return nil, err
-			}
-		}
-		live := w.exists && engine.IsLive(w.old.Expires, now)
-		if !engine.RevFits(change.IfRev, live, w.old.Rev) {
-			return nil, fmt.Errorf("record of %s: %w", change.Record.NS, store.ErrConflict)
-		}
-		if err := t.checkMax(change, live, now, growth); err != nil {
-			return nil, err
-		}
-		if live {
-			for key := range engine.CountsOf(w.old) {
-				growth[key]--
-			}
-		}
-		if !change.Delete {
-			for key := range engine.CountsOf(change.Record) {
-				growth[key]++
-			}
-		}
-		writes = append(writes, w)
-	}
+	writes, err := engine.PlanRecords(t, changes, now)
 	return func(rev store.Rev) {
 		for _, w := range writes {
-			rec := w.change.Record
+			rec := w.Change.Record
 			t.note(rec.NS, rec.Key)
-			if w.exists {
-				t.dropRecord(w.old)
+			if w.Exists {
+				t.dropRecord(w.Old)
 			}
-			if !w.change.Delete {
+			if !w.Change.Delete {
 				rec.Rev = rev
 				t.putRecord(rec)
 			}
 		}
-	}, nil
+	}, err
 }
 
-// checkMax returns ErrQuota for a new record if its namespace and first term already have c.Max records.
-func (t *txn) checkMax(c store.Change, live bool, now time.Time, growth map[engine.CountOf]int) error {
-	if c.Max == 0 || c.Delete || live {
-		return nil
+// Record implements [engine.RecordTx].
+func (t *txn) Record(ns, key string) (rec store.Record, ok bool, err error) {
+	stored, err := t.get(records, engine.RecordKey(ns, key))
+	if stored == nil || err != nil {
+		return store.Record{}, false, err
 	}
-	key, counted := engine.CountOf{NS: c.Record.NS}, records
-	if len(c.Record.Terms) > 0 {
-		key.Term, counted = c.Record.Terms[0], recordTerms
+	rec, err = engine.DecodeRecord(ns, key, stored.value)
+	return rec, err == nil, err
+}
+
+// CountRecords implements [engine.RecordTx].
+func (t *txn) CountRecords(key engine.CountOf, now int64) (int, error) {
+	counted := records
+	if key.Term != "" {
+		counted = recordTerms
 	}
-	n, err := t.count(counted, maxPrefix(c), engine.Nanos(now))
-	if err != nil {
-		return err
-	}
-	if n+growth[key] >= c.Max {
-		return fmt.Errorf("%w: %d records of %s", store.ErrQuota, c.Max, c.Record.NS)
-	}
-	return nil
+	return t.count(counted, key.Prefix(), now)
 }
 
 func (t *txn) putRecord(rec store.Record) {

@@ -39,7 +39,7 @@ func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, e
 	var applied store.Applied
 	err := s.s.writer.do(ctx, n, func(t *txn) (func() error, error) {
 		applied = store.Applied{}
-		if err := t.checkLease(step.Held); err != nil {
+		if err := t.CheckLease(step.Held); err != nil {
 			return nil, err
 		}
 		if step.Replay != nil {

@@ -213,8 +213,8 @@ func (t *txn) next(counter []byte) (int64, error) {
 	return n, nil
 }
 
-// checkLease returns ErrLeaseLost if the lease has ended or has another fence now. A nil lease passes.
-func (t *txn) checkLease(held *store.Lease) error {
+// CheckLease implements [engine.RecordTx]. It returns ErrLeaseLost if the lease has ended or has another fence now. A nil lease passes.
+func (t *txn) CheckLease(held *store.Lease) error {
 	if held == nil || t.leases[held.Name] == held.Fence {
 		return nil
 	}
