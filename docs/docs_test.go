@@ -115,7 +115,7 @@ var lines = []struct {
 var sameLine = map[string][]string{
 	"store/bolt":              {"store", "store/cardindex", "store/engine", "store/local"},
 	"store/cardindex":         {"store"},
-	"store/engine":            {"store"},
+	"store/engine":            {"store", "store/cardindex"},
 	"store/postgres":          {"store", "store/cardindex", "store/engine", "store/local"},
 	"store/local":             {"store"},
 	"store/storetest":         {"store"},

@@ -318,105 +318,36 @@ func (c cardStore) Changes(ctx context.Context, after uint64, limit int) ([]stor
 	return list, err
 }
 
-// List implements [store.Cards]. The index offers candidates in order, and List checks the row of each candidate.
+// List implements [store.Cards].
 func (c cardStore) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
-	if err := engine.CheckQuery(q); err != nil {
-		return store.CardPage{}, err
-	}
 	index, err := c.s.index.fresh(ctx)
 	if err != nil {
 		return store.CardPage{}, err
 	}
-	tiers := q.Tiers
-	if len(tiers) == 0 {
-		tiers = []store.Tier{{}}
-	}
-	want := q.Limit + 1 // one more than the limit shows that there is a next page
-	page := store.CardPage{Cards: make([]store.Card, 0, min(want, 128))}
-	var positions []store.Position
-	var slots []cardindex.Slot
-	for tier := max(q.After.Tier, 0); tier < len(tiers) && len(page.Cards) < want; tier++ {
-		from := uint64(1)
-		if tier == q.After.Tier {
-			from = min(q.After.Seq, math.MaxUint32) + 1
-		}
-		for more := true; more && from <= math.MaxUint32; {
-			need := want - len(page.Cards)
-			slots = index.Candidates(slots[:0], q, tiers[:tier+1], engine.Nanos(q.Now), cardindex.Slot(from), need)
-			found, err := c.matches(ctx, slots, q, tiers, tier)
-			if err != nil {
-				return store.CardPage{}, err
-			}
-			for _, card := range found {
-				page.Cards = append(page.Cards, card)
-				positions = append(positions, store.Position{Tier: tier, Seq: card.Seq})
-			}
-			if more = len(slots) == need && len(page.Cards) < want; more {
-				from = uint64(slots[len(slots)-1]) + 1
-			}
-		}
-	}
-	if len(page.Cards) == want {
-		page.Cards = page.Cards[:q.Limit]
-		page.Next = &positions[q.Limit-1]
-	}
-	return page, nil
-}
-
-// matches reads the rows of slots and returns the cards that are live and belong to tier. It logs damaged rows and
-// leaves them out.
-func (c cardStore) matches(ctx context.Context, slots []cardindex.Slot, q store.CardQuery, tiers []store.Tier, tier int) (found []store.Card, err error) {
-	if len(slots) == 0 {
-		return nil, nil
-	}
-	seqs := make([]int64, len(slots))
-	for i, s := range slots {
-		seqs[i] = int64(s)
-	}
-	var num int64
-	var value []byte
-	var terms [][]byte
-	err = c.s.query(ctx, "select num, value from cards where num = any($1) order by num", []any{seqs}, []any{&num, &value}, func() error {
-		if !engine.IsCardLive(value, q.Now) {
+	return engine.ListCards(index, q, c.s.damage, func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error {
+		if len(slots) == 0 {
 			return nil
 		}
-		var err error
-		if terms, err = engine.CardTerms(terms[:0], uint64(num), value); err == nil && engine.TierOf(terms, q, tiers) != tier {
+		seqs := make([]int64, len(slots))
+		for i, s := range slots {
+			seqs[i] = int64(s)
+		}
+		var num int64
+		var value []byte
+		return c.s.query(ctx, "select num, value from cards where num = any($1) order by num", []any{seqs}, []any{&num, &value}, func() error {
+			match(cardindex.Slot(num), value, nil)
 			return nil
-		}
-		var card store.Card
-		if err == nil {
-			card, err = engine.DecodeCardForList(uint64(num), value)
-		}
-		if err != nil {
-			c.s.damage.Note("left out of a list", err)
-			return nil
-		}
-		found = append(found, card)
-		return nil
+		})
 	})
-	return found, err
 }
 
 // Terms implements [store.Cards].
 func (c cardStore) Terms(ctx context.Context, prefix, after string, limit int, now time.Time) ([]store.TermCount, error) {
-	if limit < 1 {
-		return nil, engine.ErrLimit
-	}
 	index, err := c.s.index.fresh(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var counts []store.TermCount
-	for term := range index.TermsAfter(prefix, after) {
-		if n := index.CountLive(term, engine.Nanos(now)); n > 0 {
-			counts = append(counts, store.TermCount{Term: term, Count: n})
-		}
-		if len(counts) == limit {
-			break
-		}
-	}
-	return counts, nil
+	return engine.ListTerms(index, prefix, after, limit, now)
 }
 
 // Count implements [store.Cards].
@@ -425,11 +356,5 @@ func (c cardStore) Count(ctx context.Context, now time.Time) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, at := 0, engine.Nanos(now)
-	for _, expires := range index.Ends {
-		if at < expires {
-			n++
-		}
-	}
-	return n, nil
+	return engine.CountCards(index, now), nil
 }

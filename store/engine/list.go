@@ -1,0 +1,97 @@
+package engine
+
+import (
+	"math"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/cardindex"
+)
+
+// ListCards returns a page of live cards. The index offers candidates in order, and ListCards checks the row of each
+// one. read must call match with the row of each slot in order; for a slot without a row, it may pass nil or leave the
+// call out. match copies what it needs of the row. It logs a damaged row and leaves it out.
+func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, read func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error) (store.CardPage, error) {
+	if err := CheckQuery(q); err != nil {
+		return store.CardPage{}, err
+	}
+	tiers := q.Tiers
+	if len(tiers) == 0 {
+		tiers = []store.Tier{{}}
+	}
+	want := q.Limit + 1 // one more than the limit shows that there is a next page
+	page := store.CardPage{Cards: make([]store.Card, 0, min(want, 128))}
+	slots := make([]cardindex.Slot, 0, min(want, 128))
+	terms := make([][]byte, 0, 64)
+	var last store.Position // of the last card of a full page
+	for tier := max(q.After.Tier, 0); tier < len(tiers) && len(page.Cards) < want; tier++ {
+		match := func(s cardindex.Slot, row []byte, err error) {
+			if err == nil && !IsCardLive(row, q.Now) {
+				return
+			}
+			if err == nil {
+				terms, err = CardTerms(terms[:0], uint64(s), row)
+			}
+			if err == nil && TierOf(terms, q, tiers) != tier {
+				return
+			}
+			var card store.Card
+			if err == nil && len(page.Cards) < q.Limit { // the card after the limit only shows that there is a next page
+				card, err = DecodeCardForList(uint64(s), row)
+			}
+			if err != nil {
+				damage.Note("left out of a list", err)
+				return
+			}
+			if page.Cards = append(page.Cards, card); len(page.Cards) == q.Limit {
+				last = store.Position{Tier: tier, Seq: card.Seq}
+			}
+		}
+		from := uint64(1)
+		if tier == q.After.Tier {
+			from = min(q.After.Seq, math.MaxUint32) + 1
+		}
+		for more := true; more && from <= math.MaxUint32; {
+			need := want - len(page.Cards)
+			slots = index.Candidates(slots[:0], q, tiers[:tier+1], Nanos(q.Now), cardindex.Slot(from), need)
+			if err := read(slots, match); err != nil {
+				return store.CardPage{}, err
+			}
+			if more = len(slots) == need && len(page.Cards) < want; more {
+				from = uint64(slots[len(slots)-1]) + 1
+			}
+		}
+	}
+	if len(page.Cards) == want {
+		page.Cards, page.Next = page.Cards[:q.Limit], &last
+	}
+	return page, nil
+}
+
+// ListTerms returns at most limit terms of live cards that begin with prefix and follow the term after.
+func ListTerms(index *cardindex.Index, prefix, after string, limit int, now time.Time) ([]store.TermCount, error) {
+	if limit < 1 {
+		return nil, ErrLimit
+	}
+	var counts []store.TermCount
+	for term := range index.TermsAfter(prefix, after) {
+		if n := index.CountLive(term, Nanos(now)); n > 0 {
+			counts = append(counts, store.TermCount{Term: term, Count: n})
+		}
+		if len(counts) == limit {
+			break
+		}
+	}
+	return counts, nil
+}
+
+// CountCards returns the number of cards that are live at now.
+func CountCards(index *cardindex.Index, now time.Time) int {
+	n, at := 0, Nanos(now)
+	for _, expires := range index.Ends {
+		if at < expires {
+			n++
+		}
+	}
+	return n
+}
