@@ -55,8 +55,12 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
 		}
 		want := replayKey(p, hash)
 		row, err := replays.at(c, want)
-		if row != nil || err != nil {
-			return decodeFound(want, row, err)
+		if err != nil {
+			return want, engine.ReplayRow{}, err
+		}
+		if row != nil {
+			rec, err := engine.DecodeReplay(row)
+			return want, rec, err
 		}
 		if p == math.MaxUint32 {
 			return nil, engine.ReplayRow{}, nil
@@ -64,14 +68,6 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
 		minPart = p + 1
 		k, stored = c.Seek(binary.BigEndian.AppendUint32(nil, minPart))
 	}
-}
-
-func decodeFound(key, row []byte, err error) ([]byte, engine.ReplayRow, error) {
-	if err != nil {
-		return key, engine.ReplayRow{}, err
-	}
-	rec, err := engine.DecodeReplay(row)
-	return key, rec, err
 }
 
 // isReplayLive reports whether a record counts at now: it has not expired, or its conversation is open.
@@ -160,11 +156,15 @@ func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 	var liveRows [][]byte
 	for row, err := range replays.from(nil, nil) {
 		stillLive := false
+		var rec engine.ReplayRow
 		if err == nil {
 			if binary.BigEndian.Uint32(row.key) >= current || len(expired)+len(live) == limit {
 				break
 			}
-			stillLive, err = isReplayRowLive(t.Tx, row.value, now)
+			rec, err = engine.DecodeReplay(row.value)
+		}
+		if err == nil {
+			stillLive, err = isReplayLive(t.Tx, rec, now)
 		}
 		switch {
 		case errors.Is(err, ErrDamaged): // the record stays, so that its message is not accepted again
@@ -189,13 +189,4 @@ func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 		}
 	}
 	return len(expired) + len(live), nil
-}
-
-// isReplayRowLive does for an encoded record what isReplayLive does for a decoded one.
-func isReplayRowLive(tx *bbolt.Tx, row []byte, now time.Time) (bool, error) {
-	rec, err := engine.DecodeReplay(row)
-	if err != nil {
-		return false, err
-	}
-	return isReplayLive(tx, rec, now)
 }

@@ -234,10 +234,10 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 }
 
 // reopen opens the file again after a failed commit, which may or may not have reached the disk, and brings the index
-// to the state of the file. It reports whether writes are accepted again.
-func (w *writer) reopen() bool {
+// to the state of the file.
+func (w *writer) reopen() {
 	if w.broken.Load() == nil {
-		return true
+		return
 	}
 	w.tried = time.Now()
 	err := w.s.checkDisk()
@@ -247,10 +247,9 @@ func (w *writer) reopen() bool {
 	if err != nil {
 		err = fmt.Errorf("%w: reopen: %w", store.ErrUnavailable, err)
 		w.broken.Store(&err)
-		return false
+		return
 	}
 	w.counts.reset()
 	w.broken.Store(nil)
 	w.s.log.Info("the file is open again and accepts writes")
-	return true
 }
