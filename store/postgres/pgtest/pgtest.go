@@ -267,7 +267,7 @@ func URLs(database string, a, b *Server) string {
 	}.Encode()}).String()
 }
 
-// Exec executes one statement in the database postgres.
+// Exec executes statements in the database postgres, several of them in one transaction.
 func (s *Server) Exec(sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

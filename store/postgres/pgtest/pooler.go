@@ -1,7 +1,6 @@
 package pgtest
 
 import (
-	"context"
 	"fmt"
 	"net/url"
 	"os"
@@ -10,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Pooler is a running PgBouncer in transaction mode in front of a server.
@@ -80,7 +77,7 @@ func NewPooler(t testing.TB, s *Server, users ...string) (p *Pooler, prepared bo
 		settings := strings.ReplaceAll("create role USER login; create schema USER authorization USER;"+UserSettings, "USER", user)
 		statements.WriteString(settings)
 	}
-	if err := s.execAll(statements.String()); err != nil {
+	if err := s.Exec(statements.String()); err != nil {
 		t.Fatal(err)
 	}
 	extra := ""
@@ -130,19 +127,6 @@ func (p *Pooler) stop() {
 // UserURL returns the connection string of the database postgres for a user.
 func (s *Server) UserURL(user string) string {
 	return (&url.URL{Scheme: "postgres", User: url.User(user), Path: "/postgres", RawQuery: url.Values{"host": {s.Dir}}.Encode()}).String()
-}
-
-// execAll executes several statements in the database postgres.
-func (s *Server) execAll(sql string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, s.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
-	return err
 }
 
 func isFile(path string) bool {
