@@ -18,7 +18,6 @@ type row struct {
 type table struct {
 	name    string
 	derived bool // the rows follow from rows of other tables, whose locks protect them
-	order   int  // place in the order in which a group locks tables
 
 	lock, read, insert, update, remove string
 }
@@ -43,7 +42,7 @@ var (
 func newTable(name string, derived bool) *table {
 	const rows = "unnest($1::bytea[]), unnest($2::bigint[]), unnest($3::bigint[]), unnest($4::bytea[])"
 	t := &table{
-		name: name, derived: derived, order: len(tables),
+		name: name, derived: derived,
 		lock:   "select key, num, due, value from " + name + " where key = any($1) order by key for update",
 		read:   "select num, due, value from " + name + " where key = $1",
 		insert: "insert into " + name + " (key, num, due, value) select " + rows,
