@@ -128,24 +128,27 @@ func withAnswer(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (store.Replay
 func putReplay(tx *bbolt.Tx, step store.Step, old []byte, conv *store.Conversation) error {
 	rec := *step.Replay
 	replays, hash := bucketReplays.in(tx), engine.ReplayHash(rec.Sender, rec.MessageID)
-	seq, err := convSeq(tx, rec.Conv)
-	if err != nil {
+	row := engine.ReplayRow{Replay: rec}
+	if conv != nil && conv.Key == rec.Conv {
+		row.ConvSeq = conv.Seq
+	} else if found, ok, err := convByKey(tx, rec.Conv); err != nil {
 		return err
+	} else if ok && engine.IsLive(found.Expires, step.Now) {
+		row.ConvSeq = found.Seq
 	}
 	if old != nil {
 		if err := replays.delete(old); err != nil {
 			return err
 		}
 	}
-	row := engine.ReplayRow{Replay: rec, ConvSeq: number(seq)}
 	row.SetAnswer(rec.Status, rec.Answer, step, conv)
 	if err := replays.put(replayKey(part(rec.Expires), hash), engine.EncodeReplay(row)); err != nil {
 		return err
 	}
-	if hasReplayEntry(step) || seq == nil {
+	if hasReplayEntry(step) || row.ConvSeq == 0 {
 		return nil
 	}
-	return bucketConvs.in(tx).put(convRowKey(seq, convReplay, hash), nil)
+	return bucketConvs.in(tx).put(convRowKey(u64(row.ConvSeq), convReplay, hash), nil)
 }
 
 // sweepReplays removes up to limit records of ended parts. The records of open conversations move to the current part.

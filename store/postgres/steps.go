@@ -239,7 +239,7 @@ func (t *txn) putReplay(step store.Step, written *store.Conversation) error {
 		if err != nil {
 			return err
 		}
-		if conv != nil {
+		if conv != nil && engine.IsLive(conv.Expires, step.Now) {
 			r.ConvSeq = conv.Seq
 		}
 	}

@@ -13,6 +13,7 @@ var replayTests = []scenario{
 	{"answer is replaced", testAnswer},
 	{"answer in the transcript", testAnswerInTranscript},
 	{"expiry, and open conversations", testReplayExpiry},
+	{"answer after the conversation has expired", testReplayAfterExpiry},
 	{"two copies at once", testReplayRace},
 }
 
@@ -165,6 +166,21 @@ func testReplayExpiry(t *testing.T, s store.Store) {
 	wantReplay("stored again", "m2", late, true)
 	sweepAll(t, s, late.Add(20*day))
 	wantReplay("swept", "m1", t0, false)
+}
+
+func testReplayAfterExpiry(t *testing.T, s store.Store) {
+	c := conv("am_p", "conv_1")
+	c.Open, c.Expires = false, t0.Add(day)
+	apply(t, s, store.Step{Conv: &c, Now: t0})
+	late, refusal := t0.Add(2*day), replay("m1", c.Key)
+	refusal.Status = 403
+	apply(t, s, store.Step{Replay: refusal, Now: late}) // before a sweep
+	for range 2 {
+		rec, err := s.Steps().FindReplay(t.Context(), "am_p", "m1", late)
+		wantOK(t, "FindReplay", err)
+		wantSame(t, "record", rec, *refusal)
+		sweepAll(t, s, late)
+	}
 }
 
 func testReplayRace(t *testing.T, s store.Store) {
