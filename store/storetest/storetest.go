@@ -73,6 +73,7 @@ func wantMistake(t *testing.T, what string, err error) {
 	}
 	for _, sentinel := range []error{
 		store.ErrNotFound, store.ErrConflict, store.ErrMismatch, store.ErrReserved, store.ErrQuota, store.ErrUnavailable,
+		store.ErrDamaged, store.ErrLeaseTaken, store.ErrLeaseLost,
 	} {
 		if errors.Is(err, sentinel) {
 			t.Errorf("%s = %v, want none of the sentinels", what, err)
