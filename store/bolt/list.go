@@ -15,9 +15,6 @@ import (
 func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
 	key := make([]byte, 0, 8)
 	return engine.ListCards(c.s.index, q, c.s.damage, func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error {
-		if len(slots) == 0 {
-			return nil
-		}
 		return c.s.view(ctx, func(tx *bbolt.Tx) error {
 			rows := bucketCards.in(tx)
 			cursor := rows.b.Cursor() // one cursor for all rows, because get would create one per row
@@ -33,7 +30,7 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 
 // Terms implements [store.Cards].
 func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now time.Time) ([]store.TermCount, error) {
-	if err := ctx.Err(); err != nil {
+	if err := c.s.view(ctx, func(*bbolt.Tx) error { return nil }); err != nil {
 		return nil, err
 	}
 	return engine.ListTerms(c.s.index, prefix, after, limit, now)
@@ -41,5 +38,8 @@ func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now t
 
 // Count implements [store.Cards].
 func (c cards) Count(ctx context.Context, now time.Time) (int, error) {
-	return engine.CountCards(c.s.index, now), ctx.Err()
+	if err := c.s.view(ctx, func(*bbolt.Tx) error { return nil }); err != nil {
+		return 0, err
+	}
+	return engine.CountCards(c.s.index, now), nil
 }

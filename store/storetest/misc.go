@@ -31,6 +31,12 @@ func testPing(t *testing.T, s store.Store) {
 	wantErr(t, "Put after Close", err, store.ErrUnavailable)
 	_, err = s.Cards().Get(t.Context(), "am_a", t0)
 	wantErr(t, "Get after Close", err, store.ErrUnavailable)
+	_, err = s.Cards().Count(t.Context(), t0)
+	wantErr(t, "Count after Close", err, store.ErrUnavailable)
+	_, err = s.Cards().Terms(t.Context(), "", "", 1, t0)
+	wantErr(t, "Terms after Close", err, store.ErrUnavailable)
+	_, err = s.Cards().List(t.Context(), store.CardQuery{Limit: 1, Now: t0})
+	wantErr(t, "List after Close", err, store.ErrUnavailable)
 }
 
 func testSlices(t *testing.T, s store.Store) {
