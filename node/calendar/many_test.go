@@ -65,6 +65,35 @@ func TestManyRules(t *testing.T) {
 	}
 }
 
+// TestManyTimesADay: the times of a day are the product of three lists, so a short rule may ask for more memory than there
+// is.
+func TestManyTimesADay(t *testing.T) {
+	zeros := strings.Repeat("0,", 2000) + "0"
+	listed := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, ",%d", i)
+		}
+		return b.String()[1:]
+	}
+	day := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		rule string
+		ok   bool
+	}{
+		"every quarter of an hour": {"BYHOUR=" + listed(24) + ";BYMINUTE=0,15,30,45", true},
+		"repeated":                 {"BYHOUR=" + zeros + ";BYMINUTE=" + zeros, false},
+		"every minute":             {"BYHOUR=" + listed(24) + ";BYMINUTE=" + listed(60), false},
+		"seconds":                  {"BYMINUTE=0,30;BYSECOND=" + listed(60), false},
+	} {
+		budget := maxCount
+		got, err := listRecurrences("FREQ=YEARLY;BYMONTH=3;BYDAY=MO;"+tc.rule, day, day, day.AddDate(0, 0, 1), nil, &budget)
+		if ok := err == nil && len(got) == maxTimesADay; ok != tc.ok || !ok && err == nil {
+			t.Errorf("%s: %d recurrences, %v", name, len(got), err)
+		}
+	}
+}
+
 // TestHoursWithoutMidnight: in Chile, the clock skips midnight of 2026-09-06, a Sunday.
 func TestHoursWithoutMidnight(t *testing.T) {
 	zone, err := time.LoadLocation("America/Santiago")

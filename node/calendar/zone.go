@@ -157,6 +157,10 @@ const finestFrequency = rrule.DAILY
 // daily for ten years.
 const maxCount = 500_000
 
+// maxTimesADay bounds the recurrences on one day, one in a quarter of an hour. The library lists all times of a day, and
+// with a yearly rule those of a whole year, before it returns the first recurrence. It keeps repeated values.
+const maxTimesADay = 24 * 4
+
 // listRecurrences lists the recurrences of a rule between the wall times from and until. first is the first recurrence.
 // toWall converts an UNTIL that is written in UTC; a nil toWall leaves it unchanged. budget is the number of
 // recurrences that may still be computed; listRecurrences reduces it.
@@ -167,6 +171,9 @@ func listRecurrences(rule string, first, from, until time.Time, toWall func(time
 	}
 	if option.Freq > finestFrequency {
 		return nil, fmt.Errorf("RRULE: %s is finer than a day", option.Freq)
+	}
+	if max(1, len(option.Byhour))*max(1, len(option.Byminute))*max(1, len(option.Bysecond)) > maxTimesADay {
+		return nil, fmt.Errorf("RRULE: more than %d times a day", maxTimesADay)
 	}
 	if !option.Until.IsZero() && toWall != nil && strings.Contains(rule, "Z") {
 		option.Until = toWall(option.Until)
@@ -192,7 +199,7 @@ func listRecurrences(rule string, first, from, until time.Time, toWall func(time
 			out = append(out, t)
 		}
 	}
-	return nil, fmt.Errorf("RRULE: more than %d recurrences in one calendar", maxCount)
+	return nil, errors.New("RRULE: too many recurrences in one calendar")
 }
 
 // untilIsDate reports whether the UNTIL of a rule is a date, not an instant.
