@@ -65,6 +65,7 @@ type Ask struct {
 	Body    json.RawMessage `json:"body,omitempty"`
 	Hash    string          `json:"hash"` // hash of everything that the owner sees, see [Chain]; a decision must name it (AM-34)
 	Choices []Choice        `json:"choices"`
+	Lasting bool            `json:"lasting,omitempty"` // an approval also applies to what comes later
 	Created time.Time       `json:"created"`
 	Expires time.Time       `json:"expires"`
 	Purge   time.Time       `json:"purge,omitzero"` // the ask and its body must be deleted by then; zero means no such time

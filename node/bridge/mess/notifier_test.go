@@ -105,7 +105,7 @@ func TestOwnerGetsNoticesOfRegistrations(t *testing.T) {
 		t.Errorf("%d notices, want one", n)
 	}
 	asks, _, err := home.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
-	if err != nil || len(asks) != 1 {
+	if err != nil || len(asks) != 1 || !asks[0].Lasting {
 		t.Fatalf("asks = %v, %v", asks, err)
 	}
 	if w := call("/owner/mess/exchange/executors/eve/approve", ""); w.Code != 200 {

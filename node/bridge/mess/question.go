@@ -70,6 +70,7 @@ func (b *Bridge) openQuestion(kind, matter string, body askBody, title string, n
 	raw := thread.Encode(body)
 	_, changes := b.cfg.Mesh.Asks().Open(acl.Ask{
 		Kind: kind, Subject: "mess:" + body.Requester, About: matter, Title: title, Body: raw, Hash: acl.HashBody(raw), Created: now,
+		Lasting: kind == askRegister,
 	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: exchange.MaxQuestions})
 	return changes
 }

@@ -45,7 +45,7 @@ func TestConsentFlow(t *testing.T) {
 		t.Errorf("another question while one waits: %q", code)
 	}
 	asks, _, err := r.b.cfg.Mesh.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
-	if err != nil || len(asks) != 1 || asks[0].Kind != askConsent {
+	if err != nil || len(asks) != 1 || asks[0].Kind != askConsent || !asks[0].Lasting {
 		t.Fatalf("the owner is asked %+v, %v", asks, err)
 	}
 	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {

@@ -107,10 +107,10 @@ func (l *DecisionLinks) Link(ctx context.Context, id string, now time.Time) (str
 	return l.cfg.URL + httpapi.LinkPath + "/" + url.PathEscape(ask.ID) + "?" + linkParam + "=" + token, nil
 }
 
-// linkChoices returns the choices of a question that a link offers: approve once and reject. A changed key has none,
-// because accepting it applies to all later messages.
+// linkChoices returns the choices of a question that a link offers: approve once and reject. It returns none if
+// even that approval applies to what comes later, such as a new key, a key of an unproven id, or a consent.
 func linkChoices(ask owner.Approval) (choices []acl.Choice) {
-	if ask.Kind == owner.AskKeyChange {
+	if ask.Lasting || ask.Kind == owner.AskKeyChange || ask.Rule == owner.RuleUnproven {
 		return nil
 	}
 	for _, choice := range ask.Choices {

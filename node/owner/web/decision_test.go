@@ -309,20 +309,27 @@ func TestLinkShowsHostileText(t *testing.T) {
 	}
 }
 
-// TestNoLinkToAKeyChange: the owner must accept a new key on the page, because it applies to later messages.
-func TestNoLinkToAKeyChange(t *testing.T) {
+// TestNoLinkToALastingQuestion: the owner must decide on the page if an approval applies to later messages.
+func TestNoLinkToALastingQuestion(t *testing.T) {
 	sarah := meshtest.New(t).Node("sarah", nil)
 	p := servePage(t, sarah)
-	change, changes := sarah.Asks().Open(acl.Ask{
-		Kind: owner.AskKeyChange, Subject: "am_x", Title: "a key changed", Hash: strings.Repeat("0", 64), Created: time.Now(),
-	}, acl.Slot{})
-	if err := sarah.Store.Records().Apply(t.Context(), changes, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	for _, id := range []string{change.ID, "ask_none"} {
+	noLink := func(id string) {
+		t.Helper()
 		if text, err := p.links.Link(t.Context(), id, time.Now()); text != "" || err != nil {
 			t.Errorf("link to %s = %q, %v", id, text, err)
 		}
+	}
+	noLink("ask_none")
+	for _, ask := range []acl.Ask{
+		{Kind: owner.AskKeyChange}, {Kind: owner.AskMessage, Rule: owner.RuleUnproven}, {Kind: owner.AskOutgoing, Rule: owner.RuleUnproven},
+		{Kind: "moltspeak-consent", Lasting: true},
+	} {
+		ask.Subject, ask.Title, ask.Body, ask.Hash, ask.Created = "am_x", "a question", []byte("{}"), acl.HashBody([]byte("{}")), time.Now()
+		ask, changes := sarah.Asks().Open(ask, acl.Slot{})
+		if err := sarah.Store.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		noLink(ask.ID)
 	}
 }
 
