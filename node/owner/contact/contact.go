@@ -280,6 +280,7 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 		shown.State, shown.Status = state, shown.AgentMessage(hash(t.ID, text), text)
 		return shown.Value(), nil
 	}
+	sentFrom := t.Created // our message was sent then or later
 	switch {
 	case t.Failed:
 		return say(sdk.TaskStateFailed, textFailed)
@@ -293,8 +294,9 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 		case q.State != acl.AskApproved:
 			return say(sdk.TaskStateRejected, textRefused)
 		}
+		sentFrom = q.Decided.Truncate(time.Millisecond) // as the transcript does
 	}
-	reply, at, state, err := d.answerTo(ctx, t)
+	reply, at, state, err := d.answerTo(ctx, t, sentFrom)
 	switch {
 	case err != nil:
 		return wire.Value{}, err
@@ -311,8 +313,9 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 }
 
 // answerTo returns what the peer answered to the message of a task: its newest message after ours, up to the next message
-// of ours that follows an answer. The reply has no state if the peer has not answered. state is that of the conversation.
-func (d *Door) answerTo(ctx context.Context, t *task) (reply message.Reply, at time.Time, state conversations.State, err error) {
+// of ours that follows an answer. If the task does not name its message, the message is our first one from sentFrom on. The
+// reply has no state if the peer has not answered. state is that of the conversation.
+func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply message.Reply, at time.Time, state conversations.State, err error) {
 	reached := false // the message of the task
 	query := url.Values{}
 	if wire.AgentID(t.Contact).Valid() { // others may use the same conversation id
@@ -333,7 +336,7 @@ func (d *Door) answerTo(ctx context.Context, t *task) (reply message.Reply, at t
 				if reached && reply.State != "" {
 					return reply, at, state, nil
 				}
-				reached = reached || wire.MessageID(e.MessageID) == t.Message || t.Message == "" && !e.At.Before(t.Created)
+				reached = reached || wire.MessageID(e.MessageID) == t.Message || t.Message == "" && !e.At.Before(sentFrom)
 				continue
 			}
 			if answer, ok := read(e); ok && reached {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,6 +179,49 @@ func TestContactApproval(t *testing.T) {
 			}
 		}
 		d.await(id, tt.state)
+	}
+}
+
+// TestContactApprovedLater: a task whose message the owner approves after the answer to another message of its context is
+// not completed by that answer.
+func TestContactApprovedLater(t *testing.T) {
+	d := newDoor(t, func(c *node.Config) { c.Policy.Mode, c.Outbound.Mode = acl.Open, acl.Approval }, open)
+	reply := func(item owner.Item, body string) {
+		t.Helper()
+		payload, _ := wire.Parse([]byte(`{"action":"deliver","message":{"body":"` + body + `"}}`))
+		if _, err := d.chris.OwnerAPI().Reply(t.Context(), owner.NewReply{Item: item.ID, Payload: payload}, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.send("m0", "Hello")
+	d.decide(acl.Approve) // m1 and m2 continue its conversation
+	d.inbox(1)
+	first, second := text(d.send("m1", "Tea?"), "result.task.id"), text(d.send("m2", "Cake?"), "result.task.id")
+	asks, err := d.sarah.OwnerAPI().ListApprovals(t.Context(), acl.AskPending, "", 10)
+	if err != nil || len(asks.Items) != 2 {
+		t.Fatalf("%d questions, %v", len(asks.Items), err)
+	}
+	slices.SortFunc(asks.Items, func(a, b owner.Approval) int { return a.Created.Compare(b.Created) })
+	approve := func(a owner.Approval) {
+		t.Helper()
+		if _, err := d.sarah.OwnerAPI().Decide(t.Context(), a.ID, owner.Decision{Hash: a.Hash, Choice: acl.Approve}, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	approve(asks.Items[0])
+	reply(d.inbox(2)[1], "tea it is")
+	d.await(first, "TASK_STATE_COMPLETED")
+	approve(asks.Items[1])
+	item := d.inbox(3)[2]
+	if item.Conversation != d.inbox(3)[1].Conversation {
+		t.Fatal("the messages are in two conversations")
+	}
+	d.await(second, "TASK_STATE_WORKING")
+	reply(item, "no cake")
+	for id, want := range map[string]string{first: "tea it is", second: "no cake"} {
+		if v := d.await(id, "TASK_STATE_COMPLETED"); text(v, "result.artifacts.0.parts.0.text") != want {
+			t.Errorf("the answer: %s, want %q", v.JSON(), want)
+		}
 	}
 }
 
