@@ -2,6 +2,8 @@ package notify
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -142,7 +144,11 @@ func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err e
 	case now.Before(s.Next):
 		return s.Next, nil
 	}
-	if batchEnd := due[0].At.Add(b.cfg.Batch); now.Before(batchEnd) {
+	since := due[0].At
+	if due[0].Count > 0 {
+		since = s.Last // the time of a notice that counts moves with each further notice
+	}
+	if batchEnd := since.Add(b.cfg.Batch); now.Before(batchEnd) {
 		return batchEnd, nil
 	}
 	if err := b.send(ctx, due, s); err != nil {
@@ -153,7 +159,7 @@ func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err e
 
 // send makes one attempt and stores the outcome.
 func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
-	batch := Batch{ID: due[0].ID}
+	batch := Batch{ID: batchID(due)}
 	for _, w := range due[:min(len(due), maxBatch)] {
 		batch.Notices = append(batch.Notices, b.withLink(ctx, w.Notice))
 		batch.Urgent = batch.Urgent || slices.Contains(b.cfg.Urgent, w.Kind)
@@ -184,6 +190,16 @@ func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 		b.cfg.Changed()
 	}
 	return err
+}
+
+// batchID returns the id of a batch. It is the same for a further attempt, unless notices were added or have changed:
+// a receiver that drops repeats would then drop the new ones.
+func batchID(due []pendingNotice) string {
+	h := sha256.New()
+	for _, w := range due {
+		fmt.Fprintln(h, w.ID, w.Count)
+	}
+	return "batch_" + hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 // withLink returns the notice with the link to its question. A notice without a link is better than none, so an error

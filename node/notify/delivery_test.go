@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -154,6 +155,61 @@ func TestFailureIsRetried(t *testing.T) {
 		}
 		if changed != 2 {
 			t.Errorf("%d status changes, want 2", changed)
+		}
+	})
+}
+
+// TestBatchIDs: a further attempt has the id of the first one, unless the batch has grown, because a receiver drops repeats.
+func TestBatchIDs(t *testing.T) {
+	bubble(t, func(t *testing.T, recs store.Records) {
+		r := &recorder{fail: func(n int) error {
+			if n <= 3 {
+				return errors.New("down")
+			}
+			return nil
+		}}
+		b := startBox(t, recs, notify.Config{Target: r})
+		defer b.stop()
+		for range 61 {
+			b.publish(t, "approval")
+		}
+		time.Sleep(time.Minute) // two attempts
+		b.publish(t, "approval")
+		time.Sleep(20 * time.Minute)
+		b.publish(t, "approval")
+		time.Sleep(20 * time.Minute)
+		got := r.batches()
+		if len(got) != 5 {
+			t.Fatalf("%d attempts, want 5", len(got))
+		}
+		if got[0].ID != got[1].ID || got[1].ID == got[2].ID || got[2].ID != got[3].ID || got[3].ID == got[4].ID {
+			t.Errorf("ids: %s, %s, %s, %s, %s", got[0].ID, got[1].ID, got[2].ID, got[3].ID, got[4].ID)
+		}
+	})
+}
+
+// TestSteadyFlood: further notices of a kind that is only counted do not postpone the batch.
+func TestSteadyFlood(t *testing.T) {
+	bubble(t, func(t *testing.T, recs store.Records) {
+		r := &recorder{}
+		b := startBox(t, recs, notify.Config{Target: r, Urgent: []string{"approval"}})
+		defer b.stop()
+		for range 60 {
+			b.publish(t, "closed")
+		}
+		time.Sleep(time.Minute)
+		b.publish(t, "closed")
+		b.publish(t, "approval")
+		for range 12 {
+			time.Sleep(5 * time.Second)
+			b.publish(t, "closed")
+		}
+		got := r.batches()
+		if len(got) < 2 || len(got) > 8 {
+			t.Fatalf("%d batches, want at most one in ten seconds", len(got))
+		}
+		if !slices.ContainsFunc(got, func(b notify.Batch) bool { return b.Urgent }) {
+			t.Error("the urgent notice still waits after a minute")
 		}
 	})
 }

@@ -25,7 +25,7 @@ type Target interface {
 
 // Batch holds the notices that are sent together.
 type Batch struct {
-	ID      string // of the first notice, so it is the same when that notice is sent again
+	ID      string // the same for a further attempt, unless the batch has changed
 	Notices []Notice
 	More    int  // further notices that are only counted
 	Urgent  bool // at least one listed notice is urgent
