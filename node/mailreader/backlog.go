@@ -16,8 +16,7 @@ const (
 
 // backlog is the node's position in its mailbox. An item that cannot be accepted now stays in the mailbox, and the node
 // reads on after it and asks for it again later. A stranger who is over a limit therefore delays nobody else's mail.
-// Within a conversation, no other mail overtakes a postponed item, but a message that passes through may. The zero
-// value starts at the oldest item.
+// Within a conversation, no other message overtakes a postponed item. The zero value starts at the oldest item.
 type backlog struct {
 	restart time.Time // when to start at the oldest item again; zero: no item was postponed
 	after   string    // the last item that was read, once an item was postponed

@@ -133,6 +133,9 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 			mail = append(mail, item)
 			continue
 		}
+		if b.convs[conversationOf(item)] {
+			continue // without an answer, the directory puts it into the mailbox behind the postponed mail
+		}
 		select {
 		case r.passThroughSlots <- struct{}{}:
 		case <-ctx.Done():

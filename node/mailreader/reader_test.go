@@ -95,3 +95,53 @@ func TestRefusedCallDelaysNoMail(t *testing.T) {
 		srv.Close()
 	}
 }
+
+// busyNode is a node that accepts no mail now, and answers what passes through.
+type busyNode struct{ callNode }
+
+func (n *busyNode) Calls() Calls { return nil }
+func (n *busyNode) AnswerNow(_ context.Context, item client.RelayItem) []byte {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.taken = append(n.taken, item.ID)
+	return nil
+}
+
+func (n *busyNode) AcceptMail(context.Context, client.RelayItem) error {
+	return wire.ErrRateLimited.After(time.Minute)
+}
+
+// TestPassThroughWaitsForPostponedMail: a message that could pass through does not overtake postponed mail of its
+// conversation.
+func TestPassThroughWaitsForPostponedMail(t *testing.T) {
+	polls := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		item := func(id, from, more string) string {
+			return fmt.Sprintf(`{"relay_id":%q,"message":{"from":%q,"conversation_id":"conv_1"},"created_at":%q%s}`, id, from, wire.FormatTime(time.Now()), more)
+		}
+		if polls++; polls == 1 {
+			io.WriteString(w, `{"messages":[`+item("first", "am_a", "")+`]}`)
+			return
+		}
+		replyBy := fmt.Sprintf(`,"reply_by":%q`, wire.FormatTime(time.Now().Add(time.Minute)))
+		io.WriteString(w, `{"messages":[`+item("second", "am_a", replyBy)+`,`+item("other", "am_b", replyBy)+`]}`)
+	}))
+	defer srv.Close()
+	h := client.NewHTTP(client.HTTPConfig{Local: true})
+	defer h.Close()
+	n := &busyNode{}
+	r := New(Config{
+		Node: n, Dir: client.NewDirectory(srv.URL, h, nil), Endpoint: true,
+		News: func() <-chan struct{} { return nil }, Logger: slog.New(slog.DiscardHandler),
+	})
+	for range 2 {
+		if found, err := r.poll(t.Context()); !found || err != nil {
+			t.Fatalf("poll = %v, %v", found, err)
+		}
+	}
+	r.passThroughs.Wait()
+	if !slices.Equal(n.taken, []string{"other"}) {
+		t.Errorf("answered %q, want only that of another conversation", n.taken)
+	}
+}
