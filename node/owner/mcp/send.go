@@ -214,16 +214,18 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 	case sent.State == owner.SendHeld:
 		out.Status, out.Next = "waits_for_owner", "tell your owner that this waits on the owner's page; then call mesh_wait, or mesh_ask_owner with question"
 	case sent.ReplyTree.Kind() == wire.Object:
-		out.Status = "replied"
 		reply, from := sent.ReplyTree, to
 		if payload, ok := reply.Get("payload"); ok {
 			reply, from = payload, sent.ReplyTree.GetStr("from")
 		}
-		if reply.GetStr("action") == wire.ActionPending {
-			out.Status, out.Next = "delivered", "the other side's owner decides; call mesh_wait later"
-			break
+		out.Status = string(owner.SendDelivered)
+		switch action := reply.GetStr("action"); {
+		case action == wire.ActionReceived && reply.Without("action", "metadata").Len() == 0: // only a receipt
+		case action == wire.ActionPending:
+			out.Next = "the other side's owner decides; call mesh_wait later"
+		default:
+			out.Status, out.Reply = "replied", untrusted(textOf(reply), from, t.keyOf(ctx, from), maxResult/2)
 		}
-		out.Reply = untrusted(textOf(reply), from, t.keyOf(ctx, from), maxResult/2)
 	case sent.Err != nil:
 		out.Code = name(string(sent.Err.Code)) // the text of a failure may be a peer's
 	}
