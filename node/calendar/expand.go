@@ -30,13 +30,15 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		starts, err := e.starts(window, &budget)
+		changed := changes[e.uid]
+		moved, longest := changed.maxChange(e.start.zone)
+		starts, err := e.starts(window, max(longest, e.length.estimate()), &budget)
 		if err != nil {
 			problems = append(problems, Problem{UID: e.uid, Text: err.Error() + "; all the time counts as busy"})
 			add(window)
 			continue
 		}
-		changed, excluded, excludedDays := changes[e.uid], make(map[int64]bool), make(map[int64]bool)
+		excluded, excludedDays := make(map[int64]bool), make(map[int64]bool)
 		for _, m := range e.excluded {
 			excluded[m.instant().Unix()] = true
 			if m.day { // some programs write only the date of the recurrence that is excluded
@@ -54,7 +56,7 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 				add(o.length.from(o.shiftStart(start)))
 			}
 		}
-		if moved := changed.maxShift(e.start.zone); moved > 24*time.Hour { // farther than the recurrences that starts lists
+		if moved > 24*time.Hour { // farther than the recurrences that starts lists
 			problems = append(problems, Problem{UID: e.uid, Text: "some recurrences moved by days; all the time counts as busy"})
 			add(window)
 		}
@@ -160,23 +162,25 @@ func (e event) shiftStart(start moment) moment {
 	return start
 }
 
-// maxShift returns the largest distance by which an override of following recurrences moves them, in either direction.
-func (o *overrides) maxShift(zone zone) (largest time.Duration) {
+// maxChange returns the largest distance by which an override of following recurrences moves them, in either direction,
+// and the largest length that one gives them.
+func (o *overrides) maxChange(zone zone) (shift, length time.Duration) {
 	if o == nil {
-		return 0
+		return 0, 0
 	}
 	for _, e := range o.following {
-		largest = max(largest, e.shift(zone).Abs())
+		shift, length = max(shift, e.shift(zone).Abs()), max(length, e.length.estimate())
 	}
-	return largest
+	return shift, length
 }
 
 // maxRules bounds the rules of one event, which should have one (RFC 5545 §3.8.5.3).
 const maxRules = 16
 
-// starts lists the starts of the event's recurrences. It leaves out recurrences by a rule that end before the window or
-// start after it. See listRecurrences for budget.
-func (e event) starts(window Interval, budget *int) ([]moment, error) {
+// starts lists the starts of the event's recurrences, which take at most about length. It leaves out recurrences by a
+// rule that end before the window or start after it. DTSTART is a recurrence even if no rule produces it. See
+// listRecurrences for budget.
+func (e event) starts(window Interval, length time.Duration, budget *int) ([]moment, error) {
 	starts := append([]moment{e.start}, e.extra...)
 	if len(e.rules) == 0 {
 		return starts, nil
@@ -184,15 +188,16 @@ func (e event) starts(window Interval, budget *int) ([]moment, error) {
 	if len(e.rules) > maxRules {
 		return nil, fmt.Errorf("more than %d rules", maxRules)
 	}
-	reach := time.Duration(e.length.days)*24*time.Hour + e.length.rest + 24*time.Hour
-	from, until := e.start.zone.wall(window.Start.Add(-reach)), e.start.zone.wall(window.End)
-	starts = starts[1:] // the rule includes DTSTART (RFC 5545 §3.8.5.3)
+	from, until := e.start.zone.wall(window.Start.Add(-length-24*time.Hour)), e.start.zone.wall(window.End)
 	for _, rule := range e.rules {
 		walls, err := listRecurrences(rule, e.start.wall, from, until, e.start.zone.wall, budget)
 		if err != nil {
 			return nil, err
 		}
 		for _, wall := range walls {
+			if wall.Equal(e.start.wall) {
+				continue // it is listed already
+			}
 			starts = append(starts, moment{wall: wall, zone: e.start.zone, day: e.start.day})
 		}
 	}

@@ -71,6 +71,9 @@ func (s span) from(start moment) Interval {
 	return Interval{start.instant(), end.instant().Add(s.rest)}
 }
 
+// estimate returns the length of the span, if its days have 24 hours.
+func (s span) estimate() time.Duration { return time.Duration(s.days)*24*time.Hour + s.rest }
+
 // calendarData is the content of one file or answer.
 type calendarData struct {
 	events   []event

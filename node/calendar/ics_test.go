@@ -187,7 +187,15 @@ func TestBusy(t *testing.T) {
 		{"invalid duration", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:long")), wholeWindow, 1},
 		{"invalid rule", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=OFTEN")), wholeWindow, 1},
 		{"every second", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1S", "RRULE:FREQ=SECONDLY")), wholeWindow, 1},
-		{"a rule that never fits", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30")), nil, 0},
+		{"a rule that never fits", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30")),
+			[]string{"2026-03-10 09:00 - 2026-03-10 10:00"}, 0},
+		{"a start that its rule leaves out", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;BYDAY=WE;COUNT=1")),
+			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 09:00 - 2026-03-11 10:00"}, 0},
+		{"an end in an unknown zone", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DTEND;TZID=Nowhere:20260310T100000")), wholeWindow, 1},
+		{"this one and all that follow made longer", object(
+			vevent("UID:1", "DTSTART:20260213T090000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;COUNT=3"),
+			vevent("UID:1", "RECURRENCE-ID;RANGE=THISANDFUTURE:20260220T090000Z", "DTSTART:20260220T090000Z", "DURATION:P5D")),
+			[]string{"2026-03-01 00:00 - 2026-03-04 09:00"}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 4, 15, 0, 0, 0, 0, time.UTC)}

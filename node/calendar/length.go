@@ -26,7 +26,10 @@ func (r *reader) parsePeriodLength(p *ical.Prop, text string, start moment) (spa
 // parseLength parses DTEND or DURATION (RFC 5545 §3.6.1).
 func (r *reader) parseLength(comp *ical.Component, start moment) (span, error) {
 	if p := comp.Props.Get(ical.PropDateTimeEnd); p != nil {
-		end, _, err := r.parseMoment(p)
+		end, problem, err := r.parseMoment(p)
+		if problem != "" && p.Params.Get(ical.PropTimezoneID) != comp.Props.Get(ical.PropDateTimeStart).Params.Get(ical.PropTimezoneID) {
+			err = errors.New(problem) // the length is known only if both times are in the same zone
+		}
 		if err != nil {
 			return span{}, fmt.Errorf("DTEND: %w", err)
 		}
