@@ -355,3 +355,22 @@ func TestLinkToABridgesQuestion(t *testing.T) {
 		}
 	}
 }
+
+// TestHeldAnswerIsNotSent: no page claims that an answer to a task, which waits for the owner, was sent.
+func TestHeldAnswerIsNotSent(t *testing.T) {
+	sarah := meshtest.New(t).Node("sarah", nil)
+	p := servePage(t, sarah)
+	body := []byte(`{"payload":{"text":"done"}}`)
+	ask, changes := sarah.Asks().Open(acl.Ask{
+		Kind: owner.AskTask, Subject: "am_x", Title: "answer to a task", Body: body, Hash: acl.HashBody(body), Created: time.Now(),
+	}, acl.Slot{})
+	if err := sarah.Store.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	_, phone := p.open(p.linkTo(ask, time.Now()))
+	for _, page := range []string{phone, p.must("approvals/" + ask.ID)} {
+		if !strings.Contains(page, "Exactly what would be sent") || strings.Contains(page, "Exactly what was sent") {
+			t.Errorf("the page:\n%s", page)
+		}
+	}
+}

@@ -225,7 +225,7 @@ func (p *pages) countItems(ctx context.Context) int {
 
 // doneMessages are the texts for what a form did. The URL of the next page has the key.
 var doneMessages = map[string]string{
-	"approve": "Approved. The message is released.", "always": "Approved, and this sender may write from now on.",
+	"approve": "Approved.", "always": "Approved, and the same holds for later messages.",
 	"conversation": "Approved, and later messages in this conversation come in without asking.",
 	"reject":       "Rejected.", "block": "Blocked. Nothing comes in from there any more.",
 	"sent": "It is on its way.", "held": "It waits for your decision under Approvals.", "closed": "The close is on its way.",
