@@ -147,7 +147,8 @@ func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 	body := encode(question)
 	ask, changes := b.cfg.Mesh.Asks().Open(acl.Ask{
 		Kind: askConsent, Subject: c.address.String(), Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
-		Body: body, Hash: acl.HashBody(body), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(), Purge: c.purge(), Lasting: true,
+		Body: body, Hash: acl.HashBody(body), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
+		Purge: c.purge(), Lasting: true,
 	}, slot)
 	changes = append(room, changes...)
 	if err := b.records.Apply(c.ctx, changes, c.now); err != nil {
