@@ -49,6 +49,9 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 			err = recoverPanic(next, c)
 		}
 		var refusal *wire.Error
+		_, panicked := errors.AsType[*handlerPanic](err)
+		// An error page is complete, although its handler returns the error.
+		halfway := err != nil && c.Response().Committed && (panicked || c.Response().Status < http.StatusBadRequest)
 		if err != nil {
 			refusal = PublicError(err)
 			respondError(c, refusal)
@@ -56,7 +59,7 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		took := time.Since(start)
 		g.meter.finish(c.Path(), c.Request().Method, c.Response().Status, took)
 		g.logRequest(c, refusal, took)
-		if p, ok := errors.AsType[*handlerPanic](err); ok && p.halfway {
+		if halfway {
 			panic(http.ErrAbortHandler) // the client must not mistake half a response for a complete one
 		}
 		return nil
@@ -68,9 +71,8 @@ func (g *gate) fail(err error, c echo.Context) { respondError(c, PublicError(err
 
 // handlerPanic is a handler's panic as an error. Its stack is logged and never sent (AM-78).
 type handlerPanic struct {
-	value   any
-	stack   []byte
-	halfway bool // the response had begun
+	value any
+	stack []byte
 }
 
 func (p *handlerPanic) Error() string { return "the handler panicked" }
@@ -83,7 +85,7 @@ func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 		case http.ErrAbortHandler:
 			panic(p)
 		default:
-			err = &handlerPanic{value: p, stack: debug.Stack(), halfway: c.Response().Committed}
+			err = &handlerPanic{value: p, stack: debug.Stack()}
 		}
 	}()
 	return next(c)

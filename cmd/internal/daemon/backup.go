@@ -29,7 +29,6 @@ func (p *Process) backupOperations() []owner.Operation {
 				return err
 			}
 			c.Response().Header().Set(echo.HeaderContentType, "application/zip")
-			c.Response().WriteHeader(200)
 			return p.home.WriteArchive(c.Request().Context(), c.Response(), p.store, p.build.Version)
 		}),
 	}
