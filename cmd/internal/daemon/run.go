@@ -94,7 +94,7 @@ func Run(
 			}
 			o = old
 			continue
-		case ctx.Err() == nil && up && r.wanted.Load(): // with an error, if the database is away
+		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil): // with an error, if the database is away
 			if err != nil {
 				o.Logger.Warn("the process did not stop cleanly before it starts again", "err", err)
 			}
@@ -119,7 +119,10 @@ func Run(
 		if page != nil && next.Config.OwnerAPI.Listen == "" { // an open page finds the new process at the old address
 			next.Config.OwnerAPI.Listen = page.String()
 		}
-		old, o, started = o, next, nil
+		old, o = o, next
+		if up {
+			started = nil
+		}
 	}
 }
 
