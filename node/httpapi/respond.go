@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // JSON responds with v as the standard library encodes it, without escaping < > & for HTML.
@@ -24,13 +25,11 @@ func JSON(c echo.Context, status int, v any) error {
 
 // Encode returns v as [JSON] writes it.
 func Encode(v any) ([]byte, error) {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	data, err := wire.Encode(v)
+	if err != nil {
 		return nil, fmt.Errorf("write answer: %w", err)
 	}
-	return buf.Bytes(), nil
+	return data, nil
 }
 
 // Raw responds with encoded JSON, byte for byte.

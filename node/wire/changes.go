@@ -35,7 +35,7 @@ type Change struct {
 // MarshalJSON writes the time in the format of AM-19.
 func (c Change) MarshalJSON() ([]byte, error) {
 	type plain Change
-	return marshal(struct {
+	return Encode(struct {
 		plain
 		At stamp `json:"at"`
 	}{plain(c), stamp(c.At)})

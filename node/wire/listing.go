@@ -12,8 +12,8 @@ type stamp time.Time
 func (t stamp) IsZero() bool                 { return time.Time(t).IsZero() }
 func (t stamp) MarshalText() ([]byte, error) { return []byte(FormatTime(time.Time(t))), nil }
 
-// marshal returns the JSON of v without escapes of signs such as <, so that the cards in v keep their size.
-func marshal(v any) ([]byte, error) {
+// Encode returns the JSON of v and a line end, without escapes of < > & for HTML, so that cards in v keep their size.
+func Encode(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
@@ -80,7 +80,7 @@ type CardRecord struct {
 // MarshalJSON writes the times in the format of AM-19.
 func (r CardRecord) MarshalJSON() ([]byte, error) {
 	type plain CardRecord
-	return marshal(struct {
+	return Encode(struct {
 		plain
 		RegisteredAt stamp `json:"registered_at"`
 		ExpiresAt    stamp `json:"expires_at"`
@@ -110,7 +110,7 @@ type KeyChange struct {
 // MarshalJSON writes the times in the format of AM-19.
 func (c KeyChange) MarshalJSON() ([]byte, error) {
 	type plain KeyChange
-	return marshal(struct {
+	return Encode(struct {
 		plain
 		Since   stamp `json:"since"`
 		Retired stamp `json:"retired,omitzero"`
