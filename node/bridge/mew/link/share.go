@@ -91,12 +91,15 @@ func (r *records) open(ctx context.Context, b Conversation) error {
 	if err != nil {
 		return err
 	}
-	var changes []store.Change
-	full := own.Records
-	if len(own.Records) < maxInbox {
+	var full []store.Record
+	switch {
+	case len(own.Records) == maxInbox:
+		full = own.Records
+	case len(all.Records) == maxOpened:
 		full = all.Records
 	}
-	if len(own.Records) == maxInbox || len(all.Records) == maxOpened {
+	var changes []store.Change
+	if full != nil {
 		oldest := slices.MinFunc(full, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) })
 		changes = append(changes, store.Change{Record: store.Record{NS: nsLinks, Key: oldest.Key}, IfRev: oldest.Rev, Delete: true})
 	}
