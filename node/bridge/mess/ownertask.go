@@ -109,8 +109,8 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 		return task, nil
 	}
 	serial, from := t.Serial, t.Requester // the message that the task shows
-	if n == "0" {                         // the number of questions asked
-		// the holder has not asked anything yet, so show the request
+	if n == "0" {
+		// n counts the questions of the holder, which has not asked any yet, so show the request
 		serial = 1
 	}
 	if kind == thread.TurnAnswer {

@@ -69,7 +69,7 @@ func (l *Link) token(ctx context.Context) (client.Credential, error) {
 		err = json.Unmarshal(data, &kept)
 	}
 	if err == nil && kept.Token == "" {
-		err = errors.New("there is none")
+		err = errors.New("the file has no token")
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the token of the link: %w", err)
