@@ -16,6 +16,15 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
 
+// loadOptions returns the options of a process without a passphrase.
+func loadOptions(t *testing.T, dir string, src config.Source) (Options, error) {
+	cfg, err := src.LoadAndCheck(LinkKinds())
+	return Options{
+		Config: cfg, Source: src, Dir: datadir.Dir(dir), Logger: slog.New(slog.DiscardHandler),
+		Passphrase: func() ([]byte, error) { return nil, nil }, Note: t.Logf,
+	}, err
+}
+
 // TestRunPortInUse: a process that starts again ends if its new port is in use. It once waited for the database instead,
 // without an end.
 func TestRunPortInUse(t *testing.T) {
@@ -32,11 +41,7 @@ func TestRunPortInUse(t *testing.T) {
 		src := config.Source{File: filepath.Join(dir, "agentmesh.yaml"), Settings: []config.Setting{
 			{Key: "listen", Value: listen}, {Key: "roles", Value: "directory"},
 		}}
-		cfg, err := src.LoadAndCheck(LinkKinds())
-		return Options{
-			Config: cfg, Source: src, Dir: datadir.Dir(dir), Logger: slog.New(slog.DiscardHandler),
-			Passphrase: func() ([]byte, error) { return nil, nil }, Note: t.Logf,
-		}, err
+		return loadOptions(t, dir, src)
 	}
 	o, err := options("127.0.0.1:0")
 	if err != nil {
@@ -63,13 +68,9 @@ func TestRunWithoutConfiguration(t *testing.T) {
 	src := config.Source{File: filepath.Join(dir, "agentmesh.yaml"), Settings: []config.Setting{
 		{Key: "listen", Value: "127.0.0.1:0"}, {Key: "roles", Value: "directory"},
 	}}
-	cfg, err := src.LoadAndCheck(LinkKinds())
+	o, err := loadOptions(t, dir, src)
 	if err != nil {
 		t.Fatal(err)
-	}
-	o := Options{
-		Config: cfg, Source: src, Dir: datadir.Dir(dir), Logger: slog.New(slog.DiscardHandler),
-		Passphrase: func() ([]byte, error) { return nil, nil }, Note: t.Logf,
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	serving, reloads, done := make(chan *Process, 1), make(chan struct{}, 1), make(chan error, 1)
@@ -122,13 +123,7 @@ func TestRunStartsAgainEarly(t *testing.T) {
 		t.Fatal(err)
 	}
 	src := config.Source{File: file, Settings: []config.Setting{{Key: "listen", Value: "127.0.0.1:0"}}}
-	load := func() (Options, error) {
-		cfg, err := src.LoadAndCheck(LinkKinds())
-		return Options{
-			Config: cfg, Source: src, Dir: datadir.Dir(dir), Logger: slog.New(slog.DiscardHandler),
-			Passphrase: func() ([]byte, error) { return nil, nil }, Note: t.Logf,
-		}, err
-	}
+	load := func() (Options, error) { return loadOptions(t, dir, src) }
 	o, err := load()
 	if err != nil {
 		t.Fatal(err)
