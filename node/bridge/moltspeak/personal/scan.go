@@ -6,7 +6,6 @@ package personal
 
 import (
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -43,7 +42,7 @@ type Finding struct {
 // group. ok checks a candidate with the text around it; nil accepts every candidate.
 type pattern struct {
 	kind string
-	re   *regexp.Regexp
+	re   expression
 	ok   func(found, before, after string) bool
 }
 
@@ -52,13 +51,11 @@ const (
 	sep       = `[ .\-/]?`
 )
 
-func re(s string) *regexp.Regexp { return regexp.MustCompile(s) }
-
 // patterns are tried on every outgoing string (MS-40, MS-41). They are our own. Many of them also require a valid check
 // digit or words of context.
 var patterns = sync.OnceValue(func() []pattern {
 	return []pattern{
-		{TypeEmail, re(`[A-Za-z0-9][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), isMail},
+		{TypeEmail, re(`\b[A-Za-z0-9_][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), isMail},
 		{TypeEmail, re(`(?i)\b[a-z0-9._-]{2,40} ?[\[(] ?at ?[\])] ?[a-z0-9-]{2,40}(?: ?[\[(] ?dot ?[\])] ?|\.)[a-z]{2,10}\b`), nil},
 
 		{TypePhone, re(`(?:\+|\b00)[1-9]\d{0,2}[ .\-/]?(?:\(0?\d{1,4}\)[ .\-/]?)?(?:\d[ .\-/]?){6,12}\d\b`), isPhone},
@@ -85,7 +82,7 @@ var patterns = sync.OnceValue(func() []pattern {
 		{TypeSSN, re(`\b([A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z])\b`), nil},
 		{TypeSSN, re(`\b(\d{6}[-+]\d{4})\b`), func(s, before, _ string) bool { return hasDate(s) && passesLuhn(digits(s)) && !isBusiness(before) }},
 
-		{TypeBirth, re(`(?i)(?:\bborn\b|\bdob\b|\bd\.o\.b\.|\bdate of birth\b|\bbirth ?da(?:te|y)\b|\bgeboren\b|\bgeb\.|\bgeburtsdatum\b|\bnée?\b|\bdate de naissance\b|\bfecha de nacimiento\b|\bnacid[oa]\b|\bdata di nascita\b|\bnat[oa] il\b|\bgeboortedatum\b)[^\d\n]{0,20}(` + datePattern + `)`), nil},
+		{TypeBirth, re(`(?i)\b(?:born\b|dob\b|d\.o\.b\.|date of birth\b|birth ?da(?:te|y)\b|geboren\b|geb\.|geburtsdatum\b|née?\b|date de naissance\b|fecha de nacimiento\b|nacid[oa]\b|data di nascita\b|nat[oa] il\b|geboortedatum\b)[^\d\n]{0,20}(` + datePattern + `)`), nil},
 
 		{TypeAddress, re(`(?i)\b(\d{1,5}[a-z]?,? (?:[NSEW]\.? )?(?:[\p{L}\d][\p{L}\d'.-]*,? ){1,3}(?:street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|terrace|crescent|close|square|parkway|pkwy|highway|hwy)\b)`), isStreet},
 		{TypeAddress, re(`(\p{Lu}[\p{L}.-]{1,30}(?:straße|strasse|str\.|weg|platz|allee|gasse|ring|damm|ufer|straat|laan|plein|gracht|kade|vägen|gatan|gata|gade|vej)\.? \d{1,4} ?[a-z]?)\b`), nil},
@@ -95,8 +92,8 @@ var patterns = sync.OnceValue(func() []pattern {
 		{TypeAddress, re(`(?i)\b(p\.?o\.? box \d{1,6})\b`), nil},
 		{TypeAddress, re(`\b([A-Z]{1,2}\d[A-Z\d]? \d[ABD-HJLNP-UW-Z]{2})\b`), func(s, before, _ string) bool { return !isBusiness(before) }},
 
-		{TypeName, re(`(?:\b(?:Mr|Mrs|Ms|Mx|Dr|Prof|Herr|Frau|Mme|Mlle|Monsieur|Madame|Señora?|Sr|Sra|Signora?|Sig|Dhr|Mevr|Pan|Pani)\b\.? )(?:\p{Lu}\. ?){0,2}(` + upperWord + `(?: ` + upperWord + `){0,2})`), isPersonName},
-		{TypeName, re(`(?:\b(?i:my name is|(?:full|first|last|customer|patient|employee|client|contact|guest|tenant|passenger|applicant|cardholder|account holder|emergency contact)(?:'s)? name(?: is|:)|customer:|patient:|employee:|passenger:|applicant:|tenant:|contact:|contact person:|cardholder:|emergency contact:|attn:|signed(?: by)?:?|name:|nom ?:|nombre:|nome:|naam:|ich heiße|ich bin|je m'appelle|me llamo|mi chiamo|mein name ist|sincerely,|kind regards,|best regards,|regards,|cheers,|thanks,|this is|i am|i'm|named|called|spoke with|speak to|meet with|met with|meeting with|lunch with|ask for|on behalf of|employee|patient|tenant|passenger))\s{1,3}(` + upperWord + `(?: (?:\p{Lu}\.|van|von|de|der|da|di|la|bin|al))*(?: ` + upperWord + `){1,2})`), isPersonName},
+		{TypeName, re(`\b(?:Mr|Mrs|Ms|Mx|Dr|Prof|Herr|Frau|Mme|Mlle|Monsieur|Madame|Señora?|Sr|Sra|Signora?|Sig|Dhr|Mevr|Pan|Pani)\b\.? (?:\p{Lu}\. ?){0,2}(` + upperWord + `(?: ` + upperWord + `){0,2})`), isPersonName},
+		{TypeName, re(`\b(?i:my name is|(?:full|first|last|customer|patient|employee|client|contact|guest|tenant|passenger|applicant|cardholder|account holder|emergency contact)(?:'s)? name(?: is|:)|customer:|patient:|employee:|passenger:|applicant:|tenant:|contact:|contact person:|cardholder:|emergency contact:|attn:|signed(?: by)?:?|name:|nom ?:|nombre:|nome:|naam:|ich heiße|ich bin|je m'appelle|me llamo|mi chiamo|mein name ist|sincerely,|kind regards,|best regards,|regards,|cheers,|thanks,|this is|i am|i'm|named|called|spoke with|speak to|meet with|met with|meeting with|lunch with|ask for|on behalf of|employee|patient|tenant|passenger)\s{1,3}(` + upperWord + `(?: (?:\p{Lu}\.|van|von|de|der|da|di|la|bin|al))*(?: ` + upperWord + `){1,2})`), isPersonName},
 
 		{TypeHealth, re(`(?i)\b((?:was |been |is |got |were )?diagnosed (?:with|as) \p{L}+|suffer(?:s|ed|ing)? from \p{L}+|tested positive for \p{L}+|hiv[- ]positive|blood type:? (?:a|b|ab|o)(?:[+\-]| positive| negative)|allergic to \p{L}+|prescribed \p{L}+|is pregnant|weeks pregnant|(?:medical record|mrn)(?: number| no)?[.:#]{0,2} ?\d{4,}|icd-?10:? [a-tv-z]\d\d(?:\.\d{1,2})?|underwent (?:\p{L}+ )?(?:surgery|chemotherapy|transplant|biopsy)|(?:takes|taking|started on) (?:insulin|metformin|sertraline|prozac|lithium|methadone|warfarin|antidepressants)|undergoing (?:chemotherapy|dialysis|treatment for \p{L}+)|(?:leidet an|diagnostiziert mit|allergisch gegen) \p{L}+|diagnose: \p{L}+|diagnosis: \p{L}+|(?:has|have|with) (?:(?:type [12] |stage \p{L}+ |breast |lung |chronic |severe )?(?:diabetes|cancer|epilepsy|asthma|depression|hepatitis|leukemia|schizophrenia|alzheimer|parkinson|dementia))\p{L}*|souffre d[e']\s?\p{L}+|alérgic[oa] a \p{L}+)`), isIllness},
 
@@ -116,7 +113,7 @@ const MaxFindings = 200
 func Scan(text string) []Finding {
 	var out []Finding
 	for _, p := range patterns() {
-		for _, at := range p.re.FindAllStringSubmatchIndex(text, -1) {
+		for _, at := range p.re.findAll(text) {
 			start, end := at[0], at[1]
 			if len(at) > 2 && at[2] >= 0 {
 				start, end = at[2], at[3]
@@ -166,10 +163,10 @@ var keyKinds = []struct {
 }
 
 var (
-	personName = sync.OnceValue(func() *regexp.Regexp {
+	personName = sync.OnceValue(func() expression {
 		return re(`^` + upperWord + `(?: (?:\p{Lu}\.|` + upperWord + `|van|von|de|der|da|di)){0,4}$`)
 	})
-	dateOnly = sync.OnceValue(func() *regexp.Regexp { return re(`^(?:` + datePattern + `)$`) })
+	dateOnly = sync.OnceValue(func() expression { return re(`^(?:` + datePattern + `)$`) })
 
 	joinWords = strings.NewReplacer("_", "", "-", "", " ", "")
 )
