@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // limitRequests lets an address make six requests a minute.
@@ -150,8 +151,8 @@ func TestForgedKeysAreNotStored(t *testing.T) {
 	}
 }
 
-// TestStrangersShareHalfOfTheStreams: strangers that begin streams and never end them leave half of the places and
-// half of the memory to known peers.
+// TestStrangersShareHalfOfTheStreams: strangers that begin streams and never end them leave half of the places to known
+// peers, and a stranger's stream is as large as a message at most.
 func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 	now := time.Now()
 	s := newStreams()
@@ -172,26 +173,23 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 		t.Errorf("a known peer: %v", e)
 	}
 	s = newStreams()
-	chunk := strings.Repeat("a", 1<<20)
-	taken := 0
-	for i := range 16 {
-		peer := fmt.Sprintf("stranger%d", i)
-		if e := begin(peer, "s", false); e != nil {
+	chunk := strings.Repeat("a", message.MaxChunk)
+	for peer, most := range map[string]int{"stranger": wire.MaxMessage, "friend": maxStream} {
+		if e := begin(peer, "s", peer == "friend"); e != nil {
 			t.Fatal(e)
 		}
-		for seq := range 5 {
-			if _, e := s.add(messageFrom(peer), message.Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, false, nil, now); e == nil {
-				taken += len(chunk)
+		var e *message.Error
+		for seq := int64(0); e == nil; seq++ {
+			if got := s.bytes; seq > 0 && got > most {
+				t.Fatalf("the stream of a %s has %d bytes", peer, got)
+			}
+			_, e = s.add(messageFrom(peer), message.Stream{Action: "chunk", ID: "s", Seq: seq, Data: chunk}, peer == "friend", nil, now)
+			if e == nil && s.bytes != int(seq+1)*len(chunk) || e != nil && int(seq)*len(chunk) != most {
+				t.Fatalf("%s: chunk %d: %v, %d bytes", peer, seq, e, s.bytes)
 			}
 		}
-	}
-	if s.bytes > maxStreamBytes/2 || taken < maxStreamBytes/4 {
-		t.Errorf("strangers hold %d bytes of %d", s.bytes, maxStreamBytes)
-	}
-	if begin("friend", "s", true) != nil {
-		t.Error("a known peer cannot begin")
-	}
-	if _, e := s.add(messageFrom("friend"), message.Stream{Action: "chunk", ID: "s", Data: chunk}, true, nil, now); e != nil {
-		t.Errorf("a known peer: %v", e)
+		if e.Code != message.CodeInvalidParam || s.bytes != 0 {
+			t.Errorf("%s: %v, %d bytes stay", peer, e, s.bytes)
+		}
 	}
 }

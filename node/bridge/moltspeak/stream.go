@@ -17,7 +17,7 @@ import (
 
 // The bounds of streams (MS-32).
 const (
-	maxStream      = 10 << 20
+	maxStream      = 10 << 20 // of a known peer; a stranger's has at most wire.MaxMessage, as its other messages
 	streamsPerPeer = 4
 	streamIdle     = 10 * time.Minute
 	maxStreams     = 64 // open streams of all peers
@@ -29,7 +29,7 @@ type openStream struct {
 	peer, kind, content string
 	class               message.Class    // the class of every part
 	pii                 *message.PIIMeta // what all parts declare together
-	known               bool             // the peer is a known peer; strangers share half of the limits
+	known               bool             // the peer is a known peer; strangers share half of the places
 	next                int64            // expected seq; -1 before the first chunk
 	chunks              int64
 	data                []byte
@@ -96,29 +96,27 @@ func (s *streams) start(key string, m *message.Message, p message.Stream, st *op
 			n++
 		}
 	}
-	strangers, _ := s.countStrangers()
-	full := len(s.open) >= maxStreams || !st.known && strangers >= maxStreams/2
-	if n >= streamsPerPeer || full && !s.displace(st, func(*openStream) int { return 1 }, 1) {
+	full := len(s.open) >= maxStreams || !st.known && s.countStrangers() >= maxStreams/2
+	if n >= streamsPerPeer || full && !s.displace(st) {
 		return message.Fail(message.CodeRateLimit)
 	}
 	s.open[key] = st
 	return nil
 }
 
-// displace drops a stream of another stranger to make room for st (AM-42). size measures the streams, and more is what
-// st needs. The source of the dropped stream must have more than the source of st would then have. displace reports
-// whether it dropped a stream.
-func (s *streams) displace(st *openStream, size func(*openStream) int, more int) bool {
+// displace drops a stream of another stranger to make room for st (AM-42). The source of the dropped stream must have
+// more streams than the source of st would then have. displace reports whether it dropped a stream.
+func (s *streams) displace(st *openStream) bool {
 	if st.known {
 		return false
 	}
 	var table rate.FairTable[string]
 	for _, key := range slices.SortedFunc(maps.Keys(s.open), func(a, b string) int { return s.open[a].began.Compare(s.open[b].began) }) {
-		if o := s.open[key]; !o.known && o != st {
-			table.Add(rate.Entry[string]{Key: key, Sources: o.sources, Size: size(o)})
+		if o := s.open[key]; !o.known {
+			table.Add(rate.Entry[string]{Key: key, Sources: o.sources, Size: 1})
 		}
 	}
-	displaced, ok := table.FindDisplaceable(st.sources, more)
+	displaced, ok := table.FindDisplaceable(st.sources, 1)
 	s.drop(displaced)
 	return ok
 }
@@ -135,28 +133,28 @@ func (s *streams) chunk(st *openStream, p message.Stream) *message.Error {
 		}
 		data = raw
 	}
-	if len(st.data)+len(data) > maxStream {
+	switch size := len(st.data) + len(data); {
+	case size > maxStream:
 		return message.FailAt(message.CodeInvalidParam, "p.data", "a stream has at most 10 MiB")
-	}
-	for _, size := s.countStrangers(); s.bytes+len(data) > maxStreamBytes || !st.known && size+len(data) > maxStreamBytes/2; _, size = s.countStrangers() {
-		if !s.displace(st, func(o *openStream) int { return len(o.data) }, len(st.data)+len(data)) {
-			return message.Fail(message.CodeRateLimit)
-		}
+	case size > wire.MaxMessage && !st.known:
+		return message.FailAt(message.CodeInvalidParam, "p.data", "a stream of a stranger has at most 256 KiB")
+	case s.bytes+len(data) > maxStreamBytes: // known peers fill it: strangers have an eighth at most
+		return message.Fail(message.CodeRateLimit)
 	}
 	st.next, st.chunks, st.data = p.Seq+1, st.chunks+1, append(st.data, data...)
 	s.bytes += len(data)
 	return nil
 }
 
-// countStrangers counts the streams of strangers and their bytes.
-func (s *streams) countStrangers() (n, size int) {
+// countStrangers counts the streams of strangers.
+func (s *streams) countStrangers() int {
+	n := 0
 	for _, st := range s.open {
 		if !st.known {
 			n++
-			size += len(st.data)
 		}
 	}
-	return n, size
+	return n
 }
 
 func (s *streams) drop(key string) {

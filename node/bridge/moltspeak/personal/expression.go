@@ -53,7 +53,7 @@ func (e *expression) addStarts(prog *syntax.Prog, pc int) {
 // bound, a text in which many matches could start would take time in proportion to the square of its length.
 const maxMatch = 256
 
-// findAll returns what FindAllStringSubmatchIndex(text, -1) returns, but for matches longer than maxMatch.
+// findAll returns what FindAllStringSubmatchIndex(text, -1) returns, except for matches longer than maxMatch.
 func (e expression) findAll(text string) [][]int {
 	if e.anchored == nil {
 		return e.FindAllStringSubmatchIndex(text, -1)
