@@ -2,6 +2,7 @@ package directory
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
@@ -172,4 +174,35 @@ func decodeList(t testing.TB, rec *httptest.ResponseRecorder) (ids []string, cur
 		ids = append(ids, a.GetStr("agent_id"))
 	}
 	return ids, doc.GetStr("cursor")
+}
+
+// Mail polls like GET /v1/relay, and returns the items of the page.
+func (r *Registry) Mail(ctx context.Context, bearer string, q mailbox.Query) ([]RelayItem, error) {
+	p, err := startPoll(ctx, r, bearer, q, clock())
+	if err != nil {
+		return nil, err
+	}
+	defer p.Leave()
+	woken := make(chan struct{}, 1)
+	p.OnWake(func() {
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	})
+	end := time.NewTimer(p.Wait)
+	defer end.Stop()
+	for {
+		items, err := p.collect(ctx, clock())
+		if err != nil || len(items) > 0 || !p.Waits() {
+			return items, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-end.C:
+			return nil, nil
+		case <-woken:
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -93,50 +94,24 @@ func (r *Registry) checkPosting(ctx context.Context, raw []byte, box wire.AgentI
 // errUnknownBearer refuses a credential that no card has.
 var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this token")
 
-// Mail returns the mail of all agents of a credential. Messages whose sender waits for a reply come first, whatever
-// their size, the rest oldest first. The rest ends with the message that takes the page over 1 MiB. Mail stays in its
-// mailbox until it is acknowledged.
+// poll is one request for the mail of all agents of a credential. The page has the messages first whose sender waits for
+// a reply, whatever their size, then the rest, oldest first. The rest ends with the message that takes the page over
+// 1 MiB. Mail stays in its mailbox until it is acknowledged.
 //
-// During a call with Wait the agents of the credential are connected: messages for their mailboxes pass through
-// (AM-67). For a credential without a card, Mail fails with 401.
-func (r *Registry) Mail(ctx context.Context, bearer string, q mailbox.Query) ([]RelayItem, error) {
-	p, err := startPoll(ctx, r, bearer, q, clock())
-	if err != nil {
-		return nil, err
-	}
-	defer p.waiter.Leave()
-	end := time.NewTimer(p.Wait)
-	defer end.Stop()
-	for {
-		changed := p.waiter.WakeChannel()
-		items, err := r.collectMail(ctx, p, clock())
-		if err != nil || len(items) > 0 || !p.waiter.Waits() {
-			return items, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, nil
-		case <-end.C:
-			return nil, nil
-		case <-changed:
-		}
-	}
-}
-
-// poll is one request for the mail of a credential.
+// During a poll with Wait the agents of the credential are connected: messages for their mailboxes pass through (AM-67).
 type poll struct {
 	mailbox.Query
-	owner  [32]byte
-	after  string // key of the last message that the agent has
-	waiter *mailbox.Waiter
+	*mailbox.Waiter
+	r     *Registry
+	owner [32]byte
+	after string // key of the last message that the agent has
 }
 
-// startPoll prepares a poll, whose waiter the caller must leave. It is not a part of Mail because a smaller frame of Mail
-// lets the garbage collector shrink the stack of a waiting poll to 8 KiB.
-//
-//go:noinline
+var _ httpapi.Waiter = &poll{}
+
+// startPoll prepares a poll, which the caller must leave. For a credential without a card, it returns errUnknownBearer.
 func startPoll(ctx context.Context, r *Registry, bearer string, q mailbox.Query, now time.Time) (*poll, error) {
-	p := &poll{Query: q.Bounded(), owner: credential.HashOf(bearer)}
+	p := &poll{Query: q.Bounded(), r: r, owner: credential.HashOf(bearer)}
 	if known, err := r.cards.HasCount(ctx, tokenCount(p.owner), now); err != nil {
 		return nil, fmt.Errorf("look for the agents of a credential: %w", err)
 	} else if !known {
@@ -159,12 +134,22 @@ func startPoll(ctx context.Context, r *Registry, bearer string, q mailbox.Query,
 			return nil, fmt.Errorf("note a poll: %w", err)
 		}
 	}
-	p.waiter = r.connections.Join(p.owner, p.Wait > 0, len(boxes) > 0)
+	p.Waiter = r.connections.Join(p.owner, p.Wait > 0, len(boxes) > 0)
 	return p, nil
 }
 
-// collectMail returns the mail that is there now, without waiting.
-func (r *Registry) collectMail(ctx context.Context, p *poll, now time.Time) ([]RelayItem, error) {
+// Answer returns the mail that is there now as JSON, or nil without any.
+func (p *poll) Answer(ctx context.Context) ([]byte, error) {
+	items, err := p.collect(ctx, clock())
+	if len(items) == 0 {
+		return nil, err
+	}
+	return mailPageJSON(items), nil
+}
+
+// collect returns the mail that is there now.
+func (p *poll) collect(ctx context.Context, now time.Time) ([]RelayItem, error) {
+	r := p.r
 	items, size, after := make([]RelayItem, 0, 4), 0, p.after
 	offered, err := r.offers.Take(ctx, p.owner, p.Box, p.Conversation, p.Limit, now)
 	if err != nil && len(offered) == 0 { // otherwise return the taken messages, because their senders wait

@@ -84,19 +84,17 @@ func (r *Registry) getRelay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if q.Wait > 0 {
-		if err := httpapi.KeepOpen(c, mailbox.MaxWait+10*time.Second); err != nil {
-			return err
-		}
-	}
-	items, err := r.Mail(ctx, bearer, q)
+	p, err := startPoll(ctx, r, bearer, q, now)
 	if errors.Is(err, errUnknownBearer) {
 		r.countFailure(ctx, httpapi.ClientAddr(c), now)
 	}
 	if err != nil {
 		return err
 	}
-	return httpapi.Raw(c, http.StatusOK, mailPageJSON(items))
+	if !p.Waits() {
+		p.Wait = 0
+	}
+	return httpapi.Park(c, p.Wait, p, mailPageJSON(nil))
 }
 
 // mailPageJSON encodes mail with each message byte for byte as it arrived (AM-64). The standard library would compact

@@ -30,9 +30,8 @@ type Connections struct {
 
 // connection is one credential whose agents poll.
 type connection struct {
-	wake     chan struct{} // closed by the next notify
-	waiters  int           // waiting polls
-	seen     time.Time     // when the last waiting poll ended
+	waiters  []*Waiter // waiting polls
+	seen     time.Time // when the last waiting poll ended
 	transits map[string]*Transit
 	pending  []*Transit // not fetched by a poll yet, oldest first
 }
@@ -63,7 +62,8 @@ type Waiter struct {
 	conns    *Connections
 	owner    [32]byte
 	waits    bool
-	stranger bool // the credential has no mailbox
+	stranger bool   // the credential has no mailbox
+	wake     func() // called when there may be mail; nil before OnWake
 }
 
 // Waits reports whether the poll may wait for mail.
@@ -72,7 +72,7 @@ func (w *Waiter) Waits() bool { return w.waits }
 // Join registers a poll; the caller must call Leave on the result. waits reports whether the poll asks to wait for mail,
 // hasMailbox whether its credential has a mailbox. If too many polls are already waiting, the new poll does not wait.
 func (c *Connections) Join(owner [32]byte, waits, hasMailbox bool) *Waiter {
-	w := &Waiter{c, owner, waits, !hasMailbox}
+	w := &Waiter{conns: c, owner: owner, waits: waits, stranger: !hasMailbox}
 	if !waits {
 		return w
 	}
@@ -91,10 +91,10 @@ func (c *Connections) Join(owner [32]byte, waits, hasMailbox bool) *Waiter {
 			w.waits = false
 			return w
 		}
-		conn = &connection{wake: make(chan struct{}), transits: make(map[string]*Transit)}
+		conn = &connection{transits: make(map[string]*Transit)}
 		c.all[owner] = conn
 	}
-	conn.waiters++
+	conn.waiters = append(conn.waiters, w)
 	if w.stranger {
 		c.strangers++
 	}
@@ -104,21 +104,18 @@ func (c *Connections) Join(owner [32]byte, waits, hasMailbox bool) *Waiter {
 // forget removes connections without a recent poll. The caller holds mu.
 func (c *Connections) forget(now time.Time) {
 	for owner, conn := range c.all {
-		if conn.waiters == 0 && len(conn.transits) == 0 && now.Sub(conn.seen) > ConnectedFor {
+		if len(conn.waiters) == 0 && len(conn.transits) == 0 && now.Sub(conn.seen) > ConnectedFor {
 			delete(c.all, owner)
 		}
 	}
 }
 
-// WakeChannel returns a channel that the next new message closes. It is nil, and so never ready, for a poll that does
-// not wait.
-func (w *Waiter) WakeChannel() <-chan struct{} {
+// OnWake makes every new message call wake, which must not block, until the poll leaves. A poll that does not wait is
+// never woken.
+func (w *Waiter) OnWake(wake func()) {
 	w.conns.mu.Lock()
 	defer w.conns.mu.Unlock()
-	if conn := w.conns.all[w.owner]; w.waits && conn != nil {
-		return conn.wake
-	}
-	return nil
+	w.wake = wake
 }
 
 // Leave ends the poll.
@@ -129,7 +126,7 @@ func (w *Waiter) Leave() {
 	w.conns.mu.Lock()
 	defer w.conns.mu.Unlock()
 	conn := w.conns.all[w.owner]
-	conn.waiters--
+	conn.waiters = slices.DeleteFunc(conn.waiters, func(o *Waiter) bool { return o == w })
 	conn.seen = time.Now()
 	if w.stranger {
 		w.conns.strangers--
@@ -156,8 +153,11 @@ func (c *Connections) NotifyAll() {
 
 // notify wakes the polls of this connection. The caller holds Connections.mu.
 func (conn *connection) notify() {
-	close(conn.wake)
-	conn.wake = make(chan struct{})
+	for _, w := range conn.waiters {
+		if w.wake != nil {
+			w.wake()
+		}
+	}
 }
 
 // PassThrough offers a message to a connected agent of owner and waits for the reply. It returns false if no agent is
@@ -202,7 +202,7 @@ func (c *Connections) offer(owner [32]byte, o *Transit, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.all[owner]
-	if conn == nil || conn.waiters == 0 && now.Sub(conn.seen) > ConnectedFor || !conn.hasRoom(o.Sender) {
+	if conn == nil || len(conn.waiters) == 0 && now.Sub(conn.seen) > ConnectedFor || !conn.hasRoom(o.Sender) {
 		return false
 	}
 	conn.transits[o.ID] = o
@@ -320,7 +320,7 @@ func (c *Connections) Count() int {
 	defer c.mu.Unlock()
 	n := 0
 	for _, conn := range c.all {
-		if conn.waiters > 0 {
+		if len(conn.waiters) > 0 {
 			n++
 		}
 	}

@@ -137,7 +137,32 @@ func newConnCounts(m *Metrics) *connCounts {
 // countedConn is a connection that stops counting when it is closed.
 type countedConn struct {
 	net.Conn
-	leave func()
+	leave  func()
+	unread []byte // read from the connection, but not by the server
+}
+
+// Read reads from the connection.
+func (c *countedConn) Read(b []byte) (int, error) {
+	if len(c.unread) > 0 {
+		n := copy(b, c.unread)
+		c.unread = c.unread[n:]
+		return n, nil
+	}
+	return c.Conn.Read(b)
+}
+
+// awaitRequest waits for the first byte of a request, which stays unread.
+func (c *countedConn) awaitRequest() error {
+	if len(c.unread) > 0 {
+		return nil
+	}
+	var first [1]byte
+	n, err := c.Conn.Read(first[:])
+	if n == 0 {
+		return err
+	}
+	c.unread = []byte{first[0]}
+	return nil
 }
 
 func (c *countedConn) Close() error {

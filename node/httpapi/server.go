@@ -129,6 +129,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // serve answers connections of l, over TLS if secure is not nil.
 func serve(ctx context.Context, h http.Handler, l net.Listener, secure *tls.Config, log *slog.Logger) error {
 	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
+	park := newParking(requests, l.Addr(), log)
+	defer park.waiting.Wait()
 	defer cancelRequests()
 	srv := &http.Server{
 		Handler:           h,
@@ -153,6 +155,10 @@ func serve(ctx context.Context, h http.Handler, l net.Listener, secure *tls.Conf
 		}
 		stopped <- err
 	})
+	if _, ok := l.(*limitedListener); ok && secure == nil {
+		srv.BaseContext = func(net.Listener) context.Context { return context.WithValue(requests, parkingKey{}, park) }
+		go srv.Serve(park) // returns when srv stops
+	}
 	run := srv.Serve
 	if secure != nil {
 		run = func(l net.Listener) error { return srv.ServeTLS(l, "", "") }

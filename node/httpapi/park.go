@@ -1,0 +1,238 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// parkingKey is the context key of the *parking of a request's listener. Listeners with TLS have none.
+type parkingKey struct{}
+
+// parking holds the connections of requests that wait, see [Park]. For its server it is also a listener, from which the
+// server takes a connection back for its next request.
+type parking struct {
+	addr    net.Addr
+	ctx     context.Context // ends when waiting requests must end
+	log     *slog.Logger
+	back    chan net.Conn
+	closed  chan struct{}
+	close   func()
+	waiting sync.WaitGroup
+}
+
+func newParking(ctx context.Context, addr net.Addr, log *slog.Logger) *parking {
+	p := &parking{addr: addr, ctx: ctx, log: log, back: make(chan net.Conn), closed: make(chan struct{})}
+	p.close = sync.OnceFunc(func() { close(p.closed) })
+	return p
+}
+
+// Accept returns the next connection that a request gave back.
+func (p *parking) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.back:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept. Connections that come back later are closed.
+func (p *parking) Close() error {
+	p.close()
+	return nil
+}
+
+// Addr returns the address of the listener that accepted the connections.
+func (p *parking) Addr() net.Addr { return p.addr }
+
+// Waiter is a request that waits for something.
+type Waiter interface {
+	// OnWake makes the waiter call wake whenever there may be an answer, until Leave. wake does not block.
+	OnWake(wake func())
+	// Answer returns the answer as JSON, or nil if the request must wait.
+	Answer(ctx context.Context) ([]byte, error)
+	// Leave ends the wait.
+	Leave()
+}
+
+// Park answers a request when waiter has an answer, or with none after the time most, or when the server stops. It calls
+// waiter.Leave. The handler must return what Park returns.
+//
+// Meanwhile a request over plain HTTP/1.1 has one small goroutine and no buffers, where net/http needs three times the
+// memory. Its log line and its metrics do not include the wait. For other requests, the handler waits.
+func Park(c echo.Context, most time.Duration, waiter Waiter, none []byte) error {
+	r, w := c.Request(), c.Response()
+	p, ok := r.Context().Value(parkingKey{}).(*parking)
+	if !ok || p.ctx.Err() != nil || most == 0 || r.Close || !r.ProtoAtLeast(1, 1) || r.ContentLength != 0 {
+		return waitInHandler(c, most, waiter, none)
+	}
+	parked := &parkedRequest{parking: p, header: w.Header().Clone(), waiter: waiter, none: none, end: time.Now().Add(most)}
+	waiter.OnWake(parked.wake)
+	body, err := waiter.Answer(r.Context())
+	if body != nil || err != nil {
+		waiter.Leave()
+		return respond(c, body, err)
+	}
+	p.waiting.Add(1)
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		p.waiting.Done()
+		waiter.Leave()
+		return fmt.Errorf("take over the connection of a request: %w", err)
+	}
+	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // the beginning of the next request
+	parked.conn = conn.(*countedConn)                // serve has checked the listener
+	parked.conn.unread = slices.Clone(early)
+	parked.hasConn.Store(true)
+	w.Status, w.Committed = http.StatusOK, true
+	go parked.run()
+	return nil
+}
+
+// waitInHandler is Park for a request whose connection cannot be parked.
+func waitInHandler(c echo.Context, most time.Duration, waiter Waiter, none []byte) error {
+	defer waiter.Leave()
+	woken := make(chan struct{}, 1)
+	waiter.OnWake(func() {
+		select {
+		case woken <- struct{}{}:
+		default: // not received yet
+		}
+	})
+	if err := KeepOpen(c, most+10*time.Second); err != nil {
+		return err
+	}
+	ctx, end := c.Request().Context(), time.NewTimer(most)
+	defer end.Stop()
+	for {
+		if body, err := waiter.Answer(ctx); body != nil || err != nil {
+			return respond(c, body, err)
+		}
+		select {
+		case <-ctx.Done():
+			return Raw(c, http.StatusOK, none)
+		case <-end.C:
+			return Raw(c, http.StatusOK, none)
+		case <-woken:
+		}
+	}
+}
+
+func respond(c echo.Context, body []byte, err error) error {
+	if err != nil {
+		return err
+	}
+	return Raw(c, http.StatusOK, body)
+}
+
+// parkedRequest is a request whose connection is parked.
+type parkedRequest struct {
+	*parking
+	conn    *countedConn
+	hasConn atomic.Bool
+	woken   atomic.Bool // since the last call of Answer
+	header  http.Header
+	waiter  Waiter
+	none    []byte
+	end     time.Time
+}
+
+// past is a deadline that ends a read at once.
+var past = time.Unix(1, 0)
+
+// wake makes run ask for the answer.
+func (r *parkedRequest) wake() {
+	r.woken.Store(true)
+	if r.hasConn.Load() {
+		r.conn.SetReadDeadline(past)
+	}
+}
+
+// run waits, answers, and gives the connection back when the next request begins.
+func (r *parkedRequest) run() {
+	defer r.waiting.Done()
+	unhook := context.AfterFunc(r.ctx, r.wake)
+	body, isHere, err := r.await()
+	unhook()
+	r.waiter.Leave()
+	if !isHere || !r.finish(r.response(body, err)) {
+		r.conn.Close()
+	}
+}
+
+// await waits for the answer. isHere is false if the client has left. Only a read notices that, so await waits by reading.
+func (r *parkedRequest) await() (body []byte, isHere bool, err error) {
+	for {
+		r.conn.SetReadDeadline(r.end)
+		if !r.woken.Swap(false) { // otherwise wake may have set the deadline before
+			err := r.conn.awaitRequest()
+			if err == nil { // the client does not wait for this answer before its next request
+				return r.none, true, nil
+			}
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				return nil, false, nil
+			}
+		}
+		if r.ctx.Err() != nil || !time.Now().Before(r.end) {
+			return r.none, true, nil
+		}
+		if body, err := r.waiter.Answer(r.ctx); body != nil || err != nil {
+			return body, true, err
+		}
+	}
+}
+
+// finish answers, and gives the connection back when the next request begins. It returns false if none begins.
+func (r *parkedRequest) finish(response []byte) bool {
+	r.conn.SetReadDeadline(time.Now().Add(idleTimeout))
+	r.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	unhook := context.AfterFunc(r.ctx, func() {
+		r.conn.SetReadDeadline(past)
+		r.conn.SetWriteDeadline(time.Now().Add(time.Second))
+	})
+	defer unhook()
+	_, err := r.conn.Write(response)
+	if err != nil || r.ctx.Err() != nil || r.conn.awaitRequest() != nil || !unhook() {
+		return false
+	}
+	r.conn.SetDeadline(time.Time{})
+	select {
+	case r.back <- r.conn:
+		return true
+	case <-r.closed:
+		return false
+	}
+}
+
+// response returns the response with a body, or the one for an error, which it logs.
+func (r *parkedRequest) response(body []byte, err error) []byte {
+	header, status := r.header, http.StatusOK
+	if err != nil {
+		refusal := PublicError(err)
+		r.log.Error("a waiting request failed", "request_id", header.Get(headerRequestID), "err", err)
+		SetErrorHeaders(header, refusal)
+		status, body = refusal.Status, refusal.AppendJSON(nil)
+	}
+	header["Content-Type"] = jsonType
+	header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	var out bytes.Buffer
+	response := http.Response{
+		StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: header,
+		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)),
+	}
+	_ = response.Write(&out) // writing to memory does not fail
+	return out.Bytes()
+}
