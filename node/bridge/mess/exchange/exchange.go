@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -344,24 +345,37 @@ func (x *Exchange) Read(ctx context.Context, ref string, now time.Time) (*thread
 // Messages returns the messages of a thread in order.
 func (x *Exchange) Messages(ctx context.Context, ref string) ([]thread.Message, error) {
 	var out []thread.Message
-	now := time.Now()
-	for after := ref + "/"; ; {
-		page, err := x.records.List(ctx, NSMessages, "", after, 200, now)
+	for rec, err := range recordsBelow(ctx, x.records, NSMessages, ref+"/", time.Now()) {
 		if err != nil {
 			return nil, err
 		}
-		for _, rec := range page.Records {
-			if len(rec.Key) <= len(ref) || rec.Key[:len(ref)+1] != ref+"/" {
-				return out, nil
-			}
-			m, err := decodeMessage(rec)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, m)
+		m, err := decodeMessage(rec)
+		if err != nil {
+			return nil, err
 		}
-		if after = page.Next; after == "" {
-			return out, nil
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// recordsBelow returns the records of a namespace whose keys begin with prefix, in the order of the keys. An error ends
+// the iteration.
+func recordsBelow(ctx context.Context, r store.Records, ns, prefix string, now time.Time) iter.Seq2[store.Record, error] {
+	return func(yield func(store.Record, error) bool) {
+		for after := prefix; ; {
+			page, err := r.List(ctx, ns, "", after, 200, now)
+			if err != nil {
+				yield(store.Record{}, err)
+				return
+			}
+			for _, rec := range page.Records {
+				if !strings.HasPrefix(rec.Key, prefix) || !yield(rec, nil) {
+					return
+				}
+			}
+			if after = page.Next; after == "" {
+				return
+			}
 		}
 	}
 }

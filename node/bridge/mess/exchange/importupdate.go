@@ -120,22 +120,14 @@ func (x *Exchange) Attachments(ctx context.Context, ref string) ([]string, error
 	if err != nil {
 		return nil, err
 	}
-	for after := ref + "/"; ; {
-		page, err := x.records.List(ctx, NSFiles, "", after, 100, time.Now())
+	for rec, err := range recordsBelow(ctx, x.records, NSFiles, ref+"/", time.Now()) {
 		if err != nil {
 			return nil, err
 		}
-		for _, rec := range page.Records {
-			name, ok := strings.CutPrefix(rec.Key, ref+"/")
-			if !ok {
-				return names, nil
-			}
-			if _, marked := marks[name]; !marked && thread.IsAttachmentName(name) {
-				names = append(names, name)
-			}
-		}
-		if after = page.Next; after == "" {
-			return names, nil
+		name := strings.TrimPrefix(rec.Key, ref+"/")
+		if _, marked := marks[name]; !marked && thread.IsAttachmentName(name) {
+			names = append(names, name)
 		}
 	}
+	return names, nil
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -192,19 +191,11 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 	}
 	changes := []store.Change{{Record: store.Record{NS: NSThreads, Key: ref}, IfRev: t.Rev, Delete: true}}
 	for _, owned := range []struct{ ns, prefix string }{{NSMessages, ref + "/"}, {NSFiles, ref + "/"}, {NSUploads, ref + "/"}, {NSSeen, "file/" + ref + "/"}} {
-		for after := owned.prefix; after != ""; {
-			page, err := x.records.List(ctx, owned.ns, "", after, 500, now)
+		for rec, err := range recordsBelow(ctx, x.records, owned.ns, owned.prefix, now) {
 			if err != nil {
 				return err
 			}
-			after = page.Next
-			for _, rec := range page.Records {
-				if !strings.HasPrefix(rec.Key, owned.prefix) {
-					after = ""
-					break
-				}
-				changes = append(changes, deletion(owned.ns, rec.Key))
-			}
+			changes = append(changes, deletion(owned.ns, rec.Key))
 		}
 	}
 	for peer, p := range t.Peers {
