@@ -146,23 +146,17 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 const shareKey = "share/key"
 
 // shareSecret returns the key behind all share tokens, and creates it on the first call.
-func (x *Exchange) shareSecret(ctx context.Context) ([]byte, error) {
-	for range maxConflicts {
+func (x *Exchange) shareSecret(ctx context.Context) (key []byte, err error) {
+	err = retry(func() error {
 		rec, err := x.records.Get(ctx, NSMeta, shareKey, time.Now())
-		if err == nil {
-			return rec.Body, nil
+		if key = rec.Body; !errors.Is(err, store.ErrNotFound) {
+			return err
 		}
-		if !errors.Is(err, store.ErrNotFound) {
-			return nil, err
-		}
-		key := make([]byte, 32)
+		key = make([]byte, 32)
 		rand.Read(key) // never fails: crypto/rand
-		err = x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: NSMeta, Key: shareKey, Body: key}}}, time.Now())
-		if err != nil && !errors.Is(err, store.ErrConflict) {
-			return nil, err
-		}
-	}
-	return nil, store.ErrConflict
+		return x.records.Apply(ctx, []store.Change{{Record: store.Record{NS: NSMeta, Key: shareKey, Body: key}}}, time.Now())
+	})
+	return key, err
 }
 
 // ShareToken returns the token that the address of a shared file must carry.

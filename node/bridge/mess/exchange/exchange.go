@@ -233,6 +233,16 @@ type Result struct {
 // maxConflicts bounds how often an update is repeated because another one changed the same thread.
 const maxConflicts = 16
 
+// retry calls do again while its error is [store.ErrConflict], at most maxConflicts times in all.
+func retry(do func() error) error {
+	for range maxConflicts {
+		if err := do(); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+	return store.ErrConflict
+}
+
 // Do applies a block of one actor as one transaction (MESS-7): either every entry is applied or none. The error is a
 // *wire.Error, which names the entry if one is at fault, or an error of the store.
 func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Options) (Result, error) {

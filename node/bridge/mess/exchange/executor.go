@@ -362,7 +362,7 @@ func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
 // edit changes an executor from its current state in the store; more are changes of the same unit. Concurrent edits do
 // not overwrite each other: a removed key does not come back with a change of capabilities.
 func (r *Executors) edit(ctx context.Context, id string, more []store.Change, change func(*Executor) error) error {
-	for range maxConflicts {
+	return retry(func() error {
 		e, err := r.read(ctx, id)
 		if errors.Is(err, store.ErrNotFound) {
 			return thread.Missing("no such executor")
@@ -374,15 +374,11 @@ func (r *Executors) edit(ctx context.Context, id string, more []store.Change, ch
 			return err
 		}
 		err = r.records.Apply(ctx, append([]store.Change{{Record: e.record(), IfRev: e.rev}}, more...), time.Now())
-		if errors.Is(err, store.ErrConflict) {
-			continue
-		}
 		if err == nil {
 			r.put(e)
 		}
 		return err
-	}
-	return store.ErrConflict
+	})
 }
 
 // setAvailability applies the availability, schedule and time zone of a registration. Without an availability, a

@@ -89,7 +89,7 @@ func checkFileBlock(b thread.Block) error {
 // StoreRefusal stores a message that the state machine refused, in one unit with more, so that nothing that a
 // participant wrote is lost.
 func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, note string, replay *ReplayKey, more ...store.Change) error {
-	for range maxConflicts {
+	return retry(func() error {
 		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, system: true}, Options{Records: more})
 		t, err := tx.load(ctx, ref)
 		if err != nil {
@@ -106,11 +106,8 @@ func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Messag
 		if err := tx.saveReplay(replay); err != nil {
 			return err
 		}
-		if err := tx.commit(ctx); !errors.Is(err, store.ErrConflict) {
-			return err
-		}
-	}
-	return store.ErrConflict
+		return tx.commit(ctx)
+	})
 }
 
 // Attachments returns the names of the files of a thread, except uploads that no message names yet.

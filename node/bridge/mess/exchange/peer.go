@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -97,7 +96,7 @@ func (x *Exchange) OpenFor(peer string) []string {
 // store changes in the same unit. If the thread cannot be claimed, or was offered to the peer before, OfferTo only
 // applies more.
 func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
-	for range maxConflicts {
+	return retry(func() error {
 		tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
 		t, err := tx.load(ctx, ref)
 		if err != nil {
@@ -125,15 +124,11 @@ func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more 
 		err = send(conv, body, append(slices.Clone(more),
 			store.Change{Record: threadRecord(t), IfRev: t.Rev},
 			store.Change{Record: store.Record{NS: NSMeta, Key: convKey(peer, conv), Body: []byte(ref)}, IfRev: store.Any}))
-		if errors.Is(err, store.ErrConflict) {
-			continue
-		}
 		if err == nil {
 			x.index.publish(t)
 		}
 		return err
-	}
-	return store.ErrConflict
+	})
 }
 
 // Cancel cancels a thread for its requester, who asked for that through a channel, in one unit with changes. If the

@@ -420,7 +420,6 @@ const (
 	NSMeta         = "mess/meta"
 	NSNotices      = "mess/notices" // notices that are not delivered yet (MESS-28)
 	NSSeen         = "mess/seen"    // replay records of calls, mesh messages and documents
-
 )
 
 func threadRecord(t *thread.Thread) store.Record {

@@ -90,7 +90,7 @@ func (t *tx) declineForAll(th *thread.Thread) {
 
 // GiveUp ends a thread that an executor declined, after the bridge has found no other executor in the directory.
 func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) error {
-	for range maxConflicts {
+	return retry(func() error {
 		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
 		th, err := t.load(ctx, ref)
 		if err != nil {
@@ -99,15 +99,11 @@ func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) 
 		if th.IsClaimable() && x.Executors.hasNoCandidate(th) {
 			t.declineForAll(th)
 		}
-		if err = t.commit(ctx); errors.Is(err, store.ErrConflict) {
-			continue
-		}
-		if err == nil {
+		if err = t.commit(ctx); err == nil {
 			x.settleAfterCommit(ctx, t)
 		}
 		return err
-	}
-	return store.ErrConflict
+	})
 }
 
 // dropNoise removes entries of a peer that change nothing here: acks, and the status received, unless the exchange
