@@ -133,10 +133,15 @@ func (x *Exchange) Load() error {
 // restore does the work of Load. It may run again after a failure and then reads everything once more.
 func (x *Exchange) restore(ctx context.Context) error {
 	now := time.Now()
+	var executors []*Executor
 	for e, err := range decodeAll(ctx, x.records, NSExecutors, now, decodeExecutor) {
 		if err != nil {
 			return fmt.Errorf("load executors: %w", err)
 		}
+		executors = append(executors, e)
+	}
+	slices.SortFunc(executors, (*Executor).compare) // so that each is inserted at the end
+	for _, e := range executors {
 		x.Executors.put(e)
 	}
 	if err := x.Executors.restoreMeta(ctx, now); err != nil {

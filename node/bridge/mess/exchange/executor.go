@@ -59,6 +59,11 @@ func (e *Executor) checkSize() error {
 	return nil
 }
 
+// compare orders executors by the time of their registration, the oldest first.
+func (e *Executor) compare(o *Executor) int {
+	return cmp.Or(e.Created.Compare(o.Created), cmp.Compare(e.ID, o.ID))
+}
+
 func decodeExecutor(rec store.Record) (*Executor, error) {
 	e := &Executor{rev: rec.Rev}
 	if err := json.Unmarshal(rec.Body, e); err != nil {
@@ -181,8 +186,8 @@ type Executors struct {
 
 	mu    sync.RWMutex
 	byID  map[string]*candidate
-	all   []*candidate            // those in the store at the start, in the order of their ids, and then the others
-	byCap map[string][]*candidate // by capability
+	all   []*candidate            // in the order in which they were registered
+	byCap map[string][]*candidate // by capability, each list in the same order
 	keys  map[string]string       // hex hash of a key → executor
 	rules []thread.Rule
 
@@ -234,7 +239,7 @@ func (r *Executors) replace(e *Executor) {
 	c.shift = r.shiftOf(c)
 	r.byID[e.ID] = c
 	if old == nil {
-		r.all = append(r.all, c)
+		r.all = insertCandidate(r.all, c)
 	} else {
 		if old.KeyHash != e.KeyHash {
 			delete(r.keys, old.KeyHash)
@@ -263,8 +268,14 @@ func (r *Executors) reindex(old, c *candidate) {
 				continue
 			}
 		}
-		r.byCap[id] = append(r.byCap[id], c)
+		r.byCap[id] = insertCandidate(r.byCap[id], c)
 	}
+}
+
+// insertCandidate adds a candidate to a list in the order of [Executor.compare].
+func insertCandidate(list []*candidate, c *candidate) []*candidate {
+	i, _ := slices.BinarySearchFunc(list, c, func(a, b *candidate) int { return a.compare(b.Executor) })
+	return slices.Insert(list, i, c)
 }
 
 func (r *Executors) remove(id string) {

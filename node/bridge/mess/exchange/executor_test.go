@@ -173,3 +173,32 @@ func TestPendingIsNoWrongKey(t *testing.T) {
 		t.Errorf("a key of another exchange: %v", err)
 	}
 }
+
+// TestOrderOfExecutors: executors get offers in the order of their registrations, also after a change of their
+// capabilities and after a restart.
+func TestOrderOfExecutors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		for _, id := range []string{"carl", "anna", "bert"} {
+			l.executor(id, "lift")
+			time.Sleep(time.Second)
+		}
+		l.executor("carl")
+		l.executor("carl", "lift")
+		again := labOn(t, l.store)
+		if err := again.Load(); err != nil {
+			t.Fatal(err)
+		}
+		for name, x := range map[string]*lab{"before": l, "after": again} {
+			for _, th := range []*thread.Thread{{}, {Requires: []thread.Need{{ID: "lift"}}}} {
+				var ids []string
+				for _, o := range x.Executors.route(th, time.Now()) {
+					ids = append(ids, o.ID)
+				}
+				if want := []string{"carl", "anna", "bert"}; !slices.Equal(ids, want) {
+					t.Errorf("%s the restart, a thread that requires %v is offered to %v, want %v", name, th.Requires, ids, want)
+				}
+			}
+		}
+	})
+}
