@@ -53,7 +53,11 @@ func TestImportedThreadIsATask(t *testing.T) {
 	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	file := "ref: 2026-03-01-001\nrequestor: claude\nstatus: received\nintent: look\ncreated: 2026-03-01T10:00:00Z\nupdated: 2026-03-01T10:00:00Z\n" +
 		"---\nfrom: claude\nreceived: 2026-03-01T10:00:00Z\nMESS:\n  - request: {intent: look}\n"
-	list, err := home.Import(t.Context(), [][][]byte{{[]byte(file)}})
+	parsed, err := thread.ParseFiles([]byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := home.Adopt(t.Context(), []thread.ParsedFile{parsed})
 	if err != nil {
 		t.Fatal(err)
 	}

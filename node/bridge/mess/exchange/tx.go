@@ -358,6 +358,11 @@ func (t *tx) commit(ctx context.Context) error {
 	if len(changes) == 0 {
 		return nil
 	}
+	return t.apply(ctx, changes)
+}
+
+// apply does the work of commit after all changes are known.
+func (t *tx) apply(ctx context.Context, changes []store.Change) error {
 	if err := t.x.records.Apply(ctx, changes, t.now); err != nil {
 		return err
 	}

@@ -181,7 +181,9 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 	case err != nil:
 		return err
 	case failed != "":
-		t.failDependency(th, failed)
+		th.Become(thread.Failed, thread.ExchangeID, "dependency_failed: "+failed, t.now)
+		reason := wire.Obj(wire.TextField("type", "dependency_failed"), wire.TextField("detail", failed))
+		t.postState(th, wire.Field("reason", reason), wire.Field("recoverable", wire.Bool(true)))
 		return nil
 	case !met:
 		if th.Parked != thread.ParkedDependency {
@@ -208,12 +210,6 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 		t.offer(th)
 	}
 	return nil
-}
-
-func (t *tx) failDependency(th *thread.Thread, dependency string) {
-	th.Become(thread.Failed, thread.ExchangeID, "dependency_failed: "+dependency, t.now)
-	reason := wire.Obj(wire.TextField("type", "dependency_failed"), wire.TextField("detail", dependency))
-	t.postState(th, wire.Field("reason", reason), wire.Field("recoverable", wire.Bool(true)))
 }
 
 // postState appends a status message of the exchange with the state of the thread.

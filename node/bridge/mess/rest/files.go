@@ -51,11 +51,15 @@ func (r *call) importThreads() error {
 	if err != nil {
 		return err
 	}
-	threadFiles, err := readImport(data, strings.HasPrefix(r.c.Request().Header.Get("Content-Type"), "application/json"))
+	files, err := readImport(data, strings.HasPrefix(r.c.Request().Header.Get("Content-Type"), "application/json"))
 	if err != nil {
 		return err
 	}
-	threads, err := r.Exchange.Import(r.c.Request().Context(), threadFiles)
+	parsed, err := thread.ParseFiles(files...)
+	if err != nil {
+		return err
+	}
+	threads, err := r.Exchange.Adopt(r.c.Request().Context(), []thread.ParsedFile{parsed})
 	if err != nil {
 		return err
 	}
@@ -68,17 +72,17 @@ func (r *call) importThreads() error {
 }
 
 // readImport reads the body of an import: the YAML of one thread, {content} or {files: [{name, content}]}. It returns
-// a list with one element: the files of the thread.
-func readImport(data []byte, isJSON bool) ([][][]byte, error) {
+// the files of the thread.
+func readImport(data []byte, isJSON bool) ([][]byte, error) {
 	if !isJSON {
-		return [][][]byte{{data}}, nil
+		return [][]byte{data}, nil
 	}
 	v, err := wire.ParseLimits(data, thread.Limits.Depth, thread.Limits.Nodes)
 	if err != nil || v.Kind() != wire.Object {
 		return nil, thread.Bad("", "the body must be a JSON object")
 	}
 	if content := v.GetStr("content"); content != "" {
-		return [][][]byte{{[]byte(content)}}, nil
+		return [][]byte{[]byte(content)}, nil
 	}
 	list, _ := v.Get("files")
 	var files []thread.File
@@ -97,7 +101,7 @@ func readImport(data []byte, isJSON bool) ([][][]byte, error) {
 	for i, f := range files {
 		contents[i] = []byte(f.Content)
 	}
-	return [][][]byte{contents}, nil
+	return contents, nil
 }
 
 // export handles GET /export/{ref}.
