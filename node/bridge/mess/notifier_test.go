@@ -1,8 +1,10 @@
 package mess
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -213,8 +215,8 @@ func TestNoticesOutliveTheProcess(t *testing.T) {
 	}
 }
 
-// TestUnsendableMessages: a peer gets the answer to a question whose field is a whole number, and our owner gets a notice
-// of a result that is too large for a message.
+// TestUnsendableMessages: a peer gets the answer to a question whose field is a whole number. A result that is too large
+// for a message is refused, and our owner gets a notice of a result that turns out too large with its files.
 func TestUnsendableMessages(t *testing.T) {
 	mesh := meshtest.New(t)
 	away := newMeshNode(t, mesh, "away", nil)
@@ -237,7 +239,13 @@ func TestUnsendableMessages(t *testing.T) {
 	for i, want := range []string{`"value":"here"`, `"value":"now"`} {
 		away.wantText(messages[len(messages)-2+i].Mess, want)
 	}
-	away.do("bob", "- response: {re: "+there+", content: [\""+strings.Repeat("x", 300<<10)+"\"]}")
+	away.refuse(http.StatusRequestEntityTooLarge, "bob", "- response: {re: "+there+", content: [\""+strings.Repeat("x", 300<<10)+"\"]}")
+	away.want(there, thread.InProgress)
+	file, err := away.Upload(t.Context(), exchange.Owner("test"), there, "photo.png", bytes.Repeat([]byte("x"), 40<<10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	away.do(thread.OwnerID, "- response: {re: "+there+", content: [\""+strings.Repeat("x", 240<<10)+"\", "+string(file.JSON())+"]}")
 	eventually(t, "a notice to the owner", func() bool { return away.countNotices("mess", "payload must be at most") == 1 })
 }
 

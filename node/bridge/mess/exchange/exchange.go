@@ -263,7 +263,7 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 	for range maxConflicts {
 		t := x.begin(who, opts)
 		err := t.run(ctx, b)
-		if err = cmp.Or(t.readErr, err); err != nil {
+		if err = cmp.Or(t.err, err); err != nil {
 			return Result{}, err
 		}
 		err = t.commit(ctx)

@@ -25,7 +25,7 @@ type tx struct {
 	now  time.Time
 
 	threads      map[string]*thread.Thread // threads that were read or created, as the block leaves them
-	readErr      error                     // the first failure of the store while names were resolved
+	err          error                     // the first error of a method that returns none
 	order        []string                  // refs of the threads that change
 	before       map[string]snapshot       // state of each thread when it was read; the zero value for a new one
 	changes      []store.Change            // changes other than threads
@@ -270,7 +270,7 @@ func (t *tx) load(ctx context.Context, ref string) (*thread.Thread, error) {
 // otherwise its sender would learn that the thread does not exist.
 func (t *tx) find(ctx context.Context, ref string) *thread.Thread {
 	th, err := t.load(ctx, ref)
-	t.readErr = cmp.Or(t.readErr, IgnoreMissing(err))
+	t.err = cmp.Or(t.err, IgnoreMissing(err))
 	return th
 }
 
@@ -306,6 +306,11 @@ func (t *tx) flush() {
 	}
 }
 
+// maxForPeer bounds what a peer of the thread is sent: a message of the mesh has room for little more.
+const maxForPeer = wire.MaxMessage - 4<<10
+
+var errTooLargeForPeer = thread.TooLarge("the message is too large for the node at the other end: it may have at most 252 KiB, without files of more than 64 KiB")
+
 // appendMessage appends a message and returns its ref. Large inline data becomes an attachment first.
 func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) string {
 	th.Serial++
@@ -328,6 +333,10 @@ func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) strin
 	t.collectFiles(th.Ref, m.Mess)
 	rec := messageRecord(m, th.Ref)
 	th.Bytes += len(rec.Body)
+	isForPeer := func(id string) bool { return id != from && th.Peers[id].Conv != "" }
+	if len(rec.Body) > maxForPeer && (isForPeer(th.Requester) || isForPeer(th.Holder)) {
+		t.err = cmp.Or(t.err, errTooLargeForPeer)
+	}
 	t.changes = append(t.changes, store.Change{Record: rec})
 	if n := len(th.History); n > 0 && th.History[n-1].Ref == "" && th.History[n-1].At.Equal(t.now) {
 		th.History[n-1].Ref = m.Ref
