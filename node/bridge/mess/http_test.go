@@ -407,3 +407,19 @@ func TestMessageOfRequesterIsNotDropped(t *testing.T) {
 	}
 	s.want(409, alice, "PATCH", path, `{"mess":[{"cancel":{"reason":"it snows"}}]}`)
 }
+
+// TestMessageBesideStatusInList: the message of a PATCH goes to the last status of its list if that status has none.
+func TestMessageBesideStatusInList(t *testing.T) {
+	s := newHTTPLab(t, nil)
+	bob := s.register("bob")
+	for body, want := range map[string]string{
+		`{"status":"failed","message":"too wet","mess":[{"status":{"code":"claimed"}},{"status":{"code":"failed"}}]}`: `"code":"failed","message":"too wet","reason":"too wet"`,
+		`{"message":"too wet","mess":[{"status":{"code":"failed","message":"mud","reason":"rain"}}]}`:                 `"code":"failed","message":"mud","reason":"rain"`,
+	} {
+		ref := s.request("alice", "{intent: dig}")
+		s.want(200, bob, "PATCH", "requests/"+ref, body)
+		if text := string(s.want(200, bob, "GET", "requests/"+ref, "").JSON()); !strings.Contains(text, want) {
+			t.Errorf("after %s the thread is %s, which does not contain %s", body, text, want)
+		}
+	}
+}

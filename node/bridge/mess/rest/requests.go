@@ -279,7 +279,7 @@ func isClaim(v wire.Value) bool {
 }
 
 // readPatch reads {status?, message?, mess?}. It returns the block of mess, and the status to set beside the block: nil
-// if the block has a status itself, or if the call has only a block.
+// if the block has a status itself, which then gets the message, or if the call has only a block.
 func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, error) {
 	f := &thread.Fields{Value: v}
 	word, message := f.Text("status", 40), f.Text("message", thread.MaxProse)
@@ -297,19 +297,23 @@ func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, er
 	if word != "" && !ok {
 		return nil, nil, thread.Bad("status", "is not a status")
 	}
-	lastCode := thread.Code("")
-	for _, e := range block {
+	lastCode, last := thread.Code(""), 0
+	for i, e := range block {
 		if e.Type == "request" || e.Type == "config" {
 			return nil, nil, thread.Bad("mess", "a "+e.Type+" does not belong in a thread")
 		}
 		if e.Type == "status" {
 			lastCode, _ = thread.ParseCode(e.Body.GetStr("code"))
+			last = i
 		}
 	}
 	switch {
 	case lastCode != "" && word != "" && lastCode != code:
 		return nil, nil, thread.Bad("status", "differs from the last status in mess")
-	case lastCode != "" || word == "" && len(block) > 0 && message == "":
+	case lastCode != "":
+		block[last].Body = addMessage(block[last].Body, lastCode, message)
+		return block, nil, nil
+	case word == "" && len(block) > 0 && message == "":
 		return block, nil, nil
 	case word == "" && message == "":
 		return nil, nil, thread.Bad("", "the body has neither status, message nor mess")
@@ -317,12 +321,21 @@ func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, er
 		code = t.Status
 	}
 	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("code", string(code)))
-	if message != "" {
-		body = body.With("message", wire.Text(message))
-		if code == thread.Cancelled || code == thread.Declined || code == thread.Failed {
-			body = body.With("reason", wire.Text(message))
-		}
-	}
-	set, err := thread.ReadStatus(body, "status", true)
+	set, err := thread.ReadStatus(addMessage(body, code, message), "status", true)
 	return block, &set, err
+}
+
+// addMessage adds the message of a PATCH to a status that has none. If the status needs a reason and has none, the
+// message is also the reason.
+func addMessage(body wire.Value, code thread.Code, message string) wire.Value {
+	if message == "" {
+		return body
+	}
+	if !thread.HasValue(body, "message") {
+		body = body.With("message", wire.Text(message))
+	}
+	if (code == thread.Cancelled || code == thread.Declined || code == thread.Failed) && !thread.HasValue(body, "reason") {
+		body = body.With("reason", wire.Text(message))
+	}
+	return body
 }
