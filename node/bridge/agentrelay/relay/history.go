@@ -120,15 +120,15 @@ func (h *history) change(e *entry) store.Change {
 	}}
 }
 
-// append stores a message durably.
-func (h *history) append(ctx context.Context, e *entry) error {
+// append stores a message durably, in one unit with changes.
+func (h *history) append(ctx context.Context, e *entry, changes ...store.Change) error {
 	now := time.Now()
 	if h.isOverfull(now) { // senders fill the history faster than the regular sweep empties it: sweep now
 		if err := h.sweep(ctx, now); err != nil {
 			return err
 		}
 	}
-	if err := h.records.Apply(ctx, []store.Change{h.change(e)}, now); err != nil {
+	if err := h.records.Apply(ctx, append(changes, h.change(e)), now); err != nil {
 		return err
 	}
 	h.insert(e)

@@ -112,6 +112,7 @@ type delivery struct {
 	ts    int64
 	seq   uint64
 	bytes []byte
+	entry *entry // of the history; nil if the message does not go there
 }
 
 // forward stamps a frame and delivers it. The extensions come first, so that what they store is durable before anybody
@@ -125,13 +126,18 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 	d.bytes = f.Stamp(d.id, s.id, d.ts)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
+	if r.history != nil && d.isKept() {
+		d.entry = d.newEntry()
+	}
+	isStored := false
 	if r.votes != nil {
-		if fault := r.observe(ctx, d); fault != nil {
+		var fault *frame.Refusal
+		if isStored, fault = r.observe(ctx, d); fault != nil {
 			return fault
 		}
 	}
-	if r.history != nil && d.isKept() {
-		if err := r.history.append(ctx, d.newEntry()); err != nil {
+	if d.entry != nil && !isStored {
+		if err := r.history.append(ctx, d.entry); err != nil {
 			r.log.Error("store a message of the relay", "err", err)
 			return frame.Refuse(frame.CodeUnavailable, "the relay cannot take messages now")
 		}

@@ -167,19 +167,27 @@ func (v *votes) forget(id string) {
 }
 
 // observe handles the messages that concern votes. A proposal to everybody opens a vote. A vote that is sent to the
-// proposer counts, and the relay delivers it too (AR-40, AR-41).
-func (r *Relay) observe(ctx context.Context, d delivery) *frame.Refusal {
+// proposer counts, and the relay delivers it too (AR-40, AR-41). isStored reports whether the message is in the history.
+func (r *Relay) observe(ctx context.Context, d delivery) (isStored bool, fault *frame.Refusal) {
 	switch {
 	case d.frame.Type == "proposal" && d.frame.IsBroadcast():
-		return r.propose(ctx, d)
+		return true, r.propose(ctx, d)
 	case d.frame.Type == "vote" && !d.frame.IsBroadcast():
 		p := r.votes.get(d.frame.Ref)
 		if p == nil || !d.frame.HasTarget(p.By) {
-			return nil // the agents settle this among themselves
+			return false, nil // the agents settle this among themselves
 		}
-		return r.cast(ctx, d.from, d.frame)
+		return false, r.cast(ctx, d.from, d.frame)
 	}
-	return nil
+	return false, nil
+}
+
+// store makes changes durable, in one unit with a message for the history unless e is nil.
+func (r *Relay) store(ctx context.Context, e *entry, changes ...store.Change) error {
+	if e == nil {
+		return r.cfg.Records.Apply(ctx, changes, time.Now())
+	}
+	return r.history.append(ctx, e, changes...)
 }
 
 func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
@@ -195,7 +203,7 @@ func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
 	if old != "" {
 		changes = append(changes, store.Change{Record: store.Record{NS: nsVotes, Key: old}, IfRev: store.Any, Delete: true})
 	}
-	if err := r.cfg.Records.Apply(ctx, changes, now); err != nil {
+	if err := r.store(ctx, d.entry, changes...); err != nil {
 		r.log.Error("store a proposal", "err", err)
 		return frame.Refuse(frame.CodeUnavailable, "the relay cannot take proposals now")
 	}
@@ -229,25 +237,20 @@ func (r *Relay) cast(ctx context.Context, voter string, f frame.Frame) *frame.Re
 // end of the vote, so that no restart repeats it (AR-43). The caller holds r.votes.writing.
 func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.Refusal {
 	p.Status = p.outcome(now, r.votes.voteFor)
-	var result *entry
-	changes := []store.Change{}
+	var result, kept *entry
 	if p.Status != "" {
 		p.Closed = now.UTC()
 		result = r.newResult(p)
 		if r.history != nil {
-			changes = append(changes, r.history.change(result))
+			kept = result
 		}
 	}
-	changes = append(changes, p.change())
-	if err := r.cfg.Records.Apply(ctx, changes, now); err != nil {
+	if err := r.store(ctx, kept, p.change()); err != nil {
 		r.log.Error("store a vote", "err", err)
 		return frame.Refuse(frame.CodeUnavailable, "the relay cannot take votes now")
 	}
 	r.votes.put(p)
 	if result != nil {
-		if r.history != nil {
-			r.history.insert(result)
-		}
 		out := websocket.Text(result.raw)
 		for _, s := range r.conns.all() {
 			_ = s.conn.Send(out)

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -156,5 +157,26 @@ func TestOutcome(t *testing.T) {
 		if got := p.outcome(p.At.Add(tt.after), defaultVoteFor); got != tt.want {
 			t.Errorf("%+v = %q", tt, got)
 		}
+	}
+}
+
+// TestProposalNeedsItsHistory: a proposal that cannot go into the history opens no vote, and its sender gets an error.
+func TestProposalNeedsItsHistory(t *testing.T) {
+	st := openStore(t)
+	s := newTestRelayOn(t, st, Config{Extensions: Extensions{Voting: true, History: true}})
+	a, b := s.join("aaa"), s.join("bbb")
+	s.history.records = hookedRecords{st.Records(), func() error { return errors.New("the disk is full") }}
+	a.send(`{"to":["*"],"type":"proposal","payload":{}}`)
+	if got := a.next(); code(got) != frame.CodeUnavailable {
+		t.Errorf("the proposer got %s, want %s", got.JSON(), frame.CodeUnavailable)
+	}
+	if n := len(s.votes.all); n != 0 {
+		t.Errorf("%d votes are open about a proposal that nobody got", n)
+	}
+	s.history.records = st.Records()
+	a.send(`{"to":["*"],"type":"proposal","payload":{}}`)
+	id := b.next().GetStr("id")
+	if list := s.history.snapshot(time.Now()); s.votes.get(id) == nil || len(list) != 1 || list[0].id != id {
+		t.Errorf("the vote is %v, and %d messages are in the history; want it open, and one", s.votes.get(id), len(list))
 	}
 }
