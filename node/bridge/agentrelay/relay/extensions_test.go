@@ -277,3 +277,38 @@ func TestNarrow(t *testing.T) {
 	a.send(`{"to":["*"],"keywords":["go"],"payload":1}`)
 	other.next()
 }
+
+// TestHistoryOrder: of two messages of the same millisecond a search shows the newer one first, and a message that
+// comes during a sweep is counted right, even if it is older than the others because the clock was set back.
+func TestHistoryOrder(t *testing.T) {
+	st := openStore(t)
+	s := newTestRelayOn(t, st, Config{Extensions: Extensions{History: true, MaxMessages: 2}})
+	now := time.Now()
+	message := func(ts int64, seq uint64, text string) *entry {
+		return &entry{id: text, ts: ts, seq: seq, broadcast: true, raw: []byte(text), text: "word " + text}
+	}
+	for seq, text := range []string{"first", "second", "third"} {
+		s.history.insert(message(now.UnixMilli(), uint64(seq), text))
+	}
+	var ids []string
+	for _, e := range s.history.search(registration{ID: "aaa"}, "word", 10, now) {
+		ids = append(ids, e.id)
+	}
+	if want := []string{"third", "second"}; !slices.Equal(ids, want) {
+		t.Errorf("the search found %v, want %v", ids, want)
+	}
+	inserted := false
+	s.history.records = hookedRecords{st.Records(), func() error {
+		if !inserted {
+			inserted = true
+			s.history.insert(message(now.UnixMilli()-1, 3, "late"))
+		}
+		return nil
+	}}
+	if err := s.history.sweep(t.Context(), now); err != nil {
+		t.Fatal(err)
+	}
+	if n := len("second") + len("third"); len(s.history.list) != 2 || s.history.bytes != n {
+		t.Errorf("the history has %d messages of %d bytes, want 2 of %d", len(s.history.list), s.history.bytes, n)
+	}
+}

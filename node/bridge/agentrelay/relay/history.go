@@ -193,8 +193,12 @@ func (h *history) sweep(ctx context.Context, now time.Time) error {
 		if err := h.records.Apply(ctx, changes, now); err != nil {
 			return err
 		}
+		deleted := make(map[*entry]bool, len(old))
+		for _, e := range old {
+			deleted[e] = true
+		}
 		h.mu.Lock()
-		h.list = slices.Clone(h.list[len(old):]) // only sweep removes, and from the front
+		h.list = slices.DeleteFunc(h.list, func(e *entry) bool { return deleted[e] }) // older ones may have come meanwhile
 		for _, e := range old {
 			h.bytes -= len(e.raw)
 		}
@@ -257,14 +261,12 @@ func (h *history) search(agent registration, query string, limit int, now time.T
 	defer h.searching.Unlock()
 	terms := splitQuery(query)
 	var hits []hit
-	for _, e := range h.visibleTo(agent, now) {
+	for _, e := range slices.Backward(h.visibleTo(agent, now)) {
 		if n := score(terms, e.text); n > 0 {
 			hits = append(hits, hit{e, n})
 		}
 	}
-	slices.SortStableFunc(hits, func(x, y hit) int {
-		return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(y.e.ts, x.e.ts))
-	})
+	slices.SortStableFunc(hits, func(x, y hit) int { return cmp.Compare(y.score, x.score) })
 	out := make([]*entry, min(limit, len(hits)))
 	for i := range out {
 		out[i] = hits[i].e
