@@ -43,7 +43,9 @@ func (c *connections) enter(s *session, agents *registry, welcome []byte) *webso
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.stopping, len(c.open) >= maxConnections:
+	case c.stopping:
+		return &websocket.CloseError{Code: websocket.CodeGoingAway, Reason: "going down"}
+	case len(c.open) >= maxConnections:
 		return &websocket.CloseError{Code: websocket.CodeTryLater, Reason: "the relay is full"}
 	case !agents.admit(s.id, s.token):
 		return &websocket.CloseError{Code: frame.CloseBadToken, Reason: "the token is no longer good"}
