@@ -312,3 +312,21 @@ func TestHistoryOrder(t *testing.T) {
 		t.Errorf("the history has %d messages of %d bytes, want 2 of %d", len(s.history.list), s.history.bytes, n)
 	}
 }
+
+// TestHistoryAfterClockStep: an agent that registers after the clock was set back sees the messages since then, and none
+// from before (AR-46).
+func TestHistoryAfterClockStep(t *testing.T) {
+	s := newTestRelay(t, Config{Extensions: Extensions{History: true}})
+	a := s.join("aaa")
+	s.agents.stamps.mu.Lock()
+	s.agents.stamps.last = time.Now().Add(time.Hour).UnixMilli() // as if the clock had been an hour ahead
+	s.agents.stamps.mu.Unlock()
+	a.send(`{"to":["*"],"payload":"before"}`)
+	a.quiet()
+	b := s.join("bbb")
+	a.send(`{"to":["*"],"payload":"after"}`)
+	id := b.next().GetStr("id")
+	if got := b.ask("command", `{"command":"history"}`); !slices.Equal(list(got, "messages", "id"), []string{id}) {
+		t.Errorf("the new agent reads %s, want the message %s", got.JSON(), id)
+	}
+}

@@ -210,7 +210,7 @@ func (h *history) sweep(ctx context.Context, now time.Time) error {
 // is a broadcast, or the agent is its sender or a recipient (AR-46). An agent does not see the messages of an earlier
 // agent that had the same id.
 func (e *entry) isVisibleTo(agent registration) bool {
-	if e.ts <= agent.Since.UnixMilli() { // register waits for the next millisecond, so the agent's own messages are newer
+	if e.ts <= agent.Since.UnixMilli() { // the agent's own messages are newer (see [stamps.since])
 		return false
 	}
 	return e.broadcast || e.from == agent.ID || slices.Contains(e.to, agent.ID)

@@ -57,6 +57,7 @@ type registry struct {
 	records store.Records
 	max     int
 	clock   *store.WallClock
+	stamps  stamps // of registrations and frames
 
 	writing sync.Mutex // held during a write, so that two writes cannot take one id; taken before mu
 
@@ -117,18 +118,18 @@ func (r *registry) register(ctx context.Context, a registration, more ...store.C
 	}
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	a.Since = time.Now().UTC()
-	id, old, err := r.reserveID(a.ID, a.Since)
+	now := time.Now()
+	id, old, err := r.reserveID(a.ID, now)
 	if err != nil {
 		return "", "", err
 	}
 	token := credential.New("tok_") // AR-5
-	a.ID, a.Token = id, credential.HashOf(token).String()
+	a.ID, a.Token, a.Since = id, credential.HashOf(token).String(), r.stamps.since()
 	changes := append([]store.Change{a.change(store.Absent)}, more...)
 	if old != nil {
 		changes = append([]store.Change{old.deletion()}, changes...)
 	}
-	if err := r.records.Apply(ctx, changes, a.Since); err != nil {
+	if err := r.records.Apply(ctx, changes, now); err != nil {
 		if old != nil {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -136,8 +137,6 @@ func (r *registry) register(ctx context.Context, a registration, more ...store.C
 		}
 		return "", "", err
 	}
-	// The history decides by time what the agent may see, so whatever it may see must have a later time (AR-46).
-	<-time.After(time.Until(a.Since.Truncate(time.Millisecond).Add(time.Millisecond)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.put(&a)

@@ -89,10 +89,6 @@ type Relay struct {
 	history       *history      // nil if the extension is off
 	votes         *votes        // nil if the extension is off
 	searches      *rate.Windows // of the directory
-
-	mu     sync.Mutex
-	last   int64 // ts of the newest frame
-	frames uint64
 }
 
 // New makes a relay from the stored agents, messages and votes. Nothing runs before [Relay.Run].
@@ -190,12 +186,28 @@ func (r *Relay) welcome(id string) []byte {
 	))
 }
 
-// nextStamp returns the time of a frame, which never runs backwards while the relay runs, and a number that orders
-// frames of the same time.
-func (r *Relay) nextStamp() (ts int64, seq uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.last = max(r.last, time.Now().UnixMilli())
-	r.frames++
-	return r.last, r.frames
+// stamps gives times to frames and registrations. They never run backwards while the relay runs.
+type stamps struct {
+	mu     sync.Mutex
+	last   int64 // the newest ts, in milliseconds
+	frames uint64
+}
+
+// next returns the time of a frame, and a number that orders frames of the same time.
+func (s *stamps) next() (ts int64, seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = max(s.last, time.Now().UnixMilli())
+	s.frames++
+	return s.last, s.frames
+}
+
+// since returns the time of a registration. All later frames are newer, because the history decides by time what the
+// agent may see (AR-46).
+func (s *stamps) since() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ts := max(s.last, time.Now().UnixMilli())
+	s.last = ts + 1
+	return time.UnixMilli(ts).UTC()
 }

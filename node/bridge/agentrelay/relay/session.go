@@ -122,7 +122,7 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 		s.noteDiscovery(f)
 	}
 	d := delivery{id: frame.NewID(), from: s.id, frame: f}
-	d.ts, d.seq = r.nextStamp()
+	d.ts, d.seq = r.agents.stamps.next()
 	d.bytes = f.Stamp(d.id, s.id, d.ts)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()

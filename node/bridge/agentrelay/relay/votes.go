@@ -263,7 +263,7 @@ func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.R
 func (r *Relay) newResult(p *proposal) *entry {
 	approve, reject := p.countVotes()
 	e := &entry{id: frame.NewID(), from: frame.RelayID, kind: "vote_result", to: []string{frame.Everybody}, broadcast: true}
-	e.ts, e.seq = r.nextStamp()
+	e.ts, e.seq = r.agents.stamps.next()
 	votes := wire.Obj(wire.Field("approve", wire.Int(int64(approve))), wire.Field("reject", wire.Int(int64(reject))))
 	payload := wire.Obj(wire.TextField("status", p.Status), wire.Field("votes", votes), wire.Field("quorum", wire.Int(int64(p.Quorum))))
 	e.text = frame.SearchText(e.kind, payload)
