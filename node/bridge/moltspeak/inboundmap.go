@@ -174,13 +174,21 @@ func taskConversation(from message.Agent, task string) string {
 }
 
 // passOn passes the message to the node, stores t as the MoltSpeak side of its conversation, and turns the outcome into
-// an answer.
+// an answer. A message with another operation in the conversation of a task leaves the task as it is.
 func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv string, t convState) (answer, *message.Error) {
 	address := c.address.String()
-	t.Peer, t.Conv, t.Op, t.Intent, t.Re, t.Boxed = address, conv, c.m.Op, string(intent), c.m.ID, c.packet.Boxed
-	t.Confidential, t.Native = c.m.Class == message.Confidential, c.native
+	t.Peer, t.Conv, t.Op, t.Intent, t.Native = address, conv, c.m.Op, string(intent), c.native
+	var old convState
+	if _, _, err := readRecord(c.ctx, b.records, nsConversations, convKey(address, conv), &old, c.now); err != nil {
+		return answer{}, message.Fail(message.CodeInternal).Because(err)
+	}
+	isAside := t.TaskID == "" && old.TaskID != ""
+	if isAside {
+		t = old
+	}
+	t.Re, t.Boxed, t.Confidential = c.m.ID, c.packet.Boxed, c.m.Class == message.Confidential
 	a, e := b.passToNode(c, address, intent, payload, conv, []store.Change{convChange(t, store.Any, c.now)})
-	if e == nil && a.status == http.StatusOK && !t.Done { // this answer is final; a later close adds nothing
+	if e == nil && a.status == http.StatusOK && !t.Done && !isAside { // this answer is final; a later close adds nothing
 		if err := updateConversation(c.ctx, b.records, t, c.now, func(t *convState) { t.Done = true }); err != nil {
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store a conversation", "err", err)
 		}

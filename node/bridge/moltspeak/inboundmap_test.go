@@ -156,6 +156,32 @@ func TestReChain(t *testing.T) {
 	}
 }
 
+// TestQueryAboutTask: a query in the conversation of a task leaves the task open, so that the peer still gets its end and
+// may cancel it.
+func TestQueryAboutTask(t *testing.T) {
+	r, n := newTestRig(t, nil)
+	r.shake(cat)
+	create := r.draft(cat, message.OpTask, `{"action":"create","task_id":"t1","type":"research"}`)
+	r.say(cat, create)
+	query := r.draft(cat, message.OpQuery, plainQuery)
+	query.Re = create.ID
+	r.say(cat, query)
+	if n.got[1].ConvID != n.got[0].ConvID {
+		t.Errorf("the query is in %s, want %s", n.got[1].ConvID, n.got[0].ConvID)
+	}
+	var conv convState
+	key := convKey(n.got[0].Address, string(n.got[0].ConvID))
+	if _, _, err := readRecord(t.Context(), r.b.records, nsConversations, key, &conv, time.Now()); err != nil || conv.Op != message.OpTask || conv.Done || conv.Re != query.ID {
+		t.Errorf("the conversation is %+v, %v, want an open task that answers %s", conv, err, query.ID)
+	}
+	if code := r.code(cat, r.draft(cat, message.OpTask, `{"action":"cancel","task_id":"t1"}`)); code != "" {
+		t.Errorf("the creator cannot cancel its task: %q", code)
+	}
+	if last := n.got[len(n.got)-1]; last.Payload.GetStr("action") != wire.ActionClose || last.Intent != IntentTask {
+		t.Errorf("the cancel came as %s of %s", last.Payload.JSON(), last.Intent)
+	}
+}
+
 // brokenRecords fails to read the record with one key.
 type brokenRecords struct {
 	store.Records
