@@ -171,7 +171,7 @@ func (o *outbound) readCard(ctx context.Context, base *url.URL, reach client.Rea
 			continue
 		}
 		err = fmt.Errorf("the agent card at %s answers HTTP %d", base.Host, status)
-		if status >= 500 || status == http.StatusTooManyRequests {
+		if client.IsRetryStatus(status) {
 			return wire.Value{}, &client.SendError{Retry: true, Status: status, Cause: err}
 		}
 	}
@@ -330,6 +330,6 @@ func readAnswer(binding message.Binding, resp *http.Response, data []byte) (wire
 	if err == nil && resp.StatusCode == http.StatusOK && result.Kind() == wire.Object {
 		return result, nil
 	}
-	again := resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
+	again := client.IsRetryStatus(resp.StatusCode)
 	return wire.Value{}, &client.SendError{Retry: again, Processed: resp.StatusCode == http.StatusOK, Status: resp.StatusCode, Cause: fmt.Errorf("the answer with HTTP %d is neither a result nor an error of A2A", resp.StatusCode)}
 }

@@ -102,7 +102,7 @@ func (r *restRemote) plain(ctx context.Context, method, at string, data []byte, 
 		return nil, &client.SendError{Retry: true, Processed: true, Status: resp.StatusCode, Cause: err}
 	}
 	if resp.StatusCode >= 300 {
-		again := resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
+		again := client.IsRetryStatus(resp.StatusCode)
 		refusal := &wire.Error{Code: wire.InvalidMessage, Status: resp.StatusCode, Retry: again, Message: remoteText(answer)}
 		return nil, &client.SendError{Retry: again, Status: resp.StatusCode, Refusal: refusal}
 	}

@@ -346,7 +346,7 @@ func (b *Bridge) transmit(ctx context.Context, endpoint string, reach client.Rea
 	}
 	p, e := message.ReadPacket(answer, b.cfg.Box)
 	if e != nil {
-		return nil, &client.SendError{Retry: resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests, Processed: true, Status: resp.StatusCode, Cause: fmt.Errorf("the answer with HTTP %d is not a packet: %w", resp.StatusCode, e)}
+		return nil, &client.SendError{Retry: client.IsRetryStatus(resp.StatusCode), Processed: true, Status: resp.StatusCode, Cause: fmt.Errorf("the answer with HTTP %d is not a packet: %w", resp.StatusCode, e)}
 	}
 	return &p, nil
 }

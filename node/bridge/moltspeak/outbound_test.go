@@ -579,3 +579,18 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("a call to a closed port: %v", err)
 	}
 }
+
+// TestStatusWithoutPacket: a status that AM-47 lists as one to try again permits another attempt, also if a proxy sent it.
+func TestStatusWithoutPacket(t *testing.T) {
+	calls := client.NewHTTP(client.HTTPConfig{Local: true})
+	defer calls.Close()
+	b := &Bridge{cfg: Config{HTTP: calls}}
+	for status, want := range map[int]bool{400: false, 403: false, 408: true, 425: true, 429: true, 502: true} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", status) }))
+		_, err := b.transmit(t.Context(), srv.URL, client.Owner, "", []byte("{}"))
+		srv.Close()
+		if e, ok := errors.AsType[*client.SendError](err); !ok || e.Retry != want {
+			t.Errorf("%d: %v, want another attempt: %v", status, err, want)
+		}
+	}
+}
