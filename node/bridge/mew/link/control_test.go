@@ -364,3 +364,15 @@ func TestLinkErrorsAreTheGateways(t *testing.T) {
 		k.l.space.mu.Unlock()
 	}
 }
+
+// TestSayFault: the owner does not read that nothing was sent about an envelope that the space may have.
+func TestSayFault(t *testing.T) {
+	for err, want := range map[error]string{
+		errNotJoined: "nothing was sent: ", errMayNot: "nothing was sent: ",
+		errLinkEnded: "the space may have accepted it: ", context.Canceled: "the space may have accepted it: ",
+	} {
+		if got := sayFault(err).Error(); !strings.HasSuffix(got, ": "+want+err.Error()) {
+			t.Errorf("%v: the owner reads %q, want %q before the error", err, got, want)
+		}
+	}
+}

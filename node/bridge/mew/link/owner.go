@@ -131,5 +131,9 @@ func sayFault(err error) error {
 	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
 		return view.NewRefusal(http.StatusConflict, wire.Obj(wire.TextField("error", refused.text)))
 	}
-	return view.NewFault(http.StatusConflict, "nothing was sent: "+err.Error())
+	text := "nothing was sent: "
+	if errors.Is(err, errLinkEnded) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		text = "the space may have accepted it: "
+	}
+	return view.NewFault(http.StatusConflict, text+err.Error())
 }
