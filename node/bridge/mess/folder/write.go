@@ -79,9 +79,10 @@ func mergeFolders(root *os.Root, old, at string) error {
 	}
 	for _, e := range entries {
 		from, to := path.Join(old, e.Name()), path.Join(at, e.Name())
-		if _, err = root.Lstat(to); errors.Is(err, fs.ErrNotExist) {
+		switch _, err = root.Lstat(to); {
+		case errors.Is(err, fs.ErrNotExist):
 			err = root.Rename(from, to)
-		} else {
+		case err == nil:
 			err = root.Remove(from)
 		}
 		if err != nil {
