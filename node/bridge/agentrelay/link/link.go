@@ -79,6 +79,7 @@ type Link struct {
 	handled   func()        // for tests: called after each frame; may be nil
 	wake      chan struct{} // wakes up a link that is down
 	renewed   bool          // for Run: the link has registered again and has not been up since
+	dialing   chan struct{} // has a value while Run or Test connects or registers: a second connection ends the first
 
 	mu     sync.Mutex
 	id     string // the node's id on the relay: from the stored registration, then from the welcome
@@ -118,7 +119,7 @@ func New(cfg Config) (*Link, error) {
 	l := &Link{
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Link.Name), target: target, sender: newSender(), itemLog: newItemLog(),
 		waiters: &waiters{all: make(map[string]chan wire.Value)}, convStore: convStore{cfg.Store.Records(), cfg.Link.Name},
-		firstWait: firstBackoff, wake: make(chan struct{}, 1), tunnels: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
+		firstWait: firstBackoff, wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1), tunnels: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
 		status: bridge.LinkStatus{Name: cfg.Link.Name, Kind: Kind, To: cfg.Link.URL, State: bridge.LinkConnecting},
 	}
 	l.peers = &peers{convStore: l.convStore, log: l.log, seen: make(map[string]bool)}
@@ -159,6 +160,12 @@ func (l *Link) setStatus(state bridge.LinkState, fault string, retry time.Time) 
 // Test connects, ends that connection at once, and returns the error. If the link is up, Test does nothing, because a
 // second connection would end the first one (AR-13). If the link is down and the test succeeds, Run connects again.
 func (l *Link) Test(ctx context.Context) error {
+	select {
+	case l.dialing <- struct{}{}:
+		defer func() { <-l.dialing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if l.Status().State == bridge.LinkUp {
 		return nil
 	}
@@ -168,11 +175,6 @@ func (l *Link) Test(ctx context.Context) error {
 	}
 	conn.Abort()
 	conn.Drain()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.status.State == bridge.LinkUp {
-		return nil
-	}
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -308,14 +310,18 @@ func (l *Link) readWelcome(data []byte) error {
 
 // runConnection connects, and puts frames into the queues of the workers until the connection ends.
 func (l *Link) runConnection(ctx context.Context, queues []chan wire.Value) error {
+	l.dialing <- struct{}{}
 	conn, err := l.connect(ctx)
+	if err == nil {
+		l.setStatus(bridge.LinkUp, "", time.Time{})
+	}
+	<-l.dialing
 	if err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close(websocket.CodeNormal, "") })
 	defer stop()
 	l.renewed = false
-	l.setStatus(bridge.LinkUp, "", time.Time{})
 	l.sender.setConn(conn)
 	defer l.sender.clearConn()
 	for {

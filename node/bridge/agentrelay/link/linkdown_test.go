@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -173,4 +176,37 @@ func TestOldTestWakesNobody(t *testing.T) {
 	if n := len(x.link.wake); n != 0 {
 		t.Errorf("%d tests wait for the next failure, want none", n)
 	}
+}
+
+// TestTestDuringConnect: a test of a link that is just connecting waits for the outcome. Two connections at the same
+// time would end each other, and two registrations would leave the link without a valid token.
+func TestTestDuringConnect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dials, most := 0, 0
+		l, err := New(Config{
+			Link: bridge.Link{Name: "free", Kind: Kind, URL: "ws://127.0.0.1:1/arc"}, Dir: t.TempDir(), Token: "tok_x",
+			Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: openStore(t), HTTP: client.NewHTTP(client.HTTPConfig{Local: true}),
+			Dial: func(context.Context, *url.URL) (net.Conn, error) {
+				dials++
+				most = max(most, dials)
+				time.Sleep(time.Second)
+				dials--
+				return nil, errors.New("nobody is there")
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- l.Run(ctx) }()
+		synctest.Wait()
+		if err := l.Test(ctx); err == nil || most != 1 {
+			t.Errorf("Test() = %v, and %d connections were made at the same time, want one", err, most)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
