@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -136,11 +135,7 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 	if err != nil {
 		return Attachment{}, err
 	}
-	var a Attachment
-	if err := json.Unmarshal(rec.Body, &a); err != nil {
-		return a, fmt.Errorf("decode attachment: %w", err)
-	}
-	return a, nil
+	return decode[Attachment](rec, "attachment")
 }
 
 const shareKey = "share/key"

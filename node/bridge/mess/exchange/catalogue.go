@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -150,8 +149,8 @@ func mergeCapabilities(known, list []Capability) []Capability {
 // restoreMeta loads the catalogue and the routing rules.
 func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
 	var list []Capability
-	decode := func(rec store.Record) (c Capability, err error) { return c, json.Unmarshal(rec.Body, &c) }
-	for c, err := range decodeAll(ctx, r.records, NSCapabilities, now, decode) {
+	one := func(rec store.Record) (Capability, error) { return decode[Capability](rec, "capability") }
+	for c, err := range decodeAll(ctx, r.records, NSCapabilities, now, one) {
 		if err != nil {
 			return err
 		}
@@ -165,12 +164,9 @@ func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	var rules []thread.Rule
-	if err := json.Unmarshal(rec.Body, &rules); err != nil {
-		return err
-	}
+	rules, err := decode[[]thread.Rule](rec, "routing rules")
 	r.setRules(rules)
-	return nil
+	return err
 }
 
 // CapabilityTree returns capabilities as MESS shows them.

@@ -3,9 +3,7 @@ package exchange
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"regexp"
 	"slices"
 	"sync"
@@ -65,11 +63,9 @@ func (e *Executor) compare(o *Executor) int {
 }
 
 func decodeExecutor(rec store.Record) (*Executor, error) {
-	e := &Executor{rev: rec.Rev}
-	if err := json.Unmarshal(rec.Body, e); err != nil {
-		return nil, fmt.Errorf("decode executor: %w", err)
-	}
-	return e, nil
+	e, err := decode[Executor](rec, "executor")
+	e.rev = rec.Rev
+	return &e, err
 }
 
 // candidate is an executor as routing sees it. Its Executor is never changed, only replaced.

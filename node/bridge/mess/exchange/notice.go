@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -136,11 +135,9 @@ func (x *Exchange) Notices(ctx context.Context, after string) (list []Notice, ne
 func (x *Exchange) News() <-chan struct{} { return x.noticeReady }
 
 func decodeNotice(rec store.Record) (Notice, error) {
-	n := Notice{key: rec.Key, rev: rec.Rev}
-	if err := json.Unmarshal(rec.Body, &n); err != nil {
-		return n, fmt.Errorf("decode notice: %w", err)
-	}
-	return n, nil
+	n, err := decode[Notice](rec, "notice")
+	n.key, n.rev = rec.Key, rec.Rev
+	return n, err
 }
 
 // Done returns the change that removes a delivered notice. The change fails if somebody else has delivered it.

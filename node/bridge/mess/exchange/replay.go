@@ -2,9 +2,7 @@ package exchange
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -73,9 +71,9 @@ func (x *Exchange) FindAnswer(ctx context.Context, o *ReplayKey) (r Result, foun
 	if err != nil {
 		return r, false, err
 	}
-	var kept replayRecord
-	if err := json.Unmarshal(rec.Body, &kept); err != nil {
-		return r, false, fmt.Errorf("decode a kept answer: %w", err)
+	kept, err := decode[replayRecord](rec, "kept answer")
+	if err != nil {
+		return r, false, err
 	}
 	if kept.Digest != o.digest {
 		return r, false, errOtherContent

@@ -440,12 +440,18 @@ func threadRecord(t *thread.Thread) store.Record {
 	return store.Record{NS: NSThreads, Key: t.Ref, Body: thread.Encode(t)}
 }
 
-func decodeThread(rec store.Record) (*thread.Thread, error) {
-	t := &thread.Thread{Rev: rec.Rev}
-	if err := json.Unmarshal(rec.Body, t); err != nil {
-		return nil, fmt.Errorf("decode thread: %w", err)
+// decode decodes a record of the exchange. what names the record in the error.
+func decode[T any](rec store.Record, what string) (v T, err error) {
+	if err = json.Unmarshal(rec.Body, &v); err != nil {
+		err = fmt.Errorf("decode %s: %w", what, err)
 	}
-	return t, nil
+	return v, err
+}
+
+func decodeThread(rec store.Record) (*thread.Thread, error) {
+	t, err := decode[thread.Thread](rec, "thread")
+	t.Rev = rec.Rev
+	return &t, err
 }
 
 func messageKey(ref string, serial int) string { return fmt.Sprintf("%s/%06d", ref, serial) }
@@ -455,9 +461,5 @@ func messageRecord(m thread.Message, ref string) store.Record {
 }
 
 func decodeMessage(rec store.Record) (thread.Message, error) {
-	var m thread.Message
-	if err := json.Unmarshal(rec.Body, &m); err != nil {
-		return m, fmt.Errorf("decode message: %w", err)
-	}
-	return m, nil
+	return decode[thread.Message](rec, "message")
 }

@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,10 +71,8 @@ func (t *tx) lookUpClientID(ctx context.Context, id string) (k clientIDRecord, r
 	if err != nil {
 		return k, rev, err
 	}
-	if err := json.Unmarshal(rec.Body, &k); err != nil {
-		return k, rev, fmt.Errorf("decode client id: %w", err)
-	}
-	return k, rec.Rev, nil
+	k, err = decode[clientIDRecord](rec, "client id")
+	return k, rec.Rev, err
 }
 
 // checkCycles refuses new requests of the block that wait for each other, by whatever names (MESS-29). Older threads

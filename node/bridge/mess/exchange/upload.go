@@ -3,7 +3,6 @@ package exchange
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -148,9 +147,9 @@ func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err
 		if err != nil {
 			return removed, err
 		}
-		var m uploadMark
-		if err := json.Unmarshal(mark.Body, &m); err != nil {
-			return removed, fmt.Errorf("decode the mark of an upload: %w", err)
+		m, err := decode[uploadMark](mark, "mark of an upload")
+		if err != nil {
+			return removed, err
 		}
 		if now.Sub(m.At) < keepUploads {
 			continue

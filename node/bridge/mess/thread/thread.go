@@ -168,13 +168,12 @@ func (t *Thread) IsClaimable() bool { return t.Status == Received }
 // OfferedAt returns the time since which executors could claim the thread: when it was created, or when its last wait
 // ended.
 func (t *Thread) OfferedAt() time.Time {
-	at := t.Created
-	for _, e := range t.History {
+	for _, e := range slices.Backward(t.History) {
 		if e.Action == string(Received) {
-			at = e.At
+			return e.At
 		}
 	}
-	return at
+	return t.Created
 }
 
 // IsOfferedTo reports whether the thread is offered to the executor. It ignores capabilities.
