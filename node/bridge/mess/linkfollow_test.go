@@ -59,7 +59,7 @@ func TestEndedThereWhileWeWork(t *testing.T) {
 		"held, and expired": {func(a *foreignLink, there string) {
 			a.set(there, `{"status":"held"}`)
 			time.Sleep(time.Until(a.thread(there).Deadline) + time.Millisecond)
-			if _, err := a.Tick(t.Context()); err != nil {
+			if _, err := a.Tick(t.Context(), time.Now()); err != nil {
 				t.Fatal(err)
 			}
 		}, "expired"},

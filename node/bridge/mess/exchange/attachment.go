@@ -85,18 +85,13 @@ func (t *tx) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.
 		return thread.AttachmentFile(th.Serial, kind, strings.TrimSuffix(fmt.Sprintf("%d-%s", n, name[max(0, len(name)-80):]), "-"), mime)
 	}
 	a := Attachment{Name: fileName(), Mime: mime, Size: len(raw), Data: raw}
-	for t.hasAttachment(th, a) { // another entry of the message has an attachment of this name
+	isTaken := func(c store.Change) bool { return c.Record.NS == NSFiles && c.Record.Key == th.Ref+"/"+a.Name }
+	for slices.ContainsFunc(t.changes, isTaken) { // another entry of the message has an attachment of this name
 		n += thread.MaxContent
 		a.Name = fileName()
 	}
 	t.changes = append(t.changes, store.Change{Record: a.record(th.Ref), IfRev: store.Any})
 	return a.Tree(name), true
-}
-
-// hasAttachment reports whether the block already adds an attachment of this name.
-func (t *tx) hasAttachment(th *thread.Thread, a Attachment) bool {
-	key := th.Ref + "/" + a.Name
-	return slices.ContainsFunc(t.changes, func(c store.Change) bool { return c.Record.NS == NSFiles && c.Record.Key == key })
 }
 
 func (a Attachment) record(ref string) store.Record {

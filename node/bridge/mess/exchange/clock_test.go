@@ -48,7 +48,7 @@ func TestClockGoesBack(t *testing.T) {
 	})
 	again := labOn(t, l.store)
 	for range 2 {
-		if _, err := again.Tick(t.Context()); err != nil {
+		if _, err := again.Tick(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}

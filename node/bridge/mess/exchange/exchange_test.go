@@ -325,12 +325,12 @@ func TestTime(t *testing.T) {
 		later := l.request("agent", "{intent: x, constraints: {timing: {not_before: "+at(time.Second)+"}}}")
 		l.want(later, thread.Waiting)
 		l.refuse(404, "bob", "- status: {re: "+later+", code: claimed}")
-		if _, err := l.Tick(t.Context()); err != nil {
+		if _, err := l.Tick(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		l.want(soon, thread.Received)
 		time.Sleep(1100 * time.Millisecond)
-		if _, err := l.Tick(t.Context()); err != nil {
+		if _, err := l.Tick(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		if th := l.want(soon, thread.Expired); th.Expired != "received" {

@@ -35,7 +35,7 @@ func (x *Exchange) Run(ctx context.Context) error {
 				x.mustRecheck.Store(true)
 			}
 		}
-		next, err := x.Tick(ctx)
+		next, err := x.Tick(ctx, time.Now())
 		if err != nil && ctx.Err() == nil {
 			x.log.Error("deadlines could not be kept", "error", err)
 			x.mustRecheck.Store(true)
@@ -58,16 +58,12 @@ func (x *Exchange) Run(ctx context.Context) error {
 	}
 }
 
-// Tick does what is due now, and returns the time at which the next thing is due. While the clock is in doubt, nothing is
-// due, because an ended thread cannot be reopened.
-func (x *Exchange) Tick(ctx context.Context) (next time.Time, err error) {
-	return x.tick(ctx, time.Now())
-}
-
 // alarmRetry is the delay of due alarms after the store failed.
 const alarmRetry = 10 * time.Second
 
-func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err error) {
+// Tick does what is due at now, and returns the time at which the next thing is due. While the clock is in doubt, nothing
+// is due, because an ended thread cannot be reopened.
+func (x *Exchange) Tick(ctx context.Context, now time.Time) (next time.Time, err error) {
 	if err := x.Load(); err != nil {
 		return next, err
 	}

@@ -79,19 +79,19 @@ func TestClockGoesBackInBetween(t *testing.T) {
 		l := newLab(t)
 		expires := l.request("agent", "{intent: a, constraints: {timing: {expires: 1h}}}")
 		starts := l.request("agent", "{intent: b, constraints: {timing: {not_before: '"+wire.FormatTime(time.Now().Add(time.Hour))+"'}}}")
-		if _, err := l.tick(t.Context(), time.Now().Add(2*time.Hour)); err != nil {
+		if _, err := l.Tick(t.Context(), time.Now().Add(2*time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		l.want(expires, thread.Received)
 		l.want(starts, thread.Waiting)
 		time.Sleep(59 * time.Minute)
-		if _, err := l.Tick(t.Context()); err != nil {
+		if _, err := l.Tick(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		l.want(expires, thread.Received)
 		l.want(starts, thread.Waiting)
 		time.Sleep(2 * time.Minute)
-		if _, err := l.Tick(t.Context()); err != nil {
+		if _, err := l.Tick(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		l.want(expires, thread.Expired)
@@ -130,7 +130,7 @@ func TestFullThreadHoldsNoDeadlineUp(t *testing.T) {
 		}
 	}
 	time.Sleep(time.Until(l.thread(refs[9]).Deadline) + time.Millisecond)
-	if _, err := l.Tick(t.Context()); err != nil {
+	if _, err := l.Tick(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	for i, ref := range refs {

@@ -18,19 +18,25 @@ func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, b
 	if c == nil || c.Pending {
 		return body, nil
 	}
+	next, err := t.passTo(ctx, th, c)
+	return body.With("ref", wire.Text(next)), err
+}
+
+// passTo opens a successor of a thread for one executor, and returns its ref.
+func (t *tx) passTo(ctx context.Context, th *thread.Thread, c *candidate) (string, error) {
 	if !c.hasAll(th.Requires) {
-		return body, thread.Conflict("%s lacks a required capability", c.ID)
+		return "", thread.Conflict("%s lacks a required capability", c.ID)
 	}
 	request, err := t.copyRequest(ctx, th)
 	if err != nil {
-		return body, err
+		return "", err
 	}
 	next, err := t.openSuccessor(ctx, successor{body: addRefs(request, th.Ref), only: c.ID}, th)
 	if err != nil {
-		return body, err
+		return "", err
 	}
 	th.Successors = []string{next.Ref}
-	return body.With("ref", wire.Text(next.Ref)), nil
+	return next.Ref, nil
 }
 
 // inherit gives a successor the conversation and the reply address of the first of the older threads. The successor
@@ -100,7 +106,7 @@ type successor struct {
 // [thread.Request.WantsOwner]).
 func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thread) (*thread.Thread, error) {
 	for _, th := range from {
-		if err := t.checkOwnerHold(th); err != nil {
+		if err := checkOwnerHold(t.who, th); err != nil {
 			return nil, err
 		}
 	}
@@ -113,13 +119,7 @@ func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thr
 		return nil, err
 	}
 	ref := thread.NewThreadRef(t.now, t.x.index.nextNumber(t.now.Format("2006-01-02")), "")
-	th := &thread.Thread{
-		Ref: ref, Requester: requester, Status: thread.Received, Intent: r.Intent, Priority: r.Priority, Precision: r.Precision,
-		Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now, NotBefore: r.NotBefore, Deadline: r.Deadline,
-		ConfirmBefore: r.ConfirmBefore, Only: s.only, History: []thread.Event{{Action: "created", At: t.now, By: thread.ExchangeID}},
-	}
-	t.threads[ref], t.before[ref] = th, snapshot{}
-	t.result.Created = append(t.result.Created, ref)
+	th := t.addThread(ref, requester, thread.ExchangeID, s.only, r)
 	t.inherit(th, from...)
 	t.touch(th)
 	t.appendMessage(th, requester, thread.Block{{Type: "request", Body: thread.WithTimes(s.body, th)}})
@@ -135,8 +135,8 @@ func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thr
 }
 
 // checkOwnerHold returns an error if the thread waits for the owner's approval and the caller is not the owner.
-func (t *tx) checkOwnerHold(th *thread.Thread) error {
-	if th.Parked == thread.ParkedApproval && !t.who.Owner {
+func checkOwnerHold(who Actor, th *thread.Thread) error {
+	if th.Parked == thread.ParkedApproval && !who.Owner {
 		return thread.Conflict("the thread waits for the owner's approval")
 	}
 	return nil

@@ -153,7 +153,7 @@ func (t *tx) forwardDecision(ctx context.Context, th *thread.Thread, e thread.En
 		case th.Holder != "" && th.Holder != by, !th.IsOfferedTo(by):
 			return thread.Conflict("the executor that suggested it no longer works on the thread")
 		}
-		if err := t.checkOwnerHold(th); err != nil {
+		if err := checkOwnerHold(t.who, th); err != nil {
 			return err
 		}
 	}

@@ -123,18 +123,11 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, rese
 	if err != nil {
 		return err
 	}
-	th := &thread.Thread{
-		Ref: ref, ClientID: r.ID, Requester: t.who.ID, Status: thread.Received, Intent: r.Intent, Priority: r.Priority,
-		Precision: r.Precision, Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now,
-		NotBefore: r.NotBefore, Deadline: r.Deadline, DependsOn: depends, ConfirmBefore: r.ConfirmBefore,
-		Only: t.opts.Only, External: t.opts.External,
-		History: []thread.Event{{Action: "created", At: t.now, By: t.who.ID}},
-	}
+	th := t.addThread(ref, t.who.ID, t.who.ID, t.opts.Only, r)
+	th.ClientID, th.DependsOn, th.External = r.ID, depends, t.opts.External
 	if t.opts.Peer != nil {
 		th.Peers = map[string]thread.Peer{t.who.ID: *t.opts.Peer}
 	}
-	t.threads[ref], t.before[ref] = th, snapshot{}
-	t.result.Created = append(t.result.Created, ref)
 	if r.ID != "" {
 		body := thread.Encode(clientIDRecord{Ref: ref, Digest: thread.Digest(e.Body), At: t.now})
 		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSIDs, Key: IDKey(t.who.ID, r.ID), Body: body}, IfRev: reserved.idRev})
@@ -147,6 +140,18 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, rese
 		return nil
 	}
 	return t.settle(ctx, th)
+}
+
+// addThread adds a new thread for a request to the block. only is as in [Options], and by the actor that creates it.
+func (t *tx) addThread(ref, requester, by, only string, r thread.Request) *thread.Thread {
+	th := &thread.Thread{
+		Ref: ref, Requester: requester, Status: thread.Received, Intent: r.Intent, Priority: r.Priority, Precision: r.Precision,
+		Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now, NotBefore: r.NotBefore, Deadline: r.Deadline,
+		ConfirmBefore: r.ConfirmBefore, Only: only, History: []thread.Event{{Action: "created", At: t.now, By: by}},
+	}
+	t.threads[ref], t.before[ref] = th, snapshot{}
+	t.result.Created = append(t.result.Created, ref)
+	return th
 }
 
 // resolveDependencies returns the refs of the threads for which a request waits.

@@ -307,23 +307,18 @@ func (t *tx) supersede(th *thread.Thread, next []string, reason string) error {
 // delegateTo delegates a thread to an executor of this exchange after the requester accepted the suggestion to do so.
 func (t *tx) delegateTo(ctx context.Context, th *thread.Thread, to string) error {
 	c := t.x.Executors.get(trimNamespace(to, t.x.id))
-	if c == nil || c.Pending || !c.hasAll(th.Requires) {
-		return thread.Conflict("there is no such executor, or it lacks a required capability")
+	if c == nil || c.Pending {
+		return thread.Conflict("there is no such executor")
 	}
 	if !th.Status.Open() {
 		return thread.Conflict("the thread is %s", th.Status)
 	}
-	request, err := t.copyRequest(ctx, th)
-	if err != nil {
-		return err
-	}
-	next, err := t.openSuccessor(ctx, successor{body: addRefs(request, th.Ref), only: c.ID}, th)
+	next, err := t.passTo(ctx, th, c)
 	if err != nil {
 		return err
 	}
 	th.Become(thread.Delegated, thread.ExchangeID, "", t.now)
-	th.Successors = []string{next.Ref}
-	t.postState(th, wire.TextField("delegated_to", c.ID), wire.TextField("ref", next.Ref))
+	t.postState(th, wire.TextField("delegated_to", c.ID), wire.TextField("ref", next))
 	return nil
 }
 
@@ -332,7 +327,7 @@ func (t *tx) postpone(th *thread.Thread, until time.Time) error {
 	if !slices.Contains([]thread.Code{thread.Received, thread.Claimed, thread.InProgress, thread.Waiting, thread.Held, thread.Retrying}, th.Status) {
 		return thread.Conflict("the thread is %s", th.Status)
 	}
-	if err := t.checkOwnerHold(th); err != nil {
+	if err := checkOwnerHold(t.who, th); err != nil {
 		return err
 	}
 	th.Become(thread.Waiting, thread.ExchangeID, "", t.now)
