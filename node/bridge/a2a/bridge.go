@@ -102,10 +102,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 		b.cfg.Mesh.Follow(ctx, func(e bridge.Event) {
 			switch {
 			case e.Missing:
-				select {
-				case stale <- struct{}{}:
-				default:
-				}
+				waiting.Wake(stale)
 			case e.Progress != nil:
 				b.report(ctx, e.Progress)
 			case e.Item != nil:

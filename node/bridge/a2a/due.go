@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -43,10 +44,7 @@ func newDueQueue(records store.Records, ns string) *dueQueue {
 
 // wakeUp makes the queue look for due rows.
 func (q *dueQueue) wakeUp() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	waiting.Wake(q.wake)
 }
 
 // run works until ctx ends, and returns when every call has ended.

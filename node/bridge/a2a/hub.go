@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -84,10 +85,7 @@ func (h *hub) publish(task string, reports []wire.Value) {
 			continue
 		}
 		if len(reports) == 0 {
-			select {
-			case w.changed <- struct{}{}:
-			default:
-			}
+			waiting.Wake(w.changed)
 		}
 		for _, r := range reports {
 			select {

@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -286,8 +287,5 @@ func hashOf(parts ...string) string {
 }
 
 func (l *link) wakePoll() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	waiting.Wake(l.wake)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -35,10 +36,7 @@ func (l *link) Test(ctx context.Context) error {
 	if err := l.remote.probe(ctx); err != nil {
 		return err
 	}
-	select {
-	case l.retry <- struct{}{}:
-	default:
-	}
+	waiting.Wake(l.retry)
 	return nil
 }
 

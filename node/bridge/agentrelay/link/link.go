@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -175,10 +176,7 @@ func (l *Link) Test(ctx context.Context) error {
 	}
 	conn.Abort()
 	conn.Drain()
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	waiting.Wake(l.wake)
 	return nil
 }
 

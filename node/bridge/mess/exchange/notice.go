@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -147,10 +148,7 @@ func (n Notice) Done() store.Change {
 
 // WakeNotifier makes the reader of [Exchange.News] look for notices again.
 func (x *Exchange) WakeNotifier() {
-	select {
-	case x.noticeReady <- struct{}{}:
-	default:
-	}
+	waiting.Wake(x.noticeReady)
 }
 
 // offer adds notices for the executors that may claim a thread and want to hear of it, for an owner who did not request

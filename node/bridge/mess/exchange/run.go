@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -249,10 +250,7 @@ func (x *Exchange) announce(refs []string) {
 	x.open.mu.Lock()
 	defer x.open.mu.Unlock()
 	for wake := range x.open.wakes {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
+		waiting.Wake(wake)
 	}
 }
 
@@ -308,8 +306,5 @@ func (x *index) reschedule(a alarm) {
 
 // wakeRun makes Run look at the time of the next alarm.
 func (x *index) wakeRun() {
-	select {
-	case x.alarmSet <- struct{}{}:
-	default:
-	}
+	waiting.Wake(x.alarmSet)
 }

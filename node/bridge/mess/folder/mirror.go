@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -60,10 +61,7 @@ func (m *Mirror) markDirty(refs ...string) {
 // Schedule records threads that must be written now. It never blocks.
 func (m *Mirror) Schedule(refs []string) {
 	m.markDirty(refs...)
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	waiting.Wake(m.wake)
 }
 
 func (m *Mirror) takeDirty() []string {

@@ -33,7 +33,7 @@ func TestKickDuringRequest(t *testing.T) {
 		status, _ := r.Call("GET", "/participants/worker/messages?wait=20&since="+since, "worker-token", "")
 		polled <- status
 	}()
-	for waiting(r) == 0 {
+	for countPolls(r) == 0 {
 	}
 	slow := readerFunc(func(p []byte) (int, error) {
 		kick()

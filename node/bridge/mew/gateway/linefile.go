@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // lineFile appends JSON lines to a file in the background, so that callers only queue an entry. If the queue is full,
@@ -60,10 +62,7 @@ func (f *lineFile) put(n, size int, e lineEntry) {
 	f.queue = append(f.queue, e)
 	f.lines += n
 	f.bytes += size
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
+	waiting.Wake(f.wake)
 }
 
 // run writes until ctx ends, and then writes the remaining entries.

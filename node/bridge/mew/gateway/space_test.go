@@ -143,19 +143,19 @@ func TestPolling(t *testing.T) {
 		_, body := r.Call("GET", "/participants/bob/messages?wait=20&since="+url.QueryEscape(since), "bob-token", "")
 		polled <- body
 	}()
-	for waiting(r) == 0 {
+	for countPolls(r) == 0 {
 	}
 	r.Post("alice", "alice-token", `{"id":"late","kind":"chat"}`)
 	if body := <-polled; !strings.Contains(body, `"late"`) {
 		t.Errorf("the waiting poll got %s", body)
 	}
-	if n := waiting(r); n != 0 {
+	if n := countPolls(r); n != 0 {
 		t.Errorf("%d polls still wait", n)
 	}
 }
 
-// waiting returns the number of waiting polls.
-func waiting(r *mewtest.Rig[*Gateway]) int {
+// countPolls returns the number of waiting polls.
+func countPolls(r *mewtest.Rig[*Gateway]) int {
 	s := r.G.Space("lab")
 	s.mu.Lock()
 	defer s.mu.Unlock()

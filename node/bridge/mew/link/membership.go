@@ -20,6 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -286,10 +287,7 @@ func (m *membership) connect() {
 	if m.conn != nil {
 		return
 	}
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	waiting.Wake(m.wake)
 }
 
 // view returns the space behind the link as this participant sees it.

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -167,10 +168,7 @@ func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, show bool) err
 }
 
 func (l *Link) wakeSharing() {
-	select {
-	case l.shareWake <- struct{}{}:
-	default:
-	}
+	waiting.Wake(l.shareWake)
 }
 
 // runSharing sends the space the new entries of the conversations that it sees, until ctx ends.
