@@ -18,12 +18,12 @@ import (
 
 // linkOf returns the link of an address, or nil.
 func (b *Bridge) linkOf(address string) *link {
-	if a, err := bridge.ParseAddress(address); err == nil && a.Kind == Kind {
-		if i := slices.IndexFunc(b.links, func(l *link) bool { return l.Name() == a.Link }); i >= 0 {
-			return b.links[i]
-		}
+	a, err := bridge.ParseAddress(address)
+	if err != nil || a.Kind != Kind {
+		return nil
 	}
-	return nil
+	l, _ := b.findLink(a.Link)
+	return l
 }
 
 // linkBehind returns the link whose exchange has the foreign thread ref, if t is our copy of that thread. Otherwise it

@@ -74,7 +74,7 @@ func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error)
 	switch t.Action {
 	case "status":
 		data := wire.Obj(wire.TextField("task_id", t.ID), wire.TextField("status", old.State))
-		if e := b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
+		if e := b.storeReplay(c); e != nil {
 			return answer{}, e
 		}
 		return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
@@ -142,7 +142,7 @@ func (b *Bridge) handleTool(c *request, t message.Tool) (answer, *message.Error)
 	if t.Action == "describe" {
 		data = list[0]
 	}
-	if e := b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
+	if e := b.storeReplay(c); e != nil {
 		return answer{}, e
 	}
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil

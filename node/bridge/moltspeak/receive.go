@@ -312,7 +312,7 @@ func (b *Bridge) handleSecret(c *request, isRepeat bool) (answer, *message.Error
 	case isRepeat:
 		return answer{}, errReusedID()
 	}
-	if e := b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
+	if e := b.storeReplay(c); e != nil {
 		return answer{}, e
 	}
 	out, err := b.cfg.Secret(c.ctx, c.m.From.Name(), c.m.P)
@@ -325,10 +325,11 @@ func (b *Bridge) handleSecret(c *request, isRepeat bool) (answer, *message.Error
 
 // storeReplay stores the replay record of an accepted message. Messages that reach the node do not need it, because the
 // node stores their record in its own step.
-func (b *Bridge) storeReplay(c *request, s replayRecord) *message.Error {
+func (b *Bridge) storeReplay(c *request) *message.Error {
 	if c.m.ID == "" {
 		return nil
 	}
+	s := replayRecord{Digest: hex.EncodeToString(c.digest[:])}
 	err := b.records.Apply(c.ctx, []store.Change{replayChange(c.m, s, c.isKnown(), store.Absent, c.now)}, c.now)
 	switch {
 	case errors.Is(err, store.ErrConflict):
@@ -382,7 +383,7 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	if a.status == 0 {
 		a.status = http.StatusOK
 	}
-	return a, b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])})
+	return a, b.storeReplay(c)
 }
 
 // refuse returns the response with a signed error. If a message that is not verified fails a check of the sender or of

@@ -3,7 +3,6 @@ package moltspeak
 import (
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"maps"
 	"slices"
 	"sync"
@@ -192,7 +191,7 @@ func (b *Bridge) handleStream(c *request, p message.Stream) (answer, *message.Er
 		}
 	}
 	if done == nil {
-		return answer{}, b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])})
+		return answer{}, b.storeReplay(c)
 	}
 	c.m.PII = done.pii
 	text := string(done.data)

@@ -1,7 +1,6 @@
 package message
 
 import (
-	"encoding/json"
 	"mime"
 	"net/http"
 	"net/url"
@@ -274,14 +273,6 @@ func withQuery(params wire.Value, query url.Values) wire.Value {
 	return params
 }
 
-// Decode fills the Go form of the parameters, such as a type of the package a2a.
-func (c Call) Decode(into any) *Error {
-	if err := json.Unmarshal(c.Params.JSON(), into); err != nil {
-		return ErrParams.Because(err)
-	}
-	return nil
-}
-
 // IDOf returns the id in a member of the parameters, which must have 1 to 128 bytes.
 func (c Call) IDOf(member string) (string, *Error) {
 	id := c.Params.GetStr(member)
@@ -325,14 +316,4 @@ func ExtensionsIn(header http.Header) []string {
 		}
 	}
 	return out
-}
-
-// CheckExtensions returns [ErrExtensionRequired] unless the client names all required extensions (A2A-7).
-func CheckExtensions(required, named []string) *Error {
-	for _, uri := range required {
-		if !slices.Contains(named, uri) {
-			return ErrExtensionRequired
-		}
-	}
-	return nil
 }

@@ -133,12 +133,6 @@ func TestExtensions(t *testing.T) {
 	if diff := cmp.Diff([]string{"urn:a", "urn:b", "urn:c"}, named); diff != "" {
 		t.Error(diff)
 	}
-	if e := message.CheckExtensions([]string{"urn:b"}, named); e != nil {
-		t.Error(e)
-	}
-	if e := message.CheckExtensions([]string{"urn:z"}, named); !is(e, message.ErrExtensionRequired) {
-		t.Errorf("a required extension that the client does not name: %v", e)
-	}
 	if n := len(message.ExtensionsIn(http.Header{"A2a-Extensions": {strings.Repeat("urn:x,", 1000)}})); n > 16 {
 		t.Errorf("%d extensions were read", n)
 	}

@@ -58,7 +58,7 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 		return thread.Bad(path+".re", "names more than one thread")
 	}
 	// a peer's own exchange checks its proposals
-	if _, err := t.readProposal(s, threads[0]); err != nil && t.opts.Sent == "" {
+	if _, err := t.readProposal(s); err != nil && t.opts.Sent == "" {
 		return err
 	}
 	head := threads[0] // keeps the suggestion
@@ -87,7 +87,7 @@ type proposal struct {
 }
 
 // readProposal reads what a suggestion proposes. A proposal that cannot be carried out is refused when it is made.
-func (t *tx) readProposal(s thread.Suggestion, th *thread.Thread) (p proposal, err error) {
+func (t *tx) readProposal(s thread.Suggestion) (p proposal, err error) {
 	text, _ := s.Proposed.Str()
 	firstText := func(keys ...string) string {
 		for _, key := range keys {
@@ -187,13 +187,13 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 		t.touch(th) // the exchange behind the link carries it out, and the link follows its threads
 		return nil
 	}
-	p, err := t.readProposal(*s, th)
+	p, err := t.readProposal(*s)
 	if err != nil {
 		return err
 	}
 	switch s.Type {
 	case "merge":
-		return t.merge(ctx, th, s, p)
+		return t.merge(ctx, s, p)
 	case "split":
 		original, err := t.copyRequest(ctx, th)
 		if err != nil {
@@ -222,7 +222,7 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 }
 
 // merge replaces several threads by one.
-func (t *tx) merge(ctx context.Context, head *thread.Thread, s *thread.Suggestion, p proposal) error {
+func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p proposal) error {
 	var intents []string
 	var needs []thread.Need
 	var requests []wire.Value

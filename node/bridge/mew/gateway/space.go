@@ -59,14 +59,6 @@ type httpAnswer struct {
 	body wire.Value
 }
 
-// receive checks, logs and sends an envelope of m (MEW-56).
-func (s *Space) receive(m *member, data []byte, transport string) (httpAnswer, *envelope.Refusal) {
-	e, fault := envelope.Parse(data)
-	s.mu.Lock()
-	defer s.unlock()
-	return s.handle(m, e, fault, transport)
-}
-
 // unlock ends the sessions of connections whose queue overflowed, and unlocks the space.
 func (s *Space) unlock() {
 	for len(s.out.slow) > 0 {

@@ -238,3 +238,11 @@ func FuzzEnvelope(f *testing.F) {
 		}
 	})
 }
+
+// receive checks, logs and sends an envelope of m (MEW-56).
+func (s *Space) receive(m *member, data []byte, transport string) (httpAnswer, *envelope.Refusal) {
+	e, fault := envelope.Parse(data)
+	s.mu.Lock()
+	defer s.unlock()
+	return s.handle(m, e, fault, transport)
+}

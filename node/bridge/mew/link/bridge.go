@@ -165,15 +165,6 @@ func socketTarget(l bridge.Link) (*url.URL, error) {
 	return u, nil
 }
 
-// Losses returns what a mesh.message loses as a chat; docs/bridges/mew.md has the whole list.
-func Losses() []bridge.Loss {
-	return []bridge.Loss{
-		{Field: "payload.message.priority", Reason: "a chat has no priority"},
-		{Field: "payload.message.reply_requested", Reason: "a chat has no such mark"},
-		{Field: "payload.metadata", Reason: "a chat has no extensions"},
-	}
-}
-
 // LinkKind declares MEW links to the node.
 func LinkKind() bridge.Kind {
 	return bridge.Kind{Name: Kind, Honors: []string{"filter", "limits", "tools", "broadcast", "transit"}, Intents: Intents}

@@ -36,7 +36,7 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 	}
 	j := job{e: e, raw: data, at: time.Now()}
 	if envelope.IsSystem(e.Kind) || e.From == envelope.FromSystem || e.From == envelope.FromStream {
-		m.handleSystem(ctx, conn, &j.e)
+		m.handleSystem(conn, &j.e)
 		return job{}, false
 	}
 	m.mu.Lock()
@@ -87,7 +87,7 @@ func (m *membership) isForNode(e *envelope.Envelope, me string) bool {
 }
 
 // handleSystem handles an envelope of the gateway.
-func (m *membership) handleSystem(ctx context.Context, conn *websocket.Conn, e *envelope.Envelope) {
+func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 	m.mu.Lock()
 	switch {
 	case e.Kind == envelope.KindWelcome && e.From == envelope.FromSystem:

@@ -106,7 +106,7 @@ func OpenPacket(tree wire.Value, size int, key *signing.BoxKey) (Packet, *Error)
 	}
 	p.Boxed = env.flag("encrypted")
 	env.check(!env.flag("compressed"), "compressed", "compression is not offered")
-	env.optOneOf("encoding", "utf-8")
+	env.checkOneOf("encoding", "utf-8")
 	if env.err != nil {
 		return p, env.err
 	}

@@ -201,7 +201,7 @@ func parseQuery(r *reader) Payload {
 	q.Params, _ = r.opt("params", wire.Object)
 	if f, ok := r.opt("response_format", wire.Object); ok {
 		sub := &reader{v: f, path: "p.response_format.", bad: CodeInvalidParam}
-		sub.optOneOf("type", "structured", "text", "stream")
+		sub.checkOneOf("type", "structured", "text", "stream")
 		sub.optText("schema")
 		sub.texts("fields", false)
 		if r.err == nil {
@@ -227,7 +227,7 @@ func parseTask(r *reader) Payload {
 	}
 	r.optText("description")
 	t.Deadline = r.millis("deadline")
-	r.optOneOf("priority", "low", "normal", "high", "urgent")
+	r.checkOneOf("priority", "low", "normal", "high", "urgent")
 	r.check(len(t.Type) <= MaxText, "type", "is too long")
 	t.Params, _ = r.opt("params", wire.Object)
 	r.opt("constraints", wire.Object)

@@ -94,11 +94,10 @@ func (r *reader) oneOf(key string, allowed ...string) string {
 	return s
 }
 
-func (r *reader) optOneOf(key string, allowed ...string) string {
-	if !r.has(key) {
-		return ""
+func (r *reader) checkOneOf(key string, allowed ...string) {
+	if r.has(key) {
+		r.oneOf(key, allowed...)
 	}
-	return r.oneOf(key, allowed...)
 }
 
 func (r *reader) texts(key string, required bool) []string {
