@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -105,8 +106,8 @@ func TestKeyAnswersTheRegistration(t *testing.T) {
 // threads.
 func TestNamesInFilesAreTaken(t *testing.T) {
 	s := newHTTPLab(t, nil)
-	s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", sample)
-	anonymous := strings.NewReplacer("2026-02-01-001-a7xk", "2026-02-01-002", "requestor: claude-desktop\n", "").Replace(sample)
+	s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", threadtest.Sample)
+	anonymous := strings.NewReplacer("2026-02-01-001-a7xk", "2026-02-01-002", "requestor: claude-desktop\n", "").Replace(threadtest.Sample)
 	s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", anonymous)
 	for id, want := range map[string]int{"claude-desktop": 409, "teague-phone": 409, "unknown": 400, "roomba": 201} {
 		if status, v := s.call("", "POST", "/api/v1/exchanges/home/register", `{"executor_id":"`+id+`"}`); status != want {
@@ -126,7 +127,7 @@ func TestNumbersOfADay(t *testing.T) {
 	s := newHTTPLab(t, nil)
 	today := time.Now().UTC().Format(time.DateOnly)
 	for _, number := range []string{"999999999", "100000000"} {
-		s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", strings.ReplaceAll(sample, "2026-02-01-001-a7xk", today+"-"+number))
+		s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", strings.ReplaceAll(threadtest.Sample, "2026-02-01-001-a7xk", today+"-"+number))
 	}
 	for range 3 {
 		if ref := s.request("agent", "{intent: look}"); !thread.IsThreadRef(ref) {

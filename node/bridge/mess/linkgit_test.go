@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
 )
 
 // git returns a function that runs git in a folder. Without git it skips the test.
@@ -280,7 +281,7 @@ func TestTwoBeginAGitDirectory(t *testing.T) {
 // BenchmarkDirectoryLinkCreate creates a thread in a directory of 10,000.
 func BenchmarkDirectoryLinkCreate(b *testing.B) {
 	dir := b.TempDir()
-	threadFolder(b, dir, "received", 10_000)
+	threadtest.WriteThreads(b, dir, "received", 10_000)
 	r := &dirRemote{dir: dir, name: "us"}
 	n := 0
 	for b.Loop() {

@@ -7,18 +7,19 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
 )
 
 // TestThreadFile: a version 1 file is read, imported, exported as version 2 and read back equal (MESS-46 to MESS-50).
 func TestThreadFile(t *testing.T) {
 	s := newHTTPLab(t, nil)
-	made := s.want(201, "", "POST", "/owner/mess/exchange/import", sample, "Content-Type", "application/yaml")
+	made := s.want(201, "", "POST", "/owner/mess/exchange/import", threadtest.Sample, "Content-Type", "application/yaml")
 	threads, _ := made.Get("threads")
 	ref := threads.At(0).GetStr("ref")
 	if ref != "2026-02-01-001-a7xk" || threads.At(0).GetStr("status") != "claimed" {
 		t.Fatalf("imported = %s", made.JSON())
 	}
-	s.want(409, "", "POST", "/owner/mess/exchange/import", sample)
+	s.want(409, "", "POST", "/owner/mess/exchange/import", threadtest.Sample)
 	th := s.thread(ref)
 	if th.Holder != "teague-phone" || th.ClientID != "check fridge" || !th.Updated.Equal(time.Date(2026, 2, 1, 10, 5, 0, 0, time.UTC)) || th.Serial != 2 {
 		t.Errorf("thread = %+v", th)
@@ -45,7 +46,7 @@ func TestThreadFile(t *testing.T) {
 		t.Errorf("v1: %d", v1)
 	}
 	for _, ref := range []string{"../../etc/passwd", "/abs", "2026-02-01-001/../x", "CON", "", "2026-02-01-001-" + strings.Repeat("a", 300), "a\x00b"} {
-		hostile := strings.Replace(sample, "ref: 2026-02-01-001-a7xk\n", fmt.Sprintf("ref: %q\n", ref), 1)
+		hostile := strings.Replace(threadtest.Sample, "ref: 2026-02-01-001-a7xk\n", fmt.Sprintf("ref: %q\n", ref), 1)
 		s.want(400, "", "POST", "/owner/mess/exchange/import", hostile)
 	}
 }

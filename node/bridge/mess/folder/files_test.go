@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
 )
 
 // TestOverflow: a thread of more than a megabyte continues in a second file, without an envelope.
@@ -89,7 +90,7 @@ func TestMirror(t *testing.T) {
 	sync()
 	l.want(ref, thread.Claimed)
 	flat := filepath.Join(dir, "exchange", "state=executing", "2026-02-01-001-a7xk.messe-af.yaml")
-	if err := os.WriteFile(flat, []byte(sample), 0o600); err != nil {
+	if err := os.WriteFile(flat, []byte(threadtest.Sample), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	sync()
@@ -98,7 +99,7 @@ func TestMirror(t *testing.T) {
 		t.Error("version 1 is still there")
 	}
 	outside := t.TempDir()
-	if err := os.WriteFile(filepath.Join(outside, "000-2026-02-02-001.messe-af.yaml"), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", "2026-02-02-001")), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(outside, "000-2026-02-02-001.messe-af.yaml"), []byte(strings.ReplaceAll(threadtest.Sample, "2026-02-01-001-a7xk", "2026-02-02-001")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(outside, filepath.Join(dir, "exchange", "state=received", "2026-02-02-001")); err != nil {
@@ -124,7 +125,7 @@ func TestImportDirectory(t *testing.T) {
 	}
 	for i := range files {
 		ref := fmt.Sprintf("2026-02-01-%05d", i)
-		if err := os.WriteFile(filepath.Join(base, ref+thread.FileSuffix), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", ref)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(base, ref+thread.FileSuffix), []byte(strings.ReplaceAll(threadtest.Sample, "2026-02-01-001-a7xk", ref)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -133,7 +134,7 @@ func TestImportDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := "2026-02-01-00007" + thread.FileSuffix
-	if err := os.WriteFile(filepath.Join(twice, again), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", "2026-02-01-00007")), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(twice, again), []byte(strings.ReplaceAll(threadtest.Sample, "2026-02-01-001-a7xk", "2026-02-01-00007")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	lines := 0
@@ -151,7 +152,7 @@ func TestImportDirectory(t *testing.T) {
 }
 
 func FuzzThreadFile(f *testing.F) {
-	f.Add([]byte(sample))
+	f.Add([]byte(threadtest.Sample))
 	f.Add([]byte("ref: 2026-02-01-001\nstatus: pending\nintent: x\n---\nfrom: a\nMESS: []\n"))
 	f.Add([]byte("ref: ../../x\nstatus: pending\nintent: x\n"))
 	f.Add([]byte("ref: 2026-02-01-999999999-z\nstatus: needs-input\nintent: \"a\\r\\n\\tb\"\nupdated: 1769853600\nexpires: 2026-02-01\nhistory: [{action: x, by: null}]\n---\nfrom: a\nMESS: [{v: 1}, {status: {code: needs-input, message: m}}]\n---\nfrom: b\nre: [x, y]\nMESS: {MESS: [{answer: {text: '|'}}]}\n"))

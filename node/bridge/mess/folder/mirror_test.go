@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -206,7 +207,7 @@ func TestMirrorReadsAgain(t *testing.T) {
 	if n := strings.Count(s.log.String(), bad); n != 1 {
 		t.Errorf("a file that cannot be read is named %d times:\n%s", n, s.log)
 	}
-	if err := os.WriteFile(s.file(thread.Received, bad), []byte(strings.ReplaceAll(sample, "2026-02-01-001-a7xk", bad)), 0o600); err != nil {
+	if err := os.WriteFile(s.file(thread.Received, bad), []byte(strings.ReplaceAll(threadtest.Sample, "2026-02-01-001-a7xk", bad)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.sync()
@@ -221,7 +222,7 @@ func TestMirrorLeavesFilesAlone(t *testing.T) {
 	if err := os.MkdirAll(s.at(thread.Received, large), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	text := strings.ReplaceAll(sample, "2026-02-01-001-a7xk", large) + "---\nfrom: a\nMESS:\n- note: "
+	text := strings.ReplaceAll(threadtest.Sample, "2026-02-01-001-a7xk", large) + "---\nfrom: a\nMESS:\n- note: "
 	text += strings.Repeat("x", thread.MaxDocument-len(text)+1)
 	for _, want := range []bool{false, true} {
 		if want {

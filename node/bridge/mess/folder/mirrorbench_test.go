@@ -3,6 +3,8 @@ package folder
 import (
 	"log/slog"
 	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread/threadtest"
 )
 
 // BenchmarkMirrorPoll polls 10,000 threads in which nothing has changed.
@@ -11,7 +13,7 @@ func BenchmarkMirrorPoll(b *testing.B) {
 		b.Run(state, func(b *testing.B) {
 			l := newLab(b)
 			dir := b.TempDir()
-			threadFolder(b, dir, state, 10_000)
+			threadtest.WriteThreads(b, dir, state, 10_000)
 			m := NewMirror(l.Exchange, dir, slog.New(slog.DiscardHandler))
 			root, err := OpenLayout(dir)
 			if err != nil {
