@@ -128,6 +128,14 @@ type LinkStatus struct {
 	Retry time.Time `json:"retry_at,omitzero"`
 }
 
+// Set changes the state, and forgets when the link tries again. fault is what the owner sees of the last failure.
+func (s *LinkStatus) Set(state LinkState, fault string) {
+	if s.State != state {
+		s.State, s.Since = state, time.Now().UTC()
+	}
+	s.Error, s.Retry = fault, time.Time{}
+}
+
 // Validate returns an error if a link from a configuration file is invalid. The bridge checks the kind and the
 // options.
 func (l Link) Validate() error {

@@ -343,9 +343,6 @@ func (o *outbound) recordLink(link string, err error) {
 	if err != nil {
 		state, text = bridge.LinkConnecting, err.Error()
 	}
-	if s.State != state {
-		s.Since = time.Now().UTC()
-	}
-	s.State, s.Error = state, text
+	s.Set(state, text)
 	o.states[link] = s
 }

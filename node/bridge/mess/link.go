@@ -181,10 +181,7 @@ func (l *link) setStatus(err error) {
 	} else if e, sent := errors.AsType[*client.SendError](err); sent && !ok && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
 		state = bridge.LinkDown
 	}
-	if l.status.State != state {
-		l.status.State, l.status.Since = state, time.Now()
-	}
-	l.status.Error, l.status.Retry = text, time.Time{}
+	l.status.Set(state, text)
 	if state == bridge.LinkConnecting {
 		l.status.Retry = time.Now().Add(folder.PollEvery)
 	}

@@ -55,10 +55,7 @@ func (b *Bridge) recordLink(name string, err error) {
 	if state == bridge.LinkDown && l.status.State != bridge.LinkDown {
 		b.cfg.Logger.Warn("moltspeak: the link is down until you act", "link", name, "err", err)
 	}
-	if l.status.State != state {
-		l.status.State, l.status.Since = state, time.Now().UTC()
-	}
-	l.status.Error = text
+	l.status.Set(state, text)
 }
 
 // stateAfter returns the state of a link after a call that ended with err. A peer that refuses a single message has

@@ -16,9 +16,6 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// ErrUnsigned means that a card has no signature that we can check.
-var ErrUnsigned = errors.New("the card has no signature by EdDSA or ES256")
-
 var base64url = base64.RawURLEncoding.Strict()
 
 // SignCard adds a signature of the key to a card, as a JWS over the canonical form of the card (A2A-14). jku is the URL

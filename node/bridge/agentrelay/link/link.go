@@ -146,10 +146,8 @@ func (l *Link) Status() bridge.LinkStatus {
 func (l *Link) setStatus(state bridge.LinkState, fault string, retry time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.status.State != state {
-		l.status.Since = time.Now()
-	}
-	l.status.State, l.status.Error, l.status.Retry = state, fault, retry
+	l.status.Set(state, fault)
+	l.status.Retry = retry
 	if state == bridge.LinkUp {
 		select { // a test before this moment must not wake the link when it is down again
 		case <-l.wake:

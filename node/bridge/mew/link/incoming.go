@@ -157,10 +157,7 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 	case <-m.wake:
 	default:
 	}
-	if m.state != bridge.LinkUp {
-		m.state, m.since = bridge.LinkUp, time.Now()
-	}
-	m.fault, m.retry = "", time.Time{}
+	m.state.Set(bridge.LinkUp, "")
 	return first
 }
 

@@ -78,7 +78,8 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 	l.space = &membership{
 		cfg: &b.cfg, link: &cfg, token: b.cfg.Tokens[cfg.Name], target: target, log: log, records: l.records,
 		receive: l.queue, onJoin: l.wakeSharing, wake: make(chan struct{}, 1),
-		state: bridge.LinkConnecting, since: time.Now(), echoes: make(map[string]chan outcome),
+		state:  bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: target.Redacted(), State: bridge.LinkConnecting, Since: time.Now().UTC()},
+		echoes: make(map[string]chan outcome),
 	}
 	return l, nil
 }

@@ -41,10 +41,7 @@ type membership struct {
 	feeds   view.Feeds
 
 	mu     sync.Mutex
-	state  bridge.LinkState
-	since  time.Time
-	fault  string
-	retry  time.Time
+	state  bridge.LinkStatus
 	down   string          // why the link stays down until its owner connects it; empty: it connects by itself
 	conn   *websocket.Conn // nil: the node is not in the space
 	space  spaceState
@@ -56,10 +53,9 @@ type membership struct {
 func (m *membership) status() bridge.LinkStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return bridge.LinkStatus{
-		Name: m.link.Name, Kind: Kind, To: m.target.Redacted(), State: m.state, Since: m.since, Error: m.fault,
-		Peers: len(m.space.participants), Retry: m.retry,
-	}
+	s := m.state
+	s.Peers = len(m.space.participants)
+	return s
 }
 
 // run keeps the node in the space until ctx ends: it connects again after each end of the connection.
@@ -104,13 +100,12 @@ func (m *membership) run(ctx context.Context) {
 func (m *membership) setState(s bridge.LinkState, err error, retry time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.state != s {
-		m.state, m.since = s, time.Now()
-	}
-	m.retry, m.fault = retry, ""
+	fault := ""
 	if err != nil {
-		m.fault = envelope.ToPrintable(err.Error(), 300)
+		fault = envelope.ToPrintable(err.Error(), 300)
 	}
+	m.state.Set(s, fault)
+	m.state.Retry = retry
 }
 
 func (m *membership) isDown() bool {
@@ -313,7 +308,7 @@ func (m *membership) view() view.Space {
 		return out
 	}
 	me := describe(m.space.me, wire.Arr(m.space.sentCaps...))
-	me.Since, me.Paused, me.PausedUntil = m.since, m.pause.on, m.pause.until
+	me.Since, me.Paused, me.PausedUntil = m.state.Since, m.pause.on, m.pause.until
 	out.Participants = append(out.Participants, me)
 	for id, caps := range m.space.participants {
 		out.Participants = append(out.Participants, describe(id, caps))
