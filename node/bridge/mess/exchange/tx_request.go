@@ -178,6 +178,12 @@ func (t *tx) canWaitFor(ref string) bool {
 // settle parks a thread that must wait, or offers it. It is called after the thread is created, and whenever the reason
 // to wait may be gone (MESS-29 to MESS-31).
 func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
+	park := func(reason, kind string, what wire.Member) {
+		if th.Parked != reason {
+			th.Park(reason, t.now)
+			t.postState(th, wire.Field("waiting_for", wire.Obj(wire.TextField("type", kind), what)))
+		}
+	}
 	met, failed, err := t.checkDependencies(ctx, th)
 	switch {
 	case err != nil:
@@ -188,20 +194,10 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 		t.postState(th, wire.Field("reason", reason), wire.Field("recoverable", wire.Bool(true)))
 		return nil
 	case !met:
-		if th.Parked != thread.ParkedDependency {
-			th.Park(thread.ParkedDependency, t.now)
-			t.postState(th, wire.Field("waiting_for", wire.Obj(
-				wire.TextField("type", "dependency"),
-				wire.Field("ref", wire.Texts(th.DependsOn)))))
-		}
+		park(thread.ParkedDependency, "dependency", wire.Field("ref", wire.Texts(th.DependsOn)))
 		return nil
 	case t.now.Before(th.NotBefore):
-		if th.Parked != thread.ParkedSchedule {
-			th.Park(thread.ParkedSchedule, t.now)
-			t.postState(th, wire.Field("waiting_for", wire.Obj(
-				wire.TextField("type", "schedule"),
-				wire.Field("available_at", thread.TimeText(th.NotBefore)))))
-		}
+		park(thread.ParkedSchedule, "schedule", wire.Field("available_at", thread.TimeText(th.NotBefore)))
 		return nil
 	}
 	if th.Parked == thread.ParkedDependency || th.Parked == thread.ParkedSchedule {
