@@ -150,21 +150,9 @@ func (h *hosting) close() {
 	}
 }
 
-// run serves forwarded requests and runs the bridges until ctx ends. If another process has the lease, run waits for
-// the lease, and then starts this process again. If this process loses the lease, run starts this process again too.
-func (h *hosting) run(ctx context.Context, p *Process) (err error) {
-	if h.listener != nil {
-		serving, stopServing := context.WithCancel(ctx)
-		served := make(chan error, 1)
-		go func() { served <- p.edge.ServeForwarded(serving, h.listener, h.key) }()
-		defer func() {
-			if err != nil { // ctx ends only after run has returned the error
-				stopServing()
-			}
-			<-served
-			stopServing()
-		}()
-	}
+// run runs the bridges until ctx ends. If another process has the lease, run waits for the lease, and then starts this
+// process again. If this process loses the lease, run starts this process again too.
+func (h *hosting) run(ctx context.Context, p *Process) error {
 	if len(p.bridges) == 0 {
 		<-ctx.Done()
 		return nil
@@ -179,7 +167,7 @@ func (h *hosting) run(ctx context.Context, p *Process) (err error) {
 	for _, b := range p.bridges {
 		g.Go(func() error { return b.Run(work) })
 	}
-	err = g.Wait()
+	err := g.Wait()
 	if errors.Is(context.Cause(h.duty), store.ErrLeaseLost) {
 		p.log.Warn("start again, because the lease for the bridges is lost", "err", err)
 		if awaitStore(ctx, p.store) {

@@ -214,15 +214,10 @@ var errBroken = errors.New("the bridge is broken")
 
 func (brokenBridge) Run(context.Context) error { return errBroken }
 
-// TestBrokenBridgeEndsTheProcess: a process that other processes forward to does not stay without its bridges.
+// TestBrokenBridgeEndsTheProcess: a process does not stay without its bridges.
 func TestBrokenBridgeEndsTheProcess(t *testing.T) {
-	one := newHosts(t).serve("directory", nil)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Process{bridges: []bridge.Service{brokenBridge{}}, log: one.log, edge: one.edge, store: one.store}
-	h := &hosting{listener: l, key: "key", duty: t.Context()}
+	p := &Process{bridges: []bridge.Service{brokenBridge{}}}
+	h := &hosting{duty: t.Context()}
 	failed := make(chan error, 1)
 	go func() { failed <- h.run(t.Context(), p) }()
 	select {
@@ -232,6 +227,29 @@ func TestBrokenBridgeEndsTheProcess(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("the process goes on without its bridge")
+	}
+}
+
+// TestBrokenForwardListenerEndsTheProcess: a process that no longer takes the requests that others forward to it does
+// not keep the lease for the bridges.
+func TestBrokenForwardListenerEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	hs := newHosts(t)
+	p := hs.serve("directory", nil, config.Setting{Key: "network.forward_listen", Value: "127.0.0.1:0"})
+	if err := p.hosting.listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-p.done:
+		p.done <- err
+		if !errors.Is(err, net.ErrClosed) {
+			t.Errorf("serve = %v, want the error of the listener", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the process goes on without its listener for forwarded requests")
+	}
+	if _, err := hs.db.Handle("other").Leases().Acquire(t.Context(), leaseBridges); err != nil {
+		t.Errorf("the lease after the process: %v", err)
 	}
 }
 

@@ -139,6 +139,9 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 	if p.registry != nil {
 		g.Go(func() error { p.registry.Run(ctx); return nil })
 	}
+	if p.hosting.listener != nil {
+		g.Go(func() error { return p.edge.ServeForwarded(ctx, p.hosting.listener, p.hosting.key) })
+	}
 	g.Go(func() error { return p.hosting.run(ctx, p) })
 	g.Go(func() error {
 		info, err := p.serveInfo(ctx, listener.Addr().String(), base)
