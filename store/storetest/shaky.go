@@ -164,3 +164,10 @@ func (l shakyLeases) Release(ctx context.Context, held []store.Lease) error {
 	}
 	return l.Leases.Release(ctx, held)
 }
+
+func (l shakyLeases) List(ctx context.Context) ([]store.LeaseState, error) {
+	if err := l.s.enter(); err != nil {
+		return nil, err
+	}
+	return l.Leases.List(ctx)
+}

@@ -200,6 +200,7 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 	defer next.Stop()
 	var starting store.Rev // revision of the newest record with Starting
 	var seen time.Time     // when this process first read that revision
+	var outage bool        // the store did not answer when this process last looked
 	for {
 		select {
 		case <-ctx.Done():
@@ -220,7 +221,16 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 				continue
 			}
 		}
-		if state, taken := h.state(ctx, p); taken {
+		state, taken, err := h.state(ctx, p)
+		if err != nil {
+			if !outage && ctx.Err() == nil {
+				p.log.Warn("look for lease", "lease", h.lease, "err", err)
+			}
+			outage = true
+			continue
+		}
+		outage = false
+		if taken {
 			if state.Until.Equal(until) { // its holder has not renewed it
 				next.Reset(lookSoon)
 			}
@@ -245,20 +255,13 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 	}
 }
 
-// state returns the lease for the bridges, and whether a process holds it. If the store does not answer, taken is true.
-func (h *hosting) state(ctx context.Context, p *Process) (state store.LeaseState, taken bool) {
+// state returns the lease for the bridges, and whether a process holds it.
+func (h *hosting) state(ctx context.Context, p *Process) (state store.LeaseState, taken bool, err error) {
 	leases, err := p.store.Leases().List(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			p.log.Warn("look for lease", "lease", h.lease, "err", err)
-		}
-		return state, true
+	if i := slices.IndexFunc(leases, func(l store.LeaseState) bool { return l.Name == h.lease }); i >= 0 {
+		return leases[i], true, nil
 	}
-	i := slices.IndexFunc(leases, func(l store.LeaseState) bool { return l.Name == h.lease })
-	if i < 0 {
-		return state, false
-	}
-	return leases[i], true
+	return state, false, err
 }
 
 // mount mounts the routes of a bridge. If another process runs the bridge, its public routes forward to that process,
@@ -295,7 +298,7 @@ func errElsewhere() *wire.Error {
 // refuse refuses an operation of the owner API of a bridge. The error names the process that runs the bridge.
 func (h *hosting) refuse(ctx context.Context, p *Process) error {
 	e := errElsewhere()
-	if state, _ := h.state(ctx, p); state.Holder != "" {
+	if state, _, _ := h.state(ctx, p); state.Holder != "" {
 		e.Message = "the bridges run in the process " + state.Holder + ": repeat this there, with the data directory of that process (agentmesh status names all processes)"
 	}
 	return e

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,7 +14,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
@@ -422,4 +425,46 @@ func TestSlowStart(t *testing.T) {
 	if p.hosting.duty.Err() != nil {
 		t.Error("the lease is lost before the start has ended")
 	}
+}
+
+// countedStore counts how often the store is asked for its leases.
+type countedStore struct {
+	*storetest.Shaky
+	looks atomic.Int64
+}
+
+func (s *countedStore) Leases() store.Leases { s.looks.Add(1); return s.Shaky.Leases() }
+
+// TestStandbyDuringAnOutage: while the store does not answer, a process that waits for the lease looks about once per
+// second and logs each outage once.
+func TestStandbyDuringAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hs := newHosts(t)
+		_, release, err := store.NewSession(hs.db.Handle("other").Leases(), slog.New(slog.DiscardHandler)).Claim(t.Context(), leaseBridges)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer release()
+		counted := &countedStore{Shaky: storetest.NewShaky(hs.db.Handle("standby"), 0)}
+		var logged bytes.Buffer
+		p := &Process{store: store.Observe(counted), log: slog.New(slog.NewTextHandler(&logged, nil))}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go (&hosting{lease: leaseBridges}).await(ctx, p)
+		for outage := 1; outage <= 2; outage++ {
+			counted.Kill()
+			before := counted.looks.Load()
+			time.Sleep(10 * lookEvery)
+			synctest.Wait()
+			if looks := counted.looks.Load() - before; looks < 5 || looks > 15 {
+				t.Errorf("outage %d: the process looked %d times in %v", outage, looks, 10*lookEvery)
+			}
+			if n := strings.Count(logged.String(), "look for lease"); n != outage {
+				t.Errorf("outage %d: %d log lines in all:\n%s", outage, n, &logged)
+			}
+			counted.Revive()
+			time.Sleep(2 * lookEvery)
+			synctest.Wait()
+		}
+	})
 }
