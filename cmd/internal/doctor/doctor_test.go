@@ -80,6 +80,37 @@ func TestDoctorInvalidConfiguration(t *testing.T) {
 	}
 }
 
+// TestDoctorClockWithoutConfiguration: without a valid configuration, the clock is judged by the default time window.
+func TestDoctorClockWithoutConfiguration(t *testing.T) {
+	file := datadir.Dir(t.TempDir()).Path(datadir.FileConfig)
+	if err := os.WriteFile(file, []byte("nonsense: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := examination{opts: Options{Source: config.Source{File: file}}}
+	if d.checkConfiguration() {
+		t.Fatal("the configuration is valid")
+	}
+	d.checkClock("https://mesh.example.org/v1", time.Second)
+	if last := d.findings[len(d.findings)-1]; last.Check != "clock" || last.State != findingOK {
+		t.Errorf("found %+v", last)
+	}
+}
+
+// TestDoctorDisk: min_free_disk has no effect on a process that stores in PostgreSQL.
+func TestDoctorDisk(t *testing.T) {
+	for database, state := range map[string]string{"": findingFail, "postgres://db.example/mesh": findingOK} {
+		d := examination{dir: datadir.Dir(t.TempDir()), cfg: config.Default()}
+		d.cfg.MinFreeDisk, d.cfg.Store.Postgres = 1<<62, database
+		d.checkDisk()
+		if free, err := d.dir.FreeBytes(); err != nil || free < lowDisk {
+			t.Skipf("%d bytes free: %v", free, err)
+		}
+		if len(d.findings) != 1 || d.findings[0].State != state {
+			t.Errorf("with PostgreSQL %q: found %+v, want %s", database, d.findings, state)
+		}
+	}
+}
+
 // TestDoctorDifferences: members that a directory adds, drops by rule or writes in another order do not count as
 // differences.
 func TestDoctorDifferences(t *testing.T) {

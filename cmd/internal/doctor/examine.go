@@ -105,8 +105,8 @@ func Examine(ctx context.Context, o Options, target string) (Report, error) {
 // later ones.
 func (d *examination) examineHome(ctx context.Context) {
 	d.checkModes()
-	d.checkDisk()
 	configured := d.checkConfiguration()
+	d.checkDisk()
 	d.checkAgentDoor()
 	d.checkServe(ctx, configured)
 	if configured {
@@ -209,29 +209,31 @@ const lowDisk = 1 << 30
 
 func (d *examination) checkDisk() {
 	const check = "disk"
-	cfg, err := config.Load(d.opts.Source)
-	if err != nil {
-		cfg = config.Default()
+	file, advice := d.cfg.Store.Postgres == "", "make room"
+	if file {
+		advice += ": below min_free_disk the process stores nothing"
 	}
 	free, err := d.dir.FreeBytes()
 	text := fmt.Sprintf("%d MiB free", free>>20)
 	switch {
 	case err != nil:
 		d.warn(check, "", "cannot find out the free space: %v", err)
-	case free < int64(cfg.MinFreeDisk):
-		d.fail(check, "make room: below min_free_disk the process stores nothing", "%s", text)
+	case file && free < int64(d.cfg.MinFreeDisk):
+		d.fail(check, advice, "%s", text)
 	case free < lowDisk:
-		d.warn(check, "make room: below min_free_disk the process stores nothing", "%s", text)
+		d.warn(check, advice, "%s", text)
 	default:
 		d.ok(check, "%s", text)
 	}
 }
 
+// checkConfiguration checks the configuration and sets cfg. Without a valid one, cfg has the defaults.
 func (d *examination) checkConfiguration() bool {
 	const check = "configuration"
 	cfg, err := d.opts.Source.LoadAndCheck(daemon.LinkKinds())
 	if err != nil {
 		d.fail(check, "agentmesh config check", "%v", err)
+		d.cfg = config.Default()
 		return false
 	}
 	d.cfg = cfg
