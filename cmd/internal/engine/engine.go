@@ -86,12 +86,20 @@ func (o Options) postgres() (postgres.Config, error) {
 	}, nil
 }
 
-// instanceName returns the name of this process among those on one database. The name is short, because PostgreSQL cuts
-// long names.
+// instanceName returns the name of this process among those on one database.
 func instanceName() string {
 	host, _ := os.Hostname() // the number of the process still distinguishes processes of one machine
+	return nameInstance(host, os.Getpid())
+}
+
+// nameInstance returns the name of a process on a host. PostgreSQL cuts long names, so it keeps only the beginning of a
+// long host name, where machines of one domain differ, and the end, where pods of one deployment differ.
+func nameInstance(host string, pid int) string {
 	host = cmp.Or(strings.ReplaceAll(host, "@", "_"), "unknown")
-	return fmt.Sprintf("%s:%d", host[:min(len(host), 32)], os.Getpid())
+	if len(host) > 32 {
+		host = host[:16] + host[len(host)-16:]
+	}
+	return fmt.Sprintf("%s:%d", host, pid)
 }
 
 // CheckIndex compares the card index in memory with a database file. The index of PostgreSQL is not checked.
