@@ -25,8 +25,9 @@ import (
 type Client struct {
 	owner.Client
 	close      func() error
-	Local      *Process // this process if it answers the calls itself, else nil
-	home       datadir.Dir
+	Local      *Process    // this process if it answers the calls itself, else nil
+	home       datadir.Dir // empty if the client came through the agent's door
+	socket     string      // of the other process that answers
 	unanswered atomic.Bool // another process must answer, and has not answered a call yet
 }
 
@@ -47,8 +48,11 @@ func (o *Client) awaitAnswer(ctx context.Context) error {
 	}
 	resp, err := o.HTTP.Do(req)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s uses the data directory %s and has not answered for %s", o.home.Holder(), string(o.home), firstAnswerTimeout),
-			"look at its log, and stop it if it hangs")
+		process := "the process at " + o.socket
+		if o.home != "" {
+			process = o.home.Holder() + " uses the data directory " + string(o.home) + " and"
+		}
+		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s has not answered for %s", process, firstAnswerTimeout), "look at its log, and stop it if it hangs")
 	}
 	if err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("ask the running agentmesh: %w", err))
@@ -140,6 +144,7 @@ func dialSocket(ctx context.Context, socket, door string) *Client {
 	c := &Client{
 		Client: owner.Client{HTTP: &http.Client{Transport: transport}, Door: door},
 		close:  func() error { transport.CloseIdleConnections(); return nil },
+		socket: socket,
 	}
 	c.unanswered.Store(true)
 	return c

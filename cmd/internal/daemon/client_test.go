@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -34,4 +36,31 @@ func TestCommandGivesUpOnASilentServe(t *testing.T) {
 			t.Errorf("call gave up after %v, want %v", took, firstAnswerTimeout)
 		}
 	})
+}
+
+// TestAgentGivesUpOnASilentServe: a client of the agent's door knows no data directory, so its error names the socket and
+// not a process of the working directory.
+func TestAgentGivesUpOnASilentServe(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.WriteFile(datadir.FilePID, []byte("4711\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", "door.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	o, err := ConnectAgent(t.Context(), "door.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	o.HTTP.Transport = silentTransport{}
+	synctest.Test(t, func(t *testing.T) {
+		_, err = o.Call(t.Context(), http.MethodGet, "status", nil, nil)
+	})
+	if err == nil || !strings.Contains(err.Error(), "door.sock has not answered for 10s") || strings.Contains(err.Error(), "4711") {
+		t.Errorf("call = %v, want the socket", err)
+	}
 }
