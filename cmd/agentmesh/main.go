@@ -164,7 +164,7 @@ type exitPanic int
 // run runs the program with the given arguments and files, and returns its exit code.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) (code int) {
 	var cli commands
-	a := &app{UI: terminal.UI{In: in, Out: out, Err: errOut}, environ: os.Environ(), minLogLevel: slog.LevelWarn}
+	a := &app{UI: terminal.UI{In: in, Out: out, Err: errOut, Interrupted: ctx.Done()}, environ: os.Environ(), minLogLevel: slog.LevelWarn}
 	defer func() {
 		switch s := recover().(type) {
 		case nil:

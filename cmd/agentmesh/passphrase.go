@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 
-	"golang.org/x/term"
-
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/signing"
@@ -32,9 +30,7 @@ func (a *app) readPassphrase(subject string) ([]byte, error) {
 	if !terminal.IsTerminal(a.In) {
 		return nil, fmt.Errorf("%w: set %s", signing.ErrNoPassphrase, config.EnvPassphraseFile)
 	}
-	fmt.Fprintf(a.Err, "passphrase of %s: ", subject)
-	defer fmt.Fprintln(a.Err)
-	return term.ReadPassword(int(a.In.(*os.File).Fd()))
+	return a.ReadPassphrase("passphrase of " + subject + ": ")
 }
 
 // readNewPassphrase returns a new passphrase, which must not be empty. If it prompts, it prompts twice, because a typing

@@ -31,6 +31,8 @@ type UI struct {
 	Err io.Writer
 	// DataFlag completes "agentmesh" in hints, such as "--data me " if the user named that data directory.
 	DataFlag string
+	// Interrupted is closed when the user interrupts the command.
+	Interrupted <-chan struct{}
 
 	writeErr error // the first error of writing to Out
 }
