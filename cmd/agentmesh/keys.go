@@ -24,7 +24,7 @@ type keysCmd struct {
 	Rotate   keysRotateCmd   `cmd:"" help:"Replace the signing key by a new one. The old key vouches for the new one."` // AM-60
 }
 
-// publicKey is the result of keys export-public.
+// publicKey is the result of keys export-public and keys generate.
 type publicKey struct {
 	PublicKey string `json:"public_key"`
 }
@@ -99,10 +99,14 @@ func (c *keysExportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	return a.showPublicKey(k.PublicKey)
+}
+
+func (a *app) showPublicKey(text string) error {
 	if a.globals.JSON {
-		return a.JSON(publicKey{k.PublicKey})
+		return a.JSON(publicKey{text})
 	}
-	a.Print("%s", strings.TrimSpace(k.PublicKey))
+	a.Print("%s", strings.TrimSpace(text))
 	return nil
 }
 
@@ -130,21 +134,24 @@ func (c *keysGenerateCmd) Run(a *app) error {
 	if err != nil {
 		return exit.Fail(exit.Input, err)
 	}
-	a.Print("%s", strings.TrimSpace(key.PublicText()))
-	return nil
+	return a.showPublicKey(key.PublicText())
 }
 
 type keysRotateCmd struct{}
 
 func (c *keysRotateCmd) Run(ctx context.Context, a *app) error {
 	rotate := func(string) owner.Call[owner.List[owner.Listing]] { return owner.RotateKey.Call() }
-	if err := a.askDirectories(ctx, nil, rotate); err != nil || a.globals.JSON {
-		return err
-	}
-	k, err := a.readPublicKeys(ctx)
+	page, err := fetchDirectories(ctx, a, nil, rotate)
 	if err != nil {
 		return err
 	}
-	a.Print("new key: %s", k.Fingerprint)
-	return nil
+	unlisted := a.showListings(page) // the key is replaced even if a directory does not list it yet
+	if a.globals.JSON {
+		return unlisted
+	}
+	k, err := a.readPublicKeys(ctx)
+	if err == nil {
+		a.Print("new key: %s", k.Fingerprint)
+	}
+	return errors.Join(err, unlisted)
 }

@@ -346,15 +346,11 @@ func (c *mewBringCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	raw, err := o.Call(ctx, http.MethodGet, "conversations/"+url.PathEscape(c.Conversation), nil, nil)
+	conv, err := daemon.Fetch(ctx, o, get[owner.Transcript]("conversations/"+url.PathEscape(c.Conversation), nil))
 	if err != nil {
 		return err
 	}
-	conv, err := daemon.Decode[owner.Transcript](raw)
-	if err != nil {
-		return err
-	}
-	raw, err = o.Call(ctx, http.MethodPost, "mew/links/"+url.PathEscape(c.Link)+"/conversations", nil,
+	raw, err := o.Call(ctx, http.MethodPost, "mew/links/"+url.PathEscape(c.Link)+"/conversations", nil,
 		mew.ShareRequest{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop})
 	_, err = showAnswer(a, raw, err, func(b mew.ShareRequest) {
 		if b.Stop {

@@ -60,15 +60,21 @@ func fetchDirectories[T any](ctx context.Context, a *app, directories []string, 
 	return page, nil
 }
 
-// askDirectories makes the calls of [fetchDirectories] and shows the listings. It returns an error if any
-// directory failed.
+// askDirectories makes the calls of [fetchDirectories] and shows the listings.
 func (a *app) askDirectories(ctx context.Context, directories []string, call func(string) owner.Call[owner.List[owner.Listing]]) error {
 	page, err := fetchDirectories(ctx, a, directories, call)
 	if err == nil || len(page.Items) > 0 { // of the calls before the one that failed
 		err = errors.Join(err, a.showListings(page))
 	}
-	if err != nil {
-		return err
+	return err
+}
+
+// showListings shows the listings. It returns an error if any directory failed.
+func (a *app) showListings(page owner.List[owner.Listing]) error {
+	if a.globals.JSON {
+		if err := a.JSON(page); err != nil {
+			return err
+		}
 	}
 	code := exit.OK
 	for _, r := range page.Items {
@@ -79,22 +85,16 @@ func (a *app) askDirectories(ctx context.Context, directories []string, call fun
 		case !r.Refused:
 			code = exit.Unavailable // another attempt may succeed
 		}
-	}
-	if code != exit.OK {
-		return exit.FailSilently(code)
-	}
-	return nil
-}
-
-func (a *app) showListings(page owner.List[owner.Listing]) error {
-	if a.globals.JSON {
-		return a.JSON(page)
-	}
-	for _, r := range page.Items {
+		if a.globals.JSON {
+			continue
+		}
 		a.Print("%s", terminal.Clean(r.Describe(terminal.FormatTime)))
 		if r.Hint != "" {
 			a.Hint("%s", terminal.Clean(r.Hint))
 		}
+	}
+	if code != exit.OK {
+		return exit.FailSilently(code)
 	}
 	return nil
 }
