@@ -162,6 +162,40 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+// TestHelpShowsItsCommand: each example in the help of a command calls that command or a command below it.
+func TestHelpShowsItsCommand(t *testing.T) {
+	root, _ := testManual(t)
+	var cli commands
+	parser := newParser(&cli, io.Discard, io.Discard)
+	_ = kong.Visit(root, func(node kong.Visitable, next kong.Next) error {
+		n, ok := node.(*kong.Node)
+		if !ok || n.Hidden {
+			return nil
+		}
+		about, shown := "", true
+		for line := range strings.Lines(n.Detail + "\n") {
+			call, ok := strings.CutPrefix(line, "  $ ")
+			if !ok {
+				if !shown {
+					t.Errorf("the help of %s shows another command below %q", manual.CommandPath(n), about)
+				}
+				about, shown = strings.TrimSpace(line), false
+				continue
+			}
+			parsed, err := parser.Parse(shellWords(strings.TrimSpace(call))[1:])
+			if err != nil {
+				t.Fatalf("%s: %v", call, err)
+			}
+			called := manual.CommandPath(parsed.Selected()) + " "
+			shown = shown || strings.HasPrefix(called, manual.CommandPath(n)+" ")
+		}
+		if !shown {
+			t.Errorf("the help of %s shows another command below %q", manual.CommandPath(n), about)
+		}
+		return next(nil)
+	})
+}
+
 // TestManualExamplesParse: the parser accepts every example.
 func TestManualExamplesParse(t *testing.T) {
 	root, _ := testManual(t)

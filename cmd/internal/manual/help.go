@@ -56,7 +56,7 @@ func findExamples(n *kong.Node) []Example {
 	}
 	var found []Example
 	for _, e := range Examples[top.Name] {
-		if Shows(e, CommandPath(n)) || n.Parent.DefaultCmd == n && Shows(e, CommandPath(n.Parent)) {
+		if calls(e, top.Parent, n) {
 			found = append(found, e)
 		}
 	}
@@ -64,17 +64,27 @@ func findExamples(n *kong.Node) []Example {
 		return found
 	}
 	for line := range strings.Lines(Usages) {
-		if e := (Example{"For example:", line}); Shows(e, CommandPath(n)) {
+		if e := (Example{"For example:", line}); calls(e, top.Parent, n) {
 			return []Example{e}
 		}
 	}
 	return nil
 }
 
-// Shows reports whether a line of the example is a call of the command with this path, such as "agentmesh peers add".
-func Shows(e Example, path string) bool {
+// calls reports whether a line of the example is a call of the command, or of a command below it.
+func calls(e Example, root, command *kong.Node) bool {
 	for line := range strings.Lines(e.Command) {
-		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), path); ok && (rest == "" || rest[0] == ' ') {
+		called := root
+		for _, word := range strings.Fields(line)[1:] {
+			sub := FindSubcommand(called, word)
+			if sub == nil {
+				break
+			}
+			if called = sub; called == command {
+				return true
+			}
+		}
+		if called.DefaultCmd == command {
 			return true
 		}
 	}
