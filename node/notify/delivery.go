@@ -44,7 +44,7 @@ func (b *Box) Status(ctx context.Context, now time.Time) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	pending, err := b.listPending(ctx, now)
+	pending, err := b.listPending(ctx, now, false)
 	s.Target, s.Waiting, s.Quiet = b.cfg.Target.Name(), len(pending), b.cfg.Quiet.At(now)
 	return s, err
 }
@@ -73,8 +73,9 @@ func (s Status) change() store.Change {
 	return store.Change{Record: store.Record{NS: nsStatus, Key: keyStatus, Body: body}, IfRev: store.Any}
 }
 
-// listPending lists the notices that the target has not got yet, oldest first, at most maxCounted.
-func (b *Box) listPending(ctx context.Context, now time.Time) (pending []pendingNotice, err error) {
+// listPending lists the notices that the target has not got yet, oldest first, at most maxCounted. If urgent is set, it
+// lists only those that quiet hours do not delay.
+func (b *Box) listPending(ctx context.Context, now time.Time, urgent bool) (pending []pendingNotice, err error) {
 	for after := ""; len(pending) < maxCounted; {
 		page, err := b.cfg.Records.List(ctx, Namespace, termTodo, after, 100, now)
 		if err != nil {
@@ -85,7 +86,9 @@ func (b *Box) listPending(ctx context.Context, now time.Time) (pending []pending
 			if err != nil {
 				return nil, err
 			}
-			pending = append(pending, pendingNotice{n, r})
+			if !urgent || slices.Contains(b.cfg.Urgent, n.Kind) {
+				pending = append(pending, pendingNotice{n, r})
+			}
 		}
 		if after = page.Next; after == "" {
 			break
@@ -126,22 +129,19 @@ func (b *Box) Run(ctx context.Context) {
 // sendDue sends the notices that are due. It returns the time of the next check, or the zero time if only a new notice
 // needs one.
 func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err error) {
-	pending, err := b.listPending(ctx, now)
-	if err != nil || len(pending) == 0 {
+	quiet := b.cfg.Quiet.At(now)
+	due, err := b.listPending(ctx, now, quiet)
+	switch {
+	case err != nil || len(due) == 0 && !quiet:
 		return time.Time{}, err
+	case len(due) == 0:
+		return b.cfg.Quiet.End(now), nil
 	}
 	s, err := b.loadStatus(ctx, now)
 	if err != nil {
 		return time.Time{}, err
 	}
-	due := pending
-	if b.cfg.Quiet.At(now) {
-		due = slices.DeleteFunc(slices.Clone(pending), func(w pendingNotice) bool { return !slices.Contains(b.cfg.Urgent, w.Kind) })
-	}
-	switch {
-	case len(due) == 0:
-		return b.cfg.Quiet.End(now), nil
-	case now.Before(s.Next):
+	if now.Before(s.Next) {
 		return s.Next, nil
 	}
 	since := due[0].At
