@@ -78,6 +78,7 @@ func addLink(data []byte, l bridge.Link) ([]byte, error) {
 	return []byte(strings.Join(slices.Replace(lines, begin, end, text...), "")), err
 }
 
+// removeLink removes a link and the comment above it.
 func removeLink(data []byte, name string) ([]byte, error) {
 	lines, key, list, err := readLinks(data)
 	if err != nil {
@@ -92,17 +93,23 @@ func removeLink(data []byte, name string) ([]byte, error) {
 		}
 		begin, end := item.Line-1, endOfBlock(lines, key.Line-1, key.Column-1)
 		if i+1 < len(list.Content) {
-			end = list.Content[i+1].Line - 1
-			for strings.HasPrefix(strings.TrimSpace(lines[end-1]), "#") { // the comment above the next link
-				end--
-			}
+			end = skipComment(lines, list.Content[i+1].Line-1)
 		}
+		begin = max(skipComment(lines, begin), key.Line)
 		if len(list.Content) == 1 {
 			begin = key.Line - 1
 		}
 		return []byte(strings.Join(slices.Delete(lines, begin, end), "")), nil
 	}
 	return nil, errNoLink(name)
+}
+
+// skipComment returns where the comment above a line begins. Without a comment, that is the line.
+func skipComment(lines []string, line int) int {
+	for line > 0 && strings.HasPrefix(strings.TrimSpace(lines[line-1]), "#") {
+		line--
+	}
+	return line
 }
 
 func errNoLink(name string) error {

@@ -101,11 +101,17 @@ func TestEditLinksRefuses(t *testing.T) {
 	}
 }
 
-// TestRemoveLinkKeepsComment: the comment above the next link belongs to that link and stays.
-func TestRemoveLinkKeepsComment(t *testing.T) {
-	const lab, garden = "  - {name: lab, kind: mew, url: 'wss://lab.example'}\n", "  # the garden\n  - {name: garden, kind: mess, url: 'https://garden.example'}\n"
-	got, err := removeLink([]byte("links:\n"+lab+garden), "lab")
-	if diff := cmp.Diff("links:\n"+garden, string(got)); err != nil || diff != "" {
-		t.Error(diff, err)
+// TestRemoveLinkWithComment: the comment above a link is removed with that link, and no other comment is.
+func TestRemoveLinkWithComment(t *testing.T) {
+	const (
+		head, tail = "# the links\nlinks:\n", "# the end\nname: Me\n"
+		lab        = "  # the lab,\n  # upstairs\n  - {name: lab, kind: mew, url: 'wss://lab.example'}\n"
+		garden     = "  # the garden\n  - name: garden\n    kind: mess\n    url: https://garden.example\n"
+	)
+	for name, want := range map[string]string{"lab": head + garden + tail, "garden": head + lab + tail} {
+		got, err := removeLink([]byte(head+lab+garden+tail), name)
+		if diff := cmp.Diff(want, string(got)); err != nil || diff != "" {
+			t.Errorf("%s: %v\n%s", name, err, diff)
+		}
 	}
 }
