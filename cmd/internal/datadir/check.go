@@ -82,29 +82,31 @@ func (d Dir) CheckSecrets(passphrase func() ([]byte, error)) error {
 	return nil
 }
 
-// checkTranscripts verifies the hash chain of every conversation, and returns the number of conversations.
+// checkTranscripts is [verifyTranscripts] for the database of the directory.
 func (d Dir) checkTranscripts(ctx context.Context) (n int, err error) {
 	s, err := bolt.Open(ctx, d.Path(FileDatabase), bolt.Config{})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	book := conversations.Book{Steps: s.Steps()}
+	return verifyTranscripts(ctx, s.Steps())
+}
+
+// verifyTranscripts verifies the hash chain of every conversation, and returns the number of conversations.
+func verifyTranscripts(ctx context.Context, steps store.Steps) (n int, err error) {
+	book := conversations.Book{Steps: steps}
 	now := time.Now()
 	var faults []error
 	for before := uint64(0); ; {
-		page, err := s.Steps().Conversations(ctx, "", before, 500, now)
-		if err != nil {
-			return n, err
-		}
+		page, err := steps.Conversations(ctx, "", before, 500, now)
 		for _, row := range page.Conversations {
 			n++
 			if err := book.Check(ctx, row.Key, now); err != nil && !errors.Is(err, store.ErrNotFound) {
 				faults = append(faults, fmt.Errorf("conversation %s with %s: %w", row.Key.ID, row.Key.Peer, err))
 			}
 		}
-		if before = page.Next; before == 0 {
-			return n, errors.Join(faults...)
+		if before = page.Next; before == 0 || err != nil {
+			return n, errors.Join(append(faults, err)...)
 		}
 	}
 }
