@@ -20,7 +20,7 @@ import (
 type child struct {
 	cmd *exec.Cmd
 	in  io.Closer
-	// The process prints the following in its first line.
+	// The process prints the following in its first line, as JSON except for a gateway.
 	PID       int    `json:"pid"`
 	URL       string `json:"url"` // without a path
 	Directory string `json:"directory"`
@@ -31,9 +31,9 @@ type child struct {
 // stopTimeout is how long a child may take to exit before it is killed.
 const stopTimeout = 15 * time.Second
 
-// startChild runs a program, made with [exec.CommandContext], and reads its first line of output. script, if not nil,
-// is written to its standard input, which stays open until [child.stop].
-func startChild(cmd *exec.Cmd, script any) (*child, error) {
+// startChild runs a program, made with [exec.CommandContext], and reads its first line of output with parse. script, if
+// not nil, is written to its standard input, which stays open until [child.stop].
+func startChild(cmd *exec.Cmd, script any, parse func(c *child, line []byte) error) (*child, error) {
 	c := &child{cmd: cmd}
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
 	c.cmd.WaitDelay = stopTimeout
@@ -55,7 +55,7 @@ func startChild(cmd *exec.Cmd, script any) (*child, error) {
 	if err == nil {
 		var line []byte
 		if line, err = bufio.NewReader(out).ReadBytes('\n'); err == nil {
-			err = json.Unmarshal(line, c)
+			err = parse(c, line)
 		}
 	}
 	if err != nil {
@@ -63,6 +63,9 @@ func startChild(cmd *exec.Cmd, script any) (*child, error) {
 	}
 	return c, nil
 }
+
+// parseInfo reads the JSON that a child prints.
+func parseInfo(c *child, line []byte) error { return json.Unmarshal(line, c) }
 
 // startControl runs this program as a control server.
 func startControl(ctx context.Context, sc script) (*child, error) {
@@ -72,7 +75,7 @@ func startControl(ctx context.Context, sc script) (*child, error) {
 	}
 	cmd := exec.CommandContext(ctx, self, "control")
 	cmd.Stderr = os.Stderr
-	return startChild(cmd, sc)
+	return startChild(cmd, sc, parseInfo)
 }
 
 // agentmesh is the server program under test, in its usual configuration except for noLimits.
@@ -106,7 +109,7 @@ func (a agentmesh) serveWith(ctx context.Context, env []string, data string, mor
 	args := append([]string{"serve", "--json", "--listen", "127.0.0.1:0", "--data", data}, noLimits...)
 	cmd := exec.CommandContext(ctx, a.program, append(args, more...)...)
 	cmd.Stderr, cmd.Env = log, append(os.Environ(), env...)
-	c, err := startChild(cmd, nil)
+	c, err := startChild(cmd, nil, parseInfo)
 	if errors.Is(err, io.EOF) { // it ended before its first line
 		err = errors.Join(err, lastLine(log.Name()))
 	}

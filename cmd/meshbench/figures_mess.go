@@ -162,12 +162,11 @@ func (s *study) measureMESSPages(ctx context.Context, r *requesters, made int) e
 func (s *study) measureMESSRestart(ctx context.Context, data string, r *requesters, made int) error {
 	s.p.say("mess: restart")
 	took, srv, err := s.timedStart(ctx, data, func(base *url.URL) bool {
-		l := link{base: base}
-		defer l.close()
-		a, err := l.exchange(ctx, request(http.MethodGet, base, "/readyz", nil))
-		if err != nil || a.Status != http.StatusOK {
+		if !isReady(ctx, base) {
 			return false
 		}
+		l := link{base: base}
+		defer l.close()
 		_, n, _, err := (&requesters{base, r.keys}).page(ctx, &l, "")
 		return err == nil && n >= min(100, made)
 	}, messSettings...)

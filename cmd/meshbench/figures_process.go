@@ -23,7 +23,7 @@ func (s *study) measureProcess(ctx context.Context) (err error) {
 	for i := range s.Rounds {
 		s.p.say("start %d of %d", i+1, s.Rounds)
 		up, srv, err := s.timedStart(ctx, filepath.Join(s.dir, fmt.Sprintf("empty%d", i)), func(base *url.URL) bool {
-			return isReady(ctx, base, "/readyz")
+			return isReady(ctx, base)
 		})
 		if err != nil {
 			return err
@@ -136,10 +136,10 @@ func freePort() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// isReady reports whether a GET of path returns 200.
-func isReady(ctx context.Context, base *url.URL, path string) bool {
+// isReady reports whether a GET of /readyz returns 200.
+func isReady(ctx context.Context, base *url.URL) bool {
 	l := link{base: base}
 	defer l.close()
-	a, err := l.exchange(ctx, request(http.MethodGet, base, path, nil))
+	a, err := l.exchange(ctx, request(http.MethodGet, base, "/readyz", nil))
 	return err == nil && a.Status == http.StatusOK
 }

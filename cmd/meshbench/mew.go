@@ -78,31 +78,17 @@ func startGateway(ctx context.Context, program, dir string, n int, logs bool, en
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		return nil, err
 	}
-	c := &child{cmd: exec.CommandContext(ctx, program, "mew", "gateway", "--port", "0", "--log-level", "error", "--space-config", file)}
-	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(os.Interrupt) }
-	c.cmd.WaitDelay = stopTimeout
-	c.cmd.Env = append(os.Environ(), env...)
-	c.cmd.Stderr = os.Stderr
-	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if c.in, err = c.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	if err := c.cmd.Start(); err != nil {
-		return nil, err
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	port, ok := strings.CutPrefix(strings.TrimSpace(line), "Gateway listening on port ")
-	if err == nil && !ok {
-		err = errors.New("it prints no port")
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start the gateway: %q: %w", line, err), c.kill())
-	}
-	c.PID, c.URL = c.cmd.Process.Pid, "http://127.0.0.1:"+port
-	return &host{c, token}, nil
+	cmd := exec.CommandContext(ctx, program, "mew", "gateway", "--port", "0", "--log-level", "error", "--space-config", file)
+	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
+	c, err := startChild(cmd, nil, func(c *child, line []byte) error {
+		port, ok := strings.CutPrefix(strings.TrimSpace(string(line)), "Gateway listening on port ")
+		if !ok {
+			return fmt.Errorf("it prints %q and no port", line)
+		}
+		c.PID, c.URL = c.cmd.Process.Pid, "http://127.0.0.1:"+port
+		return nil
+	})
+	return &host{c, token}, err
 }
 
 // countLines counts the lines in the .jsonl files of dir that contain both first and second.

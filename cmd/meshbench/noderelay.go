@@ -35,6 +35,6 @@ func startRelay(ctx context.Context, modules string) (*host, error) {
 	}
 	cmd := exec.CommandContext(ctx, "node", "-e", relayScript)
 	cmd.Stderr = os.Stderr
-	c, err := startChild(cmd, nil)
+	c, err := startChild(cmd, nil, parseInfo)
 	return &host{c, func(int) string { return "" }}, err
 }
