@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // checkClients sends a request with a forged X-Forwarded-For to the public URL and asks the running process which client
@@ -25,14 +26,9 @@ func (d *examination) checkClients(ctx context.Context, base string) {
 		return // serve has stopped
 	}
 	defer o.Close()
-	raw, err := o.Call(ctx, http.MethodPost, "clients/probes", nil, struct{}{})
+	probe, err := daemon.Fetch(ctx, o, owner.Call[daemon.ClientProbe]{Method: http.MethodPost, Path: "clients/probes", Body: struct{}{}})
 	if err != nil {
 		d.fail(check, "look at the log of the process", "%v", err)
-		return
-	}
-	probe, err := daemon.Decode[daemon.ClientProbe](raw)
-	if err != nil {
-		d.fail(check, "is another version of agentmesh running?", "%v", err)
 		return
 	}
 	forged := forgedAddr()
@@ -43,13 +39,9 @@ func (d *examination) checkClients(ctx context.Context, base string) {
 		d.warn(check, "is the reverse proxy up? (docs/operations.md)", "the public URL does not answer, so this check cannot tell how clients are distinguished: %s", terminal.Clean(err.Error()))
 		return
 	}
-	if raw, err = o.Call(ctx, http.MethodGet, "clients/probes/"+probe.Probe, nil, nil); err != nil {
-		d.fail(check, "look at the log of the process", "%v", err)
-		return
-	}
-	seen, err := daemon.Decode[daemon.SeenClient](raw)
+	seen, err := daemon.Fetch(ctx, o, owner.Call[daemon.SeenClient]{Method: http.MethodGet, Path: "clients/probes/" + probe.Probe})
 	if err != nil {
-		d.fail(check, "is another version of agentmesh running?", "%v", err)
+		d.fail(check, "look at the log of the process", "%v", err)
 		return
 	}
 	d.reportClient(seen, forged, status.Proxy)

@@ -320,14 +320,9 @@ func (d *examination) checkServe(ctx context.Context, configured bool) {
 		return
 	}
 	d.checkOwnCertificate(ctx, o)
-	raw, err := o.Call(ctx, "GET", "status", nil, nil)
+	s, err := daemon.Fetch(ctx, o, owner.ShowStatus.Call())
 	if err != nil {
 		d.fail(check, "look at its log, then start it again", "it runs, but cannot return its status: %v", err)
-		return
-	}
-	s, err := daemon.Decode[owner.Status](raw)
-	if err != nil {
-		d.fail(check, "is another version of agentmesh running?", "%v", err)
 		return
 	}
 	d.status = &s

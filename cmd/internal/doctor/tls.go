@@ -7,19 +7,16 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // checkOwnCertificate asks the process for the state of its certificate. The process knows why it has no certificate;
 // from outside, one sees only that it is missing.
 func (d *examination) checkOwnCertificate(ctx context.Context, o *daemon.Client) {
 	const check = "TLS"
-	raw, err := o.Call(ctx, http.MethodGet, "certificate", nil, nil)
-	if err != nil {
-		return // another version serves
-	}
-	c, err := daemon.Decode[daemon.Certificate](raw)
+	c, err := daemon.Fetch(ctx, o, owner.Call[daemon.Certificate]{Method: http.MethodGet, Path: "certificate"})
 	if err != nil || !c.TLS {
-		return
+		return // with an error, another version serves
 	}
 	advice := "correct tls.cert_file and tls.key_file; they are read again within seconds"
 	if c.Authority != "" {
