@@ -42,15 +42,8 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 		if err != nil {
 			return nil, err
 		}
-		webhook := hook.Webhook{URL: h.Webhook, HTTP: p.http, Logger: p.log}
-		for _, line := range lines {
-			secret, err := client.ParseWebhookSecret(line)
-			if err != nil {
-				return nil, err
-			}
-			webhook.Secrets = append(webhook.Secrets, secret)
-		}
-		return webhook, nil
+		secrets, err := parseWebhookSecrets(lines)
+		return hook.Webhook{URL: h.Webhook, Secrets: secrets, HTTP: p.http, Logger: p.log}, err
 	case h.A2A != "":
 		var token client.Credential
 		if h.SecretFile+h.SecretEnv != "" {

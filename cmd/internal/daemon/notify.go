@@ -44,14 +44,19 @@ func (p *Process) setSecrets(hook *notify.Webhook) error {
 		hook.Token = client.Credential(lines[0])
 		return nil
 	}
+	hook.Secrets, err = parseWebhookSecrets(lines)
+	return err
+}
+
+func parseWebhookSecrets(lines []string) (secrets []client.WebhookSecret, err error) {
 	for _, line := range lines {
 		secret, err := client.ParseWebhookSecret(line)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		hook.Secrets = append(hook.Secrets, secret)
+		secrets = append(secrets, secret)
 	}
-	return nil
+	return secrets, nil
 }
 
 // notifyOwner stores a notice to the owner by itself, not as part of a step. It logs an error.
