@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 
@@ -44,10 +42,13 @@ type messCmd struct {
 	Export       messExportCmd       `cmd:"" help:"Write a thread as a MESSE-AF file."`
 }
 
-// showMess prints an answer of an exchange: as JSON with --json, as YAML with --yaml, or else as lines for a person.
-func (a *app) showMess(v wire.Value) error {
+// showMess prints an answer of an exchange: as JSON with --json, as YAML with --yaml, or else as lines for a person. It
+// returns err if err is not nil.
+func (a *app) showMess(v wire.Value, err error) error {
 	var text string
 	switch {
+	case err != nil:
+		return err
 	case a.globals.JSON:
 		return a.JSON(json.RawMessage(v.JSON()))
 	case a.yaml:
@@ -85,11 +86,7 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 
 // messPost sends a block to the exchange through the owner API.
 func messPost(ctx context.Context, a *app, b thread.Block) (wire.Value, error) {
-	raw, err := messCallIdempotent(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), nil)
-	if err != nil {
-		return wire.Value{}, err
-	}
-	return parseMessAnswer(raw)
+	return messCallIdempotent(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), nil)
 }
 
 // parseMessAnswer parses an answer of the exchange.
@@ -103,27 +100,14 @@ func parseMessAnswer(raw []byte) (wire.Value, error) {
 
 // messSend sends a block as the owner and prints the answer.
 func messSend(ctx context.Context, a *app, b thread.Block) error {
-	v, err := messPost(ctx, a, b)
-	if err != nil {
-		return err
-	}
-	return a.showMess(v)
+	return a.showMess(messPost(ctx, a, b))
 }
 
 // parseFile reads and parses a file, or standard input if name is "-". Errors name the file.
 func parseFile[T any](a *app, name string, parse func([]byte) (T, error)) (out T, err error) {
-	in := a.In
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return out, exit.Fail(exit.Input, err)
-		}
-		defer f.Close()
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, thread.MaxDocument+1))
+	data, err := a.ReadInput(name)
 	if err != nil {
-		return out, exit.Fail(exit.Input, err)
+		return out, err
 	}
 	if out, err = parse(data); err != nil {
 		return out, exit.Fail(exit.Input, fmt.Errorf("%s: %w", inputName(name), withoutCode(err)))
@@ -214,7 +198,7 @@ func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	v, more := limitRequests(v, c.Limit)
-	if err := a.showMess(v); err != nil {
+	if err := a.showMess(v, nil); err != nil {
 		return err
 	}
 	if more {
@@ -305,7 +289,7 @@ func (c *messShowCmd) Run(ctx context.Context, a *app) error {
 	if !a.globals.JSON {
 		a.Note("texts of others are untrusted")
 	}
-	return a.showMess(v)
+	return a.showMess(v, nil)
 }
 
 // messSetStatus sends a status for a thread, with further members of its body.
@@ -355,9 +339,5 @@ func (c *messCapabilitiesCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	v, err := messCall(ctx, a, http.MethodGet, "capabilities", url.Values{"tag": c.Tag}, nil)
-	if err != nil {
-		return err
-	}
-	return a.showMess(v)
+	return a.showMess(messCall(ctx, a, http.MethodGet, "capabilities", url.Values{"tag": c.Tag}, nil))
 }

@@ -10,11 +10,12 @@ import (
 	"net/url"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // messCallIdempotent makes a call that changes something, with an idempotency key. If the running agentmesh goes away
 // before it answers, the call is repeated once. The repetition returns the result of the first call if there is one.
-func messCallIdempotent(ctx context.Context, a *app, method, path string, body []byte, header map[string]string) ([]byte, error) {
+func messCallIdempotent(ctx context.Context, a *app, method, path string, body []byte, header map[string]string) (wire.Value, error) {
 	key := rand.Text()
 	attempt := func() (raw []byte, err error) {
 		o, err := a.connect(ctx)
@@ -37,7 +38,10 @@ func messCallIdempotent(ctx context.Context, a *app, method, path string, body [
 	raw, err := attempt()
 	_, lost := errors.AsType[*url.Error](err)
 	if ctx.Err() == nil && (lost || errors.Is(err, io.ErrUnexpectedEOF)) {
-		return attempt()
+		raw, err = attempt()
 	}
-	return raw, err
+	if err != nil {
+		return wire.Value{}, err
+	}
+	return parseMessAnswer(raw)
 }

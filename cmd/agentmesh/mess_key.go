@@ -18,9 +18,5 @@ func (c *messKeyCmd) Run(ctx context.Context, a *app) error {
 	if c.Take {
 		method = http.MethodDelete
 	}
-	v, err := messCall(ctx, a, method, "executors/"+url.PathEscape(c.Executor)+"/key", nil, nil)
-	if err != nil {
-		return err
-	}
-	return a.showMess(v)
+	return a.showMess(messCall(ctx, a, method, "executors/"+url.PathEscape(c.Executor)+"/key", nil, nil))
 }

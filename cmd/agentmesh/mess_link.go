@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/url"
 
-	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
@@ -15,13 +13,9 @@ import (
 
 // messSendToLink sends the requests in a block only to the exchange behind a link.
 func messSendToLink(ctx context.Context, a *app, b thread.Block, link string) error {
-	raw, err := messCallIdempotent(ctx, a, http.MethodPost, "mess/send/"+url.PathEscape(link), b.Tree().JSON(), nil)
+	v, err := messCallIdempotent(ctx, a, http.MethodPost, "mess/send/"+url.PathEscape(link), b.Tree().JSON(), nil)
 	if err != nil {
 		return err
-	}
-	v, err := wire.Parse(raw)
-	if err != nil {
-		return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 	}
 	state, err := a.findLink(ctx, link)
 	if err == nil && state.State != bridge.LinkUp { // an error of findLink only costs the note
@@ -40,5 +34,5 @@ func messSendToLink(ctx context.Context, a *app, b thread.Block, link string) er
 			a.Note("%s is %s and was not sent to %s", ref, status, terminal.Clean(link))
 		}
 	}
-	return a.showMess(v.Without("threads"))
+	return a.showMess(v.Without("threads"), nil)
 }

@@ -54,15 +54,8 @@ func (c messReply) read(ctx context.Context, a *app) (t messThread, err error) {
 // send sends an entry about the thread. The exchange refuses it if the thread has a newer message than t.serial.
 func (c messReply) send(ctx context.Context, a *app, t messThread, e thread.Entry) error {
 	body := wire.Obj(wire.Member{Key: "mess", Value: thread.Block{e}.Tree()}).JSON()
-	raw, err := messCallIdempotent(ctx, a, http.MethodPatch, messAPI+"requests/"+url.PathEscape(t.ref), body, map[string]string{"If-Match": `"` + t.serial + `"`})
-	if err != nil {
-		return err
-	}
-	v, err := parseMessAnswer(raw)
-	if err != nil {
-		return err
-	}
-	return a.showMess(v)
+	header := map[string]string{"If-Match": `"` + t.serial + `"`}
+	return a.showMess(messCallIdempotent(ctx, a, http.MethodPatch, messAPI+"requests/"+url.PathEscape(t.ref), body, header))
 }
 
 type messAnswerCmd struct {

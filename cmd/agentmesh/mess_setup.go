@@ -31,11 +31,7 @@ func (c *messExecutorsCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	v, err := messCall(ctx, a, http.MethodGet, "executors", nil, nil)
-	if err != nil {
-		return err
-	}
-	return a.showMess(v)
+	return a.showMess(messCall(ctx, a, http.MethodGet, "executors", nil, nil))
 }
 
 // add changes the executor, or adds it if it does not exist.
@@ -105,7 +101,7 @@ func (c *messRouteCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	return a.showMess(v)
+	return a.showMess(v, nil)
 }
 
 // noteUnknownExecutors prints a note for each executor in the rules that is not registered. The executor may register
