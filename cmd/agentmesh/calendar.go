@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -90,12 +89,8 @@ func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	raw, err := o.Call(ctx, http.MethodGet, "calendar/free", freeQuery(c.Around, c.Duration), nil)
+	free, err := daemon.Fetch(ctx, o, get[daemon.CalendarFree]("calendar/free", freeQuery(c.Around, c.Duration)))
 	if err := errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	free, err := daemon.Decode[daemon.CalendarFree](raw)
-	if err != nil {
 		return err
 	}
 	if len(free.Free) == 0 {

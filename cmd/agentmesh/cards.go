@@ -54,23 +54,13 @@ func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
 	for _, v := range c.Verified {
 		query.Add("verified", v)
 	}
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	all, err := fetchPages[directory.OperatorCard](ctx, o, "directory/cards", query, "cursor", c.Limit)
-	if err := errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	if a.globals.JSON {
-		return a.JSON(owner.Page(all, ""))
-	}
-	rows := [][]string{{"AGENT", "NAME", "HOST", "OWNER", "EXPIRES", "PROVEN"}}
-	for _, l := range all {
-		rows = append(rows, []string{string(l.AgentID), terminal.Truncate(l.Name, 40), terminal.Truncate(l.Host, 40), l.Owner, terminal.FormatTime(l.Expires), orDash(joinProofs(l))})
-	}
-	a.List(rows, "no cards")
-	return nil
+	return showPages(ctx, a, "directory/cards", query, "cursor", c.Limit, func(all []directory.OperatorCard) {
+		rows := [][]string{{"AGENT", "NAME", "HOST", "OWNER", "EXPIRES", "PROVEN"}}
+		for _, l := range all {
+			rows = append(rows, []string{string(l.AgentID), terminal.Truncate(l.Name, 40), terminal.Truncate(l.Host, 40), l.Owner, terminal.FormatTime(l.Expires), orDash(joinProofs(l))})
+		}
+		a.List(rows, "no cards")
+	})
 }
 
 func joinProofs(l directory.OperatorCard) string {
@@ -87,6 +77,23 @@ func joinProofs(l directory.OperatorCard) string {
 	return strings.Join(list, ",")
 }
 
+// showPages shows what [fetchPages] returns: as JSON with --json, or else with show.
+func showPages[T any](ctx context.Context, a *app, path string, query url.Values, nextParam string, limit int, show func([]T)) error {
+	o, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := fetchPages[T](ctx, o, path, query, nextParam, limit)
+	if err := errors.Join(err, o.Close()); err != nil {
+		return err
+	}
+	if a.globals.JSON {
+		return a.JSON(owner.Page(all, ""))
+	}
+	show(all)
+	return nil
+}
+
 // fetchPages reads up to limit items of a list, page by page. nextParam is the query parameter for the next page.
 func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query url.Values, nextParam string, limit int) ([]T, error) {
 	all := []T{}
@@ -97,13 +104,14 @@ func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query
 		}
 		page, err := daemon.Decode[struct {
 			Items  []T    `json:"items"`
+			Tokens []T    `json:"tokens"` // instead of items
 			Cursor string `json:"cursor"`
 			Next   string `json:"next"`
 		}](raw)
 		if err != nil {
 			return all, err
 		}
-		all = append(all, page.Items...)
+		all = append(append(all, page.Items...), page.Tokens...)
 		if page.Cursor+page.Next == "" || len(all) >= limit {
 			return all[:min(len(all), limit)], nil
 		}
@@ -161,23 +169,13 @@ const noLimit = 100_000
 type cardsBansCmd struct{}
 
 func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	all, err := fetchPages[directory.Ban](ctx, o, "directory/bans", url.Values{}, "after", noLimit)
-	if err := errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	if a.globals.JSON {
-		return a.JSON(owner.Page(all, ""))
-	}
-	rows := [][]string{{"KIND", "VALUE", "SINCE", "REASON"}}
-	for _, b := range all {
-		rows = append(rows, []string{string(b.Kind), b.Value, terminal.FormatTime(b.At), terminal.Truncate(b.Reason, 80)})
-	}
-	a.List(rows, "nobody is banned")
-	return nil
+	return showPages(ctx, a, "directory/bans", url.Values{}, "after", noLimit, func(all []directory.Ban) {
+		rows := [][]string{{"KIND", "VALUE", "SINCE", "REASON"}}
+		for _, b := range all {
+			rows = append(rows, []string{string(b.Kind), b.Value, terminal.FormatTime(b.At), terminal.Truncate(b.Reason, 80)})
+		}
+		a.List(rows, "nobody is banned")
+	})
 }
 
 type cardsReportsCmd struct {
@@ -185,23 +183,13 @@ type cardsReportsCmd struct {
 }
 
 func (c *cardsReportsCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	all, err := fetchPages[directory.Report](ctx, o, "directory/reports", params("agent_id", c.ID), "after", noLimit)
-	if err := errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	if a.globals.JSON {
-		return a.JSON(owner.Page(all, ""))
-	}
-	rows := [][]string{{"REPORT", "AGENT", "KIND", "FROM", "AT", "TEXT"}}
-	for _, r := range all {
-		rows = append(rows, []string{r.ID, string(r.AgentID), r.Kind, r.From, terminal.FormatTime(r.At), terminal.Truncate(r.Text, 80)})
-	}
-	a.List(rows, "no reports")
-	return nil
+	return showPages(ctx, a, "directory/reports", params("agent_id", c.ID), "after", noLimit, func(all []directory.Report) {
+		rows := [][]string{{"REPORT", "AGENT", "KIND", "FROM", "AT", "TEXT"}}
+		for _, r := range all {
+			rows = append(rows, []string{r.ID, string(r.AgentID), r.Kind, r.From, terminal.FormatTime(r.At), terminal.Truncate(r.Text, 80)})
+		}
+		a.List(rows, "no reports")
+	})
 }
 
 type cardsDismissCmd struct {

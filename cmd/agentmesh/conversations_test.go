@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
@@ -42,8 +43,8 @@ func TestConversationPages(t *testing.T) {
 	}
 }
 
-// TestTokenPages: listTokens joins all pages of the list.
-func TestTokenPages(t *testing.T) {
+// TestPages: fetchPages joins all pages of a list.
+func TestPages(t *testing.T) {
 	pages := map[string]string{
 		"/owner/tokens":         `{"tokens":[{"id":"a"},{"id":"b"}],"next":"b"}`,
 		"/owner/tokens?after=b": `{"tokens":[{"id":"c"}],"next":"c"}`,
@@ -57,12 +58,12 @@ func TestTokenPages(t *testing.T) {
 		}
 		fmt.Fprint(w, page)
 	}))}}}
-	all, err := listTokens(t.Context(), o)
+	all, err := fetchPages[json.RawMessage](t.Context(), o, "tokens", url.Values{}, "after", noLimit)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := json.Marshal(all)
-	if want := `{"items":[{"id":"a"},{"id":"b"},{"id":"c"}]}`; err != nil || string(got) != want {
-		t.Errorf("listTokens() = %s, %v, want %s", got, err, want)
+	if want := `[{"id":"a"},{"id":"b"},{"id":"c"}]`; err != nil || string(got) != want {
+		t.Errorf("fetchPages() = %s, %v, want %s", got, err, want)
 	}
 }

@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"time"
 
-	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/directory"
-	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // tokenCmd manages the codes that a directory in mode invite requires (AM-56).
@@ -44,49 +41,13 @@ func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 type tokenListCmd struct{}
 
 func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	all, err := listTokens(ctx, o)
-	if err := errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	if a.globals.JSON {
-		return a.JSON(all)
-	}
-	rows := [][]string{{"ID", "EXPIRES", "USES", "USED", "BY", "LABEL"}}
-	for _, raw := range all.Items {
-		t, err := daemon.Decode[directory.Token](raw)
-		if err != nil {
-			return err
+	return showPages(ctx, a, "tokens", url.Values{}, "after", noLimit, func(all []directory.Token) {
+		rows := [][]string{{"ID", "EXPIRES", "USES", "USED", "BY", "LABEL"}}
+		for _, t := range all {
+			rows = append(rows, []string{t.ID, terminal.FormatTime(t.Expires), fmt.Sprintf("%d/%d", t.Count, max(1, t.Uses)), terminal.FormatTime(t.Used), orDash(t.UsedBy), terminal.Truncate(t.Label, 60)})
 		}
-		rows = append(rows, []string{t.ID, terminal.FormatTime(t.Expires), fmt.Sprintf("%d/%d", t.Count, max(1, t.Uses)), terminal.FormatTime(t.Used), orDash(t.UsedBy), terminal.Truncate(t.Label, 60)})
-	}
-	a.List(rows, "no codes: agentmesh token create makes one")
-	return nil
-}
-
-// listTokens reads the codes from all pages.
-func listTokens(ctx context.Context, o *daemon.Client) (owner.List[json.RawMessage], error) {
-	all := owner.List[json.RawMessage]{Items: []json.RawMessage{}}
-	for after := ""; ; {
-		raw, err := o.Call(ctx, http.MethodGet, "tokens", params("after", after), nil)
-		if err != nil {
-			return all, err
-		}
-		page, err := daemon.Decode[struct {
-			Tokens []json.RawMessage `json:"tokens"`
-			Next   string            `json:"next"`
-		}](raw)
-		if err != nil {
-			return all, err
-		}
-		all.Items = append(all.Items, page.Tokens...)
-		if after = page.Next; after == "" {
-			return all, nil
-		}
-	}
+		a.List(rows, "no codes: agentmesh token create makes one")
+	})
 }
 
 type tokenRevokeCmd struct {
