@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -85,12 +84,8 @@ type calendarProposeCmd struct {
 }
 
 func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
+	free, err := fetch(ctx, a, get[daemon.CalendarFree]("calendar/free", freeQuery(c.Around, c.Duration)))
 	if err != nil {
-		return err
-	}
-	free, err := daemon.Fetch(ctx, o, get[daemon.CalendarFree]("calendar/free", freeQuery(c.Around, c.Duration)))
-	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	if len(free.Free) == 0 {

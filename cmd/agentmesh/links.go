@@ -62,12 +62,8 @@ func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
 
 // findLink returns the status of the link with this name.
 func (a *app) findLink(ctx context.Context, name string) (bridge.LinkStatus, error) {
-	o, err := a.connect(ctx)
+	page, err := fetch(ctx, a, daemon.ListLinks.Call())
 	if err != nil {
-		return bridge.LinkStatus{}, err
-	}
-	page, err := daemon.Fetch(ctx, o, daemon.ListLinks.Call())
-	if err = errors.Join(err, o.Close()); err != nil {
 		return bridge.LinkStatus{}, err
 	}
 	for _, l := range page.Items {

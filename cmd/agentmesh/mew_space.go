@@ -340,24 +340,17 @@ type mewBringCmd struct {
 	Stop         bool   `help:"Stop showing the conversation to the space."`
 }
 
-func (c *mewBringCmd) Run(ctx context.Context, a *app) (err error) {
-	o, err := a.connect(ctx)
+func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
+	conv, err := fetch(ctx, a, get[owner.Transcript]("conversations/"+url.PathEscape(c.Conversation), nil))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, o.Close()) }()
-	conv, err := daemon.Fetch(ctx, o, get[owner.Transcript]("conversations/"+url.PathEscape(c.Conversation), nil))
-	if err != nil {
-		return err
-	}
-	raw, err := o.Call(ctx, http.MethodPost, "mew/links/"+url.PathEscape(c.Link)+"/conversations", nil,
-		mew.ShareRequest{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop})
-	_, err = showAnswer(a, raw, err, func(b mew.ShareRequest) {
+	share := mew.ShareRequest{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop}
+	return ask(ctx, a, post[mew.ShareRequest]("mew/links/"+url.PathEscape(c.Link)+"/conversations", share), func(b mew.ShareRequest) {
 		if b.Stop {
 			a.Print("the space behind %s no longer sees %s", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
 			return
 		}
 		a.Print("the space behind %s sees %s from now on", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
 	})
-	return err
 }

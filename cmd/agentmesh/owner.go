@@ -85,6 +85,16 @@ func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T,
 	return v, nil
 }
 
+// fetch makes one call to the owner API and returns the answer.
+func fetch[T any](ctx context.Context, a *app, c owner.Call[T]) (v T, err error) {
+	o, err := a.connect(ctx)
+	if err != nil {
+		return v, err
+	}
+	v, err = daemon.Fetch(ctx, o, c)
+	return v, errors.Join(err, o.Close())
+}
+
 // get returns a GET call for an operation that has no [owner.Endpoint].
 func get[T any](path string, query url.Values) owner.Call[T] {
 	return owner.Call[T]{Method: http.MethodGet, Path: path, Query: query}
