@@ -76,9 +76,11 @@ func (q *questions) ask(about, preset string) string {
 		about += " [" + preset + "]"
 	}
 	fmt.Fprintf(q.ui.Err, "%s: ", about)
-	line, err := q.in.ReadSlice('\n')
+	var line []byte
+	err := q.ui.AwaitInput(func() (err error) { line, err = q.in.ReadSlice('\n'); return err })
 	if err != nil && (!errors.Is(err, io.EOF) || len(line) == 0) {
 		q.err = exit.Fail(exit.Usage, fmt.Errorf("read the answer: %w", err))
+		return ""
 	}
 	return strings.TrimSpace(string(line))
 }

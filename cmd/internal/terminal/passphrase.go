@@ -19,16 +19,9 @@ func (u *UI) ReadPassphrase(prompt string) ([]byte, error) {
 	fmt.Fprint(u.Err, prompt)
 	defer fmt.Fprintln(u.Err)
 	var text []byte
-	read := make(chan error, 1)
-	go func() {
-		var err error
-		text, err = term.ReadPassword(fd)
-		read <- err
-	}()
-	select {
-	case err := <-read:
-		return text, err
-	case <-u.Interrupted: // the read goes on, and ends with the process
-		return nil, errors.Join(errors.New("interrupted"), term.Restore(fd, before))
+	err = u.AwaitInput(func() (err error) { text, err = term.ReadPassword(fd); return err })
+	if errors.Is(err, errInterrupted) {
+		return nil, errors.Join(err, term.Restore(fd, before))
 	}
+	return text, err
 }

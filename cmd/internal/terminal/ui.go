@@ -51,7 +51,8 @@ func (u *UI) ReadInput(name string) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxInput+1))
+	var data []byte
+	err := u.AwaitInput(func() (err error) { data, err = io.ReadAll(io.LimitReader(in, maxInput+1)); return err })
 	if err != nil {
 		return nil, exit.Fail(exit.Input, fmt.Errorf("read %s: %w", name, err))
 	}
@@ -59,6 +60,22 @@ func (u *UI) ReadInput(name string) ([]byte, error) {
 		return nil, exit.Fail(exit.Input, fmt.Errorf("%s is larger than %d bytes", name, maxInput))
 	}
 	return data, nil
+}
+
+// errInterrupted is the error of [UI.AwaitInput] after the user has interrupted the command.
+var errInterrupted = errors.New("interrupted")
+
+// AwaitInput calls read, which may wait for the user. If the user interrupts the command, AwaitInput returns an error,
+// and read goes on until the process ends.
+func (u *UI) AwaitInput(read func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- read() }()
+	select {
+	case err := <-done:
+		return err
+	case <-u.Interrupted:
+		return errInterrupted
+	}
 }
 
 // Print writes a line of the result. Like [UI.Table], it leaves an error of standard output to [UI.WriteError].

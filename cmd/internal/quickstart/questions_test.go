@@ -1,0 +1,24 @@
+package quickstart
+
+import (
+	"bufio"
+	"io"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+)
+
+// TestInterruptedQuestion: the first ctrl-c ends the questions, although nobody answers.
+func TestInterruptedQuestion(t *testing.T) {
+	in, keyboard := io.Pipe()
+	defer keyboard.Close() // ends the read
+	interrupted := make(chan struct{})
+	close(interrupted)
+	q := &questions{ui: &terminal.UI{Err: io.Discard, Interrupted: interrupted}, in: bufio.NewReader(in)}
+	mode, name := "", ""
+	q.require(&name, "--name", "name")
+	q.choose(&mode, "mode", "open", "closed")
+	if q.err == nil {
+		t.Error("the questions go on")
+	}
+}
