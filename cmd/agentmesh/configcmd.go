@@ -38,10 +38,7 @@ func (c *configCheckCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	report := configReport{File: src.File, Profile: "local", Opened: cfg.OpenGuards(), Unknown: config.UnknownEnv(a.environ), Missing: src.MissingPrograms(cfg), Files: src.MissingFiles(cfg)}
-	if cfg.Public() {
-		report.Profile = "public"
-	}
+	report := configReport{File: src.File, Profile: cfg.Profile(), Opened: cfg.OpenGuards(), Unknown: config.UnknownEnv(a.environ), Missing: src.MissingPrograms(cfg), Files: src.MissingFiles(cfg)}
 	if a.globals.JSON {
 		report.Opened = slices.Concat([]string{}, report.Opened)
 		return cmp.Or(a.JSON(report), report.err())

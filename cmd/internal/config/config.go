@@ -404,5 +404,13 @@ const (
 // Public reports whether the process runs in the public profile (AM-82).
 func (c Config) Public() bool { return c.PublicURL != "" }
 
+// Profile returns the name of the profile: public or local.
+func (c Config) Profile() string {
+	if c.Public() {
+		return "public"
+	}
+	return "local"
+}
+
 // Has reports whether the process has a role.
 func (c Config) Has(role string) bool { return slices.Contains(c.Roles, role) }

@@ -38,11 +38,11 @@ type CalendarFree struct {
 func (p *Process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
 	look := func(c echo.Context) (calendar.View, error) {
 		if s == nil {
-			return calendar.View{}, newOwnerError(http.StatusNotFound, "no calendar is configured; set calendar.files or calendar.url")
+			return calendar.View{}, owner.Fault(http.StatusNotFound, "no calendar is configured", "set calendar.files or calendar.url")
 		}
 		view, err := s.Planner.Look(c.Request().Context(), "", time.Now())
 		if err != nil {
-			return view, newOwnerError(http.StatusConflict, err.Error())
+			return view, owner.Fault(http.StatusConflict, err.Error(), "")
 		}
 		return view, nil
 	}
@@ -88,19 +88,14 @@ func freeParams(c echo.Context) (near time.Time, length time.Duration, err error
 	if text := c.QueryParam("around"); text != "" {
 		var ok bool
 		if near, ok = wire.ParseTime(text); !ok {
-			return near, 0, newOwnerError(http.StatusBadRequest, "around must be a time such as 2026-02-21T10:00:00-08:00")
+			return near, 0, owner.Fault(http.StatusBadRequest, "around must be a time such as 2026-02-21T10:00:00-08:00", "")
 		}
 	}
 	if text := c.QueryParam("duration"); text != "" {
 		var ok bool
 		if length, ok = calendar.ParseLength(text); !ok {
-			return near, 0, newOwnerError(http.StatusBadRequest, "duration must be a length such as 45m or 1h30m")
+			return near, 0, owner.Fault(http.StatusBadRequest, "duration must be a length such as 45m or 1h30m", "")
 		}
 	}
 	return near, length, nil
-}
-
-// newOwnerError returns an error of the owner API.
-func newOwnerError(status int, message string) error {
-	return &wire.Error{Code: wire.InvalidMessage, Status: status, Message: message}
 }

@@ -75,7 +75,7 @@ func (p *Process) linkOperations() []owner.Operation {
 				return LinkTest{}, refuseChange(fmt.Errorf("not added: %w", err))
 			}
 			if b == nil {
-				return LinkTest{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link; list the links with: agentmesh links list"}
+				return LinkTest{}, owner.Fault(http.StatusNotFound, "there is no such link", "list the links with: agentmesh links list")
 			}
 			if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
 				return LinkTest{}, err
@@ -231,9 +231,7 @@ func snapshot(path string) (restore func() error, err error) {
 	}, nil
 }
 
-func refuseChange(err error) error {
-	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadRequest, Message: err.Error()}
-}
+func refuseChange(err error) error { return owner.Fault(http.StatusBadRequest, err.Error(), "") }
 
 // restartTime is how long a serve may take until it answers with a new configuration.
 const restartTime = 10 * time.Second

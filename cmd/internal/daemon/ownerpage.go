@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/owner/web"
-	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 //go:embed page/*.html
@@ -69,7 +69,7 @@ func (p *Process) mountLinksPage(pages *httpapi.Pages) {
 		}
 		b := p.findBridge(form.Get("link"))
 		if b == nil {
-			return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link"}
+			return owner.Fault(http.StatusNotFound, "there is no such link", "")
 		}
 		if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
 			return err

@@ -17,11 +17,7 @@ import (
 
 // processStatus returns the part of the status that every process has, whatever its roles are.
 func (p *Process) processStatus(ctx context.Context) httpapi.ProcessStatus {
-	s := httpapi.ProcessStatus{Roles: p.cfg.Roles, Profile: "local", URL: p.base, Parts: p.edge.Parts(ctx), Clients: p.edge.Clients(), Database: engine.Status(ctx, p.db)}
-	if p.cfg.Public() {
-		s.Profile = "public"
-	}
-	return s
+	return httpapi.ProcessStatus{Roles: p.cfg.Roles, Profile: p.cfg.Profile(), URL: p.base, Parts: p.edge.Parts(ctx), Clients: p.edge.Clients(), Database: engine.Status(ctx, p.db)}
 }
 
 // statusOperations returns the status operation of a process without a node. A node has its own status operation, which

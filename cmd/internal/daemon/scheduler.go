@@ -2,13 +2,11 @@ package daemon
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/calendar"
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -31,7 +29,7 @@ func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 		if err != nil {
 			return nil, exit.Fail(exit.Config, err)
 		}
-		dav, err := calendar.NewCalDAV(c.URL, c.User, password, p.doForOwner)
+		dav, err := calendar.NewCalDAV(c.URL, c.User, password, ownerTransport{p}.RoundTrip)
 		if err != nil {
 			return nil, exit.Fail(exit.Config, err)
 		}
@@ -59,11 +57,6 @@ func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 	return &calendar.Scheduler{Planner: planner, Book: p.events, Limits: calendar.Limits{
 		Accept: c.Accept, Strangers: c.Strangers, MaxDuration: c.MaxDuration, PerDay: c.PerDay,
 	}}, nil
-}
-
-// doForOwner calls a URL that the owner configured.
-func (p *Process) doForOwner(req *http.Request) (*http.Response, error) {
-	return p.http.Do(req.Context(), client.Owner, req)
 }
 
 // eventNotWritten notifies the owner that an agreed event was not written to the calendar, or that a cancelled event

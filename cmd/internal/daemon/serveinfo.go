@@ -30,10 +30,7 @@ type ServeInfo struct {
 // describes the running serve.
 func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInfo, error) {
 	p.awaitRegistration(ctx)
-	w := ServeInfo{PID: os.Getpid(), Profile: "local", Address: address, URL: base, Data: string(p.home), SignIn: p.owner.SignIn}
-	if p.cfg.Public() {
-		w.Profile = "public"
-	}
+	w := ServeInfo{PID: os.Getpid(), Profile: p.cfg.Profile(), Address: address, URL: base, Data: string(p.home), SignIn: p.owner.SignIn}
 	if p.registry != nil {
 		w.Directory = base + "/v1"
 	}
