@@ -115,7 +115,7 @@ func Run(
 			r.fail(err)
 			next = o
 		}
-		next.Passphrase = o.Passphrase
+		next.Passphrase, next.Mirror = o.Passphrase, o.Mirror
 		if page != nil && next.Config.OwnerAPI.Listen == "" { // an open page finds the new process at the old address
 			next.Config.OwnerAPI.Listen = page.String()
 		}

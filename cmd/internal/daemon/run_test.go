@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -104,6 +105,60 @@ func TestRunWithoutConfiguration(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the process does not serve again")
 		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
+
+// TestRunMirrorStartsAgain: a mirror that starts again is still a mirror, where nobody registers.
+func TestRunMirrorStartsAgain(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	src := config.Source{File: filepath.Join(dir, "agentmesh.yaml"), Settings: []config.Setting{
+		{Key: "listen", Value: "127.0.0.1:0"}, {Key: "roles", Value: "directory"},
+	}}
+	o, err := loadOptions(t, dir, src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Mirror = "http://127.0.0.1:1/v1"
+	ctx, cancel := context.WithCancel(t.Context())
+	serving, reloads, done := make(chan *Process, 1), make(chan struct{}, 1), make(chan error, 1)
+	var address string
+	reload := func() (Options, error) {
+		reloads <- struct{}{}
+		return loadOptions(t, dir, src)
+	}
+	go func() {
+		done <- Run(ctx, o, reload, func(_ context.Context, p *Process, info ServeInfo) error {
+			address = info.Address
+			serving <- p
+			return nil
+		})
+	}()
+	p := <-serving
+	fresh := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // no connection to the process that ended
+	register := func() string {
+		resp, err := fresh.Post("http://"+address+"/v1/agents", "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	first := register()
+	p.rerun.start(nil)
+	<-reloads
+	if again := register(); again != first || !strings.Contains(first, "read-only") {
+		t.Errorf("a registration is answered %s, and after another start %s", first, again)
 	}
 	cancel()
 	if err := <-done; err != nil {
