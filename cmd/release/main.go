@@ -20,6 +20,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -103,7 +104,7 @@ func sign(ctx context.Context, dir, key string) error {
 	if err != nil {
 		return err
 	}
-	_, err = output(ctx, dir, os.Environ(), "ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", signatureNamespace, "SHA256SUMS")
+	_, err = output(ctx, dir, nil, "ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", signatureNamespace, "SHA256SUMS")
 	return err
 }
 
@@ -116,11 +117,7 @@ func choose(names string) ([]platform, error) {
 	for name := range strings.SplitSeq(names, ",") {
 		os, arch, _ := strings.Cut(name, "/")
 		p := platform{os, arch}
-		known := false
-		for _, k := range platforms {
-			known = known || k == p
-		}
-		if !known {
+		if !slices.Contains(platforms, p) {
 			return nil, fmt.Errorf("there is no release for platform %q", name)
 		}
 		out = append(out, p)
