@@ -51,9 +51,7 @@ func addA2AMetadata(p *Process, card wire.Card, base string) (wire.Card, error) 
 		return card, nil
 	}
 	at := cmp.Or(relay, base)
-	meta, _ := card.Tree.Get("metadata")
-	meta = meta.With("a2a", wire.Text(at+message.PathCard))
-	return wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
+	return addMetadata(card, wire.TextField("a2a", at+message.PathCard))
 }
 
 // ownEntries returns what the manifest of the directory lists beside the directory: the node of this process, if it

@@ -67,6 +67,15 @@ func buildCard(c config.Config, s datadir.Secrets, stored wire.Value, base strin
 	return card, nil
 }
 
+// addMetadata adds members to the metadata of the node's card.
+func addMetadata(card wire.Card, members ...wire.Member) (wire.Card, error) {
+	meta, _ := card.Tree.Get("metadata")
+	for _, m := range members {
+		meta = meta.With(m.Key, m.Value)
+	}
+	return wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
+}
+
 // configuredBase returns the base URL that the configuration gives for the process: public_url, or the listener.
 func configuredBase(c config.Config) string {
 	if c.Public() {

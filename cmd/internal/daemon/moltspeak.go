@@ -82,17 +82,12 @@ func (p *Process) addMoltSpeakMetadata(card wire.Card, base string) (wire.Card, 
 	if err != nil {
 		return card, err
 	}
-	meta, _ := card.Tree.Get("metadata")
+	var members []wire.Member
 	if isPublishable(p.cfg, base, card.Endpoint) {
-		meta = meta.With("moltspeak", wire.Text(base+"/moltspeak/v0.1"))
+		members = append(members, wire.TextField("moltspeak", base+"/moltspeak/v0.1"))
 	}
-	for _, m := range []struct{ key, value string }{
-		{"moltspeak_agent", agent.Name()},
-		{"moltspeak_key", "ed25519:" + key.Public().Text64()}, {"moltspeak_enc_key", "x25519:" + box.Public().String()},
-	} {
-		meta = meta.With(m.key, wire.Text(m.value))
-	}
-	return wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
+	return addMetadata(card, append(members, wire.TextField("moltspeak_agent", agent.Name()),
+		wire.TextField("moltspeak_key", "ed25519:"+key.Public().Text64()), wire.TextField("moltspeak_enc_key", "x25519:"+box.Public().String()))...)
 }
 
 // newSecretHandler returns a function that passes a secret to a command on standard input. The function returns the
