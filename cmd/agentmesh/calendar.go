@@ -99,9 +99,9 @@ func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
 		{Key: "title", Value: wire.Text(c.Title)}, {Key: "proposed_times", Value: wire.Texts(times)}, {Key: "duration", Value: wire.Text(c.Duration)},
 	}
 	if c.Location != "" {
-		event = append(event, wire.Member{Key: "location", Value: wire.Text(c.Location)})
+		event = append(event, wire.TextField("location", c.Location))
 	}
-	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text("propose")}, wire.Member{Key: "event", Value: wire.Obj(event...)})
+	payload := wire.Obj(wire.TextField("action", "propose"), wire.Field("event", wire.Obj(event...)))
 	send := sendCmd{To: c.Agent, Payload: string(payload.JSON()), sendFlags: sendFlags{Intent: string(wire.Schedule), Wait: true}}
 	return send.Run(ctx, a)
 }

@@ -175,7 +175,7 @@ func (c *messRequestCmd) body() wire.Value {
 	add("requires", wire.Texts(c.Requires), len(c.Requires) > 0)
 	add("context", wire.Texts(c.Context), len(c.Context) > 0)
 	add("confirm_before", wire.Bool(true), c.Confirm)
-	add("constraints", wire.Obj(wire.Member{Key: "timing", Value: wire.Obj(wire.TextField("expires", c.Expires))}), c.Expires != "")
+	add("constraints", wire.Obj(wire.Field("timing", wire.Obj(wire.TextField("expires", c.Expires)))), c.Expires != "")
 	return body
 }
 
@@ -187,7 +187,7 @@ type messStatusCmd struct {
 func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 	query := wire.Obj(wire.TextField("type", "status"))
 	if len(c.Refs) > 0 {
-		query = query.With("filter", wire.Obj(wire.Member{Key: "re", Value: wire.Texts(c.Refs)}))
+		query = query.With("filter", wire.Obj(wire.Field("re", wire.Texts(c.Refs))))
 		return messSend(ctx, a, thread.Block{{Type: "query", Body: query}})
 	}
 	if c.Limit < 1 {
@@ -317,7 +317,7 @@ type messCancelCmd struct {
 }
 
 func (c *messCancelCmd) Run(ctx context.Context, a *app) error {
-	body := wire.Obj(wire.Member{Key: "re", Value: wire.Texts(c.Refs)})
+	body := wire.Obj(wire.Field("re", wire.Texts(c.Refs)))
 	if c.Reason != "" {
 		body = body.With("reason", wire.Text(c.Reason))
 	}

@@ -53,7 +53,7 @@ func (c messReply) read(ctx context.Context, a *app) (t messThread, err error) {
 
 // send sends an entry about the thread. The exchange refuses it if the thread has a newer message than t.serial.
 func (c messReply) send(ctx context.Context, a *app, t messThread, e thread.Entry) error {
-	body := wire.Obj(wire.Member{Key: "mess", Value: thread.Block{e}.Tree()}).JSON()
+	body := wire.Obj(wire.Field("mess", thread.Block{e}.Tree())).JSON()
 	header := map[string]string{"If-Match": `"` + t.serial + `"`}
 	return a.showMess(messCallIdempotent(ctx, a, http.MethodPatch, messAPI+"requests/"+url.PathEscape(t.ref), body, header))
 }
@@ -79,7 +79,7 @@ func (c *messAnswerCmd) Run(ctx context.Context, a *app) error {
 		}
 		answers = answers.With(key, wire.Text(value))
 	}
-	return c.send(ctx, a, t, thread.Entry{Type: "reply", Body: wire.Obj(wire.TextField("re", t.ref), wire.Member{Key: "answers", Value: answers})})
+	return c.send(ctx, a, t, thread.Entry{Type: "reply", Body: wire.Obj(wire.TextField("re", t.ref), wire.Field("answers", answers))})
 }
 
 type messConfirmCmd struct {
@@ -98,7 +98,7 @@ func (c *messConfirmCmd) Run(ctx context.Context, a *app) error {
 	if c.Serial == 0 && t.action != "" {
 		a.Note("the executor asks to: %s", terminal.Truncate(t.action, 300))
 	}
-	body := wire.Obj(wire.TextField("re", t.ref), wire.Member{Key: "confirm", Value: wire.Bool(!c.No)})
+	body := wire.Obj(wire.TextField("re", t.ref), wire.Field("confirm", wire.Bool(!c.No)))
 	if c.Reason != "" {
 		body = body.With("reason", wire.Text(c.Reason))
 	}

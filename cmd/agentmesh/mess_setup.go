@@ -63,7 +63,7 @@ func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 	if c.Zone != nil && *c.Zone != "" && (c.Schedule == nil || *c.Schedule == "") {
 		return exit.FailHint(exit.Usage, errors.New("--zone needs --schedule"), "agentmesh mess executors --add roomba --schedule '0 9 * * 1-5' --zone Europe/Berlin")
 	}
-	e := wire.Obj(wire.TextField("id", c.Add), wire.Member{Key: "capabilities", Value: wire.Texts(capabilities)})
+	e := wire.Obj(wire.TextField("id", c.Add), wire.Field("capabilities", wire.Texts(capabilities)))
 	if c.Title != nil && *c.Title != "" {
 		e = e.With("name", wire.Text(*c.Title))
 	}
@@ -73,7 +73,7 @@ func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 	if c.Zone != nil && *c.Zone != "" {
 		e = e.With("timezone", wire.Text(*c.Zone))
 	}
-	block := thread.Block{{Type: "config", Body: wire.Obj(wire.Member{Key: "executor", Value: e})}}
+	block := thread.Block{{Type: "config", Body: wire.Obj(wire.Field("executor", e))}}
 	_, err = messPost(ctx, a, block)
 	return err
 }

@@ -50,7 +50,7 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case c.Ask != "":
 		code = "needs_input"
-		more = append(more, wire.Member{Key: "questions", Value: wire.Arr(wire.Obj(wire.TextField("field", "answer"), wire.TextField("question", c.Ask)))})
+		more = append(more, wire.Field("questions", wire.Arr(wire.Obj(wire.TextField("field", "answer"), wire.TextField("question", c.Ask)))))
 	case c.Confirm != "":
 		code = "needs_confirmation"
 		more = append(more, wire.TextField("action", c.Confirm))

@@ -49,9 +49,9 @@ func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
 		content = append(content, wire.Text(text))
 	}
 	if len(content) == 0 {
-		content = append(content, wire.Obj(wire.Member{Key: "confirmation", Value: wire.Bool(true)}))
+		content = append(content, wire.Obj(wire.Field("confirmation", wire.Bool(true))))
 	}
-	body := wire.Obj(wire.TextField("re", c.Ref), wire.Member{Key: "content", Value: wire.Arr(content...)})
+	body := wire.Obj(wire.TextField("re", c.Ref), wire.Field("content", wire.Arr(content...)))
 	return messSend(ctx, a, thread.Block{{Type: "response", Body: body}})
 }
 

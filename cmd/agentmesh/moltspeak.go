@@ -97,7 +97,7 @@ func (c *moltspeakQueryCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	p := wire.Obj(wire.Member{Key: "action", Value: wire.Text("query")}, wire.Member{Key: "domain", Value: wire.Text(c.Domain)})
+	p := wire.Obj(wire.TextField("action", "query"), wire.TextField("domain", c.Domain))
 	if c.Intent != "" {
 		p = p.With("intent", wire.Text(c.Intent))
 	}
@@ -121,7 +121,7 @@ func (c *moltspeakTaskCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	p := wire.Obj(wire.Member{Key: "action", Value: wire.Text("create")}, wire.Member{Key: "type", Value: wire.Text(c.Type)})
+	p := wire.Obj(wire.TextField("action", "create"), wire.TextField("type", c.Type))
 	if c.Description != "" {
 		p = p.With("description", wire.Text(c.Description))
 	}
@@ -147,7 +147,7 @@ func (c *moltspeakToolCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	return c.send(ctx, a, c.sendFlags(), moltspeak.IntentTool, wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text("invoke")}, wire.Member{Key: "tool", Value: wire.Text(c.Tool)}, wire.Member{Key: "input", Value: input},
+		wire.TextField("action", "invoke"), wire.TextField("tool", c.Tool), wire.Field("input", input),
 	))
 }
 
@@ -170,7 +170,7 @@ func (c *moltspeakStreamCmd) Run(ctx context.Context, a *app) error {
 	if !utf8.Valid(data) {
 		kind, text = "binary", base64.StdEncoding.EncodeToString(data)
 	}
-	p := wire.Obj(wire.Member{Key: "action", Value: wire.Text("stream")}, wire.Member{Key: "type", Value: wire.Text(kind)})
+	p := wire.Obj(wire.TextField("action", "stream"), wire.TextField("type", kind))
 	if c.ContentType != "" {
 		p = p.With("content_type", wire.Text(c.ContentType))
 	}

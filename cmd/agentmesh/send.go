@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -37,7 +38,7 @@ func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 	case c.Action != "" && text != "":
 		return wire.Value{}, exit.Fail(exit.Usage, errors.New("give an action or a payload, not both"))
 	case c.Action != "":
-		return wire.Obj(wire.Member{Key: "action", Value: wire.Text(c.Action)}), nil
+		return wire.Obj(wire.TextField("action", c.Action)), nil
 	case text == "":
 		return wire.Value{}, exit.Fail(exit.Usage, errors.New("the message is empty: give a payload, a text or --action"))
 	case text == "-":
@@ -54,11 +55,7 @@ func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 		return wire.Value{}, exit.FailHint(exit.Usage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), "for example '"+examplePayload(wire.Intent(c.Intent), c.isReply)+"'")
 	}
 	c.Intent = string(wire.Deliver)
-	body := wire.Obj(wire.Member{Key: "body", Value: wire.Text(text)})
-	return wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text("deliver")},
-		wire.Member{Key: "message", Value: body},
-	), nil
+	return hook.TextPayload(wire.Deliver, text), nil
 }
 
 // examplePayload returns an example of a payload of the intent, as JSON, for a first message or for a reply.

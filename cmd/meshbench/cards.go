@@ -77,14 +77,14 @@ func endpointOf(id wire.AgentID) string {
 
 func cardJSON(id wire.AgentID, name, description, endpoint, key string, caps, intents []string) []byte {
 	return wire.Obj(
-		wire.Member{Key: "agentmesh", Value: wire.Text(wire.Version)},
-		wire.Member{Key: "agent_id", Value: wire.Text(string(id))},
-		wire.Member{Key: "name", Value: wire.Text(name)},
-		wire.Member{Key: "description", Value: wire.Text(description)},
-		wire.Member{Key: "endpoint", Value: wire.Text(endpoint)},
-		wire.Member{Key: "public_key", Value: wire.Text(key)},
-		wire.Member{Key: "capabilities", Value: wire.Texts(caps)},
-		wire.Member{Key: "intents", Value: wire.Texts(intents)},
+		wire.TextField("agentmesh", wire.Version),
+		wire.TextField("agent_id", string(id)),
+		wire.TextField("name", name),
+		wire.TextField("description", description),
+		wire.TextField("endpoint", endpoint),
+		wire.TextField("public_key", key),
+		wire.Field("capabilities", wire.Texts(caps)),
+		wire.Field("intents", wire.Texts(intents)),
 	).JSON()
 }
 

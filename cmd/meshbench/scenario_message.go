@@ -29,12 +29,12 @@ const talkLength = 64
 
 // payload is the payload of every message; with its envelope it has about 700 bytes.
 var payload = wire.Obj(
-	wire.Member{Key: "action", Value: wire.Text("deliver")},
-	wire.Member{Key: "message", Value: wire.Obj(
-		wire.Member{Key: "subject", Value: wire.Text("Thursday")},
-		wire.Member{Key: "body", Value: wire.Text(strings.Repeat("Shall we meet at the old mill? ", 8))},
-		wire.Member{Key: "priority", Value: wire.Text("normal")},
-	)},
+	wire.TextField("action", "deliver"),
+	wire.Field("message", wire.Obj(
+		wire.TextField("subject", "Thursday"),
+		wire.TextField("body", strings.Repeat("Shall we meet at the old mill? ", 8)),
+		wire.TextField("priority", "normal"),
+	)),
 )
 
 // nextMessage returns the next signed message of the sender.

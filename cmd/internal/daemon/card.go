@@ -40,25 +40,25 @@ func buildCard(c config.Config, s datadir.Secrets, stored wire.Value, base strin
 		{Key: "name", Value: wire.Text(name)},
 	}
 	if c.Description != "" {
-		members = append(members, wire.Member{Key: "description", Value: wire.Text(c.Description)})
+		members = append(members, wire.TextField("description", c.Description))
 	}
 	if c.Owner.Name != "" {
 		owner := []wire.Member{{Key: "name", Value: wire.Text(c.Owner.Name)}}
 		if c.Owner.Contact != "" {
-			owner = append(owner, wire.Member{Key: "contact", Value: wire.Text(c.Owner.Contact)})
+			owner = append(owner, wire.TextField("contact", c.Owner.Contact))
 		}
-		members = append(members, wire.Member{Key: "owner", Value: wire.Obj(owner...)})
+		members = append(members, wire.Field("owner", wire.Obj(owner...)))
 	}
 	tree := wire.Obj(append(members,
-		wire.Member{Key: "endpoint", Value: wire.Text(endpoint)},
-		wire.Member{Key: "public_key", Value: wire.Text(s.Key.PublicText())},
-		wire.Member{Key: "capabilities", Value: wire.Texts(c.Card.Capabilities)},
-		wire.Member{Key: "intents", Value: wire.Texts(c.Card.Intents)},
-		wire.Member{Key: "access_control", Value: wire.Obj(wire.Member{Key: "mode", Value: wire.Text(c.Access.Mode)})},
-		wire.Member{Key: "metadata", Value: wire.Obj(
-			wire.Member{Key: MetaAgeRecipient, Value: wire.Text(s.Age.PublicText())},
-			wire.Member{Key: "software", Value: wire.Text("agentmesh")},
-		)},
+		wire.TextField("endpoint", endpoint),
+		wire.TextField("public_key", s.Key.PublicText()),
+		wire.Field("capabilities", wire.Texts(c.Card.Capabilities)),
+		wire.Field("intents", wire.Texts(c.Card.Intents)),
+		wire.Field("access_control", wire.Obj(wire.TextField("mode", c.Access.Mode))),
+		wire.Field("metadata", wire.Obj(
+			wire.Field(MetaAgeRecipient, wire.Text(s.Age.PublicText())),
+			wire.TextField("software", "agentmesh"),
+		)),
 	)...)
 	card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
 	if err != nil {

@@ -33,10 +33,10 @@ func (a echoAgent) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliv
 		return bridge.Delivered{Queued: true}, nil // it answers nothing but messages
 	}
 	payload := wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text("deliver")},
-		wire.Member{Key: "message", Value: wire.Obj(
-			wire.Member{Key: "body", Value: wire.Text("You said: " + text)}, wire.Member{Key: "reply_requested", Value: wire.Bool(false)},
-		)},
+		wire.TextField("action", "deliver"),
+		wire.Field("message", wire.Obj(
+			wire.TextField("body", "You said: "+text), wire.Field("reply_requested", wire.Bool(false)),
+		)),
 	)
 	sum := sha256.Sum256([]byte("echo\x00" + d.ID))
 	now := time.Now()

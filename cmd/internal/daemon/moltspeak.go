@@ -97,7 +97,7 @@ func newSecretHandler(cmd subprocess.Command) func(context.Context, string, wire
 	return func(ctx context.Context, from string, p wire.Value) (wire.Value, error) {
 		ctx, cancel := context.WithTimeout(ctx, secretTime)
 		defer cancel()
-		input := wire.Obj(wire.Member{Key: "from", Value: wire.Text(from)}, wire.Member{Key: "p", Value: p})
+		input := wire.Obj(wire.TextField("from", from), wire.Field("p", p))
 		out, err := cmd.Run(ctx, append(input.JSON(), '\n'))
 		if err != nil {
 			return wire.Value{}, errors.New("the secret command failed")

@@ -145,8 +145,8 @@ func (d *demo) start(ctx context.Context) (err error) {
 		return err
 	}
 	hook := wire.Arr(wire.Obj(
-		wire.Member{Key: "intent", Value: wire.Text(string(wire.Schedule))},
-		wire.Member{Key: "exec", Value: wire.Texts([]string{self, "demo-hook"})},
+		wire.TextField("intent", string(wire.Schedule)),
+		wire.Field("exec", wire.Texts([]string{self, "demo-hook"})),
 	))
 	d.sarah, err = d.spawn(ctx, self, "Sarah", "--roles=node", join, "--name=Sarah's Assistant",
 		"--set=access.allow="+string(d.chris.info.AgentID), "--set=hooks="+string(hook.JSON()))
@@ -179,15 +179,15 @@ func (d *demo) findSarah(ctx context.Context) (wire.AgentID, error) {
 func (d *demo) negotiate(ctx context.Context, sarah wire.AgentID) (conv string, err error) {
 	first := nextFriday(time.Now())
 	event := wire.Obj(
-		wire.Member{Key: "title", Value: wire.Text("Coffee catch-up")},
-		wire.Member{Key: "proposed_times", Value: wire.Texts([]string{
+		wire.TextField("title", "Coffee catch-up"),
+		wire.Field("proposed_times", wire.Texts([]string{
 			first.Format(time.RFC3339), first.Add(4 * time.Hour).Format(time.RFC3339),
-		})},
-		wire.Member{Key: "duration", Value: wire.Text("30m")},
+		})),
+		wire.TextField("duration", "30m"),
 	)
 	reply, err := d.chris.sendSchedule(ctx, sarah, "", wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text("propose")},
-		wire.Member{Key: "event", Value: event},
+		wire.TextField("action", "propose"),
+		wire.Field("event", event),
 	))
 	if err != nil {
 		return "", fmt.Errorf("propose: %w", err)
@@ -196,7 +196,7 @@ func (d *demo) negotiate(ctx context.Context, sarah wire.AgentID) (conv string, 
 		return "", fmt.Errorf("propose: Sarah's agent answered %q, want a counter", got)
 	}
 	conv = string(reply.Conversation)
-	if _, err := d.chris.sendSchedule(ctx, sarah, conv, wire.Obj(wire.Member{Key: "action", Value: wire.Text("accept")})); err != nil {
+	if _, err := d.chris.sendSchedule(ctx, sarah, conv, wire.Obj(wire.TextField("action", "accept"))); err != nil {
 		return "", fmt.Errorf("accept: %w", err)
 	}
 	return conv, nil
@@ -311,14 +311,14 @@ func (d *demo) registerSamples(ctx context.Context) error {
 			return err
 		}
 		card := wire.Obj(
-			wire.Member{Key: "agentmesh", Value: wire.Text(wire.Version)},
-			wire.Member{Key: "agent_id", Value: wire.Text(string(key.Public().AgentID()))},
-			wire.Member{Key: "name", Value: wire.Text(s.name)},
-			wire.Member{Key: "description", Value: wire.Text(s.about + " A sample card: nobody answers.")},
-			wire.Member{Key: "endpoint", Value: wire.Text("http://127.0.0.1:9/agentmesh")},
-			wire.Member{Key: "public_key", Value: wire.Text(key.PublicText())},
-			wire.Member{Key: "capabilities", Value: wire.Texts([]string{s.capability})},
-			wire.Member{Key: "intents", Value: wire.Texts([]wire.Intent{wire.Deliver})},
+			wire.TextField("agentmesh", wire.Version),
+			wire.TextField("agent_id", string(key.Public().AgentID())),
+			wire.TextField("name", s.name),
+			wire.TextField("description", s.about+" A sample card: nobody answers."),
+			wire.TextField("endpoint", "http://127.0.0.1:9/agentmesh"),
+			wire.TextField("public_key", key.PublicText()),
+			wire.Field("capabilities", wire.Texts([]string{s.capability})),
+			wire.Field("intents", wire.Texts([]wire.Intent{wire.Deliver})),
 		)
 		if _, _, err := directory.Register(ctx, card, client.NewCredential(), key); err != nil {
 			return fmt.Errorf("register the sample %s: %w", s.name, err)

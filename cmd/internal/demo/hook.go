@@ -31,17 +31,17 @@ func answerAsSarah(payload wire.Value) (wire.Value, bool) {
 			return wire.Value{}, false
 		}
 		event = wire.Obj(
-			wire.Member{Key: "title", Value: wire.Text(event.GetStr("title"))},
-			wire.Member{Key: "selected_time", Value: times.At(0)},
-			wire.Member{Key: "duration", Value: wire.Text("45m")},
-			wire.Member{Key: "location", Value: wire.Text("Sightglass Coffee, SoMa")},
+			wire.TextField("title", event.GetStr("title")),
+			wire.Field("selected_time", times.At(0)),
+			wire.TextField("duration", "45m"),
+			wire.TextField("location", "Sightglass Coffee, SoMa"),
 		)
 		return wire.Obj(
-			wire.Member{Key: "action", Value: wire.Text("counter")},
-			wire.Member{Key: "event", Value: event},
+			wire.TextField("action", "counter"),
+			wire.Field("event", event),
 		), true
 	case "accept":
-		return wire.Obj(wire.Member{Key: "action", Value: wire.Text("accept")}), true
+		return wire.Obj(wire.TextField("action", "accept")), true
 	}
 	return wire.Value{}, false
 }
