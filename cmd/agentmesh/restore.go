@@ -18,7 +18,11 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	archive, err := datadir.OpenArchive(c.File, datadir.IdentityReader(c.Identity, a.In), func() ([]byte, error) { return a.readPassphrase("the backup") })
+	var identity func() ([]byte, error)
+	if c.Identity != "" {
+		identity = func() ([]byte, error) { return a.ReadInput(c.Identity) }
+	}
+	archive, err := datadir.OpenArchive(c.File, identity, func() ([]byte, error) { return a.readPassphrase("the backup") })
 	if err != nil {
 		return err
 	}

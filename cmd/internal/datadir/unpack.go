@@ -141,20 +141,6 @@ func OpenArchive(file string, identity, passphrase func() ([]byte, error)) (_ *A
 	return &Archive{z, f, manifest}, nil
 }
 
-const maxIdentityFile = 1 << 20
-
-// IdentityReader returns a function that reads the age identities in a file, or from in if the name of the file is "-".
-// It returns nil if name is empty.
-func IdentityReader(name string, in io.Reader) func() ([]byte, error) {
-	switch name {
-	case "":
-		return nil
-	case "-":
-		return func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, maxIdentityFile)) }
-	}
-	return func() ([]byte, error) { return os.ReadFile(name) }
-}
-
 // decrypt returns the decrypted content of an archive and its size.
 func decrypt(f *os.File, size int64, identity, passphrase func() ([]byte, error)) (io.ReaderAt, int64, error) {
 	var identities []byte
