@@ -1,6 +1,7 @@
 package cardindex
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -104,18 +105,19 @@ func appendBytes(b, data []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(data))), data...)
 }
 
-// Read reads an index that Dump wrote. The dump must end where the checksum of the file begins. Read may panic if the
-// file is cut short, because it verifies the checksum only at the end.
+// Read reads an index that Dump wrote. The dump must end where the checksum of the file begins. Read may panic if a
+// bitmap in the file is damaged, because it verifies the checksum only at the end.
 func Read(in *Reader) (*Index, error) {
 	ix := New()
 	slot := uint64(0)
 	for distance := in.uint(); distance != 0 && in.err == nil; distance = in.uint() {
 		slot += distance
-		if slot > uint64(^Slot(0)) {
-			return nil, ErrSnapshot
+		expires := in.Take(8)
+		if in.err != nil || slot > uint64(^Slot(0)) {
+			return nil, cmp.Or(in.err, ErrSnapshot)
 		}
 		ix.all.add(Slot(slot))
-		ix.expires.set(Slot(slot), int64(binary.BigEndian.Uint64(in.Take(8))))
+		ix.expires.set(Slot(slot), int64(binary.BigEndian.Uint64(expires)))
 	}
 	last := ""
 	for n := in.uint(); n != 0 && in.err == nil; n = in.uint() {

@@ -54,3 +54,20 @@ func TestDropDuringDump(t *testing.T) {
 		}
 	}
 }
+
+// TestReadCutFile: a file that was cut at any place is an error.
+func TestReadCutFile(t *testing.T) {
+	ix := New()
+	for s := Slot(1); s <= 2*fewMax; s++ {
+		ix.Put(s, nil, []string{"all", fmt.Sprint("card", s%10)}, 200)
+	}
+	var file []byte
+	if err := ix.Dump(func(b []byte) error { file = append(file, b...); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for n := range len(file) + 4 {
+		if _, err := Read(NewReader(bytes.NewReader(file[:min(n, len(file))]), int64(n))); err == nil {
+			t.Fatalf("the first %d of %d bytes were read", n, len(file)+4)
+		}
+	}
+}
