@@ -2,7 +2,11 @@ package bolt
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -156,5 +160,33 @@ func TestDiskNearlyFull(t *testing.T) {
 	s.cfg.MinFree = -1
 	if err := put(); err != nil {
 		t.Errorf("write when there is room again = %v", err)
+	}
+}
+
+// TestWriteMeetsMissingPages: a unit that needs a part of the file that is gone fails, and the process goes on.
+func TestWriteMeetsMissingPages(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("this system does not shorten a file that is in use")
+	}
+	path := filepath.Join(t.TempDir(), "mesh.db")
+	s, err := Open(t.Context(), path, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	put := func(i int) error {
+		rec := store.Record{NS: "n", Key: fmt.Sprint(i), Body: make([]byte, 4<<10)}
+		return s.Records().Apply(t.Context(), []store.Change{{Record: rec, IfRev: store.Any}}, now)
+	}
+	for i := range 20 {
+		if err := put(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Truncate(path, leastSize); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(0); err == nil {
+		t.Error("a unit was written to a file without most of its pages")
 	}
 }

@@ -128,9 +128,10 @@ func (q *Queue[W]) Close() {
 	}
 }
 
-// Guard calls f and turns a panic into an error, so that a faulty unit fails alone, and a panic over damaged data does not
-// end the process.
+// Guard calls f and turns a panic, or a fault while reading a mapped file, into an error, so that a faulty unit fails
+// alone, and damaged data does not end the process.
 func Guard(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
