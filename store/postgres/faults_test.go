@@ -443,3 +443,34 @@ func TestSilentHost(t *testing.T) {
 		t.Errorf("a write took %v", took)
 	}
 }
+
+// TestSearchesShareFailure checks that searches that wait for the same read of the feed fail together if the server does
+// not answer it.
+func TestSearchesShareFailure(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	s := open(t, Config{URL: database})
+	holder, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close(t.Context())
+	for _, sql := range []string{"begin", "lock table changes"} {
+		if _, err := holder.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun := time.Now()
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			if _, err := s.Cards().Count(t.Context(), now); !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("Count = %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if took := time.Since(begun); took > 3*answerFor {
+		t.Errorf("the searches took %v", took)
+	}
+}

@@ -24,7 +24,8 @@ type liveIndex struct {
 	mu      sync.Mutex
 	index   *cardindex.Index
 	through int64  // the last change that is in the index
-	done    uint64 // number of the last read of the feed that succeeded
+	done    uint64 // number of the last read of the feed that ended
+	err     error  // its error
 }
 
 // feedPage is the number of changes that are read in one query.
@@ -93,23 +94,23 @@ func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, from, to i
 }
 
 // fresh returns the index with every change that was committed before the call. Calls that wait for the same read of
-// the feed share it.
+// the feed share it, and also its error. So the end of ctx does not end the read.
 func (x *liveIndex) fresh(ctx context.Context) (*cardindex.Index, error) {
 	want := x.begun.Load() + 1 // a read that begins after this call
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.done >= want {
-		return x.index, nil
+	switch {
+	case x.done >= want:
+		return x.index, x.err
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
 	}
 	n := x.begun.Add(1)
 	for more := true; more; {
-		var err error
-		if more, err = x.follow(ctx); err != nil {
-			return nil, err
-		}
+		more, x.err = x.follow(context.WithoutCancel(ctx))
 	}
 	x.done = n
-	return x.index, nil
+	return x.index, x.err
 }
 
 // follow reads a page of the feed and changes the index. more reports whether there may be another page.
