@@ -68,7 +68,7 @@ func TestManyRules(t *testing.T) {
 // TestManyTimesADay: the times of a day are the product of three lists, so a short rule may ask for more memory than there
 // is.
 func TestManyTimesADay(t *testing.T) {
-	zeros := strings.Repeat("0,", 2000) + "0"
+	zeros := strings.Repeat("0,", 200) + "0"
 	listed := func(n int) string {
 		var b strings.Builder
 		for i := range n {
@@ -90,6 +90,19 @@ func TestManyTimesADay(t *testing.T) {
 		got, err := listRecurrences("FREQ=YEARLY;BYMONTH=3;BYDAY=MO;"+tc.rule, day, day, day.AddDate(0, 0, 1), nil, &budget)
 		if ok := err == nil && len(got) == maxTimesADay; ok != tc.ok || !ok && err == nil {
 			t.Errorf("%s: %d recurrences, %v", name, len(got), err)
+		}
+	}
+}
+
+// TestLongRule: a list with the same day again and again would make a rule take seconds.
+func TestLongRule(t *testing.T) {
+	day := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
+	for n, ok := range map[int]bool{31: true, 1000: false} {
+		budget := maxCount
+		rule := "FREQ=MONTHLY;BYMONTHDAY=2" + strings.Repeat(",2", n-1)
+		got, err := listRecurrences(rule, day, day, day.AddDate(0, 0, 1), nil, &budget)
+		if (err == nil) != ok || ok && len(got) != 1 {
+			t.Errorf("%d days of a month: %v, %v", n, got, err)
 		}
 	}
 }

@@ -161,10 +161,17 @@ const maxCount = 500_000
 // with a yearly rule those of a whole year, before it returns the first recurrence. It keeps repeated values.
 const maxTimesADay = 24 * 4
 
+// maxRule bounds the bytes of a rule. The library keeps repeated values, and compares each day of each year up to 9999
+// with all values of a list.
+const maxRule = 1000
+
 // listRecurrences lists the recurrences of a rule between the wall times from and until. first is the first recurrence.
 // toWall converts an UNTIL that is written in UTC; a nil toWall leaves it unchanged. budget is the number of
 // recurrences that may still be computed; listRecurrences reduces it.
 func listRecurrences(rule string, first, from, until time.Time, toWall func(time.Time) time.Time, budget *int) ([]time.Time, error) {
+	if len(rule) > maxRule {
+		return nil, fmt.Errorf("RRULE: longer than %d characters", maxRule)
+	}
 	option, err := rrule.StrToROption(rule)
 	if err != nil {
 		return nil, fmt.Errorf("RRULE: %w", err)
