@@ -230,9 +230,10 @@ func (b *Book) CountOn(ctx context.Context, t, now time.Time) (n int, err error)
 	return n, err
 }
 
-// Events lists the agreed events that the book still keeps.
-func (b *Book) Events(ctx context.Context, now time.Time) (out []Event, err error) {
-	err = b.each(ctx, "", now, func(e entry) {
+// Events lists the agreed events that the book still keeps. The list is not nil.
+func (b *Book) Events(ctx context.Context, now time.Time) ([]Event, error) {
+	out := []Event{}
+	err := b.each(ctx, "", now, func(e entry) {
 		if e.State != removed {
 			out = append(out, e.Event)
 		}

@@ -81,6 +81,19 @@ func TestBookTriesAgain(t *testing.T) {
 	})
 }
 
+// TestEmptyLists: the owner API writes what a calendar has none of as an empty list, not as null.
+func TestEmptyLists(t *testing.T) {
+	book := calendar.NewBook(calendar.BookConfig{Records: records(t)})
+	events, err := book.Events(t.Context(), now)
+	if err != nil || events == nil {
+		t.Errorf("events = %#v, %v", events, err)
+	}
+	view, err := planner(t, calendar.Config{Sources: []calendar.Source{book}}).Look(t.Context(), "", now)
+	if err != nil || view.Problems == nil {
+		t.Errorf("problems = %#v, %v", view.Problems, err)
+	}
+}
+
 // TestFolder: an agreed event becomes a file that reads back as busy time, whatever text a peer put into it. A
 // cancelled event disappears.
 func TestFolder(t *testing.T) {

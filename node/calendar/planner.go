@@ -68,7 +68,7 @@ func NewPlanner(cfg Config) (*Planner, error) {
 
 // View is the content of all calendars at one time, together with the times that are promised to other conversations.
 type View struct {
-	Problems []Problem // errors in the calendars
+	Problems []Problem // errors in the calendars; not nil
 
 	planner *Planner
 	now     time.Time
@@ -80,7 +80,7 @@ type View struct {
 func (p *Planner) Look(ctx context.Context, conversation string, now time.Time) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Patience)
 	defer cancel()
-	v := View{planner: p, now: now}
+	v := View{Problems: []Problem{}, planner: p, now: now}
 	window := Interval{now.Add(-margin), now.Add(p.cfg.Horizon + margin)}
 	for _, s := range p.cfg.Sources {
 		busy, problems, err := s.Busy(ctx, window, p.cfg.Zone)

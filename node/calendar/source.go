@@ -46,8 +46,6 @@ func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("read calendar %s: %w", f.Path, err)
 	}
-	var busy []Interval
-	var problems []Problem
 	var events calendarData
 	size := 0
 	for _, name := range names {
@@ -67,7 +65,7 @@ func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) 
 		}
 		events.add(d)
 	}
-	busy, problems, err = events.busy(ctx, window)
+	busy, problems, err := events.busy(ctx, window)
 	return busy, setSource(problems, f.Path), err
 }
 
