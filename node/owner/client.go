@@ -110,6 +110,15 @@ func (c *Client) Raw(ctx context.Context, method, path string, query url.Values,
 	return ReadAnswer(resp)
 }
 
+// Fetch makes a call and returns the parsed answer.
+func Fetch[Out any](ctx context.Context, c *Client, call Call[Out]) (out Out, err error) {
+	raw, err := c.Raw(ctx, call.Method, call.Path, call.Query, call.Body)
+	if err == nil && len(raw) > 0 {
+		err = json.Unmarshal(raw, &out)
+	}
+	return out, err
+}
+
 // ReadAnswer returns the body of an answer. For an answer with an error status, it returns an error as [Client.Do] does.
 func ReadAnswer(resp *http.Response) ([]byte, error) {
 	if resp.StatusCode >= 300 {

@@ -187,10 +187,10 @@ func (d *Door) send(ctx context.Context, call message.Call, contact string) (*ta
 	if call.Blocks() {
 		out.WaitSeconds = blockSeconds
 	}
-	sent, err := ask(ctx, d, owner.SendMessage.With(out))
+	sent, err := owner.Fetch(ctx, d.cfg.Client, owner.SendMessage.With(out))
 	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Status == http.StatusConflict && out.Conversation != "" {
 		out.Conversation = "" // the conversation has ended
-		sent, err = ask(ctx, d, owner.SendMessage.With(out))
+		sent, err = owner.Fetch(ctx, d.cfg.Client, owner.SendMessage.With(out))
 	}
 	if err != nil {
 		return nil, err
@@ -255,15 +255,6 @@ func (d *Door) find(ctx context.Context, contact, id string) (*task, error) {
 	return t, nil
 }
 
-// ask makes a call of the owner API.
-func ask[Out any](ctx context.Context, d *Door, c owner.Call[Out]) (out Out, err error) {
-	raw, err := d.cfg.Client.Raw(ctx, c.Method, c.Path, c.Query, c.Body)
-	if err == nil {
-		err = json.Unmarshal(raw, &out)
-	}
-	return out, err
-}
-
 // The texts with which the door explains a state.
 const (
 	textWaits   = "waits for your owner"
@@ -285,7 +276,7 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 	case t.Failed:
 		return say(sdk.TaskStateFailed, textFailed)
 	case t.Ask != "":
-		q, err := ask(ctx, d, owner.ShowQuestion.Call(t.Ask))
+		q, err := owner.Fetch(ctx, d.cfg.Client, owner.ShowQuestion.Call(t.Ask))
 		switch {
 		case err != nil:
 			return wire.Value{}, err
@@ -323,7 +314,7 @@ func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply
 	}
 	call := owner.ShowConversation.Call(string(t.Conv)).Ask(query)
 	for range maxPages {
-		page, err := ask(ctx, d, call)
+		page, err := owner.Fetch(ctx, d.cfg.Client, call)
 		if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Status == http.StatusNotFound {
 			return reply, at, "", nil // nothing was sent yet, or the owner has deleted the conversation
 		}

@@ -48,7 +48,7 @@ func (c *Channel) run(ctx context.Context, last string) {
 		if last != "" {
 			query["after"] = []string{last}
 		}
-		list, err := call(ctx, c.tools, owner.ListInbox.Call().Ask(query))
+		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(query))
 		if err != nil {
 			select {
 			case <-ctx.Done():
@@ -69,7 +69,7 @@ func (c *Channel) run(ctx context.Context, last string) {
 // returns the newest id that it has read.
 func (c *Channel) skipOld(ctx context.Context) (last string) {
 	for ctx.Err() == nil {
-		list, err := call(ctx, c.tools, owner.ListInbox.Call().Ask(map[string][]string{"limit": {"1000"}, "after": {last}}))
+		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(map[string][]string{"limit": {"1000"}, "after": {last}}))
 		if err != nil || len(list.Items) == 0 {
 			return last
 		}

@@ -54,7 +54,7 @@ type directoryState struct {
 }
 
 func (t *tools) whoami(ctx context.Context, _ *sdk.CallToolRequest, _ none) (*sdk.CallToolResult, any, error) {
-	s, err := call(ctx, t, owner.ShowStatus.Call())
+	s, err := owner.Fetch(ctx, t.api, owner.ShowStatus.Call())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -113,7 +113,7 @@ func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs)
 			return nil, nil, errors.New("cursor must be one that mesh_find_agents returned")
 		}
 	}
-	self, err := call(ctx, t, owner.ShowStatus.Call())
+	self, err := owner.Fetch(ctx, t.api, owner.ShowStatus.Call())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -126,7 +126,7 @@ func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs)
 				query.Set(key, value)
 			}
 		}
-		answers, err := call(ctx, t, owner.Discover.Call().Ask(query))
+		answers, err := owner.Fetch(ctx, t.api, owner.Discover.Call().Ask(query))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -198,7 +198,7 @@ type history struct {
 }
 
 func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs) (*sdk.CallToolResult, any, error) {
-	peers, err := call(ctx, t, owner.ListPeers.Call())
+	peers, err := owner.Fetch(ctx, t.api, owner.ListPeers.Call())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -218,7 +218,7 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 	if !out.Listed && out.Key == "" && out.Standing == "" {
 		return nil, nil, errors.New("no directory lists this agent, and it is no peer of your owner; find agents with mesh_find_agents")
 	}
-	list, err := call(ctx, t, owner.ListConversations.Call().Ask(url.Values{"limit": {"200"}}))
+	list, err := owner.Fetch(ctx, t.api, owner.ListConversations.Call().Ask(url.Values{"limit": {"200"}}))
 	for _, c := range list.Items {
 		if c.Peer == out.Agent && len(out.History) < pageSize {
 			out.History = append(out.History, history{c.ID, string(c.State), name(string(c.Intent)), c.Last})
@@ -271,7 +271,7 @@ func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxRes
 	if in.Cursor != "" {
 		query.Set("after", in.Cursor)
 	}
-	list, err := call(ctx, t, owner.ListInbox.Call().Ask(query))
+	list, err := owner.Fetch(ctx, t.api, owner.ListInbox.Call().Ask(query))
 	if err != nil {
 		return inboxResult{}, err
 	}
@@ -314,7 +314,7 @@ func keyFor(verified, fingerprint string) string {
 // keys returns the pinned fingerprint of each peer.
 func (t *tools) keys(ctx context.Context) map[string]string {
 	out := map[string]string{}
-	list, err := call(ctx, t, owner.ListPeers.Call())
+	list, err := owner.Fetch(ctx, t.api, owner.ListPeers.Call())
 	if err != nil {
 		return out // the author counts as not proven
 	}
@@ -360,7 +360,7 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 	if in.Peer != "" {
 		query.Set("peer", in.Peer)
 	}
-	c, err := call(ctx, t, owner.ShowConversation.Call(in.Conversation).Ask(query))
+	c, err := owner.Fetch(ctx, t.api, owner.ShowConversation.Call(in.Conversation).Ask(query))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -415,7 +415,7 @@ func (t *tools) ack(ctx context.Context, _ *sdk.CallToolRequest, in ackArgs) (*s
 	}
 	out := ackResult{}
 	for _, id := range in.Items {
-		item, err := call(ctx, t, owner.Acknowledge.Call(id))
+		item, err := owner.Fetch(ctx, t.api, owner.Acknowledge.Call(id))
 		if err != nil {
 			return nil, nil, err
 		}

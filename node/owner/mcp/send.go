@@ -92,7 +92,7 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if !in.Final || err != nil || !ok || result.Status == "waits_for_owner" || result.Status == "failed" {
 		return nil, out, err
 	}
-	if _, err = call(ctx, t, owner.CloseConversation.With(owner.Close{Status: "completed"}, result.Conversation)); err != nil {
+	if _, err = owner.Fetch(ctx, t.api, owner.CloseConversation.With(owner.Close{Status: "completed"}, result.Conversation)); err != nil {
 		return nil, nil, errors.New("the reply was sent, but the conversation was not closed; close it with mesh_close")
 	}
 	return nil, out, nil
@@ -134,7 +134,7 @@ func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in schedul
 	if in.Window != "" {
 		query.Set("around", in.Window)
 	}
-	free, err := call(ctx, t, owner.Call[struct {
+	free, err := owner.Fetch(ctx, t.api, owner.Call[struct {
 		Free []string `json:"free"`
 	}]{Method: "GET", Path: "calendar/free", Query: query})
 	switch {
@@ -183,7 +183,7 @@ func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs
 	} else if _, err := t.startSend(0); err != nil {
 		return nil, nil, err
 	}
-	q, err := call(ctx, t, request)
+	q, err := owner.Fetch(ctx, t.api, request)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -205,7 +205,7 @@ func (t *tools) startSend(seconds int) (wait int, err error) {
 
 // runSend makes a call that sends, and returns its result. to is the recipient, or "" if only the conversation is known.
 func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string) (*sdk.CallToolResult, any, error) {
-	sent, err := call(ctx, t, c)
+	sent, err := owner.Fetch(ctx, t.api, c)
 	if err != nil {
 		return nil, nil, err
 	}

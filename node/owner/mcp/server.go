@@ -11,7 +11,6 @@ package mcp
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
@@ -111,13 +110,4 @@ func ServeStdio(ctx context.Context, s *sdk.Server, in io.ReadCloser, out io.Wri
 		go channel.run(ctx, last)
 	}
 	return s.Run(ctx, transport)
-}
-
-// call makes a call of the owner API and returns the parsed answer.
-func call[Out any](ctx context.Context, t *tools, c owner.Call[Out]) (out Out, err error) {
-	raw, err := t.api.Raw(ctx, c.Method, c.Path, c.Query, c.Body)
-	if err == nil && len(raw) > 0 {
-		err = json.Unmarshal(raw, &out)
-	}
-	return out, err
 }
