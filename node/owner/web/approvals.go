@@ -143,9 +143,6 @@ func capitalize(s string) string {
 	return string(unicode.ToUpper(first)) + s[size:]
 }
 
-// Peer returns the recipient of one of our messages, or the sender of one of theirs.
-func (v askView) Peer() string { return v.Subject }
-
 // Pending reports whether the question still waits.
 func (v askView) Pending() bool { return v.State == acl.AskPending }
 

@@ -24,7 +24,7 @@ type itemView struct {
 func viewItem(item owner.Item) itemView {
 	return itemView{
 		Item: item, Proof: proofText(item.Verified), Content: contentOf(item.Payload),
-		Waits: slices.Contains([]owner.ItemState{owner.ItemNew, owner.ItemRead, owner.ItemWaiting, owner.ItemFailed, owner.ItemInterrupted}, item.State),
+		Waits: item.State.IsUnanswered() && item.State != owner.ItemHeld,
 	}
 }
 

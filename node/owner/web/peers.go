@@ -98,7 +98,7 @@ func (p *pages) changePeer(c echo.Context) error {
 	alias := strings.TrimSpace(form.Get("alias"))
 	if action == "add" {
 		if _, err := p.n.AddPeer(ctx, owner.NewPeer{URL: strings.TrimSpace(form.Get("url")), Alias: alias}, door); err != nil {
-			return p.peerFault(c, err)
+			return p.peerFault(c, "", err)
 		}
 		return httpapi.Done(c, "people", "added")
 	}
@@ -107,16 +107,16 @@ func (p *pages) changePeer(c echo.Context) error {
 		return owner.Explain(err)
 	}
 	changed, err := p.n.ChangePeer(ctx, form.Get("peer"), owner.PeerChange{Action: action, Alias: alias}, door)
-	path := "people"
-	if person := form.Get("person"); person != "" && action != "forget" {
+	path, person := "people", form.Get("person")
+	switch {
+	case action == "forget":
+		person = ""
+	case person != "":
 		path = strings.TrimPrefix(personPath(person), "/")
-		if err != nil {
-			return p.personFault(c, person, owner.Explain(err))
-		}
 	}
 	switch {
 	case err != nil:
-		return p.peerFault(c, owner.Explain(err))
+		return p.peerFault(c, person, owner.Explain(err))
 	case action == "block":
 		return p.doneBlocked(c, path, string(changed.ID), was)
 	case form.Get("undo") != "":
@@ -125,18 +125,16 @@ func (p *pages) changePeer(c echo.Context) error {
 	return doneWith(c, path, "peer", string(changed.ID))
 }
 
-func (p *pages) personFault(c echo.Context, person string, err error) error {
-	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status != http.StatusInternalServerError {
+// peerFault shows a refusal on the page of a person or, if person is "", on the page of all peers.
+func (p *pages) peerFault(c echo.Context, person string, err error) error {
+	refusal, ok := errors.AsType[*wire.Error](err)
+	switch {
+	case !ok || refusal.Status == http.StatusInternalServerError:
+		return err
+	case person != "":
 		return p.personPage(c, person, refusal.Status, refusal.Message)
 	}
-	return err
-}
-
-func (p *pages) peerFault(c echo.Context, err error) error {
-	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status != http.StatusInternalServerError {
-		return p.peersPage(c, refusal.Status, refusal.Message)
-	}
-	return err
+	return p.peersPage(c, refusal.Status, refusal.Message)
 }
 
 type outboxView struct {
