@@ -426,7 +426,7 @@ func (t *tools) ack(ctx context.Context, _ *sdk.CallToolRequest, in ackArgs) (*s
 
 // waitArgs are the arguments of mesh_wait.
 type waitArgs struct {
-	Seconds int      `json:"seconds,omitempty" jsonschema:"at most 25"`
+	Seconds *int     `json:"seconds,omitempty" jsonschema:"0 to 25; default 25"`
 	Topics  []string `json:"topics,omitempty" jsonschema:"inbox (default), approvals, conversations, outbox"`
 }
 
@@ -445,7 +445,10 @@ type change struct {
 }
 
 func (t *tools) wait(ctx context.Context, _ *sdk.CallToolRequest, in waitArgs) (*sdk.CallToolResult, any, error) {
-	seconds := min(max(in.Seconds, 0), maxWaitSeconds)
+	seconds := maxWaitSeconds
+	if in.Seconds != nil {
+		seconds = min(max(*in.Seconds, 0), maxWaitSeconds)
+	}
 	others := slices.DeleteFunc(slices.Clone(in.Topics), func(s string) bool { return s == string(owner.TopicInbox) })
 	if len(others) == 0 {
 		list, err := t.listInbox(ctx, inboxArgs{}, seconds)
