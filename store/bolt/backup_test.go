@@ -124,17 +124,17 @@ func TestCompact(t *testing.T) {
 		t.Fatal(err)
 	}
 	dst := filepath.Join(t.TempDir(), "compact.db")
-	if err := Compact(t.Context(), path, dst); err != nil {
+	if err := compact(t, path, dst); err != nil {
 		t.Fatal(err)
 	}
 	large, small := len(readFile(t, path)), len(readFile(t, dst))
 	if small >= large {
 		t.Errorf("compacting %d bytes made %d", large, small)
 	}
-	if err := Compact(t.Context(), path, dst); !errors.Is(err, fs.ErrExist) {
+	if err := compact(t, path, dst); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("Compact over a file = %v", err)
 	}
-	if err := Compact(t.Context(), path+"x", dst+"x"); !errors.Is(err, fs.ErrNotExist) {
+	if err := compact(t, path+"x", dst+"x"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Compact of nothing = %v", err)
 	}
 	c := open(t, dst, Config{})

@@ -45,6 +45,17 @@ func check(t testing.TB, path string) {
 	}
 }
 
+// compact copies the closed database src without its free pages to dst.
+func compact(t testing.TB, src, dst string) error {
+	t.Helper()
+	from, err := openOffline(src)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	return compactFrom(t.Context(), from, dst)
+}
+
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) store.Store {
 		return open(t, filepath.Join(t.TempDir(), "mesh.db"), Config{})

@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// offlineWait is the time for which Check, Compact, CompactInPlace and Hold wait until another process closes the file.
+// offlineWait is the time for which Check, CompactInPlace and Hold wait until another process closes the file.
 const offlineWait = 200 * time.Millisecond
 
 // checkOffline returns an error unless path names a database that only its owner can access and that passes preflight,
@@ -39,23 +39,6 @@ func openOffline(path string) (*bbolt.DB, error) {
 		return nil, err
 	}
 	return openBolt(path, &bbolt.Options{ReadOnly: true, Timeout: offlineWait})
-}
-
-// Compact copies the database src without its free pages to dst, which must not exist. src must not be open elsewhere.
-func Compact(ctx context.Context, src, dst string) error {
-	if err := compact(ctx, src, dst); err != nil {
-		return fmt.Errorf("compact %s: %w", src, err)
-	}
-	return nil
-}
-
-func compact(ctx context.Context, src, dst string) error {
-	from, err := openOffline(src)
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	return compactFrom(ctx, from, dst)
 }
 
 // CompactInPlace replaces the database at path, which must not be open elsewhere, with a copy without free pages, and

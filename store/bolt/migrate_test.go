@@ -115,7 +115,7 @@ func makeFixture(t *testing.T) string {
 		Replay:  &store.Replay{Sender: "am_peer", MessageID: "msg_1", Conv: conv.Key, Expires: forEver},
 		Records: []store.Change{{Record: store.Record{NS: "inbox", Key: "item_1", Terms: []string{"new"}, Body: []byte("item"), Expires: forEver}}},
 	})
-	faults = append(faults, err, s.Close(), Compact(t.Context(), filepath.Join(dir, "full.db"), filepath.Join(dir, "small.db")))
+	faults = append(faults, err, s.Close(), compact(t, filepath.Join(dir, "full.db"), filepath.Join(dir, "small.db")))
 	if err := errors.Join(faults...); err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func TestSmallerPages(t *testing.T) {
 		s.Close()
 	}
 	small := filepath.Join(t.TempDir(), "small.db")
-	if err := Compact(t.Context(), path, small); err != nil {
+	if err := compact(t, path, small); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, small, Config{})
@@ -238,7 +238,7 @@ func TestOpenLocked(t *testing.T) {
 	if err := Check(t.Context(), path); !errors.Is(err, ErrLocked) {
 		t.Errorf("Check of an open file = %v", err)
 	}
-	if err := Compact(t.Context(), path, path+".new"); !errors.Is(err, ErrLocked) {
+	if err := compact(t, path, path+".new"); !errors.Is(err, ErrLocked) {
 		t.Errorf("Compact of an open file = %v", err)
 	}
 }
