@@ -191,7 +191,7 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 	if err := logChange(t, row, false, now); err != nil {
 		return err
 	}
-	if err := updateCounts(t, row.Seq, old.Counts, row.Counts); err != nil {
+	if err := replaceRows(bucketCounts.in(t.Tx), old.Counts, row.Counts, countKey(row.Seq)); err != nil {
 		return err
 	}
 	if err := cards.put(u64(row.Seq), engine.EncodeCard(*row)); err != nil {
@@ -231,16 +231,19 @@ func logChange(t *txn, row *engine.CardRow, ended bool, now time.Time) error {
 	return changes.put(u64(n), engine.EncodeChange(engine.ChangeRow{CardChange: change, Seq: row.Seq}))
 }
 
-// updateCounts replaces the rows of bucketCounts for a card.
-func updateCounts(t *txn, seq uint64, old, counts []string) error {
-	rows := bucketCounts.in(t.Tx)
-	for removed, text := range cardindex.Diff(old, counts) {
-		key := binary.BigEndian.AppendUint64(engine.CountKey(text), seq)
+// countKey returns the function that makes the keys of a card in bucketCounts.
+func countKey(seq uint64) func(text string) []byte {
+	return func(text string) []byte { return binary.BigEndian.AppendUint64(engine.CountKey(text), seq) }
+}
+
+// replaceRows replaces the rows of a sorted set of texts by those of another one. key makes the key of the row of a text.
+func replaceRows(rows rows, old, texts []string, key func(text string) []byte) error {
+	for removed, text := range cardindex.Diff(old, texts) {
 		var err error
 		if removed {
-			err = rows.delete(key)
+			err = rows.delete(key(text))
 		} else {
-			err = rows.put(key, nil)
+			err = rows.put(key(text), nil)
 		}
 		if err != nil {
 			return err
@@ -258,7 +261,7 @@ func purgeCard(t *txn, row engine.CardRow, now time.Time) error {
 		s, terms := cardindex.Slot(row.Seq), row.Terms
 		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
 	}
-	if err := updateCounts(t, row.Seq, row.Counts, nil); err != nil {
+	if err := replaceRows(bucketCounts.in(t.Tx), row.Counts, nil, countKey(row.Seq)); err != nil {
 		return err
 	}
 	if err := bucketCards.in(t.Tx).delete(u64(row.Seq)); err != nil {

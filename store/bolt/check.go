@@ -159,7 +159,7 @@ func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 				f.expect(bytes.Equal(named, seq), bucketConvs, k)
 			}
 			for _, term := range conv.Terms {
-				f.expect(rowExists(tx, bucketConvTerms, convTermKey(term, conv.Seq)), bucketConvs, k)
+				f.expect(rowExists(tx, bucketConvTerms, convTermKey(conv.Seq)(term)), bucketConvs, k)
 			}
 			if conv.Entries > 0 {
 				f.expect(rowExists(tx, bucketConvs, convRowKey(seq, convEntry, u64(conv.Entries))), bucketConvs, k)

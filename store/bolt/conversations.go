@@ -11,7 +11,6 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
-	"github.com/agentmesh/agentmesh/store/cardindex"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
@@ -75,17 +74,8 @@ func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step st
 			return err
 		}
 	}
-	for removed, term := range cardindex.Diff(old.Terms, conv.Terms) {
-		key := convTermKey(term, conv.Seq)
-		var err error
-		if removed {
-			err = bucketConvTerms.in(t.Tx).delete(key)
-		} else {
-			err = bucketConvTerms.in(t.Tx).put(key, nil)
-		}
-		if err != nil {
-			return err
-		}
+	if err := replaceRows(bucketConvTerms.in(t.Tx), old.Terms, conv.Terms, convTermKey(conv.Seq)); err != nil {
+		return err
 	}
 	if err := rows.put(convRowKey(seq, convRow, nil), engine.EncodeConv(*conv)); err != nil {
 		return err
@@ -93,7 +83,10 @@ func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step st
 	return scheduleSweep(t.Tx, kindConv, seq, scheduled, engine.Deadline(conv.Expires))
 }
 
-func convTermKey(term string, seq uint64) []byte { return append(engine.Key2(nil, term), u64(seq)...) }
+// convTermKey returns the function that makes the keys of a conversation in bucketConvTerms.
+func convTermKey(seq uint64) func(term string) []byte {
+	return func(term string) []byte { return append(engine.Key2(nil, term), u64(seq)...) }
+}
 
 // deleteConv removes a conversation with its row, key, terms and transcript. Its replay records stay until they expire.
 func deleteConv(t *txn, conv store.Conversation) error {
@@ -104,10 +97,8 @@ func deleteConv(t *txn, conv store.Conversation) error {
 }
 
 func deleteConvRow(t *txn, conv store.Conversation) error {
-	for _, term := range conv.Terms {
-		if err := bucketConvTerms.in(t.Tx).delete(convTermKey(term, conv.Seq)); err != nil {
-			return err
-		}
+	if err := replaceRows(bucketConvTerms.in(t.Tx), conv.Terms, nil, convTermKey(conv.Seq)); err != nil {
+		return err
 	}
 	if err := bucketConvKeys.in(t.Tx).delete(engine.ConvKey(conv.Key)); err != nil {
 		return err

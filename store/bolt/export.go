@@ -255,7 +255,7 @@ func importConv(c *copier, r engine.Row) error {
 		return err
 	}
 	for _, term := range conv.Terms {
-		if err := c.put(bucketConvTerms, convTermKey(term, r.Num), nil); err != nil {
+		if err := c.put(bucketConvTerms, convTermKey(r.Num)(term), nil); err != nil {
 			return err
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -88,26 +87,13 @@ func (t *txn) writeRecord(w engine.RecordWrite, rev store.Rev) error {
 	if w.Exists {
 		scheduled = engine.Deadline(w.Old.Expires)
 		t.counts.remove(w.Old)
-		for _, term := range w.Old.Terms {
-			if slices.Contains(rec.Terms, term) {
-				continue
-			}
-			if err := bucketRecordTerms.in(t.Tx).delete(engine.TermKey(rec.NS, term, rec.Key)); err != nil {
-				return err
-			}
-		}
 	}
 	key := engine.RecordKey(rec.NS, rec.Key)
 	if err := bucketRecords.in(t.Tx).put(key, engine.EncodeRecord(rec)); err != nil {
 		return err
 	}
-	for _, term := range rec.Terms {
-		if slices.Contains(w.Old.Terms, term) {
-			continue
-		}
-		if err := bucketRecordTerms.in(t.Tx).put(engine.TermKey(rec.NS, term, rec.Key), nil); err != nil {
-			return err
-		}
+	if err := replaceRecordTerms(t, rec, w.Old.Terms, rec.Terms); err != nil {
+		return err
 	}
 	t.counts.add(rec)
 	return scheduleSweep(t.Tx, kindRecord, key, scheduled, engine.Deadline(rec.Expires))
@@ -119,13 +105,15 @@ func deleteRecord(t *txn, rec store.Record) error {
 	if err := bucketRecords.in(t.Tx).delete(engine.RecordKey(rec.NS, rec.Key)); err != nil {
 		return err
 	}
-	for _, term := range rec.Terms {
-		if err := bucketRecordTerms.in(t.Tx).delete(engine.TermKey(rec.NS, term, rec.Key)); err != nil {
-			return err
-		}
-	}
 	t.counts.remove(rec)
-	return nil
+	return replaceRecordTerms(t, rec, rec.Terms, nil)
+}
+
+// replaceRecordTerms replaces the rows of the terms of a record.
+func replaceRecordTerms(t *txn, rec store.Record, old, terms []string) error {
+	return replaceRows(bucketRecordTerms.in(t.Tx), engine.SortedSet(old), engine.SortedSet(terms), func(term string) []byte {
+		return engine.TermKey(rec.NS, term, rec.Key)
+	})
 }
 
 // Get implements [store.Records].
