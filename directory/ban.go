@@ -209,13 +209,19 @@ func (r *Registry) Bans(ctx context.Context, after string, limit int) (list []Ba
 	if err != nil {
 		return nil, "", fmt.Errorf("list bans: %w", err)
 	}
-	list = make([]Ban, len(page.Records))
-	for i, rec := range page.Records {
+	list, err = decodeRecords[Ban](page.Records)
+	return list, page.Next, err
+}
+
+// decodeRecords decodes the bodies of records.
+func decodeRecords[T any](recs []store.Record) ([]T, error) {
+	list := make([]T, len(recs))
+	for i, rec := range recs {
 		if err := json.Unmarshal(rec.Body, &list[i]); err != nil {
-			return nil, "", fmt.Errorf("read ban %s: %w", rec.Key, err)
+			return nil, fmt.Errorf("read record %s of %s: %w", rec.Key, rec.NS, err)
 		}
 	}
-	return list, page.Next, nil
+	return list, nil
 }
 
 // removeBannedCards removes the cards that a ban applies to. The client address is not stored with a card, so a ban of
@@ -312,6 +318,16 @@ func (r *Registry) parseStoredCard(c store.Card) (wire.Card, error) {
 		return wire.Card{}, err
 	}
 	return wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
+}
+
+// parseStored parses a stored card and what is kept beside it.
+func (r *Registry) parseStored(c store.Card) (wire.Card, meta, error) {
+	m, err := parseMeta(c)
+	if err != nil {
+		return wire.Card{}, meta{}, err
+	}
+	card, err := r.parseStoredCard(c)
+	return card, m, err
 }
 
 // noClient is the address of a caller in this process.

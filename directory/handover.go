@@ -57,7 +57,7 @@ func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by str
 
 // canTakeOver reports whether a registration may take over a card of another credential. The key proof is verified
 // later, as for every registration.
-func (r *Registry) canTakeOver(held store.Card, s Submission, c candidate) bool {
+func canTakeOver(held store.Card, s Submission, c candidate) bool {
 	m, err := parseMeta(held)
 	if err != nil || !m.HandedOver || s.Proof == "" {
 		return false

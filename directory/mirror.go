@@ -180,15 +180,11 @@ func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 
 // newMirrorRow checks a card of the source and returns its row.
 func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, rec wire.CardRecord, held store.Card, now time.Time) (store.Card, error) {
-	card, err := r.parseCard(rec.Card.JSON())
+	c, err := r.checkCard(rec.Card.JSON(), "", false, now)
 	if err != nil {
 		return store.Card{}, err
 	}
-	c, err := r.checkCard(card, false, now)
-	if err != nil {
-		return store.Card{}, err
-	}
-	if err := r.checkBan(ctx, card.ID, c.key, c.host, noClient, now); err != nil {
+	if err := r.checkBan(ctx, c.card.ID, c.key, c.host, noClient, now); err != nil {
 		return store.Card{}, err
 	}
 	if !now.Before(rec.ExpiresAt) {
@@ -219,11 +215,7 @@ func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, 
 		m.Replaced, m.Current.Since = *at, *at
 	}
 	if held.ID != "" {
-		before, err := parseMeta(held)
-		if err != nil {
-			return meta{}, err
-		}
-		old, err := r.parseStoredCard(held)
+		old, before, err := r.parseStored(held)
 		if err != nil {
 			return meta{}, err
 		}

@@ -1,7 +1,6 @@
 package directory
 
 import (
-	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -88,12 +87,8 @@ func (r *Registry) getTokens(c echo.Context) error {
 }
 
 func (r *Registry) deleteToken(c echo.Context) error {
-	err := r.RevokeToken(c.Request().Context(), c.Param("token"), owner.Door(c))
-	if errors.Is(err, wire.ErrRoute) {
-		return notFound("there is no such code; list them with: agentmesh token list")
-	}
-	if err != nil {
-		return err
+	if err := r.RevokeToken(c.Request().Context(), c.Param("token"), owner.Door(c)); err != nil {
+		return explainMissing(err, "there is no such code; list them with: agentmesh token list")
 	}
 	return c.NoContent(http.StatusNoContent)
 }

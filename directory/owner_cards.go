@@ -87,11 +87,7 @@ func ListCards(ctx context.Context, r *Registry, q Query) (OperatorCardPage, err
 }
 
 func (r *Registry) newOperatorCard(c store.Card, now time.Time) (OperatorCard, error) {
-	m, err := parseMeta(c)
-	if err != nil {
-		return OperatorCard{}, err
-	}
-	card, err := r.parseStoredCard(c)
+	card, m, err := r.parseStored(c)
 	if err != nil {
 		return OperatorCard{}, err
 	}
@@ -131,7 +127,7 @@ func (r *Registry) ownerRemove(c echo.Context) error {
 }
 
 // decodeBan returns the ban that a request sets or lifts.
-func (r *Registry) decodeBan(c echo.Context) (Ban, error) {
+func decodeBan(c echo.Context) (Ban, error) {
 	var order Order
 	if err := decode(c, maxOrderBody, &order); err != nil {
 		return Ban{}, err
@@ -142,7 +138,7 @@ func (r *Registry) decodeBan(c echo.Context) (Ban, error) {
 }
 
 func (r *Registry) ownerBan(c echo.Context) error {
-	ban, err := r.decodeBan(c)
+	ban, err := decodeBan(c)
 	if err != nil {
 		return err
 	}
@@ -154,23 +150,23 @@ func (r *Registry) ownerBan(c echo.Context) error {
 }
 
 func (r *Registry) ownerUnban(c echo.Context) error {
-	ban, err := r.decodeBan(c)
+	ban, err := decodeBan(c)
 	if err != nil {
 		return err
 	}
-	err = r.Unban(c.Request().Context(), ban, ban.Reason, owner.Door(c))
-	if errors.Is(err, wire.ErrRoute) {
-		return notFound("there is no such ban; list the bans with: agentmesh cards bans")
-	}
-	if err != nil {
-		return err
+	if err := r.Unban(c.Request().Context(), ban, ban.Reason, owner.Door(c)); err != nil {
+		return explainMissing(err, "there is no such ban; list the bans with: agentmesh cards bans")
 	}
 	return httpapi.JSON(c, http.StatusOK, OrderResult{Ban: &ban})
 }
 
-// notFound returns the 404 that the operator gets. Its message may say more than the 404 for strangers.
-func notFound(message string) error {
-	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: message}
+// explainMissing replaces [wire.ErrRoute] by a 404 for the operator, whose message may say more than the 404 for
+// strangers.
+func explainMissing(err error, message string) error {
+	if errors.Is(err, wire.ErrRoute) {
+		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: message}
+	}
+	return err
 }
 
 // BanPage and ReportPage are pages of a list. Next is the parameter "after" of the request for the next page.
@@ -202,12 +198,8 @@ func (r *Registry) ownerReports(c echo.Context) error {
 }
 
 func (r *Registry) ownerDismiss(c echo.Context) error {
-	err := r.DismissReport(c.Request().Context(), c.Param("report"))
-	if errors.Is(err, wire.ErrRoute) {
-		return notFound("there is no such report; list them with: agentmesh cards reports")
-	}
-	if err != nil {
-		return err
+	if err := r.DismissReport(c.Request().Context(), c.Param("report")); err != nil {
+		return explainMissing(err, "there is no such report; list them with: agentmesh cards reports")
 	}
 	return c.NoContent(http.StatusNoContent)
 }

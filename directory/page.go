@@ -183,11 +183,7 @@ func (r *Registry) fillSearch(c echo.Context, p *searchPage, q Query, kept url.V
 
 // newShownAgent returns a card as the pages show it, and the parsed card.
 func (r *Registry) newShownAgent(c store.Card, now time.Time) (shownAgent, wire.Card, error) {
-	card, err := r.parseStoredCard(c)
-	if err != nil {
-		return shownAgent{}, wire.Card{}, err
-	}
-	m, err := parseMeta(c)
+	card, m, err := r.parseStored(c)
 	if err != nil {
 		return shownAgent{}, wire.Card{}, err
 	}

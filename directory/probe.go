@@ -248,17 +248,13 @@ func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool)
 		if err != nil {
 			return err
 		}
-		current, err := r.parseStoredCard(held)
+		current, m, err := r.parseStored(held)
 		if err != nil {
 			return err
 		}
 		if current.Endpoint != card.Endpoint || sameKey(current.PublicKey, card.PublicKey) != nil {
 			r.queueProbe(current)
 			return nil
-		}
-		m, err := parseMeta(held)
-		if err != nil {
-			return err
 		}
 		m.addProbe(answered, now)
 		if held.Meta, err = m.encode(); err != nil {

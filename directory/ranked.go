@@ -129,11 +129,7 @@ func findRanked(ctx context.Context, r *Registry, s discovery.Search) (discovery
 	}
 	out := discovery.Found{Cursor: found.cursor}
 	for _, c := range found.cards {
-		card, err := r.parseStoredCard(c)
-		if err != nil {
-			return discovery.Found{}, err
-		}
-		m, err := parseMeta(c)
+		card, m, err := r.parseStored(c)
 		if err != nil {
 			return discovery.Found{}, err
 		}

@@ -31,11 +31,7 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	card, err := r.parseCard(body)
-	if err != nil {
-		return wire.Registered{}, err
-	}
-	c, err := r.checkCard(card, s.Proof != "", now)
+	c, err := r.checkCard(body, "", s.Proof != "", now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -82,7 +78,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 		return wire.Registered{}, err
 	}
 	to := target{method: http.MethodPost, path: "/agents", host: g.s.Host}
-	if taken && !credential.Hash(held.Owner).Equal(g.owner) && r.canTakeOver(held, g.s, g.c) {
+	if taken && !credential.Hash(held.Owner).Equal(g.owner) && canTakeOver(held, g.s, g.c) {
 		held.Owner = g.owner
 	}
 	if taken && credential.Hash(held.Owner).Equal(g.owner) {
@@ -221,18 +217,11 @@ func (r *Registry) renew(ctx context.Context, held store.Card, body []byte, s Su
 	if len(body) == 0 {
 		body = held.Body
 	}
-	card, err := r.parseCard(body)
+	c, err := r.checkCard(body, wire.AgentID(held.ID), s.Proof != "", now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	if string(card.ID) != held.ID {
-		return wire.Registered{}, wire.ErrCardID
-	}
-	c, err := r.checkCard(card, s.Proof != "", now)
-	if err != nil {
-		return wire.Registered{}, err
-	}
-	if err := r.checkBan(ctx, card.ID, c.key, c.host, s.Client, now); err != nil {
+	if err := r.checkBan(ctx, c.card.ID, c.key, c.host, s.Client, now); err != nil {
 		return wire.Registered{}, err
 	}
 	to := target{method: http.MethodPut, path: "/agents/" + held.ID, host: s.Host}

@@ -132,11 +132,9 @@ func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) (
 	case len(all) < maxReports:
 		return nil, nil
 	}
-	reports := make([]Report, len(all))
-	for i, rec := range all {
-		if err := json.Unmarshal(rec.Body, &reports[i]); err != nil {
-			return nil, fmt.Errorf("read report %s: %w", rec.Key, err)
-		}
+	reports, err := decodeRecords[Report](all)
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(reports, func(a, b Report) int { return a.At.Compare(b.At) })
 	var table rate.FairTable[string]
@@ -169,13 +167,8 @@ func (r *Registry) Reports(ctx context.Context, id wire.AgentID, after string, l
 	if err != nil {
 		return nil, "", fmt.Errorf("list reports: %w", err)
 	}
-	list = make([]Report, len(page.Records))
-	for i, rec := range page.Records {
-		if err := json.Unmarshal(rec.Body, &list[i]); err != nil {
-			return nil, "", fmt.Errorf("read report %s: %w", rec.Key, err)
-		}
-	}
-	return list, page.Next, nil
+	list, err = decodeRecords[Report](page.Records)
+	return list, page.Next, err
 }
 
 // DismissReport deletes a report that the operator has read. For an unknown report it returns [wire.ErrRoute].

@@ -101,11 +101,7 @@ func TestSquattedCardOfBefore(t *testing.T) {
 		a, mallory := testKey("a"), testKey("mallory")
 		id, tree := string(a.Public().AgentID()), keyCard(a, mallory)
 		put := func(w *world) {
-			card, err := w.reg.parseCard(tree.JSON())
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, err := w.reg.checkCard(card, false, clock())
+			c, err := w.reg.checkCard(tree.JSON(), "", false, clock())
 			if err != nil {
 				t.Fatal(err)
 			}

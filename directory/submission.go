@@ -61,9 +61,16 @@ func (r *Registry) parseCard(body []byte) (wire.Card, error) {
 	return card, err
 }
 
-// checkCard checks the key of a parsed card (AM-8) and returns the card as a candidate. proven means that the request
-// has a key proof.
-func (r *Registry) checkCard(card wire.Card, proven bool, now time.Time) (candidate, error) {
+// checkCard parses a card, checks its id and its key (AM-8), and returns it as a candidate. id is "" for any id. proven
+// means that the request has a key proof.
+func (r *Registry) checkCard(body []byte, id wire.AgentID, proven bool, now time.Time) (candidate, error) {
+	card, err := r.parseCard(body)
+	if err != nil {
+		return candidate{}, err
+	}
+	if id != "" && card.ID != id {
+		return candidate{}, wire.ErrCardID
+	}
 	key, err := r.usableKey(card.PublicKey, now)
 	if err != nil {
 		return candidate{}, err

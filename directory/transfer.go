@@ -106,15 +106,11 @@ func (r *Registry) importCards(ctx context.Context, cards []CardExport, now time
 
 // importCard checks an exported card and returns its row.
 func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) (store.PutCard, error) {
-	card, err := r.parseCard(e.Card.JSON())
+	c, err := r.checkCard(e.Card.JSON(), "", false, now)
 	if err != nil {
 		return store.PutCard{}, err
 	}
-	c, err := r.checkCard(card, false, now)
-	if err != nil {
-		return store.PutCard{}, err
-	}
-	if err := r.checkBan(ctx, card.ID, c.key, c.host, noClient, now); err != nil {
+	if err := r.checkBan(ctx, c.card.ID, c.key, c.host, noClient, now); err != nil {
 		return store.PutCard{}, err
 	}
 	owner, err := hex.DecodeString(e.Owner)
