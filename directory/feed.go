@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -183,11 +184,18 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 // kind.
 func (r *Registry) tombstone(ctx context.Context, c wire.Change, kind string, now time.Time) (wire.Change, error) {
 	c.Change = kind
-	removed, err := r.getRemoval(ctx, c.AgentID, now)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return wire.Change{}, err
+	rec, err := r.recs.Get(ctx, removedNS, string(c.AgentID), now)
+	if errors.Is(err, store.ErrNotFound) {
+		return c, nil
 	}
-	if err == nil && removed.At.Equal(c.At) { // otherwise the card was registered again after the removal
+	var removed Removal // the last one
+	if err == nil {
+		err = json.Unmarshal(rec.Body, &removed)
+	}
+	if err != nil {
+		return wire.Change{}, fmt.Errorf("read removal of %s: %w", c.AgentID, err)
+	}
+	if removed.At.Equal(c.At) { // otherwise the card was registered again after the removal
 		c.Change, c.Reason = wire.ChangeRemoved, removed.Reason
 	}
 	return c, nil

@@ -33,19 +33,6 @@ func checkReason(reason string) error {
 	return nil
 }
 
-// getRemoval returns the operator's last removal of the card of id, or [store.ErrNotFound].
-func (r *Registry) getRemoval(ctx context.Context, id wire.AgentID, now time.Time) (Removal, error) {
-	rec, err := r.recs.Get(ctx, removedNS, string(id), now)
-	if err != nil {
-		return Removal{}, err
-	}
-	var removal Removal
-	if err := json.Unmarshal(rec.Body, &removal); err != nil {
-		return Removal{}, fmt.Errorf("read removal of %s: %w", id, err)
-	}
-	return removal, nil
-}
-
 // Remove removes the card of id for the operator. The id stays reserved for its owner, who may register again unless a
 // ban applies. by is the interface that the order came from, for the audit log. For an unknown id Remove returns
 // [wire.ErrNoAgent].
