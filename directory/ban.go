@@ -234,7 +234,12 @@ func (r *Registry) removeBannedCards(ctx context.Context, ban Ban, by string) (i
 		return r.removeBannedCard(ctx, wire.AgentID(ban.Value), ban, by)
 	}
 	removed := 0
-	err := r.forEachCard(ctx, func(c store.Card, card wire.Card) error {
+	err := r.forEachCard(ctx, func(c store.Card) error {
+		card, err := r.parseStoredCard(c)
+		if err != nil {
+			r.log.WarnContext(ctx, "a stored card cannot be read", "agent_id", c.ID, "err", err)
+			return nil
+		}
 		match := ban.Kind == BanHost && isInDomain(endpointHost(card), ban.Value)
 		if ban.Kind == BanKey {
 			key, err := r.keys.Parse(card.PublicKey)
@@ -287,7 +292,7 @@ func hostOf(u *url.URL) string {
 }
 
 // forEachCard calls do with each live card, in the order of registration.
-func (r *Registry) forEachCard(ctx context.Context, do func(store.Card, wire.Card) error) error {
+func (r *Registry) forEachCard(ctx context.Context, do func(store.Card) error) error {
 	q := store.CardQuery{Limit: banPage, Now: clock()}
 	for {
 		page, err := r.cards.List(ctx, q)
@@ -295,12 +300,7 @@ func (r *Registry) forEachCard(ctx context.Context, do func(store.Card, wire.Car
 			return err
 		}
 		for _, c := range page.Cards {
-			card, err := r.parseStoredCard(c)
-			if err != nil {
-				r.log.WarnContext(ctx, "a stored card cannot be read", "agent_id", c.ID, "err", err)
-				continue
-			}
-			if err := do(c, card); err != nil {
+			if err := do(c); err != nil {
 				return err
 			}
 		}

@@ -108,20 +108,10 @@ func (r *Registry) dropOtherSources(ctx context.Context, key string, now time.Ti
 		if !strings.HasPrefix(rec.Key, mirrorRecord) || rec.Key == key {
 			continue
 		}
-		q := store.CardQuery{Limit: walkPage, Now: now}
-		for more := true; more; {
-			found, err := r.cards.List(ctx, q)
-			if err != nil {
-				return err
-			}
-			for _, c := range found.Cards {
-				if err := r.dropCard(ctx, wire.Change{AgentID: wire.AgentID(c.ID), Change: wire.ChangeWithdrawn}); err != nil {
-					return err
-				}
-			}
-			if more = found.Next != nil; more {
-				q.After = *found.Next
-			}
+		if err := r.forEachCard(ctx, func(c store.Card) error {
+			return r.dropCard(ctx, wire.Change{AgentID: wire.AgentID(c.ID), Change: wire.ChangeWithdrawn})
+		}); err != nil {
+			return err
 		}
 		if err := r.recs.Apply(ctx, []store.Change{{Record: store.Record{NS: recordNS, Key: rec.Key}, IfRev: store.Any, Delete: true}}, now); err != nil {
 			return err
