@@ -27,7 +27,7 @@ const (
 	BanID      BanKind = "id"      // an agent_id
 	BanKey     BanKind = "key"     // a public key, by its fingerprint
 	BanHost    BanKind = "host"    // an endpoint host, and every subdomain
-	BanNetwork BanKind = "network" // client addresses
+	BanNetwork BanKind = "network" // client addresses, and endpoints that name one of them
 )
 
 // Ban keeps a party out. Each registration and renewal of the party fails with [wire.ErrBanned]. So does mail from a
@@ -114,12 +114,7 @@ func (r *Registry) loadBans(ctx context.Context, now time.Time) error {
 		}
 		for _, rec := range page.Records {
 			if text, ok := strings.CutPrefix(rec.Key, string(BanNetwork)+":"); ok {
-				if net, err := netip.ParsePrefix(text); err == nil {
-					if net.Addr().Is4In6() && net.Bits() >= 96 { // IPv4 addresses, which checkBan compares as such
-						net = netip.PrefixFrom(net.Addr().Unmap(), net.Bits()-96)
-					}
-					nets = append(nets, net)
-				}
+				nets = append(nets, parseNetwork(text))
 				continue
 			}
 			keys[rec.Key] = true
@@ -128,6 +123,22 @@ func (r *Registry) loadBans(ctx context.Context, now time.Time) error {
 	}
 	b.keys, b.nets, b.read = keys, nets, now
 	return nil
+}
+
+// parseNetwork parses the value of a ban of a network. IPv4 addresses that are written as IPv6 become IPv4, because
+// addresses are compared in that form. For an invalid text it returns the zero value, which contains no address.
+func parseNetwork(text string) netip.Prefix {
+	net, _ := netip.ParsePrefix(text)
+	if net.Addr().Is4In6() && net.Bits() >= 96 {
+		return netip.PrefixFrom(net.Addr().Unmap(), net.Bits()-96)
+	}
+	return net
+}
+
+// parseHost returns the address that an endpoint names in place of a host, or the zero value.
+func parseHost(host string) netip.Addr {
+	addr, _ := netip.ParseAddr(host)
+	return addr.Unmap()
 }
 
 // checkBan returns [wire.ErrBanned] if an id, key, host or client address is banned. Unknown parts are zero. The error
@@ -145,6 +156,7 @@ func (r *Registry) checkBan(ctx context.Context, id wire.AgentID, key *signing.P
 	if b.keys[string(BanID)+":"+string(id)] || key != nil && b.keys[string(BanKey)+":"+fingerprint(key)] {
 		return wire.ErrBanned.Because(errors.New("id or key"))
 	}
+	addr := parseHost(host)
 	for host != "" {
 		if b.keys[string(BanHost)+":"+host] {
 			return wire.ErrBanned.Because(errors.New("host"))
@@ -152,7 +164,7 @@ func (r *Registry) checkBan(ctx context.Context, id wire.AgentID, key *signing.P
 		_, host, _ = strings.Cut(host, ".")
 	}
 	for _, net := range b.nets {
-		if net.Contains(client.Unmap()) {
+		if net.Contains(client.Unmap()) || net.Contains(addr) {
 			return wire.ErrBanned.Because(errors.New("address"))
 		}
 	}
@@ -225,12 +237,12 @@ func decodeRecords[T any](recs []store.Record) ([]T, error) {
 }
 
 // removeBannedCards removes the cards that a ban applies to. The client address is not stored with a card, so a ban of
-// a network removes none.
+// a network removes only cards whose endpoints name an address in it.
 func (r *Registry) removeBannedCards(ctx context.Context, ban Ban, by string) (int, error) {
-	switch ban.Kind {
-	case BanNetwork:
+	switch {
+	case ban.Kind == BanNetwork && len(r.cfg.AllowPrivate) == 0:
 		return 0, nil
-	case BanID:
+	case ban.Kind == BanID:
 		return r.removeBannedCard(ctx, wire.AgentID(ban.Value), ban, by)
 	}
 	removed := 0
@@ -240,8 +252,13 @@ func (r *Registry) removeBannedCards(ctx context.Context, ban Ban, by string) (i
 			r.log.WarnContext(ctx, "a stored card cannot be read", "agent_id", c.ID, "err", err)
 			return nil
 		}
-		match := ban.Kind == BanHost && isInDomain(endpointHost(card), ban.Value)
-		if ban.Kind == BanKey {
+		match, host := false, endpointHost(card)
+		switch ban.Kind {
+		case BanHost:
+			match = isInDomain(host, ban.Value)
+		case BanNetwork:
+			match = parseNetwork(ban.Value).Contains(parseHost(host))
+		case BanKey:
 			key, err := r.keys.Parse(card.PublicKey)
 			match = err == nil && fingerprint(key) == ban.Value
 		}

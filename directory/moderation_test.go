@@ -427,3 +427,17 @@ func TestBannedAtTheRelay(t *testing.T) {
 		t.Errorf("%d messages wait, want 2 and none for the banned agent", all.N)
 	}
 }
+
+// TestBanOfPrivateEndpoint: a ban of addresses also applies to endpoints there, which the operator admits by their network.
+func TestBanOfPrivateEndpoint(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.AllowPrivate = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} })
+	banned, other := testCard("am_banned", text("endpoint", "https://10.1.2.3/a")), testCard("am_other", text("endpoint", "https://10.1.2.4/a"))
+	w.register(alice, banned)
+	w.register(alice, other)
+	if done := operate[OrderResult](w, 200, "POST", "/directory/bans", `{"what":"10.1.2.3","reason":"spam"}`); done.Removed != 1 {
+		t.Errorf("the ban removed %d cards, want 1", done.Removed)
+	}
+	want(t, w.do("GET", "/v1/agents/am_banned", ""), 404, "")
+	want(t, w.do("POST", "/v1/agents", string(banned.JSON()), withBearer(alice)...), 403, "UNAUTHORIZED")
+	want(t, w.do("PUT", "/v1/agents/am_other", string(other.JSON()), withBearer(alice)...), 200, "")
+}
