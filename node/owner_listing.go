@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -62,20 +63,24 @@ func (o OwnerAPI) Discover(ctx context.Context, directory string, q client.Query
 	if err != nil {
 		return nil, err
 	}
-	answers := make([]owner.Found, 0, len(directories))
-	for _, d := range directories {
-		answer := owner.Found{Directory: d.Base}
-		listing, err := d.Search(ctx, q)
-		if err != nil {
-			answer.Error, answer.Hint = wire.OneLine(err.Error(), 300), client.HintOf(err)
-		}
-		answer.Listing = listing
-		for _, card := range listing.Agents {
-			if client.CheckCardID(card, time.Now()) != nil {
-				answer.Unproven = append(answer.Unproven, wire.AgentID(card.GetStr("agent_id")))
+	answers := make([]owner.Found, len(directories))
+	var all sync.WaitGroup
+	for i, d := range directories {
+		all.Go(func() {
+			answer := owner.Found{Directory: d.Base}
+			listing, err := d.Search(ctx, q)
+			if err != nil {
+				answer.Error, answer.Hint = wire.OneLine(err.Error(), 300), client.HintOf(err)
 			}
-		}
-		answers = append(answers, answer)
+			answer.Listing = listing
+			for _, card := range listing.Agents {
+				if client.CheckCardID(card, time.Now()) != nil {
+					answer.Unproven = append(answer.Unproven, wire.AgentID(card.GetStr("agent_id")))
+				}
+			}
+			answers[i] = answer
+		})
 	}
+	all.Wait()
 	return answers, nil
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
@@ -18,17 +19,10 @@ func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, n
 	if n.cfg.Agreed == nil || !ok || !known {
 		return nil
 	}
-	with := name
-	if with == "" {
-		with = string(peer)
-	}
-	title := wire.OneLine(conv.Agreement.Title, 200)
-	if title == "" {
-		title = "Meeting"
-	}
 	return []store.Change{n.cfg.Agreed.Add(calendar.Event{
-		UID: calendar.UID(conv.Key.Peer, conv.Key.ID), Title: title, Location: wire.OneLine(conv.Agreement.Location, 200),
-		With: wire.OneLine(with, 200), Start: start, Duration: length, Made: now,
+		UID: calendar.UID(conv.Key.Peer, conv.Key.ID), Title: cmp.Or(wire.OneLine(conv.Agreement.Title, 200), "Meeting"),
+		Location: wire.OneLine(conv.Agreement.Location, 200), With: wire.OneLine(cmp.Or(name, string(peer)), 200),
+		Start: start, Duration: length, Made: now,
 		Peer: conv.Key.Peer, Address: conv.Address, Conversation: conv.Key.ID,
 	})}
 }
