@@ -200,24 +200,23 @@ type approvalsView struct {
 const maxAskCards = 10
 
 func (p *pages) showApprovals(c echo.Context) error {
-	ctx, now := c.Request().Context(), time.Now()
+	ctx := c.Request().Context()
 	view := approvalsView{State: acl.AskState(c.QueryParam("state")), States: askStates}
 	if !slices.Contains(askStates, view.State) {
 		view.State = acl.AskPending
 	}
-	list := func(after string, limit int) ([]owner.Approval, string, error) {
-		page, err := p.n.ListApprovals(ctx, view.State, after, limit)
-		return page.Items, page.Next, err
+	list := func(after string, limit int) (owner.List[owner.Approval], error) {
+		return p.n.ListApprovals(ctx, view.State, after, limit)
 	}
 	if view.State == acl.AskPending { // oldest first, so that a new question moves nothing
-		asks, next, err := list(c.QueryParam("after"), maxAskCards)
+		asks, err := list(c.QueryParam("after"), maxAskCards)
 		if err != nil {
 			return owner.Explain(err)
 		}
-		view.Asks.Items, view.Asks.Older = viewAsks(asks), next
-		view.Strangers = slices.ContainsFunc(asks, isAboutSender)
+		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Next
+		view.Strangers = slices.ContainsFunc(asks.Items, isAboutSender)
 	} else {
-		asks, err := listLatest("ask_", c.QueryParam("before"), now, millis, func(a owner.Approval) string { return a.ID }, list)
+		asks, err := listLatest("ask_", c.QueryParam("before"), func(a owner.Approval) string { return a.ID }, list)
 		if err != nil {
 			return owner.Explain(err)
 		}

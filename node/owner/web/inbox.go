@@ -3,7 +3,6 @@ package web
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -35,15 +34,14 @@ type inboxView struct {
 }
 
 func (p *pages) showInbox(c echo.Context) error {
-	ctx, now := c.Request().Context(), time.Now()
+	ctx := c.Request().Context()
 	view := inboxView{State: owner.ItemState(c.QueryParam("state")), States: []owner.ItemState{"", owner.NeedsOwner, owner.ItemNew, owner.ItemHeld, owner.ItemWaiting, owner.ItemAnswered, owner.ItemFailed}}
 	if view.State != owner.NeedsOwner && !slices.Contains(owner.ItemStates(), view.State) {
 		view.State = ""
 	}
-	items, err := listLatest("in_", c.QueryParam("before"), now, millis, func(i owner.Item) string { return i.ID },
-		func(after string, limit int) ([]owner.Item, string, error) {
-			page, err := p.n.ListItems(ctx, owner.Query{State: string(view.State), After: after, Limit: limit})
-			return page.Items, page.Next, err
+	items, err := listLatest("in_", c.QueryParam("before"), func(i owner.Item) string { return i.ID },
+		func(after string, limit int) (owner.List[owner.Item], error) {
+			return p.n.ListItems(ctx, owner.Query{State: string(view.State), After: after, Limit: limit})
 		})
 	if err != nil {
 		return owner.Explain(err)

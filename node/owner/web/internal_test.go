@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -93,12 +94,12 @@ func TestLatest(t *testing.T) {
 			const total = 700
 			var ids []string
 			for i := range total {
-				ids = append(ids, "in_"+millis(at(i))+fmt.Sprintf("%08d", total-i))
+				ids = append(ids, stampFor("in_", at(i))+fmt.Sprintf("%08d", total-i))
 			}
 			want := slices.Clone(ids) // newest first
 			slices.Sort(ids)
 			calls := 0
-			list := func(after string, limit int) ([]string, string, error) {
+			list := func(after string, limit int) (owner.List[string], error) {
 				calls++
 				from, found := slices.BinarySearch(ids, after)
 				if found {
@@ -109,12 +110,12 @@ func TestLatest(t *testing.T) {
 				if to < len(ids) && to > from {
 					next = ids[to-1]
 				}
-				return ids[from:to], next, nil
+				return owner.Page(ids[from:to], next), nil
 			}
 			var got []string
 			for before, pages := "", 0; pages == 0 || before != ""; pages++ {
 				calls = 0
-				out, err := listLatest("in_", before, now, millis, func(s string) string { return s }, list)
+				out, err := listLatest("in_", before, func(s string) string { return s }, list)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -25,10 +25,9 @@ const maxAge = 3 * 365 * 24 * time.Hour
 // entry named before, or at the end of the list if before is empty. Ids contain their time after prefix, so listLatest
 // searches for the moment to start reading: further back if too few entries follow it, nearer if there are too many.
 func listLatest[T any](
-	prefix, before string, now time.Time, stamp func(time.Time) string, id func(T) string,
-	list func(after string, limit int) ([]T, string, error),
+	prefix, before string, id func(T) string, list func(after string, limit int) (owner.List[T], error),
 ) (out listPage[T], err error) {
-	end := now.Add(time.Minute)
+	end := time.Now().Add(time.Minute)
 	if before != "" {
 		if end, err = stampOf(prefix, before); err != nil {
 			return out, owner.Fault(http.StatusBadRequest, "there is no such place in the list", "")
@@ -36,7 +35,7 @@ func listLatest[T any](
 	}
 	var few, many time.Duration // windows before end with too few and too many entries
 	for window := time.Minute; ; {
-		found, whole, err := readSince(prefix+stamp(end.Add(-window)), before, id, list)
+		found, whole, err := readSince(stampFor(prefix, end.Add(-window)), before, id, list)
 		switch {
 		case err != nil:
 			return out, err
@@ -61,14 +60,15 @@ func listLatest[T any](
 // readSince reads the entries after a key and before the entry named before. If there are too many to read, whole is
 // false and found has the newest of those that were read: one more than a page.
 func readSince[T any](
-	after, before string, id func(T) string, list func(after string, limit int) ([]T, string, error),
+	after, before string, id func(T) string, list func(after string, limit int) (owner.List[T], error),
 ) (found []T, whole bool, err error) {
 	const pages = 8
 	for range pages {
-		entries, next, err := list(after, pageSize)
+		page, err := list(after, pageSize)
 		if err != nil {
 			return nil, false, err
 		}
+		entries, next := page.Items, page.Next
 		if at := slices.IndexFunc(entries, func(e T) bool { return before != "" && id(e) >= before }); at >= 0 {
 			entries, next = entries[:at], ""
 		}
@@ -93,9 +93,13 @@ func newestFirst[T any](found []T, id func(T) string) (out listPage[T]) {
 	return out
 }
 
-// millis and micros format a time as in the ids of a node.
-func millis(t time.Time) string { return fmt.Sprintf("%012x", t.UnixMilli()) }
-func micros(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
+// stampFor returns the beginning of the ids of a list that have the time t.
+func stampFor(prefix string, t time.Time) string {
+	if prefix == "out_" {
+		return fmt.Sprintf("%s%014x", prefix, t.UnixMicro())
+	}
+	return fmt.Sprintf("%s%012x", prefix, t.UnixMilli())
+}
 
 // stampOf returns the moment that follows the time in an id of a list.
 func stampOf(prefix, id string) (time.Time, error) {

@@ -143,11 +143,10 @@ func (p *pages) showLimits(c echo.Context) error {
 type noticesView struct{ Notices listPage[owner.Notice] }
 
 func (p *pages) showNotices(c echo.Context) error {
-	ctx, now := c.Request().Context(), time.Now()
-	found, err := listLatest("note_", c.QueryParam("before"), now, millis, func(n owner.Notice) string { return n.ID },
-		func(after string, limit int) ([]owner.Notice, string, error) {
-			page, err := owner.NamedNotices(ctx, p.n, after, limit)
-			return page.Items, page.Next, err
+	ctx := c.Request().Context()
+	found, err := listLatest("note_", c.QueryParam("before"), func(n owner.Notice) string { return n.ID },
+		func(after string, limit int) (owner.List[owner.Notice], error) {
+			return owner.NamedNotices(ctx, p.n, after, limit)
 		})
 	if err != nil {
 		return owner.Explain(err)

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -146,10 +145,9 @@ type outboxView struct {
 func (p *pages) showOutbox(c echo.Context) error {
 	ctx := c.Request().Context()
 	view := outboxView{State: owner.SendState(c.QueryParam("state")), States: []owner.SendState{"", owner.SendQueued, owner.SendDelivered, owner.SendUnverified, owner.SendFailed, owner.SendUnknown}}
-	entries, err := listLatest("out_", c.QueryParam("before"), time.Now(), micros, func(e owner.OutboxEntry) string { return e.ID },
-		func(after string, limit int) ([]owner.OutboxEntry, string, error) {
-			page, err := p.n.ListOutbox(ctx, view.State, after, limit)
-			return page.Items, page.Next, err
+	entries, err := listLatest("out_", c.QueryParam("before"), func(e owner.OutboxEntry) string { return e.ID },
+		func(after string, limit int) (owner.List[owner.OutboxEntry], error) {
+			return p.n.ListOutbox(ctx, view.State, after, limit)
 		})
 	if err != nil {
 		return owner.Explain(err)
