@@ -218,8 +218,8 @@ func (e entry) interval() Interval {
 	return Interval{e.Event.Start, e.Event.Start.Add(e.Event.Duration)}
 }
 
-// CountOn counts the events that were agreed for the day of t, in the zone of t.
-func (b *Book) CountOn(ctx context.Context, t, now time.Time) (n int, err error) {
+// countOn counts the events that were agreed for the day of t, in the zone of t.
+func (b *Book) countOn(ctx context.Context, t, now time.Time) (n int, err error) {
 	y, m, d := t.Date()
 	err = b.each(ctx, "", now, func(e entry) {
 		ey, em, ed := e.Event.Start.In(t.Location()).Date()

@@ -189,7 +189,7 @@ func (s *Scheduler) holdReason(ctx context.Context, q Question, t time.Time, d t
 	case d > maxDuration:
 		return "it is longer than " + formatLength(maxDuration)
 	}
-	n, err := s.Book.CountOn(ctx, t.In(s.Planner.Zone()), now)
+	n, err := s.Book.countOn(ctx, t.In(s.Planner.Zone()), now)
 	if err != nil {
 		return "the events agreed for that day cannot be counted"
 	}

@@ -93,21 +93,21 @@ func CardDue(c store.Card) int64 {
 
 // RecordKey returns the key of the row of a record.
 func RecordKey(ns, key string) []byte {
-	return append(Key1(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
+	return append(key1(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
 }
 
 // TermKey returns the key of the row that lists a record under one of its terms. With an empty key, it returns the
 // prefix of all such rows of the term.
 func TermKey(ns, term, key string) []byte {
-	return append(Key2(Key1(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
+	return append(Key2(key1(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
 }
 
 // IsLive reports whether a row with the given expiry has not expired at now. A zero expiry never
 // expires.
 func IsLive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
 
-// CheckChange checks the bounds of a change of a record.
-func CheckChange(c store.Change) error {
+// checkChange checks the bounds of a change of a record.
+func checkChange(c store.Change) error {
 	switch rec := c.Record; {
 	case rec.NS == "" || len(rec.NS) > maxNS:
 		return fmt.Errorf("record namespace has %d bytes, must have 1 to %d", len(rec.NS), maxNS)
@@ -163,9 +163,9 @@ func CheckStep(step store.Step) error {
 	return nil
 }
 
-// TierOf returns the index of the first tier that a sorted set of terms matches. It returns -1 if the terms do not
+// tierOf returns the index of the first tier that a sorted set of terms matches. It returns -1 if the terms do not
 // match q or match none of the tiers.
-func TierOf(terms [][]byte, q store.CardQuery, tiers []store.Tier) int {
+func tierOf(terms [][]byte, q store.CardQuery, tiers []store.Tier) int {
 	if !carries(terms, q.All) || slices.ContainsFunc(q.Prefixes, func(p string) bool { return !carriesPrefix(terms, p) }) {
 		return -1
 	}
@@ -221,8 +221,8 @@ func ReplayHash(sender, messageID string) []byte {
 	return sum[:16:16]
 }
 
-// Key1 appends a text of at most 255 bytes after its length.
-func Key1(b []byte, text string) []byte { return append(append(b, byte(len(text))), text...) }
+// key1 appends a text of at most 255 bytes after its length.
+func key1(b []byte, text string) []byte { return append(append(b, byte(len(text))), text...) }
 
 // Key2 appends a text of at most 65,535 bytes after its length.
 func Key2(b []byte, text string) []byte {
@@ -233,8 +233,8 @@ func Key2(b []byte, text string) []byte {
 // that an id was removed.
 const TombstoneLife = 365 * 24 * time.Hour
 
-// CheckQuery checks the bounds of a query.
-func CheckQuery(q store.CardQuery) error {
+// checkQuery checks the bounds of a query.
+func checkQuery(q store.CardQuery) error {
 	if q.Limit < 1 || q.Limit > maxPage {
 		return errors.New("list cards: limit is not 1 to 1000")
 	}

@@ -61,8 +61,8 @@ func Nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// Instant returns the time that Nanos stored.
-func Instant(n int64) time.Time {
+// instant returns the time that Nanos stored.
+func instant(n int64) time.Time {
 	if n == NoTime {
 		return time.Time{}
 	}
@@ -170,7 +170,7 @@ func (r *reader) uint() uint64 {
 	return v
 }
 
-func (r *reader) time() time.Time { return Instant(int64(r.u64())) }
+func (r *reader) time() time.Time { return instant(int64(r.u64())) }
 
 func (r *reader) hash() (h [32]byte) {
 	copy(h[:], r.take(32))

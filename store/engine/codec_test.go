@@ -122,7 +122,7 @@ func TestListed(t *testing.T) {
 	long.Terms = []string{strings.Repeat("x", 200), "y", strings.Repeat("z", 1000)}
 	for _, c := range []CardRow{sampleCard, {}, long, {Card: store.Card{ID: "am_b", Terms: []string{""}, Meta: []byte("m")}}} {
 		row := EncodeCard(c)
-		terms, err := CardTerms(nil, 7, row)
+		terms, err := cardTerms(nil, 7, row)
 		if err != nil || len(terms) != len(c.Terms) {
 			t.Fatalf("terms of %q = %q, %v", c.ID, terms, err)
 		}
@@ -136,7 +136,7 @@ func TestListed(t *testing.T) {
 			t.Fatal(err)
 		}
 		want.Terms, want.Counts = nil, nil
-		listed, err := DecodeCardForList(7, row)
+		listed, err := decodeCardForList(7, row)
 		if diff := cmp.Diff(want.Card, listed); diff != "" || err != nil {
 			t.Errorf("listed card %q differs, %v:\n%s", c.ID, err, diff)
 		}
@@ -157,7 +157,7 @@ func TestTimes(t *testing.T) {
 		{time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(0, math.MaxInt64)},
 		{time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC), time.Unix(0, math.MinInt64+1)},
 	} {
-		got := Instant(Nanos(test.in))
+		got := instant(Nanos(test.in))
 		if !got.Equal(test.want) || got.Location() != time.UTC {
 			t.Errorf("instant(Nanos(%v)) = %v, want %v", test.in, got, test.want)
 		}
@@ -185,8 +185,8 @@ func FuzzRow(f *testing.F) {
 			}
 		}
 		IsCardLive(b, now)
-		if terms, err := CardTerms(nil, 1, b); err == nil {
-			listed, err := DecodeCardForList(1, b)
+		if terms, err := cardTerms(nil, 1, b); err == nil {
+			listed, err := decodeCardForList(1, b)
 			whole, wholeErr := DecodeCard(1, b)
 			if wholeErr == nil && (err != nil || listed.ID != whole.ID || string(listed.Meta) != string(whole.Meta) || len(terms) != len(whole.Terms)) {
 				t.Errorf("%x is listed as %v with %d terms, %v, and read as %v", b, listed, len(terms), err, whole)

@@ -12,7 +12,7 @@ import (
 // one. read must call match with the row of each slot in order; for a slot without a row, it may pass nil or leave the
 // call out. match copies what it needs of the row. It logs a damaged row and leaves it out.
 func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, read func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error) (store.CardPage, error) {
-	if err := CheckQuery(q); err != nil {
+	if err := checkQuery(q); err != nil {
 		return store.CardPage{}, err
 	}
 	tiers := q.Tiers
@@ -30,14 +30,14 @@ func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, rea
 				return
 			}
 			if err == nil {
-				terms, err = CardTerms(terms[:0], uint64(s), row)
+				terms, err = cardTerms(terms[:0], uint64(s), row)
 			}
-			if err == nil && TierOf(terms, q, tiers) != tier {
+			if err == nil && tierOf(terms, q, tiers) != tier {
 				return
 			}
 			var card store.Card
 			if err == nil && len(page.Cards) < q.Limit { // the card after the limit only shows that there is a next page
-				card, err = DecodeCardForList(uint64(s), row)
+				card, err = decodeCardForList(uint64(s), row)
 			}
 			if err != nil {
 				damage.Note("left out of a list", err)

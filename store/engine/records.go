@@ -37,7 +37,7 @@ func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWr
 		if change.Held != nil && !change.HasRecord() {
 			continue
 		}
-		if err := CheckChange(change); err != nil {
+		if err := checkChange(change); err != nil {
 			return nil, err
 		}
 		rec := change.Record

@@ -97,8 +97,8 @@ func Texts(terms [][]byte) []string {
 	return texts
 }
 
-// CardTerms appends the terms of a row to dst. They are slices of the row and must not outlive the transaction.
-func CardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
+// cardTerms appends the terms of a row to dst. They are slices of the row and must not outlive the transaction.
+func cardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
 	if len(row) == 0 || row[0] != rowVersion {
 		return nil, fmt.Errorf("%w: card %d has an unknown version", store.ErrDamaged, seq)
 	}
@@ -116,10 +116,10 @@ func CardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
 // change, owner, registered and updated.
 const cardFixed = 8 + 8 + 8 + 1 + 8 + 32 + 8 + 8
 
-// DecodeCardForList decodes a row without its terms and counts, which lists do not contain and which are a large part
+// decodeCardForList decodes a row without its terms and counts, which lists do not contain and which are a large part
 // of the row.
-func DecodeCardForList(seq uint64, row []byte) (store.Card, error) {
-	r := reader{b: row[1:]} // CardTerms has checked the version
+func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
+	r := reader{b: row[1:]} // cardTerms has checked the version
 	c := store.Card{Seq: seq, Rev: store.Rev(r.u64()), Expires: r.time(), ReservedUntil: r.time()}
 	c.Withdrawn = r.byte() == 1
 	r.u64()
