@@ -82,9 +82,6 @@ func fingerprint(key *signing.PublicKey) string {
 	return sum
 }
 
-// shortOwner returns the start of a credential's hash. It shows an operator which cards have the same owner.
-func shortOwner(owner [32]byte) string { return hex.EncodeToString(owner[:6]) }
-
 // bans caches all bans in memory, because every registration checks them.
 type bans struct {
 	mu   sync.Mutex

@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -92,7 +93,7 @@ func (r *Registry) newOperatorCard(c store.Card, now time.Time) (OperatorCard, e
 		return OperatorCard{}, err
 	}
 	item := OperatorCard{
-		AgentID: card.ID, Name: card.Name, Host: endpointHost(card), Owner: shortOwner(c.Owner), Registered: c.Registered,
+		AgentID: card.ID, Name: card.Name, Host: endpointHost(card), Owner: hex.EncodeToString(c.Owner[:6]), Registered: c.Registered,
 		Expires: c.Expires, Verification: m.verification(now),
 	}
 	if key, err := r.keys.Parse(card.PublicKey); err == nil {

@@ -62,12 +62,6 @@ func (s *Session) Held(name string) *Lease {
 	return nil
 }
 
-func (s *Session) setElsewhere(name string, elsewhere bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.elsewhere[name] = elsewhere
-}
-
 // IsCurrent reports whether the lease of the duty to which ctx belongs has certainly not ended. Check it before an
 // effect outside of the store. Outside of a duty the answer is true.
 func (s *Session) IsCurrent(ctx context.Context) bool {
@@ -146,7 +140,9 @@ func (s *Session) acquire(ctx context.Context, name string) (Lease, error) {
 		s.turn.Unlock()
 	}
 	if errors.Is(err, ErrLeaseTaken) {
-		s.setElsewhere(name, true)
+		s.mu.Lock()
+		s.elsewhere[name] = true
+		s.mu.Unlock()
 	}
 	return lease, err
 }

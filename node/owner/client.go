@@ -130,5 +130,3 @@ func ReadAnswer(resp *http.Response) ([]byte, error) {
 	}
 	return data, nil
 }
-
-func escape(param string) string { return url.PathEscape(param) }

@@ -2,6 +2,7 @@ package owner
 
 import (
 	"net/http"
+	"net/url"
 	"reflect"
 	"strings"
 
@@ -114,7 +115,7 @@ func fillPath(path string, params []string) string {
 		if len(params) == 0 {
 			panic("owner: " + path + ": too few parameters for the path") // a mistake in the calling code
 		}
-		parts[i], params = escape(params[0]), params[1:]
+		parts[i], params = url.PathEscape(params[0]), params[1:]
 	}
 	return strings.Join(parts, "/")
 }

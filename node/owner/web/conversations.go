@@ -102,11 +102,9 @@ type conversationView struct {
 type choice struct{ Value, Text string }
 
 // Offered returns the times of the proposal in the zone of the owner.
-func (v conversationView) Offered() []choice { return choicesOf(v.Proposal.Times) }
-
-func choicesOf(times []string) []choice {
-	list := make([]choice, len(times))
-	for i, t := range times {
+func (v conversationView) Offered() []choice {
+	list := make([]choice, len(v.Proposal.Times))
+	for i, t := range v.Proposal.Times {
 		list[i] = choice{t, formatTime(t)}
 	}
 	return list
