@@ -62,12 +62,9 @@ func followProcesses(ctx context.Context, r *Registry) {
 // feedPlan ties the cursors of the feed to it: no other list accepts them.
 var feedPlan = plan{filters: filterHash([]string{"changes"}, nil, nil, "")}
 
-// Changes returns at most limit changes of cards (0 is 100) after the position since ("" for all). If nothing has changed
+// Changes returns at most limit changes of cards, 1 to 100, after the position since ("" for all). If nothing has changed
 // since then, it waits up to wait, but at most 30 seconds, for a change.
 func (r *Registry) Changes(ctx context.Context, since string, limit int, wait time.Duration) (wire.ChangePage, error) {
-	if limit == 0 {
-		limit = maxLimit
-	}
 	if limit < 1 || limit > maxLimit {
 		return wire.ChangePage{}, wire.ErrQuery.At("limit must be 1 to 100")
 	}

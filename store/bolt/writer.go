@@ -236,9 +236,6 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 // reopen opens the file again after a failed commit, which may or may not have reached the disk, and brings the index
 // to the state of the file.
 func (w *writer) reopen() {
-	if w.broken.Load() == nil {
-		return
-	}
 	w.tried = time.Now()
 	err := w.s.checkDisk()
 	if err == nil {
