@@ -18,6 +18,8 @@ func testCancel(t *testing.T, s store.Store) {
 	wantErr(t, "Records.Apply", s.Records().Apply(ctx, []store.Change{put("n", "a")}, t0), context.Canceled)
 	_, err = s.Cards().Get(ctx, "am_a", t0)
 	wantErr(t, "Get", err, context.Canceled)
+	_, err = s.Cards().Count(ctx, t0)
+	wantErr(t, "Count", err, context.Canceled)
 	_, err = s.Cards().Get(t.Context(), "am_a", t0)
 	wantErr(t, "Get", err, store.ErrNotFound)
 }
