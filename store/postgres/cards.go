@@ -205,10 +205,8 @@ func decodeLine(id, value []byte) (line feedLine, err error) {
 	return line, nil
 }
 
-func (l feedLine) encode() ([]byte, error) { return json.Marshal(l) }
-
 func (t *txn) putLine(id []byte, change, due int64, line feedLine) error {
-	value, err := line.encode()
+	value, err := json.Marshal(line)
 	if err != nil {
 		return err
 	}

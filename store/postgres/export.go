@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -34,20 +35,25 @@ var (
 // share takes the lock of the processes that use the schema. If an import or export has it, the error is ErrCopying. If an
 // import was interrupted, the error is engine.ErrUnfinished.
 func share(ctx context.Context, conn *pgx.Conn) error {
-	var locked, unfinished bool
+	var locked bool
 	err := conn.QueryRow(ctx, "select pg_try_advisory_lock_shared($1, hashtext(current_schema()))", useLock).Scan(&locked)
-	if err == nil && locked {
-		err = conn.QueryRow(ctx, "select exists (select from counters where key = $1)", counterImport).Scan(&unfinished)
-	}
 	switch {
 	case err != nil:
 		return err
 	case !locked:
 		return ErrCopying
-	case unfinished:
-		return engine.ErrUnfinished
 	}
-	return nil
+	return checkImport(ctx, conn)
+}
+
+// checkImport returns engine.ErrUnfinished if an import was interrupted.
+func checkImport(ctx context.Context, conn *pgx.Conn) error {
+	var unfinished bool
+	err := conn.QueryRow(ctx, "select exists (select from counters where key = $1)", counterImport).Scan(&unfinished)
+	if err == nil && unfinished {
+		err = engine.ErrUnfinished
+	}
+	return err
 }
 
 // own opens a connection that keeps other processes away from the tables.
@@ -120,12 +126,8 @@ func Export(ctx context.Context, cfg Config, put func(engine.Row) error) (n engi
 	if err := migrateWhole(ctx, conn); err != nil {
 		return n, err
 	}
-	var unfinished bool
-	if err := conn.QueryRow(ctx, "select exists (select from counters where key = $1)", counterImport).Scan(&unfinished); err != nil {
+	if err := checkImport(ctx, conn); err != nil {
 		return n, err
-	}
-	if unfinished {
-		return n, engine.ErrUnfinished
 	}
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// Damage is found before the target gets rows, which costs a second pass.
@@ -355,9 +357,7 @@ type loader struct {
 const loadBatch = 4 << 20
 
 func (l *loader) put(tb *table, key []byte, num, due int64, value []byte) {
-	if value == nil {
-		value = []byte{} // the column is never null
-	}
+	// The column of the value is never null.
 	l.buffers[tb] = append(l.buffers[tb], []any{append([]byte(nil), key...), num, due, append([]byte{}, value...)})
 	l.size += len(key) + len(value) + 16
 }
@@ -423,7 +423,7 @@ func (l *loader) change(r engine.Row) error {
 	if err != nil {
 		return err
 	}
-	value, err := feedLine{At: c.At, Gone: c.Gone, Withdrawn: c.Withdrawn, Seq: c.Seq}.encode()
+	value, err := json.Marshal(feedLine{At: c.At, Gone: c.Gone, Withdrawn: c.Withdrawn, Seq: c.Seq})
 	l.put(changes, []byte(c.ID), int64(r.Num), r.Due, value)
 	return err
 }

@@ -68,9 +68,8 @@ func (s *Store) Status(ctx context.Context) (Status, error) {
 
 // FeedPosition returns the position of the newest change of a card.
 func (s *Store) FeedPosition(ctx context.Context) (uint64, error) {
-	var n int64
-	err := s.query(ctx, "select num from counters where key = $1", []any{counterChanges}, []any{&n}, func() error { return nil })
-	return uint64(n), err
+	stored, err := s.get(ctx, counters, counterChanges)
+	return uint64(stored.num), err
 }
 
 // Queued returns the number of units that wait for the next commit.
