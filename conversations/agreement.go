@@ -320,24 +320,31 @@ func AgreedIn(payload wire.Value) string {
 	return meta.GetStr("agreed_in")
 }
 
-// takeBack ends the standing proposal, and the agreement if the message is about the agreement.
+// takeBack ends the standing proposal, and the agreement if the message is about the agreement. It does nothing if such
+// a message waits for our owner, or withdraws a message that waits (AM-36).
 func (c Conversation) takeBack(e Event, from Side) Conversation {
 	if in := AgreedIn(e.Payload); in != "" && in != c.Key.ID {
 		return c // the message is about another conversation (AM-87)
 	}
 	if c.IsAbout(e.Payload) {
+		if e.Waits || e.Payload.GetStr("action") == "withdraw" && len(c.Held) > 0 {
+			return c
+		}
 		c = c.cancel(from, e.At)
 	}
 	c.Proposal, c.Replaced, c.Accept, c.Overtaken, c.Unclear = nil, nil, nil, nil, ""
 	return c
 }
 
-// cancel marks the agreement as cancelled.
+// cancel marks the agreement as cancelled and ends its proposal, but not a later one.
 func (c Conversation) cancel(by Side, at time.Time) Conversation {
 	if c.InForce() {
 		a := *c.Agreement
 		a.Cancelled = &Cancellation{By: by, At: at}
 		c.Agreement = &a
+		if c.Proposal != nil && c.Proposal.Accepted {
+			c.Proposal = nil
+		}
 	}
 	return c
 }

@@ -116,7 +116,9 @@ type Event struct {
 	Direct  bool           // our message is the reply on the peer's connection, so the peer has it
 
 	Name  string // name on the peer's card; untrusted text
-	Waits bool   // the peer's message waits for our owner, so it cancels no event yet
+	Waits bool   // the peer's message waits for our owner, so it cancels nothing yet
+	// Cancels ends the agreement of the conversation, because our owner released a message of the peer that cancels it.
+	Cancels bool
 	// Withheld keeps the peer's message from the owner's agent, although it takes effect: it ends held messages or the
 	// conversation, and our owner is not asked about it.
 	Withheld bool
@@ -258,6 +260,9 @@ func (c Conversation) applyOther(e Event) Conversation {
 		}
 	case HoldEnded:
 		c = c.touch(e.At)
+		if e.Cancels {
+			c = c.cancel(Theirs, e.At)
+		}
 		i := slices.IndexFunc(c.Held, e.Until.Equal)
 		if i < 0 && e.At.Before(e.Until) { // the question came to stand behind one that expires before the end of the hold
 			i = slices.IndexFunc(c.Held, e.Until.Before)

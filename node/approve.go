@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -76,7 +77,7 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 	}
 	ended := conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}
 	if v.d.Choice.Approves() {
-		ended.ID = v.item.MessageID
+		ended.ID, ended.Cancels = v.item.MessageID, v.item.Cancels == calendar.UID(v.ask.Conv.Peer, v.ask.Conv.ID)
 	}
 	if err := u.Record(ctx, ended); err != nil {
 		return err
@@ -133,12 +134,9 @@ func (v *heldDecision) release(ctx context.Context) error {
 		return err
 	}
 	conv := v.unit.Conversation()
-	event, cancelled, err := v.n.cancelChanges(ctx, v.item.Cancels, v.payload, v.item.key(), conversations.Theirs, v.d.Now)
+	cancelled, err := v.n.cancelChanges(ctx, v.item.Cancels, v.payload, v.item.key(), conversations.Theirs, v.item.PeerName, v.d.Now)
 	if err != nil {
 		return err
-	}
-	if event.UID != "" {
-		cancelled = append(cancelled, v.n.cancelNotice(event, v.item.key(), v.item.PeerName, v.d.Now))
 	}
 	expected := conv.WroteFirst || len(cancelled) > 0
 	if _, err := v.n.policyFor(v.item.Address).Admit(standing, expected); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {

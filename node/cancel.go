@@ -61,29 +61,26 @@ func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before convers
 	default:
 		return nil
 	}
-	event, changes, err := n.cancelChanges(ctx, cancelledEventUID(e.Intent, payload, before), payload, before.Key, by, u.Now)
-	if err != nil {
-		return err
-	}
+	changes, err := n.cancelChanges(ctx, cancelledEventUID(e.Intent, payload, before), payload, before.Key, by, e.Name, u.Now)
 	u.Add(changes...)
-	if by == conversations.Theirs && event.UID != "" {
-		u.Add(n.cancelNotice(event, before.Key, e.Name, u.Now))
-	}
-	return nil
+	return err
 }
 
-// cancelChanges returns the changes that cancel an agreed event, or none if uid is empty. event is the event that
-// leaves the calendar; it is the zero value if no event does.
-func (n *Node) cancelChanges(ctx context.Context, uid string, payload wire.Value, key store.ConvKey, by conversations.Side, now time.Time) (event calendar.Event, changes []store.Change, err error) {
+// cancelChanges returns the changes that cancel an agreed event, or none if uid is empty. If the peer, with the given
+// name, cancels an event that leaves the calendar, they include the notice to the owner.
+func (n *Node) cancelChanges(ctx context.Context, uid string, payload wire.Value, key store.ConvKey, by conversations.Side, name string, now time.Time) ([]store.Change, error) {
 	if uid == "" {
-		return event, nil, nil
+		return nil, nil
 	}
-	marks, err := n.markCancellation(ctx, payload, key, by, now)
+	changes, err := n.markCancellation(ctx, payload, key, by, now)
 	if err != nil || n.cfg.Agreed == nil {
-		return event, marks, err
+		return changes, err
 	}
-	event, changes, err = n.cfg.Agreed.Cancel(ctx, uid, now)
-	return event, append(changes, marks...), err
+	event, removal, err := n.cfg.Agreed.Cancel(ctx, uid, now)
+	if by == conversations.Theirs && event.UID != "" {
+		changes = append(changes, n.cancelNotice(event, key, name, now))
+	}
+	return append(changes, removal...), err
 }
 
 // cancelNotice returns the notice that the peer cancelled an event.
@@ -150,7 +147,7 @@ func (a *acceptance) isCancellation(ctx context.Context, before conversations.Co
 	if conversations.IsSealed(payload) {
 		payload = payload.With("action", wire.Text("cancel"))
 	}
-	_, changes, err := a.n.cancelChanges(ctx, cancelledEventUID(a.in.Intent, payload, before), payload, a.key, conversations.Theirs, a.now)
+	changes, err := a.n.cancelChanges(ctx, cancelledEventUID(a.in.Intent, payload, before), payload, a.key, conversations.Theirs, a.in.Name, a.now)
 	return err == nil && len(changes) > 0
 }
 

@@ -217,10 +217,11 @@ func coffeePoster(t *testing.T, from *meshtest.Stranger, to *meshtest.Member) fu
 	}
 }
 
-// TestHeldDecline: a held decline after the accept leaves the event alone until the owner decides. Then the event is
-// cancelled either way: rejecting the decline closes the conversation as failed, which cancels the agreement (AM-88).
+// TestHeldDecline: a held decline after the accept leaves the event and the agreement alone until the owner decides.
+// Then both are cancelled either way: rejecting the decline closes the conversation as failed, which cancels the
+// agreement (AM-88). If the peer takes the decline back, both remain.
 func TestHeldDecline(t *testing.T) {
-	for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
+	for choice, by := range map[acl.Choice]conversations.Side{acl.Approve: conversations.Theirs, acl.Reject: conversations.Ours, "": ""} {
 		day, mesh, dir := workday(), meshtest.New(t), t.TempDir()
 		sarah := mesh.Node("sarah", func(cfg *node.Config) {
 			withCalendarFolder(t, dir, day, 9, 12)(cfg)
@@ -230,10 +231,21 @@ func TestHeldDecline(t *testing.T) {
 		say := coffeePoster(t, chris, sarah)
 		say(string(coffee(t, day.Add(14*time.Hour)).JSON()), http.StatusOK)
 		say(`{"action":"decline"}`, http.StatusAccepted)
-		if len(agreedEvents(t, sarah)) != 1 {
-			t.Fatal("the event went before the owner decided")
+		if a := showConversation(t, sarah, "conv_coffee").Agreement; len(agreedEvents(t, sarah)) != 1 || a == nil || a.Cancelled != nil {
+			t.Fatalf("the event or the agreement went before the owner decided: %+v", a)
+		}
+		if choice == "" {
+			say(`{"action":"withdraw"}`, http.StatusOK)
+			if a := showConversation(t, sarah, "conv_coffee").Agreement; len(agreedEvents(t, sarah)) != 1 || a.Cancelled != nil {
+				t.Errorf("a decline that was withdrawn cancels: %+v", a)
+			}
+			say(`{"action":"decline"}`, http.StatusAccepted) // the agreement can still be declined
+			by, choice = conversations.Theirs, acl.Approve
 		}
 		decide(t, sarah, theAsk(t, sarah), choice)
+		if a := showConversation(t, sarah, "conv_coffee").Agreement; a.Cancelled == nil || a.Cancelled.By != by {
+			t.Errorf("%s: the agreement is %+v, want cancelled by %s", choice, a, by)
+		}
 		tells := map[acl.Choice]int{acl.Approve: 1, acl.Reject: 0}[choice]
 		if n := len(agreedEvents(t, sarah)); n != 0 || countNotices(t, sarah, notify.Cancelled) != tells {
 			t.Errorf("%s: %d events, %d notices, want none and %d", choice, n, countNotices(t, sarah, notify.Cancelled), tells)
