@@ -90,6 +90,8 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 	case ok && !refused.Retry:
 		n.log.Info("mail refused", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
 		return nil
+	case !ok && errors.Is(err, store.ErrQuota): // the outbox is full, for which other mail need not wait
+		return wire.ErrRateLimited.Because(err)
 	}
 	return err
 }

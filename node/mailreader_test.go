@@ -1,8 +1,11 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,13 +15,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
-// leaveMail puts a message of s into the mailbox of to.
+// leaveMail puts a new message of s into the mailbox of to.
 func leaveMail(t *testing.T, mesh *meshtest.Mesh, s *meshtest.Stranger, to wire.AgentID) {
 	t.Helper()
-	body := strings.NewReader(string(s.Sign(s.Draft(to, wire.Deliver, hello))))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, mesh.URL+"/relay", body)
+	leaveSigned(t, mesh, s, s.Sign(s.Draft(to, wire.Deliver, hello)))
+}
+
+// leaveSigned puts a signed message of s into the mailbox of its recipient.
+func leaveSigned(t *testing.T, mesh *meshtest.Mesh, s *meshtest.Stranger, message []byte) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, mesh.URL+"/relay", bytes.NewReader(message))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,6 +69,49 @@ func TestMailOfReachableNode(t *testing.T) {
 		has(2, "after it was woken")
 		if _, err := sarah.Withdraw(t.Context(), ""); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// TestFullOutboxHoldsUpNoMail: while the outbox is full, the answer to a repeated message waits, and the mail behind that
+// message does not.
+func TestFullOutboxHoldsUpNoMail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", open)
+		sarah.Start()
+		synctest.Wait()
+		message := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
+		must(t, sarah.Post(message), http.StatusOK)
+		var full []store.Change
+		for i := range 10_000 {
+			r := store.Record{NS: "outbox", Key: fmt.Sprintf("x%05d", i), Terms: []string{"state:queued"}, Body: []byte(`{"state":"failed"}`)}
+			full = append(full, store.Change{IfRev: store.Any, Record: r})
+		}
+		apply := func() {
+			for part := range slices.Chunk(full, 500) {
+				if err := sarah.Store.Records().Apply(t.Context(), part, time.Now()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		apply()
+		leaveSigned(t, mesh, chris, message)
+		leaveMail(t, mesh, chris, sarah.ID())
+		sarah.MailWaits()
+		synctest.Wait()
+		if items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10); err != nil || len(items) != 2 {
+			t.Errorf("%d messages arrived, want 2 (%v)", len(items), err)
+		}
+		for i := range full {
+			full[i].Delete = true
+		}
+		apply()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if entries, _, err := sarah.Outbox(t.Context(), "", "", 10); err != nil || len(entries) != 1 {
+			t.Errorf("%d answers in the outbox, want 1 (%v)", len(entries), err)
 		}
 	})
 }
