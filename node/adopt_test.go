@@ -97,7 +97,8 @@ func TestAdoptBesideOwnDirectory(t *testing.T) {
 	})
 }
 
-// TestAdoptForeignID: the node does not adopt an id that belongs to another key (AM-2).
+// TestAdoptForeignID: the node does not adopt an id that belongs to another key (AM-2), and leaves no registration under
+// that id.
 func TestAdoptForeignID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		minting := &memoryDirectory{assignedID: string(meshtest.Key("victim").Public().AgentID())}
@@ -110,6 +111,9 @@ func TestAdoptForeignID(t *testing.T) {
 		}
 		if l := n.Listings()[0]; n.ID() != first || string(first) == minting.assignedID || l.State != node.Pending || l.Error == "" {
 			t.Errorf("the node is %s: %+v", n.ID(), l)
+		}
+		if len(minting.cards) != 0 {
+			t.Errorf("the directory lists %v", minting.cards)
 		}
 	})
 }

@@ -25,18 +25,19 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 		return err
 	}
 	if reg.AgentID != own.Card.ID {
-		if reg.AgentID.HasDerivedShape() && reg.AgentID != own.Key.Public().AgentID() {
-			return errForeignID
-		}
+		isForeign := reg.AgentID.HasDerivedShape() && reg.AgentID != own.Key.Public().AgentID()
 		canChange, err := r.canChangeID(ctx, p)
 		if err != nil {
 			return err
 		}
-		if !canChange && how != visitAndAdopt {
+		if isForeign || !canChange && how != visitAndAdopt {
 			if err := p.dir.Withdraw(ctx, reg.AgentID, credential); err != nil {
 				r.cfg.Logger.Warn("withdraw registration", "directory", s.Directory, "agent_id", reg.AgentID, "err", err)
 			}
 			s.AgentID = ""
+			if isForeign {
+				return errForeignID
+			}
 			return &otherIDError{s.Directory}
 		}
 		if err := r.adopt(ctx, reg.AgentID); err != nil {
