@@ -24,6 +24,8 @@ type nodeID struct {
 
 // adopt stores an id that a directory assigned and makes it the node's id, before anything is signed with it.
 func (r *Registrar) adopt(ctx context.Context, id wire.AgentID) error {
+	r.taking.Lock()
+	defer r.taking.Unlock()
 	if err := r.storeID(ctx, nodeID{AgentID: id}); err != nil {
 		return err
 	}
@@ -89,8 +91,12 @@ func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 }
 
 // rotate makes key the node's key. It stores each record before anything depends on it: first the id with its key chain
-// and the fingerprint of the old key, then the new key. Only then does it use the new key.
+// and the fingerprint of the old key, then the new key. Only then does it use the new key. The old key is the one that is
+// stored: this process may not have learned yet that another one rotated the key.
 func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
+	if err := r.takeIdentity(ctx, time.Now()); err != nil {
+		return err
+	}
 	old := r.identity.Load()
 	oldFingerprint := old.Key.Public().Fingerprint()
 	chain := r.chainTo(key, time.Now())
@@ -109,6 +115,8 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 		}
 	}
 	card := withKeyChain(old.Card.Tree.With("public_key", wire.Text(key.PublicText())), chain)
+	r.taking.Lock()
+	defer r.taking.Unlock()
 	if err := r.cfg.SaveKey(key, card); err != nil {
 		r.rereadLater() // the key may be stored nevertheless, or another process may have stored one
 		return fmt.Errorf("store the new key: %w", err)
@@ -126,6 +134,8 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 
 // takeIdentity takes over the id and the key that another process has stored.
 func (r *Registrar) takeIdentity(ctx context.Context, now time.Time) error {
+	r.taking.Lock()
+	defer r.taking.Unlock()
 	old := r.identity.Load()
 	id := nodeID{AgentID: old.Card.ID}
 	if _, err := r.loadRecord(ctx, keyNodeID, &id, now); err != nil {

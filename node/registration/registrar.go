@@ -60,9 +60,11 @@ type Config struct {
 // directory at a time, so that an id that one directory assigns is known before the next directory is asked. It is safe
 // for concurrent use.
 type Registrar struct {
-	cfg      Config
+	cfg    Config
+	wakeup chan struct{}
+
 	identity atomic.Pointer[Identity]
-	wakeup   chan struct{}
+	taking   sync.Mutex // held from reading or storing an id or a key until identity is set
 
 	work    sync.Mutex                     // held during calls to directories; guards retired
 	retired map[string]*signing.PrivateKey // earlier keys, by fingerprint

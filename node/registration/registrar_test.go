@@ -84,6 +84,7 @@ func (d *fakeDirectory) log() []string {
 // keys are the signing keys that the processes of a node share.
 type keys struct {
 	onSave func() // called before a key is saved; may be nil
+	onRead func() // called after the current key was read, once; may be nil
 
 	mu  sync.Mutex
 	all []*signing.PrivateKey
@@ -91,8 +92,13 @@ type keys struct {
 
 func (k *keys) current() (*signing.PrivateKey, error) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.all[len(k.all)-1], nil
+	key, onRead := k.all[len(k.all)-1], k.onRead
+	k.onRead = nil
+	k.mu.Unlock()
+	if onRead != nil {
+		onRead()
+	}
+	return key, nil
 }
 
 func (k *keys) save(key *signing.PrivateKey, _ wire.Value) error {
@@ -290,5 +296,50 @@ func TestVisitDuringRotation(t *testing.T) {
 	}
 	if calls := d.log(); !slices.Equal(calls, []string{"POST 201", "PUT 200", "PUT 200 proven"}) {
 		t.Errorf("calls %q, want the proof by the old key with the new one", calls)
+	}
+}
+
+// TestRotationAfterUnseenRotation: a process that has not learned of a rotation by another one rotates the key of that
+// process, not the one before.
+func TestRotationAfterUnseenRotation(t *testing.T) {
+	db, k, d := openStore(t), &keys{all: []*signing.PrivateKey{meshtest.Key("sarah")}}, &fakeDirectory{}
+	first, second := newRegistrar(t, db.Handle("first"), k, d), newRegistrar(t, db.Handle("second"), k, d)
+	for _, r := range []*registration.Registrar{second, first} {
+		if list, err := r.RotateKey(t.Context()); err != nil || list[0].Error != "" {
+			t.Fatalf("RotateKey = %+v, %v", list, err)
+		}
+	}
+	own := first.Identity()
+	if err := signing.ProvesID(own.Card, own.Key.Public(), time.Now()); err != nil || len(strings.Fields(own.Card.KeyChain())) != 2 {
+		t.Errorf("the key chain %q does not lead over both rotations: %v", own.Card.KeyChain(), err)
+	}
+}
+
+// TestRotationDuringReread: a rotation waits for a process that reads its identity again, so that the card keeps the key
+// chain of the rotation.
+func TestRotationDuringReread(t *testing.T) {
+	k, d := &keys{all: []*signing.PrivateKey{meshtest.Key("sarah")}}, &fakeDirectory{}
+	r := newRegistrar(t, openStore(t), k, d)
+	rotated := make(chan error, 1)
+	k.onRead = func() {
+		go func() {
+			_, err := r.RotateKey(t.Context())
+			rotated <- err
+		}()
+		select {
+		case err := <-rotated:
+			rotated <- err
+		case <-time.After(100 * time.Millisecond): // it waits
+		}
+	}
+	if err := r.Reread(t.Context(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-rotated; err != nil {
+		t.Fatal(err)
+	}
+	own := r.Identity()
+	if err := signing.ProvesID(own.Card, own.Key.Public(), time.Now()); err != nil {
+		t.Errorf("the key chain %q does not lead to the new key: %v", own.Card.KeyChain(), err)
 	}
 }
