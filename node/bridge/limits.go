@@ -86,17 +86,14 @@ func (m *LinkMeter) Charge(d Draw, now time.Time) (wait time.Duration, ok bool) 
 		return 0, true
 	}
 	if d == DrawToolCall {
-		if wait := m.toolCalls.Peek("", now); wait > 0 {
+		if wait, ok := m.toolCalls.Take("", now); !ok {
 			return wait, false
 		}
 	}
-	if wait, ok := m.messages.Take("", now); !ok {
-		return wait, false
+	if wait, ok = m.messages.Take("", now); !ok && d == DrawToolCall {
+		m.toolCalls.Return("", now)
 	}
-	if d == DrawToolCall {
-		m.toolCalls.Take("", now)
-	}
-	return 0, true
+	return wait, ok
 }
 
 // MaxOpen returns how many conversations the foreign side may have open; 0 means any number.

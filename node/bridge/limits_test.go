@@ -57,3 +57,16 @@ func TestLinkMeter(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusedToolCallCostsNothing: a tool call that the limit of messages refuses takes nothing from the limit of tool
+// calls.
+func TestRefusedToolCallCostsNothing(t *testing.T) {
+	m, now := bridge.NewLinkMeter(bridge.LinkLimits{Messages: 60, ToolCalls: 1}), time.Unix(1e9, 0)
+	countCharges(m, bridge.DrawMessage, 60)
+	if _, ok := m.Charge(bridge.DrawToolCall, now); ok {
+		t.Error("message 61 of a minute is let through")
+	}
+	if wait, ok := m.Charge(bridge.DrawToolCall, now.Add(time.Second)); !ok {
+		t.Errorf("the first tool call must wait %v", wait)
+	}
+}
