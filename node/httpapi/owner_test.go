@@ -135,6 +135,35 @@ func TestOwnerSocketOfALongPath(t *testing.T) { // docs/architecture.md, "Data d
 	}
 }
 
+// TestOwnerSocketOfAnotherUser: a directory that others may enter is not the one that a killed process made. Another user
+// may have made it after the temporary files were removed, with a socket that takes the owner's commands.
+func TestOwnerSocketOfAnotherUser(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("directories have no mode")
+	}
+	dir, trap := shortTempDir(t), shortTempDir(t)
+	l, err := net.Listen("unix", filepath.Join(trap, SocketFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	for _, err := range []error{
+		os.Chmod(trap, 0o755),
+		os.WriteFile(filepath.Join(dir, SocketPointerFile), []byte(l.Addr().String()+"\n"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if path, err := OwnerSocket(dir); err != nil || path != filepath.Join(dir, SocketFile) {
+		t.Errorf("OwnerSocket = %s, %v", path, err)
+	}
+	startOwner(t, OwnerConfig{Dir: dir})
+	if status, body := postToSocket(t, dir); status != 200 {
+		t.Errorf("over the socket: %d %s", status, body)
+	}
+}
+
 func TestOwnerOverTCP(t *testing.T) { // AM-77, THREATS row 23
 	dir := shortTempDir(t)
 	o := startOwner(t, OwnerConfig{Dir: dir, Listen: "127.0.0.1:0", Hosts: []string{"mesh.internal"}})

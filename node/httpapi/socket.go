@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -28,14 +29,19 @@ var ErrOwnerInUse = errors.New("another process serves this data directory")
 
 // OwnerSocket returns the path of the owner's socket of a data directory, for a client. The socket need not exist.
 func OwnerSocket(dir string) (string, error) {
-	path, err := os.ReadFile(filepath.Join(dir, SocketPointerFile))
+	text, err := os.ReadFile(filepath.Join(dir, SocketPointerFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return filepath.Join(dir, SocketFile), nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("find owner socket: %w", err)
 	}
-	return strings.TrimSpace(string(path)), nil
+	path := strings.TrimSpace(string(text))
+	info, err := os.Lstat(filepath.Dir(path))
+	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 { // another user has taken the name since a crash
+		return filepath.Join(dir, SocketFile), nil
+	}
+	return path, nil
 }
 
 // listenSocket opens the socket of a data directory and replaces a stale one.
