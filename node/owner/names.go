@@ -95,10 +95,11 @@ func (e OutboxEntry) Shown() ShownName { return ShowName(e.PeerNames, e.Address,
 // Shown returns how to show the peer that a notice is about; the text is empty if it is about no peer.
 func (n Notice) Shown() ShownName { return ShowName(n.PeerNames, "", string(n.Peer)) }
 
-// Detail returns the text of the notice, or "" if it only names the peer.
+// Detail returns the text of the notice without the peer with which it begins, if any.
 func (n Notice) Detail() string {
-	if n.Peer != "" && strings.Contains(n.Text, strings.TrimSuffix(ShortID(string(n.Peer)), "…")) {
-		return ""
+	before, after, found := strings.Cut(n.Text, ShortID(string(n.Peer)))
+	if n.Peer != "" && found && (before == "" || strings.HasSuffix(before, " (")) {
+		return strings.TrimLeft(after, "): ")
 	}
 	return n.Text
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -103,6 +104,24 @@ func TestDecisionHasNames(t *testing.T) {
 	for id, want := range map[string]string{someID: "Chris", "am_broken": ""} {
 		if got, err := n.Decide(t.Context(), id, owner.Decision{}, 0); err != nil || got.PeerName != want {
 			t.Errorf("%s is called %q, %v, want %q", id, got.PeerName, err, want)
+		}
+	}
+}
+
+// TestNoticeDetail: the page shows of a notice what the name of the peer beside it does not say.
+func TestNoticeDetail(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                              "",
+		"am_abcdefgh…":                  "",
+		`"chris" (am_abcdefgh…)`:        "",
+		"am_abcdefgh…: ask for its key": "ask for its key",
+		`"c" (am_abcdefgh…): wait`:      "wait",
+		"Mon 2 Jan with " + someID:      "Mon 2 Jan with " + someID,
+		"Mon 2 Jan with chris":          "Mon 2 Jan with chris",
+	} {
+		n := owner.Notice{Notice: notify.Notice{Peer: someID, Text: text}}
+		if got := n.Detail(); got != want {
+			t.Errorf("Detail of %q = %q, want %q", text, got, want)
 		}
 	}
 }
