@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -87,7 +85,7 @@ func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.Pu
 		return nil, errors.New("the proofs are from the future")
 	}
 	text := proofText(d, id, proof.Stamp, signing.Digest(card), step.ProofText)
-	if step.ProofText != "" && step.ProofText != string(text) {
+	if text == nil {
 		return nil, errors.New("the proofs are for another text")
 	}
 	window := signing.Window{From: proof.Time.Add(-proofSkew), To: proof.Time.Add(proofSkew)}
@@ -100,22 +98,17 @@ func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.Pu
 	return key, nil
 }
 
-// proofText computes the text that both keys must have signed. It contains our base URL of the directory, or the one in
-// the text claimed if that is another name of the same directory on loopback (AM-62).
+// proofText returns the text that both keys must have signed: the text claimed, if it is for our base URL of the directory
+// or another name of the same directory on loopback (AM-62), and otherwise nil. If claimed is "", it is the text for our
+// base URL.
 func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, claimed string) []byte {
-	base := d.Base
-	if lines := strings.Split(claimed, "\n"); len(lines) == 6 && sameLoopback(lines[2], base) {
-		base = lines[2]
+	for _, base := range proofBases(d.Base) {
+		text := wire.KeyProofText(http.MethodPut, d.path+"/agents/"+string(id), base, stamp, digest)
+		if claimed == "" || claimed == string(text) {
+			return text
+		}
 	}
-	return wire.KeyProofText(http.MethodPut, d.path+"/agents/"+string(id), base, stamp, digest)
-}
-
-// sameLoopback reports whether two URLs differ only in the name of the loopback host.
-func sameLoopback(a, b string) bool {
-	ua, errA := url.Parse(a)
-	ub, errB := url.Parse(b)
-	return errA == nil && errB == nil && IsLoopbackURL(ua) && IsLoopbackURL(ub) &&
-		ua.Scheme == ub.Scheme && ua.Port() == ub.Port() && ua.Path == ub.Path
+	return nil
 }
 
 // follow pins the new key of an agent, for which the old key vouches. In a card from the owner, it replaces only the
