@@ -149,20 +149,21 @@ func TestReferenceErrors(t *testing.T) {
 }
 
 func TestReferencePages(t *testing.T) {
-	for _, second := range []string{"search-page-2", "search-restarted"} {
-		t.Run(second, func(t *testing.T) {
-			d := reference(t, "search-page-1", second)
-			var ids []string
-			for card, err := range d.All(t.Context(), Query{Capabilities: []string{"scheduling"}, Limit: 2}, 1000) {
-				if err != nil {
-					t.Fatal(err)
-				}
-				ids = append(ids, card.GetStr("agent_id"))
-			}
-			if diff := cmp.Diff([]string{"am_0000000000000001", "am_0000000000000002"}, ids); diff != "" {
-				t.Error(diff)
-			}
-		})
+	d := reference(t, "search-page-1", "search-page-2")
+	q := Query{Capabilities: []string{"scheduling"}, Limit: 2}
+	for i, want := range [][]string{{"am_0000000000000001", "am_0000000000000002"}, nil} {
+		page, err := d.Search(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ids []string
+		for _, card := range page.Agents {
+			ids = append(ids, card.GetStr("agent_id"))
+		}
+		if diff := cmp.Diff(want, ids); diff != "" {
+			t.Errorf("page %d: %s", i+1, diff)
+		}
+		q.Cursor = page.Cursor
 	}
 }
 

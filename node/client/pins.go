@@ -217,20 +217,6 @@ func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint s
 	}, nil
 }
 
-// Repin accepts the pending key of id on behalf of the owner (AM-11). If the key was accepted already, it does nothing.
-func (c *Cards) Repin(ctx context.Context, id wire.AgentID, fingerprint string) error {
-	now := time.Now()
-	changes, err := c.RepinChanges(ctx, id, fingerprint, now)
-	if err == nil && len(changes) > 0 {
-		err = c.cfg.Records.Apply(ctx, changes, now)
-	}
-	if err != nil {
-		return fmt.Errorf("accept the key of %s: %w", wire.OneLine(string(id), 140), err)
-	}
-	c.Drop(id)
-	return nil
-}
-
 // AddPeer stores a card from the owner and pins its key, even if another key was pinned before. The card takes
 // precedence over the cards of directories. If the card is not acceptable, the error is [ErrUnusableCard].
 func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Peer, error) {

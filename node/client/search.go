@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"iter"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -91,36 +90,6 @@ func parseListing(body []byte) (wire.Listing, error) {
 		page.Verification[wire.AgentID(m.Key)] = proven
 	}
 	return page, nil
-}
-
-// All yields at most limit agents of all pages, each agent once. It stops at the first error. It also stops if the
-// directory starts again at its first page, as some directories do if the card of the cursor no longer exists.
-func (d *Directory) All(ctx context.Context, q Query, limit int) iter.Seq2[wire.Value, error] {
-	return func(yield func(wire.Value, error) bool) {
-		seen := make(map[string]bool)
-		for len(seen) < limit {
-			page, err := d.Search(ctx, q)
-			if err != nil {
-				yield(wire.Value{}, err)
-				return
-			}
-			before := len(seen)
-			for _, card := range page.Agents {
-				id := card.GetStr("agent_id")
-				if seen[id] || len(seen) >= limit {
-					continue
-				}
-				seen[id] = true
-				if !yield(card, nil) {
-					return
-				}
-			}
-			if len(seen) == before || page.Cursor == "" {
-				return
-			}
-			q.Cursor = page.Cursor
-		}
-	}
 }
 
 // FindCards asks the directories in order and returns at most q.Limit matching cards. The cards are untrusted. If no
