@@ -18,8 +18,7 @@ import (
 type Answer struct {
 	Status     int
 	Body       []byte
-	Date       time.Time     // the header Date, by the peer's clock; zero if it is missing
-	Clock      time.Duration // by how much the peer's clock is ahead of ours, to about a second; 0 without Date
+	Clock      time.Duration // by how much the peer's clock is ahead of ours, to about a second; 0 if the peer sent no Date
 	RetryAfter time.Duration
 }
 
@@ -136,7 +135,7 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 	now := time.Now()
 	a := Answer{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header, now)}
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		a.Date, a.Clock = date.UTC(), date.Sub(now)
+		a.Clock = date.Sub(now)
 	}
 	a.Body, err = ReadAll(resp, MaxAnswer)
 	if a.Status >= 200 && a.Status < 300 {

@@ -1,8 +1,8 @@
 package httpapi
 
 import (
-	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -42,7 +42,7 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		g.meter.enter()
 		defer g.meter.leave()
 		h := c.Response().Header()
-		h[headerRequestID] = []string{newRequestID()}
+		h[headerRequestID] = []string{fmt.Sprintf("%016x", rand.Uint64())} // unique, but not secret
 		h[headerNoSniff] = noSniff
 		done, err := g.admit(c)
 		if err == nil && !done {
@@ -89,15 +89,6 @@ func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 		}
 	}()
 	return next(c)
-}
-
-// newRequestID returns an id for log lines. It must be unique but not secret.
-func newRequestID() string {
-	var b [8]byte
-	for i, n := 0, rand.Uint64(); i < len(b); i, n = i+1, n>>8 {
-		b[i] = byte(n)
-	}
-	return hex.EncodeToString(b[:])
 }
 
 // RequestID returns the id of this request, which the response carries in X-Request-Id.

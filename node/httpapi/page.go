@@ -112,13 +112,7 @@ func newPages(dir string) *Pages {
 		"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8",
 		"htmx.min.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
 	} {
-		body, err := pageFiles.ReadFile("page/" + name)
-		if err != nil {
-			panic("httpapi: " + err.Error()) // it is embedded
-		}
-		sum := sha256.Sum256(body)
-		stem, ext, _ := strings.Cut(name, ".")
-		hashed := stem + "." + hex.EncodeToString(sum[:6]) + "." + ext
+		body, hashed := readAsset(name)
 		p.assets[hashed] = asset{body: body, kind: kind}
 		p.names[name] = PagePath + "/static/" + hashed
 	}
@@ -129,6 +123,17 @@ func newPages(dir string) *Pages {
 	p.loginPage = p.Template(pageFiles, "page/login.html")
 	p.faultPage = p.Template(pageFiles, "page/fault.html")
 	return p
+}
+
+// readAsset returns an embedded file, and its name with a hash of its content.
+func readAsset(name string) (body []byte, hashed string) {
+	body, err := pageFiles.ReadFile("page/" + name)
+	if err != nil {
+		panic("httpapi: " + err.Error()) // it is embedded
+	}
+	sum := sha256.Sum256(body)
+	stem, ext, _ := strings.Cut(name, ".")
+	return body, stem + "." + hex.EncodeToString(sum[:6]) + "." + ext
 }
 
 // pageURL returns the URL of a path below the page.

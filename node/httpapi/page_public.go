@@ -2,8 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"html/template"
 	"io/fs"
@@ -27,16 +25,10 @@ func NewPublicPages(e *echo.Echo) *PublicPages { return newPublicPages(e, "") }
 // newPublicPages adds the style sheet and the icon to e, below a path.
 func newPublicPages(e *echo.Echo, below string) *PublicPages {
 	p := &PublicPages{files: make(map[string]asset), paths: make(map[string]string)}
-	for _, f := range []struct{ name, stem, ext, kind string }{
-		{"page.css", "/static/page.", ".css", "text/css; charset=utf-8"}, {"icon.svg", "/static/icon.", ".svg", "image/svg+xml"},
-	} {
-		body, err := pageFiles.ReadFile("page/" + f.name)
-		if err != nil {
-			panic("httpapi: " + err.Error()) // it is embedded
-		}
-		sum := sha256.Sum256(body)
-		path := below + f.stem + hex.EncodeToString(sum[:6]) + f.ext
-		p.files[path], p.paths[f.name] = asset{body: body, kind: f.kind}, path
+	for name, kind := range map[string]string{"page.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml"} {
+		body, hashed := readAsset(name)
+		path := below + "/static/" + hashed
+		p.files[path], p.paths[name] = asset{body: body, kind: kind}, path
 		e.GET(path, p.file)
 		e.HEAD(path, p.file)
 	}
