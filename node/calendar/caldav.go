@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"path"
 	"strings"
@@ -15,6 +14,8 @@ import (
 	"github.com/emersion/go-ical"
 	"github.com/emersion/go-webdav"
 	"github.com/emersion/go-webdav/caldav"
+
+	"github.com/agentmesh/agentmesh/node/client"
 )
 
 // CalDAV is one calendar collection on a server (RFC 4791). Calls send the owner's name and password, so the URL must
@@ -40,7 +41,7 @@ func NewCalDAV(address, user, password string, do Do) (*CalDAV, error) {
 		return nil, errors.New("calendar URL must be absolute")
 	case u.User != nil:
 		return nil, errors.New("calendar URL must have no user info: name a user and a password file")
-	case u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
+	case u.Scheme != "https" && (u.Scheme != "http" || !client.IsLoopbackURL(u)):
 		return nil, errors.New("calendar URL must be https; http works only for this machine")
 	}
 	if !strings.HasSuffix(u.Path, "/") {
@@ -55,11 +56,6 @@ func NewCalDAV(address, user, password string, do Do) (*CalDAV, error) {
 		return nil, fmt.Errorf("calendar URL: %w", err)
 	}
 	return &CalDAV{url: u, client: c}, nil
-}
-
-func isLoopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
 // limitedClient bounds the size of an answer.

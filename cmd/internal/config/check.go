@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -94,7 +95,7 @@ func (c Config) checkEdge(p *problems) {
 	switch {
 	case err != nil:
 		p.add("listen", "must be host:port")
-	case !c.Public() && !isLoopback(host):
+	case !c.Public() && !httpapi.LoopbackHost(host):
 		p.add("listen", fmt.Sprintf("%s is not loopback: set public_url to the URL under which others reach you, or listen on 127.0.0.1", c.Listen)) // AM-82
 	}
 	if c.Public() {
@@ -125,7 +126,7 @@ func (c Config) checkEdge(p *problems) {
 		p.add("via_relay", "the mailbox is the endpoint: leave card.endpoint empty")
 	}
 	if c.OwnerAPI.Listen != "" {
-		if host, _, err := net.SplitHostPort(c.OwnerAPI.Listen); err != nil || !isLoopback(host) {
+		if host, _, err := net.SplitHostPort(c.OwnerAPI.Listen); err != nil || !httpapi.LoopbackHost(host) {
 			p.add("owner_api.listen", "must be a loopback address and a port") // AM-77
 		}
 	}
@@ -230,12 +231,6 @@ func (h Hook) check(p *problems, key string) {
 	if h.SecretFile != "" && h.SecretEnv != "" {
 		p.add(key, "has both secret_file and secret_env")
 	}
-}
-
-// isLoopback reports whether a listener on host can be reached only from this machine.
-func isLoopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.IsLoopback() || host == "localhost"
 }
 
 // OpenGuards returns the guards of AM-82 that the configuration opens, as "key: consequence".

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
 )
 
@@ -69,7 +70,7 @@ func (c Notify) check(p *problems, listen string) {
 	}
 	switch u, err := url.Parse(c.PageURL); {
 	case c.PageURL == "":
-	case err != nil || u.Host == "" || *u != (url.URL{Scheme: u.Scheme, Host: u.Host}) || u.Scheme != "https" && !(u.Scheme == "http" && isLoopback(u.Hostname())):
+	case err != nil || u.Host == "" || *u != (url.URL{Scheme: u.Scheme, Host: u.Host}) || u.Scheme != "https" && !(u.Scheme == "http" && client.IsLoopbackURL(u)):
 		p.add("notify.page_url", "must be an https URL with only a host, such as https://agent.example")
 	case listen == "":
 		p.add("notify.page_url", "needs owner_api.listen, such as 127.0.0.1:3149")

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
 // trustedProxies holds the networks of reverse proxies, or the word none as a single invalid prefix.
@@ -41,6 +43,6 @@ func (t trustedProxies) Prefixes() []netip.Prefix {
 // in plain HTTP: because the listener is on loopback, or because the public URL is https.
 func (c Config) TrustsLocalProxy() bool {
 	host, _, err := net.SplitHostPort(c.Listen)
-	onlyProxy := err == nil && isLoopback(host) || strings.HasPrefix(c.PublicURL, "https:")
+	onlyProxy := err == nil && httpapi.LoopbackHost(host) || strings.HasPrefix(c.PublicURL, "https:")
 	return c.Public() && !c.TLS.On() && len(c.Network.TrustedProxies) == 0 && onlyProxy
 }

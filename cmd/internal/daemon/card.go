@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"fmt"
-	"net/netip"
 	"net/url"
 	"strings"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -108,9 +108,5 @@ func isPublishable(c config.Config, base, endpoint string) bool {
 // IsLoopback reports whether the host of a URL is a loopback address or localhost.
 func IsLoopback(target string) bool {
 	u, err := url.Parse(target)
-	if err != nil {
-		return false
-	}
-	ip, err := netip.ParseAddr(u.Hostname())
-	return err == nil && ip.IsLoopback() || u.Hostname() == "localhost"
+	return err == nil && client.IsLoopbackURL(u)
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -177,7 +176,7 @@ func (b *Bridge) download(ctx context.Context, uri string) ([]byte, error) {
 		return nil, err
 	}
 	reach := client.Public
-	if addr, err := netip.ParseAddr(u.Hostname()); b.cfg.Local && rest.IsShared(u) && (u.Hostname() == "localhost" || err == nil && addr.IsLoopback()) {
+	if b.cfg.Local && rest.IsShared(u) && client.IsLoopbackURL(u) {
 		reach = client.Loopback
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
