@@ -84,7 +84,7 @@ func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (busy bool, er
 		return v.carryOut(ctx, u)
 	})
 	if refusal, refused := errors.AsType[*wire.Error](err); refused && !refusal.Retry {
-		return false, n.dropQueuedItem(ctx, item, refusal)
+		return false, n.dropQueuedItem(ctx, item, ask, refusal)
 	}
 	if err == nil {
 		item, err = n.Item(ctx, v.held.Item)
@@ -97,13 +97,13 @@ func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (busy bool, er
 
 // dropQueuedItem settles a message that can no longer be released as decided. If the conversation has ended,
 // the owner still gets the approved message. If the sender was refused meanwhile, the message is not let in.
-func (n *Node) dropQueuedItem(ctx context.Context, item Item, refusal *wire.Error) error {
+func (n *Node) dropQueuedItem(ctx context.Context, item Item, ask acl.Ask, refusal *wire.Error) error {
 	item.State = ItemRejected
 	if errors.Is(refusal, wire.ErrConversationClosed) {
 		item.State, item.Note = ItemNew, "its conversation ended before it was released"
 	}
 	n.log.Info("a message is not released as decided", "item", item.ID, "refused", refusal.Row())
-	return n.storeItem(ctx, item, nil)
+	return n.endHold(ctx, item, ask, time.Now())
 }
 
 // finishDecisions continues the decisions that another process carried out for their first message, but not for all

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
@@ -305,6 +306,30 @@ func TestTailAfterBlock(t *testing.T) {
 		t.Errorf("approve a blocked sender: %v, want %v", err, wire.ErrNotAllowed)
 	}
 	wantTexts(t, sarah, node.ItemHeld, "a1", "b1")
+}
+
+// TestTailAfterBlockMeanwhile: a message that waits for the hook while the owner blocks its sender is rejected, and no
+// longer keeps its conversation open.
+func TestTailAfterBlockMeanwhile(t *testing.T) {
+	started, done := make(chan struct{}), make(chan struct{})
+	chris, sarah, _ := newHeldStranger(t, configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
+		close(started)
+		<-done
+		return hook.Answer{}, nil
+	}, mode(acl.Approval)))
+	chris.says("a1", "b1")
+	decide(t, sarah, theAsk(t, sarah), acl.Approve)
+	<-started
+	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "block"}, nil)
+	close(done)
+	waitFor(t, "the second message is rejected", func() bool { return len(texts(t, sarah, node.ItemRejected)) == 1 })
+	row, err := sarah.Store.Steps().Conversation(t.Context(), store.ConvKey{Peer: string(chris.ID), ID: "conv_b"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if conv, err := conversations.Decode(row); err != nil || len(conv.Held) != 0 {
+		t.Errorf("the conversation waits until %v (%v)", conv.Held, err)
+	}
 }
 
 // TestTailExpires (AM-33): all messages of a question expire together with the first one.

@@ -208,8 +208,8 @@ func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) 
 	return err
 }
 
-// endHold settles an item whose question was displaced before it expired. The question no longer keeps the conversation
-// open.
+// endHold stores an item whose question ended before it expired and without a release of the message. The question no
+// longer keeps the conversation open.
 func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Time) error {
 	return n.book.Try(ctx, item.key(), now, func(u *conversations.Unit) error {
 		u.Add(item.change())
