@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -175,6 +176,11 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	}
 }
 
+// All returns all asks that f selects, in the order of their creation. An error ends the iteration.
+func (q *Asks) All(ctx context.Context, f AskFilter, now time.Time) iter.Seq2[Ask, error] {
+	return store.All(func(after string) ([]Ask, string, error) { return q.List(ctx, f, after, 50, now) })
+}
+
 // Withdraw returns the changes that withdraw the pending asks of a conversation for which match returns true (AM-36).
 // The changes fail with store.ErrConflict if one of the asks is decided meanwhile.
 func (q *Asks) Withdraw(ctx context.Context, conv store.ConvKey, match func(Ask) bool, now time.Time) ([]store.Change, error) {
@@ -223,22 +229,17 @@ func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([
 
 // each calls do for every ask that carries term.
 func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(storedAsk)) error {
-	for after := ""; ; {
-		page, err := q.records.List(ctx, AskNamespace, term, after, 100, now)
+	for rec, err := range store.AllRecords(ctx, q.records, AskNamespace, term, now) {
 		if err != nil {
 			return fmt.Errorf("list asks with %s: %w", term, err)
 		}
-		for _, rec := range page.Records {
-			s, err := decodeAsk(rec)
-			if err != nil {
-				return err
-			}
-			do(s)
+		s, err := decodeAsk(rec)
+		if err != nil {
+			return err
 		}
-		if after = page.Next; after == "" {
-			return nil
-		}
+		do(s)
 	}
+	return nil
 }
 
 // Decide carries out the owner's choice about an ask, once: of several concurrent decisions exactly one wins, and the

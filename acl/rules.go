@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -83,7 +84,6 @@ func (r *Rules) Change(principal string, s Standing, now time.Time) store.Change
 		return store.Change{Record: rec, IfRev: store.Any, Delete: true}
 	}
 	rec.Body = encode(Rule{Principal: principal, Standing: s, Since: now.UTC()})
-	rec.Terms = []string{"standing:" + string(s)}
 	return store.Change{Record: rec, IfRev: store.Any}
 }
 
@@ -106,25 +106,19 @@ func (r *Rules) Forget(ctx context.Context, principal string, now time.Time) err
 	return nil
 }
 
-// List returns at most limit stored rules with standing s (all rules if s is Unknown), in the order of their
-// principals. after is the last principal of the previous page, or "". next is empty on the last page.
-func (r *Rules) List(ctx context.Context, s Standing, after string, limit int, now time.Time) (rules []Rule, next string, err error) {
-	term := ""
-	if s != Unknown {
-		term = "standing:" + string(s)
-	}
-	page, err := r.records.List(ctx, r.ns, term, after, limit, now)
-	if err != nil {
-		return nil, "", fmt.Errorf("list rules: %w", err)
-	}
-	for _, rec := range page.Records {
-		rule, err := decodeRule(rec)
-		if err != nil {
-			return nil, "", err
+// All returns all stored rules, in the order of their principals. An error ends the iteration.
+func (r *Rules) All(ctx context.Context, now time.Time) iter.Seq2[Rule, error] {
+	return func(yield func(Rule, error) bool) {
+		for rec, err := range store.AllRecords(ctx, r.records, r.ns, "", now) {
+			var rule Rule
+			if err == nil {
+				rule, err = decodeRule(rec)
+			}
+			if !yield(rule, err) || err != nil {
+				return
+			}
 		}
-		rules = append(rules, rule)
 	}
-	return rules, page.Next, nil
 }
 
 func decodeRule(rec store.Record) (Rule, error) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -91,6 +92,14 @@ func (b *Book) List(ctx context.Context, f Filter, before uint64, limit int, now
 		}
 	}
 	return page, nil
+}
+
+// All returns all conversations that f selects, newest first, as [Book.List] does. An error ends the iteration.
+func (b *Book) All(ctx context.Context, f Filter, now time.Time) iter.Seq2[Conversation, error] {
+	return store.All(func(before uint64) ([]Conversation, uint64, error) {
+		page, err := b.List(ctx, f, before, 500, now)
+		return page.Conversations, page.Next, err
+	})
 }
 
 // Transcript returns at most limit entries that follow entry number after.

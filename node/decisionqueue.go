@@ -110,32 +110,27 @@ func (n *Node) dropQueuedItem(ctx context.Context, item Item, ask acl.Ask, refus
 // messages behind it. That process may have died.
 func (n *Node) finishDecisions(ctx context.Context) error {
 	continued := make(map[string]bool) // by the id of the question that was decided
-	for after := ""; ; {
-		items, next, err := n.Inbox(ctx, ItemHeld, after, 50)
+	for item, err := range n.allItems(ctx, stateTerm(ItemHeld)) {
 		if err != nil {
 			return err
 		}
-		for _, item := range items {
-			ask, err := n.asks.Get(ctx, item.Ask, time.Now())
-			if err != nil && !errors.Is(err, store.ErrNotFound) {
-				return err
-			}
-			decided := ask.State == acl.AskApproved || ask.State == acl.AskRejected
-			if !decided || ask.Kind != askMessage || ask.Behind == "" || continued[ask.Behind] {
-				continue
-			}
-			continued[ask.Behind] = true
-			asks, err := n.asks.Tail(ctx, acl.Ask{ID: ask.Behind, State: ask.State, Waiting: 1}, time.Now())
-			if err != nil {
-				return err
-			}
-			if first, err := n.asks.Get(ctx, ask.Behind, time.Now()); err == nil { // unless its conversation was deleted
-				asks = append([]acl.Ask{first}, asks...)
-			}
-			n.resolveQueue(context.WithoutCancel(ctx), asks)
+		ask, err := n.asks.Get(ctx, item.Ask, time.Now())
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
 		}
-		if after = next; after == "" {
-			return nil
+		decided := ask.State == acl.AskApproved || ask.State == acl.AskRejected
+		if !decided || ask.Kind != askMessage || ask.Behind == "" || continued[ask.Behind] {
+			continue
 		}
+		continued[ask.Behind] = true
+		asks, err := n.asks.Tail(ctx, acl.Ask{ID: ask.Behind, State: ask.State, Waiting: 1}, time.Now())
+		if err != nil {
+			return err
+		}
+		if first, err := n.asks.Get(ctx, ask.Behind, time.Now()); err == nil { // unless its conversation was deleted
+			asks = append([]acl.Ask{first}, asks...)
+		}
+		n.resolveQueue(context.WithoutCancel(ctx), asks)
 	}
+	return nil
 }

@@ -184,21 +184,17 @@ func (o *deliveryOutcome) failConversation(ctx context.Context) error {
 			return err
 		}
 	}
-	for after := o.entry.ID; after != ""; { // bounded by the size of a transcript
-		followers, next, err := o.n.listEntries(ctx, waitTerm(o.entry.key()), after, 500)
+	for f, err := range o.n.allEntries(ctx, waitTerm(o.entry.key())) { // bounded by the size of a transcript
 		if err != nil {
 			return err
 		}
-		for _, f := range followers {
-			if f.Action == wire.ActionClose {
-				continue
-			}
-			f.State, f.InFlight, f.Due = SendFailed, false, time.Time{}
-			f.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
-			f.Ended, f.Keep = o.entry.Ended, o.entry.Keep
-			o.unit.Add(f.change())
+		if f.ID <= o.entry.ID || f.Action == wire.ActionClose {
+			continue
 		}
-		after = next
+		f.State, f.InFlight, f.Due = SendFailed, false, time.Time{}
+		f.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
+		f.Ended, f.Keep = o.entry.Ended, o.entry.Keep
+		o.unit.Add(f.change())
 	}
 	return nil
 }

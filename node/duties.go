@@ -104,7 +104,7 @@ func (d duties) observe() {
 }
 
 func isWaitingItem(c store.Change) bool {
-	return c.Record.NS == nsInbox && slices.Contains(c.Record.Terms, "state:"+string(ItemWaiting))
+	return c.Record.NS == nsInbox && slices.Contains(c.Record.Terms, stateTerm(ItemWaiting))
 }
 
 // readState takes over a changed pause or overfull state of the node.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -24,31 +23,25 @@ func (n *Node) warnBefore() time.Duration { return min(warnAtMost, n.cfg.HoldFor
 // warnOfExpiry warns the owner about questions and directory listings that will soon expire: once about each question,
 // and once a day about each listing whose renewal failed.
 func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
-	for after := ""; ; {
-		asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, 100, now)
+	for ask, err := range n.asks.All(ctx, acl.AskFilter{State: acl.AskPending}, now) {
 		if err != nil {
 			return err
 		}
-		for _, ask := range asks {
-			if ask.Expires.Sub(now) > n.warnBefore() {
-				continue
-			}
-			view, err := owner.WithNames(OwnerAPI{n}).FindApproval(ctx, ask.ID)
-			if err != nil {
-				return err
-			}
-			title := view.ShowTitle()
-			if ask.Kind == askMessage {
-				title = "a message of " + view.Shown().String() // not its text (AM-36)
-			}
-			notice := n.notice("expiring", "", "", ask.Conv, now)
-			notice.Peer, notice.Ask, notice.Text = "", ask.ID, fmt.Sprintf("%s, until %s", title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
-			if err := n.storeOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
-				return err
-			}
+		if ask.Expires.Sub(now) > n.warnBefore() {
+			continue
 		}
-		if after = next; after == "" {
-			break
+		view, err := owner.WithNames(OwnerAPI{n}).FindApproval(ctx, ask.ID)
+		if err != nil {
+			return err
+		}
+		title := view.ShowTitle()
+		if ask.Kind == askMessage {
+			title = "a message of " + view.Shown().String() // not its text (AM-36)
+		}
+		notice := n.notice("expiring", "", "", ask.Conv, now)
+		notice.Peer, notice.Ask, notice.Text = "", ask.ID, fmt.Sprintf("%s, until %s", title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
+		if err := n.storeOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
+			return err
 		}
 	}
 	for _, l := range n.Listings() {
@@ -69,36 +62,31 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 // auditExpiry writes one audit line for each question that expired before the owner decided, except for questions that
 // waited behind another one. Nothing else records the expiry: a question expires without a write to the store.
 func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
-	for after := ""; ; {
-		asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskExpired}, after, 100, now)
+	for ask, err := range n.asks.All(ctx, acl.AskFilter{State: acl.AskExpired}, now) {
 		if err != nil {
 			return err
 		}
-		for _, ask := range asks {
-			if !ask.Displaced.IsZero() {
-				continue // the audit line was written when the question was displaced
-			}
-			mark := "expired/" + ask.ID
-			_, err := n.store.Records().Get(ctx, nsWarned, mark, now)
-			if err == nil {
-				continue
-			}
-			if !errors.Is(err, store.ErrNotFound) {
-				return err
-			}
-			entry := n.audit.Change(acl.AuditEntry{
-				At: ask.Expires, Kind: acl.AuditExpired, Subject: ask.Subject, Rule: ask.Rule, Ask: ask.ID, AskKind: ask.Kind,
-				Conversation: ask.Conv.ID, Digest: ask.Hash,
-			})
-			const keepMark = 60 * 24 * time.Hour // must be longer than the store keeps an expired question
-			if err := n.storeOnce(ctx, mark, now.Add(keepMark), entry, now); err != nil {
-				return err
-			}
+		if !ask.Displaced.IsZero() {
+			continue // the audit line was written when the question was displaced
 		}
-		if after = next; after == "" {
-			return nil
+		mark := "expired/" + ask.ID
+		_, err := n.store.Records().Get(ctx, nsWarned, mark, now)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		entry := n.audit.Change(acl.AuditEntry{
+			At: ask.Expires, Kind: acl.AuditExpired, Subject: ask.Subject, Rule: ask.Rule, Ask: ask.ID, AskKind: ask.Kind,
+			Conversation: ask.Conv.ID, Digest: ask.Hash,
+		})
+		const keepMark = 60 * 24 * time.Hour // must be longer than the store keeps an expired question
+		if err := n.storeOnce(ctx, mark, now.Add(keepMark), entry, now); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // storeOnce stores change, which is a notice or an audit line, unless an earlier call with the same key did. The node
@@ -132,16 +120,11 @@ func (n *Node) settleAndRearm(ctx context.Context, now time.Time) error {
 	if err := n.auditExpiry(ctx, now); err != nil {
 		return err
 	}
-	for after := ""; ; {
-		asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, 100, now)
+	for ask, err := range n.asks.All(ctx, acl.AskFilter{State: acl.AskPending}, now) {
 		if err != nil {
 			return err
 		}
-		if len(asks) > 0 {
-			n.expiryAlarm.Advance(slices.MinFunc(asks, func(x, y acl.Ask) int { return x.Expires.Compare(y.Expires) }).Expires)
-		}
-		if after = next; after == "" {
-			return nil
-		}
+		n.expiryAlarm.Advance(ask.Expires)
 	}
+	return nil
 }

@@ -20,33 +20,28 @@ type hookRetries struct{ n *Node }
 
 // try starts the hooks of all items that are due, and returns when the next one is due.
 func (h hookRetries) try(ctx context.Context, now time.Time) (next time.Time) {
-	for after := ""; ; {
-		items, more, err := h.n.Inbox(ctx, ItemWaiting, after, 100)
+	for item, err := range h.n.allItems(ctx, stateTerm(ItemWaiting)) {
 		if err != nil {
 			h.n.log.Warn("read the messages that wait for a hook", "err", err)
 			return now.Add(time.Minute)
 		}
-		for _, item := range items {
-			due := item.RetryAt
-			if !due.After(now) {
-				switch err := h.start(ctx, item, now); {
-				case errors.Is(err, wire.ErrUnavailable): // too many hooks run or wait: the next call tries again
-					due = now.Add(time.Second)
-				case err != nil && !isConflict(err):
-					h.n.log.Warn("try a hook again", "item", item.ID, "err", err)
-					due = now.Add(time.Minute)
-				default:
-					continue
-				}
-			}
-			if next.IsZero() || due.Before(next) {
-				next = due
+		due := item.RetryAt
+		if !due.After(now) {
+			switch err := h.start(ctx, item, now); {
+			case errors.Is(err, wire.ErrUnavailable): // too many hooks run or wait: the next call tries again
+				due = now.Add(time.Second)
+			case err != nil && !isConflict(err):
+				h.n.log.Warn("try a hook again", "item", item.ID, "err", err)
+				due = now.Add(time.Minute)
+			default:
+				continue
 			}
 		}
-		if after = more; after == "" {
-			return next
+		if next.IsZero() || due.Before(next) {
+			next = due
 		}
 	}
+	return next
 }
 
 // routeOf returns the route on which the hook of a stored item runs: that of its intent, or clarifyRoute if the item is

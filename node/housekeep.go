@@ -159,20 +159,13 @@ func (n *Node) sweep(ctx context.Context, now time.Time) {
 
 // settleExpiredItems settles the messages about which the owner can no longer decide (AM-33, AM-75).
 func (n *Node) settleExpiredItems(ctx context.Context, now time.Time) error {
-	const page = 50 // each may be as large as a message
 	for _, state := range []ItemState{ItemHeld, ItemInterrupted} {
-		for after := ""; ; {
-			items, next, err := n.Inbox(ctx, state, after, page)
+		for item, err := range n.allItems(ctx, stateTerm(state)) {
+			if err == nil {
+				err = n.settleExpiredItem(ctx, item, now)
+			}
 			if err != nil {
 				return err
-			}
-			for _, item := range items {
-				if err := n.settleExpiredItem(ctx, item, now); err != nil {
-					return err
-				}
-			}
-			if after = next; after == "" {
-				break
 			}
 		}
 	}
@@ -225,9 +218,11 @@ func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Tim
 // messages, so that silence ends their conversations.
 func (n *Node) trim(ctx context.Context, now time.Time) error {
 	bytes := int64(0)
-	open := conversations.Filter{State: conversations.Open}
-	if err := n.eachConversation(ctx, open, now, func(c conversations.Conversation) error { bytes += c.Bytes; return nil }); err != nil {
-		return err
+	for c, err := range n.book.All(ctx, conversations.Filter{State: conversations.Open}, now) {
+		if err != nil {
+			return err
+		}
+		bytes += c.Bytes
 	}
 	if overfull := bytes > n.cfg.MaxBytes; overfull != n.overfull.Load() {
 		if err := n.saveState(ctx, keyOverfull, strconv.AppendBool(nil, overfull), now); err != nil {
@@ -235,19 +230,22 @@ func (n *Node) trim(ctx context.Context, now time.Time) error {
 		}
 	}
 	kept := 0
-	return n.eachConversation(ctx, conversations.Filter{}, now, func(c conversations.Conversation) error {
+	for c, err := range n.book.All(ctx, conversations.Filter{}, now) {
+		if err != nil {
+			return err
+		}
 		kept++
 		if c.State == conversations.Open {
-			return nil
+			continue
 		}
 		if bytes += c.Bytes; kept <= n.cfg.MaxKept && bytes <= n.cfg.MaxBytes {
-			return nil
+			continue
 		}
 		if err := n.deleteConversation(ctx, c.Key); err != nil && !isConflict(err) && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // deleteConversation removes a conversation with its inbox items, its ended outbox entries and its questions. Outbox
@@ -259,34 +257,19 @@ func (n *Node) deleteConversation(ctx context.Context, key store.ConvKey) error 
 		if err != nil {
 			return err
 		}
-		entryChanges, err := n.endedEntryChanges(ctx, key)
-		if err != nil {
-			return err
+		u.Add(asks...)
+		for e, err := range n.allEntries(ctx, convTerm(key)) {
+			if err != nil {
+				return err
+			}
+			if e.State != SendQueued {
+				u.Add(store.Change{Record: store.Record{NS: nsOutbox, Key: e.ID}, IfRev: e.rev, Delete: true})
+			}
 		}
-		u.Add(append(asks, entryChanges...)...)
 		items, err := n.itemsOf(ctx, key)
 		for _, item := range items {
 			u.Add(store.Change{Record: store.Record{NS: nsInbox, Key: item.ID}, IfRev: store.Any, Delete: true})
 		}
 		return err
 	})
-}
-
-// eachConversation calls do for each conversation that f selects, newest first, until do returns an error.
-func (n *Node) eachConversation(ctx context.Context, f conversations.Filter, now time.Time, do func(conversations.Conversation) error) error {
-	const page = 500
-	for before := uint64(0); ; {
-		p, err := n.book.List(ctx, f, before, page, now)
-		if err != nil {
-			return err
-		}
-		for _, c := range p.Conversations {
-			if err := do(c); err != nil {
-				return err
-			}
-		}
-		if before = p.Next; before == 0 {
-			return nil
-		}
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -104,7 +105,7 @@ func (i Item) change() store.Change {
 const termWoken = "woken"
 
 func (i Item) terms() []string {
-	terms := []string{"state:" + string(i.State)}
+	terms := []string{stateTerm(i.State)}
 	switch {
 	case i.Kind != kindTask:
 		terms = append(terms, convTerm(i.key()))
@@ -142,14 +143,24 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 // arrival. An empty state selects all items. after is the id of the last item of the previous page, "" for the first
 // page. next is empty on the last page.
 func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
-	term := ""
-	switch state {
-	case "":
-	case owner.NeedsOwner:
-		term = owner.NeedsOwner
-	default:
-		term = "state:" + string(state)
+	return n.listItems(ctx, stateTerm(state), after, limit)
+}
+
+// stateTerm returns the term of the items that [Node.Inbox] lists for a state.
+func stateTerm(state ItemState) string {
+	if state == "" || state == owner.NeedsOwner {
+		return string(state)
 	}
+	return "state:" + string(state)
+}
+
+// allItems returns all inbox items with a term. It reads small pages, because an item may be as large as a message. An
+// error ends the iteration.
+func (n *Node) allItems(ctx context.Context, term string) iter.Seq2[Item, error] {
+	return store.All(func(after string) ([]Item, string, error) { return n.listItems(ctx, term, after, 50) })
+}
+
+func (n *Node) listItems(ctx context.Context, term, after string, limit int) (items []Item, next string, err error) {
 	page, err := n.store.Records().List(ctx, nsInbox, term, after, limit, time.Now())
 	if err != nil {
 		return nil, "", err
@@ -203,24 +214,15 @@ var noConversation store.ConvKey
 // itemsOf returns the items of a conversation that are in one of states, or all of them if states is empty. Tasks are
 // not among them.
 func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemState) (items []Item, err error) {
-	for after := ""; ; {
-		page, err := n.store.Records().List(ctx, nsInbox, convTerm(key), after, 100, time.Now())
+	for item, err := range n.allItems(ctx, convTerm(key)) {
 		if err != nil {
 			return nil, err
 		}
-		for _, r := range page.Records {
-			item, err := decodeItem(r)
-			if err != nil {
-				return nil, err
-			}
-			if len(states) == 0 || slices.Contains(states, item.State) {
-				items = append(items, item)
-			}
-		}
-		if after = page.Next; after == "" {
-			return items, nil
+		if len(states) == 0 || slices.Contains(states, item.State) {
+			items = append(items, item)
 		}
 	}
+	return items, nil
 }
 
 func convTerm(key store.ConvKey) string { return "conv:" + key.Peer + "/" + key.ID }

@@ -107,12 +107,10 @@ func (n *Node) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) err
 	if err != nil {
 		return err
 	}
-	found := false
-	err = eachItem(func(after string) ([]OutboxEntry, string, error) {
-		return n.listEntries(ctx, convTerm(store.ConvKey{Peer: string(m.To), ID: string(m.Conversation)}), after, 100)
-	}, func(e OutboxEntry) { found = found || e.First == m.ID })
-	if found || err != nil {
-		return err
+	for e, err := range n.allEntries(ctx, convTerm(store.ConvKey{Peer: string(m.To), ID: string(m.Conversation)})) {
+		if err != nil || e.First == m.ID {
+			return err
+		}
 	}
 	id, _ := n.outbox.NewID(now, 0)
 	entry := OutboxEntry{Raw: raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{

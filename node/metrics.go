@@ -61,20 +61,17 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 	const hooks = "Hooks that run, and hooks that wait for their turn."
 	m.Gauge("hooks", hooks, func() float64 { return float64(n.runs.Running()) }, "state", "running")
 	m.Gauge("hooks", hooks, func() float64 { return float64(n.runs.Waiting()) }, "state", "waiting")
-	m.Gauge("asks_open", "Questions that wait for the owner; at most 1000 are counted.", n.countOpenAsks)
+	m.Gauge("asks_open", "Questions that wait for the owner; at most 1000 are counted.", OwnerAPI{n}.countOpenAsks)
 	for _, limit := range acl.MeterLimits() {
 		m.LimiterFunc("messages-"+limit, func() uint64 { return n.meter.Refusals(limit) })
 	}
 }
 
 // countOpenAsks returns how many questions wait for the owner, at most statusCap, or NaN if the store fails.
-func (n *Node) countOpenAsks() float64 {
+func (o OwnerAPI) countOpenAsks() float64 {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	open, err := count(statusCap, func(after string, limit int) (int, string, error) {
-		page, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, limit, time.Now())
-		return len(page), next, err
-	})
+	open, err := o.CountApprovals(ctx, statusCap)
 	if err != nil {
 		return math.NaN()
 	}

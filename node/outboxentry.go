@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
@@ -112,23 +113,10 @@ func (n *Node) listEntries(ctx context.Context, term, after string, limit int) (
 	return entries, page.Next, nil
 }
 
-// endedEntryChanges returns the changes that delete the ended outbox entries of a conversation.
-func (n *Node) endedEntryChanges(ctx context.Context, key store.ConvKey) (changes []store.Change, err error) {
-	for after := ""; ; {
-		entries, next, err := n.listEntries(ctx, convTerm(key), after, 100)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			if e.State != SendQueued {
-				gone := store.Change{Record: store.Record{NS: nsOutbox, Key: e.ID}, IfRev: e.rev, Delete: true}
-				changes = append(changes, gone)
-			}
-		}
-		if after = next; after == "" {
-			return changes, nil
-		}
-	}
+// allEntries returns all outbox entries with a term, in the order of sending. It reads small pages, because an entry may
+// be as large as a message. An error ends the iteration.
+func (n *Node) allEntries(ctx context.Context, term string) iter.Seq2[OutboxEntry, error] {
+	return store.All(func(after string) ([]OutboxEntry, string, error) { return n.listEntries(ctx, term, after, 50) })
 }
 
 func (n *Node) loadEntry(ctx context.Context, id string) (OutboxEntry, error) {

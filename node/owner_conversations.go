@@ -93,20 +93,14 @@ func (o OwnerAPI) resolveConversation(ctx context.Context, id, peer string) (sto
 		}
 	}
 	var found []store.ConvKey // exact matches come first
-	for before := uint64(0); ; {
-		page, err := o.n.book.List(ctx, conversations.Filter{Peer: peer}, before, 500, time.Now())
+	for conv, err := range o.n.book.All(ctx, conversations.Filter{Peer: peer}, time.Now()) {
 		if err != nil {
 			return store.ConvKey{}, err
 		}
-		for _, conv := range page.Conversations {
-			if conv.Key.ID == id {
-				found = append([]store.ConvKey{conv.Key}, found...)
-			} else if strings.HasPrefix(conv.Key.ID, id) || strings.HasPrefix(conv.Key.ID, "conv_"+id) {
-				found = append(found, conv.Key)
-			}
-		}
-		if before = page.Next; before == 0 {
-			break
+		if conv.Key.ID == id {
+			found = append([]store.ConvKey{conv.Key}, found...)
+		} else if strings.HasPrefix(conv.Key.ID, id) || strings.HasPrefix(conv.Key.ID, "conv_"+id) {
+			found = append(found, conv.Key)
 		}
 	}
 	switch {

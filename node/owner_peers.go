@@ -33,29 +33,34 @@ func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
 		}
 		return views[id]
 	}
-	err := errors.Join(eachItem(func(after string) ([]acl.Rule, string, error) {
-		return n.rules.List(ctx, acl.Unknown, after, 500, now)
-	}, func(r acl.Rule) {
+	for r, err := range n.rules.All(ctx, now) {
+		if err != nil {
+			return nil, err
+		}
 		v := view(r.Principal)
 		v.Standing, v.Since = r.Standing, r.Since
-	}), eachItem(func(after string) ([]acl.Rule, string, error) {
-		return n.recipients.List(ctx, acl.Unknown, after, 500, now)
-	}, func(r acl.Rule) {
+	}
+	for r, err := range n.recipients.All(ctx, now) {
+		if err != nil {
+			return nil, err
+		}
 		view(r.Principal).Write = r.Standing == acl.Approved
-	}), eachItem(func(after string) ([]store.Record, string, error) {
-		page, err := n.store.Records().List(ctx, nsAliases, "", after, 500, now)
-		return page.Records, page.Next, err
-	}, func(r store.Record) {
+	}
+	for r, err := range store.AllRecords(ctx, n.store.Records(), nsAliases, "", now) {
+		if err != nil {
+			return nil, err
+		}
 		v := view(string(r.Body))
 		v.Aliases = append(v.Aliases, r.Key)
-	}), eachItem(func(after wire.AgentID) ([]client.Pin, wire.AgentID, error) {
+	}
+	for p, err := range store.All(func(after wire.AgentID) ([]client.Pin, wire.AgentID, error) {
 		return n.cards.Pins(ctx, after, 500, now)
-	}, func(p client.Pin) {
+	}) {
+		if err != nil {
+			return nil, err
+		}
 		v := view(string(p.Agent))
 		v.Name, v.Fingerprint, v.Given, v.Unproven = p.Name, p.Fingerprint, p.Owner, p.IsUnproven()
-	}))
-	if err != nil {
-		return nil, err
 	}
 	for _, id := range n.cfg.Policy.Allow {
 		v := view(id)
@@ -71,22 +76,6 @@ func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
 	}
 	slices.SortFunc(items, func(a, b owner.Peer) int { return strings.Compare(a.ID, b.ID) })
 	return items, nil
-}
-
-// eachItem calls do with the items of every page that list returns.
-func eachItem[T any, C ~string](list func(after C) ([]T, C, error), do func(T)) error {
-	for after := C(""); ; {
-		items, next, err := list(after)
-		if err != nil {
-			return err
-		}
-		for _, item := range items {
-			do(item)
-		}
-		if after = next; after == "" {
-			return nil
-		}
-	}
 }
 
 // AddPeer implements [owner.Peers].

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/hex"
+	"iter"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -33,10 +34,7 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	}
 	outbox := n.outbox.Counts()
 	if outbox["queued"] == 0 { // another process may deliver: count what the store has
-		outbox["queued"], err = count(maxCount, func(after string, limit int) (int, string, error) {
-			page, next, err := n.Outbox(ctx, SendQueued, after, limit)
-			return len(page), next, err
-		})
+		outbox["queued"], err = count(maxCount, n.allEntries(ctx, "state:"+string(SendQueued)))
 		if err != nil {
 			return owner.Status{}, err
 		}
@@ -67,18 +65,12 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 
 // CountItems counts the items of the inbox in a state, or with [owner.NeedsOwner], up to maxCount.
 func (o OwnerAPI) CountItems(ctx context.Context, state string, maxCount int) (int, error) {
-	return count(maxCount, func(after string, limit int) (int, string, error) {
-		page, next, err := o.n.Inbox(ctx, ItemState(state), after, limit)
-		return len(page), next, err
-	})
+	return count(maxCount, o.n.allItems(ctx, stateTerm(ItemState(state))))
 }
 
 // CountApprovals counts the pending questions, up to maxCount.
 func (o OwnerAPI) CountApprovals(ctx context.Context, maxCount int) (int, error) {
-	return count(maxCount, func(after string, limit int) (int, string, error) {
-		page, next, err := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, limit, time.Now())
-		return len(page), next, err
-	})
+	return count(maxCount, o.n.asks.All(ctx, acl.AskFilter{State: acl.AskPending}, time.Now()))
 }
 
 // Limits returns the node's limits and modes.
@@ -123,21 +115,17 @@ func (o OwnerAPI) CheckTranscript(ctx context.Context, peer, id string) error {
 	return o.n.book.Check(ctx, store.ConvKey{Peer: peer, ID: id}, time.Now())
 }
 
-// count returns the length of a list, up to maxCount. It reads small pages, because an entry may be as large as a
-// message.
-func count(maxCount int, list func(after string, limit int) (n int, next string, err error)) (total int, err error) {
-	const page = 50
-	for after := ""; total < maxCount; {
-		n, next, err := list(after, page)
+// count returns the length of a list, up to maxCount.
+func count[T any](maxCount int, list iter.Seq2[T, error]) (total int, err error) {
+	for _, err := range list {
 		if err != nil {
 			return 0, err
 		}
-		total += n
-		if after = next; after == "" {
+		if total++; total >= maxCount {
 			break
 		}
 	}
-	return min(total, maxCount), nil
+	return total, nil
 }
 
 func (n *Node) mode() acl.Mode {

@@ -50,20 +50,15 @@ func (r recovery) run(ctx context.Context) {
 func (r recovery) findInterruptedRuns(ctx context.Context) (interrupted []string, err error) {
 	n := r.n
 	current := n.runs.ID()
-	for after := ""; ; {
-		items, next, err := n.Inbox(ctx, ItemRunning, after, 500)
+	for item, err := range n.allItems(ctx, stateTerm(ItemRunning)) {
 		if err != nil {
 			return interrupted, err
 		}
-		for _, item := range items {
-			if item.Runner != current {
-				interrupted = append(interrupted, item.ID)
-			}
-		}
-		if after = next; after == "" {
-			return interrupted, nil
+		if item.Runner != current {
+			interrupted = append(interrupted, item.ID)
 		}
 	}
+	return interrupted, nil
 }
 
 // recoverRun recovers one item, see run.

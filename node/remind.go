@@ -20,30 +20,21 @@ func (n *Node) remind(ctx context.Context, now time.Time) error {
 	if n.cfg.RemindAfter < 0 {
 		return nil
 	}
-	for after := ""; ; {
-		page, err := n.store.Records().List(ctx, nsInbox, termWoken, after, 50, now)
+	for item, err := range n.allItems(ctx, termWoken) {
 		if err != nil {
 			return err
 		}
-		for _, r := range page.Records {
-			item, err := decodeItem(r)
-			if err != nil {
-				return err
-			}
-			if now.Sub(item.Woken) < n.cfg.RemindAfter {
-				continue
-			}
-			switch err := n.remindItem(ctx, item, now); {
-			case errors.Is(err, wire.ErrUnavailable): // too many hooks are running: the next call tries again
-				return nil
-			case err != nil && !isConflict(err):
-				return err
-			}
+		if now.Sub(item.Woken) < n.cfg.RemindAfter {
+			continue
 		}
-		if after = page.Next; after == "" {
+		switch err := n.remindItem(ctx, item, now); {
+		case errors.Is(err, wire.ErrUnavailable): // too many hooks are running: the next call tries again
 			return nil
+		case err != nil && !isConflict(err):
+			return err
 		}
 	}
+	return nil
 }
 
 // remindItem wakes the agent of one item again, or notifies the owner if the agent was reminded before.

@@ -13,19 +13,29 @@ const pageSize = 500
 // selects all records. AllRecords reads page by page, so a record that changes meanwhile may be seen in either state.
 // An error ends the iteration.
 func AllRecords(ctx context.Context, r Records, ns, term string, now time.Time) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		for after := ""; ; {
-			page, err := r.List(ctx, ns, term, after, pageSize, now)
+	return All(func(after string) ([]Record, string, error) {
+		page, err := r.List(ctx, ns, term, after, pageSize, now)
+		return page.Records, page.Next, err
+	})
+}
+
+// All returns the elements of every page of a list. The function list returns the page at a position, and the position
+// of the next page. The zero position stands for the first page, and for no further page. An error ends the iteration.
+func All[T any, P comparable](list func(at P) (page []T, next P, err error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var at, end P
+		for {
+			page, next, err := list(at)
 			if err != nil {
-				yield(Record{}, err)
+				yield(*new(T), err)
 				return
 			}
-			for _, rec := range page.Records {
-				if !yield(rec, nil) {
+			for _, item := range page {
+				if !yield(item, nil) {
 					return
 				}
 			}
-			if after = page.Next; after == "" {
+			if at = next; at == end {
 				return
 			}
 		}
