@@ -246,25 +246,20 @@ const maxEntries = 10_000
 
 func (b *Book) each(ctx context.Context, term string, now time.Time, do func(entry)) error {
 	seen := 0
-	for after := ""; ; {
-		page, err := b.cfg.Records.List(ctx, Namespace, term, after, 500, now)
+	for rec, err := range store.AllRecords(ctx, b.cfg.Records, Namespace, term, now) {
 		if err != nil {
 			return fmt.Errorf("list agreed events: %w", err)
 		}
-		for _, rec := range page.Records {
-			e, err := decodeEntry(rec)
-			if err != nil {
-				return err
-			}
-			do(e)
-		}
-		if seen += len(page.Records); seen > maxEntries {
+		if seen++; seen > maxEntries {
 			return fmt.Errorf("more than %d agreed events", maxEntries)
 		}
-		if after = page.Next; after == "" {
-			return nil
+		e, err := decodeEntry(rec)
+		if err != nil {
+			return err
 		}
+		do(e)
 	}
+	return nil
 }
 
 func decodeEntry(rec store.Record) (entry, error) {
