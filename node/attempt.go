@@ -238,7 +238,7 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	case err != nil:
 		return bridge.Delivered{}, retryableError{err} // also for a changed key, which the owner may accept
 	}
-	if out, handled, err := e.n.tryCarriers(ctx, d, peer); handled {
+	if out, handled, err := e.tryCarriers(ctx, d, peer); handled {
 		return out, err
 	}
 	answer, err := e.n.cfg.HTTP.Send(ctx, peer, d.Raw)
@@ -254,6 +254,11 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	if _, ok := answer.Receipt(); ok {
 		return bridge.Delivered{Queued: true}, nil
 	}
+	return e.readReply(ctx, d, peer, answer)
+}
+
+// readReply reads and verifies the signed reply in an answer.
+func (e endpoint) readReply(ctx context.Context, d bridge.Delivery, peer client.Peer, answer client.Answer) (bridge.Delivered, error) {
 	reply, err := answer.Message()
 	if err != nil {
 		return bridge.Delivered{}, err

@@ -267,8 +267,8 @@ func (s screened) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 }
 
 // tryCarriers offers a delivery to the carriers in turn. handled is false if none of them has a way to the peer.
-func (n *Node) tryCarriers(ctx context.Context, d bridge.Delivery, peer client.Peer) (out bridge.Delivered, handled bool, err error) {
-	for _, a := range n.bridges.all() {
+func (e endpoint) tryCarriers(ctx context.Context, d bridge.Delivery, peer client.Peer) (out bridge.Delivered, handled bool, err error) {
+	for _, a := range e.n.bridges.all() {
 		c, ok := a.service.(bridge.Carrier)
 		if !ok {
 			continue
@@ -278,7 +278,7 @@ func (n *Node) tryCarriers(ctx context.Context, d bridge.Delivery, peer client.P
 			continue
 		}
 		if err == nil {
-			out, err = n.readCarrierAnswer(ctx, d, peer, answer)
+			out, err = e.readCarrierAnswer(ctx, d, peer, answer)
 		}
 		return out, true, err
 	}
@@ -286,22 +286,12 @@ func (n *Node) tryCarriers(ctx context.Context, d bridge.Delivery, peer client.P
 }
 
 // readCarrierAnswer reads the answer that a carrier returned: the signed reply, or an error.
-func (n *Node) readCarrierAnswer(ctx context.Context, d bridge.Delivery, peer client.Peer, answer []byte) (bridge.Delivered, error) {
-	v, err := wire.ParseObject(answer)
-	if err != nil {
-		return bridge.Delivered{}, errors.Join(client.ErrReplyUnverified, err)
+func (e endpoint) readCarrierAnswer(ctx context.Context, d bridge.Delivery, peer client.Peer, answer []byte) (bridge.Delivered, error) {
+	if v, err := wire.ParseObject(answer); err == nil {
+		if refused, ok := wire.ParseError(0, v); ok {
+			refused.Message = wire.OneLine(refused.Message, 200)
+			return bridge.Delivered{}, &client.SendError{Retry: refused.Retry, Refusal: refused}
+		}
 	}
-	if refused, ok := wire.ParseError(0, v); ok {
-		refused.Message = wire.OneLine(refused.Message, 200)
-		return bridge.Delivered{}, &client.SendError{Retry: refused.Retry, Refusal: refused}
-	}
-	reply, err := wire.ParseMessage(v)
-	if err != nil {
-		return bridge.Delivered{}, errors.Join(client.ErrReplyUnverified, err)
-	}
-	checked, err := n.verifier.Reply(ctx, d.Message, reply, peer, time.Now())
-	if err != nil {
-		return bridge.Delivered{}, err
-	}
-	return bridge.Delivered{Reply: &reply, Raw: answer, Digest: checked.Digest}, nil
+	return e.readReply(ctx, d, peer, client.Answer{Body: answer})
 }

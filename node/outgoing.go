@@ -29,27 +29,31 @@ type outgoingAsk struct {
 // newOutgoingAsk returns a question about our message and the changes that open the question. The hash that the owner
 // approves covers the recipient's key too.
 func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now time.Time) (acl.Ask, []store.Change, error) {
-	body, err := json.Marshal(outgoingAsk{out, to, out.sealTo != ""})
-	if err != nil {
+	return p.openAsk(n, out, "", acl.Ask{
+		Kind: askOutgoing, Conv: out.key(), Created: now,
+		Title: fmt.Sprintf("send %s to %s", out.Intent, bridge.Party("", out.Address, string(out.To))),
+	}, outgoingAsk{out, to, out.sealTo != ""})
+}
+
+// openAsk returns a question with the given body about a message of ours that needs the owner, and the changes that open
+// the question. ask holds what differs between the kinds of questions. name is the recipient's; it may be empty.
+func (p permission) openAsk(n *Node, out Outgoing, name string, ask acl.Ask, body any) (acl.Ask, []store.Change, error) {
+	var err error
+	if ask.Body, err = json.Marshal(body); err != nil {
 		return acl.Ask{}, nil, fmt.Errorf("encode outgoing message: %w", err)
 	}
-	shown, err := wire.ParseObject(body)
+	shown, err := wire.ParseObject(ask.Body)
 	if err != nil {
-		return acl.Ask{}, nil, fmt.Errorf("encode outgoing message: %w", err)
+		return acl.Ask{}, nil, wire.ErrSyntax.Because(err)
 	}
-	choices := []acl.Choice{acl.Approve, acl.Reject}
+	ask.ID, ask.Subject, ask.Rule, ask.Hash = acl.NewAskID(ask.Created), principal(out), p.rule, hexOf(signing.Digest(shown))
+	ask.Expires, ask.Choices = ask.Created.Add(n.cfg.HoldFor), []acl.Choice{acl.Approve, acl.Reject}
 	if p.allowAlways {
-		choices = []acl.Choice{acl.Approve, acl.ApproveAlways, acl.Reject}
+		ask.Choices = []acl.Choice{acl.Approve, acl.ApproveAlways, acl.Reject}
 	}
-	id := acl.NewAskID(now)
-	ask, changes := n.asks.Open(acl.Ask{
-		ID: id, Kind: askOutgoing, Subject: principal(out), Conv: out.key(), Rule: p.rule,
-		Title: fmt.Sprintf("send %s to %s", out.Intent, bridge.Party("", out.Address, string(out.To))), Body: body,
-		Hash:    hexOf(signing.Digest(shown)),
-		Choices: choices, Created: now, Expires: now.Add(n.cfg.HoldFor),
-	}, acl.Slot{Key: "outgoing/" + id, Term: "outgoing", Max: maxOutgoingAsks})
-	notice := n.notice("outgoing", out.To, "", out.key(), now)
-	notice.Ask = id
+	ask, changes := n.asks.Open(ask, acl.Slot{Key: "outgoing/" + ask.ID, Term: "outgoing", Max: maxOutgoingAsks})
+	notice := n.notice("outgoing", out.To, name, ask.Conv, ask.Created)
+	notice.Ask = ask.ID
 	return ask, append(changes, n.notices.Change(notice)), nil
 }
 

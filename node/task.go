@@ -25,13 +25,8 @@ func aboutTerm(about string) string { return "about:" + about }
 // updateTask updates the items about the matter of t. If t has a turn and none of the items is open, it adds a new
 // item.
 func (n *Node) updateTask(ctx context.Context, u *conversations.Unit, t bridge.Task) error {
-	page, err := n.store.Records().List(ctx, nsInbox, aboutTerm(t.About), "", 100, u.Now)
-	if err != nil {
-		return err
-	}
 	isOpen := false
-	for _, rec := range page.Records {
-		item, err := decodeItem(rec)
+	for item, err := range n.allItems(ctx, aboutTerm(t.About)) {
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -26,28 +25,14 @@ type taskAnswer struct {
 
 // askTaskAnswer asks the owner to approve the answer to a task (AM-50). The task is held until the owner decides.
 func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p permission) (Sent, error) {
-	now := time.Now()
-	body, err := json.Marshal(taskAnswer{item.ID, item.About, item.Peer, item.PeerName, item.Intent, item.Payload, out.Payload})
+	ask, changes, err := p.openAsk(n, out, item.PeerName,
+		acl.Ask{Kind: askTask, About: item.About, Title: "answer to " + item.About, Created: time.Now()},
+		taskAnswer{item.ID, item.About, item.Peer, item.PeerName, item.Intent, item.Payload, out.Payload})
 	if err != nil {
-		return Sent{}, fmt.Errorf("encode answer: %w", err)
+		return Sent{}, err
 	}
-	shown, err := wire.ParseObject(body)
-	if err != nil {
-		return Sent{}, wire.ErrSyntax.Because(err)
-	}
-	choices := []acl.Choice{acl.Approve, acl.Reject}
-	if p.allowAlways {
-		choices = []acl.Choice{acl.Approve, acl.ApproveAlways, acl.Reject}
-	}
-	id := acl.NewAskID(now)
-	ask, changes := n.asks.Open(acl.Ask{
-		ID: id, Kind: askTask, Subject: principal(out), About: item.About, Rule: p.rule, Title: "answer to " + item.About, Body: body,
-		Hash: hexOf(signing.Digest(shown)), Choices: choices, Created: now, Expires: now.Add(n.cfg.HoldFor),
-	}, acl.Slot{Key: "outgoing/" + id, Term: "outgoing", Max: maxOutgoingAsks})
 	item.State, item.Ask = ItemHeld, ask.ID
-	notice := n.notice("outgoing", item.Peer, item.PeerName, store.ConvKey{}, now)
-	notice.Ask = id
-	err = n.storeItem(ctx, item, append(changes, n.notices.Change(notice)))
+	err = n.storeItem(ctx, item, changes)
 	switch {
 	case isConflict(err):
 		return Sent{}, ErrAnswered
