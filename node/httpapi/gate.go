@@ -31,7 +31,7 @@ var (
 )
 
 const (
-	headerRequestID = "X-Request-Id"
+	headerRequestID = "X-Request-Id" // the id of the request in the log
 	headerNoSniff   = "X-Content-Type-Options"
 )
 
@@ -89,12 +89,4 @@ func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 		}
 	}()
 	return next(c)
-}
-
-// RequestID returns the id of this request, which the response carries in X-Request-Id.
-func RequestID(c echo.Context) string {
-	if ids := c.Response().Header()[headerRequestID]; len(ids) == 1 {
-		return ids[0]
-	}
-	return ""
 }

@@ -34,7 +34,7 @@ func (g *gate) logRequest(c echo.Context, refusal *wire.Error, took time.Duratio
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("request_id", RequestID(c)),
+		slog.String("request_id", c.Response().Header().Get(headerRequestID)),
 		slog.String("method", printable(r.Method)),
 		slog.String("path", printable(r.URL.EscapedPath())),
 		slog.String("route", c.Path()),

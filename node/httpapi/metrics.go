@@ -53,12 +53,6 @@ func (m *Metrics) Counter(name, help string, labels ...string) *Counter {
 	return &Counter{c}
 }
 
-// CounterFunc creates one series that only grows. Each scrape calls read for its value.
-func (m *Metrics) CounterFunc(name, help string, read func() float64, labels ...string) {
-	opts := prometheus.CounterOpts{Name: metricsPrefix + name, Help: help, ConstLabels: pairs(labels)}
-	m.register(prometheus.NewCounterFunc(opts, read))
-}
-
 // Gauge creates one series. Each scrape calls read for its value, and several scrapes may call it at once. read may
 // return math.NaN if it does not know the value.
 func (m *Metrics) Gauge(name, help string, read func() float64, labels ...string) {
@@ -80,9 +74,10 @@ func (m *Metrics) Limiter(name string) *Counter {
 	return m.Counter(limiterName, limiterHelp, "limiter", name)
 }
 
-// LimiterFunc works like [Metrics.Limiter], for a limit that counts its own refusals.
+// LimiterFunc works like [Metrics.Limiter], for a limit that counts its own refusals. Each scrape calls read.
 func (m *Metrics) LimiterFunc(name string, read func() uint64) {
-	m.CounterFunc(limiterName, limiterHelp, func() float64 { return float64(read()) }, "limiter", name)
+	opts := prometheus.CounterOpts{Name: metricsPrefix + limiterName, Help: limiterHelp, ConstLabels: prometheus.Labels{"limiter": name}}
+	m.register(prometheus.NewCounterFunc(opts, func() float64 { return float64(read()) }))
 }
 
 const (

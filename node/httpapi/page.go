@@ -337,7 +337,7 @@ func (p *Pages) Fault(c echo.Context, err error) error {
 	}
 	text := refusal.Message
 	if refusal.Status >= http.StatusInternalServerError && !errors.Is(refusal, wire.ErrUnavailable) {
-		text = "Something went wrong on this node. Look for " + RequestID(c) + " in the log for the reason."
+		text = "Something went wrong on this node. Look for " + c.Response().Header().Get(headerRequestID) + " in the log for the reason."
 	}
 	if err := p.Render(c, p.faultPage, View{Title: title, Status: refusal.Status, Wrong: text}); err != nil {
 		return err
