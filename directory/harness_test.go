@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -184,12 +185,7 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q mailbox.Query) ([]
 	}
 	defer p.Leave()
 	woken := make(chan struct{}, 1)
-	p.OnWake(func() {
-		select {
-		case woken <- struct{}{}:
-		default:
-		}
-	})
+	p.OnWake(func() { waiting.Wake(woken) })
 	end := time.NewTimer(p.Wait)
 	defer end.Stop()
 	for {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -74,9 +75,6 @@ func (h *hub) publish(task string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.waiters[task] {
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
+		waiting.Wake(w.changed)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -348,8 +349,5 @@ func (o *Offers) WakeAll() {
 }
 
 func signal(wake chan<- struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default: // it is signaled already
-	}
+	waiting.Wake(wake)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -111,10 +112,7 @@ func (b *Book) OnCommit(changes []store.Change) {
 
 // Wake makes Run look for events to write.
 func (b *Book) Wake() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
+	waiting.Wake(b.wake)
 }
 
 // Run writes events to the calendar until ctx ends.

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // RetryFor is how long the node keeps trying to reach a hook for one message.
@@ -37,10 +39,7 @@ func (r *Retries) signal() chan struct{} {
 
 // Changed reports that another message waits for its hook.
 func (r *Retries) Changed() {
-	select {
-	case r.signal() <- struct{}{}:
-	default:
-	}
+	waiting.Wake(r.signal())
 }
 
 // Run calls try at the start, when a message is due, and after Changed, until ctx ends, but at most once a second. try

@@ -10,6 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -37,10 +38,7 @@ func (d *changedTopics) mark(topic string) {
 		d.topics[topic] = struct{}{}
 	}
 	d.mu.Unlock()
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
+	waiting.Wake(d.wake)
 }
 
 func (d *changedTopics) take() []string {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // parkingKey is the context key of the *parking of a request's listener. Listeners with TLS have none.
@@ -106,12 +108,7 @@ func Park(c echo.Context, most time.Duration, waiter Waiter, none []byte) error 
 func waitInHandler(c echo.Context, most time.Duration, waiter Waiter, none []byte) error {
 	defer waiter.Leave()
 	woken := make(chan struct{}, 1)
-	waiter.OnWake(func() {
-		select {
-		case woken <- struct{}{}:
-		default: // not received yet
-		}
-	})
+	waiter.OnWake(func() { waiting.Wake(woken) })
 	if err := KeepOpen(c, most+10*time.Second); err != nil {
 		return err
 	}

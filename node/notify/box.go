@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -164,10 +165,7 @@ func (b *Box) OnCommit(changes []store.Change) {
 
 // Wake makes Run look for notices.
 func (b *Box) Wake() {
-	select {
-	case b.wakeup <- struct{}{}:
-	default:
-	}
+	waiting.Wake(b.wakeup)
 }
 
 // List returns at most limit notices, oldest first. after is the id of the last notice of the previous page, or "".

@@ -21,6 +21,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -214,10 +215,7 @@ func (s *Scheduler) add(entries []Entry, from origin) {
 }
 
 func (s *Scheduler) wake() {
-	select {
-	case s.wakeup <- struct{}{}:
-	default:
-	}
+	waiting.Wake(s.wakeup)
 }
 
 // Run makes attempts until ctx ends, and returns when the active ones have ended.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -111,10 +112,7 @@ func (r *Registrar) each(ctx context.Context, directory string, do func(*registr
 }
 
 func (r *Registrar) wake() {
-	select {
-	case r.wakeup <- struct{}{}:
-	default:
-	}
+	waiting.Wake(r.wakeup)
 }
 
 // removeCard removes the node from a directory. It fills s with the outcome, and returns the time of the next visit.
