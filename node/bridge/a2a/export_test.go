@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"testing"
 	"time"
 
@@ -103,6 +104,15 @@ func (b *Bridge) AgeSent(t *testing.T, d time.Duration) {
 		}
 	}
 	b.out.polls.wakeUp()
+}
+
+// AwaitPolls waits until every task that was due has been polled.
+func (b *Bridge) AwaitPolls(t *testing.T) {
+	for deadline := time.Now().Add(10 * time.Second); slices.ContainsFunc(b.sent(t), func(r sentRow) bool { return !r.Due.After(time.Now()) }); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a task is not polled")
+		}
+	}
 }
 
 // ExpireCards makes the bridge fetch every card again before its next use.

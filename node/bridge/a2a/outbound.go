@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,9 +35,11 @@ const (
 var errInFlight = errors.New("the agent has not answered the previous message yet")
 
 // sentRow is our side of a conversation: the newest message that we sent in it, and the task that it became. While Due
-// is set, the agent works on the task, and the bridge asks about it.
+// is set, the agent works on the task, and the bridge asks about it. If the next message is another task, the row of the
+// earlier one stays until that task ends.
 type sentRow struct {
 	dueRow
+	Earlier bool                `json:"earlier,omitempty"` // a newer message of the conversation has its row
 	Address string              `json:"address"`
 	Conv    wire.ConversationID `json:"conv"`
 	Intent  wire.Intent         `json:"intent"`
@@ -72,13 +75,30 @@ func (r *sentRow) change(now time.Time) store.Change {
 	if err != nil {
 		panic(err) // texts and times
 	}
+	key := sentKey(r.Address, r.Conv)
 	var terms []string
 	if !r.Due.IsZero() {
 		terms = []string{termDue}
 	}
-	return store.Change{IfRev: r.rev, Record: store.Record{
-		NS: nsSent, Key: sentKey(r.Address, r.Conv), Body: body, Terms: terms, Expires: now.Add(keepOpen),
-	}}
+	if r.Earlier && !r.State.Terminal() {
+		terms = append(terms, key)
+	}
+	if r.Earlier {
+		key = hash(key, string(r.Message))
+	}
+	return store.Change{IfRev: r.rev, Record: store.Record{NS: nsSent, Key: key, Body: body, Terms: terms, Expires: now.Add(keepOpen)}}
+}
+
+// earlier returns the rows of the tasks that began before that of row, the newest row of a conversation, and are open.
+func (o *outbound) earlier(ctx context.Context, row *sentRow) (rows []*sentRow, err error) {
+	for rec, err := range store.AllRecords(ctx, o.records, nsSent, sentKey(row.Address, row.Conv), time.Now()) {
+		r := &sentRow{rev: rec.Rev}
+		if err := errors.Join(err, json.Unmarshal(rec.Body, r)); err != nil {
+			return nil, err
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
 }
 
 func (o *outbound) load(ctx context.Context, address string, conv wire.ConversationID) (*sentRow, error) {
@@ -93,13 +113,10 @@ func (o *outbound) load(ctx context.Context, address string, conv wire.Conversat
 	return r, err
 }
 
-// save stores the row and reads it again, for its new revision.
-func (o *outbound) save(ctx context.Context, r *sentRow) (*sentRow, error) {
+// save stores the row, together with other changes.
+func (o *outbound) save(ctx context.Context, r *sentRow, others ...store.Change) error {
 	now := time.Now()
-	if err := o.records.Apply(ctx, []store.Change{r.change(now)}, now); err != nil {
-		return r, err
-	}
-	return o.load(ctx, r.Address, r.Conv)
+	return o.records.Apply(ctx, append(others, r.change(now)), now)
 }
 
 // send sends a message to another agent, and takes its answer if it came at once.
@@ -116,13 +133,16 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 		return bridge.Delivered{}, err
 	}
 	unknown := row.Message == d.Message.ID // an earlier attempt may have arrived
-	task := ""
-	if row.State == a2a.TaskStateInputRequired {
-		task = row.Task
+	task, changes, err := o.taskFor(ctx, row, now)
+	if err != nil {
+		return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 	}
 	row.Message, row.State, row.Intent, row.Started, row.Tries, row.Due = d.Message.ID, "", d.Message.Intent, now.UTC(), 0, time.Time{}
 	row.Party = address.String()
-	if row, err = o.save(ctx, row); err != nil {
+	if err = o.save(ctx, row, changes...); err == nil {
+		row, err = o.load(ctx, row.Address, row.Conv) // for its new revision
+	}
+	if err != nil {
 		return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 	}
 	var result wire.Value
@@ -145,6 +165,27 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 		return bridge.Delivered{}, asSendError(err)
 	}
 	return bridge.Delivered{Queued: true}, nil
+}
+
+// taskFor returns the task in which the agent asks for the next message of the conversation of row, or "" if the message
+// is a new task. changes keep the task of row, if the agent still works on it and the message is for another task.
+func (o *outbound) taskFor(ctx context.Context, row *sentRow, now time.Time) (task string, changes []store.Change, err error) {
+	if row.State == a2a.TaskStateInputRequired {
+		return row.Task, nil, nil
+	}
+	rows, err := o.earlier(ctx, row)
+	if !row.Due.IsZero() {
+		kept := *row
+		kept.Earlier, kept.rev = true, store.Any
+		changes = append(changes, kept.change(now))
+	}
+	if i := slices.IndexFunc(rows, func(r *sentRow) bool { return r.State == a2a.TaskStateInputRequired }); i >= 0 {
+		task, row.Context, row.Asked = rows[i].Task, rows[i].Context, rows[i].Asked
+		change := rows[i].change(now)
+		change.Delete = true
+		changes = append(changes, change)
+	}
+	return task, changes, err
 }
 
 // find looks for the task of a message whose call had an unknown outcome, so that the message is not sent twice.
@@ -193,7 +234,7 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 		}
 		row.Due = now.Add(pause)
 		row.Tries++
-		_, err := o.save(ctx, row)
+		err := o.save(ctx, row)
 		o.polls.wakeUp()
 		return err
 	}
@@ -203,8 +244,7 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 	if r.State == a2a.TaskStateInputRequired {
 		row.Asked = r.Status[:]
 	}
-	_, err := o.save(ctx, row)
-	return err
+	return o.save(ctx, row)
 }
 
 // acceptAnswer hands the answer of an agent to the node.
@@ -291,8 +331,21 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))
 }
 
-// cancel cancels the task at the agent, because we closed its conversation.
+// cancel cancels the tasks of a conversation at the agent, because we closed the conversation. row is its newest row.
 func (o *outbound) cancel(ctx context.Context, address bridge.Address, row *sentRow) error {
+	rows, err := o.earlier(ctx, row)
+	if err != nil {
+		return &client.SendError{Retry: true, Cause: err}
+	}
+	for _, r := range append(rows, row) {
+		if err := o.cancelTask(ctx, address, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *outbound) cancelTask(ctx context.Context, address bridge.Address, row *sentRow) error {
 	if row.Task == "" || row.State.Terminal() || row.State == "" {
 		return nil
 	}

@@ -133,31 +133,6 @@ func TestBindings(t *testing.T) {
 	}
 }
 
-// TestAsksBack checks a task that needs an answer: our next message in the conversation goes to that task.
-func TestAsksBack(t *testing.T) {
-	p := newPeerAgent(t)
-	p.answer = func(method string, params wire.Value) (string, int) {
-		switch {
-		case method == "SendMessage" && text(params, "message.taskId") == "":
-			return `{"task":{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_INPUT_REQUIRED","message":{"messageId":"q","role":"ROLE_AGENT","parts":[{"text":"which?"}]}}}}`, 0
-		case method == "SendMessage" && text(params, "message.taskId") == "t1":
-			return `{"task":{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"bought"}]}]}}`, 0
-		}
-		return "", -32601
-	}
-	h := serve(t, nil, nil, nil)
-	sent := h.write("a2a:"+p.URL, "buy")
-	if v := h.inbox(sent.Conversation, 1); text(v, "task.state") != "input_required" || text(v, "message.body") != "which?" {
-		t.Fatalf("the question: %s", v.JSON())
-	}
-	if _, err := h.node.OwnerAPI().Reply(t.Context(), owner.NewReply{Conversation: string(sent.Conversation), Payload: deliver("the red one")}, 0); err != nil {
-		t.Fatal(err)
-	}
-	if v := h.inbox(sent.Conversation, 2); text(v, "message.body") != "bought" {
-		t.Errorf("after the answer: %s", v.JSON())
-	}
-}
-
 // TestLostAnswer checks that a message whose call had an unknown outcome is looked for before it is sent again (OC-4).
 func TestLostAnswer(t *testing.T) {
 	p := newPeerAgent(t)

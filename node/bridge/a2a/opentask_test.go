@@ -1,0 +1,111 @@
+package a2a_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestAsksBack checks a task that needs an answer: our next message in the conversation goes to that task.
+func TestAsksBack(t *testing.T) {
+	p := newPeerAgent(t)
+	p.answer = func(method string, params wire.Value) (string, int) {
+		switch {
+		case method == "SendMessage" && text(params, "message.taskId") == "":
+			return `{"task":{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_INPUT_REQUIRED","message":{"messageId":"q","role":"ROLE_AGENT","parts":[{"text":"which?"}]}}}}`, 0
+		case method == "SendMessage" && text(params, "message.taskId") == "t1":
+			return `{"task":{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"bought"}]}]}}`, 0
+		}
+		return "", -32601
+	}
+	h := serve(t, nil, nil, nil)
+	sent := h.write("a2a:"+p.URL, "buy")
+	if v := h.inbox(sent.Conversation, 1); text(v, "task.state") != "input_required" || text(v, "message.body") != "which?" {
+		t.Fatalf("the question: %s", v.JSON())
+	}
+	if _, err := h.node.OwnerAPI().Reply(t.Context(), owner.NewReply{Conversation: string(sent.Conversation), Payload: deliver("the red one")}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if v := h.inbox(sent.Conversation, 2); text(v, "message.body") != "bought" {
+		t.Errorf("after the answer: %s", v.JSON())
+	}
+}
+
+// TestEarlierTask checks that a message which the agent gets while it still works on an earlier one of the conversation
+// does not end the earlier task for us: the answer to each arrives, our reply to a question goes to the task that asks,
+// and a close cancels every task that is open.
+func TestEarlierTask(t *testing.T) {
+	p := newPeerAgent(t)
+	working := p.answer
+	var asks, ended atomic.Value // ids of tasks
+	var canceled sync.Map
+	asks.Store("")
+	ended.Store("")
+	p.answer = func(method string, params wire.Value) (string, int) {
+		id := text(params, "id")
+		switch {
+		case method == "CancelTask":
+			canceled.Store(id, true)
+			return fmt.Sprintf(`{"id":%q,"contextId":"c","status":{"state":"TASK_STATE_CANCELED"}}`, id), 0
+		case method == "GetTask" && id == asks.Load():
+			return fmt.Sprintf(`{"id":%q,"contextId":"c","status":{"state":"TASK_STATE_INPUT_REQUIRED","message":{"messageId":"q","role":"ROLE_AGENT","parts":[{"text":"which?"}]}}}`, id), 0
+		case method == "GetTask" && id == ended.Load():
+			return strings.Replace(completed, "t1", id, 1), 0
+		case method == "SendMessage" && text(params, "message.taskId") != "":
+			asks.Store("")
+			ended.Store(text(params, "message.taskId"))
+			return `{"task":` + strings.Replace(completed, "t1", text(params, "message.taskId"), 1) + `}`, 0
+		}
+		return working(method, params)
+	}
+	h := serve(t, nil, nil, nil)
+	var conv wire.ConversationID
+	write := func(body string, open int) wire.MessageID { // open is the number of tasks that we wait for afterwards
+		t.Helper()
+		h.bridge.AgeSent(t, 3*time.Minute)
+		h.bridge.AwaitPolls(t)
+		sent, err := h.node.OwnerAPI().Send(t.Context(), owner.NewMessage{To: "a2a:" + p.URL, Conversation: conv, Intent: wire.Deliver, Payload: deliver(body)}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conv = sent.Conversation
+		for deadline := time.Now().Add(20 * time.Second); ; <-time.After(time.Millisecond) {
+			if n, _ := h.bridge.SentDue(t); n == open {
+				return sent.MessageID
+			} else if time.Now().After(deadline) {
+				t.Fatalf("%s: we wait for %d tasks, want %d", body, n, open)
+			}
+		}
+	}
+	first, second := write("first", 1), write("second", 2)
+	ended.Store("task-" + string(first))
+	h.bridge.AgeSent(t, 0)
+	if v := h.inbox(conv, 1); text(v, "message.body") != "done" || text(v, "metadata.in_reply_to") != string(first) {
+		t.Fatalf("the answer to the first message is %s", v.JSON())
+	}
+	third := write("third", 2)
+	asks.Store("task-" + string(second))
+	h.bridge.AgeSent(t, 0)
+	if v := h.inbox(conv, 2); text(v, "task.state") != "input_required" {
+		t.Fatalf("the question about the second message is %s", v.JSON())
+	}
+	reply := write("the red one", 1)
+	if v := h.inbox(conv, 3); text(v, "message.body") != "done" || text(v, "metadata.in_reply_to") != string(reply) || ended.Load() != "task-"+string(second) {
+		t.Fatalf("the answer to our reply is %s", v.JSON())
+	}
+	fourth := write("fourth", 2)
+	if _, err := h.node.OwnerAPI().CloseConversation(t.Context(), string(conv), owner.Close{Status: "failed"}, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range []wire.MessageID{first, second, third, fourth} {
+		if _, ok := canceled.Load("task-" + string(m)); ok != (i >= 2) {
+			t.Errorf("task %d: canceled %v", i+1, ok)
+		}
+	}
+}
