@@ -17,6 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -83,6 +85,37 @@ func TestLinkPause(t *testing.T) {
 	cat.Send(`{"id":"pause-2","kind":"participant/pause","to":["node"],"payload":{"timeout_seconds":0.05}}`)
 	if v := cat.FromNode("participant/resume"); mewtest.About(v) != "pause-2" {
 		t.Errorf("at the end of a pause: %s", v.JSON())
+	}
+}
+
+// agent is a hook.
+type agent func(context.Context, hook.Call) (hook.Answer, error)
+
+func (a agent) Handle(ctx context.Context, c hook.Call) (hook.Answer, error) { return a(ctx, c) }
+
+// TestLinkPauseKeepsAnswer: the outbox keeps the answer of a hook that comes during a pause, and the answer names the
+// chat.
+func TestLinkPauseKeepsAnswer(t *testing.T) {
+	r := start(t, newClubConfig(t, allKinds, "cat", "dog"))
+	asked, free := make(chan struct{}), make(chan struct{})
+	l := newLabWith(t, r, meshtest.New(t), func(c *node.Config) {
+		c.Routes = []node.Route{{Pattern: "*", Name: "agent", Handler: agent(func(context.Context, hook.Call) (hook.Answer, error) {
+			close(asked)
+			<-free
+			answer := mewtest.Parse(t, `{"action":"deliver","message":{"body":"until six"}}`)
+			return hook.Answer{Payload: &answer}, nil
+		})}}
+	}, linkOf(r, bridge.LinkPolicy{Access: "open"}))
+	cat := l.peers["cat"]
+	cat.Send(`{"id":"c1","kind":"chat","to":["node"],"payload":{"text":"is the shop open?"}}`)
+	<-asked
+	cat.Send(`{"kind":"participant/pause","to":["node"],"payload":{"reason":"wait"}}`)
+	l.await("paused", func() bool { return l.l.View().Participants[0].Paused })
+	close(free)
+	l.inbox(l.home, node.ItemAnswered)
+	cat.Send(`{"kind":"participant/resume","to":["node"],"payload":{}}`)
+	if chat := cat.FromNode("chat"); mewtest.Text(mewtest.Payload(chat, "text")) != "until six" || mewtest.About(chat) != "c1" {
+		t.Errorf("after the pause: %s", chat.JSON())
 	}
 }
 

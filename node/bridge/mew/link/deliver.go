@@ -80,16 +80,6 @@ func (l *Link) sendChat(ctx context.Context, peer string, m wire.Message, id str
 	return l.space.say(ctx, envelope.Draft{ID: id, Kind: envelope.KindChat, To: []string{peer}, Correlation: correlation, Context: string(m.Conversation), Payload: payload})
 }
 
-// sendReply sends the node's immediate reply to a message.
-func (l *Link) sendReply(ctx context.Context, peer string, conv wire.ConversationID, m *wire.Message, correlation []string) {
-	if m.Intent != wire.Deliver || m.Action() != "deliver" {
-		return
-	}
-	if err := l.sendChat(ctx, peer, *m, "am-"+string(m.ID), correlation); err != nil {
-		l.log.Info("send a reply to the space", "conversation", conv, "err", err)
-	}
-}
-
 // deliverClose tells the space about the end of a conversation, if MEW has an envelope for it: the owner rejected a
 // proposal or a request, or a request that waited has a result. Any other close is lost.
 func (l *Link) deliverClose(ctx context.Context, peer string, m wire.Message) error {

@@ -37,7 +37,13 @@ func newLab(t *testing.T, policy bridge.LinkPolicy, nodeMay ...string) *testLab 
 // newLabOn makes the nodes of a lab in a mesh, with these links.
 func newLabOn(t *testing.T, r *rig, m *meshtest.Mesh, links ...bridge.Link) *testLab {
 	t.Helper()
-	home := m.Node("home", func(c *node.Config) { c.HoldFor = 5 * time.Minute })
+	return newLabWith(t, r, m, func(c *node.Config) { c.HoldFor = 5 * time.Minute }, links...)
+}
+
+// newLabWith is newLabOn with another configuration of the node.
+func newLabWith(t *testing.T, r *rig, m *meshtest.Mesh, set func(*node.Config), links ...bridge.Link) *testLab {
+	t.Helper()
+	home := m.Node("home", set)
 	mesh, err := home.Attach(LinkKind(), links)
 	if err != nil {
 		t.Fatal(err)

@@ -90,7 +90,7 @@ func (l *Link) handleChat(ctx context.Context, j job) error {
 		message = message.With("format", wire.Text(f))
 	}
 	payload := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", message))
-	out, in, err := l.accept(ctx, j, wire.Deliver, payload)
+	out, err := l.accept(ctx, j, wire.Deliver, payload)
 	switch {
 	case err != nil:
 		l.tellRefusal(ctx, &j.e, err)
@@ -102,22 +102,20 @@ func (l *Link) handleChat(ctx context.Context, j job) error {
 	default:
 		l.acknowledge(ctx, envelope.Digest(j.e.From, j.e.ID), "received")
 	}
-	if out.Reply != nil {
-		l.sendReply(ctx, j.e.From, in.ConvID, out.Reply, []string{j.e.ID})
-	}
 	return nil
 }
 
 // accept hands a message to the node, in the conversation that it belongs to, or in a new one if that one is closed.
-func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wire.Value) (bridge.Outcome, bridge.Inbound, error) {
+// The answer of a hook comes through the outbox, which keeps it while the space does not take it.
+func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wire.Value) (bridge.Outcome, error) {
 	peer := l.address(j.e.From).Pseudonym()
 	convs := l.conversations(ctx, &j, peer)
-	var in bridge.Inbound
 	for _, conv := range convs {
-		var err error
-		if in, err = l.newInbound(&j, conv, intent, payload); err != nil {
-			return bridge.Outcome{}, in, err
+		in, err := l.newInbound(&j, conv, intent, payload)
+		if err != nil {
+			return bridge.Outcome{}, err
 		}
+		in.Unattended = true
 		h := storedChat{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID, Digest: hex.EncodeToString(in.Digest[:])}
 		in.Records = []store.Change{
 			l.records.markOpen(peer, conv), l.records.remember("chat", envelope.Digest(j.e.From, j.e.ID), h, keepChat, true),
@@ -128,9 +126,9 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 			l.records.apply(ctx, l.records.drop("open", openKey(peer, conv)))
 			continue
 		}
-		return out, in, err
+		return out, err
 	}
-	return bridge.Outcome{}, in, wire.ErrConversationClosed
+	return bridge.Outcome{}, wire.ErrConversationClosed
 }
 
 // conversations returns the conversations to which a chat may belong, the likeliest first and a new one last: the one
@@ -174,23 +172,24 @@ func (l *Link) passesFilter(e *envelope.Envelope, text string) bool {
 		slices.ContainsFunc(f.Keywords, func(w string) bool { return strings.Contains(lower, strings.ToLower(w)) }))
 }
 
-// acknowledge tells the sender of a chat about its state, once for each state (MEW-L3). "read" is the last state.
+// acknowledge tells the sender of a chat about its state, once for each state (MEW-L3). statusRead is the last state.
+// The records stay for a day after it, so that an answer names the chat.
 func (l *Link) acknowledge(ctx context.Context, key, status string) {
 	l.acks.Lock()
 	defer l.acks.Unlock()
 	h, ok := load[storedChat](ctx, l.records, "chat", key)
-	if !ok || h.Said == status {
+	if !ok || h.Said == status || h.Said == statusRead {
 		return
 	}
 	err := l.space.tell(envelope.Draft{Kind: envelope.KindChatAcknowledge, To: []string{h.From}, Correlation: []string{h.Envelope}, Payload: wire.Obj(wire.TextField("status", status))})
 	if err != nil && !errors.Is(err, errMayNot) {
 		return // the node is not in the space now; the link does not try again
 	}
-	if status == "read" {
-		l.records.apply(ctx, l.records.drop("chat", key), l.records.drop("msg", string(h.Message)))
+	h.Said = status
+	if status == statusRead {
+		l.records.apply(ctx, l.records.remember("chat", key, h, keepOpen, false), l.records.remember("msg", string(h.Message), key, keepOpen, false))
 		return
 	}
-	h.Said = status
 	l.records.apply(ctx, l.records.remember("chat", key, h, keepChat, true))
 }
 
@@ -200,7 +199,7 @@ func (l *Link) cancelChat(ctx context.Context, j job) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
 		key := envelope.Digest(j.e.From, id)
 		h, ok := load[storedChat](ctx, l.records, "chat", key)
-		if !ok || h.From != j.e.From {
+		if !ok || h.From != j.e.From || h.Said == statusRead {
 			continue
 		}
 		if err := l.withdraw(ctx, j, h.Conv, wire.Deliver, h.Digest, "cancelled by its sender", []store.Change{

@@ -31,15 +31,18 @@ const (
 	keepConversation = 90 * 24 * time.Hour
 )
 
-// storedChat is a chat to the node that the owner has not read yet.
+// storedChat is a chat to the node.
 type storedChat struct {
 	Message  wire.MessageID      `json:"message_id"`
 	Conv     wire.ConversationID `json:"conversation_id"`
 	From     string              `json:"from"`
 	Envelope string              `json:"envelope"`
 	Digest   string              `json:"digest,omitempty"` // see [bridge.Inbound.Cancels]
-	Said     string              `json:"said,omitempty"`   // the last acknowledgement: "received"
+	Said     string              `json:"said,omitempty"`   // the last acknowledgement
 }
+
+// statusRead is the acknowledgement of a chat that the owner has read or answered.
+const statusRead = "read"
 
 // sentEnvelope is an envelope of the node that somebody may answer.
 type sentEnvelope struct {

@@ -345,7 +345,7 @@ func (b *Bridge) followItem(ctx context.Context, item bridge.ItemState) {
 			case "new", "running", "waiting", "failed", "interrupted":
 				l.acknowledge(ctx, key, "received")
 			case "read", "answered":
-				l.acknowledge(ctx, key, "read")
+				l.acknowledge(ctx, key, statusRead)
 			}
 		}
 	}
