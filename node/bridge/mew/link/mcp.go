@@ -288,18 +288,13 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 		return err
 	}
 	in.Records = []store.Change{l.records.remember("asked", string(conv), storedRequest{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent, true)}
-	in.Draw = bridge.DrawToolCall
+	in.Draw, in.Unattended = bridge.DrawToolCall, true // the result comes through the outbox
 	out, err := l.b.cfg.Mesh.Accept(ctx, in)
-	switch {
-	case err != nil:
-		l.tellRefusal(ctx, &j.e, err)
-		return err
-	case out.Held:
+	l.tellRefusal(ctx, &j.e, err)
+	if err == nil && out.Held {
 		l.tellPending(ctx, &j.e, out)
-	case out.Reply != nil && out.Reply.Action() == wire.ActionClose:
-		return l.sendResponse(ctx, conv, out.Reply.Payload)
 	}
-	return nil
+	return err
 }
 
 // sendResponse answers the request that a conversation is about, once.

@@ -84,10 +84,11 @@ func TestLinkLimits(t *testing.T) {
 func TestLinkLimitedRequest(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools(), Limits: bridge.LinkLimits{ToolCalls: 1, Messages: 3}})
 	cat, dog := l.peers["cat"], l.peers["dog"]
-	cat.Send(fmt.Sprintf(callTo, "r1", "discover"), fmt.Sprintf(callTo, "r2", "discover"), fmt.Sprintf(callTo, "r3", "discover"))
+	cat.Send(fmt.Sprintf(callTo, "r1", "discover"))
 	if v := cat.FromNode("mcp/response"); mewtest.About(v) != "r1" || mewtest.Payload(v, "result").IsNull() {
 		t.Errorf("the first call: %s", v.JSON())
 	}
+	cat.Send(fmt.Sprintf(callTo, "r2", "discover"), fmt.Sprintf(callTo, "r3", "discover"))
 	if v := cat.FromNode("mcp/response"); mewtest.About(v) != "r2" || number(mewtest.Payload(v, "error", "code")) != "-32001" || number(mewtest.Payload(v, "id")) != "7" {
 		t.Errorf("the second call: %s", v.JSON())
 	}

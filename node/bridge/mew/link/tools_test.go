@@ -173,3 +173,16 @@ func TestLinkToolWaits(t *testing.T) {
 		t.Errorf("after the rejection: %s", v.JSON())
 	}
 }
+
+// TestLinkPauseKeepsToolResult: the outbox keeps the result of a tool call that ends during a pause (MEW-L5).
+func TestLinkPauseKeepsToolResult(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: []string{bridge.ToolDiscover}})
+	cat := l.peers["cat"]
+	l.Inject(t.Context(), "cat", []byte(`{"id":"p","kind":"participant/pause","to":["node"],"payload":{}}`))
+	l.Inject(t.Context(), "cat", []byte(`{"id":"r1","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"discover","arguments":{"query":"far"}}}}`))
+	l.inbox(l.home, node.ItemAnswered)
+	l.Inject(t.Context(), "cat", []byte(`{"id":"q","kind":"participant/resume","to":["node"],"payload":{}}`))
+	if v := cat.FromNode("mcp/response"); mewtest.About(v) != "r1" || !strings.Contains(string(mewtest.Payload(v, "result").JSON()), string(l.far.ID())) {
+		t.Errorf("after the pause: %s", v.JSON())
+	}
+}
