@@ -11,9 +11,12 @@ import (
 //go:embed SKILL.md
 var Skill []byte
 
-// SkillFor returns the skill whose commands use the agent's door at a socket, which decides nothing.
+// SkillFor returns the skill whose commands use the agent's door at a socket, which decides nothing. The commands that
+// the owner runs stay as they are.
 func SkillFor(socket string) []byte {
-	quoted := "'" + strings.ReplaceAll(socket, "'", `'\''`) + "'"
-	text := strings.ReplaceAll(string(Skill), "\nagentmesh ", "\nagentmesh --agent-socket "+quoted+" ")
-	return []byte(strings.ReplaceAll(text, "`agentmesh reply ", "`agentmesh --agent-socket "+quoted+" reply "))
+	door := "agentmesh --agent-socket '" + strings.ReplaceAll(socket, "'", `'\''`) + "' "
+	return []byte(strings.NewReplacer(
+		"`agentmesh page`", "`agentmesh page`", "`agentmesh doctor`", "`agentmesh doctor`",
+		"\nagentmesh ", "\n"+door, "`agentmesh ", "`"+door,
+	).Replace(string(Skill)))
 }
