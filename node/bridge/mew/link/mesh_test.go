@@ -246,6 +246,23 @@ func TestLinkBring(t *testing.T) {
 	}
 }
 
+// TestLinkForwardNeedsOnePeer: peers choose the ids of conversations. If the space sees two conversations with one id, a
+// chat with that id goes to the owner and not to one of the peers.
+func TestLinkForwardNeedsOnePeer(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open", Transit: []bridge.Transit{{From: mesh, To: "home"}, {From: "home", To: mesh}}})
+	conv := wire.NewConversationID()
+	for _, peer := range []wire.AgentID{l.far.ID(), "am_222222222222222222222222"} {
+		l.l.records.apply(t.Context(), l.l.records.changeOf(Conversation{Conv: conv, Peer: peer, Silent: true}))
+	}
+	l.peers["cat"].Send(`{"kind":"chat","to":["node"],"context":"` + string(conv) + `","payload":{"text":"for whom?"}}`)
+	if item := l.inbox(l.home, node.ItemNew); item.Intent != wire.Deliver || !strings.Contains(string(item.Payload), "for whom?") {
+		t.Errorf("the owner got %s %s", item.Intent, item.Payload)
+	}
+	if entries, _, err := l.home.Outbox(t.Context(), "", "", 10); err != nil || len(entries) > 0 {
+		t.Errorf("%d messages left, %v", len(entries), err)
+	}
+}
+
 // TestLinkNoTransit: nothing passes without a rule that names both sides (MEW-L6, THREATS 20).
 func TestLinkNoTransit(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})

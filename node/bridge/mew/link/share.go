@@ -274,11 +274,11 @@ func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool
 	if err != nil {
 		return true, err
 	}
-	at := slices.IndexFunc(all, func(b Conversation) bool { return string(b.Conv) == j.e.Context && (b.To == "" || b.To == j.e.From) })
-	if at < 0 || !l.allowsTransit(l.cfg.Name, all[at].network()) {
+	all = slices.DeleteFunc(all, func(b Conversation) bool { return string(b.Conv) != j.e.Context || b.To != "" && b.To != j.e.From })
+	if len(all) != 1 || !l.allowsTransit(l.cfg.Name, all[0].network()) { // peers choose ids, so the chat may name two
 		return false, nil
 	}
-	b := all[at]
+	b := all[0]
 	conv := wire.ConversationID("conv_" + envelope.Digest(l.cfg.Name, j.e.From, "forward", string(b.Peer), string(b.Conv)))
 	payload := wire.Obj(wire.TextField("action", "forward"), wire.TextField("agent_id", string(b.Peer)), wire.TextField("conversation_id", string(b.Conv)),
 		wire.Field("message", wire.Obj(wire.TextField("body", text))))
