@@ -252,6 +252,7 @@ func (c Config) OpenGuards() []string {
 	add(c.Limits.MessagesTotal == 0, "limits.messages_total: off")
 	add(len(c.Limits.Exempt) > 0, "limits.exempt: %d agents, links or networks have no limits", len(c.Limits.Exempt))
 	for _, l := range c.Links {
+		add(l.Policy.Access == "open", "links: everybody behind %s may write", l.Name)
 		add(l.Policy.Limits.Off(), "links: a limit of %s is off", l.Name)
 	}
 	add(c.Window.Past > def.Window.Past, "window.past: messages of %s are accepted", c.Window.Past)
@@ -259,6 +260,9 @@ func (c Config) OpenGuards() []string {
 	add(len(c.Network.AllowPrivate) > 0, "network.allow_private: cards may direct requests, also over http, to %s", formatPrefixes(c.Network.AllowPrivate))
 	add(len(c.Network.CORSOrigins) > 0, "network.cors_origins: pages of %s may call the listener", strings.Join(c.Network.CORSOrigins, ", "))
 	add(c.AgentDoor.Mode == "0666" && c.AgentDoor.Socket != "", "agent_door.mode: every user of this machine may read your messages and send")
+	add(c.A2A.Serve == "on" && c.A2A.Anonymous, "a2a.anonymous: callers without a token may write, and see each other's messages and answers")
+	add(c.MoltSpeak.Registry && c.MoltSpeak.RegistryAuth == "none", "moltspeak.registry_auth: anyone may change and delete every entry of the registry")
+	add(c.Store.AllowUnsafe, "store.allow_unsafe: a crash of the database server may lose acknowledged messages")
 	add(!c.Public() && c.Registration.Mode != def.Registration.Mode, "registration.mode: without a public_url it has no effect, everybody on this machine may register")
 	if c.Public() {
 		add(c.Limits.RequestsPerMinute == 0, "limits.requests_per_minute: off")
@@ -267,6 +271,8 @@ func (c Config) OpenGuards() []string {
 		add(c.Registration.PerHour == 0, "registration.per_hour: off")
 		add(c.Network.MaxConnections == 0, "network.max_connections: off")
 		add(c.Network.MaxConnectionsPerAddress == 0, "network.max_connections_per_address: off")
+		add(c.AgentRelay.Serve == "on" && c.AgentRelay.Registration == "open", "agentrelay.registration: anyone may use the relay")
+		add(c.MESS.Serve == "on" && c.MESS.Registration == "open", "mess.registration: anyone may claim requests")
 		proxies := c.Network.TrustedProxies.Prefixes()
 		add(len(proxies) > 0, "network.trusted_proxies: X-Forwarded-For from %s is trusted", formatPrefixes(proxies))
 	}

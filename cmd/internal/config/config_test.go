@@ -114,9 +114,14 @@ func TestOpenGuards(t *testing.T) {
 		"network.max_connections=0", "network.max_connections_per_address=0", "network.trusted_proxies=10.0.0.1/32",
 		"limits.exempt=mew:lab", "limits.exempt=agentrelay:free/owl", `hold=[{intent: "*", hold: never}]`,
 		`links=[{name: lab, kind: mew, url: "wss://mew.example", policy: {limits: {messages_per_minute: 0}}}]`,
+		`links=[{name: lab, kind: mew, url: "wss://mew.example", policy: {access: open}}]`,
+		"a2a.anonymous=true", "moltspeak.registry_auth=none", "agentrelay.registration=open", "mess.registration=open", "store.allow_unsafe=true",
 	} {
 		key, value, _ := strings.Cut(s, "=")
-		c, err := Load(Source{File: "none", Settings: []Setting{{"public_url", "https://mesh.example.org", "--public-url"}, {key, value, "--set " + key}}})
+		c, err := Load(Source{File: "none", Settings: []Setting{
+			{"public_url", "https://mesh.example.org", "--public-url"}, {"a2a.serve", "on", "--set"}, {"moltspeak.registry", "true", "--set"},
+			{"agentrelay.serve", "on", "--set"}, {"mess.serve", "on", "--set"}, {"store.postgres", "postgres://db/mesh", "--set"}, {key, value, "--set " + key},
+		}})
 		if err != nil {
 			t.Errorf("%s: %v", s, err)
 			continue
