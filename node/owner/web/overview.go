@@ -125,7 +125,7 @@ func (p *pages) showLimits(c echo.Context) error {
 		},
 		Holds: []ruleView{
 			{"Waiting messages of one stranger", "16, at most 64 KiB"},
-			{"Of all strangers", formatNumber(int64(acl.SenderSlot("").Max))},
+			{"Strangers with waiting messages", formatNumber(int64(acl.SenderSlot("").Max))},
 			{"Of a known sender, in one conversation", "16"},
 			{"A question waits", formatDays(limits.HoldFor)},
 		},
