@@ -26,7 +26,7 @@ type cardsCmd struct {
 	List     cardsListCmd     `cmd:"" default:"withargs" help:"List cards as the operator sees them."`
 	Remove   cardsRemoveCmd   `cmd:"" help:"Remove a card. Its owner may register it again unless banned."`
 	Handover cardsHandoverCmd `cmd:"" help:"Give a card back to an owner who lost the credential: the next registration that proves the card's key gets it."`
-	Ban      cardsBanCmd      `cmd:"" help:"Ban an id, a key, a host or an address range, and remove its cards."`
+	Ban      cardsBanCmd      `cmd:"" help:"Ban an id, a key, a host or an address range. A ban of an id, a key or a host also removes its cards."`
 	Unban    cardsUnbanCmd    `cmd:"" help:"Lift a ban."`
 	Bans     cardsBansCmd     `cmd:"" help:"List the bans."`
 	Reports  cardsReportsCmd  `cmd:"" help:"List the reports about cards."`
