@@ -2,6 +2,7 @@ package a2a_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,38 @@ func TestAsksBack(t *testing.T) {
 	}
 	if v := h.inbox(sent.Conversation, 2); text(v, "message.body") != "bought" {
 		t.Errorf("after the answer: %s", v.JSON())
+	}
+}
+
+// TestReplyAfterFailure checks that a reply to a question goes to the task that asks, even if its first attempt fails.
+func TestReplyAfterFailure(t *testing.T) {
+	p := newPeerAgent(t)
+	replies := 0
+	p.answer = func(method string, params wire.Value) (string, int) {
+		switch {
+		case method != "SendMessage":
+			return "", -32601
+		case text(params, "message.parts.0.text") == "buy":
+			return `{"task":{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_INPUT_REQUIRED","message":{"messageId":"q","role":"ROLE_AGENT","parts":[{"text":"which?"}]}}}}`, 0
+		case text(params, "message.taskId") != "t1":
+			t.Error("the reply opens another task")
+		}
+		if replies++; replies == 1 {
+			return "", http.StatusBadGateway
+		}
+		return `{"task":` + completed + `}`, 0
+	}
+	h := serve(t, nil, nil, nil)
+	question, reply := delivery(t, "a2a:"+p.URL), delivery(t, "a2a:"+p.URL)
+	question.Message.Payload, reply.Message.Conversation = deliver("buy"), question.Message.Conversation
+	if _, err := h.bridge.Deliver(t.Context(), question); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.bridge.Deliver(t.Context(), reply); err == nil {
+		t.Fatal("the first attempt did not fail")
+	}
+	if _, err := h.bridge.Deliver(t.Context(), reply); err != nil || replies != 2 {
+		t.Errorf("the second attempt: %v, %d replies", err, replies)
 	}
 }
 

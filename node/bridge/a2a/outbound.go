@@ -46,7 +46,7 @@ type sentRow struct {
 	Message wire.MessageID      `json:"message"` // sent, or about to be sent
 	Context string              `json:"context"`
 	Task    string              `json:"task,omitempty"`
-	State   a2a.TaskState       `json:"state,omitempty"` // "" while the outcome of the call is unknown
+	State   a2a.TaskState       `json:"state,omitempty"` // "" while the outcome of the call is unknown; Task is then the one that asked
 	Started time.Time           `json:"started"`
 	Tries   int                 `json:"tries,omitempty"`
 	Asked   []byte              `json:"asked,omitempty"` // hash of the status with the newest question of the agent
@@ -133,9 +133,11 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 		return bridge.Delivered{}, err
 	}
 	unknown := row.Message == d.Message.ID // an earlier attempt may have arrived
-	task, changes, err := o.taskFor(ctx, row, now)
-	if err != nil {
-		return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
+	var changes []store.Change
+	if !unknown {
+		if row.Task, changes, err = o.taskFor(ctx, row, now); err != nil {
+			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
+		}
 	}
 	row.Message, row.State, row.Intent, row.Started, row.Tries, row.Due = d.Message.ID, "", d.Message.Intent, now.UTC(), 0, time.Time{}
 	row.Party = address.String()
@@ -152,7 +154,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 	}
 	if !found {
 		params := wire.Obj(
-			wire.Field("message", message.NewMessage(string(d.Message.ID), row.Context, task, d.Message.Intent, d.Message.Payload)),
+			wire.Field("message", message.NewMessage(string(d.Message.ID), row.Context, row.Task, d.Message.Intent, d.Message.Payload)),
 			wire.Field("configuration", wire.Obj(wire.Field("returnImmediately", wire.Bool(true)))),
 		)
 		result, err = o.call(ctx, peer, message.SendMessage, params)
@@ -346,7 +348,7 @@ func (o *outbound) cancel(ctx context.Context, address bridge.Address, row *sent
 }
 
 func (o *outbound) cancelTask(ctx context.Context, address bridge.Address, row *sentRow) error {
-	if row.Task == "" || row.State.Terminal() || row.State == "" {
+	if row.Task == "" || row.State.Terminal() {
 		return nil
 	}
 	peer, err := o.resolve(ctx, address, false)
