@@ -9,6 +9,10 @@ import (
 	"time"
 )
 
+// pollSettle is how long the runtime gets to return the memory that net/http used until the polls were parked. It is
+// half of the time that a poll waits.
+const pollSettle = 15 * time.Second
+
 // measureMailboxes measures the memory of a directory for each connected mailbox: an agent with its own credential and
 // connection whose poll waits for mail. The garbage collector runs often in that process, so that garbage does not count.
 func (s *study) measureMailboxes(ctx context.Context) (err error) {
@@ -72,7 +76,7 @@ func (s *study) measureMailboxes(ctx context.Context) (err error) {
 		return err
 	}
 	took := time.Since(start)
-	if err := sleep(ctx, idleSettle); err != nil {
+	if err := sleep(ctx, pollSettle); err != nil {
 		return err
 	}
 	after, err := resident(srv.PID)

@@ -4,8 +4,6 @@ package probequeue
 import (
 	"sync"
 	"time"
-
-	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // Bounds of the probe queue.
@@ -50,7 +48,10 @@ func (q *Queue) Add(t Target) {
 	q.line = append(q.line, t)
 	q.in[t] = true
 	q.byHost[t.Host]++
-	waiting.Wake(q.added)
+	select {
+	case q.added <- struct{}{}:
+	default:
+	}
 }
 
 // Next removes at most n cards whose hosts may be probed at now, and starts the pauses of those hosts. It also returns
