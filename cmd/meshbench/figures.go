@@ -24,7 +24,7 @@ type figuresCmd struct {
 	Threads     int           `default:"100000" help:"Open threads in the mess part."`
 	Mailboxes   int           `default:"10000" help:"Connected mailboxes in the mailboxes part."`
 	Renewals    int           `default:"500" help:"Renewals per second in the list part."`
-	Idle        time.Duration `default:"10s" help:"How long the process part watches an idle server."`
+	Idle        time.Duration `default:"10s" help:"How long the process part watches an idle server, and how long the mailboxes part waits before it measures memory."`
 	Data        string        `placeholder:"DIR" help:"Directory that keeps the big database between runs (default: a temporary one)."`
 	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: in the directory of meshbench, or in PATH)."`
 	CPUProfile  string        `name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile of meshbench itself, for the parts that run in its process."`

@@ -9,10 +9,6 @@ import (
 	"time"
 )
 
-// pollSettle is how long the runtime gets to return the memory that net/http used until the polls were parked. It is
-// half of the time that a poll waits.
-const pollSettle = 15 * time.Second
-
 // measureMailboxes measures the memory of a directory for each connected mailbox: an agent with its own credential and
 // connection whose poll waits for mail. The garbage collector runs often in that process, so that garbage does not count.
 func (s *study) measureMailboxes(ctx context.Context) (err error) {
@@ -43,7 +39,7 @@ func (s *study) measureMailboxes(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, idleSettle); err != nil {
+	if err := sleep(ctx, s.Idle); err != nil {
 		return err
 	}
 	before, err := resident(srv.PID)
@@ -76,7 +72,7 @@ func (s *study) measureMailboxes(ctx context.Context) (err error) {
 		return err
 	}
 	took := time.Since(start)
-	if err := sleep(ctx, pollSettle); err != nil {
+	if err := sleep(ctx, s.Idle); err != nil { // until the memory that net/http used at the start goes back to the system
 		return err
 	}
 	after, err := resident(srv.PID)
