@@ -1,8 +1,9 @@
 package httpapi
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -42,7 +43,8 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		g.meter.enter()
 		defer g.meter.leave()
 		h := c.Response().Header()
-		h[headerRequestID] = []string{fmt.Sprintf("%016x", rand.Uint64())} // unique, but not secret
+		id := binary.BigEndian.AppendUint64(nil, rand.Uint64()) // unique, but not secret
+		h[headerRequestID] = []string{hex.EncodeToString(id)}
 		h[headerNoSniff] = noSniff
 		done, err := g.admit(c)
 		if err == nil && !done {
