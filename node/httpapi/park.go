@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -78,21 +79,24 @@ type Waiter interface {
 func Park(c echo.Context, most time.Duration, waiter Waiter, none []byte) error {
 	r, w := c.Request(), c.Response()
 	p, ok := r.Context().Value(parkingKey{}).(*parking)
-	if !ok || p.ctx.Err() != nil || most == 0 || r.Close || !r.ProtoAtLeast(1, 1) || r.ContentLength != 0 {
+	if !ok || p.ctx.Err() != nil || most == 0 || r.Close || !r.ProtoAtLeast(1, 1) || r.ContentLength != 0 || hasCaller(r) {
 		return waitInHandler(c, most, waiter, none)
 	}
 	parked := &parkedRequest{parking: p, header: w.Header().Clone(), waiter: waiter, none: none, end: time.Now().Add(most)}
+	defer func() {
+		if !parked.hasConn.Load() {
+			waiter.Leave()
+		}
+	}()
 	waiter.OnWake(parked.wake)
 	body, err := waiter.Answer(r.Context())
 	if body != nil || err != nil {
-		waiter.Leave()
 		return respond(c, body, err)
 	}
 	p.waiting.Add(1)
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		p.waiting.Done()
-		waiter.Leave()
 		return fmt.Errorf("take over the connection of a request: %w", err)
 	}
 	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // the beginning of the next request
@@ -109,8 +113,10 @@ func waitInHandler(c echo.Context, most time.Duration, waiter Waiter, none []byt
 	defer waiter.Leave()
 	woken := make(chan struct{}, 1)
 	waiter.OnWake(func() { waiting.Wake(woken) })
-	if err := KeepOpen(c, most+10*time.Second); err != nil {
-		return err
+	if most > 0 {
+		if err := KeepOpen(c, most+writeTimeout); err != nil {
+			return err
+		}
 	}
 	ctx, end := c.Request().Context(), time.NewTimer(most)
 	defer end.Stop()
@@ -182,14 +188,25 @@ func (r *parkedRequest) await() (body []byte, isHere bool, err error) {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				return nil, false, nil
 			}
+			r.woken.Store(false)
 		}
 		if r.ctx.Err() != nil || !time.Now().Before(r.end) {
 			return r.none, true, nil
 		}
-		if body, err := r.waiter.Answer(r.ctx); body != nil || err != nil {
+		if body, err := r.answer(); body != nil || err != nil {
 			return body, true, err
 		}
 	}
+}
+
+// answer calls Answer, and turns a panic into an error. No client gets its text.
+func (r *parkedRequest) answer() (body []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return r.waiter.Answer(r.ctx)
 }
 
 // finish answers, and gives the connection back when the next request begins. It returns false if none begins.
@@ -219,7 +236,11 @@ func (r *parkedRequest) response(body []byte, err error) []byte {
 	header, status := r.header, http.StatusOK
 	if err != nil {
 		refusal := PublicError(err)
-		r.log.Error("a waiting request failed", "request_id", header.Get(headerRequestID), "err", err)
+		level := slog.LevelError
+		if refusal.Status == http.StatusServiceUnavailable {
+			level = slog.LevelWarn
+		}
+		r.log.Log(r.ctx, level, "a waiting request failed", "request_id", header.Get(headerRequestID), "err", err)
 		SetErrorHeaders(header, refusal)
 		status, body = refusal.Status, refusal.AppendJSON(nil)
 	}

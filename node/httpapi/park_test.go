@@ -18,6 +18,9 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
+// errBroken makes the Answer of a bell panic.
+var errBroken = errors.New("broken")
+
 // bell is a Waiter that a test rings. Its answer is the text of the last ring.
 type bell struct {
 	mu    sync.Mutex
@@ -38,6 +41,9 @@ func (b *bell) OnWake(wake func()) {
 func (b *bell) Answer(context.Context) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if errors.Is(b.fault, errBroken) {
+		panic("the bell is broken")
+	}
 	if b.text == "" {
 		return nil, b.fault
 	}
@@ -155,12 +161,22 @@ func TestPark(t *testing.T) {
 		if resp, body := w.answer(); resp.StatusCode != http.StatusInternalServerError || strings.Contains(body, "disk") || !strings.Contains(w.log.String(), "the disk is full") {
 			t.Errorf("%s %s, logged %s", resp.Status, body, w.log)
 		}
+		w.ring("", nil)
+		w.ask("/wait")
+		w.ring("", errBroken)
+		if resp, body := w.answer(); resp.StatusCode != http.StatusInternalServerError || strings.Contains(body, "bell") || !strings.Contains(w.log.String(), "park_test.go") {
+			t.Errorf("a panic: %s %s, logged %s", resp.Status, body, w.log)
+		}
+		w.ask("/wait") // the bell is still broken
+		if resp, _ := w.answer(); resp.StatusCode != http.StatusInternalServerError {
+			t.Errorf("a panic in the handler: %s", resp.Status)
+		}
 		time.Sleep(idleTimeout + time.Second)
 		if _, err := w.in.ReadByte(); !errors.Is(err, io.EOF) {
 			t.Errorf("after the idle time-out: %v", err)
 		}
-		if got := len(w.left); got != 7 || w.server.conns.open.Load() != 0 {
-			t.Errorf("%d of 7 requests left, %d connections are open", got, w.server.conns.open.Load())
+		if got := len(w.left); got != 9 || w.server.conns.open.Load() != 0 {
+			t.Errorf("%d of 9 requests left, %d connections are open", got, w.server.conns.open.Load())
 		}
 		w.stop()
 		if err := <-w.stopped; err != nil {

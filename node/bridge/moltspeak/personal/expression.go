@@ -10,6 +10,7 @@ import (
 // whose first character can start a match. Package regexp alone tries every character, which takes several times as long.
 type expression struct {
 	*regexp.Regexp
+	part     string         // every match contains it
 	anchored *regexp.Regexp // matches only at the start of a text; nil if the expression does not begin with \b
 	starts   [128]bool      // ASCII characters that can start a match
 }
@@ -34,6 +35,13 @@ func re(s string) expression {
 	return e
 }
 
+// reWith compiles an expression of which every match contains part.
+func reWith(part, s string) expression {
+	e := re(s)
+	e.part = part
+	return e
+}
+
 // addStarts adds the characters that the program can read first if it continues at instruction pc.
 func (e *expression) addStarts(prog *syntax.Prog, pc int) {
 	switch inst := &prog.Inst[pc]; inst.Op {
@@ -55,7 +63,10 @@ const maxMatch = 256
 
 // findAll returns what FindAllStringSubmatchIndex(text, -1) returns, except for matches longer than maxMatch.
 func (e expression) findAll(text string) [][]int {
-	if e.anchored == nil {
+	switch {
+	case !strings.Contains(text, e.part):
+		return nil
+	case e.anchored == nil:
 		return e.FindAllStringSubmatchIndex(text, -1)
 	}
 	var all [][]int

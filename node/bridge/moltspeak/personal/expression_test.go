@@ -14,21 +14,18 @@ var samples = []string{
 	"call me at 030 1234567, tel: +49 30 1234567 or fax 555-123-4567", "card 4111 1111 1111 1111, IBAN DE89 3702 0400 4405 3201 3000",
 	"my name is Jane van der Berg; patient: José Núñez", "SSN 123-45-6789, passport no C01X00T47", "sort code 12-34-56, account no. 12345678",
 	"Calle Mayor 12, via Roma 3, 221b Baker Street, 12 rue de la Paix, P.O. Box 12", "ip address: 8.8.8.8, client 2001:db8::1, 52.5200, 13.4050",
-	"she was diagnosed with asthma and tested positive for flu; blood type: ab+", "jane [at] example [dot] com, jane.doe@example.com",
+	"she was diagnosed with asthma and tested positive for flu; blood type: ab+", "jane [at] example [dot] com, jane.doe@example.com", strings.Repeat("_", 80) + "jane@example.com",
 	"ViaäViaäVia x 12", "_born 1990-01-02 xborn 1990-01-02 1born 1990-01-02", "123-45-6789123-45-6789 123-45-6789", "\xff\xfe tel 030 1234567\xff",
 	"Straße 12, Hauptstraße 12 a, Lange Straße 7", "AB123456C 12345678Z X1234567L 190 01 01 123 456 78 RSSMRA85T10A562S 123.456.789-09 2345 6789 0123",
 }
 
-// TestFindAll: an expression that begins with \b finds what package regexp finds.
+// TestFindAll: an expression finds what package regexp finds.
 func TestFindAll(t *testing.T) {
 	all := strings.Join(samples, " ")
 	texts := append(slices.Clone(samples), all, strings.ToUpper(all), strings.ToLower(all), strings.ReplaceAll(all, " ", ""))
 	found := 0
 	for i, p := range patterns() {
-		if p.re.anchored == nil {
-			continue
-		}
-		if p.re.starts == ([128]bool{}) {
+		if p.re.anchored != nil && p.re.starts == ([128]bool{}) {
 			t.Errorf("pattern %d of %s starts with no character", i, p.kind)
 		}
 		for _, text := range texts {

@@ -55,7 +55,7 @@ const (
 // digit or words of context.
 var patterns = sync.OnceValue(func() []pattern {
 	return []pattern{
-		{TypeEmail, re(`\b[A-Za-z0-9_][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), isMail},
+		{TypeEmail, reWith("@", `[A-Za-z0-9][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), isMail},
 		{TypeEmail, re(`(?i)\b[a-z0-9._-]{2,40} ?[\[(] ?at ?[\])] ?[a-z0-9-]{2,40}(?: ?[\[(] ?dot ?[\])] ?|\.)[a-z]{2,10}\b`), nil},
 
 		{TypePhone, re(`(?:\+|\b00)[1-9]\d{0,2}[ .\-/]?(?:\(0?\d{1,4}\)[ .\-/]?)?(?:\d[ .\-/]?){6,12}\d\b`), isPhone},
