@@ -320,15 +320,24 @@ func AgreedIn(payload wire.Value) string {
 	return meta.GetStr("agreed_in")
 }
 
-// takeBack ends the standing proposal, and the agreement if the message is about the agreement. It does nothing if such
-// a message waits for our owner, or withdraws a message that waits (AM-36).
+// takeBack ends the standing proposal, and the agreement if the message is about the agreement. It does nothing if the
+// message cancels an agreed event and waits for our owner, or withdraws a message that waits (AM-36).
 func (c Conversation) takeBack(e Event, from Side) Conversation {
 	if in := AgreedIn(e.Payload); in != "" && in != c.Key.ID {
 		return c // the message is about another conversation (AM-87)
 	}
 	if c.IsAbout(e.Payload) {
-		if e.Waits || e.Payload.GetStr("action") == "withdraw" && len(c.Held) > 0 {
-			return c
+		if e.Intent == wire.Schedule && c.InForce() {
+			switch e.Payload.GetStr("action") {
+			case "cancel", "decline":
+				if e.Waits {
+					return c
+				}
+			case "withdraw":
+				if len(c.Held) > 0 {
+					return c
+				}
+			}
 		}
 		c = c.cancel(from, e.At)
 	}

@@ -252,3 +252,29 @@ func TestRowsOfEarlierVersions(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestHeldCancellation: while a cancel or a decline of an agreed event waits for our owner, the agreement stays. A held
+// cancel of a proposal ends it at once, and so does any message about an agreement that is not an event.
+func TestHeldCancellation(t *testing.T) {
+	proposed := after(t, messageEvent(t, conversations.Received, "msg_1", lunch))
+	agreed := after(t, messageEvent(t, conversations.Received, "msg_1", atCafe), messageEvent(t, conversations.Replied, "msg_2", agreeToIt),
+		eventAbout(conversations.AcceptCounts, "msg_2"))
+	if !agreed.InForce() {
+		t.Fatalf("no agreement: %+v, accept %+v", agreed.Agreement, agreed.Accept)
+	}
+	for _, action := range []string{"cancel", "decline", "withdraw"} {
+		e := messageEvent(t, conversations.Received, "msg_3", `{"action":"`+action+`"}`)
+		e.Waits = true
+		c, err := proposed.Next(e, idle)
+		if err != nil || c.Proposal != nil {
+			t.Errorf("a held %s leaves the proposal: %+v, %v", action, c.Proposal, err)
+		}
+		if c, err = agreed.Next(e, idle); err != nil || c.InForce() != (action != "withdraw") {
+			t.Errorf("a held %s of an event: the agreement is %+v, %v", action, c.Agreement, err)
+		}
+		e.Intent = wire.Negotiate
+		if c, err = agreed.Next(e, idle); err != nil || c.InForce() {
+			t.Errorf("a held %s of a deal: the agreement is %+v, %v", action, c.Agreement, err)
+		}
+	}
+}
