@@ -237,7 +237,7 @@ func decodeRecords[T any](recs []store.Record) ([]T, error) {
 // a network removes only cards whose endpoints name an address in it.
 func (r *Registry) removeBannedCards(ctx context.Context, ban Ban, by string) (int, error) {
 	switch {
-	case ban.Kind == BanNetwork && len(r.cfg.AllowPrivate) == 0:
+	case ban.Kind == BanNetwork && len(r.cfg.AllowPrivate) == 0 && !r.cfg.Local:
 		return 0, nil
 	case ban.Kind == BanID:
 		return r.removeBannedCard(ctx, wire.AgentID(ban.Value), ban, by)
@@ -254,7 +254,7 @@ func (r *Registry) removeBannedCards(ctx context.Context, ban Ban, by string) (i
 		case BanHost:
 			match = isInDomain(host, ban.Value)
 		case BanNetwork:
-			match = parseNetwork(ban.Value).Contains(parseHost(host))
+			match = parseNetwork(ban.Value).Contains(parseHost(host)) && !r.ownsMailbox(card)
 		case BanKey:
 			key, err := r.keys.Parse(card.PublicKey)
 			match = err == nil && fingerprint(key) == ban.Value
@@ -334,7 +334,7 @@ func (r *Registry) parseStoredCard(c store.Card) (wire.Card, error) {
 	return wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
 }
 
-// parseStored parses a stored card and what is kept beside it.
+// parseStored parses a stored card and its metadata.
 func (r *Registry) parseStored(c store.Card) (wire.Card, meta, error) {
 	m, err := parseMeta(c)
 	if err != nil {

@@ -331,7 +331,7 @@ func (o *Offers) wakeSender(key string) bool {
 	defer o.mu.Unlock()
 	wake := o.senders[key]
 	if wake != nil {
-		signal(wake)
+		waiting.Wake(wake)
 	}
 	return wake != nil
 }
@@ -344,10 +344,6 @@ func (o *Offers) WakeAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, wake := range o.senders {
-		signal(wake)
+		waiting.Wake(wake)
 	}
-}
-
-func signal(wake chan<- struct{}) {
-	waiting.Wake(wake)
 }
