@@ -20,7 +20,7 @@ func AllRecords(ctx context.Context, r Records, ns, term string, now time.Time) 
 }
 
 // All returns the elements of every page of a list. The function list returns the page at a position, and the position
-// of the next page. The zero position stands for the first page, and for no further page. An error ends the iteration.
+// of the next page. The zero position asks for the first page; as next, it ends the list. An error ends the iteration.
 func All[T any, P comparable](list func(at P) (page []T, next P, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var at, end P

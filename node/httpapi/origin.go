@@ -54,7 +54,8 @@ func checkOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
 	return cross.Check(&asWrite)
 }
 
-// LoopbackHost reports whether a Host header names this machine by a loopback name, with or without a port.
+// LoopbackHost reports whether a host, as in a Host header or a listen address, is localhost or a loopback address. It may
+// have a port.
 func LoopbackHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -41,7 +41,7 @@ var latencyBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 
 func newRequests(m *Metrics, listener, route string) *requests {
 	r := &requests{m: m, listener: listener, route: route}
 	r.cells.Store(&map[requestKind]requestCell{})
-	m.Gauge("http_requests_in_flight", "Requests in flight, including long-lived connections, without polls that wait for mail.",
+	m.Gauge("http_requests_in_flight", "Requests in flight, including long-lived connections, but not polls that wait for mail over plain HTTP/1.1.",
 		func() float64 { return float64(r.inFlight.Load()) }, "listener", listener)
 	return r
 }

@@ -227,7 +227,7 @@ func (d *examination) checkDisk() {
 	}
 }
 
-// checkConfiguration checks the configuration and sets cfg. Without a valid one, cfg has the defaults.
+// checkConfiguration checks the configuration and sets cfg. If the configuration is invalid, cfg has the defaults.
 func (d *examination) checkConfiguration() bool {
 	const check = "configuration"
 	cfg, err := d.opts.Source.LoadAndCheck(daemon.LinkKinds())

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/term"
 )
 
-// ReadPassphrase prompts for a line that the terminal, which In must be, does not show. If the user interrupts the
+// ReadPassphrase prompts for a line without showing it. In must be a terminal. If the user interrupts the
 // command, ReadPassphrase makes the terminal show input again and returns an error.
 func (u *UI) ReadPassphrase(prompt string) ([]byte, error) {
 	fd := int(u.In.(*os.File).Fd())

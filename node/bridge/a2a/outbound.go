@@ -46,7 +46,7 @@ type sentRow struct {
 	Message wire.MessageID      `json:"message"` // sent, or about to be sent
 	Context string              `json:"context"`
 	Task    string              `json:"task,omitempty"`
-	State   a2a.TaskState       `json:"state,omitempty"` // "" while the outcome of the call is unknown; Task is then the one that asked
+	State   a2a.TaskState       `json:"state,omitempty"` // "" while the outcome of the call is unknown; Task is then the task that asked for the message, if any
 	Started time.Time           `json:"started"`
 	Tries   int                 `json:"tries,omitempty"`
 	Asked   []byte              `json:"asked,omitempty"` // hash of the status with the newest question of the agent
@@ -170,7 +170,8 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 }
 
 // taskFor returns the task in which the agent asks for the next message of the conversation of row, or "" if the message
-// is a new task. changes keep the task of row, if the agent still works on it and the message is for another task.
+// is a new task. changes keep the task of row, if the agent still works on it and the message is for another task,
+// and delete the row of the earlier task that asks.
 func (o *outbound) taskFor(ctx context.Context, row *sentRow, now time.Time) (task string, changes []store.Change, err error) {
 	if row.State == a2a.TaskStateInputRequired {
 		return row.Task, nil, nil

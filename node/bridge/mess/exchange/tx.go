@@ -309,7 +309,7 @@ func (t *tx) flush() {
 // maxForPeer bounds what a peer of the thread is sent: a message of the mesh has room for little more.
 const maxForPeer = wire.MaxMessage - 4<<10
 
-var errTooLargeForPeer = thread.TooLarge("the message is too large for the node at the other end: it may have at most 252 KiB, without files of more than 64 KiB")
+var errTooLargeForPeer = thread.TooLarge("the message is too large for the node at the other end: it may have at most 252 KiB, not counting files of more than 64 KiB")
 
 // appendMessage appends a message and returns its ref. Large inline data becomes an attachment first.
 func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) string {
