@@ -167,6 +167,9 @@ func TestWorkOnAPublicServer(t *testing.T) {
 		w.home.status(thread.OwnerID, here, "held, reason: it rains")
 		eventually(t, "what the server may have no word for", func() bool { return strings.Contains(string(w.thread(there).JSON()), "it rains") })
 		w.home.status(thread.OwnerID, here, "in_progress")
+		eventually(t, "that work goes on", func() bool {
+			return w.server == nil || strings.HasSuffix(strings.ReplaceAll(w.server.statusCalls("us"), "-", "_"), ","+string(thread.InProgress))
+		})
 		w.home.do(thread.OwnerID, "- status: {re: "+here+", code: completed}\n- response: {re: "+here+", content: [mown]}")
 		eventually(t, "the result over there", func() bool {
 			return w.status(there) == thread.Completed && strings.Contains(string(w.thread(there).JSON()), "mown")

@@ -282,7 +282,10 @@ func TestNarrow(t *testing.T) {
 // comes during a sweep is counted right, even if it is older than the others because the clock was set back.
 func TestHistoryOrder(t *testing.T) {
 	st := openStore(t)
-	s := newTestRelayOn(t, st, Config{Extensions: Extensions{History: true, MaxMessages: 2}})
+	s, err := New(t.Context(), Config{Records: st.Records(), Registration: credential.Open, Extensions: Extensions{History: true, MaxMessages: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	now := time.Now()
 	message := func(ts int64, seq uint64, text string) *entry {
 		return &entry{id: text, ts: ts, seq: seq, broadcast: true, raw: []byte(text), text: "word " + text}
