@@ -30,7 +30,8 @@ type RecordWrite struct {
 func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWrite, error) {
 	writes := make([]RecordWrite, 0, len(changes))
 	growth := make(map[CountOf]int) // by how much the earlier changes of the unit change the counts
-	for i, change := range changes {
+	seen := make(map[[2]string]bool, len(changes))
+	for _, change := range changes {
 		if err := tx.CheckLease(change.Held); err != nil {
 			return nil, err
 		}
@@ -41,11 +42,11 @@ func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWr
 			return nil, err
 		}
 		rec := change.Record
-		for _, before := range changes[:i] {
-			if before.Record.NS == rec.NS && before.Record.Key == rec.Key {
-				return nil, errors.New("a unit must not change the same record twice")
-			}
+		name := [2]string{rec.NS, rec.Key}
+		if seen[name] {
+			return nil, errors.New("a unit must not change the same record twice")
 		}
+		seen[name] = true
 		old, exists, err := tx.Record(rec.NS, rec.Key)
 		if err != nil {
 			return nil, err
