@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -165,7 +164,10 @@ func (b *Box) OnCommit(changes []store.Change) {
 
 // Wake makes Run look for notices.
 func (b *Box) Wake() {
-	waiting.Wake(b.wakeup)
+	select {
+	case b.wakeup <- struct{}{}:
+	default:
+	}
 }
 
 // List returns at most limit notices, oldest first. after is the id of the last notice of the previous page, or "".

@@ -21,7 +21,6 @@ import (
 	"time"
 	"unique"
 
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -215,7 +214,10 @@ func (s *Scheduler) add(entries []Entry, from origin) {
 }
 
 func (s *Scheduler) wake() {
-	waiting.Wake(s.wakeup)
+	select {
+	case s.wakeup <- struct{}{}:
+	default:
+	}
 }
 
 // Run makes attempts until ctx ends, and returns when the active ones have ended.

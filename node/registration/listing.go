@@ -8,7 +8,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -112,7 +111,10 @@ func (r *Registrar) each(ctx context.Context, directory string, do func(*registr
 }
 
 func (r *Registrar) wake() {
-	waiting.Wake(r.wakeup)
+	select {
+	case r.wakeup <- struct{}{}:
+	default:
+	}
 }
 
 // removeCard removes the node from a directory. It fills s with the outcome, and returns the time of the next visit.

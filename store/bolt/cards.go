@@ -191,7 +191,7 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 	if err := logChange(t, row, false, now); err != nil {
 		return err
 	}
-	if err := replaceRows(bucketCounts.in(t.Tx), old.Counts, row.Counts, countKey(row.Seq)); err != nil {
+	if err := bucketCounts.in(t.Tx).replace(old.Counts, row.Counts, countKey(row.Seq)); err != nil {
 		return err
 	}
 	if err := cards.put(u64(row.Seq), engine.EncodeCard(*row)); err != nil {
@@ -236,22 +236,6 @@ func countKey(seq uint64) func(text string) []byte {
 	return func(text string) []byte { return binary.BigEndian.AppendUint64(engine.CountKey(text), seq) }
 }
 
-// replaceRows replaces the rows of a sorted set of texts by those of another one. key makes the key of the row of a text.
-func replaceRows(rows rows, old, texts []string, key func(text string) []byte) error {
-	for removed, text := range cardindex.Diff(old, texts) {
-		var err error
-		if removed {
-			err = rows.delete(key(text))
-		} else {
-			err = rows.put(key(text), nil)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // purgeCard removes the row of a card whose id is no longer held. The tombstone in the feed and the id row stay.
 func purgeCard(t *txn, row engine.CardRow, now time.Time) error {
 	if !row.Withdrawn {
@@ -261,7 +245,7 @@ func purgeCard(t *txn, row engine.CardRow, now time.Time) error {
 		s, terms := cardindex.Slot(row.Seq), row.Terms
 		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
 	}
-	if err := replaceRows(bucketCounts.in(t.Tx), row.Counts, nil, countKey(row.Seq)); err != nil {
+	if err := bucketCounts.in(t.Tx).replace(row.Counts, nil, countKey(row.Seq)); err != nil {
 		return err
 	}
 	if err := bucketCards.in(t.Tx).delete(u64(row.Seq)); err != nil {

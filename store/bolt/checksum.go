@@ -8,6 +8,8 @@ import (
 	"iter"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store/cardindex"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -129,6 +131,22 @@ func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 			}
 		}
 	}
+}
+
+// replace replaces the rows of a sorted set of texts by those of another one. key makes the key of the row of a text.
+func (r rows) replace(old, texts []string, key func(text string) []byte) error {
+	for removed, text := range cardindex.Diff(old, texts) {
+		var err error
+		if removed {
+			err = r.delete(key(text))
+		} else {
+			err = r.put(key(text), nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // before returns the stored form of the row before key. next is the row that c found at or after key. A row whose key

@@ -74,7 +74,7 @@ func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step st
 			return err
 		}
 	}
-	if err := replaceRows(bucketConvTerms.in(t.Tx), old.Terms, conv.Terms, convTermKey(conv.Seq)); err != nil {
+	if err := bucketConvTerms.in(t.Tx).replace(old.Terms, conv.Terms, convTermKey(conv.Seq)); err != nil {
 		return err
 	}
 	if err := rows.put(convRowKey(seq, convRow, nil), engine.EncodeConv(*conv)); err != nil {
@@ -97,7 +97,7 @@ func deleteConv(t *txn, conv store.Conversation) error {
 }
 
 func deleteConvRow(t *txn, conv store.Conversation) error {
-	if err := replaceRows(bucketConvTerms.in(t.Tx), conv.Terms, nil, convTermKey(conv.Seq)); err != nil {
+	if err := bucketConvTerms.in(t.Tx).replace(conv.Terms, nil, convTermKey(conv.Seq)); err != nil {
 		return err
 	}
 	if err := bucketConvKeys.in(t.Tx).delete(engine.ConvKey(conv.Key)); err != nil {

@@ -111,7 +111,7 @@ func deleteRecord(t *txn, rec store.Record) error {
 
 // replaceRecordTerms replaces the rows of the terms of a record.
 func replaceRecordTerms(t *txn, rec store.Record, old, terms []string) error {
-	return replaceRows(bucketRecordTerms.in(t.Tx), engine.SortedSet(old), engine.SortedSet(terms), func(term string) []byte {
+	return bucketRecordTerms.in(t.Tx).replace(engine.SortedSet(old), engine.SortedSet(terms), func(term string) []byte {
 		return engine.TermKey(rec.NS, term, rec.Key)
 	})
 }
