@@ -88,7 +88,7 @@ func (r *Registry) getTokens(c echo.Context) error {
 
 func (r *Registry) deleteToken(c echo.Context) error {
 	if err := r.RevokeToken(c.Request().Context(), c.Param("token"), owner.Door(c)); err != nil {
-		return explainMissing(err, "there is no such code; list them with: agentmesh token list")
+		return explainMissing(err, "there is no such code", "list them with: agentmesh token list")
 	}
 	return c.NoContent(http.StatusNoContent)
 }

@@ -156,16 +156,16 @@ func (r *Registry) ownerUnban(c echo.Context) error {
 		return err
 	}
 	if err := r.Unban(c.Request().Context(), ban, ban.Reason, owner.Door(c)); err != nil {
-		return explainMissing(err, "there is no such ban; list the bans with: agentmesh cards bans")
+		return explainMissing(err, "there is no such ban", "list the bans with: agentmesh cards bans")
 	}
 	return httpapi.JSON(c, http.StatusOK, OrderResult{Ban: &ban})
 }
 
 // explainMissing replaces [wire.ErrRoute] by a 404 for the operator, whose message may say more than the 404 for
 // strangers.
-func explainMissing(err error, message string) error {
+func explainMissing(err error, message, hint string) error {
 	if errors.Is(err, wire.ErrRoute) {
-		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: message}
+		return owner.Fault(http.StatusNotFound, message, hint)
 	}
 	return err
 }
@@ -200,7 +200,7 @@ func (r *Registry) ownerReports(c echo.Context) error {
 
 func (r *Registry) ownerDismiss(c echo.Context) error {
 	if err := r.DismissReport(c.Request().Context(), c.Param("report")); err != nil {
-		return explainMissing(err, "there is no such report; list them with: agentmesh cards reports")
+		return explainMissing(err, "there is no such report", "list them with: agentmesh cards reports")
 	}
 	return c.NoContent(http.StatusNoContent)
 }

@@ -94,9 +94,9 @@ func (r *Registry) checkPosting(ctx context.Context, raw []byte, box wire.AgentI
 // errUnknownBearer refuses a credential that no card has.
 var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this token")
 
-// poll is one request for the mail of all agents of a credential. Its page begins with the messages whose sender
-// waits for a reply, whatever their size; the rest follow, oldest first. The rest ends with the message that takes the page over
-// 1 MiB. Mail stays in its mailbox until it is acknowledged.
+// poll is one request for the mail of all agents of a credential. Its page begins with the messages whose sender waits
+// for a reply, whatever their size; the rest follow, oldest first. The rest ends with the message that takes the page
+// over 1 MiB. Mail stays in its mailbox until it is acknowledged.
 //
 // During a poll with Wait the agents of the credential are connected: messages for their mailboxes pass through (AM-67).
 type poll struct {
