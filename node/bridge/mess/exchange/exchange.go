@@ -377,18 +377,11 @@ func (x *Exchange) Messages(ctx context.Context, ref string) ([]thread.Message, 
 // the iteration.
 func recordsBelow(ctx context.Context, r store.Records, ns, prefix string, now time.Time) iter.Seq2[store.Record, error] {
 	return func(yield func(store.Record, error) bool) {
-		for after := prefix; ; {
-			page, err := r.List(ctx, ns, "", after, 200, now)
-			if err != nil {
-				yield(store.Record{}, err)
-				return
-			}
-			for _, rec := range page.Records {
-				if !strings.HasPrefix(rec.Key, prefix) || !yield(rec, nil) {
-					return
-				}
-			}
-			if after = page.Next; after == "" {
+		for rec, err := range store.All(func(after string) ([]store.Record, string, error) {
+			page, err := r.List(ctx, ns, "", cmp.Or(after, prefix), 200, now)
+			return page.Records, page.Next, err
+		}) {
+			if err == nil && !strings.HasPrefix(rec.Key, prefix) || !yield(rec, err) {
 				return
 			}
 		}
