@@ -59,9 +59,9 @@ func TestRunPortInUse(t *testing.T) {
 	}
 }
 
-// TestRunWithoutConfiguration: a process that starts again, for example because it takes over the bridges, goes on with
-// the configuration that it has if somebody broke the file meanwhile.
-func TestRunWithoutConfiguration(t *testing.T) {
+// directoryOptions returns the options of a process with a directory, and a function that loads them again.
+func directoryOptions(t *testing.T) (load func() (Options, error), o Options) {
+	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -69,10 +69,18 @@ func TestRunWithoutConfiguration(t *testing.T) {
 	src := config.Source{File: filepath.Join(dir, "agentmesh.yaml"), Settings: []config.Setting{
 		{Key: "listen", Value: "127.0.0.1:0"}, {Key: "roles", Value: "directory"},
 	}}
-	o, err := loadOptions(t, dir, src)
+	load = func() (Options, error) { return loadOptions(t, dir, src) }
+	o, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return load, o
+}
+
+// TestRunWithoutConfiguration: a process that starts again, for example because it takes over the bridges, goes on with
+// the configuration that it has if somebody broke the file meanwhile.
+func TestRunWithoutConfiguration(t *testing.T) {
+	_, o := directoryOptions(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	serving, reloads, done := make(chan *Process, 1), make(chan struct{}, 1), make(chan error, 1)
 	var address string
@@ -114,24 +122,14 @@ func TestRunWithoutConfiguration(t *testing.T) {
 
 // TestRunMirrorStartsAgain: a mirror that starts again is still a mirror, where nobody registers.
 func TestRunMirrorStartsAgain(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	src := config.Source{File: filepath.Join(dir, "agentmesh.yaml"), Settings: []config.Setting{
-		{Key: "listen", Value: "127.0.0.1:0"}, {Key: "roles", Value: "directory"},
-	}}
-	o, err := loadOptions(t, dir, src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	load, o := directoryOptions(t)
 	o.Mirror = "http://127.0.0.1:1/v1"
 	ctx, cancel := context.WithCancel(t.Context())
 	serving, reloads, done := make(chan *Process, 1), make(chan struct{}, 1), make(chan error, 1)
 	var address string
 	reload := func() (Options, error) {
 		reloads <- struct{}{}
-		return loadOptions(t, dir, src)
+		return load()
 	}
 	go func() {
 		done <- Run(ctx, o, reload, func(_ context.Context, p *Process, info ServeInfo) error {

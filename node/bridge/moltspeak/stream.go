@@ -112,7 +112,7 @@ func (s *streams) displace(st *openStream) bool {
 	var table rate.FairTable[string]
 	for _, key := range slices.SortedFunc(maps.Keys(s.open), func(a, b string) int { return s.open[a].began.Compare(s.open[b].began) }) {
 		if o := s.open[key]; !o.known {
-			table.Add(rate.Entry[string]{Key: key, Sources: o.sources, Size: 1})
+			table.Add(rate.Entry[string]{Key: key, Sources: o.sources})
 		}
 	}
 	displaced, ok := table.FindDisplaceable(st.sources, 1)
