@@ -8,11 +8,13 @@
 package certs
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -131,7 +133,7 @@ func (s *Source) step(ctx context.Context) time.Duration {
 	if err != nil && !isRepeated {
 		s.log.Warn("certificate", "err", err, "next", wait)
 	}
-	if previous := s.current.Load(); cert != nil && (previous == nil || !previous.Leaf.Equal(cert.Leaf)) {
+	if previous := s.current.Load(); cert != nil && (previous == nil || !slices.EqualFunc(previous.Certificate, cert.Certificate, bytes.Equal)) {
 		s.current.Store(cert)
 		s.log.Info("certificate", "names", cert.Leaf.DNSNames, "until", cert.Leaf.NotAfter)
 	}

@@ -79,6 +79,17 @@ func TestFiles(t *testing.T) {
 	if got := serial(t, s); got != 22222222 || s.State().Err != nil {
 		t.Errorf("after renewal: serial %d, %v", got, s.State())
 	}
+	intermediate, err := os.ReadFile(certFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(certFile, append(intermediate, intermediate...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.step(t.Context())
+	if chain := s.current.Load().Certificate; len(chain) != 2 {
+		t.Errorf("after an intermediate was added, the chain has %d certificates", len(chain))
+	}
 	for name, damage := range map[string]func(){
 		"half a file": func() { os.WriteFile(certFile, []byte("-----BEGIN CERTIFICATE-----\n"), 0o600) },
 		"another key": func() {
