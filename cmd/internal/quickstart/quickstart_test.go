@@ -3,10 +3,24 @@ package quickstart
 import (
 	"errors"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
+
+// TestUnitWithDollar: systemd expands a dollar sign only in a command line, so only there it is doubled.
+func TestUnitWithDollar(t *testing.T) {
+	text := steps{Data: "/srv/a$b", Program: "/opt/$c/agentmesh", File: "/srv/a$b/d.yaml", User: "mesh"}.unit("node")
+	for _, want := range []string{
+		"ReadWritePaths=/srv/a$b", "Environment=AGENTMESH_DATA=/srv/a$b", "ExecStart=/opt/$$c/agentmesh serve --config /srv/a$$b/d.yaml",
+	} {
+		if !slices.Contains(strings.Split(text, "\n"), want) {
+			t.Errorf("the unit has no line %s:\n%s", want, text)
+		}
+	}
+}
 
 // TestUndo: after a failure, the data directory is empty again, so that the user can try again. The files of another
 // process that uses the directory stay.

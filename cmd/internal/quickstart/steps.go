@@ -171,6 +171,7 @@ func (s steps) unit(kind string) string {
 			if s.File != filepath.Join(s.Data, datadir.FileConfig) {
 				line += " --config " + quoteUnit(s.File)
 			}
+			line = strings.ReplaceAll(line, "$", "$$") // systemd would replace $NAME by a variable
 		case "ProtectHome":
 			if isHome(s.Data) || isHome(s.Program) {
 				line = "ProtectHome=no"
@@ -209,8 +210,8 @@ func isHome(path string) bool {
 // quoteUnit quotes a value of a systemd unit.
 func quoteUnit(text string) string {
 	text = strings.ReplaceAll(text, "%", "%%")
-	if strings.ContainsAny(text, " \t\"'\\$") {
-		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "$", "$$").Replace(text) + `"`
+	if strings.ContainsAny(text, " \t\"'\\") {
+		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
 	}
 	return text
 }
