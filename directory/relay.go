@@ -109,7 +109,7 @@ type poll struct {
 
 var _ httpapi.Waiter = &poll{}
 
-// startPoll prepares a poll, which the caller must leave. For a credential without a card, it returns errUnknownBearer.
+// startPoll prepares a poll. The caller must call its Leave. For a credential without a card, it returns errUnknownBearer.
 func startPoll(ctx context.Context, r *Registry, bearer string, q mailbox.Query, now time.Time) (*poll, error) {
 	p := &poll{Query: q.Bounded(), r: r, owner: credential.HashOf(bearer)}
 	if known, err := r.cards.HasCount(ctx, tokenCount(p.owner), now); err != nil {
@@ -195,7 +195,7 @@ func (p *poll) collect(ctx context.Context, now time.Time) ([]RelayItem, error) 
 	return items, nil
 }
 
-// partOf returns the items that were found before an error, because the senders of those that pass through wait. Without
+// partOf returns the items that were found before an error, because the senders of some of them may be waiting. Without
 // items, it returns the error.
 func partOf(items []RelayItem, err error) ([]RelayItem, error) {
 	if len(items) > 0 {

@@ -119,7 +119,7 @@ func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time)
 	if err != nil {
 		return nil, nil, err
 	}
-	cached, ok := r.views.byID.Peek(string(id)) // add makes it the newest, at least every maxKeptAge
+	cached, ok := r.views.byID.Peek(string(id)) // refreshes no place in the LRU; add does, every maxKeptAge
 	if ok && cached.canServe(now, position) {
 		return cached, cached.body, nil
 	}

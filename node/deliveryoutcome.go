@@ -199,7 +199,7 @@ func (o *deliveryOutcome) failConversation(ctx context.Context) error {
 	return nil
 }
 
-// addNotice adds a notice to the owner to the unit.
+// addNotice adds to the unit a notice for the owner.
 func (o *deliveryOutcome) addNotice(kind, title string) {
 	notice := o.n.notice(kind, o.entry.To, "", o.entry.key(), o.unit.Now)
 	notice.Title = title

@@ -22,7 +22,7 @@ type a2aTokenCmd struct {
 }
 
 type a2aTokenAddCmd struct {
-	Name string `arg:"" help:"Name of the caller: 1 to 64 of a-z 0-9 -. The name of a link makes the caller the agent behind that link."`
+	Name string `arg:"" help:"Name of the caller: 1 to 64 of a-z 0-9 -. A caller with the name of a link is the agent behind that link."`
 }
 
 func (c *a2aTokenAddCmd) Run(ctx context.Context, a *app) error {

@@ -71,7 +71,7 @@ func (c *agentRelayPeersCmd) Run(ctx context.Context, a *app) error {
 type agentRelayPeerCmd struct {
 	Link   string  `arg:"" help:"Name of the link."`
 	Peer   string  `arg:"" help:"Id of the agent on the relay."`
-	Agent  *string `placeholder:"AGENT" help:"Agent id (am_…) that messages through the tunnel reach. Empty: end the tunnel."`
+	Agent  *string `placeholder:"AGENT" help:"Agent id (am_…) of the agent at the other end of the tunnel. Empty: end the tunnel."`
 	AgeKey *string `placeholder:"KEY" help:"Key to encrypt messages to (age1…). Empty: forget the key."`
 }
 

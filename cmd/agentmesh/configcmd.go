@@ -11,7 +11,7 @@ import (
 )
 
 type configCmd struct {
-	Check configCheckCmd `cmd:"" default:"withargs" help:"Check the configuration and list the guards that it opens."`
+	Check configCheckCmd `cmd:"" default:"withargs" help:"Check the configuration and list the guards that it turns off or loosens."`
 }
 
 type configCheckCmd struct {

@@ -21,7 +21,7 @@ type linksCmd struct {
 	List   linksListCmd   `cmd:"" default:"withargs" help:"List the configured links and their state."`
 	Status linksStatusCmd `cmd:"" help:"Show the state of a link."`
 	Test   linksTestCmd   `cmd:"" help:"Connect a link again and report problems."`
-	Add    linksAddCmd    `cmd:"" help:"Add a link. A serve that runs uses it at once, and tests it."`
+	Add    linksAddCmd    `cmd:"" help:"Add a link. If agentmesh serve is running, it tests the link and uses it at once."`
 	Remove linksRemoveCmd `cmd:"" help:"Remove a link, and the key that links add stored."`
 }
 

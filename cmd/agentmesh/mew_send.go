@@ -114,7 +114,7 @@ func (c *mewCancelCmd) Run(ctx context.Context, a *app) error {
 
 type mewPauseCmd struct {
 	Participant string        `arg:"" help:"Id of the participant."`
-	For         time.Duration `help:"Length of the pause (default: until mew resume)." placeholder:"5m"`
+	For         time.Duration `help:"Length of the pause, such as 5m (default: until mew resume)."`
 	Reason      string        `help:"Reason."`
 	mewTarget
 }

@@ -44,7 +44,7 @@ type skillInstallCmd struct {
 	Gateway     string `placeholder:"URL" help:"URL of the gateway that gets the messages: its A2A channel, or /hooks/agent (default: http://127.0.0.1:18789/a2a/v1)."`
 	TokenFile   string `placeholder:"FILE" help:"File with the token of the A2A peer or hooks.token. Without it, messages stay in the inbox."`
 	Agent       string `placeholder:"ID" help:"Id of the gateway's agent that gets the messages; only for /hooks/agent."`
-	WriteConfig bool   `help:"Configure the gateway with the program openclaw: its A2A channel and the MCP server. Makes a missing token."`
+	WriteConfig bool   `help:"Configure the gateway with the program openclaw: its A2A channel and the MCP server. Makes a token if none exists."`
 	NoServe     bool   `help:"Do not start agentmesh serve."`
 	Force       bool   `help:"Replace an existing skill or configuration file that differs."`
 }

@@ -33,7 +33,7 @@ type Config struct {
 	BaseURL   string // of the directory, "https://directory.example.com/v1"
 	Records   store.Records
 	Addresses *httpapi.Addresses // limits the callers by address; nil for no limits
-	// Agent returns a live card whose endpoint is its mailbox here, also in its stored form. It returns [wire.ErrNoAgent]
+	// Agent returns a live card, parsed and as stored, if its endpoint is its mailbox here. It returns [wire.ErrNoAgent]
 	// for any other id.
 	Agent func(ctx context.Context, id wire.AgentID) (wire.Card, store.Card, error)
 	// CheckBan returns [wire.ErrBanned] if the operator has banned the address of a caller.

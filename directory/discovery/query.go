@@ -37,7 +37,7 @@ var filterKeys = []string{"type", "tags", "capabilities", "publisher", "trustMan
 var errKeys = wire.ErrQuery.At("a filter has the keys " + strings.Join(filterKeys, ", "))
 
 // parseSearch reads the body of a search. Members that it does not know are refused, because a search that ignores
-// them would find more than was asked for. The error is a *[wire.Error].
+// them would find more than was asked for. The error is or wraps a *[wire.Error].
 func parseSearch(body []byte) (request, error) {
 	v, err := wire.ParseLimits(body, maxDepth, maxNodes)
 	if err != nil {
@@ -74,13 +74,13 @@ func parseSearch(body []byte) (request, error) {
 	return r, err
 }
 
-// setText stores the string at key of v in to, if v has the key.
-func setText(to *string, v wire.Value, key string) error {
+// setText sets *dst to the string that v has under key. Without that key, it does nothing.
+func setText(dst *string, v wire.Value, key string) error {
 	value, ok := v.Get(key)
 	if !ok {
 		return nil
 	}
-	if *to, ok = value.Str(); !ok {
+	if *dst, ok = value.Str(); !ok {
 		return wire.ErrQuery.At("text, federation and pageToken must be strings")
 	}
 	return nil
@@ -163,7 +163,7 @@ func parseListFilter(text string) (map[string][]string, error) {
 	return filter, nil
 }
 
-// search returns the search of the directory for a request. possible is false if no entry can match.
+// search translates r into a Search of the directory. possible is false if no entry can match.
 func (s *Service) search(r request) (q Search, possible bool) {
 	q = Search{
 		Text: r.text, Limit: r.size, Cursor: r.token,

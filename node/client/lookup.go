@@ -136,7 +136,7 @@ func (d *Directory) getDocument(ctx context.Context, r request, id wire.AgentID,
 	if err != nil {
 		return err
 	}
-	// Use the strict reader first, because json.Unmarshal accepts duplicate names. A history has several cards.
+	// Use the strict reader first, because json.Unmarshal accepts duplicate names. A history may be as large as a page.
 	_, err = wire.ParseLimits(resp.body, wire.MaxDepth+3, pageValues)
 	if err == nil {
 		err = json.Unmarshal(resp.body, dst)

@@ -22,7 +22,7 @@ const migrationLock = 0x616d6573
 // migration makes one version of the tables from the version before.
 type migration struct {
 	sql string
-	// oldest is the version that a program must know at least to use the tables; 0 if it must know this version. A
+	// oldest is the lowest version that a program must know to use the tables; 0 if it must know this version. A
 	// migration that only adds tables, or columns with a default, names an older version, so that programs of both
 	// versions can run during an upgrade.
 	oldest int
@@ -70,12 +70,13 @@ func (m migration) insert(version int) string {
 	return fmt.Sprintf("insert into schema_version (version, oldest) values (%d, %d);\n", version, m.oldest)
 }
 
-// upgradeScript returns the statements that bring tables of version have to the newest version, without a transaction.
-func upgradeScript(all []migration, have int) string {
+// upgradeScript returns the statements that bring tables from the version current to the newest one, without a
+// transaction.
+func upgradeScript(all []migration, current int) string {
 	var b strings.Builder
 	b.WriteString(createVersions)
-	for i, m := range all[have:] {
-		b.WriteString(strings.TrimRight(m.sql, "\n") + "\n" + m.insert(have+i+1))
+	for i, m := range all[current:] {
+		b.WriteString(strings.TrimRight(m.sql, "\n") + "\n" + m.insert(current+i+1))
 	}
 	return b.String()
 }

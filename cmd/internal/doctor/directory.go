@@ -101,7 +101,7 @@ func (d *examination) checkListedCard(ctx context.Context, h *client.HTTP, reach
 	}
 	s, err := get(ctx, h, reach, base+"/agents/"+url.PathEscape(string(id)))
 	if err != nil || s.status != http.StatusOK {
-		d.fail(check, "does a proxy forward every path, and answers longer than a list?", "the card of %s is listed but cannot be fetched", id)
+		d.fail(check, "does the proxy forward every path, and answers of every size?", "the card of %s is listed but cannot be fetched", id)
 		return
 	}
 	card, err := wire.ParseObject(s.body)

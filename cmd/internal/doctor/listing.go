@@ -110,8 +110,8 @@ func (d *examination) checkListing(ctx context.Context, h *client.HTTP, base str
 	d.ok("registration", "%s lists the current card", terminal.Clean(base))
 }
 
-// registerAdvice returns how to register the card again. If no serve runs here, that is to start one, because a
-// registration without a serve would soon expire.
+// registerAdvice returns how to register the card again. If no serve runs here, the advice is to start one,
+// because a registration without a serve would soon expire.
 func (d *examination) registerAdvice() string {
 	switch {
 	case d.elsewhere:
@@ -122,7 +122,7 @@ func (d *examination) registerAdvice() string {
 	return "agentmesh serve, which registers and renews by itself"
 }
 
-// diffCards returns the names of the members of the card own that the card listed lacks or has with another value. It
+// diffCards returns the names of the members of own that listed lacks or has with another value. Both are cards. It
 // ignores members that a directory adds, and access_control, whose lists a directory drops (AM-6).
 func diffCards(own, listed wire.Value) []string {
 	var out []string
@@ -199,8 +199,10 @@ func (d *examination) checkEndpointCard(target string, body []byte) {
 	switch {
 	case err != nil || card.GetStr("agent_id") == "":
 		d.fail(check, "the reverse proxy must change neither paths nor bodies", "%s does not answer with a card", terminal.Clean(target))
-	case card.GetStr("agent_id") != id || card.GetStr("public_key") != d.card.GetStr("public_key"):
-		d.fail(check, "does another agent run at this endpoint, or an old copy of this agent?", "%s answers as %s", terminal.Clean(target), terminal.Clean(card.GetStr("agent_id")))
+	case card.GetStr("agent_id") == id && card.GetStr("public_key") != d.card.GetStr("public_key"):
+		d.fail(check, "does an old copy of this agent run at this endpoint?", "%s answers with another public key", terminal.Clean(target))
+	case card.GetStr("agent_id") != id:
+		d.fail(check, "does another agent run at this endpoint?", "%s answers as %s", terminal.Clean(target), terminal.Clean(card.GetStr("agent_id")))
 	default:
 		d.ok(check, "%s answers with the card", terminal.Clean(target))
 	}

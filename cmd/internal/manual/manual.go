@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
-// build is the build of the program that the pages name.
+// build is the version and the date in the title of each page.
 type build struct{ version, date string }
 
 // Page is one page of section 1.

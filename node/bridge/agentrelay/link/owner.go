@@ -44,7 +44,8 @@ type Broadcast struct {
 	Payload wire.Value `json:"payload"`
 }
 
-// Command is a command to the relay itself: history, search, replay or query. The relay needs the extension for it.
+// Command is a request to the relay itself. Type is "query", or it is "command" and the payload asks for history, search
+// or replay. The relay must support the extension.
 type Command struct {
 	Type    string     `json:"type"`
 	Payload wire.Value `json:"payload"`

@@ -31,7 +31,8 @@ func Sniff(data []byte) (kind, mime string) {
 
 var notName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// AttachmentFile returns the name of an attachment (MESS-46). A kind of content that has no files is replaced by file.
+// AttachmentFile returns the name of an attachment (MESS-46). If kind is not one of fileKinds, it counts
+// as "file".
 func AttachmentFile(serial int, kind, name, mime string) string {
 	if !slices.Contains(fileKinds, kind) {
 		kind = "file"

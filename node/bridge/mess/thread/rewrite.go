@@ -8,9 +8,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// MapContent returns a copy of the block in which do has replaced the value of each content entry {kind: value}. Other
-// content entries stay as they are.
-func (b Block) MapContent(do func(kind string, v wire.Value) (wire.Value, error)) (Block, error) {
+// MapContent returns a copy of the block in which the value of each content entry {kind: value} is replaced by what
+// convert returns for it. Other content entries stay as they are.
+func (b Block) MapContent(convert func(kind string, v wire.Value) (wire.Value, error)) (Block, error) {
 	out := slices.Clone(b)
 	for i, e := range out {
 		for _, key := range []string{"context", "content"} {
@@ -24,7 +24,7 @@ func (b Block) MapContent(do func(kind string, v wire.Value) (wire.Value, error)
 					continue
 				}
 				kind := c.Members()[0].Key
-				v, err := do(kind, c.At(0))
+				v, err := convert(kind, c.At(0))
 				if err != nil {
 					return nil, err
 				}
@@ -62,8 +62,8 @@ func (b Block) HasOnlyAnswers() bool {
 	return !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && e.Type != "reply" && e.Type != "answer" })
 }
 
-// PointAtLast makes entries that refer to a foreign thread refer to "last", which means the same thread within its
-// conversation. In our exchange, the foreign ref may be that of another thread.
+// PointAtLast makes entries that refer to the foreign thread ref refer to "last" instead. Within the conversation of
+// that thread, "last" means the same thread. In our exchange, ref may be the name of a different thread.
 func (b Block) PointAtLast(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -177,8 +177,8 @@ func (b Block) ForExchange(ref string) Block {
 	return out
 }
 
-// SplitAnswers replaces a reply that answers a question whose field is a whole number by one answer for each question.
-// No message of the mesh may have a member with such a name.
+// SplitAnswers replaces a reply by one answer for each question if the name of a question is a whole number: no message
+// of the mesh may have a member with such a name.
 func (b Block) SplitAnswers() Block {
 	var out Block
 	for _, e := range b {

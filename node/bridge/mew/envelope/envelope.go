@@ -139,7 +139,7 @@ func DetachValue(v wire.Value) wire.Value {
 	return copied
 }
 
-// Depth returns the number of nested objects and arrays in v.
+// Depth returns how deeply objects and arrays are nested in v.
 func Depth(v wire.Value) int {
 	deepest := 0
 	for i := range v.Len() {
@@ -174,7 +174,7 @@ func ParseIDs(v wire.Value) ([]string, bool) {
 }
 
 // AppendDelivery appends the envelope in the form in which it is delivered: as received, except that missing fields are
-// set, from is e.From, lists have their normal form, and a null context is left out (MEW-3 to MEW-7). to is e.To with
+// added, "from" is set to e.From, lists have their normal form, and a null context is left out (MEW-3 to MEW-7). to is e.To with
 // names resolved.
 func (e *Envelope) AppendDelivery(dst []byte, to []string) []byte {
 	lead := make([]wire.Member, 0, 4)
@@ -216,7 +216,7 @@ func (e *Envelope) AppendDelivery(dst []byte, to []string) []byte {
 func ParseSeconds(v wire.Value, limit time.Duration) (time.Duration, bool) {
 	number, _ := v.Num()
 	seconds, err := strconv.ParseFloat(number, 64)
-	if err != nil || !(seconds > 0) { // also false for NaN
+	if err != nil || !(seconds > 0) { // NaN > 0 is false
 		return 0, false
 	}
 	return time.Duration(min(seconds, limit.Seconds()) * float64(time.Second)), true
