@@ -101,9 +101,10 @@ func (a *acceptance) isHoldsFull(err error) bool {
 	return a.held && !isRefusal(err) && errors.Is(err, store.ErrQuota)
 }
 
-// answerRunning answers a message that did not get its turn: another copy of it was still being accepted at the sync
-// deadline, or too many messages are being accepted. It returns the answer that is stored for that copy by now
-// (AM-21), or wire.ErrUnavailable if no answer is stored yet. cause is why the wait ended.
+// answerRunning answers a message that did not get its turn: at the sync deadline, another copy of it was still being
+// accepted, or too many other messages were. If that copy is stored by now, answerRunning returns what [storedAnswer]
+// does (AM-21), or wire.ErrIDReused if a different message with the same id is stored. Otherwise it returns
+// wire.ErrUnavailable. cause is why the wait ended.
 func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
 	rec, err := n.store.Steps().FindReplay(ctx, string(in.Peer), string(in.MessageID), time.Now())
 	switch {

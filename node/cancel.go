@@ -66,8 +66,8 @@ func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before convers
 	return err
 }
 
-// cancelChanges returns the changes that cancel an agreed event, or none if uid is empty. If the peer, with the given
-// name, cancels an event that leaves the calendar, they include the notice to the owner.
+// cancelChanges returns the changes that cancel an agreed event, or none if uid is empty. If the peer cancels the event
+// and the event leaves the calendar, the changes include a notice to the owner. name is the peer's name.
 func (n *Node) cancelChanges(ctx context.Context, uid string, payload wire.Value, key store.ConvKey, by conversations.Side, name string, now time.Time) ([]store.Change, error) {
 	if uid == "" {
 		return nil, nil

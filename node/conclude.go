@@ -39,9 +39,9 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 	return err
 }
 
-// countAccept records that an accept counts, if it counts because of the received message of item. That message may be
-// the peer's accept, which counts when we answer it, or the peer's answer to our accept. replyID is the id of the reply
-// that we sent on the connection of the message, or "" if we sent no reply there. The reply may itself be an accept.
+// countAccept records that an accept counts if the message of item makes it count. That message is the peer's accept,
+// which counts when we answer it, or the peer's answer to our accept. replyID is the id of the reply that we sent on
+// the connection of the message, or "" if we sent no reply there. The reply may itself be an accept.
 func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
 	conv, accept := u.Conversation(), item.MessageID
 	payload, _ := wire.Parse(item.Payload) // a payload that cannot be read answers no accept

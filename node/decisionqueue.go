@@ -18,9 +18,10 @@ const (
 )
 
 // resolveQueue carries out one decision about a message and the messages that wait behind it, in their order. asks are
-// the questions about them, one for each. Each message waits until the hook that handles the one before is done, in
-// whichever process. If resolveQueue must wait, for a hook or after an error, it continues in the background. The
-// decision is stored in the ended questions, so if this process dies, the one with the duties continues.
+// the questions about them, one for each. Each message waits until the hook that handles the previous message is done,
+// in whichever process it runs. If resolveQueue must wait, for a hook or after an error, it continues in the
+// background. The decision is stored in the ended questions, so if this process dies, the process with the duties
+// continues.
 func (n *Node) resolveQueue(ctx context.Context, asks []acl.Ask) {
 	rest, _ := n.resolveReady(ctx, asks)
 	if len(rest) == 0 {

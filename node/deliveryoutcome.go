@@ -90,8 +90,8 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 	})
 }
 
-// recordArrival records that the peer, or a mailbox for the peer, has the message. The time of arrival is that of the
-// reply, by the peer's clock, or now without a reply.
+// recordArrival records that the peer, or a mailbox for the peer, has the message. The time of arrival is the time that
+// the peer wrote on its reply, or now if there is no reply.
 func (o *deliveryOutcome) recordArrival(ctx context.Context, d bridge.Delivered) error {
 	since := o.unit.Now
 	if d.Reply != nil && !d.Reply.Time.IsZero() {

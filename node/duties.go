@@ -21,8 +21,8 @@ type duties struct{ n *Node }
 const Lease = "node"
 
 // Run runs the node until ctx ends, and returns when everything that it started has stopped. Every process receives and
-// serves. The duties of the node are done by the process that holds its lease, unless it is a follower. The error is
-// that of storing the limits at the end.
+// serves. Only the process that holds the node's lease does its duties; a follower never takes the lease. If the limits
+// cannot be stored at the end, Run returns that error.
 func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
 	n.background.Go(func() { n.store.Follow(ctx) })

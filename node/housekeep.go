@@ -172,8 +172,8 @@ func (n *Node) settleExpiredItems(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// settleExpiredItem settles an item whose question has expired. If the question was not about the message itself, but
-// about its answer or about another run, the item fails, and the owner can still answer it.
+// settleExpiredItem settles an item if its question has expired or was deleted. If the question was not about the
+// message itself, but about its answer or about another run, the item fails, and the owner can still answer it.
 func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) error {
 	ask, err := n.asks.Get(ctx, item.Ask, now)
 	switch {

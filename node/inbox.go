@@ -175,7 +175,7 @@ func (n *Node) listItems(ctx context.Context, term, after string, limit int) (it
 	return items, page.Next, nil
 }
 
-// WaitInbox lists the inbox like [Node.Inbox]. If the list is empty, it waits until it is not, but not longer than
+// WaitInbox lists the inbox like [Node.Inbox]. If the list is empty, it waits for a first item, but not longer than
 // wait.
 func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, limit int, wait time.Duration) ([]Item, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)

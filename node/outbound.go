@@ -171,7 +171,8 @@ func (n *Node) lookUpRecipient(ctx context.Context, out Outgoing) recipientInfo 
 	return r
 }
 
-// checkRecipientKey returns an error if the recipient no longer has the key that the owner was shown.
+// checkRecipientKey returns an error if the recipient no longer has the key that the owner was shown, or if the look-up
+// of its card fails.
 func (n *Node) checkRecipientKey(ctx context.Context, out Outgoing, shown recipientInfo) error {
 	if out.Address != "" || shown.Fingerprint == "" {
 		return nil

@@ -152,7 +152,8 @@ func (l agentListener) Close() error {
 	return err
 }
 
-// makeParent makes a directory that everybody may enter, whatever the umask is. It leaves one that exists as it is.
+// makeParent makes a directory that everybody may enter, whatever the umask is. It does not change an existing
+// directory.
 func makeParent(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil

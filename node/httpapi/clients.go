@@ -179,7 +179,7 @@ type ClientStatus struct {
 	LastUnknown time.Time `json:"last_unknown,omitzero"`
 }
 
-// Clients returns whether clients can be distinguished, or nil in the local profile.
+// Clients returns the status of the clients of this process, or nil in the local profile.
 func (s *Server) Clients() *ClientStatus {
 	if s.cfg.Local {
 		return nil

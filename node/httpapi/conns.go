@@ -134,7 +134,7 @@ func newConnCounts(m *Metrics) *connCounts {
 	return c
 }
 
-// countedConn is a connection that stops counting when it is closed.
+// countedConn is an open connection in the counts of a limitedListener. When it is closed, it leaves the counts.
 type countedConn struct {
 	net.Conn
 	leave  func()

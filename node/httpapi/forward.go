@@ -78,7 +78,8 @@ func (f *Forwarder) Forward(ctx context.Context, c echo.Context, base *url.URL, 
 	return err
 }
 
-// forwardWriter gives the client the usual time for each part of the response. A response may last longer than that.
+// forwardWriter gives the client the usual write time-out for each part of the response, so a whole response may take
+// longer.
 type forwardWriter struct {
 	*echo.Response
 	upgraded bool

@@ -71,18 +71,19 @@ type Waiter interface {
 	Leave()
 }
 
-// Park answers a request when waiter has an answer, or with none after the time most, or when the server stops. It calls
-// waiter.Leave. The handler must return what Park returns.
+// Park answers a request when waiter has an answer. If waiter has none within maxWait, or if the server stops or the
+// client already sends its next request, Park answers with empty. It calls waiter.Leave. The handler must return what
+// Park returns.
 //
 // Meanwhile a request over plain HTTP/1.1 has one small goroutine and no buffers, where net/http needs three times the
 // memory. Its log line and its metrics do not include the wait. For other requests, the handler waits.
-func Park(c echo.Context, most time.Duration, waiter Waiter, none []byte) error {
+func Park(c echo.Context, maxWait time.Duration, waiter Waiter, empty []byte) error {
 	r, w := c.Request(), c.Response()
 	p, ok := r.Context().Value(parkingKey{}).(*parking)
-	if !ok || p.ctx.Err() != nil || most == 0 || r.Close || !r.ProtoAtLeast(1, 1) || r.ContentLength != 0 || hasCaller(r) {
-		return waitInHandler(c, most, waiter, none)
+	if !ok || p.ctx.Err() != nil || maxWait == 0 || r.Close || !r.ProtoAtLeast(1, 1) || r.ContentLength != 0 || hasCaller(r) {
+		return waitInHandler(c, maxWait, waiter, empty)
 	}
-	parked := &parkedRequest{parking: p, header: w.Header().Clone(), waiter: waiter, none: none, end: time.Now().Add(most)}
+	parked := &parkedRequest{parking: p, header: w.Header().Clone(), waiter: waiter, none: empty, end: time.Now().Add(maxWait)}
 	defer func() {
 		if !parked.hasConn.Load() {
 			waiter.Leave()
@@ -109,16 +110,16 @@ func Park(c echo.Context, most time.Duration, waiter Waiter, none []byte) error 
 }
 
 // waitInHandler is Park for a request whose connection cannot be parked.
-func waitInHandler(c echo.Context, most time.Duration, waiter Waiter, none []byte) error {
+func waitInHandler(c echo.Context, maxWait time.Duration, waiter Waiter, empty []byte) error {
 	defer waiter.Leave()
 	woken := make(chan struct{}, 1)
 	waiter.OnWake(func() { waiting.Wake(woken) })
-	if most > 0 {
-		if err := KeepOpen(c, most+writeTimeout); err != nil {
+	if maxWait > 0 {
+		if err := KeepOpen(c, maxWait+writeTimeout); err != nil {
 			return err
 		}
 	}
-	ctx, end := c.Request().Context(), time.NewTimer(most)
+	ctx, end := c.Request().Context(), time.NewTimer(maxWait)
 	defer end.Stop()
 	for {
 		if body, err := waiter.Answer(ctx); body != nil || err != nil {
@@ -126,9 +127,9 @@ func waitInHandler(c echo.Context, most time.Duration, waiter Waiter, none []byt
 		}
 		select {
 		case <-ctx.Done():
-			return Raw(c, http.StatusOK, none)
+			return Raw(c, http.StatusOK, empty)
 		case <-end.C:
-			return Raw(c, http.StatusOK, none)
+			return Raw(c, http.StatusOK, empty)
 		case <-woken:
 		}
 	}
@@ -149,7 +150,7 @@ type parkedRequest struct {
 	woken   atomic.Bool // since the last call of Answer
 	header  http.Header
 	waiter  Waiter
-	none    []byte
+	none    []byte // sent if waiter has no answer
 	end     time.Time
 }
 

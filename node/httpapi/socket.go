@@ -115,8 +115,8 @@ func shortDir(dir, runtimeDir string) (string, error) {
 	return path, os.Chmod(path, 0o700)
 }
 
-// removeShortDir removes the pointer to the directory that shortDir made, and then the directory: once its name is free,
-// anybody may take it.
+// removeShortDir removes the directory that shortDir made. It removes the pointer first, because anybody may take the
+// name of the directory once that name is free.
 func removeShortDir(dir, socket string) {
 	abs, err := filepath.Abs(dir)
 	if err != nil || filepath.Dir(socket) == abs {

@@ -51,7 +51,7 @@ func readToken(path string, forbidden, mode fs.FileMode) (tokenHash, error) {
 		return tokenHash{}, fmt.Errorf("read token: %w", err)
 	}
 	if !info.Mode().IsRegular() || runtime.GOOS != "windows" && info.Mode().Perm()&forbidden != 0 {
-		return tokenHash{}, fmt.Errorf("token %s: must be a file that only its readers can open (chmod %o)", path, mode)
+		return tokenHash{}, fmt.Errorf("token %s: must be a regular file that others cannot open (chmod %o)", path, mode)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -76,7 +76,7 @@ func (b *backlog) postpone(item client.RelayItem, pause time.Duration, now time.
 	b.advance(item)
 }
 
-// advance moves the position behind item, if an item before it was postponed.
+// advance moves the position behind item, if item or an item before it was postponed.
 func (b *backlog) advance(item client.RelayItem) {
 	if !b.restart.IsZero() {
 		b.after = item.ID

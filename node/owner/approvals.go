@@ -85,7 +85,7 @@ func (a Approval) Says() string {
 	return a.ShowTitle()
 }
 
-// ShowTitle returns our title of the question with the name of its subject, or the short id. The name is untrusted.
+// ShowTitle returns our title of the question with the name of its subject, or its short id. The name is untrusted.
 func (a Approval) ShowTitle() string {
 	if wire.AgentID(a.Subject).Valid() { // the stored title has the id
 		return strings.ReplaceAll(a.Title, a.Subject, a.Shown().String())
@@ -123,8 +123,8 @@ type Rejected struct {
 // Approvals are the questions that wait for the owner.
 type Approvals interface {
 	ListApprovals(ctx context.Context, state acl.AskState, after string, limit int) (List[Approval], error)
-	// FindApproval returns the question with an id or a unique prefix of one. For a message that waits behind another
-	// it returns the question about the other.
+	// FindApproval returns the question with this id. id may be a prefix that only one question has. If the message of
+	// that question waits behind another message, FindApproval returns the question about the first message.
 	FindApproval(ctx context.Context, id string) (Approval, error)
 	// Decide carries out a decision. It waits up to wait for the result of one of our messages that the decision
 	// releases. With acl.ErrAskGone it returns the question in its final state.

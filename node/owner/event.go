@@ -47,7 +47,7 @@ type Event struct {
 	Foreign      bool   `json:"-"` // the inbox item may be of a foreign peer; if not set, it is not
 }
 
-// EventStream is a stream of events from a moment on.
+// EventStream is the stream of events for one reader.
 type EventStream struct {
 	Events <-chan Event
 	Missed []Event            // the events since the one that the reader named
@@ -58,8 +58,9 @@ type EventStream struct {
 
 // Events provides event streams.
 type Events interface {
-	// FollowEvents begins a stream after the event named last; "" means now. It fails if too many streams are open.
-	FollowEvents(last string) (EventStream, error)
+	// FollowEvents begins a stream that follows the event with the name lastName, or that begins now if lastName is "".
+	// It fails if too many streams are open.
+	FollowEvents(lastName string) (EventStream, error)
 }
 
 // StreamEvents streams events as server-sent events. A reader that reconnects sends the name of the last event it saw

@@ -125,7 +125,7 @@ func (a *authority) answer(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
 }
 
 // fetch returns autocert's certificate and requests one if autocert has none. If ctx ends, the attempt continues in the
-// background until its next call to the authority, which problems refuses.
+// background until its next call to the authority, which a.problems refuses.
 func (a *authority) fetch(ctx context.Context) (*tls.Certificate, time.Duration, error) {
 	a.problems.begin(ctx)
 	type result struct {

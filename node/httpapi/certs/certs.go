@@ -59,7 +59,7 @@ func (s State) Valid(now time.Time) error {
 
 var (
 	errNone  = errors.New("there is no certificate yet")
-	errEnded = errors.New("the certificate has ended")
+	errEnded = errors.New("the certificate has expired")
 	errName  = errors.New("no certificate for this name")
 )
 

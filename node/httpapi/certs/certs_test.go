@@ -106,7 +106,7 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	if err := s.State().Valid(time.Now().Add(2 * time.Hour)); !errors.Is(err, errEnded) {
-		t.Errorf("a certificate that has ended: %v", err)
+		t.Errorf("an expired certificate: %v", err)
 	}
 }
 
