@@ -229,7 +229,7 @@ type endpoint struct{ n *Node }
 var _ bridge.Transport = endpoint{}
 
 // Deliver sends the message through a carrier that reaches the peer, or else posts it to the peer's endpoint, and
-// verifies the answer. The error is client.ErrReplyUnverified if the answer is not a valid reply of the peer.
+// verifies the answer. The error wraps client.ErrReplyUnverified if the answer is not a valid reply of the peer.
 func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	peer, err := e.n.cards.Find(ctx, d.To, time.Now())
 	switch {

@@ -23,8 +23,7 @@ const (
 	sweepEvery  = 10 * time.Minute
 )
 
-// restore reads the stored state of the node and of its registrations, and writes an audit line if the policy has
-// changed.
+// restore reads the stored state of the node and of its registrations.
 func (n *Node) restore(ctx context.Context) error {
 	now := time.Now()
 	recs := n.store.Records()

@@ -26,9 +26,9 @@ type interruptedRun struct {
 // recovery finishes the work that the previous process with the duties of the node left unfinished.
 type recovery struct{ n *Node }
 
-// run finishes decisions about held messages, and hooks that were running. If the route of such a hook is repeatable,
-// run starts the hook again with the same message id. Otherwise it asks the owner, because the hook may have done its
-// work (AM-75). An item that cannot be recovered waits until the duties begin again.
+// run finishes decisions about held messages, and recovers the items whose hooks were running. If the route of such a
+// hook is repeatable, run starts the hook again with the same message id. Otherwise it asks the owner, because the hook
+// may have done its work (AM-75). An item that cannot be recovered waits until the duties begin again.
 func (r recovery) run(ctx context.Context) {
 	n := r.n
 	if err := n.finishDecisions(ctx); err != nil && ctx.Err() == nil {

@@ -89,8 +89,8 @@ var ErrAnswered = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConf
 
 // Send sends a message, or asks the owner first if the outbound policy requires it. Send stores the message before the
 // first attempt (AM-46), and then waits for the outcome of that attempt, but not longer than wait. The error is a
-// *[wire.Error] that says what is wrong with the message, or an error of the store. After an error, nothing is stored,
-// unless the error is store.ErrUnavailable.
+// *[wire.Error] that says what is wrong with the message, or an error of the store. After store.ErrUnavailable the
+// message may be stored nevertheless. After any other error, nothing is stored.
 func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if out.Conv == "" {
 		out.Conv = wire.NewConversationID()

@@ -43,9 +43,9 @@ func ParseAddress(s string) (Address, error) {
 	return a, a.Validate()
 }
 
-// Party returns how to show the party at a foreign address to people: its name, or the peer's id there if it has no
-// name, and the network. An agent of the mesh has no such address, so Party returns its name or, without a name, its
-// agent id. The text is untrusted.
+// Party returns how to show a party to people. At a foreign address, the text is the party's name, or the id in the
+// address if the party has no name, with the network. An agent of the mesh has no such address, so Party returns its
+// name or, without a name, its agent id. The text is untrusted.
 func Party(name, address, id string) string {
 	a, err := ParseAddress(address)
 	switch {

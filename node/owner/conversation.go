@@ -52,7 +52,7 @@ type Standing string
 const (
 	StandingAgreed    Standing = "agreed"
 	StandingCancelled Standing = "cancelled"
-	StandingFailed    Standing = "failed" // the conversation failed later; the other side may not agree any more
+	StandingFailed    Standing = "failed" // the conversation failed later; perhaps the other side no longer agrees
 )
 
 // Agreement is what was agreed in a conversation. It is valid only if Standing is StandingAgreed.

@@ -79,7 +79,8 @@ func (d *Door) Call(from netip.Addr, method, path, body string, headers ...strin
 	return w.Code, w.Body.String()
 }
 
-// Dial makes a request over the listener and checks the status, within [ServedWithin].
+// Dial makes a request over the listener and returns the body of the response. It fails the test if the status is not
+// want, or if the response takes longer than [ServedWithin].
 func (d *Door) Dial(want int, from netip.Addr, method, path, body string, headers ...string) string {
 	d.t.Helper()
 	req, err := http.NewRequestWithContext(d.t.Context(), method, d.URL+path, strings.NewReader(body))

@@ -44,7 +44,7 @@ type DecisionConfig struct {
 	Node    Node
 	Records store.Records
 	URL     string       // where browsers reach the owner's listener, without a path
-	Logger  *slog.Logger // gets failures to remove a used link; nil discards them
+	Logger  *slog.Logger // gets a warning if a used link cannot be removed; nil discards it
 }
 
 const (

@@ -21,21 +21,22 @@ type listPage[T any] struct {
 // maxAge is how far back a list reaches.
 const maxAge = 3 * 365 * 24 * time.Hour
 
-// listLatest returns a page of a list newest first, although the list is stored oldest first. The page ends before the
-// entry named before, or at the end of the list if before is empty. Ids contain their time after prefix, so listLatest
-// searches for the moment to start reading: further back if too few entries follow it, nearer if there are too many.
+// listLatest returns a page of a list newest first, although the list is stored oldest first. The page has only entries
+// that are older than the entry with the id newerID, or the newest entries if newerID is empty. Ids contain their time
+// after prefix, so listLatest searches for the moment to start reading: further back if too few entries follow it,
+// nearer if there are too many.
 func listLatest[T any](
-	prefix, before string, id func(T) string, list func(after string, limit int) (owner.List[T], error),
+	prefix, newerID string, id func(T) string, list func(after string, limit int) (owner.List[T], error),
 ) (out listPage[T], err error) {
 	end := time.Now().Add(time.Minute)
-	if before != "" {
-		if end, err = stampOf(prefix, before); err != nil {
+	if newerID != "" {
+		if end, err = stampOf(prefix, newerID); err != nil {
 			return out, owner.Fault(http.StatusBadRequest, "there is no such place in the list", "")
 		}
 	}
 	var few, many time.Duration // windows before end with too few and too many entries
 	for window := time.Minute; ; {
-		found, whole, err := readSince(stampFor(prefix, end.Add(-window)), before, id, list)
+		found, whole, err := readSince(stampFor(prefix, end.Add(-window)), newerID, id, list)
 		switch {
 		case err != nil:
 			return out, err
@@ -57,10 +58,11 @@ func listLatest[T any](
 	}
 }
 
-// readSince reads the entries after a key and before the entry named before. If there are too many to read, whole is
-// false and found has the newest of those that were read: one more than a page.
+// readSince reads the entries that follow the key after and are older than the entry with the id newerID. found has the
+// newest of them, at most one more than a page. If there are too many entries to read, whole is false, and found has
+// the newest of those that were read.
 func readSince[T any](
-	after, before string, id func(T) string, list func(after string, limit int) (owner.List[T], error),
+	after, newerID string, id func(T) string, list func(after string, limit int) (owner.List[T], error),
 ) (found []T, whole bool, err error) {
 	const pages = 8
 	for range pages {
@@ -69,7 +71,7 @@ func readSince[T any](
 			return nil, false, err
 		}
 		entries, next := page.Items, page.Next
-		if at := slices.IndexFunc(entries, func(e T) bool { return before != "" && id(e) >= before }); at >= 0 {
+		if at := slices.IndexFunc(entries, func(e T) bool { return newerID != "" && id(e) >= newerID }); at >= 0 {
 			entries, next = entries[:at], ""
 		}
 		found = append(found, entries...)

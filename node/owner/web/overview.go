@@ -57,11 +57,11 @@ type refusalView struct {
 	Shown owner.ShownName
 }
 
-// viewRefusals returns the newest refusals, at most the given number.
-func (p *pages) viewRefusals(ctx context.Context, most int) []refusalView {
+// viewRefusals returns the newest refusals, at most maxCount.
+func (p *pages) viewRefusals(ctx context.Context, maxCount int) []refusalView {
 	refusals, _ := p.n.Refusals()
 	var views []refusalView
-	for _, r := range refusals[:min(len(refusals), most)] {
+	for _, r := range refusals[:min(len(refusals), maxCount)] {
 		views = append(views, refusalView{r, p.shownName(ctx, r.From)})
 	}
 	return views

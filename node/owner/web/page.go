@@ -29,12 +29,12 @@ var pageFiles embed.FS
 // for people, so they are bounded.
 type Node interface {
 	owner.Node
-	// Overview returns what Status returns, with counts up to most.
-	Overview(ctx context.Context, most int) (owner.Status, error)
-	// CountApprovals counts the questions that wait for a decision, and CountItems the inbox items in a state or with
-	// [owner.NeedsOwner], up to most.
-	CountApprovals(ctx context.Context, most int) (int, error)
-	CountItems(ctx context.Context, state string, most int) (int, error)
+	// Overview returns what Status returns, with counts up to maxCount.
+	Overview(ctx context.Context, maxCount int) (owner.Status, error)
+	// CountApprovals counts the questions that wait for a decision, up to maxCount.
+	CountApprovals(ctx context.Context, maxCount int) (int, error)
+	// CountItems counts the inbox items in a state, or with [owner.NeedsOwner], up to maxCount.
+	CountItems(ctx context.Context, state string, maxCount int) (int, error)
 	// CheckTranscript returns an error if the hash chain of a transcript is broken.
 	CheckTranscript(ctx context.Context, peer, id string) error
 	// Audit returns the log of decisions.
@@ -48,7 +48,8 @@ type Node interface {
 	Watch() (events <-chan owner.Event, stop func())
 }
 
-// namedNode is a [Node] with names beside the ids of peers. The methods of owner.Node hide those of the node behind them.
+// namedNode is a [Node] with names beside the ids of peers. The methods of its owner.Node, which adds the names, hide
+// the methods of the same names in localNode.
 type namedNode struct {
 	owner.Node
 	localNode

@@ -30,7 +30,7 @@ type meeting struct {
 const formTime = "2006-01-02T15:04" // the format of an input of type datetime-local
 
 // readMeeting returns the meeting that an event describes, for reading: its times are in the zone of the owner. It
-// returns nil for an event without times.
+// returns nil if the event has no times, more than ten times, or a time that is not a text.
 func readMeeting(event wire.Value) *meeting {
 	const most = 10
 	offered, _ := event.Get("proposed_times")
@@ -93,7 +93,7 @@ func (m meeting) event() (wire.Value, error) {
 	return event, nil
 }
 
-// payload makes a payload from the form: an exact one, another time, an action alone, or a text.
+// payload returns the intent and the payload of the form: an exact payload, another time, an action alone, or a text.
 func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) {
 	switch {
 	case f.Action == "counter" && intent == wire.Schedule:
