@@ -20,8 +20,10 @@ import (
 // This file delivers messages through a link: our requests, our messages in the threads of these requests, and our
 // messages in threads that others opened at the exchange.
 
-// Deliver posts a message of the node to the exchange. The error is a *client.SendError if the exchange failed or
-// refused the message, or if the outbox should retry, and a permanent *wire.Error if the message cannot be delivered.
+// Deliver posts a message of the node to the exchange. If the exchange refuses it permanently, Deliver notifies the
+// owner, or marks the new thread as declined, and returns nil. The error is a *client.SendError if the exchange failed,
+// if it refused a text in a new conversation, or if the outbox should retry. The error is a permanent *wire.Error if
+// the message cannot be delivered.
 func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 	defer func() {
 		if _, sent := errors.AsType[*client.SendError](err); !sent && !thread.IsRefusal(err) {
@@ -243,9 +245,10 @@ func (l *link) decline(ctx context.Context, conv, reason string, cause error) er
 	return nil
 }
 
-// toBlock returns the block for a message of the node. A message without a MESS list becomes a request for text, and a
-// message that means nothing in MESS becomes an empty block. The block omits a delegation within our exchange, so that
-// the thread stays open at the foreign exchange, and the ids of our executors in states.
+// toBlock returns the block for a message of the node. A message with a MESS list becomes that list without acks and
+// without the ids of our executors in states. toBlock also omits delegations within our exchange, so that the thread
+// stays open at the foreign exchange. Without a list, a text becomes a request for text, a close becomes the status
+// declined, and a receipt or pending_approval becomes an empty block. Any other message is an error.
 func toBlock(m wire.Message) (thread.Block, error) {
 	if list, ok := m.Payload.Get("mess"); ok {
 		b, err := thread.FromTree(list)

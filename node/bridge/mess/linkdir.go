@@ -27,7 +27,7 @@ type dirRemote struct {
 	dir  string
 	name string // our name in the directory
 	git  bool
-	mu   sync.Mutex // held during a change
+	mu   sync.Mutex // held while the directory is read or changed
 
 	// findEnclosure returns our file that the address uri names. It reports false if uri names no file of ours.
 	// findEnclosure may be nil.

@@ -48,9 +48,9 @@ func listForeignFiles(b thread.Block, mayName func(ref string) (bool, error)) (f
 	return files, err
 }
 
-// prefetchFiles fetches the files that a message names. We requested the message's thread. It does so before the node
-// receives the message, because later messages could overtake it during a long fetch. If a file may still appear,
-// prefetchFiles returns an error, so that the message waits; see lastFilePause.
+// prefetchFiles fetches the files that a message in a thread of our request names. The link calls it before the node
+// receives the message, because later messages could overtake the message during a long fetch. If a file may still
+// appear, prefetchFiles returns an error, so that the message waits; see lastFilePause.
 func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) error {
 	files, err := listForeignFiles(b, func(at string) (bool, error) { return at == ref, nil })
 	if err != nil || len(files) == 0 {

@@ -319,8 +319,8 @@ func (l *link) receive(ctx context.Context, from, ref, number string, b thread.B
 }
 
 // readDelegation looks for a delegation in a block of one of our threads. successor is the thread with which the
-// exchange replaces it, or "". Every thread belongs to only one conversation, so readDelegation removes the ref of a
-// successor that we know already, and returns "".
+// exchange replaces it, or "". Every thread belongs to only one conversation, so if we know the successor already, or
+// its ref is not valid, readDelegation removes the ref from the block and returns "".
 func (l *link) readDelegation(ctx context.Context, ref string, b thread.Block) (out thread.Block, successor string, err error) {
 	i := slices.IndexFunc(b, func(e thread.Entry) bool { return e.Successor() != "" })
 	if i < 0 {

@@ -21,7 +21,7 @@ import (
 // restRemote is a REST client for MESS section 10.
 type restRemote struct {
 	base     string
-	exchange string            // the id of the exchange; "" means the id in the key
+	exchange string            // the id of the exchange; "" means the id in the key, or the server's only exchange
 	as       string            // our name for the registration; "" means a random name
 	token    client.Credential // the configured key; "" means that we register
 	http     *client.HTTP

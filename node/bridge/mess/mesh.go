@@ -179,7 +179,7 @@ func (b *Bridge) newOutgoing(ctx context.Context, t *thread.Thread, to string, m
 
 // isHiddenFromWorker reports whether an entry is not sent to the peer that works on the thread. For that peer we are
 // the requester, and a requester sets no states and makes no suggestions. A cancel is sent separately and tells the
-// peer that the thread has ended.
+// peer that the thread has ended. Replies and answers are not sent after the end.
 func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 	switch e.Type {
 	case "status", "response", "suggestion", "cancel":
@@ -223,8 +223,9 @@ func endsConversation(c thread.Code) bool {
 	return c.Terminal() && c != thread.Delegated || c == thread.Partial
 }
 
-// findAgents returns the agents in the directory that have all capabilities that a thread requires (MESS-44). It
-// returns none for a thread that is offered to only one executor.
+// findAgents returns agents in the directory that have all capabilities that a thread requires (MESS-44). It leaves out
+// ourselves, the requester and agents that have declined. It returns none for a thread that is offered to only one
+// executor.
 func (b *Bridge) findAgents(ctx context.Context, t *thread.Thread) ([]Agent, error) {
 	if b.cfg.Mesh == nil || t.Only != "" {
 		return nil, nil

@@ -78,7 +78,8 @@ type notifierWait struct {
 }
 
 // deliverNotices applies the control messages and delivers every notice once. A notice that cannot be delivered now
-// stays, and the others are delivered all the same. After a look-up in the directory failed, no other is tried.
+// stays, and the others are delivered all the same. After a failed look-up in the directory, deliverNotices makes no
+// other look-up.
 func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err error) {
 	if next.tried, err = b.applyControls(ctx); err != nil {
 		return next, err

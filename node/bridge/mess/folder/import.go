@@ -126,7 +126,7 @@ type threadPlace struct {
 	flat    bool // version 1: the thread is the file at + thread.FileSuffix
 }
 
-// findThreads returns the places of the threads in a directory. It looks only at the names.
+// findThreads returns the places of the threads in a directory. It looks only at the names and opens no file.
 func findThreads(root *os.Root) ([]threadPlace, error) {
 	var list []threadPlace
 	dirs := []string{"."}
