@@ -6,9 +6,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// InheritFields returns part, a part of the split request original, with the fields of original that part does not set.
-// It does not copy the compensation, which is for the whole request, or the start, the expiry and the dependencies,
-// which the new thread gets from the old thread (see [WithTimes]). The caller sets confirm_before.
+// InheritFields returns part with the fields of original that part does not set. original is the request that was
+// split, and part is one of its parts. InheritFields does not copy the compensation, which is for the whole request, or
+// the start, the expiry and the dependencies, which the new thread gets from the old thread (see [WithTimes]). The
+// caller sets confirm_before.
 func InheritFields(part, original wire.Value) wire.Value {
 	limits, _ := part.Get("constraints")
 	timing, _ := limits.Get("timing")
@@ -125,12 +126,12 @@ func HasValue(v wire.Value, key string) bool {
 	return ok && !m.IsNull()
 }
 
-// FillMissing returns v with the members of from that v lacks. If v is not a map, FillMissing starts with an empty one.
-func FillMissing(v, from wire.Value) wire.Value {
+// FillMissing returns v with the members of defaults that v lacks. If v is not a map, it counts as an empty one.
+func FillMissing(v, defaults wire.Value) wire.Value {
 	if v.Kind() != wire.Object {
 		v = wire.Obj()
 	}
-	for _, m := range from.Members() {
+	for _, m := range defaults.Members() {
 		if !HasValue(v, m.Key) {
 			v = v.With(m.Key, m.Value)
 		}
