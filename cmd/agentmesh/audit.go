@@ -55,8 +55,8 @@ type auditPage struct {
 	PeerNames map[string]owner.PeerNames `json:"peer_names"`
 }
 
-// print prints the entries after the entry with number after, or all entries if after is empty. last is the number of
-// the last entry that it printed, or after if it printed none. If no serve runs, it closes the database before it
+// print prints the entries with higher numbers than after, or all entries if after is empty. last is the number of the
+// last entry that it printed. If it printed none, last is after. If no serve runs, it closes the database before it
 // returns, so that a serve can start.
 func (c *auditCmd) print(ctx context.Context, a *app, since, after string) (last string, err error) {
 	o, err := a.connect(ctx)

@@ -57,7 +57,7 @@ func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
 	return nil
 }
 
-// newEncryption returns the encryption of the archive that the user chose, or nil for none.
+// newEncryption returns the encryption that the user chose for the archive, or nil if the user chose none.
 func (c *backupCmd) newEncryption(a *app) (*signing.AgeFile, error) {
 	switch {
 	case c.Passphrase && len(c.Recipient) > 0:

@@ -132,7 +132,8 @@ func (f *follower) list(ctx context.Context) error {
 	}
 }
 
-// fetch reads the item with this id and shows it, unless it was printed before or came before the item of --after.
+// fetch reads the item with this id and shows it, unless it was printed before. Without --state, it also skips an item
+// that came no later than the item of --after.
 func (f *follower) fetch(ctx context.Context, id string) error {
 	if f.seen[id] || f.c.State == "" && id <= f.c.After {
 		return nil
@@ -190,16 +191,16 @@ func (c *inboxWaitCmd) Run(ctx context.Context, a *app) error {
 	return exit.FailSilently(exit.TryAgain)
 }
 
-// nextItem returns the oldest new item, or nil if none came within the time wait. If no serve runs, it closes the
-// database before it waits, so that a serve can start.
-func nextItem(ctx context.Context, a *app, wait time.Duration) (json.RawMessage, error) {
+// nextItem returns the oldest new item, or nil if there was none before the timeout. If no serve runs, it looks only
+// once, closes the database so that a serve can start, and then waits no longer than pollInterval.
+func nextItem(ctx context.Context, a *app, timeout time.Duration) (json.RawMessage, error) {
 	o, err := a.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	query := params("state", "new", "limit", "1")
 	if o.Local == nil {
-		query.Set("wait", fmt.Sprint(int((wait+time.Second-1)/time.Second)))
+		query.Set("wait", fmt.Sprint(int((timeout+time.Second-1)/time.Second)))
 	}
 	raw, err := o.Call(ctx, "GET", "inbox", query, nil)
 	if err := errors.Join(err, o.Close()); err != nil {
@@ -210,7 +211,7 @@ func nextItem(ctx context.Context, a *app, wait time.Duration) (json.RawMessage,
 		return page.Items[0], nil
 	}
 	if err == nil && o.Local != nil {
-		sleep(ctx, min(wait, pollInterval))
+		sleep(ctx, min(timeout, pollInterval))
 	}
 	return nil, err
 }
@@ -254,7 +255,7 @@ func (a *app) showItem(i owner.Item) {
 	}
 }
 
-// failureRows returns rows for how the hook of an item failed.
+// failureRows returns rows that describe how the hook of an item failed, or nil if it did not fail.
 func failureRows(i owner.Item) (rows [][]string) {
 	f := i.Failure
 	if f == nil {

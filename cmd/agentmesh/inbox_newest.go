@@ -54,7 +54,7 @@ func (c *inboxListCmd) page(ctx context.Context, o *daemon.Client, after string)
 	return page.Items, page.Next != "", err
 }
 
-// maxWindow bounds the search of newest: the first longer window is the last one that it reads.
+// maxWindow ends the search for the newest items: newest reads no further window after the first that is longer.
 const maxWindow = 10 * 365 * 24 * time.Hour
 
 // newest returns the newest items, up to the limit, oldest first.

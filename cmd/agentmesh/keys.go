@@ -21,7 +21,7 @@ type keysCmd struct {
 	Show     keysShowCmd     `cmd:"" default:"withargs" help:"Show the agent's id and public keys."`
 	Generate keysGenerateCmd `cmd:"" help:"Make a key file. The agent's own keys stay as they are."`
 	Export   keysExportCmd   `cmd:"" name:"export-public" help:"Print the agent's public signing key."`
-	Rotate   keysRotateCmd   `cmd:"" help:"Replace the signing key by a new one. The old key vouches for the new one."` // AM-60
+	Rotate   keysRotateCmd   `cmd:"" help:"Replace the signing key with a new one. The old key vouches for the new one."` // AM-60
 }
 
 // publicKey is the result of keys export-public and keys generate.

@@ -141,7 +141,7 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 	}
 	if !change.Running {
 		o, err = a.connect(ctx)
-		if exit.Code(err) == exit.Config && ctx.Err() == nil { // a node does not start with the new link
+		if exit.Code(err) == exit.Config && ctx.Err() == nil { // a node would not start with the new link
 			return errors.Join(err, a.removeLink(change.Name))
 		}
 		if err != nil {
@@ -170,7 +170,7 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 	return linkTestError(tested)
 }
 
-// removeLink removes a link from the configuration file, and its token. The link has just been added.
+// removeLink undoes links add: it removes the link from the configuration file, and deletes the link's token.
 func (a *app) removeLink(name string) error {
 	src, err := a.source()
 	if err != nil {

@@ -138,9 +138,9 @@ type app struct {
 	terminal.UI
 	globals     Globals
 	yaml        bool        // mess commands print YAML
-	server      serverFlags // of the command, which sets them before it reads the configuration
+	server      serverFlags // the command sets its flags here before it reads the configuration
 	environ     []string
-	logs        *terminal.Held // gets the log instead of Err, if it is not nil
+	logs        *terminal.Held // if not nil, gets the log instead of Err
 	minLogLevel slog.Level     // lower log levels are dropped; serve and mirror set it to debug, other commands keep warn
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// connect returns a client of the owner API, of the running serve or of this process, see [daemon.Connect]. With
-// --agent-socket, it returns a client of the agent's door. The caller closes the client.
+// connect returns a client of the owner API. A running serve answers its calls, or else this process (see
+// [daemon.Connect]). With --agent-socket, it returns a client of the agent's door. The caller closes the client.
 func (a *app) connect(ctx context.Context) (*daemon.Client, error) {
 	if a.globals.AgentSocket != "" {
 		return daemon.ConnectAgent(ctx, a.globals.AgentSocket)

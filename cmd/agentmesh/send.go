@@ -170,9 +170,10 @@ func (a *app) send(ctx context.Context, c sendFlags, call sendCall) error {
 	return sendError(result, c.Wait)
 }
 
-// approveSent prints a held message, approves exactly this content by its hash, and waits up to seconds for the result.
-// It returns answer unchanged if the message is not held, or if it is held because the recipient's key is not proven.
-func (a *app) approveSent(ctx context.Context, o *daemon.Client, answer json.RawMessage, seconds int) (json.RawMessage, error) {
+// approveSent prints a held message, approves exactly this content by its hash, and waits up to waitSeconds for the
+// result. It returns answer unchanged if the message is not held, or if it is held because the recipient's key is not
+// proven.
+func (a *app) approveSent(ctx context.Context, o *daemon.Client, answer json.RawMessage, waitSeconds int) (json.RawMessage, error) {
 	held, err := daemon.Decode[owner.Sent](answer)
 	if err != nil || held.State != owner.SendHeld || held.Ask == "" {
 		return answer, err
@@ -188,7 +189,7 @@ func (a *app) approveSent(ctx context.Context, o *daemon.Client, answer json.Raw
 	for line := range strings.Lines(terminal.CleanJSON(approval.Body)) {
 		a.Note("%s", strings.TrimRight(line, "\n"))
 	}
-	decision := owner.Decision{Choice: acl.Approve, Hash: approval.Hash, By: "cli", WaitSeconds: seconds}
+	decision := owner.Decision{Choice: acl.Approve, Hash: approval.Hash, By: "cli", WaitSeconds: waitSeconds}
 	decided, err := daemon.Raw(ctx, o, owner.DecideApproval.With(decision, held.Ask))
 	if err != nil {
 		return nil, err
@@ -220,8 +221,8 @@ func (a *app) showSent(s owner.Sent) {
 	}
 }
 
-// sendError returns an error with the exit code for a result, or nil if the message is sent. A queued message is an error
-// only with --wait.
+// sendError returns an error with the exit code for a result, or nil for success. A delivered message is an error if the
+// peer's owner has yet to decide about it. A queued message is an error only with --wait.
 func sendError(s owner.Sent, wait bool) error {
 	switch s.State {
 	case owner.SendHeld:
