@@ -17,9 +17,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// LoadAndCheck reads and checks the configuration. The error has an exit code: it is the first value that [Load] cannot
-// parse, or all problems that [Config.Check] finds, with their lines in the file. kinds are the kinds of links that the
-// program has.
+// LoadAndCheck reads and checks the configuration. Its error has an exit code, and is either that of [Load] or names
+// all problems that [Config.Check] finds, with their lines in the file. kinds are the kinds of links that the program
+// has.
 func (s Source) LoadAndCheck(kinds []bridge.Kind) (Config, error) {
 	c, err := Load(s)
 	if err == nil {

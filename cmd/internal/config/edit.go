@@ -55,9 +55,10 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 	})
 }
 
-// rewrite replaces the text of the configuration file with the text that change returns for it. apply makes the same
-// change in before, the old configuration, and may refuse after, the new one. rewrite writes nothing if the new file
-// would not load, if apply refuses, or if before then differs from after.
+// rewrite passes the text of the configuration file to change, and writes the text that change returns. apply makes the
+// same change in the old configuration, its argument before. It may also refuse the new configuration, its argument
+// after. rewrite writes nothing if the new file is not valid, if apply refuses, or if the two configurations still
+// differ when apply returns.
 func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error), apply func(before *Config, after Config) error) error {
 	before, err := Load(s)
 	if err != nil {
@@ -103,7 +104,7 @@ func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error)
 	})
 }
 
-// hasEdit reports whether the configuration has the value of an edit. A nil list is an empty one.
+// hasEdit reports whether the configuration has the value of an edit. A nil list equals an empty one.
 func (c Config) hasEdit(e Edit) bool {
 	l, err := findLeaf(reflect.TypeFor[Config](), e.Key)
 	if err != nil {
@@ -135,7 +136,7 @@ func editFile(data []byte, edits []Edit) ([]byte, error) {
 	return data, nil
 }
 
-// editLines sets one key in the lines of a file, whose tree is root. A key that has its value already stays as it is.
+// editLines sets one key in the lines of a file, whose tree is root. A key that already has the value stays as it is.
 func editLines(lines []string, root *yaml.Node, e Edit) ([]string, error) {
 	table, name, isNested := strings.Cut(e.Key, ".")
 	parent := root
@@ -197,8 +198,8 @@ func hasValue(n *yaml.Node, value any) bool {
 	return n.Kind == yaml.SequenceNode && slices.Equal(items, list)
 }
 
-// endOfBlock returns the index of the line after the value of the key in line begin. indent is the indentation of the
-// key. Comments and empty lines after the value belong to the next key.
+// endOfBlock returns the index of the line after the value of a key. begin is the index of the key's line, and indent
+// is the key's indentation. Comments and empty lines after the value belong to the next key.
 func endOfBlock(lines []string, begin, indent int) int {
 	end := begin + 1
 	for i := end; i < len(lines); i++ {
@@ -216,7 +217,7 @@ func endOfBlock(lines []string, begin, indent int) int {
 	return end
 }
 
-// encode returns a value as lines of YAML, each with the number of spaces before it and its line end.
+// encode returns a value as lines of YAML, each with its line break. It indents them by the given number of spaces.
 func encode(v any, indent int) ([]string, error) {
 	var text strings.Builder
 	enc := yaml.NewEncoder(&text)

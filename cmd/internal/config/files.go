@@ -117,8 +117,8 @@ func (s Source) ResolvePath(name string) string {
 	return abs
 }
 
-// SecretLines reads secrets that white space separates from a file or an environment variable. It returns at least one
-// or an error.
+// SecretLines reads secrets from a file or an environment variable, in which white space separates them. It returns at
+// least one secret or an error.
 func (s Source) SecretLines(file, env string) ([]string, error) {
 	text := os.Getenv(env)
 	if file != "" {

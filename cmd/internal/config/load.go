@@ -111,8 +111,8 @@ func findLeaf(t reflect.Type, key string) (leaf, error) {
 	return leaf{}, unknownKey(key, keys)
 }
 
-// setText sets a leaf from the environment or a flag. It takes a string literally, splits a list of strings at commas,
-// and reads everything else as YAML.
+// setText sets a leaf from the environment or a flag. It takes a string literally, and reads everything else as YAML. A
+// list needs no brackets, unless it is a list of tables.
 func setText(root reflect.Value, l leaf, text, from string) error {
 	v := root.FieldByIndex(l.index)
 	if v.Kind() == reflect.String {

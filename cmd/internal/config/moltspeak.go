@@ -79,8 +79,8 @@ func (c MoltSpeak) check(p *problems) {
 	}
 }
 
-// MoltSpeakAgent returns the node's name for MoltSpeak agents, and whether the node serves them. MoltSpeak names have no
-// dots: if the agent id has one, moltspeak.agent must set a name (MS-22).
+// MoltSpeakAgent returns the name under which MoltSpeak agents know the node, and whether the node serves them.
+// MoltSpeak names have no dots: if the agent id has one, moltspeak.agent must set a name (MS-22).
 func (c Config) MoltSpeakAgent(id wire.AgentID) (agent message.Agent, serve bool) {
 	name := c.MoltSpeak.Agent
 	if name == "" {

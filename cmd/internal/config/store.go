@@ -18,9 +18,9 @@ type Store struct {
 	// which does not pass notifications on. Empty: the same as postgres.
 	ListenURL string `key:"listen_url"`
 	// A file with an age identity, which encrypts the keys of the agent in the PostgreSQL database, so that all instances
-	// take them from there: the same file for each of them. "agentmesh keys generate --kind age FILE" makes one. If the file
-	// has several identities, one per line, the first encrypts and all decrypt. Danger: the database and this file together act as the
-	// agent. Empty: the keys are only in the data directory, and must be copied to other instances.
+	// take them from there: the same file for each of them. "agentmesh keys generate --kind age FILE" makes one. If the
+	// file has several identities, one per line, the first encrypts and all decrypt. Danger: the database and this file
+	// together act as the agent. Empty: the keys are only in the data directory, and must be copied to other instances.
 	KeyFile string `key:"key_file"`
 	// Accept a server with fsync, full_page_writes or synchronous_commit off. Danger: after a crash of the server,
 	// acknowledged messages are lost, and a message that was received once is accepted again.
@@ -56,8 +56,8 @@ func (c Store) check(p *problems) {
 	}
 }
 
-// ConnectionString returns a connection string of [Store]. It reads the file that a file:PATH names. key is the key of
-// text, for errors.
+// ConnectionString returns the connection string for a setting of [Store]. If text is file:PATH, it reads the
+// connection string from that file. key is the configuration key of text, for errors.
 func (s Source) ConnectionString(key, text string) (string, error) {
 	name, isFile := strings.CutPrefix(text, filePrefix)
 	if !isFile {

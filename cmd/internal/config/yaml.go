@@ -57,8 +57,8 @@ func isText(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// decode sets v, whose key is key, from a node. Without a value, such as in a table whose keys are all commented out, v
-// keeps its default: the zero of a limit would switch the limit off.
+// decode sets v from a node. key is the configuration key of v. If the node has no value, such as a table whose keys
+// are all commented out, v keeps its default, because a limit of 0 would switch the limit off.
 func (d *decoder) decode(n *yaml.Node, v reflect.Value, key string) error {
 	switch {
 	case n == nil || n.Tag == "!!null":
