@@ -175,7 +175,7 @@ type Hook struct {
 	OpenClawAgent string `key:"openclaw_agent"`
 	// Give OpenClaw one session per conversation. Danger: the sender chooses the conversation.
 	OpenClawSession bool `key:"openclaw_session"`
-	// Also pass on answers that come at once to messages of ours, which otherwise only go to the inbox. Danger: if both
+	// Also give the hook immediate answers to your own messages, which otherwise only go to the inbox. Danger: if both
 	// sides answer every answer, they go on until a limit.
 	Replies bool `key:"replies"`
 	// Leave the messages in the inbox.

@@ -18,7 +18,7 @@ import (
 type linkConfig struct {
 	bridge.Link
 	Token client.Credential // "" for a link without a secret
-	own   bool              // ownLinks made it, to what this process hosts
+	own   bool              // made by ownLinks; leads to something that this process hosts
 }
 
 // splitLinks separates links from their tokens, which it returns by the name of the link.
@@ -31,7 +31,7 @@ func splitLinks(links []linkConfig) (plain []bridge.Link, tokens map[string]clie
 }
 
 // bridgeKind makes the bridge for one protocol. mesh is nil in a process without a node. make returns a nil bridge if
-// this process needs none; the comment of each function says when.
+// this process does not need one. The comment of each such function names its conditions.
 type bridgeKind struct {
 	bridge.Kind
 	make func(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error)

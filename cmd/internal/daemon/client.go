@@ -28,7 +28,7 @@ type Client struct {
 	Local      *Process    // this process if it answers the calls itself, else nil
 	home       datadir.Dir // empty if the client came through the agent's door
 	socket     string      // of the other process that answers
-	unanswered atomic.Bool // another process must answer, and has not answered a call yet
+	unanswered atomic.Bool // the calls go to another process, which has not answered any yet
 }
 
 // firstAnswerTimeout is how long a running process may take to answer the first call.
@@ -61,14 +61,14 @@ func (o *Client) awaitAnswer(ctx context.Context) error {
 	return resp.Body.Close()
 }
 
-// Connect returns a client of the owner API. If no serve runs, it opens the data directory in this process, with the
-// options that need returns. If another process uses the directory, it waits up to commandWait until that process
-// answers or releases the directory. The caller closes the client.
-func Connect(ctx context.Context, dir datadir.Dir, need func() (Options, error)) (c *Client, err error) {
+// Connect returns a client of the owner API. If no serve runs, Connect calls readOptions and opens the data directory
+// in this process. If another process uses the directory, Connect waits up to commandWait until that process answers or
+// releases the directory. The caller closes the client.
+func Connect(ctx context.Context, dir datadir.Dir, readOptions func() (Options, error)) (c *Client, err error) {
 	if c := Running(ctx, string(dir)); c != nil {
 		return c, nil
 	}
-	o, err := need()
+	o, err := readOptions()
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func openLocal(ctx context.Context, o Options) (*Client, error) {
 	}, nil
 }
 
-// Close ends the connection, or closes the [Process] if it is in this process.
+// Close ends the connection to another process, or closes [Client.Local].
 func (o *Client) Close() error { return o.close() }
 
 // Do makes one call and returns the answer, which the caller closes. Its errors have an exit code.

@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// echoAddress is the address of the echo agent. It lives in this process, so an owner can try a conversation before
-// anybody else is there.
+// echoAddress is the address of the echo agent. The agent lives in this process, so an owner can try a conversation
+// before anybody else is there.
 var echoAddress = bridge.Address{Kind: "echo", Link: "self", Peer: "echo"}
 
 func echoKind() bridge.Kind {
@@ -25,12 +25,12 @@ func echoKind() bridge.Kind {
 type echoAgent struct{ node bridge.Receiver }
 
 // Deliver implements [bridge.Transport]. The answer is stored before the delivery ends. A second attempt has the same
-// answer, which the node takes for a repeat.
+// answer, which the node recognizes as a repeat.
 func (a echoAgent) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	message, _ := d.Message.Payload.Get("message")
 	text := message.GetStr("body")
 	if text == "" {
-		return bridge.Delivered{Queued: true}, nil // it answers nothing but messages
+		return bridge.Delivered{Queued: true}, nil // it answers only messages with a text
 	}
 	payload := wire.Obj(
 		wire.TextField("action", "deliver"),

@@ -32,7 +32,7 @@ const leaseBridges = "bridges"
 // nsHosting is the namespace of the records of [host]. The key is the name of the lease.
 const nsHosting = "hosting"
 
-// These times apply after a process has decided to start again to run the bridges.
+// These times begin when a process has decided to start again in order to run the bridges.
 const (
 	takeOverFor = 3 * time.Second  // how long that process tries to acquire the lease
 	startFor    = 10 * time.Second // how long the other processes leave the lease to it
@@ -45,11 +45,12 @@ const (
 	lookSoon  = 100 * time.Millisecond
 )
 
-// host is where the process that runs the bridges takes the requests that other processes forward.
+// host describes how other processes forward requests to the process that runs the bridges.
 type host struct {
-	URL string `json:"url,omitempty"` // empty: it takes none
+	URL string `json:"url,omitempty"` // empty: that process takes no forwarded requests
 	Key string `json:"key,omitempty"` // proves that a request comes from a process with the same store
-	// Starting means that the process starts again to run the bridges. It releases the lease and then acquires it again.
+	// Starting means that the process is starting again in order to run the bridges. It releases the lease and then
+	// acquires it again.
 	Starting bool `json:"starting,omitempty"`
 }
 
@@ -58,7 +59,7 @@ type host struct {
 // the lease.
 type hosting struct {
 	lease string
-	duty  context.Context // ends with the lease, which claim acquired; nil: this process does not run the bridges
+	duty  context.Context // ends with the lease that claim acquired; nil if this process does not run the bridges
 	end   func()          // releases the lease; nil if there is nothing to release
 
 	listener  net.Listener // for the requests that other processes forward; nil if not configured
@@ -67,7 +68,7 @@ type hosting struct {
 
 	mu        sync.Mutex
 	current   host
-	tenure    context.Context // ends when current no longer runs the bridges
+	tenure    context.Context // ends when current changes
 	endTenure context.CancelFunc
 }
 
@@ -102,7 +103,7 @@ func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 	return h.publish(h.duty, p)
 }
 
-// publish stores where this process takes forwarded requests. If it takes none, publish only clears an older record.
+// publish stores where this process takes forwarded requests. If it takes none, publish only clears an existing record.
 func (h *hosting) publish(ctx context.Context, p *Process) error {
 	var self host
 	if h.listener != nil {
@@ -307,7 +308,7 @@ func (h *hosting) refuse(ctx context.Context, p *Process) error {
 // forward forwards a request to the process that runs the bridges. If another process takes over the bridges meanwhile,
 // forward cancels the request.
 func (h *hosting) forward(c echo.Context, p *Process) error {
-	if httpapi.IsForwarded(c) { // by a process that takes this one for the one that runs the bridges
+	if httpapi.IsForwarded(c) { // by a process that wrongly assumes that this one runs the bridges
 		return errElsewhere()
 	}
 	ctx, cancel := context.WithCancel(c.Request().Context())
@@ -331,8 +332,8 @@ func (h *hosting) forward(c echo.Context, p *Process) error {
 	return nil
 }
 
-// read reads from record where the bridges run. If that has changed, read ends the requests that were forwarded to the
-// previous process.
+// read returns the host in a record, and a context that ends when the host changes. If it has changed since the last
+// call, read ends the requests that were forwarded to the previous host.
 func (h *hosting) read(p *Process, record store.Record) (to host, tenure context.Context) {
 	if err := json.Unmarshal(record.Body, &to); err != nil && len(record.Body) > 0 {
 		p.log.Error("read where the bridges run", "err", err)

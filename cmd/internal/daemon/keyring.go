@@ -86,8 +86,8 @@ func (k keyring) save(key *signing.PrivateKey, card wire.Value) error {
 	return err
 }
 
-// current returns the signing key that was saved last, by any process. If another process has brought a new age key, this
-// process starts again to use it.
+// current returns the signing key that was saved last, by any process. If another process has stored a new age key,
+// this process starts again to use it.
 func (k keyring) current() (*signing.PrivateKey, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), changeTime)
 	defer cancel()
@@ -119,7 +119,7 @@ func (k keyring) retired(fingerprint string) (*signing.PrivateKey, error) {
 	return signing.ReadKeyFile(k.p.home.RetiredKey(digits), k.p.passphrase)
 }
 
-// first reads the signing key from which an agent id is derived, if it is among the retired keys.
+// first reads the signing key from which an agent id is derived. The key must be among the retired keys.
 func (k keyring) first(id wire.AgentID) (*signing.PrivateKey, error) {
 	return signing.ReadKeyFile(k.p.home.RetiredKey(id.KeyDigits()), k.p.passphrase)
 }

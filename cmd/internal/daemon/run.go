@@ -27,8 +27,8 @@ type rerun struct {
 	editing   sync.Mutex // held to change the configuration file
 }
 
-// start ends Serve, so that [Run] starts again with the configuration as it is then. If that does not start, Run calls
-// undo and serves as before. start returns false, and does nothing, in a process that does not serve.
+// start ends Serve, so that [Run] starts again with the current configuration. If that does not start, Run calls undo
+// and serves as before. start returns false, and does nothing, in a process that does not serve.
 func (r *rerun) start(undo func() error) bool {
 	if r.stop == nil {
 		return false
@@ -79,7 +79,7 @@ func Run(
 	r := &rerun{}
 	defer func() { err = errors.Join(err, r.sockets.settle()) }()
 	o.Passphrase = sync.OnceValues(o.Passphrase)
-	var old Options // those that served before, while the new ones have not started
+	var old Options // those of the previous start, in case the new ones do not start
 	for {
 		o.rerun = r
 		undo := r.takeUndo()

@@ -75,8 +75,8 @@ func (c *archiveContent) omit(name, reason string) {
 	}
 }
 
-// add adds a regular file. It skips a backup without a note, and notes a file that cannot be read or is beyond the
-// bounds.
+// add adds a regular file. It silently skips a backup or a deleted file, and notes a file that cannot be read or
+// exceeds the bounds.
 func (c *archiveContent) add(root *os.Root, name string) {
 	size, backup, err := inspectFile(root, name)
 	switch {

@@ -33,7 +33,7 @@ func OpenDatabase(ctx context.Context, file string, log *slog.Logger) (store.Sto
 	return bolt.Open(ctx, file, bolt.Config{Logger: log})
 }
 
-// ImportDatabase makes the database from the rows of another one, which fill passes on.
+// ImportDatabase makes the database from the rows of another one, which fill supplies.
 func (d Dir) ImportDatabase(ctx context.Context, fill engine.Fill) (engine.Tally, error) {
 	if _, err := Open(string(d)); err != nil {
 		return engine.Tally{}, err
@@ -79,9 +79,9 @@ func (d Dir) explainOpen(err error) error {
 // ErrInUse is the error for a data directory that another process uses.
 var ErrInUse = errors.New("in use")
 
-// WaitUntilFree calls take repeatedly until take reports done or no longer returns [ErrInUse], or until wait has passed
-// or ctx ends. It returns the last error of take. note tells the user about a wait of more than a second.
-func (d Dir) WaitUntilFree(ctx context.Context, wait time.Duration, note func(string, ...any), take func() (done bool, err error)) error {
+// WaitUntilFree calls take again and again, until take reports done or no longer returns [ErrInUse], until the timeout,
+// or until ctx ends. It returns the last error of take. note tells the user about a wait of more than a second.
+func (d Dir) WaitUntilFree(ctx context.Context, timeout time.Duration, note func(string, ...any), take func() (done bool, err error)) error {
 	const (
 		noteAfter  = time.Second
 		retryAfter = 100 * time.Millisecond
@@ -90,7 +90,7 @@ func (d Dir) WaitUntilFree(ctx context.Context, wait time.Duration, note func(st
 	for {
 		done, err := take()
 		waited := time.Since(start)
-		if done || !errors.Is(err, ErrInUse) || waited >= wait {
+		if done || !errors.Is(err, ErrInUse) || waited >= timeout {
 			return err
 		}
 		if !noted && waited >= noteAfter {

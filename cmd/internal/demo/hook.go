@@ -6,9 +6,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// AnswerAsSarah is Sarah's agent in the demo: an exec hook (AM-72, AM-74). It returns the answer to a call, or "" for
-// none; then the sender gets {"action":"received"}. Sarah's agent answers a proposal with a counter for 45 minutes at
-// its own café, and an accept with an accept.
+// AnswerAsSarah is Sarah's agent in the demo: an exec hook (AM-72, AM-74). It returns the answer to a call. If the
+// answer is "", the sender gets {"action":"received"}. Sarah's agent answers a proposal with a counter for 45 minutes
+// at its own café, and an accept with an accept.
 func AnswerAsSarah(call wire.Value) (string, error) {
 	message, _ := call.Get("message")
 	payload, _ := message.Get("payload")

@@ -60,7 +60,7 @@ type examination struct {
 	opts      Options
 	cfg       config.Config
 	dir       datadir.Dir
-	card      wire.Value    // the card as last published or, of an agent at a URL, as fetched; else null
+	card      wire.Value    // the card as last published or, for an agent at a URL, as fetched; null if there is none
 	running   bool          // a serve answers on the data directory
 	elsewhere bool          // the agent is at a URL
 	status    *owner.Status // of the running serve, or nil
@@ -164,7 +164,8 @@ func (d *examination) checkOwnDirectory(ctx context.Context, target string, loca
 }
 
 // checkEndpointHost checks the name and the certificate of the endpoint as a peer does. process is the public URL of
-// the process, and named is the result of the same check for it. An endpoint at the same host is not checked again.
+// the process, and named is the result of [examination.checkPublicURL] for it. An endpoint at the same host is not
+// checked again.
 func (d *examination) checkEndpointHost(ctx context.Context, process string, named bool) bool {
 	u, err := url.Parse(d.card.GetStr("endpoint"))
 	if err != nil || u.Scheme != "https" {

@@ -122,8 +122,9 @@ func (d *examination) registerAdvice() string {
 	return "agentmesh serve, which registers and renews by itself"
 }
 
-// diffCards returns the names of the members of own that listed lacks or has with another value. Both are cards. It
-// ignores members that a directory adds, and access_control, whose lists a directory drops (AM-6).
+// diffCards compares our own card with the listed one. It returns the names of the members that the listed card does
+// not have, or has with another value. It ignores members that a directory adds, and access_control, whose lists a
+// directory drops (AM-6).
 func diffCards(own, listed wire.Value) []string {
 	var out []string
 	for _, m := range own.Members() {

@@ -43,8 +43,8 @@ func (k *Keys) getRecord(ctx context.Context, ns, key string) (store.Record, err
 
 // CheckAgent returns an error if the database belongs to another agent than the data directory, or to the same agent
 // after a rotation of its key that the data directory does not have. After the loss of its key, an agent may have a new
-// one if its credential is the same and no other instance runs. A database file is not checked, because it is in the
-// data directory itself.
+// one if its credential is the same and no other instance runs. If it returns nil, the database belongs to this agent
+// from then on. A database file is not checked, because it is in the data directory itself.
 func (k *Keys) CheckAgent(ctx context.Context, secrets datadir.Secrets) error {
 	if !k.several {
 		return nil

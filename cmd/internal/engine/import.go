@@ -31,8 +31,8 @@ func Migrate(ctx context.Context, o Options) (before, after int, err error) {
 	return before, after, nil
 }
 
-// MigrationScript returns the SQL text of what Migrate would do, or "" if that is nothing. If no PostgreSQL database is
-// configured, it is the text for an empty one.
+// MigrationScript returns the SQL text of what Migrate would do, or "" if there is nothing to do. If no PostgreSQL
+// database is configured, it returns the text for an empty one.
 func MigrationScript(ctx context.Context, o Options) (string, error) {
 	cfg, err := o.postgres()
 	if err != nil {
@@ -61,8 +61,8 @@ func (p *Progress) String() string {
 
 // Import copies a database into the configured one, which must be empty, and returns the numbers of rows. from names a
 // data directory, or a PostgreSQL database by a connection string or file:PATH. Empty: the database file in the data
-// directory. No process may use either of them. If an error or a crash interrupts the copy, the configured database is
-// not served before another import is finished.
+// directory. No other process may use either database. If an error or a crash interrupts the copy, the configured
+// database is not served before another import is finished.
 func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Tally, error) {
 	fill, release, err := o.open(ctx, from)
 	if err != nil {

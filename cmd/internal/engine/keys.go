@@ -20,8 +20,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres"
 )
 
-// Keys has the keys of the agent: in the data directory and, with store.key_file, also in the database, sealed, from
-// where all instances take them. It is safe for concurrent use.
+// Keys has the keys of the agent. They are in the data directory. With store.key_file, a sealed copy is in the
+// database, from which all instances take the keys. Keys is safe for concurrent use.
 type Keys struct {
 	dir        datadir.Dir
 	db         store.Store
@@ -32,7 +32,7 @@ type Keys struct {
 	log        *slog.Logger
 
 	mu     sync.Mutex // held while keys change
-	sealed bool       // the record was sealed for the first identity of the key file since the process started; guarded by mu
+	sealed bool       // this process has seen or stored a record sealed for the key file's first identity; guarded by mu
 }
 
 // OpenKeys returns the keys of the agent in o.Dir, whose database is db. passphrase supplies the passphrase of the keys.
@@ -62,7 +62,7 @@ const sealPurpose = "agent keys"
 
 // Update makes the keys in the data directory and those in the database the same, applies change to them, and stores the
 // result in both, first in the database. If another process changes them meanwhile, Update starts again, so change may
-// run more than once; nil changes nothing. Update returns the paths of the files that it wrote.
+// run more than once. A nil change changes nothing. Update returns the paths of the files that it wrote.
 func (k *Keys) Update(ctx context.Context, change func(datadir.Keys) error) (written []string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -22,7 +22,7 @@ const (
 )
 
 // Adapt sets GOGC after each collection, until the process ends. A small process that is busy collects less often than
-// by default. A large process collects more often: it makes half of what it uses as garbage instead of as much. Adapt
+// by default. A large process collects more often: when its garbage reaches half of its live heap, not all of it. Adapt
 // does nothing if GOGC is in the environment.
 var Adapt = sync.OnceFunc(func() {
 	if os.Getenv("GOGC") == "" {

@@ -42,7 +42,9 @@ func arrangeNode(n *kong.Node) {
 //go:embed usages.txt
 var Usages string
 
-// findExamples returns the examples that show the command, or for a group those of the group, or else one call.
+// findExamples returns the examples for a command: those of the main page for the program, those of the top-level
+// command for a group, and those that call the command for any other. If there are none, it returns one call from
+// [Usages], or nil.
 func findExamples(n *kong.Node) []Example {
 	top := n
 	for top.Parent != nil && top.Parent.Parent != nil {

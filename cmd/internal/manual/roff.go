@@ -92,7 +92,7 @@ func (r *roff) examples(list []Example) {
 	}
 }
 
-// expandEnum replaces ${enum} in a help text by the permitted values. Kong does this only when it prints a help text.
+// expandEnum replaces ${enum} in a help text with the permitted values. Kong does this only when it prints a help text.
 func expandEnum(help, enum string) string {
 	return strings.ReplaceAll(help, "${enum}", strings.ReplaceAll(enum, ",", ", "))
 }

@@ -171,7 +171,7 @@ func (s steps) unit(kind string) string {
 			if s.File != filepath.Join(s.Data, datadir.FileConfig) {
 				line += " --config " + quoteUnit(s.File)
 			}
-			line = strings.ReplaceAll(line, "$", "$$") // systemd would replace $NAME by a variable
+			line = strings.ReplaceAll(line, "$", "$$") // systemd would replace $NAME with the value of a variable
 		case "ProtectHome":
 			if isHome(s.Data) || isHome(s.Program) {
 				line = "ProtectHome=no"
