@@ -41,8 +41,8 @@ func openBig(ctx context.Context, dir string) (*big, error) {
 	}, nil
 }
 
-// fillBig registers cards in the database in dir until it has at least n of the corpus. Each card is a registration of its own, as if
-// from a stranger.
+// fillBig registers cards in the database in dir until it has at least n cards of the corpus. Each card is a
+// registration of its own, as if from a stranger.
 func fillBig(ctx context.Context, p *progress, dir string, n int) (err error) {
 	b, err := openBig(ctx, dir)
 	if err != nil {

@@ -20,7 +20,7 @@ type script struct {
 	Header http.Header `json:"header"`
 	Body   []byte      `json:"body"`
 	// Commit is a bbolt file. The control commits the body of every POST to it, under the key in the header keyHeader,
-	// before it responds. If it is empty, the control stores nothing.
+	// before it responds. If Commit is empty, the control stores nothing.
 	Commit string `json:"commit,omitempty"`
 }
 

@@ -89,8 +89,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 // startTimeout is how long a server may take until its first correct response.
 const startTimeout = 5 * time.Minute
 
-// timedStart starts a server on a free port, with the additional arguments more. It returns how long it took from exec
-// until isUp returned true.
+// timedStart starts a server on a free port and measures how long it takes until isUp returns true. more are additional
+// arguments of the server.
 func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url.URL) bool, more ...string) (time.Duration, *child, error) {
 	port, err := freePort()
 	if err != nil {

@@ -64,7 +64,7 @@ func drive(ctx context.Context, workers int, d time.Duration, op operation) samp
 	return s
 }
 
-// contender is one of the operations that rounds compare.
+// contender is one of the operations that [interleave] compares.
 type contender struct {
 	name    string
 	workers int

@@ -319,7 +319,8 @@ func (c *loadClient) begin() time.Duration {
 	return c.server.cpu()
 }
 
-// finish returns the sample of the round that began at start with message number first. before is what begin returned.
+// finish returns the sample of a round. start is when the round began, first is the number of its first message, and
+// before is the result of begin.
 func (c *loadClient) finish(before time.Duration, start time.Time, first int64) sample {
 	s := sample{Ops: int(c.sent-first) * len(c.receivers), Elapsed: time.Since(start), CPU: c.server.cpu() - before}
 	c.mu.Lock()

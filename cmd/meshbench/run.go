@@ -160,7 +160,7 @@ type rounds struct {
 	server, plain []sample // plain is empty without a control
 }
 
-// measure runs a scenario. With control it also runs a control server, in turn.
+// measure runs a scenario for n rounds. If control is set, the scenario takes turns with a control server.
 func (t target) measure(ctx context.Context, p *progress, sc scenario, control bool, n int, d time.Duration) (rounds, error) {
 	tr, err := sc.prepare(t.bench, ctx)
 	if err != nil {
@@ -183,7 +183,7 @@ func (t target) measure(ctx context.Context, p *progress, sc scenario, control b
 	return r, ctx.Err()
 }
 
-// control starts the plain server for some traffic.
+// control starts a control server that repeats a response to the given traffic.
 func (t target) control(ctx context.Context, name string, tr traffic) (contender, func() error, error) {
 	a, err := tr.sample(ctx)
 	if err != nil {

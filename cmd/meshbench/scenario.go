@@ -29,7 +29,7 @@ type bench struct {
 
 	filling sync.Once
 	filled  error
-	listed  atomic.Int64   // numbers of corpus cards that workers took; may exceed cards by one per worker
+	listed  atomic.Int64   // how many corpus cards workers have taken to register; may exceed cards by one per worker
 	made    atomic.Int64   // number of the last card of fresh for which a request was made
 	senders []wire.AgentID // cards of the message scenario
 }

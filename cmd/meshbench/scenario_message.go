@@ -152,8 +152,8 @@ func (b *bench) introduce(ctx context.Context, t traffic, w int) error {
 	}
 }
 
-// checkReply returns an error unless body is a reply from the agent from to the agent to, signed with key.
-func checkReply(body []byte, to, from wire.AgentID, key *signing.PublicKey) error {
+// checkReply returns an error unless body is a reply from the replier to the asker, signed with key.
+func checkReply(body []byte, asker, replier wire.AgentID, key *signing.PublicKey) error {
 	tree, err := wire.ParseObject(body)
 	if err != nil {
 		return fmt.Errorf("reply: %w", err)
@@ -162,7 +162,7 @@ func checkReply(body []byte, to, from wire.AgentID, key *signing.PublicKey) erro
 	if err != nil {
 		return fmt.Errorf("reply: %w", err)
 	}
-	if m.From != from || m.To != to {
+	if m.From != replier || m.To != asker {
 		return fmt.Errorf("reply is from %s to %s", m.From, m.To)
 	}
 	now := time.Now()

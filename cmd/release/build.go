@@ -141,7 +141,8 @@ func (b *build) clone(ctx context.Context) error {
 	return err
 }
 
-// compile builds the command. Apart from the sources and the version of Go, it fixes what the bytes could depend on.
+// compile builds the command. It fixes everything that the bytes could depend on, except the sources and the version of
+// Go.
 func (b *build) compile(ctx context.Context, p platform, file string) error {
 	flags := fmt.Sprintf("-s -w -buildid= -X main.version=%s -X main.commit=%s -X main.date=%s", b.version, b.commit, b.date.Format(time.RFC3339))
 	env := append(slices.Clone(b.env), "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0")
