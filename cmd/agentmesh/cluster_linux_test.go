@@ -205,15 +205,15 @@ func (c *cluster) holder(lease string) *instance {
 	return nil
 }
 
-// awaitHolder waits until another process than not has a lease, and returns it.
-func (c *cluster) awaitHolder(lease string, not *instance) *instance {
+// awaitHolder waits until a process other than the previous holder has a lease, and returns that process.
+func (c *cluster) awaitHolder(lease string, previous *instance) *instance {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
 	var holder *instance
 	err := poll(ctx, "nobody takes the lease "+lease, func() (bool, error) {
 		holder = c.holder(lease)
-		return holder != nil && holder != not, nil
+		return holder != nil && holder != previous, nil
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -233,5 +233,5 @@ func (i *instance) stop() string {
 	return log
 }
 
-// patient is a client that does not wait for a process that stands still.
-var patient = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+// impatient is a client that does not wait for a process that stands still.
+var impatient = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}

@@ -56,7 +56,7 @@ type clusterLoad struct {
 	total       map[string]int       // acknowledgements by kind
 	last        map[string]time.Time // time of the newest acknowledgement
 	longest     map[string]time.Duration
-	refusals    map[string]int // answers that were neither, by status and kind
+	refusals    map[string]int // answers that refused a write, by kind and status
 	cards       []wire.AgentID
 	messages    []roundTrip
 	approvals   map[string]bool
@@ -203,7 +203,7 @@ func (l *clusterLoad) run(ctx context.Context, work *sync.WaitGroup) {
 // repeat calls try, which reaches another process each time, until it returns true. It gives up when the context ends.
 func (l *clusterLoad) repeat(ctx context.Context, what string, try func(context.Context) bool) bool {
 	for begun := time.Now(); ctx.Err() == nil; {
-		attempt, cancel := context.WithTimeout(ctx, patient.Timeout)
+		attempt, cancel := context.WithTimeout(ctx, impatient.Timeout)
 		done := try(attempt)
 		cancel()
 		if done {
@@ -228,7 +228,7 @@ func (l *clusterLoad) post(ctx context.Context, kind, url string, body []byte) (
 		return 0, nil
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := patient.Do(req)
+	resp, err := impatient.Do(req)
 	if err != nil {
 		return 0, nil // the process is gone or stands still
 	}
@@ -362,7 +362,7 @@ func (l *clusterLoad) sendLetters(ctx context.Context) {
 	}
 	conv := string(wire.NewConversationID())
 	for n := range letterBatch {
-		attempt, cancel := context.WithTimeout(ctx, patient.Timeout)
+		attempt, cancel := context.WithTimeout(ctx, impatient.Timeout)
 		_, o := l.c.nextOwner()
 		_, err := o.Call(attempt, "POST", "send", nil, map[string]any{
 			"to": to, "conversation": conv, "intent": wire.Deliver,
@@ -448,7 +448,7 @@ func (l *clusterLoad) removeMail(ctx context.Context, b *loadMailbox) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(b.removed, id) // the test ended
+	delete(b.removed, id) // the test ended, so nobody knows whether the message is still there
 	delete(b.stored, id)
 }
 

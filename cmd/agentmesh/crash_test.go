@@ -337,7 +337,7 @@ func (c *crash) audit() {
 	c.auditReplies()
 }
 
-// countInbox returns how often each message is in an inbox. It asks for each page the client that next returns.
+// countInbox returns how often each message is in an inbox. It calls next for the client that reads the next page.
 func countInbox(ctx context.Context, next func() *daemon.Client) (map[wire.MessageID]int, error) {
 	seen := map[wire.MessageID]int{}
 	for after := ""; ; {

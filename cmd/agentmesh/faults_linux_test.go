@@ -17,14 +17,14 @@ import (
 //	AGENTMESH_FAULTS=long go test ./cmd/agentmesh -run 'TestFaults|TestDatabaseTrouble' -v -timeout 60m
 const envFaults = "AGENTMESH_FAULTS"
 
-// faultForm says how many faults a test makes.
+// faultForm describes the faults that a test makes, and what it expects.
 type faultForm struct {
 	quiet        time.Duration // load before the first fault and after the last one
 	kills        int           // of an instance
 	every        time.Duration // between two kills
 	stalls       int           // of the instance with the lease
-	acknowledged int           // writes at least
-	outage       time.Duration // longest time without an acknowledgement of one kind, or without an arrival
+	acknowledged int           // the minimum number of acknowledged writes
+	outage       time.Duration // the longest permitted time without an acknowledgement of one kind, or without an arrival
 }
 
 func formOfFaults() faultForm {

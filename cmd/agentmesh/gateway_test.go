@@ -481,8 +481,8 @@ hooks:
 	g.save("outage", withoutMetadata(answer))
 }
 
-// writeToContact lets the gateway write to the contact sarah, whose agent has the id: the message reaches Sarah's inbox, and
-// her answer the gateway (OC-6, OC-7).
+// writeToContact lets the gateway write to the contact sarah, whose agent has the id. The message must reach Sarah's
+// inbox, and her answer must reach the gateway (OC-6, OC-7).
 func (g *realGateway) writeToContact(chris, sarah *daemon.Client, id string) {
 	g.t.Helper()
 	for _, change := range []owner.PeerChange{{Action: "alias", Alias: "sarah"}, {Action: "write"}} {
@@ -511,7 +511,7 @@ func (g *realGateway) writeToContact(chris, sarah *daemon.Client, id string) {
 // withoutMetadata returns a payload without what the node added to it.
 func withoutMetadata(payload wire.Value) wire.Value { return payload.Without("metadata") }
 
-// saveTools writes what the gateway sent to the MCP server in its newest session, if the test was asked to.
+// saveTools writes what the gateway sent to the MCP server in its newest session, if the test runs with -update.
 func (g *realGateway) saveTools() {
 	g.t.Helper()
 	if !*update {

@@ -50,7 +50,7 @@ func TestOutboxUnderLoad(t *testing.T) {
 			begun := time.Now()
 			l.start(ctx, &l.sender)
 			l.start(ctx, &l.receiver)
-			// The first kill happens while messages are still put into the outbox, the second while the outbox delivers.
+			// The first kill happens while messages are still being put into the outbox, the second while the outbox delivers.
 			for _, killNow := range []func() bool{
 				func() bool { return l.queued.Load() >= loadMessages/2 && l.peer.accepted.Load() >= 10 },
 				func() bool { return l.queued.Load() == loadMessages && l.peer.accepted.Load() >= loadMessages/2 },

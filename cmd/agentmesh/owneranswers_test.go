@@ -146,8 +146,8 @@ type ownerReplay struct {
 	tried  map[string][2]bool // by route: whether a call was granted, and whether one was refused
 }
 
-// hide records that a text that differs between runs is replaced by another text.
-func (r *ownerReplay) hide(text, as string) { r.hidden = append(r.hidden, text, as) }
+// hide replaces a text that differs between runs with a substitute in the record.
+func (r *ownerReplay) hide(text, substitute string) { r.hidden = append(r.hidden, text, substitute) }
 
 // call makes a call and returns the answer in the format of the record.
 func (r *ownerReplay) call(c recordedCall) string {
@@ -296,7 +296,7 @@ func (r *ownerReplay) remember(c recordedCall, path string, status int) {
 	r.tried[route] = tried
 }
 
-// takesNothing are routes without parameters and body. They have no invalid calls.
+// takesNothing are routes without parameters and without a body. They have no invalid calls.
 var takesNothing = []string{
 	"GET /owner/version", "GET /owner/status", "GET /owner/certificate", "POST /owner/backup", "GET /owner/bridges", "GET /owner/links", "POST /owner/pause",
 	"POST /owner/resume", "GET /owner/card", "GET /owner/peers", "GET /owner/calendar", "POST /owner/keys/rotate",

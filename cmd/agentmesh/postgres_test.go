@@ -17,12 +17,12 @@ import (
 //	AGENTMESH_TEST_STORE=postgres go test ./cmd/agentmesh -run TestScripts
 const envTestStore = "AGENTMESH_TEST_STORE"
 
-// envTestServer is the connection string of that server, in the environment of the processes that scripts start.
+// envTestServer is the variable with the connection string of that server, for the processes that scripts start.
 const envTestServer = "TEST_POSTGRES"
 
-// envTestTurn is the file with the number of commands that a script has run, if the data directories of the script are
-// those of several instances; see TestScriptsOnInstances. Further data directories of an agent have the name of the first
-// one with instanceMarks at the end.
+// envTestTurn is the variable with the name of a file that counts the commands of a script. It is set if a script runs
+// on several instances; see TestScriptsOnInstances. The data directory of each further instance has the name of the
+// previous one with instanceMarks at the end.
 const (
 	envTestTurn   = "TEST_TURN"
 	instanceMarks = "+"

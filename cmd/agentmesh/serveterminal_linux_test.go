@@ -42,8 +42,8 @@ func openTerminal(t *testing.T) (keyboard, screen *os.File) {
 	return keyboard, screen
 }
 
-// TestServeOnATerminal: the first line is the frame with one link that signs in, the log comes after it, and ctrl-c gets
-// a word.
+// TestServeOnATerminal: the first line is the frame with one link that signs in, the log comes after it, and ctrl-c
+// prints a message.
 func TestServeOnATerminal(t *testing.T) {
 	keyboard, screen := openTerminal(t)
 	t.Setenv("SSH_CONNECTION", "a b c d") // no browser of the machine that runs the test

@@ -117,8 +117,8 @@ func (s *tlsServe) answer(resp *http.Response, err error) *http.Response {
 	return resp
 }
 
-// TestTLS: one flag gets a certificate from a real authority, and the HTTPS and HTTP listeners behave as strangers must
-// see them. Connections with foreign names and a restart make no requests to the authority.
+// TestTLS: one flag gets a certificate from a real authority, and strangers get what they should from the HTTPS and
+// HTTP listeners. Connections with foreign names and a restart make no requests to the authority.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	p := newPebble(t, 90*24*time.Hour)

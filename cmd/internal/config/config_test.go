@@ -53,7 +53,7 @@ func TestConfigLayers(t *testing.T) {
 	}
 }
 
-// TestNoValueKeepsDefault: a key without a value changes nothing. It switched the limits off once.
+// TestNoValueKeepsDefault: a key without a value changes nothing. It once switched the limits off.
 func TestNoValueKeepsDefault(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "agentmesh.yaml")
 	text := "limits:\n  # messages_total: 10\nregistration: ~\nconversations: {idle: }\naccess: {mode: null}\nroles:\n"
@@ -320,7 +320,7 @@ func TestForwardListen(t *testing.T) {
 	}
 }
 
-// TestCORSOrigins: a process would end at its start with an origin that is not one.
+// TestCORSOrigins: Check refuses an invalid origin, which would end the process at its start.
 func TestCORSOrigins(t *testing.T) {
 	for origin, ok := range map[string]bool{
 		"https://app.example.com": true, "http://127.0.0.1:8080": true,

@@ -23,8 +23,8 @@ func (halfBackup) Backup(_ context.Context, w io.Writer) (int64, error) {
 	return n, errors.Join(err, errors.New("the disk is broken"))
 }
 
-// TestIncompleteBackup: a command that writes a backup to standard output fails if the process fails halfway, also if
-// the process is another one.
+// TestIncompleteBackup: a command that writes a backup to standard output fails if the backup fails halfway, in its own
+// process or in another one.
 func TestIncompleteBackup(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {

@@ -19,7 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 )
 
-// runNew runs a serve on an empty folder until the test ends, and returns a function that makes a link to its page.
+// runNew runs a serve on an empty folder until the test ends. It returns the addresses of the serve and the name of its
+// configuration file.
 func runNew(t *testing.T, settings ...config.Setting) (info daemon.ServeInfo, file string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -101,7 +102,7 @@ func TestFirstRun(t *testing.T) {
 		scheme        string
 	}
 	screens := []screen{{1280, 900, "light"}, {390, 844, "dark"}}
-	if os.Getenv("PICTURES") != "" || browsertest.HasAxe() { // only who sees the pages notices the scheme
+	if os.Getenv("PICTURES") != "" || browsertest.HasAxe() { // only then does anyone look at the colors
 		screens = append(screens, screen{1280, 900, "dark"}, screen{390, 844, "light"})
 	}
 	for _, screen := range screens {

@@ -66,7 +66,8 @@ type served struct {
 	done  chan error
 }
 
-// serve starts a process. It takes over if that is why the process before it, which may be nil, ended.
+// serve starts a process. If the process before ended in order to take over the bridges, the new one takes them over.
+// before may be nil.
 func (hs *hosts) serve(role string, before *served, settings ...config.Setting) *served {
 	t := hs.t
 	t.Helper()
@@ -116,7 +117,7 @@ func (hs *hosts) serve(role string, before *served, settings ...config.Setting) 
 	return s
 }
 
-// awaitEnd waits until the process has ended to start again, and checks that it does so in time.
+// awaitEnd waits until the process has ended in order to start again, and fails the test if that takes too long.
 func (s *served) awaitEnd(t *testing.T) {
 	t.Helper()
 	select {
@@ -347,8 +348,8 @@ func TestForwardToTheHost(t *testing.T) {
 	}
 }
 
-// TestHostWithoutStore: a process that loses its lease because the store is gone serves on, and starts again when the
-// store is back. Until then, it would fail to start.
+// TestHostWithoutStore: a process that loses its lease because the store is gone keeps serving, and starts again when
+// the store is back. Until then, it would fail to start.
 func TestHostWithoutStore(t *testing.T) {
 	t.Parallel()
 	p := newHosts(t).serve("directory", nil)

@@ -135,8 +135,8 @@ func (i *instance) send(method, path, body string, header ...string) (*http.Resp
 	return resp, string(text), err
 }
 
-// TestTakeoverOfInstances: when the process that runs the bridges is killed, another one starts again inside and takes
-// over within five seconds, and nothing that was acknowledged is lost.
+// TestTakeoverOfInstances: when the process that runs the bridges is killed, another one starts again, without a new
+// process, and takes over within five seconds. Nothing that was acknowledged is lost.
 func TestTakeoverOfInstances(t *testing.T) {
 	database := pgtest.Database(t)
 	db, err := postgres.Open(t.Context(), postgres.Config{URL: database, Name: "test", LeaseTTL: time.Second})

@@ -21,7 +21,7 @@ func TestLinkHandle(t *testing.T) {
 	}
 }
 
-// TestNameOwnLink: each space gets a link of its own, also if two ids differ in nothing that a name of a link can hold.
+// TestNameOwnLink: each space gets a link of its own, even if two ids differ only in what a link's name cannot hold.
 func TestNameOwnLink(t *testing.T) {
 	var all []bridge.Link
 	for _, id := range []string{"lab", "a", "b", "Lab", "c", strings.Repeat("x", 40), strings.Repeat("x", 41)} {

@@ -25,8 +25,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// importEnv has what a child process needs that imports until it is killed, one in a line: the database to import, the data
-// directory, and the PostgreSQL database of the data directory, if it has one.
+// importEnv is the variable with the arguments of a child process that imports until it is killed, one per line: the
+// database to import, the data directory, and the PostgreSQL database of the data directory, which may be empty.
 const importEnv = "ENGINE_TEST_IMPORT"
 
 func TestMain(m *testing.M) {
@@ -73,7 +73,7 @@ func newOptions(t testing.TB, database string) Options {
 	return Options{Config: cfg, Dir: dir, Logger: slog.New(slog.DiscardHandler)}
 }
 
-// open opens the database of o. close may be called before the test ends.
+// open opens the database of o. The caller calls closeStore.
 func open(t *testing.T, o Options) (s store.Store, closeStore func()) {
 	t.Helper()
 	s, release, err := Open(t.Context(), o)
@@ -232,9 +232,9 @@ func TestImportKilled(t *testing.T) {
 	}
 }
 
-// killImport starts an import in another process, and kills it after it copied rows and wait has passed. It returns false
-// if the import was finished before.
-func killImport(t *testing.T, from, to Options, wait time.Duration) bool {
+// killImport starts an import in another process, and kills it some time after it has begun to copy rows. It returns
+// false if the import was finished before.
+func killImport(t *testing.T, from, to Options, after time.Duration) bool {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), importEnv+"="+nameOf(from)+"\n"+string(to.Dir)+"\n"+to.Config.Store.Postgres)
@@ -249,7 +249,7 @@ func killImport(t *testing.T, from, to Options, wait time.Duration) bool {
 	if !lines.Scan() || lines.Text() != "copying" {
 		t.Fatalf("the import says %q", lines.Text())
 	}
-	timer := time.AfterFunc(wait, func() { _ = cmd.Process.Kill() })
+	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()
 	finished := lines.Scan() && lines.Text() == "ended <nil>"
 	_ = cmd.Wait() // it was killed
