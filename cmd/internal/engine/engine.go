@@ -119,8 +119,8 @@ func FeedPosition(s store.Store) func(context.Context) (uint64, error) {
 	return nil
 }
 
-// Status returns the processes, leases and standbys of a database that several processes may share. It returns nil for a
-// database file.
+// Status returns the processes, leases and standbys of a database that several processes may share. It returns nil for
+// a database file.
 func Status(ctx context.Context, s store.Store) *httpapi.DatabaseStatus {
 	db, ok := s.(*postgres.Store)
 	if !ok {
