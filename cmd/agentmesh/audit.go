@@ -55,9 +55,9 @@ type auditPage struct {
 	PeerNames map[string]owner.PeerNames `json:"peer_names"`
 }
 
-// print prints the entries with higher numbers than after, or all entries if after is empty. last is the number of the
-// last entry that it printed. If it printed none, last is after. If no serve runs, it closes the database before it
-// returns, so that a serve can start.
+// print prints the entries with higher numbers than after, or all entries if after is empty. It returns the number of
+// the last entry that it printed. If there was no such entry, it returns its argument after. If no serve runs, it
+// closes the database before it returns, so that a serve can start.
 func (c *auditCmd) print(ctx context.Context, a *app, since, after string) (last string, err error) {
 	o, err := a.connect(ctx)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// script is the response of a control server: the bytes and headers of the server that it is compared with.
+// script is the response of a control server. It repeats a response of the server under test.
 type script struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header"`

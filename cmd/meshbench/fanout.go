@@ -142,8 +142,8 @@ func (c *fanout) measure(ctx context.Context, s streams, tested entrant, program
 	return append(out, one), err
 }
 
-// idleMemory returns how much memory an idle connection occupies. The garbage collector runs often in that process, so
-// that garbage of the joins does not count.
+// idleMemory returns how much memory of the server an idle connection occupies. The server's garbage collector runs
+// often, so that garbage of the joins does not count.
 func idleMemory(ctx context.Context, s streams, tested entrant, program, dir string, n int) (perConnection float64, err error) {
 	s.p.say("%d idle connections", n)
 	server, err := tested.start(ctx, program, dir, n, "GOGC=5")

@@ -10,7 +10,8 @@ import (
 )
 
 // measureMailboxes measures the memory of a directory for each connected mailbox: an agent with its own credential and
-// connection whose poll waits for mail. The garbage collector runs often in that process, so that garbage does not count.
+// connection whose poll waits for mail. The garbage collector of the directory runs often, so that garbage does not
+// count.
 func (s *study) measureMailboxes(ctx context.Context) (err error) {
 	srv, err := s.mesh.serveWith(ctx, []string{"GOGC=5"}, filepath.Join(s.dir, "mailboxes"), "--roles", "directory",
 		"--set", "network.max_connections=0", "--set", "network.max_connections_per_address=0")

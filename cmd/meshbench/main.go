@@ -2,11 +2,11 @@
 // docs/performance.md (`meshbench figures`), and the broadcasts of the MEW gateway and the AgentRelay relay (`meshbench
 // mew`, `meshbench agentrelay`).
 //
-// Use it to check a figure, not to generate load in production. It withdraws the cards that it registers at a directory
-// that it did not start. A figure is absolute, or a ratio to a control that is measured in the same run, in turn with
-// the program: a plain net/http server that returns the same bytes and headers, one that commits the same bytes to
-// disk, a raw log, the standard library's cryptography, or a relay in Node. A ratio is the median over the rounds.
-// Servers run in their own processes, so that their processor time can be measured apart from the client's.
+// Use it to check a figure, not to generate load in production. If it did not start the directory itself, it withdraws
+// the cards that it registered there. A figure is absolute, or a ratio to a control that is measured in the same run,
+// in turn with the program: a plain net/http server that returns the same bytes and headers, one that commits the same
+// bytes to disk, a raw log, the standard library's cryptography, or a relay in Node. A ratio is the median over the
+// rounds. Servers run in their own processes, so that their processor time can be measured apart from the client's.
 //
 // Start reading with scenario.go for the requests, load.go for the rounds, and figures.go for the table.
 package main

@@ -16,7 +16,7 @@ func TestTLSCheck(t *testing.T) {
 	for _, tt := range []struct {
 		name, url string
 		tls       TLS
-		want      string // in the error, "" for none
+		want      string // in the error; "" if there must be no error
 	}{
 		{"acme", public, acme, ""},
 		{"files", public, TLS{CertFile: "c", KeyFile: "k", PlainListen: ":80"}, ""},

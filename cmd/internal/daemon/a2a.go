@@ -54,7 +54,7 @@ func addA2AMetadata(p *Process, card wire.Card, base string) (wire.Card, error) 
 	return addMetadata(card, wire.TextField("a2a", at+message.PathCard))
 }
 
-// ownEntries returns what the manifest of the directory lists beside the directory: the node of this process, if it
+// ownEntries returns what the manifest of the directory lists besides the directory: the node of this process, if it
 // serves A2A at its own address (DISC-D1).
 func ownEntries(p *Process) []discovery.Entry {
 	if p.node == nil || p.cfg.A2A.Serve != "on" || p.mailboxDirectory() != nil {

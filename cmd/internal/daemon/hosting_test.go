@@ -150,7 +150,7 @@ func (s *served) get(t *testing.T, path string) (status int, after, body string)
 	return resp.StatusCode, resp.Header.Get("Retry-After"), string(text)
 }
 
-// join registers an agent at the relay over the process, and connects it.
+// join registers an agent at the relay through the process, and connects it.
 func (s *served) join(t *testing.T, agent string) *websocket.Conn {
 	t.Helper()
 	resp, err := http.Post(s.url+"/register", "application/json", strings.NewReader(`{"agent_id":"`+agent+`"}`))
@@ -373,8 +373,8 @@ func TestHostWithoutStore(t *testing.T) {
 	p.awaitEnd(t)
 }
 
-// TestStalledHost: a process that stands still past its lease can store nothing for a bridge when it goes on, and starts
-// again.
+// TestStalledHost: a process that stalls until after its lease has ended can store nothing for a bridge when it
+// resumes, and starts again.
 func TestStalledHost(t *testing.T) {
 	t.Parallel()
 	hs := newHosts(t)

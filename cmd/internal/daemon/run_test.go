@@ -164,7 +164,7 @@ func TestRunMirrorStartsAgain(t *testing.T) {
 	}
 }
 
-// TestRunStartsAgainEarly: a process whose configuration changes before it has called started starts again. It once
+// TestRunStartsAgainEarly: a process starts again if its configuration changes before it has called started. It once
 // ended without an error, and systemd did not start it again.
 func TestRunStartsAgainEarly(t *testing.T) {
 	dir := t.TempDir()

@@ -138,7 +138,7 @@ func (d Dir) Merge(local, shared Keys) (Keys, error) {
 	return merged, nil
 }
 
-// AddNew adds new secrets of an agent, except those that exist. If passphrase is not empty, it encrypts the new keys.
+// AddNew adds new secrets of an agent. Secrets that exist stay. If passphrase is not empty, it encrypts the new keys.
 func (k Keys) AddNew(passphrase []byte) error {
 	key, err := signing.GenerateEd25519()
 	if err != nil {

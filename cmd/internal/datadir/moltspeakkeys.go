@@ -25,7 +25,7 @@ func (d Dir) MoltSpeakKeys() (*signing.PrivateKey, *signing.BoxKey, error) {
 	return key, box, nil
 }
 
-// AddMoltSpeak adds new keys of the node as a MoltSpeak agent, except those that exist.
+// AddMoltSpeak adds new keys of the node as a MoltSpeak agent. Keys that exist stay.
 func (k Keys) AddMoltSpeak() error {
 	key, err := signing.GenerateEd25519()
 	if err != nil {

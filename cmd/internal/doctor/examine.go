@@ -50,7 +50,7 @@ type Report struct {
 type Options struct {
 	Dir         datadir.Dir
 	Source      config.Source
-	Directories []string // named by the user, to ask instead of those in the configuration
+	Directories []string // the directories that the user named; they replace the configured ones
 	Version     string
 	Passphrase  func() ([]byte, error)
 }
