@@ -25,7 +25,7 @@ type Rates struct {
 // DefaultRates returns the limits of the specification.
 func DefaultRates() Rates { return Rates{NewConversations: 10, Conversation: 60, Total: 100} }
 
-// Charge describes a message that the limits must pay for.
+// Charge describes a message that is charged to the limits.
 type Charge struct {
 	Sender  string // principal; for a native message, the id on the sender's card
 	Conv    store.ConvKey

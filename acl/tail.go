@@ -41,8 +41,8 @@ func (a Ask) ownHash() string { return cmp.Or(a.OwnHash, a.Hash) }
 // body.
 func (a Ask) size() int { return cmp.Or(a.Size, len(a.Body)) }
 
-// countShown returns how many asks of tail the owner saw if the decision names hash. ok is false if hash is not the
-// hash of the ask with a beginning of tail.
+// countShown returns how many asks of tail the owner saw if the decision names hash. ok is false if hash is neither the
+// hash of the ask alone nor its hash with the first asks of tail.
 func (s storedAsk) countShown(tail []storedAsk, hash string) (n int, ok bool) {
 	if hash == s.Hash {
 		return len(tail), true
@@ -156,8 +156,8 @@ func (q *Asks) group(ctx context.Context, id string, now time.Time) (first store
 	return first, tail, err
 }
 
-// regroup returns the changes to the other asks if the pending asks in ending end: another ask becomes the first and
-// takes over the slot, or the first ask has fewer asks behind it.
+// regroup returns the changes to the remaining asks when the pending asks in ending are no longer pending: another ask
+// becomes the first and takes over the slot, or the first ask has fewer asks behind it.
 func (q *Asks) regroup(ctx context.Context, ending []storedAsk, now time.Time) (changes []store.Change, err error) {
 	isEnding := make(map[string]bool, len(ending))
 	for _, s := range ending {

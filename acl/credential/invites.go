@@ -92,8 +92,8 @@ func decodeCode(rec store.Record) (Code, error) {
 	return c, nil
 }
 
-// List returns at most limit codes after the id after, in the order of their ids. It includes codes without uses left,
-// unless Forget is set, and omits expired codes. next continues the list and is empty at its end.
+// List returns at most limit codes in the order of their ids. It includes codes without uses left, unless Forget is
+// set, and omits expired codes. after is the next of the previous page, or ""; next is empty on the last page.
 func (v Invites) List(ctx context.Context, after string, limit int, now time.Time) (codes []Code, next string, err error) {
 	page, err := v.Records.List(ctx, v.NS, "", after, limit, now)
 	if err != nil {
