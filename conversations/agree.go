@@ -59,7 +59,7 @@ func JudgeAccept(p Proposal, accept wire.Value) (Verdict, Terms) {
 	return Agreed, agreed
 }
 
-// admits reports whether an accept that names the terms named agrees with t. It does not compare times.
+// admits reports whether an accept agrees with t. named are the terms that the accept names. It does not compare times.
 func (t Terms) admits(named Terms) bool {
 	same := func(offered, named string) bool { return named == "" || named == offered }
 	return same(t.Title, named.Title) && same(t.Duration, named.Duration) &&
@@ -75,7 +75,7 @@ func isOpenPlace(location string) bool {
 	})
 }
 
-// changedBy returns the terms of a counter-proposal to t that names the terms n. The other terms stay as in t.
+// changedBy returns the terms of a counter-proposal to t: the terms that n names, and otherwise those of t.
 func (t Terms) changedBy(n namedTerms) Terms {
 	for _, text := range []struct {
 		own   *string

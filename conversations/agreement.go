@@ -263,8 +263,10 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 
 // isForStandingProposal reports whether e, an accept, means the standing proposal and not an earlier one. first is the
 // first accept of the standing proposal; it is nil before the first accept. The accept means the standing proposal if it
-// names the message of the proposal or of the first accept. An accept that names no message also means it, unless the
-// peer wrote it before our proposal had arrived, or may mean our proposal that its own proposal replaced.
+// names the message of the proposal or of the first accept. An accept that names no message also means it, with two
+// exceptions: the peer wrote the accept before our proposal had arrived, or the accept may mean our proposal that the
+// peer's own proposal replaced. Before the first accept, an accept from the side that made the proposal is treated as
+// if it named no message.
 func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptance) bool {
 	p := c.Proposal
 	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our proposal that theirs replaced
@@ -283,10 +285,12 @@ func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptanc
 	return from == Ours || isAfter(e.Written, p.Delivered)
 }
 
-// FindTaken returns our accept that a message of the peer answers, so that the accept counts unless the message takes it
-// back. It returns nil if the message answers no accept. A message answers an accept if it names the accept, even if a
-// proposal of ours overtook the accept meanwhile. A message that names no message answers the accept of the standing
-// proposal if the peer said before that its owner decides, or if the message closes the conversation as completed.
+// FindTaken returns our accept that a message of the peer answers, or nil if the message answers no accept. By the
+// answer, the accept counts, unless the message takes it back. A message answers an accept if it names the accept, even
+// if a proposal of ours overtook the accept meanwhile. A message that names no message answers the accept of the
+// standing proposal if the peer said before that its owner decides. A close, whatever it names, answers an accept only
+// if its status is completed and the accept was delivered. A message which says that the peer's owner decides answers
+// no accept.
 func (c Conversation) FindTaken(payload wire.Value) *Acceptance {
 	a, answers := c.Accept, AnswersIn(payload)
 	if c.Overtaken != nil && c.Overtaken.Message == answers && answers != "" {

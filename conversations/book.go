@@ -102,7 +102,7 @@ func (b *Book) All(ctx context.Context, f Filter, now time.Time) iter.Seq2[Conve
 	})
 }
 
-// Transcript returns at most limit entries that follow entry number after.
+// Transcript returns at most limit entries. after is the number of the last entry that the caller has read, or 0.
 func (b *Book) Transcript(ctx context.Context, key store.ConvKey, after uint64, limit int) ([]store.Entry, error) {
 	entries, err := b.Steps.Transcript(ctx, key, after, limit)
 	if err != nil {

@@ -171,7 +171,7 @@ type exportVerifier struct {
 }
 
 func (v *exportVerifier) checkLine(n int, text []byte) error {
-	tree, err := wire.ParseLimits(text, wire.MaxDepth+1, wire.MaxValues+100) // of an opened payload, and of the line around it
+	tree, err := wire.ParseLimits(text, wire.MaxDepth+1, wire.MaxValues+100) // the limits of an opened payload, plus the line around it
 	if err != nil {
 		return err
 	}
@@ -258,7 +258,7 @@ func (v *exportVerifier) checkMessage(e store.Entry) error {
 		sender = v.report.Self
 	}
 	tree, err := wire.ParseObject(e.Raw)
-	foreign := !e.Out && len(v.keys[sender]) == 0 // its messages may have any member of that name
+	foreign := !e.Out && len(v.keys[sender]) == 0 // an unsigned foreign message may have its own member "signature"
 	if err != nil || foreign || tree.GetStr("signature") == "" {
 		if e.Out {
 			return errors.New("a message of the exporting node is not signed")

@@ -264,7 +264,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 			c = c.cancel(Theirs, e.At)
 		}
 		i := slices.IndexFunc(c.Held, e.Until.Equal)
-		if i < 0 && e.At.Before(e.Until) { // the question came to stand behind one that expires before the end of the hold
+		if i < 0 && e.At.Before(e.Until) { // the question joined another one and so expires before the end of the hold
 			i = slices.IndexFunc(c.Held, e.Until.Before)
 		}
 		if i >= 0 {
