@@ -164,8 +164,8 @@ func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, origin Origin, now 
 }
 
 // Find returns an agent to which our owner wants to write, and pins its key. The budget of strangers does not apply.
-// The error tells a person what to do: [ErrUnknownAgent], [ErrUnreachable], [ErrUnusableCard], a *[KeyChangedError] or
-// an *[UnprovenError].
+// The error may match [ErrUnknownAgent], [ErrUnreachable] or [ErrUnusableCard], and may wrap a *[KeyChangedError] or an
+// *[UnprovenError], which have a hint for the owner.
 func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer, error) {
 	peer, err := c.get(ctx, id, nil, now)
 	if err == nil {
@@ -408,8 +408,8 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 	}
 }
 
-// keepAnswerTime completes the entry that a fetch has replaced: its field answer is now if the fetch was for an answer
-// to our message, otherwise the value of the old entry.
+// keepAnswerTime sets the field answer of the entry after a fetch: to now if the fetch was for an answer to our
+// message, otherwise to the value in the old entry.
 func (c *Cards) keepAnswerTime(id wire.AgentID, answer bool, old *entry, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -74,7 +74,7 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 	if fromOwner == nil {
 		return found, err
 	}
-	_, changed := errors.AsType[*KeyChangedError](err) // by anybody who registered this id
+	_, changed := errors.AsType[*KeyChangedError](err) // anybody may have registered this id with another key
 	if changed || errors.Is(err, ErrUnknownAgent) || errors.Is(err, ErrUnusableCard) ||
 		err == nil && found.peer.Key.Fingerprint() == fromOwner.peer.Key.Fingerprint() {
 		return fromOwner, nil // no directory has a newer key

@@ -144,10 +144,10 @@ func (h *HTTP) Close() {
 // Do makes one call and follows no redirect. The caller must close the body of the response. To read a body of limited
 // size, use [ReadAll].
 //
-// If the guard refuses the call, the error is a *[GuardError] and no connection was made. For [Public] and [Loopback],
-// the whole call, including the body, takes at most [HTTPConfig.Answer], and at most four calls go to one host at once.
-// Before the call, Do may wait equally long for a free slot. For [Owner], only [HTTPConfig.Answer] applies, and a
-// deadline of ctx replaces it.
+// If the guard refuses the call, the error wraps a *[GuardError] and no connection was made. For [Public] and
+// [Loopback], the whole call, including the body, takes at most [HTTPConfig.Answer], and at most four calls go to one
+// host at once. Before the call, Do may wait equally long for a free slot. For [Owner], only [HTTPConfig.Answer]
+// applies, and a deadline of ctx replaces it.
 func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Response, error) {
 	if err := h.checkURL(reach, req.URL); err != nil {
 		return nil, err

@@ -104,8 +104,8 @@ func maxAge(h http.Header) time.Duration {
 	return age
 }
 
-// Record returns the card of id with what else the directory knows about it. Only directories of this project have such
-// records.
+// Record returns the card of id and everything else that the directory knows about the agent. Only directories of this
+// project have such records.
 func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	var rec wire.CardRecord
 	err := d.getDocument(ctx, request{op: opRecord, max: maxCardAnswer}, id, "/record", &rec)

@@ -98,9 +98,9 @@ func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.Pu
 	return key, nil
 }
 
-// proofText returns the text that both keys must have signed: the text claimed, if it is for our base URL of the directory
-// or another name of the same directory on loopback (AM-62), and otherwise nil. If claimed is "", it is the text for our
-// base URL.
+// proofText returns the text that both keys must have signed. That is claimed, if claimed is for our base URL of the
+// directory or for another name of the same directory on loopback (AM-62); otherwise proofText returns nil. If claimed
+// is "", proofText returns the text for our base URL.
 func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, claimed string) []byte {
 	for _, base := range proofBases(d.Base) {
 		text := wire.KeyProofText(http.MethodPut, d.path+"/agents/"+string(id), base, stamp, digest)

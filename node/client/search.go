@@ -92,8 +92,9 @@ func parseListing(body []byte) (wire.Listing, error) {
 	return page, nil
 }
 
-// FindCards asks the directories in order and returns at most q.Limit matching cards. The cards are untrusted. If no
-// directory has a card, it returns the error of the last directory that failed.
+// FindCards asks each directory for one page, in order, and returns the matching cards, at most q.Limit of them if
+// q.Limit is positive. The cards are untrusted. If no directory has a card, FindCards returns the error of the last
+// directory that failed, or nil.
 func FindCards(ctx context.Context, directories []*Directory, q Query) ([]wire.Card, error) {
 	var out []wire.Card
 	var last error

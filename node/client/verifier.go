@@ -158,9 +158,9 @@ func inWindow(t time.Time, w Window, now time.Time) error {
 var ErrReplyUnverified = errors.New("the reply is not verified")
 
 // Reply verifies the answer to a message of ours: that it comes from the peer, is addressed to us, belongs to the same
-// conversation, is not our own message sent back, is signed, and is timely (AM-18). The error matches
-// [ErrReplyUnverified]. If we could not check the reply, the error is a *[SendError], which does not mean that the
-// reply is wrong.
+// conversation, is not our own message sent back, is signed, and is timely (AM-18). If it fails, the error matches
+// [ErrReplyUnverified]. If we could not check the reply, the error is instead a *[SendError], which does not mean that
+// the reply is wrong.
 //
 // The answer to a resend may be the stored answer to the first attempt (AM-48). So for a message that names another in
 // resend_of, the window reaches back to its maximum of 24 h.
