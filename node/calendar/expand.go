@@ -56,7 +56,7 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 				add(o.length.from(o.shiftStart(start)))
 			}
 		}
-		if moved > 24*time.Hour { // farther than the recurrences that starts lists
+		if moved > 24*time.Hour { // starts did not list all recurrences that may have moved into the window
 			problems = append(problems, Problem{UID: e.uid, Text: "some recurrences moved by days; all the time counts as busy"})
 			add(window)
 		}

@@ -33,7 +33,7 @@ func ParseHours(text string) (Hours, error) {
 			from, to, _ := strings.Cut(w, "-")
 			part := dayPart{parseMinutes(from), parseMinutes(to)}
 			if part.from < 0 || part.to <= part.from {
-				return h, fmt.Errorf("hours %q: must be a time of day, - and a later one", w)
+				return h, fmt.Errorf("hours %q: must be a time of day, then - and a later time, such as 09:00-17:00", w)
 			}
 			for d := first; ; d = (d + 1) % 7 {
 				h.days[d] = append(h.days[d], part)

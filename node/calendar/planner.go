@@ -75,8 +75,8 @@ type View struct {
 	busy    []Interval // sorted and merged
 }
 
-// Look reads every source. Times that are promised to conversation count as free. If a calendar cannot be read, Look
-// returns an error, and only the owner can decide.
+// Look reads every source. Times that are promised to the given conversation count as free. If a calendar cannot be
+// read, Look returns an error, and only the owner can decide.
 func (p *Planner) Look(ctx context.Context, conversation string, now time.Time) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Patience)
 	defer cancel()

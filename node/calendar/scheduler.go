@@ -19,8 +19,8 @@ import (
 type Limits struct {
 	Accept      bool          // agree to times that fit; otherwise only offer other times
 	Strangers   bool          // agree also with senders that the owner has not admitted permanently
-	MaxDuration time.Duration // longest event to which to agree; zero: 1 h
-	PerDay      int           // events on one day to which to agree; zero: 4
+	MaxDuration time.Duration // length of the longest event to agree to; zero: 1 h
+	PerDay      int           // largest number of events to agree to on one day; zero: 4
 	Rounds      int           // our counters in one conversation before the owner is asked; zero: 3
 }
 

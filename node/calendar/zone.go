@@ -157,8 +157,8 @@ const finestFrequency = rrule.DAILY
 // daily for ten years.
 const maxCount = 500_000
 
-// maxTimesADay bounds the recurrences on one day, one in a quarter of an hour. The library lists all times of a day, and
-// with a yearly rule those of a whole year, before it returns the first recurrence. It keeps repeated values.
+// maxTimesADay bounds the recurrences on one day to one every quarter of an hour. The library lists all times of a day,
+// and with a yearly rule those of a whole year, before it returns the first recurrence. It keeps repeated values.
 const maxTimesADay = 24 * 4
 
 // maxRule bounds the bytes of a rule. The library keeps repeated values, and compares each day of each year up to 9999

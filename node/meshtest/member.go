@@ -76,8 +76,8 @@ func (m *Mesh) Copy(old *Member, configure func(*node.Config)) *Member {
 	return m.newMember(old.Name, s, configure)
 }
 
-// Process returns a process of the node with a name over s, without starting it. All processes of a node have the card
-// of the first one; first is nil for that one. configure must not be nil.
+// Process makes a process of the node called name over the store s, without starting it. All processes of a node have
+// the card of the first process. For the first process itself, first is nil. configure must not be nil.
 func (m *Mesh) Process(name string, s store.Store, first *Member, configure func(*node.Config)) *Member {
 	m.t.Helper()
 	return m.newMember(name, s, func(cfg *node.Config) {

@@ -126,8 +126,8 @@ func (b *Box) Run(ctx context.Context) {
 	}
 }
 
-// sendDue sends the notices that are due. It returns the time of the next check, or the zero time if only a new notice
-// needs one.
+// sendDue sends the notices that are due. It returns the time of the next check, or the zero time if no check is needed
+// before the next notice.
 func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err error) {
 	quiet := b.cfg.Quiet.At(now)
 	due, err := b.listPending(ctx, now, quiet)
@@ -146,7 +146,7 @@ func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err e
 	}
 	since := due[0].At
 	if due[0].Count > 0 {
-		since = s.Last // the time of a notice that counts moves with each further notice
+		since = s.Last // each further notice of the kind moves the time of a notice with a count
 	}
 	if batchEnd := since.Add(b.cfg.Batch); now.Before(batchEnd) {
 		return batchEnd, nil
@@ -193,7 +193,7 @@ func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 }
 
 // batchID returns the id of a batch. It is the same for a further attempt, unless notices were added or have changed:
-// a receiver that drops repeats would then drop the new ones.
+// with the same id, a receiver that drops repeats would drop the new notices.
 func batchID(due []pendingNotice) string {
 	h := sha256.New()
 	for _, w := range due {

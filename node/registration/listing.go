@@ -37,7 +37,7 @@ func (r *Registrar) Listings() []owner.Listing {
 	return list
 }
 
-// Register registers the node in one configured directory, or in all if directory is empty. If the node is already
+// Register registers the node in one configured directory, or in all if directory is "". If the node is already
 // registered there, Register renews its card. It also ends an earlier withdrawal. The listings report failures.
 func (r *Registrar) Register(ctx context.Context, directory string) ([]owner.Listing, error) {
 	return r.registerIn(ctx, directory, visitAndRenew)
@@ -58,8 +58,8 @@ func (r *Registrar) registerIn(ctx context.Context, directory string, how visitM
 	return r.each(ctx, directory, func(p *registration) { r.update(ctx, p, how) })
 }
 
-// Withdraw removes the node from one configured directory, or from all if directory is empty, until Register or Adopt
-// is called for that directory.
+// Withdraw removes the node from one configured directory, or from all if directory is "", until Register or Adopt is
+// called for that directory.
 func (r *Registrar) Withdraw(ctx context.Context, directory string) ([]owner.Listing, error) {
 	return r.each(ctx, directory, func(p *registration) {
 		err := r.change(ctx, p, func(s *registrationState) (next time.Time, err error) { return r.removeCard(ctx, p, s), nil })
@@ -69,7 +69,7 @@ func (r *Registrar) Withdraw(ctx context.Context, directory string) ([]owner.Lis
 	})
 }
 
-// selectRegistrations returns the registration in one directory, or in all if directory is empty.
+// selectRegistrations returns the registration in one directory, or in all if directory is "".
 func (r *Registrar) selectRegistrations(directory string) ([]*registration, error) {
 	if directory == "" {
 		return r.registrations, nil
@@ -82,7 +82,7 @@ func (r *Registrar) selectRegistrations(directory string) ([]*registration, erro
 	return nil, owner.Fault(http.StatusNotFound, "no such directory is configured", "see: agentmesh status")
 }
 
-// Directories returns one configured directory, or all if directory is empty.
+// Directories returns one configured directory, or all if directory is "".
 func (r *Registrar) Directories(directory string) ([]*client.Directory, error) {
 	registrations, err := r.selectRegistrations(directory)
 	var list []*client.Directory

@@ -476,7 +476,7 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 	return nil
 }
 
-// recordSuccess records a registration or renewal with a card of key. The next renewal is due after half of the
+// recordSuccess records a registration or renewal with a card that names key. The next renewal is due after half of the
 // lifetime, plus or minus a tenth.
 func (s *registrationState) recordSuccess(reg wire.Registered, key *signing.PrivateKey, digest string, now time.Time) {
 	s.AgentID, s.Card = reg.AgentID, digest

@@ -11,7 +11,8 @@ import (
 // connection limits.
 const maxKeys = 4096
 
-// KeyedLock lets one acceptance per key run at a time: the second of two copies waits for the first's answer (AM-21).
+// KeyedLock lets one acceptance per key run at a time: the second of two copies of a message waits for the answer to
+// the first (AM-21).
 type KeyedLock struct {
 	mu    sync.Mutex
 	locks map[string]*keyLock
