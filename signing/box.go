@@ -109,7 +109,7 @@ var lowOrderProbe = func() *ecdh.PrivateKey {
 // String returns the key as [ParseBoxPublic] reads it.
 func (p BoxPublic) String() string { return encodeBase64(p[:]) }
 
-// Seal encrypts plain for the holder of the key recipient, under a new random nonce.
+// Seal encrypts plain for the holder of the recipient's key, under a new random nonce.
 func (k *BoxKey) Seal(plain []byte, recipient BoxPublic) (sealed []byte, nonce [NonceSize]byte) {
 	rand.Read(nonce[:]) // never fails
 	return k.sealWith(plain, recipient, nonce), nonce
@@ -120,7 +120,7 @@ func (k *BoxKey) sealWith(plain []byte, to BoxPublic, nonce [NonceSize]byte) []b
 	return box.Seal(nil, plain, &nonce, (*[32]byte)(&to), &secret)
 }
 
-// Open decrypts what the holder of the key sender sealed to this key. The error is [ErrBox].
+// Open decrypts what the holder of the sender's key sealed to this key. The error is [ErrBox].
 func (k *BoxKey) Open(sealed []byte, nonce [NonceSize]byte, sender BoxPublic) ([]byte, error) {
 	secret := [32]byte(k.secret.Bytes())
 	plain, ok := box.Open(nil, sealed, &nonce, (*[32]byte)(&sender), &secret)

@@ -28,8 +28,9 @@ type Diagnosis struct {
 // Explain finds out why signature, which may be malformed, does not verify for message. message is the object as
 // received, with or without its signature. keys[0] is the key with which the signature must verify, and the others are
 // keys that the signer may have confused with it. Explain makes encodings of the message that are known from faulty
-// implementations, until the signature verifies for one of them. It checks at most tries byte strings with keys[0], and
-// the forms of AM-14 with each other key. The caller must refuse the signature even if Explain finds the mistake.
+// implementations, until the signature verifies for one of them. tries bounds the number of byte strings that it checks
+// with keys[0]; with each other key, it checks the forms of AM-14. The caller must refuse the signature even if Explain
+// finds the mistake.
 func Explain(message wire.Value, signature string, keys []*PublicKey, w Window, now time.Time, tries int) Diagnosis {
 	bare := message.Without("signature")
 	d := Diagnosis{Expected: Canonical(bare, JCS)}

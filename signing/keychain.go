@@ -127,8 +127,8 @@ func ProvesID(card wire.Card, key *PublicKey, now time.Time) error {
 	return nil
 }
 
-// Vouches reports whether the key with this fingerprint has signed, directly or through later keys, that key replaces
-// it.
+// Vouches reports whether the chain ends with key and contains the key with this fingerprint before the end. Then the
+// earlier key has signed, directly or through later keys, that the last key replaces it.
 func (c KeyChain) Vouches(fingerprint string, key *PublicKey) bool {
 	matches := func(k *PublicKey) bool { return k.Fingerprint() == fingerprint }
 	return len(c) > 1 && c[len(c)-1].sameAs(key) && slices.ContainsFunc(c[:len(c)-1], matches)
