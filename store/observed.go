@@ -139,7 +139,8 @@ func (o *Observed) lose() {
 // leaseOf returns the lease under which a unit with this context is stored, or nil.
 func (o *Observed) leaseOf(ctx context.Context) *Lease { return cmp.Or(LeaseOf(ctx), o.lease) }
 
-// hold returns the changes of a unit, under the lease of [Observed.leaseOf].
+// hold returns the changes of a unit, under the lease of [Observed.leaseOf] unless the first change already names a
+// lease.
 func (o *Observed) hold(ctx context.Context, changes []Change) []Change {
 	lease := o.leaseOf(ctx)
 	if lease == nil {

@@ -27,7 +27,7 @@ type Session struct {
 	mu        sync.Mutex
 	held      map[Lease]*holding
 	renewing  chan struct{}   // closed to end the renewals; nil: there is nothing to renew
-	elsewhere map[string]bool // duties that another process has, by the name of the lease
+	elsewhere map[string]bool // duties that another process may have, by the name of the lease
 }
 
 // holding is a lease that this process holds, with the work under it.
@@ -41,8 +41,9 @@ func NewSession(leases Leases, log *slog.Logger) *Session {
 	return &Session{leases: leases, log: log, held: make(map[Lease]*holding), elsewhere: make(map[string]bool)}
 }
 
-// IsElsewhere reports whether another process has the duty, as far as this process knows. The answer is false until the
-// session has tried to acquire the lease.
+// IsElsewhere reports whether another process may have the duty, as far as this process knows. The answer is false
+// until the session has tried to acquire the lease. It is true after the session lost or released the lease, until it
+// acquires the lease again.
 func (s *Session) IsElsewhere(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,8 +148,8 @@ func (s *Session) acquire(ctx context.Context, name string) (Lease, error) {
 	return lease, err
 }
 
-// do does a duty under a lease that was acquired after the time asked. It reports whether the duty is done. The caller
-// has locked s.turn, and do unlocks it.
+// do does a duty under a lease. asked is a time before the lease was acquired. do reports whether the duty is done. The
+// caller has locked s.turn, and do unlocks it.
 func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work func(context.Context)) (done bool) {
 	ctx, stop := context.WithCancelCause(WithLease(ctx, lease))
 	defer stop(nil)

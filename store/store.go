@@ -207,10 +207,11 @@ type Cards interface {
 	Count(ctx context.Context, now time.Time) (int, error)
 	// HasCount reports whether a live card carries key in its Counts.
 	HasCount(ctx context.Context, key string, now time.Time) (bool, error)
-	// Terms returns the terms of live cards that begin with prefix and follow the term after, in byte order, with their
-	// counts. Its cost grows with the counts.
+	// Terms returns at most limit terms of live cards that begin with prefix, in byte order, with their counts. after
+	// is the last term of the previous page, or "". The cost of Terms grows with the counts.
 	Terms(ctx context.Context, prefix, after string, limit int, now time.Time) ([]TermCount, error)
-	// Changes returns at most limit changes that follow the position after, in the order of their commits.
+	// Changes returns at most limit changes in the order of their commits. after is the position of the last change
+	// that the caller has read, or 0.
 	Changes(ctx context.Context, after uint64, limit int) ([]CardChange, error)
 }
 
@@ -300,11 +301,11 @@ type Steps interface {
 	FindReplay(ctx context.Context, sender, messageID string, now time.Time) (Replay, error)
 	// Conversation returns the row of a conversation.
 	Conversation(ctx context.Context, key ConvKey, now time.Time) (Conversation, error)
-	// Conversations returns a page of the rows that carry term (all rows if term is empty), newest first. It starts
-	// below the Seq before, or at the newest row if before is 0.
+	// Conversations returns a page of the rows that carry term (all rows if term is empty), newest first. before is the
+	// Next of the previous page, or 0 for the first page.
 	Conversations(ctx context.Context, term string, before uint64, limit int, now time.Time) (ConvPage, error)
-	// Transcript returns at most limit entries that follow entry number after, or no entries if the conversation does
-	// not exist. It needs no now, because its callers have read the row.
+	// Transcript returns at most limit entries, or no entries if the conversation does not exist. after is the number
+	// of the last entry that the caller has read, or 0. Transcript needs no now, because its callers have read the row.
 	Transcript(ctx context.Context, key ConvKey, after uint64, limit int) ([]Entry, error)
 	// Forget removes a conversation, its transcript, and the answers in its replay records. The records themselves
 	// stay, with Status 0, until they expire, so that no message of the conversation is accepted a second time.
@@ -350,7 +351,7 @@ type Records interface {
 	Apply(ctx context.Context, changes []Change, now time.Time) error
 	// Get returns a live record, or ErrNotFound.
 	Get(ctx context.Context, ns, key string, now time.Time) (Record, error)
-	// List returns a page of the live records of ns that carry term (all records if term is empty) and whose keys
-	// follow after.
+	// List returns a page of the live records of ns that carry term (all records if term is empty), in the order of
+	// their keys. after is the Next of the previous page, or "".
 	List(ctx context.Context, ns, term, after string, limit int, now time.Time) (RecordPage, error)
 }

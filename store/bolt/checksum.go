@@ -149,10 +149,10 @@ func (r rows) replace(old, texts []string, key func(text string) []byte) error {
 	return nil
 }
 
-// before returns the stored form of the row before key. next is the row that c found at or after key. A row whose key
-// has a changed bit stays in its place, so a search for the key, or for a key near it, may end in the wrong place, next
-// to that row. So before checks that the rows around the place are in order, and that neither neighbor is a damaged row
-// whose original key began with prefix (or was prefix, if exact is set).
+// before returns the key and the stored form of the row before key, or nil. next is the row that c found at or after
+// key. A row whose key has a changed bit stays in its place, so a search for the key, or for a key near it, may end in
+// the wrong place, next to that row. So before checks that the rows around the place are in order, and that neither
+// neighbor is a damaged row whose original key began with prefix (or was prefix, if exact is set).
 func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exact bool) (prev, stored []byte, err error) {
 	var near [4][]byte
 	near[2] = next
@@ -183,7 +183,7 @@ func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exac
 	return prev, stored, nil
 }
 
-// inOrder reports whether keys are in ascending order. It skips nil keys.
+// inOrder reports whether each two neighboring keys are in ascending order. It does not compare a nil key.
 func inOrder(keys ...[]byte) bool {
 	for i, key := range keys[1:] {
 		if keys[i] != nil && key != nil && bytes.Compare(keys[i], key) >= 0 {

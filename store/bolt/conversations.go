@@ -183,8 +183,8 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 	return page, nil
 }
 
-// convSeqs yields the seqs of the conversations that carry term (all if term is empty) and whose seq is below before,
-// newest first. For damaged rows it yields errors.
+// convSeqs yields the seqs of the conversations that carry term (all if term is empty) and whose seq is less than
+// before, newest first. For damaged rows it yields errors.
 func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error] {
 	rows, prefix := bucketConvs.in(tx), []byte(nil)
 	if term != "" {

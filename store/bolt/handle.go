@@ -54,7 +54,7 @@ func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hi
 	return s.watchers.Watch(ctx, s.self, namespaces...)
 }
 
-// fenceFloor returns the number above which fences start. Each stored unit raises the sequence of revisions.
+// fenceFloor returns the number above which fences start. It grows with each stored unit, which takes a new revision.
 func (s *Store) fenceFloor(ctx context.Context) (floor uint64, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
 		floor, err = fencesAbove(tx)

@@ -52,7 +52,7 @@ func newProgress(log *slog.Logger, task, unit string, total int64) *progress {
 	return &progress{log, task, unit, total, time.Now().Add(progressInterval)}
 }
 
-// note logs that done of the total are done, unless the last line is recent.
+// note logs how much of the total is done, unless the last line is recent.
 func (p *progress) note(done int64) {
 	now := time.Now()
 	if now.Before(p.next) {

@@ -14,10 +14,10 @@ import (
 // about 50 µs, before Candidates computes the whole intersection.
 const maxProbes = 1024
 
-// Candidates appends to dst, in order and beginning at the slot from, the slots that are live at now and match q. They
-// match the last tier of tiers and none of the tiers before it. Candidates stops when dst has n slots. If dst ends with
-// fewer, no candidates follow.
-func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, now int64, from Slot, n int) []Slot {
+// Candidates appends to dst, in order, the slots from start on that are live at now and match q. They match the last of
+// tiers and none of the tiers before it. Candidates stops when dst has n slots. If dst ends with fewer, no candidates
+// follow.
+func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, now int64, start Slot, n int) []Slot {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()
 	last := len(tiers) - 1
@@ -36,7 +36,7 @@ func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, n
 		}
 	}
 	var w walker
-	w.start(sets[0], from)
+	w.start(sets[0], start)
 	for tried := 0; len(dst) < n; tried++ {
 		s, ok := w.next()
 		if !ok {
@@ -115,7 +115,7 @@ func intersect(sets []*posting) *roaring.Bitmap {
 	return result
 }
 
-// TermsAfter yields the terms that begin with prefix and sort after the term last. It holds mu only while it looks up
+// TermsAfter yields the terms that begin with prefix and sort after last, in order. It holds mu only while it looks up
 // the next term.
 func (ix *Index) TermsAfter(prefix, last string) iter.Seq[string] {
 	next := func() (string, bool) {

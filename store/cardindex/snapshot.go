@@ -60,15 +60,15 @@ func (ix *Index) setDumping(on bool) {
 	ix.dumping = on
 }
 
-// dumpTerms appends to b at most blockMax terms, the next after the term after. It returns the last of these terms, and
-// whether more terms follow.
-func (ix *Index) dumpTerms(b []byte, after string) (_ []byte, last string, more bool, err error) {
+// dumpTerms appends to b the terms that sort after previous, at most blockMax of them. It returns the last of these
+// terms, and whether more terms follow.
+func (ix *Index) dumpTerms(b []byte, previous string) (_ []byte, last string, more bool, err error) {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()
 	n := 0
-	last = after
-	for term, list := range ix.terms.from(after) {
-		if term == after {
+	last = previous
+	for term, list := range ix.terms.from(previous) {
+		if term == previous {
 			continue
 		}
 		if n++; n > blockMax {

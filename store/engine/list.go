@@ -10,7 +10,7 @@ import (
 
 // ListCards returns a page of live cards. The index offers candidates in order, and ListCards checks the row of each
 // one. read must call match with the row of each slot in order; for a slot without a row, it may pass nil or leave the
-// call out. match copies what it needs of the row. It logs a damaged row and leaves it out.
+// call out. match copies what it needs of the row, and logs a damaged row and leaves it out.
 func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, read func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error) (store.CardPage, error) {
 	if err := checkQuery(q); err != nil {
 		return store.CardPage{}, err
@@ -68,7 +68,8 @@ func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, rea
 	return page, nil
 }
 
-// ListTerms returns at most limit terms of live cards that begin with prefix and follow the term after.
+// ListTerms returns at most limit terms of live cards that begin with prefix. after is the last term of the previous
+// page, or "".
 func ListTerms(index *cardindex.Index, prefix, after string, limit int, now time.Time) ([]store.TermCount, error) {
 	if limit < 1 {
 		return nil, ErrLimit

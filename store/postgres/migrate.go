@@ -31,7 +31,7 @@ type migration struct {
 // oldestLine is the line of a migration that sets its field oldest.
 var oldestLine = regexp.MustCompile(`(?m)^-- Programs that know version (\d+) may use these tables\.$`)
 
-// migrations returns all versions of the tables, the first first.
+// migrations returns all versions of the tables, oldest first.
 func migrations() []migration {
 	names, err := fs.Glob(migrationFiles, "migrations/*.sql") // sorted
 	if err != nil {
@@ -70,13 +70,13 @@ func (m migration) insert(version int) string {
 	return fmt.Sprintf("insert into schema_version (version, oldest) values (%d, %d);\n", version, m.oldest)
 }
 
-// upgradeScript returns the statements that bring tables from the version current to the newest one, without a
-// transaction.
-func upgradeScript(all []migration, current int) string {
+// upgradeScript returns the statements that bring the tables from the version that they have to the newest version,
+// without a transaction.
+func upgradeScript(all []migration, have int) string {
 	var b strings.Builder
 	b.WriteString(createVersions)
-	for i, m := range all[current:] {
-		b.WriteString(strings.TrimRight(m.sql, "\n") + "\n" + m.insert(current+i+1))
+	for i, m := range all[have:] {
+		b.WriteString(strings.TrimRight(m.sql, "\n") + "\n" + m.insert(have+i+1))
 	}
 	return b.String()
 }
@@ -146,8 +146,8 @@ func Migrate(ctx context.Context, cfg Config) (before, after int, err error) {
 	return before, after, classifyOpen(err)
 }
 
-// MigrationScript returns the SQL text of what [Migrate] would do, with its own transaction, or "" if that is nothing.
-// With an empty URL, the script makes all tables.
+// MigrationScript returns the SQL text of what [Migrate] would do, with its own transaction, or "" if there is nothing
+// to do. With an empty URL, the script makes all tables.
 func MigrationScript(ctx context.Context, cfg Config) (text string, err error) {
 	have, all := 0, migrations()
 	if cfg.URL != "" {

@@ -79,8 +79,8 @@ func (n *needs) addDue(tb *table, key, value []byte) {
 	}
 }
 
-// sweepRows passes to look those of the rows with these keys that are still due, and sets n to their number. Damaged
-// rows stay in place.
+// sweepRows calls look for each row with one of these keys that is still due, and sets *n to the number of these calls.
+// Damaged rows stay in place.
 func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need needs, now time.Time, n *int, look func(*txn, []byte, row, time.Time) error) error {
 	return s.writer.do(ctx, need, func(t *txn) (func() error, error) {
 		*n = 0

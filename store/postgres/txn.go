@@ -156,7 +156,7 @@ func (t *txn) cell(tb *table, key []byte) *cell {
 	return c
 }
 
-// put writes a row. A row of a table that is not derived was read before.
+// put writes a row. If the table is not derived, the row must have been read before.
 func (t *txn) put(tb *table, key []byte, r row) {
 	if r.value == nil {
 		r.value = []byte{} // the column is never null
@@ -213,7 +213,7 @@ func (t *txn) next(counter []byte) (int64, error) {
 	return n, nil
 }
 
-// CheckLease implements [engine.RecordTx]. It returns ErrLeaseLost if the lease has ended or has another fence now. A nil lease passes.
+// CheckLease implements [engine.RecordTx].
 func (t *txn) CheckLease(held *store.Lease) error {
 	if held == nil || t.leases[held.Name] == held.Fence {
 		return nil

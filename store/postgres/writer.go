@@ -211,7 +211,7 @@ func (t *txn) commit(w *writer) (maybe bool, err error) {
 }
 
 // tellLost tells the other processes that they missed notifications. If it fails, the next group tries again.
-// If no caller queues a unit, that is an empty group after tellAgain.
+// If no caller queues a unit, the next group is an empty one after tellAgain.
 func (w *writer) tellLost() {
 	ctx, cancel := context.WithTimeout(context.Background(), acquireFor)
 	defer cancel()
