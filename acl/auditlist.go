@@ -30,8 +30,9 @@ func (f AuditFilter) matches(e AuditEntry) bool {
 	return (f.Kind == "" || e.Kind == f.Kind) && (f.Subject == "" || e.Subject == f.Subject) && !last.Before(f.Since)
 }
 
-// List returns at most limit entries that match f, oldest first, from the one with the number after+1 on. next is the
-// value of after for the next page, or 0 on the last page. List first seals the waiting entries.
+// List returns at most limit entries that match f, oldest first. after is the number of the last entry of the previous
+// page, or 0. next is the value of after for the next page, or 0 on the last page. List first seals the waiting
+// entries.
 func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int, now time.Time) (list []AuditEntry, next uint64, err error) {
 	if err := a.Seal(ctx); err != nil {
 		return nil, 0, err

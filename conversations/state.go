@@ -124,8 +124,8 @@ type Event struct {
 	Withheld bool
 }
 
-// At returns the state at now. An open conversation expires after a silence of idle. The time in which a message waits
-// for an owner does not count (AM-38, AM-40).
+// At returns the state at now. An open conversation expires after a silence of the duration idle. The time in which a
+// message waits for an owner does not count (AM-38, AM-40).
 func (c Conversation) At(now time.Time, idle time.Duration) State {
 	if c.State == Open && !now.Before(c.expiry(idle)) {
 		return Expired

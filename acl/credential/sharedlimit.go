@@ -66,7 +66,8 @@ func (l *SharedLimit) Take(ctx context.Context, addr netip.Addr, now time.Time) 
 	return changes, 0, nil
 }
 
-// endKey returns the beginning of the keys of the records that end then. The records sort by their end, the latest first.
+// endKey returns the beginning of the keys of the records that expire at end. The records sort by their expiry, the
+// latest first.
 func endKey(end time.Time) string { return fmt.Sprintf("%016x", math.MaxInt64-end.UnixNano()) }
 
 // Refusals returns how often an address had to wait.
