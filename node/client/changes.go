@@ -19,10 +19,10 @@ const (
 
 var errWrongChange = errors.New("a line of the feed has the card of another agent")
 
-// Changes returns a page of the changes of the directory's cards after the position since, or of all listed cards if
-// since is "". If nothing has changed, the directory waits for one for at most the time wait. wait is rounded down to
-// seconds, and the directory refuses more than 30 s. Only directories of this project have a change feed. Changes
-// checks only that each card has the id that its line names.
+// Changes returns a page of the changes of the directory's cards since the previous page, or of all listed cards if
+// since is "". since is the Next of the previous page. If nothing has changed, the directory waits for a change, but
+// not longer than wait. wait is rounded down to seconds, and the directory refuses more than 30 s. Only directories of
+// this project have a change feed. Changes checks only that each card has the id that its line names.
 func (d *Directory) Changes(ctx context.Context, since string, wait time.Duration) (wire.ChangePage, error) {
 	params := url.Values{"limit": {strconv.Itoa(maxChanges)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if since != "" {

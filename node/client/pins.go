@@ -156,7 +156,8 @@ const (
 	reportSameGap = 24 * time.Hour
 )
 
-// reportKeyChange stores the offered key as pending and calls OnKeyChange.
+// reportKeyChange returns a *[KeyChangedError] about the offered key. Unless the change was reported recently, it also
+// stores the key as pending and calls OnKeyChange.
 func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, o offeredKey, now time.Time) error {
 	e := &KeyChangedError{cause: o.reason, KeyChange: KeyChange{
 		Agent: pin.Agent, Directory: o.peer.Directory, Old: pin.Fingerprint, New: o.peer.Key.Fingerprint(), At: now,

@@ -22,7 +22,7 @@ const proofSkew = 5 * time.Minute
 // through proofs that the directory retained (AM-60). The proof of a rotation is the old key's signature over the
 // digest of a card with the new key. It is not enough that both keys have signed the same text: the old key signs a
 // text at every renewal, and a directory could sign that text with a key of its own. So each step needs the signed card
-// from the history. For the last step, the current card serves if the history has none. An earlier step without its
+// from the history. For the last step, the current card is used if the history has no card. An earlier step without its
 // card is not accepted.
 func (c *Cards) checkRotation(ctx context.Context, d *Directory, pin storedPin, peer Peer, now time.Time) error {
 	if text := peer.Card.KeyChain(); text != "" {

@@ -66,7 +66,8 @@ func (c *Cards) recheck(ctx context.Context, peer Peer, now time.Time) (Peer, er
 var ErrOtherKey = errors.New("another key of this agent was accepted meanwhile")
 
 // PinChanges returns the changes that pin the key in shown, which the owner has seen and accepts. The caller adds them
-// to a unit with other changes. PinChanges returns no changes if the owner has pinned the key already.
+// to a unit with other changes. PinChanges returns no changes if the owner has pinned the key already, and
+// [ErrOtherKey] if another key is pinned.
 func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]store.Change, error) {
 	p, err := c.loadPin(ctx, shown.Agent, now)
 	switch {

@@ -29,7 +29,8 @@ type Pool struct {
 	keys sync.Map // of the work that GoOnce runs
 }
 
-// NewPool returns a pool in which at most running hooks run at once, and at most queued hooks run or wait.
+// NewPool returns a pool. running is the largest number of hooks that run at once, and queued the largest number of
+// hooks that run or wait.
 func NewPool(running, queued int) *Pool {
 	p := &Pool{
 		slots: make(chan struct{}, running), room: make(chan struct{}, queued),

@@ -121,7 +121,8 @@ func New(cfg Config) *Scheduler {
 }
 
 // NewID returns an id that sorts after every id that the scheduler returned before, and after the id with the number
-// last: the newest of the same conversation, which may come from another process. number is the number in the id.
+// last. last is the number of the newest id of the same conversation, which may come from another process. number is
+// the number in the returned id.
 func (s *Scheduler) NewID(now time.Time, last int64) (id string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

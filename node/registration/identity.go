@@ -16,7 +16,7 @@ import (
 )
 
 // nodeID is the stored form of an id that differs from the id of the configured card: a directory assigned it, or the
-// node kept it after the key that it was derived from was rotated.
+// node kept it when it rotated the key that the id is derived from.
 type nodeID struct {
 	AgentID  wire.AgentID `json:"agent_id"`
 	KeyChain string       `json:"key_chain,omitempty"` // as stored by the last rotation; see [Registrar.chainAtStart]

@@ -283,8 +283,8 @@ func (c *Conn) finish(err error) error {
 	return fault
 }
 
-// linger reads on after our close frame. Unread data would make the kernel reset the connection, and the peer would
-// never see the close code.
+// linger keeps reading after our close frame. Unread data would make the kernel reset the connection, and the peer
+// would never see the close code.
 func (c *Conn) linger() {
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {
 		half.CloseWrite()

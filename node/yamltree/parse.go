@@ -222,7 +222,7 @@ func (w *walker) value(n *yaml.Node, depth int) (wire.Value, error) {
 	return wire.Value{}, refuse(n, "aliases are not accepted")
 }
 
-// checkTag accepts the core tags, written or implied. What a plain scalar implies is up to [walker.scalar].
+// checkTag accepts the core tags, written or implied. [walker.scalar] decides which tag a plain scalar implies.
 func checkTag(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode && n.Style&yaml.TaggedStyle == 0 && n.Tag != "!" {
 		return nil
