@@ -105,8 +105,8 @@ func (k *PrivateKey) ExtendKeyChain(id wire.AgentID, chain string, successor *Pr
 var ErrKeyChainFull = fmt.Errorf("the key chain already has %d links, the maximum", MaxKeyChain)
 
 // ProvesID returns nil if the agent id of card belongs to key, which is the key of the card (AM-2): the id is derived
-// from key, or the card has a key chain that leads to key from the key from which the id is derived. Otherwise the
-// error contains the reason and no text from the card.
+// from key, or the card has a key chain that begins with the key that the id is derived from, and ends with key.
+// Otherwise the error contains the reason and no text from the card.
 func ProvesID(card wire.Card, key *PublicKey, now time.Time) error {
 	if key.AgentID() == card.ID {
 		return nil

@@ -305,7 +305,8 @@ type Steps interface {
 	// Next of the previous page, or 0 for the first page.
 	Conversations(ctx context.Context, term string, before uint64, limit int, now time.Time) (ConvPage, error)
 	// Transcript returns at most limit entries, or no entries if the conversation does not exist. after is the number
-	// of the last entry that the caller has read, or 0. Transcript needs no now, because its callers have read the row.
+	// of the last entry that the caller has read, or 0. Transcript has no parameter now, because its callers have read
+	// the row.
 	Transcript(ctx context.Context, key ConvKey, after uint64, limit int) ([]Entry, error)
 	// Forget removes a conversation, its transcript, and the answers in its replay records. The records themselves
 	// stay, with Status 0, until they expire, so that no message of the conversation is accepted a second time.

@@ -95,7 +95,7 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	return old.Size(), compacted.Size(), nil
 }
 
-// compactFrom copies the rows of from into a new file.
+// compactFrom copies the rows of a database into the new file dst.
 func compactFrom(ctx context.Context, from *bbolt.DB, dst string) error {
 	if _, err := os.Lstat(dst); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", dst, fs.ErrExist)

@@ -193,8 +193,8 @@ func checkMode(path string) error {
 	return nil
 }
 
-// preflightLimit is the size up to which Open reads every page of an existing file before it trusts the file, which
-// takes about half a second. [Check] and Export read larger files in full too.
+// preflightLimit is the size up to which Open reads every page of an existing file before it trusts the file. For a
+// file of this size, that takes about half a second. [Check] and Export read larger files in full too.
 const preflightLimit = 256 << 20
 
 // leastSize is the size of the four pages that bbolt writes into an empty file, at the smallest page size.

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitUnsent makes the operating system end a connection if what it sent is not confirmed for unsentFor. Without this, it
-// sends again for a quarter of an hour, and sends no keep-alive probes meanwhile.
+// limitUnsent makes the operating system end a connection if the server does not confirm sent data within unsentFor.
+// Without this, it sends again for a quarter of an hour, and sends no keep-alive probes meanwhile.
 func limitUnsent(network, _ string, raw syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil

@@ -68,7 +68,7 @@ func own(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// endsAfter is the time for which lockAlone waits for another import or export to end, which may have been killed.
+// endsAfter is how long lockAlone waits for another import or export whose process may have been killed.
 const endsAfter = 10 * time.Second
 
 // lockAlone takes the lock of the processes that use the schema, for this connection alone. If other processes still
