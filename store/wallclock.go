@@ -37,8 +37,8 @@ func NewWallClock(log *slog.Logger) *WallClock {
 	return &WallClock{log: log, last: time.Now()}
 }
 
-// Reliable reports whether the wall clock has run steadily since the start, or was stepped so long ago that the step
-// must have been intended.
+// Reliable reports whether the wall clock has kept pace with the monotonic clock since the start, or was stepped so
+// long ago that the step must have been intended.
 func (c *WallClock) Reliable() bool {
 	if c == nil {
 		return true
