@@ -229,7 +229,8 @@ func checkContained(t *rapid.T, p conversations.Proposal, a conversations.Agreem
 	}
 }
 
-// TestJudgeAcceptOfManyTimes: also of a list that is too long to be stored, an accept may name only what was offered.
+// TestJudgeAcceptOfManyTimes: an accept may name only times that were offered, even if the list of them is too long to
+// be stored.
 func TestJudgeAcceptOfManyTimes(t *testing.T) {
 	var all []string
 	for i := range 60 {

@@ -86,10 +86,10 @@ func TestAgeFile(t *testing.T) {
 		})
 	}
 	if _, err := NewAgeFile([]string{"age1nonsense"}, nil); err == nil {
-		t.Error("a recipient that is none was taken")
+		t.Error("a text that is not a recipient was taken as one")
 	}
 	if _, _, err := OpenAgeFile(strings.NewReader("x"), 1, []byte("AGE-SECRET-KEY-1nonsense"), none); err == nil || strings.Contains(err.Error(), "nonsense") {
-		t.Errorf("an identity file that is none: %v", err)
+		t.Errorf("a text that is not an identity file: %v", err)
 	}
 }
 

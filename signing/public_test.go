@@ -56,7 +56,7 @@ func TestSameBytesOtherKind(t *testing.T) {
 	}
 	asEd25519, err := ParsePublicKey("ed25519:" + hex.EncodeToString(age.Public().Canonical()))
 	if err != nil {
-		t.Skip("this u is no point of Ed25519")
+		t.Skip("these bytes are not a point of Ed25519")
 	}
 	if asEd25519.Fingerprint() == age.Public().Fingerprint() {
 		t.Error("two kinds share a fingerprint")

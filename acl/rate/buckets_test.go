@@ -199,7 +199,7 @@ func TestNeverMoreThanTheLimit(t *testing.T) {
 			}
 			maxTokens := perHour + int(now.Sub(start).Seconds()*float64(perHour)/3600+1e-6)
 			if taken[key] > maxTokens {
-				t.Fatalf("%d tokens of %q in %v, want at maxTokens %d", taken[key], key, now.Sub(start), maxTokens)
+				t.Fatalf("%d tokens of %q in %v, want at most %d", taken[key], key, now.Sub(start), maxTokens)
 			}
 			if !ok && rapid.Bool().Draw(t, "come back") {
 				now = now.Add(wait)

@@ -159,7 +159,7 @@ func (l *listing) rotate(t testing.TB, base string, card wire.Value, to, from *s
 	l.keys[id], l.cards[id] = history, card
 }
 
-// signMessage returns a message from the agent from, signed with k.
+// signMessage returns a message signed with k. Its sender is the agent with the id from.
 func signMessage(t testing.TB, from, to wire.AgentID, k *signing.PrivateKey, at time.Time) wire.Message {
 	t.Helper()
 	return signDraft(t, wire.Draft{
@@ -181,7 +181,7 @@ func signDraft(t testing.TB, d wire.Draft, k *signing.PrivateKey) wire.Message {
 	return m
 }
 
-// forgeMessage returns a message in the name of from that from did not sign.
+// forgeMessage returns a message that names from as its sender, but is not signed with its key.
 func forgeMessage(t testing.TB, from wire.AgentID, at time.Time) wire.Message {
 	return signMessage(t, from, "am_me", key(99), at)
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 )
 
-// TestGoOnce: work with the same key does not run twice at once, but again after it is done. Other work does.
+// TestGoOnce: work does not start while work with the same key runs. Afterwards it does, and work with another key
+// starts meanwhile.
 func TestGoOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := hook.NewPool(1, 1)

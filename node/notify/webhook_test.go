@@ -74,8 +74,8 @@ func TestWebhookFormats(t *testing.T) {
 	}
 }
 
-// TestLinksInNotices: what a target gets has the link to the question, and what is stored has not. A notice whose link
-// cannot be made is sent without it.
+// TestLinksInNotices: a target gets the link to the question, but the link is not stored. A notice whose link cannot be
+// made is sent without it.
 func TestLinksInNotices(t *testing.T) {
 	const link = "https://phone.example/owner/link/ask_1?once=ABC"
 	bubble(t, func(t *testing.T, recs store.Records) {

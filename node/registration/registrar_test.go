@@ -30,7 +30,7 @@ type fakeDirectory struct {
 	listed bool
 	down   bool
 	calls  []string      // method and status, and "proven" if the old key vouched for the new one
-	gate   chan struct{} // the next PUT waits until the gate is closed, and takes the gate away
+	gate   chan struct{} // the next PUT waits until the gate is closed. Later ones do not.
 }
 
 func (d *fakeDirectory) ServeHTTP(w http.ResponseWriter, req *http.Request) {

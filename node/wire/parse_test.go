@@ -191,7 +191,7 @@ func TestParseWide(t *testing.T) {
 func TestParseObject(t *testing.T) {
 	for _, in := range []string{`[]`, `"a"`, `1`, `null`, `true`} {
 		if _, err := ParseObject([]byte(in)); err == nil {
-			t.Errorf("ParseObject(%s) accepted no object", in)
+			t.Errorf("ParseObject(%s) accepted a value that is not an object", in)
 		}
 	}
 	if v, err := ParseObject([]byte(`{"a":1}`)); err != nil || v.Len() != 1 {

@@ -34,7 +34,7 @@ func TestScalars(t *testing.T) {
 	}
 }
 
-// TestNumbers: the option makes numbers of what YAML takes for one.
+// TestNumbers: with the option Numbers, a scalar that YAML reads as a number becomes a number.
 func TestNumbers(t *testing.T) {
 	numbers := options
 	numbers.Numbers = true
@@ -139,7 +139,7 @@ func TestYAMLTestSuite(t *testing.T) {
 		}
 		want, err := wire.Parse(wantText)
 		if err != nil || len(docs) != 1 {
-			return nil // several documents, or what JSON has not
+			return nil // several documents, or JSON that [wire.Parse] refuses
 		}
 		accepted++
 		if !isAlike(docs[0].Value, want) {
@@ -155,7 +155,8 @@ func TestYAMLTestSuite(t *testing.T) {
 	}
 }
 
-// isAlike compares trees. It takes a text for equal to a number if YAML makes a number of it and this reader does not.
+// isAlike compares trees. A text of a equals a number of b if this reader does not read the number as one, although
+// YAML does.
 func isAlike(a, b wire.Value) bool {
 	if text, ok := a.Str(); ok && b.Kind() == wire.Number {
 		return !plainNumber.MatchString(text)

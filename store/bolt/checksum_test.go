@@ -269,7 +269,7 @@ func (want truth) expect(t *testing.T, s *Store, what string, hidden int) {
 	}
 }
 
-// isWithin reports whether some is all, with or without some entries left out.
+// isWithin reports whether some contains only entries of all, in the same order.
 func isWithin(some, all []string) bool {
 	for _, entry := range all {
 		if len(some) > 0 && some[0] == entry {

@@ -76,7 +76,7 @@ func countCommits(s *Store) *int {
 	return n
 }
 
-// outcome is what a unit must come to. A unit that is done was putMeta with its index in the group.
+// outcome is how a unit of work must end. A unit that is done is one of putMeta, whose key is its index in the group.
 type outcome string
 
 const (

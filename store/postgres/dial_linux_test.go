@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLimitUnsent checks that connections to a server in the network end if the server stops to confirm what was sent.
+// TestLimitUnsent checks that connections to a server in the network end if the server stops confirming what was sent.
 func TestLimitUnsent(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -132,8 +132,8 @@ func TestFirstSchema(t *testing.T) {
 	}
 }
 
-// TestRights checks that a user without the right to change tables can serve after Migrate, and learns before it what is
-// missing.
+// TestRights checks that a user without the right to change tables can serve once another user has changed them. Until
+// then, Open refuses, and MigrationScript returns what is missing.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	owner := Config{URL: pgtest.Database(t)}

@@ -48,8 +48,8 @@ func TestLongCards(t *testing.T) {
 		}
 	}
 	count(b, "word:last", 1)
-	// The other process withdraws the card, gives the id free at once, and takes it again with other terms, between
-	// two looks at the feed.
+	// The other process withdraws the card, frees the id at once, and takes it again with other terms, between two
+	// looks at the feed.
 	if err := a.Cards().Withdraw(t.Context(), long.ID, store.Any, time.Time{}, nil, now); err != nil {
 		t.Fatal(err)
 	}
