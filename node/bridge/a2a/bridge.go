@@ -15,17 +15,17 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// syncEvery is how often open tasks are compared with the inbox although no event named them.
+// syncEvery is how often open tasks are compared with the inbox even if no event named them.
 const syncEvery = 5 * time.Minute
 
 // Config is the configuration of a bridge. Mesh, Store and HTTP are required.
 type Config struct {
 	// Serve switches the card and both bindings on.
 	Serve bool
-	// Anonymous lets callers without a token in, as one principal that shares its tasks.
+	// Anonymous lets callers without a token in. All of them are one principal and see the same tasks.
 	Anonymous bool
 	URL       string // under which others reach the listener
-	Relay     string // the node's URL at its mailbox relay, which then is on the card; "" for a node with an address
+	Relay     string // the node's URL at its mailbox relay, for the card; "" for a node with an address
 	Directory string // that lists the node; "" for none
 	Version   string // of the program
 	Local     bool   // the local profile: webhooks and agents may be on loopback (AM-82)

@@ -43,7 +43,7 @@ type remote struct {
 var errPinned = errors.New("the agent card has changed in a way that its key does not vouch for; if you trust it: agentmesh a2a unpin ADDRESS")
 
 // place returns where the card of an agent is, the token for it, and how far a call may go. A link may lead anywhere,
-// because the owner configured it; a URL that the owner typed passes the guard.
+// because the owner configured it; the guard checks a URL that the owner typed.
 func (o *outbound) place(a bridge.Address) (base *url.URL, token client.Credential, reach client.Reach, err error) {
 	text := a.Peer
 	if l, ok := o.links[a.Link]; ok {
@@ -154,8 +154,8 @@ func cardURLs(base *url.URL) []*url.URL {
 	return list
 }
 
-// readCard reads the card of the agent at base. It looks at the next URL if one has no card, but not after a temporary
-// failure.
+// readCard reads the card of the agent at base. It tries the next URL if the answer at one URL has no valid card, but
+// not if the call failed or the status means a temporary failure.
 func (o *outbound) readCard(ctx context.Context, base *url.URL, reach client.Reach) (card wire.Value, err error) {
 	for _, at := range cardURLs(base) {
 		var status int
@@ -205,7 +205,7 @@ func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL,
 		at := reach
 		if u, err := url.Parse(s.KeySet); err == nil && s.KeySet != "" {
 			if keySet = u; u.Host != base.Host || u.Scheme != base.Scheme {
-				at = o.reachOf(base) // the card names the URL, so it passes the guard
+				at = o.reachOf(base) // the card names the URL, so the guard checks it
 			}
 		}
 		status, data, err := o.get(ctx, keySet.String(), at, message.MaxCard)

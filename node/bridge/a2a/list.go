@@ -26,7 +26,7 @@ type listQuery struct {
 	last           position // of the last task of the previous page; zero for the first page
 }
 
-// position is the place of a task in a list: newest state first, then by id. A page token is its JSON.
+// position is the place of a task in a list: newest state first, then by id. A page token is its JSON in base64.
 type position struct {
 	At int64  `json:"at"` // when the task reached its state, in nanoseconds since 1970
 	ID string `json:"id"`

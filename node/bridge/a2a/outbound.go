@@ -89,7 +89,8 @@ func (r *sentRow) change(now time.Time) store.Change {
 	return store.Change{IfRev: r.rev, Record: store.Record{NS: nsSent, Key: key, Body: body, Terms: terms, Expires: now.Add(keepOpen)}}
 }
 
-// earlier returns the rows of the tasks that began before that of row, the newest row of a conversation, and are open.
+// earlier returns the rows of the open tasks that began before the task of row in its conversation. row is the newest
+// row of the conversation.
 func (o *outbound) earlier(ctx context.Context, row *sentRow) (rows []*sentRow, err error) {
 	for rec, err := range store.AllRecords(ctx, o.records, nsSent, sentKey(row.Address, row.Conv), time.Now()) {
 		r := &sentRow{rev: rec.Rev}
@@ -169,9 +170,9 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 	return bridge.Delivered{Queued: true}, nil
 }
 
-// taskFor returns the task in which the agent asks for the next message of the conversation of row, or "" if the message
-// is a new task. changes keep the task of row, if the agent still works on it and the message is for another task,
-// and delete the row of the earlier task that asks.
+// taskFor returns the task in which the agent asks for the next message, or "" if the message is a new task. row is the
+// newest row of the conversation. If the agent still works on the task of row, changes keep that task in another row.
+// If an earlier task asks, changes delete its row, and row gets its context.
 func (o *outbound) taskFor(ctx context.Context, row *sentRow, now time.Time) (task string, changes []store.Change, err error) {
 	if row.State == a2a.TaskStateInputRequired {
 		return row.Task, nil, nil
@@ -213,8 +214,8 @@ func (o *outbound) find(ctx context.Context, peer remote, row *sentRow) (wire.Va
 // errNotFinished means that an agent still works on a task that began more than pollFor ago.
 var errNotFinished = errors.New("the agent has not finished the task")
 
-// take stores the answer of an agent. If its task is not done, the bridge asks about the task again later, or take
-// returns errNotFinished after pollFor. Otherwise the result enters the conversation.
+// take stores the answer of an agent. If the agent still works on the task, the bridge asks about the task again later;
+// after pollFor, take returns errNotFinished instead. Any other answer enters the conversation.
 func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) error {
 	r, e := message.ReadResult(result)
 	if e != nil {

@@ -24,7 +24,7 @@ const basePath = "/a2a/v1"
 const (
 	cardAge   = "public, max-age=300" // A2A-1
 	blockFor  = 25 * time.Second      // A2A-D1
-	checkTime = 5 * time.Second       // how often a waiter reads its task although nobody woke it
+	checkTime = 5 * time.Second       // how often a waiter reads its task even if nobody woke it
 )
 
 // Mount adds the card, its keys and both bindings, if the node serves A2A.

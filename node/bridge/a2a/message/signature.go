@@ -163,9 +163,9 @@ var (
 	optional = []string{"documentationUrl", "iconUrl", "streaming", "pushNotifications", "extendedAgentCard"}
 )
 
-// signedForm returns a card without the members whose values are the defaults of ProtoJSON. Without bare, it keeps
+// signedForm returns a card without the members whose values are the defaults of ProtoJSON. If bare is false, it keeps
 // required and optional members, as the specification demands, and all of params and header, which may have any
-// members. With bare, it removes everything that is empty, like the SDKs for Python and JavaScript.
+// members. If bare is true, it removes everything that is empty, like the SDKs for Python and JavaScript.
 func signedForm(v wire.Value, bare bool) wire.Value {
 	switch v.Kind() {
 	case wire.Array:

@@ -53,8 +53,8 @@ func (t Task) StatusUpdate() wire.Value {
 	)))
 }
 
-// ArtifactUpdate returns the event that reports an artifact. With join, its parts follow those of an earlier event with
-// the same artifact id.
+// ArtifactUpdate returns the event that reports an artifact. If join is true, its parts follow those of an earlier
+// event with the same artifact id. If last is true, no more parts follow.
 func (t Task) ArtifactUpdate(artifact wire.Value, join, last bool) wire.Value {
 	v := wire.Obj(wire.TextField("taskId", t.ID), wire.TextField("contextId", t.Context), wire.Field("artifact", artifact))
 	if join {
@@ -113,9 +113,10 @@ const (
 	TextCanceled = "canceled"
 )
 
-// ReadReply reads what a payload of our side says about the task that it answers. If an answer has no artifacts of its
-// own, it becomes an artifact with the given id. If mesh is true, the client supports our extension, and another
-// artifact holds the payload, without the metadata that only this node reads.
+// ReadReply reads what a payload of our side says about the task that it answers. A result without artifacts of its own
+// becomes an artifact with the given id; in a state without a result, the body explains the state. If mesh is true, the
+// client supports our extension, and another artifact holds the payload, without the metadata that only this node
+// reads.
 func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Reply {
 	task, _ := payload.Get("task")
 	r := Reply{State: a2a.TaskStateCompleted, Text: task.GetStr("text")}
@@ -146,7 +147,7 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Rep
 		}
 	}
 	body := bodyOf(payload)
-	hasResult := r.State == a2a.TaskStateCompleted || r.State == a2a.TaskStateWorking // else the body explains the state
+	hasResult := r.State == a2a.TaskStateCompleted || r.State == a2a.TaskStateWorking
 	rest := withoutOurs(payload).Without("action", "task", "artifacts", "metadata")
 	switch {
 	case len(r.Artifacts) > 0 || !hasResult:
@@ -184,7 +185,7 @@ func readClose(payload wire.Value) Reply {
 	return Reply{State: a2a.TaskStateCanceled, Text: TextCanceled}
 }
 
-// bodyOf returns the text of an answer, whatever member its intent gives it.
+// bodyOf returns the text of an answer, in whichever member its intent puts it.
 func bodyOf(payload wire.Value) string {
 	m, _ := payload.Get("message")
 	if text, ok := m.Str(); ok {
