@@ -20,7 +20,7 @@ const (
 	nsPeers      = "agentrelay/peers"
 	maxPeersSeen = 10_000
 	maxPeersKept = 1000
-	maxPinned    = 500  // of these, records with a key that the peer announced: the rest is for decisions of the owner
+	maxPinned    = 500  // records above which no announced key is stored: the rest is for decisions of the owner
 	maxHints     = 2500 // of each of two generations
 	keepHint     = 24 * time.Hour
 	maxSkills    = 32

@@ -101,10 +101,10 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 	return r.registerAgent(c, name, more...)
 }
 
-// registerAgent registers an agent under name, or under an id of the relay's choice if name is empty, and answers the
-// request. The changes in more become durable together with the registration.
-func (r *Relay) registerAgent(c echo.Context, name string, more ...store.Change) error {
-	got, token, err := r.agents.register(c.Request().Context(), registration{ID: name}, more...)
+// registerAgent registers an agent under the given id, or under an id of the relay's choice if name is empty, and
+// answers the request. The other changes become durable together with the registration.
+func (r *Relay) registerAgent(c echo.Context, name string, others ...store.Change) error {
+	got, token, err := r.agents.register(c.Request().Context(), registration{ID: name}, others...)
 	switch {
 	case errors.Is(err, errBadID):
 		return answerFault(c, http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 of a-z 0-9 -, and begins and ends with a letter or digit")
@@ -167,8 +167,8 @@ func (r *Relay) connect(c echo.Context) error {
 	return nil
 }
 
-// tokenOf returns the token of a request, from the header or from the query. The clients of the reference know only the
-// query (AR-7). tokenOf removes the query from the request, so that no later handler can log the token.
+// tokenOf returns the token of a request, from the header or from the query. The reference clients know only the query
+// (AR-7). tokenOf removes the query from the request, so that no later handler can log the token.
 func tokenOf(req *http.Request) string {
 	query := req.URL.Query().Get("token")
 	req.URL.RawQuery = ""

@@ -81,7 +81,7 @@ func (r *Relay) answerRecall(s *session, f frame.Frame, name string) *frame.Refu
 		}
 		skip, _ = strconv.Atoi(req.after)
 		skip = min(max(skip, 0), r.history.max)
-		list = r.history.search(a, req.query, skip+req.limit+1, now) // one over the limit, to set more
+		list = r.history.search(a, req.query, skip+req.limit+1, now) // one over the limit, to set "more"
 		list = list[min(skip, len(list)):]
 	}
 	shown := fitFrames(list, req.limit, roomForList)

@@ -111,8 +111,8 @@ func (a *registration) deletion() store.Change {
 }
 
 // register stores a new agent and returns its id and token. The id is a.ID or, if that is empty, one that the registry
-// chooses. The changes in more become durable in the same unit.
-func (r *registry) register(ctx context.Context, a registration, more ...store.Change) (string, string, error) {
+// chooses. The other changes become durable in the same unit.
+func (r *registry) register(ctx context.Context, a registration, others ...store.Change) (string, string, error) {
 	if a.ID != "" && (!frame.ValidAgentID(a.ID) || a.ID == frame.RelayID) {
 		return "", "", errBadID
 	}
@@ -125,7 +125,7 @@ func (r *registry) register(ctx context.Context, a registration, more ...store.C
 	}
 	token := credential.New("tok_") // AR-5
 	a.ID, a.Token, a.Since = id, credential.HashOf(token).String(), r.stamps.since()
-	changes := append([]store.Change{a.change(store.Absent)}, more...)
+	changes := append([]store.Change{a.change(store.Absent)}, others...)
 	if old != nil {
 		changes = append([]store.Change{old.deletion()}, changes...)
 	}
@@ -171,8 +171,7 @@ func (r *registry) reserveID(id string, now time.Time) (free string, old *regist
 	return id, old, nil
 }
 
-// oldest returns, of the agents for which match returns true, the one for which at returns the earliest time, or nil if
-// no agent matches. The caller holds r.mu.
+// oldest returns the matching agent with the earliest time, or nil if no agent matches. The caller holds r.mu.
 func (r *registry) oldest(match func(*registration) bool, at func(*registration) time.Time) (first *registration) {
 	for _, a := range r.agents {
 		if match(a) && (first == nil || at(a).Before(at(first))) {
