@@ -32,7 +32,7 @@ type spacePages struct {
 	list, space *httpapi.PageTemplate
 }
 
-// topicSpaces is the topic on which the live regions of these pages are fetched again.
+// topicSpaces is the topic whose changes make a browser fetch the live regions of these pages again.
 const topicSpaces = "mew"
 
 // MountPages adds the entry "MEW" with the spaces of g and those behind the links of b. Either may be nil.

@@ -17,7 +17,7 @@ type Draft struct {
 	Payload     wire.Value
 }
 
-// JSON returns the envelope as JSON, sent now by the participant from.
+// JSON returns the envelope as JSON, with the current time and this sender.
 func (s Draft) JSON(from string) []byte {
 	members := append(lead(s.ID, FormatTime(time.Now()), from), wire.TextField("kind", s.Kind))
 	if len(s.To) > 0 {

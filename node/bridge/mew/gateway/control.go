@@ -39,13 +39,13 @@ func (s *Space) resume(p *submission) *envelope.Refusal {
 
 // shutDown silences the addressed participants until they join again (MEW-42).
 func (s *Space) shutDown(p *submission) *envelope.Refusal {
-	s.control(p, "shut down", func(m *member) { m.down = true }) // the space's owner could never join again
+	s.control(p, "shut down", func(m *member) { m.down = true })
 	return nil
 }
 
-// control applies an operation that changes no record to the addressed participants, except the space's owner, and
-// writes an audit entry for each of them (MEW-31). If that fails, control only logs the error, because a pause must not
-// depend on a disk.
+// control applies an operation that changes no record to the addressed participants, and writes an audit entry for each
+// of them (MEW-31). It leaves out the space's owner, who could not join again after a shutdown. If the audit log fails,
+// control only logs the error, because a pause must not depend on a disk.
 func (s *Space) control(p *submission, result string, apply func(*member)) {
 	var entries []acl.AuditEntry
 	for _, m := range s.members.findAll(p.Envelope.To) {

@@ -127,10 +127,10 @@ const (
 // adds up to five levels (MEW-1).
 const maxNested = envelope.MaxDepth - 5
 
-// welcome tells a participant its id, its capabilities and who else is in the space (MEW-34). It adds "truncated" if
-// something did not fit. more are further members of the payload; cut means that the caller has already left something
-// out of them.
-func (d *delivery) welcome(m *member, cut bool, more ...wire.Member) {
+// welcome tells a participant its id, its capabilities and who else is in the space (MEW-34). The extra members go into
+// the payload too; cut is true if the caller left something out of them. The payload has the member "truncated" if
+// anything is missing.
+func (d *delivery) welcome(m *member, cut bool, extra ...wire.Member) {
 	you := m.info()
 	size := len(you.JSON())
 	others := make([]wire.Value, 0, len(d.receivers))
@@ -147,7 +147,7 @@ func (d *delivery) welcome(m *member, cut bool, more ...wire.Member) {
 		}
 		others = append(others, info)
 	}
-	members := append([]wire.Member{{Key: "you", Value: you}, {Key: "participants", Value: wire.Arr(others...)}}, more...)
+	members := append([]wire.Member{{Key: "you", Value: you}, {Key: "participants", Value: wire.Arr(others...)}}, extra...)
 	if cut || m.cut {
 		members = append(members, wire.Field("truncated", wire.Bool(true)))
 	}

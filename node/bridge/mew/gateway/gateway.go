@@ -82,7 +82,7 @@ const (
 	maxFailedJoins = 10 // failed joins of one address in a minute (MEW-Q4)
 	maxJoinKeys    = 1 << 14
 	tickEvery      = time.Second
-	stopPatience   = 2 * time.Second // how long a stop waits until the queues are empty (MEW-Q6)
+	stopPatience   = 2 * time.Second // how long a stop waits until the connections have closed (MEW-Q6)
 	maxSessions    = 50_000
 )
 
@@ -209,8 +209,9 @@ func (g *Gateway) Spaces() []*Space { return g.order }
 // ID returns the id of the space.
 func (s *Space) ID() string { return s.cfg.ID }
 
-// Run runs the gateway until ctx ends. It then accepts no more connections, waits up to five seconds until the queues
-// are empty, closes every connection with 1001 (MEW-Q6), and returns when all of them are gone.
+// Run runs the gateway until ctx ends. It then accepts no more connections, and closes every connection with 1001 after
+// its queued frames (MEW-Q6). It aborts the connections that are still open after stopPatience, and returns when all of
+// them are gone.
 func (g *Gateway) Run(ctx context.Context) error {
 	writers, stopWriters := context.WithCancel(context.WithoutCancel(ctx))
 	var writing sync.WaitGroup

@@ -28,7 +28,8 @@ const (
 	maxRejoins   = 20
 )
 
-// exceedsRate reports whether the last minute already had limit events. If not, it counts another event.
+// exceedsRate reports whether the number of events in the last minute has reached the limit. If not, it counts another
+// event.
 func exceedsRate(events *[]time.Time, limit int) bool {
 	now := time.Now()
 	*events = slices.DeleteFunc(*events, func(t time.Time) bool { return now.Sub(t) > time.Minute })

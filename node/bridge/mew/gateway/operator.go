@@ -24,8 +24,8 @@ func (s *Space) addOperator() {
 	s.members.operator = s.members.add(OperatorName, []capability.Capability{mustCapability(`{"kind":"*"}`)})
 }
 
-// AddNode adds the node of this process as a participant, and returns the token with which it joins. Its name is name,
-// or name with a number if another participant has that name. Call AddNode before [Gateway.Run].
+// AddNode adds the node of this process as a participant, and returns the token with which the node joins. It adds a
+// number to the name if another participant has that name. Call AddNode before [Gateway.Run].
 func (s *Space) AddNode(name string) (token string, err error) {
 	s.mu.Lock()
 	defer s.unlock()

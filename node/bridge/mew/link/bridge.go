@@ -114,8 +114,8 @@ func (b *Bridge) Link(name string) *Link {
 	return nil
 }
 
-// Test connects a link and returns the error. If the link is up, Test does nothing, because a second connection would
-// replace the first one (MEW-J5).
+// Test joins the space of a link, leaves it at once, and returns the error. If the link is up, Test does nothing,
+// because a second connection would replace the first one (MEW-J5).
 func (b *Bridge) Test(ctx context.Context, name string) error {
 	l := b.Link(name)
 	if l == nil {
@@ -139,7 +139,8 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 // Principal returns the principal of everybody in the space behind a link (MEW-L2).
 func Principal(link string) string { return Kind + ":" + link }
 
-// socketTarget returns the URL to which a link connects. A bare URL means /ws?space= (MEW-L1).
+// socketTarget returns the URL to which a link connects. It adds the path /ws and the parameter space if the configured
+// URL lacks them (MEW-L1).
 func socketTarget(l bridge.Link) (*url.URL, error) {
 	u, err := url.Parse(l.URL)
 	if err != nil || u.Host == "" {

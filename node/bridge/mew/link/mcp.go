@@ -94,7 +94,7 @@ func (l *Link) closeProposals(ctx context.Context, j job, reason string, propose
 	return nil
 }
 
-// reject tells the space that a proposal is rejected, with the reason code of the owner or else with reason.
+// reject tells the space that a proposal is rejected, with the owner's reason code or else with the given reason.
 func (l *Link) reject(ctx context.Context, conv wire.ConversationID, reason string) error {
 	p, ok := load[storedProposal](ctx, l.records, "prop", string(conv))
 	if !ok {

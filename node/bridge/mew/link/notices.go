@@ -62,12 +62,12 @@ type notices struct {
 	lastAt map[string]time.Time
 }
 
-// shouldTell reports whether whom may get a notice, because whom got none within the last minute. If so, it records
-// that whom gets one now.
-func (n *notices) shouldTell(whom string, now time.Time) bool {
+// shouldTell reports whether a sender may get a notice now, and records the notice. A sender gets at most one in a
+// minute, and none while too many senders are remembered. The key names the sender and the sort of notice.
+func (n *notices) shouldTell(key string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if now.Sub(n.lastAt[whom]) < tellEvery {
+	if now.Sub(n.lastAt[key]) < tellEvery {
 		return false
 	}
 	if len(n.lastAt) >= maxNotified {
@@ -83,6 +83,6 @@ func (n *notices) shouldTell(whom string, now time.Time) bool {
 	if n.lastAt == nil {
 		n.lastAt = make(map[string]time.Time)
 	}
-	n.lastAt[strings.Clone(whom)] = now
+	n.lastAt[strings.Clone(key)] = now
 	return true
 }

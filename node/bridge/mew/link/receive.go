@@ -80,7 +80,7 @@ func markSource(address bridge.Address, payload wire.Value, id string) wire.Valu
 func (l *Link) handleChat(ctx context.Context, j job) error {
 	text := j.e.Payload.GetStr("text")
 	if _, forwarded := j.e.Payload.Get(transitMember); forwarded || text == "" || !l.passesFilter(&j.e, text) {
-		return nil // among others, a chat that a node forwarded: it is not forwarded again (MEW-L6)
+		return nil // a node does not forward again what another node forwarded (MEW-L6)
 	}
 	if done, err := l.handleForward(ctx, j, text); done {
 		return err

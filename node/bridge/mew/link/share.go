@@ -110,7 +110,8 @@ func (r *records) open(ctx context.Context, b Conversation) error {
 // maxUnshared bounds the conversations that the owner can choose from on the page.
 const maxUnshared = 30
 
-// Unshared returns those of the newest conversations that the owner may share with the space and does not share yet.
+// Unshared returns conversations that the owner may share with the space and that the space does not see yet. It
+// searches only the newest conversations.
 func (l *Link) Unshared(ctx context.Context) (list []Conversation, err error) {
 	seen, err := l.Conversations(ctx)
 	if err != nil {

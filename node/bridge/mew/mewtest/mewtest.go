@@ -45,7 +45,8 @@ type Rig[G Server] struct {
 	Store  *bolt.Store
 }
 
-// NewRig opens a store in dir and serves the gateway that open makes with it, on l or on a socket if l is nil.
+// NewRig opens a store in dir, calls open to make a gateway with that store, and serves the gateway: on l, or on a
+// socket if l is nil.
 func NewRig[G Server](t testing.TB, dir string, l *Pipes, open func(records store.Records) (G, error)) *Rig[G] {
 	t.Helper()
 	r := &Rig[G]{Dial: PlainDial, T: t, dir: dir, Done: make(chan struct{})}
@@ -284,7 +285,7 @@ func (p *Player) AwaitClose(code int) (before []string) {
 	}
 }
 
-// Payload returns a member of the payload of an envelope, or the payload itself without keys.
+// Payload returns the payload of an envelope, or the value in it to which the keys lead.
 func Payload(v wire.Value, keys ...string) wire.Value {
 	v, _ = v.Get("payload")
 	for _, k := range keys {

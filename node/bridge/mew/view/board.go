@@ -191,8 +191,8 @@ func (b *Board) Settle(key string) {
 }
 
 // Decision returns the envelope for the owner's decision about a proposal: the request that fulfills it (MEW-11), or a
-// rejection with a reason. The request goes to the participants that the proposal names, except me, or to everybody if
-// it names no others.
+// rejection with a reason. me is the id of the sender. The request goes to the other participants that the proposal
+// names, or to everybody if it names no others.
 func (p Proposal) Decision(me string, approve bool, reason string) (envelope.Draft, error) {
 	s := envelope.Draft{ID: envelope.NewID(), Kind: envelope.KindReject, To: []string{p.From}, Correlation: []string{p.ID}, Payload: wire.Obj(wire.TextField("reason", cmp.Or(reason, "disagree")))}
 	if !approve {
@@ -210,8 +210,8 @@ func (b *Board) concludeReasoning(from, id string) {
 	b.reasoning = slices.DeleteFunc(b.reasoning, func(r Reasoning) bool { return r.isOf(from, id) })
 }
 
-// isOf reports whether the sequence is the one with this id that the participant from started. Ids may repeat, so
-// another participant may have one with the same id.
+// isOf reports whether the sequence has this id and was started by this participant. Another participant may have a
+// sequence with the same id.
 func (r Reasoning) isOf(from, id string) bool { return r.From == from && r.ID == id }
 
 // Leave removes the reasoning of a participant that left.
@@ -225,7 +225,7 @@ func (b *Board) Expire(now time.Time) {
 	b.proposals = slices.DeleteFunc(b.proposals, func(p Proposal) bool { return now.Sub(p.At) > KeepProposals })
 }
 
-// Others returns the participants whom the proposal names, without me.
+// Others returns the participants that the proposal names, except the one with the id me.
 func (p Proposal) Others(me string) []string {
 	return slices.DeleteFunc(slices.Clone(p.To), func(id string) bool { return id == me })
 }
