@@ -77,9 +77,9 @@ type Config struct {
 	// OnOtherKey is called if a peer shows a key other than the pinned one, at most once an hour for each peer. If it
 	// is nil, the bridge only logs the event.
 	OnOtherKey func(ctx context.Context, address bridge.Address)
-	// OnBlocked is called if the answer to a message that the peer waits for may not leave, such as for personal data
-	// without a consent (MS-40). It is not called again for a repeat of the message. If it is nil, the bridge only logs
-	// the event.
+	// OnBlocked is called if an answer for which the peer waits may not leave, such as for personal data without a
+	// consent (MS-40). It is not called again if the peer repeats its message. If it is nil, the bridge only logs the
+	// event.
 	OnBlocked func(ctx context.Context, address bridge.Address, cause error)
 	// RegistryToken returns the bearer token for our entry in a foreign registry, by the base URL of the registry.
 	RegistryToken func(base string) client.Credential
@@ -192,8 +192,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 }
 
 // usesCoreOnly reports whether to answer a peer with the nine core operations only, because the public SDKs read no
-// others (MS-25). It returns true until the peer itself uses another operation. If the link of the peer demands it, it
-// always returns true.
+// others (MS-25). It returns true until the peer itself uses another operation, and always if the link of the peer has
+// the option reply_ops: core.
 func (b *Bridge) usesCoreOnly(a message.Agent, p peer) bool {
 	return !p.AllOps || slices.ContainsFunc(b.cfg.Links, func(l bridge.Link) bool {
 		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"

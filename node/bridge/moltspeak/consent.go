@@ -40,7 +40,8 @@ func (g Grant) isLive(now time.Time) bool {
 	return g.Revoked == 0 && now.Unix() < g.Expires && g.Used == ""
 }
 
-// covers reports whether the grant covers the types of personal data in the message that name identifies.
+// covers reports whether the grant is valid now for these types of personal data. name identifies the message: a
+// one-time grant stays valid for the message that used it up.
 func (g Grant) covers(types []string, name string, now time.Time) bool {
 	if g.Used == name {
 		g.Used = "" // the same message is sent again

@@ -160,8 +160,8 @@ func (h *handshakes) open(peer string, c challenge, now time.Time) (session, boo
 }
 
 // makeRoom drops a session if the maximum is reached. It drops sessions of strangers before those of known peers, and
-// among strangers one of the source that has most. Among equals it drops the least recently active session. It returns
-// false if a stranger would have to displace a known peer.
+// among strangers one of the source that has the most. Among equals it drops the least recently active session. It
+// returns false if a stranger would have to displace a known peer.
 func (h *handshakes) makeRoom(c challenge) bool {
 	strangers := 0
 	var known, unknown rate.FairTable[string]
@@ -229,7 +229,7 @@ const (
 	levelProven
 )
 
-// requiredLevel returns the lowest level that may use an operation.
+// requiredLevel returns the lowest level that allows a peer to send a message of this operation and class.
 func requiredLevel(m message.Message) int {
 	switch {
 	case m.Class == message.PII:

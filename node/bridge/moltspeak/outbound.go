@@ -222,7 +222,7 @@ func (b *Bridge) recordAnswer(ctx context.Context, d bridge.Delivery, t convStat
 
 // keepAnswer stores an answer in the replay record of the peer's message, so that the peer gets it when it repeats the
 // message, and sends it over an open WebSocket of the peer. If neither is possible, because the replay record has
-// expired and no WebSocket is open, the error is a *client.SendError that permits another attempt.
+// expired and no WebSocket is open, the error wraps a *client.SendError that permits another attempt.
 func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, raw []byte, draft message.Draft, now time.Time) error {
 	if draft.Op != message.OpRespond || t.Re == "" {
 		return &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; a link with its url changes that", to.Name())}

@@ -223,7 +223,7 @@ func (b *Bridge) greet(ctx context.Context, l bridge.Link, endpoint string, to m
 	if err != nil {
 		return err
 	}
-	if f, failed := result.body.(message.Fault); failed { // without the Fault, which can take a link down that works
+	if f, failed := result.body.(message.Fault); failed { // not wrapped: a Fault could take down a link that works
 		return fmt.Errorf("the peer opens no session: %s", f.Code)
 	}
 	return nil

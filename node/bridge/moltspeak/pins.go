@@ -78,8 +78,8 @@ func (pins *pins) address(a message.Agent) bridge.Address {
 }
 
 // check returns what we know about the sender, and the key with which its signature must verify: the pinned key, or
-// else the key that the sender claims, or else the key that is listed for its name (MS-23). The caller pins a claimed key after it has verified the signature. check
-// never uses a key that only an envelope names (MS-20).
+// else the key that the sender claims, or else the key that is listed for its name (MS-23). A new key is pinned later,
+// by update. check never uses a key that only an envelope names (MS-20).
 func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
 	ctx, from, now := c.ctx, c.m.From, c.now
 	p, known, err := pins.get(ctx, from.Name(), now)

@@ -35,8 +35,8 @@ func Classes() []Class { return []Class{Public, Internal, Confidential, PII, Sec
 // IsBoxed reports whether messages of the class must be encrypted (MS-37).
 func (c Class) IsBoxed() bool { return c == Confidential || c == PII || c == Secret }
 
-// ForAnswer returns the class in which an answer to a message of class question is sent; c is the class that the answer
-// has by itself. An internal answer to a confidential or secret message takes the class of the message.
+// ForAnswer returns the class of an answer. c is the class that the answer has by itself, and question is the class of
+// the message that it answers. An internal answer to a confidential or secret message takes the class of the message.
 func (c Class) ForAnswer(question Class) Class {
 	if c == Internal && (question == Confidential || question == Secret) {
 		return question

@@ -25,7 +25,7 @@ type Packet struct {
 	Sealed    signing.BoxPublic // sender's key of the box, if Boxed; unproven until the inner signature verifies (MS-20)
 }
 
-// ReadPacket reads a bare message, an envelope, or a box for key (MS-10, MS-17 to MS-19).
+// ReadPacket reads a bare message, an envelope, or a box that key opens (MS-10, MS-17 to MS-19).
 func ReadPacket(data []byte, key *signing.BoxKey) (Packet, *Error) {
 	if len(data) > MaxMessage+MaxWrapping {
 		return Packet{}, newTooLargeError()
@@ -86,7 +86,7 @@ func depth(v wire.Value) int {
 	return deepest + 1
 }
 
-// OpenPacket reads a packet from a tree of size bytes.
+// OpenPacket reads a packet from a parsed tree. size is the length of its JSON in bytes.
 func OpenPacket(tree wire.Value, size int, key *signing.BoxKey) (Packet, *Error) {
 	if tree.Kind() != wire.Object {
 		return Packet{}, Fail(CodeParse)
@@ -183,9 +183,9 @@ func Wrap(tree wire.Value, enveloped bool) []byte {
 	)), wire.Field("message", tree)).JSON()
 }
 
-// Seal returns a signed message encrypted in a box for to (MS-18).
-func Seal(tree wire.Value, key *signing.BoxKey, to signing.BoxPublic) []byte {
-	sealed, nonce := key.Seal(tree.JSON(), to)
+// Seal returns a signed message in a box that only the holder of the recipient's key can open (MS-18).
+func Seal(tree wire.Value, key *signing.BoxKey, recipient signing.BoxPublic) []byte {
+	sealed, nonce := key.Seal(tree.JSON(), recipient)
 	return wire.Obj(wire.TextField("moltspeak", Version), wire.Field("envelope", wire.Obj(
 		wire.Field("encrypted", wire.Bool(true)), wire.TextField("algorithm", boxAlgorithm),
 		wire.Field("sender_public", wire.Text("x25519:"+key.Public().String())),

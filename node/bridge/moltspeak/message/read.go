@@ -162,7 +162,8 @@ func (r *reader) flag(key string) bool {
 // maxMillis is the end of the year 9999. Times must be before it, so that no computation with a time overflows.
 const maxMillis = 253402300800000
 
-// integer returns an integer member that fits into 64 bits, but no decimal and no exponent.
+// integer returns an integer member. It reports false if the member is not a number, does not fit into 64 bits, or is
+// written with a decimal point or an exponent.
 func integer(v wire.Value, key string) (int64, bool) {
 	m, _ := v.Get(key)
 	token, ok := m.Num()

@@ -59,8 +59,9 @@ func (s Strangers) Take(name string, sources []rate.Source, now time.Time) (wait
 	return wait, ok
 }
 
-// Lookups is the quota of key look-ups in registries and directories that messages may cause. Messages with a verified
-// signature from known senders, those from other senders, and messages without one have a pool each.
+// Lookups is the quota of key look-ups in registries and directories that messages may cause. It has a pool for signed
+// messages of known senders, one for signed messages of other senders, and one for messages whose signature is not
+// verified yet.
 type Lookups struct{ known, signed, unsigned *rate.Pool }
 
 // NewLookups returns full pools.
