@@ -199,8 +199,8 @@ func (h *host) send(caller, id, more, text string) wire.Value {
 	return h.rpc(caller, "SendMessage", message(id, more, text, ""))
 }
 
-// message returns the parameters of SendMessage. more are further members of the message, configuration those of its
-// configuration.
+// message returns the parameters of SendMessage. more holds further members of the message, and configuration the
+// members of its configuration.
 func message(id, more, text, configuration string) string {
 	return `{"message":{"messageId":"` + id + `","role":"ROLE_USER","parts":[{"text":"` + text + `"}]` + more + `},"configuration":{` + configuration + `}}`
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// meddler is a store that calls next once, after the next read of a record in a namespace for a request, and fails each
-// search for records there with err while it is set.
+// meddler is a store that disturbs one namespace. After a request next reads a record there, it calls next, once. While
+// err is set, it fails each search for records there.
 type meddler struct {
 	store.Store
 	ns   string
@@ -51,7 +51,7 @@ func (r meddledRecords) List(ctx context.Context, ns, term, after string, limit 
 	return r.Records.List(ctx, ns, term, after, limit, now)
 }
 
-// touch stores a record again, as another process does that changes it.
+// touch returns a function that stores a record again, as another process would that changes the record.
 func (m *meddler) touch(t *testing.T) *func(store.Record) {
 	f := func(rec store.Record) {
 		if err := m.Store.Records().Apply(t.Context(), []store.Change{{IfRev: store.Any, Record: rec}}, time.Now()); err != nil {

@@ -27,8 +27,8 @@ import (
 
 var update = flag.Bool("update", false, "record the wire of @a2a-js/sdk again; needs A2A_JS")
 
-// jsFolder returns a folder with node_modules that has @a2a-js/sdk 1.3.0 and express, which A2A_JS names. It skips the
-// test without one.
+// jsFolder returns the folder that A2A_JS names, whose node_modules have @a2a-js/sdk 1.3.0 and express. If A2A_JS is
+// not set, it skips the test.
 func jsFolder(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("A2A_JS")

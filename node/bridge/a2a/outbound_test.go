@@ -310,7 +310,7 @@ func TestRepliesArePushed(t *testing.T) {
 	}
 }
 
-// TestGuard checks that a URL that the owner types does not lead into the own network in the public profile.
+// TestGuard checks that a URL that the owner types does not lead into the owner's network in the public profile.
 func TestGuard(t *testing.T) {
 	p := newPeerAgent(t)
 	public := client.NewHTTP(client.HTTPConfig{})
@@ -322,7 +322,7 @@ func TestGuard(t *testing.T) {
 		}
 	}
 	if p.count("SendMessage") > 0 {
-		t.Error("a call reached the own network")
+		t.Error("a call reached the owner's network")
 	}
 }
 
@@ -440,8 +440,8 @@ func TestAnswerSurvivesNewCard(t *testing.T) {
 	}
 }
 
-// TestAnswerOverdue checks that the bridge stops to ask about a task after a week, whether the agent keeps answering that
-// it works or cannot be reached, and says so in the conversation.
+// TestAnswerOverdue checks that the bridge stops asking about a task after a week, whether the agent keeps answering
+// that it works or cannot be reached, and says so in the conversation.
 func TestAnswerOverdue(t *testing.T) {
 	for _, reachable := range []bool{true, false} {
 		p := newPeerAgent(t)

@@ -98,7 +98,7 @@ func TestSendMessage(t *testing.T) {
 	}
 }
 
-// TestStates checks the mapping of what our side does to states of tasks.
+// TestStates checks which states of tasks follow from what our side does.
 func TestStates(t *testing.T) {
 	gate := make(chan struct{})
 	h := serve(t, agent(func(ctx context.Context, c hook.Call) (hook.Answer, error) {
@@ -287,7 +287,8 @@ func TestContexts(t *testing.T) {
 	}
 }
 
-// TestCancel checks that a cancel ends the task and the conversation, and that the context goes on in another one.
+// TestCancel checks that a cancel ends the task and the conversation, and that the context goes on in another
+// conversation.
 func TestCancel(t *testing.T) {
 	h := serve(t, nil, nil, nil)
 	id := text(h.rpc("ann", "SendMessage", message("m1", `,"contextId":"c"`, "a", later)), "result.task.id")

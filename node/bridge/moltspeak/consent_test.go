@@ -274,7 +274,7 @@ func TestConsentForOneMessage(t *testing.T) {
 		t.Errorf("a used token: %s", m.P.JSON())
 	}
 	if code := r.code(cat, r.draft(cat, message.OpConsent, strings.Replace(request, "true", `"yes"`, 1))); code != message.CodeInvalidParam {
-		t.Errorf("a constraint that is no boolean: %q", code)
+		t.Errorf("a constraint that is not a boolean: %q", code)
 	}
 	r.getConsent(request)
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {

@@ -28,7 +28,7 @@ func (r *rig) doors(srv *httptest.Server) []door {
 	read := func(body []byte) wire.Value {
 		p, e := message.ReadPacket(body, boxOf(dog))
 		if e != nil {
-			r.t.Fatalf("the answer is no packet: %v: %.200s", e, body)
+			r.t.Fatalf("the answer is not a packet: %v: %.200s", e, body)
 		}
 		return p.Tree
 	}

@@ -196,7 +196,7 @@ func TestBadRequests(t *testing.T) {
 		{"an object as id", `{"jsonrpc":"2.0","id":{},"method":"GetTask"}`, message.ErrRequest},
 		{"no method", `{"jsonrpc":"2.0","id":7}`, message.ErrRequest},
 		{"an unknown method", `{"jsonrpc":"2.0","id":7,"method":"Steal"}`, message.ErrMethod},
-		{"params that are no object", `{"jsonrpc":"2.0","id":7,"method":"GetTask","params":[1]}`, message.ErrParams},
+		{"params that are not an object", `{"jsonrpc":"2.0","id":7,"method":"GetTask","params":[1]}`, message.ErrParams},
 	} {
 		c, e := message.ReadRPC([]byte(tt.body), "1.0")
 		if !is(e, tt.want) {

@@ -191,7 +191,7 @@ func TestControlHasNoPower(t *testing.T) {
 			x.from("relay", `{"id":"c-%s-%s","to":["%s"],"type":"%s","payload":{"code":"\u001b[31mred","relay":"evil"}}`, kind, to, to, kind)
 		}
 	}
-	for _, member := range []string{"id", "ref", "type"} { // or whoever the relay gave the id "relay" fills the memory
+	for _, member := range []string{"id", "ref", "type"} { // large members must not fill the memory
 		f, _ := wire.Parse([]byte(`{"id":"big","ref":"r","type":"vote_result","payload":{}}`))
 		x.from("relay", "%s", f.With(member, wire.Text("vote_result"+strings.Repeat("x", 200<<10))).JSON())
 	}

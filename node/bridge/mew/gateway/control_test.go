@@ -262,7 +262,7 @@ func TestOperator(t *testing.T) {
 		}
 	}
 	if _, _, err := s.Decide(t.Context(), "p9", true, ""); err == nil {
-		t.Error("a proposal that never was is approved")
+		t.Error("an unknown proposal was approved")
 	}
 	p := r.Open("/ws", "")
 	p.Send(`{"type":"join","token":"alice-token","participantId":"owner"}`)
@@ -295,7 +295,7 @@ func TestBoard(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := mewtest.Parse(t, string(<-watch.C())); mewtest.Text(mewtest.Payload(e, "method")) != "read" {
-		t.Errorf("approved was read, and sent was %s", e.JSON())
+		t.Errorf("the owner approved read, and the envelope is %s", e.JSON())
 	}
 	propose(bob, "mine", "x")
 	for n := range 2 * view.MaxOwnBoard {

@@ -51,7 +51,7 @@ func TestGrantAndRevoke(t *testing.T) {
 	worker.Want("mcp/request")
 	manager.Until("mcp/request")
 	if ack := manager.Want("capability/grant-ack"); string(mewtest.Get(ack, "correlation_id").JSON()) != `["g1"]` {
-		t.Errorf("correlation_id is no array: %s", ack.JSON())
+		t.Errorf("correlation_id is not an array: %s", ack.JSON())
 	}
 	manager.Send(`{"kind":"capability/revoke","payload":{"recipient":"worker","grant_id":"g1"}}`)
 	worker.Until("system/welcome")

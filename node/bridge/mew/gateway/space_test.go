@@ -48,7 +48,7 @@ func TestPassedOn(t *testing.T) {
 	got := p.Want("chat")
 	for i, key := range []string{"protocol", "id", "ts", "from", "kind"} {
 		if got.Members()[i].Key != key {
-			t.Errorf("member %d of %s is no %s", i, got.JSON(), key)
+			t.Errorf("member %d of %s is not %s", i, got.JSON(), key)
 		}
 	}
 	if _, err := time.Parse(time.RFC3339, got.GetStr("ts")); err != nil || got.GetStr("protocol") != envelope.Protocol {

@@ -398,7 +398,7 @@ func TestLinkErrorsAreTheGateways(t *testing.T) {
 	}
 }
 
-// TestSayFault: the owner does not read that nothing was sent about an envelope that the space may have.
+// TestSayFault: if the space may have accepted an envelope, the owner does not read that nothing was sent.
 func TestSayFault(t *testing.T) {
 	for err, want := range map[error]string{
 		errNotJoined: "nothing was sent: ", errMayNot: "nothing was sent: ",

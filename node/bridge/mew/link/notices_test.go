@@ -94,7 +94,7 @@ func TestLinkLimitedRequest(t *testing.T) {
 	}
 	cat.Send(fmt.Sprintf(pingTo, "r4"))
 	if v := cat.FromNode("mcp/response"); mewtest.About(v) != "r4" || mewtest.Payload(v, "result").IsNull() {
-		t.Errorf("a ping, which is no tool call: %s", v.JSON())
+		t.Errorf("a ping, which is not a tool call: %s", v.JSON())
 	}
 	cat.Send(fmt.Sprintf(pingTo, "r5"))
 	cat.FromNode("mcp/response")

@@ -224,7 +224,7 @@ func TestLinkProposalsOfOneID(t *testing.T) {
 	}
 	request := dog.FromNode("mcp/request")
 	if to, _ := request.Get("to"); string(to.JSON()) != `["cat"]` || mewtest.Text(mewtest.Payload(request, "params", "name")) != "honest" {
-		t.Errorf("approved was cat's, and the request is %s", request.JSON())
+		t.Errorf("the owner approved cat's proposal, and the request is %s", request.JSON())
 	}
 	cat.Send(fmt.Sprintf(proposalText, "p1", `,"cat"`, "again"))
 	l.await("asked again", func() bool { return len(pending()) == 2 })

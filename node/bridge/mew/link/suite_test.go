@@ -51,14 +51,14 @@ func linkOf(r *rig, policy bridge.LinkPolicy) bridge.Link {
 	return bridge.Link{Name: "home", Kind: Kind, URL: r.URL(""), Space: "lab", Policy: policy}
 }
 
-// newTestLink connects a link to the space of r, and lets the participants names join.
+// newTestLink connects a link to the space of r, and lets participants with these names join.
 func newTestLink(t testing.TB, r *rig, cfg Config, names ...string) *testLink {
 	t.Helper()
 	return newTestLinkWith(t, r, cfg, func(*Bridge) {}, names...)
 }
 
-// newTestLinkWith is newTestLink, but calls made with the bridge before the bridge runs.
-func newTestLinkWith(t testing.TB, r *rig, cfg Config, made func(*Bridge), names ...string) *testLink {
+// newTestLinkWith works like newTestLink, but calls change with the bridge before the bridge runs.
+func newTestLinkWith(t testing.TB, r *rig, cfg Config, change func(*Bridge), names ...string) *testLink {
 	t.Helper()
 	k := &testLink{t: t, rig: r, peers: make(map[string]*mewtest.Player)}
 	for _, name := range names {
@@ -94,7 +94,7 @@ func newTestLinkWith(t testing.TB, r *rig, cfg Config, made func(*Bridge), names
 		t.Fatal(err)
 	}
 	k.l = k.links[0]
-	made(k.Bridge)
+	change(k.Bridge)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
