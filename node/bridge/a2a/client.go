@@ -198,7 +198,7 @@ func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Re
 }
 
 // signerOf returns the thumbprint of the key that signed a card, or "" for a card without a signature that we can
-// check. A card of which no signature verifies is refused.
+// check. If a card has such signatures and none of them verifies, signerOf returns an error.
 func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL, reach client.Reach) (thumbprint string, failed error) {
 	for _, s := range message.SignaturesOf(card) {
 		keySet := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: message.PathKeys}
@@ -261,8 +261,8 @@ func restPath(method string, params wire.Value) (verb, path string) {
 	return http.MethodPost, "/message:send"
 }
 
-// request makes one call and returns the response. If another attempt may help, the error is a *client.SendError that
-// reports it; every other error is final.
+// request makes one call and returns the response. If another attempt may help, the error is a *client.SendError with
+// Retry set; every other error is final.
 func (o *outbound) request(ctx context.Context, r remote, method string, params wire.Value) (*http.Response, error) {
 	verb, target := http.MethodPost, r.Face.URL
 	if r.Face.Tenant != "" {

@@ -126,7 +126,8 @@ func TestMessagesAtOnce(t *testing.T) {
 	}
 }
 
-// TestAnswerWithoutStore checks that a message waits while the store is unavailable, because it may be the answer to a task.
+// TestAnswerWithoutStore checks that a message waits while the store is unavailable, because it may be the answer to a
+// task.
 func TestAnswerWithoutStore(t *testing.T) {
 	p := newPeerAgent(t)
 	var m meddler

@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Bounds of the streams on which the bridge waits for other agents. A stream takes the place of an ordinary call, so
-// there are few streams, and only in the first minutes of a task.
+// Bounds of the streams on which the bridge waits for other agents. While a stream is open, it counts as a call of the
+// queue, so there are few streams, and only in the first minutes of a task.
 const (
 	followFor     = 15 * time.Minute // of a task; afterwards the bridge only asks about it now and then
 	followTime    = 25 * time.Second // of one stream

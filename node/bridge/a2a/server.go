@@ -228,8 +228,8 @@ func (b *Bridge) taskIn(ctx context.Context, call message.Call, from caller, mem
 	return b.findTask(ctx, from.address.String(), id)
 }
 
-// acceptCall accepts the message of SendMessage or SendStreamingMessage. It returns the task, and how many messages of its
-// history the caller wants.
+// acceptCall accepts the message of SendMessage or SendStreamingMessage. It returns the task, and how many messages of
+// its history the caller wants; -1 means all.
 func (b *Bridge) acceptCall(ctx context.Context, call message.Call, from caller) (t *taskRow, history int, err error) {
 	m, e := message.ReadMessage(call.Params)
 	if e != nil {

@@ -177,9 +177,9 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 	}
 }
 
-// answer records a message of ours in the task that it belongs to: the one whose message it answers, or else the newest
-// open task of the conversation. Without such a task, answer makes a new one, so that the caller can find the message;
-// a close or a receipt needs none.
+// answer records a message of ours in the task that it belongs to: the one whose message it answers, if that task is
+// open, or else the newest open task of the conversation. Without such a task, answer makes a new one, so that the
+// caller can find the message; a close or a receipt needs none.
 func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	key := store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}
 	tasks, err := b.tasksWith(ctx, convTerm(key))

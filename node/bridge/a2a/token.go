@@ -86,7 +86,7 @@ func (b *Bridge) tokens(ctx context.Context) ([]Token, error) {
 	return out, nil
 }
 
-// isName reports whether s can be the name of a caller. It is part of addresses, so it has the form of a link name.
+// isName reports whether s can be the name of a caller. Addresses contain the name, so it has the form of a link name.
 func isName(s string) bool {
 	a := bridge.Address{Kind: Kind, Link: s, Peer: linkPeer}
 	return a.Validate() == nil && s != anonymous && s != InboundLink && s != bridge.WebLink

@@ -65,7 +65,8 @@ func NewCard(i CardInfo) a2a.AgentCard {
 		card.SecuritySchemes = a2a.NamedSecuritySchemes{"bearer": a2a.HTTPAuthSecurityScheme{
 			Scheme: "Bearer", Description: "a token from the owner of this agent",
 		}}
-		// The card leaves out securityRequirements: the SDKs for Go and JavaScript disagree about its form and refuse each other's.
+		// The card leaves out securityRequirements: the SDKs for Go and JavaScript disagree about its form and refuse
+		// each other's.
 	}
 	tags := []string{}
 	for _, intent := range c.Intents {
