@@ -46,8 +46,8 @@ type hint struct {
 	Key    string // the first key that the peer announced while the store had no room for it
 }
 
-// peers holds the agents behind a link: those that the link saw, what they recently said about themselves, and stored
-// records with their mesh agents and keys.
+// peers holds what a link knows about the agents behind it: which of them it saw, what they recently said about
+// themselves, and the stored records with their mesh agents and keys.
 type peers struct {
 	convStore convStore
 	log       *slog.Logger

@@ -108,7 +108,7 @@ func (e *entry) summary() wire.Value {
 }
 
 // shorten cuts a list to at most limit values and *room bytes, and reduces *room by the size of the result. It also
-// returns whether the list is incomplete: because shorten cut it, or because the caller says so with incomplete.
+// returns whether something is missing: because shorten cut the list, or because incomplete is true.
 func shorten(list []wire.Value, limit int, room *int, incomplete bool) ([]wire.Value, bool) {
 	out := []wire.Value{}
 	for _, v := range list {

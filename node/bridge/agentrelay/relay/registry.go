@@ -40,7 +40,7 @@ type registration struct {
 	Trusted bool      `json:"trusted,omitempty"` // no rate limit (AR-31)
 	Own     bool      `json:"own,omitempty"`     // it is the node of this process
 
-	stored time.Time // a lower bound of the Active in the store
+	stored time.Time // Active as stored, or an earlier time
 }
 
 // The registry returns these errors.
