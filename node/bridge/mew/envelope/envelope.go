@@ -174,9 +174,9 @@ func ParseIDs(v wire.Value) ([]string, bool) {
 }
 
 // AppendDelivery appends the envelope in the form in which it is delivered: as received, except that missing fields are
-// added, "from" is set to e.From, lists have their normal form, and a null context is left out (MEW-3 to MEW-7). to is e.To with
-// names resolved.
-func (e *Envelope) AppendDelivery(dst []byte, to []string) []byte {
+// added, "from" is set to e.From, lists have their normal form, and a null context is left out (MEW-3 to MEW-7).
+// recipients is e.To with names resolved.
+func (e *Envelope) AppendDelivery(dst []byte, recipients []string) []byte {
 	lead := make([]wire.Member, 0, 4)
 	add := func(key, val string) {
 		if _, ok := e.Tree.Get(key); !ok {
@@ -194,7 +194,7 @@ func (e *Envelope) AppendDelivery(dst []byte, to []string) []byte {
 		case "from":
 			val = wire.Text(e.From)
 		case "to":
-			val = wire.Texts(to)
+			val = wire.Texts(recipients)
 		case "correlation_id":
 			val = wire.Texts(e.Correlation)
 		case "context":

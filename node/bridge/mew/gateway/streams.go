@@ -227,7 +227,7 @@ func (s *Space) handleFrame(ses *session, id string, typ websocket.Type, data []
 	s.out.sendFrame(f, s.streams.open[id].target)
 }
 
-// checkFrame returns a refusal if m may not send a frame of the stream id now. The caller holds s.mu.
+// checkFrame returns a refusal if m may not send a frame of the stream with this id now. The caller holds s.mu.
 func (s *Space) checkFrame(m *member, id string, typ websocket.Type, data []byte) *envelope.Refusal {
 	if fault := s.checkRate(m); fault != nil {
 		return fault

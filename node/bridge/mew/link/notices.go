@@ -63,7 +63,7 @@ type notices struct {
 }
 
 // shouldTell reports whether a sender may get a notice now, and records the notice. A sender gets at most one in a
-// minute, and none while too many senders are remembered. The key names the sender and the sort of notice.
+// minute, and none while too many senders are remembered. The key names the sender and the kind of notice.
 func (n *notices) shouldTell(key string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
