@@ -44,8 +44,8 @@ type ToolInfo struct {
 	Peers       []string // agent@org of peers that may call the tool without asking the owner
 }
 
-// Directory is a directory of agent cards. The bridge searches it for discover, and looks up in it the card of an agent
-// whose key is not pinned.
+// Directory is a directory of agent cards. The bridge searches it to answer discover messages, and looks up in it the
+// card of an agent whose key is not pinned.
 type Directory interface {
 	Search(ctx context.Context, q client.Query) (wire.Listing, error)
 	Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error)

@@ -580,7 +580,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestStatusWithoutPacket: a status that AM-47 lists as one to try again permits another attempt, also if a proxy sent it.
+// TestStatusWithoutPacket: a status that AM-47 lists as one to try again permits another attempt, even if a proxy sent
+// it.
 func TestStatusWithoutPacket(t *testing.T) {
 	calls := client.NewHTTP(client.HTTPConfig{Local: true})
 	defer calls.Close()

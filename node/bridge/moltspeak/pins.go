@@ -129,7 +129,8 @@ func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now
 	return message.Fail(message.CodeAuthFailed)
 }
 
-// update stores what a verified message says about its sender, if the stored record does not have it yet.
+// update pins the key of a new sender, and stores what a verified message says about its sender. It stores nothing if
+// the record has all of that already.
 func (pins *pins) update(c *request) *message.Error {
 	p := c.peer
 	if c.m.From.EncKey != "" && p.EncKey == "" {

@@ -16,7 +16,7 @@ import (
 
 // The bounds of streams (MS-32).
 const (
-	maxStream      = 10 << 20 // of a known peer; a stranger's has at most wire.MaxMessage, as its other messages
+	maxStream      = 10 << 20 // of a known peer; a stranger's has at most wire.MaxMessage, like its other messages
 	streamsPerPeer = 4
 	streamIdle     = 10 * time.Minute
 	maxStreams     = 64 // open streams of all peers
