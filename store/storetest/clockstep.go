@@ -10,11 +10,14 @@ import (
 	_ "unsafe" // for linkname
 )
 
-// clockStep is the number of seconds that time.Now adds to the wall clock. The script .ci/clock builds tests with a
-// time package that has this variable.
-//
-//go:linkname clockStep time.clockStep
-var clockStep atomic.Int64
+// clockStep is the number of seconds that time.Now adds to the wall clock. While clockSteps is set, bubbles of synctest
+// have a monotonic clock too. The script .ci/clock makes a time package that has these variables.
+var (
+	//go:linkname clockStep time.clockStep
+	clockStep atomic.Int64
+	//go:linkname clockSteps time.clockSteps
+	clockSteps atomic.Bool
+)
 
 // SetClock moves the wall clock of this process by offset, in whole seconds. The monotonic clock goes on unchanged.
 func SetClock(offset time.Duration) { clockStep.Store(int64(offset / time.Second)) }
@@ -29,6 +32,8 @@ func StepClock(t testing.TB, offset time.Duration) {
 // ClockSteps calls test in a bubble for each of two mistakes: a clock that is set an hour forward, and a clock that is
 // set an hour back. The test makes the mistake and corrects it with [StepClock].
 func ClockSteps(t *testing.T, test func(t *testing.T, by time.Duration)) {
+	clockSteps.Store(true)
+	defer clockSteps.Store(false)
 	for name, by := range map[string]time.Duration{"forward": time.Hour, "back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(t, by) })
