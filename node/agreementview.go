@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// viewProposal returns the proposal that is not agreed yet, or nil if there is none.
+// viewProposal returns the proposal that is not agreed yet, or nil without such a proposal.
 func viewProposal(conv conversations.Conversation) *owner.Proposal {
 	if conv.Proposal == nil || conv.Proposal.Accepted {
 		return nil

@@ -91,7 +91,7 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 }
 
 // recordArrival records that the peer, or a mailbox for the peer, has the message. The time of arrival is the time that
-// the peer wrote on its reply, or now if there is no reply.
+// the peer wrote on its reply, or now without a reply.
 func (o *deliveryOutcome) recordArrival(ctx context.Context, d bridge.Delivered) error {
 	since := o.unit.Now
 	if d.Reply != nil && !d.Reply.Time.IsZero() {

@@ -191,7 +191,7 @@ func (c *inboxWaitCmd) Run(ctx context.Context, a *app) error {
 	return exit.FailSilently(exit.TryAgain)
 }
 
-// nextItem returns the oldest new item, or nil if there was none before the timeout. If no serve runs, it looks only
+// nextItem returns the oldest new item, or nil if no item came before the timeout. If no serve runs, it looks only
 // once, closes the database so that a serve can start, and then waits no longer than pollInterval.
 func nextItem(ctx context.Context, a *app, timeout time.Duration) (json.RawMessage, error) {
 	o, err := a.connect(ctx)

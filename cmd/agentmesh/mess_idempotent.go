@@ -33,7 +33,7 @@ func messCallIdempotent(ctx context.Context, a *app, method, path string, body [
 		for name, value := range header {
 			req.Header.Set(name, value)
 		}
-		return readBytes(o, req)
+		return o.Send(req)
 	}
 	raw, err := attempt()
 	_, lost := errors.AsType[*url.Error](err)

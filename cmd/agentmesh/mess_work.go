@@ -17,7 +17,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -100,15 +99,5 @@ func callBytes(ctx context.Context, o *daemon.Client, method, target string, dat
 	}
 	req.Header.Set(httpapi.DoorHeader, "cli")
 	req.Header.Set("Content-Type", "application/octet-stream")
-	return readBytes(o, req)
-}
-
-// readBytes sends a request to the owner API and returns the body of the answer.
-func readBytes(o *daemon.Client, req *http.Request) ([]byte, error) {
-	resp, err := o.HTTP.Do(req)
-	if err != nil {
-		return nil, exit.Fail(exit.Unavailable, fmt.Errorf("ask the running agentmesh: %w", err))
-	}
-	data, err := owner.ReadAnswer(resp)
-	return data, o.Explain(err)
+	return o.Send(req)
 }

@@ -32,7 +32,7 @@ func (c *peersListCmd) Run(ctx context.Context, a *app) error {
 }
 
 // describePin describes the key that the node keeps for the peer: "kept" for a key that stays because of a decision of
-// the owner, "seen" for a key that is kept only as long as there is room, and "-" if there is no key. It adds "not
+// the owner, "seen" for a key that is kept only as long as there is room, and "-" without a key. It adds "not
 // proven" if the agent id is derived from another key.
 func describePin(p owner.Peer) string {
 	text := "-"

@@ -45,7 +45,7 @@ func TestRelayCrash(t *testing.T) {
 	t.Logf("the relay accepted %d messages for %d mailboxes; their readers acknowledged %d", accepted, len(boxes), read)
 }
 
-// TestRelayStops: if the process stops during a pass-through, the sender is told that the message waits in the mailbox,
+// TestRelayStops: if the process stops during a pass-through, it tells the sender that the message waits in the mailbox,
 // and the next process finds it there.
 func TestRelayStops(t *testing.T) {
 	if runtime.GOOS == "windows" {

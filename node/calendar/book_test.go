@@ -81,7 +81,7 @@ func TestBookTriesAgain(t *testing.T) {
 	})
 }
 
-// TestEmptyLists: if there are no events or problems, the owner API writes an empty list, not null.
+// TestEmptyLists: without events and problems, the owner API writes an empty list, not null.
 func TestEmptyLists(t *testing.T) {
 	book := calendar.NewBook(calendar.BookConfig{Records: records(t)})
 	events, err := book.Events(t.Context(), now)

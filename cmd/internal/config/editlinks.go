@@ -104,7 +104,7 @@ func removeLink(data []byte, name string) ([]byte, error) {
 	return nil, errNoLink(name)
 }
 
-// skipComment returns the first line of the comment above a line. If there is no comment, it returns the line itself.
+// skipComment returns the first line of the comment above a line. Without a comment, it returns the line itself.
 func skipComment(lines []string, line int) int {
 	for line > 0 && strings.HasPrefix(strings.TrimSpace(lines[line-1]), "#") {
 		line--

@@ -192,6 +192,19 @@ func (o *Client) Call(ctx context.Context, method, path string, query url.Values
 	return raw, o.Explain(err)
 }
 
+// Send makes the call of a request and returns the body of the answer, which need not be JSON.
+func (o *Client) Send(req *http.Request) ([]byte, error) {
+	if err := o.awaitAnswer(req.Context()); err != nil {
+		return nil, err
+	}
+	resp, err := o.HTTP.Do(req)
+	if err != nil {
+		return nil, exit.Fail(exit.Unavailable, fmt.Errorf("ask the running agentmesh: %w", err))
+	}
+	data, err := owner.ReadAnswer(resp)
+	return data, o.Explain(err)
+}
+
 // Explain adds an exit code to an error of the owner API and, if possible, a hint.
 func (o *Client) Explain(err error) error {
 	e, refused := errors.AsType[*wire.Error](err)

@@ -27,13 +27,27 @@ func TestCommandGivesUpOnASilentServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &Client{Client: owner.Client{HTTP: &http.Client{Transport: silentTransport{}}}, home: datadir.Dir("data")}
 		o.unanswered.Store(true)
-		began := time.Now()
-		_, err := o.Call(t.Context(), http.MethodGet, "status", nil, nil)
-		if err == nil || !strings.Contains(err.Error(), "has not answered for 10s") || exit.Code(err) != exit.Unavailable {
-			t.Errorf("call = %v, want the exit code %d and how long it waited", err, exit.Unavailable)
-		}
-		if took := time.Since(began); took != firstAnswerTimeout {
-			t.Errorf("call gave up after %v, want %v", took, firstAnswerTimeout)
+		for name, call := range map[string]func() error{
+			"Call": func() error {
+				_, err := o.Call(t.Context(), http.MethodGet, "status", nil, nil)
+				return err
+			},
+			"Send": func() error {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/owner/status", nil)
+				if err == nil {
+					_, err = o.Send(req)
+				}
+				return err
+			},
+		} {
+			began := time.Now()
+			err := call()
+			if err == nil || !strings.Contains(err.Error(), "has not answered for 10s") || exit.Code(err) != exit.Unavailable {
+				t.Errorf("%s: %v, want the exit code %d and how long it waited", name, err, exit.Unavailable)
+			}
+			if took := time.Since(began); took != firstAnswerTimeout {
+				t.Errorf("%s gave up after %v, want %v", name, took, firstAnswerTimeout)
+			}
 		}
 	})
 }

@@ -370,9 +370,9 @@ func (p *Process) mountMCP() {
 	})
 }
 
-// newDirectories returns clients for the directories that the node joins: the configured ones or, if there are none,
-// that of this process. The calls to the latter stay in the process, so that they work before the listener answers and
-// behind any proxy.
+// newDirectories returns clients for the directories that the node joins: the configured ones or, without them, that of
+// this process. The calls to the latter stay in the process, so that they work before the listener answers and behind
+// any proxy.
 func (p *Process) newDirectories(own string) ([]*client.Directory, error) {
 	invite, err := p.readInvite()
 	if err != nil {

@@ -60,7 +60,7 @@ type examination struct {
 	opts      Options
 	cfg       config.Config
 	dir       datadir.Dir
-	card      wire.Value    // the card as last published or, for an agent at a URL, as fetched; null if there is none
+	card      wire.Value    // the card as last published or, for an agent at a URL, as fetched; null without a card
 	running   bool          // a serve answers on the data directory
 	elsewhere bool          // the agent is at a URL
 	status    *owner.Status // of the running serve, or nil

@@ -43,7 +43,7 @@ func arrangeNode(n *kong.Node) {
 var Usages string
 
 // findExamples returns the examples for a command: those of the main page for the program, those of the top-level
-// command for a group, and those that call the command for any other. If there are none, it returns one call from
+// command for a group, and those that call the command for any other. Without such an example, it returns one call from
 // [Usages], or nil.
 func findExamples(n *kong.Node) []Example {
 	top := n

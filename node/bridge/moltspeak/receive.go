@@ -32,7 +32,7 @@ type request struct {
 	size   int
 	digest [32]byte
 	body   message.Payload
-	bound  *message.Agent // the sender to which the WebSocket is bound; nil if there is no bound WebSocket
+	bound  *message.Agent // the sender to which the WebSocket is bound; nil without a bound WebSocket
 	opens  bool           // the message came over a WebSocket that is not bound yet
 	fresh  bool           // it has an id and names us, and we never received it before, so it is not a replayed recording (MS-2)
 	signed bool           // the signature verified

@@ -140,7 +140,7 @@ type lastBlock struct {
 	was  acl.Standing // before it
 }
 
-// undo returns the form that takes back the block that the previous form made, or nil if there is no such block.
+// undo returns the form that takes back the block that the previous form made, or nil if the previous form made no block.
 func (p *pages) undo(c echo.Context) *httpapi.Undo {
 	p.blocked.mu.Lock()
 	defer p.blocked.mu.Unlock()
