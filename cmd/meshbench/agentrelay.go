@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// agentrelayCmd compares the hosted AgentRelay relay with a Node relay that only broadcasts.
+// agentrelayCmd compares the hosted AgentRelay relay with a Node.js relay that only broadcasts.
 type agentrelayCmd struct{ fanout }
 
 // arcThought is a message of type thought to everybody on an AgentRelay relay. The relay adds id, from and ts.

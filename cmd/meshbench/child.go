@@ -25,6 +25,7 @@ type child struct {
 	URL       string `json:"url"` // without a path
 	Directory string `json:"directory"`
 	Endpoint  string `json:"endpoint"`
+	OwnerAPI  string `json:"owner_api"`
 	AgentID   string `json:"agent_id"`
 }
 

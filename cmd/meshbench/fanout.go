@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// fanout compares one of our servers with a Node relay that only broadcasts: one sender, many receivers, messages of
+// fanout compares one of our servers with a Node.js relay that only broadcasts: one sender, many receivers, messages of
 // 256 bytes and a bounded number of messages in flight, delivered in order and counted at every receiver.
 type fanout struct {
 	Receivers   []int         `short:"n" default:"100,1000" help:"Numbers of receivers."`

@@ -16,7 +16,7 @@ import (
 
 // figuresCmd measures the table of docs/performance.md.
 type figuresCmd struct {
-	Only        []string      `enum:"http,message,relay,mailboxes,mess,commit,list,restart,process" default:"http,message,relay,mailboxes,mess,commit,list,restart,process" help:"Parts of the table (${enum})."`
+	Only        []string      `enum:"http,message,doors,relay,mailboxes,mess,commit,list,restart,process" default:"http,message,doors,relay,mailboxes,mess,commit,list,restart,process" help:"Parts of the table (${enum})."`
 	Cards       int           `default:"100000" help:"Cards in the list and restart parts; docs/performance.md used 1000000."`
 	Concurrency int           `short:"c" default:"64" help:"Number of concurrent senders."`
 	Duration    time.Duration `short:"d" default:"2s" help:"Length of one round."`
@@ -96,6 +96,7 @@ var parts = []struct {
 }{
 	{"http", (*study).measureHTTP},
 	{"message", (*study).measureMessages},
+	{"doors", (*study).measureDoors},
 	{"relay", (*study).measureRelay},
 	{"mailboxes", (*study).measureMailboxes},
 	{"mess", (*study).measureMESS},

@@ -112,7 +112,7 @@ func (s *study) measureLists(ctx context.Context) (err error) {
 				slowdowns = append(slowdowns, busy[i][r]/quiet[i][r])
 			}
 		}
-		s.add(newFigure("list: "+q.name+", p99 while renewing beside quiet", median(slowdowns), "×", "%.0f µs at %.0f renewals/s", median(busy[i]), median(renewed)).withMax(2))
+		s.add(newFigure("list: "+q.name+", p99 while renewing beside p99 without renewals", median(slowdowns), "×", "%.0f µs at %.0f renewals/s", median(busy[i]), median(renewed)).withMax(2))
 	}
 	return ctx.Err()
 }

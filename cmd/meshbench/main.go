@@ -26,10 +26,10 @@ import (
 type commands struct {
 	Run     runCmd     `cmd:"" help:"Measure a directory or an endpoint, in turn with a control server that returns the same responses."`
 	Figures figuresCmd `cmd:"" help:"Measure the table of docs/performance.md and show which targets are met."`
-	Mew     mewCmd     `cmd:"" help:"Compare the MEW gateway with a Node relay that only broadcasts."`
+	Mew     mewCmd     `cmd:"" help:"Compare the MEW gateway with a Node.js relay that only broadcasts."`
 	Control controlCmd `cmd:"" hidden:"" help:"Run a control server."`
 
-	AgentRelay agentrelayCmd `cmd:"" name:"agentrelay" help:"Compare the hosted AgentRelay relay with a Node relay that only broadcasts."`
+	AgentRelay agentrelayCmd `cmd:"" name:"agentrelay" help:"Compare the hosted AgentRelay relay with a Node.js relay that only broadcasts."`
 }
 
 // streams are the input and the outputs of a command.
