@@ -154,7 +154,7 @@ var outside = []struct {
 		[]string{"node/httpapi", "node/httpapi/apitest", "directory", "directory/a2arelay", "directory/cached", "directory/discovery", "directory/operator", "directory/site", "node", "node/owner", "node/owner/web", "node/bridge", "node/bridge/*", "node/bridge/*/*", "cmd/*", "cmd/internal/daemon"},
 		"packages without echo make it cheap to change the router",
 	},
-	{"github.com/modelcontextprotocol/go-sdk", []string{"node/owner/mcp"}, "the protocol changes monthly, so one package knows it"},
+	{"github.com/modelcontextprotocol/go-sdk", []string{"node/owner/mcp"}, "the protocol changes every few months, so one package knows it"},
 	{"golang.org/x/crypto/acme", []string{"node/httpapi/certs"}, "one package calls authorities and limits how often"},
 	{"github.com/gorilla/websocket", []string{"node/websocket"}, "all bridges share one type of connection with one queue"},
 	{"github.com/getkin/kin-openapi", []string{"node/httpapi/apitest"}, "it is for tests only"},

@@ -60,7 +60,7 @@ func Mount(shell *httpapi.Pages, cfg Config) {
 	under := "Directory"
 	if cfg.Alone {
 		under = ""
-		shell.Title(func(ctx context.Context) httpapi.Bar { return httpapi.Bar{Name: cfg.Name} })
+		shell.SetBar(func(ctx context.Context) httpapi.Bar { return httpapi.Bar{Name: cfg.Name} })
 		shell.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "directory", "") })
 	}
 	entries := []httpapi.Nav{

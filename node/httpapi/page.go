@@ -83,9 +83,9 @@ type View struct {
 	Title  string
 	Status int      // 0 is 200
 	Topics []string // the topics that cause a new fetch of the live region
-	Self   string   // path and query for the next fetch of this page; "" is those of the request
+	Self   string   // path and query for the next fetch of this page; "" means those of the request
 	Said   string   // what the previous form did
-	Undo   *Undo    // takes back what the previous form did; nil if that cannot be
+	Undo   *Undo    // takes back what the previous form did; nil if that cannot be undone
 	Wrong  string   // the error of the previous form
 	Data   any
 }
@@ -158,8 +158,8 @@ func (p *Pages) Group() *echo.Group { return p.group }
 // Add appends entries to the navigation.
 func (p *Pages) Add(n ...Nav) { p.nav = append(p.nav, n...) }
 
-// Title sets the function that returns the bar. Without it the bar is empty.
-func (p *Pages) Title(bar func(ctx context.Context) Bar) { p.bar = bar }
+// SetBar sets the function that returns the bar. Without it the bar is empty.
+func (p *Pages) SetBar(bar func(ctx context.Context) Bar) { p.bar = bar }
 
 // NamePeers sets the function that returns the name of a peer for the pages of all services.
 func (p *Pages) NamePeers(name func(ctx context.Context, id string) string) { p.nameOf = name }

@@ -26,7 +26,7 @@ import (
 func addTestPages(o *Owner) {
 	p := o.Pages()
 	page := p.Template(fstest.MapFS{"p.html": {Data: []byte(`{{define "live"}}{{text .Data}}{{line .Data}}{{id .Data}}{{end}}`)}}, "p.html")
-	p.Title(func(context.Context) Bar { return Bar{Name: `<b>"Sarah"</b>`, Paused: true} })
+	p.SetBar(func(context.Context) Bar { return Bar{Name: `<b>"Sarah"</b>`, Paused: true} })
 	p.Add(Nav{Path: "", Title: "Start"}, Nav{Path: "thing", Title: "Thing", Count: func(context.Context) int { return 3 }})
 	show := func(c echo.Context) error {
 		return p.Render(c, page, View{Title: "Thing", Topics: []string{"things"}, Data: "<i>hello</i>"})

@@ -181,7 +181,7 @@ func (r *parkedRequest) run() {
 func (r *parkedRequest) await() (body []byte, isHere bool, err error) {
 	for {
 		r.conn.SetReadDeadline(r.end)
-		if !r.woken.Swap(false) { // otherwise wake may have set the deadline before
+		if !r.woken.Swap(false) { // if it was set, the line above may have replaced the deadline that wake set
 			err := r.conn.awaitRequest()
 			if err == nil { // the client does not wait for this answer before its next request
 				return r.none, true, nil

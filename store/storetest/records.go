@@ -198,7 +198,7 @@ func testRecordMaxRace(t *testing.T, s store.Store) {
 		return change(t, s, t0, c)
 	}, store.ErrQuota)
 	if n := len(keys(t, s, "mail", "box:a", t0)); won != 7 || n != 7 {
-		t.Errorf("%d of 20 got below a maximum of 7, %d are there", won, n)
+		t.Errorf("%d of 20 records were accepted with a maximum of 7, and %d are stored", won, n)
 	}
 }
 
@@ -215,7 +215,7 @@ func testRecordSweep(t *testing.T, s store.Store) {
 	before := keys(t, s, "n", "t", now)
 	sweepAll(t, s, now)
 	wantSame(t, "keys after Sweep", keys(t, s, "n", "t", now), before)
-	// A list at an earlier now shows what Sweep did not remove.
+	// Listing with an earlier time shows what Sweep did not remove.
 	wantSame(t, "keys left", keys(t, s, "n", "", t0.Add(-1)), []string{"2", "6", "7", "8", "9"})
 	sweepAll(t, s, t0.Add(7*time.Hour))
 	wantSame(t, "keys left later", keys(t, s, "n", "", t0.Add(-1)), []string{"8", "9"})

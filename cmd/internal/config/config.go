@@ -46,8 +46,9 @@ type Config struct {
 	Card Card `key:"card"`
 	// Decides which agents may write to the node.
 	Access Access `key:"access"`
-	// Rules that decide which messages wait for the owner. If no rule matches, these wait in both directions: offers and
-	// acceptances of mesh.negotiate, mesh.handoff, and custom intents without a hook. The first rule that matches decides.
+	// Rules that decide which messages wait for the owner. If no rule matches, these wait in both directions: every
+	// mesh.handoff, every custom intent without a hook, and offers and acceptances of mesh.negotiate. The first rule that
+	// matches decides.
 	Hold []HoldRule `key:"hold"`
 	// The programs and URLs that answer messages, by intent. The first hook that matches gets the message; without a
 	// match the message goes to the inbox. Each hook has exactly one of exec, webhook, a2a, openclaw and inbox.
@@ -142,7 +143,7 @@ type HoldRule struct {
 	Actions []string `key:"actions"`
 	// in (to you), out (from you: your commands, hooks and bridges), or empty for both.
 	Direction string `key:"direction"`
-	// always or never. Danger: never lets a hook commit you without asking you.
+	// always or never. Danger: with never, a hook can commit you without asking you.
 	Hold string `key:"hold"`
 }
 

@@ -54,13 +54,14 @@ func configDoc(t *testing.T) string {
 		"- A key without a value keeps its default. `[]` is an empty list.\n" +
 		"- Relative paths start at the folder of the configuration file.\n\n" +
 		"`agentmesh config check` reports unknown keys and invalid values, and lists the guards that the configuration\n" +
-		"opens.\n\n")
-	writeTable(&b, comments, reflect.ValueOf(Default()), "")
+		"turns off or loosens.\n\n")
+	writeTable(&b, comments, reflect.ValueOf(Default()), "", "")
 	return b.String()
 }
 
-// writeTable writes the keys of a struct, then its tables.
-func writeTable(b *strings.Builder, comments map[string]string, v reflect.Value, prefix string) {
+// writeTable writes the keys of a struct, then its tables. list is the key of the list whose entries the struct describes,
+// such as "links[].", or empty.
+func writeTable(b *strings.Builder, comments map[string]string, v reflect.Value, list, prefix string) {
 	b.WriteString("| key | default | meaning |\n|---|---|---|\n")
 	var tables []int
 	for i := range v.NumField() {
@@ -77,13 +78,13 @@ func writeTable(b *strings.Builder, comments map[string]string, v reflect.Value,
 		key := join(prefix, f.Tag.Get("key"))
 		about := comments[v.Type().Name()+"."+f.Name]
 		if isTable(f.Type) {
-			fmt.Fprintf(b, "\n## %s\n\n%s\n\n", key, about)
-			writeTable(b, comments, v.Field(i), key)
+			fmt.Fprintf(b, "\n## %s\n\n%s\n\n", list+key, about)
+			writeTable(b, comments, v.Field(i), list, key)
 			continue
 		}
 		elem := reflect.New(f.Type.Elem()).Elem()
-		fmt.Fprintf(b, "\n## %s\n\n%s A list; each entry has these keys:\n\n", key, about)
-		writeTable(b, comments, elem, "")
+		fmt.Fprintf(b, "\n## %s\n\n%s A list; each entry has these keys:\n\n", list+key, about)
+		writeTable(b, comments, elem, list+key+"[].", "")
 	}
 }
 

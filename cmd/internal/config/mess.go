@@ -22,8 +22,8 @@ type MESS struct {
 	// Folder of files that your own requests may name by file://. The files become attachments before a request leaves.
 	// Empty: such a reference stays text.
 	Attachments string `key:"attachments"`
-	// Hand a request that no executor here may claim to an agent that the directory lists with all required capabilities,
-	// without asking you. Danger: requests of strangers leave for agents that you have not chosen.
+	// If no executor here may claim a request, hand it to an agent that the directory lists with all required
+	// capabilities, without asking you. Danger: requests of strangers leave for agents that you have not chosen.
 	Route bool `key:"route"`
 	// Send the ntfy, Slack, Google Chat and webhook notifications that executors registered. Danger: executors choose the
 	// URL.

@@ -23,8 +23,8 @@ type Notify struct {
 	SecretFile string `key:"secret_file"`
 	// Environment variable with the same content.
 	SecretEnv string `key:"secret_env"`
-	// The URL, without a path, at which browsers reach owner_api.listen below /owner/link/, such as that of your reverse
-	// proxy or of tailscale serve. Notices then contain a link that decides one question, once. Danger: a reader of such a
+	// The base URL, without a path, at which browsers reach the pages /owner/link/… of owner_api.listen, such as that of
+	// your reverse proxy or of tailscale serve. Notices then contain a link that decides one question, once. Danger: a reader of such a
 	// notice can read the question and decide it. Empty: no links.
 	PageURL string `key:"page_url"`
 	// Kinds of notices that the node sends: approval, message, outgoing, question, handoff, expiring, unanswered, agreed,

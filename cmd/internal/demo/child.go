@@ -138,8 +138,8 @@ func (d *demo) logTails() error {
 }
 
 // poll calls done every few milliseconds until it returns true or an error, or ctx ends. If ctx ends, the error begins
-// with the text what.
-func poll(ctx context.Context, what string, done func() (bool, error)) error {
+// with failure.
+func poll(ctx context.Context, failure string, done func() (bool, error)) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -149,7 +149,7 @@ func poll(ctx context.Context, what string, done func() (bool, error)) error {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", what, ctx.Err())
+			return fmt.Errorf("%s: %w", failure, ctx.Err())
 		}
 	}
 }

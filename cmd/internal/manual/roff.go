@@ -74,7 +74,7 @@ func (r *roff) flags(flags []*kong.Flag) {
 
 // Placeholder returns the word that stands for the value of a flag, such as FILE.
 func Placeholder(f *kong.Flag) string {
-	if f.HasDefault && f.PlaceHolder == "" { // kong's is the default
+	if f.HasDefault && f.PlaceHolder == "" { // kong would show the default value
 		return strings.ToUpper(f.Name)
 	}
 	return strings.ToUpper(strings.Trim(f.FormatPlaceHolder(), `"`))
@@ -106,8 +106,8 @@ func roffLine(s string) string {
 	return s
 }
 
-// escape escapes the characters that roff would change: backslashes, quotes, hyphens, which must stay hyphens when the
-// user copies them, and characters outside ASCII.
+// escape escapes the characters that roff would change: backslashes, quotes, carets, tildes, characters outside ASCII,
+// and hyphens, which must stay hyphens when the user copies them.
 func escape(s string) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -1,5 +1,5 @@
-// Package quickstart makes the data directory of a new directory or agent with a commented configuration, and prints
-// what its operator still has to do on the machine and at the name server.
+// Package quickstart sets up a new directory or agent. It makes the data directory, writes a commented configuration, and
+// prints what the operator still has to do on the machine and at the name server.
 package quickstart
 
 import (

@@ -117,7 +117,7 @@ func (b *Bridge) pushChanges(ctx context.Context, t *taskRow, now time.Time) ([]
 		if r.Due.IsZero() {
 			r.Due = now
 		}
-		out = append(out, r.change(rec.Rev, now)) // also if it is due: a delivery that is under way must not end it
+		out = append(out, r.change(rec.Rev, now)) // even if it is due already: the new revision keeps a delivery that is under way from clearing Due
 	}
 	return out, nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// answerTime is the longest time that a handler may take to answer a peer.
+// answerTime is the longest time that a handler may take to answer a message. A batch gets twice as long.
 const answerTime = 60 * time.Second
 
 // Mount adds the endpoint (MS-44) and the registry façade, if they are switched on.

@@ -95,7 +95,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 		compose: read("compose"), peers: read("peers"), outbox: read("outbox"), limits: read("limits"), notices: read("notices"),
 		audit: read("log"), profile: read("profile"), connect: read("connect"), person: read("person"),
 	}
-	shell.Title(func(context.Context) httpapi.Bar { return httpapi.Bar{Name: n.Card().Name, Paused: n.Paused()} })
+	shell.SetBar(func(context.Context) httpapi.Bar { return httpapi.Bar{Name: n.Card().Name, Paused: n.Paused()} })
 	shell.NamePeers(p.nameOf)
 	shell.Follow(p.followEvents)
 	shell.Follow(p.followRefusals)
