@@ -98,6 +98,20 @@ func (u *Unit) New() bool { return u.row.Rev == store.Absent }
 // Conversation returns the state after all recorded events.
 func (u *Unit) Conversation() Conversation { return u.conv }
 
+// IsOpen reports whether the conversation has begun and is open.
+func (u *Unit) IsOpen() bool { return u.conv.At(u.Now, u.book.IdleFor()) == Open }
+
+// CheckOpen returns the error with which a message of the peer is refused because the conversation has ended, or nil.
+func (u *Unit) CheckOpen() error {
+	switch {
+	case u.conv.Rejected:
+		return wire.ErrOwnerRejected
+	case u.conv.State != "" && !u.IsOpen():
+		return wire.ErrConversationClosed
+	}
+	return nil
+}
+
 // Record applies an event, and then calls the contributors of the book. It returns the refusals of [Conversation.Next].
 func (u *Unit) Record(ctx context.Context, e Event) error {
 	before := u.conv

@@ -139,7 +139,7 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 	if a.in.Payload.GetStr("action") == wire.ActionClose { // line 13
 		return a.acceptClose(ctx)
 	}
-	if err := a.checkOpen(); err != nil {
+	if err := a.unit.CheckOpen(); err != nil {
 		return bridge.Outcome{}, err
 	}
 	if err := a.checkIntent(); err != nil { // line 14
@@ -275,21 +275,6 @@ func (a *acceptance) checkSize() error {
 		return wire.ErrRateLimited.After(a.n.book.IdleFor()).Because(errConversationFull)
 	case a.stranger && a.n.overfull.Load():
 		return wire.ErrRateLimited.After(sweepEvery).Because(errKeptFull)
-	}
-	return nil
-}
-
-// checkOpen implements line 13 for every action except a close.
-func (a *acceptance) checkOpen() error {
-	if a.unit.New() {
-		return nil
-	}
-	conv := a.unit.Conversation()
-	switch {
-	case conv.Rejected:
-		return wire.ErrOwnerRejected
-	case conv.At(a.now, a.n.book.IdleFor()) != conversations.Open:
-		return wire.ErrConversationClosed
 	}
 	return nil
 }

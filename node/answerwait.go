@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -90,7 +89,7 @@ func (w answerWait) findAnswer(ctx context.Context, key store.ConvKey) (message 
 	if err != nil {
 		return message, false, err
 	}
-	ended := thread.New() || thread.Conversation().At(time.Now(), w.n.book.IdleFor()) != conversations.Open
+	ended := !thread.IsOpen()
 	items, err := w.n.itemsOf(ctx, key)
 	if err != nil {
 		return message, false, err

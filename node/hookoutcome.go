@@ -63,7 +63,6 @@ func (s *hookOutcome) fill(ctx context.Context) (out bridge.Outcome, err error) 
 
 // decide fills the item and the unit according to the hook's answer.
 func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
-	n := s.run.n
 	if s.err == nil {
 		s.item.Failure = nil
 	}
@@ -71,7 +70,7 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	case s.unit.New():
 		s.item.State, s.item.Note = ItemFailed, noteDeleted
 		return s.provisional(ctx), nil
-	case s.unit.Conversation().At(s.unit.Now, n.book.IdleFor()) != conversations.Open:
+	case !s.unit.IsOpen():
 		s.item.State, s.item.Note = ItemFailed, noteEnded
 		return s.answerPending(ctx)
 	case s.err != nil:

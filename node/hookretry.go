@@ -71,7 +71,7 @@ func (h hookRetries) startIn(ctx context.Context, item Item, now time.Time, rese
 		return err
 	}
 	switch route := h.routeOf(item, thread.Conversation()); {
-	case thread.New() || thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open:
+	case !thread.IsOpen():
 		item.State, item.Note = ItemFailed, noteEnded
 	case standing == acl.Blocked: // blocked since the message was accepted (AM-25)
 		item.State, item.Note = ItemFailed, "the sender is blocked"

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -113,8 +112,7 @@ func (n *Node) countOpenConversations(ctx context.Context, link string, limit in
 		if err != nil {
 			return 0, err
 		}
-		conv := thread.Conversation()
-		if thread.New() || conv.At(now, n.book.IdleFor()) != conversations.Open {
+		if !thread.IsOpen() {
 			ended = append(ended, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsOpened, Key: rec.Key}})
 		}
 	}

@@ -89,7 +89,7 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 	}
 	u.Add(changes...)
 	if !u.New() {
-		if u.Conversation().At(u.Now, n.book.IdleFor()) != conversations.Open {
+		if !u.IsOpen() {
 			return acl.Ask{}, wire.ErrConversationClosed
 		}
 		if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: u.Now, Until: ask.Expires}); err != nil {

@@ -24,7 +24,7 @@ func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conve
 	if conv.Principal != conv.Key.Peer {
 		v.Principal = conv.Principal
 	}
-	v.Proposal = viewProposal(conv)
+	v.Proposal = owner.NewProposal(conv)
 	v.Agreement, err = o.n.viewAgreement(ctx, conv, now)
 	return v, err
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -50,7 +49,7 @@ func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 	route := n.route(item.Intent)
 	switch {
 	// Nothing is left to remind the agent of, or the agent has no hook for it.
-	case thread.New() || thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open || route.Handler == nil || standing == acl.Blocked:
+	case !thread.IsOpen() || route.Handler == nil || standing == acl.Blocked:
 		item.Woken = time.Time{}
 		return n.storeItem(ctx, item, nil)
 	case !item.Reminded.IsZero():

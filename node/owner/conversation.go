@@ -45,6 +45,21 @@ type Proposal struct {
 	Selected string             `json:"selected_time,omitempty"` // by that accept, if several times are offered
 }
 
+// NewProposal returns the standing proposal of a conversation that is not agreed yet, or nil without one.
+func NewProposal(conv conversations.Conversation) *Proposal {
+	if conv.Proposal == nil || conv.Proposal.Accepted {
+		return nil
+	}
+	v := &Proposal{Terms: conv.Proposal.Terms, By: conv.Proposal.By}
+	if a := conv.Accept; a != nil {
+		v.Accepted = a.By
+		if v.Location = a.Location; len(a.Times) == 1 && len(v.Times) > 1 {
+			v.Selected = a.Times[0]
+		}
+	}
+	return v
+}
+
 // Standing is the state of an agreement.
 type Standing string
 
