@@ -155,7 +155,8 @@ func (c Conversation) IsAbout(payload wire.Value) bool {
 	return c.Proposal != nil && c.Proposal.Accepted
 }
 
-// updateTerms updates the proposal, the accept and the agreement after a message.
+// updateTerms updates the proposal, the accept and the agreement after a message. A proposal or an accept that waits for
+// our owner has no effect before its release. If the peer takes a proposal back, the proposal ends at once.
 func (c Conversation) updateTerms(e Event) (Conversation, error) {
 	e.Intent = cmp.Or(e.Intent, c.Intent)
 	if e.Intent != wire.Schedule && e.Intent != wire.Negotiate {
@@ -165,7 +166,11 @@ func (c Conversation) updateTerms(e Event) (Conversation, error) {
 	if e.Kind == Received {
 		from = Theirs
 	}
-	switch e.Payload.GetStr("action") {
+	action := e.Payload.GetStr("action")
+	if e.Waits && slices.Contains([]string{"propose", "counter", "accept"}, action) {
+		return c, nil
+	}
+	switch action {
 	case "propose":
 		return c.propose(e, from, Terms{}.changedBy(readTerms(e.Intent, e.Payload))), nil
 	case "counter":
@@ -183,6 +188,15 @@ func (c Conversation) updateTerms(e Event) (Conversation, error) {
 		return c.takeBack(e, from), nil
 	}
 	return c, nil
+}
+
+// release applies the terms of a message that our owner released, unless a message that came after it has made or ended
+// a proposal.
+func (c Conversation) release(e Event) Conversation {
+	if e.Kind, e.At = Received, e.Arrived.UTC(); !e.At.Before(c.TermsAt) {
+		c, _ = c.updateTerms(e) // only an accept of ours can be refused
+	}
+	return c
 }
 
 // propose makes terms the standing proposal, which ends all earlier proposals.
@@ -207,7 +221,7 @@ func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 		overtaken.Intent = c.Proposal.Intent
 		c.Overtaken = &overtaken
 	}
-	c.Proposal, c.Accept, c.Unclear = p, nil, ""
+	c.Proposal, c.Accept, c.Unclear, c.TermsAt = p, nil, "", e.At
 	return c
 }
 
@@ -229,6 +243,9 @@ func (c Conversation) IsPlainAccept(id wire.MessageID) bool {
 func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	p := c.Proposal
 	if p == nil || p.Intent != e.Intent {
+		if from == Ours && len(c.Unreleased) > 0 { // it may mean a proposal that our owner has not released
+			return c, errStaleAccept
+		}
 		return c, nil
 	}
 	first := c.firstAccept()
@@ -345,7 +362,7 @@ func (c Conversation) takeBack(e Event, from Side) Conversation {
 		}
 		c = c.cancel(from, e.At)
 	}
-	c.Proposal, c.Replaced, c.Accept, c.Overtaken, c.Unclear = nil, nil, nil, nil, ""
+	c.Proposal, c.Replaced, c.Accept, c.Overtaken, c.Unclear, c.TermsAt = nil, nil, nil, nil, "", e.At
 	return c
 }
 

@@ -278,3 +278,61 @@ func TestHeldCancellation(t *testing.T) {
 		}
 	}
 }
+
+// TestHeldTerms: a proposal or an accept that waits for our owner changes nothing before its release. Then it takes
+// effect, unless a later message has made or ended a proposal.
+func TestHeldTerms(t *testing.T) {
+	step := func(c conversations.Conversation, e conversations.Event, minutes int) conversations.Conversation {
+		t.Helper()
+		e.At = start.Add(time.Duration(minutes) * time.Minute)
+		c, err := c.Next(e, idle)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	hold := func(c conversations.Conversation, e conversations.Event, minutes int) (held conversations.Conversation, release conversations.Event) {
+		t.Helper()
+		e.Waits = true
+		c = step(c, e, minutes)
+		opened := eventAbout(conversations.HoldOpened, e.ID)
+		release = e
+		release.Kind, release.Waits, release.Until = conversations.HoldEnded, false, opened.Until
+		release.Arrived = start.Add(time.Duration(minutes) * time.Minute)
+		return step(c, opened, minutes), release
+	}
+	theirs := messageEvent(t, conversations.Received, "msg_1", lunch)
+	counter := messageEvent(t, conversations.Received, "msg_2", atCafe)
+	held, release := hold(after(t, theirs), counter, 1)
+	if held.Proposal.Message != "msg_1" || held.Acceptable(wire.Schedule) != "msg_1" {
+		t.Errorf("a held counter stands before its release: %+v", held.Proposal)
+	}
+	if p := step(held, release, 3).Proposal; p.Message != "msg_2" || p.Terms.String() != lunchTerms {
+		t.Errorf("after the release of a counter: %+v", p)
+	}
+	expired := eventAbout(conversations.HoldEnded, "")
+	if c := step(held, expired, 3); c.Proposal.Message != "msg_1" {
+		t.Errorf("after the end of the hold without a release: %+v", c.Proposal)
+	}
+	if c := step(step(held, messageEvent(t, conversations.Sent, "msg_3", lunch), 2), release, 3); c.Proposal.Message != "msg_3" {
+		t.Errorf("a released counter replaces our later proposal: %+v", c.Proposal)
+	}
+	ours := step(held, messageEvent(t, conversations.Sent, "msg_3", lunch), 2)
+	if c := step(step(ours, messageEvent(t, conversations.Received, "msg_4", `{"action":"reject"}`), 3), release, 4); c.Proposal != nil {
+		t.Errorf("a counter is released after a later message ended all proposals: %+v", c.Proposal)
+	}
+
+	held, release = hold(after(t, messageEvent(t, conversations.Sent, "msg_1", lunch)),
+		messageEvent(t, conversations.Received, "msg_2", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z","metadata":{"in_reply_to":"msg_1"}}`), 1)
+	if held.Accept != nil {
+		t.Errorf("a held accept: %+v", held.Accept)
+	}
+	if c := step(held, release, 2); c.Accept == nil || c.Accept.Message != "msg_2" {
+		t.Errorf("after the release of an accept: %+v", c.Accept)
+	}
+
+	held, _ = hold(after(t, messageEvent(t, conversations.Received, "msg_0", `{}`)), theirs, 1)
+	if _, err := held.Next(messageEvent(t, conversations.Sent, "msg_3", agreeToIt), idle); err == nil {
+		t.Error("we accept while only a held proposal could be meant")
+	}
+}

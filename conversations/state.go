@@ -61,6 +61,7 @@ type Conversation struct {
 	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest accept that was ambiguous, until a later message settles it
 	Agreement *Agreement     `json:"agreement,omitempty"` // the newest agreement
 	Counters  int            `json:"counters,omitempty"`  // number of counters that we sent
+	TermsAt   time.Time      `json:"terms_at,omitzero"`   // of the newest message that made or ended a standing proposal
 
 	// Sealed is set after the first sealed message; from then on we seal our messages (AM-85). PeerRecipient is the age
 	// recipient that the peer named in the newest message that it sealed.
@@ -86,7 +87,7 @@ const (
 	ClosedByPeer                   // the peer sent a close
 	ClosedByUs                     // we sent a close
 	HoldOpened                     // a message waits for our owner until Event.Until: the peer's message Event.ID, or one of ours if Event.ID is empty
-	HoldEnded                      // the hold that ends at Event.Until was decided or withdrawn; Event.ID is the message that our owner released
+	HoldEnded                      // the hold that ends at Event.Until was decided or withdrawn; Event.ID is the message that our owner released, with its Payload
 	HeldByPeer                     // the peer answered: our message Event.ID waits for the peer's owner, at most until Event.Until
 	OwnerRejected                  // our owner rejected a held message
 	OwnerLet                       // our owner lets the peer use Event.Intent in the conversation without a question
@@ -116,9 +117,11 @@ type Event struct {
 	Direct  bool           // our message is the reply on the peer's connection, so the peer has it
 
 	Name  string // name on the peer's card; untrusted text
-	Waits bool   // the peer's message waits for our owner, so it cancels nothing yet
+	Waits bool   // the peer's message waits for our owner, so it neither proposes nor accepts nor cancels anything yet
 	// Cancels ends the agreement of the conversation, because our owner released a message of the peer that cancels it.
 	Cancels bool
+	// Arrived is when the message came that our owner released, if its terms take effect only now; see Waits.
+	Arrived time.Time
 	// Withheld keeps the peer's message from the owner's agent, although it takes effect: it ends held messages or the
 	// conversation, and our owner is not asked about it.
 	Withheld bool
@@ -262,6 +265,9 @@ func (c Conversation) applyOther(e Event) Conversation {
 		c = c.touch(e.At)
 		if e.Cancels {
 			c = c.cancel(Theirs, e.At)
+		}
+		if !e.Arrived.IsZero() {
+			c = c.release(e)
 		}
 		i := slices.IndexFunc(c.Held, e.Until.Equal)
 		if i < 0 && e.At.Before(e.Until) { // the question joined another one and so expires before the end of the hold

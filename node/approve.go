@@ -77,7 +77,7 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 	}
 	ended := conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}
 	if v.d.Choice.Approves() {
-		ended.ID, ended.Cancels = v.item.MessageID, v.item.Cancels == calendar.UID(v.ask.Conv.Peer, v.ask.Conv.ID)
+		ended = v.item.release(v.payload, v.message, ended)
 	}
 	if err := u.Record(ctx, ended); err != nil {
 		return err
@@ -89,6 +89,17 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 		return v.n.logNotShown(v.ask, err)
 	}
 	return v.release(ctx)
+}
+
+// release returns the event by which the hold of the item ends, with the content of the message, which the owner lets in.
+func (i *Item) release(payload wire.Value, message wire.Message, ended conversations.Event) conversations.Event {
+	ended.ID, ended.Intent, ended.Payload, ended.Answers = i.MessageID, i.Intent, payload, conversations.AnswersIn(payload)
+	ended.Written = cmp.Or(message.Time, i.At) // a foreign message has no time of its own
+	ended.Cancels = i.Cancels == calendar.UID(string(i.Peer), string(i.Conversation))
+	if i.Deferred {
+		ended.Arrived, i.Deferred = i.At, false
+	}
+	return ended
 }
 
 // checkShown compares the item, its payload and its original message with what the owner approved: the digest of the
@@ -142,11 +153,8 @@ func (v *heldDecision) release(ctx context.Context) error {
 	if _, err := v.n.policyFor(v.item.Address).Admit(standing, expected); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
 		return err
 	}
-	switch {
-	case conv.Rejected:
-		return wire.ErrOwnerRejected
-	case conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open:
-		return wire.ErrConversationClosed
+	if err := v.unit.CheckOpen(); err != nil {
+		return err
 	}
 	accepted, err := v.n.pinChanges(ctx, v.item.Peer, v.held.Unproven, v.d.Now)
 	if err != nil {
@@ -212,7 +220,7 @@ func (v *heldDecision) refuse(ctx context.Context) error {
 	v.item.State = ItemRejected
 	v.unit.Add(v.item.change())
 	conv := v.unit.Conversation()
-	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {
+	if !v.unit.IsOpen() {
 		if conv.Rejected { // the sender got the close before; a repeat of this message gets a close too
 			return v.storeReply(rejectionPayload(wire.OwnerRejected))
 		}

@@ -219,9 +219,9 @@ func coffeePoster(t *testing.T, from *meshtest.Stranger, to *meshtest.Member) fu
 
 // TestHeldDecline: a held decline after the accept leaves the event and the agreement alone until the owner decides.
 // Then both are cancelled either way: rejecting the decline closes the conversation as failed, which cancels the
-// agreement (AM-88). If the peer takes the decline back, both remain.
+// agreement (AM-88). An answer of the owner is a decision too. If the peer takes the decline back, both remain.
 func TestHeldDecline(t *testing.T) {
-	for choice, by := range map[acl.Choice]conversations.Side{acl.Approve: conversations.Theirs, acl.Reject: conversations.Ours, "": ""} {
+	for choice, by := range map[acl.Choice]conversations.Side{acl.Approve: conversations.Theirs, acl.Reject: conversations.Ours, "": "", "answer": conversations.Theirs} {
 		day, mesh, dir := workday(), meshtest.New(t), t.TempDir()
 		sarah := mesh.Node("sarah", func(cfg *node.Config) {
 			withCalendarFolder(t, dir, day, 9, 12)(cfg)
@@ -242,11 +242,19 @@ func TestHeldDecline(t *testing.T) {
 			say(`{"action":"decline"}`, http.StatusAccepted) // the agreement can still be declined
 			by, choice = conversations.Theirs, acl.Approve
 		}
-		decide(t, sarah, theAsk(t, sarah), choice)
+		ask := theAsk(t, sarah)
+		if choice == "answer" { // it releases the decline too
+			body := map[string]any{"conversation": "conv_coffee", "payload": parsePayload(t, `{"action":"confirmed"}`), "wait_seconds": 0}
+			if status := sarah.Call("POST", "/reply", body, nil); status != http.StatusOK {
+				t.Fatalf("answer: %d", status)
+			}
+		} else {
+			decide(t, sarah, ask, choice)
+		}
 		if a := showConversation(t, sarah, "conv_coffee").Agreement; a.Cancelled == nil || a.Cancelled.By != by {
 			t.Errorf("%s: the agreement is %+v, want cancelled by %s", choice, a, by)
 		}
-		tells := map[acl.Choice]int{acl.Approve: 1, acl.Reject: 0}[choice]
+		tells := map[acl.Choice]int{acl.Approve: 1, acl.Reject: 0, "answer": 1}[choice]
 		if n := len(agreedEvents(t, sarah)); n != 0 || countNotices(t, sarah, notify.Cancelled) != tells {
 			t.Errorf("%s: %d events, %d notices, want none and %d", choice, n, countNotices(t, sarah, notify.Cancelled), tells)
 		}

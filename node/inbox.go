@@ -50,8 +50,11 @@ type Item struct {
 	owner.Item
 	Runner string `json:"runner,omitempty"` // identifies the process whose hook handles the item, see [hook.Pool.ID]
 	Agrees bool   `json:"agrees,omitempty"` // an accept that asks the owner nothing, see [conversations.Conversation.IsPlainAccept]
-	rev    store.Rev
-	held   *store.Lease // under which the hook runs; nil outside of the duties
+
+	Deferred bool `json:"deferred,omitempty"` // the terms of the held message take effect when the owner releases it (AM-88)
+
+	rev  store.Rev
+	held *store.Lease // under which the hook runs; nil outside of the duties
 }
 
 // newItem returns the inbox item of an accepted message.
@@ -65,7 +68,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 		ActionKnown: a.actionKnown, Sealed: a.seal.sealed,
 		Cancels: a.event, Takes: a.confirmsAccept, At: a.now, Digest: hexOf(in.Digest),
 		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
-	}, Agrees: state != ItemHeld && a.unit.Conversation().IsPlainAccept(in.MessageID)}
+	}, Agrees: state != ItemHeld && a.unit.Conversation().IsPlainAccept(in.MessageID), Deferred: state == ItemHeld}
 	if in.Principal != string(in.Peer) {
 		item.Principal = in.Principal
 	}

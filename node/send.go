@@ -261,6 +261,9 @@ func (p *posting) fill(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if err := p.release(ctx); err != nil {
+		return err
+	}
 	p.out.entryID = p.n.newEntryID(u)
 	m, raw, err := p.n.enqueue(ctx, u, p.out)
 	if err != nil {
@@ -289,36 +292,47 @@ func (p *posting) withdrawOnClose(ctx context.Context) error {
 	return err
 }
 
-// answer marks the inbox item as answered and withdraws the question about it. If the peer got a provisional answer, a
+// release lets in the held message that the message answers: it withdraws the question about it, and carries out what it
+// says, as an approval would. A close releases nothing, because it withdraws every question.
+func (p *posting) release(ctx context.Context) error {
+	item, u := &p.item, p.unit
+	if p.out.Once {
+		if err := item.checkAnswerable(); err != nil {
+			return err
+		}
+	}
+	if item.State != ItemHeld || p.out.isClose() || u.Changes(acl.AskNamespace, item.Ask) {
+		return nil
+	}
+	ended := conversations.Event{Kind: conversations.HoldEnded, At: u.Now}
+	withdrawn, err := p.n.asks.Withdraw(ctx, p.out.key(), func(ask acl.Ask) (isAbout bool) {
+		if isAbout = ask.ID == item.Ask; isAbout {
+			ended.Until = ask.Expires
+		}
+		return isAbout
+	}, u.Now)
+	if err != nil || ended.Until.IsZero() {
+		return err
+	}
+	payload, message, err := p.n.readItem(ctx, *item)
+	if err != nil {
+		return err
+	}
+	cancelled, err := p.n.cancelChanges(ctx, item.Cancels, payload, item.key(), conversations.Theirs, item.PeerName, u.Now)
+	if err != nil {
+		return err
+	}
+	u.Add(append(withdrawn, cancelled...)...)
+	return u.Record(ctx, item.release(payload, message, ended))
+}
+
+// answer marks the inbox item as answered. If the peer got a provisional answer, a
 // repeat of the peer's message gets raw from now on (AM-22).
 func (p *posting) answer(ctx context.Context, raw []byte) error {
 	if p.out.Answers == "" {
 		return nil
 	}
 	item, u := p.item, p.unit
-	if p.out.Once {
-		if err := item.checkAnswerable(); err != nil {
-			return err
-		}
-	}
-	if item.State == ItemHeld && !p.out.isClose() && !u.Changes(acl.AskNamespace, item.Ask) { // a close withdraws every question anyway
-		var expiries []time.Time
-		withdrawn, err := p.n.asks.Withdraw(ctx, p.out.key(), func(ask acl.Ask) bool {
-			if ask.ID == item.Ask {
-				expiries = append(expiries, ask.Expires)
-			}
-			return ask.ID == item.Ask
-		}, u.Now)
-		if err != nil {
-			return err
-		}
-		u.Add(withdrawn...)
-		for _, end := range expiries {
-			if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: u.Now, Until: end, ID: item.MessageID}); err != nil {
-				return err
-			}
-		}
-	}
 	item.State = ItemAnswered
 	if item.Pending {
 		u.Answer = item.answer(http.StatusOK, raw)
@@ -404,6 +418,15 @@ func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) err
 		return err
 	}
 	conv := u.Conversation()
+	if item, err := n.Item(ctx, out.Answers); err == nil && item.State == ItemHeld {
+		payload, message, err := n.readItem(ctx, item)
+		if err != nil {
+			return err
+		}
+		if conv, err = conv.Next(item.release(payload, message, conversations.Event{Kind: conversations.HoldEnded, At: now}), n.book.IdleFor()); err != nil {
+			return err
+		}
+	}
 	if answers := conv.Acceptable(out.Intent); answers != "" && !out.Once {
 		out.InReplyTo = answers
 	}

@@ -1,0 +1,88 @@
+package node_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// holdsDeals configures a node that holds the deals of its peers, and sends its own without a question.
+func holdsDeals(cfg *node.Config) {
+	open(cfg)
+	cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.negotiate", Direction: acl.Out, Hold: acl.Never}}
+}
+
+// TestHeldTerms: a proposal that waits for the owner does not end the one that the owner let in, and cannot be accepted
+// unseen. It stands after its release, by an approval or by an answer of the owner.
+func TestHeldTerms(t *testing.T) {
+	const dearer = `{"action":"counter","terms":{"description":"A website","price":"$900"}}`
+	for _, way := range []string{"unseen", "approved", "answered"} {
+		t.Run(way, func(t *testing.T) {
+			mesh := meshtest.New(t)
+			ann := newPeer(t, mesh, "ann")
+			ann.answers(ann.says(`{"action":"received"}`))
+			sarah := mesh.Node("sarah", holdsDeals)
+			say := func(payload string) acl.Ask {
+				t.Helper()
+				must(t, sarah.Post(ann.Sign(in("conv_one", ann.Draft(sarah.ID(), wire.Negotiate, payload)))), http.StatusAccepted)
+				return theAsk(t, sarah)
+			}
+			decide(t, sarah, say(proposeDeal), acl.Approve)
+			second, price := say(dearer), "$500"
+			if v := showConversation(t, sarah, "conv_one"); v.Proposal == nil || v.Proposal.Price != price {
+				t.Fatalf("while the counter waits, %+v stands", v.Proposal)
+			}
+			if way == "answered" {
+				price = "$900"
+				items, _, err := sarah.Node.Inbox(t.Context(), owner.ItemHeld, "", 10)
+				if err != nil || len(items) != 1 {
+					t.Fatalf("held: %d items, %v", len(items), err)
+				}
+				status := sarah.Call("POST", "/reply", map[string]any{"item": items[0].ID, "payload": parsePayload(t, `{"action":"accept"}`)}, nil)
+				if status != http.StatusAccepted && status != http.StatusOK {
+					t.Fatalf("answer the held counter: %d", status)
+				}
+			} else {
+				if way == "approved" {
+					decide(t, sarah, second, acl.Approve)
+					price = "$900"
+				}
+				out := outgoing(t, ann.ID, wire.Negotiate, `{"action":"accept"}`)
+				out.Conv = "conv_one"
+				mustSend(t, sarah.Node, out, 10*time.Second)
+			}
+			waitFor(t, "the accept counts", func() bool { return showConversation(t, sarah, "conv_one").Agreement != nil })
+			if v := showConversation(t, sarah, "conv_one"); v.Agreement.Price != price || v.Agreement.Accepted != conversations.Ours {
+				t.Errorf("agreed %+v, want %s", v.Agreement, price)
+			}
+		})
+	}
+}
+
+// TestHeldAcceptCountsAtItsRelease: an accept that waits for the owner is shown as an accept after its release, and then
+// makes the agreement.
+func TestHeldAcceptCountsAtItsRelease(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(ann.says(`{"action":"received"}`))
+	sarah := mesh.Node("sarah", holdsDeals)
+	out := outgoing(t, ann.ID, wire.Negotiate, proposeDeal)
+	out.Conv = "conv_one"
+	sent := mustSend(t, sarah.Node, out, 10*time.Second)
+	accept := string(inReplyTo(parsePayload(t, `{"action":"accept"}`), sent.MessageID).JSON())
+	must(t, sarah.Post(ann.Sign(in("conv_one", ann.Draft(sarah.ID(), wire.Negotiate, accept)))), http.StatusAccepted)
+	if v := showConversation(t, sarah, "conv_one"); v.Agreement != nil || v.Proposal == nil || v.Proposal.Accepted != "" {
+		t.Errorf("while the accept waits: %+v", v.Proposal)
+	}
+	decide(t, sarah, theAsk(t, sarah), acl.Approve)
+	if v := showConversation(t, sarah, "conv_one"); v.Agreement == nil || v.Agreement.Price != "$500" || v.Agreement.Accepted != conversations.Theirs {
+		t.Errorf("after the release: %+v", v.Agreement)
+	}
+}
