@@ -170,7 +170,16 @@ func (v *heldDecision) release(ctx context.Context) error {
 			return err
 		}
 	}
-	if route := v.n.route(v.item.Intent); route.Handler != nil {
+	route := v.n.route(v.item.Intent)
+	if conv.Unclear == v.item.MessageID && conv.Unclear != "" { // AM-88
+		if _, ok := conv.Clarification(v.item.MessageID); !ok {
+			v.item.State, v.item.Note = ItemNew, noteUnclear
+			v.unit.Add(v.item.change())
+			return nil
+		}
+		route = clarifyRoute
+	}
+	if route.Handler != nil {
 		return v.releaseToHook(route)
 	}
 	return v.releaseToInbox(ctx)

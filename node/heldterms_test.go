@@ -66,6 +66,36 @@ func TestHeldTerms(t *testing.T) {
 	}
 }
 
+// TestReleaseOfAmbiguousAccept (AM-88): the answer to an ambiguous accept that the owner releases is a counter with one
+// time. The next such accept goes to the owner without an answer, because a receipt would confirm it.
+func TestReleaseOfAmbiguousAccept(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(ann.says(`{"action":"received"}`))
+	sarah := mesh.Node("sarah", func(cfg *node.Config) {
+		open(cfg)
+		cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.schedule", Actions: []string{"accept"}, Direction: acl.In, Hold: acl.Always}}
+	})
+	out := outgoing(t, ann.ID, wire.Schedule, proposeSeveral)
+	out.Conv = "conv_one"
+	mustSend(t, sarah.Node, out, 10*time.Second)
+	release := func(accept string) {
+		t.Helper()
+		must(t, sarah.Post(ann.Sign(in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, accept)))), http.StatusAccepted)
+		decide(t, sarah, theAsk(t, sarah), acl.Approve)
+	}
+	release(`{"action":"accept"}`)
+	waitFor(t, "an answer leaves", func() bool { return len(ann.got()) == 2 })
+	if m := ann.got()[1]; m.Action() != "counter" {
+		t.Errorf("the answer to an ambiguous accept is %q, want a counter", m.Action())
+	}
+	release(`{"action":"accept","metadata":{"in_reply_to":"msg_other"}}`)
+	items, _, err := sarah.Node.Inbox(t.Context(), owner.ItemNew, "", 10)
+	if err != nil || len(items) != 1 || items[0].Note == "" || len(ann.got()) != 2 {
+		t.Errorf("after the second one: %d messages left, inbox %+v, %v", len(ann.got())-1, items, err)
+	}
+}
+
 // TestHeldAcceptCountsAtItsRelease: an accept that waits for the owner is shown as an accept after its release, and then
 // makes the agreement.
 func TestHeldAcceptCountsAtItsRelease(t *testing.T) {

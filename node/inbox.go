@@ -50,11 +50,10 @@ type Item struct {
 	owner.Item
 	Runner string `json:"runner,omitempty"` // identifies the process whose hook handles the item, see [hook.Pool.ID]
 	Agrees bool   `json:"agrees,omitempty"` // an accept that asks the owner nothing, see [conversations.Conversation.IsPlainAccept]
-
-	Deferred bool `json:"deferred,omitempty"` // the terms of the held message take effect when the owner releases it (AM-88)
-
-	rev  store.Rev
-	held *store.Lease // under which the hook runs; nil outside of the duties
+	// Deferred is set while the terms of a held message wait for its release (AM-88).
+	Deferred bool `json:"deferred,omitempty"`
+	rev      store.Rev
+	held     *store.Lease // under which the hook runs; nil outside of the duties
 }
 
 // newItem returns the inbox item of an accepted message.

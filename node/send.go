@@ -269,9 +269,6 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := p.withdrawOnClose(ctx); err != nil {
-		return err
-	}
 	if err := p.answer(ctx, raw); err != nil {
 		return err
 	}
@@ -283,17 +280,9 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	return nil
 }
 
-// withdrawOnClose withdraws the open questions of a conversation that we close, except those that the unit decides.
-func (p *posting) withdrawOnClose(ctx context.Context) error {
-	if !p.out.isClose() {
-		return nil
-	}
-	_, err := p.n.withdrawAsks(ctx, p.unit, func(ask acl.Ask) bool { return !p.unit.Changes(acl.AskNamespace, ask.ID) })
-	return err
-}
-
 // release lets in the held message that the message answers: it withdraws the question about it, and carries out what it
-// says, as an approval would. A close releases nothing, because it withdraws every question.
+// says, as an approval would. A close withdraws all questions of the conversation instead, except those that the unit
+// decides.
 func (p *posting) release(ctx context.Context) error {
 	item, u := &p.item, p.unit
 	if p.out.Once {
@@ -301,7 +290,11 @@ func (p *posting) release(ctx context.Context) error {
 			return err
 		}
 	}
-	if item.State != ItemHeld || p.out.isClose() || u.Changes(acl.AskNamespace, item.Ask) {
+	switch {
+	case p.out.isClose():
+		_, err := p.n.withdrawAsks(ctx, u, func(ask acl.Ask) bool { return !u.Changes(acl.AskNamespace, ask.ID) })
+		return err
+	case item.State != ItemHeld || u.Changes(acl.AskNamespace, item.Ask):
 		return nil
 	}
 	ended := conversations.Event{Kind: conversations.HoldEnded, At: u.Now}
@@ -423,9 +416,8 @@ func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) err
 		if err != nil {
 			return err
 		}
-		if conv, err = conv.Next(item.release(payload, message, conversations.Event{Kind: conversations.HoldEnded, At: now}), n.book.IdleFor()); err != nil {
-			return err
-		}
+		ended := conversations.Event{Kind: conversations.HoldEnded, At: now}
+		conv, _ = conv.Next(item.release(payload, message, ended), n.book.IdleFor()) // refused only before the first message
 	}
 	if answers := conv.Acceptable(out.Intent); answers != "" && !out.Once {
 		out.InReplyTo = answers
