@@ -387,12 +387,18 @@ func (r *Registrar) AwaitListing(ctx context.Context, d *client.Directory) bool 
 }
 
 // change reads the stored state of a registration, and stores what decide makes of it, unless decide fails. decide also
-// returns the time of the next visit. If another process has stored a state meanwhile, change also takes over the id
-// and the key that are stored by now, and calls decide again.
+// returns the time of the next visit. If another process has stored a state since this one last did, change first takes
+// over the id and the key that are stored by now. If that happens while decide runs, change calls decide again.
 func (r *Registrar) change(ctx context.Context, p *registration, decide func(*registrationState) (next time.Time, err error)) error {
 	r.setNext(p, time.Now().Add(r.cfg.Pause(1))) // if the state cannot be read
+	r.mu.Lock()
+	known := p.state
+	r.mu.Unlock()
 	for {
 		stored, rev, err := r.loadState(ctx, p, time.Now())
+		if err == nil && stored != known {
+			err = r.takeIdentity(ctx, time.Now())
+		}
 		if err != nil {
 			return err
 		}
@@ -409,9 +415,7 @@ func (r *Registrar) change(ctx context.Context, p *registration, decide func(*re
 			r.setState(p, s)
 			return err
 		}
-		if err := r.takeIdentity(ctx, time.Now()); err != nil {
-			return err
-		}
+		known = registrationState{} // another process has stored one
 	}
 }
 

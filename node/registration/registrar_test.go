@@ -29,6 +29,7 @@ type fakeDirectory struct {
 	mu     sync.Mutex
 	listed bool
 	down   bool
+	key    string        // on the card that was registered or renewed last
 	calls  []string      // method and status, and "proven" if the old key vouched for the new one
 	gate   chan struct{} // the next PUT waits until the gate is closed. Later ones do not.
 }
@@ -42,18 +43,21 @@ func (d *fakeDirectory) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		<-gate
 		d.mu.Lock()
 	}
+	body, _ := io.ReadAll(req.Body)
+	card, _ := wire.ParseObject(body)
 	id, status := strings.TrimPrefix(req.URL.Path, "/v1/agents/"), http.StatusOK
 	switch {
 	case d.down:
 		status = http.StatusServiceUnavailable
 	case req.Method == http.MethodPost:
-		body, _ := io.ReadAll(req.Body)
-		card, _ := wire.ParseObject(body)
 		id, status, d.listed = card.GetStr("agent_id"), http.StatusCreated, true
 	case !d.listed:
 		status = http.StatusNotFound
 	case req.Method == http.MethodDelete:
 		status, d.listed = http.StatusNoContent, false
+	}
+	if status < 400 && len(body) > 0 {
+		d.key = card.GetStr("public_key")
 	}
 	call := fmt.Sprint(req.Method, " ", status)
 	if req.Header.Get(wire.HeaderPreviousKeyProof) != "" {
@@ -296,6 +300,27 @@ func TestVisitDuringRotation(t *testing.T) {
 	}
 	if calls := d.log(); !slices.Equal(calls, []string{"POST 201", "PUT 200", "PUT 200 proven"}) {
 		t.Errorf("calls %q, want the proof by the old key with the new one", calls)
+	}
+}
+
+// TestVisitAfterUnseenRotation: a process that has not learned of a rotation by another one renews the card with the new
+// key. The old key would be a replacement, about which every peer asks its owner (AM-60).
+func TestVisitAfterUnseenRotation(t *testing.T) {
+	db, k, d := openStore(t), &keys{all: []*signing.PrivateKey{meshtest.Key("sarah")}}, &fakeDirectory{}
+	first := newRegistrar(t, db.Handle("first"), k, d)
+	register := func() {
+		if list, err := first.Register(t.Context(), ""); err != nil || list[0].Error != "" {
+			t.Fatalf("Register = %+v, %v", list, err)
+		}
+	}
+	register()
+	second := newRegistrar(t, db.Handle("second"), k, d)
+	if list, err := second.RotateKey(t.Context()); err != nil || list[0].Error != "" {
+		t.Fatalf("RotateKey = %+v, %v", list, err)
+	}
+	register()
+	if d.key != second.Identity().Key.PublicText() {
+		t.Errorf("the directory lists the old key again after the calls %q", d.log())
 	}
 }
 
