@@ -48,7 +48,7 @@ func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 	case strings.HasPrefix(strings.TrimSpace(text), "{"):
 		v, err := wire.ParseObject([]byte(text))
 		if err != nil {
-			return wire.Value{}, exit.Fail(exit.Input, fmt.Errorf("payload refused: %w", err))
+			return wire.Value{}, exit.FailHint(exit.Input, fmt.Errorf("payload refused: %w", err), `what begins with { is JSON; send such a text with --intent mesh.message as '{"action":"deliver","message":{"body":"…"}}'`)
 		}
 		return v, nil
 	case c.Intent != "" && c.Intent != string(wire.Deliver):
@@ -95,7 +95,7 @@ func (c *sendFlags) sealChoice() owner.SealChoice {
 
 type sendCmd struct {
 	To           string `arg:"" help:"Agent id or alias."`
-	Payload      string `arg:"" optional:"" help:"Text, JSON object, @FILE, or - for standard input."`
+	Payload      string `arg:"" optional:"" help:"Text, JSON object (begins with {), @FILE, or - for standard input."`
 	Conversation string `placeholder:"CONVERSATION" help:"Continue this conversation."`
 	sendFlags
 }
@@ -118,7 +118,7 @@ func (c *sendCmd) Run(ctx context.Context, a *app) error {
 
 type replyCmd struct {
 	Conversation string `arg:"" help:"Conversation id, the beginning of the id, or the id of an inbox item. An item is answered only if nobody else has answered it. To answer a task of a bridge, give its item."`
-	Payload      string `arg:"" optional:"" help:"Text, JSON object, @FILE, or - for standard input."`
+	Payload      string `arg:"" optional:"" help:"Text, JSON object (begins with {), @FILE, or - for standard input."`
 	Peer         string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
 	sendFlags
 }
