@@ -20,6 +20,8 @@ type Channel struct {
 	peers []string
 	inner sdk.Transport
 
+	held []string // the items of the peers that waited for the owner; only pushReleased and run use it
+
 	mu   sync.Mutex
 	conn sdk.Connection // nil until the client connects
 }
@@ -38,13 +40,19 @@ func (c *Channel) Connect(ctx context.Context) (sdk.Connection, error) {
 	return conn, err
 }
 
-// retryFeed is how long a channel waits after a failed request for the inbox.
+// retryFeed is how long a channel waits after a failed request for the inbox, and for releases while items are held.
 const retryFeed = 5 * time.Second
 
-// run pushes the new messages of listed peers that follow the item last, until ctx ends.
+// run pushes the new messages of listed peers that follow the item last, and earlier ones when the owner releases them,
+// until ctx ends.
 func (c *Channel) run(ctx context.Context, last string) {
 	for ctx.Err() == nil {
-		query := map[string][]string{"state": {string(owner.ItemNew)}, "wait": {formatInt(maxWaitSeconds)}, "limit": {formatInt(pageSize)}}
+		c.pushReleased(ctx, last)
+		wait := maxWaitSeconds
+		if len(c.held) > 0 {
+			wait = int(retryFeed.Seconds())
+		}
+		query := map[string][]string{"state": {string(owner.ItemNew)}, "wait": {formatInt(wait)}, "limit": {formatInt(pageSize)}}
 		if last != "" {
 			query["after"] = []string{last}
 		}
@@ -58,9 +66,33 @@ func (c *Channel) run(ctx context.Context, last string) {
 		}
 		for _, item := range list.Items {
 			last = item.ID
-			if slices.Contains(c.peers, string(item.Peer)) || slices.Contains(c.peers, item.Address) && item.Address != "" {
+			if c.isListed(item) {
 				c.push(ctx, item)
 			}
+		}
+	}
+}
+
+// pushReleased pushes the items up to the item last that the owner has released since the last call, and reads again
+// which items of listed peers are held. If a request fails, the next call tries again.
+func (c *Channel) pushReleased(ctx context.Context, last string) {
+	list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(map[string][]string{"state": {string(owner.ItemHeld)}, "limit": {"1000"}}))
+	if err != nil {
+		return
+	}
+	before := c.held
+	c.held = nil
+	for _, item := range list.Items {
+		if c.isListed(item) {
+			c.held = append(c.held, item.ID)
+		}
+	}
+	for _, id := range before {
+		if id > last || slices.Contains(c.held, id) {
+			continue // run pushes what follows last
+		}
+		if item, err := owner.Fetch(ctx, c.tools.api, owner.ShowItem.Call(id)); err == nil && item.State == owner.ItemNew {
+			c.push(ctx, item)
 		}
 	}
 }
@@ -76,6 +108,11 @@ func (c *Channel) skipOld(ctx context.Context) (last string) {
 		last = list.Items[len(list.Items)-1].ID
 	}
 	return last
+}
+
+// isListed reports whether the item is of a listed peer.
+func (c *Channel) isListed(item owner.Item) bool {
+	return slices.Contains(c.peers, string(item.Peer)) || item.Address != "" && slices.Contains(c.peers, item.Address)
 }
 
 // push writes one notification. A failed write is not repeated: the message stays in the inbox.

@@ -107,6 +107,7 @@ func ServeStdio(ctx context.Context, s *sdk.Server, in io.ReadCloser, out io.Wri
 		channel.inner = transport
 		transport = channel
 		last := channel.skipOld(ctx) // before the client can connect, so that no message is missed
+		channel.pushReleased(ctx, last)
 		go channel.run(ctx, last)
 	}
 	return s.Run(ctx, transport)

@@ -121,7 +121,8 @@ func TestDiscover2026(t *testing.T) {
 	}
 }
 
-// TestChannel: a message of a listed peer is pushed into the session, as untrusted text; one of another is not (MCP-G4).
+// TestChannel: a message of a listed peer is pushed into the session, as untrusted text, and a held one after its release.
+// A message of another is not pushed (MCP-G4).
 func TestChannel(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", open)
@@ -132,6 +133,10 @@ func TestChannel(t *testing.T) {
 		}
 	}
 	post(friend, "before the session")
+	offer := friend.Draft(sarah.ID(), wire.Negotiate, `{"action":"propose","terms":{"description":"A website"}}`)
+	if a := meshtest.Post(t, sarah.URL, friend.Sign(offer)); a.Status != http.StatusAccepted {
+		t.Fatalf("post: %d %s, want it held", a.Status, a.Body)
+	}
 	cfg := mcp.Config{Client: agentOf(sarah), Version: "test", Channel: true}
 	in, out := startStdio(t, cfg, mcp.NewChannel(cfg, []string{string(friend.ID)}))
 	lines := make(chan string, 10)
@@ -180,6 +185,16 @@ func TestChannel(t *testing.T) {
 	case line := <-lines:
 		t.Errorf("also pushed: %s", line)
 	case <-time.After(200 * time.Millisecond):
+	}
+	asks, _, err := sarah.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 {
+		t.Fatalf("asks = %+v, %v", asks, err)
+	}
+	if _, err := sarah.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if line := next(); !strings.Contains(line, "A website") {
+		t.Errorf("after the release of an earlier message: %s", line)
 	}
 }
 
