@@ -317,9 +317,10 @@ func TestHistoryOrder(t *testing.T) {
 }
 
 // TestHistoryAfterClockStep: an agent that registers after the clock was set back sees the messages since then, and none
-// from before (AR-46).
+// from before (AR-46), also after a restart.
 func TestHistoryAfterClockStep(t *testing.T) {
-	s := newTestRelay(t, Config{Extensions: Extensions{History: true}})
+	cfg := Config{Extensions: Extensions{History: true}}
+	s := newTestRelay(t, cfg)
 	a := s.join("aaa")
 	s.agents.stamps.mu.Lock()
 	s.agents.stamps.last = time.Now().Add(time.Hour).UnixMilli() // as if the clock had been an hour ahead
@@ -331,5 +332,18 @@ func TestHistoryAfterClockStep(t *testing.T) {
 	id := b.next().GetStr("id")
 	if got := b.ask("command", `{"command":"history"}`); !slices.Equal(list(got, "messages", "id"), []string{id}) {
 		t.Errorf("the new agent reads %s, want the message %s", got.JSON(), id)
+	}
+	s.stop()
+	s = newTestRelayOn(t, s.store, cfg)
+	c, d := s.join("ccc"), s.join("ddd")
+	c.send(`{"to":["*"],"payload":"after the restart"}`)
+	id = d.next().GetStr("id")
+	for _, who := range []*agent{c, d} {
+		if got := who.ask("command", `{"command":"history"}`); !slices.Equal(list(got, "messages", "id"), []string{id}) {
+			t.Errorf("an agent that came after a restart reads %s, want the message %s", got.JSON(), id)
+		}
+	}
+	if last := s.history.list[len(s.history.list)-1]; last.id != id {
+		t.Errorf("the newest message of the history is %s, want %s", last.id, id)
 	}
 }

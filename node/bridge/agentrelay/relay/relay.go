@@ -119,6 +119,9 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 		if r.history, err = loadHistory(ctx, cfg.Records, clock, cfg.Extensions); err != nil {
 			return nil, err
 		}
+		if n := len(r.history.list); n > 0 {
+			agents.stamps.last = r.history.list[n-1].ts + 1 // the clock may have been set back meanwhile
+		}
 	}
 	if cfg.Extensions.Voting {
 		if r.votes, err = loadVotes(ctx, cfg.Records, cfg.Extensions); err != nil {
@@ -186,7 +189,8 @@ func (r *Relay) welcome(id string) []byte {
 	))
 }
 
-// stamps gives times to frames and registrations. They never run backwards while the relay runs.
+// stamps gives times to frames and registrations. They never run backwards while the relay runs, and after a restart they
+// are later than the history.
 type stamps struct {
 	mu     sync.Mutex
 	last   int64 // the newest ts, in milliseconds
