@@ -80,9 +80,5 @@ func (c *cardValidateCmd) Run(a *app) error {
 		a.Note("directories refuse this id, which only the key that it is derived from may use: %v", proofErr)
 	}
 	r := cardReport{string(card.ID), card.Name, string(key.Kind()), key.Fingerprint(), proofErr == nil}
-	if a.globals.JSON {
-		return a.JSON(r)
-	}
-	a.Print("ok: %s, key %s", terminal.Clean(r.AgentID), r.Fingerprint)
-	return nil
+	return a.report(r, func() { a.Print("ok: %s, key %s", terminal.Clean(r.AgentID), r.Fingerprint) })
 }

@@ -87,11 +87,7 @@ func showPages[T any](ctx context.Context, a *app, path string, query url.Values
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	if a.globals.JSON {
-		return a.JSON(owner.Page(all, ""))
-	}
-	show(all)
-	return nil
+	return a.report(owner.Page(all, ""), func() { show(all) })
 }
 
 // fetchPages reads up to limit items of a list, page by page. nextParam is the query parameter for the next page.
@@ -268,11 +264,9 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	if a.globals.JSON {
-		return a.JSON(result)
-	}
-	a.Note("%s added, %d skipped, %d refused", countText(result.Added, "card"), result.Skipped, result.Refused)
-	return nil
+	return a.report(result, func() {
+		a.Note("%s added, %d skipped, %d refused", countText(result.Added, "card"), result.Skipped, result.Refused)
+	})
 }
 
 func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reader) (total directory.ImportResult, err error) {

@@ -46,11 +46,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if a.globals.JSON {
-		err = a.JSON(page)
-	} else {
-		a.showFound(page)
-	}
+	err = a.report(page, func() { a.showFound(page) })
 	if err != nil {
 		return err
 	}

@@ -30,11 +30,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if a.globals.JSON {
-		err = a.JSON(report)
-	} else {
-		a.showDoctor(report)
-	}
+	err = a.report(report, func() { a.showDoctor(report) })
 	if err == nil && !report.OK {
 		err = exit.FailSilently(exit.No)
 	}

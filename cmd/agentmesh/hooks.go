@@ -47,11 +47,7 @@ func (c *hooksTestCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	if a.globals.JSON {
-		err = a.JSON(hookReport{route, trial})
-	} else {
-		c.show(a, route, trial)
-	}
+	err = a.report(hookReport{route, trial}, func() { c.show(a, route, trial) })
 	if err == nil && !trial.OK {
 		return exit.FailSilently(exit.Unavailable)
 	}

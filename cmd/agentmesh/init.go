@@ -36,10 +36,8 @@ func (c *initCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if a.globals.JSON {
-		return a.JSON(keys)
-	}
-	a.Table([][]string{{"agent", keys.AgentID}, {"name", o.Config.Name}, {"key", keys.Fingerprint}, {"age", keys.AgeRecipient}, {"data", string(o.Dir)}})
-	a.Note("back up %s: anyone who has its keys can act as this agent", o.Dir)
-	return nil
+	return a.report(keys, func() {
+		a.Table([][]string{{"agent", keys.AgentID}, {"name", o.Config.Name}, {"key", keys.Fingerprint}, {"age", keys.AgeRecipient}, {"data", string(o.Dir)}})
+		a.Note("back up %s: anyone who has its keys can act as this agent", o.Dir)
+	})
 }

@@ -84,12 +84,10 @@ func (c *keysShowCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if a.globals.JSON {
-		return a.JSON(k)
-	}
-	a.Table([][]string{{"agent", k.AgentID}, {"key", k.Fingerprint}, {"age", k.AgeRecipient}})
-	a.Print("%s", k.PublicKey)
-	return nil
+	return a.report(k, func() {
+		a.Table([][]string{{"agent", k.AgentID}, {"key", k.Fingerprint}, {"age", k.AgeRecipient}})
+		a.Print("%s", k.PublicKey)
+	})
 }
 
 type keysExportCmd struct{}
@@ -103,11 +101,7 @@ func (c *keysExportCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) showPublicKey(text string) error {
-	if a.globals.JSON {
-		return a.JSON(publicKey{text})
-	}
-	a.Print("%s", strings.TrimSpace(text))
-	return nil
+	return a.report(publicKey{text}, func() { a.Print("%s", strings.TrimSpace(text)) })
 }
 
 type keysGenerateCmd struct {

@@ -150,11 +150,7 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 		if err := o.Close(); err != nil {
 			return err
 		}
-		if a.globals.JSON {
-			return a.JSON(change)
-		}
-		a.Note("added %s; agentmesh serve will use it", terminal.Clean(change.Name))
-		return nil
+		return a.report(change, func() { a.Note("added %s; agentmesh serve will use it", terminal.Clean(change.Name)) })
 	}
 	tested, err := o.AwaitLink(ctx, change.Name)
 	if err != nil {

@@ -61,9 +61,5 @@ func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
 			return exit.Fail(exit.Input, err)
 		}
 	}
-	if a.globals.JSON {
-		return a.JSON(got)
-	}
-	a.Print("%s, %d bytes", terminal.Clean(got.File), got.Size)
-	return nil
+	return a.report(got, func() { a.Print("%s, %d bytes", terminal.Clean(got.File), got.Size) })
 }

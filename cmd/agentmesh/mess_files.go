@@ -45,11 +45,7 @@ func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 	if err = errors.Join(err, o.Close()); err != nil {
 		return exit.Fail(exit.Code(err), fmt.Errorf("%s: %w", terminal.Clean(c.Path), err))
 	}
-	if a.globals.JSON {
-		return a.JSON(json.RawMessage(raw))
-	}
-	a.Print("1 thread imported")
-	return nil
+	return a.report(json.RawMessage(raw), func() { a.Print("1 thread imported") })
 }
 
 // importDirectory imports the directory through the owner API, and prints the progress and the result.
@@ -165,13 +161,11 @@ func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) (err error)
 		return exit.Fail(exit.Input, err)
 	}
 	slices.Sort(names)
-	if a.globals.JSON {
-		return a.JSON(exportReport{export.Ref, names})
-	}
-	for _, name := range names {
-		a.Print("%s", terminal.Clean(name))
-	}
-	return nil
+	return a.report(exportReport{export.Ref, names}, func() {
+		for _, name := range names {
+			a.Print("%s", terminal.Clean(name))
+		}
+	})
 }
 
 // fetchAttachment returns the content of an attachment of a thread.

@@ -78,11 +78,16 @@ func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T,
 	if err != nil {
 		return zero, err
 	}
+	return v, a.report(raw, func() { show(v) })
+}
+
+// report writes a result: as JSON with --json, or else with show.
+func (a *app) report(result any, show func()) error {
 	if a.globals.JSON {
-		return v, a.JSON(raw)
+		return a.JSON(result)
 	}
-	show(v)
-	return v, nil
+	show()
+	return nil
 }
 
 // fetch makes one call to the owner API and returns the answer.

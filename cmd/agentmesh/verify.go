@@ -119,11 +119,7 @@ func (c *verifyCmd) Run(_ context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if a.globals.JSON {
-		return a.JSON(v)
-	}
-	a.showVerification(v)
-	return nil
+	return a.report(v, func() { a.showVerification(v) })
 }
 
 func verifyConversation(r io.Reader) (verification, error) {
