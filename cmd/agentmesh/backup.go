@@ -17,7 +17,18 @@ type backupCmd struct {
 	Passphrase bool     `help:"Encrypt with a passphrase, from AGENTMESH_PASSPHRASE_FILE or a prompt."`
 }
 
+// backupReport is what backup wrote.
+type backupReport struct {
+	File      string `json:"file"`
+	Bytes     int64  `json:"bytes"`
+	Encrypted bool   `json:"encrypted"`
+	datadir.Manifest
+}
+
 func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
+	if c.File == "-" && a.globals.JSON {
+		return exit.Fail(exit.Usage, errors.New("the archive and --json both go to standard output: write the archive to a file"))
+	}
 	encryption, err := c.newEncryption(a)
 	if err != nil {
 		return err
@@ -53,8 +64,7 @@ func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
 	if encryption != nil {
 		advice = "it is encrypted; keep its key on another machine"
 	}
-	a.Note("wrote %d bytes to %s; %s", n, c.File, advice)
-	return nil
+	return a.report(backupReport{c.File, n, encryption != nil, manifest}, func() { a.Note("wrote %d bytes to %s; %s", n, c.File, advice) })
 }
 
 // newEncryption returns the encryption that the user chose for the archive, or nil if the user chose none.

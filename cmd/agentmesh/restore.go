@@ -13,6 +13,13 @@ type restoreCmd struct {
 	Replace  bool   `help:"Replace the content of the data directory. The old content is kept in a folder replaced-… in the directory."`
 }
 
+// restoreReport is what restore did.
+type restoreReport struct {
+	Data     string `json:"data"`
+	Replaced string `json:"replaced,omitempty"` // the folder with the old content
+	datadir.Manifest
+}
+
 func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 	dir, err := a.fileDir("restore")
 	if err != nil {
@@ -34,9 +41,12 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	a.noteLeftOut(archive.About)
-	a.Note("restored %s into %s, from a backup made at %s", orDash(terminal.Clean(archive.About.AgentID)), dir, terminal.FormatTime(archive.About.Made))
+	result := restoreReport{dir, replaced, archive.About}
+	err = a.report(result, func() {
+		a.Note("restored %s into %s, from a backup made at %s", orDash(terminal.Clean(result.AgentID)), dir, terminal.FormatTime(result.Made))
+	})
 	if replaced != "" {
 		a.Note("the old content is in %s; delete it when you no longer need it: it contains private keys", replaced)
 	}
-	return nil
+	return err
 }
