@@ -428,9 +428,12 @@ func TestBannedAtTheRelay(t *testing.T) {
 	}
 }
 
-// TestBanOfPrivateEndpoint: a ban of addresses also applies to endpoints there, which the operator admits by their network.
+// TestBanOfPrivateEndpoint: a ban of addresses also applies to endpoints there, which the operator admits by their network,
+// but not to mailboxes of the directory itself.
 func TestBanOfPrivateEndpoint(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.AllowPrivate = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} })
+	w := newWorld(t, func(c *Config) {
+		c.AllowPrivate, c.BaseURL = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, "https://10.1.2.3/v1"
+	})
 	banned, other := testCard("am_banned", text("endpoint", "https://10.1.2.3/a")), testCard("am_other", text("endpoint", "https://10.1.2.4/a"))
 	w.register(alice, banned)
 	w.register(alice, other)
@@ -440,4 +443,5 @@ func TestBanOfPrivateEndpoint(t *testing.T) {
 	want(t, w.do("GET", "/v1/agents/am_banned", ""), 404, "")
 	want(t, w.do("POST", "/v1/agents", string(banned.JSON()), withBearer(alice)...), 403, "UNAUTHORIZED")
 	want(t, w.do("PUT", "/v1/agents/am_other", string(other.JSON()), withBearer(alice)...), 200, "")
+	w.register(alice, testCard("am_box", text("endpoint", "https://10.1.2.3/v1/mailbox/am_box"))) // the directory's own address
 }
