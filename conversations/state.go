@@ -87,7 +87,7 @@ const (
 	ClosedByPeer                   // the peer sent a close
 	ClosedByUs                     // we sent a close
 	HoldOpened                     // a message waits for our owner until Event.Until: the peer's message Event.ID, or one of ours if Event.ID is empty
-	HoldEnded                      // the hold that ends at Event.Until was decided or withdrawn; Event.ID is the message that our owner released, with its Payload
+	HoldEnded                      // the hold that ends at Event.Until was decided or withdrawn; Event.ID and Payload are the message that our owner released
 	HeldByPeer                     // the peer answered: our message Event.ID waits for the peer's owner, at most until Event.Until
 	OwnerRejected                  // our owner rejected a held message
 	OwnerLet                       // our owner lets the peer use Event.Intent in the conversation without a question
@@ -117,7 +117,7 @@ type Event struct {
 	Direct  bool           // our message is the reply on the peer's connection, so the peer has it
 
 	Name  string // name on the peer's card; untrusted text
-	Waits bool   // the peer's message waits for our owner, so it neither proposes nor accepts nor cancels anything yet
+	Waits bool   // the peer's message waits for our owner, so it makes and accepts no proposal yet, and cancels no event
 	// Cancels ends the agreement of the conversation, because our owner released a message of the peer that cancels it.
 	Cancels bool
 	// Arrived is when the message came that our owner released, if its terms take effect only now; see Waits.
