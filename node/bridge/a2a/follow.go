@@ -2,6 +2,7 @@ package a2a
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 )
 
 // Bounds of the streams on which the bridge waits for other agents. While a stream is open, it counts as a call of the
@@ -46,15 +48,16 @@ func (o *outbound) follow(ctx context.Context, peer remote, row *sentRow) bool {
 	lines := bufio.NewScanner(io.LimitReader(resp.Body, maxFollowed))
 	lines.Buffer(nil, message.MaxBody)
 	for lines.Scan() {
-		if data, ok := strings.CutPrefix(lines.Text(), "data:"); ok && isNews([]byte(data)) {
+		if data, ok := strings.CutPrefix(lines.Text(), "data:"); ok && isNews([]byte(data), row.Asked) {
 			return true
 		}
 	}
 	return time.Since(began) >= followAtLeast
 }
 
-// isNews reports whether an event says that a task does not go on by itself.
-func isNews(event []byte) bool {
+// isNews reports whether an event has a status with which the task does not go on by itself, other than the one with the
+// hash asked.
+func isNews(event, asked []byte) bool {
 	v, err := wire.ParseForeign(event, 64, 50_000)
 	if err != nil {
 		return false
@@ -66,7 +69,8 @@ func isNews(event []byte) bool {
 		update, _ := v.Get(kind)
 		status, _ := update.Get("status")
 		if state := status.GetStr("state"); state != "" {
-			return !message.Remote{State: a2a.TaskState(state)}.IsWaiting()
+			digest := signing.Digest(status)
+			return !message.Remote{State: a2a.TaskState(state)}.IsWaiting() && !bytes.Equal(digest[:], asked)
 		}
 	}
 	return false

@@ -38,6 +38,43 @@ func TestAsksBack(t *testing.T) {
 	}
 }
 
+// TestAuthRequired checks a task that waits until somebody grants access elsewhere: the owner learns it once, and the
+// answer arrives with a reply, which goes to that task, and without one.
+func TestAuthRequired(t *testing.T) {
+	for _, reply := range []bool{true, false} {
+		p := newPeerAgent(t)
+		var granted atomic.Bool
+		p.answer = func(method string, params wire.Value) (string, int) {
+			task := `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_AUTH_REQUIRED","message":{"messageId":"q","role":"ROLE_AGENT","parts":[{"text":"sign in at https://x.example"}]}}}`
+			if granted.Load() || text(params, "message.taskId") == "t1" {
+				task = completed
+			}
+			if method == "SendMessage" {
+				return `{"task":` + task + `}`, 0
+			}
+			return task, 0
+		}
+		h := serve(t, nil, nil, nil)
+		conv := h.write("a2a:"+p.URL, "work").Conversation
+		if v := h.inbox(conv, 1); text(v, "task.state") != "input_required" || text(v, "message.body") != "sign in at https://x.example" {
+			t.Fatalf("the request for access is %s", v.JSON())
+		}
+		h.bridge.AgeSent(t, 3*time.Minute) // so that the agent may get a message
+		h.bridge.AwaitPolls(t)
+		if reply {
+			if _, err := h.node.OwnerAPI().Reply(t.Context(), owner.NewReply{Conversation: string(conv), Payload: deliver("go on")}, 0); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			granted.Store(true)
+			h.bridge.AgeSent(t, 0)
+		}
+		if v := h.inbox(conv, 2); text(v, "message.body") != "done" {
+			t.Errorf("the answer is %s", v.JSON())
+		}
+	}
+}
+
 // TestReplyAfterFailure checks that a reply to a question goes to the task that asks, even if its first attempt fails.
 func TestReplyAfterFailure(t *testing.T) {
 	p := newPeerAgent(t)

@@ -174,7 +174,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 // newest row of the conversation. If the agent still works on the task of row, changes keep that task in another row.
 // If an earlier task asks, changes delete its row, and row gets its context.
 func (o *outbound) taskFor(ctx context.Context, row *sentRow, now time.Time) (task string, changes []store.Change, err error) {
-	if row.State == a2a.TaskStateInputRequired {
+	if message.IsInterrupted(row.State) {
 		return row.Task, nil, nil
 	}
 	rows, err := o.earlier(ctx, row)
@@ -183,7 +183,7 @@ func (o *outbound) taskFor(ctx context.Context, row *sentRow, now time.Time) (ta
 		kept.Earlier, kept.rev = true, store.Any
 		changes = append(changes, kept.change(now))
 	}
-	if i := slices.IndexFunc(rows, func(r *sentRow) bool { return r.State == a2a.TaskStateInputRequired }); i >= 0 {
+	if i := slices.IndexFunc(rows, func(r *sentRow) bool { return message.IsInterrupted(r.State) }); i >= 0 {
 		task, row.Context, row.Asked = rows[i].Task, rows[i].Context, rows[i].Asked
 		change := rows[i].change(now)
 		change.Delete = true
@@ -214,8 +214,8 @@ func (o *outbound) find(ctx context.Context, peer remote, row *sentRow) (wire.Va
 // errNotFinished means that an agent still works on a task that began more than pollFor ago.
 var errNotFinished = errors.New("the agent has not finished the task")
 
-// take stores the answer of an agent. If the agent still works on the task, the bridge asks about the task again later;
-// after pollFor, take returns errNotFinished instead. Any other answer enters the conversation.
+// take stores the answer of an agent. A result or a question enters the conversation. If the task may go on without a
+// message of ours, the bridge asks about the task again later, or take returns errNotFinished after pollFor.
 func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) error {
 	r, e := message.ReadResult(result)
 	if e != nil {
@@ -227,8 +227,17 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 		row.Context = r.ContextID
 	}
 	// An agent may return a task before it has read our answer, with its earlier question.
-	stale := r.State == a2a.TaskStateInputRequired && bytes.Equal(row.Asked, r.Status[:])
-	if r.IsWaiting() || stale {
+	isStale := message.IsInterrupted(r.State) && bytes.Equal(row.Asked, r.Status[:])
+	isNews := !r.IsWaiting() && !isStale
+	if isNews {
+		if err := o.acceptAnswer(ctx, row, r); err != nil {
+			return err
+		}
+		if message.IsInterrupted(r.State) {
+			row.Asked = r.Status[:]
+		}
+	}
+	if !isNews || r.State == a2a.TaskStateAuthRequired {
 		if now.Sub(row.Started) >= pollFor {
 			return errNotFinished
 		}
@@ -238,17 +247,10 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 		}
 		row.Due = now.Add(pause)
 		row.Tries++
-		err := o.save(ctx, row)
-		o.polls.wakeUp()
-		return err
 	}
-	if err := o.acceptAnswer(ctx, row, r); err != nil {
-		return err
-	}
-	if r.State == a2a.TaskStateInputRequired {
-		row.Asked = r.Status[:]
-	}
-	return o.save(ctx, row)
+	err := o.save(ctx, row)
+	o.polls.wakeUp()
+	return err
 }
 
 // acceptAnswer hands the answer of an agent to the node.

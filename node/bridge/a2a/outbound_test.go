@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 )
 
 // write sends a text to an address and returns the conversation.
@@ -514,6 +515,17 @@ func TestFollow(t *testing.T) {
 		began := time.Now()
 		if v := h.inbox(sent.Conversation, 1); text(v, "message.body") != "done" || time.Since(began) > 3*time.Second {
 			t.Errorf("%s: after %v %s", binding, time.Since(began), v.JSON())
+		}
+	}
+}
+
+// TestNewsOnStream checks that a question of the agent that we have already read does not end a stream at once.
+func TestNewsOnStream(t *testing.T) {
+	status := `{"state":"TASK_STATE_AUTH_REQUIRED","timestamp":"2026-11-27T10:00:00.000Z"}`
+	read, other := signing.Digest(parse(t, status)), signing.Digest(parse(t, `{"state":"TASK_STATE_INPUT_REQUIRED"}`))
+	for _, event := range []string{`{"task":{"id":"t1","status":` + status + `}}`, `{"result":{"statusUpdate":{"taskId":"t1","status":` + status + `}}}`} {
+		if a2a.IsNews(event, read[:]) || !a2a.IsNews(event, other[:]) || !a2a.IsNews(event, nil) {
+			t.Errorf("the same question is news, or another is not: %s", event)
 		}
 	}
 }

@@ -80,8 +80,8 @@ var states = map[string]a2a.TaskState{
 	"failed": a2a.TaskStateFailed, "rejected": a2a.TaskStateRejected, "canceled": a2a.TaskStateCanceled,
 }
 
-// StateName returns the name that results of hooks give to a state of A2A. The state that asks the client for
-// credentials is "failed", because our side has none to give. Any other state without a name of its own is "working".
+// StateName returns the name that results of hooks give to a state of A2A. The state that asks for authorization is
+// "input_required". Any other state without a name of its own is "working".
 func StateName(s a2a.TaskState) string {
 	for name, state := range states {
 		if state == s {
@@ -89,7 +89,7 @@ func StateName(s a2a.TaskState) string {
 		}
 	}
 	if s == a2a.TaskStateAuthRequired {
-		return "failed"
+		return "input_required"
 	}
 	return "working"
 }
@@ -283,7 +283,13 @@ func partsOf(v wire.Value) []wire.Value {
 
 // IsWaiting reports whether the task goes on by itself, so that the client must ask again.
 func (r Remote) IsWaiting() bool {
-	return !r.State.Terminal() && r.State != a2a.TaskStateInputRequired && r.State != a2a.TaskStateAuthRequired
+	return !r.State.Terminal() && !IsInterrupted(r.State)
+}
+
+// IsInterrupted reports whether a task with this state asks the client: for a message, or for authorization, which the
+// agent may also get from somebody else (A2A-9).
+func IsInterrupted(s a2a.TaskState) bool {
+	return s == a2a.TaskStateInputRequired || s == a2a.TaskStateAuthRequired
 }
 
 // Payload returns the intent and the payload for an answer. The answer of an agent of the mesh carries both. Any other
