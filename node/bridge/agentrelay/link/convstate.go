@@ -14,7 +14,7 @@ import (
 )
 
 // The link stores the state of conversations (AR-57): which ref belongs to which conversation, the latest conversation
-// of each peer, and the message that an answer refers to. A record expires a day after the message that last wrote it.
+// of each peer, and what an answer to each message refers to. A record expires a day after the message that last wrote it.
 // The node stores the messages themselves.
 const (
 	nsRefs  = "agentrelay/refs"
@@ -26,7 +26,7 @@ const (
 // convState is what the link stores about a conversation.
 type convState struct {
 	Conv      wire.ConversationID `json:"conv"`
-	Ref       string              `json:"ref,omitempty"`       // the ref that the node's next reply gets (AR-28)
+	Ref       string              `json:"ref,omitempty"`       // the ref of a reply to the peer's last message (AR-28)
 	Answering string              `json:"answering,omitempty"` // type of the peer's last message; "" once the node has answered it
 	Asked     bool                `json:"asked,omitempty"`     // the last question is from the node
 	LastOurs  bool                `json:"ours,omitempty"`      // the node wrote last; its provisional answers do not count
@@ -53,6 +53,11 @@ func (t convStore) refKey(peer, ref string) string { return t.link + "/" + hashK
 func (t convStore) lastKey(peer string) string     { return t.link + "/" + hashKey(peer, "last") }
 func (t convStore) key(peer string, conv wire.ConversationID) string {
 	return t.link + "/" + hashKey(peer, "conv", string(conv))
+}
+
+// messageKey returns the key of the state that a conversation had after a message of the peer.
+func (t convStore) messageKey(peer string, id wire.MessageID) string {
+	return t.link + "/" + hashKey(peer, "message", string(id))
 }
 
 func putFor(now time.Time, ns, key string, body []byte) store.Change {
@@ -84,11 +89,14 @@ func (t convStore) read(ctx context.Context, key string, now time.Time) (convSta
 	return out, err
 }
 
-// changes returns the changes that store the state of a conversation after a message. refs are the ids by which the
-// peer may refer to the conversation.
-func (t convStore) changes(peer string, next convState, refs []string, now time.Time) []store.Change {
+// changes returns the changes that store the state of a conversation after a message. asked is the id of the message if
+// the peer wrote it, else "". refs are the ids by which the peer may refer to the conversation.
+func (t convStore) changes(peer string, next convState, asked wire.MessageID, refs []string, now time.Time) []store.Change {
 	body, _ := json.Marshal(next) // strings and booleans always encode
 	out := []store.Change{putFor(now, nsConvs, t.key(peer, next.Conv), body), putFor(now, nsConvs, t.lastKey(peer), body)}
+	if asked != "" {
+		out = append(out, putFor(now, nsConvs, t.messageKey(peer, asked), body))
+	}
 	for i, ref := range refs {
 		if ref != "" && !slices.Contains(refs[:i], ref) { // a unit may have each record only once
 			out = append(out, putFor(now, nsRefs, t.refKey(peer, ref), []byte(next.Conv)))

@@ -249,14 +249,14 @@ func TestNothingIsSpentOffline(t *testing.T) {
 	}
 }
 
-// TestAnswersLeaveRoom: peers that make the node answer cannot use up its budget. Answers wait for their part of the
-// budget, in order (AR-53).
+// TestAnswersLeaveRoom: peers that make the node answer cannot use up its budget. Notices that the owner decides wait for
+// their part of the budget, in order, and answers of the outbox wait for the same part (AR-53).
 func TestAnswersLeaveRoom(t *testing.T) {
 	x, n := newLinkedNode(t, nil, Config{})
 	n.mu.Lock()
 	n.reply = func(in bridge.Inbound) (bridge.Outcome, error) {
-		reply := newDelivery(t, in.ConvID, wire.RequestInfo, `{"action":"answer","answer":"so"}`).Message
-		return bridge.Outcome{Status: 200, Reply: &reply}, x.link.convStore.records.Apply(context.Background(), in.Records, time.Now())
+		reply := newDelivery(t, in.ConvID, wire.RequestInfo, `{"action":"pending_approval"}`).Message
+		return bridge.Outcome{Status: 202, Held: true, Reply: &reply}, x.link.convStore.records.Apply(context.Background(), in.Records, time.Now())
 	}
 	n.mu.Unlock()
 	x.link.sender.mu.Lock()
@@ -270,15 +270,27 @@ func TestAnswersLeaveRoom(t *testing.T) {
 	}
 	var refs []string
 	for range 6 {
-		if f := x.nextFrame(); f.GetStr("type") == "answer" {
+		if f := x.nextFrame(); f.GetStr("payload") != "ours" {
 			refs = append(refs, f.GetStr("ref"))
 		}
 	}
 	if want := []string{"r0", "r1", "r2", "r3", "r4"}; !slices.Equal(refs, want) {
-		t.Errorf("answers to %v, want %v", refs, want)
+		t.Errorf("notices about %v, want %v", refs, want)
 	}
 	if spent := x.link.sender.budget.Count(time.Now()); spent != 6 {
 		t.Errorf("%d of the whole budget are spent, want 6", spent)
+	}
+	x.link.sender.mu.Lock()
+	x.link.sender.answers = rate.NewWindows(1, 0)
+	x.link.sender.mu.Unlock()
+	for i, want := range []bool{false, true, true} {
+		_, err := x.Deliver(t.Context(), newDelivery(t, wire.NewConversationID(), wire.RequestInfo, `{"action":"answer","answer":"so","metadata":{"in_reply_to":"msg_1"}}`))
+		if wait, ok := errors.AsType[*client.SendError](err); ok != want || want && (!wait.Retry || wait.After <= 0) {
+			t.Errorf("answer %d: %v", i, err)
+		}
+	}
+	if spent := x.link.sender.budget.Count(time.Now()); spent != 7 {
+		t.Errorf("%d of the whole budget are spent, want 7", spent)
 	}
 }
 

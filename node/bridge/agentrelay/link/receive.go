@@ -141,7 +141,8 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 	l.handToNode(ctx, h, raw)
 }
 
-// handToNode gives a message to the node and sends the node's immediate reply.
+// handToNode gives a message to the node. The answer of a hook comes through the outbox; the peer learns at once if the
+// message waits for the owner.
 func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 	now := time.Now()
 	in, t, err := l.newInbound(ctx, h, raw, now)
@@ -153,7 +154,7 @@ func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 	if errors.Is(err, wire.ErrConversationClosed) && in.ConvID != l.convStore.newID(h) && h.conv == "" {
 		// The conversation has ended here, which the peer cannot know. The message opens another one.
 		t.Conv, in.ConvID = l.convStore.newID(h), l.convStore.newID(h)
-		in.Records = l.convStore.changes(h.from, t, []string{h.id, h.ref}, now)
+		in.Records = l.convStore.changes(h.from, t, in.MessageID, []string{h.id, h.ref}, now)
 		out, err = l.cfg.Mesh.Accept(ctx, in)
 	}
 	if err != nil {
@@ -167,8 +168,8 @@ func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 	if h.kind == "answer" && t.Asked {
 		l.closeAfterAnswer(ctx, in)
 	}
-	if out.Reply != nil {
-		l.sendReply(ctx, h.from, *out.Reply)
+	if out.Held && out.Reply != nil {
+		l.sendPending(ctx, h.from, *out.Reply)
 	}
 }
 
@@ -213,15 +214,16 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	if h.msg != "" {
 		id = h.msg // a repetition by an AgentMesh node gets another id from the relay
 	}
+	message := wire.MessageID("msg_" + hashKey(l.cfg.Link.Name, h.from, id))
 	written := time.UnixMilli(h.ts)
 	if written.Before(now.Add(-keepConv)) || written.After(now.Add(time.Minute)) {
 		written = now
 	}
 	return bridge.Inbound{
 		Principal: address.String(), Peer: address.Pseudonym(), Address: address.String(), Name: h.from, Verified: bridge.VerifiedNone,
-		MessageID: wire.MessageID("msg_" + hashKey(l.cfg.Link.Name, h.from, id)), ConvID: conv, Intent: intent,
+		MessageID: message, ConvID: conv, Intent: intent, Unattended: true,
 		Payload: address.Mark(payload, false), Time: written, Received: now, Raw: raw, Digest: h.digest(),
-		Records: l.convStore.changes(h.from, t, []string{h.id, h.ref}, now),
+		Records: l.convStore.changes(h.from, t, message, []string{h.id, h.ref}, now),
 	}, t, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -41,11 +42,11 @@ func (l *Link) offlineReason() string {
 	return "the link " + s.Name + " is not connected"
 }
 
-// sendReply sends the node's immediate reply to a message.
-func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
+// sendPending tells a peer that its message waits for the owner.
+func (l *Link) sendPending(ctx context.Context, peer string, m wire.Message) {
 	data, changes, err := l.encode(ctx, peer, m)
 	if err != nil {
-		l.log.Error("encode the reply to a message", "peer", peer, "err", err)
+		l.log.Error("encode the notice that the owner decides", "peer", peer, "err", err)
 		return
 	}
 	if data == nil {
@@ -57,13 +58,13 @@ func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	l.sender.answer(peer, data)
 }
 
-// takeTurn charges a message of the owner to the budget. If the message must wait, takeTurn charges nothing and returns
-// an error.
-func (l *Link) takeTurn() error {
+// takeTurn charges a message to the budget, and an answer also to the part for answers. If the message must wait,
+// takeTurn charges nothing and returns an error.
+func (l *Link) takeTurn(isAnswer bool) error {
 	if !l.sender.isConnected() {
 		return retryLater(0, l.offlineReason())
 	}
-	if wait := l.sender.budget.Take(time.Now()); wait > 0 {
+	if wait := l.sender.charge(isAnswer); wait > 0 {
 		return retryLater(wait, overBudget)
 	}
 	return nil
@@ -84,7 +85,7 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 	case data == nil:
 		return bridge.Delivered{Queued: true}, nil
 	}
-	if err := l.takeTurn(); err != nil {
+	if err := l.takeTurn(conversations.AnswersIn(d.Message.Payload) != ""); err != nil {
 		return bridge.Delivered{}, err
 	}
 	if err := l.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
@@ -104,7 +105,17 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := fromMesh(m.Intent, m.Payload, t.Answering)
+	asked := t
+	if id := conversations.AnswersIn(m.Payload); id != "" {
+		one, err := l.convStore.read(ctx, l.convStore.messageKey(peer, id), now)
+		if err != nil {
+			return nil, nil, err
+		}
+		if one.Ref != "" { // else an older version stored the message
+			asked = one
+		}
+	}
+	s, err := fromMesh(m.Intent, m.Payload, asked.Answering)
 	if err != nil {
 		return nil, nil, undeliverableError{err.Error()}
 	}
@@ -120,13 +131,13 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 	ref := ""
 	switch {
 	case s.isReply:
-		ref = t.Ref
+		ref = asked.Ref
 	case s.expectsAnswer():
 		ref = string(m.ID)
 	}
 	pending := m.Action() == wire.ActionPending
 	next := convState{Conv: m.Conversation, Ref: t.Ref, Answering: t.Answering, Asked: t.Asked || s.kind == "question", LastOurs: !pending || t.LastOurs, Mesh: t.Mesh}
-	if s.kind == "answer" {
+	if s.kind == "answer" && asked.Ref == t.Ref {
 		next.Answering = ""
 	}
 	data, err := l.seal(ctx, peer, s.encode(peer, ref, m.Conversation, m.ID))
@@ -136,5 +147,5 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 	if len(data) > frame.MaxSize {
 		return nil, nil, undeliverableError{"the message has more than the 64 KB that a relay takes"}
 	}
-	return data, l.convStore.changes(peer, next, []string{string(m.ID), ref}, now), nil
+	return data, l.convStore.changes(peer, next, "", []string{string(m.ID), ref}, now), nil
 }

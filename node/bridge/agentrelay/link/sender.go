@@ -25,7 +25,7 @@ type sender struct {
 	mu      sync.Mutex
 	conn    *websocket.Conn
 	answers *rate.Windows           // the part of the budget for answers; the rest is for messages of the owner
-	unsent  *rate.FairQueue[[]byte] // answers that wait for the connection or the budget
+	unsent  *rate.FairQueue[[]byte] // tunnel answers and pending notices that wait for the connection or the budget
 	resume  *time.Timer             // sends them when the budget allows; nil if none wait for the budget
 }
 
@@ -72,8 +72,30 @@ func (s *sender) write(data []byte) error {
 	return s.conn.Send(websocket.Text(data))
 }
 
-// answer sends a frame to a peer. It queues the frame until connection and budget allow, because nothing else would
-// send it again.
+// charge charges a frame to the budget, and an answer also to the part for answers. If the frame must wait, charge
+// charges nothing and returns how long.
+func (s *sender) charge(isAnswer bool) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.chargeLocked(isAnswer)
+}
+
+func (s *sender) chargeLocked(isAnswer bool) time.Duration {
+	now := time.Now()
+	if isAnswer {
+		if wait := s.answers.Peek(now); wait > 0 {
+			return wait
+		}
+	}
+	wait := s.budget.Take(now)
+	if isAnswer && wait == 0 {
+		s.answers.Take(now)
+	}
+	return wait
+}
+
+// answer sends a tunnel answer or a pending notice to a peer. It queues the frame until connection and budget allow.
+// A process that ends loses what waits: the sender of a tunneled message asks again, and a notice is only a hint.
 func (s *sender) answer(peer string, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,12 +106,7 @@ func (s *sender) answer(peer string, data []byte) {
 // drain sends the waiting answers. The caller holds s.mu.
 func (s *sender) drain() {
 	for s.unsent.Len() > 0 && s.conn != nil && s.resume == nil {
-		now := time.Now()
-		wait := s.answers.Peek(now)
-		if wait == 0 {
-			wait = s.budget.Take(now)
-		}
-		if wait > 0 {
+		if wait := s.chargeLocked(true); wait > 0 {
 			s.resume = time.AfterFunc(wait, func() {
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -98,7 +115,6 @@ func (s *sender) drain() {
 			})
 			return
 		}
-		s.answers.Take(now)
 		if s.conn.Send(websocket.Text(s.unsent.First())) != nil {
 			return // the next connection sends it
 		}

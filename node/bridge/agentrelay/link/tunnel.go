@@ -148,7 +148,7 @@ func (l *Link) sendTunnel(ctx context.Context, peer string, message []byte) ([]b
 		return nil, retryLater(time.Second, err.Error())
 	}
 	defer stop()
-	if err := l.takeTurn(); err != nil {
+	if err := l.takeTurn(false); err != nil {
 		return nil, err
 	}
 	if err := l.sender.write(data); err != nil {
