@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -314,6 +315,25 @@ func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, paylo
 		l.records.apply(ctx, l.records.drop("asked", string(conv)))
 	}
 	return err
+}
+
+// answerExpired tells the senders of proposals and requests that nobody decided about them in time. The link tries again
+// later if the space does not take an answer now.
+func (l *Link) answerExpired(ctx context.Context) {
+	fault := wire.Obj(wire.Field("error", rpcFault(rpcRefused, "the owner of this node did not decide in time")))
+	for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.cfg.Name+"/expired", time.Now()) {
+		var conv wire.ConversationID
+		if err = cmp.Or(err, json.Unmarshal(rec.Body, &conv)); err == nil {
+			err = cmp.Or(l.reject(ctx, conv, "timeout"), l.sendResponse(ctx, conv, fault)) // the conversation is about one of them
+		}
+		if err != nil {
+			if _, again := errors.AsType[*client.SendError](l.deliveryError(err)); again {
+				continue
+			}
+			l.log.Info("the end of a proposal or request did not reach the space", "err", err)
+		}
+		l.records.apply(ctx, l.records.drop("expired", string(conv)))
+	}
 }
 
 // Handle implements [bridge.Handler]. The node may call it more than once for a message.

@@ -141,43 +141,64 @@ func TestLinkTLS(t *testing.T) {
 	}
 }
 
-// TestLinkProposalExpires: if nobody decides about a proposal in time, its proposer gets a rejection with a reason code
-// (MEW-L3).
-func TestLinkProposalExpires(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := startOn(t, t.TempDir(), gateway.Config{Spaces: []gateway.SpaceConfig{newClubConfig(t, allKinds, "cat", "dog")}}, mewtest.NewPipes())
-		l := newLabOn(t, r, meshtest.InMemory(t), linkOf(r, bridge.LinkPolicy{Access: "open"}))
-		rejected := make(chan wire.Value, 1)
-		var reading sync.WaitGroup
-		for _, p := range l.peers { // both read all the time, to answer pings
-			reading.Go(func() {
-				for {
-					_, data, err := p.Conn.Read()
-					if err != nil {
-						return
-					}
-					if e, fault := envelope.Parse(data); fault == nil && e.Kind == envelope.KindReject && p == l.peers["cat"] {
-						rejected <- mewtest.Parse(t, string(data))
-					}
+// TestLinkExpires: if nobody decides about a proposal or a request in time, its sender gets a rejection or an error,
+// also if the node is not in the space at that time (MEW-L3).
+func TestLinkExpires(t *testing.T) {
+	for _, tt := range []struct {
+		name, envelope, kind, want string
+		away                       bool
+	}{
+		{"proposal", fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"), envelope.KindReject, `{"reason":"timeout"}`, false},
+		{"proposal, away", fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"), envelope.KindReject, `{"reason":"timeout"}`, true},
+		{"request, away", fmt.Sprintf(callTo, "p1", "discover"), envelope.KindResponse, `{"jsonrpc":"2.0","id":7,"error":{"code":-32001,"message":"the owner of this node did not decide in time"}}`, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := startOn(t, t.TempDir(), gateway.Config{Spaces: []gateway.SpaceConfig{newClubConfig(t, allKinds, "cat", "dog")}}, mewtest.NewPipes())
+				l := newLabOn(t, r, meshtest.InMemory(t), linkOf(r, bridge.LinkPolicy{Access: "approval", Tools: []string{"discover"}}))
+				answers := make(chan wire.Value, 10)
+				var reading sync.WaitGroup
+				for _, p := range l.peers { // both read all the time, to answer pings
+					reading.Go(func() {
+						for {
+							_, data, err := p.Conn.Read()
+							if err != nil {
+								return
+							}
+							if e, fault := envelope.Parse(data); fault == nil && e.Kind == tt.kind && p == l.peers["cat"] {
+								answers <- mewtest.Parse(t, string(data))
+							}
+						}
+					})
 				}
+				l.home.Start()
+				l.peers["cat"].Send(tt.envelope)
+				l.ask()
+				if tt.away {
+					l.Disconnect()
+				}
+				time.Sleep(30 * time.Minute)
+				synctest.Wait()
+				if tt.away {
+					if len(answers) != 0 {
+						t.Error("the node answered although it was not in the space")
+					}
+					l.Reconnect()
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if len(answers) != 1 {
+					t.Fatalf("the sender got %d answers, want 1", len(answers))
+				}
+				answer := <-answers
+				if payload, _ := answer.Get("payload"); mewtest.About(answer) != "p1" || string(payload.JSON()) != tt.want {
+					t.Errorf("the sender got %s, want the payload %s", answer.JSON(), tt.want)
+				}
+				for _, p := range l.peers {
+					p.Conn.Abort()
+				}
+				reading.Wait()
 			})
-		}
-		l.home.Start()
-		l.peers["cat"].Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
-		l.ask()
-		time.Sleep(30 * time.Minute)
-		synctest.Wait()
-		select {
-		case no := <-rejected:
-			if mewtest.About(no) != "p1" || mewtest.Text(mewtest.Payload(no, "reason")) != "timeout" {
-				t.Errorf("rejected with %s", no.JSON())
-			}
-		default:
-			t.Error("the proposer got no rejection")
-		}
-		for _, p := range l.peers {
-			p.Conn.Abort()
-		}
-		reading.Wait()
-	})
+		})
+	}
 }

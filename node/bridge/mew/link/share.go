@@ -172,7 +172,8 @@ func (l *Link) wakeSharing() {
 	waiting.Wake(l.shareWake)
 }
 
-// runSharing sends the space the new entries of the conversations that it sees, until ctx ends.
+// runSharing sends the space the answers to what expired, and the new entries of the conversations that it sees, until
+// ctx ends.
 func (l *Link) runSharing(ctx context.Context) {
 	again := time.NewTicker(shareEvery)
 	defer again.Stop()
@@ -183,6 +184,7 @@ func (l *Link) runSharing(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		l.answerExpired(ctx)
 		if !l.space.canSpeak() {
 			continue
 		}
@@ -336,10 +338,9 @@ func (b *Bridge) followItem(ctx context.Context, item bridge.ItemState) {
 		l.space.setWaiting(item.Conversation, item.State == "held")
 	}
 	switch {
-	case item.Intent == IntentProposal && item.State == "expired":
-		if err := l.reject(ctx, item.Conversation, "timeout"); err != nil {
-			l.log.Info("the end of a proposal did not reach the space", "err", err)
-		}
+	case item.State == "expired" && item.Intent != wire.Deliver:
+		l.records.apply(ctx, l.records.remember("expired", string(item.Conversation), item.Conversation, keepSent, false))
+		l.wakeSharing()
 	case item.Intent == wire.Deliver:
 		if key, ok := load[string](ctx, l.records, "msg", string(item.MessageID)); ok {
 			switch item.State {
