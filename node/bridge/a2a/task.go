@@ -53,6 +53,11 @@ type logEntry struct {
 
 func (t *taskRow) last() logEntry { return t.Log[len(t.Log)-1] }
 
+// has reports whether our message brought a state of the task.
+func (t *taskRow) has(id wire.MessageID) bool {
+	return slices.ContainsFunc(t.Log, func(e logEntry) bool { return e.Reply == id })
+}
+
 func (t *taskRow) key() store.ConvKey {
 	a, _ := bridge.ParseAddress(t.Address)
 	return store.ConvKey{Peer: string(a.Pseudonym()), ID: string(t.Conv)}
@@ -147,7 +152,7 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 		}
 		entry, ok := next(t)
 		last := t.last()
-		if !ok || last.State.Terminal() || entry.Reply != "" && slices.ContainsFunc(t.Log, func(e logEntry) bool { return e.Reply == entry.Reply }) {
+		if !ok || last.State.Terminal() || entry.Reply != "" && t.has(entry.Reply) {
 			return nil
 		}
 		if entry.Reply == "" && entry.State == last.State && entry.Text == last.Text {
@@ -177,37 +182,37 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 	}
 }
 
-// answer records a message of ours in the task that it belongs to: the one whose message it answers, if that task is
-// open, or else the newest open task of the conversation. Without such a task, answer makes a new one, so that the
-// caller can find the message; a close or a receipt needs none.
+// answer records a message of ours in the task that it belongs to: the one whose message it answers, or else the newest
+// open task of the conversation. Without such a task, or if it has ended, answer makes a new one, so that the caller can
+// find the message; a receipt needs none. A close ends every task of the conversation.
 func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	key := store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}
 	tasks, err := b.tasksWith(ctx, convTerm(key))
 	if err != nil {
 		return err
 	}
-	meta, _ := d.Message.Payload.Get("metadata")
-	about := wire.MessageID(meta.GetStr("in_reply_to"))
+	about := conversations.AnswersIn(d.Message.Payload)
 	reply := message.ReadReply(d.Message.Intent, d.Message.Payload, string(d.Message.ID), false)
 	entry := logEntry{State: reply.State, Reply: d.Message.ID}
-	i := slices.IndexFunc(tasks, func(t *taskRow) bool { return about != "" && slices.Contains(t.Messages, about) })
-	if i >= 0 && tasks[i].last().State.Terminal() || i < 0 {
-		i = slices.IndexFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() })
-	}
-	switch isClose := d.Message.Payload.GetStr("action") == wire.ActionClose; {
-	case i >= 0 && reply.Receipt:
-		return b.syncReceipt(ctx, tasks[i], key, d.Message.ID)
-	case i >= 0 && isClose: // it ends every task of the conversation
+	if d.Message.Action() == wire.ActionClose {
 		for _, t := range tasks {
 			if err := b.advance(ctx, t.ID, func(*taskRow) (logEntry, bool) { return entry, true }); err != nil {
 				return err
 			}
 		}
 		return nil
-	case i >= 0:
-		return b.advance(ctx, tasks[i].ID, func(*taskRow) (logEntry, bool) { return entry, true })
-	case isClose, reply.Receipt:
+	}
+	i := slices.IndexFunc(tasks, func(t *taskRow) bool { return about != "" && slices.Contains(t.Messages, about) })
+	if i < 0 {
+		i = slices.IndexFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() })
+	}
+	switch {
+	case i >= 0 && reply.Receipt:
+		return b.syncReceipt(ctx, tasks[i], key, d.Message.ID)
+	case reply.Receipt, slices.ContainsFunc(tasks, func(t *taskRow) bool { return t.has(d.Message.ID) }): // an earlier attempt stored it
 		return nil
+	case i >= 0 && !tasks[i].last().State.Terminal():
+		return b.advance(ctx, tasks[i].ID, func(*taskRow) (logEntry, bool) { return entry, true })
 	}
 	now := time.Now()
 	t := &taskRow{
@@ -221,11 +226,7 @@ func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	}
 	entry.At = now.UTC()
 	t.Log = []logEntry{entry}
-	err = b.records.Apply(ctx, []store.Change{t.change(now)}, now)
-	if errors.Is(err, store.ErrConflict) {
-		return nil // an earlier attempt stored it
-	}
-	return err
+	return b.records.Apply(ctx, []store.Change{t.change(now)}, now)
 }
 
 // syncReceipt updates a task after a receipt of ours. A receipt says that a hook handled the message and had nothing to
