@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -47,5 +48,18 @@ func TestAnswerOfEndedTask(t *testing.T) {
 	}
 	if v := h.rpc("ann", "ListTasks", `{}`); at(v, "result.tasks").Len() != 3 || text(v, "result.tasks.0.status.state") != "TASK_STATE_COMPLETED" {
 		t.Errorf("want one task more, for the second answer: %s", v.JSON())
+	}
+}
+
+// TestAnswerMakesRoom checks that a message of ours reaches a caller that has as many tasks as it may have.
+func TestAnswerMakesRoom(t *testing.T) {
+	h := serve(t, nil, nil, nil)
+	h.bridge.FillTasks(t, "a2a:inbound/ann", a2a.MaxTasks)
+	d := delivery(t, "a2a:inbound/ann")
+	if _, err := h.bridge.Deliver(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	if v := h.rpc("ann", "ListTasks", `{"pageSize":1}`); text(v, "result.tasks.0.contextId") != string(d.Message.Conversation) {
+		t.Errorf("the newest task is %s", v.JSON())
 	}
 }

@@ -226,7 +226,11 @@ func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	}
 	entry.At = now.UTC()
 	t.Log = []logEntry{entry}
-	return b.records.Apply(ctx, []store.Change{t.change(now)}, now)
+	err = b.records.Apply(ctx, []store.Change{t.change(now)}, now)
+	if errors.Is(err, store.ErrQuota) && b.evict(ctx, d.Address) == nil {
+		err = b.records.Apply(ctx, []store.Change{t.change(now)}, now)
+	}
+	return err
 }
 
 // syncReceipt updates a task after a receipt of ours. A receipt says that a hook handled the message and had nothing to
