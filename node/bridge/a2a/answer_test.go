@@ -1,11 +1,14 @@
 package a2a_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -61,5 +64,33 @@ func TestAnswerMakesRoom(t *testing.T) {
 	}
 	if v := h.rpc("ann", "ListTasks", `{"pageSize":1}`); text(v, "result.tasks.0.contextId") != string(d.Message.Conversation) {
 		t.Errorf("the newest task is %s", v.JSON())
+	}
+}
+
+// TestUnstoredAnswer checks that a message to an agent is tried again, and not sent twice, if the store fails when the
+// agent has answered.
+func TestUnstoredAnswer(t *testing.T) {
+	p := newPeerAgent(t)
+	var m meddler
+	h := serve(t, nil, nil, meddle(&m, "a2a/sent", nil))
+	known := ""
+	p.answer = func(method string, params wire.Value) (string, int) {
+		if method == "ListTasks" {
+			return `{"tasks":[` + strings.Replace(completed, `"status"`, `"history":[{"messageId":"`+known+`","role":"ROLE_USER","parts":[{"text":"x"}]}],"status"`, 1) + `],"nextPageToken":""}`, 0
+		}
+		known = text(params, "message.messageId")
+		m.lost.Store(new(errors.New("the disk is full")))
+		return `{"task":` + completed + `}`, 0
+	}
+	d := delivery(t, "a2a:"+p.URL)
+	_, err := h.bridge.Deliver(t.Context(), d)
+	if e, ok := errors.AsType[*client.SendError](err); !ok || !e.Retry || !e.Processed {
+		t.Errorf("the first attempt: %v", err)
+	}
+	if _, err := h.bridge.Deliver(t.Context(), d); err != nil || p.count("SendMessage") != 1 {
+		t.Errorf("the second attempt: %v, %d calls", err, p.count("SendMessage"))
+	}
+	if v := h.inbox(d.Message.Conversation, 1); text(v, "message.body") != "done" {
+		t.Errorf("the answer is %s", v.JSON())
 	}
 }

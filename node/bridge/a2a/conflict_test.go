@@ -16,13 +16,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// meddler is a store that disturbs one namespace. After a request next reads a record there, it calls next, once. While
-// err is set, it fails each search for records there.
+// meddler is a store that calls next once, after the next read of a record in a namespace for a request, and fails each
+// search for records there with err while it is set, and the next change with lost.
 type meddler struct {
 	store.Store
 	ns   string
 	next atomic.Pointer[func(store.Record)]
 	err  atomic.Pointer[error]
+	lost atomic.Pointer[error]
 }
 
 func (m *meddler) Records() store.Records { return meddledRecords{m.Store.Records(), m} }
@@ -40,6 +41,13 @@ func (r meddledRecords) Get(ctx context.Context, ns, key string, now time.Time) 
 		}
 	}
 	return rec, err
+}
+
+func (r meddledRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if err := r.m.lost.Swap(nil); err != nil {
+		return *err
+	}
+	return r.Records.Apply(ctx, changes, now)
 }
 
 func (r meddledRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {

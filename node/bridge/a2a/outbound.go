@@ -164,8 +164,11 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 			return bridge.Delivered{}, asSendError(err)
 		}
 	}
-	if err := o.take(ctx, row, result); err != nil {
-		return bridge.Delivered{}, asSendError(err)
+	if err := asSendError(o.take(ctx, row, result)); err != nil {
+		if _, ok := errors.AsType[*client.SendError](err); !ok { // the agent has the message, so the next attempt looks for its task
+			err = &client.SendError{Retry: true, Processed: true, Cause: err}
+		}
+		return bridge.Delivered{}, err
 	}
 	return bridge.Delivered{Queued: true}, nil
 }
