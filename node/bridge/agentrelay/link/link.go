@@ -76,11 +76,13 @@ type Link struct {
 	convStore convStore
 	waiters   *waiters
 	tunnels   *rate.Buckets // limits the tunnel messages of each peer
-	firstWait time.Duration // first wait of the back-off
-	handled   func()        // for tests: called after each frame; may be nil
-	wake      chan struct{} // wakes up a link that is down
-	renewed   bool          // for Run: the link has registered again and has not been up since
-	dialing   chan struct{} // has a value while Run or Test connects or registers: a second connection ends the first
+	tunneled  *waiting.Places
+	tunneling sync.WaitGroup // goroutines that handle tunneled messages
+	firstWait time.Duration  // first wait of the back-off
+	handled   func()         // for tests: called after each frame; may be nil
+	wake      chan struct{}  // wakes up a link that is down
+	renewed   bool           // for Run: the link has registered again and has not been up since
+	dialing   chan struct{}  // has a value while Run or Test connects or registers: a second connection ends the first
 
 	mu     sync.Mutex
 	id     string // the node's id on the relay: from the stored registration, then from the welcome
@@ -121,7 +123,8 @@ func New(cfg Config) (*Link, error) {
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Link.Name), target: target, sender: newSender(), itemLog: newItemLog(),
 		waiters: &waiters{all: make(map[string]chan wire.Value)}, convStore: convStore{cfg.Store.Records(), cfg.Link.Name},
 		firstWait: firstBackoff, wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1), tunnels: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
-		status: bridge.LinkStatus{Name: cfg.Link.Name, Kind: Kind, To: cfg.Link.URL, State: bridge.LinkConnecting},
+		tunneled: waiting.NewPlaces(maxTunneled, maxTunneledOfOne),
+		status:   bridge.LinkStatus{Name: cfg.Link.Name, Kind: Kind, To: cfg.Link.URL, State: bridge.LinkConnecting},
 	}
 	l.peers = &peers{convStore: l.convStore, log: l.log, seen: make(map[string]bool)}
 	return l, nil
@@ -183,6 +186,7 @@ var errToken = errors.New("the relay refuses the token")
 
 // Run keeps the link up until ctx ends. The workers outlive a connection, so that a busy node gets all that arrived.
 func (l *Link) Run(ctx context.Context) error {
+	defer l.tunneling.Wait()
 	var working sync.WaitGroup
 	defer working.Wait()
 	queues := make([]chan wire.Value, workers)
@@ -338,7 +342,7 @@ func (l *Link) runConnection(ctx context.Context, queues []chan wire.Value) erro
 			l.notifyTest()
 			continue
 		}
-		queues[workerOf(tree)] <- tree // may block until the deadline of a hook
+		queues[workerOf(tree)] <- tree // blocks while the node is busy
 	}
 }
 

@@ -17,6 +17,9 @@ const (
 	tunnelTimeout   = 25 * time.Second // how long a sender waits for an answer
 	tunnelPerMinute = 60               // messages of one peer; bounded because the node signs each answer
 	maxWaiting      = 256
+
+	maxTunneled      = 64 // tunneled messages that the node handles at the same time
+	maxTunneledOfOne = 4  // of one peer; no node sends more at once (AM-79)
 )
 
 // waiters holds the goroutines that wait for an answer: a reply through the tunnel, or the relay's answer to a command.
@@ -68,7 +71,8 @@ func (l *Link) handToWaiter(tree wire.Value) bool {
 }
 
 // handleTunnel gives a signed message to the node, which receives it as if it had been posted (AR-59). The signature,
-// not the relay, proves who wrote it.
+// not the relay, proves who wrote it. The node may take as long as a hook, so other frames do not wait for it. If too
+// many messages are under way, their senders try again.
 func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	message := h.payload
 	// A frame with a ref other than the id of its own message is an answer. Nobody waits for this one, and it gets no
@@ -82,6 +86,18 @@ func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	if _, ok := l.tunnels.TakeOrReplace(h.from, time.Now()); !ok {
 		return
 	}
+	leave, ok := l.tunneled.Enter(h.from)
+	if !ok {
+		return
+	}
+	l.tunneling.Go(func() {
+		defer leave()
+		l.receiveTunneled(ctx, h, raw)
+	})
+}
+
+// receiveTunneled gives a signed message to the node and sends its answer.
+func (l *Link) receiveTunneled(ctx context.Context, h *incoming, raw []byte) {
 	out, err := l.cfg.Mesh.Receive(ctx, raw)
 	answer := out.Raw
 	if err != nil {

@@ -2,7 +2,9 @@ package link
 
 import (
 	"context"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
@@ -19,6 +21,41 @@ func (m slowMesh) Receive(context.Context, []byte) (bridge.Outcome, error) {
 	close(m.busy)
 	<-m.release
 	return bridge.Outcome{}, nil
+}
+
+// stuckMesh is a mesh that receives no signed message before release is closed.
+type stuckMesh struct {
+	bridge.Mesh
+	busy    chan<- struct{}
+	release <-chan struct{}
+}
+
+func (m stuckMesh) Receive(context.Context, []byte) (bridge.Outcome, error) {
+	m.busy <- struct{}{}
+	<-m.release
+	return bridge.Outcome{}, nil
+}
+
+// TestSlowTunnel: a peer whose tunneled messages take long does not hold up the other peers of the link.
+func TestSlowTunnel(t *testing.T) {
+	st, n := openStore(t), &fakeNode{}
+	busy, release := make(chan struct{}, tunnelPerMinute), make(chan struct{})
+	x := newTestLink(t, Config{Mesh: stuckMesh{bridgetest.NewMesh(n, st), busy, release}, Store: st}, nil)
+	defer close(release)
+	for i := range tunnelPerMinute {
+		x.relay.say(fmt.Appendf(nil, `{"id":"t%d","from":"agent-042","to":["our-node"],"type":"agentmesh","payload":{"message_id":"msg_%d"}}`, i, i))
+	}
+	for i := range 2 * workers { // all workers
+		x.relay.say(fmt.Appendf(nil, `{"id":"m%d","from":"agent-%d","to":["our-node"],"type":"thought","payload":"hello"}`, i, i))
+	}
+	for deadline := time.Now().Add(10 * time.Second); len(n.all()) < 2*workers; <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the node got %d of %d messages of other peers", len(n.all()), 2*workers)
+		}
+	}
+	if len(busy) > maxTunneledOfOne {
+		t.Errorf("the node handles %d tunneled messages of one peer at once, want at most %d", len(busy), maxTunneledOfOne)
+	}
 }
 
 // TestRepliesOvertake: a reply does not queue behind a slow message of the same peer. Otherwise two nodes that write to
