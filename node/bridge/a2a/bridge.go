@@ -66,7 +66,8 @@ func New(cfg Config) (*Bridge, error) {
 		contexts: waiting.NewKeyedLock(),
 	}
 	b.out = &outbound{
-		cfg: cfg, log: cfg.Logger, records: b.records, links: b.links, polls: newDueQueue(b.records, nsSent), states: make(map[string]bridge.LinkStatus), follows: make(map[string]int),
+		cfg: cfg, log: cfg.Logger, records: b.records, links: b.links, polls: newDueQueue(b.records, nsSent), states: make(map[string]bridge.LinkStatus),
+		follows: waiting.NewPlaces(maxFollows, maxFollowsOf),
 	}
 	b.pushes = newDueQueue(b.records, nsPush)
 	b.pushes.work, b.out.polls.work = b.notify, b.out.poll

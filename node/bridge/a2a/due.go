@@ -32,14 +32,15 @@ type dueQueue struct {
 	work    func(ctx context.Context, rec store.Record) error // stores the row with its next due time, or without termDue
 	failed  func(error)
 
-	wake chan struct{}
+	wake   chan struct{}
+	places *waiting.Places // of calls, by party
 
 	mu      sync.Mutex
-	running map[string]string // parties of the rows that are worked on, by key
+	running map[string]func() // what gives the place of a row back, by key
 }
 
 func newDueQueue(records store.Records, ns string) *dueQueue {
-	return &dueQueue{records: records, ns: ns, wake: make(chan struct{}, 1), running: make(map[string]string)}
+	return &dueQueue{records: records, ns: ns, wake: make(chan struct{}, 1), places: waiting.NewPlaces(maxCalls, maxCallsOfOne), running: make(map[string]func())}
 }
 
 // wakeUp makes the queue look for due rows.
@@ -106,22 +107,20 @@ func (q *dueQueue) start(ctx context.Context, calls *sync.WaitGroup) (next time.
 func (q *dueQueue) enter(key, party string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := 0
-	for _, p := range q.running {
-		if p == party {
-			n++
-		}
-	}
-	if _, busy := q.running[key]; busy || len(q.running) >= maxCalls || n >= maxCallsOfOne {
+	if q.running[key] != nil {
 		return false
 	}
-	q.running[key] = party
-	return true
+	leave, ok := q.places.Enter(party)
+	if ok {
+		q.running[key] = leave
+	}
+	return ok
 }
 
 func (q *dueQueue) leave(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.running[key]()
 	delete(q.running, key)
 }
 

@@ -30,10 +30,14 @@ const (
 // follow waits on a stream of the agent until a task of ours has news, at most for followTime. A stream says only when to
 // ask: GetTask has the whole task. follow reports whether the next stream may follow at once.
 func (o *outbound) follow(ctx context.Context, peer remote, row *sentRow) bool {
-	if !peer.Streams || time.Since(row.Started) > followFor || !o.enterFollow(row.Party) {
+	if !peer.Streams || time.Since(row.Started) > followFor {
 		return false
 	}
-	defer o.leaveFollow(row.Party)
+	leave, ok := o.follows.Enter(row.Party)
+	if !ok {
+		return false
+	}
+	defer leave()
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, followTime)
 	defer cancel()
@@ -74,26 +78,4 @@ func isNews(event, asked []byte) bool {
 		}
 	}
 	return false
-}
-
-func (o *outbound) enterFollow(party string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	all := 0
-	for _, n := range o.follows {
-		all += n
-	}
-	if all >= maxFollows || o.follows[party] >= maxFollowsOf {
-		return false
-	}
-	o.follows[party]++
-	return true
-}
-
-func (o *outbound) leaveFollow(party string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.follows[party]--; o.follows[party] == 0 {
-		delete(o.follows, party)
-	}
 }

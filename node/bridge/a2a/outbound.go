@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -61,11 +62,11 @@ type outbound struct {
 	log     *slog.Logger
 	records store.Records
 	links   map[string]bridge.Link
-	polls   *dueQueue // tasks of other agents
+	polls   *dueQueue       // tasks of other agents
+	follows *waiting.Places // of open streams
 
-	mu      sync.Mutex
-	states  map[string]bridge.LinkStatus // by link
-	follows map[string]int               // open streams, by agent
+	mu     sync.Mutex
+	states map[string]bridge.LinkStatus // by link
 }
 
 func sentKey(address string, conv wire.ConversationID) string { return hash(address, string(conv)) }
