@@ -84,14 +84,14 @@ func (l *Link) sendChat(ctx context.Context, peer string, m wire.Message, id str
 // proposal or a request, or a request that waited has a result. Any other close is lost.
 func (l *Link) deliverClose(ctx context.Context, peer string, m wire.Message) error {
 	l.records.apply(ctx, l.records.drop("open", openKey(l.address(peer).Pseudonym(), m.Conversation)))
-	switch m.Intent {
-	case IntentProposal:
+	_, done := m.Payload.Get("result")
+	_, failed := m.Payload.Get("error")
+	switch {
+	case done || failed: // the owner approved, and this is the result
+		return l.sendResponse(ctx, m.Conversation, m.Payload)
+	case m.Intent == IntentProposal:
 		return l.reject(ctx, m.Conversation, "disagree")
-	case IntentRequest:
-		_, done := m.Payload.Get("result")
-		if _, failed := m.Payload.Get("error"); done || failed { // the owner approved the request, and this is the result
-			return l.sendResponse(ctx, m.Conversation, m.Payload)
-		}
+	case m.Intent == IntentRequest:
 		return l.sendResponse(ctx, m.Conversation, wire.Obj(
 			wire.Field("error", rpcFault(rpcRefused, "the owner of this node refused the request"))))
 	}

@@ -149,14 +149,9 @@ func (l *Link) fulfill(ctx context.Context, c bridge.Call) (bridge.Reply, error)
 	if len(to) > 0 {
 		return bridge.Reply{}, nil
 	}
-	result := l.runProposal(ctx, p.From, payload)
 	id, _ := request.Payload.Get("id")
-	done := rpcAnswer(id, result)
-	err := l.space.tell(envelope.Draft{Kind: envelope.KindResponse, To: []string{p.From}, Correlation: []string{request.ID}, Payload: done})
-	if err != nil {
-		l.log.Info("send the result of a proposal to the space", "err", err)
-	}
-	end := closePayload(result)
+	l.records.apply(ctx, l.records.remember("asked", string(c.Conv), storedRequest{From: p.From, Envelope: request.ID, ID: id}, keepSent, false))
+	end := closePayload(l.runProposal(ctx, p.From, payload)) // the close becomes the response
 	return bridge.Reply{Payload: &end}, nil
 }
 
@@ -298,7 +293,7 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	return err
 }
 
-// sendResponse answers the request that a conversation is about, once.
+// sendResponse answers the request that a conversation is about, or that carried out its proposal, once.
 func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, payload wire.Value) error {
 	a, ok := load[storedRequest](ctx, l.records, "asked", string(conv))
 	if !ok {

@@ -11,9 +11,12 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -265,6 +268,43 @@ func TestLinkProposalToUsAlone(t *testing.T) {
 	answer := cat.FromNode("mcp/response")
 	if mewtest.About(request) != "p1" || mewtest.About(answer) != request.GetStr("id") || !strings.Contains(string(mewtest.Payload(answer, "result").JSON()), string(l.far.ID())) {
 		t.Errorf("request %s, answer %s", request.JSON(), answer.JSON())
+	}
+}
+
+// leavingMesh is a mesh that calls leave during a search.
+type leavingMesh struct {
+	bridge.Mesh
+	leave func()
+}
+
+func (m leavingMesh) Find(ctx context.Context, q client.Query) ([]wire.Card, error) {
+	m.leave()
+	return m.Mesh.Find(ctx, q)
+}
+
+// TestLinkProposalResultIsKept: the result of a proposal that this node carries out reaches the space although the link
+// breaks while the tool runs.
+func TestLinkProposalResultIsKept(t *testing.T) {
+	r, m := start(t, newClubConfig(t, allKinds, "cat")), meshtest.New(t)
+	home, links := m.Node("home", nil), []bridge.Link{linkOf(r, bridge.LinkPolicy{Access: "open"})}
+	mesh, err := home.Attach(LinkKind(), links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k *testLink
+	k = newTestLinkWith(t, r, Config{
+		Links: links, Mesh: leavingMesh{mesh, func() { k.Disconnect() }}, Records: home.Store.Records(), Steps: home.Store.Steps(),
+	}, func(made *Bridge) { home.Connect(LinkKind(), made) }, "cat")
+	l := &testLab{testLink: k, t: t, home: home, far: m.Node("far", nil)}
+	cat := l.peers["cat"]
+	cat.Send(fmt.Sprintf(proposalText, "p1", "", bridge.ToolDiscover))
+	l.decide(acl.Approve)
+	request := cat.FromNode("mcp/request")
+	l.inbox(l.home, node.ItemAnswered)
+	l.Reconnect()
+	if answer := cat.FromNode("mcp/response"); mewtest.About(answer) != request.GetStr("id") || mewtest.Payload(answer, "id").JSON() == nil ||
+		!strings.Contains(string(mewtest.Payload(answer, "result").JSON()), string(l.far.ID())) {
+		t.Errorf("the answer is %s", answer.JSON())
 	}
 }
 
