@@ -50,7 +50,7 @@ type Bridge struct {
 
 	hub      hub
 	contexts *waiting.KeyedLock
-	pushes   *dueQueue // webhooks
+	pushes   *bridge.DueQueue // webhooks
 	out      *outbound
 }
 
@@ -66,13 +66,11 @@ func New(cfg Config) (*Bridge, error) {
 		contexts: waiting.NewKeyedLock(),
 	}
 	b.out = &outbound{
-		cfg: cfg, log: cfg.Logger, records: b.records, links: b.links, polls: newDueQueue(b.records, nsSent), states: make(map[string]bridge.LinkStatus),
+		cfg: cfg, log: cfg.Logger, records: b.records, links: b.links, states: make(map[string]bridge.LinkStatus),
 		follows: waiting.NewPlaces(maxFollows, maxFollowsOf),
 	}
-	b.pushes = newDueQueue(b.records, nsPush)
-	b.pushes.work, b.out.polls.work = b.notify, b.out.poll
-	b.pushes.failed = func(err error) { b.log.Warn("a2a: push notifications", "err", err) }
-	b.out.polls.failed = func(err error) { b.log.Warn("a2a: ask for answers", "err", err) }
+	b.pushes = bridge.NewDueQueue(b.records, nsPush, b.notify, func(err error) { b.log.Warn("a2a: push notifications", "err", err) })
+	b.out.polls = bridge.NewDueQueue(b.records, nsSent, b.out.poll, func(err error) { b.log.Warn("a2a: ask for answers", "err", err) })
 	for _, l := range cfg.Links {
 		if !isName(l.Name) {
 			return nil, fmt.Errorf("link %s: the name is reserved", l.Name)
@@ -95,8 +93,8 @@ func New(cfg Config) (*Bridge, error) {
 func (b *Bridge) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	defer work.Wait()
-	work.Go(func() { b.pushes.run(ctx) })
-	work.Go(func() { b.out.polls.run(ctx) })
+	work.Go(func() { b.pushes.Run(ctx) })
+	work.Go(func() { b.out.polls.Run(ctx) })
 	stale := make(chan struct{}, 1)
 	stale <- struct{}{}
 	work.Go(func() {

@@ -104,7 +104,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (r
 			return remote{}, err
 		}
 		change := store.Change{IfRev: rev, Record: store.Record{NS: nsPeers, Key: hash(a.String()), Body: body}}
-		if err := saveIgnoringConflict(ctx, o.records, change); err != nil {
+		if err := o.records.Apply(ctx, []store.Change{change}, now); err != nil && !errors.Is(err, store.ErrConflict) {
 			return remote{}, &client.SendError{Retry: true, Cause: err}
 		}
 		known = found

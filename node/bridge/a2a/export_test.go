@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -33,7 +34,7 @@ func (b *Bridge) Waiters() int {
 
 // PushesDue returns how many push notification configurations wait for a delivery, or -1 after an error.
 func (b *Bridge) PushesDue(ctx context.Context) int {
-	page, err := b.records.List(ctx, nsPush, termDue, "", 100, time.Now())
+	page, err := b.records.List(ctx, nsPush, bridge.TermDue, "", 100, time.Now())
 	if err != nil {
 		return -1
 	}
@@ -74,7 +75,7 @@ func (b *Bridge) FillTasks(t *testing.T, address string, n int) {
 
 // sent returns the rows of the calls that wait for an answer.
 func (b *Bridge) sent(t *testing.T) (rows []sentRow) {
-	for rec, err := range store.AllRecords(t.Context(), b.records, nsSent, termDue, time.Now()) {
+	for rec, err := range store.AllRecords(t.Context(), b.records, nsSent, bridge.TermDue, time.Now()) {
 		row := sentRow{rev: rec.Rev}
 		if err := errors.Join(err, json.Unmarshal(rec.Body, &row)); err != nil {
 			t.Fatal(err)
@@ -107,7 +108,7 @@ func (b *Bridge) AgeSent(t *testing.T, d time.Duration) {
 			}
 		}
 	}
-	b.out.polls.wakeUp()
+	b.out.polls.WakeUp()
 }
 
 // AwaitPolls waits until every task that was due has been polled.

@@ -39,7 +39,7 @@ var errInFlight = errors.New("the agent has not answered the previous message ye
 // is set, the agent works on the task, and the bridge asks about it. If the next message is another task, the row of the
 // earlier one stays until that task ends.
 type sentRow struct {
-	dueRow
+	bridge.DueRow
 	Earlier bool                `json:"earlier,omitempty"` // a newer message of the conversation has its row
 	Address string              `json:"address"`
 	Conv    wire.ConversationID `json:"conv"`
@@ -62,8 +62,8 @@ type outbound struct {
 	log     *slog.Logger
 	records store.Records
 	links   map[string]bridge.Link
-	polls   *dueQueue       // tasks of other agents
-	follows *waiting.Places // of open streams
+	polls   *bridge.DueQueue // tasks of other agents
+	follows *waiting.Places  // of open streams
 
 	mu     sync.Mutex
 	states map[string]bridge.LinkStatus // by link
@@ -79,7 +79,7 @@ func (r *sentRow) change(now time.Time) store.Change {
 	key := sentKey(r.Address, r.Conv)
 	var terms []string
 	if !r.Due.IsZero() {
-		terms = []string{termDue}
+		terms = []string{bridge.TermDue}
 	}
 	if r.Earlier && !r.State.Terminal() {
 		terms = append(terms, key)
@@ -245,7 +245,7 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 		if now.Sub(row.Started) >= pollFor {
 			return errNotFinished
 		}
-		pause := min(pauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4))
+		pause := min(bridge.PauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4))
 		if row.followed {
 			pause = min(pause, time.Second)
 		}
@@ -253,7 +253,7 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 		row.Tries++
 	}
 	err := o.save(ctx, row)
-	o.polls.wakeUp()
+	o.polls.WakeUp()
 	return err
 }
 
@@ -317,9 +317,9 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	refused := answered && !failed.Retry
 	if !refused && time.Since(row.Started) < pollFor {
 		o.log.InfoContext(ctx, "a2a: asking for an answer failed", "peer", row.Address, "tries", row.Tries, "err", err)
-		row.Due = time.Now().Add(pauseBefore(row.Tries, pollPause))
+		row.Due = time.Now().Add(bridge.PauseBefore(row.Tries, pollPause))
 		row.Tries++
-		return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))
+		return o.polls.SaveUnlessChanged(ctx, row.change(time.Now()))
 	}
 	reason := "the agent no longer answers for this task: "
 	if !refused {
@@ -338,7 +338,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	if err := o.acceptAnswer(ctx, &row, r); err != nil {
 		return err
 	}
-	return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))
+	return o.polls.SaveUnlessChanged(ctx, row.change(time.Now()))
 }
 
 // cancel cancels the tasks of a conversation at the agent, because we closed the conversation. row is its newest row.
@@ -371,7 +371,7 @@ func (o *outbound) cancelTask(ctx context.Context, address bridge.Address, row *
 		return asSendError(err)
 	}
 	row.State, row.Due = a2a.TaskStateCanceled, time.Time{}
-	return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))
+	return o.polls.SaveUnlessChanged(ctx, row.change(time.Now()))
 }
 
 // asSendError returns err as an error from which the outbox knows whether to try again.

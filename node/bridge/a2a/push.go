@@ -13,6 +13,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -32,7 +33,7 @@ const (
 
 // pushRow is a configuration, and how far its notifications got.
 type pushRow struct {
-	dueRow
+	bridge.DueRow
 	Task   string         `json:"task"`
 	Config a2a.PushConfig `json:"config"`
 	Sent   time.Time      `json:"sent,omitzero"` // of the newest state of the task that was sent or given up
@@ -50,7 +51,7 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 	}
 	terms := []string{ofTerm(r.Party), "task:" + r.Task}
 	if !r.Due.IsZero() {
-		terms = append(terms, termDue)
+		terms = append(terms, bridge.TermDue)
 	}
 	return store.Change{IfRev: rev, Max: maxAllOfOne, Record: store.Record{
 		NS: nsPush, Key: pushKey(r.Task, r.Config.ID), Body: body, Terms: terms, Expires: now.Add(keepOpen),
@@ -60,7 +61,7 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 // readPush checks a configuration. The URL must be one that the guard lets us call (A2A-13): names are resolved, and
 // checked again, at each call.
 func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
-	r := &pushRow{dueRow: dueRow{Party: from.name}, Sent: time.Now().UTC()}
+	r := &pushRow{DueRow: bridge.DueRow{Party: from.name}, Sent: time.Now().UTC()}
 	if err := json.Unmarshal(v.JSON(), &r.Config); err != nil {
 		return nil, message.ErrParams.Because(err)
 	}
@@ -133,7 +134,7 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 	now := time.Now()
 	row, err := b.records.Get(ctx, nsTasks, r.Task, now)
 	if errors.Is(err, store.ErrNotFound) {
-		return forget(ctx, b.records, rec)
+		return b.pushes.Forget(ctx, rec)
 	}
 	if err != nil {
 		return err
@@ -143,7 +144,7 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 		return err
 	}
 	if err := b.checkNotBlocked(ctx, t.Address); errors.Is(err, message.ErrTaskNotFound) {
-		return forget(ctx, b.records, rec)
+		return b.pushes.Forget(ctx, rec)
 	} else if err != nil {
 		return err
 	}
@@ -163,8 +164,8 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 		_, refused := errors.AsType[*client.GuardError](failure)
 		if r.Tries++; failure != nil && !refused && r.Tries < pushAttempts {
 			b.log.InfoContext(ctx, "a2a: a push notification failed", "task", r.Task, "tries", r.Tries, "err", failure)
-			r.Due = now.Add(pauseBefore(r.Tries, pushPause))
-			return saveIgnoringConflict(ctx, b.records, r.change(rec.Rev, now))
+			r.Due = now.Add(bridge.PauseBefore(r.Tries, pushPause))
+			return b.pushes.SaveUnlessChanged(ctx, r.change(rec.Rev, now))
 		}
 		if failure != nil {
 			b.log.WarnContext(ctx, "a2a: gave a push notification up", "task", r.Task, "err", failure)
@@ -172,24 +173,10 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 		r.Sent, r.Tries = v.task.At, 0
 	}
 	if t.last().State.Terminal() {
-		return forget(ctx, b.records, rec)
+		return b.pushes.Forget(ctx, rec)
 	}
 	r.Due = time.Time{}
-	return saveIgnoringConflict(ctx, b.records, r.change(rec.Rev, now))
-}
-
-// saveIgnoringConflict stores a row. If the row was changed meanwhile, its new state waits to be worked on anyway.
-func saveIgnoringConflict(ctx context.Context, records store.Records, c store.Change) error {
-	err := records.Apply(ctx, []store.Change{c}, time.Now())
-	if errors.Is(err, store.ErrConflict) {
-		return nil
-	}
-	return err
-}
-
-// forget deletes a row, unless it was changed meanwhile.
-func forget(ctx context.Context, records store.Records, rec store.Record) error {
-	return saveIgnoringConflict(ctx, records, store.Change{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: rec.NS, Key: rec.Key}})
+	return b.pushes.SaveUnlessChanged(ctx, r.change(rec.Rev, now))
 }
 
 // post sends an event to a webhook.

@@ -176,7 +176,7 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 		}
 		if err == nil {
 			b.hub.publish(id, nil)
-			b.pushes.wakeUp()
+			b.pushes.WakeUp()
 		}
 		return err
 	}

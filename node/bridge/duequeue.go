@@ -1,0 +1,152 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/waiting"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// TermDue is the term of the rows that wait to be worked on.
+const TermDue = "due"
+
+// maxCalls and maxCallsOfOne bound the calls of one queue at the same time.
+const (
+	maxCalls      = 32
+	maxCallsOfOne = 4 // for one party
+)
+
+// DueRow holds the fields that the rows of all queues have in common.
+type DueRow struct {
+	Party string    `json:"party"` // the calls of one party must not hold up those of others
+	Due   time.Time `json:"due,omitzero"`
+}
+
+// DueQueue works on the rows of a namespace when they are due. The rows are in the store, so a restart loses none.
+type DueQueue struct {
+	records store.Records
+	ns      string
+	work    func(ctx context.Context, rec store.Record) error
+	failed  func(error)
+
+	wake   chan struct{}
+	places *waiting.Places // of calls, by party
+
+	mu      sync.Mutex
+	running map[string]func() // what gives the place of a row back, by key
+}
+
+// NewDueQueue returns a queue of the rows in a namespace that have the term TermDue. work works on a row; it stores the
+// row with its next due time, or without TermDue, or deletes it. After an error of work, the queue calls failed and tries
+// the row again within a minute. Nothing runs before [DueQueue.Run].
+func NewDueQueue(records store.Records, ns string, work func(ctx context.Context, rec store.Record) error, failed func(error)) *DueQueue {
+	return &DueQueue{
+		records: records, ns: ns, work: work, failed: failed, wake: make(chan struct{}, 1),
+		places: waiting.NewPlaces(maxCalls, maxCallsOfOne), running: make(map[string]func()),
+	}
+}
+
+// WakeUp makes the queue look for due rows.
+func (q *DueQueue) WakeUp() {
+	waiting.Wake(q.wake)
+}
+
+// SaveUnlessChanged stores or deletes a row after its work. If the row was changed meanwhile, its new state waits to be
+// worked on anyway.
+func (q *DueQueue) SaveUnlessChanged(ctx context.Context, c store.Change) error {
+	err := q.records.Apply(ctx, []store.Change{c}, time.Now())
+	if errors.Is(err, store.ErrConflict) {
+		return nil
+	}
+	return err
+}
+
+// Forget deletes a row, unless it was changed meanwhile.
+func (q *DueQueue) Forget(ctx context.Context, rec store.Record) error {
+	return q.SaveUnlessChanged(ctx, store.Change{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: rec.NS, Key: rec.Key}})
+}
+
+// Run works until ctx ends, and returns when every call has ended.
+func (q *DueQueue) Run(ctx context.Context) {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for {
+		next, err := q.start(ctx, &calls)
+		if err != nil && ctx.Err() == nil {
+			q.failed(err)
+			next = time.Now().Add(10 * time.Second)
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-q.wake:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// start starts the calls for the rows that are due, and returns when to look again.
+func (q *DueQueue) start(ctx context.Context, calls *sync.WaitGroup) (next time.Time, err error) {
+	now := time.Now()
+	next = now.Add(time.Minute)
+	for rec, err := range store.AllRecords(ctx, q.records, q.ns, TermDue, now) {
+		var row DueRow
+		if err == nil {
+			err = json.Unmarshal(rec.Body, &row)
+		}
+		if err != nil {
+			return next, err
+		}
+		if row.Due.After(now) {
+			if row.Due.Before(next) {
+				next = row.Due
+			}
+			continue
+		}
+		if !q.enter(rec.Key, row.Party) {
+			continue // the end of a call wakes the queue
+		}
+		calls.Go(func() {
+			err := q.work(ctx, rec)
+			q.leave(rec.Key)
+			if err != nil && ctx.Err() == nil {
+				q.failed(err)
+				return // the queue tries the row again within a minute
+			}
+			q.WakeUp()
+		})
+	}
+	return next, nil
+}
+
+func (q *DueQueue) enter(key, party string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.running[key] != nil {
+		return false
+	}
+	leave, ok := q.places.Enter(party)
+	if ok {
+		q.running[key] = leave
+	}
+	return ok
+}
+
+func (q *DueQueue) leave(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.running[key]()
+	delete(q.running, key)
+}
+
+// PauseBefore returns how long to wait before another attempt: a second, doubled for each attempt, at most limit.
+func PauseBefore(attempts int, limit time.Duration) time.Duration {
+	return min(time.Second<<min(attempts, 20), limit)
+}
