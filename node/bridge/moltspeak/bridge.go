@@ -105,7 +105,7 @@ type Bridge struct {
 	pins          *pins
 	handshake     *handshakes
 	streams       *streams
-	callbacks     chan callback // answers that are delivered without the outbox
+	callbacks     *bridge.DueQueue // answers that are delivered without the outbox
 	sockets       *sockets
 	registry      *registryServer
 	registrar     *registrar
@@ -131,8 +131,9 @@ func New(cfg Config) (*Bridge, error) {
 		},
 		knownQuota: quota.NewKnown(), strangerQuota: quota.NewStrangers(),
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
-		callbacks: make(chan callback, 256), links: make(map[string]*linkState),
+		links: make(map[string]*linkState),
 	}
+	b.callbacks = bridge.NewDueQueue(b.records, nsCallbacks, b.answerConsent, func(err error) { b.cfg.Logger.Warn("moltspeak: deliver answers to requests for consent", "err", err) })
 	b.registry, b.grants = newRegistryServer(cfg, b.challenge), grants{b.records, cfg.Key}
 	b.registrar = &registrar{
 		links: cfg.Links, http: cfg.HTTP, token: cfg.RegistryToken, reachableURL: b.reachableURL, log: cfg.Logger, states: make(map[string]RegistryState),
@@ -166,18 +167,7 @@ func New(cfg Config) (*Bridge, error) {
 // registered in foreign registries, until ctx ends. Then it closes the open connections.
 func (b *Bridge) Run(ctx context.Context) error {
 	var work sync.WaitGroup
-	for range 4 {
-		work.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case c := <-b.callbacks:
-					b.deliverCallback(ctx, c)
-				}
-			}
-		})
-	}
+	work.Go(func() { b.callbacks.Run(ctx) })
 	work.Go(func() { b.pins.run(ctx) })
 	if b.cfg.Registry {
 		work.Go(func() { b.registry.proveEndpoints(ctx) })

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -186,10 +187,6 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
 		return err
 	}
-	peer, ok := message.ParseName(body.Peer)
-	if !ok {
-		return errors.New("the question names no peer")
-	}
 	changes, answer := d.Changes, message.Respond{Status: "error", Data: wire.Obj(wire.TextField("action", "rejected"))}
 	if d.Choice == acl.Approve {
 		if err := ask.CheckBody(); err != nil {
@@ -218,14 +215,17 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 		answer = message.Respond{Status: "success", Data: wire.Obj(wire.TextField("action", "granted"), wire.TextField("consent_token", token),
 			wire.TextField("proof", "consent-token:"+g.ID), wire.Field("expires", wire.Int(g.Expires)), wire.Field("scope", wire.Texts(g.Scope)))}
 	}
-	if err := r.b.records.Apply(ctx, changes, d.Now); err != nil {
+	cb := callback{
+		DueRow: bridge.DueRow{Party: body.Peer, Due: d.Now}, Re: body.Re, P: answer.Value(), Class: message.Internal, Boxed: body.Boxed,
+		Until: d.Now.Add(keepCallbacks),
+	}
+	if body.Confidential {
+		cb.Class = message.Confidential
+	}
+	if err := r.b.records.Apply(ctx, append(changes, cb.change(store.Any)), d.Now); err != nil {
 		return err
 	}
-	cb := callback{to: peer, op: message.OpConsentResponse, re: body.Re, p: answer.Value(), class: message.Internal, boxed: body.Boxed}
-	if body.Confidential {
-		cb.class = message.Confidential
-	}
-	r.b.queueCallback(cb)
+	r.b.callbacks.WakeUp()
 	return nil
 }
 
@@ -320,22 +320,11 @@ func (g grants) findCovering(ctx context.Context, peer string, types []string, n
 	if err != nil {
 		return nil, nil, err
 	}
-	slices.SortStableFunc(list, func(x, y Grant) int {
-		if x.Constraints.OneTime == y.Constraints.OneTime {
-			return 0
-		}
-		if x.Constraints.OneTime {
-			return 1
-		}
-		return -1
-	})
+	list = slices.DeleteFunc(list, func(grant Grant) bool { return !grant.covers(types, name, now) })
+	if i := slices.IndexFunc(list, func(grant Grant) bool { return !grant.Constraints.OneTime }); i >= 0 {
+		return &list[i], nil, nil
+	}
 	for _, grant := range list {
-		if !grant.covers(types, name, now) {
-			continue
-		}
-		if !grant.Constraints.OneTime {
-			return &grant, nil, nil
-		}
 		var current Grant
 		rev, ok, err := readRecord(ctx, g.records, nsConsents, grant.ID, &current, now)
 		if err != nil {

@@ -51,7 +51,7 @@ func TestConsentFlow(t *testing.T) {
 	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	r.b.deliverCallback(t.Context(), <-r.b.callbacks)
+	r.answerConsent()
 	answer := r.receive(cat)
 	data, _ := answer.P.Get("data")
 	token := data.GetStr("consent_token")
@@ -159,11 +159,33 @@ func TestConsentToAnotherRequest(t *testing.T) {
 	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, acl.ErrNotShown) {
 		t.Errorf("approve = %v, want %v", err, acl.ErrNotShown)
 	}
-	if len(r.b.callbacks) != 0 {
+	if len(r.callbacks()) != 0 {
 		t.Error("the peer gets an answer")
 	}
 	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), ask.ID, waiting().Hash, acl.Reject, "test", time.Now()); err != nil {
 		t.Errorf("reject = %v", err)
+	}
+}
+
+// callbacks returns the records of the answers to requests for consent that have not arrived.
+func (r *rig) callbacks() []store.Record {
+	r.t.Helper()
+	page, err := r.b.records.List(r.t.Context(), nsCallbacks, "", "", 10, time.Now())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return page.Records
+}
+
+// answerConsent delivers the only answer to a request for consent.
+func (r *rig) answerConsent() {
+	r.t.Helper()
+	waiting := r.callbacks()
+	if len(waiting) != 1 {
+		r.t.Fatalf("%d answers wait, want 1", len(waiting))
+	}
+	if err := r.b.answerConsent(r.t.Context(), waiting[0]); err != nil {
+		r.t.Fatal(err)
 	}
 }
 
@@ -180,7 +202,7 @@ func (r *rig) getConsent(request string) string {
 	if _, err := r.b.cfg.Mesh.Asks().Decide(r.t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
 		r.t.Fatal(err)
 	}
-	r.b.deliverCallback(r.t.Context(), <-r.b.callbacks)
+	r.answerConsent()
 	answer := r.receive(cat)
 	data, _ := answer.P.Get("data")
 	return data.GetStr("consent_token")
@@ -217,7 +239,7 @@ func TestConsentAnswerIsBoxed(t *testing.T) {
 		if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		r.b.deliverCallback(t.Context(), <-r.b.callbacks)
+		r.answerConsent()
 		p, e := message.ReadPacket(<-r.queue(cat), boxOf(cat))
 		if e != nil || p.Boxed != tt.boxed || p.Tree.GetStr("cls") != string(tt.class) {
 			t.Errorf("%+v: answered in a box: %v, %s, %v", tt, p.Boxed, p.Tree.JSON(), e)
@@ -341,6 +363,32 @@ func TestStreamsAreScanned(t *testing.T) {
 	}
 }
 
+// TestConsentAnswerIsRetried: a peer that cannot be reached when the owner decides gets the answer later.
+func TestConsentAnswerIsRetried(t *testing.T) {
+	r, _ := newTestRig(t, nil)
+	r.say(cat, r.draft(cat, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`))
+	asks, _, err := r.b.cfg.Mesh.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil || len(asks) != 1 {
+		t.Fatalf("%+v, %v", asks, err)
+	}
+	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.Disconnect()
+	r.answerConsent()
+	if len(r.queue(cat)) != 0 {
+		t.Fatal("the peer got an answer")
+	}
+	r.Reconnect()
+	r.answerConsent()
+	if data, _ := r.receive(cat).P.Get("data"); data.GetStr("consent_token") == "" {
+		t.Errorf("the answer is %s", data.JSON())
+	}
+	if n := len(r.callbacks()); n != 0 {
+		t.Errorf("%d answers wait after the delivery", n)
+	}
+}
+
 // TestConsentRejected: a rejected request is answered and grants nothing.
 func TestConsentRejected(t *testing.T) {
 	r, _ := newTestRig(t, nil)
@@ -352,7 +400,7 @@ func TestConsentRejected(t *testing.T) {
 	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Reject, "test", time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	r.b.deliverCallback(t.Context(), <-r.b.callbacks)
+	r.answerConsent()
 	if m := r.receive(cat); m.P.GetStr("status") != "error" {
 		t.Errorf("answer: %s", m.P.JSON())
 	}

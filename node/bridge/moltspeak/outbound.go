@@ -2,7 +2,9 @@ package moltspeak
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -356,52 +358,80 @@ func (b *Bridge) encryptsAlways(link string) bool {
 	return ok && l.Policy.Encrypt == encryptAlways
 }
 
-// callback is an answer that is delivered without the outbox: the answer to a request for consent.
+// callback is an answer that is delivered without the outbox: the answer to a request for consent. Its party is the
+// name of the peer.
 type callback struct {
-	to    message.Agent
-	op    message.Op
-	re    string
-	p     wire.Value
-	class message.Class
-	boxed bool // the request came encrypted, so the answer must be encrypted
+	bridge.DueRow
+	Re    string        `json:"re"`
+	P     wire.Value    `json:"p"`
+	Class message.Class `json:"cls"`
+	Boxed bool          `json:"boxed,omitempty"` // the request came encrypted, so the answer must be encrypted
+	Tries int           `json:"tries,omitempty"`
+	Until time.Time     `json:"until"`
 }
 
-// queueCallback queues a callback. If the queue is full, it drops the callback; the peer can ask again.
-func (b *Bridge) queueCallback(c callback) {
-	select {
-	case b.callbacks <- c:
-	default:
-		b.cfg.Logger.Warn("moltspeak: the queue of answers is full; one was dropped", "peer", c.to.Name())
+// keepCallbacks is how long a peer that cannot be reached may still get the answer to its request for consent.
+const keepCallbacks = keepConfidential
+
+func (cb callback) change(rev store.Rev) store.Change {
+	return store.Change{IfRev: rev, Record: store.Record{
+		NS: nsCallbacks, Key: hash(cb.Party, cb.Re), Body: encode(cb), Terms: []string{bridge.TermDue}, Expires: cb.Until,
+	}}
+}
+
+// answerConsent delivers a callback, and stores when to try again if that fails.
+func (b *Bridge) answerConsent(ctx context.Context, rec store.Record) error {
+	var cb callback
+	if err := json.Unmarshal(rec.Body, &cb); err != nil {
+		return err
 	}
-}
-
-func (b *Bridge) deliverCallback(ctx context.Context, cb callback) {
-	now := time.Now()
-	address := b.pins.address(cb.to)
-	d := message.Draft{ID: uuid(random32()), Re: cb.re, Op: cb.op, Time: now, From: b.self, To: message.Agent{Agent: cb.to.Agent, Org: cb.to.Org}, P: cb.p, Class: cb.class}
-	p, _, err := b.pins.get(ctx, cb.to.Name(), now)
+	err := b.deliverCallback(ctx, cb)
 	if err != nil {
-		b.cfg.Logger.WarnContext(ctx, "moltspeak: read a peer", "peer", cb.to.Name(), "err", err)
+		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not get the answer to its request for consent", "peer", cb.Party, "tries", cb.Tries, "err", err)
 	}
-	if b.usesCoreOnly(cb.to, p) {
+	if failed, ok := errors.AsType[*client.SendError](err); ok && failed.Retry {
+		cb.Due = time.Now().Add(bridge.PauseBefore(cb.Tries, time.Hour))
+		cb.Tries++
+		return b.callbacks.SaveUnlessChanged(ctx, cb.change(rec.Rev))
+	}
+	return b.callbacks.Forget(ctx, rec)
+}
+
+// deliverCallback posts a callback to its peer. A peer that cannot be called gets it when it repeats its request, or over
+// its open WebSocket.
+func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
+	now := time.Now()
+	to, ok := message.ParseName(cb.Party)
+	if !ok {
+		return errors.New("the question names no peer")
+	}
+	address := b.pins.address(to)
+	p, _, err := b.pins.get(ctx, to.Name(), now)
+	if err != nil {
+		return storeFailure(err)
+	}
+	d := message.Draft{ID: uuid(random32()), Re: cb.Re, Op: message.OpConsentResponse, Time: now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: cb.P, Class: cb.Class}
+	if b.usesCoreOnly(to, p) {
 		d = d.ToCore()
 	}
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)
 	if err != nil {
-		b.cfg.Logger.ErrorContext(ctx, "moltspeak: sign an answer", "err", err)
-		return
+		return err
 	}
 	raw := tree.JSON()
-	if err := b.keepAnswer(ctx, cb.to, convState{Re: cb.re, Boxed: cb.boxed}, raw, message.Draft{Op: message.OpRespond}, now); err != nil && !errors.Is(err, store.ErrConflict) {
-		b.cfg.Logger.WarnContext(ctx, "moltspeak: keep an answer for a repeat", "peer", cb.to.Name(), "err", err)
+	endpoint, reach, err := b.endpointOf(ctx, address, to, now)
+	if err == nil {
+		err = b.checkLink(address.Link)
 	}
-	endpoint, reach, err := b.endpointOf(ctx, address, cb.to, now)
-	if err != nil || endpoint == "" || b.checkLink(address.Link) != nil {
-		return
+	var kept error
+	if cb.Tries == 0 || endpoint == "" {
+		kept = b.keepAnswer(ctx, to, convState{Re: cb.Re, Boxed: cb.Boxed}, raw, message.Draft{Op: message.OpRespond}, now)
 	}
-	if _, err := b.post(ctx, address, endpoint, reach, raw, cb.to, cb.boxed); err != nil {
-		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not accept the answer to its request for consent", "peer", cb.to.Name(), "err", err)
+	if err != nil || endpoint == "" {
+		return cmp.Or(err, kept)
 	}
+	_, err = b.post(ctx, address, endpoint, reach, raw, to, cb.Boxed)
+	return err
 }
 
 // challenge sends a verify to the endpoint of a registry entry, and checks the answer with the key of the entry. It

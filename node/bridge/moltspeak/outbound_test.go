@@ -201,7 +201,7 @@ func TestAnswerAfterTheReplayRecord(t *testing.T) {
 	if m, err := next(t, stream.conn); err != nil || m.GetStr("re") != q.ID {
 		t.Errorf("the stream got %s, %v, want the answer to %s", m.JSON(), err, q.ID)
 	}
-	r.b.deliverCallback(t.Context(), callback{to: request.From, op: message.OpConsentResponse, re: request.ID, p: message.Respond{Status: "error", Data: wire.Obj()}.Value(), class: message.Internal})
+	r.b.deliverCallback(t.Context(), callback{DueRow: bridge.DueRow{Party: request.From.Name()}, Re: request.ID, P: message.Respond{Status: "error", Data: wire.Obj()}.Value(), Class: message.Internal})
 	if m, err := next(t, stream.conn); err != nil || m.GetStr("re") != request.ID {
 		t.Errorf("the stream got %s, %v, want the answer to %s", m.JSON(), err, request.ID)
 	}

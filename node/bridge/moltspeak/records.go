@@ -19,6 +19,7 @@ const (
 	nsConversations = "moltspeak/threads"  // by conversation: its MoltSpeak side
 	nsSent          = "moltspeak/ours"     // by our message id, by task, and by part of an outbox entry: messages of ours
 	nsConsents      = "moltspeak/consents" // by jti: consents of our owner
+	nsCallbacks     = "moltspeak/answers"  // by peer and message id: answers to requests for consent that have not arrived
 )
 
 const (
