@@ -18,6 +18,47 @@ type agent func(context.Context, hook.Call) (hook.Answer, error)
 
 func (a agent) Handle(ctx context.Context, c hook.Call) (hook.Answer, error) { return a(ctx, c) }
 
+// connectNode links a node of a mesh to a relay.
+func connectNode(t *testing.T, home *meshtest.Member) *testLink {
+	t.Helper()
+	m, err := home.Attach(Declare(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := newTestLink(t, Config{Mesh: m, Store: home.Store}, nil)
+	home.Connect(Declare(), x)
+	return x
+}
+
+// TestAnswerToOurs: the answer to a question of the node ends the conversation after the hook has handled the answer, and
+// not while the answer waits for the owner.
+func TestAnswerToOurs(t *testing.T) {
+	for state, set := range map[node.ItemState]func(*node.Config){
+		node.ItemAnswered: func(c *node.Config) {
+			c.Routes = []node.Route{{Pattern: "*", Name: "agent", Handler: agent(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil })}}
+		},
+		node.ItemHeld: func(c *node.Config) {
+			c.Policy.Hold = []acl.HoldRule{{Intent: string(wire.RequestInfo), Direction: acl.In, Hold: acl.Always}}
+		},
+	} {
+		home := meshtest.New(t).Node("home", set)
+		x := connectNode(t, home)
+		to := arcAddress("agent-042")
+		question, err := wire.Parse([]byte(`{"action":"ask","question":"where?"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := home.Send(t.Context(), node.Outgoing{To: to.Pseudonym(), Address: to.String(), Intent: wire.RequestInfo, Payload: question, Via: "owner"}, patience); err != nil {
+			t.Fatal(err)
+		}
+		x.from("agent-042", `{"id":"a1","type":"answer","ref":"%s","payload":"there"}`, x.nextFrame().GetStr("ref"))
+		items, _, err := home.Inbox(t.Context(), "", "", 10)
+		if err != nil || len(items) != 1 || items[0].State != state {
+			t.Errorf("want the answer %s: %+v, %v", state, items, err)
+		}
+	}
+}
+
 // TestHookAnswers: answers of hooks that come while the link is down survive a restart, and each has the ref of its own
 // question, although both questions belong to one conversation (AR-28, AR-53).
 func TestHookAnswers(t *testing.T) {
@@ -33,16 +74,7 @@ func TestHookAnswers(t *testing.T) {
 	}
 	mesh := meshtest.New(t)
 	home := mesh.Node("home", set)
-	connect := func(home *meshtest.Member) *testLink {
-		m, err := home.Attach(Declare(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		x := newTestLink(t, Config{Mesh: m, Store: home.Store}, nil)
-		home.Connect(Declare(), x)
-		return x
-	}
-	x := connect(home)
+	x := connectNode(t, home)
 	x.from("agent-042", `{"id":"q1","type":"question","payload":"one"}`)
 	x.from("agent-042", `{"id":"q2","type":"question","ref":"q1","payload":"two"}`)
 	x.Disconnect()
@@ -58,7 +90,7 @@ func TestHookAnswers(t *testing.T) {
 			t.Fatal("the hook has not answered")
 		}
 	}
-	x = connect(mesh.Restart(home, set))
+	x = connectNode(t, mesh.Restart(home, set))
 	got := map[string]string{}
 	for range 2 {
 		f := x.nextFrame()

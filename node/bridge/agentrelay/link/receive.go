@@ -142,7 +142,7 @@ func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 }
 
 // handToNode gives a message to the node. The answer of a hook comes through the outbox; the peer learns at once if the
-// message waits for the owner.
+// message waits for the owner. The answer to a question of the node ends the conversation when the node has handled it.
 func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 	now := time.Now()
 	in, t, err := l.newInbound(ctx, h, raw, now)
@@ -150,6 +150,8 @@ func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 		l.log.Debug("a frame does not become a message", "err", err)
 		return
 	}
+	isFinal := h.kind == "answer" && t.Asked
+	in.Unattended = !isFinal
 	out, err := l.cfg.Mesh.Accept(ctx, in)
 	if errors.Is(err, wire.ErrConversationClosed) && in.ConvID != l.convStore.newID(h) && h.conv == "" {
 		// The conversation has ended here, which the peer cannot know. The message opens another one.
@@ -165,11 +167,11 @@ func (l *Link) handToNode(ctx context.Context, h *incoming, raw []byte) {
 		return
 	}
 	l.peers.storeAnnouncedKey(ctx, h.from)
-	if h.kind == "answer" && t.Asked {
+	if isFinal && !out.Held {
 		l.closeAfterAnswer(ctx, in)
 	}
-	if out.Held && out.Reply != nil {
-		l.sendPending(ctx, h.from, *out.Reply)
+	if out.Reply != nil && (out.Held || isFinal) {
+		l.sendReply(ctx, h.from, *out.Reply)
 	}
 }
 
@@ -221,7 +223,7 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	}
 	return bridge.Inbound{
 		Principal: address.String(), Peer: address.Pseudonym(), Address: address.String(), Name: h.from, Verified: bridge.VerifiedNone,
-		MessageID: message, ConvID: conv, Intent: intent, Unattended: true,
+		MessageID: message, ConvID: conv, Intent: intent,
 		Payload: address.Mark(payload, false), Time: written, Received: now, Raw: raw, Digest: h.digest(),
 		Records: l.convStore.changes(h.from, t, message, []string{h.id, h.ref}, now),
 	}, t, nil

@@ -42,11 +42,11 @@ func (l *Link) offlineReason() string {
 	return "the link " + s.Name + " is not connected"
 }
 
-// sendPending tells a peer that its message waits for the owner.
-func (l *Link) sendPending(ctx context.Context, peer string, m wire.Message) {
+// sendReply sends the node's immediate reply to a message, past the outbox.
+func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	data, changes, err := l.encode(ctx, peer, m)
 	if err != nil {
-		l.log.Error("encode the notice that the owner decides", "peer", peer, "err", err)
+		l.log.Error("encode the reply to a message", "peer", peer, "err", err)
 		return
 	}
 	if data == nil {

@@ -25,7 +25,7 @@ type sender struct {
 	mu      sync.Mutex
 	conn    *websocket.Conn
 	answers *rate.Windows           // the part of the budget for answers; the rest is for messages of the owner
-	unsent  *rate.FairQueue[[]byte] // tunnel answers and pending notices that wait for the connection or the budget
+	unsent  *rate.FairQueue[[]byte] // immediate answers that wait for the connection or the budget
 	resume  *time.Timer             // sends them when the budget allows; nil if none wait for the budget
 }
 
@@ -94,8 +94,8 @@ func (s *sender) chargeLocked(isAnswer bool) time.Duration {
 	return wait
 }
 
-// answer sends a tunnel answer or a pending notice to a peer. It queues the frame until connection and budget allow.
-// A process that ends loses what waits: the sender of a tunneled message asks again, and a notice is only a hint.
+// answer sends a frame to a peer. It queues the frame until connection and budget allow. A process that ends loses what
+// waits: the sender of a tunneled message asks again, and a pending notice is only a hint.
 func (s *sender) answer(peer string, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
