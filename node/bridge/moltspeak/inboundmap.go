@@ -299,7 +299,7 @@ func (b *Bridge) maskMessage(c *request) []byte {
 // answerOutcome turns the node's outcome into an answer (MS-45).
 func (b *Bridge) answerOutcome(c *request, out bridge.Outcome) (answer, *message.Error) {
 	if c.m.Op == message.OpRespond || c.m.Op == message.OpError {
-		return answer{}, nil
+		return answer{held: out.Held || out.Duplicate && out.Status == http.StatusAccepted}, nil
 	}
 	raw, _ := wire.Parse(out.Raw)
 	if out.Status >= http.StatusBadRequest {
@@ -372,7 +372,7 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 		intent = wire.RequestInfo // an answer to a request for information commits nobody, whereas a custom intent without a hook would wait for the owner
 	}
 	a, e := b.passToNode(c, o.Address, intent, payload, o.Conv, nil)
-	if e != nil || end == "" {
+	if e != nil || end == "" || a.held { // a close would withdraw what waits for the owner
 		return a, e
 	}
 	final := *c // the peer's answer also ends the conversation (§10)
