@@ -65,7 +65,6 @@ func (f *fakeRelay) serve(w http.ResponseWriter, r *http.Request) {
 		conn.Close(frame.CloseBadToken, "invalid token")
 		return
 	}
-	_ = conn.Send(websocket.Text([]byte(`{"id":"w","from":"relay","to":["our-node"],"type":"welcome","payload":{"relay":"fake","version":"1.0","capabilities":[],"extensions":[]},"ts":1}`)))
 	f.mu.Lock()
 	f.conn = conn
 	f.mu.Unlock()
@@ -78,7 +77,8 @@ func (f *fakeRelay) serve(w http.ResponseWriter, r *http.Request) {
 			f.frames <- bytes.Clone(data)
 		}
 	})
-	f.joined <- struct{}{}
+	f.joined <- struct{}{} // before the link can be up
+	_ = conn.Send(websocket.Text([]byte(`{"id":"w","from":"relay","to":["our-node"],"type":"welcome","payload":{"relay":"fake","version":"1.0","capabilities":[],"extensions":[]},"ts":1}`)))
 }
 
 func (f *fakeRelay) say(raw []byte) {
