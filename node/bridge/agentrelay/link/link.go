@@ -313,6 +313,8 @@ func (l *Link) runConnection(ctx context.Context, queues []chan wire.Value) erro
 	l.dialing <- struct{}{}
 	conn, err := l.connect(ctx)
 	if err == nil {
+		l.sender.setConn(conn) // a link that is up can send
+		defer l.sender.clearConn()
 		l.setStatus(bridge.LinkUp, "", time.Time{})
 	}
 	<-l.dialing
@@ -322,8 +324,6 @@ func (l *Link) runConnection(ctx context.Context, queues []chan wire.Value) erro
 	stop := context.AfterFunc(ctx, func() { conn.Close(websocket.CodeNormal, "") })
 	defer stop()
 	l.renewed = false
-	l.sender.setConn(conn)
-	defer l.sender.clearConn()
 	for {
 		typ, data, err := conn.Read()
 		if err != nil {
