@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"time"
 )
@@ -17,6 +18,34 @@ func AllRecords(ctx context.Context, r Records, ns, term string, now time.Time) 
 		page, err := r.List(ctx, ns, term, after, pageSize, now)
 		return page.Records, page.Next, err
 	})
+}
+
+// DecodeAll returns the live records of a namespace, decoded. An error ends the iteration.
+func DecodeAll[T any](ctx context.Context, r Records, ns string, now time.Time, decode func(Record) (T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for rec, err := range AllRecords(ctx, r, ns, "", now) {
+			var item T
+			if err == nil {
+				item, err = decode(rec)
+			}
+			if !yield(item, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// MaxConflicts bounds how often an update is tried if others change the same record.
+const MaxConflicts = 16
+
+// Retry calls do again while its error is [ErrConflict], at most MaxConflicts times in all.
+func Retry(do func() error) error {
+	for range MaxConflicts {
+		if err := do(); !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	return ErrConflict
 }
 
 // All returns the elements of every page of a list. The function list returns the page at a position, and the position

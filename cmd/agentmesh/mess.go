@@ -12,7 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -331,7 +331,7 @@ type messCapabilitiesCmd struct {
 
 func (c *messCapabilitiesCmd) Run(ctx context.Context, a *app) error {
 	if c.Add != "" {
-		list, err := parseFile(a, c.Add, exchange.ParseCapabilities)
+		list, err := parseFile(a, c.Add, registry.ParseCapabilities)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,6 @@
 package config
 
-import "github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+import "github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 
 // MESS configures the MESS exchange of this process. Agents ask the exchange for something in the physical world, and
 // people, robots and services claim the requests.
@@ -43,7 +43,7 @@ func defaultMESS() MESS {
 func (c MESS) check(p *problems) {
 	p.checkOneOf("mess.serve", c.Serve, "auto", "on", "off")
 	p.checkOneOf("mess.registration", c.Registration, "", "open", "approval", "invite")
-	if !exchange.ValidExchangeID(c.Exchange) {
+	if !registry.ValidExchangeID(c.Exchange) {
 		p.add("mess.exchange", "must be 1 to 64 of A-Z a-z 0-9 and -")
 	}
 	if (c.Registration == "invite") != (c.InviteFile != "") {

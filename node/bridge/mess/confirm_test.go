@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -157,17 +158,17 @@ func TestPageAnswersWhatItShowed(t *testing.T) {
 // transport, because the owner approves what the question shows.
 func TestApplicantStaysAsShown(t *testing.T) {
 	l := newLab(t)
-	reg := exchange.Registration{ID: "eve", Name: "Eve", Capabilities: []thread.Need{{ID: "gardening"}}}
+	reg := registry.Registration{ID: "eve", Name: "Eve", Capabilities: []thread.Need{{ID: "gardening"}}}
 	if _, err := l.Executors.Register(t.Context(), reg, true, nil); err != nil {
 		t.Fatal(err)
 	}
-	change, err := exchange.ReadRegistration(wire.Obj(wire.Field("capabilities", wire.Texts([]string{"banking"}))), true)
+	change, err := registry.ReadRegistration(wire.Obj(wire.Field("capabilities", wire.Texts([]string{"banking"}))), true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	block := "- config:\n    executor: {id: eve, capabilities: [banking]}\n"
 	eve := exchange.WriterOfFiles("eve")
-	if err := l.Executors.Change(t.Context(), eve, "eve", change); statusOf(err) != 403 {
+	if err := l.Executors.Change(t.Context(), "eve", false, "eve", change); statusOf(err) != 403 {
 		t.Errorf("a change while it waits: %v", err)
 	}
 	if _, err := l.Do(t.Context(), eve, mustParse(t, block), exchange.Options{}); statusOf(err) != 403 {
@@ -178,7 +179,7 @@ func TestApplicantStaysAsShown(t *testing.T) {
 	}
 	asked := newMeshNode(t, meshtest.New(t), "home", nil)
 	many := slices.Repeat([]thread.Need{{ID: "gardening"}}, maxShown+3)
-	changes, err := asked.bridge.askRegistration(exchange.Registration{ID: "eve", Name: "Eve", Capabilities: many})
+	changes, err := asked.bridge.askRegistration(registry.Registration{ID: "eve", Name: "Eve", Capabilities: many})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func TestApplicantStaysAsShown(t *testing.T) {
 	if _, err := l.Do(t.Context(), eve, mustParse(t, block), exchange.Options{}); err != nil {
 		t.Errorf("a config of its own: %v", err)
 	}
-	if err := l.Executors.Change(t.Context(), eve, "eve", change); err != nil {
+	if err := l.Executors.Change(t.Context(), "eve", false, "eve", change); err != nil {
 		t.Errorf("a change of its own: %v", err)
 	}
 }

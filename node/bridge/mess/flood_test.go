@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -29,7 +30,7 @@ func TestExchangeUnderAFlood(t *testing.T) {
 				}
 				door := apitest.NewDoor(t, b.Mount)
 
-				waits, tries := 0, 256*2*exchange.MaxFailures
+				waits, tries := 0, 256*2*registry.MaxFailures
 				if mode == "open" { // the way to register makes no difference to wrong keys
 					tries = max(tries, network.Size)
 				}

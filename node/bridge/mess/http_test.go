@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -171,7 +172,7 @@ func TestKeys(t *testing.T) {
 	for _, id := range []string{"", "-a", "a b", "owner", "Exchange", "am_abc", "../x", strings.Repeat("a", 65), "ü"} {
 		s.want(400, "", "POST", "register", string(wire.Obj(wire.TextField("executor_id", id)).JSON()))
 	}
-	rec, err := s.store.Records().Get(t.Context(), exchange.NSExecutors, "alice", time.Now())
+	rec, err := s.store.Records().Get(t.Context(), registry.NSExecutors, "alice", time.Now())
 	if err != nil || bytes.Contains(rec.Body, []byte(key)) || !bytes.Contains(rec.Body, []byte(credential.HashOf(key).String())) {
 		t.Errorf("the record holds the key itself: %v", err)
 	}
@@ -184,7 +185,7 @@ func TestWrongKeysAreThrottled(t *testing.T) {
 		s := newHTTPLab(t, nil)
 		s.server.Local = local
 		key := s.register("alice")
-		for range exchange.MaxFailures {
+		for range registry.MaxFailures {
 			s.want(401, "mess_home_"+strings.Repeat("0", 32), "GET", "requests", "")
 		}
 		want := 429
@@ -333,7 +334,7 @@ func TestRegistrationModes(t *testing.T) {
 		c.RegistrationsPerHour = 3
 		c.ThreadsPerHour = 1
 	})
-	for range exchange.MaxFailures / 2 {
+	for range registry.MaxFailures / 2 {
 		i.want(401, "", "POST", "register", `{"executor_id":"alice"}`)
 		i.want(401, "wrong", "POST", "register", `{"executor_id":"alice"}`)
 	}

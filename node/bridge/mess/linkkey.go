@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -169,7 +170,7 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 		return ""
 	}
 	v, _ := wire.ParseObject(answer)
-	if id := v.GetStr("exchange_id"); exchange.ValidExchangeID(id) {
+	if id := v.GetStr("exchange_id"); registry.ValidExchangeID(id) {
 		return id
 	}
 	return ""

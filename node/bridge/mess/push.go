@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -34,7 +34,7 @@ type pushes struct {
 }
 
 // send notifies an executor about a thread. It does not wait for the result.
-func (p *pushes) send(ctx context.Context, c *exchange.Executor, t *thread.Thread) {
+func (p *pushes) send(ctx context.Context, c *registry.Executor, t *thread.Thread) {
 	if c == nil || p.http == nil {
 		return
 	}
@@ -56,7 +56,7 @@ func (p *pushes) send(ctx context.Context, c *exchange.Executor, t *thread.Threa
 	})
 }
 
-func (p *pushes) channels(ctx context.Context, c *exchange.Executor, t *thread.Thread) {
+func (p *pushes) channels(ctx context.Context, c *registry.Executor, t *thread.Thread) {
 	text := fmt.Sprintf("[%s] %s (%s)", t.Priority, wire.OneLine(t.Intent, 200), t.Ref)
 	for _, ch := range c.Notifications {
 		var body []byte

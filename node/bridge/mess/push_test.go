@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -43,16 +43,16 @@ func TestNotifications(t *testing.T) {
 		c.Notify = true
 		c.HTTP = client.NewHTTP(client.HTTPConfig{AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	})
-	register := func(id, capability string, channels ...exchange.Notification) {
+	register := func(id, capability string, channels ...registry.Notification) {
 		t.Helper()
-		reg := exchange.Registration{ID: id, Capabilities: []thread.Need{{ID: capability}}, Notifications: channels}
+		reg := registry.Registration{ID: id, Capabilities: []thread.Need{{ID: capability}}, Notifications: channels}
 		if _, err := home.Executors.Register(t.Context(), reg, false, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	register("slow", "anything", exchange.Notification{Type: "webhook", URL: srv.URL + "/tarpit"}, exchange.Notification{Type: "webhook", URL: srv.URL + "/tarpit"})
-	register("bob", "ladder", exchange.Notification{Type: "ntfy", URL: srv.URL + "/ntfy"}, exchange.Notification{Type: "slack", URL: srv.URL + "/slack"},
-		exchange.Notification{Type: "webhook", URL: srv.URL + "/hook"}, exchange.Notification{Type: "pushover", URL: srv.URL + "/never"})
+	register("slow", "anything", registry.Notification{Type: "webhook", URL: srv.URL + "/tarpit"}, registry.Notification{Type: "webhook", URL: srv.URL + "/tarpit"})
+	register("bob", "ladder", registry.Notification{Type: "ntfy", URL: srv.URL + "/ntfy"}, registry.Notification{Type: "slack", URL: srv.URL + "/slack"},
+		registry.Notification{Type: "webhook", URL: srv.URL + "/hook"}, registry.Notification{Type: "pushover", URL: srv.URL + "/never"})
 	for range 5 { // the first one stays in flight for the whole test
 		home.task(home.request("claude", "{intent: wait, requires: [anything]}"), "work/0")
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -71,7 +71,7 @@ func (b *Bridge) openQuestion(kind, matter string, body askBody, title string, n
 	_, changes := b.cfg.Mesh.Asks().Open(acl.Ask{
 		Kind: kind, Subject: "mess:" + body.Requester, About: matter, Title: title, Body: raw, Hash: acl.HashBody(raw), Created: now,
 		Lasting: kind == askRegister,
-	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: exchange.MaxQuestions})
+	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: registry.MaxQuestions})
 	return changes
 }
 
@@ -81,7 +81,7 @@ const maxShown = 50
 
 // askRegistration returns the changes that ask the owner about a registration. A pending executor cannot change itself,
 // so the question stays correct.
-func (b *Bridge) askRegistration(r exchange.Registration) ([]store.Change, error) {
+func (b *Bridge) askRegistration(r registry.Registration) ([]store.Change, error) {
 	n := min(len(r.Capabilities), maxShown)
 	ids := make([]string, n)
 	for i, c := range r.Capabilities[:n] {

@@ -130,14 +130,14 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 	if err != nil {
 		return Attachment{}, err
 	}
-	return decode[Attachment](rec, "attachment")
+	return thread.Decode[Attachment](rec, "attachment")
 }
 
 const shareKey = "share/key"
 
 // shareSecret returns the key behind all share tokens, and creates it on the first call.
 func (x *Exchange) shareSecret(ctx context.Context) (key []byte, err error) {
-	err = retry(func() error {
+	err = store.Retry(func() error {
 		rec, err := x.records.Get(ctx, NSMeta, shareKey, time.Now())
 		if key = rec.Body; !errors.Is(err, store.ErrNotFound) {
 			return err

@@ -4,18 +4,19 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
 // TestAvailableCapabilities: a query for capabilities also returns those of approved executors.
 func TestAvailableCapabilities(t *testing.T) {
 	l := newLab(t)
-	list, err := ParseCapabilities([]byte("id: take-photo\ndescription: Photos\ntags: [visual]\n"))
+	list, err := registry.ParseCapabilities([]byte("id: take-photo\ndescription: Photos\ntags: [visual]\n"))
 	if err != nil || l.Executors.AddCapabilities(t.Context(), list) != nil {
 		t.Fatal(err)
 	}
 	l.executor("bob", "take-photo", "knife")
-	l.Executors.put(&Executor{ID: "eve", Capabilities: []thread.Need{{ID: "poison"}}, Pending: true})
+	l.Executors.Publish(registry.Update{Executors: []*registry.Executor{{ID: "eve", Capabilities: []thread.Need{{ID: "poison"}}, Pending: true}}})
 	ask := func(query string) (ids []string) {
 		t.Helper()
 		for _, e := range l.do("alice", "- query: "+query+"\n").Answers {

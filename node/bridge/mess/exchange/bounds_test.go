@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -28,11 +29,11 @@ func TestMemoryOfThreadsAndExecutors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		reg, err := ReadRegistration(v, patch)
+		reg, err := registry.ReadRegistration(v, patch)
 		switch {
 		case err != nil:
 		case patch:
-			err = s.Executors.Change(t.Context(), actor("eve"), "eve", reg)
+			err = s.Executors.Change(t.Context(), "eve", false, "eve", reg)
 		default:
 			_, err = s.Executors.Register(t.Context(), reg, false, nil)
 		}
@@ -51,8 +52,8 @@ func TestMemoryOfThreadsAndExecutors(t *testing.T) {
 	}
 	s.refuse(http.StatusRequestEntityTooLarge, "eve", "- config: {executor: {id: eve, capabilities: [{dig: {note: "+large+"}}]}}")
 	s.refuse(http.StatusBadRequest, "eve", "- suggestion: {id: s, type: alternative, re: "+ref+", proposed: "+large+"}")
-	if c := s.Executors.get("eve"); len(thread.Encode(c.Executor)) > maxExecutor {
-		t.Errorf("eve has %d bytes", len(thread.Encode(c.Executor)))
+	if n := len(thread.Encode(s.Executors.Get("eve"))); n > 32<<10 {
+		t.Errorf("eve has %d bytes", n)
 	}
 }
 

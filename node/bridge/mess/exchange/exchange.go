@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -51,7 +51,7 @@ type Exchange struct {
 	clock      *store.WallClock
 	loading    loading
 	index      *index
-	Executors  *Executors
+	Executors  *registry.Executors
 	newThreads threadQuota
 
 	// WantsNotices reports whether the bridge delivers notices to the actor with this id. Set it before the first call;
@@ -74,21 +74,18 @@ func New(cfg Config) *Exchange {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	x := &Exchange{
-		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(), Executors: newExecutors(cfg), noticeReady: make(chan struct{}, 1),
+		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(), noticeReady: make(chan struct{}, 1),
 	}
 	x.clock = store.NewWallClock(cfg.Logger)
-	x.Executors.records, x.Executors.load, x.Executors.hasThreads = x.records, x.Load, x.index.hasThreads
+	x.Executors = registry.New(registry.Config{
+		ID: cfg.ID, Registration: credential.Mode(cfg.Registration), Invite: cfg.Invite, CallsPerMinute: cfg.CallsPerMinute,
+		RegistrationsPerHour: cfg.RegistrationsPerHour, Records: x.records, Load: x.Load, HasThreads: x.index.hasThreads,
+	})
 	if n := cmp.Or(cfg.ThreadsPerHour, 300); n > 0 {
-		x.LimitThreads(rate.NewBuckets(rate.PerHour(n), n, 2*maxExecutors), n)
+		x.LimitThreads(rate.NewBuckets(rate.PerHour(n), n, 2*registry.MaxExecutors), n)
 	}
 	return x
 }
-
-const (
-	openADay     = 10_000  // registrations a day in mode open
-	MaxFailures  = 30      // wrong keys from one address in a minute
-	maxAddresses = 1 << 16 // addresses for which wrong keys are counted at the same time
-)
 
 // LimitThreads bounds how many threads one actor may open in an hour; nil buckets remove the bound.
 func (x *Exchange) LimitThreads(buckets *rate.Buckets, perHour int) {
@@ -133,39 +130,13 @@ func (x *Exchange) Load() error {
 // restore does the work of Load. It may run again after a failure and then reads everything once more.
 func (x *Exchange) restore(ctx context.Context) error {
 	now := time.Now()
-	var executors []*Executor
-	for e, err := range decodeAll(ctx, x.records, NSExecutors, now, decodeExecutor) {
-		if err != nil {
-			return fmt.Errorf("load executors: %w", err)
-		}
-		executors = append(executors, e)
+	if err := x.Executors.Restore(ctx, now); err != nil {
+		return err
 	}
-	slices.SortFunc(executors, (*Executor).compare) // so that each is inserted at the end
-	for _, e := range executors {
-		x.Executors.put(e)
-	}
-	if err := x.Executors.restoreMeta(ctx, now); err != nil {
-		return fmt.Errorf("load catalogue and routing: %w", err)
-	}
-	if err := x.index.load(decodeAll(ctx, x.records, NSThreads, now, decodeThread)); err != nil {
+	if err := x.index.load(store.DecodeAll(ctx, x.records, NSThreads, now, decodeThread)); err != nil {
 		return fmt.Errorf("load threads: %w", err)
 	}
 	return nil
-}
-
-// decodeAll returns the live records of a namespace, decoded. An error ends the iteration.
-func decodeAll[T any](ctx context.Context, r store.Records, ns string, now time.Time, decode func(store.Record) (T, error)) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
-		for rec, err := range store.AllRecords(ctx, r, ns, "", now) {
-			var item T
-			if err == nil {
-				item, err = decode(rec)
-			}
-			if !yield(item, err) || err != nil {
-				return
-			}
-		}
-	}
 }
 
 // Actor is the caller of a method: a requester, an executor, the owner or the exchange itself. Its role in a thread
@@ -235,19 +206,6 @@ type Result struct {
 	Status thread.Code
 }
 
-// maxConflicts bounds how often an update is repeated because another one changed the same thread.
-const maxConflicts = 16
-
-// retry calls do again while its error is [store.ErrConflict], at most maxConflicts times in all.
-func retry(do func() error) error {
-	for range maxConflicts {
-		if err := do(); !errors.Is(err, store.ErrConflict) {
-			return err
-		}
-	}
-	return store.ErrConflict
-}
-
 // Do applies a block of one actor as one transaction (MESS-7): either every entry is applied or none. The error is a
 // *wire.Error, which names the entry if one is at fault, or an error of the store.
 func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Options) (Result, error) {
@@ -260,7 +218,7 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 	if err := x.newThreads.chargeBlock(who, b); err != nil {
 		return Result{}, err
 	}
-	for range maxConflicts {
+	for range store.MaxConflicts {
 		t := x.begin(who, opts)
 		err := t.run(ctx, b)
 		if err = cmp.Or(t.err, err); err != nil {
@@ -308,13 +266,9 @@ func (q threadQuota) charge(who Actor) error {
 		return nil
 	}
 	if wait, ok := q.buckets.Take(who.ID, time.Now()); !ok {
-		return newRateLimitError(fmt.Sprintf("too many new threads: at most %d an hour", q.perHour), wait)
+		return thread.TooMany(fmt.Sprintf("too many new threads: at most %d an hour", q.perHour), wait)
 	}
 	return nil
-}
-
-func newRateLimitError(text string, wait time.Duration) error {
-	return &wire.Error{Code: wire.RateLimited, Status: http.StatusTooManyRequests, Retry: true, Message: text, RetryAfter: max(wait, time.Second)}
 }
 
 // Thread returns a thread that the actor may see. For any other ref, the error is a 404, or a 400 if the ref is
@@ -414,7 +368,7 @@ func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 	case t.WaitsForPeer() && t.Peers[who.ID].Offered:
 		return true
 	case t.IsClaimable():
-		return t.HasOffer(who.ID) || x.Executors.canClaim(who.ID, t)
+		return t.HasOffer(who.ID) || x.Executors.CanClaim(who.ID, t)
 	}
 	return false
 }
@@ -422,11 +376,11 @@ func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 // canSeeEntry works like canSee, but takes the index entry of the thread. The entry does not show which peers have an
 // offer, so canSeeEntry reports false for a peer that has only an offer. It gives writers of
 // thread files no special right.
-func (x *Exchange) canSeeEntry(who Actor, c *candidate, e *entry) bool {
+func (x *Exchange) canSeeEntry(who Actor, c *registry.Candidate, e *entry) bool {
 	switch {
 	case who.Owner || who.system || who.ID == e.requester.Value() || e.isHeld() && who.ID == e.holder.Value():
 		return true
-	case c == nil || c.Pending || e.status.Value() != thread.Received:
+	case c == nil || e.status.Value() != thread.Received:
 		return false
 	}
 	t := thread.Thread{Only: e.only, Declined: e.declined}
@@ -447,7 +401,7 @@ func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
 	}
 	if t.Holder != "" && who.ID == t.Holder {
 		r |= thread.AsHolder
-	} else if x.Executors.canClaim(who.ID, t) || t.HasOffer(who.ID) || who.file && t.IsOfferedTo(who.ID) && who.ID != t.Requester {
+	} else if x.Executors.CanClaim(who.ID, t) || t.HasOffer(who.ID) || who.file && t.IsOfferedTo(who.ID) && who.ID != t.Requester {
 		r |= thread.AsEligible
 	}
 	return r
@@ -463,6 +417,3 @@ func (r Result) RequestRef() (string, bool) {
 	}
 	return "", false
 }
-
-// MaxQuestions bounds the questions of one kind that wait for the owner.
-const MaxQuestions = 200

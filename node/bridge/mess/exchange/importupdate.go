@@ -89,7 +89,7 @@ func checkFileBlock(b thread.Block) error {
 // StoreRefusal stores a message that the state machine refused, in one unit with more, so that nothing that a
 // participant wrote is lost.
 func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, note string, replay *ReplayKey, more ...store.Change) error {
-	return retry(func() error {
+	return store.Retry(func() error {
 		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, system: true}, Options{Records: more})
 		t, err := tx.load(ctx, ref)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
@@ -82,8 +83,8 @@ func (e *entry) isOpen() bool { return e.status.Value().Open() }
 func (e *entry) isHeld() bool { return e.holder.Value() != "" }
 
 // canBeDoneBy reports whether an executor has all capabilities that the thread requires (MESS-41).
-func (e *entry) canBeDoneBy(c *candidate) bool {
-	return !slices.ContainsFunc(e.needs, func(id name) bool { _, ok := c.caps[id.Value()]; return !ok })
+func (e *entry) canBeDoneBy(c *registry.Candidate) bool {
+	return !slices.ContainsFunc(e.needs, func(id name) bool { return !c.Has(id.Value()) })
 }
 
 // compare orders entries by their last change, oldest first. Pages are read from the end (MESS-52).

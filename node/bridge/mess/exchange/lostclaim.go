@@ -21,8 +21,8 @@ func (x *Exchange) hasLost(who Actor, t *thread.Thread) bool {
 	case t.HasOffer(who.ID):
 		return true
 	}
-	c := x.Executors.get(who.ID)
-	return c != nil && t.Offered && x.Executors.canClaim(who.ID, t) && !c.Created.After(t.ClaimedAt())
+	c := x.Executors.Find(who.ID)
+	return c != nil && t.Offered && x.Executors.CanClaim(who.ID, t) && !c.Created.After(t.ClaimedAt())
 }
 
 // explainClaim returns the error for a claim that failed with err: [thread.ErrTaken] if the claim came too late,
@@ -66,7 +66,7 @@ func (v lostView) QuestionThread(string) (string, bool) { return "", false }
 func (v lostView) Newest() (string, bool) { return "", false }
 
 func (v lostView) NewestWith(id string) (string, bool) {
-	c := v.t.x.Executors.get(v.t.who.ID)
+	c := v.t.x.Executors.Find(v.t.who.ID)
 	if c == nil {
 		return "", false
 	}

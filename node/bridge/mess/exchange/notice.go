@@ -136,7 +136,7 @@ func (x *Exchange) Notices(ctx context.Context, after string) (list []Notice, ne
 func (x *Exchange) News() <-chan struct{} { return x.noticeReady }
 
 func decodeNotice(rec store.Record) (Notice, error) {
-	n, err := decode[Notice](rec, "notice")
+	n, err := thread.Decode[Notice](rec, "notice")
 	n.key, n.rev = rec.Key, rec.Rev
 	return n, err
 }
@@ -157,8 +157,8 @@ func (x *Exchange) WakeNotifier() {
 func (t *tx) offer(th *thread.Thread) {
 	th.Offered = true
 	t.touch(th)
-	offers := t.x.Executors.route(th, t.now)
-	if id := t.x.Executors.findAutoClaim(offers, th); id != "" {
+	offers := t.x.Executors.Route(th, t.now)
+	if id := t.x.Executors.FindAutoClaim(offers, th); id != "" {
 		th.Claim(id, t.now)
 		t.postState(th, wire.TextField("executor", id))
 		return

@@ -96,7 +96,7 @@ func (x *Exchange) OpenFor(peer string) []string {
 // store changes in the same unit. If the thread cannot be claimed, or was offered to the peer before, OfferTo only
 // applies more.
 func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
-	return retry(func() error {
+	return store.Retry(func() error {
 		tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
 		t, err := tx.load(ctx, ref)
 		if err != nil {

@@ -71,7 +71,7 @@ func (x *Exchange) FindAnswer(ctx context.Context, o *ReplayKey) (r Result, foun
 	if err != nil {
 		return r, false, err
 	}
-	kept, err := decode[replayRecord](rec, "kept answer")
+	kept, err := thread.Decode[replayRecord](rec, "kept answer")
 	if err != nil {
 		return r, false, err
 	}
@@ -127,7 +127,7 @@ func (t *tx) setResultThread(ctx context.Context) error {
 // explainQuota returns a rate-limit error if the caller has used up its replay keys for a day, otherwise err.
 func explainQuota(err error, o *ReplayKey) error {
 	if o != nil && o.quota != "" && errors.Is(err, store.ErrQuota) {
-		return newRateLimitError("too many calls with an Idempotency-Key in a day", time.Hour)
+		return thread.TooMany("too many calls with an Idempotency-Key in a day", time.Hour)
 	}
 	return err
 }

@@ -58,31 +58,6 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-func BenchmarkRoute10000(b *testing.B) {
-	executors := newExecutors(Config{})
-	for i := range 10_000 {
-		e := &Executor{ID: fmt.Sprintf("e%05d", i), Capabilities: []thread.Need{{ID: "home"}, {ID: fmt.Sprintf("cap%d", i%50)}, {ID: fmt.Sprintf("rare%d", i%1000)}}}
-		if i%10 == 0 {
-			e.Availability, e.Schedule = "schedule", "0 8-22 * * *"
-		}
-		executors.put(e)
-	}
-	executors.setRules([]thread.Rule{{Capability: "cap7", Prefer: []string{"e00007", "e00057"}}, {Default: true, By: "lower_latency"}})
-	now := time.Now()
-	var times []time.Duration
-	for b.Loop() {
-		th := &thread.Thread{Priority: "normal", Requires: []thread.Need{{ID: "home"}, {ID: fmt.Sprintf("cap%d", len(times)%50)}}}
-		start := time.Now()
-		if offers := executors.route(th, now); len(offers) != 200 {
-			b.Fatalf("%d offers", len(offers))
-		}
-		times = append(times, time.Since(start))
-	}
-	slices.Sort(times)
-	b.ReportMetric(float64(times[len(times)/2].Microseconds()), "p50-µs")
-	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")
-}
-
 // BenchmarkOpenThreads creates 100,000 open threads, pages through them and restarts.
 func BenchmarkOpenThreads(b *testing.B) {
 	for b.Loop() {

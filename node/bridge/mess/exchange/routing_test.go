@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // ids returns the executors of offers or, with notified, those that get a notice.
-func ids(offers []Offer, notified bool) string {
+func ids(offers []registry.Offer, notified bool) string {
 	var out []string
 	for _, o := range offers {
 		if !notified || o.Notify {
@@ -46,19 +47,19 @@ func TestRouting(t *testing.T) {
 		return out
 	}
 	th := &thread.Thread{Requester: "x", Requires: needs("knife", "kitchen")}
-	if got := ids(l.Executors.route(th, noon), false); got != "a b d" {
+	if got := ids(l.Executors.Route(th, noon), false); got != "a b d" {
 		t.Errorf("eligible = %s", got)
 	}
-	if got := ids(l.Executors.route(th, night), true); got != "a b" {
+	if got := ids(l.Executors.Route(th, night), true); got != "a b" {
 		t.Errorf("notified at night = %s", got)
 	}
-	if got := ids(l.Executors.route(&thread.Thread{Requester: "a", Requires: th.Requires}, noon), false); got != "b d" {
+	if got := ids(l.Executors.Route(&thread.Thread{Requester: "a", Requires: th.Requires}, noon), false); got != "b d" {
 		t.Errorf("eligible for a request of a = %s", got)
 	}
-	if got := ids(l.Executors.route(&thread.Thread{Requires: needs("knife", "unknown")}, noon), false); got != "" {
+	if got := ids(l.Executors.Route(&thread.Thread{Requires: needs("knife", "unknown")}, noon), false); got != "" {
 		t.Errorf("eligible for the unknown = %s", got)
 	}
-	if got := ids(l.Executors.route(&thread.Thread{}, noon), false); got != "a b c d" {
+	if got := ids(l.Executors.Route(&thread.Thread{}, noon), false); got != "a b c d" {
 		t.Errorf("without requires = %s", got)
 	}
 	l.do(thread.OwnerID, "- config: {routing: {rules: [{match: {capability: knife, urgency: now}, prefer: [c, b]}, {match: {precision: exact}, prefer: higher_precision}, {default: lower_latency}]}}")
@@ -68,28 +69,28 @@ func TestRouting(t *testing.T) {
 	l.refuse(400, thread.OwnerID, "- config: {executor: {id: e, availability: schedule, schedule: '* * * * * *'}}")
 	l.refuse(400, thread.OwnerID, "- config: {executor: {id: e, availability: schedule}}")
 	now := &thread.Thread{Requires: needs("knife"), Urgency: "now"}
-	if got := ids(l.Executors.route(now, noon), true); got != "c b a d" {
+	if got := ids(l.Executors.Route(now, noon), true); got != "c b a d" {
 		t.Errorf("preferred = %s", got)
 	}
 	exact := &thread.Thread{Requires: needs("knife", "kitchen"), Precision: "exact"}
-	if got := ids(l.Executors.route(exact, noon), false); got != "a b d" {
+	if got := ids(l.Executors.Route(exact, noon), false); got != "a b d" {
 		t.Errorf("by precision = %s", got)
 	}
 	for who, took := range map[string]time.Duration{"a": time.Hour, "b": time.Minute, "d": time.Second} {
-		l.Executors.addClaim(claimTime{who, took, noon})
+		l.Executors.Publish(registry.Update{Claims: []registry.Claim{{ID: who, Took: took, At: noon}}})
 	}
-	if got := ids(l.Executors.route(th, noon), false); got != "d b a" {
+	if got := ids(l.Executors.Route(th, noon), false); got != "d b a" {
 		t.Errorf("by latency = %s", got)
 	}
 	l.do("a", "- config: {executor: {id: a, capabilities: [spoon]}}") // for itself
-	if got := ids(l.Executors.route(&thread.Thread{Requires: needs("spoon")}, noon), false); got != "b a" && got != "a b" {
+	if got := ids(l.Executors.Route(&thread.Thread{Requires: needs("spoon")}, noon), false); got != "b a" && got != "a b" {
 		t.Errorf("after the change = %s", got)
 	}
 	again := labOn(t, l.store)
 	if err := again.Load(); err != nil {
 		t.Fatal(err)
 	}
-	if got := ids(again.Executors.route(now, noon), true); got != "c b d" {
+	if got := ids(again.Executors.Route(now, noon), true); got != "c b d" {
 		t.Errorf("after a restart = %s", got)
 	}
 }
@@ -131,39 +132,17 @@ func TestOnDuty(t *testing.T) {
 	}
 }
 
-// TestPreferences: preferences decide which executors get a notice, never which may claim (MESS-45).
-func TestPreferences(t *testing.T) {
-	quiet := QuietHours{Enabled: true, Start: "22:00", End: "07:00"}
-	at := func(clock string) time.Time {
-		t, _ := time.Parse("2006-01-02 15:04", "2026-01-31 "+clock)
-		return t
-	}
-	for _, tt := range []struct {
-		p    Preferences
-		th   thread.Thread
-		at   string
-		want bool
-	}{
-		{Preferences{}, thread.Thread{Priority: "normal"}, "12:00", true},
-		{Preferences{}, thread.Thread{Priority: "background"}, "12:00", false},
-		{Preferences{MinPriority: "urgent"}, thread.Thread{Priority: "elevated"}, "12:00", false},
-		{Preferences{Quiet: quiet}, thread.Thread{Priority: "normal"}, "23:00", false},
-		{Preferences{Quiet: quiet}, thread.Thread{Priority: "normal"}, "03:00", false},
-		{Preferences{Quiet: quiet}, thread.Thread{Priority: "normal"}, "07:00", true},
-		{Preferences{Quiet: quiet}, thread.Thread{Priority: "urgent"}, "23:00", true},
-		{Preferences{Filter: []string{"x"}}, thread.Thread{Priority: "normal", Requires: []thread.Need{{ID: "y"}}}, "12:00", false},
-	} {
-		c := newCandidate(&Executor{ID: "me", Preferences: tt.p})
-		if got := c.wantsNotice(&tt.th, at(tt.at)); got != tt.want {
-			t.Errorf("%+v of %+v at %s: %t, want %t", tt.p, tt.th, tt.at, got, tt.want)
-		}
-	}
+// TestAutoClaim: an executor with a matching pattern claims the thread at once.
+func TestAutoClaim(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
-	e := *l.Executors.get("bob").Executor
+	e := *l.Executors.Get("bob")
 	e.Preferences.AutoClaim = []string{"^water "}
-	l.Executors.put(&e)
-	l.want(l.request("agent", "{intent: water the roses}"), thread.Claimed)
+	l.Executors.Publish(registry.Update{Executors: []*registry.Executor{&e}})
+	th := l.want(l.request("agent", "{intent: water the roses}"), thread.Claimed)
+	if m, err := l.Message(t.Context(), th.Ref, 2); err != nil || !strings.Contains(string(m.Mess.JSON()), `"executor":"bob"`) {
+		t.Errorf("the claim is %s, %v", m.Mess.JSON(), err)
+	}
 	l.want(l.request("agent", "{intent: paint the fence}"), thread.Received)
 }
 
@@ -172,7 +151,7 @@ func TestQueries(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob", "knife")
 	l.executor("eve", "spoon")
-	if err := l.Executors.AddCapabilities(t.Context(), []Capability{{ID: "knife", Description: "cuts", Tags: []string{"sharp"}}, {ID: "spoon", Description: "stirs", Tags: []string{"round"}}}); err != nil {
+	if err := l.Executors.AddCapabilities(t.Context(), []registry.Capability{{ID: "knife", Description: "cuts", Tags: []string{"sharp"}}, {ID: "spoon", Description: "stirs", Tags: []string{"round"}}}); err != nil {
 		t.Fatal(err)
 	}
 	a := l.request("agent", "{id: a, intent: dice, requires: [knife]}")

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -14,8 +15,8 @@ import (
 // delegate opens a successor for a thread whose executor delegates it to another executor of this exchange (MESS-27). A
 // delegation to anybody else, or to an executor that the owner has not approved yet, only closes the thread.
 func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, body wire.Value) (wire.Value, error) {
-	c := t.x.Executors.get(trimNamespace(s.Delegated, t.x.id))
-	if c == nil || c.Pending {
+	c := t.x.Executors.Find(trimNamespace(s.Delegated, t.x.id))
+	if c == nil {
 		return body, nil
 	}
 	next, err := t.passTo(ctx, th, c)
@@ -23,8 +24,8 @@ func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, b
 }
 
 // passTo opens a successor of a thread for one executor, and returns its ref.
-func (t *tx) passTo(ctx context.Context, th *thread.Thread, c *candidate) (string, error) {
-	if !c.hasAll(th.Requires) {
+func (t *tx) passTo(ctx context.Context, th *thread.Thread, c *registry.Candidate) (string, error) {
+	if !c.HasAll(th.Requires) {
 		return "", thread.Conflict("%s lacks a required capability", c.ID)
 	}
 	request, err := t.copyRequest(ctx, th)

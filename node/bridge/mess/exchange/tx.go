@@ -5,12 +5,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -43,14 +43,10 @@ type tx struct {
 	lastRequest   string                     // the newest request of the block
 	statusThreads map[string]bool            // threads that have a status entry in the block
 
-	executors []*Executor // executors to put into the registry after the commit
-	claims    []claimTime
-	rules     []thread.Rule
-	setsRules bool // the block sets the routing rules
-
-	acks    []requestAck
-	result  Result
-	answers thread.Block
+	registry registry.Update // what the block changes in the registry
+	acks     []requestAck
+	result   Result
+	answers  thread.Block
 }
 
 // snapshot is the state of a thread before the block.
@@ -378,15 +374,7 @@ func (t *tx) apply(ctx context.Context, changes []store.Change) error {
 	for _, ref := range t.order {
 		t.x.index.publish(t.threads[ref])
 	}
-	for _, e := range t.executors {
-		t.x.Executors.put(e)
-	}
-	for _, c := range t.claims {
-		t.x.Executors.addClaim(c)
-	}
-	if t.setsRules {
-		t.x.Executors.setRules(t.rules)
-	}
+	t.x.Executors.Publish(t.registry)
 	if t.notices > 0 {
 		t.x.WakeNotifier()
 	}
@@ -424,32 +412,22 @@ func bumpUpdateTime(t *thread.Thread, before snapshot) {
 
 // Namespaces of the exchange's records.
 const (
-	NSThreads      = "mess/threads"
-	NSMessages     = "mess/messages"
-	NSIDs          = "mess/ids"     // (requester, client id) → newest thread
-	NSFiles        = "mess/files"   // attachments, and uploads of the owner
-	NSUploads      = "mess/uploads" // marks of the uploads that no message names yet
-	NSExecutors    = "mess/executors"
-	NSCapabilities = "mess/capabilities"
-	NSMeta         = "mess/meta"
-	NSNotices      = "mess/notices" // notices that are not delivered yet (MESS-28)
-	NSSeen         = "mess/seen"    // replay records of calls, mesh messages and documents
+	NSThreads  = "mess/threads"
+	NSMessages = "mess/messages"
+	NSIDs      = "mess/ids"     // (requester, client id) → newest thread
+	NSFiles    = "mess/files"   // attachments, and uploads of the owner
+	NSUploads  = "mess/uploads" // marks of the uploads that no message names yet
+	NSMeta     = registry.NSMeta
+	NSNotices  = "mess/notices" // notices that are not delivered yet (MESS-28)
+	NSSeen     = "mess/seen"    // replay records of calls, mesh messages and documents
 )
 
 func threadRecord(t *thread.Thread) store.Record {
 	return store.Record{NS: NSThreads, Key: t.Ref, Body: thread.Encode(t)}
 }
 
-// decode decodes a record of the exchange. what names the record in the error.
-func decode[T any](rec store.Record, what string) (v T, err error) {
-	if err = json.Unmarshal(rec.Body, &v); err != nil {
-		err = fmt.Errorf("decode %s: %w", what, err)
-	}
-	return v, err
-}
-
 func decodeThread(rec store.Record) (*thread.Thread, error) {
-	t, err := decode[thread.Thread](rec, "thread")
+	t, err := thread.Decode[thread.Thread](rec, "thread")
 	t.Rev = rec.Rev
 	return &t, err
 }
@@ -461,5 +439,5 @@ func messageRecord(m thread.Message, ref string) store.Record {
 }
 
 func decodeMessage(rec store.Record) (thread.Message, error) {
-	return decode[thread.Message](rec, "message")
+	return thread.Decode[thread.Message](rec, "message")
 }

@@ -79,11 +79,11 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 // thread and the bridge cannot ask a directory, the thread ends with the peer's status (MESS-24).
 func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 	th.Declined = append(th.Declined, t.who.ID)
-	if t.x.Executors.hasNoCandidate(th) && (t.x.WantsNotices == nil || !t.x.WantsNotices(ToDirectory)) {
+	if t.x.Executors.HasNoCandidate(th) && (t.x.WantsNotices == nil || !t.x.WantsNotices(ToDirectory)) {
 		th.Become(s.Code, t.who.ID, cmp.Or(s.Reason, s.Message), t.now)
 	}
 	t.post(th, e)
-	if !th.Status.Terminal() && t.x.Executors.hasNoCandidate(th) { // the directory may list others
+	if !th.Status.Terminal() && t.x.Executors.HasNoCandidate(th) { // the directory may list others
 		t.addNotice(ToDirectory, NoticeOffer, th.Ref, th.Serial)
 	}
 }

@@ -3,12 +3,11 @@ package exchange
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // maxAnswered bounds the threads or executors in the answer to one query; maxQueries bounds the queries in one block.
@@ -35,7 +34,7 @@ func (t *tx) applyQuery(ctx context.Context, e thread.Entry, path string) error 
 	var data wire.Value
 	switch q.Type {
 	case "capabilities":
-		data = wire.Obj(wire.Field("capabilities", CapabilityTree(t.x.Executors.Available(q.Tags))))
+		data = wire.Obj(wire.Field("capabilities", registry.CapabilityTree(t.x.Executors.Available(q.Tags))))
 	case "executors":
 		data = wire.Obj(wire.Field("executors", t.listExecutors(q)))
 	default:
@@ -115,11 +114,11 @@ func (t *tx) overlay(list []Summary) []Summary {
 
 func (t *tx) listExecutors(q thread.Query) wire.Value {
 	var out []wire.Value
-	for _, c := range t.x.Executors.list() {
+	for _, c := range t.x.Executors.All() {
 		if c.Pending && !t.who.Owner || q.Executor != "" && q.Executor != c.ID || len(out) == maxAnswered {
 			continue
 		}
-		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return t.x.Executors.hasTag(n.ID, q.Tags) }) {
+		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return t.x.Executors.HasTag(n.ID, q.Tags) }) {
 			continue
 		}
 		v := wire.Obj(wire.TextField("id", c.ID))
@@ -142,11 +141,11 @@ func (t *tx) applyConfig(ctx context.Context, e thread.Entry, path string) error
 		if !t.who.Owner {
 			return thread.Forbidden("only the owner may set routing rules")
 		}
-		if t.setsRules {
+		if t.registry.Rules != nil {
 			return thread.Bad(path+".routing", "is set twice in the block")
 		}
-		t.rules, t.setsRules = c.Rules, true
-		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSMeta, Key: "routing", Body: thread.Encode(c.Rules)}, IfRev: store.Any})
+		t.registry.Rules = &c.Rules
+		t.changes = append(t.changes, registry.RulesChange(c.Rules))
 		t.ack(e, "routing")
 		return nil
 	}
@@ -157,32 +156,15 @@ func (t *tx) applyConfig(ctx context.Context, e thread.Entry, path string) error
 	if thread.IsReserved(wanted.ID) {
 		return thread.Bad(path+".executor.id", "is reserved")
 	}
-	if slices.ContainsFunc(t.executors, func(e *Executor) bool { return e.ID == wanted.ID }) {
+	if slices.ContainsFunc(t.registry.Executors, func(e *registry.Executor) bool { return e.ID == wanted.ID }) {
 		return thread.Bad(path+".executor", "is set up twice in the block")
 	}
-	ex, err := t.x.Executors.read(ctx, wanted.ID)
-	switch {
-	case errors.Is(err, store.ErrNotFound) && t.who.Owner:
-		ex = &Executor{ID: wanted.ID, Created: t.now, rev: store.Absent}
-	case errors.Is(err, store.ErrNotFound):
-		return thread.Forbidden("the executor is not registered: register first")
-	case err != nil:
-		return err
-	case ex.Pending && !t.who.Owner:
-		return errPending
-	}
-	ex.Capabilities, ex.Availability, ex.Schedule, ex.Timezone = wanted.Capabilities, wanted.Availability, wanted.Schedule, wanted.Timezone
-	if wanted.Name != "" {
-		ex.Name = wanted.Name
-	}
-	if !t.who.Owner {
-		ex.Seen = t.now
-	}
-	if err := ex.checkSize(); err != nil {
+	ex, err := t.x.Executors.Configure(ctx, *wanted, t.who.Owner, t.now)
+	if err != nil {
 		return err
 	}
-	t.changes = append(t.changes, store.Change{Record: ex.record(), IfRev: ex.rev})
-	t.executors = append(t.executors, ex)
+	t.changes = append(t.changes, ex.Change())
+	t.registry.Executors = append(t.registry.Executors, ex)
 	t.ack(e, "executors/"+ex.ID)
 	return nil
 }

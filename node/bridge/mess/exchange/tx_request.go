@@ -71,7 +71,7 @@ func (t *tx) lookUpClientID(ctx context.Context, id string) (k clientIDRecord, r
 	if err != nil {
 		return k, rev, err
 	}
-	k, err = decode[clientIDRecord](rec, "client id")
+	k, err = thread.Decode[clientIDRecord](rec, "client id")
 	return k, rec.Rev, err
 }
 

@@ -276,7 +276,7 @@ func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p proposal) error 
 	}
 	only := trimNamespace(p.executor, t.x.id)
 	// offer it to all if the proposed executor cannot do it
-	if c := t.x.Executors.get(only); c == nil || c.Pending || !c.hasAll(needs) {
+	if c := t.x.Executors.Find(only); c == nil || !c.HasAll(needs) {
 		only = ""
 	}
 	next, err := t.openSuccessor(ctx, successor{body: addRefs(body, s.Re...), only: only, suggested: true}, threads...)
@@ -306,8 +306,8 @@ func (t *tx) supersede(th *thread.Thread, next []string, reason string) error {
 
 // delegateTo delegates a thread to an executor of this exchange after the requester accepted the suggestion to do so.
 func (t *tx) delegateTo(ctx context.Context, th *thread.Thread, to string) error {
-	c := t.x.Executors.get(trimNamespace(to, t.x.id))
-	if c == nil || c.Pending {
+	c := t.x.Executors.Find(trimNamespace(to, t.x.id))
+	if c == nil {
 		return thread.Conflict("there is no such executor")
 	}
 	if !th.Status.Open() {

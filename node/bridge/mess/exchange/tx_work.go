@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -67,7 +68,7 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 				t.offer(th)
 			}
 		}
-		if len(th.Declined) > oldDeclined && t.x.Executors.hasNoCandidate(th) { // MESS-24
+		if len(th.Declined) > oldDeclined && t.x.Executors.HasNoCandidate(th) { // MESS-24
 			// the directory may list other executors
 			if th.Peers[t.who.ID].Offered && t.x.WantsNotices != nil && t.x.WantsNotices(ToDirectory) {
 				t.addNotice(ToDirectory, NoticeOffer, th.Ref, th.Serial)
@@ -90,13 +91,13 @@ func (t *tx) declineForAll(th *thread.Thread) {
 
 // GiveUp ends a thread that an executor declined, after the bridge has found no other executor in the directory.
 func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) error {
-	return retry(func() error {
+	return store.Retry(func() error {
 		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
 		th, err := t.load(ctx, ref)
 		if err != nil {
 			return IgnoreMissing(err)
 		}
-		if th.IsClaimable() && x.Executors.hasNoCandidate(th) {
+		if th.IsClaimable() && x.Executors.HasNoCandidate(th) {
 			t.declineForAll(th)
 		}
 		if err = t.commit(ctx); err == nil {
@@ -130,7 +131,7 @@ func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error
 // else.
 func (t *tx) recordClaim(th *thread.Thread) {
 	t.withdrawOffers(th, th.Holder)
-	t.claims = append(t.claims, claimTime{th.Holder, t.now.Sub(th.OfferedAt()), t.now})
+	t.registry.Claims = append(t.registry.Claims, registry.Claim{ID: th.Holder, Took: t.now.Sub(th.OfferedAt()), At: t.now})
 }
 
 // applyResponse implements MESS-26 and MESS-39.
@@ -286,7 +287,7 @@ func (x *Exchange) settleDependents(ctx context.Context, ended []string) error {
 // recheck looks again at a thread that the exchange parked and, unless the clock is in doubt, at its deadline. It returns
 // the threads that ended.
 func (x *Exchange) recheck(ctx context.Context, ref string) ([]string, error) {
-	for range maxConflicts {
+	for range store.MaxConflicts {
 		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
 		th, err := t.load(ctx, ref)
 		if err != nil {

@@ -147,7 +147,7 @@ func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err
 		if err != nil {
 			return removed, err
 		}
-		m, err := decode[uploadMark](mark, "mark of an upload")
+		m, err := thread.Decode[uploadMark](mark, "mark of an upload")
 		if err != nil {
 			return removed, err
 		}

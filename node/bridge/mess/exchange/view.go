@@ -111,7 +111,7 @@ func (v view) NewestWith(id string) (string, bool) {
 	if ref, ok := v.t.x.index.ownByClientID(v.t.who.ID, id); ok {
 		return ref, true
 	}
-	c := v.t.x.Executors.get(v.t.who.ID)
+	c := v.t.x.Executors.Find(v.t.who.ID)
 	return v.t.x.index.newestByClientID(id, func(e *entry) bool { return v.t.x.canSeeEntry(v.t.who, c, e) })
 }
 
@@ -179,7 +179,7 @@ func (x *Exchange) list(ctx context.Context, who Actor, code thread.Code, start 
 	if code != "" {
 		name = "state:" + string(code)
 	}
-	c := x.Executors.get(who.ID)
+	c := x.Executors.Find(who.ID)
 	if c == nil && !who.Owner && x.index.length("held:"+who.ID) == 0 {
 		name = "from:" + who.ID // only its own threads
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -30,7 +31,7 @@ func (r *call) registerExecutor() error {
 	if err != nil {
 		return err
 	}
-	reg, err := exchange.ReadRegistration(v, false)
+	reg, err := registry.ReadRegistration(v, false)
 	if err != nil {
 		return err
 	}
@@ -95,11 +96,11 @@ func (r *call) patchExecutor() error {
 	if err != nil {
 		return err
 	}
-	reg, err := exchange.ReadRegistration(v, true)
+	reg, err := registry.ReadRegistration(v, true)
 	if err != nil {
 		return err
 	}
-	if err := r.Exchange.Executors.Change(r.c.Request().Context(), r.who, id, reg); err != nil {
+	if err := r.Exchange.Executors.Change(r.c.Request().Context(), r.who.ID, r.who.Owner, id, reg); err != nil {
 		return err
 	}
 	return r.respond(http.StatusOK, wire.Obj(
@@ -127,7 +128,7 @@ func (r *call) capabilities() error {
 	if err := r.Exchange.Load(); err != nil {
 		return err
 	}
-	list := exchange.CapabilityTree(r.Exchange.Executors.Available(r.c.QueryParams()["tag"]))
+	list := registry.CapabilityTree(r.Exchange.Executors.Available(r.c.QueryParams()["tag"]))
 	return r.respond(http.StatusOK, wire.Obj(wire.Field("capabilities", list)))
 }
 
@@ -137,7 +138,7 @@ func (r *call) addCapabilities() error {
 	if err != nil {
 		return err
 	}
-	list, err := exchange.ParseCapabilities(data)
+	list, err := registry.ParseCapabilities(data)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/folder"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -197,7 +198,7 @@ func (r *call) sharedFile() error {
 		return err
 	}
 	if !hmac.Equal([]byte(token), []byte(r.c.QueryParam("token"))) {
-		return exchange.ErrNoKey
+		return registry.ErrNoKey
 	}
 	r.who = exchange.Owner("shared")
 	r.path[0] = "requests"

@@ -17,6 +17,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -39,7 +40,7 @@ type Server struct {
 	Log      *slog.Logger
 	Names    owner.Names // of agents, for the owner; nil without a node
 	// Ask returns the changes that ask the owner to approve a registration; nil without a mesh.
-	Ask func(r exchange.Registration) ([]store.Change, error)
+	Ask func(r registry.Registration) ([]store.Change, error)
 	// Withdraw returns the changes that withdraw that question; nil if Ask is nil.
 	Withdraw func(ctx context.Context, id string) ([]store.Change, error)
 }
@@ -108,7 +109,7 @@ func (d *Server) serve(c echo.Context) error {
 		return err
 	}
 	ex := path[0]
-	if !exchange.ValidExchangeID(ex) {
+	if !registry.ValidExchangeID(ex) {
 		return thread.Bad("", "the exchange id is not acceptable")
 	}
 	if path = path[1:]; len(path) == 0 {
@@ -124,8 +125,9 @@ func (d *Server) serve(c echo.Context) error {
 	if ex == d.Exchange.ID() && routeOf(c.Request().Method, path) == sharedRoute {
 		return d.countFailures(r, r.sharedFile)
 	}
-	err = d.countFailures(r, func() (err error) {
-		r.who, err = d.Exchange.Executors.Authenticate(c.Request().Header.Get("Authorization"), ex)
+	err = d.countFailures(r, func() error {
+		id, err := d.Exchange.Executors.Authenticate(c.Request().Header.Get("Authorization"), ex)
+		r.who = exchange.Actor{ID: id, Channel: "rest"}
 		return err
 	})
 	if err != nil {

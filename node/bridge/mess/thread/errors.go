@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -62,6 +63,11 @@ func Forbidden(text string) error {
 // TooLarge returns a 413.
 func TooLarge(text string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusRequestEntityTooLarge, Message: text}
+}
+
+// TooMany returns a 429 with the time to wait.
+func TooMany(text string, wait time.Duration) error {
+	return &wire.Error{Code: wire.RateLimited, Status: http.StatusTooManyRequests, Retry: true, Message: text, RetryAfter: max(wait, time.Second)}
 }
 
 // IsRefusal reports whether an error is a refusal that a retry would not change.

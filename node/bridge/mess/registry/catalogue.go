@@ -1,4 +1,4 @@
-package exchange
+package registry
 
 import (
 	"context"
@@ -65,8 +65,8 @@ func (r *Executors) Available(tags []string) []Capability {
 
 func (c Capability) compareID(id string) int { return strings.Compare(c.ID, id) }
 
-// hasTag reports whether the capability has one of the tags.
-func (c *catalogue) hasTag(id string, tags []string) bool {
+// HasTag reports whether the capability has one of the tags.
+func (c *catalogue) HasTag(id string, tags []string) bool {
 	c.catMu.RLock()
 	defer c.catMu.RUnlock()
 	i, ok := slices.BinarySearchFunc(c.known, id, Capability.compareID)
@@ -108,7 +108,7 @@ func ParseCapabilities(data []byte) ([]Capability, error) {
 // AddCapabilities adds entries to the catalogue and replaces those with the same ids. Only the owner may do so; the
 // caller checks that.
 func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) error {
-	if err := r.load(); err != nil {
+	if err := r.cfg.Load(); err != nil {
 		return err
 	}
 	if len(mergeCapabilities(r.Capabilities(nil), list)) > maxCapabilities {
@@ -118,7 +118,7 @@ func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) erro
 	for _, c := range list {
 		changes = append(changes, store.Change{Record: store.Record{NS: NSCapabilities, Key: c.ID, Body: thread.Encode(c)}, IfRev: store.Any})
 	}
-	if err := r.records.Apply(ctx, changes, time.Now()); err != nil {
+	if err := r.cfg.Records.Apply(ctx, changes, time.Now()); err != nil {
 		return err
 	}
 	r.add(list)
@@ -146,25 +146,44 @@ func mergeCapabilities(known, list []Capability) []Capability {
 	return known
 }
 
+// Restore loads the registry from the store. It may be called again after a failure.
+func (r *Executors) Restore(ctx context.Context, now time.Time) error {
+	var executors []*Executor
+	for e, err := range store.DecodeAll(ctx, r.cfg.Records, NSExecutors, now, decodeExecutor) {
+		if err != nil {
+			return fmt.Errorf("load executors: %w", err)
+		}
+		executors = append(executors, e)
+	}
+	slices.SortFunc(executors, (*Executor).compare) // so that each is inserted at the end
+	for _, e := range executors {
+		r.put(e)
+	}
+	if err := r.restoreMeta(ctx, now); err != nil {
+		return fmt.Errorf("load catalogue and routing: %w", err)
+	}
+	return nil
+}
+
 // restoreMeta loads the catalogue and the routing rules.
 func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
 	var list []Capability
-	one := func(rec store.Record) (Capability, error) { return decode[Capability](rec, "capability") }
-	for c, err := range decodeAll(ctx, r.records, NSCapabilities, now, one) {
+	one := func(rec store.Record) (Capability, error) { return thread.Decode[Capability](rec, "capability") }
+	for c, err := range store.DecodeAll(ctx, r.cfg.Records, NSCapabilities, now, one) {
 		if err != nil {
 			return err
 		}
 		list = append(list, c)
 	}
 	r.add(list)
-	rec, err := r.records.Get(ctx, NSMeta, "routing", now)
+	rec, err := r.cfg.Records.Get(ctx, NSMeta, "routing", now)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	rules, err := decode[[]thread.Rule](rec, "routing rules")
+	rules, err := thread.Decode[[]thread.Rule](rec, "routing rules")
 	r.setRules(rules)
 	return err
 }

@@ -1,4 +1,4 @@
-package exchange
+package registry
 
 import (
 	"cmp"
@@ -43,8 +43,9 @@ type Executor struct {
 // maxClaims bounds the claim times that are kept for lower_latency.
 const maxClaims = 15
 
-func (e *Executor) record() store.Record {
-	return store.Record{NS: NSExecutors, Key: e.ID, Body: thread.Encode(e)}
+// Change returns the change that stores the executor, unless it was changed since it was read.
+func (e *Executor) Change() store.Change {
+	return store.Change{Record: store.Record{NS: NSExecutors, Key: e.ID, Body: thread.Encode(e)}, IfRev: e.rev}
 }
 
 // maxExecutor bounds the stored size of one executor: all of them are in memory, and strangers may register.
@@ -63,13 +64,13 @@ func (e *Executor) compare(o *Executor) int {
 }
 
 func decodeExecutor(rec store.Record) (*Executor, error) {
-	e, err := decode[Executor](rec, "executor")
+	e, err := thread.Decode[Executor](rec, "executor")
 	e.rev = rec.Rev
 	return &e, err
 }
 
-// candidate is an executor as routing sees it. Its Executor is never changed, only replaced.
-type candidate struct {
+// Candidate is an executor as routing sees it. Its Executor is never changed, only replaced.
+type Candidate struct {
 	*Executor
 	caps      map[string]wire.Value
 	zone      *time.Location
@@ -83,8 +84,8 @@ type candidate struct {
 	last time.Time // its last call
 }
 
-func newCandidate(e *Executor) *candidate {
-	c := &candidate{Executor: e, caps: make(map[string]wire.Value, len(e.Capabilities)), zone: zoneOf(e.Timezone), median: 1 << 62}
+func newCandidate(e *Executor) *Candidate {
+	c := &Candidate{Executor: e, caps: make(map[string]wire.Value, len(e.Capabilities)), zone: zoneOf(e.Timezone), median: 1 << 62}
 	for _, n := range e.Capabilities {
 		c.caps[n.ID] = n.Meta
 	}
@@ -108,13 +109,16 @@ func zoneOf(name string) *time.Location {
 	return time.UTC
 }
 
-// hasAll reports whether the executor has all of the capabilities (MESS-41).
-func (c *candidate) hasAll(needs []thread.Need) bool {
-	return !slices.ContainsFunc(needs, func(n thread.Need) bool { _, ok := c.caps[n.ID]; return !ok })
+// Has reports whether the executor has a capability.
+func (c *Candidate) Has(capability string) bool { _, ok := c.caps[capability]; return ok }
+
+// HasAll reports whether the executor has all of the capabilities (MESS-41).
+func (c *Candidate) HasAll(needs []thread.Need) bool {
+	return !slices.ContainsFunc(needs, func(n thread.Need) bool { return !c.Has(n.ID) })
 }
 
 // isAvailable implements MESS-43. named means that a routing rule names the executor.
-func (c *candidate) isAvailable(now time.Time, named bool) bool {
+func (c *Candidate) isAvailable(now time.Time, named bool) bool {
 	switch c.Availability {
 	case "on_demand":
 		return named
@@ -150,7 +154,7 @@ const maxShifts = 4096
 
 // level returns the highest level that the executor declares for a required capability, for the rule higher_precision.
 // A level is a number, or a common word that counts by its rank. Without a declared level it is 0.
-func (c *candidate) level(needs []thread.Need) int {
+func (c *Candidate) level(needs []thread.Need) int {
 	words := []string{"novice", "basic", "intermediate", "advanced", "expert", "master"}
 	best := 0
 	for _, n := range needs {
@@ -171,37 +175,62 @@ func (c *candidate) level(needs []thread.Need) int {
 // Executors is the registry of executors with their keys, the catalogue of capabilities, and the routing rules. It is
 // kept in memory beside the records, so that routing does not read the store (MESS-42). It is safe for concurrent use.
 type Executors struct {
-	cfg        Config
-	records    store.Records
-	load       func() error         // loads the exchange (see [Exchange.Load])
-	hasThreads func(id string) bool // reports whether a thread has this requester or holder
+	cfg Config
 	catalogue
 	calls         *rate.Buckets // by executor; large enough for all of them; nil means no limit
 	registrations *rate.Registrations
 	failures      *rate.Penalties // for wrong keys
 
 	mu    sync.RWMutex
-	byID  map[string]*candidate
-	all   []*candidate            // in the order in which they were registered
-	byCap map[string][]*candidate // by capability, each list in the same order
+	byID  map[string]*Candidate
+	all   []*Candidate            // in the order in which they were registered
+	byCap map[string][]*Candidate // by capability, each list in the same order
 	keys  map[string]string       // hex hash of a key → executor
 	rules []thread.Rule
 
 	shifts map[string]*shift // by expression and zone
 }
 
-func newExecutors(cfg Config) *Executors {
-	r := &Executors{cfg: cfg, byID: map[string]*candidate{}, byCap: map[string][]*candidate{}, keys: map[string]string{}, shifts: map[string]*shift{}}
+// Config configures a registry.
+type Config struct {
+	ID           string          // id of the exchange
+	Registration credential.Mode // open, approval or invite (MESS-57)
+	Invite       string          // the bearer token that registration asks for in mode invite
+
+	CallsPerMinute       int // for each key; 0 means 600, a negative number means no limit (MESS-58)
+	RegistrationsPerHour int // for each address; 0 means 60, a negative number means no limit
+
+	Records    store.Records
+	Load       func() error         // loads the exchange, and with it the registry (see [Executors.Restore])
+	HasThreads func(id string) bool // reports whether a thread has this requester or holder
+}
+
+const (
+	openADay     = 10_000  // registrations a day in mode open
+	maxAddresses = 1 << 16 // addresses for which wrong keys are counted at the same time
+
+	// MaxFailures is the number of wrong keys from one address in a minute.
+	MaxFailures = 30
+	// MaxExecutors bounds the registered executors.
+	MaxExecutors = 100_000
+	// MaxQuestions bounds the questions of one kind that wait for the owner.
+	MaxQuestions = 200
+)
+
+// New returns an empty registry.
+func New(cfg Config) *Executors {
+	cfg.CallsPerMinute, cfg.RegistrationsPerHour = cmp.Or(cfg.CallsPerMinute, 600), cmp.Or(cfg.RegistrationsPerHour, 60)
+	r := &Executors{cfg: cfg, byID: map[string]*Candidate{}, byCap: map[string][]*Candidate{}, keys: map[string]string{}, shifts: map[string]*shift{}}
 	r.failures = rate.NewPenalties(MaxFailures, 0, maxAddresses)
-	if n := cmp.Or(cfg.CallsPerMinute, 600); n > 0 {
-		r.calls = rate.NewBuckets(rate.PerMinute(n), n, maxExecutors)
+	if n := cfg.CallsPerMinute; n > 0 {
+		r.calls = rate.NewBuckets(rate.PerMinute(n), n, MaxExecutors)
 	}
-	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, 60), newRegistrationPool(credential.Mode(cfg.Registration)))
+	r.registrations = rate.NewRegistrations(cfg.RegistrationsPerHour, newRegistrationPool(cfg.Registration))
 	return r
 }
 
 // shiftOf returns the shared shift of a schedule. The caller holds the lock.
-func (r *Executors) shiftOf(c *candidate) *shift {
+func (r *Executors) shiftOf(c *Candidate) *shift {
 	if c.Availability != "schedule" {
 		return nil
 	}
@@ -248,29 +277,29 @@ func (r *Executors) replace(e *Executor) {
 	r.reindex(old, c)
 }
 
-func (r *Executors) reindex(old, c *candidate) {
+func (r *Executors) reindex(old, c *Candidate) {
 	if old != nil {
 		for id := range old.caps {
-			if _, still := c.caps[id]; still {
+			if c.Has(id) {
 				r.byCap[id][slices.Index(r.byCap[id], old)] = c
 				continue
 			}
-			removeFrom(r.byCap, id, old)
+			at := slices.Index(r.byCap[id], old)
+			if r.byCap[id] = slices.Delete(r.byCap[id], at, at+1); len(r.byCap[id]) == 0 {
+				delete(r.byCap, id)
+			}
 		}
 	}
 	for id := range c.caps {
-		if old != nil {
-			if _, had := old.caps[id]; had {
-				continue
-			}
+		if old == nil || !old.Has(id) {
+			r.byCap[id] = insertCandidate(r.byCap[id], c)
 		}
-		r.byCap[id] = insertCandidate(r.byCap[id], c)
 	}
 }
 
 // insertCandidate adds a candidate to a list in the order of [Executor.compare].
-func insertCandidate(list []*candidate, c *candidate) []*candidate {
-	i, _ := slices.BinarySearchFunc(list, c, func(a, b *candidate) int { return a.compare(b.Executor) })
+func insertCandidate(list []*Candidate, c *Candidate) []*Candidate {
+	i, _ := slices.BinarySearchFunc(list, c, func(a, b *Candidate) int { return a.compare(b.Executor) })
 	return slices.Insert(list, i, c)
 }
 
@@ -283,39 +312,67 @@ func (r *Executors) remove(id string) {
 	}
 	delete(r.byID, id)
 	delete(r.keys, c.KeyHash)
-	r.all = slices.Delete(slices.Clone(r.all), slices.Index(r.all, c), slices.Index(r.all, c)+1)
-	r.reindex(c, &candidate{Executor: c.Executor, caps: map[string]wire.Value{}})
+	r.all = slices.Delete(r.all, slices.Index(r.all, c), slices.Index(r.all, c)+1)
+	r.reindex(c, &Candidate{})
 }
 
-func (r *Executors) get(id string) *candidate {
+func (r *Executors) get(id string) *Candidate {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.byID[id]
 }
 
-// canClaim reports whether the executor could claim the thread if nobody held it: it is registered and approved, the
+// Find returns an executor, or nil if the executor does not exist or waits for the owner's approval.
+func (r *Executors) Find(id string) *Candidate {
+	if c := r.get(id); c != nil && !c.Pending {
+		return c
+	}
+	return nil
+}
+
+// CanClaim reports whether the executor could claim the thread if nobody held it: it is registered and approved, the
 // thread is offered to it, and it has all required capabilities.
-func (r *Executors) canClaim(id string, t *thread.Thread) bool {
+func (r *Executors) CanClaim(id string, t *thread.Thread) bool {
 	c := r.get(id)
 	return c != nil && c.canClaim(t)
 }
 
-func (c *candidate) canClaim(t *thread.Thread) bool {
-	return !c.Pending && t.IsOfferedTo(c.ID) && c.hasAll(t.Requires)
+func (c *Candidate) canClaim(t *thread.Thread) bool {
+	return !c.Pending && t.IsOfferedTo(c.ID) && c.HasAll(t.Requires)
 }
 
-// list returns all executors.
-func (r *Executors) list() []*candidate {
+// All returns all executors, in the order in which they were registered.
+func (r *Executors) All() []*Candidate {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.Clone(r.all)
 }
 
-// claimTime is how long an executor took to claim a thread.
-type claimTime struct {
-	id   string
-	took time.Duration
-	at   time.Time
+// Update is what a committed unit changed in the registry.
+type Update struct {
+	Executors []*Executor
+	Rules     *[]thread.Rule // nil leaves the rules as they are
+	Claims    []Claim
+}
+
+// Claim says how long an executor took to claim a thread.
+type Claim struct {
+	ID   string
+	Took time.Duration
+	At   time.Time
+}
+
+// Publish takes over what a unit changed, after its commit.
+func (r *Executors) Publish(u Update) {
+	for _, e := range u.Executors {
+		r.put(e)
+	}
+	for _, c := range u.Claims {
+		r.addClaim(c)
+	}
+	if u.Rules != nil {
+		r.setRules(*u.Rules)
+	}
 }
 
 // capabilityIDs returns the capabilities of all approved executors, in any order.
@@ -324,7 +381,7 @@ func (r *Executors) capabilityIDs() []string {
 	defer r.mu.RUnlock()
 	var out []string
 	for id, list := range r.byCap {
-		if slices.ContainsFunc(list, func(c *candidate) bool { return !c.Pending }) {
+		if slices.ContainsFunc(list, func(c *Candidate) bool { return !c.Pending }) {
 			out = append(out, id)
 		}
 	}
@@ -332,26 +389,26 @@ func (r *Executors) capabilityIDs() []string {
 }
 
 // addClaim records a claim time in memory. It reaches the store with the executor's next change.
-func (r *Executors) addClaim(c claimTime) {
+func (r *Executors) addClaim(c Claim) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	old := r.byID[c.id]
+	old := r.byID[c.ID]
 	if old == nil {
 		return
 	}
 	e := *old.Executor // the current state: the owner may just have removed its key
-	e.Claims = append(slices.Clone(e.Claims), c.took)
+	e.Claims = append(slices.Clone(e.Claims), c.Took)
 	if len(e.Claims) > maxClaims {
 		e.Claims = e.Claims[1:]
 	}
-	e.Seen = c.at
+	e.Seen = c.At
 	r.replace(&e)
 }
 
 // read returns an executor from the store for a change: with the next version number, and with the claim times that are
 // only in memory.
 func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
-	rec, err := r.records.Get(ctx, NSExecutors, id, time.Now())
+	rec, err := r.cfg.Records.Get(ctx, NSExecutors, id, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -369,7 +426,7 @@ func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
 // edit changes an executor from its current state in the store; more are changes of the same unit. Concurrent edits do
 // not overwrite each other: a removed key does not come back with a change of capabilities.
 func (r *Executors) edit(ctx context.Context, id string, more []store.Change, change func(*Executor) error) error {
-	return retry(func() error {
+	return store.Retry(func() error {
 		e, err := r.read(ctx, id)
 		if errors.Is(err, store.ErrNotFound) {
 			return thread.Missing("no such executor")
@@ -380,12 +437,34 @@ func (r *Executors) edit(ctx context.Context, id string, more []store.Change, ch
 		if err := cmp.Or(change(e), e.checkSize()); err != nil {
 			return err
 		}
-		err = r.records.Apply(ctx, append([]store.Change{{Record: e.record(), IfRev: e.rev}}, more...), time.Now())
+		err = r.cfg.Records.Apply(ctx, append([]store.Change{e.Change()}, more...), time.Now())
 		if err == nil {
 			r.put(e)
 		}
 		return err
 	})
+}
+
+// Configure returns an executor with the settings of a config entry (MESS-37), to be stored and published by the
+// caller. Only the owner may set up an executor that is not registered, or change one that waits for approval.
+func (r *Executors) Configure(ctx context.Context, c thread.ExecutorConfig, byOwner bool, now time.Time) (*Executor, error) {
+	e, err := r.read(ctx, c.ID)
+	switch {
+	case errors.Is(err, store.ErrNotFound) && byOwner:
+		e = &Executor{ID: c.ID, Created: now}
+	case errors.Is(err, store.ErrNotFound):
+		return nil, thread.Forbidden("the executor is not registered: register first")
+	case err != nil:
+		return nil, err
+	case e.Pending && !byOwner:
+		return nil, errPending
+	}
+	e.Capabilities, e.Availability, e.Schedule, e.Timezone = c.Capabilities, c.Availability, c.Schedule, c.Timezone
+	e.Name = cmp.Or(c.Name, e.Name)
+	if !byOwner {
+		e.Seen = now
+	}
+	return e, e.checkSize()
 }
 
 // setAvailability applies the availability, schedule and time zone of a registration. Without an availability, a

@@ -1,4 +1,4 @@
-package exchange
+package registry
 
 import (
 	"errors"
@@ -39,7 +39,7 @@ type Notification struct {
 }
 
 // wantsNotice reports whether the executor wants a notice of the request t now.
-func (c *candidate) wantsNotice(t *thread.Thread, now time.Time) bool {
+func (c *Candidate) wantsNotice(t *thread.Thread, now time.Time) bool {
 	p := c.Preferences
 	urgent := t.Priority == "urgent"
 	switch {
@@ -154,9 +154,9 @@ func compilePatterns(list []string) (out []*regexp.Regexp, size int, err error) 
 	return out, size, nil
 }
 
-// findAutoClaim returns the first executor that gets a notice and claims the request t automatically, judged by its
+// FindAutoClaim returns the first executor that gets a notice and claims the request t automatically, judged by its
 // intent, or "". It stops at maxMatchedCode.
-func (r *Executors) findAutoClaim(offers []Offer, t *thread.Thread) string {
+func (r *Executors) FindAutoClaim(offers []Offer, t *thread.Thread) string {
 	intent, code := t.Intent[:min(len(t.Intent), maxMatched)], 0
 	for _, o := range offers {
 		c := r.get(o.ID)

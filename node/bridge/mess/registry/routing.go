@@ -1,4 +1,4 @@
-package exchange
+package registry
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // Offer is the offer of a thread to an executor. An executor without a notice may claim all the same (MESS-43).
@@ -14,16 +15,16 @@ type Offer struct {
 	Notify bool // gets a notice of the offer
 }
 
-// route returns the executors other than the requester that may claim a thread, in the order in which they get the offer
+// Route returns the executors other than the requester that may claim a thread, in the order in which they get the offer
 // (MESS-41, MESS-42).
-func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
+func (r *Executors) Route(t *thread.Thread, now time.Time) []Offer {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	considered := r.all
 	if t.Only != "" {
 		considered = nil
 		if c := r.byID[t.Only]; c != nil {
-			considered = []*candidate{c}
+			considered = []*Candidate{c}
 		}
 	}
 	for _, n := range t.Requires { // start with the rarest capability: it leaves the fewest executors
@@ -36,7 +37,7 @@ func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	for i, id := range rule.Prefer {
 		named[id] = i
 	}
-	chosen := make([]*candidate, 0, len(considered))
+	chosen := make([]*Candidate, 0, len(considered))
 	for _, c := range considered {
 		if c.ID != t.Requester && c.canClaim(t) {
 			chosen = append(chosen, c)
@@ -44,15 +45,15 @@ func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	}
 	switch {
 	case len(named) > 0:
-		rank := func(c *candidate) int {
+		rank := func(c *Candidate) int {
 			if i, ok := named[c.ID]; ok {
 				return i
 			}
 			return len(named)
 		}
-		slices.SortStableFunc(chosen, func(a, b *candidate) int { return cmp.Compare(rank(a), rank(b)) })
+		slices.SortStableFunc(chosen, func(a, b *Candidate) int { return cmp.Compare(rank(a), rank(b)) })
 	case rule.By == "lower_latency":
-		slices.SortStableFunc(chosen, func(a, b *candidate) int { return cmp.Compare(a.median, b.median) })
+		slices.SortStableFunc(chosen, func(a, b *Candidate) int { return cmp.Compare(a.median, b.median) })
 	case rule.By == "higher_precision":
 		sortByLevel(chosen, t.Requires)
 	}
@@ -66,12 +67,12 @@ func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 
 // sortByLevel sorts by the level that executors declare for needs, highest first. It reads the level of each executor
 // once.
-func sortByLevel(list []*candidate, needs []thread.Need) {
-	levels := make(map[*candidate]int, len(list))
+func sortByLevel(list []*Candidate, needs []thread.Need) {
+	levels := make(map[*Candidate]int, len(list))
 	for _, c := range list {
 		levels[c] = c.level(needs)
 	}
-	slices.SortStableFunc(list, func(a, b *candidate) int { return cmp.Compare(levels[b], levels[a]) })
+	slices.SortStableFunc(list, func(a, b *Candidate) int { return cmp.Compare(levels[b], levels[a]) })
 }
 
 // ruleFor returns the first rule that matches, or else the default rule, or else an empty one.
@@ -93,12 +94,17 @@ func (r *Executors) ruleFor(t *thread.Thread) thread.Rule {
 
 // Rules returns the routing rules.
 func (r *Executors) Rules() ([]thread.Rule, error) {
-	if err := r.load(); err != nil {
+	if err := r.cfg.Load(); err != nil {
 		return nil, err
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.Clone(r.rules), nil
+}
+
+// RulesChange returns the change that stores the routing rules.
+func RulesChange(rules []thread.Rule) store.Change {
+	return store.Change{Record: store.Record{NS: NSMeta, Key: "routing", Body: thread.Encode(rules)}, IfRev: store.Any}
 }
 
 func (r *Executors) setRules(rules []thread.Rule) {
@@ -107,9 +113,9 @@ func (r *Executors) setRules(rules []thread.Rule) {
 	r.rules = rules
 }
 
-// hasNoCandidate reports whether nobody is left that could claim the thread (MESS-24): no executor, and no peer with an
+// HasNoCandidate reports whether nobody is left that could claim the thread (MESS-24): no executor, and no peer with an
 // open offer. The requester does not count: it may claim its own thread, but it wants somebody else to do it.
-func (r *Executors) hasNoCandidate(t *thread.Thread) bool {
+func (r *Executors) HasNoCandidate(t *thread.Thread) bool {
 	for id := range t.Peers {
 		if t.HasOffer(id) {
 			return false
@@ -117,5 +123,5 @@ func (r *Executors) hasNoCandidate(t *thread.Thread) bool {
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return !slices.ContainsFunc(r.all, func(c *candidate) bool { return c.ID != t.Requester && c.canClaim(t) })
+	return !slices.ContainsFunc(r.all, func(c *Candidate) bool { return c.ID != t.Requester && c.canClaim(t) })
 }

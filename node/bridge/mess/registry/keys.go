@@ -1,4 +1,4 @@
-package exchange
+package registry
 
 import (
 	"cmp"
@@ -37,53 +37,54 @@ func newKey(exchange string) string { return credential.New("mess_" + exchange +
 
 func hashKey(key string) string { return credential.HashOf(key).String() }
 
-// Authenticate returns the executor that holds the key in an Authorization header. Keys are compared by their hashes.
-func (r *Executors) Authenticate(header, exchange string) (Actor, error) {
-	if err := r.load(); err != nil {
-		return Actor{}, err
+// Authenticate returns the id of the executor that holds the key in an Authorization header. Keys are compared by their
+// hashes.
+func (r *Executors) Authenticate(header, exchange string) (id string, err error) {
+	if err := r.cfg.Load(); err != nil {
+		return "", err
 	}
 	key, ok := strings.CutPrefix(header, "Bearer ")
 	if !ok {
-		return Actor{}, ErrNoKey
+		return "", ErrNoKey
 	}
 	parts := strings.SplitN(key, "_", 3)
 	if len(parts) != 3 || parts[0] != "mess" || len(parts[2]) != 32 || strings.Trim(parts[2], "0123456789abcdef") != "" {
-		return Actor{}, ErrNoKey
+		return "", ErrNoKey
 	}
 	if parts[1] != exchange {
-		return Actor{}, errOtherKey
+		return "", errOtherKey
 	}
 	hash := hashKey(key)
 	c := r.byKey(hash)
 	if c == nil || c.KeyHash != hash {
-		return Actor{}, ErrNoKey
+		return "", ErrNoKey
 	}
 	if c.Pending {
-		return Actor{}, errPending
+		return "", errPending
 	}
 	c.markSeen(time.Now())
 	if r.calls != nil {
 		if wait, ok := r.calls.Take(c.ID, time.Now()); !ok {
-			return Actor{}, newRateLimitError(fmt.Sprintf("too many calls: at most %d a minute", cmp.Or(r.cfg.CallsPerMinute, 600)), wait)
+			return "", thread.TooMany(fmt.Sprintf("too many calls: at most %d a minute", r.cfg.CallsPerMinute), wait)
 		}
 	}
-	return Actor{ID: c.ID, Channel: "rest"}, nil
+	return c.ID, nil
 }
 
-func (r *Executors) byKey(hash string) *candidate {
+func (r *Executors) byKey(hash string) *Candidate {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.byID[r.keys[hash]]
 }
 
 // markSeen records the time of the executor's last call, in memory only.
-func (c *candidate) markSeen(now time.Time) {
+func (c *Candidate) markSeen(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = now
 }
 
-func (c *candidate) lastSeen() time.Time {
+func (c *Candidate) lastSeen() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.last.After(c.Seen) {
@@ -94,7 +95,7 @@ func (c *candidate) lastSeen() time.Time {
 
 // Get returns an executor, or nil if the executor does not exist or the exchange cannot be loaded.
 func (r *Executors) Get(id string) *Executor {
-	if r.load() == nil {
+	if r.cfg.Load() == nil {
 		if c := r.get(id); c != nil {
 			return c.Executor
 		}
@@ -104,10 +105,10 @@ func (r *Executors) Get(id string) *Executor {
 
 // List returns the executors, with the time of their last call and with defaults filled in.
 func (r *Executors) List() ([]Executor, error) {
-	if err := r.load(); err != nil {
+	if err := r.cfg.Load(); err != nil {
 		return nil, err
 	}
-	list := r.list()
+	list := r.All()
 	out := make([]Executor, len(list))
 	for i, c := range list {
 		out[i] = *c.Executor
@@ -155,21 +156,18 @@ func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 	return r, f.Err
 }
 
-// maxExecutors bounds the registered executors.
-const maxExecutors = 100_000
-
 // Register adds an executor and returns its key, which is not shown again. pending means that the registration waits
 // for the owner; more are changes of the same unit.
 func (r *Executors) Register(ctx context.Context, reg Registration, pending bool, more []store.Change) (key string, err error) {
-	if err := r.load(); err != nil {
+	if err := r.cfg.Load(); err != nil {
 		return "", err
 	}
 	// a writer of thread files has threads under its id, but no key; only the owner may give it one
-	if r.get(reg.ID) != nil || r.hasThreads(reg.ID) {
+	if r.get(reg.ID) != nil || r.cfg.HasThreads(reg.ID) {
 		return "", thread.Conflict("the executor id is taken")
 	}
-	if len(r.list()) >= maxExecutors {
-		return "", newRateLimitError("too many executors", time.Hour)
+	if len(r.All()) >= MaxExecutors {
+		return "", thread.TooMany("too many executors", time.Hour)
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
 	key = newKey(r.cfg.ID)
@@ -183,12 +181,12 @@ func (r *Executors) Register(ctx context.Context, reg Registration, pending bool
 	if err := e.checkSize(); err != nil {
 		return "", err
 	}
-	err = r.records.Apply(ctx, append([]store.Change{{Record: e.record()}}, more...), now)
+	err = r.cfg.Records.Apply(ctx, append([]store.Change{e.Change()}, more...), now)
 	if errors.Is(err, store.ErrConflict) {
 		return "", thread.Conflict("the executor id is taken")
 	}
 	if errors.Is(err, store.ErrQuota) {
-		return "", newRateLimitError("too many registrations wait for the owner", time.Hour)
+		return "", thread.TooMany("too many registrations wait for the owner", time.Hour)
 	}
 	if err != nil {
 		return "", err
@@ -197,17 +195,17 @@ func (r *Executors) Register(ctx context.Context, reg Registration, pending bool
 	return key, nil
 }
 
-// Change applies the members that the body of a PATCH has. An executor may change only itself, the owner every
-// executor.
-func (r *Executors) Change(ctx context.Context, who Actor, id string, reg Registration) error {
-	if err := r.load(); err != nil {
+// Change applies the members that the body of a PATCH of the actor by has. An executor may change only itself, the owner
+// every executor.
+func (r *Executors) Change(ctx context.Context, by string, byOwner bool, id string, reg Registration) error {
+	if err := r.cfg.Load(); err != nil {
 		return err
 	}
-	if who.ID != id && !who.Owner {
+	if by != id && !byOwner {
 		return thread.Forbidden("an executor may only change itself")
 	}
 	return r.edit(ctx, id, nil, func(e *Executor) error {
-		if e.Pending && !who.Owner { // the owner decides on the registration as it was made
+		if e.Pending && !byOwner { // the owner decides on the registration as it was made
 			return errPending
 		}
 		has := func(key string) bool { return slices.Contains(reg.present, key) }
@@ -233,12 +231,12 @@ func (r *Executors) Change(ctx context.Context, who Actor, id string, reg Regist
 // Admit accepts or removes a registration that waits for the owner; more are changes of the same unit. If the executor
 // does not exist, Admit only applies more.
 func (r *Executors) Admit(ctx context.Context, id string, accept bool, more []store.Change) error {
-	if err := r.load(); err != nil {
+	if err := r.cfg.Load(); err != nil {
 		return err
 	}
 	c := r.get(id)
 	if c == nil {
-		return r.records.Apply(ctx, more, time.Now())
+		return r.cfg.Records.Apply(ctx, more, time.Now())
 	}
 	if accept {
 		return r.edit(ctx, id, more, func(e *Executor) error {
@@ -247,7 +245,7 @@ func (r *Executors) Admit(ctx context.Context, id string, accept bool, more []st
 		})
 	}
 	changes := append([]store.Change{{Record: store.Record{NS: NSExecutors, Key: id}, IfRev: store.Any, Delete: true}}, more...)
-	if err := r.records.Apply(ctx, changes, time.Now()); err != nil {
+	if err := r.cfg.Records.Apply(ctx, changes, time.Now()); err != nil {
 		return err
 	}
 	r.remove(id)
@@ -257,16 +255,14 @@ func (r *Executors) Admit(ctx context.Context, id string, accept bool, more []st
 // CheckInvite refuses a registration without the invite, if the exchange requires one.
 func (r *Executors) CheckInvite(header string) error {
 	token, _ := strings.CutPrefix(header, "Bearer ")
-	if credential.Mode(r.cfg.Registration) == credential.Invite && (r.cfg.Invite == "" || !credential.HashOf(token).Equal(credential.HashOf(r.cfg.Invite))) {
+	if r.cfg.Registration == credential.Invite && (r.cfg.Invite == "" || !credential.HashOf(token).Equal(credential.HashOf(r.cfg.Invite))) {
 		return errNoInvite
 	}
 	return nil
 }
 
 // NeedsApproval reports whether new registrations wait for the owner.
-func (r *Executors) NeedsApproval() bool {
-	return credential.Mode(r.cfg.Registration) == credential.Approval
-}
+func (r *Executors) NeedsApproval() bool { return r.cfg.Registration == credential.Approval }
 
 // ChargeRegistration calls register if the limits allow another registration from this address. A registration that
 // fails is not counted.
@@ -274,9 +270,9 @@ func (r *Executors) ChargeRegistration(from netip.Addr, register func() error) e
 	now := time.Now()
 	switch wait, poolIsEmpty := r.registrations.Take(from, now); {
 	case poolIsEmpty:
-		return newRateLimitError("too many registrations altogether", wait)
+		return thread.TooMany("too many registrations altogether", wait)
 	case wait > 0:
-		return newRateLimitError(fmt.Sprintf("too many registrations: at most %d an hour", cmp.Or(r.cfg.RegistrationsPerHour, 60)), wait)
+		return thread.TooMany(fmt.Sprintf("too many registrations: at most %d an hour", r.cfg.RegistrationsPerHour), wait)
 	}
 	err := register()
 	if err != nil {
@@ -291,7 +287,7 @@ func (r *Executors) CountFailure(from netip.Addr, err error) error {
 		return err
 	}
 	if wait := r.failures.Fail(from, time.Now()); wait > 0 {
-		return newRateLimitError("too many wrong keys", wait)
+		return thread.TooMany("too many wrong keys", wait)
 	}
 	return err
 }
@@ -314,7 +310,7 @@ func (r *Executors) TakeKey(ctx context.Context, id string, more []store.Change)
 }
 
 func (r *Executors) setKey(ctx context.Context, id, hash string, pending bool, more []store.Change) error {
-	if err := r.load(); err != nil {
+	if err := r.cfg.Load(); err != nil {
 		return err
 	}
 	return r.edit(ctx, id, more, func(e *Executor) error {
