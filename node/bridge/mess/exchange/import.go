@@ -27,7 +27,6 @@ func (x *Exchange) Adopt(ctx context.Context, list []thread.ParsedFile) ([]*thre
 			tx.changes = append(tx.changes, store.Change{Record: messageRecord(m, t.Ref), IfRev: store.Any})
 		}
 	}
-	tx.addTurnNotices()
 	err := tx.apply(ctx, tx.changes)
 	if errors.Is(err, store.ErrConflict) {
 		return nil, thread.Conflict("a thread with this ref is here already")

@@ -100,8 +100,8 @@ func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Messag
 		if err != nil {
 			return err
 		}
-		tx.silent = true
 		tx.appendMessage(t, m.From, b)
+		tx.notices.list = nil // the message causes none
 		x.log.Info("a message was refused and is kept with its thread", "thread", ref, "reason", note)
 		if err := tx.saveReplay(replay); err != nil {
 			return err

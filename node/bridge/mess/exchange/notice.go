@@ -3,6 +3,7 @@ package exchange
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
@@ -35,14 +36,30 @@ const (
 // ToDirectory is the recipient of offers that no executor here may claim.
 const ToDirectory = "directory:"
 
-// notify adds notices about a message for the requester and the holder.
-func (t *tx) notify(th *thread.Thread, from string, e thread.Entry, serial int) {
-	if e.Type == "request" || t.silent {
+// notices are the notices of one unit.
+type notices struct {
+	want func(to string) bool // nil means that nobody gets notices
+	list []Notice
+}
+
+// wants reports whether the recipient receives notices. All others poll.
+func (n *notices) wants(to string) bool { return n.want != nil && n.want(to) }
+
+// add adds a notice about the newest message of a thread, if the recipient receives notices.
+func (n *notices) add(to, kind string, th *thread.Thread) {
+	if n.wants(to) {
+		n.list = append(n.list, Notice{To: to, Kind: kind, Ref: th.Ref, Serial: th.Serial})
+	}
+}
+
+// addMessage adds notices about a new message for the requester and the holder.
+func (n *notices) addMessage(th *thread.Thread, from string, e thread.Entry) {
+	if e.Type == "request" {
 		return // offers announce requests
 	}
 	for _, to := range []string{th.Requester, th.Holder} {
 		if to != "" && to != from && !isWithheld(th, to, e) {
-			t.addNotice(to, NoticeUpdate, th.Ref, serial)
+			n.add(to, NoticeUpdate, th)
 		}
 		if th.Holder == th.Requester {
 			return
@@ -63,56 +80,40 @@ func isWithheld(t *thread.Thread, to string, e thread.Entry) bool {
 }
 
 // withdrawOffers adds notices that withdraw the thread from all peers that have an open offer of it, except one.
-func (t *tx) withdrawOffers(th *thread.Thread, except string) {
+func (n *notices) withdrawOffers(th *thread.Thread, except string) {
 	for id := range th.Peers {
 		if id != except && th.HasOffer(id) {
-			t.addNotice(id, NoticeTaken, th.Ref, th.Serial)
+			n.add(id, NoticeTaken, th)
 		}
 	}
 }
 
-// withdrawClosedOffers withdraws the threads that this block ended: from the peers that may claim them or, if a peer
-// holds one, from the holder. The actor that ended a thread gets no notice.
-func (t *tx) withdrawClosedOffers() {
-	for _, ref := range t.order {
-		th := t.threads[ref]
-		if !th.Status.Terminal() || t.before[ref].code.Terminal() {
-			continue
-		}
-		by := th.History[len(th.History)-1].By
-		if th.Holder == "" {
-			t.withdrawOffers(th, by)
-		} else if th.Holder != by && th.Peers[th.Holder].Offered {
-			t.addNotice(th.Holder, NoticeTaken, ref, th.Serial)
-		}
+// addChange adds the notices that follow from what a unit changed in a thread. The owner learns that the turn has
+// changed, or that the holder has changed during the owner's turn, unless there is a notice for the owner anyway. A
+// thread that ended is withdrawn from the peers that may claim it or, if a peer holds it, from the holder; the actor
+// that ended it gets no notice.
+func (n *notices) addChange(th *thread.Thread, was snapshot) {
+	turn := th.Turn()
+	isTold := slices.ContainsFunc(n.list, func(n Notice) bool { return n.To == thread.OwnerID && n.Ref == th.Ref })
+	if !isTold && (turn != was.turn || turn != "" && th.Holder != was.holder) {
+		n.add(thread.OwnerID, NoticeTurn, th)
 	}
-}
-
-// addNotice adds a notice, if the recipient receives notices. All others poll.
-func (t *tx) addNotice(to, kind, ref string, serial int) {
-	if t.x.WantsNotices == nil || !t.x.WantsNotices(to) {
+	if len(th.Peers) == 0 || !th.Status.Terminal() || was.code.Terminal() {
 		return
 	}
-	t.notices++
-	if to == thread.OwnerID {
-		t.ownerNotices[ref] = true
+	by := th.History[len(th.History)-1].By
+	if th.Holder == "" {
+		n.withdrawOffers(th, by)
+	} else if th.Holder != by && th.Peers[th.Holder].Offered {
+		n.add(th.Holder, NoticeTaken, th)
 	}
-	n := Notice{To: to, Kind: kind, Ref: ref, Serial: serial}
-	// several units may fall into the same millisecond
-	key := fmt.Sprintf("%019d-%s-%012d", t.now.UnixNano(), ref, t.x.noticeCount.Add(1))
-	t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Any})
 }
 
-// addTurnNotices adds a notice for each thread in which the owner's turn has changed, or whose holder has changed
-// during the owner's turn. A notice of another kind about the same thread serves as well.
-func (t *tx) addTurnNotices() {
-	for _, ref := range t.order {
-		th, was := t.threads[ref], t.before[ref]
-		turn := th.Turn()
-		if !t.ownerNotices[ref] && (turn != was.turn || turn != "" && th.Holder != was.holder) {
-			t.addNotice(thread.OwnerID, NoticeTurn, ref, th.Serial)
-		}
-	}
+// change returns the change that stores the notice. count makes its key unique: several units may fall into the same
+// millisecond.
+func (n Notice) change(now time.Time, count uint64) store.Change {
+	key := fmt.Sprintf("%019d-%s-%012d", now.UnixNano(), n.Ref, count)
+	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Any}
 }
 
 // Notices returns a page of the notices that are not delivered yet. next is the position of the next page, "" after the
@@ -165,13 +166,13 @@ func (t *tx) offer(th *thread.Thread) {
 	}
 	for _, o := range offers {
 		if o.Notify {
-			t.addNotice(o.ID, NoticeOffer, th.Ref, th.Serial)
+			t.notices.add(o.ID, NoticeOffer, th)
 		}
 	}
 	if th.Requester != thread.OwnerID {
-		t.addNotice(thread.OwnerID, NoticeOffer, th.Ref, th.Serial)
+		t.notices.add(thread.OwnerID, NoticeOffer, th)
 	}
 	if len(offers) == 0 {
-		t.addNotice(ToDirectory, NoticeOffer, th.Ref, th.Serial)
+		t.notices.add(ToDirectory, NoticeOffer, th)
 	}
 }

@@ -24,15 +24,13 @@ type tx struct {
 	opts Options
 	now  time.Time
 
-	threads      map[string]*thread.Thread // threads that were read or created, as the block leaves them
-	err          error                     // the first error of a method that returns none
-	order        []string                  // refs of the threads that change
-	before       map[string]snapshot       // state of each thread when it was read; the zero value for a new one
-	changes      []store.Change            // changes other than threads
-	grouped      map[string]thread.Block   // entries of a lax block by thread; they become one message in each
-	notices      int                       // notices that the block adds
-	ownerNotices map[string]bool           // threads for which the owner gets a notice
-	silent       bool                      // the block's messages cause no notices
+	threads map[string]*thread.Thread // threads that were read or created, as the block leaves them
+	err     error                     // the first error of a method that returns none
+	order   []string                  // refs of the threads that change
+	before  map[string]snapshot       // state of each thread when it was read; the zero value for a new one
+	changes []store.Change            // changes other than threads
+	grouped map[string]thread.Block   // entries of a lax block by thread; they become one message in each
+	notices notices
 
 	ids           map[string]string          // client ids of the block's requests → refs
 	made          map[string]bool            // refs of the block's requests, new or repeated
@@ -63,7 +61,7 @@ type requestAck struct{ id, ref string }
 func (x *Exchange) begin(who Actor, opts Options) *tx {
 	return &tx{
 		x: x, who: who, opts: opts, now: time.Now().UTC().Round(time.Millisecond),
-		threads: map[string]*thread.Thread{}, before: map[string]snapshot{}, ownerNotices: map[string]bool{}, grouped: map[string]thread.Block{},
+		threads: map[string]*thread.Thread{}, before: map[string]snapshot{}, notices: notices{want: x.WantsNotices}, grouped: map[string]thread.Block{},
 		ids: map[string]string{}, made: map[string]bool{}, statusThreads: map[string]bool{}, changes: slices.Clone(opts.Records),
 	}
 }
@@ -337,15 +335,13 @@ func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) strin
 	if n := len(th.History); n > 0 && th.History[n-1].Ref == "" && th.History[n-1].At.Equal(t.now) {
 		th.History[n-1].Ref = m.Ref
 	}
-	t.notify(th, from, head, th.Serial)
+	t.notices.addMessage(th, from, head)
 	return m.Ref
 }
 
 // commit applies the changes to the store, and then to the index and the registry in memory. It returns
 // [store.ErrConflict] if another commit changed one of the rows first.
 func (t *tx) commit(ctx context.Context) error {
-	t.addTurnNotices()
-	t.withdrawClosedOffers()
 	if err := t.unmarkUploads(ctx); err != nil {
 		return err
 	}
@@ -368,6 +364,12 @@ func (t *tx) commit(ctx context.Context) error {
 
 // apply does the work of commit after all changes are known.
 func (t *tx) apply(ctx context.Context, changes []store.Change) error {
+	for _, ref := range t.order {
+		t.notices.addChange(t.threads[ref], t.before[ref])
+	}
+	for _, n := range t.notices.list {
+		changes = append(changes, n.change(t.now, t.x.noticeCount.Add(1)))
+	}
 	if err := t.x.records.Apply(ctx, changes, t.now); err != nil {
 		return err
 	}
@@ -375,7 +377,7 @@ func (t *tx) apply(ctx context.Context, changes []store.Change) error {
 		t.x.index.publish(t.threads[ref])
 	}
 	t.x.Executors.Publish(t.registry)
-	if t.notices > 0 {
+	if len(t.notices.list) > 0 {
 		t.x.WakeNotifier()
 	}
 	if len(t.order) > 0 {

@@ -79,12 +79,12 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 // thread and the bridge cannot ask a directory, the thread ends with the peer's status (MESS-24).
 func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 	th.Declined = append(th.Declined, t.who.ID)
-	if t.x.Executors.HasNoCandidate(th) && (t.x.WantsNotices == nil || !t.x.WantsNotices(ToDirectory)) {
+	if t.x.Executors.HasNoCandidate(th) && !t.notices.wants(ToDirectory) {
 		th.Become(s.Code, t.who.ID, cmp.Or(s.Reason, s.Message), t.now)
 	}
 	t.post(th, e)
 	if !th.Status.Terminal() && t.x.Executors.HasNoCandidate(th) { // the directory may list others
-		t.addNotice(ToDirectory, NoticeOffer, th.Ref, th.Serial)
+		t.notices.add(ToDirectory, NoticeOffer, th)
 	}
 }
 
@@ -164,7 +164,7 @@ func (t *tx) forwardDecision(ctx context.Context, th *thread.Thread, e thread.En
 	t.post(th, e)
 	t.flushThread(th)
 	if th.Holder != by { // the holder gets a notice of every message anyway
-		t.addNotice(by, NoticeUpdate, th.Ref, th.Serial)
+		t.notices.add(by, NoticeUpdate, th)
 	}
 	return nil
 }

@@ -70,8 +70,8 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 		}
 		if len(th.Declined) > oldDeclined && t.x.Executors.HasNoCandidate(th) { // MESS-24
 			// the directory may list other executors
-			if th.Peers[t.who.ID].Offered && t.x.WantsNotices != nil && t.x.WantsNotices(ToDirectory) {
-				t.addNotice(ToDirectory, NoticeOffer, th.Ref, th.Serial)
+			if th.Peers[t.who.ID].Offered && t.notices.wants(ToDirectory) {
+				t.notices.add(ToDirectory, NoticeOffer, th)
 				return nil
 			}
 			t.declineForAll(th)
@@ -130,7 +130,7 @@ func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error
 // recordClaim records how long the claim took, for lower_latency (MESS-42), and withdraws the offer from everybody
 // else.
 func (t *tx) recordClaim(th *thread.Thread) {
-	t.withdrawOffers(th, th.Holder)
+	t.notices.withdrawOffers(th, th.Holder)
 	t.registry.Claims = append(t.registry.Claims, registry.Claim{ID: th.Holder, Took: t.now.Sub(th.OfferedAt()), At: t.now})
 }
 
