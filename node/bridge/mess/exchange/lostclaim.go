@@ -28,34 +28,34 @@ func (x *Exchange) hasLost(who Actor, t *thread.Thread) bool {
 // explainClaim returns the error for a claim that failed with err: [thread.ErrTaken] if the claim came too late,
 // otherwise err.
 func (t *tx) explainClaim(ctx context.Context, err error, code thread.Code, re []string) error {
-	if code == thread.Claimed && IsStatus(err, http.StatusNotFound) && t.hasLostAny(ctx, re) {
+	if code == thread.Claimed && IsStatus(err, http.StatusNotFound) && (lostView{view{t, ctx}}).namesAny(re) {
 		return thread.ErrTaken
 	}
 	return err
 }
 
-// hasLostAny reports whether the actor has lost the thread that one of the names means. An empty list names the thread
-// of the call.
-func (t *tx) hasLostAny(ctx context.Context, re []string) bool {
-	if len(re) == 0 {
-		re = []string{t.opts.Re}
-	}
-	return slices.ContainsFunc(re, func(name string) bool {
-		_, ok := thread.Resolve(lostView{view{t, ctx}}, name, t.x.id)
-		return ok
-	})
-}
-
 // IsTooLate reports whether the actor may know only that somebody else has claimed the thread.
 func (x *Exchange) IsTooLate(ctx context.Context, who Actor, ref string) bool {
-	return x.begin(who, Options{Re: ref}).hasLostAny(ctx, nil)
+	return lostView{view{x.begin(who, Options{Re: ref}), ctx}}.namesAny(nil)
 }
 
 // lostView resolves the threads that the actor has lost to another executor.
 type lostView struct{ view }
 
+// namesAny reports whether the actor has lost the thread that one of the names means. An empty list names the thread of
+// the call.
+func (v lostView) namesAny(re []string) bool {
+	if len(re) == 0 {
+		re = []string{v.t.opts.Re}
+	}
+	return slices.ContainsFunc(re, func(name string) bool {
+		_, ok := thread.Resolve(v, name, v.t.x.id)
+		return ok
+	})
+}
+
 func (v lostView) HasThread(ref string) bool {
-	th := v.t.find(v.ctx, ref)
+	th := v.find(ref)
 	return th != nil && v.t.x.hasLost(v.t.who, th)
 }
 

@@ -40,29 +40,6 @@ func (t *tx) passTo(ctx context.Context, th *thread.Thread, c *registry.Candidat
 	return next.Ref, nil
 }
 
-// inherit gives a successor the conversation and the reply address of the first of the older threads. The successor
-// begins no sooner and expires no later than any of them. It has their dependencies, except those on each other.
-func (t *tx) inherit(next *thread.Thread, from ...*thread.Thread) {
-	next.External = from[0].External
-	if p, ok := from[0].Peers[from[0].Requester]; ok {
-		p.Name = ""
-		next.Peers = map[string]thread.Peer{from[0].Requester: p}
-	}
-	for _, th := range from {
-		if !th.Deadline.IsZero() && (next.Deadline.IsZero() || th.Deadline.Before(next.Deadline)) {
-			next.Deadline = th.Deadline
-		}
-		if th.NotBefore.After(next.NotBefore) {
-			next.NotBefore = th.NotBefore
-		}
-		for _, ref := range th.DependsOn {
-			if !slices.Contains(next.DependsOn, ref) && !slices.ContainsFunc(from, func(old *thread.Thread) bool { return old.Ref == ref }) {
-				next.DependsOn = append(next.DependsOn, ref)
-			}
-		}
-	}
-}
-
 func trimNamespace(id, exchange string) string {
 	if rest, _ := strings.CutPrefix(id, exchange+":"); rest != "" {
 		return rest
@@ -121,7 +98,7 @@ func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thr
 	}
 	ref := thread.NewThreadRef(t.now, t.x.index.nextNumber(t.now.Format("2006-01-02")), "")
 	th := t.addThread(ref, requester, thread.ExchangeID, s.only, r)
-	t.inherit(th, from...)
+	th.Inherit(from...)
 	t.touch(th)
 	t.appendMessage(th, requester, thread.Block{{Type: "request", Body: thread.WithTimes(s.body, th)}})
 	if t.copiedBytes > maxCopied {

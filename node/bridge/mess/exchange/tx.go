@@ -116,8 +116,10 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 			return err
 		}
 	}
-	t.flush()
-	t.writeAcks()
+	for _, ref := range t.order {
+		t.flush(t.threads[ref])
+	}
+	t.result.Answers = append(ackRequests(t.acks, t.now), t.answers...)
 	if t.opts.Then != nil {
 		t.changes = append(t.changes, t.opts.Then(t.threads[t.opts.Re])...)
 	}
@@ -148,7 +150,7 @@ func (t *tx) findStatusThreads(ctx context.Context, b thread.Block) {
 				continue
 			}
 			resolved[re] = true
-			if to, err := t.resolve(ctx, re); err == nil {
+			if to, err := t.resolve(ctx, re, markedView{}); err == nil {
 				t.statusThreads[to.Ref] = true
 			}
 		}
@@ -260,14 +262,6 @@ func (t *tx) load(ctx context.Context, ref string) (*thread.Thread, error) {
 	return th, nil
 }
 
-// find returns a thread that the block may change, or nil if it does not exist. A failure of the store fails the block:
-// otherwise its sender would learn that the thread does not exist.
-func (t *tx) find(ctx context.Context, ref string) *thread.Thread {
-	th, err := t.load(ctx, ref)
-	t.err = cmp.Or(t.err, IgnoreMissing(err))
-	return th
-}
-
 // touch marks a thread as changed.
 func (t *tx) touch(th *thread.Thread) {
 	if !slices.Contains(t.order, th.Ref) {
@@ -291,12 +285,11 @@ func (t *tx) post(th *thread.Thread, e thread.Entry) {
 	t.ack(e, ref)
 }
 
-// flush turns the grouped entries of a lax block into one message in each thread.
-func (t *tx) flush() {
-	for _, ref := range t.order {
-		if b := t.grouped[ref]; b != nil {
-			t.appendMessage(t.threads[ref], t.who.ID, b)
-		}
+// flush turns the grouped entries of a lax block into one message of the thread.
+func (t *tx) flush(th *thread.Thread) {
+	if b := t.grouped[th.Ref]; b != nil {
+		delete(t.grouped, th.Ref)
+		t.appendMessage(th, t.who.ID, b)
 	}
 }
 

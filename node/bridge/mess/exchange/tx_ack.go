@@ -1,6 +1,9 @@
 package exchange
 
 import (
+	"cmp"
+	"time"
+
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -17,30 +20,24 @@ func (t *tx) ack(e thread.Entry, ref string) {
 	t.answers = append(t.answers, thread.Entry{Type: "ack", Body: body.With("received_at", thread.TimeText(t.now))})
 }
 
-// writeAcks writes the acks of MESS-35: one for a single request, a common one for several, and those of the other
-// entries.
-func (t *tx) writeAcks() {
-	var head thread.Block
-	switch len(t.acks) {
+// ackRequests returns the ack of the requests of a block (MESS-35): a single one, or a common one for several.
+func ackRequests(acks []requestAck, now time.Time) thread.Block {
+	var body wire.Value
+	switch len(acks) {
 	case 0:
+		return nil
 	case 1:
-		re := t.acks[0].id
-		if re == "" {
-			re = "last"
-		}
-		head = thread.Block{{Type: "ack", Body: wire.Obj(
-			wire.TextField("re", re), wire.TextField("ref", t.acks[0].ref), wire.Field("received_at", thread.TimeText(t.now)))}}
+		body = wire.Obj(wire.TextField("re", cmp.Or(acks[0].id, "last")), wire.TextField("ref", acks[0].ref))
 	default:
-		list := make([]wire.Value, len(t.acks))
-		for i, a := range t.acks {
+		list := make([]wire.Value, len(acks))
+		for i, a := range acks {
 			list[i] = wire.Obj()
 			if a.id != "" {
 				list[i] = list[i].With("id", wire.Text(a.id))
 			}
 			list[i] = list[i].With("ref", wire.Text(a.ref))
 		}
-		head = thread.Block{{Type: "ack", Body: wire.Obj(
-			wire.Field("requests", wire.Arr(list...)), wire.Field("received_at", thread.TimeText(t.now)))}}
+		body = wire.Obj(wire.Field("requests", wire.Arr(list...)))
 	}
-	t.result.Answers = append(head, t.answers...)
+	return thread.Block{{Type: "ack", Body: body.With("received_at", thread.TimeText(now))}}
 }

@@ -38,7 +38,7 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	case th.Status.Terminal():
 		t.post(th, e)
 	case successor != "":
-		t.continueAs(th, s, successor)
+		t.post(th, th.ContinueAs(by, s, successor, t.now))
 	case parks:
 		reason := t.opts.Sent
 		if th.WaitsForPeer() && reason == thread.ParkedPending {
@@ -86,23 +86,6 @@ func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 	if !th.Status.Terminal() && t.x.Executors.HasNoCandidate(th) { // the directory may list others
 		t.notices.add(ToDirectory, NoticeOffer, th)
 	}
-}
-
-// continueAs keeps our thread open after the peer delegated its own thread to a successor. From now on, the successor
-// is the name of our thread at a mesh agent. An open question of the older thread is dropped.
-func (t *tx) continueAs(th *thread.Thread, s thread.Status, successor string) {
-	if p := th.Peers[t.who.ID]; p.Address == "" {
-		p.Name = successor
-		th.Peers[t.who.ID] = p
-	}
-	if th.AwaitsRequester() {
-		th.Become(thread.Claimed, t.who.ID, "", t.now)
-	}
-	text := "it goes on there as " + wire.OneLine(successor, thread.MaxID)
-	if s.Delegated != "" {
-		text += ", with " + wire.OneLine(s.Delegated, 64)
-	}
-	t.post(th, th.StatusEntry(wire.TextField("message", text)))
 }
 
 // describeSuccessors replaces the refs of the successors of the peer's thread by a message. In our exchange the refs
@@ -162,7 +145,7 @@ func (t *tx) forwardDecision(ctx context.Context, th *thread.Thread, e thread.En
 		return err
 	}
 	t.post(th, e)
-	t.flushThread(th)
+	t.flush(th)
 	if th.Holder != by { // the holder gets a notice of every message anyway
 		t.notices.add(by, NoticeUpdate, th)
 	}

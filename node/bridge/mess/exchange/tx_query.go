@@ -1,7 +1,6 @@
 package exchange
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -36,7 +35,7 @@ func (t *tx) applyQuery(ctx context.Context, e thread.Entry, path string) error 
 	case "capabilities":
 		data = wire.Obj(wire.Field("capabilities", registry.CapabilityTree(t.x.Executors.Available(q.Tags))))
 	case "executors":
-		data = wire.Obj(wire.Field("executors", t.listExecutors(q)))
+		data = wire.Obj(wire.Field("executors", t.x.Executors.Tree(q, t.who.Owner, maxAnswered)))
 	default:
 		list, err := t.listRequests(ctx, q)
 		if err != nil {
@@ -76,7 +75,12 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 		if err != nil {
 			return wire.Value{}, err
 		}
-		threads = t.overlay(page.Threads)
+		for _, ref := range t.order { // as this block leaves them
+			if th := t.threads[ref]; t.x.canSee(t.who, th) {
+				threads = append(threads, Summarize(th))
+			}
+		}
+		threads = append(threads, slices.DeleteFunc(page.Threads, func(s Summary) bool { return slices.Contains(t.order, s.Ref) })...)
 	}
 	var out []wire.Value
 	for _, th := range threads {
@@ -94,41 +98,6 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 		out = append(out, v.With("updated", thread.TimeText(th.Updated)))
 	}
 	return wire.Arr(out...), nil
-}
-
-// overlay replaces the threads that this block changes by their new state.
-func (t *tx) overlay(list []Summary) []Summary {
-	var out []Summary
-	for _, ref := range t.order {
-		if th := t.threads[ref]; t.x.canSee(t.who, th) {
-			out = append(out, Summarize(th))
-		}
-	}
-	for _, s := range list {
-		if !slices.Contains(t.order, s.Ref) {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
-func (t *tx) listExecutors(q thread.Query) wire.Value {
-	var out []wire.Value
-	for _, c := range t.x.Executors.All() {
-		if c.Pending && !t.who.Owner || q.Executor != "" && q.Executor != c.ID || len(out) == maxAnswered {
-			continue
-		}
-		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return t.x.Executors.HasTag(n.ID, q.Tags) }) {
-			continue
-		}
-		v := wire.Obj(wire.TextField("id", c.ID))
-		if c.Name != "" {
-			v = v.With("name", wire.Text(c.Name))
-		}
-		v = v.With("capabilities", thread.NeedsTree(c.Capabilities)).With("availability", wire.Text(cmp.Or(c.Availability, "always")))
-		out = append(out, v)
-	}
-	return wire.Arr(out...)
 }
 
 // applyConfig implements MESS-37: an executor configures itself, the owner everything.

@@ -43,7 +43,7 @@ func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]reservation, 
 		if _, twice := t.ids[id]; twice && id != "" {
 			return nil, thread.Bad(thread.EntryPath(i, e)+".id", "is used twice in the block")
 		}
-		k, rev, err := t.lookUpClientID(ctx, id)
+		k, rev, err := t.x.lookUpClientID(ctx, t.who.ID, id, t.now)
 		if err != nil {
 			return nil, err
 		}
@@ -59,12 +59,12 @@ func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]reservation, 
 	return reserved, nil
 }
 
-// lookUpClientID returns what a client id of this requester stands for, or zero values if the id is new.
-func (t *tx) lookUpClientID(ctx context.Context, id string) (k clientIDRecord, rev store.Rev, err error) {
+// lookUpClientID returns what a client id of a requester stands for, or zero values if the id is new.
+func (x *Exchange) lookUpClientID(ctx context.Context, requester, id string, now time.Time) (k clientIDRecord, rev store.Rev, err error) {
 	if id == "" {
 		return k, rev, nil
 	}
-	rec, err := t.x.records.Get(ctx, NSIDs, IDKey(t.who.ID, id), t.now)
+	rec, err := x.records.Get(ctx, NSIDs, IDKey(requester, id), now)
 	if errors.Is(err, store.ErrNotFound) {
 		return k, rev, nil
 	}
@@ -133,7 +133,7 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, rese
 		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSIDs, Key: IDKey(t.who.ID, r.ID), Body: body}, IfRev: reserved.idRev})
 	}
 	t.post(th, e)
-	t.flushThread(th) // the first message of a thread is its request
+	t.flush(th) // the first message of a thread is its request
 	if t.opts.Hold {
 		th.Park(thread.ParkedApproval, t.now)
 		t.postState(th)
@@ -154,25 +154,21 @@ func (t *tx) addThread(ref, requester, by, only string, r thread.Request) *threa
 	return th
 }
 
-// resolveDependencies returns the refs of the threads for which a request waits.
+// resolveDependencies returns the refs of the threads for which a request waits. The owner's requests may depend on any
+// thread, all others only on the actor's own. Otherwise an executor that once could have claimed a thread would learn how
+// the thread ended (MESS-56).
 func (t *tx) resolveDependencies(ctx context.Context, r thread.Request, path string) ([]string, error) {
 	var out []string
 	for i, id := range r.DependsOn {
-		to, err := t.resolve(ctx, id)
-		if err != nil || !t.canWaitFor(to.Ref) {
+		to, err := t.resolve(ctx, id, markedView{})
+		th := t.threads[to.Ref]
+		isOwn := t.made[to.Ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(to.Ref) == t.who.ID
+		if err != nil || !isOwn && !t.who.Owner {
 			return nil, thread.Bad(fmt.Sprintf("%s.constraints.depends_on[%d]", path, i), strings.TrimSpace(thread.QuoteName(id)+" is not a request of yours"))
 		}
 		out = append(out, to.Ref)
 	}
 	return out, nil
-}
-
-// canWaitFor reports whether the actor's requests may depend on a thread: those of the owner on any thread, all others
-// only on the actor's own. Otherwise an executor that once could have claimed a thread would learn how the thread ended
-// (MESS-56).
-func (t *tx) canWaitFor(ref string) bool {
-	th := t.threads[ref]
-	return t.who.Owner || t.made[ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(ref) == t.who.ID
 }
 
 // settle parks a thread that must wait, or offers it. It is called after the thread is created, and whenever the reason

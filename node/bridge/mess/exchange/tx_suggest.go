@@ -58,7 +58,7 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 		return thread.Bad(path+".re", "names more than one thread")
 	}
 	// a peer's own exchange checks its proposals
-	if _, err := t.readProposal(s); err != nil && t.opts.Sent == "" {
+	if _, err := s.ReadProposal(t.now); err != nil && t.opts.Sent == "" {
 		return err
 	}
 	head := threads[0] // keeps the suggestion
@@ -79,62 +79,6 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 	return nil
 }
 
-// proposal is what a suggestion would do.
-type proposal struct {
-	executor string       // of a merge or delegate
-	until    time.Time    // of a defer
-	requests []wire.Value // of a split
-}
-
-// readProposal reads what a suggestion proposes. A proposal that cannot be carried out is refused when it is made.
-func (t *tx) readProposal(s thread.Suggestion) (p proposal, err error) {
-	text, _ := s.Proposed.Str()
-	firstText := func(keys ...string) string {
-		for _, key := range keys {
-			if v := s.Proposed.GetStr(key); v != "" {
-				return v
-			}
-		}
-		return text
-	}
-	path := "proposed"
-	switch s.Type {
-	case "merge":
-		p.executor = s.Proposed.GetStr("executor")
-	case "delegate":
-		p.executor = firstText("executor", "delegate_to", "delegated_to", "to")
-		if p.executor == "" {
-			return p, thread.Bad(path+".executor", "is required")
-		}
-	case "defer":
-		at, ok := thread.TimeOrSpan(firstText("until", "not_before", "available_at", "resume_at"), t.now)
-		if !ok {
-			return p, thread.Bad(path+".until", "must be a time or a duration")
-		}
-		p.until = at
-	case "split":
-		list := s.Proposed
-		for _, key := range []string{"requests", "intents", "parts"} {
-			if v, ok := s.Proposed.Get(key); ok {
-				list = v
-			}
-		}
-		if list.Kind() != wire.Array || list.Len() < 2 || list.Len() > 50 {
-			return p, thread.Bad(path+".requests", "must be a list of 2 to 50 requests or intents")
-		}
-		for part := range list.Elems() {
-			if intent, ok := part.Str(); ok {
-				part = wire.Obj(wire.TextField("intent", intent))
-			}
-			if _, err := thread.ReadRequest(part, path+".requests", t.now); err != nil {
-				return p, err
-			}
-			p.requests = append(p.requests, part)
-		}
-	}
-	return p, nil
-}
-
 // applyDecision posts the requester's decision about a suggestion and carries it out. Its ack names the threads that
 // were created.
 func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entry, id string, accept bool) error {
@@ -145,7 +89,7 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 		return t.forwardDecision(ctx, th, e, s, accept)
 	}
 	t.post(th, e)
-	t.flushThread(th) // the messages below come after the decision
+	t.flush(th) // the messages below come after the decision
 	ack, created := len(t.answers)-1, len(t.result.Created)
 	if err := t.decide(ctx, th, id, accept); err != nil {
 		return err
@@ -158,14 +102,6 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 		t.answers[ack].Body = t.answers[ack].Body.With("requests", wire.Arr(list...))
 	}
 	return nil
-}
-
-// flushThread does for one thread what flush does for all.
-func (t *tx) flushThread(th *thread.Thread) {
-	if b := t.grouped[th.Ref]; b != nil {
-		delete(t.grouped, th.Ref)
-		t.appendMessage(th, t.who.ID, b)
-	}
 }
 
 // decide accepts or refuses a suggestion. An accepted one is carried out.
@@ -187,7 +123,7 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 		t.touch(th) // the exchange behind the link carries it out, and the link follows its threads
 		return nil
 	}
-	p, err := t.readProposal(*s)
+	p, err := s.ReadProposal(t.now)
 	if err != nil {
 		return err
 	}
@@ -200,7 +136,7 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 			return err
 		}
 		var next []string
-		for _, part := range p.requests {
+		for _, part := range p.Requests {
 			body := addRefs(thread.InheritFields(part, original), th.Ref)
 			if th.ConfirmBefore {
 				body = body.With("confirm_before", wire.Bool(true)) // a proposal does not remove the need to confirm
@@ -213,16 +149,16 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 		}
 		return t.supersede(th, next, "split")
 	case "delegate":
-		return t.delegateTo(ctx, th, p.executor)
+		return t.delegateTo(ctx, th, p.Executor)
 	case "defer":
-		return t.postpone(th, p.until)
+		return t.postpone(th, p.Until)
 	}
 	t.touch(th)
 	return nil
 }
 
 // merge replaces several threads by one.
-func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p proposal) error {
+func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal) error {
 	var intents []string
 	var needs []thread.Need
 	var requests []wire.Value
@@ -274,7 +210,7 @@ func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p proposal) error 
 	if len(needs) > 0 {
 		body = body.With("requires", thread.NeedsTree(needs))
 	}
-	only := trimNamespace(p.executor, t.x.id)
+	only := trimNamespace(p.Executor, t.x.id)
 	// offer it to all if the proposed executor cannot do it
 	if c := t.x.Executors.Find(only); c == nil || !c.HasAll(needs) {
 		only = ""

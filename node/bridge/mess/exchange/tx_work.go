@@ -60,7 +60,7 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 			t.recordClaim(th)
 		}
 		if s.Code == thread.Received { // the owner released it
-			t.flushThread(th)
+			t.flush(th)
 			if parked == thread.ParkedApproval {
 				return t.settle(ctx, th)
 			}
@@ -84,7 +84,7 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 // declineForAll ends a thread that no executor is left to claim.
 func (t *tx) declineForAll(th *thread.Thread) {
 	const reason = "every executor that could declined"
-	t.flushThread(th) // the executor's own message comes first
+	t.flush(th) // the executor's own message comes first
 	th.Become(thread.Declined, thread.ExchangeID, reason, t.now)
 	t.postState(th, wire.TextField("reason", reason))
 }
@@ -167,7 +167,7 @@ func (t *tx) applyReply(ctx context.Context, e thread.Entry, path string) error 
 		r.Re = []string{t.opts.Re}
 	}
 	for _, re := range r.Re {
-		to, err := t.resolveAs(ctx, re, markedView{suggestions: r.Accept != nil, questions: r.Confirm == nil && r.Accept == nil})
+		to, err := t.resolve(ctx, re, markedView{suggestions: r.Accept != nil, questions: r.Confirm == nil && r.Accept == nil})
 		if err != nil {
 			return err
 		}
@@ -207,7 +207,7 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 		if len(a.Re) > 0 {
 			re = a.Re[0]
 		}
-		if to, err = t.resolveAs(ctx, re, markedView{questions: true}); err != nil {
+		if to, err = t.resolve(ctx, re, markedView{questions: true}); err != nil {
 			return err
 		}
 	} else if to.Ref, err = t.onlyQuestion(ctx); err != nil {

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -12,14 +13,9 @@ import (
 )
 
 // resolve resolves a reference for this actor. The id of a suggestion or question names its thread only if nothing else
-// has that name: executors choose these ids, and the requester's own names come first.
-func (t *tx) resolve(ctx context.Context, re string) (thread.Target, error) {
-	return t.resolveAs(ctx, re, markedView{})
-}
-
-// resolveAs works like resolve, for an entry that may be about a suggestion or a question: the ids that marked selects
-// come before other names.
-func (t *tx) resolveAs(ctx context.Context, re string, marked markedView) (thread.Target, error) {
+// has that name: executors choose these ids, and the requester's own names come first. For an entry that may be about a
+// suggestion or a question, the ids that marked selects come before other names.
+func (t *tx) resolve(ctx context.Context, re string, marked markedView) (thread.Target, error) {
 	if re == "" {
 		re = t.opts.Re
 	}
@@ -34,26 +30,25 @@ func (t *tx) resolveAs(ctx context.Context, re string, marked markedView) (threa
 	switch {
 	case !ok:
 		return thread.Target{}, thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
-	case t.opts.Lax && t.opts.Re != "" && to.Ref != t.opts.Re && !t.isAboutCallThread(to):
+	case t.opts.Lax && t.opts.Re != "" && to.Ref != t.opts.Re && !isAbout(t.threads[to.Ref], to.Suggestion, t.opts.Re):
 		return thread.Target{}, thread.Bad("re", "must not name another thread")
 	}
 	return to, nil
 }
 
-// isAboutCallThread reports whether a suggestion is also about the thread of the call. A suggestion about several
-// threads may be answered in each of them.
-func (t *tx) isAboutCallThread(to thread.Target) bool {
-	th := t.threads[to.Ref]
-	if to.Suggestion == "" || th == nil {
+// isAbout reports whether a suggestion of th is also about the thread ref. A suggestion about several threads may be
+// answered in each of them.
+func isAbout(th *thread.Thread, id, ref string) bool {
+	if id == "" || th == nil {
 		return false
 	}
-	s := th.FindSuggestion(to.Suggestion)
-	return s != nil && slices.Contains(s.Re, t.opts.Re)
+	s := th.FindSuggestion(id)
+	return s != nil && slices.Contains(s.Re, ref)
 }
 
 // resolveThread returns the thread that a reference names.
 func (t *tx) resolveThread(ctx context.Context, re string) (*thread.Thread, error) {
-	to, err := t.resolve(ctx, re)
+	to, err := t.resolve(ctx, re, markedView{})
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +70,16 @@ type view struct {
 	ctx context.Context
 }
 
+// find returns a thread that the block may change, or nil if it does not exist. A failure of the store fails the block:
+// otherwise its sender would learn that the thread does not exist.
+func (v view) find(ref string) *thread.Thread {
+	th, err := v.t.load(v.ctx, ref)
+	v.t.err = cmp.Or(v.t.err, IgnoreMissing(err))
+	return th
+}
+
 func (v view) HasThread(ref string) bool {
-	th := v.t.find(v.ctx, ref)
+	th := v.find(ref)
 	return th != nil && v.t.x.canSee(v.t.who, th)
 }
 
@@ -98,7 +101,7 @@ func (v view) findByTag(id string, open func(*thread.Thread) bool) (string, bool
 	if !ok {
 		return "", false
 	}
-	th := v.t.find(v.ctx, ref)
+	th := v.find(ref)
 	return ref, th != nil && open(th)
 }
 

@@ -65,8 +65,8 @@ func (r *Executors) Available(tags []string) []Capability {
 
 func (c Capability) compareID(id string) int { return strings.Compare(c.ID, id) }
 
-// HasTag reports whether the capability has one of the tags.
-func (c *catalogue) HasTag(id string, tags []string) bool {
+// hasTag reports whether the capability has one of the tags.
+func (c *catalogue) hasTag(id string, tags []string) bool {
 	c.catMu.RLock()
 	defer c.catMu.RUnlock()
 	i, ok := slices.BinarySearchFunc(c.known, id, Capability.compareID)

@@ -341,8 +341,29 @@ func (c *Candidate) canClaim(t *thread.Thread) bool {
 	return !c.Pending && t.IsOfferedTo(c.ID) && c.HasAll(t.Requires)
 }
 
-// All returns all executors, in the order in which they were registered.
-func (r *Executors) All() []*Candidate {
+// Tree returns at most limit executors that a query asks for, as MESS shows them. withPending includes those that wait
+// for the owner's approval.
+func (r *Executors) Tree(q thread.Query, withPending bool, limit int) wire.Value {
+	var out []wire.Value
+	for _, c := range r.list() {
+		if c.Pending && !withPending || q.Executor != "" && q.Executor != c.ID || len(out) == limit {
+			continue
+		}
+		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return r.hasTag(n.ID, q.Tags) }) {
+			continue
+		}
+		v := wire.Obj(wire.TextField("id", c.ID))
+		if c.Name != "" {
+			v = v.With("name", wire.Text(c.Name))
+		}
+		v = v.With("capabilities", thread.NeedsTree(c.Capabilities)).With("availability", wire.Text(cmp.Or(c.Availability, "always")))
+		out = append(out, v)
+	}
+	return wire.Arr(out...)
+}
+
+// list returns all executors, in the order in which they were registered.
+func (r *Executors) list() []*Candidate {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.Clone(r.all)

@@ -108,7 +108,7 @@ func (r *Executors) List() ([]Executor, error) {
 	if err := r.cfg.Load(); err != nil {
 		return nil, err
 	}
-	list := r.All()
+	list := r.list()
 	out := make([]Executor, len(list))
 	for i, c := range list {
 		out[i] = *c.Executor
@@ -166,7 +166,7 @@ func (r *Executors) Register(ctx context.Context, reg Registration, pending bool
 	if r.get(reg.ID) != nil || r.cfg.HasThreads(reg.ID) {
 		return "", thread.Conflict("the executor id is taken")
 	}
-	if len(r.All()) >= MaxExecutors {
+	if len(r.list()) >= MaxExecutors {
 		return "", thread.TooMany("too many executors", time.Hour)
 	}
 	now := time.Now().UTC().Round(time.Millisecond)

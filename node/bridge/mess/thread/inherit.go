@@ -138,3 +138,26 @@ func FillMissing(v, defaults wire.Value) wire.Value {
 	}
 	return v
 }
+
+// Inherit gives a successor the conversation and the reply address of the first of the older threads. The successor
+// begins no sooner and expires no later than any of them. It has their dependencies, except those on each other.
+func (t *Thread) Inherit(from ...*Thread) {
+	t.External = from[0].External
+	if p, ok := from[0].Peers[from[0].Requester]; ok {
+		p.Name = ""
+		t.Peers = map[string]Peer{from[0].Requester: p}
+	}
+	for _, th := range from {
+		if !th.Deadline.IsZero() && (t.Deadline.IsZero() || th.Deadline.Before(t.Deadline)) {
+			t.Deadline = th.Deadline
+		}
+		if th.NotBefore.After(t.NotBefore) {
+			t.NotBefore = th.NotBefore
+		}
+		for _, ref := range th.DependsOn {
+			if !slices.Contains(t.DependsOn, ref) && !slices.ContainsFunc(from, func(old *Thread) bool { return old.Ref == ref }) {
+				t.DependsOn = append(t.DependsOn, ref)
+			}
+		}
+	}
+}

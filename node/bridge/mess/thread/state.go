@@ -333,6 +333,23 @@ func (t *Thread) Supersede(successors []string, reason string, now time.Time) er
 	return nil
 }
 
+// ContinueAs keeps the thread open after a peer delegated its own thread to a successor, and returns the status to post.
+// From now on, the successor is the name of the thread at a mesh agent. An open question of the older thread is dropped.
+func (t *Thread) ContinueAs(peer string, s Status, successor string, now time.Time) Entry {
+	if p := t.Peers[peer]; p.Address == "" {
+		p.Name = successor
+		t.Peers[peer] = p
+	}
+	if t.AwaitsRequester() {
+		t.Become(Claimed, peer, "", now)
+	}
+	text := "it goes on there as " + wire.OneLine(successor, MaxID)
+	if s.Delegated != "" {
+		text += ", with " + wire.OneLine(s.Delegated, 64)
+	}
+	return t.StatusEntry(wire.TextField("message", text))
+}
+
 // StatusEntry returns the entry that reports the current state of the thread.
 func (t *Thread) StatusEntry(extra ...wire.Member) Entry {
 	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("code", string(t.Status)))

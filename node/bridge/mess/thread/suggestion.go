@@ -2,6 +2,7 @@ package thread
 
 import (
 	"slices"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -97,4 +98,60 @@ func (t *Thread) ChooseSuggestion(id string) *Suggestion {
 		return &t.Suggestions[n-1]
 	}
 	return t.FindSuggestion(id)
+}
+
+// Proposal is what a suggestion would do.
+type Proposal struct {
+	Executor string       // of a merge or delegate
+	Until    time.Time    // of a defer
+	Requests []wire.Value // of a split
+}
+
+// ReadProposal reads what a suggestion proposes. A proposal that cannot be carried out is refused when it is made.
+func (s Suggestion) ReadProposal(now time.Time) (p Proposal, err error) {
+	text, _ := s.Proposed.Str()
+	firstText := func(keys ...string) string {
+		for _, key := range keys {
+			if v := s.Proposed.GetStr(key); v != "" {
+				return v
+			}
+		}
+		return text
+	}
+	path := "proposed"
+	switch s.Type {
+	case "merge":
+		p.Executor = s.Proposed.GetStr("executor")
+	case "delegate":
+		p.Executor = firstText("executor", "delegate_to", "delegated_to", "to")
+		if p.Executor == "" {
+			return p, Bad(path+".executor", "is required")
+		}
+	case "defer":
+		at, ok := TimeOrSpan(firstText("until", "not_before", "available_at", "resume_at"), now)
+		if !ok {
+			return p, Bad(path+".until", "must be a time or a duration")
+		}
+		p.Until = at
+	case "split":
+		list := s.Proposed
+		for _, key := range []string{"requests", "intents", "parts"} {
+			if v, ok := s.Proposed.Get(key); ok {
+				list = v
+			}
+		}
+		if list.Kind() != wire.Array || list.Len() < 2 || list.Len() > 50 {
+			return p, Bad(path+".requests", "must be a list of 2 to 50 requests or intents")
+		}
+		for part := range list.Elems() {
+			if intent, ok := part.Str(); ok {
+				part = wire.Obj(wire.TextField("intent", intent))
+			}
+			if _, err := ReadRequest(part, path+".requests", now); err != nil {
+				return p, err
+			}
+			p.Requests = append(p.Requests, part)
+		}
+	}
+	return p, nil
 }
