@@ -1,16 +1,12 @@
 package exchange
 
 import (
-	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
@@ -24,74 +20,6 @@ type Attachment struct {
 	Mime string `json:"mime"`
 	Size int    `json:"size"`
 	Data []byte `json:"data,omitempty"`
-}
-
-// detach moves large inline data of an entry to attachments of the thread (MESS-58), and stores the files that the
-// entry names as attachments (MESS-63).
-func (t *tx) detach(th *thread.Thread, e thread.Entry) thread.Entry {
-	key := thread.ContentKey[e.Type]
-	list, ok := e.Body.Get(key)
-	if !ok || list.Kind() != wire.Array || len(list.JSON()) < thread.MaxInline && len(t.files)+len(t.opts.Files) == 0 {
-		return e
-	}
-	elems := slices.Collect(list.Elems())
-	for i, c := range elems {
-		if c.Len() == 1 {
-			kind := c.Members()[0].Key
-			if moved, ok := t.moveOut(th, kind, c.At(0), i); ok {
-				elems[i] = wire.Obj(wire.Field(kind, moved))
-			}
-		}
-	}
-	e.Body = e.Body.With(key, wire.Arr(elems...))
-	return e
-}
-
-// moveOut stores a large data URI, or a file that the block names, as an attachment, and returns the stored form of the
-// content (MESS-10). It reports false if v stays as it is. n is the index of the content entry.
-func (t *tx) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
-	uri, name := thread.ResourceURI(kind, v), v.GetStr("name")
-	f, ok := t.files[uri]
-	if uri == "" {
-		f, ok = t.opts.Files[v.GetStr("resource")] // the address of a file of a foreign thread
-	}
-	mime, raw := f.Mime, f.Data
-	if ok && uri == "" {
-		if f.Failure == "" && th.Taken+len(raw) > thread.MaxThread {
-			f.Failure = "the files of the thread are too large together"
-		}
-		if f.Failure != "" { // the content stays, with the reason
-			return v.With(thread.NotFetched, wire.Text(f.Failure)), true
-		}
-		th.Taken += len(raw)
-	}
-	if !ok {
-		if len(uri) <= thread.MaxInline || !strings.HasPrefix(uri, "data:") {
-			return v, false
-		}
-		text, err := "", error(nil)
-		if mime, text, err = thread.SplitData(uri); err != nil {
-			return v, false
-		}
-		if raw, err = thread.StrictBase64.DecodeString(text); err != nil {
-			return v, false
-		}
-	}
-	if f.copied {
-		t.copiedBytes += len(raw)
-	}
-	name = cmp.Or(name, f.Name)
-	fileName := func() string {
-		return thread.AttachmentFile(th.Serial, kind, strings.TrimSuffix(fmt.Sprintf("%d-%s", n, name[max(0, len(name)-80):]), "-"), mime)
-	}
-	a := Attachment{Name: fileName(), Mime: mime, Size: len(raw), Data: raw}
-	isTaken := func(c store.Change) bool { return c.Record.NS == NSFiles && c.Record.Key == th.Ref+"/"+a.Name }
-	for slices.ContainsFunc(t.changes, isTaken) { // another entry of the message has an attachment of this name
-		n += thread.MaxContent
-		a.Name = fileName()
-	}
-	t.changes = append(t.changes, store.Change{Record: a.record(th.Ref), IfRev: store.Any})
-	return a.Tree(name), true
 }
 
 func (a Attachment) record(ref string) store.Record {

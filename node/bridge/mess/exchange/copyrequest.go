@@ -43,14 +43,11 @@ func (t *tx) copyRequest(ctx context.Context, th *thread.Thread) (wire.Value, er
 		if err != nil || json.Unmarshal(rec.Body, &a) != nil {
 			continue // named, but never stored
 		}
-		if t.readBytes += len(a.Data); t.readBytes > maxCopied {
+		if t.files.read += len(a.Data); t.files.read > maxCopied {
 			return body, errCopies
 		}
 		uri := "copy:" + rand.Text()
-		if t.files == nil {
-			t.files = map[string]File{}
-		}
-		t.files[uri] = File{Mime: a.Mime, Data: a.Data, copied: true}
+		t.files.named[uri] = File{Mime: a.Mime, Data: a.Data, copied: true}
 		form := wire.Obj(wire.TextField("uri", uri))
 		if name, ok := c.At(0).Get("name"); ok {
 			form = form.With("name", name)
@@ -62,9 +59,10 @@ func (t *tx) copyRequest(ctx context.Context, th *thread.Thread) (wire.Value, er
 
 // readRecord returns a record as this block leaves it.
 func (t *tx) readRecord(ctx context.Context, ns, key string) (store.Record, error) {
-	i := slices.IndexFunc(t.changes, func(c store.Change) bool { return c.Record.NS == ns && c.Record.Key == key && !c.Delete })
-	if i >= 0 {
-		return t.changes[i].Record, nil
+	for _, c := range slices.Concat(t.changes, t.files.stored) {
+		if c.Record.NS == ns && c.Record.Key == key && !c.Delete {
+			return c.Record, nil
+		}
 	}
 	return t.x.records.Get(ctx, ns, key, t.now)
 }

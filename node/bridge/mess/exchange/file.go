@@ -1,13 +1,20 @@
 package exchange
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // File is a file that a block names and that becomes an attachment: a file of the owner (file://), an attachment of an
@@ -19,12 +26,18 @@ type File struct {
 	copied     bool // an attachment of an older thread (see [tx.copyRequest])
 }
 
-// readOwnerFiles reads the files that a block of the owner names, if a folder for them is configured. Otherwise the
-// references stay text.
-func (t *tx) readOwnerFiles(b thread.Block) error {
-	if t.x.cfg.Files == "" || !t.who.Owner {
-		return nil
-	}
+// files are the files of one unit: those that its entries may name, and those that it stores.
+type files struct {
+	named   map[string]File            // files of the owner and of older threads that the block names, by their URI
+	foreign map[string]File            // files of a foreign thread, by address
+	read    int                        // bytes of attachments of older threads that were read
+	copied  int                        // bytes of attachments of older threads that new threads get
+	stored  []store.Change             // the new attachments
+	shown   map[string]map[string]bool // thread → names of the attachments that its new messages name
+}
+
+// readOwner reads the files that a block of the owner names, from the folder dir.
+func (s *files) readOwner(dir string, b thread.Block) error {
 	for i, e := range b {
 		list, _ := e.Body.Get(thread.ContentKey[e.Type])
 		for c := range list.Elems() {
@@ -32,21 +45,18 @@ func (t *tx) readOwnerFiles(b thread.Block) error {
 				continue
 			}
 			uri := thread.ResourceURI(c.Members()[0].Key, c.At(0))
-			if _, have := t.files[uri]; have || len(uri) < 5 || !strings.EqualFold(uri[:5], "file:") {
+			if _, have := s.named[uri]; have || len(uri) < 5 || !strings.EqualFold(uri[:5], "file:") {
 				continue
 			}
 			name, ok := strings.CutPrefix(uri[5:], "//")
 			if !ok {
 				return thread.Bad(thread.EntryPath(i, e)+"."+thread.ContentKey[e.Type], "a file is named by file://NAME")
 			}
-			f, err := readOwnerFile(t.x.cfg.Files, name)
+			f, err := readOwnerFile(dir, name)
 			if err != nil {
 				return withEntryPath(err, thread.EntryPath(i, e)+"."+thread.ContentKey[e.Type])
 			}
-			if t.files == nil {
-				t.files = map[string]File{}
-			}
-			t.files[uri] = f
+			s.named[uri] = f
 		}
 	}
 	return nil
@@ -86,4 +96,99 @@ func readOwnerFile(dir, name string) (f File, err error) {
 	f.Name = filepath.Base(name)
 	_, f.Mime = thread.Sniff(f.Data)
 	return f, nil
+}
+
+// detach moves large inline data of an entry to attachments of the thread (MESS-58), and stores the files that the
+// entry names as attachments (MESS-63).
+func (s *files) detach(th *thread.Thread, e thread.Entry) thread.Entry {
+	key := thread.ContentKey[e.Type]
+	list, ok := e.Body.Get(key)
+	if !ok || list.Kind() != wire.Array || len(list.JSON()) < thread.MaxInline && len(s.named)+len(s.foreign) == 0 {
+		return e
+	}
+	elems := slices.Collect(list.Elems())
+	for i, c := range elems {
+		if c.Len() == 1 {
+			kind := c.Members()[0].Key
+			if moved, ok := s.moveOut(th, kind, c.At(0), i); ok {
+				elems[i] = wire.Obj(wire.Field(kind, moved))
+			}
+		}
+	}
+	e.Body = e.Body.With(key, wire.Arr(elems...))
+	return e
+}
+
+// moveOut stores a large data URI, or a file that the block names, as an attachment, and returns the stored form of the
+// content (MESS-10). It reports false if v stays as it is. n is the index of the content entry.
+func (s *files) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
+	uri, name := thread.ResourceURI(kind, v), v.GetStr("name")
+	f, ok := s.named[uri]
+	if uri == "" {
+		f, ok = s.foreign[v.GetStr("resource")] // the address of a file of a foreign thread
+	}
+	mime, raw := f.Mime, f.Data
+	if ok && uri == "" {
+		if f.Failure == "" && th.Taken+len(raw) > thread.MaxThread {
+			f.Failure = "the files of the thread are too large together"
+		}
+		if f.Failure != "" { // the content stays, with the reason
+			return v.With(thread.NotFetched, wire.Text(f.Failure)), true
+		}
+		th.Taken += len(raw)
+	}
+	if !ok {
+		if len(uri) <= thread.MaxInline || !strings.HasPrefix(uri, "data:") {
+			return v, false
+		}
+		text, err := "", error(nil)
+		if mime, text, err = thread.SplitData(uri); err != nil {
+			return v, false
+		}
+		if raw, err = thread.StrictBase64.DecodeString(text); err != nil {
+			return v, false
+		}
+	}
+	if f.copied {
+		s.copied += len(raw)
+	}
+	name = cmp.Or(name, f.Name)
+	fileName := func() string {
+		return thread.AttachmentFile(th.Serial, kind, strings.TrimSuffix(fmt.Sprintf("%d-%s", n, name[max(0, len(name)-80):]), "-"), mime)
+	}
+	a := Attachment{Name: fileName(), Mime: mime, Size: len(raw), Data: raw}
+	isTaken := func(c store.Change) bool { return c.Record.Key == th.Ref+"/"+a.Name }
+	for slices.ContainsFunc(s.stored, isTaken) { // another entry of the message has an attachment of this name
+		n += thread.MaxContent
+		a.Name = fileName()
+	}
+	s.stored = append(s.stored, store.Change{Record: a.record(th.Ref), IfRev: store.Any})
+	return a.Tree(name), true
+}
+
+// show remembers the attachments that a new message names.
+func (s *files) show(ref string, mess wire.Value) {
+	eachFile(mess, func(name string) {
+		if s.shown[ref] == nil {
+			s.shown[ref] = map[string]bool{}
+		}
+		s.shown[ref][name] = true
+	})
+}
+
+// uploadMarks returns the changes that remove the marks of the uploads that the unit names: they now belong to the
+// thread.
+func (s *files) uploadMarks(ctx context.Context, u uploads, now time.Time) (changes []store.Change, err error) {
+	for ref, names := range s.shown {
+		marks, err := u.marks(ctx, ref, now)
+		if err != nil {
+			return nil, err
+		}
+		for name, mark := range marks {
+			if names[name] {
+				changes = append(changes, store.Change{Record: mark, IfRev: mark.Rev, Delete: true})
+			}
+		}
+	}
+	return changes, nil
 }

@@ -101,7 +101,7 @@ func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thr
 	th.Inherit(from...)
 	t.touch(th)
 	t.appendMessage(th, requester, thread.Block{{Type: "request", Body: thread.WithTimes(s.body, th)}})
-	if t.copiedBytes > maxCopied {
+	if t.files.copied > maxCopied {
 		return nil, errCopies
 	}
 	if _, foreign := th.Peers[requester]; foreign && s.suggested && r.WantsOwner() && !t.who.Owner {

@@ -30,21 +30,19 @@ type tx struct {
 	before  map[string]snapshot       // state of each thread when it was read; the zero value for a new one
 	changes []store.Change            // changes other than threads
 	grouped map[string]thread.Block   // entries of a lax block by thread; they become one message in each
-	notices notices
 
-	ids           map[string]string          // client ids of the block's requests → refs
-	made          map[string]bool            // refs of the block's requests, new or repeated
-	files         map[string]File            // files of the owner and of older threads that the block names, by their URI
-	readBytes     int                        // bytes of attachments of older threads that were read
-	copiedBytes   int                        // bytes of attachments of older threads that new threads get
-	namedFiles    map[string]map[string]bool // thread → names of the attachments that its new messages name
-	lastRequest   string                     // the newest request of the block
-	statusThreads map[string]bool            // threads that have a status entry in the block
+	ids           map[string]string // client ids of the block's requests → refs
+	made          map[string]bool   // refs of the block's requests, new or repeated
+	lastRequest   string            // the newest request of the block
+	statusThreads map[string]bool   // threads that have a status entry in the block
 
+	notices  notices
+	files    files
 	registry registry.Update // what the block changes in the registry
-	acks     []requestAck
-	result   Result
-	answers  thread.Block
+
+	acks    []requestAck
+	result  Result
+	answers thread.Block
 }
 
 // snapshot is the state of a thread before the block.
@@ -60,9 +58,11 @@ type requestAck struct{ id, ref string }
 
 func (x *Exchange) begin(who Actor, opts Options) *tx {
 	return &tx{
-		x: x, who: who, opts: opts, now: time.Now().UTC().Round(time.Millisecond),
-		threads: map[string]*thread.Thread{}, before: map[string]snapshot{}, notices: notices{want: x.WantsNotices}, grouped: map[string]thread.Block{},
-		ids: map[string]string{}, made: map[string]bool{}, statusThreads: map[string]bool{}, changes: slices.Clone(opts.Records),
+		x: x, who: who, opts: opts, now: time.Now().UTC().Round(time.Millisecond), changes: slices.Clone(opts.Records),
+		threads: map[string]*thread.Thread{}, before: map[string]snapshot{}, grouped: map[string]thread.Block{},
+		ids: map[string]string{}, made: map[string]bool{}, statusThreads: map[string]bool{},
+		notices: notices{want: x.WantsNotices},
+		files:   files{foreign: opts.Files, named: map[string]File{}, shown: map[string]map[string]bool{}},
 	}
 }
 
@@ -91,8 +91,10 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 			return err
 		}
 	}
-	if err := t.readOwnerFiles(b); err != nil {
-		return err
+	if t.x.cfg.Files != "" && t.who.Owner { // otherwise the references stay text
+		if err := t.files.readOwner(t.x.cfg.Files, b); err != nil {
+			return err
+		}
 	}
 	reserved, err := t.reserve(ctx, b)
 	if err != nil {
@@ -108,7 +110,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 			return withEntryPath(err, thread.EntryPath(i, e))
 		}
 	}
-	if err := t.checkCycles(b, reserved); err != nil {
+	if err := checkCycles(b, reserved, t.result.Created, t.threads); err != nil {
 		return err
 	}
 	if t.opts.Set != nil && !isSet {
@@ -314,10 +316,10 @@ func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) strin
 		m.Re = []string{re}
 	}
 	for i, e := range b {
-		b[i] = t.detach(th, e)
+		b[i] = t.files.detach(th, e)
 	}
 	m.Mess = b.Tree()
-	t.collectFiles(th.Ref, m.Mess)
+	t.files.show(th.Ref, m.Mess)
 	rec := messageRecord(m, th.Ref)
 	th.Bytes += len(rec.Body)
 	isForPeer := func(id string) bool { return id != from && th.Peers[id].Conv != "" }
@@ -335,10 +337,11 @@ func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) strin
 // commit applies the changes to the store, and then to the index and the registry in memory. It returns
 // [store.ErrConflict] if another commit changed one of the rows first.
 func (t *tx) commit(ctx context.Context) error {
-	if err := t.unmarkUploads(ctx); err != nil {
+	marks, err := t.files.uploadMarks(ctx, uploads{t.x.records}, t.now)
+	if err != nil {
 		return err
 	}
-	changes := t.changes
+	changes := slices.Concat(t.changes, t.files.stored, marks)
 	for _, ref := range t.order {
 		th := t.threads[ref]
 		// a message that ends the thread is allowed even if the thread is full

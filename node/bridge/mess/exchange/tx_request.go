@@ -77,16 +77,16 @@ func (x *Exchange) lookUpClientID(ctx context.Context, requester, id string, now
 
 // checkCycles refuses new requests of the block that wait for each other, by whatever names (MESS-29). Older threads
 // cannot wait for new ones.
-func (t *tx) checkCycles(b thread.Block, reserved map[int]reservation) error {
+func checkCycles(b thread.Block, reserved map[int]reservation, created []string, threads map[string]*thread.Thread) error {
 	const open, done = 1, 2
 	mark := make(map[string]int)
 	var inCycle func(ref string) bool
 	inCycle = func(ref string) bool {
-		if mark[ref] != 0 || !slices.Contains(t.result.Created, ref) {
+		if mark[ref] != 0 || !slices.Contains(created, ref) {
 			return mark[ref] == open
 		}
 		mark[ref] = open
-		if slices.ContainsFunc(t.threads[ref].DependsOn, inCycle) {
+		if slices.ContainsFunc(threads[ref].DependsOn, inCycle) {
 			return true
 		}
 		mark[ref] = done

@@ -112,35 +112,6 @@ func eachFile(v wire.Value, do func(name string)) {
 	}
 }
 
-// collectFiles remembers the attachments that a new message names.
-func (t *tx) collectFiles(ref string, mess wire.Value) {
-	eachFile(mess, func(name string) {
-		if t.namedFiles == nil {
-			t.namedFiles = map[string]map[string]bool{}
-		}
-		if t.namedFiles[ref] == nil {
-			t.namedFiles[ref] = map[string]bool{}
-		}
-		t.namedFiles[ref][name] = true
-	})
-}
-
-// unmarkUploads removes the marks of the uploads that this block names: they now belong to the thread.
-func (t *tx) unmarkUploads(ctx context.Context) error {
-	for ref, names := range t.namedFiles {
-		marks, err := uploads{t.x.records}.marks(ctx, ref, t.now)
-		if err != nil {
-			return err
-		}
-		for name, mark := range marks {
-			if names[name] {
-				t.changes = append(t.changes, store.Change{Record: mark, IfRev: mark.Rev, Delete: true})
-			}
-		}
-	}
-	return nil
-}
-
 // removeOld removes files that were uploaded a day ago and that no message names.
 func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err error) {
 	for mark, err := range store.AllRecords(ctx, u.records, NSUploads, "", now) {
