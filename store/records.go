@@ -20,10 +20,10 @@ func AllRecords(ctx context.Context, r Records, ns, term string, now time.Time) 
 	})
 }
 
-// DecodeAll returns the live records of a namespace, decoded. An error ends the iteration.
-func DecodeAll[T any](ctx context.Context, r Records, ns string, now time.Time, decode func(Record) (T, error)) iter.Seq2[T, error] {
+// DecodeAll works like [AllRecords], but decodes the records.
+func DecodeAll[T any](ctx context.Context, r Records, ns, term string, now time.Time, decode func(Record) (T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		for rec, err := range AllRecords(ctx, r, ns, "", now) {
+		for rec, err := range AllRecords(ctx, r, ns, term, now) {
 			var item T
 			if err == nil {
 				item, err = decode(rec)

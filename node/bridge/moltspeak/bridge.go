@@ -5,12 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
@@ -99,6 +97,8 @@ type Bridge struct {
 	cfg     Config
 	records store.Records
 	self    message.Agent // with keys
+	// capabilities are those that our hello, hello_ack and pong messages and our registry entries list.
+	capabilities []string
 
 	knownQuota    quota.Known     // MS-48
 	strangerQuota quota.Strangers // all other peers: they cannot use up the quota of known peers
@@ -110,9 +110,8 @@ type Bridge struct {
 	registry      *registryServer
 	registrar     *registrar
 	grants        grants
-
-	mu    sync.Mutex
-	links map[string]*linkState
+	replays       replays
+	links         *links
 }
 
 // New returns a bridge. [Bridge.Run] starts it.
@@ -131,37 +130,30 @@ func New(cfg Config) (*Bridge, error) {
 		},
 		knownQuota: quota.NewKnown(), strangerQuota: quota.NewStrangers(),
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
-		links: make(map[string]*linkState),
 	}
 	b.callbacks = bridge.NewDueQueue(b.records, nsCallbacks, b.answerConsent, func(err error) { b.cfg.Logger.Warn("moltspeak: deliver answers to requests for consent", "err", err) })
-	b.registry, b.grants = newRegistryServer(cfg, b.challenge), grants{b.records, cfg.Key}
+	b.registry, b.grants, b.replays = newRegistryServer(cfg, b.challenge), grants{b.records, cfg.Key}, replays{b.records, cfg.Logger}
 	b.registrar = &registrar{
-		links: cfg.Links, http: cfg.HTTP, token: cfg.RegistryToken, reachableURL: b.reachableURL, log: cfg.Logger, states: make(map[string]RegistryState),
+		links: cfg.Links, http: cfg.HTTP, token: cfg.RegistryToken, reachableURL: ownURL(cfg.URL).reachableFrom, log: cfg.Logger, states: make(map[string]RegistryState),
 	}
 	b.pins = newPins(cfg, &listedKeys{
 		registrar: b.registrar, directories: cfg.Directories, quota: quota.NewLookups(), log: cfg.Logger, cache: make(map[string]listedKey),
 	})
-	for _, l := range cfg.Links {
-		if l.Name == InboundLink {
-			return nil, fmt.Errorf("link %s: the name is reserved for peers without a link", l.Name)
-		}
-		if _, err := message.Endpoint(l.URL); err != nil {
-			return nil, fmt.Errorf("link %s: %w", l.Name, err)
-		}
-		for key, value := range l.Options {
-			if _, named := message.ParseName(value); key == "peer" && !named || key != "peer" && key != "reply_ops" {
-				return nil, fmt.Errorf("link %s: options are peer (agent@org) and reply_ops (core)", l.Name)
-			}
-		}
-		b.links[l.Name] = &linkState{Link: l, status: bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC()}}
+	var err error
+	if b.links, err = newLinks(cfg.Links, cfg.Logger); err != nil {
+		return nil, err
 	}
 	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // MS-34
+	b.capabilities = capabilitiesWith(b.cfg.Tools)
 	b.registrar.self = Entry{
-		ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: cfg.URL, Capabilities: b.capabilities(),
+		ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: cfg.URL, Capabilities: b.capabilities,
 	}
 	cfg.Mesh.Asks().Handle(askConsent, consentResolver{b})
 	return b, nil
 }
+
+// Links returns the status of each link.
+func (b *Bridge) Links() []bridge.LinkStatus { return b.links.list() }
 
 // Run delivers callbacks, deletes old pins of strangers, challenges the endpoints in our registry, and keeps us
 // registered in foreign registries, until ctx ends. Then it closes the open connections.
@@ -179,15 +171,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 	b.sockets.close()
 	work.Wait()
 	return nil
-}
-
-// usesCoreOnly reports whether to answer a peer with the nine core operations only, because the public SDKs read no
-// others (MS-25). It returns true until the peer itself uses another operation, and always if the link of the peer has
-// the option reply_ops: core.
-func (b *Bridge) usesCoreOnly(a message.Agent, p peer) bool {
-	return !p.AllOps || slices.ContainsFunc(b.cfg.Links, func(l bridge.Link) bool {
-		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"
-	})
 }
 
 // hash returns a short hash of texts, for keys of records and for ids. Strangers may have chosen the texts.

@@ -135,7 +135,7 @@ func TestForgedKeysAreNotStored(t *testing.T) {
 		if _, status := r.sendRaw(name, r.sign(name, forged)); status != http.StatusUnauthorized {
 			t.Fatalf("another key: %d", status)
 		}
-		list, err := r.b.peers(t.Context())
+		list, err := r.b.pins.list(t.Context())
 		if err != nil || len(list) != 1 || list[0].Refused == "" {
 			t.Fatalf("the owner is shown %+v, %v", list, err)
 		}

@@ -40,7 +40,7 @@ func TestPersonalData(t *testing.T) {
 	if m, _ := r.sayBoxed(cat, newPIIDraft(r, cat, p, personal.TypeEmail)); m.P.GetStr("code") != string(message.CodeCapability) {
 		t.Errorf("before the owner granted it: %s", m.P.JSON())
 	}
-	if err := r.b.SetCapability(t.Context(), cat, "pii", true); err != nil {
+	if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*message.Draft){
@@ -121,7 +121,7 @@ func TestPersonalDataIsReadLast(t *testing.T) {
 		if m, _ := r.sayBoxed(cat, step.draft); message.Code(m.P.GetStr("code")) != step.want || m.P.GetStr("field") != step.field {
 			t.Errorf("%s: %s, want %s %s", step.name, m.P.JSON(), step.want, step.field)
 		}
-		if err := r.b.SetCapability(t.Context(), cat, "pii", true); err != nil {
+		if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
 			t.Fatal(err)
 		}
 	}

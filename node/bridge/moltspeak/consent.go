@@ -266,8 +266,12 @@ func (g grants) checkToken(ctx context.Context, token, peer string, now time.Tim
 	if g.key.Public().VerifyStrict(signing.Canonical(tree.Without("sig"), signing.Python), sig) != nil {
 		return Grant{}, false
 	}
-	var grant Grant
-	_, known, err := readRecord(ctx, g.records, nsConsents, tree.GetStr("jti"), &grant, now)
+	return g.find(ctx, tree.GetStr("jti"), peer, now)
+}
+
+// find returns a grant of a peer that is valid now.
+func (g grants) find(ctx context.Context, id, peer string, now time.Time) (grant Grant, ok bool) {
+	_, known, err := readRecord(ctx, g.records, nsConsents, id, &grant, now)
 	return grant, err == nil && known && grant.Peer == peer && grant.isLive(now)
 }
 
@@ -300,11 +304,7 @@ func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, 
 		term = "peer:" + hash(peer)
 	}
 	out := []Grant{}
-	for rec, err := range store.AllRecords(ctx, g.records, nsConsents, term, now) {
-		var grant Grant
-		if err == nil {
-			err = json.Unmarshal(rec.Body, &grant)
-		}
+	for grant, err := range store.DecodeAll(ctx, g.records, nsConsents, term, now, decode[Grant]) {
 		if err != nil {
 			return nil, err
 		}

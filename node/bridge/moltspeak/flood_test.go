@@ -92,7 +92,7 @@ func TestStrangersTakeNoPins(t *testing.T) {
 	if code := ping(late); code != "" {
 		t.Errorf("a stranger after the flood: %s", code)
 	}
-	list, err := r.b.peers(t.Context())
+	list, err := r.b.pins.list(t.Context())
 	if err != nil || len(list) != 3 {
 		t.Errorf("%d pins are left, %v, want those of three peers", len(list), err)
 	}
@@ -110,7 +110,7 @@ func TestStrangersAreForgotten(t *testing.T) {
 	if err := acl.NewRules(r.store.Records(), acl.Policy{}).Set(t.Context(), "moltspeak:inbound/"+approved, acl.Approved, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.b.SetCapability(t.Context(), granted, "query", true); err != nil {
+	if err := r.b.pins.setGranted(t.Context(), granted, "query", true); err != nil {
 		t.Fatal(err)
 	}
 	pinned := func(peer string) bool {

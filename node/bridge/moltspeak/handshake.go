@@ -255,10 +255,10 @@ func levelOf(p peer, inSession bool, capability string) int {
 	return levelSigned
 }
 
-// capabilities returns the capabilities that our hello, hello_ack and pong messages and our registry entries list.
-func (b *Bridge) capabilities() []string {
+// capabilitiesWith returns the capabilities of an agent with these tools.
+func capabilitiesWith(tools []ToolInfo) []string {
 	out := []string{"query", "respond", "error", "task", "task.create", "task.status", "task.cancel", "stream", "stream.start", "stream.chunk", "stream.end", "human", "human.consent"}
-	if len(b.cfg.Tools) > 0 {
+	if len(tools) > 0 {
 		out = append(out, "tool", "tool.invoke", "tool.list")
 	}
 	return out
@@ -287,7 +287,7 @@ func (b *Bridge) handleHello(c *request, h message.Hello) (answer, *message.Erro
 			return answer{}, message.Fail(message.CodeInternal).Because(err)
 		}
 	}
-	v := helloPayload(b.capabilities())
+	v := helloPayload(b.capabilities)
 	if c.opens && !c.fresh {
 		return answer{op: message.OpHelloAck, p: v}, nil // the connection sends its own challenge
 	}
@@ -298,16 +298,16 @@ func (b *Bridge) handleHello(c *request, h message.Hello) (answer, *message.Erro
 }
 
 // answerVerify proves our key to the peer: the signature of the answer covers the challenge, both names and re (MS-26).
-func (b *Bridge) answerVerify(c *request, v message.Verify) (answer, *message.Error) {
-	if v.Time.Before(c.now.Add(-challengeLife)) || v.Time.After(c.now.Add(challengeLife)) {
+func answerVerify(v message.Verify, now time.Time) (answer, *message.Error) {
+	if v.Time.Before(now.Add(-challengeLife)) || v.Time.After(now.Add(challengeLife)) {
 		return answer{}, message.FailAt(message.CodeInvalidParam, "p.timestamp", "must be within 60 seconds")
 	}
 	return answer{op: message.OpVerifyResponse, p: wire.Obj(wire.TextField("challenge", v.Challenge))}, nil
 }
 
 // acceptProof checks the answer to our challenge and establishes the session.
-func (b *Bridge) acceptProof(c *request, text string) (answer, *message.Error) {
-	s, ok := b.handshake.redeem(c.m.From.Name(), c.peer.Key, text, c.now)
+func (h *handshakes) acceptProof(c *request, text string) (answer, *message.Error) {
+	s, ok := h.redeem(c.m.From.Name(), c.peer.Key, text, c.now)
 	if !ok {
 		return answer{}, message.Fail(message.CodeAuthFailed)
 	}

@@ -51,7 +51,7 @@ func (b *Bridge) handleQuery(c *request, q message.Query) (answer, *message.Erro
 	if q.Params.Len() > 0 {
 		ask = ask.With("params", q.Params)
 	}
-	payload := wire.Obj(wire.TextField("action", "ask"), wire.Field("question", wire.Text(string(b.maskPayload(c, ask).JSON()))), wire.TextField("response_format", "json"))
+	payload := wire.Obj(wire.TextField("action", "ask"), wire.Field("question", wire.Text(string(c.maskPayload(ask, b.cfg.Reveal).JSON()))), wire.TextField("response_format", "json"))
 	return b.passOn(c, wire.RequestInfo, payload, conv, convState{})
 }
 
@@ -74,10 +74,7 @@ func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error)
 	switch t.Action {
 	case "status":
 		data := wire.Obj(wire.TextField("task_id", t.ID), wire.TextField("status", old.State))
-		if e := b.storeReplay(c); e != nil {
-			return answer{}, e
-		}
-		return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
+		return success(data), b.replays.store(c)
 	case "cancel":
 		state.State, state.Done = "cancelled", true
 		return b.passOn(c, wire.Intent(old.Intent), closePayload("failed"), conv, state)
@@ -142,10 +139,7 @@ func (b *Bridge) handleTool(c *request, t message.Tool) (answer, *message.Error)
 	if t.Action == "describe" {
 		data = list[0]
 	}
-	if e := b.storeReplay(c); e != nil {
-		return answer{}, e
-	}
-	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
+	return success(data), b.replays.store(c)
 }
 
 // conversationOf returns the id of the conversation to which a request belongs. It is the conversation of the message
@@ -218,8 +212,8 @@ func (b *Bridge) inbound(c *request, address string, intent wire.Intent, payload
 	if err != nil {
 		return bridge.Inbound{}, message.FailAt(message.CodeInvalidParam, "from", "is too long")
 	}
-	payload = b.markClass(c, a.Mark(b.maskPayload(c, payload), true))
-	raw := b.maskMessage(c)
+	payload = c.markClass(a.Mark(c.maskPayload(payload, b.cfg.Reveal), true), b.grants)
+	raw := c.maskMessage()
 	strict, err := wire.Parse(payload.JSON())
 	if err != nil || len(raw) > wire.MaxMessage || strict.Kind() != wire.Object {
 		return bridge.Inbound{}, errTooLarge().Because(err)
@@ -259,25 +253,23 @@ func (c *request) deadline() time.Time {
 // markClass adds the class of the message to its payload, so that the owner sees it (MS-37). For personal data it also
 // adds who consented and for what purpose. That is only a claim of the peer, unless the message names a consent that
 // our owner gave to this peer; then verified is true (MS-42).
-func (b *Bridge) markClass(c *request, payload wire.Value) wire.Value {
+func (c *request) markClass(payload wire.Value, grants grants) wire.Value {
 	meta, _ := payload.Get("metadata")
 	mark, _ := meta.Get("bridge")
 	mark = mark.With("cls", wire.Text(string(c.m.Class)))
 	if p := c.m.PII; p != nil && c.m.Class == message.PII {
-		var g Grant
 		jti, named := strings.CutPrefix(p.Proof, "consent-token:")
-		_, given, err := readRecord(c.ctx, b.records, nsConsents, jti, &g, c.now)
-		verified := err == nil && named && given && g.Peer == c.m.From.Name() && g.isLive(c.now)
+		_, given := grants.find(c.ctx, jti, c.m.From.Name(), c.now)
 		mark = mark.With("consent", wire.Obj(wire.TextField("granted_by", wire.OneLine(p.GrantedBy, message.MaxText)),
-			wire.TextField("purpose", wire.OneLine(p.Purpose, message.MaxText)), wire.Field("verified", wire.Bool(verified))))
+			wire.TextField("purpose", wire.OneLine(p.Purpose, message.MaxText)), wire.Field("verified", wire.Bool(named && given))))
 	}
 	return payload.With("metadata", meta.With("bridge", mark))
 }
 
 // maskPayload returns the payload for the owner's lists and pages and for hooks. It masks personal data, unless the
 // configuration reveals the data of this peer (MS-39).
-func (b *Bridge) maskPayload(c *request, p wire.Value) wire.Value {
-	if c.m.Class != message.PII || slices.Contains(b.cfg.Reveal, c.m.From.Name()) {
+func (c *request) maskPayload(p wire.Value, reveal []string) wire.Value {
+	if c.m.Class != message.PII || slices.Contains(reveal, c.m.From.Name()) {
 		return p
 	}
 	out, read := c.m.PII.Mask(p), message.StreamText(p)
@@ -289,7 +281,7 @@ func (b *Bridge) maskPayload(c *request, p wire.Value) wire.Value {
 
 // maskMessage returns the message for the transcript. It masks personal data even if the configuration reveals the data
 // of this peer.
-func (b *Bridge) maskMessage(c *request) []byte {
+func (c *request) maskMessage() []byte {
 	if c.m.Class != message.PII {
 		return c.m.Tree.JSON()
 	}

@@ -3,7 +3,10 @@ package moltspeak
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -11,51 +14,85 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// linkState is a link with its status.
-type linkState struct {
-	bridge.Link
-	status bridge.LinkStatus
+// links are the configured links with their status.
+type links struct {
+	all []bridge.Link
+	log *slog.Logger
+
+	mu     sync.Mutex
+	status map[string]*bridge.LinkStatus
 }
 
-// Links returns the status of each link.
-func (b *Bridge) Links() []bridge.LinkStatus {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// newLinks checks the links.
+func newLinks(all []bridge.Link, log *slog.Logger) (*links, error) {
+	s := &links{all: all, log: log, status: make(map[string]*bridge.LinkStatus)}
+	for _, l := range all {
+		if l.Name == InboundLink {
+			return nil, fmt.Errorf("link %s: the name is reserved for peers without a link", l.Name)
+		}
+		if _, err := message.Endpoint(l.URL); err != nil {
+			return nil, fmt.Errorf("link %s: %w", l.Name, err)
+		}
+		for key, value := range l.Options {
+			if _, named := message.ParseName(value); key == "peer" && !named || key != "peer" && key != "reply_ops" {
+				return nil, fmt.Errorf("link %s: options are peer (agent@org) and reply_ops (core)", l.Name)
+			}
+		}
+		s.status[l.Name] = &bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC()}
+	}
+	return s, nil
+}
+
+func (s *links) list() []bridge.LinkStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	out := []bridge.LinkStatus{}
-	for _, l := range b.cfg.Links {
-		out = append(out, b.links[l.Name].status)
+	for _, l := range s.all {
+		out = append(out, *s.status[l.Name])
 	}
 	return out
 }
 
-func (b *Bridge) link(name string) (bridge.Link, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	l, ok := b.links[name]
-	if !ok {
+func (s *links) find(name string) (bridge.Link, bool) {
+	i := slices.IndexFunc(s.all, func(l bridge.Link) bool { return l.Name == name })
+	if i < 0 {
 		return bridge.Link{}, false
 	}
-	return l.Link, true
+	return s.all[i], true
 }
 
-// recordLink records the result of a call over a link.
-func (b *Bridge) recordLink(name string, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	l, ok := b.links[name]
-	if !ok {
+func (s *links) encryptsAlways(name string) bool {
+	l, _ := s.find(name)
+	return l.Policy.Encrypt == encryptAlways
+}
+
+// usesCoreOnly reports whether to answer a peer with the nine core operations only, because the public SDKs read no
+// others (MS-25). It returns true until the peer itself uses another operation. If the link of the peer demands it, it
+// always returns true.
+func (s *links) usesCoreOnly(a message.Agent, p peer) bool {
+	return !p.AllOps || slices.ContainsFunc(s.all, func(l bridge.Link) bool {
+		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"
+	})
+}
+
+// record records the result of a call over a link.
+func (s *links) record(name string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := s.status[name]
+	if status == nil {
 		return
 	}
 	state, text := stateAfter(err), ""
 	if state == bridge.LinkUp {
-		l.status.Peers = 1
+		status.Peers = 1
 	} else {
 		text = err.Error()
 	}
-	if state == bridge.LinkDown && l.status.State != bridge.LinkDown {
-		b.cfg.Logger.Warn("moltspeak: the link is down until you act", "link", name, "err", err)
+	if state == bridge.LinkDown && status.State != bridge.LinkDown {
+		s.log.Warn("moltspeak: the link is down until you act", "link", name, "err", err)
 	}
-	l.status.Set(state, text)
+	status.Set(state, text)
 }
 
 // stateAfter returns the state of a link after a call that ended with err. A peer that refuses a single message has
@@ -84,13 +121,13 @@ func stateAfter(err error) bridge.LinkState {
 // down, only a test makes calls over it.
 const downAgain = 10 * time.Minute
 
-// checkLink refuses a delivery over a link that is down. The message waits until a test of the link succeeds.
-func (b *Bridge) checkLink(name string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	l, ok := b.links[name]
-	if !ok || l.status.State != bridge.LinkDown {
+// check refuses a delivery over a link that is down. The message waits until a test of the link succeeds.
+func (s *links) check(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := s.status[name]
+	if status == nil || status.State != bridge.LinkDown {
 		return nil
 	}
-	return &client.SendError{Retry: true, After: downAgain, Cause: fmt.Errorf("link %s is down (%s); mend it, then: agentmesh links test %s", name, l.status.Error, name)}
+	return &client.SendError{Retry: true, After: downAgain, Cause: fmt.Errorf("link %s is down (%s); mend it, then: agentmesh links test %s", name, status.Error, name)}
 }

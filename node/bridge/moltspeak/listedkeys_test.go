@@ -82,7 +82,7 @@ func TestRegistryVouches(t *testing.T) {
 	if code := ping(other, other); code != "" {
 		t.Errorf("a name that nobody lists: %s", code)
 	}
-	list, err := r.b.peers(t.Context())
+	list, err := r.b.pins.list(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func TestAttestations(t *testing.T) {
 	if m, _ := r.say(cat, r.draft(cat, message.OpHello, hello)); m.Op != message.OpRespond {
 		t.Fatalf("hello: %s", m.P.JSON())
 	}
-	list, err := r.b.peers(t.Context())
+	list, err := r.b.pins.list(t.Context())
 	if err != nil || len(list) != 1 || len(list[0].Attested) != 1 || list[0].Attested[0].Capability != "task" || list[0].Attested[0].Org != "acme" {
 		t.Fatalf("the owner is shown %+v, %v", list, err)
 	}

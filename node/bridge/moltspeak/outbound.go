@@ -38,7 +38,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	now := time.Now()
 	endpoint, reach, err := b.endpointOf(ctx, address, to, now)
 	if err == nil {
-		err = b.checkLink(address.Link)
+		err = b.links.check(address.Link)
 	}
 	if err != nil {
 		return bridge.Delivered{}, err
@@ -47,7 +47,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	if _, _, err := readRecord(ctx, b.records, nsConversations, convKey(d.Address, string(d.Message.Conversation)), &t, now); err != nil {
 		return bridge.Delivered{}, storeFailure(err)
 	}
-	drafts, err := b.newDrafts(d, t)
+	drafts, err := newDrafts(d, t)
 	if err != nil || len(drafts) == 0 {
 		return bridge.Delivered{}, err
 	}
@@ -77,7 +77,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			return bridge.Delivered{}, err
 		}
 	}
-	return bridge.Delivered{Queued: true}, storeFailure(b.recordAnswer(ctx, d, t, now))
+	return bridge.Delivered{Queued: true}, storeFailure(recordAnswer(ctx, b.records, d, t, now))
 }
 
 // restartStream makes the next attempt send a stream from its start, and returns the error that permits the attempt. f is
@@ -109,7 +109,7 @@ func storeFailure(err error) error {
 // endpointOf returns the endpoint of a peer: the URL of its link, or else the endpoint in its signed messages. It
 // returns "" if the peer cannot be called.
 func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Agent, now time.Time) (string, client.Reach, error) {
-	if l, ok := b.link(a.Link); ok {
+	if l, ok := b.links.find(a.Link); ok {
 		endpoint, err := message.Endpoint(l.URL)
 		return endpoint, client.Owner, err
 	}
@@ -121,7 +121,7 @@ func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Ag
 		return "", client.Public, storeFailure(err)
 	}
 	endpoint, err := message.Endpoint(p.Endpoint)
-	return endpoint, b.reach(), err
+	return endpoint, b.cfg.reach(), err
 }
 
 // errNoKey means that a message must be encrypted, but the peer has no key.
@@ -150,13 +150,13 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	if !ok || now.Sub(o.Sent) > resendWithin || o.Proof != out.proof() {
 		class := out.class.ForAnswer(draft.Class)
 		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(random32()), now, b.self, message.Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
-		draft.Ext = b.endpointExt(endpoint)
+		draft.Ext = ownURL(b.cfg.URL).ext(endpoint)
 		tree, err := message.Sign(draft.Tree(), b.cfg.Key)
 		if err != nil {
 			return nil, err
 		}
 		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: tree.JSON(), Sent: now.UTC(), Proof: out.proof()}
-		if err := b.storeSent(ctx, o, slot, draft, to, out.uses, now); err != nil {
+		if err := storeSent(ctx, b.records, o, slot, draft, to, out.uses, now); err != nil {
 			b.cfg.Logger.WarnContext(ctx, "moltspeak: store one of our messages", "peer", to.Name(), "err", err)
 			return nil, storeFailure(err)
 		}
@@ -164,22 +164,25 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	return o.Raw, nil
 }
 
-// endpointExt returns the ext that names our endpoint, for a message to the peer at endpoint. It returns a null value
+// ownURL is the URL of our endpoint, or "" if we have none.
+type ownURL string
+
+// ext returns the ext that names our endpoint, for a message to the peer at endpoint. It returns a null value
 // if that peer cannot call us.
-func (b *Bridge) endpointExt(endpoint string) wire.Value {
-	if url := b.reachableURL(endpoint); url != "" {
+func (u ownURL) ext(endpoint string) wire.Value {
+	if url := u.reachableFrom(endpoint); url != "" {
 		return wire.Obj(wire.Field("agentmesh.endpoint", wire.Obj(wire.TextField("url", url))))
 	}
 	return wire.Value{}
 }
 
-// reachableURL returns the URL of our endpoint for the peer at endpoint, or "" if that peer cannot call it. A URL on
+// reachableFrom returns the URL of our endpoint for the peer at endpoint, or "" if that peer cannot call it. A URL on
 // loopback is of use only to peers on this machine. If endpoint is empty, the peer may be anywhere.
-func (b *Bridge) reachableURL(endpoint string) string {
-	if loopback(b.cfg.URL) && !loopback(endpoint) {
+func (u ownURL) reachableFrom(endpoint string) string {
+	if loopback(string(u)) && !loopback(endpoint) {
 		return ""
 	}
-	return b.cfg.URL
+	return string(u)
 }
 
 func loopback(target string) bool {
@@ -188,7 +191,7 @@ func loopback(target string) bool {
 }
 
 // storeSent stores one of our messages before it is sent, so that its answer finds the conversation.
-func (b *Bridge) storeSent(ctx context.Context, o sentMessage, slot string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
+func storeSent(ctx context.Context, records store.Records, o sentMessage, slot string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
 	record := func(key string, o sentMessage, keep time.Duration) store.Change {
 		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsSent, Key: key, Body: encode(o), Expires: now.Add(keep)}}
 	}
@@ -198,15 +201,15 @@ func (b *Bridge) storeSent(ctx context.Context, o sentMessage, slot string, draf
 	if id := draft.P.GetStr("task_id"); draft.Op == message.OpTask && id != "" {
 		changes = append(changes, record("task "+hash(to.Name(), id), answerable, keepConversations))
 	}
-	return b.records.Apply(ctx, changes, now)
+	return records.Apply(ctx, changes, now)
 }
 
 // recordAnswer stores how a message that we sent changes the state of the conversation, if it answers the peer.
-func (b *Bridge) recordAnswer(ctx context.Context, d bridge.Delivery, t convState, now time.Time) error {
+func recordAnswer(ctx context.Context, records store.Records, d bridge.Delivery, t convState, now time.Time) error {
 	if t.Re == "" {
 		return nil
 	}
-	return updateConversation(ctx, b.records, t, now, func(t *convState) {
+	return updateConversation(ctx, records, t, now, func(t *convState) {
 		t.State = "running"
 		switch d.Message.Action() {
 		case wire.ActionClose:
@@ -253,7 +256,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, 
 func (b *Bridge) send(ctx context.Context, address bridge.Address, endpoint string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
 	err := b.sendOnce(ctx, address, endpoint, reach, raw, to, boxed)
 	if !errors.Is(err, errNoKey) { // no call was made
-		b.recordLink(address.Link, err)
+		b.links.record(address.Link, err)
 	}
 	return err
 }
@@ -297,7 +300,7 @@ func (b *Bridge) packFor(ctx context.Context, to message.Agent, link string, raw
 		return nil, err
 	}
 	class := message.ParseClass(tree.GetStr("cls"))
-	if !boxed && !class.IsBoxed() && (!b.encryptsAlways(link) || tree.GetStr("op") == string(message.OpHello)) {
+	if !boxed && !class.IsBoxed() && (!b.links.encryptsAlways(link) || tree.GetStr("op") == string(message.OpHello)) {
 		return message.Wrap(tree, true), nil
 	}
 	p, _, err := b.pins.get(ctx, to.Name(), time.Now())
@@ -353,11 +356,6 @@ func (b *Bridge) transmit(ctx context.Context, endpoint string, reach client.Rea
 	return &p, nil
 }
 
-func (b *Bridge) encryptsAlways(link string) bool {
-	l, ok := b.link(link)
-	return ok && l.Policy.Encrypt == encryptAlways
-}
-
 // callback is an answer that is delivered without the outbox: the answer to a request for consent. Its party is the
 // name of the peer.
 type callback struct {
@@ -411,7 +409,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 		return storeFailure(err)
 	}
 	d := message.Draft{ID: uuid(random32()), Re: cb.Re, Op: message.OpConsentResponse, Time: now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: cb.P, Class: cb.Class}
-	if b.usesCoreOnly(to, p) {
+	if b.links.usesCoreOnly(to, p) {
 		d = d.ToCore()
 	}
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)
@@ -421,7 +419,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	raw := tree.JSON()
 	endpoint, reach, err := b.endpointOf(ctx, address, to, now)
 	if err == nil {
-		err = b.checkLink(address.Link)
+		err = b.links.check(address.Link)
 	}
 	var kept error
 	if cb.Tries == 0 || endpoint == "" {
@@ -456,7 +454,7 @@ func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	reply, err := b.transmit(ctx, endpoint, b.reach(), "", message.Wrap(tree, true))
+	reply, err := b.transmit(ctx, endpoint, b.cfg.reach(), "", message.Wrap(tree, true))
 	if err != nil {
 		return err
 	}
@@ -483,8 +481,8 @@ func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 }
 
 // reach returns the reach of endpoints that peers name.
-func (b *Bridge) reach() client.Reach {
-	if b.cfg.Local {
+func (c *Config) reach() client.Reach {
+	if c.Local {
 		return client.Loopback
 	}
 	return client.Public

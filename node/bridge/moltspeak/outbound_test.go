@@ -289,7 +289,7 @@ func TestFinalAnswerIsKept(t *testing.T) {
 	if err := r.b.keepAnswer(t.Context(), q.From, convState{Re: q.ID}, []byte("final"), message.Draft{Op: message.OpRespond}, c.now); err != nil {
 		t.Fatal(err)
 	}
-	r.b.keepReply(c, replayRecord{Digest: "d", Reply: []byte("receipt"), Status: http.StatusAccepted})
+	r.b.replays.keep(c, replayRecord{Digest: "d", Reply: []byte("receipt"), Status: http.StatusAccepted})
 	var got replayRecord
 	if _, _, err := readRecord(t.Context(), r.b.records, nsReplays, replayKey(q.From, q.ID), &got, c.now); err != nil || string(got.Reply) != "final" {
 		t.Errorf("stored: %s, %v", got.Reply, err)

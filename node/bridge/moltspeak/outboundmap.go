@@ -10,12 +10,12 @@ import (
 
 // newDrafts returns the MoltSpeak messages that carry a message of the node (§10). The list is empty if MoltSpeak has
 // no such message. t is the state of the conversation.
-func (b *Bridge) newDrafts(d bridge.Delivery, t convState) ([]message.Draft, error) {
+func newDrafts(d bridge.Delivery, t convState) ([]message.Draft, error) {
 	m := d.Message
 	payload := m.Payload.Without("metadata")
 	act := m.Action()
 	if t.Re != "" {
-		return b.respondTo(t, payload, act), nil
+		return respondTo(t, payload, act), nil
 	}
 	p := payload // the payload of the draft
 	switch {
@@ -58,7 +58,7 @@ func checkDraft(d message.Draft) ([]message.Draft, error) {
 
 // respondTo returns the respond with our payload, as the answer to the peer's message t.Re. It returns nil for a close
 // after the final answer.
-func (b *Bridge) respondTo(t convState, payload wire.Value, act string) []message.Draft {
+func respondTo(t convState, payload wire.Value, act string) []message.Draft {
 	// In a record of an older version, Native is false even if the peer uses AgentMesh payloads. The operation and the
 	// intent show that such a peer does.
 	r := toRespond(payload, t.Native || t.Op == message.OpTask && wire.Intent(t.Intent).Standard())

@@ -2,12 +2,9 @@ package moltspeak
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"slices"
 	"strconv"
 	"time"
 
@@ -19,7 +16,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 // PeerView is a peer as the owner API shows it.
@@ -87,7 +83,7 @@ func (b *Bridge) Operations() []owner.Operation {
 				Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()), Registries: b.registrar.list(),
 			}, nil
 		}),
-		SearchAgents.Serve(b.ownerSearch),
+		SearchAgents.Serve(b.registrar.search),
 		SendMessage.Serve(b.ownerSend),
 		ListConsents.Serve(func(c echo.Context, _ owner.None) (owner.List[Grant], error) {
 			list, err := b.grants.list(c.Request().Context(), "", time.Now())
@@ -97,96 +93,24 @@ func (b *Bridge) Operations() []owner.Operation {
 			return Done{true}, b.grants.revoke(c.Request().Context(), c.Param("id"), time.Now())
 		}),
 		ListPeers.Serve(func(c echo.Context, _ owner.None) (owner.List[PeerView], error) {
-			list, err := b.peers(c.Request().Context())
+			list, err := b.pins.list(c.Request().Context())
 			return owner.List[PeerView]{Items: list}, err
 		}),
 		UnpinPeer.Serve(func(c echo.Context, _ owner.None) (Done, error) {
-			return Done{true}, b.Unpin(c.Request().Context(), c.Param("name"))
+			return Done{true}, b.pins.unpin(c.Request().Context(), c.Param("name"))
 		}),
 		GrantCapability.Serve(func(c echo.Context, _ owner.None) (Done, error) {
-			return Done{true}, b.SetCapability(c.Request().Context(), c.Param("name"), c.Param("capability"), true)
+			return Done{true}, b.pins.setGranted(c.Request().Context(), c.Param("name"), c.Param("capability"), true)
 		}),
 		RevokeCapability.Serve(func(c echo.Context, _ owner.None) (Done, error) {
-			return Done{true}, b.SetCapability(c.Request().Context(), c.Param("name"), c.Param("capability"), false)
+			return Done{true}, b.pins.setGranted(c.Request().Context(), c.Param("name"), c.Param("capability"), false)
 		}),
 	}
-}
-
-// ownerSearch searches the registry of a link.
-func (b *Bridge) ownerSearch(c echo.Context, _ owner.None) (owner.List[Entry], error) {
-	var none owner.List[Entry]
-	r, ok := b.registrar.registryOf(c.QueryParam("link"))
-	if !ok {
-		return none, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link with a registry_url"}
-	}
-	query := url.Values{"limit": {"50"}}
-	for _, key := range []string{"capability", "org", "q"} {
-		if s := c.QueryParam(key); s != "" {
-			query.Set(key, s)
-		}
-	}
-	found, err := r.search(c.Request().Context(), query)
-	if err != nil {
-		return none, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the registry cannot be searched now"}
-	}
-	return owner.List[Entry]{Items: found}, nil
-}
-
-func (b *Bridge) peers(ctx context.Context) ([]PeerView, error) {
-	out := []PeerView{}
-	for rec, err := range store.AllRecords(ctx, b.records, nsPeers, "", time.Now()) {
-		var p peer
-		if err == nil {
-			err = json.Unmarshal(rec.Body, &p)
-		}
-		if err != nil {
-			return nil, err
-		}
-		a, _ := message.ParseName(p.Name)
-		out = append(out, PeerView{
-			Name: p.Name, Address: b.pins.address(a).String(), Key: p.Key, EncKey: p.EncKey, First: p.First, Endpoint: p.Endpoint,
-			Vouched: p.Vouched, Granted: p.Granted, Attested: p.Attested, Refused: p.Refused,
-		})
-	}
-	return out, nil
-}
-
-// Unpin deletes what we know about a peer, including its key and the capabilities that the owner granted, so that the
-// next key that it shows is pinned. Only the owner changes a pin (MS-23).
-func (b *Bridge) Unpin(ctx context.Context, name string) error {
-	now := time.Now()
-	p, known, err := b.pins.get(ctx, name, now)
-	if err != nil {
-		return err
-	}
-	if !known {
-		return store.ErrNotFound
-	}
-	return b.records.Apply(ctx, []store.Change{{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}}, now)
-}
-
-// SetCapability grants a peer a capability permanently, or revokes the grant. A granted capability has trust level 4
-// (MS-28).
-func (b *Bridge) SetCapability(ctx context.Context, name, capability string, granted bool) error {
-	now := time.Now()
-	p, known, err := b.pins.get(ctx, name, now)
-	if err != nil {
-		return err
-	}
-	if !known {
-		return store.ErrNotFound
-	}
-	p.Granted = slices.DeleteFunc(p.Granted, func(s string) bool { return s == capability })
-	if granted {
-		p.Granted = append(p.Granted, capability)
-	}
-	p.Chosen = true
-	return b.pins.save(ctx, p, now)
 }
 
 // Test sends a hello to the peer behind a link and verifies the answer.
 func (b *Bridge) Test(ctx context.Context, name string) error {
-	l, ok := b.link(name)
+	l, ok := b.links.find(name)
 	if !ok {
 		return fmt.Errorf("there is no link %s", name)
 	}
@@ -199,14 +123,14 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 		return errors.New("the link names no peer: set options.peer to agent@org")
 	}
 	err = b.greet(ctx, l, endpoint, to)
-	b.recordLink(name, err)
+	b.links.record(name, err)
 	return err
 }
 
 func (b *Bridge) greet(ctx context.Context, l bridge.Link, endpoint string, to message.Agent) error {
 	now := time.Now()
-	d := message.Draft{ID: uuid(random32()), Op: message.OpHello, Time: now, From: b.self, To: to, P: helloPayload(b.capabilities()), Class: message.Internal}
-	d.Ext = b.endpointExt(endpoint)
+	d := message.Draft{ID: uuid(random32()), Op: message.OpHello, Time: now, From: b.self, To: to, P: helloPayload(b.capabilities), Class: message.Internal}
+	d.Ext = ownURL(b.cfg.URL).ext(endpoint)
 	ack, err := b.handshakeCall(ctx, l, endpoint, d, to)
 	if err != nil {
 		return err

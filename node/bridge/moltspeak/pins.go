@@ -3,7 +3,6 @@ package moltspeak
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -184,6 +183,49 @@ func (pins *pins) update(c *request) *message.Error {
 	return nil
 }
 
+// list returns all pinned peers.
+func (pins *pins) list(ctx context.Context) ([]PeerView, error) {
+	out := []PeerView{}
+	for p, err := range store.DecodeAll(ctx, pins.records, nsPeers, "", time.Now(), decodePeer) {
+		if err != nil {
+			return nil, err
+		}
+		a, _ := message.ParseName(p.Name)
+		out = append(out, PeerView{
+			Name: p.Name, Address: pins.address(a).String(), Key: p.Key, EncKey: p.EncKey, First: p.First, Endpoint: p.Endpoint,
+			Vouched: p.Vouched, Granted: p.Granted, Attested: p.Attested, Refused: p.Refused,
+		})
+	}
+	return out, nil
+}
+
+// unpin deletes what we know about a peer, including its key and the capabilities that the owner granted, so that the
+// next key that it shows is pinned. Only the owner changes a pin (MS-23).
+func (pins *pins) unpin(ctx context.Context, name string) error {
+	now := time.Now()
+	p, known, err := pins.get(ctx, name, now)
+	if err != nil || !known {
+		return cmp.Or(err, store.ErrNotFound)
+	}
+	return pins.records.Apply(ctx, []store.Change{{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}}, now)
+}
+
+// setGranted grants a peer a capability permanently, or revokes the grant. A granted capability has trust level 4
+// (MS-28).
+func (pins *pins) setGranted(ctx context.Context, name, capability string, granted bool) error {
+	now := time.Now()
+	p, known, err := pins.get(ctx, name, now)
+	if err != nil || !known {
+		return cmp.Or(err, store.ErrNotFound)
+	}
+	p.Granted = slices.DeleteFunc(p.Granted, func(s string) bool { return s == capability })
+	if granted {
+		p.Granted = append(p.Granted, capability)
+	}
+	p.Chosen = true
+	return pins.save(ctx, p, now)
+}
+
 // run deletes old pins of strangers from time to time until ctx ends.
 func (pins *pins) run(ctx context.Context) {
 	tick := time.NewTicker(forgetEvery)
@@ -221,8 +263,8 @@ func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
 		}
 		var changes []store.Change
 		for _, rec := range page.Records {
-			p := peer{rev: rec.Rev}
-			if err := json.Unmarshal(rec.Body, &p); err != nil {
+			p, err := decodePeer(rec)
+			if err != nil {
 				return err
 			}
 			change, err := pins.review(ctx, p, now)
@@ -336,11 +378,7 @@ func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {
 // makeTable makes pins.table from the pins of strangers, oldest first. The caller holds pins.mu.
 func (pins *pins) makeTable(ctx context.Context, now time.Time) error {
 	var all []peer
-	for rec, err := range store.AllRecords(ctx, pins.records, nsPeers, "stranger", now) {
-		p := peer{rev: rec.Rev}
-		if err == nil {
-			err = json.Unmarshal(rec.Body, &p)
-		}
+	for p, err := range store.DecodeAll(ctx, pins.records, nsPeers, "stranger", now, decodePeer) {
 		if err != nil {
 			return err
 		}

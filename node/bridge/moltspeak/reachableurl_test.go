@@ -17,11 +17,10 @@ func TestReachableURL(t *testing.T) {
 		{there, "http://127.0.0.1:9/message", there},
 		{"", "https://far.example/message", ""},
 	} {
-		b := &Bridge{cfg: Config{URL: tc.own}}
-		if got := b.reachableURL(tc.where); got != tc.want {
+		if got := ownURL(tc.own).reachableFrom(tc.where); got != tc.want {
 			t.Errorf("%q to %q: %q, want %q", tc.own, tc.where, got, tc.want)
 		}
-		if ext := b.endpointExt(tc.where); (ext.Len() == 1) != (tc.want != "") {
+		if ext := ownURL(tc.own).ext(tc.where); (ext.Len() == 1) != (tc.want != "") {
 			t.Errorf("%q to %q: %s", tc.own, tc.where, ext.JSON())
 		}
 	}

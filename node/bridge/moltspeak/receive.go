@@ -3,7 +3,6 @@ package moltspeak
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"net/http"
 	"slices"
@@ -101,7 +100,7 @@ func (b *Bridge) process(c *request) (answer, *message.Error) {
 	if e := b.authenticate(c); e != nil {
 		return answer{}, e
 	}
-	old, isRepeat, e := b.findReplay(c)
+	old, isRepeat, e := b.replays.find(c)
 	if e != nil {
 		return answer{}, e
 	}
@@ -112,7 +111,7 @@ func (b *Bridge) process(c *request) (answer, *message.Error) {
 		}
 		return answer{}, nil
 	}
-	for _, check := range []func(*request) *message.Error{b.checkClass, b.checkCapability, b.checkConsent} {
+	for _, check := range []func(*request) *message.Error{b.checkClass, b.checkCapability, (*request).checkConsent} {
 		if e := check(c); e != nil {
 			return answer{}, e
 		}
@@ -221,22 +220,6 @@ func (b *Bridge) checkTime(c *request) *message.Error {
 	return nil
 }
 
-// findReplay returns the replay record of a message, and whether it has one because it was accepted before (MS-30).
-func (b *Bridge) findReplay(c *request) (replayRecord, bool, *message.Error) {
-	var s replayRecord
-	if c.m.ID == "" {
-		return s, false, nil
-	}
-	_, ok, err := readRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.ID), &s, c.now)
-	if err != nil {
-		return s, false, message.Fail(message.CodeInternal).Because(err)
-	}
-	if ok && s.Digest != hex.EncodeToString(c.digest[:]) {
-		return s, true, errReusedID()
-	}
-	return s, ok, nil
-}
-
 func errReusedID() *message.Error {
 	e := message.FailAt(message.CodeInvalidParam, "id", "was used before with other content")
 	e.Status = http.StatusConflict
@@ -266,7 +249,7 @@ func (b *Bridge) checkClass(c *request) *message.Error {
 
 // checkConsent scans a message for personal data and checks that its consent covers the data. The scan is slow, so this
 // check comes after all others. A part of a stream is scanned later, when the stream has accepted the part.
-func (b *Bridge) checkConsent(c *request) *message.Error {
+func (c *request) checkConsent() *message.Error {
 	if c.m.Class != message.PII || c.m.Op == message.OpStream {
 		return nil
 	}
@@ -276,7 +259,7 @@ func (b *Bridge) checkConsent(c *request) *message.Error {
 // checkCapability checks the required capabilities (MS-28, MS-35).
 func (b *Bridge) checkCapability(c *request) *message.Error {
 	for _, needed := range c.m.Cap {
-		if !slices.Contains(b.capabilities(), needed) {
+		if !slices.Contains(b.capabilities, needed) {
 			return message.FailAt(message.CodeCapability, "cap", "is not offered here")
 		}
 	}
@@ -313,7 +296,7 @@ func (b *Bridge) handleSecret(c *request, isRepeat bool) (answer, *message.Error
 	case isRepeat:
 		return answer{}, errReusedID()
 	}
-	if e := b.storeReplay(c); e != nil {
+	if e := b.replays.store(c); e != nil {
 		return answer{}, e
 	}
 	out, err := b.cfg.Secret(c.ctx, c.m.From.Name(), c.m.P)
@@ -322,25 +305,6 @@ func (b *Bridge) handleSecret(c *request, isRepeat bool) (answer, *message.Error
 		return answer{}, message.Fail(message.CodeTaskFailed).Because(errors.New("the handler of secrets failed"))
 	}
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: out}.Value(), status: http.StatusOK, fromOwner: true}, nil
-}
-
-// storeReplay stores the replay record of an accepted message. Messages that reach the node do not need it, because the
-// node stores their record in its own step.
-func (b *Bridge) storeReplay(c *request) *message.Error {
-	if c.m.ID == "" {
-		return nil
-	}
-	s := replayRecord{Digest: hex.EncodeToString(c.digest[:])}
-	err := b.records.Apply(c.ctx, []store.Change{replayChange(c.m, s, c.isKnown(), store.Absent, c.now)}, c.now)
-	switch {
-	case errors.Is(err, store.ErrConflict):
-		return errReusedID()
-	case errors.Is(err, store.ErrQuota):
-		return message.Fail(message.CodeRateLimit).Because(err)
-	case err != nil:
-		return message.Fail(message.CodeInternal).Because(err)
-	}
-	return nil
 }
 
 // dispatch carries out the operation of a message.
@@ -355,14 +319,14 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 		a, e = b.handleHello(c, p)
 	case message.Verify:
 		if c.m.Op == message.OpVerifyResponse {
-			a, e = b.acceptProof(c, p.Challenge)
+			a, e = b.handshake.acceptProof(c, p.Challenge)
 		} else {
-			a, e = b.answerVerify(c, p)
+			a, e = answerVerify(p, c.now)
 		}
 	case message.Ping:
-		a = answer{op: message.OpPong, p: wire.Obj(wire.Field("nonce", p.Nonce), wire.TextField("status", "alive"), wire.Field("capabilities_active", wire.Texts(b.capabilities())))}
+		a = answer{op: message.OpPong, p: wire.Obj(wire.Field("nonce", p.Nonce), wire.TextField("status", "alive"), wire.Field("capabilities_active", wire.Texts(b.capabilities)))}
 	case message.Discover:
-		a, e = b.discover(c, p)
+		a, e = discover(c, p, b.cfg.Directories)
 	case message.Consent:
 		a, e = b.handleConsent(c, p)
 	case message.Ack:
@@ -371,7 +335,7 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 		if text := p.Data.GetStr("challenge"); !b.handshake.isWaiting(c.m.From.Name(), text) {
 			return b.receiveReply(c)
 		} else { // a peer that knows only the core operations answers a challenge with respond, not with verify_response (MS-25)
-			a, e = b.acceptProof(c, text)
+			a, e = b.handshake.acceptProof(c, text)
 		}
 	case message.Fault:
 		return b.receiveReply(c)
@@ -384,7 +348,7 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	if a.status == 0 {
 		a.status = http.StatusOK
 	}
-	return a, b.storeReplay(c)
+	return a, b.replays.store(c)
 }
 
 // refuse returns the response with a signed error. If a message that is not verified fails a check of the sender or of

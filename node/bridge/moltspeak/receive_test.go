@@ -56,11 +56,11 @@ func TestPins(t *testing.T) {
 	if len(n.got) != 1 {
 		t.Errorf("the node got %d messages, want 1", len(n.got))
 	}
-	list, err := r.b.peers(t.Context())
+	list, err := r.b.pins.list(t.Context())
 	if err != nil || len(list) != 1 || list[0].Refused != forged.From.Key {
 		t.Errorf("the owner is shown %+v, %v", list, err)
 	}
-	if err := r.b.Unpin(t.Context(), cat); err != nil {
+	if err := r.b.pins.unpin(t.Context(), cat); err != nil {
 		t.Fatal(err)
 	}
 	if m, status := r.sendRaw(dog, r.sign(dog, forged)); status >= 300 {
@@ -81,7 +81,7 @@ func TestRefusedEncryptionKey(t *testing.T) {
 		if code := r.code(cat, moved); code != message.CodeAuthFailed {
 			t.Errorf("another encryption key: %q", code)
 		}
-		list, err := r.b.peers(t.Context())
+		list, err := r.b.pins.list(t.Context())
 		if err != nil || len(list) != 1 || list[0].Refused != self(dog).EncKey {
 			t.Errorf("signing key %q: the owner is shown %+v, %v", key, list, err)
 		}
@@ -320,7 +320,7 @@ func TestHoldForOwner(t *testing.T) {
 	if m, _ := r.say(cat, r.draft(cat, message.OpTool, `{"action":"list"}`)); !strings.Contains(string(m.P.JSON()), `"search"`) {
 		t.Errorf("tools: %s", m.P.JSON())
 	}
-	if err := r.b.SetCapability(t.Context(), dog, "query", true); err != nil || held(dog, r.draft(dog, message.OpQuery, plainQuery)) {
+	if err := r.b.pins.setGranted(t.Context(), dog, "query", true); err != nil || held(dog, r.draft(dog, message.OpQuery, plainQuery)) {
 		t.Errorf("a capability that the owner proved: %v, still held", err)
 	}
 }
@@ -352,7 +352,7 @@ func TestCodeIsNeverOffered(t *testing.T) {
 		c.Tools = []ToolInfo{{Name: "search", Peers: []string{cat}}, {Name: "code.execute", Peers: []string{cat}}}
 	})
 	r.shake(cat)
-	if err := r.b.SetCapability(t.Context(), cat, "tool", true); err != nil {
+	if err := r.b.pins.setGranted(t.Context(), cat, "tool", true); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []string{

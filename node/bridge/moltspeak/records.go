@@ -2,8 +2,10 @@ package moltspeak
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -99,6 +101,14 @@ func encode(v any) []byte {
 	return data
 }
 
+func decode[T any](rec store.Record) (v T, err error) { return v, json.Unmarshal(rec.Body, &v) }
+
+func decodePeer(rec store.Record) (peer, error) {
+	p, err := decode[peer](rec)
+	p.rev = rec.Rev
+	return p, err
+}
+
 // readRecord decodes a record into v and reports whether it exists.
 func readRecord(ctx context.Context, records store.Records, ns, key string, v any, now time.Time) (store.Rev, bool, error) {
 	rec, err := records.Get(ctx, ns, key, now)
@@ -140,6 +150,62 @@ func replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, 
 	return store.Change{IfRev: rev, Max: maxReplays, Record: store.Record{
 		NS: nsReplays, Key: replayKey(m.From, m.ID), Body: encode(s), Terms: []string{term}, Expires: now.Add(keep),
 	}}
+}
+
+// replays stores the replay records.
+type replays struct {
+	records store.Records
+	log     *slog.Logger
+}
+
+// find returns the replay record of a message, and whether it has one because it was accepted before (MS-30).
+func (s replays) find(c *request) (replayRecord, bool, *message.Error) {
+	var r replayRecord
+	if c.m.ID == "" {
+		return r, false, nil
+	}
+	_, ok, err := readRecord(c.ctx, s.records, nsReplays, replayKey(c.m.From, c.m.ID), &r, c.now)
+	if err != nil {
+		return r, false, message.Fail(message.CodeInternal).Because(err)
+	}
+	if ok && r.Digest != hex.EncodeToString(c.digest[:]) {
+		return r, true, errReusedID()
+	}
+	return r, ok, nil
+}
+
+// store stores the replay record of an accepted message. Messages that reach the node do not need it, because the
+// node stores their record in its own step.
+func (s replays) store(c *request) *message.Error {
+	if c.m.ID == "" {
+		return nil
+	}
+	r := replayRecord{Digest: hex.EncodeToString(c.digest[:])}
+	err := s.records.Apply(c.ctx, []store.Change{replayChange(c.m, r, c.isKnown(), store.Absent, c.now)}, c.now)
+	switch {
+	case errors.Is(err, store.ErrConflict):
+		return errReusedID()
+	case errors.Is(err, store.ErrQuota):
+		return message.Fail(message.CodeRateLimit).Because(err)
+	case err != nil:
+		return message.Fail(message.CodeInternal).Because(err)
+	}
+	return nil
+}
+
+// keep stores the signed answer in the replay record of the request. If that fails, a repeat of the request gets
+// an answer only if the node itself recognizes the repeat.
+func (s replays) keep(c *request, r replayRecord) {
+	var old replayRecord
+	rev, ok, err := readRecord(c.ctx, s.records, nsReplays, replayKey(c.m.From, c.m.ID), &old, c.now)
+	if err != nil || !ok || len(old.Reply) > 0 { // a later answer may be stored already
+		return
+	}
+	r.Conv = old.Conv
+	err = s.records.Apply(c.ctx, []store.Change{replayChange(c.m, r, c.isKnown(), rev, c.now)}, c.now)
+	if err != nil && !errors.Is(err, store.ErrConflict) {
+		s.log.WarnContext(c.ctx, "moltspeak: store an answer", "err", err)
+	}
 }
 
 func convKey(address, conv string) string { return hash(address, conv) }

@@ -114,8 +114,8 @@ func newRegistryServer(cfg Config, challenge func(context.Context, Entry, time.T
 }
 
 // mount adds the routes of the public registry (§9).
-func (s *registryServer) mount(e *echo.Echo, guard func(refuse func(echo.Context, *message.Error) error) echo.MiddlewareFunc) {
-	g := e.Group("/api", guard(func(c echo.Context, e *message.Error) error {
+func (s *registryServer) mount(e *echo.Echo, addresses *httpapi.Addresses) {
+	g := e.Group("/api", guard(addresses, func(c echo.Context, e *message.Error) error {
 		retryAfter(c, e.Delay)
 		return refuse(c, e.Status, "Too many requests")
 	}))

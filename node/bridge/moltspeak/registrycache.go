@@ -3,7 +3,6 @@ package moltspeak
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -190,11 +189,7 @@ func (s *registryCache) load(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := make(map[string]*cachedEntry)
-	for rec, err := range store.AllRecords(ctx, s.records, nsRegistry, "", time.Now()) {
-		var k registration
-		if err == nil {
-			err = json.Unmarshal(rec.Body, &k)
-		}
+	for k, err := range store.DecodeAll(ctx, s.records, nsRegistry, "", time.Now(), decode[registration]) {
 		if err != nil {
 			return err
 		}

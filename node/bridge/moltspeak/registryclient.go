@@ -14,9 +14,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/labstack/echo/v4"
+
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -186,6 +189,26 @@ func (g *registrar) registryOf(link string) (remoteRegistry, bool) {
 		r.token = g.token(base)
 	}
 	return r, true
+}
+
+// search searches the registry of a link.
+func (g *registrar) search(c echo.Context, _ owner.None) (owner.List[Entry], error) {
+	var none owner.List[Entry]
+	r, ok := g.registryOf(c.QueryParam("link"))
+	if !ok {
+		return none, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link with a registry_url"}
+	}
+	query := url.Values{"limit": {"50"}}
+	for _, key := range []string{"capability", "org", "q"} {
+		if s := c.QueryParam(key); s != "" {
+			query.Set(key, s)
+		}
+	}
+	found, err := r.search(c.Request().Context(), query)
+	if err != nil {
+		return none, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the registry cannot be searched now"}
+	}
+	return owner.List[Entry]{Items: found}, nil
 }
 
 // run keeps our agent registered until ctx ends.

@@ -3,7 +3,6 @@ package moltspeak
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -16,6 +15,11 @@ import (
 )
 
 var noAnswer = []byte("{}\n")
+
+// success returns an answer with data of the bridge itself.
+func success(data wire.Value) answer {
+	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}
+}
 
 // reply builds the response to a request: it signs the answer, stores it for a repeat of the request unless it is an
 // error, personal or secret, and wraps it in the same way as the request (MS-17).
@@ -63,7 +67,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 		re = message.ReadableID(c.packet.Tree)
 	}
 	d := message.Draft{ID: c.replyID(), Re: re, Op: a.op, Time: c.now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: a.p, Class: class, PII: meta, Ext: a.ext}
-	if re != "" && b.usesCoreOnly(to, c.peer) { // a respond must name the message that it answers
+	if re != "" && b.links.usesCoreOnly(to, c.peer) { // a respond must name the message that it answers
 		d = d.ToCore()
 	}
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)
@@ -73,25 +77,10 @@ func (b *Bridge) reply(c *request, a answer) Response {
 	}
 	raw := tree.JSON()
 	if c.signed && a.op != message.OpError && c.m.ID != "" && c.m.Class != message.Secret && class != message.PII {
-		b.keepReply(c, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Reply: raw, Status: r.Status})
+		b.replays.keep(c, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Reply: raw, Status: r.Status})
 	}
 	r.Body = b.pack(c, raw)
 	return r
-}
-
-// keepReply stores the signed answer in the replay record of the request. If that fails, a repeat of the request gets
-// an answer only if the node itself recognizes the repeat.
-func (b *Bridge) keepReply(c *request, s replayRecord) {
-	var old replayRecord
-	rev, ok, err := readRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.ID), &old, c.now)
-	if err != nil || !ok || len(old.Reply) > 0 { // a later answer may be stored already
-		return
-	}
-	s.Conv = old.Conv
-	err = b.records.Apply(c.ctx, []store.Change{replayChange(c.m, s, c.isKnown(), rev, c.now)}, c.now)
-	if err != nil && !errors.Is(err, store.ErrConflict) {
-		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store an answer", "err", err)
-	}
 }
 
 // pack returns the bytes of a signed answer. It encrypts the answer if the request or the class of the answer requires

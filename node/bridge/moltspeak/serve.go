@@ -23,19 +23,17 @@ const answerTime = 60 * time.Second
 // Mount adds the endpoint (MS-44) and the registry façade, if they are switched on.
 func (b *Bridge) Mount(e *echo.Echo) {
 	if b.cfg.Serve {
-		g := e.Group("/moltspeak/v0.1", b.guard(func(c echo.Context, e *message.Error) error {
-			return respond(c, b.refuse(&request{ctx: c.Request().Context(), now: time.Now()}, e))
-		}))
+		g := e.Group("/moltspeak/v0.1", guard(b.cfg.Addresses, b.respondError))
 		g.POST("/message", b.serveMessage)
 		g.POST("/batch", b.serveBatch)
 		g.GET("/stream", b.serveStream)
 	}
 	if b.cfg.Registry {
-		b.registry.mount(e, b.guard)
+		b.registry.mount(e, b.cfg.Addresses)
 	}
 }
 
-func (b *Bridge) readBody(c echo.Context, max int) ([]byte, *Response) {
+func readBody(c echo.Context, max int) ([]byte, *message.Error) {
 	raw, err := httpapi.Body(c, max)
 	if err == nil {
 		return raw, nil
@@ -45,8 +43,12 @@ func (b *Bridge) readBody(c echo.Context, max int) ([]byte, *Response) {
 		e = message.Fail(message.CodeSchema).Because(err)
 		e.Status = w.Status
 	}
-	r := b.refuse(&request{ctx: c.Request().Context(), now: time.Now()}, e)
-	return nil, &r
+	return nil, e
+}
+
+// respondError answers a request that has no message with a signed error.
+func (b *Bridge) respondError(c echo.Context, e *message.Error) error {
+	return respond(c, b.refuse(&request{ctx: c.Request().Context(), now: time.Now()}, e))
 }
 
 func retryAfter(c echo.Context, d time.Duration) {
@@ -62,36 +64,36 @@ func respond(c echo.Context, r Response) error {
 }
 
 func (b *Bridge) serveMessage(c echo.Context) error {
-	raw, bad := b.readBody(c, message.MaxMessage+message.MaxWrapping)
+	raw, bad := readBody(c, message.MaxMessage+message.MaxWrapping)
 	if bad != nil {
-		return respond(c, *bad)
+		return b.respondError(c, bad)
 	}
 	if err := httpapi.KeepOpen(c, answerTime); err != nil {
 		return err
 	}
 	r := b.Receive(c.Request().Context(), raw, b.cfg.Addresses.Sources(c), nil)
-	b.countForgery(c, r)
+	countForgery(c, b.cfg.Addresses, r)
 	return respond(c, r)
 }
 
 // serveBatch answers each entry in order. An entry that fails does not stop the rest (MS-46).
 func (b *Bridge) serveBatch(c echo.Context) error {
-	raw, bad := b.readBody(c, message.MaxBatch)
+	raw, bad := readBody(c, message.MaxBatch)
 	if bad != nil {
-		return respond(c, *bad)
+		return b.respondError(c, bad)
 	}
 	if err := httpapi.KeepOpen(c, 2*answerTime); err != nil {
 		return err
 	}
 	entries, e := message.ReadBatch(raw)
 	if e != nil {
-		return respond(c, b.refuse(&request{ctx: c.Request().Context(), now: time.Now()}, e))
+		return b.respondError(c, e)
 	}
 	out := make([]json.RawMessage, len(entries))
 	for i, entry := range entries {
 		x := &request{ctx: c.Request().Context(), now: time.Now(), sources: b.cfg.Addresses.Sources(c)}
 		if i > 0 { // the request itself paid for the first entry
-			if e := b.charge(c); e != nil {
+			if e := charge(c, b.cfg.Addresses); e != nil {
 				out[i] = b.refuse(x, e).Body
 				continue
 			}
@@ -101,22 +103,22 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 		var e *message.Error
 		if x.packet, e = message.OpenPacket(entry, len(data), b.cfg.Box); e != nil {
 			r := b.refuse(x, e)
-			b.countForgery(c, r)
+			countForgery(c, b.cfg.Addresses, r)
 			out[i] = r.Body
 			continue
 		}
 		r := b.receive(x)
-		b.countForgery(c, r)
+		countForgery(c, b.cfg.Addresses, r)
 		out[i] = r.Body
 	}
 	return httpapi.JSON(c, http.StatusOK, out)
 }
 
 // guard charges every request of a group to its address. refuse answers in the format of the group.
-func (b *Bridge) guard(refuse func(echo.Context, *message.Error) error) echo.MiddlewareFunc {
+func guard(addresses *httpapi.Addresses, refuse func(echo.Context, *message.Error) error) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			if e := b.charge(c); e != nil {
+			if e := charge(c, addresses); e != nil {
 				return refuse(c, e)
 			}
 			return next(c)
@@ -126,8 +128,8 @@ func (b *Bridge) guard(refuse func(echo.Context, *message.Error) error) echo.Mid
 
 // charge takes a message from the allowance of the caller's address, so that batches and streams cost as much as
 // single requests (AM-43).
-func (b *Bridge) charge(c echo.Context) *message.Error {
-	err := b.cfg.Addresses.Check(c)
+func charge(c echo.Context, addresses *httpapi.Addresses) *message.Error {
+	err := addresses.Check(c)
 	if err == nil {
 		return nil
 	}
@@ -139,9 +141,9 @@ func (b *Bridge) charge(c echo.Context) *message.Error {
 }
 
 // countForgery counts a forged request against the caller's address. Ten of them in a minute bring a penalty (AM-43).
-func (b *Bridge) countForgery(c echo.Context, r Response) {
+func countForgery(c echo.Context, addresses *httpapi.Addresses, r Response) {
 	if r.Forged {
-		b.cfg.Addresses.Fault(c.Request().Context(), httpapi.ClientAddr(c))
+		addresses.Fault(c.Request().Context(), httpapi.ClientAddr(c))
 	}
 }
 
@@ -150,7 +152,7 @@ func (b *Bridge) serveStream(c echo.Context) error {
 	if !websocket.IsUpgrade(c.Request()) {
 		e := message.FailAt(message.CodeSchema, "", "this route is a WebSocket")
 		e.Status = http.StatusUpgradeRequired
-		return respond(c, b.refuse(&request{ctx: c.Request().Context(), now: time.Now()}, e))
+		return b.respondError(c, e)
 	}
 	conn, err := websocket.Accept(c.Response(), c.Request(), websocket.Options{
 		ReadLimit: message.MaxMessage + message.MaxWrapping, QueueFrames: 256, QueueBytes: 4 << 20, Origins: b.cfg.Origins,
@@ -167,12 +169,12 @@ func (b *Bridge) serveStream(c echo.Context) error {
 	defer b.sockets.remove(conn)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Request().Context()))
 	defer cancel()
-	(&connection{b: b, conn: conn, sources: sources}).serve(ctx, func() *message.Error { return b.charge(c) }, func(r Response) { b.countForgery(c, r) })
+	(&connection{b: b, conn: conn, sources: sources}).serve(ctx, func() *message.Error { return charge(c, b.cfg.Addresses) }, func(r Response) { countForgery(c, b.cfg.Addresses, r) })
 	return nil
 }
 
 // discover answers with cards from the directories. Only agents that speak MoltSpeak have an endpoint in the results.
-func (b *Bridge) discover(c *request, d message.Discover) (answer, *message.Error) {
+func discover(c *request, d message.Discover, directories []Directory) (answer, *message.Error) {
 	wanted := [][]string{d.All}
 	if len(d.All) == 0 {
 		wanted = nil
@@ -183,7 +185,7 @@ func (b *Bridge) discover(c *request, d message.Discover) (answer, *message.Erro
 	var results []wire.Value
 	var failed error
 	found := make(map[string]bool)
-	for _, directory := range b.cfg.Directories {
+	for _, directory := range directories {
 		for _, all := range wanted {
 			page, err := directory.Search(c.ctx, client.Query{Capabilities: all, Limit: d.Limit})
 			if err != nil {
@@ -202,7 +204,7 @@ func (b *Bridge) discover(c *request, d message.Discover) (answer, *message.Erro
 		return answer{}, message.Fail(message.CodeTimeout).Because(failed)
 	}
 	data := wire.Obj(wire.Field("results", wire.Arr(results...)))
-	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
+	return success(data), nil
 }
 
 // discoverResult returns a result with the public members of a card.

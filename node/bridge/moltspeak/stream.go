@@ -191,7 +191,7 @@ func (b *Bridge) handleStream(c *request, p message.Stream) (answer, *message.Er
 		}
 	}
 	if done == nil {
-		return answer{}, b.storeReplay(c)
+		return answer{}, b.replays.store(c)
 	}
 	c.m.PII = done.pii
 	text := string(done.data)

@@ -133,7 +133,7 @@ func (x *Exchange) restore(ctx context.Context) error {
 	if err := x.Executors.Restore(ctx, now); err != nil {
 		return err
 	}
-	if err := x.index.load(store.DecodeAll(ctx, x.records, NSThreads, now, decodeThread)); err != nil {
+	if err := x.index.load(store.DecodeAll(ctx, x.records, NSThreads, "", now, decodeThread)); err != nil {
 		return fmt.Errorf("load threads: %w", err)
 	}
 	return nil

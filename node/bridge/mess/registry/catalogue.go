@@ -149,7 +149,7 @@ func mergeCapabilities(known, list []Capability) []Capability {
 // Restore loads the registry from the store. It may be called again after a failure.
 func (r *Executors) Restore(ctx context.Context, now time.Time) error {
 	var executors []*Executor
-	for e, err := range store.DecodeAll(ctx, r.cfg.Records, NSExecutors, now, decodeExecutor) {
+	for e, err := range store.DecodeAll(ctx, r.cfg.Records, NSExecutors, "", now, decodeExecutor) {
 		if err != nil {
 			return fmt.Errorf("load executors: %w", err)
 		}
@@ -169,7 +169,7 @@ func (r *Executors) Restore(ctx context.Context, now time.Time) error {
 func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
 	var list []Capability
 	one := func(rec store.Record) (Capability, error) { return thread.Decode[Capability](rec, "capability") }
-	for c, err := range store.DecodeAll(ctx, r.cfg.Records, NSCapabilities, now, one) {
+	for c, err := range store.DecodeAll(ctx, r.cfg.Records, NSCapabilities, "", now, one) {
 		if err != nil {
 			return err
 		}
