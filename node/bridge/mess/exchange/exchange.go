@@ -295,7 +295,7 @@ func (x *Exchange) Resolve(ctx context.Context, who Actor, re string) (string, b
 	if x.Load() != nil {
 		return "", false
 	}
-	to, ok := thread.Resolve(view{x.begin(who, Options{}), ctx}, re, x.id)
+	to, ok := thread.Resolve(view{x.begin(who, Options{}), ctx, allMarks}, re, x.id)
 	return to.Ref, ok
 }
 

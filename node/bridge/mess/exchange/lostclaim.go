@@ -28,7 +28,7 @@ func (x *Exchange) hasLost(who Actor, t *thread.Thread) bool {
 // explainClaim returns the error for a claim that failed with err: [thread.ErrTaken] if the claim came too late,
 // otherwise err.
 func (t *tx) explainClaim(ctx context.Context, err error, code thread.Code, re []string) error {
-	if code == thread.Claimed && IsStatus(err, http.StatusNotFound) && (lostView{view{t, ctx}}).namesAny(re) {
+	if code == thread.Claimed && IsStatus(err, http.StatusNotFound) && (lostView{view{t: t, ctx: ctx}}).namesAny(re) {
 		return thread.ErrTaken
 	}
 	return err
@@ -36,7 +36,7 @@ func (t *tx) explainClaim(ctx context.Context, err error, code thread.Code, re [
 
 // IsTooLate reports whether the actor may know only that somebody else has claimed the thread.
 func (x *Exchange) IsTooLate(ctx context.Context, who Actor, ref string) bool {
-	return lostView{view{x.begin(who, Options{Re: ref}), ctx}}.namesAny(nil)
+	return lostView{view{t: x.begin(who, Options{Re: ref}), ctx: ctx}}.namesAny(nil)
 }
 
 // lostView resolves the threads that the actor has lost to another executor.
@@ -58,10 +58,6 @@ func (v lostView) HasThread(ref string) bool {
 	th := v.find(ref)
 	return th != nil && v.t.x.hasLost(v.t.who, th)
 }
-
-func (v lostView) SuggestionThread(string) (string, bool) { return "", false }
-
-func (v lostView) QuestionThread(string) (string, bool) { return "", false }
 
 func (v lostView) Newest() (string, bool) { return "", false }
 

@@ -152,7 +152,7 @@ func (t *tx) findStatusThreads(ctx context.Context, b thread.Block) {
 				continue
 			}
 			resolved[re] = true
-			if to, err := t.resolve(ctx, re, markedView{}); err == nil {
+			if to, err := t.resolve(ctx, re, marks{}); err == nil {
 				t.statusThreads[to.Ref] = true
 			}
 		}
@@ -164,7 +164,7 @@ func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 	if t.opts.Set == nil {
 		return false, nil
 	}
-	th, err := t.resolveThread(ctx, t.opts.Re)
+	th, _, err := t.resolveThread(ctx, t.opts.Re, marks{})
 	err = t.explainClaim(ctx, err, t.opts.Set.Code, nil)
 	if err != nil || !t.x.roles(t.who, th).Has(thread.AsHolder|thread.AsEligible|thread.AsOwner) {
 		return false, err
@@ -175,7 +175,7 @@ func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 // applySet applies the status of a PATCH. An unchanged status without a message changes nothing, and neither does a
 // cancel that the requester sends again.
 func (t *tx) applySet(ctx context.Context) error {
-	th, err := t.resolveThread(ctx, t.opts.Re)
+	th, _, err := t.resolveThread(ctx, t.opts.Re, marks{})
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (t *tx) keepUnknown(ctx context.Context, e thread.Entry) error {
 		t.ack(e, "")
 		return nil
 	}
-	th, err := t.resolveThread(ctx, re)
+	th, _, err := t.resolveThread(ctx, re, marks{})
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 	}
 	if len(q.Re) > 0 {
 		for _, re := range q.Re {
-			to, ok := thread.Resolve(view{t, ctx}, re, t.x.id)
+			to, ok := thread.Resolve(view{t, ctx, allMarks}, re, t.x.id)
 			if !ok {
 				return wire.Value{}, thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
 			}

@@ -160,7 +160,7 @@ func (t *tx) addThread(ref, requester, by, only string, r thread.Request) *threa
 func (t *tx) resolveDependencies(ctx context.Context, r thread.Request, path string) ([]string, error) {
 	var out []string
 	for i, id := range r.DependsOn {
-		to, err := t.resolve(ctx, id, markedView{})
+		to, err := t.resolve(ctx, id, marks{})
 		th := t.threads[to.Ref]
 		isOwn := t.made[to.Ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(to.Ref) == t.who.ID
 		if err != nil || !isOwn && !t.who.Owner {

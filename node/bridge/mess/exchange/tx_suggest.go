@@ -33,7 +33,7 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 	var threads []*thread.Thread
 	requester := ""
 	for _, re := range s.Re {
-		th, err := t.resolveThread(ctx, re)
+		th, _, err := t.resolveThread(ctx, re, marks{})
 		if err != nil {
 			return err
 		}

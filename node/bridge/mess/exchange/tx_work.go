@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -18,7 +19,7 @@ func (t *tx) eachThread(ctx context.Context, re []string, do func(*thread.Thread
 	}
 	done := make(map[string]bool, len(re))
 	for _, r := range re {
-		th, err := t.resolveThread(ctx, r)
+		th, _, err := t.resolveThread(ctx, r, marks{})
 		if err != nil {
 			return err
 		}
@@ -167,13 +168,9 @@ func (t *tx) applyReply(ctx context.Context, e thread.Entry, path string) error 
 		r.Re = []string{t.opts.Re}
 	}
 	for _, re := range r.Re {
-		to, err := t.resolve(ctx, re, markedView{suggestions: r.Accept != nil, questions: r.Confirm == nil && r.Accept == nil})
+		th, to, err := t.resolveThread(ctx, re, marks{suggestions: r.Accept != nil, questions: r.Confirm == nil && r.Accept == nil})
 		if err != nil {
 			return err
-		}
-		th, err := t.load(ctx, to.Ref)
-		if err != nil {
-			return explainMissing(err, re)
 		}
 		roles := t.x.roles(t.who, th)
 		switch {
@@ -201,26 +198,17 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 	if err != nil {
 		return err
 	}
-	to := thread.Target{}
+	var th *thread.Thread
+	var to thread.Target
 	if len(a.Re) > 0 || t.opts.Re != "" {
-		re := t.opts.Re
-		if len(a.Re) > 0 {
-			re = a.Re[0]
-		}
-		if to, err = t.resolve(ctx, re, markedView{questions: true}); err != nil {
-			return err
-		}
-	} else if to.Ref, err = t.onlyQuestion(ctx); err != nil {
+		th, to, err = t.resolveThread(ctx, thread.FirstRef(e.Body), marks{questions: true})
+	} else {
+		th, err = t.onlyQuestion(ctx)
+	}
+	if err != nil {
 		return err
 	}
-	th, err := t.load(ctx, to.Ref)
-	if err != nil {
-		return explainMissing(err, thread.FirstRef(e.Body))
-	}
-	question := to.Question
-	if question == "" {
-		question = a.ID
-	}
+	question := cmp.Or(to.Question, a.ID)
 	if question == "" && th.CountQuestions() > 1 {
 		return thread.Conflict("the thread asks more than one question: name one with id")
 	}
@@ -232,7 +220,7 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 }
 
 // onlyQuestion returns the only thread of the requester with an open question.
-func (t *tx) onlyQuestion(ctx context.Context) (string, error) {
+func (t *tx) onlyQuestion(ctx context.Context) (*thread.Thread, error) {
 	refs, _ := t.x.index.page("from:"+t.who.ID, position{}, 2, func(e *entry) bool { return e.status.Value() == thread.NeedsInput })
 	for _, ref := range t.order {
 		if th := t.threads[ref]; th.Requester == t.who.ID && th.Status == thread.NeedsInput && !slices.Contains(refs, ref) {
@@ -241,12 +229,11 @@ func (t *tx) onlyQuestion(ctx context.Context) (string, error) {
 	}
 	switch len(refs) {
 	case 0:
-		return "", thread.Missing("no question is open")
+		return nil, thread.Missing("no question is open")
 	case 1:
-		_, err := t.load(ctx, refs[0])
-		return refs[0], err
+		return t.load(ctx, refs[0])
 	}
-	return "", thread.Conflict("more than one question is open: name one with re")
+	return nil, thread.Conflict("more than one question is open: name one with re")
 }
 
 // applyCancel implements MESS-34.

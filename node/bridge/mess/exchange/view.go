@@ -14,18 +14,17 @@ import (
 
 // resolve resolves a reference for this actor. The id of a suggestion or question names its thread only if nothing else
 // has that name: executors choose these ids, and the requester's own names come first. For an entry that may be about a
-// suggestion or a question, the ids that marked selects come before other names.
-func (t *tx) resolve(ctx context.Context, re string, marked markedView) (thread.Target, error) {
+// suggestion or a question, the ids that first selects come before other names.
+func (t *tx) resolve(ctx context.Context, re string, first marks) (thread.Target, error) {
 	if re == "" {
 		re = t.opts.Re
 	}
 	if re == "" {
 		return thread.Target{}, thread.Bad("re", "is required")
 	}
-	marked.view = view{t, ctx}
-	to, ok := thread.Resolve(marked, re, t.x.id)
+	to, ok := thread.Resolve(view{t, ctx, first}, re, t.x.id)
 	if !ok {
-		to, ok = thread.Resolve(marked.view, re, t.x.id)
+		to, ok = thread.Resolve(view{t, ctx, allMarks}, re, t.x.id)
 	}
 	switch {
 	case !ok:
@@ -47,13 +46,13 @@ func isAbout(th *thread.Thread, id, ref string) bool {
 }
 
 // resolveThread returns the thread that a reference names.
-func (t *tx) resolveThread(ctx context.Context, re string) (*thread.Thread, error) {
-	to, err := t.resolve(ctx, re, markedView{})
+func (t *tx) resolveThread(ctx context.Context, re string, first marks) (*thread.Thread, thread.Target, error) {
+	to, err := t.resolve(ctx, re, first)
 	if err != nil {
-		return nil, err
+		return nil, to, err
 	}
 	th, err := t.load(ctx, to.Ref)
-	return th, explainMissing(err, re)
+	return th, to, explainMissing(err, re)
 }
 
 // explainMissing returns a refusal instead of [store.ErrNotFound], because re then names a later request of the block.
@@ -68,7 +67,13 @@ func explainMissing(err error, re string) error {
 type view struct {
 	t   *tx
 	ctx context.Context
+	marks
 }
+
+// marks select which ids of suggestions and questions name their threads.
+type marks struct{ suggestions, questions bool }
+
+var allMarks = marks{true, true}
 
 // find returns a thread that the block may change, or nil if it does not exist. A failure of the store fails the block:
 // otherwise its sender would learn that the thread does not exist.
@@ -84,14 +89,17 @@ func (v view) HasThread(ref string) bool {
 }
 
 func (v view) SuggestionThread(id string) (string, bool) {
-	return v.findByTag(id, func(th *thread.Thread) bool { return th.FindSuggestion(id) != nil })
+	return v.findByTag(id, v.suggestions, func(th *thread.Thread) bool { return th.FindSuggestion(id) != nil })
 }
 
 func (v view) QuestionThread(id string) (string, bool) {
-	return v.findByTag(id, func(th *thread.Thread) bool { return th.OpenQuestion(id) != nil })
+	return v.findByTag(id, v.questions, func(th *thread.Thread) bool { return th.OpenQuestion(id) != nil })
 }
 
-func (v view) findByTag(id string, open func(*thread.Thread) bool) (string, bool) {
+func (v view) findByTag(id string, selected bool, open func(*thread.Thread) bool) (string, bool) {
+	if !selected {
+		return "", false
+	}
 	for _, ref := range v.t.order { // of this block
 		if th := v.t.threads[ref]; th.Requester == v.t.who.ID && open(th) {
 			return ref, true
@@ -123,26 +131,6 @@ func (v view) Newest() (string, bool) {
 		return v.t.lastRequest, true
 	}
 	return v.t.x.index.newestOf(v.t.who.ID)
-}
-
-// markedView is a view in which the ids of suggestions and of questions name their threads only if they are selected.
-type markedView struct {
-	view
-	suggestions, questions bool
-}
-
-func (v markedView) SuggestionThread(id string) (string, bool) {
-	if !v.suggestions {
-		return "", false
-	}
-	return v.view.SuggestionThread(id)
-}
-
-func (v markedView) QuestionThread(id string) (string, bool) {
-	if !v.questions {
-		return "", false
-	}
-	return v.view.QuestionThread(id)
 }
 
 // Summary is what a list shows of a thread; [Exchange.Thread] returns the rest.

@@ -103,8 +103,11 @@ func (r *call) patchExecutor() error {
 	if err := r.Exchange.Executors.Change(r.c.Request().Context(), r.who.ID, r.who.Owner, id, reg); err != nil {
 		return err
 	}
-	return r.respond(http.StatusOK, wire.Obj(
-		wire.TextField("executor_id", id), wire.Field("updated", wire.Bool(true))))
+	return r.respondUpdated(id)
+}
+
+func (r *call) respondUpdated(id string) error {
+	return r.respond(http.StatusOK, wire.Obj(wire.TextField("executor_id", id), wire.Field("updated", wire.Bool(true))))
 }
 
 // approve handles the owner's approval of a pending registration.
@@ -112,16 +115,9 @@ func (r *call) approve() error {
 	if r.Exchange.Executors.Get(r.path[1]) == nil {
 		return thread.Missing("no such executor")
 	}
-	ctx := r.c.Request().Context()
-	withdrawal, err := r.withdrawQuestion(ctx, r.path[1])
-	if err != nil {
-		return err
-	}
-	if err := r.Exchange.Executors.Admit(ctx, r.path[1], true, withdrawal); err != nil {
-		return err
-	}
-	return r.respond(http.StatusOK, wire.Obj(
-		wire.TextField("executor_id", r.path[1]), wire.Field("updated", wire.Bool(true))))
+	return r.decide(func(ctx context.Context, id string, withdrawal []store.Change) error {
+		return r.Exchange.Executors.Admit(ctx, id, true, withdrawal)
+	})
 }
 
 func (r *call) capabilities() error {
@@ -238,15 +234,17 @@ func (r *call) giveKey() error {
 		wire.TextField("message", "keep the key: it is not shown again; the previous key no longer works")))
 }
 
-func (r *call) takeKey() error {
+func (r *call) takeKey() error { return r.decide(r.Exchange.Executors.TakeKey) }
+
+// decide changes an executor and withdraws the owner's question about its registration in the same unit.
+func (r *call) decide(change func(ctx context.Context, id string, withdrawal []store.Change) error) error {
 	ctx := r.c.Request().Context()
 	withdrawal, err := r.withdrawQuestion(ctx, r.path[1])
 	if err != nil {
 		return err
 	}
-	if err := r.Exchange.Executors.TakeKey(ctx, r.path[1], withdrawal); err != nil {
+	if err := change(ctx, r.path[1], withdrawal); err != nil {
 		return err
 	}
-	return r.respond(http.StatusOK, wire.Obj(
-		wire.TextField("executor_id", r.path[1]), wire.Field("updated", wire.Bool(true))))
+	return r.respondUpdated(r.path[1])
 }
