@@ -90,26 +90,16 @@ func (h *handshakes) displace(known bool, sources []rate.Source) bool {
 		return false
 	}
 	byAge := func(a, b string) int { return h.challenges[a].expires.Compare(h.challenges[b].expires) }
-	var table rate.FairTable[string]
-	for _, peer := range slices.SortedFunc(maps.Keys(h.challenges), byAge) {
-		if c := h.challenges[peer]; !c.known {
-			table.Add(rate.Entry[string]{Key: peer, Sources: c.sources})
-		}
-	}
-	displaced, ok := table.FindDisplaceable(sources, 1)
+	displaced, ok := fairTable(maps.Keys(h.challenges), byAge, func(peer string) ([]rate.Source, bool) {
+		return h.challenges[peer].sources, !h.challenges[peer].known
+	}).FindDisplaceable(sources, 1)
 	delete(h.challenges, displaced)
 	return ok
 }
 
 // countWaiting counts the challenges of known peers, or of strangers.
 func (h *handshakes) countWaiting(known bool) int {
-	n := 0
-	for _, c := range h.challenges {
-		if c.known == known {
-			n++
-		}
-	}
-	return n
+	return count(maps.Values(h.challenges), func(c challenge) bool { return c.known == known })
 }
 
 // redeem uses up the challenge of a peer and opens a session. It returns false if text or key does not match the
@@ -211,13 +201,7 @@ func (h *handshakes) use(peer, key string, size int, now time.Time) bool {
 func (h *handshakes) count(now time.Time) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n := 0
-	for _, s := range h.sessions {
-		if now.Before(s.Expires) {
-			n++
-		}
-	}
-	return n
+	return count(maps.Values(h.sessions), func(s *session) bool { return now.Before(s.Expires) })
 }
 
 // The levels of trust (MS-28).

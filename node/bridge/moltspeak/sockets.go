@@ -2,7 +2,6 @@ package moltspeak
 
 import (
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -89,24 +88,11 @@ func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 	return true
 }
 
-func (s *sockets) count(which func(*socket) bool) (n int) {
-	for _, o := range s.all {
-		if which(o) {
-			n++
-		}
-	}
-	return n
-}
+func (s *sockets) count(which func(*socket) bool) int { return count(maps.Values(s.all), which) }
 
 // table returns a table of the connections of one kind, added in the given order.
 func (s *sockets) table(which func(*socket) bool, order func(a, b *socket) int) *rate.FairTable[*socket] {
-	table := new(rate.FairTable[*socket])
-	for _, o := range slices.SortedFunc(maps.Values(s.all), order) {
-		if which(o) {
-			table.Add(rate.Entry[*socket]{Key: o, Sources: o.sources})
-		}
-	}
-	return table
+	return fairTable(maps.Values(s.all), order, func(o *socket) ([]rate.Source, bool) { return o.sources, which(o) })
 }
 
 func (s *sockets) remove(c *websocket.Conn) {

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -88,15 +87,11 @@ func (s *streams) add(m *message.Message, p message.Stream, known bool, sources 
 }
 
 func (s *streams) start(key string, m *message.Message, p message.Stream, st *openStream) *message.Error {
-	n := 0
 	st.peer, st.kind, st.content, st.class, st.pii, st.next = m.From.Name(), p.Type, p.ContentType, m.Class, m.PII, -1
-	for _, o := range s.open {
-		if o.peer == st.peer {
-			n++
-		}
-	}
-	full := len(s.open) >= maxStreams || !st.known && s.countStrangers() >= maxStreams/2
-	if n >= streamsPerPeer || full && !s.displace(st) {
+	ofPeer := count(maps.Values(s.open), func(o *openStream) bool { return o.peer == st.peer })
+	strangers := count(maps.Values(s.open), func(o *openStream) bool { return !o.known })
+	full := len(s.open) >= maxStreams || !st.known && strangers >= maxStreams/2
+	if ofPeer >= streamsPerPeer || full && !s.displace(st) {
 		return message.Fail(message.CodeRateLimit)
 	}
 	s.open[key] = st
@@ -109,13 +104,10 @@ func (s *streams) displace(st *openStream) bool {
 	if st.known {
 		return false
 	}
-	var table rate.FairTable[string]
-	for _, key := range slices.SortedFunc(maps.Keys(s.open), func(a, b string) int { return s.open[a].began.Compare(s.open[b].began) }) {
-		if o := s.open[key]; !o.known {
-			table.Add(rate.Entry[string]{Key: key, Sources: o.sources})
-		}
-	}
-	displaced, ok := table.FindDisplaceable(st.sources, 1)
+	byAge := func(a, b string) int { return s.open[a].began.Compare(s.open[b].began) }
+	displaced, ok := fairTable(maps.Keys(s.open), byAge, func(key string) ([]rate.Source, bool) {
+		return s.open[key].sources, !s.open[key].known
+	}).FindDisplaceable(st.sources, 1)
 	s.drop(displaced)
 	return ok
 }
@@ -143,17 +135,6 @@ func (s *streams) chunk(st *openStream, p message.Stream) *message.Error {
 	st.next, st.chunks, st.data = p.Seq+1, st.chunks+1, append(st.data, data...)
 	s.bytes += len(data)
 	return nil
-}
-
-// countStrangers counts the streams of strangers.
-func (s *streams) countStrangers() int {
-	n := 0
-	for _, st := range s.open {
-		if !st.known {
-			n++
-		}
-	}
-	return n
 }
 
 func (s *streams) drop(key string) {
