@@ -5,26 +5,19 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // This file opens successors: the threads that replace delegated, split and merged threads.
 
-// delegate opens a successor for a thread whose executor delegates it to another executor of this exchange (MESS-27). A
-// delegation to anybody else, or to an executor that the owner has not approved yet, only closes the thread.
-func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, body wire.Value) (wire.Value, error) {
-	c := t.x.Executors.Find(trimNamespace(s.Delegated, t.x.id))
+// passTo opens a successor of a thread that is delegated to another executor of this exchange, and returns its ref
+// (MESS-27). It returns "" for anybody else, and for an executor that the owner has not approved yet.
+func (t *tx) passTo(ctx context.Context, th *thread.Thread, to string) (string, error) {
+	c := t.x.Executors.Find(trimNamespace(to, t.x.id))
 	if c == nil {
-		return body, nil
+		return "", nil
 	}
-	next, err := t.passTo(ctx, th, c)
-	return body.With("ref", wire.Text(next)), err
-}
-
-// passTo opens a successor of a thread for one executor, and returns its ref.
-func (t *tx) passTo(ctx context.Context, th *thread.Thread, c *registry.Candidate) (string, error) {
 	if !c.HasAll(th.Requires) {
 		return "", thread.Conflict("%s lacks a required capability", c.ID)
 	}

@@ -242,19 +242,18 @@ func (t *tx) supersede(th *thread.Thread, next []string, reason string) error {
 
 // delegateTo delegates a thread to an executor of this exchange after the requester accepted the suggestion to do so.
 func (t *tx) delegateTo(ctx context.Context, th *thread.Thread, to string) error {
-	c := t.x.Executors.Find(trimNamespace(to, t.x.id))
-	if c == nil {
-		return thread.Conflict("there is no such executor")
-	}
 	if !th.Status.Open() {
 		return thread.Conflict("the thread is %s", th.Status)
 	}
-	next, err := t.passTo(ctx, th, c)
+	next, err := t.passTo(ctx, th, to)
 	if err != nil {
 		return err
 	}
+	if next == "" {
+		return thread.Conflict("there is no such executor")
+	}
 	th.Become(thread.Delegated, thread.ExchangeID, "", t.now)
-	t.postState(th, wire.TextField("delegated_to", c.ID), wire.TextField("ref", next))
+	t.postState(th, wire.TextField("delegated_to", trimNamespace(to, t.x.id)), wire.TextField("ref", next))
 	return nil
 }
 

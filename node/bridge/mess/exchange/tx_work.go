@@ -52,8 +52,12 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 			body = body.With("executor", wire.Text(t.who.ID))
 		}
 		if s.Code == thread.Delegated {
-			if body, err = t.delegate(ctx, th, s, body); err != nil {
+			next, err := t.passTo(ctx, th, s.Delegated)
+			if err != nil {
 				return err
+			}
+			if next != "" {
+				body = body.With("ref", wire.Text(next))
 			}
 		}
 		t.post(th, thread.Entry{Type: "status", Body: body})
