@@ -32,8 +32,8 @@ type catalogue struct {
 	known []Capability
 }
 
-// Capabilities returns the catalogue or, with tags, the entries that have any of them.
-func (c *catalogue) Capabilities(tags []string) []Capability {
+// capabilities returns the catalogue or, with tags, the entries that have any of them.
+func (c *catalogue) capabilities(tags []string) []Capability {
 	c.catMu.RLock()
 	defer c.catMu.RUnlock()
 	var out []Capability
@@ -48,7 +48,7 @@ func (c *catalogue) Capabilities(tags []string) []Capability {
 // Available returns the catalogue and the capabilities of executors here that the catalogue does not describe, with
 // only their ids (MESS-36). With tags it returns only catalogue entries, because nothing else has tags.
 func (r *Executors) Available(tags []string) []Capability {
-	list := r.Capabilities(tags)
+	list := r.capabilities(tags)
 	if len(tags) > 0 {
 		return list
 	}
@@ -111,7 +111,7 @@ func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) erro
 	if err := r.cfg.Load(); err != nil {
 		return err
 	}
-	if len(mergeCapabilities(r.Capabilities(nil), list)) > maxCapabilities {
+	if len(mergeCapabilities(r.capabilities(nil), list)) > maxCapabilities {
 		return thread.Conflict("the catalogue is full")
 	}
 	var changes []store.Change
