@@ -73,7 +73,7 @@ func (q *Asks) Committed(changes []store.Change) {
 // no ask must give way, MakeRoom fails with store.ErrQuota.
 func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.Change, error) {
 	if c := q.full.Load(); c != nil && c.term == slot.Term && now.Sub(c.at).Abs() < fullFor {
-		if _, ok := c.FindDisplaceable(slot.Sources, 1); !ok {
+		if _, ok := c.FindDisplaceable(slot.Sources); !ok {
 			return nil, store.ErrQuota
 		}
 	}
@@ -91,7 +91,7 @@ func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.
 		}
 	}
 	c := newFullSlots(slot.Term, slots, now)
-	displaced, ok := c.FindDisplaceable(slot.Sources, 1)
+	displaced, ok := c.FindDisplaceable(slot.Sources)
 	if !ok {
 		q.full.Store(c)
 		return nil, store.ErrQuota

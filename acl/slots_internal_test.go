@@ -28,7 +28,7 @@ func TestSlotsAreShared(t *testing.T) {
 		ask := func(sources []rate.Source, proven bool) bool {
 			asked++
 			if len(slots) == maxSlots {
-				displaced, ok := newFullSlots("sender", slots, time.Time{}).FindDisplaceable(sources, 1)
+				displaced, ok := newFullSlots("sender", slots, time.Time{}).FindDisplaceable(sources)
 				if !ok {
 					return false
 				}

@@ -141,7 +141,7 @@ func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) (
 	for _, r := range reports {
 		table.Add(rate.Entry[string]{Key: r.ID, Sources: r.sources()})
 	}
-	displaced, ok := table.FindDisplaceable(from, 1)
+	displaced, ok := table.FindDisplaceable(from)
 	if !ok {
 		return nil, wire.ErrQuota
 	}

@@ -43,7 +43,7 @@ func (q *FairQueue[T]) makeRoom(key string) bool {
 	for i, it := range q.items {
 		table.Add(Entry[int]{Key: i, Sources: []Source{{it.key, 1}}})
 	}
-	i, ok := table.FindDisplaceable([]Source{{key, 1}}, 1)
+	i, ok := table.FindDisplaceable([]Source{{key, 1}})
 	if ok {
 		q.last[q.items[i].key]--
 		q.items = slices.Delete(q.items, i, i+1)

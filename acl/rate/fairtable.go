@@ -4,7 +4,6 @@ package rate
 type Entry[K comparable] struct {
 	Key          K
 	Sources      []Source // the sources to which the entry is charged
-	Size         int      // how much of the table it takes; 0 means 1
 	GivesWayLast bool     // among entries with the same load, this one is displaced last
 }
 
@@ -14,7 +13,7 @@ type Entry[K comparable] struct {
 // network of the widest kind. A table that is not full needs no FairTable. A FairTable is not safe for concurrent use.
 type FairTable[K comparable] struct {
 	entries []Entry[K]
-	held    map[string]int // total size of the entries, by the key of a source
+	held    map[string]int // number of entries, by the key of a source
 }
 
 // Add adds an entry. Of the entries of one source, the last added is displaced first, so the order of the calls decides
@@ -23,10 +22,9 @@ func (t *FairTable[K]) Add(e Entry[K]) {
 	if t.held == nil {
 		t.held = make(map[string]int)
 	}
-	e.Size = max(1, e.Size)
 	t.entries = append(t.entries, e)
 	for _, s := range sourcesOrWidest(e.Sources) {
-		t.held[s.Key] += e.Size
+		t.held[s.Key]++
 	}
 }
 
@@ -36,7 +34,7 @@ func (t *FairTable[K]) Remove(key K) {
 		if e.Key == key {
 			t.entries = append(t.entries[:i], t.entries[i+1:]...)
 			for _, s := range sourcesOrWidest(e.Sources) {
-				t.held[s.Key] -= e.Size
+				t.held[s.Key]--
 			}
 			return
 		}
@@ -65,8 +63,8 @@ func sourcesOrWidest(sources []Source) []Source {
 }
 
 // load returns the largest load that one of the sources would have if each of them held extra more. The load of a
-// source is the total size of its entries, multiplied by maxWidth and divided by its own width, so that a wide network
-// may hold more.
+// source is the number of its entries, multiplied by maxWidth and divided by its own width, so that a wide network may
+// hold more.
 func (t *FairTable[K]) load(sources []Source, extra int) (load int) {
 	for _, s := range sourcesOrWidest(sources) {
 		load = max(load, (t.held[s.Key]+extra)*maxWidth/max(1, s.Width))
@@ -74,10 +72,10 @@ func (t *FairTable[K]) load(sources []Source, extra int) (load int) {
 	return load
 }
 
-// FindDisplaceable returns the entry that a newcomer of this size from these sources may displace. ok is false if no
+// FindDisplaceable returns the entry that a newcomer from these sources may displace. ok is false if no
 // source has a larger load now than the newcomer's sources would have with the new entry.
-func (t *FairTable[K]) FindDisplaceable(sources []Source, size int) (key K, ok bool) {
-	return t.find(t.load(sources, max(1, size)))
+func (t *FairTable[K]) FindDisplaceable(sources []Source) (key K, ok bool) {
+	return t.find(t.load(sources, 1))
 }
 
 // FindHeaviest returns an entry of the source with the largest load. It is for a newcomer that must get room, however

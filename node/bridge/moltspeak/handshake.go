@@ -92,7 +92,7 @@ func (h *handshakes) displace(known bool, sources []rate.Source) bool {
 	byAge := func(a, b string) int { return h.challenges[a].expires.Compare(h.challenges[b].expires) }
 	displaced, ok := fairTable(maps.Keys(h.challenges), byAge, func(peer string) ([]rate.Source, bool) {
 		return h.challenges[peer].sources, !h.challenges[peer].known
-	}).FindDisplaceable(sources, 1)
+	}).FindDisplaceable(sources)
 	delete(h.challenges, displaced)
 	return ok
 }
@@ -167,7 +167,7 @@ func (h *handshakes) makeRoom(c challenge) bool {
 	full := len(h.sessions) >= maxSessions
 	switch {
 	case full && strangers > 0, !c.known && strangers >= strangersSessions:
-		displaced, ok := unknown.FindDisplaceable(c.sources, 1)
+		displaced, ok := unknown.FindDisplaceable(c.sources)
 		if !ok {
 			displaced, _ = unknown.FindHeaviest()
 		}

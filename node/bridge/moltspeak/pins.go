@@ -397,7 +397,7 @@ func (pins *pins) makeTable(ctx context.Context, now time.Time) error {
 func (pins *pins) findDisplaceable(ctx context.Context, p peer, now time.Time) (pinEntry, error) {
 	table, postponed := pins.table, make(map[pinEntry]bool)
 	for {
-		displaced, ok := table.FindDisplaceable(p.Sources, 1)
+		displaced, ok := table.FindDisplaceable(p.Sources)
 		name, _ := message.ParseName(displaced.name)
 		if !ok {
 			return displaced, store.ErrQuota

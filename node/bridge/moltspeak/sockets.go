@@ -44,7 +44,7 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	waiting := func(o *socket) bool { return o.peer == "" }
 	if s.count(waiting) >= unboundSockets {
 		table := s.table(waiting, func(a, b *socket) int { return b.since.Compare(a.since) })
-		displaced, ok := table.FindDisplaceable(sources, 1)
+		displaced, ok := table.FindDisplaceable(sources)
 		if !ok {
 			displaced, _ = table.FindHeaviest()
 		}
@@ -77,7 +77,7 @@ func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 	}
 	if s.count(kind) >= bound {
 		table := s.table(kind, func(a, b *socket) int { return a.since.Compare(b.since) })
-		displaced, ok := table.FindDisplaceable(it.sources, 1)
+		displaced, ok := table.FindDisplaceable(it.sources)
 		if known || !ok {
 			return false
 		}

@@ -107,7 +107,7 @@ func (s *streams) displace(st *openStream) bool {
 	byAge := func(a, b string) int { return s.open[a].began.Compare(s.open[b].began) }
 	displaced, ok := fairTable(maps.Keys(s.open), byAge, func(key string) ([]rate.Source, bool) {
 		return s.open[key].sources, !s.open[key].known
-	}).FindDisplaceable(st.sources, 1)
+	}).FindDisplaceable(st.sources)
 	s.drop(displaced)
 	return ok
 }
