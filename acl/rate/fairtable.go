@@ -1,5 +1,10 @@
 package rate
 
+import (
+	"maps"
+	"slices"
+)
+
 // Entry is an entry of a bounded table that strangers share.
 type Entry[K comparable] struct {
 	Key          K
@@ -15,6 +20,21 @@ type FairTable[K comparable] struct {
 	entries []Entry[K]
 	held    map[string]int // number of entries, by the key of a source
 }
+
+// FairTableOf returns a table of the entries of m, added in the order of compare. sources returns the sources of an
+// entry, or false for one that is not in the table.
+func FairTableOf[K comparable, V any](m map[K]V, compare func(a, b V) int, sources func(V) ([]Source, bool)) *FairTable[K] {
+	t := new(FairTable[K])
+	for _, key := range slices.SortedFunc(maps.Keys(m), func(a, b K) int { return compare(m[a], m[b]) }) {
+		if from, ok := sources(m[key]); ok {
+			t.Add(Entry[K]{Key: key, Sources: from})
+		}
+	}
+	return t
+}
+
+// Len returns the number of entries.
+func (t *FairTable[K]) Len() int { return len(t.entries) }
 
 // Add adds an entry. Of the entries of one source, the last added is displaced first, so the order of the calls decides
 // whether old or new entries are kept.

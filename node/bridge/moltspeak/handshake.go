@@ -89,10 +89,9 @@ func (h *handshakes) displace(known bool, sources []rate.Source) bool {
 	if known {
 		return false
 	}
-	byAge := func(a, b string) int { return h.challenges[a].expires.Compare(h.challenges[b].expires) }
-	displaced, ok := fairTable(maps.Keys(h.challenges), byAge, func(peer string) ([]rate.Source, bool) {
-		return h.challenges[peer].sources, !h.challenges[peer].known
-	}).FindDisplaceable(sources)
+	oldestFirst := func(a, b challenge) int { return a.expires.Compare(b.expires) }
+	table := rate.FairTableOf(h.challenges, oldestFirst, func(c challenge) ([]rate.Source, bool) { return c.sources, !c.known })
+	displaced, ok := table.FindDisplaceable(sources)
 	delete(h.challenges, displaced)
 	return ok
 }
@@ -153,23 +152,15 @@ func (h *handshakes) open(peer string, c challenge, now time.Time) (session, boo
 // among strangers one of the source that has the most. Among equals it drops the least recently active session. It
 // returns false if a stranger would have to displace a known peer.
 func (h *handshakes) makeRoom(c challenge) bool {
-	strangers := 0
-	var known, unknown rate.FairTable[string]
-	latestFirst := func(a, b string) int { return h.sessions[b].active.Compare(h.sessions[a].active) }
-	for _, peer := range slices.SortedFunc(maps.Keys(h.sessions), latestFirst) {
-		if s := h.sessions[peer]; s.known {
-			known.Add(rate.Entry[string]{Key: peer})
-		} else {
-			unknown.Add(rate.Entry[string]{Key: peer, Sources: s.sources})
-			strangers++
-		}
-	}
+	latestFirst := func(a, b *session) int { return b.active.Compare(a.active) }
+	known := rate.FairTableOf(h.sessions, latestFirst, func(s *session) ([]rate.Source, bool) { return nil, s.known })
+	strangers := rate.FairTableOf(h.sessions, latestFirst, func(s *session) ([]rate.Source, bool) { return s.sources, !s.known })
 	full := len(h.sessions) >= maxSessions
 	switch {
-	case full && strangers > 0, !c.known && strangers >= strangersSessions:
-		displaced, ok := unknown.FindDisplaceable(c.sources)
+	case full && strangers.Len() > 0, !c.known && strangers.Len() >= strangersSessions:
+		displaced, ok := strangers.FindDisplaceable(c.sources)
 		if !ok {
-			displaced, _ = unknown.FindHeaviest()
+			displaced, _ = strangers.FindHeaviest()
 		}
 		delete(h.sessions, displaced)
 	case full && c.known:

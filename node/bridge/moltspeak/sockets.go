@@ -43,13 +43,14 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	}
 	waiting := func(o *socket) bool { return o.peer == "" }
 	if s.count(waiting) >= unboundSockets {
-		table := s.table(waiting, func(a, b *socket) int { return b.since.Compare(a.since) })
+		newestFirst := func(a, b *socket) int { return b.since.Compare(a.since) }
+		table := rate.FairTableOf(s.all, newestFirst, func(o *socket) ([]rate.Source, bool) { return o.sources, waiting(o) })
 		displaced, ok := table.FindDisplaceable(sources)
 		if !ok {
 			displaced, _ = table.FindHeaviest()
 		}
-		displaced.conn.Abort()
-		delete(s.all, displaced.conn)
+		displaced.Abort()
+		delete(s.all, displaced)
 	}
 	hello := time.AfterFunc(helloTime, func() { c.Close(websocket.CodeProtocol, "nothing bound the stream in time") })
 	s.all[c] = &socket{conn: c, sources: sources, since: time.Now(), hello: hello}
@@ -76,24 +77,20 @@ func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 		return false
 	}
 	if s.count(kind) >= bound {
-		table := s.table(kind, func(a, b *socket) int { return a.since.Compare(b.since) })
+		oldestFirst := func(a, b *socket) int { return a.since.Compare(b.since) }
+		table := rate.FairTableOf(s.all, oldestFirst, func(o *socket) ([]rate.Source, bool) { return o.sources, kind(o) })
 		displaced, ok := table.FindDisplaceable(it.sources)
 		if known || !ok {
 			return false
 		}
-		displaced.conn.Close(websocket.CodeTryLater, "too many streams")
-		delete(s.all, displaced.conn)
+		displaced.Close(websocket.CodeTryLater, "too many streams")
+		delete(s.all, displaced)
 	}
 	it.peer, it.known, it.since = peer, known, time.Now()
 	return true
 }
 
 func (s *sockets) count(which func(*socket) bool) int { return count(maps.Values(s.all), which) }
-
-// table returns a table of the connections of one kind, added in the given order.
-func (s *sockets) table(which func(*socket) bool, order func(a, b *socket) int) *rate.FairTable[*socket] {
-	return fairTable(maps.Values(s.all), order, func(o *socket) ([]rate.Source, bool) { return o.sources, which(o) })
-}
 
 func (s *sockets) remove(c *websocket.Conn) {
 	s.mu.Lock()

@@ -2,10 +2,8 @@ package moltspeak
 
 import (
 	"iter"
-	"slices"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 )
 
@@ -32,18 +30,6 @@ func count[T any](all iter.Seq[T], is func(T) bool) (n int) {
 		}
 	}
 	return n
-}
-
-// fairTable returns a table of keys, added in the given order. sources returns the sources of a key, and whether it
-// belongs into the table.
-func fairTable[K comparable](keys iter.Seq[K], order func(a, b K) int, sources func(K) ([]rate.Source, bool)) *rate.FairTable[K] {
-	table := new(rate.FairTable[K])
-	for _, key := range slices.SortedFunc(keys, order) {
-		if s, ok := sources(key); ok {
-			table.Add(rate.Entry[K]{Key: key, Sources: s})
-		}
-	}
-	return table
 }
 
 // checkStanding reads the owner's decision about the sender. It refuses a blocked sender before any costly work

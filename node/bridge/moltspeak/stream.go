@@ -104,10 +104,9 @@ func (s *streams) displace(st *openStream) bool {
 	if st.known {
 		return false
 	}
-	byAge := func(a, b string) int { return s.open[a].began.Compare(s.open[b].began) }
-	displaced, ok := fairTable(maps.Keys(s.open), byAge, func(key string) ([]rate.Source, bool) {
-		return s.open[key].sources, !s.open[key].known
-	}).FindDisplaceable(st.sources)
+	oldestFirst := func(a, b *openStream) int { return a.began.Compare(b.began) }
+	table := rate.FairTableOf(s.open, oldestFirst, func(o *openStream) ([]rate.Source, bool) { return o.sources, !o.known })
+	displaced, ok := table.FindDisplaceable(st.sources)
 	s.drop(displaced)
 	return ok
 }
