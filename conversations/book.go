@@ -125,7 +125,7 @@ func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) erro
 		if err != nil {
 			return err
 		}
-		if head, err = verify(head, n, entries); err != nil {
+		if head, err = Verify(head, n, entries); err != nil {
 			return err
 		}
 		if n += uint64(len(entries)); len(entries) == 0 {

@@ -38,16 +38,11 @@ func Link(prev [32]byte, e store.Entry) [32]byte {
 	return [32]byte(h.Sum(head[:0]))
 }
 
-// Verify checks a transcript from its first entry on. A changed, dropped, added or moved entry breaks the chain, and
-// the error names the first entry that does not match. Verify cannot detect that entries are missing at the end (see
-// [Book.Check]), or that an attacker with access to the store has written the whole chain again.
-func Verify(entries []store.Entry) error {
-	_, err := verify([32]byte{}, 0, entries)
-	return err
-}
-
-// verify checks the entries that follow entry number n with chain hash prev, and returns the last chain hash.
-func verify(prev [32]byte, n uint64, entries []store.Entry) ([32]byte, error) {
+// Verify checks the entries that follow entry number n with chain hash prev, and returns the last chain hash. A
+// changed, dropped, added or moved entry breaks the chain, and the error names the first entry that does not match.
+// Verify cannot detect that entries are missing at the end (see [Book.Check]), or that an attacker with access to the
+// store has written the whole chain again.
+func Verify(prev [32]byte, n uint64, entries []store.Entry) ([32]byte, error) {
 	for _, e := range entries {
 		n++
 		if e.N != n {

@@ -30,7 +30,7 @@ func TestCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := conversations.Verify(entries); err != nil {
+	if _, err := conversations.Verify([32]byte{}, 0, entries); err != nil {
 		t.Errorf("Verify of a good transcript: %v", err)
 	}
 	// An entry that was stored without the book does not continue the chain.
@@ -80,7 +80,7 @@ func TestVerify(t *testing.T) {
 		prev = e.Chain
 		good = append(good, e)
 	}
-	if err := conversations.Verify(good); err != nil {
+	if _, err := conversations.Verify([32]byte{}, 0, good); err != nil {
 		t.Fatalf("Verify of a good transcript: %v", err)
 	}
 	renumber := func(list []store.Entry) []store.Entry {
@@ -111,7 +111,7 @@ func TestVerify(t *testing.T) {
 		"one twice":           renumber(slices.Insert(slices.Clone(good), 2, good[2])),
 		"two swapped":         renumber(swapped),
 	} {
-		if err := conversations.Verify(list); err == nil {
+		if _, err := conversations.Verify([32]byte{}, 0, list); err == nil {
 			t.Errorf("%s: Verify = nil, want an error", name)
 		}
 	}

@@ -216,7 +216,7 @@ func (v *exportVerifier) checkEntry(text []byte) error {
 		return err
 	}
 	var err error
-	if v.chain, err = verify(v.chain, v.entries, []store.Entry{e}); err != nil {
+	if v.chain, err = Verify(v.chain, v.entries, []store.Entry{e}); err != nil {
 		return err
 	}
 	v.entries++

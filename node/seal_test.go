@@ -76,7 +76,7 @@ func TestSealed(t *testing.T) {
 	for who, entries := range map[string][]store.Entry{
 		"chris": transcriptOf(t, chris, sarah.ID(), "conv_sealed"), "sarah": transcriptOf(t, sarah, chris.ID(), "conv_sealed"),
 	} {
-		if err := conversations.Verify(entries); err != nil || len(entries) != 2 {
+		if _, err := conversations.Verify([32]byte{}, 0, entries); err != nil || len(entries) != 2 {
 			t.Errorf("%s has %d entries: %v", who, len(entries), err)
 		}
 		for i, want := range []string{secretBody, secretReply} {

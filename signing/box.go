@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	"golang.org/x/crypto/nacl/box"
-
-	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
 // NonceSize is the length of the nonce of a box.
@@ -137,18 +135,6 @@ func ReadBoxKeyFile(path string) (*BoxKey, error) {
 		return nil, fmt.Errorf("read key file: %w", err)
 	}
 	return ParseBoxKey(data)
-}
-
-// WriteBoxKeyFile writes a key with mode 0600. Like [WriteKeyFile], it never overwrites a file.
-func WriteBoxKeyFile(path string, k *BoxKey) error {
-	data, err := k.MarshalText()
-	if err == nil {
-		err = atomicfile.WriteNew(path, data)
-	}
-	if err != nil {
-		return fmt.Errorf("write key file: %w", err)
-	}
-	return nil
 }
 
 // strictBase64 reads n bytes in padded standard base64 and accepts no other spelling.

@@ -168,14 +168,11 @@ func TestBoxKeyHidesItself(t *testing.T) {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "box.key")
-	if err := WriteBoxKeyFile(path, k); err != nil {
+	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if read, err := ReadBoxKeyFile(path); err != nil || read.Public() != k.Public() {
 		t.Errorf("read the file: %v", err)
-	}
-	if err := WriteBoxKeyFile(path, k); err == nil {
-		t.Error("a key file was overwritten")
 	}
 }
 

@@ -23,9 +23,6 @@ const (
 	KindOpenPGP Kind = "openpgp"
 )
 
-// Kinds returns the kinds of keys whose signatures we verify (AM-81).
-func Kinds() []Kind { return []Kind{KindEd25519, KindAge, KindOpenPGP} }
-
 // MaxKeyText bounds the bytes of the text of a key (AM-8).
 const MaxKeyText = 32 << 10
 

@@ -37,9 +37,6 @@ type Frame struct {
 // Text encodes a text message. The payload must be UTF-8.
 func Text(payload []byte) *Frame { return encode(byte(TextType), payload) }
 
-// Binary encodes a binary message.
-func Binary(payload []byte) *Frame { return encode(byte(BinaryType), payload) }
-
 // Of encodes a message of type t.
 func Of(t Type, payload []byte) *Frame { return encode(byte(t), payload) }
 

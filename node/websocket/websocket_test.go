@@ -212,7 +212,7 @@ func (c *writeCounter) Write(p []byte) (int, error) {
 func TestSlowReader(t *testing.T) {
 	overflow := make(chan error, 1)
 	target := serve(t, websocket.Options{QueueFrames: 64, QueueBytes: 4 << 20}, func(c *websocket.Conn) {
-		big := websocket.Binary(make([]byte, 256<<10))
+		big := websocket.Of(websocket.BinaryType, make([]byte, 256<<10))
 		var err error
 		for err == nil {
 			err = c.Send(big)
@@ -234,7 +234,7 @@ func TestSlowReader(t *testing.T) {
 func TestReadLimit(t *testing.T) {
 	target := serve(t, websocket.Options{ReadLimit: 100}, func(c *websocket.Conn) { wantClose(t, c, websocket.CodeTooLarge, false) })
 	c := dial(t, target, websocket.Options{QueueBytes: 16 << 20})
-	c.Send(websocket.Binary(make([]byte, 10<<20)))
+	c.Send(websocket.Of(websocket.BinaryType, make([]byte, 10<<20)))
 	wantClose(t, c, websocket.CodeTooLarge, true)
 }
 

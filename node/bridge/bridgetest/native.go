@@ -33,7 +33,7 @@ func (s Suite) conversation(t *testing.T) {
 	if err != nil || len(entries) == 0 || entries[0].Out || entries[0].MessageID != string(c.in.MessageID) || string(entries[0].Raw) == "" {
 		t.Fatalf("its transcript has %d entries, %v; want the message first", len(entries), err)
 	}
-	if err := conversations.Verify(entries); err != nil {
+	if _, err := conversations.Verify([32]byte{}, 0, entries); err != nil {
 		t.Error(err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
-func binaryText(s string) *websocket.Frame { return websocket.Binary([]byte(s)) }
+func binaryText(s string) *websocket.Frame { return websocket.Of(websocket.BinaryType, []byte(s)) }
 
 // TestBadInput: every bad message gets a full error envelope as answer, and the connection stays open.
 func TestBadInput(t *testing.T) {
@@ -62,7 +62,7 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 	alice.Fence()
-	alice.Conn.Send(websocket.Binary(make([]byte, 10<<20)))
+	alice.Conn.Send(websocket.Of(websocket.BinaryType, make([]byte, 10<<20)))
 	alice.AwaitClose(websocket.CodeTooLarge)
 }
 
