@@ -300,8 +300,8 @@ func readContract(text string, intent wire.Intent) (Answer, bool) {
 	return Answer{Payload: &payload}, err == nil
 }
 
-// contextCharset is what OpenClaw accepts as a context (OC-3), with room for the suffix.
-var contextCharset = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,100}$`)
+// contextCharset matches the characters that OpenClaw accepts in a context (OC-3).
+var contextCharset = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
 
 // contextID returns the context of a conversation for the agent: the conversation's id and a hash of the peer and that
 // id, because two peers may choose the same id and must not see each other's messages.
@@ -310,9 +310,9 @@ func contextID(c Call) string {
 	return shorten(c.Conversation.Key.ID) + "." + hex.EncodeToString(sum[:6])
 }
 
-// shorten returns an id as it is, or a hash of it if the agent would not accept the id.
+// shorten returns an id as it is, or a hash of it if the agent would not accept the id. There is room for a suffix.
 func shorten(id string) string {
-	if contextCharset.MatchString(id) {
+	if len(id) <= 100 && contextCharset.MatchString(id) {
 		return id
 	}
 	sum := sha256.Sum256([]byte(id))

@@ -68,11 +68,11 @@ func cut(text string, limit int) string {
 }
 
 // plain matches ids, addresses and tags, which cannot be read as a sentence.
-var plain = regexp.MustCompile(`^[A-Za-z0-9@:/._~+-]{1,160}$`)
+var plain = regexp.MustCompile(`^[A-Za-z0-9@:/._~+-]+$`)
 
 // name returns an id, address or tag, or "" if the text has another form.
 func name(text string) string {
-	if plain.MatchString(text) {
+	if len(text) <= 160 && plain.MatchString(text) {
 		return text
 	}
 	return ""
