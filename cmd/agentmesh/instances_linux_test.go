@@ -77,6 +77,9 @@ func startInstances(ts *testscript.TestScript, neg bool, args []string) {
 	front := newFront(func() *serveProcess { // instances ask it while the later ones still start
 		mu.Lock()
 		defer mu.Unlock()
+		if len(running) == 0 {
+			return new(serveProcess) // without an address: the front answers 502
+		}
 		turn++
 		return running[turn%len(running)]
 	})
