@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -122,15 +121,8 @@ func (n *Node) agreement(ctx context.Context, conv conversations.Conversation, n
 	if !conv.InForce() {
 		return conv.Agreement, nil
 	}
-	rec, err := n.store.Records().Get(ctx, nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), now)
-	if errors.Is(err, store.ErrNotFound) {
-		return conv.Agreement, nil
-	}
 	var c conversations.Cancellation
-	if err == nil {
-		err = json.Unmarshal(rec.Body, &c)
-	}
-	if err != nil {
+	if _, _, err := store.ReadRecord(ctx, n.store.Records(), nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), &c, now); err != nil {
 		return nil, fmt.Errorf("read cancellation: %w", err)
 	}
 	a := *conv.Agreement

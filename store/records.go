@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"iter"
 	"time"
@@ -9,6 +10,19 @@ import (
 
 // pageSize is the number of records that [AllRecords] reads in one call of List.
 const pageSize = 500
+
+// ReadRecord decodes the JSON body of a record into v and returns the revision of the record. If the record does not
+// exist, ReadRecord returns false and leaves v as it is.
+func ReadRecord(ctx context.Context, r Records, ns, key string, v any, now time.Time) (Rev, bool, error) {
+	rec, err := r.Get(ctx, ns, key, now)
+	if errors.Is(err, ErrNotFound) {
+		return Absent, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	return rec.Rev, true, json.Unmarshal(rec.Body, v)
+}
 
 // AllRecords returns the live records of a namespace that carry a term, in the order of their keys. An empty term
 // selects all records. AllRecords reads page by page, so a record that changes meanwhile may be seen in either state.

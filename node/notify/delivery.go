@@ -50,14 +50,7 @@ func (b *Box) Status(ctx context.Context, now time.Time) (Status, error) {
 }
 
 func (b *Box) loadStatus(ctx context.Context, now time.Time) (s Status, err error) {
-	rec, err := b.cfg.Records.Get(ctx, nsStatus, keyStatus, now)
-	if errors.Is(err, store.ErrNotFound) {
-		return Status{}, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(rec.Body, &s)
-	}
-	if err != nil {
+	if _, _, err := store.ReadRecord(ctx, b.cfg.Records, nsStatus, keyStatus, &s, now); err != nil {
 		return Status{}, fmt.Errorf("read state of notices: %w", err)
 	}
 	return s, nil

@@ -234,17 +234,11 @@ func (r *Registrar) takeState(p *registration, s registrationState) {
 
 // loadRecord reads a record of the node's state into dst. It returns false if the record does not exist.
 func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now time.Time) (bool, error) {
-	rec, err := r.cfg.Store.Records().Get(ctx, Namespace, key, now)
-	if errors.Is(err, store.ErrNotFound) {
-		return false, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(rec.Body, dst)
-	}
+	_, ok, err := store.ReadRecord(ctx, r.cfg.Store.Records(), Namespace, key, dst, now)
 	if err != nil {
 		return false, fmt.Errorf("read %s: %w", key, err)
 	}
-	return true, nil
+	return ok, nil
 }
 
 // storeRecord writes a record of the node's state, if its revision is ifRev.

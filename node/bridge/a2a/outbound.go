@@ -104,14 +104,9 @@ func (o *outbound) earlier(ctx context.Context, row *sentRow) (rows []*sentRow, 
 }
 
 func (o *outbound) load(ctx context.Context, address string, conv wire.ConversationID) (*sentRow, error) {
-	r := &sentRow{Address: address, Conv: conv, Context: string(conv), rev: store.Absent}
-	rec, err := o.records.Get(ctx, nsSent, sentKey(address, conv), time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return r, nil
-	}
-	if err == nil {
-		r.rev, err = rec.Rev, json.Unmarshal(rec.Body, r)
-	}
+	r := &sentRow{Address: address, Conv: conv, Context: string(conv)}
+	rev, _, err := store.ReadRecord(ctx, o.records, nsSent, sentKey(address, conv), r, time.Now())
+	r.rev = rev
 	return r, err
 }
 

@@ -145,14 +145,7 @@ func (b *Bridge) findCaller(ctx context.Context, bearer string) (name string, ok
 
 // findCallerByHash returns the name of the caller whose bearer token has this hash, in hex.
 func (b *Bridge) findCallerByHash(ctx context.Context, hash string) (name string, ok bool, err error) {
-	rec, err := b.records.Get(ctx, nsTokens, hash, time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return "", false, nil
-	}
-	if err != nil {
-		return "", false, err
-	}
 	var t Token
-	err = json.Unmarshal(rec.Body, &t)
-	return t.Name, err == nil, err
+	_, ok, err = store.ReadRecord(ctx, b.records, nsTokens, hash, &t, time.Now())
+	return t.Name, ok && err == nil, err
 }

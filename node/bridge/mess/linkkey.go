@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -36,13 +35,7 @@ type restStore struct{ cfg *LinkConfig }
 func (m restStore) key() string { return "link/" + m.cfg.Name + "/rest" }
 
 func (m restStore) load(ctx context.Context) (out restState, err error) {
-	rec, err := m.cfg.Records.Get(ctx, exchange.NSMeta, m.key(), time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return out, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(rec.Body, &out)
-	}
+	_, _, err = store.ReadRecord(ctx, m.cfg.Records, exchange.NSMeta, m.key(), &out, time.Now())
 	return out, err
 }
 

@@ -2,7 +2,6 @@ package mess
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"regexp"
 	"time"
@@ -36,14 +35,8 @@ func (l *link) threadKey(ref string) string {
 func (l *link) convRecord(conv string) string { return "link/" + l.cfg.Name + "/conv/" + conv }
 
 func (l *link) load(ctx context.Context, ref string) (k knownThread, found bool, err error) {
-	rec, err := l.records.Get(ctx, exchange.NSMeta, l.threadKey(ref), time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return k, false, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(rec.Body, &k)
-	}
-	return k, true, err
+	_, found, err = store.ReadRecord(ctx, l.records, exchange.NSMeta, l.threadKey(ref), &k, time.Now())
+	return k, found, err
 }
 
 // save stores what is known of a thread.

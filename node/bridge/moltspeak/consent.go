@@ -271,7 +271,7 @@ func (g grants) checkToken(ctx context.Context, token, peer string, now time.Tim
 
 // find returns a grant of a peer that is valid now.
 func (g grants) find(ctx context.Context, id, peer string, now time.Time) (grant Grant, ok bool) {
-	_, known, err := readRecord(ctx, g.records, nsConsents, id, &grant, now)
+	_, known, err := store.ReadRecord(ctx, g.records, nsConsents, id, &grant, now)
 	return grant, err == nil && known && grant.Peer == peer && grant.isLive(now)
 }
 
@@ -279,7 +279,7 @@ func (g grants) find(ctx context.Context, id, peer string, now time.Time) (grant
 func (g grants) revoke(ctx context.Context, id string, now time.Time) error {
 	for {
 		var grant Grant
-		rev, ok, err := readRecord(ctx, g.records, nsConsents, id, &grant, now)
+		rev, ok, err := store.ReadRecord(ctx, g.records, nsConsents, id, &grant, now)
 		if err != nil {
 			return err
 		}
@@ -326,7 +326,7 @@ func (g grants) findCovering(ctx context.Context, peer string, types []string, n
 	}
 	for _, grant := range list {
 		var current Grant
-		rev, ok, err := readRecord(ctx, g.records, nsConsents, grant.ID, &current, now)
+		rev, ok, err := store.ReadRecord(ctx, g.records, nsConsents, grant.ID, &current, now)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -294,7 +294,7 @@ func TestSeenHasRoom(t *testing.T) {
 		t.Fatal(code)
 	}
 	var kept replayRecord
-	if _, ok, err := readRecord(t.Context(), r.b.records, nsReplays, replayKey(self("stranger@x"), ping.ID), &kept, time.Now()); !ok || err != nil || len(kept.Reply) > maxReply {
+	if _, ok, err := store.ReadRecord(t.Context(), r.b.records, nsReplays, replayKey(self("stranger@x"), ping.ID), &kept, time.Now()); !ok || err != nil || len(kept.Reply) > maxReply {
 		t.Errorf("%d bytes are kept of an answer, %v, %v", len(kept.Reply), ok, err)
 	}
 	if m, status := r.say("stranger@x", ping); status != http.StatusAccepted && status != http.StatusOK || m.Op != "" {

@@ -63,7 +63,7 @@ func withAction(name string, p wire.Value) wire.Value {
 func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error) {
 	conv := taskConversation(c.m.From, t.ID)
 	var old convState
-	_, known, err := readRecord(c.ctx, b.records, nsConversations, convKey(c.address.String(), conv), &old, c.now)
+	_, known, err := store.ReadRecord(c.ctx, b.records, nsConversations, convKey(c.address.String(), conv), &old, c.now)
 	if err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
@@ -97,7 +97,7 @@ func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error)
 func (b *Bridge) handleDelegatedTask(c *request, t message.Task) (answer, *message.Error) {
 	unknown := message.FailAt(message.CodeInvalidParam, "p.task_id", "is not a task of yours")
 	var o sentMessage
-	_, known, err := readRecord(c.ctx, b.records, nsSent, "task "+hash(c.m.From.Name(), t.ID), &o, c.now)
+	_, known, err := store.ReadRecord(c.ctx, b.records, nsSent, "task "+hash(c.m.From.Name(), t.ID), &o, c.now)
 	if err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
@@ -147,13 +147,13 @@ func (b *Bridge) handleTool(c *request, t message.Tool) (answer, *message.Error)
 func (b *Bridge) conversationOf(c *request) (string, *message.Error) {
 	if c.m.Re != "" {
 		var s replayRecord
-		if _, ok, err := readRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.Re), &s, c.now); err != nil {
+		if _, ok, err := store.ReadRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.Re), &s, c.now); err != nil {
 			return "", message.Fail(message.CodeInternal).Because(err)
 		} else if ok && s.Conv != "" {
 			return s.Conv, nil
 		}
 		var o sentMessage
-		if _, ok, err := readRecord(c.ctx, b.records, nsSent, c.m.Re, &o, c.now); err != nil {
+		if _, ok, err := store.ReadRecord(c.ctx, b.records, nsSent, c.m.Re, &o, c.now); err != nil {
 			return "", message.Fail(message.CodeInternal).Because(err)
 		} else if ok && o.Address == c.address.String() {
 			return o.Conv, nil
@@ -173,7 +173,7 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 	address := c.address.String()
 	t.Peer, t.Conv, t.Op, t.Intent, t.Native = address, conv, c.m.Op, string(intent), c.native
 	var old convState
-	if _, _, err := readRecord(c.ctx, b.records, nsConversations, convKey(address, conv), &old, c.now); err != nil {
+	if _, _, err := store.ReadRecord(c.ctx, b.records, nsConversations, convKey(address, conv), &old, c.now); err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
 	isAside := t.TaskID == "" && old.TaskID != ""
@@ -350,7 +350,7 @@ func plainText(payload wire.Value) (wire.Value, bool) {
 // receiveReply handles a respond or an error that answers one of our messages.
 func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	var o sentMessage
-	_, known, err := readRecord(c.ctx, b.records, nsSent, c.m.Re, &o, c.now)
+	_, known, err := store.ReadRecord(c.ctx, b.records, nsSent, c.m.Re, &o, c.now)
 	if err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}

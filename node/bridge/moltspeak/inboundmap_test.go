@@ -171,7 +171,7 @@ func TestQueryAboutTask(t *testing.T) {
 	}
 	var conv convState
 	key := convKey(n.got[0].Address, string(n.got[0].ConvID))
-	if _, _, err := readRecord(t.Context(), r.b.records, nsConversations, key, &conv, time.Now()); err != nil || conv.Op != message.OpTask || conv.Done || conv.Re != query.ID {
+	if _, _, err := store.ReadRecord(t.Context(), r.b.records, nsConversations, key, &conv, time.Now()); err != nil || conv.Op != message.OpTask || conv.Done || conv.Re != query.ID {
 		t.Errorf("the conversation is %+v, %v, want an open task that answers %s", conv, err, query.ID)
 	}
 	if code := r.code(cat, r.draft(cat, message.OpTask, `{"action":"cancel","task_id":"t1"}`)); code != "" {
@@ -255,7 +255,7 @@ func TestHookRefuses(t *testing.T) {
 		}
 		var conv convState
 		in := n.got[len(n.got)-1]
-		if _, _, err := readRecord(t.Context(), r.b.records, nsConversations, convKey(in.Address, string(in.ConvID)), &conv, time.Now()); err != nil || conv.Done {
+		if _, _, err := store.ReadRecord(t.Context(), r.b.records, nsConversations, convKey(in.Address, string(in.ConvID)), &conv, time.Now()); err != nil || conv.Done {
 			t.Errorf("after %d: %+v, %v", tt.out.Status, conv, err)
 		}
 	}

@@ -44,7 +44,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		return bridge.Delivered{}, err
 	}
 	var t convState
-	if _, _, err := readRecord(ctx, b.records, nsConversations, convKey(d.Address, string(d.Message.Conversation)), &t, now); err != nil {
+	if _, _, err := store.ReadRecord(ctx, b.records, nsConversations, convKey(d.Address, string(d.Message.Conversation)), &t, now); err != nil {
 		return bridge.Delivered{}, storeFailure(err)
 	}
 	drafts, err := newDrafts(d, t)
@@ -136,7 +136,7 @@ var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be 
 func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to message.Agent, endpoint string, now time.Time) ([]byte, error) {
 	slot := slotOf(d, part)
 	var o sentMessage
-	_, ok, err := readRecord(ctx, b.records, nsSent, slot, &o, now)
+	_, ok, err := store.ReadRecord(ctx, b.records, nsSent, slot, &o, now)
 	if err != nil {
 		return nil, storeFailure(err)
 	}
@@ -234,7 +234,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, 
 	}
 	var s replayRecord
 	m := message.Message{From: to, ID: t.Re}
-	rev, ok, err := readRecord(ctx, b.records, nsReplays, replayKey(to, t.Re), &s, now)
+	rev, ok, err := store.ReadRecord(ctx, b.records, nsReplays, replayKey(to, t.Re), &s, now)
 	if err != nil {
 		return storeFailure(err)
 	}

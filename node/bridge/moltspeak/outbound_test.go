@@ -291,7 +291,7 @@ func TestFinalAnswerIsKept(t *testing.T) {
 	}
 	r.b.replays.keep(c, replayRecord{Digest: "d", Reply: []byte("receipt"), Status: http.StatusAccepted})
 	var got replayRecord
-	if _, _, err := readRecord(t.Context(), r.b.records, nsReplays, replayKey(q.From, q.ID), &got, c.now); err != nil || string(got.Reply) != "final" {
+	if _, _, err := store.ReadRecord(t.Context(), r.b.records, nsReplays, replayKey(q.From, q.ID), &got, c.now); err != nil || string(got.Reply) != "final" {
 		t.Errorf("stored: %s, %v", got.Reply, err)
 	}
 }
@@ -322,7 +322,7 @@ func TestMessageDuringAnswer(t *testing.T) {
 			t.Errorf("the answer names %s, want %s", m.Re, asked.ID)
 		}
 		var state convState
-		_, _, err := readRecord(t.Context(), r.b.records, nsConversations, convKey(in.Address, string(in.ConvID)), &state, time.Now())
+		_, _, err := store.ReadRecord(t.Context(), r.b.records, nsConversations, convKey(in.Address, string(in.ConvID)), &state, time.Now())
 		if err != nil || state.Re != second.ID || state.Done != (asked.ID == second.ID) {
 			t.Errorf("after the answer to %s: %+v, %v", asked.ID, state, err)
 		}

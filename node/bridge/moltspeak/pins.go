@@ -56,7 +56,7 @@ func newPins(cfg Config, listed *listedKeys) *pins {
 // get returns the pin of a name.
 func (pins *pins) get(ctx context.Context, name string, now time.Time) (peer, bool, error) {
 	var p peer
-	rev, ok, err := readRecord(ctx, pins.records, nsPeers, name, &p, now)
+	rev, ok, err := store.ReadRecord(ctx, pins.records, nsPeers, name, &p, now)
 	p.rev = rev
 	return p, ok, err
 }

@@ -109,18 +109,6 @@ func decodePeer(rec store.Record) (peer, error) {
 	return p, err
 }
 
-// readRecord decodes a record into v and reports whether it exists.
-func readRecord(ctx context.Context, records store.Records, ns, key string, v any, now time.Time) (store.Rev, bool, error) {
-	rec, err := records.Get(ctx, ns, key, now)
-	if errors.Is(err, store.ErrNotFound) {
-		return store.Absent, false, nil
-	}
-	if err != nil {
-		return 0, false, err
-	}
-	return rec.Rev, true, json.Unmarshal(rec.Body, v)
-}
-
 // change returns the change that stores the pin. Pins of strangers have their own maximum, so that they never use up
 // the places of others.
 func (p peer) change() store.Change {
@@ -164,7 +152,7 @@ func (s replays) find(c *request) (replayRecord, bool, *message.Error) {
 	if c.m.ID == "" {
 		return r, false, nil
 	}
-	_, ok, err := readRecord(c.ctx, s.records, nsReplays, replayKey(c.m.From, c.m.ID), &r, c.now)
+	_, ok, err := store.ReadRecord(c.ctx, s.records, nsReplays, replayKey(c.m.From, c.m.ID), &r, c.now)
 	if err != nil {
 		return r, false, message.Fail(message.CodeInternal).Because(err)
 	}
@@ -197,7 +185,7 @@ func (s replays) store(c *request) *message.Error {
 // an answer only if the node itself recognizes the repeat.
 func (s replays) keep(c *request, r replayRecord) {
 	var old replayRecord
-	rev, ok, err := readRecord(c.ctx, s.records, nsReplays, replayKey(c.m.From, c.m.ID), &old, c.now)
+	rev, ok, err := store.ReadRecord(c.ctx, s.records, nsReplays, replayKey(c.m.From, c.m.ID), &old, c.now)
 	if err != nil || !ok || len(old.Reply) > 0 { // a later answer may be stored already
 		return
 	}
@@ -221,7 +209,7 @@ func convChange(t convState, rev store.Rev, now time.Time) store.Change {
 func updateConversation(ctx context.Context, records store.Records, t convState, now time.Time, change func(*convState)) error {
 	for {
 		var stored convState
-		rev, ok, err := readRecord(ctx, records, nsConversations, convKey(t.Peer, t.Conv), &stored, now)
+		rev, ok, err := store.ReadRecord(ctx, records, nsConversations, convKey(t.Peer, t.Conv), &stored, now)
 		if err != nil || !ok || stored.Re != t.Re {
 			return err
 		}

@@ -157,7 +157,7 @@ func (s *registryServer) find(c echo.Context) (registration, bool, error) {
 	if _, ok := message.ParseName(id); !ok {
 		return k, false, nil
 	}
-	rev, ok, err := readRecord(ctx, s.records, nsRegistry, id, &k, time.Now())
+	rev, ok, err := store.ReadRecord(ctx, s.records, nsRegistry, id, &k, time.Now())
 	k.rev = rev
 	if err != nil || ok {
 		return k, ok && !k.Gone, err

@@ -324,7 +324,7 @@ func TestRegistrationsAreBoundedInBytes(t *testing.T) {
 		t.Errorf("in a registry that is full of bytes: %d %s", status, body)
 	}
 	var k registration
-	rev, ok, err := readRecord(t.Context(), r.b.records, nsRegistry, "b1@own", &k, now)
+	rev, ok, err := store.ReadRecord(t.Context(), r.b.records, nsRegistry, "b1@own", &k, now)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}

@@ -61,7 +61,7 @@ func (s *registryServer) proveKey(ctx context.Context, name, key string, now tim
 // changeEntry changes a live entry of the registry. It does nothing if the entry is gone or was changed meanwhile.
 func (s *registryServer) changeEntry(ctx context.Context, id string, now time.Time, change func(*registration)) error {
 	var k registration
-	rev, ok, err := readRecord(ctx, s.records, nsRegistry, id, &k, now)
+	rev, ok, err := store.ReadRecord(ctx, s.records, nsRegistry, id, &k, now)
 	if err != nil || !ok || k.Gone {
 		return err
 	}
@@ -77,7 +77,7 @@ func (s *registryServer) changeEntry(ctx context.Context, id string, now time.Ti
 // asked not long ago. A failure withdraws an earlier proof of the endpoint.
 func (s *registryServer) proveEndpoint(ctx context.Context, id string, now time.Time) error {
 	var k registration
-	_, ok, err := readRecord(ctx, s.records, nsRegistry, id, &k, now)
+	_, ok, err := store.ReadRecord(ctx, s.records, nsRegistry, id, &k, now)
 	if err != nil || !ok || k.Gone || k.Endpoint == "" || now.Sub(k.Answered) < proveAgain || now.Sub(k.Tried) < proveEvery {
 		return err
 	}

@@ -238,18 +238,12 @@ func (d *Door) makeRoom(ctx context.Context, ns string) error {
 
 // find returns a task of a contact, or [message.ErrTaskNotFound].
 func (d *Door) find(ctx context.Context, contact, id string) (*task, error) {
-	rec, err := d.cfg.Records.Get(ctx, nsTasks, id, time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, message.ErrTaskNotFound
-	}
+	t := &task{}
+	_, ok, err := store.ReadRecord(ctx, d.cfg.Records, nsTasks, id, t, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	t := &task{}
-	if err := json.Unmarshal(rec.Body, t); err != nil {
-		return nil, err
-	}
-	if t.Contact != contact {
+	if !ok || t.Contact != contact {
 		return nil, message.ErrTaskNotFound
 	}
 	return t, nil

@@ -148,15 +148,8 @@ func (l *DecisionLinks) find(c echo.Context, token string) (ask owner.Approval, 
 		return ask, "", wire.ErrRateLimited.After(wait)
 	}
 	var link decisionLink
-	rec, err := l.cfg.Records.Get(ctx, nsLinks, id, now)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-	case err != nil:
-		return ask, "", err
-	default:
-		if err := json.Unmarshal(rec.Body, &link); err != nil {
-			return ask, "", fmt.Errorf("decode link: %w", err)
-		}
+	if _, _, err := store.ReadRecord(ctx, l.cfg.Records, nsLinks, id, &link, now); err != nil {
+		return ask, "", fmt.Errorf("read link: %w", err)
 	}
 	if sum := sha256.Sum256([]byte(token)); subtle.ConstantTimeCompare(sum[:], link.Token[:]) != 1 {
 		l.wrong.Fault(client, now)

@@ -79,13 +79,7 @@ func (t convStore) findByRef(ctx context.Context, peer, ref string, now time.Tim
 // read returns the state under key, or the zero state if no record exists.
 func (t convStore) read(ctx context.Context, key string, now time.Time) (convState, error) {
 	var out convState
-	rec, err := t.records.Get(ctx, nsConvs, key, now)
-	if errors.Is(err, store.ErrNotFound) {
-		return out, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(rec.Body, &out)
-	}
+	_, _, err := store.ReadRecord(ctx, t.records, nsConvs, key, &out, now)
 	return out, err
 }
 

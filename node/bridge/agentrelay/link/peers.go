@@ -111,13 +111,8 @@ func (p *peers) key(peer string) string { return p.convStore.link + "/" + peer }
 // get returns the record of a peer, or a new one with only its id.
 func (p *peers) get(ctx context.Context, id string) (Peer, error) {
 	peer := Peer{Peer: id}
-	rec, err := p.convStore.records.Get(ctx, nsPeers, p.key(id), time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return peer, nil
-	}
-	if err == nil {
-		peer.rev, err = rec.Rev, json.Unmarshal(rec.Body, &peer)
-	}
+	rev, _, err := store.ReadRecord(ctx, p.convStore.records, nsPeers, p.key(id), &peer, time.Now())
+	peer.rev = rev
 	return peer, err
 }
 
