@@ -63,6 +63,25 @@ func (s EventStream) Send(events ...StreamEvent) error {
 // Beat sends a comment, so that proxies do not close an idle stream.
 func (s EventStream) Beat() error { return s.write(":\n\n") }
 
+// Follow sends what comes from the channel with send, until the channel is closed or the reader has gone. In between it
+// calls Beat.
+func Follow[T any](s EventStream, from <-chan T, send func(T) error) {
+	alive := time.Tick(StreamBeat)
+	for err := error(nil); err == nil; {
+		select {
+		case <-s.c.Request().Context().Done():
+			return
+		case v, ok := <-from:
+			if !ok {
+				return
+			}
+			err = send(v)
+		case <-alive:
+			err = s.Beat()
+		}
+	}
+}
+
 func (s EventStream) write(text string) error {
 	if err := KeepOpen(s.c, streamWriteTimeout); err != nil {
 		return err

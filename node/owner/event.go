@@ -104,20 +104,8 @@ func streamEvents(c echo.Context, n Events) error {
 	if err == nil {
 		err = s.send(from.Missed...)
 	}
-	alive := time.NewTicker(httpapi.StreamBeat)
-	defer alive.Stop()
-	for err == nil {
-		select {
-		case <-c.Request().Context().Done():
-			return nil
-		case ev, ok := <-from.Events:
-			if !ok {
-				return nil
-			}
-			err = s.send(ev)
-		case <-alive.C:
-			err = s.Beat()
-		}
+	if err == nil {
+		httpapi.Follow(s.EventStream, from.Events, func(ev Event) error { return s.send(ev) })
 	}
 	return nil // the reader is gone
 }

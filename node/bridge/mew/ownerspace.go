@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -165,22 +164,15 @@ func ownerEvents(c echo.Context, p *ownerSpace) error {
 	feed := p.Watch()
 	defer feed.Close()
 	events := httpapi.NewEventStream(c)
-	err := events.Beat()
-	alive := time.NewTicker(httpapi.StreamBeat)
-	defer alive.Stop()
-	for err == nil {
-		select {
-		case <-c.Request().Context().Done():
-			return nil
-		case raw := <-feed.C():
-			list := []httpapi.StreamEvent{{Name: "envelope", Data: string(raw)}}
-			if n := feed.Lost(); n > 0 {
-				list = append([]httpapi.StreamEvent{{Name: "lost", Data: strconv.Itoa(int(n))}}, list...)
-			}
-			err = events.Send(list...)
-		case <-alive.C:
-			err = events.Beat()
-		}
+	if events.Beat() != nil {
+		return nil // the reader is gone
 	}
-	return nil // the reader is gone
+	httpapi.Follow(events, feed.C(), func(raw []byte) error {
+		list := []httpapi.StreamEvent{{Name: "envelope", Data: string(raw)}}
+		if n := feed.Lost(); n > 0 {
+			list = append([]httpapi.StreamEvent{{Name: "lost", Data: strconv.Itoa(int(n))}}, list...)
+		}
+		return events.Send(list...)
+	})
+	return nil
 }
