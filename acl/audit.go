@@ -154,22 +154,19 @@ func (a *Audit) Count(e AuditEntry) { a.counts.add(e) }
 
 // Run seals entries and stores sums until ctx ends, and once more after that.
 func (a *Audit) Run(ctx context.Context) {
-	ticker := time.NewTicker(sealEvery)
-	defer ticker.Stop()
+	ticker := time.Tick(sealEvery)
 	for {
 		select {
 		case <-ctx.Done():
 			a.flushAndSeal(context.WithoutCancel(ctx), time.Now(), true)
 			return
-		case <-ticker.C:
+		case <-ticker:
 			a.flushAndSeal(ctx, time.Now(), false)
 		case <-a.wake:
-			timer := time.NewTimer(sealAfter)
 			select {
-			case <-timer.C:
+			case <-time.After(sealAfter):
 			case <-ctx.Done():
 			}
-			timer.Stop()
 			if err := a.Seal(ctx); err != nil && ctx.Err() == nil {
 				a.cfg.Logger.Error("seal audit log", "err", err)
 			}

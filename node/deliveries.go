@@ -77,6 +77,6 @@ func (n *Node) Deliver(ctx context.Context) {
 // AwaitAttempts waits until no entry is due or in flight, or until ctx ends. Call it while Deliver runs.
 func (n *Node) AwaitAttempts(ctx context.Context) {
 	const pollEvery = 20 * time.Millisecond
-	for n.outbox.IsBusy(time.Now()) && pause(ctx, pollEvery) {
+	for n.outbox.IsBusy(time.Now()) && waiting.Pause(ctx, pollEvery) {
 	}
 }

@@ -111,15 +111,14 @@ func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
 // housekeep stores the limits once a minute, finishes decisions, reminds agents, and removes what has expired (AM-44,
 // AM-23).
 func (n *Node) housekeep(ctx context.Context) {
-	meter := time.NewTicker(meterEvery)
-	defer meter.Stop()
+	meter := time.Tick(meterEvery)
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-meter.C:
+		case now := <-meter:
 			if err := n.saveMeter(ctx, now); err != nil && ctx.Err() == nil {
 				n.log.Warn("store limits", "err", err)
 			}

@@ -1,9 +1,6 @@
 package node
 
 import (
-	"context"
-	"time"
-
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -36,16 +33,4 @@ func (n *Node) route(intent wire.Intent) Route {
 		return bridged
 	}
 	return Route{Pattern: "*", Name: "inbox"}
-}
-
-// pause waits for d. It returns false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -88,12 +88,10 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 // await returns the hook's answer if it comes before the deadline. Otherwise it records and returns the provisional
 // answer.
 func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outcome {
-	timer := time.NewTimer(r.n.cfg.SyncDeadline)
-	defer timer.Stop()
 	select {
 	case out := <-r.result:
 		return out
-	case <-timer.C:
+	case <-time.After(r.n.cfg.SyncDeadline):
 	case <-ctx.Done():
 	case <-r.n.runs.Stopped():
 	}

@@ -179,15 +179,13 @@ func (p queuedMessage) await(ctx context.Context, wait time.Duration) Sent {
 	if wait <= 0 {
 		return p.queued
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case sent := <-p.first:
 		if sent.State == SendDelivered && sent.Reply == nil {
 			return p.addReply(ctx, sent)
 		}
 		return sent
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-ctx.Done():
 	}
 	return p.queued

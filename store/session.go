@@ -197,13 +197,12 @@ func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work fun
 
 // keepRenewing renews the leases of this session until ended is closed.
 func (s *Session) keepRenewing(ended <-chan struct{}, every time.Duration) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
+	ticker := time.Tick(every)
 	for {
 		select {
 		case <-ended:
 			return
-		case <-ticker.C:
+		case <-ticker:
 			s.renew(every)
 		}
 	}
@@ -256,10 +255,8 @@ func (s *Session) lose(lease Lease, h *holding) {
 
 // wait waits for d. It returns false if ctx ended first.
 func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

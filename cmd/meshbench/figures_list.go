@@ -151,13 +151,12 @@ func (b *big) startRenewals(ctx context.Context, cards, rate int) (stop func() f
 	begin := time.Now()
 	running.Go(func() {
 		defer close(due)
-		tick := time.NewTicker(10 * time.Millisecond)
-		defer tick.Stop()
+		tick := time.Tick(10 * time.Millisecond)
 		for sent := 0; ; {
 			select {
 			case <-ctx.Done():
 				return
-			case <-tick.C:
+			case <-tick:
 			}
 			for want := int(time.Since(begin).Seconds() * float64(rate)); sent < want; sent++ {
 				select {

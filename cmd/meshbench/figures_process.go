@@ -103,13 +103,12 @@ func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url
 	begin := time.Now()
 	go func() {
 		defer close(up)
-		tick := time.NewTicker(2 * time.Millisecond)
-		defer tick.Stop()
+		tick := time.Tick(2 * time.Millisecond)
 		for !isUp(base) {
 			select {
 			case <-waitCtx.Done():
 				return
-			case <-tick.C:
+			case <-tick:
 			}
 		}
 		up <- time.Since(begin)

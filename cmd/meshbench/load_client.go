@@ -344,14 +344,13 @@ func (c *loadClient) send(n int) error {
 
 // awaitSlots waits until n more slots are free: until n more messages have arrived at every receiver.
 func (c *loadClient) awaitSlots(n int) error {
-	timeout := time.NewTimer(30 * time.Second)
-	defer timeout.Stop()
+	timeout := time.After(30 * time.Second)
 	for range n {
 		select {
 		case <-c.freed:
 		case err := <-c.faults:
 			return err
-		case <-timeout.C:
+		case <-timeout:
 			for i := max(0, c.sent-maxWindow); i < c.sent; i++ {
 				if missing := c.missing[i%maxWindow].Load(); missing > 0 {
 					return fmt.Errorf("message %d of %d has not arrived at %d receivers in 30 s", i, c.sent, missing)

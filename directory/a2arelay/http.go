@@ -253,8 +253,7 @@ func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(
 		return t, nil // too many wait: the caller gets the task as it is
 	}
 	defer s.hub.leave(w)
-	end := time.NewTimer(blockFor)
-	defer end.Stop()
+	end := time.After(blockFor)
 	for {
 		var err error
 		if t, err = s.load(ctx, t.ID); err != nil || done(t) {
@@ -263,7 +262,7 @@ func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(
 		select {
 		case <-w.changed:
 		case <-time.After(checkEvery):
-		case <-end.C:
+		case <-end:
 			return t, nil
 		case <-ctx.Done():
 			return t, nil

@@ -91,8 +91,7 @@ func (h *History) List(now time.Time) []Day {
 // Keep adds the counts to a record at once, every minute, and once more when ctx ends. It also reads from the record
 // what other processes have counted.
 func (h *History) Keep(ctx context.Context, records store.Records, ns, key string, log *slog.Logger) {
-	tick := time.NewTicker(saveEvery)
-	defer tick.Stop()
+	tick := time.Tick(saveEvery)
 	for {
 		err := h.save(context.WithoutCancel(ctx), records, ns, key)
 		for range maxConflicts {
@@ -107,7 +106,7 @@ func (h *History) Keep(ctx context.Context, records store.Records, ns, key strin
 			return
 		}
 		select {
-		case <-tick.C:
+		case <-tick:
 		case <-ctx.Done():
 		}
 	}

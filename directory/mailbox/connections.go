@@ -168,25 +168,22 @@ func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transi
 	if !c.offer(owner, o, time.Now()) {
 		return Reply{}, false
 	}
-	taken := time.NewTimer(takeWithin)
-	defer taken.Stop()
-	end := time.NewTimer(ReplyWithin)
-	defer end.Stop()
+	taken := time.After(takeWithin)
+	end := time.After(ReplyWithin)
 	fetched := (<-chan struct{})(o.taken)
 	for {
 		select {
 		case a := <-o.answer:
 			return a, true
 		case <-fetched:
-			taken.Stop()
-			fetched = nil // do not receive from the closed channel again
+			fetched, taken = nil, nil // do not receive from the closed channel again
 			continue
-		case <-taken.C:
+		case <-taken:
 			if !c.withdrawPending(owner, o) {
 				continue // a poll fetched the message at the same moment
 			}
 			return Reply{}, false
-		case <-end.C:
+		case <-end:
 		case <-ctx.Done():
 		}
 		if c.withdraw(owner, o) {

@@ -120,17 +120,15 @@ func (o *Offers) PassThrough(ctx context.Context, owner [32]byte, t *Transit) (R
 		return Reply{}, false
 	}
 	o.wakePolls(owner)
-	taken := time.NewTimer(takeWithin)
-	defer taken.Stop()
-	end := time.NewTimer(time.Until(t.ReplyBy))
-	defer end.Stop()
+	taken := time.After(takeWithin)
+	end := time.After(time.Until(t.ReplyBy))
 	for over := false; ; {
 		untaken := false
 		select {
 		case <-woken:
-		case <-taken.C:
+		case <-taken:
 			untaken = true
-		case <-end.C:
+		case <-end:
 			over = true
 		case <-ctx.Done():
 			over = true

@@ -80,14 +80,11 @@ func (q *DueQueue) Run(ctx context.Context) {
 			q.failed(err)
 			next = time.Now().Add(10 * time.Second)
 		}
-		timer := time.NewTimer(time.Until(next))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-q.wake:
-			timer.Stop()
-		case <-timer.C:
+		case <-time.After(time.Until(next)):
 		}
 	}
 }

@@ -119,15 +119,12 @@ func (b *Book) Wake() {
 func (b *Book) Run(ctx context.Context) {
 	for {
 		next := b.work(ctx, time.Now())
-		timer := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-b.wake:
-		case <-timer.C:
+		case <-time.After(next):
 		}
-		timer.Stop()
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -87,8 +88,7 @@ func (h *A2A) Handle(ctx context.Context, c Call) (Answer, error) {
 
 // enter waits until no other request of the context runs, but at most contextWait; leave lets the next one run.
 func (h *A2A) enter(ctx context.Context, key string) (leave func(), err error) {
-	timeout := time.NewTimer(contextWait)
-	defer timeout.Stop()
+	timeout := time.After(contextWait)
 	for {
 		h.mu.Lock()
 		running, taken := h.busy[key]
@@ -106,7 +106,7 @@ func (h *A2A) enter(ctx context.Context, key string) (leave func(), err error) {
 		h.mu.Unlock()
 		select {
 		case <-running:
-		case <-timeout.C:
+		case <-timeout:
 			return nil, errors.New("the agent still works on the message before this one")
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -135,7 +135,7 @@ func (h *A2A) submit(ctx context.Context, c Call, contextID string) (message.Rem
 func (h *A2A) await(ctx context.Context, task message.Remote, progress func(Result)) (message.Remote, error) {
 	failed := 0
 	for wait := firstPoll; task.IsWaiting(); wait = min(2*wait, slowestPoll) {
-		if !pause(ctx, wait) {
+		if !waiting.Pause(ctx, wait) {
 			return task, h.fail(Timeout, ctx.Err())
 		}
 		next, err := h.call(ctx, message.GetTask, wire.Obj(wire.TextField("id", task.TaskID)))

@@ -50,13 +50,11 @@ func (r *Retries) Run(ctx context.Context, try func(ctx context.Context, now tim
 		if next := try(ctx, time.Now()); !next.IsZero() {
 			sleep = min(max(time.Until(next), time.Second), maxRetrySleep)
 		}
-		timer := time.NewTimer(sleep)
 		select {
-		case <-timer.C:
+		case <-time.After(sleep):
 		case <-ctx.Done():
 		case <-r.signal():
-			timer.Stop()
-			pause(ctx, time.Second)
+			waiting.Pause(ctx, time.Second)
 		}
 	}
 }

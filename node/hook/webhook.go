@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // Webhook posts each message to a URL of the owner, signed according to Standard Webhooks (AM-73). The URL is trusted:
@@ -90,7 +91,7 @@ func (h poster) post(ctx context.Context, body []byte) (status int, output []byt
 			err = fmt.Errorf("the server answered HTTP %d", status)
 			temporary = status >= 500 || status == http.StatusTooManyRequests || status == http.StatusRequestTimeout
 		}
-		if !temporary || attempt == 2 || !pause(ctx, repeatAfter) {
+		if !temporary || attempt == 2 || !waiting.Pause(ctx, repeatAfter) {
 			break
 		}
 		h.log.Info("retry webhook", "hook", h.name(), "err", err)

@@ -86,10 +86,8 @@ func (a *Addresses) Delay(ctx context.Context, addr netip.Addr) {
 	default:
 		return
 	}
-	timer := time.NewTimer(faultDelay)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(faultDelay):
 	case <-ctx.Done():
 	}
 }

@@ -72,13 +72,12 @@ func (p *Pages) stream(c echo.Context) error {
 	if err == nil {
 		err = events.Send(StreamEvent{Name: "ready"})
 	}
-	beat := time.NewTicker(StreamBeat)
-	defer beat.Stop()
+	beat := time.Tick(StreamBeat)
 	for err == nil && p.pause(ctx) {
 		select {
 		case <-changed.wake:
 			err = events.Send(StreamEvent{Name: "changed", Data: strings.Join(changed.take(), " ")})
-		case <-beat.C:
+		case <-beat:
 			err = events.Beat()
 		case <-p.stopped:
 			return nil
@@ -91,10 +90,8 @@ func (p *Pages) stream(c echo.Context) error {
 
 // pause waits until the next event may be sent. It returns false if the stream must end.
 func (p *Pages) pause(ctx context.Context) bool {
-	timer := time.NewTimer(streamPause)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(streamPause):
 		return true
 	case <-p.stopped:
 	case <-ctx.Done():

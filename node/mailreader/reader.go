@@ -251,10 +251,8 @@ func (r *Reader) answer(ctx context.Context, cred client.Credential, item client
 
 // pause waits for d, until news closes or until ctx ends.
 func pause(ctx context.Context, d time.Duration, news <-chan struct{}) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-news:
 	case <-ctx.Done():
 	}

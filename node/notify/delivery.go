@@ -103,18 +103,13 @@ func (b *Box) Run(ctx context.Context) {
 			next = time.Now().Add(maxPause)
 		}
 		var due <-chan time.Time
-		var timer *time.Timer
 		if !next.IsZero() {
-			timer = time.NewTimer(min(time.Until(next), maxPause))
-			due = timer.C
+			due = time.After(min(time.Until(next), maxPause))
 		}
 		select {
 		case <-ctx.Done():
 		case <-due:
 		case <-b.wakeup:
-		}
-		if timer != nil {
-			timer.Stop()
 		}
 	}
 }

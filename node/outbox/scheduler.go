@@ -256,15 +256,12 @@ func (s *Scheduler) Run(ctx context.Context) {
 			}
 		}
 		next := s.dispatch(ctx, &attempts)
-		timer := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-s.wakeup:
-		case <-timer.C:
+		case <-time.After(next):
 		}
-		timer.Stop()
 	}
 }
 

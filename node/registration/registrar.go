@@ -281,15 +281,12 @@ func (r *Registrar) Run(ctx context.Context) {
 			}
 		}
 		r.mu.Unlock()
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-r.wakeup:
-		case <-timer.C:
+		case <-time.After(wait):
 		}
-		timer.Stop()
 	}
 }
 

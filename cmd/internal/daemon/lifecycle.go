@@ -171,14 +171,13 @@ const sweepEvery = 10 * time.Minute
 
 // sweep removes expired rows in a process without a node. A node sweeps by itself.
 func (p *Process) sweep(ctx context.Context) {
-	ticker := time.NewTicker(sweepEvery)
-	defer ticker.Stop()
+	ticker := time.Tick(sweepEvery)
 	clock := store.NewWallClock(p.log)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-ticker:
 			if err := clock.Sweep(ctx, p.store); err != nil {
 				p.log.Warn("sweep", "err", err)
 			}

@@ -57,14 +57,13 @@ func (p *Process) awaitRegistration(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, registrationWait)
 	defer cancel()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
+	ticker := time.Tick(10 * time.Millisecond)
 	for {
 		if _, err := p.store.Cards().Get(ctx, string(p.node.ID()), time.Now()); err == nil {
 			return
 		}
 		select {
-		case <-ticker.C:
+		case <-ticker:
 		case <-ctx.Done():
 			return
 		}

@@ -140,14 +140,13 @@ func (d *demo) logTails() error {
 // poll calls done every few milliseconds until it returns true or an error, or ctx ends. If ctx ends, the error begins
 // with failure.
 func poll(ctx context.Context, failure string, done func() (bool, error)) error {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
+	ticker := time.Tick(20 * time.Millisecond)
 	for {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
 		select {
-		case <-ticker.C:
+		case <-ticker:
 		case <-ctx.Done():
 			return fmt.Errorf("%s: %w", failure, ctx.Err())
 		}

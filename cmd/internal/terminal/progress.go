@@ -22,20 +22,17 @@ func (u *UI) StartProgress(operation string, progress func() string) (stop func(
 	ended := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
-		timer := time.NewTimer(progressAfter)
-		defer timer.Stop()
-		for {
+		for wait := progressAfter; ; wait = progressEvery {
 			select {
 			case <-ended:
 				return
-			case <-timer.C:
+			case <-time.After(wait):
 			}
 			text := operation
 			if progress != nil {
 				text += ", " + progress()
 			}
 			u.Note("still %s, for %s now", text, time.Since(begun).Round(time.Second))
-			timer.Reset(progressEvery)
 		}
 	})
 	return sync.OnceFunc(func() { close(ended); running.Wait() })

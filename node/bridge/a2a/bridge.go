@@ -109,14 +109,13 @@ func (b *Bridge) Run(ctx context.Context) error {
 			}
 		})
 	})
-	tick := time.NewTicker(syncEvery)
-	defer tick.Stop()
+	tick := time.Tick(syncEvery)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-stale:
-		case <-tick.C:
+		case <-tick:
 		}
 		if err := b.syncAll(ctx); err != nil && ctx.Err() == nil {
 			b.log.WarnContext(ctx, "a2a: compare tasks with the inbox", "err", err)

@@ -77,17 +77,15 @@ func (s *taskStream) send(event wire.Value) error {
 
 // follow writes updates until the stream ends.
 func (s *taskStream) follow(ctx context.Context, t *taskRow, w *waiter) {
-	end := time.NewTimer(maxStreamTime)
-	defer end.Stop()
-	check := time.NewTicker(checkTime)
-	defer check.Stop()
+	end := time.After(maxStreamTime)
+	check := time.Tick(checkTime)
 	beat := time.Now()
 	for !s.isOver(t) {
 		var err error
 		select {
 		case <-ctx.Done():
 			return
-		case <-end.C:
+		case <-end:
 			return
 		case report := <-w.reports:
 			if err = s.b.checkNotBlocked(ctx, t.Address); err == nil {
@@ -95,7 +93,7 @@ func (s *taskStream) follow(ctx context.Context, t *taskRow, w *waiter) {
 			}
 		case <-w.changed:
 			t, err = s.update(ctx, t)
-		case <-check.C:
+		case <-check:
 			if t, err = s.update(ctx, t); err == nil && time.Since(beat) >= httpapi.StreamBeat {
 				beat, err = time.Now(), s.out.Beat()
 			}

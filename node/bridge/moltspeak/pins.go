@@ -228,8 +228,7 @@ func (pins *pins) setGranted(ctx context.Context, name, capability string, grant
 
 // run deletes old pins of strangers from time to time until ctx ends.
 func (pins *pins) run(ctx context.Context) {
-	tick := time.NewTicker(forgetEvery)
-	defer tick.Stop()
+	tick := time.Tick(forgetEvery)
 	for now := time.Now(); ; {
 		if pins.isDue(now, forgetWhenFull) {
 			if err := pins.forgetStrangers(ctx, now); err != nil && ctx.Err() == nil {
@@ -239,7 +238,7 @@ func (pins *pins) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case now = <-tick.C:
+		case now = <-tick:
 		}
 	}
 }

@@ -213,8 +213,7 @@ func (g *registrar) search(c echo.Context, _ owner.None) (owner.List[Entry], err
 
 // run keeps our agent registered until ctx ends.
 func (g *registrar) run(ctx context.Context) {
-	tick := time.NewTicker(registryRound)
-	defer tick.Stop()
+	tick := time.Tick(registryRound)
 	for {
 		for _, r := range g.registries() {
 			if g.reachableURL(r.base) != "" {
@@ -224,7 +223,7 @@ func (g *registrar) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-tick:
 		}
 	}
 }

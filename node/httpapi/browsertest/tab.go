@@ -140,15 +140,14 @@ func (tb *Tab) Until(script string) {
 	tb.t.Helper()
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
+	tick := time.Tick(20 * time.Millisecond)
 	for {
 		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("!!("+script+")"))
 		if err == nil && ok {
 			return
 		}
 		select {
-		case <-tick.C: // a page that is changing can cause an error
+		case <-tick: // a page that is changing can cause an error
 		case <-ctx.Done():
 			tb.t.Fatalf("%s never came true (%v); the page shows\n%s", script, err, tb.text())
 		}

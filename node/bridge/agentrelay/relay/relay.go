@@ -141,13 +141,12 @@ func newRegistrationPool(maxAgents int) *rate.Pool {
 
 // Run works until ctx ends. Then it closes every connection with 1001 and returns when all of them are gone.
 func (r *Relay) Run(ctx context.Context) error {
-	ticker := time.NewTicker(maintainEvery)
-	defer ticker.Stop()
+	ticker := time.Tick(maintainEvery)
 	r.maintain(ctx)
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-ticker.C:
+		case <-ticker:
 			r.maintain(ctx)
 		}
 	}

@@ -219,12 +219,11 @@ func (g *Gateway) Run(ctx context.Context) error {
 	for _, f := range g.files {
 		writing.Go(func() { f.run(writers) })
 	}
-	ticker := time.NewTicker(tickEvery)
-	defer ticker.Stop()
+	ticker := time.Tick(tickEvery)
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case now := <-ticker.C:
+		case now := <-ticker:
 			for _, s := range g.order {
 				s.tick(now)
 			}

@@ -75,12 +75,10 @@ func (f *lineFile) run(ctx context.Context) {
 			return
 		case <-f.wake:
 		}
-		timer := time.NewTimer(gatherTime)
 		select {
 		case <-ctx.Done():
-		case <-timer.C:
+		case <-time.After(gatherTime):
 		}
-		timer.Stop()
 		f.flush()
 	}
 }

@@ -86,13 +86,11 @@ func (m *membership) run(ctx context.Context) {
 		pause := wait/2 + rand.N(wait/2+1)
 		m.setState(bridge.LinkConnecting, err, time.Now().Add(pause))
 		m.log.Info("the link to the space ended and will connect again", "in", pause, "err", err)
-		timer := time.NewTimer(pause)
 		select {
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-m.wake:
 		case <-ctx.Done():
 		}
-		timer.Stop()
 		wait = min(2*wait, m.cfg.MaxRetry)
 	}
 }

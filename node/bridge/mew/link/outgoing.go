@@ -112,12 +112,10 @@ func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.
 		delete(m.echoes, s.ID)
 		m.mu.Unlock()
 	}()
-	timer := time.NewTimer(echoPatience)
-	defer timer.Stop()
 	select {
 	case e := <-c:
 		return e.answer, e.err
-	case <-timer.C:
+	case <-time.After(echoPatience):
 		return answer, nil
 	case <-ctx.Done():
 		return answer, ctx.Err()

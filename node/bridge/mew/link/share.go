@@ -175,12 +175,11 @@ func (l *Link) wakeSharing() {
 // runSharing sends the space the answers to what expired, and the new entries of the conversations that it sees, until
 // ctx ends.
 func (l *Link) runSharing(ctx context.Context) {
-	again := time.NewTicker(shareEvery)
-	defer again.Stop()
+	again := time.Tick(shareEvery)
 	for {
 		select {
 		case <-l.shareWake:
-		case <-again.C:
+		case <-again:
 		case <-ctx.Done():
 			return
 		}
