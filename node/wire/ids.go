@@ -76,6 +76,13 @@ func DeriveAgentID(parts ...[]byte) AgentID {
 	return AgentID("am_" + lowerBase32.EncodeToString(h.Sum(nil))[:derivedLength])
 }
 
+// HashOf returns a short hash of the parts, in hex, with NUL between the parts. It makes keys and ids of texts of any
+// length.
+func HashOf(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:16])
+}
+
 // derivedLength is the number of characters of the hash in a derived id.
 const derivedLength = 26
 

@@ -79,7 +79,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (r
 	}
 	now := time.Now()
 	known, rev := remote{}, store.Absent
-	rec, err := o.records.Get(ctx, nsPeers, hash(a.String()), now)
+	rec, err := o.records.Get(ctx, nsPeers, wire.HashOf(a.String()), now)
 	switch {
 	case err == nil:
 		rev = rec.Rev
@@ -103,7 +103,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (r
 		if err != nil {
 			return remote{}, err
 		}
-		change := store.Change{IfRev: rev, Record: store.Record{NS: nsPeers, Key: hash(a.String()), Body: body}}
+		change := store.Change{IfRev: rev, Record: store.Record{NS: nsPeers, Key: wire.HashOf(a.String()), Body: body}}
 		if err := o.records.Apply(ctx, []store.Change{change}, now); err != nil && !errors.Is(err, store.ErrConflict) {
 			return remote{}, &client.SendError{Retry: true, Cause: err}
 		}
@@ -129,7 +129,7 @@ func (o *outbound) unpin(ctx context.Context, address string) (Pin, error) {
 		return Pin{}, wire.ErrQuery.At("address must be a2a:LINK/agent or a2a:https://HOST")
 	}
 	now := time.Now()
-	rec, err := o.records.Get(ctx, nsPeers, hash(a.String()), now)
+	rec, err := o.records.Get(ctx, nsPeers, wire.HashOf(a.String()), now)
 	if errors.Is(err, store.ErrNotFound) {
 		return Pin{Address: a.String()}, nil
 	}

@@ -1,10 +1,6 @@
 package a2a
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"strings"
-
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -33,19 +29,13 @@ func (b *Bridge) addressOf(name string) bridge.Address {
 	return bridge.Address{Kind: Kind, Link: InboundLink, Peer: name}
 }
 
-// hash returns a short name for texts that strangers chose.
-func hash(parts ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	return hex.EncodeToString(sum[:16])
-}
-
 // taskIDOf returns the id of the task that a message opens. The same message of the same caller opens the same task.
 // The id need not be secret, because a task is served only to its caller.
 func taskIDOf(address, messageID string) string {
-	h := hash(address, "task", messageID)
+	h := wire.HashOf(address, "task", messageID)
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
 func messageIDOf(address, messageID string) wire.MessageID {
-	return wire.MessageID("msg_" + hash(address, "message", messageID))
+	return wire.MessageID("msg_" + wire.HashOf(address, "message", messageID))
 }

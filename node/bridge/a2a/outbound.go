@@ -69,7 +69,9 @@ type outbound struct {
 	states map[string]bridge.LinkStatus // by link
 }
 
-func sentKey(address string, conv wire.ConversationID) string { return hash(address, string(conv)) }
+func sentKey(address string, conv wire.ConversationID) string {
+	return wire.HashOf(address, string(conv))
+}
 
 func (r *sentRow) change(now time.Time) store.Change {
 	body, err := json.Marshal(r)
@@ -85,7 +87,7 @@ func (r *sentRow) change(now time.Time) store.Change {
 		terms = append(terms, key)
 	}
 	if r.Earlier {
-		key = hash(key, string(r.Message))
+		key = wire.HashOf(key, string(r.Message))
 	}
 	return store.Change{IfRev: r.rev, Record: store.Record{NS: nsSent, Key: key, Body: body, Terms: terms, Expires: now.Add(keepOpen)}}
 }
@@ -271,7 +273,7 @@ func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Rem
 	}
 	_, err = o.cfg.Mesh.Accept(ctx, bridge.Inbound{
 		Principal: row.Address, Peer: address.Pseudonym(), Address: row.Address, Name: name, Verified: bridge.VerifiedNone,
-		MessageID: wire.MessageID("msg_" + hash(row.Address, "answer", string(row.Message), row.Task, string(r.State))), ConvID: row.Conv,
+		MessageID: wire.MessageID("msg_" + wire.HashOf(row.Address, "answer", string(row.Message), row.Task, string(r.State))), ConvID: row.Conv,
 		Intent: intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: payload.JSON(), Digest: signing.Digest(payload),
 		Unattended: true,
 	})

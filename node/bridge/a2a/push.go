@@ -40,7 +40,7 @@ type pushRow struct {
 	Tries  int            `json:"tries,omitempty"`
 }
 
-func pushKey(task, id string) string { return task + "/" + hash(id) }
+func pushKey(task, id string) string { return task + "/" + wire.HashOf(id) }
 
 // change returns the change that stores the row. While Due is set, the row waits for delivery.
 func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
@@ -67,7 +67,7 @@ func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 	}
 	r.Config.Tenant = ""
 	if r.Config.ID == "" {
-		r.Config.ID = hash(from.name, r.Config.URL)
+		r.Config.ID = wire.HashOf(from.name, r.Config.URL)
 	}
 	u, err := url.Parse(r.Config.URL)
 	reach := b.cfg.reach()

@@ -46,7 +46,7 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 	}
 	contextID := m.ContextID
 	if contextID == "" && m.TaskID == "" {
-		contextID = "ctx_" + hash(address, m.ID)
+		contextID = "ctx_" + wire.HashOf(address, m.ID)
 	}
 	var t *taskRow
 	if m.TaskID != "" {
@@ -175,7 +175,7 @@ func (b *Bridge) conversationFor(ctx context.Context, address, contextID, messag
 			return t.Conv, nil
 		}
 	}
-	return wire.ConversationID("conv_" + hash(address, contextID, messageID)), nil
+	return wire.ConversationID("conv_" + wire.HashOf(address, contextID, messageID)), nil
 }
 
 // cancel closes the conversation of a task, as its caller asked. All open tasks of the conversation end.

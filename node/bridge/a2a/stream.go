@@ -168,7 +168,7 @@ func progressEvents(t *taskRow, p *bridge.Progress) (events []wire.Value) {
 		}
 	}
 	if p.Result.Task != nil && p.Result.Task.Text != "" {
-		task.Status = task.AgentMessage(hash(t.ID, task.At.String()), p.Result.Task.Text)
+		task.Status = task.AgentMessage(wire.HashOf(t.ID, task.At.String()), p.Result.Task.Text)
 		events = append(events, task.StatusUpdate())
 	}
 	return events

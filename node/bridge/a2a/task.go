@@ -85,9 +85,9 @@ func (t *taskRow) change(now time.Time) store.Change {
 	}}
 }
 
-func ofTerm(address string) string               { return "of:" + hash(address) }
-func contextTerm(address, context string) string { return "ctx:" + hash(address, context) }
-func convTerm(key store.ConvKey) string          { return "conv:" + hash(key.Peer, key.ID) }
+func ofTerm(address string) string               { return "of:" + wire.HashOf(address) }
+func contextTerm(address, context string) string { return "ctx:" + wire.HashOf(address, context) }
+func convTerm(key store.ConvKey) string          { return "conv:" + wire.HashOf(key.Peer, key.ID) }
 
 func decodeTask(rec store.Record) (*taskRow, error) {
 	t := &taskRow{rev: rec.Rev}

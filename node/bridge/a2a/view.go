@@ -49,7 +49,7 @@ func (b *Bridge) views(ctx context.Context, t *taskRow, known contents) ([]state
 	var out []stateView
 	for _, entry := range t.Log {
 		v := stateView{task: message.Task{ID: t.ID, Context: t.Context, State: entry.State, At: entry.At}}
-		text, id := entry.Text, hash(t.ID, entry.At.String())
+		text, id := entry.Text, wire.HashOf(t.ID, entry.At.String())
 		if e, ok := said[entry.Reply]; ok && entry.Reply != "" {
 			if content, ok := conversations.ReadContent(e); ok {
 				reply := message.ReadReply(content.Intent, content.Payload, string(entry.Reply), t.Mesh)

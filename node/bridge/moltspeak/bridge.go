@@ -173,12 +173,6 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return nil
 }
 
-// hash returns a short hash of texts, for keys of records and for ids. Strangers may have chosen the texts.
-func hash(parts ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	return hex.EncodeToString(sum[:16])
-}
-
 // uuid returns a hash of the parts in the form of a version 4 UUID.
 func uuid(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))

@@ -53,7 +53,7 @@ func (g Grant) covers(types []string, name string, now time.Time) bool {
 // change returns the change that stores the grant, provided that its stored revision is rev.
 func (g Grant) change(rev store.Rev) store.Change {
 	return store.Change{IfRev: rev, Max: maxGrants, Record: store.Record{
-		NS: nsConsents, Key: g.ID, Body: encode(g), Terms: []string{"peer:" + hash(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
+		NS: nsConsents, Key: g.ID, Body: encode(g), Terms: []string{"peer:" + wire.HashOf(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
 	}}
 }
 
@@ -137,7 +137,7 @@ const consentDelay = time.Minute
 // open stores the question. It fails with store.ErrConflict if another question of the peer waits, and with
 // store.ErrQuota if too many questions wait.
 func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
-	slot := acl.Slot{Key: "moltspeak-consent/" + hash(c.address.String()), Term: "moltspeak-consent", Max: maxConsentAsks}
+	slot := acl.Slot{Key: "moltspeak-consent/" + wire.HashOf(c.address.String()), Term: "moltspeak-consent", Max: maxConsentAsks}
 	var room []store.Change
 	if !c.isKnown() {
 		slot.Term, slot.Max, slot.Sources = "moltspeak-consent-stranger", strangersConsentAsks, c.sources
@@ -301,7 +301,7 @@ func (g grants) revoke(ctx context.Context, id string, now time.Time) error {
 func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, error) {
 	term := ""
 	if peer != "" {
-		term = "peer:" + hash(peer)
+		term = "peer:" + wire.HashOf(peer)
 	}
 	out := []Grant{}
 	for grant, err := range store.DecodeAll(ctx, g.records, nsConsents, term, now, decode[Grant]) {

@@ -97,7 +97,7 @@ func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error)
 func (b *Bridge) handleDelegatedTask(c *request, t message.Task) (answer, *message.Error) {
 	unknown := message.FailAt(message.CodeInvalidParam, "p.task_id", "is not a task of yours")
 	var o sentMessage
-	_, known, err := store.ReadRecord(c.ctx, b.records, nsSent, "task "+hash(c.m.From.Name(), t.ID), &o, c.now)
+	_, known, err := store.ReadRecord(c.ctx, b.records, nsSent, "task "+wire.HashOf(c.m.From.Name(), t.ID), &o, c.now)
 	if err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
@@ -159,12 +159,12 @@ func (b *Bridge) conversationOf(c *request) (string, *message.Error) {
 			return o.Conv, nil
 		}
 	}
-	return "conv_" + hash(c.m.From.Name(), "message", c.m.ID), nil
+	return "conv_" + wire.HashOf(c.m.From.Name(), "message", c.m.ID), nil
 }
 
 // taskConversation returns the id of the conversation for a task that a peer created.
 func taskConversation(from message.Agent, task string) string {
-	return "conv_" + hash(from.Name(), "task", task)
+	return "conv_" + wire.HashOf(from.Name(), "task", task)
 }
 
 // passOn passes the message to the node, stores t as the MoltSpeak side of its conversation, and turns the outcome into
@@ -220,7 +220,7 @@ func (b *Bridge) inbound(c *request, address string, intent wire.Intent, payload
 	}
 	return bridge.Inbound{
 		Principal: address, Peer: a.Pseudonym(), Address: address, Name: c.m.From.Name(), Verified: bridge.VerifiedSignature, Sources: c.sources,
-		MessageID: wire.MessageID("msg_" + hash(c.m.From.Name(), c.m.ID)), ConvID: wire.ConversationID(conv), Intent: intent,
+		MessageID: wire.MessageID("msg_" + wire.HashOf(c.m.From.Name(), c.m.ID)), ConvID: wire.ConversationID(conv), Intent: intent,
 		Payload: strict, Time: c.m.Time, Received: c.now, Raw: raw, Digest: c.digest, Deadline: c.deadline(), Purge: c.purge(),
 	}, nil
 }

@@ -95,7 +95,9 @@ func restartStream(ctx context.Context, records store.Records, d bridge.Delivery
 }
 
 // slotOf returns the key of the record with the bytes of a part of a delivery.
-func slotOf(d bridge.Delivery, part int) string { return fmt.Sprintf("out %s %d", hash(d.ID), part) }
+func slotOf(d bridge.Delivery, part int) string {
+	return fmt.Sprintf("out %s %d", wire.HashOf(d.ID), part)
+}
 
 // storeFailure returns the error of a delivery that failed because of the store, or nil. A later attempt may succeed. It
 // sends the same bytes, so the peer recognizes a repeat.
@@ -140,7 +142,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	if err != nil {
 		return nil, storeFailure(err)
 	}
-	out, e := b.screen(ctx, to, scanned, "out "+hash(d.ID), now) // also before another attempt, because the owner may have revoked the consent
+	out, e := b.screen(ctx, to, scanned, "out "+wire.HashOf(d.ID), now) // also before another attempt, because the owner may have revoked the consent
 	if e != nil {
 		if cause := e.Unwrap(); cause != nil {
 			return nil, storeFailure(cause)
@@ -199,7 +201,7 @@ func storeSent(ctx context.Context, records store.Records, o sentMessage, slot s
 	answerable.Raw = nil
 	changes := append(uses, record(slot, o, time.Hour), record(draft.ID, answerable, keepConversations))
 	if id := draft.P.GetStr("task_id"); draft.Op == message.OpTask && id != "" {
-		changes = append(changes, record("task "+hash(to.Name(), id), answerable, keepConversations))
+		changes = append(changes, record("task "+wire.HashOf(to.Name(), id), answerable, keepConversations))
 	}
 	return records.Apply(ctx, changes, now)
 }
@@ -373,7 +375,7 @@ const keepCallbacks = keepConfidential
 
 func (cb callback) change(rev store.Rev) store.Change {
 	return store.Change{IfRev: rev, Record: store.Record{
-		NS: nsCallbacks, Key: hash(cb.Party, cb.Re), Body: encode(cb), Terms: []string{bridge.TermDue}, Expires: cb.Until,
+		NS: nsCallbacks, Key: wire.HashOf(cb.Party, cb.Re), Body: encode(cb), Terms: []string{bridge.TermDue}, Expires: cb.Until,
 	}}
 }
 

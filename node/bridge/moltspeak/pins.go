@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -334,7 +335,7 @@ func (pins *pins) review(ctx context.Context, p peer, now time.Time) (*store.Cha
 
 // beganConversation reports whether a stranger has a conversation with us.
 func beganConversation(ctx context.Context, records store.Records, address bridge.Address, now time.Time) (bool, error) {
-	threads, err := records.List(ctx, nsConversations, hash(address.String()), "", 1, now)
+	threads, err := records.List(ctx, nsConversations, wire.HashOf(address.String()), "", 1, now)
 	return len(threads.Records) > 0, err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -119,13 +120,13 @@ func (p peer) change() store.Change {
 	return store.Change{IfRev: p.rev, Max: limit, Record: store.Record{NS: nsPeers, Key: p.Name, Body: encode(p), Terms: []string{term}}}
 }
 
-func replayKey(from message.Agent, id string) string { return hash(from.Name(), id) }
+func replayKey(from message.Agent, id string) string { return wire.HashOf(from.Name(), id) }
 
 // replayChange returns the change that stores the replay record of an accepted message. If a stranger sent the message
 // and it has no conversation, the record counts toward one bound for each time slice, which the rates of strangers are
 // too low to reach. All other records are bounded per peer and hour.
 func replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, now time.Time) store.Change {
-	term, keep := hash(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepReplays
+	term, keep := wire.HashOf(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepReplays
 	if s.Conv == "" {
 		keep = keepShort
 		if !known {
@@ -196,11 +197,11 @@ func (s replays) keep(c *request, r replayRecord) {
 	}
 }
 
-func convKey(address, conv string) string { return hash(address, conv) }
+func convKey(address, conv string) string { return wire.HashOf(address, conv) }
 
 func convChange(t convState, rev store.Rev, now time.Time) store.Change {
 	return store.Change{IfRev: rev, Record: store.Record{
-		NS: nsConversations, Key: convKey(t.Peer, t.Conv), Body: encode(t), Terms: []string{hash(t.Peer)}, Expires: now.Add(keepConversations),
+		NS: nsConversations, Key: convKey(t.Peer, t.Conv), Body: encode(t), Terms: []string{wire.HashOf(t.Peer)}, Expires: now.Add(keepConversations),
 	}}
 }
 

@@ -50,7 +50,7 @@ func (s *streams) add(m *message.Message, p message.Stream, known bool, sources 
 	defer s.mu.Unlock()
 	s.sweep(now)
 	peer := m.From.Name()
-	key := hash(peer, p.ID)
+	key := wire.HashOf(peer, p.ID)
 	st := s.open[key]
 	if p.Action == "start" {
 		if st != nil {
@@ -147,7 +147,7 @@ func (s *streams) drop(key string) {
 func (s *streams) end(peer, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(hash(peer, id))
+	s.drop(wire.HashOf(peer, id))
 }
 
 func (s *streams) sweep(now time.Time) {
@@ -190,5 +190,5 @@ func (b *Bridge) handleStream(c *request, p message.Stream) (answer, *message.Er
 			return answer{}, e
 		}
 	}
-	return b.passOn(c, IntentStream, payload, "conv_"+hash(c.m.From.Name(), "stream", p.ID), convState{})
+	return b.passOn(c, IntentStream, payload, "conv_"+wire.HashOf(c.m.From.Name(), "stream", p.ID), convState{})
 }

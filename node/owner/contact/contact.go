@@ -8,8 +8,6 @@ package contact
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -143,18 +141,13 @@ func fromOwner(err error) *message.Error {
 	return message.FromMesh(err)
 }
 
-func hash(parts ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	return hex.EncodeToString(sum[:16])
-}
-
 // send sends a message to a contact. The same message again returns its task (A2A-D4).
 func (d *Door) send(ctx context.Context, call message.Call, contact string) (*task, error) {
 	m, e := message.ReadMessage(call.Params)
 	if e != nil {
 		return nil, e
 	}
-	id, digest := hash("task", contact, m.ID), hash(string(m.Tree.JSON()))
+	id, digest := wire.HashOf("task", contact, m.ID), wire.HashOf(string(m.Tree.JSON()))
 	known, err := d.find(ctx, contact, id)
 	switch {
 	case err == nil && known.Digest != digest:
@@ -178,7 +171,7 @@ func (d *Door) send(ctx context.Context, call message.Call, contact string) (*ta
 	if !d.sends.Allow() {
 		return nil, message.ErrBusy
 	}
-	rec, err := d.cfg.Records.Get(ctx, nsContexts, hash(contact, t.Context), time.Now())
+	rec, err := d.cfg.Records.Get(ctx, nsContexts, wire.HashOf(contact, t.Context), time.Now())
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
@@ -208,7 +201,7 @@ func (d *Door) save(ctx context.Context, t *task) error {
 	changes := []store.Change{{IfRev: store.Any, Max: maxRecords, Record: store.Record{NS: nsTasks, Key: t.ID, Body: body, Expires: t.Created.Add(keepTask)}}}
 	if t.Conv != "" {
 		changes = append(changes, store.Change{IfRev: store.Any, Max: maxRecords, Record: store.Record{
-			NS: nsContexts, Key: hash(t.Contact, t.Context), Body: []byte(t.Conv), Expires: t.Created.Add(keepContext),
+			NS: nsContexts, Key: wire.HashOf(t.Contact, t.Context), Body: []byte(t.Conv), Expires: t.Created.Add(keepContext),
 		}})
 	}
 	err = d.cfg.Records.Apply(ctx, changes, time.Now())
@@ -262,7 +255,7 @@ const (
 func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 	shown := message.Task{ID: t.ID, Context: t.Context, State: sdk.TaskStateWorking, At: t.Created}
 	say := func(state sdk.TaskState, text string) (wire.Value, error) {
-		shown.State, shown.Status = state, shown.AgentMessage(hash(t.ID, text), text)
+		shown.State, shown.Status = state, shown.AgentMessage(wire.HashOf(t.ID, text), text)
 		return shown.Value(), nil
 	}
 	sentFrom := t.Created // our message was sent then or later
@@ -288,7 +281,7 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 	case reply.State != "":
 		shown.State, shown.At, shown.Artifacts = reply.State, at, reply.Artifacts
 		if reply.Text != "" {
-			shown.Status = shown.AgentMessage(hash(t.ID, reply.Text), reply.Text)
+			shown.Status = shown.AgentMessage(wire.HashOf(t.ID, reply.Text), reply.Text)
 		}
 		return shown.Value(), nil
 	case state != "" && state != conversations.Open:

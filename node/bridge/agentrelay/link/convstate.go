@@ -2,8 +2,6 @@ package link
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -34,14 +32,7 @@ type convState struct {
 }
 
 // hashKey returns a short key for texts of any length.
-func hashKey(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		h.Write([]byte(p))
-		h.Write([]byte{0})
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
-}
+func hashKey(parts ...string) string { return wire.HashOf(append(parts, "")...) }
 
 // convStore stores the conversation states of a link.
 type convStore struct {

@@ -1,8 +1,6 @@
 package envelope
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -45,11 +43,4 @@ func RequestFor(proposal wire.Value) wire.Value {
 }
 
 // Digest returns a short hash of the parts.
-func Digest(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		h.Write([]byte(p))
-		h.Write([]byte{0})
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
-}
+func Digest(parts ...string) string { return wire.HashOf(append(parts, "")...) }
