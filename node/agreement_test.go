@@ -8,10 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
-	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -27,13 +25,6 @@ const (
 func inReplyTo(payload wire.Value, id wire.MessageID) wire.Value {
 	meta, _ := payload.Get("metadata")
 	return payload.With("metadata", meta.With("in_reply_to", wire.Text(string(id))))
-}
-
-// withBook configures a book of agreed events that the test can read.
-func withBook(cfg *node.Config) {
-	cfg.Policy.Mode = acl.Open
-	cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.negotiate", Hold: acl.Never}}
-	cfg.Agreed = calendar.NewBook(calendar.BookConfig{Records: cfg.Store.Records()})
 }
 
 // shownConversation is a conversation as the owner sees it.

@@ -22,12 +22,6 @@ func in(conv wire.ConversationID, d wire.Draft) wire.Draft {
 	return d
 }
 
-// unlimited switches the message limits off for a test about something else.
-func unlimited(cfg *node.Config) {
-	cfg.Policy.Mode = acl.Open
-	cfg.Rates = acl.Rates{}
-}
-
 // TestTimeWindow (AM-20): both ends belong to the time window; a message a second beyond them is refused.
 func TestTimeWindow(t *testing.T) {
 	t.Parallel()

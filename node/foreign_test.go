@@ -14,16 +14,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// inbound returns a message from a principal at an address. An empty address makes it native.
-func inbound(out node.Outgoing, principal, address string) bridge.Inbound {
-	id := wire.NewMessageID()
-	return bridge.Inbound{
-		Principal: principal, Peer: out.To, Address: address, Verified: bridge.VerifiedNone,
-		MessageID: id, ConvID: out.Conv, Intent: out.Intent, Payload: out.Payload, Time: time.Now(), Received: time.Now(),
-		Raw: []byte(`{"id":"` + string(id) + `"}`), Digest: [32]byte([]byte(id)[:32]),
-	}
-}
-
 // TestForeignMessageIsPurged: a message with a purge time is deleted everywhere by then: inbox, transcript, questions
 // and stored answers. A deadline also ends the wait for the owner.
 func TestForeignMessageIsPurged(t *testing.T) {

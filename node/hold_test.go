@@ -16,33 +16,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// pendingAsks returns the open questions to the member's owner.
-func pendingAsks(t *testing.T, m *meshtest.Member) []acl.Ask {
-	t.Helper()
-	asks, _, err := m.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 1000, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return asks
-}
-
-// theAsk returns the only open question.
-func theAsk(t *testing.T, m *meshtest.Member) acl.Ask {
-	t.Helper()
-	asks := pendingAsks(t, m)
-	if len(asks) != 1 {
-		t.Fatalf("%d asks are pending, want 1", len(asks))
-	}
-	return asks[0]
-}
-
-func decide(t *testing.T, m *meshtest.Member, ask acl.Ask, choice acl.Choice) {
-	t.Helper()
-	if _, err := m.Asks().Decide(t.Context(), ask.ID, ask.Hash, choice, "test", time.Now()); err != nil {
-		t.Fatalf("decide %s: %v", choice, err)
-	}
-}
-
 // TestUnknownSenderIsHeld (AM-22, AM-31 to AM-33): an unknown sender gets a signed 202. If it repeats the message
 // after the owner's decision, it gets the final answer.
 func TestUnknownSenderIsHeld(t *testing.T) {

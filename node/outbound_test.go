@@ -22,15 +22,6 @@ import (
 
 const deal = `{"action":"propose","terms":{"description":"ten cups","price":"30 EUR"}}`
 
-func outgoing(t *testing.T, to wire.AgentID, intent wire.Intent, payload string) node.Outgoing {
-	t.Helper()
-	v, err := wire.Parse([]byte(payload))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return node.Outgoing{To: to, Intent: intent, Payload: v, Via: "owner"}
-}
-
 // TestOutgoingMode (AM-50): to whom our side may write, through every door.
 func TestOutgoingMode(t *testing.T) {
 	cases := []struct {

@@ -112,27 +112,6 @@ func loneNode(t *testing.T, dir string, wires bridge.Transport, configure ...fun
 	return l
 }
 
-// to returns a message to a peer on the wire.
-func to(peer string, conv wire.ConversationID, body string) node.Outgoing {
-	a := bridge.Address{Kind: "wire", Link: "test", Peer: peer}
-	return node.Outgoing{
-		To: a.Pseudonym(), Address: a.String(), Conv: conv, Intent: wire.Deliver, Via: "owner",
-		Payload: wire.Obj(
-			wire.Member{Key: "action", Value: wire.Text("deliver")},
-			wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text(body)})},
-		),
-	}
-}
-
-func mustSend(t *testing.T, n *node.Node, out node.Outgoing, wait time.Duration) node.Sent {
-	t.Helper()
-	sent, err := n.Send(t.Context(), out, wait)
-	if err != nil {
-		t.Fatalf("Send: %v", err)
-	}
-	return sent
-}
-
 func theEntry(t *testing.T, n *node.Node) node.OutboxEntry {
 	t.Helper()
 	letters, _, err := n.Outbox(t.Context(), "", "", 10)

@@ -25,10 +25,6 @@ const (
 // open configures a node that accepts every sender.
 func open(cfg *node.Config) { cfg.Policy.Mode = acl.Open }
 
-func mode(m acl.Mode) func(*node.Config) {
-	return func(cfg *node.Config) { cfg.Policy.Mode = m }
-}
-
 // state returns the numbers of everything that a message may create, as the owner sees them.
 func state(t *testing.T, m *meshtest.Member) string {
 	t.Helper()
@@ -46,13 +42,6 @@ func state(t *testing.T, m *meshtest.Member) string {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("%d items, %d conversations, %d asks", len(items), len(convs.Conversations), len(asks))
-}
-
-func must(t *testing.T, a meshtest.Answer, status int) {
-	t.Helper()
-	if a.Status != status {
-		t.Fatalf("answer = %d %s, want %d", a.Status, a.Body, status)
-	}
 }
 
 // openAndClose makes chris open and close the conversation conv_closed.

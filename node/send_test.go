@@ -257,21 +257,6 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
-// waitFor polls until done returns true, and fails after a minute. It is for work in the background of real servers.
-func waitFor(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(time.Minute)
-	for !done() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("timed out: %s", what)
-		}
-	}
-}
-
 // TestOutboundApproval: a message that waits for the owner has not left, and leaves unchanged (AM-50).
 func TestOutboundApproval(t *testing.T) {
 	mesh := meshtest.New(t)
