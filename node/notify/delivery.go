@@ -69,21 +69,18 @@ func (s Status) change() store.Change {
 // listPending lists the notices that the target has not got yet, oldest first. It stops after the page with which it
 // has maxCounted notices or more. If urgent is set, it lists only those that quiet hours do not delay.
 func (b *Box) listPending(ctx context.Context, now time.Time, urgent bool) (pending []pendingNotice, err error) {
-	for after := ""; len(pending) < maxCounted; {
-		page, err := b.cfg.Records.List(ctx, Namespace, termTodo, after, 100, now)
+	for r, err := range store.AllRecords(ctx, b.cfg.Records, Namespace, termTodo, now) {
 		if err != nil {
 			return nil, fmt.Errorf("list notices: %w", err)
 		}
-		for _, r := range page.Records {
-			n, err := decode(r.Body)
-			if err != nil {
-				return nil, err
-			}
-			if !urgent || slices.Contains(b.cfg.Urgent, n.Kind) {
-				pending = append(pending, pendingNotice{n, r})
-			}
+		n, err := decode(r.Body)
+		if err != nil {
+			return nil, err
 		}
-		if after = page.Next; after == "" {
+		if !urgent || slices.Contains(b.cfg.Urgent, n.Kind) {
+			pending = append(pending, pendingNotice{n, r})
+		}
+		if len(pending) == maxCounted {
 			break
 		}
 	}

@@ -178,34 +178,28 @@ func hashName(s string) string { return credential.HashOf(s).Name() }
 
 // load reads the records of the participants of the space.
 func (s *Space) load(ctx context.Context) error {
-	after, now := "", time.Now()
-	for {
-		page, err := s.gate.Records.List(ctx, nsMembers, "space:"+hashName(s.cfg.ID), after, 500, now)
+	for rec, err := range store.AllRecords(ctx, s.gate.Records, nsMembers, "space:"+hashName(s.cfg.ID), time.Now()) {
 		if err != nil {
 			return fmt.Errorf("read the participants of space %s: %w", s.cfg.ID, err)
 		}
-		for _, rec := range page.Records {
-			l, err := readMemberRecord(rec.Body)
-			if err != nil {
-				return fmt.Errorf("read participant %s: %w", rec.Key, err)
-			}
-			if l.Space != s.cfg.ID {
-				continue
-			}
-			m := s.members.byName[l.Name]
-			switch {
-			case m == nil && l.Invited:
-				m = s.members.add(l.Name, nil)
-			case m == nil:
-				continue // no longer configured
-			}
-			m.record = l
-			m.recompute(s.cfg.DropIn)
+		l, err := readMemberRecord(rec.Body)
+		if err != nil {
+			return fmt.Errorf("read participant %s: %w", rec.Key, err)
 		}
-		if after = page.Next; after == "" {
-			return nil
+		if l.Space != s.cfg.ID {
+			continue
 		}
+		m := s.members.byName[l.Name]
+		switch {
+		case m == nil && l.Invited:
+			m = s.members.add(l.Name, nil)
+		case m == nil:
+			continue // no longer configured
+		}
+		m.record = l
+		m.recompute(s.cfg.DropIn)
 	}
+	return nil
 }
 
 // auditEntry returns the audit entry for an operation of actor on the participant target (MEW-31). kind is the kind of
