@@ -24,18 +24,7 @@ func startDoors(t *testing.T, cfg OwnerConfig) *Owner {
 	o.AgentGroup().GET("/door", func(c echo.Context) error {
 		return JSON(c, 200, "agent by "+c.Request().Header.Get(DoorHeader))
 	})
-	if err := o.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- o.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Serve = %v", err)
-		}
-	})
+	serveOwner(t, o)
 	return o
 }
 

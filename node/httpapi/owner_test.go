@@ -21,18 +21,7 @@ func startOwner(t *testing.T, cfg OwnerConfig) *Owner {
 	o := NewOwner(cfg)
 	o.Group().GET("/thing", ok)
 	o.Group().POST("/thing", ok)
-	if err := o.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- o.Serve(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Serve = %v", err)
-		}
-	})
+	serveOwner(t, o)
 	return o
 }
 
