@@ -138,7 +138,7 @@ func (r *Registrar) takeIdentity(ctx context.Context, now time.Time) error {
 	defer r.taking.Unlock()
 	old := r.identity.Load()
 	id := nodeID{AgentID: old.Card.ID}
-	if _, err := r.loadRecord(ctx, keyNodeID, &id, now); err != nil {
+	if err := r.loadRecord(ctx, keyNodeID, &id, now); err != nil {
 		return err
 	}
 	if r.cfg.CurrentKey != nil {

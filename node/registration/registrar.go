@@ -137,7 +137,7 @@ func (p *registration) recordKey() string {
 // Restore reads the state that an earlier process stored.
 func (r *Registrar) Restore(ctx context.Context, now time.Time) error {
 	id := nodeID{AgentID: r.ID()}
-	if _, err := r.loadRecord(ctx, keyNodeID, &id, now); err != nil {
+	if err := r.loadRecord(ctx, keyNodeID, &id, now); err != nil {
 		return err
 	}
 	if err := r.setID(id); err != nil {
@@ -232,13 +232,12 @@ func (r *Registrar) takeState(p *registration, s registrationState) {
 	r.wake()
 }
 
-// loadRecord reads a record of the node's state into dst. It returns false if the record does not exist.
-func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now time.Time) (bool, error) {
-	_, ok, err := store.ReadRecord(ctx, r.cfg.Store.Records(), Namespace, key, dst, now)
-	if err != nil {
-		return false, fmt.Errorf("read %s: %w", key, err)
+// loadRecord reads a record of the node's state into dst, if the record exists.
+func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now time.Time) error {
+	if _, _, err := store.ReadRecord(ctx, r.cfg.Store.Records(), Namespace, key, dst, now); err != nil {
+		return fmt.Errorf("read %s: %w", key, err)
 	}
-	return ok, nil
+	return nil
 }
 
 // storeRecord writes a record of the node's state, if its revision is ifRev.

@@ -73,7 +73,7 @@ func (g *Edge) finish(ctx context.Context, e Env, c config.Config, kind string) 
 	}
 	if g.Public() {
 		s.Health = c.PublicURL + "/readyz"
-		s.Records, s.Found = g.records(ctx, e)
+		s.Records, s.Found = g.records(ctx)
 	}
 	if path, err := os.Executable(); err == nil {
 		if s.Program = path; isTemporary(path) {
@@ -110,7 +110,7 @@ const lookupTimeout = 5 * time.Second
 
 // records returns the address records of the public name, and whether the name server has them. If it does not, the
 // records are those that the operator should add, with the public addresses of this machine.
-func (g *Edge) records(ctx context.Context, e Env) (list []string, found bool) {
+func (g *Edge) records(ctx context.Context) (list []string, found bool) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	addresses, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", g.domain) // an error means that the records are still missing
