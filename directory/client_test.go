@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
@@ -15,6 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
+
+func init() { directory.Operations = operator.Operations }
 
 const base = "https://directory.example/v1"
 

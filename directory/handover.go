@@ -4,12 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 
-	"github.com/labstack/echo/v4"
-
-	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -64,15 +59,4 @@ func canTakeOver(held store.Card, s Submission, c candidate) bool {
 	}
 	key, err := storedText(held, "public_key")
 	return err == nil && sameKey(key, c.card.PublicKey) == nil
-}
-
-func (r *Registry) ownerHandOver(c echo.Context) error {
-	var order Order
-	if err := decode(c, maxOrderBody, &order); err != nil {
-		return err
-	}
-	if err := r.HandOver(c.Request().Context(), pathID(c), order.Reason, owner.Door(c)); err != nil {
-		return err
-	}
-	return httpapi.JSON(c, http.StatusOK, OrderResult{})
 }

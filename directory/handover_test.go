@@ -32,7 +32,7 @@ func TestHandOver(t *testing.T) { // AM-83
 				if got := post("am_1", card, newToken); got != 409 {
 					t.Errorf("without the operator = %d", got)
 				}
-				operate[OrderResult](w, 200, "POST", "/directory/cards/am_1/handover", `{"reason":"asked by its owner"}`)
+				operate[orderResult](w, 200, "POST", "/directory/cards/am_1/handover", `{"reason":"asked by its owner"}`)
 				if ids, _ := w.list(""); len(ids) > 2 || name == "withdrawn" && len(ids) != 1 {
 					t.Errorf("listed: %v", ids)
 				}

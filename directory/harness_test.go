@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -22,6 +23,35 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// Operations returns the operator's part of the owner API. A test of the package from outside sets it, because the
+// operator's package imports this one.
+var Operations func(*Registry) []owner.Operation
+
+// The bodies of some operations of the operator.
+type (
+	orderResult struct {
+		Ban     *Ban
+		Removed int
+	}
+	banList struct {
+		Bans []Ban `json:"items"`
+	}
+	reportPage struct {
+		Reports []Report `json:"items"`
+		Next    string
+	}
+	invite      = credential.Code
+	issuedToken struct {
+		invite
+		Code string
+	}
+	importOrder struct {
+		Cards  []CardExport `json:"cards"`
+		Reason string       `json:"reason"`
+	}
+	tokenList struct{ Tokens []credential.Code }
 )
 
 const testBase = "https://directory.example/v1"
@@ -67,7 +97,7 @@ func newWorldOver(t testing.TB, db store.Store, change ...func(*Config)) *world 
 	w.owner = httpapi.NewOwner(httpapi.OwnerConfig{})
 	w.reg = New(cfg)
 	w.reg.Mount(w.edge.Echo())
-	owner.Mount(w.owner.Group(), w.reg.Operations()...)
+	owner.Mount(w.owner.Group(), Operations(w.reg)...)
 	return w
 }
 

@@ -145,7 +145,7 @@ func (r *Registry) listAgents(c echo.Context) error {
 		r.counters.days.Add(history.Searched, now)
 		return p.Respond(c, listAge)
 	}
-	q, err := parseQuery(raw)
+	q, err := ParseQuery(raw)
 	if err != nil {
 		return err
 	}
@@ -165,8 +165,8 @@ func (r *Registry) listAgents(c echo.Context) error {
 	return p.Respond(c, listAge)
 }
 
-// parseQuery reads the parameters of AM-52. It ignores unknown parameters and empty filters.
-func parseQuery(raw string) (Query, error) {
+// ParseQuery reads the parameters of AM-52. It ignores unknown parameters and empty filters.
+func ParseQuery(raw string) (Query, error) {
 	params, err := url.ParseQuery(raw)
 	if err != nil {
 		return Query{}, wire.ErrQuery.Because(err)

@@ -19,9 +19,6 @@ const (
 	maxUses    = 1000
 )
 
-// Token is an invite code as the operator sees it. The code itself is shown only once, when it is made.
-type Token = credential.Code
-
 // tokenID returns a hash that identifies a text without revealing it.
 func tokenID(text string) string { return credential.HashOf(text).Name() }
 
@@ -31,31 +28,31 @@ func invitesIn(records store.Records) credential.Invites {
 
 // IssueToken makes an invite code for up to uses registrations (0 is 1) until expires. It returns the code and its entry
 // in the list. by is the interface that the order came from.
-func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expires time.Time, by string) (code string, t Token, err error) {
+func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expires time.Time, by string) (code string, t credential.Code, err error) {
 	now := clock()
 	if uses < 0 || uses > maxUses {
-		return "", Token{}, wire.ErrQuery.At("uses must be 1 to 1000")
+		return "", credential.Code{}, wire.ErrQuery.At("uses must be 1 to 1000")
 	}
 	if len(label) > maxLabel {
-		return "", Token{}, wire.ErrQuery.At("label must be at most 128 bytes")
+		return "", credential.Code{}, wire.ErrQuery.At("label must be at most 128 bytes")
 	}
 	if !expires.After(now) {
-		return "", Token{}, wire.ErrQuery.At("expires_at must be in the future")
+		return "", credential.Code{}, wire.ErrQuery.At("expires_at must be in the future")
 	}
 	code = rand.Text()
-	t, change := invitesIn(r.recs).Issue(code, Token{Label: label, Created: now, Expires: expires.UTC(), Uses: max(1, uses)})
+	t, change := invitesIn(r.recs).Issue(code, credential.Code{Label: label, Created: now, Expires: expires.UTC(), Uses: max(1, uses)})
 	err = r.recs.Apply(ctx, append(r.audit(now, t.ID, "token-issued", "", by), change), now)
 	if errors.Is(err, store.ErrQuota) {
 		err = wire.ErrQuota
 	}
 	if err != nil {
-		return "", Token{}, fmt.Errorf("issue token: %w", err)
+		return "", credential.Code{}, fmt.Errorf("issue token: %w", err)
 	}
 	return code, t, nil
 }
 
 // Tokens lists the invite codes that have not expired, including used ones, in the order of their ids.
-func (r *Registry) Tokens(ctx context.Context, after string, limit int) (tokens []Token, next string, err error) {
+func (r *Registry) Tokens(ctx context.Context, after string, limit int) (tokens []credential.Code, next string, err error) {
 	return invitesIn(r.recs).List(ctx, after, limit, clock())
 }
 

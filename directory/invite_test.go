@@ -17,10 +17,10 @@ import (
 func inviteOnly(c *Config) { c.Mode = Invite }
 
 // issue makes an invite code over the owner API.
-func (w *world) issue(body string) IssuedToken {
+func (w *world) issue(body string) issuedToken {
 	w.t.Helper()
 	got := send(w.owner.Handler(), "POST", "/owner/tokens", body)
-	var t IssuedToken
+	var t issuedToken
 	if err := json.Unmarshal(got.Body.Bytes(), &t); err != nil || got.Code != http.StatusCreated {
 		w.t.Fatalf("issue = %d %s", got.Code, got.Body)
 	}
@@ -147,7 +147,7 @@ func TestTokenRoutes(t *testing.T) {
 			t.Errorf("expiries: %v, %v", token.Expires, other.Expires)
 		}
 		w.register(other.Code, testCard("am_a"))
-		list := func() (l TokenList) {
+		list := func() (l tokenList) {
 			got := send(w.owner.Handler(), "GET", "/owner/tokens?limit=100", "")
 			if strings.Contains(got.Body.String(), token.Code) {
 				t.Error("the list shows a code")

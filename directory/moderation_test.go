@@ -88,8 +88,8 @@ func TestBans(t *testing.T) {
 			}
 		}
 	}
-	ban := func(what string) OrderResult {
-		return operate[OrderResult](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
+	ban := func(what string) orderResult {
+		return operate[orderResult](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
 	}
 	if done := ban("evil.example"); done.Removed != 1 || done.Ban.Kind != BanHost {
 		t.Errorf("ban of the host = %+v", done)
@@ -128,15 +128,15 @@ func TestBans(t *testing.T) {
 	}) {
 		t.Errorf("the feed has %q", got)
 	}
-	list := operate[BanPage](w, 200, "GET", "/directory/bans", "")
+	list := operate[banList](w, 200, "GET", "/directory/bans", "")
 	if len(list.Bans) != 4 || list.Bans[0].Reason != "spam" || list.Bans[0].At.IsZero() {
 		t.Errorf("bans: %+v", list)
 	}
-	operate[OrderResult](w, 200, "POST", "/directory/bans/lift", `{"what":"evil.example","reason":"sorry"}`)
+	operate[orderResult](w, 200, "POST", "/directory/bans/lift", `{"what":"evil.example","reason":"sorry"}`)
 	w.register(alice, evil)
-	operate[OrderResult](w, 404, "POST", "/directory/bans/lift", `{"what":"evil.example","reason":"sorry"}`)
+	operate[orderResult](w, 404, "POST", "/directory/bans/lift", `{"what":"evil.example","reason":"sorry"}`)
 	for _, bad := range []string{`{"what":"am_x"}`, `{"reason":"x"}`, `{"what":"x y","reason":"x"}`, `{"what":"am_x","reason":"` + strings.Repeat("x", 301) + `"}`} {
-		operate[OrderResult](w, 400, "POST", "/directory/bans", bad)
+		operate[orderResult](w, 400, "POST", "/directory/bans", bad)
 	}
 	var lines []string
 	for _, d := range decisions {
@@ -163,11 +163,11 @@ func TestBansOfAnother(t *testing.T) {
 
 func TestRemove(t *testing.T) {
 	w := newWorldWithCards(t, 2)
-	operate[OrderResult](w, 200, "POST", "/directory/cards/am_000/remove", `{"reason":"asked by mail"}`)
+	operate[orderResult](w, 200, "POST", "/directory/cards/am_000/remove", `{"reason":"asked by mail"}`)
 	want(t, w.do("GET", "/v1/agents/am_000", ""), 404, "AGENT_UNAVAILABLE")
 	want(t, w.do("POST", "/v1/agents", string(testCard("am_000").JSON()), withBearer(bob)...), 409, "") // still its owner's
-	operate[OrderResult](w, 404, "POST", "/directory/cards/am_000/remove", `{"reason":"again"}`)
-	operate[OrderResult](w, 400, "POST", "/directory/cards/am_001/remove", `{}`)
+	operate[orderResult](w, 404, "POST", "/directory/cards/am_000/remove", `{"reason":"again"}`)
+	operate[orderResult](w, 400, "POST", "/directory/cards/am_001/remove", `{}`)
 	w.register(alice, testCard("am_000"))
 	list := operate[OperatorCardPage](w, 200, "GET", "/directory/cards?q=agent", "")
 	if len(list.Cards) != 2 || list.Cards[0].Host != "am-000.example" || len(list.Cards[0].Key) != 64 || list.Cards[0].Owner != list.Cards[1].Owner {
@@ -199,7 +199,7 @@ func TestReports(t *testing.T) {
 	if got := report("am_000", "192.0.2.1", `{"kind":"malicious"}`); got != http.StatusAccepted { // replaces the first
 		t.Errorf("second report = %d", got)
 	}
-	list := operate[ReportPage](w, 200, "GET", "/directory/reports?agent_id=am_000", "")
+	list := operate[reportPage](w, 200, "GET", "/directory/reports?agent_id=am_000", "")
 	if len(list.Reports) != 1 || list.Reports[0].Kind != "malicious" || list.Reports[0].From != "192.0.2.1" {
 		t.Errorf("reports: %+v", list)
 	}
@@ -259,7 +259,7 @@ func TestReports(t *testing.T) {
 	}
 	n := 0
 	for after := ""; ; {
-		page := operate[ReportPage](w, 200, "GET", "/directory/reports?after="+after, "")
+		page := operate[reportPage](w, 200, "GET", "/directory/reports?after="+after, "")
 		n += len(page.Reports)
 		if after = page.Next; after == "" {
 			break
@@ -279,12 +279,12 @@ func TestReports(t *testing.T) {
 func TestExportImport(t *testing.T) {
 	from, to := newWorldWithCards(t, 250), newWorld(t)
 	to.register(bob, testCard("am_007", text("name", "Another")))
-	operate[OrderResult](to, 200, "POST", "/directory/bans", `{"what":"am_009","reason":"x"}`)
+	operate[orderResult](to, 200, "POST", "/directory/bans", `{"what":"am_009","reason":"x"}`)
 	var total ImportResult
 	after := uint64(0)
 	for {
 		page := operate[ExportPage](from, 200, "GET", fmt.Sprint("/directory/export?after=", after), "")
-		order, err := json.Marshal(ImportOrder{page.Cards, "move"})
+		order, err := json.Marshal(importOrder{page.Cards, "move"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -329,7 +329,7 @@ func TestImportLargestCards(t *testing.T) {
 		key = next
 	}
 	line := operate[ExportPage](from, 200, "GET", "/directory/export", "").Cards[0]
-	order, err := json.Marshal(ImportOrder{slices.Repeat([]CardExport{line}, 20), "move"})
+	order, err := json.Marshal(importOrder{slices.Repeat([]CardExport{line}, 20), "move"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func TestImportLargestCards(t *testing.T) {
 // TestBanOfMappedNetwork: a range of IPv4 addresses that is written as IPv6 bans these addresses, and no others.
 func TestBanOfMappedNetwork(t *testing.T) {
 	w := newWorld(t)
-	operate[OrderResult](w, 200, "POST", "/directory/bans", `{"what":"::ffff:192.0.2.0/120","reason":"spam"}`)
+	operate[orderResult](w, 200, "POST", "/directory/bans", `{"what":"::ffff:192.0.2.0/120","reason":"spam"}`)
 	for remote, status := range map[string]int{"192.0.2.7:4711": 403, "[::ffff:192.0.2.9]:4711": 403, "192.0.3.7:4711": 201, "[2001:db8::7]:4711": 201} {
 		id := fmt.Sprintf("am_%x", remote)
 		if got := w.do("POST", "/v1/agents", string(testCard(id).JSON()), append(withBearer(alice), "Remote", remote)...); got.Code != status {
@@ -409,7 +409,7 @@ func TestBannedAtTheRelay(t *testing.T) {
 	wantReceipt(t, w.do("POST", "/v1/mailbox/am_carol", testMessage("2", "am_bob", "am_carol")), 202)
 	ban := func(what string) {
 		t.Helper()
-		operate[OrderResult](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
+		operate[orderResult](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
 	}
 	ban("am_bob")
 	want(t, w.do("POST", "/v1/mailbox/am_alice", testMessage("3", "am_bob", "am_alice")), 403, "UNAUTHORIZED")
@@ -437,7 +437,7 @@ func TestBanOfPrivateEndpoint(t *testing.T) {
 	banned, other := testCard("am_banned", text("endpoint", "https://10.1.2.3/a")), testCard("am_other", text("endpoint", "https://10.1.2.4/a"))
 	w.register(alice, banned)
 	w.register(alice, other)
-	if done := operate[OrderResult](w, 200, "POST", "/directory/bans", `{"what":"10.1.2.3","reason":"spam"}`); done.Removed != 1 {
+	if done := operate[orderResult](w, 200, "POST", "/directory/bans", `{"what":"10.1.2.3","reason":"spam"}`); done.Removed != 1 {
 		t.Errorf("the ban removed %d cards, want 1", done.Removed)
 	}
 	want(t, w.do("GET", "/v1/agents/am_banned", ""), 404, "")

@@ -99,7 +99,7 @@ func (r *Registry) showSearch(c echo.Context, count int) error {
 	p.Curl = "curl '" + strings.ReplaceAll(r.cfg.BaseURL+"/agents"+encodeQuery(kept), "'", "%27") + "'"
 	p.First = "/" + encodeQuery(kept)
 	status := http.StatusOK
-	q, err := parseQuery(kept.Encode())
+	q, err := ParseQuery(kept.Encode())
 	if err == nil {
 		q.Limit, q.Cursor = pageAgents, params.Get("cursor")
 		err = r.fillSearch(c, &p, q, kept)

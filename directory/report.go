@@ -190,7 +190,7 @@ func (r *Registry) DismissReport(ctx context.Context, id string) error {
 func (r *Registry) postReport(c echo.Context) error {
 	httpapi.Private(c)
 	var report NewReport
-	if err := decode(c, maxReportBody, &report); err != nil {
+	if err := httpapi.Decode(c, maxReportBody, &report); err != nil {
 		return err
 	}
 	report.Text = strings.TrimSpace(report.Text)
@@ -200,19 +200,4 @@ func (r *Registry) postReport(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusAccepted, struct {
 		Status string `json:"status"`
 	}{"reported"})
-}
-
-// decode reads a JSON object of at most max bytes into to. An empty body counts as an empty object.
-func decode(c echo.Context, max int, to any) error {
-	data, err := httpapi.Body(c, max)
-	if err != nil || len(data) == 0 {
-		return err
-	}
-	if _, err := wire.ParseObject(data); err != nil { // encoding/json would accept duplicate members and invalid UTF-8
-		return wire.ErrSyntax.Because(err)
-	}
-	if err := json.Unmarshal(data, to); err != nil {
-		return wire.ErrSyntax.Because(err)
-	}
-	return nil
 }

@@ -2,8 +2,10 @@ package directory
 
 import (
 	"context"
+	"encoding/hex"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/site"
@@ -65,4 +67,55 @@ func LatestChanges(ctx context.Context, r *Registry, limit int) ([]wire.Change, 
 		list = append(list, c)
 	}
 	return list, err
+}
+
+// OperatorCard is a card as the operator sees it.
+type OperatorCard struct {
+	AgentID      wire.AgentID      `json:"agent_id"`
+	Name         string            `json:"name"`
+	Host         string            `json:"host"`
+	Key          string            `json:"key"`   // fingerprint
+	Owner        string            `json:"owner"` // start of the credential's hash; all cards of one owner have the same
+	Registered   time.Time         `json:"registered_at"`
+	Expires      time.Time         `json:"expires_at"`
+	Verification wire.Verification `json:"verification"`
+}
+
+// OperatorCardPage is a page of cards. Cursor is the parameter "cursor" of the request for the next page.
+type OperatorCardPage struct {
+	Cards  []OperatorCard `json:"items"`
+	Cursor string         `json:"cursor,omitempty"`
+}
+
+// ListCards returns one page of cards for the operator.
+func ListCards(ctx context.Context, r *Registry, q Query) (OperatorCardPage, error) {
+	now := clock()
+	found, err := r.page(ctx, q, now)
+	if err != nil {
+		return OperatorCardPage{}, err
+	}
+	page := OperatorCardPage{Cards: make([]OperatorCard, 0, len(found.cards)), Cursor: found.cursor}
+	for _, card := range found.cards {
+		item, err := r.newOperatorCard(card, now)
+		if err != nil {
+			return OperatorCardPage{}, err
+		}
+		page.Cards = append(page.Cards, item)
+	}
+	return page, nil
+}
+
+func (r *Registry) newOperatorCard(c store.Card, now time.Time) (OperatorCard, error) {
+	card, m, err := r.parseStored(c)
+	if err != nil {
+		return OperatorCard{}, err
+	}
+	item := OperatorCard{
+		AgentID: card.ID, Name: card.Name, Host: endpointHost(card), Owner: hex.EncodeToString(c.Owner[:6]), Registered: c.Registered,
+		Expires: c.Expires, Verification: m.verification(now),
+	}
+	if key, err := r.keys.Parse(card.PublicKey); err == nil {
+		item.Key = fingerprint(key)
+	}
+	return item, nil
 }

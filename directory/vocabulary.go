@@ -129,7 +129,7 @@ func (r *Registry) Intents(ctx context.Context, prefix, cursor string, limit int
 // getNames returns the handler that responds with a page of list.
 func getNames[Page any](list func(ctx context.Context, prefix, cursor string, limit int) (Page, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		q, err := parseQuery(c.Request().URL.RawQuery)
+		q, err := ParseQuery(c.Request().URL.RawQuery)
 		if err != nil {
 			return err
 		}

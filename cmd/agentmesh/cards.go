@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -121,8 +122,8 @@ type cardsRemoveCmd struct {
 }
 
 func (c *cardsRemoveCmd) Run(ctx context.Context, a *app) error {
-	order := post[directory.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/remove", directory.Order{Reason: c.Reason})
-	return ask(ctx, a, order, func(directory.OrderResult) { a.Note("removed") })
+	order := post[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/remove", operator.Order{Reason: c.Reason})
+	return ask(ctx, a, order, func(operator.OrderResult) { a.Note("removed") })
 }
 
 type cardsHandoverCmd struct {
@@ -131,8 +132,8 @@ type cardsHandoverCmd struct {
 }
 
 func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
-	order := post[directory.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/handover", directory.Order{Reason: c.Reason})
-	return ask(ctx, a, order, func(directory.OrderResult) {
+	order := post[operator.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/handover", operator.Order{Reason: c.Reason})
+	return ask(ctx, a, order, func(operator.OrderResult) {
 		a.Note("the next registration that proves the key of the card gets the card")
 	})
 }
@@ -143,7 +144,7 @@ type cardsBanCmd struct {
 }
 
 func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, post[directory.OrderResult]("directory/bans", directory.Order{What: c.What, Reason: c.Reason}), func(result directory.OrderResult) {
+	return ask(ctx, a, post[operator.OrderResult]("directory/bans", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
 		a.Note("banned %s %s; %s removed", result.Ban.Kind, terminal.Clean(result.Ban.Value), countText(result.Removed, "card"))
 	})
 }
@@ -154,7 +155,7 @@ type cardsUnbanCmd struct {
 }
 
 func (c *cardsUnbanCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, post[directory.OrderResult]("directory/bans/lift", directory.Order{What: c.What, Reason: c.Reason}), func(result directory.OrderResult) {
+	return ask(ctx, a, post[operator.OrderResult]("directory/bans/lift", operator.Order{What: c.What, Reason: c.Reason}), func(result operator.OrderResult) {
 		a.Note("%s %s may register again", result.Ban.Kind, terminal.Clean(result.Ban.Value))
 	})
 }
@@ -208,8 +209,7 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 		Cards []json.RawMessage `json:"cards"`
 		After uint64            `json:"after"`
 	}
-	out := bufio.NewWriter(a.Out)
-	n := 0
+	out, n := bufio.NewWriter(a.Out), 0
 	for after := uint64(0); ; {
 		var raw json.RawMessage
 		if raw, err = o.Call(ctx, http.MethodGet, "directory/export", params("after", fmt.Sprint(after)), nil); err != nil {

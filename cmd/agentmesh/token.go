@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
-	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/directory/operator"
 )
 
 // tokenCmd manages the codes that a directory in mode invite requires (AM-56).
@@ -27,8 +27,8 @@ type tokenCreateCmd struct {
 }
 
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
-	order := directory.NewToken{Label: c.Label, Days: c.Days, Uses: c.Uses, Expires: c.Expires}
-	return ask(ctx, a, post[directory.IssuedToken]("tokens", order), func(t directory.IssuedToken) {
+	order := operator.NewToken{Label: c.Label, Days: c.Days, Uses: c.Uses, Expires: c.Expires}
+	return ask(ctx, a, post[operator.IssuedToken]("tokens", order), func(t operator.IssuedToken) {
 		a.Print("%s", terminal.Clean(t.Code))
 		times := "once"
 		if t.Uses > 1 {
@@ -41,7 +41,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 type tokenListCmd struct{}
 
 func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
-	return showPages(ctx, a, "tokens", url.Values{}, "after", noLimit, func(all []directory.Token) {
+	return showPages(ctx, a, "tokens", url.Values{}, "after", noLimit, func(all []operator.Token) {
 		rows := [][]string{{"ID", "EXPIRES", "USES", "USED", "BY", "LABEL"}}
 		for _, t := range all {
 			rows = append(rows, []string{t.ID, terminal.FormatTime(t.Expires), fmt.Sprintf("%d/%d", t.Count, max(1, t.Uses)), terminal.FormatTime(t.Used), orDash(t.UsedBy), terminal.Truncate(t.Label, 60)})

@@ -1,5 +1,5 @@
-// Package operator serves the directory's part of the owner's page: cards, reports, bans, invite codes, changes and
-// numbers. It calls the same methods of [directory.Registry] as the owner API.
+// Package operator serves the directory's part of the owner's page and of the owner API: cards, reports, bans, invite
+// codes, changes and numbers. Both call the same methods of [directory.Registry].
 package operator
 
 import (
@@ -262,7 +262,7 @@ func (p *pages) changeBan(c echo.Context) error {
 
 type invitesView struct {
 	Mode    directory.Mode
-	Tokens  []directory.Token
+	Tokens  []Token
 	Next    string
 	Code    string // a new code, which only this response shows
 	Expires time.Time

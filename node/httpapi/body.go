@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"mime"
@@ -45,6 +46,21 @@ func Body(c echo.Context, max int) ([]byte, error) {
 		return nil, nil
 	}
 	return body, nil
+}
+
+// Decode reads a JSON object of at most max bytes into to. An empty body counts as an empty object.
+func Decode(c echo.Context, max int, to any) error {
+	data, err := Body(c, max)
+	if err != nil || len(data) == 0 {
+		return err
+	}
+	if _, err := wire.ParseObject(data); err != nil { // encoding/json would accept duplicate members and invalid UTF-8
+		return wire.ErrSyntax.Because(err)
+	}
+	if err := json.Unmarshal(data, to); err != nil {
+		return wire.ErrSyntax.Because(err)
+	}
+	return nil
 }
 
 // checkBodyHeaders validates what the headers declare about a body.

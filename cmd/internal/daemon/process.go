@@ -222,10 +222,10 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 const OwnDirectory = "own"
 
 func (p *Process) addDirectory(base string) error {
-	operator := site.Operator{Name: p.cfg.Site.Name, Contact: p.cfg.Site.Contact, Terms: p.cfg.Site.Terms}
+	shown := site.Operator{Name: p.cfg.Site.Name, Contact: p.cfg.Site.Contact, Terms: p.cfg.Site.Terms}
 	if p.cfg.Site.Logo != "" {
 		var err error
-		if operator.Logo, err = site.ReadLogo(p.src.ResolvePath(p.cfg.Site.Logo)); err != nil {
+		if shown.Logo, err = site.ReadLogo(p.src.ResolvePath(p.cfg.Site.Logo)); err != nil {
 			return exit.Fail(exit.Config, fmt.Errorf("site.logo: %w", err))
 		}
 	}
@@ -235,7 +235,7 @@ func (p *Process) addDirectory(base string) error {
 			PerToken: offBelowOne(p.cfg.Registration.CardsPerToken), PerHost: offBelowOne(p.cfg.Registration.CardsPerHost),
 			PerHour: offBelowOne(p.cfg.Registration.PerHour),
 		},
-		Site: operator, Lifetime: p.cfg.Registration.Lifetime, AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.edge.Addresses(), Version: p.build.Version, Logger: p.log,
+		Site: shown, Lifetime: p.cfg.Registration.Lifetime, AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.edge.Addresses(), Version: p.build.Version, Logger: p.log,
 	}
 	if p.secrets.Credential != "" {
 		cfg.Operators = [][32]byte{credential.HashOf(string(registration.Credential(p.secrets.Credential, &client.Directory{Base: base, Alias: OwnDirectory})))}
@@ -249,7 +249,7 @@ func (p *Process) addDirectory(base string) error {
 	p.registry = directory.New(cfg)
 	p.followers.Watch(p.edge.Echo())
 	p.registry.Mount(p.edge.Echo())
-	p.mountOperations(p.registry.Operations()...)
+	p.mountOperations(operator.Operations(p.registry)...)
 	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, engine.CheckIndex(ctx, p.db) })
 	p.edge.Health("directory", p.registry.Health)
 	if p.mirror == "" {
