@@ -173,7 +173,7 @@ func (r *Registry) Ban(ctx context.Context, ban Ban, by string) (removed int, er
 	if err := checkReason(ban.Reason); err != nil {
 		return 0, err
 	}
-	ban.At = clock()
+	ban.At = wire.Now()
 	body, err := json.Marshal(ban)
 	if err != nil {
 		return 0, fmt.Errorf("write ban: %w", err)
@@ -198,7 +198,7 @@ func (r *Registry) Unban(ctx context.Context, ban Ban, reason, by string) error 
 	if err := checkReason(reason); err != nil {
 		return err
 	}
-	now := clock()
+	now := wire.Now()
 	rec, err := r.recs.Get(ctx, banNS, ban.key(), now)
 	if err == nil {
 		changes := append(r.audit(now, ban.key(), "unbanned", reason, by),
@@ -214,7 +214,7 @@ func (r *Registry) Unban(ctx context.Context, ban Ban, reason, by string) error 
 
 // Bans lists bans in the order of kind and value.
 func (r *Registry) Bans(ctx context.Context, after string, limit int) (list []Ban, next string, err error) {
-	page, err := r.recs.List(ctx, banNS, "", after, limit, clock())
+	page, err := r.recs.List(ctx, banNS, "", after, limit, wire.Now())
 	if err != nil {
 		return nil, "", fmt.Errorf("list bans: %w", err)
 	}
@@ -307,7 +307,7 @@ func hostOf(u *url.URL) string {
 
 // forEachCard calls do with each live card, in the order of registration.
 func (r *Registry) forEachCard(ctx context.Context, do func(store.Card) error) error {
-	q := store.CardQuery{Limit: banPage, Now: clock()}
+	q := store.CardQuery{Limit: banPage, Now: wire.Now()}
 	for {
 		page, err := r.cards.List(ctx, q)
 		if err != nil {

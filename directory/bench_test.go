@@ -26,7 +26,7 @@ func benchWorld(b *testing.B, n int) *world {
 		RequestsPerMinute: 1 << 40,
 		Logger:            slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
-	w.reg = New(Config{Store: w.store, BaseURL: testBase, Quotas: Quotas{-1, -1, -1}, Addresses: w.edge.Addresses()})
+	w.reg = New(Config{Store: w.store, BaseURL: testBase, Quotas: Quotas{PerToken: -1, PerHost: -1, PerHour: -1}, Addresses: w.edge.Addresses()})
 	w.reg.Mount(w.edge.Echo())
 	for i := range n {
 		if _, err := w.reg.Register(b.Context(), Submission{Bearer: alice, Body: func() ([]byte, error) {

@@ -13,7 +13,7 @@ import (
 // newCallRelay returns the service that takes A2A calls for the agents whose mailbox is here.
 func newCallRelay(r *Registry) *a2arelay.Service {
 	find := func(ctx context.Context, id wire.AgentID) (wire.Card, store.Card, error) {
-		held, err := r.get(ctx, id, clock())
+		held, err := r.get(ctx, id, wire.Now())
 		if err != nil {
 			return wire.Card{}, held, err
 		}
@@ -25,17 +25,17 @@ func newCallRelay(r *Registry) *a2arelay.Service {
 	}
 	return a2arelay.New(a2arelay.Config{
 		BaseURL: r.cfg.BaseURL, Records: r.recs, Addresses: r.cfg.Addresses, ParseKey: r.keys.Parse,
-		Secret: func(ctx context.Context) ([]byte, error) { return r.cursors.get(ctx, r.recs, clock()) },
+		Secret: func(ctx context.Context) ([]byte, error) { return r.cursors.get(ctx, r.recs, wire.Now()) },
 		Agent:  find,
 		CheckBan: func(ctx context.Context, client netip.Addr) error {
-			return r.checkBan(ctx, "", nil, "", client, clock())
+			return r.checkBan(ctx, "", nil, "", client, wire.Now())
 		},
 		Queue: func(ctx context.Context, m mailbox.Mail, call []byte, changes []store.Change) (string, error) {
 			_, held, err := find(ctx, m.Box)
 			if err != nil {
 				return "", err
 			}
-			m.Created = clock()
+			m.Created = wire.Now()
 			return r.countOutcome(keepMail(context.WithoutCancel(ctx), r, m, held.Owner, call, func(string) []store.Change { return changes }))
 		},
 	})

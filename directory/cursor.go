@@ -134,7 +134,7 @@ type cursorKey struct {
 // makeCursorKey stores the key of the cursors before the first list needs it. Otherwise a list would have no second
 // page after the disk has become full.
 func (r *Registry) makeCursorKey(ctx context.Context) {
-	if _, err := r.cursors.get(ctx, r.recs, clock()); err != nil && ctx.Err() == nil {
+	if _, err := r.cursors.get(ctx, r.recs, wire.Now()); err != nil && ctx.Err() == nil {
 		r.log.Error("cannot store the key for cursors: lists with a second page fail until the store works", "err", err)
 	}
 }

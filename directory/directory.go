@@ -26,6 +26,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/directory/a2arelay"
+	"github.com/agentmesh/agentmesh/directory/admission"
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/directory/probequeue"
@@ -97,12 +98,8 @@ type Config struct {
 	Metrics *httpapi.Metrics
 }
 
-// Quotas bound what one party may register (AM-58). 0 is the default; a negative value means no limit.
-type Quotas struct {
-	PerToken int // cards of one credential: 10
-	PerHost  int // cards of one endpoint host: 10
-	PerHour  int // registrations of one address in an hour: 20
-}
+// Quotas bound what one party may register (AM-58).
+type Quotas = admission.Quotas
 
 const (
 	lifetime    = 30 * 24 * time.Hour  // of a registration, unless Config.Lifetime is set (AM-55)
@@ -112,9 +109,6 @@ const (
 	cachedKeys  = 1024
 	cachedViews = 8192
 	maxClients  = 1 << 16 // addresses that the throttles remember
-	maxFailures = 10      // wrong credentials of one address in a minute
-
-	registeredNS = "registered" // of the shared limit of registrations
 
 	recordNS = "directory" // of single records: the cursor key, the history of the last days, and the positions of a mirror
 )
@@ -143,10 +137,8 @@ type Registry struct {
 	keeping     singleflight.Group // messages that are being stored, by digest
 	bans        bans
 	reporting   reporting
-	reporters   *rate.Allowance         // reports by address; nil for no limit
-	hourly      *rate.Registrations     // by address; nil for no limit
-	together    *credential.SharedLimit // the same for all processes; nil if this process alone writes
-	failures    *rate.Penalties         // wrong credentials by address; nil for no limit
+	reporters   *rate.Allowance // reports by address; nil for no limit
+	gate        *admission.Gate
 	counters    counters
 }
 
@@ -164,7 +156,6 @@ func New(cfg Config) *Registry {
 		cfg.Mode = Open
 	}
 	cfg.Lifetime = cmp.Or(cfg.Lifetime, lifetime)
-	cfg.Quotas = cfg.Quotas.withDefaults(cfg.Local)
 	r := &Registry{
 		cfg:     cfg,
 		cards:   cfg.Store.Cards(),
@@ -182,23 +173,24 @@ func New(cfg Config) *Registry {
 		r.cfg.Session = store.NewSession(cfg.Store.Leases(), cfg.Logger)
 	}
 	r.calls = newCallRelay(r)
-	r.hourly = rate.NewRegistrations(cfg.Quotas.PerHour, nil)
+	r.gate = admission.New(admission.Config{
+		Store: cfg.Store, Mode: cfg.Mode, Local: cfg.Local, Operators: cfg.Operators, Quotas: cfg.Quotas, Shared: cfg.FeedPosition != nil,
+		Audit: r.audit, Addresses: cfg.Addresses, Metrics: cfg.Metrics,
+	})
 	if cfg.FeedPosition != nil {
-		r.together = credential.NewSharedLimit(r.recs, registeredNS, cfg.Quotas.PerHour)
 		r.offers = mailbox.NewOffers(r.recs, r.connections.Notify)
 	}
 	if !cfg.Local { // AM-82
 		r.reporters = rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients)
-		r.failures = rate.NewPenalties(maxFailures, 0, maxClients)
 	}
 	r.addMetrics(cfg.Metrics)
 	return r
 }
 
+// Admission returns what decides who may register. It has the invite codes.
+func (r *Registry) Admission() *admission.Gate { return r.gate }
+
 // OnMail sets the function that the registry calls with the recipient of each message in a mailbox that this or another
 // process stored. An agent in the same process then need not poll. Call OnMail during set-up only. The function must not
 // block.
 func (r *Registry) OnMail(notify func(to wire.AgentID)) { r.onMail = notify }
-
-// clock returns the current time as it is stored and shown: in whole milliseconds (AM-19).
-func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

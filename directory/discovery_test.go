@@ -191,7 +191,7 @@ func TestARDSearch(t *testing.T) { // DISC-3
 func TestARDTrust(t *testing.T) {
 	w := newWorld(t)
 	card := testCard("am_alice")
-	header := append(withBearer(alice), wire.HeaderKeyProof, proof(testKey("am_alice"), "POST", "/v1/agents", testBase, clock(), card))
+	header := append(withBearer(alice), wire.HeaderKeyProof, proof(testKey("am_alice"), "POST", "/v1/agents", testBase, wire.Now(), card))
 	want(t, w.do("POST", "/v1/agents", string(card.JSON()), header...), 201, "")
 	got := w.ard("POST", "/ard/search", `{"query":{"text":"alice","filter":{"trustManifest.attestations.type":["agentmesh-key","agentmesh-alive"]}}}`, 200)
 	if len(got.Results) != 1 {

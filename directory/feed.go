@@ -31,7 +31,7 @@ func followProcesses(ctx context.Context, r *Registry) {
 		switch hint.NS {
 		case store.WatchCards:
 			r.afterWrite(hint.Key)
-			now := clock()
+			now := wire.Now()
 			if held, err := r.cards.Get(ctx, hint.Key, now); err == nil { // otherwise the walk over all cards finds it
 				r.queueIfDue(held, now)
 			}
@@ -70,7 +70,7 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 	}
 	var after uint64
 	if since != "" {
-		pos, err := r.openCursor(ctx, since, feedPlan, clock())
+		pos, err := r.openCursor(ctx, since, feedPlan, wire.Now())
 		if err != nil {
 			return wire.ChangePage{}, err
 		}
@@ -81,7 +81,7 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 		return wire.ChangePage{}, fmt.Errorf("read changes: %w", err)
 	}
 	page := wire.ChangePage{Changes: make([]wire.Change, 0, len(lines))}
-	now, last, size := clock(), "", 0
+	now, last, size := wire.Now(), "", 0
 	for i, line := range lines {
 		if page.More = i == limit || size > maxPageBytes; page.More {
 			break

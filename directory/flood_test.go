@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/admission"
 	"github.com/agentmesh/agentmesh/directory/probequeue"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -29,8 +30,8 @@ func TestRegistrationFlood(t *testing.T) {
 				taken++
 			}
 		}
-		if n, err := w.reg.cards.Count(t.Context(), clock()); taken != defaultPerHour || n != taken || err != nil {
-			t.Errorf("%d were taken and %d are listed, want %d; %v", taken, n, defaultPerHour, err)
+		if n, err := w.reg.cards.Count(t.Context(), wire.Now()); taken != admission.DefaultPerHour || n != taken || err != nil {
+			t.Errorf("%d were taken and %d are listed, want %d; %v", taken, n, admission.DefaultPerHour, err)
 		}
 		want(t, w.do("POST", "/v1/agents", string(testCard("am_else").JSON()), append(withBearer(bob), "Remote", "[2001:db9::1]:9")...), 201, "")
 	})
@@ -41,7 +42,7 @@ func TestRegistrationFlood(t *testing.T) {
 func TestVictimHost(t *testing.T) { // AM-58, AM-63, THREATS 17
 	var hits atomic.Int64
 	victim := startEndpoint(t, func(rw http.ResponseWriter, _ *http.Request) { hits.Add(1); http.NotFound(rw, nil) })
-	for name, tt := range map[string]struct{ perHost, taken int }{"default": {0, defaultPerHost}, "no quota": {-1, 300}} {
+	for name, tt := range map[string]struct{ perHost, taken int }{"default": {0, admission.DefaultPerHost}, "no quota": {-1, 300}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, withProbes, func(c *Config) { c.Quotas = Quotas{PerToken: -1, PerHour: -1, PerHost: tt.perHost} })
 			hits.Store(0)

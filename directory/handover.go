@@ -17,7 +17,7 @@ func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by str
 		return err
 	}
 	for range attempts {
-		now := clock()
+		now := wire.Now()
 		held, err := r.cards.Held(ctx, string(id), now)
 		if errors.Is(err, store.ErrNotFound) {
 			return wire.ErrNoAgent

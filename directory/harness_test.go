@@ -88,7 +88,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 
 // newWorldOver starts a directory over an existing store.
 func newWorldOver(t testing.TB, db store.Store, change ...func(*Config)) *world {
-	cfg := Config{Store: db, BaseURL: testBase, Quotas: Quotas{-1, -1, -1}, Site: site.Operator{Name: "Test Directory"}, Version: "v0"}
+	cfg := Config{Store: db, BaseURL: testBase, Quotas: Quotas{PerToken: -1, PerHost: -1, PerHour: -1}, Site: site.Operator{Name: "Test Directory"}, Version: "v0"}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -209,7 +209,7 @@ func decodeList(t testing.TB, rec *httptest.ResponseRecorder) (ids []string, cur
 
 // Mail polls like GET /v1/relay, and returns the items of the page.
 func (r *Registry) Mail(ctx context.Context, bearer string, q mailbox.Query) ([]RelayItem, error) {
-	p, err := startPoll(ctx, r, bearer, q, clock())
+	p, err := startPoll(ctx, r, bearer, q, wire.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q mailbox.Query) ([]
 	end := time.NewTimer(p.Wait)
 	defer end.Stop()
 	for {
-		items, err := p.collect(ctx, clock())
+		items, err := p.collect(ctx, wire.Now())
 		if err != nil || len(items) > 0 || !p.Waits() {
 			return items, err
 		}

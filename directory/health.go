@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // countAge is how old the cached number of cards may be. Counting takes time proportional to the number of cards.
@@ -43,7 +44,7 @@ func (r *Registry) Health(ctx context.Context) (any, error) {
 	if err := r.cfg.Store.Ping(ctx); err != nil {
 		return nil, err
 	}
-	n, err := r.countAgents(ctx, clock())
+	n, err := r.countAgents(ctx, wire.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +72,7 @@ func (r *Registry) RelayHealth(ctx context.Context) (any, error) {
 
 // mailTotal returns how much mail is stored in all mailboxes together, and whether the relay is full.
 func (r *Registry) mailTotal(ctx context.Context) (all mailbox.Usage, full bool, err error) {
-	now := clock()
+	now := wire.Now()
 	counts, err := r.loadMailUsage(ctx, now)
 	if err != nil {
 		return mailbox.Usage{}, false, err
@@ -82,7 +83,7 @@ func (r *Registry) mailTotal(ctx context.Context) (all mailbox.Usage, full bool,
 
 // getFront answers / with a page for browsers and with {name, version, agents} for programs.
 func (r *Registry) getFront(c echo.Context) error {
-	n, err := r.countAgents(c.Request().Context(), clock())
+	n, err := r.countAgents(c.Request().Context(), wire.Now())
 	if err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ const (
 var fullAge = []string{"public, max-age=300"}
 
 func (r *Registry) getAgent(c echo.Context) error {
-	now := clock()
+	now := wire.Now()
 	v, card, err := r.loadView(c.Request().Context(), pathID(c), now)
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func maxAge(expires, now time.Time) []string {
 
 func (r *Registry) listAgents(c echo.Context) error {
 	raw := c.Request().URL.RawQuery
-	now, gen := clock(), r.views.generation()
+	now, gen := wire.Now(), r.views.generation()
 	position, err := feedPosition(c.Request().Context(), r)
 	if err != nil {
 		return err

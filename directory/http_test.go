@@ -166,12 +166,12 @@ func TestRelayHealth(t *testing.T) {
 		stop := w.agent(alice, func(RelayItem) (string, bool) { return "", true })
 		synctest.Wait()
 		wantRelay(200, `{"status":"ok","connected":1}`)
-		counts, err := w.reg.loadMailUsage(t.Context(), clock())
+		counts, err := w.reg.loadMailUsage(t.Context(), wire.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range mailbox.MaxAllMail { // one message per mailbox
-			if err := counts.Admit(fmt.Sprint(i), mailbox.Mail{Box: wire.AgentID(fmt.Sprint("am_", i)), Created: clock()}, clock()); err != nil {
+			if err := counts.Admit(fmt.Sprint(i), mailbox.Mail{Box: wire.AgentID(fmt.Sprint("am_", i)), Created: wire.Now()}, wire.Now()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/admission"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -70,7 +71,7 @@ func TestInviteFromABarredAddress(t *testing.T) {
 		post := func(id, invite string) int {
 			return w.do("POST", "/v1/agents", string(testCard(id).JSON()), append(withBearer(bob), wire.HeaderInvite, invite)...).Code
 		}
-		for i := range maxFailures {
+		for i := range admission.MaxFailures {
 			if got := post("am_a", fmt.Sprint("WRONG", i)); got != 403 {
 				t.Fatalf("wrong invite %d = %d, want 403", i, got)
 			}
@@ -207,7 +208,7 @@ func TestInviteForSeveral(t *testing.T) { // AM-56
 				t.Errorf("use %d = %d, want %d", i+1, got, want)
 			}
 		}
-		tokens, _, err := w.reg.Tokens(t.Context(), "", 10)
+		tokens, _, err := w.reg.gate.Tokens(t.Context(), "", 10)
 		if err != nil || len(tokens) != 1 || tokens[0].Count != 2 || tokens[0].UsedBy != "am_1" || tokens[0].Left() != 0 {
 			t.Errorf("tokens %+v, %v", tokens, err)
 		}

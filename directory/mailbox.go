@@ -196,7 +196,7 @@ func (r *Registry) listMail(ctx context.Context, term, after string, limit int, 
 
 // takeMail counts mail that another process stored or deleted, and wakes its agent.
 func takeMail(ctx context.Context, r *Registry, key string) error {
-	now := clock()
+	now := wire.Now()
 	counts, err := r.loadMailUsage(ctx, now)
 	if err != nil {
 		return err
@@ -229,7 +229,7 @@ func takeMail(ctx context.Context, r *Registry, key string) error {
 
 // emptyMailbox deletes all mail of an agent.
 func (r *Registry) emptyMailbox(ctx context.Context, id wire.AgentID) error {
-	now := clock()
+	now := wire.Now()
 	for {
 		list, err := r.listMail(ctx, boxTerm(id), "", mailbox.MaxPage, now)
 		if err != nil || len(list) == 0 {
@@ -269,7 +269,7 @@ func (r *Registry) deleteMail(ctx context.Context, now time.Time, keys ...string
 // Acknowledge removes a message from its mailbox. A repeated call succeeds. For an id that this directory did not give
 // to the credential, Acknowledge returns [wire.ErrRoute].
 func (r *Registry) Acknowledge(ctx context.Context, bearer, relayID string) error {
-	now := clock()
+	now := wire.Now()
 	key, err := r.openRelayID(ctx, credential.HashOf(bearer), relayID, now)
 	if err != nil {
 		return err // for any other credential the message does not exist

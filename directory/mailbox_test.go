@@ -26,7 +26,7 @@ func fakePosting(box store.Card, from wire.AgentID, n int) posting {
 
 func (w *world) card(id string) store.Card {
 	w.t.Helper()
-	c, err := w.reg.cards.Get(w.t.Context(), id, clock())
+	c, err := w.reg.cards.Get(w.t.Context(), id, wire.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func (w *world) card(id string) store.Card {
 // all unknown senders together have a tenth (AM-66, AM-68).
 func TestMailboxBounds(t *testing.T) {
 	w := newRelayWorld(t)
-	now, box := clock(), w.card("am_alice")
+	now, box := wire.Now(), w.card("am_alice")
 	kept, limited, full := 0, 0, 0
 	const many = 20_000
 	for i := range many {
@@ -104,7 +104,7 @@ func TestMailboxBounds(t *testing.T) {
 // TestLargeMail: limits count bytes too, and a page ends when it is large.
 func TestLargeMail(t *testing.T) { // AM-68
 	w := newRelayWorld(t)
-	now, box := clock(), w.card("am_alice")
+	now, box := wire.Now(), w.card("am_alice")
 	n := 0
 	for i := range 100 {
 		p := fakePosting(box, wire.AgentID(fmt.Sprint("am_", i%2)), i)
@@ -126,17 +126,17 @@ func TestMailUsageAfterRestart(t *testing.T) {
 	w := newRelayWorld(t)
 	for i := range mailbox.MaxMail + mailbox.MaxMail/2 { // more than a page of the store, in two mailboxes
 		box := w.card([]string{"am_alice", "am_carol"}[i%2])
-		if _, err := w.reg.storeMail(t.Context(), fakePosting(box, wire.AgentID(fmt.Sprint("am_", i%20)), i), clock()); err != nil {
+		if _, err := w.reg.storeMail(t.Context(), fakePosting(box, wire.AgentID(fmt.Sprint("am_", i%20)), i), wire.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	before, _ := w.reg.mailUsage.Total(clock())
+	before, _ := w.reg.mailUsage.Total(wire.Now())
 	again := newWorldOver(t, w.store)
-	counts, err := again.reg.loadMailUsage(t.Context(), clock())
+	counts, err := again.reg.loadMailUsage(t.Context(), wire.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after, _ := counts.Total(clock()); after != before || after.N != mailbox.MaxMail+mailbox.MaxMail/2 {
+	if after, _ := counts.Total(wire.Now()); after != before || after.N != mailbox.MaxMail+mailbox.MaxMail/2 {
 		t.Errorf("after a restart %+v are counted, before %+v", after, before)
 	}
 }
@@ -200,7 +200,7 @@ func TestManyCopiesAtOnce(t *testing.T) {
 			t.Fatalf("receipts %v", ids)
 		}
 	}
-	if got, _ := w.reg.mailUsage.Total(clock()); len(w.mail(alice, "")) != 1 || got.N != 1 {
+	if got, _ := w.reg.mailUsage.Total(wire.Now()); len(w.mail(alice, "")) != 1 || got.N != 1 {
 		t.Errorf("%d are kept", got.N)
 	}
 }
@@ -208,7 +208,7 @@ func TestManyCopiesAtOnce(t *testing.T) {
 // TestMailInOrder: messages of one millisecond are listed in the order of their arrival.
 func TestMailInOrder(t *testing.T) {
 	w := newRelayWorld(t)
-	now := clock()
+	now := wire.Now()
 	var keys []string
 	for range 100 {
 		keys = append(keys, w.reg.mailUsage.NewKey(now))
@@ -224,7 +224,7 @@ func TestMailInOrder(t *testing.T) {
 // TestRelayIDs: only the owner that got a relay id can use it.
 func TestRelayIDs(t *testing.T) {
 	w := newRelayWorld(t)
-	now := clock()
+	now := wire.Now()
 	key := w.reg.mailUsage.NewKey(now)
 	id, err := w.reg.relayID(t.Context(), credential.HashOf(alice), key, now)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // counters count the directory's work.
@@ -29,7 +30,7 @@ func (r *Registry) addMetrics(m *httpapi.Metrics) {
 		days:       &history.History{},
 	}
 	m.Gauge("cards", "Live cards in the directory, as counted at most ten seconds ago.", gauge(func(ctx context.Context) (float64, error) {
-		n, err := r.countAgents(ctx, clock())
+		n, err := r.countAgents(ctx, wire.Now())
 		return float64(n), err
 	}))
 	m.Gauge("relay_connected", "Owners of mailboxes whose agents are connected.", func() float64 { return float64(r.connections.Count()) })
@@ -42,9 +43,7 @@ func (r *Registry) addMetrics(m *httpapi.Metrics) {
 		return float64(all.Size), err
 	}))
 	m.Gauge("endpoints_waiting", "Cards whose endpoint waits to be probed.", func() float64 { return float64(r.probeQueue.Len()) })
-	m.LimiterFunc("registrations-of-address", func() uint64 { return r.hourly.Refusals() + r.together.Refusals() })
 	m.LimiterFunc("reports-of-address", r.reporters.Refusals)
-	m.LimiterFunc("credential-failures-of-address", r.failures.Refusals)
 }
 
 // gauge returns a function that reads a number from the store. The function returns NaN if the store does not answer.

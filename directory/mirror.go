@@ -60,7 +60,7 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 // followOnce takes over one page of the feed. If nothing changed yet, the source waits for up to wait. moved reports
 // whether changes were taken over.
 func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wait time.Duration) (moved bool, err error) {
-	now := clock()
+	now := wire.Now()
 	key := mirrorRecord + source.StoredName()
 	since, rec := "", store.Record{NS: recordNS, Key: key}
 	held, err := r.recs.Get(ctx, recordNS, key, now)
@@ -94,7 +94,7 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 		return false, nil
 	}
 	rec.Body = []byte(page.Next)
-	return len(page.Changes) > 0, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, clock())
+	return len(page.Changes) > 0, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, wire.Now())
 }
 
 // dropOtherSources removes all cards if another source than the one of key was followed before, and the positions in
@@ -125,7 +125,7 @@ func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c
 	if c.Record == nil {
 		return r.dropCard(ctx, c)
 	}
-	now := clock()
+	now := wire.Now()
 	held, err := r.cards.Held(ctx, string(c.AgentID), now)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -151,7 +151,7 @@ func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c
 
 // dropCard removes a card that the source no longer lists, or that is not acceptable here.
 func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
-	now := clock()
+	now := wire.Now()
 	var changes []store.Change
 	if c.Change == wire.ChangeRemoved && checkReason(c.Reason) == nil {
 		change, err := removalChange(Removal{c.AgentID, c.Reason, now})

@@ -40,7 +40,7 @@ func newSource(w *world, lie func([]byte) []byte) *client.Directory {
 func (w *world) follow(source *client.Directory) {
 	w.t.Helper()
 	place := func() []byte {
-		rec, _ := w.reg.recs.Get(w.t.Context(), recordNS, mirrorRecord+source.StoredName(), clock()) // without a record the position is empty
+		rec, _ := w.reg.recs.Get(w.t.Context(), recordNS, mirrorRecord+source.StoredName(), wire.Now()) // without a record the position is empty
 		return rec.Body
 	}
 	for range 100 {
@@ -65,7 +65,7 @@ func TestMirror(t *testing.T) {
 	want(t, w.do("POST", "/v1/agents", string(card.JSON()), append(withBearer(alice), wire.HeaderKeyProof, stamp)...), 201, "")
 	source := newSource(w, nil)
 	m.follow(source)
-	if n, err := m.reg.cards.Count(t.Context(), clock()); err != nil || n != 231 {
+	if n, err := m.reg.cards.Count(t.Context(), wire.Now()); err != nil || n != 231 {
 		t.Fatalf("the mirror has %d cards, %v", n, err)
 	}
 	same := func(id string) {

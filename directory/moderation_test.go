@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -184,7 +185,7 @@ func TestReports(t *testing.T) {
 	})
 	listNotices := func() []notify.Notice {
 		t.Helper()
-		list, _, err := notices.List(t.Context(), "", 1000, clock())
+		list, _, err := notices.List(t.Context(), "", 1000, wire.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -242,15 +243,15 @@ func TestReports(t *testing.T) {
 	var stored []store.Change
 	for i := range maxReports - 100 {
 		id, addr := number(i)
-		key := tokenID(id + " " + addressKey(addr))
-		body, err := json.Marshal(Report{ID: key, AgentID: wire.AgentID(id), Kind: "other", From: addressKey(addr), At: clock()})
+		key := credential.HashOf(id + " " + addressKey(addr)).Name()
+		body, err := json.Marshal(Report{ID: key, AgentID: wire.AgentID(id), Kind: "other", From: addressKey(addr), At: wire.Now()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec := store.Record{NS: reportNS, Key: key, Body: body, Terms: []string{"card:" + id}, Expires: clock().Add(reportLife)}
+		rec := store.Record{NS: reportNS, Key: key, Body: body, Terms: []string{"card:" + id}, Expires: wire.Now().Add(reportLife)}
 		stored = append(stored, store.Change{Record: rec})
 	}
-	if err := w.store.Records().Apply(t.Context(), stored, clock()); err != nil {
+	if err := w.store.Records().Apply(t.Context(), stored, wire.Now()); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 200 {
@@ -423,7 +424,7 @@ func TestBannedAtTheRelay(t *testing.T) {
 		t.Errorf("%d messages wait for Alice", len(got))
 	}
 	ban("am_carol")
-	if all, _ := w.reg.mailUsage.Total(clock()); all.N != 2 {
+	if all, _ := w.reg.mailUsage.Total(wire.Now()); all.N != 2 {
 		t.Errorf("%d messages wait, want 2 and none for the banned agent", all.N)
 	}
 }

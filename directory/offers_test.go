@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/admission"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -36,10 +38,10 @@ func sharedProcesses(t *testing.T, n int, delay time.Duration, change ...func(*C
 	ws[0].register(alice, mailboxCard("am_alice"))
 	ws[0].register(bob, testCard("am_bob"))
 	for _, w := range ws { // they read these under locks, in which no other goroutine can wait with a fake clock
-		if _, err := w.reg.loadMailUsage(t.Context(), clock()); err != nil {
+		if _, err := w.reg.loadMailUsage(t.Context(), wire.Now()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.reg.relayID(t.Context(), [32]byte{}, "", clock()); err != nil {
+		if _, err := w.reg.relayID(t.Context(), [32]byte{}, "", wire.Now()); err != nil {
 			t.Fatal(err)
 		}
 		running.Go(func() { w.reg.Run(ctx) })
@@ -213,7 +215,7 @@ func TestHourlyLimitOfProcesses(t *testing.T) { // AM-43, AM-58
 			card := testCard(id, text("endpoint", "https://"+host+"/agentmesh"))
 			return w.do("POST", "/v1/agents", string(card.JSON()), withBearer(owner)...).Code
 		}
-		for i := range defaultPerHour {
+		for i := range admission.DefaultPerHour {
 			if got := register(ws[i%3], "another-credential", "am_bob", "x.example"); got != 409 {
 				t.Errorf("an id that is taken = %d, want 409", got)
 			}
@@ -229,7 +231,7 @@ func TestHourlyLimitOfProcesses(t *testing.T) { // AM-43, AM-58
 				t.Errorf("process %d registers more = %d, want 429", i, got)
 			}
 		}
-		ws[1].reg.hourly = nil // as after a restart
+		ws[1].reg.gate = admission.New(admission.Config{Store: ws[1].store, Mode: Open, Quotas: Quotas{PerToken: -1, PerHost: 1}, Shared: true}) // as after a restart
 		card := testCard("am_after", text("endpoint", "https://after.example/agentmesh"))
 		got := ws[1].do("POST", "/v1/agents", string(card.JSON()), withBearer(alice)...)
 		if got.Code != 429 || got.Header().Get("Retry-After") == "" {
@@ -239,8 +241,9 @@ func TestHourlyLimitOfProcesses(t *testing.T) { // AM-43, AM-58
 		if got := register(ws[1], alice, "am_later", "later.example"); got != 201 {
 			t.Errorf("three minutes later = %d, want 201", got)
 		}
-		if changes, wait, err := ws[2].reg.together.Take(t.Context(), netip.MustParseAddr("192.0.2.1"), clock()); wait <= 0 || err != nil {
-			t.Errorf("the address waits %v, %v: %v", wait, err, changes)
+		_, err := ws[2].reg.gate.NewCharge(netip.MustParseAddr("192.0.2.1"), [32]byte{}, wire.Now()).Take(t.Context())
+		if refused, ok := errors.AsType[*wire.Error](err); !ok || refused.Status != 429 {
+			t.Errorf("another registration of the address: %v, want 429", err)
 		}
 	})
 }

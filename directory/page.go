@@ -161,7 +161,7 @@ func dropNamesWithInvisible(list []NameCount) []NameCount {
 
 // fillSearch adds the found agents and the link to the next page.
 func (r *Registry) fillSearch(c echo.Context, p *searchPage, q Query, kept url.Values) error {
-	now := clock()
+	now := wire.Now()
 	r.counters.days.Add(history.Searched, now)
 	found, err := r.page(c.Request().Context(), q, now)
 	if err != nil {
@@ -212,7 +212,7 @@ type agentPage struct {
 
 // showAgent answers /agents/{id} with the page of one agent.
 func (r *Registry) showAgent(c echo.Context) error {
-	now := clock()
+	now := wire.Now()
 	c.Response().Header().Set("Cache-Control", listAge)
 	held, err := r.get(c.Request().Context(), pathID(c), now)
 	if errors.Is(err, wire.ErrNoAgent) {

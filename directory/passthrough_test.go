@@ -120,7 +120,7 @@ func TestSlowReader(t *testing.T) {
 		w := newRelayWorld(t)
 		big := wire.Member{Key: "padding", Value: wire.Text(strings.Repeat("x", 200<<10))}
 		for i := range 40 {
-			if _, err := w.reg.storeMail(t.Context(), w.parsePosting(testMessage(fmt.Sprint(i), []string{"am_bob", "am_carol"}[i%2], "am_alice", big)), clock()); err != nil {
+			if _, err := w.reg.storeMail(t.Context(), w.parsePosting(testMessage(fmt.Sprint(i), []string{"am_bob", "am_carol"}[i%2], "am_alice", big)), wire.Now()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -154,7 +154,7 @@ func TestSlowReader(t *testing.T) {
 			t.Errorf("the slow reader then gets %d bytes, %v", n, err)
 		}
 		slow.Close()
-		if all, _ := w.reg.mailUsage.Total(clock()); all.N != 40 {
+		if all, _ := w.reg.mailUsage.Total(wire.Now()); all.N != 40 {
 			t.Errorf("%d messages are left", all.N)
 		}
 		cancel()
@@ -167,7 +167,7 @@ func TestSlowReader(t *testing.T) {
 // parsePosting parses a message as the relay does.
 func (w *world) parsePosting(raw string) posting {
 	w.t.Helper()
-	p, err := w.reg.checkPosting(w.t.Context(), []byte(raw), "", noClient, clock())
+	p, err := w.reg.checkPosting(w.t.Context(), []byte(raw), "", noClient, wire.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}

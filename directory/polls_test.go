@@ -17,7 +17,7 @@ func BenchmarkWaitingPolls(b *testing.B) {
 	const polls = 1000
 	w := newWorld(b)
 	w.edge = httpapi.New(httpapi.Config{RequestsPerMinute: -1, MaxConns: -1, MaxConnsPerAddr: -1})
-	w.reg = New(Config{Store: w.store, BaseURL: testBase, Quotas: Quotas{-1, -1, -1}, Addresses: w.edge.Addresses()})
+	w.reg = New(Config{Store: w.store, BaseURL: testBase, Quotas: Quotas{PerToken: -1, PerHost: -1, PerHour: -1}, Addresses: w.edge.Addresses()})
 	w.reg.Mount(w.edge.Echo())
 	bearer := func(i int) string { return fmt.Sprintf("%s-%06d", alice, i) }
 	for i := range polls {

@@ -98,7 +98,7 @@ func pause(ctx context.Context, d time.Duration) {
 func (r *Registry) walkCards(ctx context.Context) {
 	q := store.CardQuery{Limit: walkPage}
 	for {
-		q.Now = clock()
+		q.Now = wire.Now()
 		page, err := r.cards.List(ctx, q)
 		if err != nil && ctx.Err() == nil {
 			r.log.WarnContext(ctx, "cannot list cards to probe", "err", err)
@@ -161,7 +161,7 @@ func (r *Registry) ownsMailbox(card wire.Card) bool {
 
 // probe probes one endpoint and stores the result.
 func (r *Registry) probe(ctx context.Context, a probequeue.Target) {
-	held, err := r.cards.Get(ctx, a.ID, clock())
+	held, err := r.cards.Get(ctx, a.ID, wire.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return
 	}
@@ -240,7 +240,7 @@ func CheckEndpoint(ctx context.Context, h *client.HTTP, reach client.Reach, card
 // saveProbe stores the result of a probe of card, unless the key or the endpoint of the card has changed since then.
 func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool) error {
 	for range attempts {
-		now := clock()
+		now := wire.Now()
 		held, err := r.cards.Get(ctx, string(card.ID), now)
 		if errors.Is(err, store.ErrNotFound) {
 			return nil

@@ -37,7 +37,7 @@ func startEndpoint(t *testing.T, h http.HandlerFunc) string {
 // probeNow probes the endpoint of a card as the worker does, and returns the verification that is then shown.
 func (w *world) probeNow(id string) wire.Verification {
 	w.t.Helper()
-	held, err := w.reg.cards.Get(w.t.Context(), id, clock())
+	held, err := w.reg.cards.Get(w.t.Context(), id, wire.Now())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -317,16 +317,16 @@ func TestProbeAfterDoubt(t *testing.T) { // AM-60
 		w.register(alice, testCard("am_1"))
 		held := w.card("am_1")
 		queued := func() int {
-			w.reg.queueIfDue(held, clock())
+			w.reg.queueIfDue(held, wire.Now())
 			ready, _ := w.reg.probeQueue.Next(time.Now(), 2)
 			return len(ready)
 		}
 		if queued() != 1 {
 			t.Error("an endpoint that was never probed is not queued")
 		}
-		m := meta{Proven: clock(), Replaced: clock()}
+		m := meta{Proven: wire.Now(), Replaced: wire.Now()}
 		time.Sleep(distrust - time.Hour)
-		m.addProbe(true, clock())
+		m.addProbe(true, wire.Now())
 		held.Meta, _ = m.encode()
 		if queued() != 0 {
 			t.Error("an endpoint that was just probed is queued")
@@ -335,7 +335,7 @@ func TestProbeAfterDoubt(t *testing.T) { // AM-60
 		if queued() != 1 {
 			t.Error("after 72 hours the endpoint is not queued")
 		}
-		m.addProbe(true, clock())
+		m.addProbe(true, wire.Now())
 		held.Meta, _ = m.encode()
 		time.Sleep(time.Hour)
 		if queued() != 0 {

@@ -98,14 +98,14 @@ func TestDirectoryProcesses(t *testing.T) {
 		t.Errorf("mail = %v, %v after %v", items, err, time.Since(began))
 	}
 
-	if err := there.reg.checkBan(t.Context(), "am_carol", nil, "", noClient, clock()); err != nil { // fills the cache
+	if err := there.reg.checkBan(t.Context(), "am_carol", nil, "", noClient, wire.Now()); err != nil { // fills the cache
 		t.Fatal(err)
 	}
 	if _, err := here.reg.Ban(t.Context(), Ban{Kind: BanID, Value: "am_carol", Reason: "test"}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	within(t, "the ban holds", func() bool {
-		return there.reg.checkBan(t.Context(), "am_carol", nil, "", noClient, clock()) != nil
+		return there.reg.checkBan(t.Context(), "am_carol", nil, "", noClient, wire.Now()) != nil
 	})
 }
 
@@ -118,14 +118,14 @@ func TestMailBoundsOfProcesses(t *testing.T) {
 	box, kept := ws[0].card("am_alice"), 0
 	const share = mailbox.MaxMail / mailbox.Share
 	count := func(w *world) int {
-		if _, err := w.reg.loadMailUsage(t.Context(), clock()); err != nil {
+		if _, err := w.reg.loadMailUsage(t.Context(), wire.Now()); err != nil {
 			t.Fatal(err)
 		}
-		all, _ := w.reg.mailUsage.Total(clock())
+		all, _ := w.reg.mailUsage.Total(wire.Now())
 		return all.N
 	}
 	for i := range 2 * share {
-		if _, err := ws[i%2].reg.storeMail(t.Context(), fakePosting(box, "am_bob", i), clock()); err == nil {
+		if _, err := ws[i%2].reg.storeMail(t.Context(), fakePosting(box, "am_bob", i), wire.Now()); err == nil {
 			kept++
 		}
 		within(t, "both count the mail", func() bool { return count(ws[0]) == kept && count(ws[1]) == kept })
@@ -253,13 +253,13 @@ func TestCallBoundsOfProcesses(t *testing.T) {
 		t.Helper()
 		var changes []store.Change
 		for i := from; i < from+n; i++ {
-			key, now := fmt.Sprint("task-", i), clock()
+			key, now := fmt.Sprint("task-", i), wire.Now()
 			row := fmt.Sprintf(`{"id":%q,"agent":"am_alice","source":"a2a:%d","context":"c","created_at":%q,"state":%q,"size":2}`, key, i, now.Format(time.RFC3339Nano), state)
 			changes = append(changes,
 				store.Change{IfRev: store.Any, Delete: remove, Record: store.Record{NS: "relay-task", Key: key, Body: []byte(row), Terms: []string{"agent:am_alice"}, Expires: now.Add(time.Hour)}},
 				store.Change{IfRev: store.Any, Delete: remove, Record: store.Record{NS: "relay-task-body", Key: key, Body: []byte("{}"), Expires: now.Add(time.Hour)}})
 		}
-		if err := ws[0].store.Records().Apply(t.Context(), changes, clock()); err != nil {
+		if err := ws[0].store.Records().Apply(t.Context(), changes, wire.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}

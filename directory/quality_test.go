@@ -127,7 +127,7 @@ func TestQuality(t *testing.T) { // AM-52, AM-53
 			t.Fatal(err)
 		}
 	}
-	if n, err := w.reg.cards.Count(t.Context(), clock()); err != nil || n != qualityCards {
+	if n, err := w.reg.cards.Count(t.Context(), wire.Now()); err != nil || n != qualityCards {
 		t.Fatalf("%d cards, %v", n, err)
 	}
 	queries := table(t, "queries.tsv", 2)

@@ -7,7 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/directory/admission"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 func TestQuotas(t *testing.T) { // AM-58
@@ -78,7 +79,7 @@ func TestRefusedRegistrationIsFree(t *testing.T) {
 		if got := register(alice, "am_0", "h0.example"); got != 201 {
 			t.Fatalf("the first card = %d", got)
 		}
-		for range 2 * defaultPerHour {
+		for range 2 * admission.DefaultPerHour {
 			if got := register(bob, "am_0", "h1.example"); got != 409 {
 				t.Fatalf("an id that is taken = %d, want 409", got)
 			}
@@ -86,9 +87,9 @@ func TestRefusedRegistrationIsFree(t *testing.T) {
 				t.Fatalf("a host without room = %d, want 429", got)
 			}
 		}
-		for i := 1; i <= defaultPerHour; i++ {
+		for i := 1; i <= admission.DefaultPerHour; i++ {
 			want := 201
-			if i == defaultPerHour {
+			if i == admission.DefaultPerHour {
 				want = 429
 			}
 			if got := register(bob, fmt.Sprint("am_", i), fmt.Sprintf("h%d.example", i)); got != want {
@@ -103,12 +104,15 @@ func TestRefusedRegistrationIsFree(t *testing.T) {
 func TestNewcomerRegisters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.reg.failures = rate.NewPenalties(1, 0, maxClients) // one failure bars an address, which saves time
 		for i := range maxClients {
 			addr := netip.MustParseAddr(fmt.Sprintf("2001:db8:%x:%x::1", 1+i>>16, i&0xffff))
-			w.reg.hourly.Take(addr, clock())
-			w.reg.reporters.Take(addr, clock())
-			w.reg.failures.Fault(addr, clock())
+			if _, err := w.reg.gate.NewCharge(addr, [32]byte{}, wire.Now()).Take(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.reg.reporters.Take(addr, wire.Now())
+			for range admission.MaxFailures {
+				w.reg.gate.CountFailure(t.Context(), addr, wire.Now())
+			}
 		}
 		for i, remote := range []string{"203.0.113.9:9", "[2001:db8:ffff::1]:9", "127.0.0.1:9"} {
 			id, owner := fmt.Sprint("am_new", i), append(withBearer(bob), "Remote", remote)

@@ -117,7 +117,7 @@ func planRanked(s discovery.Search) (plan, []rank, error) {
 
 // findRanked runs a ranked search for package discovery. An empty text matches every agent, with the score 100.
 func findRanked(ctx context.Context, r *Registry, s discovery.Search) (discovery.Found, error) {
-	now := clock()
+	now := wire.Now()
 	p, ranks, err := planRanked(s)
 	if err != nil {
 		return discovery.Found{}, err

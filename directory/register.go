@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/admission"
 	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -23,10 +26,10 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 	if r.cfg.ReadOnly {
 		return wire.Registered{}, errMirror
 	}
-	if err := r.checkBearer(s.Bearer); err != nil {
+	if err := r.gate.CheckBearer(s.Bearer); err != nil {
 		return wire.Registered{}, err
 	}
-	now := clock()
+	now := wire.Now()
 	body, err := s.read()
 	if err != nil {
 		return wire.Registered{}, err
@@ -35,22 +38,23 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	reg := registration{r: r, s: s, c: c, owner: credential.HashOf(s.Bearer), now: now}
+	owner := credential.HashOf(s.Bearer)
+	reg := registration{r: r, s: s, c: c, owner: owner, charge: r.gate.NewCharge(s.Client, owner, now), now: now}
 	done, err := reg.run(ctx)
 	if err != nil {
-		reg.refund()
+		reg.charge.Refund()
 	}
 	return done, err
 }
 
 // registration is one POST request whose card is valid.
 type registration struct {
-	r       *Registry
-	s       Submission
-	c       candidate
-	owner   [32]byte
-	now     time.Time
-	charged bool // the client address was charged for this registration
+	r      *Registry
+	s      Submission
+	c      candidate
+	owner  [32]byte
+	charge *admission.Charge
+	now    time.Time
 }
 
 // run tries to register until no other writer interferes, at most attempts times.
@@ -84,7 +88,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if taken && credential.Hash(held.Owner).Equal(g.owner) {
 		return r.replace(ctx, held, g.s, to, g.c, g.now)
 	}
-	invite, err := r.admit(ctx, g.c.card.ID, g.s, g.owner, g.now)
+	invite, err := r.gate.Admit(ctx, admission.Applicant{Agent: g.c.card.ID, Owner: g.owner, Bearer: g.s.Bearer, Invite: g.s.Invite, Client: g.s.Client}, g.now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -92,7 +96,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	charge, err := g.charge(ctx)
+	charge, err := g.charge.Take(ctx)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -104,7 +108,8 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	put := store.PutCard{Card: row, IfRev: store.Absent, Quotas: r.quotas(g.owner, g.c), Records: append(charge, invite...), Now: g.now}
+	put := store.PutCard{Card: row, IfRev: store.Absent, Records: append(charge, invite...), Now: g.now}
+	r.gate.AddQuotas(&put)
 	done, err := r.put(ctx, put, g.c, m, "registered")
 	if taken && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrReserved)) {
 		return wire.Registered{}, wire.ErrIDTaken
@@ -128,8 +133,8 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 		return wire.Registered{}, err
 	}
 	put := store.PutCard{Card: row, IfRev: held.Rev, Now: now}
-	if !held.Live(now) || !sameCounts(held.Counts, row.Counts) { // quotas do not refuse a card that they already count
-		put.Quotas = r.quotas(held.Owner, c)
+	if !held.Live(now) || !slices.Equal(slices.Sorted(slices.Values(held.Counts)), slices.Sorted(slices.Values(row.Counts))) { // quotas do not refuse a card that they already count
+		r.gate.AddQuotas(&put)
 	}
 	return r.put(ctx, put, c, m, "renewed")
 }
@@ -152,7 +157,7 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, c candidate, m me
 		r.queueProbe(c.card)
 	}
 	if what == "registered" {
-		r.counters.days.Add(history.Registered, clock())
+		r.counters.days.Add(history.Registered, wire.Now())
 	}
 	r.log.InfoContext(ctx, "card "+what, "agent_id", stored.ID, "expires", stored.Expires)
 	return wire.Registered{AgentID: wire.AgentID(stored.ID), RegisteredAt: stored.Registered, ExpiresAt: stored.Expires}, nil
@@ -164,11 +169,9 @@ func newRow(c candidate, owner [32]byte, m meta, life time.Duration, now time.Ti
 	if err != nil {
 		return store.Card{}, err
 	}
-	terms, counts := searchTerms(c.card), []string{tokenCount(owner)}
+	terms, host := searchTerms(c.card), c.host
 	if c.mailbox {
-		terms = append(terms, mailboxTerm(owner))
-	} else {
-		counts = append(counts, hostCount(c.host))
+		terms, host = append(terms, mailboxTerm(owner)), ""
 	}
 	expires := now.Add(life)
 	return store.Card{
@@ -177,12 +180,46 @@ func newRow(c candidate, owner [32]byte, m meta, life time.Duration, now time.Ti
 		Meta:          encoded,
 		Owner:         owner,
 		Terms:         m.replaceCheckTerms(terms, now),
-		Counts:        counts,
+		Counts:        admission.Counts(owner, host),
 		Registered:    now,
 		Updated:       now,
 		Expires:       expires,
 		ReservedUntil: expires.Add(reservation),
 	}, nil
+}
+
+// getForOwner returns the card of id to its owner. It fails with 401 without a credential, then with 404 for an unknown
+// id, then with 403 for a wrong credential (AM-51); a throttled address gets 429 instead of the last two. With revive, it
+// also returns an expired card whose id is still reserved (AM-55). A withdrawn card comes back only by POST.
+//
+// The credential is compared even if the id is unknown, so that an unknown id takes as long as a foreign one.
+func (r *Registry) getForOwner(ctx context.Context, id wire.AgentID, bearer string, client netip.Addr, revive bool, now time.Time) (store.Card, error) {
+	if bearer == "" {
+		return store.Card{}, wire.ErrNoBearer
+	}
+	var held store.Card
+	err := store.ErrNotFound
+	if id.Valid() {
+		held, err = r.cards.Held(ctx, string(id), now)
+	}
+	mine := credential.HashOf(bearer).Equal(held.Owner)
+	if !mine { // the owner may share a throttled address with others
+		if err := r.gate.CheckThrottle(client, now); err != nil {
+			return store.Card{}, err
+		}
+	}
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return store.Card{}, wire.ErrNoAgent
+	case err != nil:
+		return store.Card{}, err
+	case held.Live(now) && !mine:
+		r.gate.CountFailure(ctx, client, now)
+		return store.Card{}, wire.ErrWrongBearer
+	case held.Live(now), mine && revive && !held.Withdrawn:
+		return held, nil
+	}
+	return store.Card{}, wire.ErrNoAgent
 }
 
 // Renew replaces the card of id for its owner (PUT; the response is 200). An empty body renews the card unchanged. The
@@ -191,7 +228,7 @@ func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wi
 	if r.cfg.ReadOnly {
 		return wire.Registered{}, errMirror
 	}
-	now := clock()
+	now := wire.Now()
 	held, err := r.getForOwner(ctx, id, s.Bearer, s.Client, true, now)
 	if err != nil {
 		return wire.Registered{}, err
@@ -233,7 +270,7 @@ func (r *Registry) Withdraw(ctx context.Context, id wire.AgentID, s Submission) 
 	if r.cfg.ReadOnly {
 		return errMirror
 	}
-	now := clock()
+	now := wire.Now()
 	for range attempts {
 		held, err := r.getForOwner(ctx, id, s.Bearer, s.Client, false, now)
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/admission"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -117,7 +118,7 @@ func TestCardLimits(t *testing.T) { // AM-4, AM-5, AM-8
 func TestWhichErrorWins(t *testing.T) { // AM-51
 	w := newWorld(t, func(c *Config) { c.Mode, c.Quotas = Invite, Quotas{PerToken: 1, PerHost: -1, PerHour: -1} })
 	code := func() string {
-		code, _, err := w.reg.IssueToken(t.Context(), "", 1, time.Now().Add(time.Hour), "cli")
+		code, _, err := w.reg.gate.IssueToken(t.Context(), "", 1, time.Now().Add(time.Hour), "cli")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -359,7 +360,7 @@ func TestWrongCredentialsAreThrottled(t *testing.T) { // AM-56, THREATS row 13
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.register(alice, testCard("am_a"))
-		for i := range maxFailures {
+		for i := range admission.MaxFailures {
 			want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer(fmt.Sprint("guessed-number-", i))...), 403, "UNAUTHORIZED")
 		}
 		want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer("guessed-number-x")...), 429, "RATE_LIMITED")
@@ -367,7 +368,7 @@ func TestWrongCredentialsAreThrottled(t *testing.T) { // AM-56, THREATS row 13
 		want(t, w.do("PUT", "/v1/agents/am_a", "", append(withBearer("guessed-number-y"), "Remote", "198.51.100.7:9")...), 403, "UNAUTHORIZED")
 		want(t, w.do("PUT", "/v1/agents/am_a", "", withBearer(alice)...), 200, "") // from the same address
 		want(t, w.do("GET", "/v1/relay", "", withBearer(alice)...), 200, "")
-		time.Sleep(time.Minute / maxFailures)
+		time.Sleep(time.Minute / admission.MaxFailures)
 		want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer("guessed-number-z")...), 403, "UNAUTHORIZED")
 	})
 }
@@ -377,7 +378,7 @@ func TestRelayCredentialsAreThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.register(alice, testCard("am_a"))
-		for i := range maxFailures {
+		for i := range admission.MaxFailures {
 			want(t, w.do("GET", "/v1/relay", "", withBearer(fmt.Sprint("guessed-number-", i))...), 401, "")
 		}
 		want(t, w.do("GET", "/v1/relay", "", withBearer("guessed-number-x")...), 429, "RATE_LIMITED")
@@ -394,11 +395,11 @@ func TestFailuresOfUnknownClients(t *testing.T) { // THREATS 33
 		w := newWorld(t, func(c *Config) { c.Addresses = httpapi.New(httpapi.Config{}).Addresses() })
 		w.register(alice, testCard("am_a"))
 		start := time.Now()
-		for i := range 3 * maxFailures {
+		for i := range 3 * admission.MaxFailures {
 			want(t, w.do("DELETE", "/v1/agents/am_a", "", append(withBearer(fmt.Sprint("guessed-number-", i)), "Remote", "127.0.0.1:9")...), 403, "UNAUTHORIZED")
 		}
-		if took := time.Since(start); took != 3*maxFailures*time.Second {
-			t.Errorf("%d wrong credentials take %v, want a second each", 3*maxFailures, took)
+		if took := time.Since(start); took != 3*admission.MaxFailures*time.Second {
+			t.Errorf("%d wrong credentials take %v, want a second each", 3*admission.MaxFailures, took)
 		}
 	})
 }

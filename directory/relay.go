@@ -112,7 +112,7 @@ var _ httpapi.Waiter = &poll{}
 // startPoll prepares a poll. The caller must call its Leave. For a credential without a card, it returns errUnknownBearer.
 func startPoll(ctx context.Context, r *Registry, bearer string, q mailbox.Query, now time.Time) (*poll, error) {
 	p := &poll{Query: q.Bounded(), r: r, owner: credential.HashOf(bearer)}
-	if known, err := r.cards.HasCount(ctx, tokenCount(p.owner), now); err != nil {
+	if known, err := r.gate.IsKnown(ctx, p.owner, now); err != nil {
 		return nil, fmt.Errorf("look for the agents of a credential: %w", err)
 	} else if !known {
 		return nil, errUnknownBearer
@@ -140,7 +140,7 @@ func startPoll(ctx context.Context, r *Registry, bearer string, q mailbox.Query,
 
 // Answer returns the mail that is there now as JSON, or nil without any.
 func (p *poll) Answer(ctx context.Context) ([]byte, error) {
-	items, err := p.collect(ctx, clock())
+	items, err := p.collect(ctx, wire.Now())
 	if len(items) == 0 {
 		return nil, err
 	}

@@ -34,12 +34,12 @@ type queued struct {
 // postRelay accepts a message from a sender that shows its credential (AM-64).
 func (r *Registry) postRelay(c echo.Context) error {
 	httpapi.Private(c)
-	ctx, now := c.Request().Context(), clock()
+	ctx, now := c.Request().Context(), wire.Now()
 	bearer, ok := httpapi.Bearer(c.Request())
 	if !ok || bearer == "" {
 		return wire.ErrNoBearer
 	}
-	if err := r.checkThrottleUnlessKnown(ctx, bearer, httpapi.ClientAddr(c), now); err != nil {
+	if err := r.gate.CheckThrottleUnlessKnown(ctx, bearer, httpapi.ClientAddr(c), now); err != nil {
 		return err
 	}
 	raw, err := httpapi.Body(c, wire.MaxMessage)
@@ -52,14 +52,14 @@ func (r *Registry) postRelay(c echo.Context) error {
 	}
 	sender, err := r.get(ctx, p.msg.From, now)
 	if errors.Is(err, wire.ErrNoAgent) {
-		r.countFailure(ctx, httpapi.ClientAddr(c), now)
+		r.gate.CountFailure(ctx, httpapi.ClientAddr(c), now)
 		return errUnknownBearer
 	}
 	if err != nil {
 		return err
 	}
 	if !credential.Hash(sender.Owner).Equal(credential.HashOf(bearer)) {
-		r.countFailure(ctx, httpapi.ClientAddr(c), now)
+		r.gate.CountFailure(ctx, httpapi.ClientAddr(c), now)
 		return wire.ErrWrongBearer
 	}
 	id, err := r.countOutcome(r.storeMail(ctx, p, now))
@@ -72,12 +72,12 @@ func (r *Registry) postRelay(c echo.Context) error {
 // getRelay returns mail to the agents of a credential.
 func (r *Registry) getRelay(c echo.Context) error {
 	httpapi.Private(c)
-	ctx, now := c.Request().Context(), clock()
+	ctx, now := c.Request().Context(), wire.Now()
 	bearer, _ := httpapi.Bearer(c.Request())
-	if err := r.checkBearer(bearer); err != nil {
+	if err := r.gate.CheckBearer(bearer); err != nil {
 		return err
 	}
-	if err := r.checkThrottleUnlessKnown(ctx, bearer, httpapi.ClientAddr(c), now); err != nil {
+	if err := r.gate.CheckThrottleUnlessKnown(ctx, bearer, httpapi.ClientAddr(c), now); err != nil {
 		return err
 	}
 	q, err := mailbox.ParseQuery(c.Request().URL.Query())
@@ -86,7 +86,7 @@ func (r *Registry) getRelay(c echo.Context) error {
 	}
 	p, err := startPoll(ctx, r, bearer, q, now)
 	if errors.Is(err, errUnknownBearer) {
-		r.countFailure(ctx, httpapi.ClientAddr(c), now)
+		r.gate.CountFailure(ctx, httpapi.ClientAddr(c), now)
 	}
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func mailPageJSON(items []RelayItem) []byte {
 func (r *Registry) postAck(c echo.Context) error {
 	httpapi.Private(c)
 	bearer, _ := httpapi.Bearer(c.Request())
-	if err := r.checkBearer(bearer); err != nil {
+	if err := r.gate.CheckBearer(bearer); err != nil {
 		return err
 	}
 	if err := r.Acknowledge(c.Request().Context(), bearer, c.Param("relay")); err != nil {
@@ -139,7 +139,7 @@ func (r *Registry) postAck(c echo.Context) error {
 func (r *Registry) postReply(c echo.Context) error {
 	httpapi.Private(c)
 	bearer, _ := httpapi.Bearer(c.Request())
-	if err := r.checkBearer(bearer); err != nil {
+	if err := r.gate.CheckBearer(bearer); err != nil {
 		return err
 	}
 	raw, err := httpapi.Body(c, wire.MaxMessage)
@@ -147,7 +147,7 @@ func (r *Registry) postReply(c echo.Context) error {
 		return err
 	}
 	owner, id := credential.HashOf(bearer), c.Param("relay")
-	ctx, now := c.Request().Context(), clock()
+	ctx, now := c.Request().Context(), wire.Now()
 	if o := r.connections.Find(owner, id); o == nil {
 		if _, err := r.openRelayID(ctx, owner, id, now); errors.Is(err, wire.ErrRoute) {
 			return wire.ErrLateReply // an invented id costs no read
@@ -174,7 +174,7 @@ func (r *Registry) getMailbox(c echo.Context) error {
 
 // checkMailbox returns [wire.ErrNoAgent] unless the endpoint of the card of id is its mailbox here.
 func (r *Registry) checkMailbox(ctx context.Context, id wire.AgentID) error {
-	held, err := r.get(ctx, id, clock())
+	held, err := r.get(ctx, id, wire.Now())
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (r *Registry) checkMailbox(ctx context.Context, id wire.AgentID) error {
 // connected, and otherwise waits in the mailbox (AM-66, AM-67).
 func (r *Registry) postMailbox(c echo.Context) error {
 	httpapi.Private(c)
-	ctx, now, id := c.Request().Context(), clock(), pathID(c)
+	ctx, now, id := c.Request().Context(), wire.Now(), pathID(c)
 	raw, err := httpapi.Body(c, wire.MaxMessage)
 	if err != nil {
 		return err

@@ -40,7 +40,7 @@ func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by strin
 	if err := checkReason(reason); err != nil {
 		return err
 	}
-	now := clock()
+	now := wire.Now()
 	change, err := removalChange(Removal{id, reason, now})
 	if err != nil {
 		return err

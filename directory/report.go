@@ -15,6 +15,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -59,7 +60,7 @@ type reporting struct{ mu sync.Mutex }
 // replaces the earlier one. If there are too many reports, the new one replaces a report of the network that sent most,
 // or Report returns [wire.ErrQuota].
 func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport, client netip.Addr) error {
-	now := clock()
+	now := wire.Now()
 	if !slices.Contains(reportKinds, report.Kind) {
 		return wire.ErrQuery.At("kind must be spam, impersonation, malicious, broken or other")
 	}
@@ -82,7 +83,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	if client == rate.Unknown { // other clients are unknown too, and must not replace this report
 		reporter += " " + report.Kind + " " + report.Text
 	}
-	key := tokenID(string(id) + " " + reporter)
+	key := credential.HashOf(string(id) + " " + reporter).Name()
 	body, err := json.Marshal(Report{key, id, report.Kind, report.Text, from, now})
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
@@ -163,7 +164,7 @@ func (r *Registry) Reports(ctx context.Context, id wire.AgentID, after string, l
 	if id != "" {
 		term = "card:" + string(id)
 	}
-	page, err := r.recs.List(ctx, reportNS, term, after, limit, clock())
+	page, err := r.recs.List(ctx, reportNS, term, after, limit, wire.Now())
 	if err != nil {
 		return nil, "", fmt.Errorf("list reports: %w", err)
 	}
@@ -173,8 +174,8 @@ func (r *Registry) Reports(ctx context.Context, id wire.AgentID, after string, l
 
 // DismissReport deletes a report that the operator has read. For an unknown report it returns [wire.ErrRoute].
 func (r *Registry) DismissReport(ctx context.Context, id string) error {
-	now := clock()
-	if len(id) != len(tokenID("")) {
+	now := wire.Now()
+	if len(id) != len(credential.Hash{}.Name()) {
 		return wire.ErrRoute
 	}
 	rec, err := r.recs.Get(ctx, reportNS, id, now)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -54,14 +55,14 @@ func TestReportsAreShared(t *testing.T) {
 			var changes []store.Change
 			for i := range maxReports - maxPerCard {
 				id, client := wire.AgentID(fmt.Sprintf("am_%03d", 1+i%60)), network.Addr(i)
-				body, err := json.Marshal(Report{tokenID(fmt.Sprint(i)), id, "spam", "", addressKey(client), clock()})
+				body, err := json.Marshal(Report{credential.HashOf(fmt.Sprint(i)).Name(), id, "spam", "", addressKey(client), wire.Now()})
 				if err != nil {
 					t.Fatal(err)
 				}
-				rec := store.Record{NS: reportNS, Key: tokenID(fmt.Sprint(i)), Body: body, Terms: []string{"card:" + string(id)}, Expires: clock().Add(reportLife)}
+				rec := store.Record{NS: reportNS, Key: credential.HashOf(fmt.Sprint(i)).Name(), Body: body, Terms: []string{"card:" + string(id)}, Expires: wire.Now().Add(reportLife)}
 				changes = append(changes, store.Change{Record: rec})
 			}
-			if err := w.reg.recs.Apply(t.Context(), changes, clock()); err != nil {
+			if err := w.reg.recs.Apply(t.Context(), changes, wire.Now()); err != nil {
 				t.Fatal(err)
 			}
 			if n := from(""); n != maxReports {

@@ -101,15 +101,15 @@ func TestSquattedCardOfBefore(t *testing.T) {
 		a, mallory := testKey("a"), testKey("mallory")
 		id, tree := string(a.Public().AgentID()), keyCard(a, mallory)
 		put := func(w *world) {
-			c, err := w.reg.checkCard(tree.JSON(), "", false, clock())
+			c, err := w.reg.checkCard(tree.JSON(), "", false, wire.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
-			row, err := newRow(c, credential.HashOf(alice), meta{Current: wire.KeyChange{Since: clock()}}, lifetime, clock())
+			row, err := newRow(c, credential.HashOf(alice), meta{Current: wire.KeyChange{Since: wire.Now()}}, lifetime, wire.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.reg.cards.Put(t.Context(), store.PutCard{Card: row, IfRev: store.Absent, Now: clock()}); err != nil {
+			if _, err := w.reg.cards.Put(t.Context(), store.PutCard{Card: row, IfRev: store.Absent, Now: wire.Now()}); err != nil {
 				t.Fatal(err)
 			}
 		}

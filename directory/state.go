@@ -26,7 +26,7 @@ type State struct {
 
 // ReadState returns the state of a directory.
 func ReadState(ctx context.Context, r *Registry) (State, error) {
-	now := clock()
+	now := wire.Now()
 	s := State{
 		Site: r.cfg.Site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Connected: r.connections.Count(), Probes: r.probeQueue.Len(),
 		Days: r.counters.days.List(now),
@@ -57,7 +57,7 @@ func LatestChanges(ctx context.Context, r *Registry, limit int) ([]wire.Change, 
 		lines = found
 		return true
 	})
-	now, list := clock(), make([]wire.Change, 0, len(lines))
+	now, list := wire.Now(), make([]wire.Change, 0, len(lines))
 	for _, line := range slices.Backward(lines) {
 		if err != nil {
 			return nil, err
@@ -89,7 +89,7 @@ type OperatorCardPage struct {
 
 // ListCards returns one page of cards for the operator.
 func ListCards(ctx context.Context, r *Registry, q Query) (OperatorCardPage, error) {
-	now := clock()
+	now := wire.Now()
 	found, err := r.page(ctx, q, now)
 	if err != nil {
 		return OperatorCardPage{}, err

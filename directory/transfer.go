@@ -32,7 +32,7 @@ const exportPage = 100
 
 // Export returns a page of live cards in the order of registration. after is the After of the previous page, or 0.
 func (r *Registry) Export(ctx context.Context, after uint64) (ExportPage, error) {
-	found, err := r.cards.List(ctx, store.CardQuery{Limit: exportPage, After: store.Position{Seq: after}, Now: clock()})
+	found, err := r.cards.List(ctx, store.CardQuery{Limit: exportPage, After: store.Position{Seq: after}, Now: wire.Now()})
 	if err != nil {
 		return ExportPage{}, fmt.Errorf("export cards: %w", err)
 	}
@@ -64,7 +64,7 @@ func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by st
 	if err := checkReason(reason); err != nil {
 		return ImportResult{}, err
 	}
-	now := clock()
+	now := wire.Now()
 	done, err := r.importCards(ctx, cards, now)
 	// An error, or a caller who left, takes back no card, so the audit log gets the line in any case.
 	if lines := r.audit(now, "", "imported", fmt.Sprintf("%d cards: %s", done.Added, reason), by); len(lines) > 0 {

@@ -203,7 +203,7 @@ func (r *Registry) get(ctx context.Context, id wire.AgentID, now time.Time) (sto
 
 // Record returns the card of id with what the directory verified about it.
 func (r *Registry) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
-	now := clock()
+	now := wire.Now()
 	c, err := r.get(ctx, id, now)
 	if err != nil {
 		return wire.CardRecord{}, err
@@ -233,7 +233,7 @@ func newRecord(c store.Card, now time.Time) (wire.CardRecord, meta, error) {
 
 // Keys returns the key history of id (AM-60).
 func (r *Registry) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, error) {
-	c, err := r.get(ctx, id, clock())
+	c, err := r.get(ctx, id, wire.Now())
 	if err != nil {
 		return wire.KeyHistory{}, err
 	}

@@ -85,7 +85,7 @@ func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix
 	if len(prefix) > maxTerm {
 		return nil, "", wire.ErrQuery.At("prefix is longer than any name")
 	}
-	now := clock()
+	now := wire.Now()
 	p := plan{filters: filterHash([]string{"tally", family, prefix}, nil, nil, "")}
 	key, limit := countKey{prefix: family + prefix}, cmp.Or(q.Limit, defaultLimit)
 	if q.Cursor != "" {

@@ -73,6 +73,7 @@ var lines = []struct {
 	{"node/owner/web", 4},
 	{"node/owner/mcp", 4},
 	{"node/owner/contact", 4},
+	{"directory/admission", 4},
 	{"directory/mailbox", 4},
 	{"directory/probequeue", 1},
 	{"directory/discovery", 4},

@@ -221,11 +221,11 @@ func (o operations) issueToken(c echo.Context) error {
 	if req.Days < 1 || req.Days > inviteMax {
 		return wire.ErrQuery.At("days must be 1 to 365")
 	}
-	expires := time.Now().UTC().Truncate(time.Millisecond).AddDate(0, 0, req.Days)
+	expires := wire.Now().AddDate(0, 0, req.Days)
 	if !req.Expires.IsZero() {
 		expires = req.Expires
 	}
-	code, t, err := o.dir.IssueToken(c.Request().Context(), req.Label, req.Uses, expires, owner.Door(c))
+	code, t, err := o.dir.Admission().IssueToken(c.Request().Context(), req.Label, req.Uses, expires, owner.Door(c))
 	if err != nil {
 		return err
 	}
@@ -241,12 +241,12 @@ func (o operations) listTokens(c echo.Context) error {
 		}
 		limit = n
 	}
-	tokens, next, err := o.dir.Tokens(c.Request().Context(), c.QueryParam("after"), limit)
+	tokens, next, err := o.dir.Admission().Tokens(c.Request().Context(), c.QueryParam("after"), limit)
 	return respond(c, TokenList{tokens, next}, err)
 }
 
 func (o operations) revokeToken(c echo.Context) error {
-	if err := o.dir.RevokeToken(c.Request().Context(), c.Param("token"), owner.Door(c)); err != nil {
+	if err := o.dir.Admission().RevokeToken(c.Request().Context(), c.Param("token"), owner.Door(c)); err != nil {
 		return explainMissing(err, "there is no such code", "list them with: agentmesh token list")
 	}
 	return c.NoContent(http.StatusNoContent)

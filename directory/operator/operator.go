@@ -277,7 +277,7 @@ func (p *pages) listInvites(c echo.Context, v invitesView) error {
 		return err
 	}
 	v.Mode = state.Mode
-	if v.Tokens, v.Next, err = p.dir.Tokens(c.Request().Context(), c.QueryParam("after"), listed); err != nil {
+	if v.Tokens, v.Next, err = p.dir.Admission().Tokens(c.Request().Context(), c.QueryParam("after"), listed); err != nil {
 		return err
 	}
 	return p.render(c, p.invites, "Invite codes", v)
@@ -289,7 +289,7 @@ func (p *pages) changeInvite(c echo.Context) error {
 		return err
 	}
 	if form.Get("action") == "revoke" {
-		if err := p.dir.RevokeToken(c.Request().Context(), form.Get("code"), door); err != nil {
+		if err := p.dir.Admission().RevokeToken(c.Request().Context(), form.Get("code"), door); err != nil {
 			return err
 		}
 		return httpapi.Done(c, "directory/invites", "revoked")
@@ -302,7 +302,7 @@ func (p *pages) changeInvite(c echo.Context) error {
 	if err != nil || uses < 1 {
 		return wire.ErrQuery.At("uses must be 1 to 1000")
 	}
-	code, t, err := p.dir.IssueToken(c.Request().Context(), form.Get("label"), uses, time.Now().AddDate(0, 0, days), door)
+	code, t, err := p.dir.Admission().IssueToken(c.Request().Context(), form.Get("label"), uses, time.Now().AddDate(0, 0, days), door)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,9 @@ import "time"
 // timeLayout is the format in which we write times (AM-19): UTC, milliseconds, Z.
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
+// Now returns the current time as it is stored and shown: in UTC and whole milliseconds (AM-19).
+func Now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+
 // FormatTime returns t in the format of AM-19.
 func FormatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
 

@@ -82,7 +82,7 @@ func (s *registryServer) add(c echo.Context) error {
 			return refuse(c, http.StatusUnauthorized, "a bearer token of at least 16 characters is required; it guards the entry from then on")
 		}
 	}
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := wire.Now()
 	k := registration{Entry: Entry{
 		ID: a.Name(), AgentName: in.name, Org: in.org, PublicKey: in.key, Endpoint: in.endpoint, Description: in.description,
 		Capabilities: append([]string{}, in.capabilities...), TrustScore: 0.5, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
@@ -199,7 +199,7 @@ func (s *registryServer) change(c echo.Context, change func(*registration, time.
 			return refuse(c, http.StatusForbidden, "the bearer token does not own this entry")
 		}
 	}
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := wire.Now()
 	change(&k, now)
 	if err := s.save(c.Request().Context(), k, now); err != nil {
 		if errors.Is(err, store.ErrConflict) {

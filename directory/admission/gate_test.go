@@ -1,4 +1,4 @@
-package directory
+package admission
 
 import (
 	"errors"
@@ -25,7 +25,7 @@ func TestCheckBearer(t *testing.T) {
 		{"sixteen letters\x7f", false, "visible ASCII"},
 		{"sixteen letters ü", false, "visible ASCII"},
 	} {
-		err := (&Registry{cfg: Config{Local: tt.local}}).checkBearer(tt.bearer)
+		err := (&Gate{cfg: Config{Local: tt.local}}).CheckBearer(tt.bearer)
 		if tt.want == "" && err == nil {
 			continue
 		}

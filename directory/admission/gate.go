@@ -1,0 +1,224 @@
+// Package admission decides who may register cards: by the mode of the directory, by credentials and invite codes
+// (AM-56), and by quotas (AM-58). It slows down clients that guess credentials. It knows no cards.
+package admission
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Config configures a gate. Only Store is required.
+type Config struct {
+	Store     store.Store
+	Mode      credential.Mode
+	Local     bool       // the local profile (AM-82): short credentials, and no limits
+	Operators [][32]byte // hashes of the credentials that register in every mode and without quotas
+	Quotas    Quotas
+	Shared    bool // other processes write to the store
+	// Audit returns the changes that write a decision of the operator into the audit log. Only the methods for invite codes
+	// need it.
+	Audit     func(at time.Time, subject, choice, note, by string) []store.Change
+	Addresses *httpapi.Addresses
+	Metrics   *httpapi.Metrics
+}
+
+// Quotas bound what one party may register (AM-58). 0 is the default; a negative value means no limit.
+type Quotas struct {
+	PerToken int // cards of one credential: 10
+	PerHost  int // cards of one endpoint host: 10
+	PerHour  int // registrations of one address in an hour: 20
+}
+
+// Defaults of AM-58.
+const (
+	defaultPerToken = 10
+	DefaultPerHost  = 10
+	DefaultPerHour  = 20
+)
+
+// Lengths of a credential, in visible ASCII characters (AM-56).
+const (
+	minCredential      = 16
+	minCredentialLocal = 1
+	maxCredential      = 256
+)
+
+const (
+	maxClients  = 1 << 16 // addresses that the throttle remembers
+	MaxFailures = 10      // wrong credentials of one address in a minute
+
+	registeredNS = "registered" // of the shared limit of registrations
+)
+
+// Gate decides who may register. It is safe for concurrent use.
+type Gate struct {
+	cfg      Config
+	invites  credential.Invites
+	hourly   *rate.Registrations     // by address; nil for no limit
+	together *credential.SharedLimit // the same for all processes; nil if this process alone writes
+	failures *rate.Penalties         // wrong credentials by address; nil for no limit
+}
+
+// New returns a gate.
+func New(cfg Config) *Gate {
+	q := &cfg.Quotas // from here on, 0 means no limit
+	if cfg.Local {
+		*q = Quotas{}
+	} else {
+		*q = Quotas{
+			PerToken: max(0, cmp.Or(q.PerToken, defaultPerToken)),
+			PerHost:  max(0, cmp.Or(q.PerHost, DefaultPerHost)),
+			PerHour:  max(0, cmp.Or(q.PerHour, DefaultPerHour)),
+		}
+	}
+	g := &Gate{cfg: cfg, hourly: rate.NewRegistrations(q.PerHour, nil)}
+	g.invites = credential.Invites{Records: cfg.Store.Records(), NS: inviteNS, Name: credential.Hash.Name, Max: maxInvites}
+	if cfg.Shared {
+		g.together = credential.NewSharedLimit(cfg.Store.Records(), registeredNS, cfg.Quotas.PerHour)
+	}
+	if !cfg.Local { // AM-82
+		g.failures = rate.NewPenalties(MaxFailures, 0, maxClients)
+	}
+	cfg.Metrics.LimiterFunc("registrations-of-address", func() uint64 { return g.hourly.Refusals() + g.together.Refusals() })
+	cfg.Metrics.LimiterFunc("credential-failures-of-address", g.failures.Refusals)
+	return g
+}
+
+// CheckBearer returns an error if a bearer token cannot be the credential of a card because it is missing or malformed.
+func (g *Gate) CheckBearer(bearer string) error {
+	least := minCredential
+	if g.cfg.Local {
+		least = minCredentialLocal
+	}
+	visible := !strings.ContainsFunc(bearer, func(c rune) bool { return c <= ' ' || c > '~' })
+	switch {
+	case bearer == "":
+		return wire.ErrNoBearer
+	case len(bearer) < least || len(bearer) > maxCredential || !visible:
+		return wire.ErrNoBearer.At(fmt.Sprintf("the given one must have %d to %d visible ASCII characters", least, maxCredential))
+	}
+	return nil
+}
+
+// isOperator reports whether owner is a credential of the operator.
+func (g *Gate) isOperator(owner [32]byte) bool {
+	return slices.ContainsFunc(g.cfg.Operators, func(o [32]byte) bool { return credential.Hash(o).Equal(owner) })
+}
+
+// CheckThrottle refuses an address that sent too many wrong credentials (AM-56).
+func (g *Gate) CheckThrottle(client netip.Addr, now time.Time) error {
+	if !client.IsValid() {
+		return nil
+	}
+	if wait := g.failures.Admit(client, now); wait > 0 {
+		return wire.ErrRateLimited.After(wait)
+	}
+	return nil
+}
+
+// CheckThrottleUnlessKnown calls CheckThrottle unless the bearer token is the credential of some card: even a throttled
+// address may use the credential of an existing card.
+func (g *Gate) CheckThrottleUnlessKnown(ctx context.Context, bearer string, client netip.Addr, now time.Time) error {
+	refused := g.CheckThrottle(client, now)
+	if refused == nil {
+		return nil
+	}
+	if known, err := g.IsKnown(ctx, credential.HashOf(bearer), now); err != nil || !known {
+		return refused
+	}
+	return nil
+}
+
+// IsKnown reports whether a card has the credential.
+func (g *Gate) IsKnown(ctx context.Context, owner [32]byte, now time.Time) (bool, error) {
+	return g.cfg.Store.Cards().HasCount(ctx, tokenCount(owner), now)
+}
+
+// CountFailure counts a wrong credential against the client's address. If the address is unknown, the response is
+// delayed instead.
+func (g *Gate) CountFailure(ctx context.Context, client netip.Addr, now time.Time) {
+	if client.IsValid() {
+		g.failures.Fault(client, now)
+		g.cfg.Addresses.Delay(ctx, client)
+	}
+}
+
+// tokenCount returns the key under which the store counts the cards of a credential.
+func tokenCount(owner [32]byte) string { return "token:" + hex.EncodeToString(owner[:]) }
+
+// Counts returns the keys under which the store counts a card: by its credential and by the host of its endpoint, which
+// is "" for a mailbox of the directory, because all mailboxes have the same host (AM-66).
+func Counts(owner [32]byte, host string) []string {
+	list := []string{tokenCount(owner)}
+	if host != "" {
+		list = append(list, "host:"+host)
+	}
+	return list
+}
+
+// AddQuotas adds to put the quotas that a new card must meet.
+func (g *Gate) AddQuotas(put *store.PutCard) {
+	if g.isOperator(put.Card.Owner) {
+		return
+	}
+	for i, key := range put.Card.Counts {
+		put.Quotas = append(put.Quotas, store.Quota{Key: key, Max: []int{g.cfg.Quotas.PerToken, g.cfg.Quotas.PerHost}[i]})
+	}
+}
+
+// Charge is what a registration takes from the hourly allowance of the client's address.
+type Charge struct {
+	gate   *Gate
+	client netip.Addr // invalid for no charge
+	at     time.Time
+	taken  bool // from the allowance of this process
+}
+
+// NewCharge returns the charge of a registration. The operator and a caller in this process pay nothing.
+func (g *Gate) NewCharge(client netip.Addr, owner [32]byte, now time.Time) *Charge {
+	if g.isOperator(owner) {
+		client = netip.Addr{}
+	}
+	return &Charge{gate: g, client: client, at: now}
+}
+
+// Take takes the registration from the allowance, once for all calls. It returns the changes that take it from the
+// allowance that all processes share.
+func (c *Charge) Take(ctx context.Context) ([]store.Change, error) {
+	if !c.client.IsValid() {
+		return nil, nil
+	}
+	var wait time.Duration
+	if !c.taken {
+		wait, _ = c.gate.hourly.Take(c.client, c.at)
+		c.taken = wait <= 0
+	}
+	var changes []store.Change
+	var err error
+	if wait <= 0 {
+		changes, wait, err = c.gate.together.Take(ctx, c.client, c.at)
+	}
+	if wait > 0 {
+		err = wire.ErrQuota.After(wait)
+	}
+	return changes, err
+}
+
+// Refund gives back the charge of a registration that was refused in the end (AM-43).
+func (c *Charge) Refund() {
+	if c.taken {
+		c.gate.hourly.Return(c.client, c.at)
+	}
+}

@@ -1,0 +1,107 @@
+package admission
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	inviteNS   = "invites"
+	maxInvites = 10_000
+	maxLabel   = 128 // bytes
+	maxUses    = 1000
+)
+
+// IssueToken makes an invite code for up to uses registrations (0 is 1) until expires. It returns the code and its entry
+// in the list. by is the interface that the order came from.
+func (g *Gate) IssueToken(ctx context.Context, label string, uses int, expires time.Time, by string) (code string, t credential.Code, err error) {
+	now := wire.Now()
+	if uses < 0 || uses > maxUses {
+		return "", credential.Code{}, wire.ErrQuery.At("uses must be 1 to 1000")
+	}
+	if len(label) > maxLabel {
+		return "", credential.Code{}, wire.ErrQuery.At("label must be at most 128 bytes")
+	}
+	if !expires.After(now) {
+		return "", credential.Code{}, wire.ErrQuery.At("expires_at must be in the future")
+	}
+	code = rand.Text()
+	t, change := g.invites.Issue(code, credential.Code{Label: label, Created: now, Expires: expires.UTC(), Uses: max(1, uses)})
+	err = g.cfg.Store.Records().Apply(ctx, append(g.cfg.Audit(now, t.ID, "token-issued", "", by), change), now)
+	if errors.Is(err, store.ErrQuota) {
+		err = wire.ErrQuota
+	}
+	if err != nil {
+		return "", credential.Code{}, fmt.Errorf("issue token: %w", err)
+	}
+	return code, t, nil
+}
+
+// Tokens lists the invite codes that have not expired, including used ones, in the order of their ids.
+func (g *Gate) Tokens(ctx context.Context, after string, limit int) (tokens []credential.Code, next string, err error) {
+	return g.invites.List(ctx, after, limit, wire.Now())
+}
+
+// RevokeToken makes a code invalid. Cards that were registered with the code stay. For an unknown id it returns
+// [wire.ErrRoute].
+func (g *Gate) RevokeToken(ctx context.Context, id, by string) error {
+	if len(id) != len(credential.Hash{}.Name()) {
+		return wire.ErrRoute
+	}
+	now := wire.Now()
+	gone, err := g.invites.Revoke(ctx, id, now)
+	if err == nil {
+		err = g.cfg.Store.Records().Apply(ctx, append(g.cfg.Audit(now, id, "token-revoked", "", by), gone), now)
+	}
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) {
+		return wire.ErrRoute
+	}
+	return err
+}
+
+// Applicant is a client that registers a new card of an agent.
+type Applicant struct {
+	Agent          wire.AgentID
+	Owner          [32]byte // hash of Bearer
+	Bearer, Invite string
+	Client         netip.Addr
+}
+
+// Admit decides by mode whether a new card may be registered (AM-56). It returns the change that takes one use of the
+// invite code, which is stored in the same transaction as the card.
+func (g *Gate) Admit(ctx context.Context, a Applicant, now time.Time) ([]store.Change, error) {
+	if g.cfg.Mode == credential.Open || g.isOperator(a.Owner) {
+		return nil, nil
+	}
+	if g.cfg.Mode != credential.Invite {
+		return nil, wire.ErrClosed
+	}
+	code := a.Invite
+	if code == "" {
+		code = a.Bearer // the code itself becomes the credential
+	}
+	t, change, err := g.invites.Redeem(ctx, code, string(a.Agent), now)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		if err := g.CheckThrottle(a.Client, now); err != nil {
+			return nil, err
+		}
+		g.CountFailure(ctx, a.Client, now)
+		return nil, wire.ErrClosed
+	case errors.Is(err, credential.ErrSpent):
+		return nil, wire.ErrClosed.Because(err)
+	case err != nil:
+		return nil, err
+	case t.Uses > 1 && code == a.Bearer: // as a credential it would let every user of the code change the cards of the others
+		return nil, wire.ErrClosed.At("send this code as " + wire.HeaderInvite + ", and a bearer token of your own")
+	}
+	return []store.Change{change}, nil
+}
