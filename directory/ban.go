@@ -12,9 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/idna"
-
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -59,7 +58,7 @@ func ParseBan(text string) (Ban, error) {
 		return Ban{Kind: BanKey, Value: strings.ToLower(text)}, nil
 	}
 	if key, err := signing.ParsePublicKey(text); err == nil {
-		return Ban{Kind: BanKey, Value: fingerprint(key)}, nil
+		return Ban{Kind: BanKey, Value: listing.Fingerprint(key)}, nil
 	}
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return Ban{Kind: BanNetwork, Value: netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()).String()}, nil
@@ -72,14 +71,7 @@ func ParseBan(text string) (Ban, error) {
 	if err != nil || u.Hostname() != host || !strings.Contains(host, ".") || len(host) > 253 {
 		return Ban{}, wire.ErrQuery.At("name an agent id, a key or its fingerprint, a host, or an address range")
 	}
-	return Ban{Kind: BanHost, Value: hostOf(u)}, nil
-}
-
-// fingerprint identifies a key, whatever form its text had. It has no kind in front, because "ed25519:" and 64 hex
-// digits is also a way to write a key.
-func fingerprint(key *signing.PublicKey) string {
-	_, sum, _ := strings.Cut(key.Fingerprint(), ":")
-	return sum
+	return Ban{Kind: BanHost, Value: listing.HostOf(u)}, nil
 }
 
 // bans caches all bans in memory, because every registration checks them.
@@ -150,7 +142,7 @@ func (r *Registry) checkBan(ctx context.Context, id wire.AgentID, key *signing.P
 	if len(b.keys) == 0 && len(b.nets) == 0 {
 		return nil
 	}
-	if b.keys[string(BanID)+":"+string(id)] || key != nil && b.keys[string(BanKey)+":"+fingerprint(key)] {
+	if b.keys[string(BanID)+":"+string(id)] || key != nil && b.keys[string(BanKey)+":"+listing.Fingerprint(key)] {
 		return wire.ErrBanned.Because(errors.New("id or key"))
 	}
 	addr := parseHost(host)
@@ -244,12 +236,12 @@ func (r *Registry) removeBannedCards(ctx context.Context, ban Ban, by string) (i
 	}
 	removed := 0
 	err := r.forEachCard(ctx, func(c store.Card) error {
-		card, err := r.parseStoredCard(c)
+		card, err := listing.ParseCard(c)
 		if err != nil {
 			r.log.WarnContext(ctx, "a stored card cannot be read", "agent_id", c.ID, "err", err)
 			return nil
 		}
-		match, host := false, endpointHost(card)
+		match, host := false, listing.Host(card)
 		switch ban.Kind {
 		case BanHost:
 			match = isInDomain(host, ban.Value)
@@ -257,7 +249,7 @@ func (r *Registry) removeBannedCards(ctx context.Context, ban Ban, by string) (i
 			match = parseNetwork(ban.Value).Contains(parseHost(host)) && !r.ownsMailbox(card)
 		case BanKey:
 			key, err := r.keys.Parse(card.PublicKey)
-			match = err == nil && fingerprint(key) == ban.Value
+			match = err == nil && listing.Fingerprint(key) == ban.Value
 		}
 		if !match {
 			return nil
@@ -286,25 +278,6 @@ func isInDomain(host, domain string) bool {
 	return host == domain || strings.HasSuffix(host, "."+domain)
 }
 
-// endpointHost returns the host of a card's endpoint as hostOf writes it.
-func endpointHost(card wire.Card) string {
-	u, err := url.Parse(card.Endpoint)
-	if err != nil {
-		return ""
-	}
-	return hostOf(u)
-}
-
-// hostOf returns the host of an endpoint in the one form that bans, quotas and probe pauses compare: as the standard
-// library's client looks it up, in lower case and without a dot at the end.
-func hostOf(u *url.URL) string {
-	host := u.Hostname()
-	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
-		host = ascii
-	}
-	return strings.ToLower(strings.TrimSuffix(host, "."))
-}
-
 // forEachCard calls do with each live card, in the order of registration.
 func (r *Registry) forEachCard(ctx context.Context, do func(store.Card) error) error {
 	q := store.CardQuery{Limit: banPage, Now: wire.Now()}
@@ -323,25 +296,6 @@ func (r *Registry) forEachCard(ctx context.Context, do func(store.Card) error) e
 		}
 		q.After = *page.Next
 	}
-}
-
-// parseStoredCard parses a stored card. It accepts http endpoints, because the card was acceptable when it was stored.
-func (r *Registry) parseStoredCard(c store.Card) (wire.Card, error) {
-	tree, err := wire.ParseObject(c.Body)
-	if err != nil {
-		return wire.Card{}, err
-	}
-	return wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
-}
-
-// parseStored parses a stored card and its metadata.
-func (r *Registry) parseStored(c store.Card) (wire.Card, meta, error) {
-	m, err := parseMeta(c)
-	if err != nil {
-		return wire.Card{}, meta{}, err
-	}
-	card, err := r.parseStoredCard(c)
-	return card, m, err
 }
 
 // noClient is the address of a caller in this process.

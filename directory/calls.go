@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/agentmesh/agentmesh/directory/a2arelay"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -13,11 +14,11 @@ import (
 // newCallRelay returns the service that takes A2A calls for the agents whose mailbox is here.
 func newCallRelay(r *Registry) *a2arelay.Service {
 	find := func(ctx context.Context, id wire.AgentID) (wire.Card, store.Card, error) {
-		held, err := r.get(ctx, id, wire.Now())
+		held, err := listing.Get(ctx, r.cards, id, wire.Now())
 		if err != nil {
 			return wire.Card{}, held, err
 		}
-		card, err := r.parseStoredCard(held)
+		card, err := listing.ParseCard(held)
 		if err == nil && !r.ownsMailbox(card) {
 			err = wire.ErrNoAgent
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/a2arelay"
 	"github.com/agentmesh/agentmesh/directory/cached"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -159,7 +160,7 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 		c, err = r.tombstone(ctx, c, wire.ChangeExpired, now)
 		return c, 0, err
 	}
-	rec, m, err := newRecord(card, now)
+	rec, m, err := listing.NewRecord(card, now)
 	if err != nil {
 		return wire.Change{}, 0, err
 	}

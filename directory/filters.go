@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/words"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -27,17 +28,6 @@ const (
 
 	maxPrefixes = 3 // in a query
 )
-
-// Check is a fact about a card that a directory verifies itself (AM-61).
-type Check string
-
-const (
-	KeyProven      Check = "key"      // the key was proven (AM-62), and there was no replacement in the last 72 hours (AM-60)
-	EndpointProven Check = "endpoint" // the endpoint returned the card (AM-63), or the agent connected to its mailbox here (AM-66)
-	Alive          Check = "alive"    // the last probe or connection succeeded
-)
-
-var checks = []Check{KeyProven, EndpointProven, Alive}
 
 // filterTerms returns the terms of a card for the filters owner, framework and location, and the term for its kind of
 // entry in ARD. owner.contact is left out: no card is found by an address, even if the owner published it.
@@ -90,7 +80,7 @@ func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
 		}
 	}
 	for _, check := range q.Verified {
-		if !slices.Contains(checks, check) {
+		if !slices.Contains(listing.Checks, check) {
 			return false, wire.ErrQuery.At("verified must be key, endpoint or alive")
 		}
 		to.All = append(to.All, verifiedFamily+string(check))
@@ -106,10 +96,10 @@ func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
 	return possible, nil
 }
 
-// replaceCheckTerms returns terms with the terms of the checks that hold at now in place of older ones.
-func (m meta) replaceCheckTerms(terms []string, now time.Time) []string {
+// replaceCheckTerms returns terms of the card of m with the terms of the checks that hold at now in place of older ones.
+func replaceCheckTerms(m listing.Meta, terms []string, now time.Time) []string {
 	list := slices.DeleteFunc(slices.Clone(terms), func(t string) bool { return strings.HasPrefix(t, verifiedFamily) })
-	for _, check := range m.validChecks(now) {
+	for _, check := range m.Checks(now) {
 		list = append(list, verifiedFamily+string(check))
 	}
 	slices.Sort(list)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -25,12 +26,12 @@ func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by str
 		if err != nil {
 			return fmt.Errorf("hand over %s: %w", id, err)
 		}
-		m, err := parseMeta(held)
+		m, err := listing.ParseMeta(held)
 		if err != nil {
 			return err
 		}
 		m.HandedOver = true
-		if held.Meta, err = m.encode(); err != nil {
+		if held.Meta, err = m.Encode(); err != nil {
 			return err
 		}
 		if held.Withdrawn {
@@ -53,10 +54,10 @@ func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by str
 // canTakeOver reports whether a registration may take over a card of another credential. The key proof is verified
 // later, as for every registration.
 func canTakeOver(held store.Card, s Submission, c candidate) bool {
-	m, err := parseMeta(held)
+	m, err := listing.ParseMeta(held)
 	if err != nil || !m.HandedOver || s.Proof == "" {
 		return false
 	}
-	key, err := storedText(held, "public_key")
-	return err == nil && sameKey(key, c.card.PublicKey) == nil
+	key, err := listing.Text(held, "public_key")
+	return err == nil && listing.SameKey(key, c.card.PublicKey) == nil
 }

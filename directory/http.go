@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/cached"
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/directory/history"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -185,7 +186,7 @@ func ParseQuery(raw string) (Query, error) {
 		Cursor:       params.Get("cursor"),
 	}
 	for _, check := range given("verified") {
-		q.Verified = append(q.Verified, Check(check))
+		q.Verified = append(q.Verified, listing.Check(check))
 	}
 	if params.Has("limit") {
 		n, err := strconv.ParseUint(params.Get("limit"), 10, 16)

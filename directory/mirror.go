@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -199,17 +200,17 @@ func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, r
 // newMirrorMeta returns what is stored beside a mirrored card: its key proof if that verifies, and what we found out
 // about its endpoint earlier. A key other than the one we had counts as replaced, because only the directory where a
 // rotation was made can verify it.
-func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, c candidate, held store.Card, now time.Time) (meta, error) {
-	m := meta{Derived: c.hasDerivedID(now), Current: wire.KeyChange{Since: rec.RegisteredAt}}
+func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, c candidate, held store.Card, now time.Time) (listing.Meta, error) {
+	m := listing.Meta{Derived: c.hasDerivedID(now), Current: wire.KeyChange{Since: rec.RegisteredAt}}
 	if at := rec.Verification.KeyChangedAt; at != nil && !at.After(now) {
 		m.Replaced, m.Current.Since = *at, *at
 	}
 	if held.ID != "" {
-		old, before, err := r.parseStored(held)
+		old, before, err := listing.Parse(held)
 		if err != nil {
-			return meta{}, err
+			return listing.Meta{}, err
 		}
-		if sameKey(old.PublicKey, c.card.PublicKey) != nil {
+		if listing.SameKey(old.PublicKey, c.card.PublicKey) != nil {
 			m.Replaced, m.Current.Since = now, now
 		} else {
 			m.Current, m.Replaced = before.Current, slices.MaxFunc([]time.Time{m.Replaced, before.Replaced}, time.Time.Compare)

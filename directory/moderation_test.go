@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -39,7 +40,7 @@ func operate[T any](w *world, status int, method, path, body string) T {
 
 func TestParseBan(t *testing.T) {
 	key := testKey("x")
-	sum := fingerprint(key.Public())
+	sum := listing.Fingerprint(key.Public())
 	for _, tt := range []struct {
 		text string
 		want Ban
@@ -110,7 +111,7 @@ func TestBans(t *testing.T) {
 
 	w.register(alice, testCard("am_key"))
 	w.register(bob, testCard("am_key2", text("public_key", testKey("am_key").PublicText())))
-	if done := ban(fingerprint(testKey("am_key").Public())); done.Removed != 2 {
+	if done := ban(listing.Fingerprint(testKey("am_key").Public())); done.Removed != 2 {
 		t.Errorf("ban of the key = %+v", done)
 	}
 	refused("fingerprint", testCard("am_key3", text("public_key", testKey("am_key").PublicText())))
@@ -316,11 +317,11 @@ func TestImportLargestCards(t *testing.T) {
 	for range wire.MaxDepth - 1 {
 		deep = wire.Arr(deep)
 	}
-	wide := wire.Arr(slices.Repeat([]wire.Value{wire.Int(1)}, maxRetiredCard/2-500)...)
+	wide := wire.Arr(slices.Repeat([]wire.Value{wire.Int(1)}, listing.MaxRetiredCard/2-500)...)
 	card := testCard("am_x", wire.Field("deep", deep), wire.Field("wide", wide))
 	from.register(alice, card)
 	key := testKey("am_x")
-	for i := range maxRetired + 1 {
+	for i := range listing.MaxRetired + 1 {
 		next := testKey(fmt.Sprint(i))
 		card = card.With("public_key", wire.Text(next.PublicText()))
 		now := time.Now()
@@ -337,7 +338,7 @@ func TestImportLargestCards(t *testing.T) {
 	if done := operate[ImportResult](to, 200, "POST", "/directory/import", string(order)); done != (ImportResult{Added: 1, Skipped: 19}) {
 		t.Errorf("import = %+v", done)
 	}
-	if a, b := from.do("GET", "/v1/agents/am_x/keys", "").Body.String(), to.do("GET", "/v1/agents/am_x/keys", "").Body.String(); a != b || len(a) < maxRetired*maxRetiredCard/2 {
+	if a, b := from.do("GET", "/v1/agents/am_x/keys", "").Body.String(), to.do("GET", "/v1/agents/am_x/keys", "").Body.String(); a != b || len(a) < listing.MaxRetired*listing.MaxRetiredCard/2 {
 		t.Errorf("keys before %s and after %s", a, b)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/directory/history"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -134,9 +135,9 @@ func newSearchForm(params url.Values) searchForm {
 	f := searchForm{
 		Text: dropInvisible(strings.Join(params["q"], " ")), Capability: dropInvisible(params.Get("capability")), Intent: dropInvisible(params.Get("intent")),
 		Owner: dropInvisible(params.Get("owner")), Location: dropInvisible(params.Get("location")), Paged: params.Get("cursor") != "",
-		Key:      slices.Contains(params["verified"], string(KeyProven)),
-		Endpoint: slices.Contains(params["verified"], string(EndpointProven)),
-		Alive:    slices.Contains(params["verified"], string(Alive)),
+		Key:      slices.Contains(params["verified"], string(listing.KeyProven)),
+		Endpoint: slices.Contains(params["verified"], string(listing.EndpointProven)),
+		Alive:    slices.Contains(params["verified"], string(listing.Alive)),
 	}
 	f.Open = f.Capability+f.Intent+f.Owner+f.Location != "" || f.Key || f.Endpoint || f.Alive
 	f.Any = f.Open || f.Text != ""
@@ -183,13 +184,13 @@ func (r *Registry) fillSearch(c echo.Context, p *searchPage, q Query, kept url.V
 
 // newShownAgent returns a card as the pages show it, and the parsed card.
 func (r *Registry) newShownAgent(c store.Card, now time.Time) (shownAgent, wire.Card, error) {
-	card, m, err := r.parseStored(c)
+	card, m, err := listing.Parse(c)
 	if err != nil {
 		return shownAgent{}, wire.Card{}, err
 	}
 	a := shownAgent{
-		URL: "/agents/" + url.PathEscape(c.ID), Name: card.Name, Description: card.Description, Host: endpointHost(card),
-		Proofs: shownProofs{m.verification(now), m.Misses == 0},
+		URL: "/agents/" + url.PathEscape(c.ID), Name: card.Name, Description: card.Description, Host: listing.Host(card),
+		Proofs: shownProofs{m.Verification(now), m.Misses == 0},
 	}
 	for _, tag := range card.Capabilities {
 		a.Capabilities = append(a.Capabilities, shownTag{tag, "/" + encodeQuery(url.Values{"capability": {tag}})})
@@ -214,7 +215,7 @@ type agentPage struct {
 func (r *Registry) showAgent(c echo.Context) error {
 	now := wire.Now()
 	c.Response().Header().Set("Cache-Control", listAge)
-	held, err := r.get(c.Request().Context(), pathID(c), now)
+	held, err := listing.Get(c.Request().Context(), r.cards, pathID(c), now)
 	if errors.Is(err, wire.ErrNoAgent) {
 		return r.templates.pages.Render(c, r.templates.missing, http.StatusNotFound, searchPage{Title: "No such agent", Site: r.templates.site})
 	}
@@ -231,7 +232,7 @@ func (r *Registry) showAgent(c echo.Context) error {
 		Registered: held.Registered, Expires: held.Expires, QR: site.NewQR(card.Endpoint),
 	}
 	if key, err := r.keys.Parse(card.PublicKey); err == nil {
-		p.Key = fingerprint(key)
+		p.Key = listing.Fingerprint(key)
 	}
 	for _, intent := range card.Intents {
 		p.Intents = append(p.Intents, shownTag{string(intent), "/" + encodeQuery(url.Values{"intent": {string(intent)}})})

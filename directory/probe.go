@@ -1,27 +1,22 @@
 package directory
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"net/http"
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/probequeue"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // Times and limits of probes (AM-63).
 const (
-	probeEvery   = 24 * time.Hour // between probes, minus up to a tenth to spread them
-	probeMissed  = time.Hour      // from the first miss to the next probe; four times as long after the second miss
-	maxMisses    = 3              // misses in a row that clear the proof
 	probeTimeout = 15 * time.Second
 	maxProbes    = 8                // at once
 	queuePause   = time.Second      // between two looks at the queue
@@ -117,38 +112,20 @@ func (r *Registry) walkCards(ctx context.Context) {
 	}
 }
 
-// nextProbe returns when the endpoint is to be probed next. If the endpoint was never probed, it returns the zero time,
-// which means at once.
-func (m meta) nextProbe(id string) time.Time {
-	switch {
-	case m.Probed.IsZero():
-		return time.Time{}
-	case m.Misses == 0:
-		h := fnv.New32a()
-		_, _ = h.Write([]byte(id)) // never fails
-		return m.Probed.Add(probeEvery - time.Duration(h.Sum32()%100)*probeEvery/1000)
-	case m.Misses < maxMisses:
-		return m.Probed.Add(probeMissed << (2 * (m.Misses - 1))) // 1 h, 4 h
-	}
-	return m.Probed.Add(probeEvery)
-}
-
 // queueProbe queues a card for a probe. A mailbox of this directory is not probed: its proof is the relay connection of
 // its agent (AM-66).
 func (r *Registry) queueProbe(card wire.Card) {
 	if r.cfg.HTTP == nil || r.ownsMailbox(card) || r.cfg.Session.IsElsewhere(Lease) {
 		return
 	}
-	r.probeQueue.Add(probequeue.Target{ID: string(card.ID), Host: endpointHost(card)})
+	r.probeQueue.Add(probequeue.Target{ID: string(card.ID), Host: listing.Host(card)})
 }
 
-// queueIfDue queues a card whose probe is due. A probe is also due once a replaced key counts as proven again, because
-// the probe writes the terms by which filters find the card.
+// queueIfDue queues a card whose probe is due.
 func (r *Registry) queueIfDue(c store.Card, now time.Time) {
-	m, err := parseMeta(c)
-	trusted := m.Probed.Before(m.distrustEnd()) && !now.Before(m.distrustEnd())
-	if err == nil && (trusted || !now.Before(m.nextProbe(c.ID))) {
-		if card, err := r.parseStoredCard(c); err == nil {
+	m, err := listing.ParseMeta(c)
+	if err == nil && m.IsProbeDue(c.ID, now) {
+		if card, err := listing.ParseCard(c); err == nil {
 			r.queueProbe(card)
 		}
 	}
@@ -167,9 +144,9 @@ func (r *Registry) probe(ctx context.Context, a probequeue.Target) {
 	}
 	var card wire.Card
 	if err == nil {
-		card, err = r.parseStoredCard(held)
+		card, err = listing.ParseCard(held)
 	}
-	if err == nil && endpointHost(card) != a.Host {
+	if err == nil && listing.Host(card) != a.Host {
 		r.queueProbe(card) // the endpoint moved, and its new host has its own pause
 		return
 	}
@@ -234,7 +211,7 @@ func CheckEndpoint(ctx context.Context, h *client.HTTP, reach client.Reach, card
 	if got := tree.GetStr("agent_id"); got != string(card.ID) {
 		return errors.New("the endpoint answers with the card of another agent")
 	}
-	return sameKey(card.PublicKey, tree.GetStr("public_key"))
+	return listing.SameKey(card.PublicKey, tree.GetStr("public_key"))
 }
 
 // saveProbe stores the result of a probe of card, unless the key or the endpoint of the card has changed since then.
@@ -248,19 +225,19 @@ func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool)
 		if err != nil {
 			return err
 		}
-		current, m, err := r.parseStored(held)
+		current, m, err := listing.Parse(held)
 		if err != nil {
 			return err
 		}
-		if current.Endpoint != card.Endpoint || sameKey(current.PublicKey, card.PublicKey) != nil {
+		if current.Endpoint != card.Endpoint || listing.SameKey(current.PublicKey, card.PublicKey) != nil {
 			r.queueProbe(current)
 			return nil
 		}
-		m.addProbe(answered, now)
-		if held.Meta, err = m.encode(); err != nil {
+		m.AddProbe(answered, now)
+		if held.Meta, err = m.Encode(); err != nil {
 			return err
 		}
-		held.Terms = m.replaceCheckTerms(held.Terms, now)
+		held.Terms = replaceCheckTerms(m, held.Terms, now)
 		_, err = r.cards.Put(ctx, store.PutCard{Card: held, IfRev: held.Rev, Now: now})
 		r.afterWrite(held.ID)
 		if !errors.Is(err, store.ErrConflict) {
@@ -268,35 +245,4 @@ func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool)
 		}
 	}
 	return errors.New("lost every race for the card")
-}
-
-// addProbe records that the endpoint was probed, and whether it answered with the right card.
-func (m *meta) addProbe(answered bool, now time.Time) {
-	m.Probed = now
-	if answered {
-		m.Endpoint, m.Alive, m.Misses = now, now, 0
-		return
-	}
-	if m.Misses++; m.Misses >= maxMisses {
-		m.Endpoint, m.Misses = time.Time{}, maxMisses
-	}
-}
-
-// sameKey returns an error unless both texts are the same public key.
-func sameKey(a, b string) error {
-	if a == b {
-		return nil
-	}
-	x, err := signing.ParsePublicKey(a)
-	if err != nil {
-		return err
-	}
-	y, err := signing.ParsePublicKey(b)
-	if err != nil {
-		return fmt.Errorf("the endpoint answers with a key that cannot be read: %w", err)
-	}
-	if x.Kind() != y.Kind() || !bytes.Equal(x.Canonical(), y.Canonical()) {
-		return errors.New("the endpoint answers with another key")
-	}
-	return nil
 }

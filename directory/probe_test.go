@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/probequeue"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -41,11 +42,11 @@ func (w *world) probeNow(id string) wire.Verification {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	card, err := w.reg.parseStoredCard(held)
+	card, err := listing.ParseCard(held)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.reg.probe(w.t.Context(), probequeue.Target{ID: id, Host: endpointHost(card)})
+	w.reg.probe(w.t.Context(), probequeue.Target{ID: id, Host: listing.Host(card)})
 	rec, err := w.reg.Record(w.t.Context(), wire.AgentID(id))
 	if err != nil {
 		w.t.Fatal(err)
@@ -100,9 +101,9 @@ func TestEndpointProof(t *testing.T) { // AM-63
 	w.wantChanges("", "verified am_1")
 
 	served.Store(nil)
-	for miss := 1; miss <= maxMisses; miss++ { // three misses clear the proof
+	for miss := 1; miss <= listing.MaxMisses; miss++ { // three misses clear the proof
 		got := w.probeNow("am_1")
-		if (got.Endpoint == nil) != (miss == maxMisses) || got.Alive == nil {
+		if (got.Endpoint == nil) != (miss == listing.MaxMisses) || got.Alive == nil {
 			t.Errorf("after %d misses: %+v", miss, got)
 		}
 		if ids, _ := w.list("verified=alive"); len(ids) != 0 {
@@ -178,26 +179,6 @@ func TestEndpointsThatAttack(t *testing.T) { // THREATS 16 and 17
 	card := wire.Card{ID: "am_1", Endpoint: "https://localhost:4443/x", PublicKey: testKey("am_1").PublicText()}
 	if err := CheckEndpoint(t.Context(), strict, client.Public, card, "test"); err == nil {
 		t.Error("an endpoint on loopback was probed")
-	}
-}
-
-func TestWhenEndpointsAreDue(t *testing.T) {
-	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-	for _, tt := range []struct {
-		m           meta
-		least, most time.Duration
-	}{
-		{meta{Probed: now}, 21 * time.Hour, 24 * time.Hour},
-		{meta{Probed: now, Misses: 1}, time.Hour, time.Hour},
-		{meta{Probed: now, Misses: 2}, 4 * time.Hour, 4 * time.Hour},
-		{meta{Probed: now, Misses: 3}, 24 * time.Hour, 24 * time.Hour},
-	} {
-		if got := tt.m.nextProbe("am_1").Sub(now); got < tt.least || got > tt.most {
-			t.Errorf("%+v is due after %v, want %v to %v", tt.m, got, tt.least, tt.most)
-		}
-	}
-	if got := (meta{}).nextProbe("am_1"); !got.IsZero() {
-		t.Errorf("a card that was never probed is due at %v", got)
 	}
 }
 
@@ -301,7 +282,7 @@ func TestKeyInDoubt(t *testing.T) { // AM-60
 		if proven() {
 			t.Error("a replaced key is found as proven")
 		}
-		time.Sleep(distrust)
+		time.Sleep(listing.Distrust)
 		put("other", 200)
 		if !proven() {
 			t.Error("after 72 hours the key is not found")
@@ -324,10 +305,10 @@ func TestProbeAfterDoubt(t *testing.T) { // AM-60
 		if queued() != 1 {
 			t.Error("an endpoint that was never probed is not queued")
 		}
-		m := meta{Proven: wire.Now(), Replaced: wire.Now()}
-		time.Sleep(distrust - time.Hour)
-		m.addProbe(true, wire.Now())
-		held.Meta, _ = m.encode()
+		m := listing.Meta{Proven: wire.Now(), Replaced: wire.Now()}
+		time.Sleep(listing.Distrust - time.Hour)
+		m.AddProbe(true, wire.Now())
+		held.Meta, _ = m.Encode()
 		if queued() != 0 {
 			t.Error("an endpoint that was just probed is queued")
 		}
@@ -335,8 +316,8 @@ func TestProbeAfterDoubt(t *testing.T) { // AM-60
 		if queued() != 1 {
 			t.Error("after 72 hours the endpoint is not queued")
 		}
-		m.addProbe(true, wire.Now())
-		held.Meta, _ = m.encode()
+		m.AddProbe(true, wire.Now())
+		held.Meta, _ = m.Encode()
 		time.Sleep(time.Hour)
 		if queued() != 0 {
 			t.Error("after the probe the endpoint is queued again")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -92,66 +93,38 @@ func bases(own string, local bool, host string) []base {
 	return list
 }
 
-// newMeta returns the meta of a card that is registered for the first time.
-func newMeta(c candidate, p validProof, now time.Time) meta {
-	m := meta{Derived: c.hasDerivedID(now), Current: wire.KeyChange{Since: now}}
-	m.setProof(p, now)
-	return m
-}
-
-// setProof records the key proof that covers the card as it is served. A zero p clears the proof, but the time of the
-// last one stays.
-func (m *meta) setProof(p validProof, now time.Time) {
-	m.Proof = p.header
-	if p.header == "" {
-		return
-	}
-	m.Proven = now
-	if m.Current.Proof == "" {
-		m.Current.Proof, m.Current.ProofText = p.header, p.text
-	}
-}
-
 // nextMeta returns the meta of a card that replaces held (AM-60). A new key needs a key proof. If the old key proves
 // the change too, the change is a rotation, otherwise a replacement.
-func (r *Registry) nextMeta(held store.Card, s Submission, c candidate, p validProof, now time.Time) (meta, error) {
-	m, err := parseMeta(held)
+func (r *Registry) nextMeta(held store.Card, s Submission, c candidate, p validProof, now time.Time) (listing.Meta, error) {
+	m, err := listing.ParseMeta(held)
 	if err != nil {
-		return meta{}, err
+		return listing.Meta{}, err
 	}
-	before, err := storedText(held, "public_key")
+	before, err := listing.Text(held, "public_key")
 	if err != nil {
-		return meta{}, err
+		return listing.Meta{}, err
 	}
-	if at, err := storedText(held, "endpoint"); err != nil || at != c.card.Endpoint {
-		m.forgetEndpoint() // the proof was for another endpoint
+	if at, err := listing.Text(held, "endpoint"); err != nil || at != c.card.Endpoint {
+		m.ForgetEndpoint() // the proof was for another endpoint
 	}
 	m.Derived, m.HandedOver = c.hasDerivedID(now), false
 	if old, err := r.keys.Parse(before); err == nil && old.Kind() == c.key.Kind() && bytes.Equal(old.Canonical(), c.key.Canonical()) {
 		if p.header != "" || !bytes.Equal(held.Body, c.served) {
-			m.setProof(p, now) // the old proof does not cover the changed card
+			m.SetProof(p.header, p.text, now) // the old proof does not cover the changed card
 		}
 		return m, nil
 	}
 	if p.header == "" {
-		return meta{}, wire.ErrKeyProof.At("a changed public_key must prove itself")
+		return listing.Meta{}, wire.ErrKeyProof.At("a changed public_key must prove itself")
 	}
-	retired := m.Current
-	retired.PublicKey, retired.Retired = before, now
-	if len(retired.Card.JSON()) > maxRetiredCard {
-		retired.Card = wire.Value{}
-	}
-	m.Retired = append(m.Retired, retired)
-	m.Retired = m.Retired[max(0, len(m.Retired)-maxRetired):]
-	m.Current = wire.KeyChange{Since: now}
-	m.forgetEndpoint() // the proof was for a card with the old key
-	m.setProof(p, now)
+	m.RetireKey(before, now)
+	m.SetProof(p.header, p.text, now)
 	if s.PreviousProof == "" {
 		m.Replaced = now
 		return m, nil
 	}
 	if err := r.checkPreviousProof(before, s, p, now); err != nil {
-		return meta{}, err
+		return listing.Meta{}, err
 	}
 	m.Current.PreviousProof, m.Current.Card = s.PreviousProof, c.submitted
 	return m, nil
@@ -178,18 +151,4 @@ func (r *Registry) checkPreviousProof(before string, s Submission, p validProof,
 		return wire.ErrKeyProof.Because(err)
 	}
 	return nil
-}
-
-// forgetEndpoint clears everything that was found out about the endpoint.
-func (m *meta) forgetEndpoint() {
-	m.Endpoint, m.Alive, m.Probed, m.Misses = time.Time{}, time.Time{}, time.Time{}, 0
-}
-
-// storedText returns a string member of a stored card.
-func storedText(c store.Card, key string) (string, error) {
-	tree, err := wire.ParseObject(c.Body)
-	if err != nil {
-		return "", err
-	}
-	return tree.GetStr(key), nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -206,7 +207,7 @@ func TestKeyChange(t *testing.T) { // AM-60
 			t.Errorf("after the replacement: %+v", v)
 		}
 		header := func() string { return w.do("GET", "/v1/agents/am_a", "").Header().Get(wire.HeaderVerification) }
-		time.Sleep(distrust - time.Millisecond)
+		time.Sleep(listing.Distrust - time.Millisecond)
 		if got := header(); !strings.HasPrefix(got, "key=null;") {
 			t.Errorf("a moment before 72 h: %s", got)
 		}
@@ -253,15 +254,15 @@ func TestKeyHistoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.register(alice, testCard("am_a"))
-		for i := range maxRetired + 3 {
+		for i := range listing.MaxRetired + 3 {
 			time.Sleep(time.Second)
 			key := testKey(strings.Repeat("k", i+1))
 			card := testCard("am_a", text("public_key", key.PublicText()))
 			want(t, w.do("PUT", "/v1/agents/am_a", string(card.JSON()),
 				append(withBearer(alice), wire.HeaderKeyProof, proof(key, "PUT", "/v1/agents/am_a", testBase, time.Now(), card))...), 200, "")
 		}
-		if n := len(w.keys("am_a").Keys); n != maxRetired+1 {
-			t.Errorf("%d keys are kept, want %d", n, maxRetired+1)
+		if n := len(w.keys("am_a").Keys); n != listing.MaxRetired+1 {
+			t.Errorf("%d keys are kept, want %d", n, listing.MaxRetired+1)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/directory/history"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/words"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -129,7 +130,7 @@ func findRanked(ctx context.Context, r *Registry, s discovery.Search) (discovery
 	}
 	out := discovery.Found{Cursor: found.cursor}
 	for _, c := range found.cards {
-		card, m, err := r.parseStored(c)
+		card, m, err := listing.Parse(c)
 		if err != nil {
 			return discovery.Found{}, err
 		}
@@ -140,7 +141,7 @@ func findRanked(ctx context.Context, r *Registry, s discovery.Search) (discovery
 				break
 			}
 		}
-		out.Agents = append(out.Agents, discovery.Agent{Card: card.Tree, Verification: m.verification(now), Score: score})
+		out.Agents = append(out.Agents, discovery.Agent{Card: card.Tree, Verification: m.Verification(now), Score: score})
 	}
 	return out, nil
 }

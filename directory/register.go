@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory/admission"
 	"github.com/agentmesh/agentmesh/directory/history"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -103,7 +104,8 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err := g.c.checkReservedID(g.now); err != nil {
 		return wire.Registered{}, err
 	}
-	m := newMeta(g.c, proof, g.now)
+	m := listing.Meta{Derived: g.c.hasDerivedID(g.now), Current: wire.KeyChange{Since: g.now}}
+	m.SetProof(proof.header, proof.text, g.now)
 	row, err := newRow(g.c, g.owner, m, r.cfg.Lifetime, g.now)
 	if err != nil {
 		return wire.Registered{}, err
@@ -141,7 +143,7 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 
 // put stores a card, whose meta is m, and queues the first probe of its endpoint. what is the verb of the log line, such
 // as "renewed".
-func (r *Registry) put(ctx context.Context, put store.PutCard, c candidate, m meta, what string) (wire.Registered, error) {
+func (r *Registry) put(ctx context.Context, put store.PutCard, c candidate, m listing.Meta, what string) (wire.Registered, error) {
 	stored, err := r.cards.Put(ctx, put)
 	switch {
 	case errors.Is(err, store.ErrQuota):
@@ -164,8 +166,8 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, c candidate, m me
 }
 
 // newRow returns the stored form of a card that lasts for life from now on (AM-55).
-func newRow(c candidate, owner [32]byte, m meta, life time.Duration, now time.Time) (store.Card, error) {
-	encoded, err := m.encode()
+func newRow(c candidate, owner [32]byte, m listing.Meta, life time.Duration, now time.Time) (store.Card, error) {
+	encoded, err := m.Encode()
 	if err != nil {
 		return store.Card{}, err
 	}
@@ -179,7 +181,7 @@ func newRow(c candidate, owner [32]byte, m meta, life time.Duration, now time.Ti
 		Body:          c.served,
 		Meta:          encoded,
 		Owner:         owner,
-		Terms:         m.replaceCheckTerms(terms, now),
+		Terms:         replaceCheckTerms(m, terms, now),
 		Counts:        admission.Counts(owner, host),
 		Registered:    now,
 		Updated:       now,

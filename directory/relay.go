@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -61,17 +62,17 @@ func (r *Registry) checkPosting(ctx context.Context, raw []byte, box wire.AgentI
 	if err := r.checkBan(ctx, p.msg.From, nil, "", from, now); err != nil {
 		return p, err
 	}
-	if p.box, err = r.get(ctx, p.msg.To, now); err != nil {
+	if p.box, err = listing.Get(ctx, r.cards, p.msg.To, now); err != nil {
 		return p, err
 	}
-	sender, err := r.get(ctx, p.msg.From, now)
+	sender, err := listing.Get(ctx, r.cards, p.msg.From, now)
 	if errors.Is(err, wire.ErrNoAgent) {
 		return p, nil
 	}
 	if err != nil {
 		return p, err
 	}
-	card, err := r.parseStoredCard(sender)
+	card, err := listing.ParseCard(sender)
 	if err != nil {
 		return p, err
 	}
@@ -208,7 +209,7 @@ func partOf(items []RelayItem, err error) ([]RelayItem, error) {
 // only that card, whatever its endpoint.
 func (r *Registry) mailboxes(ctx context.Context, owner [32]byte, box wire.AgentID, now time.Time) ([]store.Card, error) {
 	if box != "" {
-		c, err := r.get(ctx, box, now)
+		c, err := listing.Get(ctx, r.cards, box, now)
 		switch {
 		case err != nil:
 			return nil, err
@@ -231,11 +232,11 @@ const connectionNoted = 6 * time.Hour
 // (AM-66).
 func (r *Registry) recordConnection(ctx context.Context, boxes []store.Card, now time.Time) {
 	for _, c := range boxes {
-		m, err := parseMeta(c)
+		m, err := listing.ParseMeta(c)
 		if err != nil || now.Sub(m.Alive) < connectionNoted {
 			continue
 		}
-		card, err := r.parseStoredCard(c)
+		card, err := listing.ParseCard(c)
 		if err == nil && r.ownsMailbox(card) {
 			err = r.saveProbe(ctx, card, true)
 		}

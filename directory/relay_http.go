@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -50,7 +51,7 @@ func (r *Registry) postRelay(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	sender, err := r.get(ctx, p.msg.From, now)
+	sender, err := listing.Get(ctx, r.cards, p.msg.From, now)
 	if errors.Is(err, wire.ErrNoAgent) {
 		r.gate.CountFailure(ctx, httpapi.ClientAddr(c), now)
 		return errUnknownBearer
@@ -174,11 +175,11 @@ func (r *Registry) getMailbox(c echo.Context) error {
 
 // checkMailbox returns [wire.ErrNoAgent] unless the endpoint of the card of id is its mailbox here.
 func (r *Registry) checkMailbox(ctx context.Context, id wire.AgentID) error {
-	held, err := r.get(ctx, id, wire.Now())
+	held, err := listing.Get(ctx, r.cards, id, wire.Now())
 	if err != nil {
 		return err
 	}
-	card, err := r.parseStoredCard(held)
+	card, err := listing.ParseCard(held)
 	if err == nil && !r.ownsMailbox(card) {
 		return wire.ErrNoAgent
 	}

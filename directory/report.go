@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/directory/history"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -70,7 +71,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	if err := r.checkBan(ctx, "", nil, "", client, now); err != nil {
 		return err
 	}
-	if _, err := r.get(ctx, id, now); err != nil {
+	if _, err := listing.Get(ctx, r.cards, id, now); err != nil {
 		return err
 	}
 	from := addressKey(client)

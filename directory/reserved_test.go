@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -105,7 +106,7 @@ func TestSquattedCardOfBefore(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			row, err := newRow(c, credential.HashOf(alice), meta{Current: wire.KeyChange{Since: wire.Now()}}, lifetime, wire.Now())
+			row, err := newRow(c, credential.HashOf(alice), listing.Meta{Current: wire.KeyChange{Since: wire.Now()}}, lifetime, wire.Now())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/words"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -75,14 +76,14 @@ func searchTerms(c wire.Card) []string {
 type Query struct {
 	Capabilities []string
 	Intents      []string
-	Prefixes     []string // beginnings of capabilities
-	Owner        string   // words of owner.name
-	Framework    string   // words of metadata.agent_framework and metadata.framework
-	Location     string   // words of the places and time zones in metadata and availability
-	Verified     []Check  // checks that the directory must have made
-	Text         string   // words of name and description; the last one also as a prefix
-	Limit        int      // 1 to 100; 0 is 20
-	Cursor       string   // from the previous page
+	Prefixes     []string        // beginnings of capabilities
+	Owner        string          // words of owner.name
+	Framework    string          // words of metadata.agent_framework and metadata.framework
+	Location     string          // words of the places and time zones in metadata and availability
+	Verified     []listing.Check // checks that the directory must have made
+	Text         string          // words of name and description; the last one also as a prefix
+	Limit        int             // 1 to 100; 0 is 20
+	Cursor       string          // from the previous page
 }
 
 // plan is a valid query.

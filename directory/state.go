@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory/history"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -106,16 +107,16 @@ func ListCards(ctx context.Context, r *Registry, q Query) (OperatorCardPage, err
 }
 
 func (r *Registry) newOperatorCard(c store.Card, now time.Time) (OperatorCard, error) {
-	card, m, err := r.parseStored(c)
+	card, m, err := listing.Parse(c)
 	if err != nil {
 		return OperatorCard{}, err
 	}
 	item := OperatorCard{
-		AgentID: card.ID, Name: card.Name, Host: endpointHost(card), Owner: hex.EncodeToString(c.Owner[:6]), Registered: c.Registered,
-		Expires: c.Expires, Verification: m.verification(now),
+		AgentID: card.ID, Name: card.Name, Host: listing.Host(card), Owner: hex.EncodeToString(c.Owner[:6]), Registered: c.Registered,
+		Expires: c.Expires, Verification: m.Verification(now),
 	}
 	if key, err := r.keys.Parse(card.PublicKey); err == nil {
-		item.Key = fingerprint(key)
+		item.Key = listing.Fingerprint(key)
 	}
 	return item, nil
 }

@@ -3,9 +3,11 @@ package directory
 import (
 	"errors"
 	"net/netip"
+	"net/url"
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -77,18 +79,18 @@ func (r *Registry) checkCard(body []byte, id wire.AgentID, proven bool, now time
 	if proven && card.PrivateLists() { // AM-6: the directory drops private lists, which would break the proof
 		return candidate{}, wire.ErrCard.WithField(&wire.FieldError{Field: "access_control", Reason: "must hold the mode alone when the key is proven"})
 	}
-	c := candidate{
+	endpoint, err := url.Parse(card.Endpoint)
+	if err != nil {
+		return candidate{}, wire.ErrCard.Because(err) // ParseCard has parsed it before
+	}
+	return candidate{
 		card:      card,
 		key:       key,
 		submitted: card.Tree,
 		served:    card.WithoutPrivateLists().JSON(),
-		host:      endpointHost(card),
+		host:      listing.HostOf(endpoint),
 		mailbox:   r.ownsMailbox(card),
-	}
-	if c.mailbox && parseHost(c.host).IsValid() {
-		c.host = "" // it is our own address: a ban of its network is not about the owners of mailboxes
-	}
-	return c, nil
+	}, nil
 }
 
 // hasDerivedID reports whether the id of the card is derived from its key (AM-2).

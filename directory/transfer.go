@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -117,11 +118,11 @@ func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) 
 	if err != nil || len(owner) != 32 {
 		return store.PutCard{}, wire.ErrCard.At("owner must be 64 hex digits")
 	}
-	var m meta
+	var m listing.Meta
 	if err := json.Unmarshal(e.Meta, &m); err != nil {
 		return store.PutCard{}, wire.ErrCard.Because(err)
 	}
-	m.forgetEndpoint()
+	m.ForgetEndpoint()
 	m.Derived = c.hasDerivedID(now)
 	stored, err := newRow(c, [32]byte(owner), m, r.cfg.Lifetime, now)
 	if err != nil {

@@ -3,7 +3,6 @@ package directory
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/agentmesh/agentmesh/directory/cached"
+	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -124,7 +124,7 @@ func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time)
 		return cached, cached.body, nil
 	}
 	gen := r.views.generation()
-	card, err := r.get(ctx, id, now)
+	card, err := listing.Get(ctx, r.cards, id, now)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -156,11 +156,11 @@ func (r *Registry) view(c store.Card, gen uint64, now time.Time) (*cardView, err
 }
 
 func newView(c store.Card, now time.Time) (*cardView, error) {
-	m, err := parseMeta(c)
+	m, err := listing.ParseMeta(c)
 	if err != nil {
 		return nil, err
 	}
-	shown := m.verification(now)
+	shown := m.Verification(now)
 	encoded, err := json.Marshal(shown)
 	if err != nil {
 		return nil, fmt.Errorf("write verification: %w", err)
@@ -175,7 +175,7 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		header:       []string{"key=" + stamp(shown.Key) + "; endpoint=" + stamp(shown.Endpoint) + "; alive=" + stamp(shown.Alive)},
 		verification: encoded,
 	}
-	if end := m.distrustEnd(); now.Before(end) {
+	if end := m.DistrustEnd(); now.Before(end) {
 		v.until = end
 	}
 	return v, nil
@@ -189,61 +189,30 @@ func stamp(t *time.Time) string {
 	return wire.FormatTime(*t)
 }
 
-// get returns the live card of id, or [wire.ErrNoAgent].
-func (r *Registry) get(ctx context.Context, id wire.AgentID, now time.Time) (store.Card, error) {
-	if !id.Valid() {
-		return store.Card{}, wire.ErrNoAgent
-	}
-	c, err := r.cards.Get(ctx, string(id), now)
-	if errors.Is(err, store.ErrNotFound) {
-		return store.Card{}, wire.ErrNoAgent
-	}
-	return c, err
-}
-
 // Record returns the card of id with what the directory verified about it.
 func (r *Registry) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	now := wire.Now()
-	c, err := r.get(ctx, id, now)
+	c, err := listing.Get(ctx, r.cards, id, now)
 	if err != nil {
 		return wire.CardRecord{}, err
 	}
-	rec, _, err := newRecord(c, now)
+	rec, _, err := listing.NewRecord(c, now)
 	return rec, err
-}
-
-// newRecord returns the public record of a stored card, and the meta that the record was built from.
-func newRecord(c store.Card, now time.Time) (wire.CardRecord, meta, error) {
-	tree, err := wire.ParseObject(c.Body)
-	if err != nil {
-		return wire.CardRecord{}, meta{}, fmt.Errorf("read card %s: %w", c.ID, err)
-	}
-	m, err := parseMeta(c)
-	if err != nil {
-		return wire.CardRecord{}, meta{}, err
-	}
-	return wire.CardRecord{
-		Card:         tree,
-		RegisteredAt: c.Registered,
-		ExpiresAt:    c.Expires,
-		Verification: m.verification(now),
-		KeyProof:     m.Proof,
-	}, m, nil
 }
 
 // Keys returns the key history of id (AM-60).
 func (r *Registry) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, error) {
-	c, err := r.get(ctx, id, wire.Now())
+	c, err := listing.Get(ctx, r.cards, id, wire.Now())
 	if err != nil {
 		return wire.KeyHistory{}, err
 	}
-	m, err := parseMeta(c)
+	m, err := listing.ParseMeta(c)
 	if err != nil {
 		return wire.KeyHistory{}, err
 	}
-	key, err := storedText(c, "public_key")
+	key, err := listing.Text(c, "public_key")
 	if err != nil {
 		return wire.KeyHistory{}, fmt.Errorf("read card %s: %w", c.ID, err)
 	}
-	return m.history(c, key), nil
+	return m.History(c, key), nil
 }

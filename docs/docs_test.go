@@ -74,6 +74,7 @@ var lines = []struct {
 	{"node/owner/mcp", 4},
 	{"node/owner/contact", 4},
 	{"directory/admission", 4},
+	{"directory/listing", 3},
 	{"directory/mailbox", 4},
 	{"directory/probequeue", 1},
 	{"directory/discovery", 4},
