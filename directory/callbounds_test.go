@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -52,7 +53,7 @@ func TestCallsOfBannedNetwork(t *testing.T) {
 		return task, failure
 	}
 	task, _ := send("m1", "198.51.100.7:1")
-	if _, err := w.reg.Ban(t.Context(), Ban{Kind: BanNetwork, Value: "198.51.100.0/24", Reason: "flooding"}, "test"); err != nil {
+	if _, err := w.reg.Ban(t.Context(), moderation.Ban{Kind: moderation.BanNetwork, Value: "198.51.100.0/24", Reason: "flooding"}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	if _, failure := send("m2", "198.51.100.8:1"); !strings.Contains(string(failure.JSON()), "PERMISSION_DENIED") {

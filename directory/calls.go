@@ -29,7 +29,7 @@ func newCallRelay(r *Registry) *a2arelay.Service {
 		Secret: func(ctx context.Context) ([]byte, error) { return r.cursors.get(ctx, r.recs, wire.Now()) },
 		Agent:  find,
 		CheckBan: func(ctx context.Context, client netip.Addr) error {
-			return r.checkBan(ctx, "", nil, "", client, wire.Now())
+			return r.bans.Check(ctx, "", nil, "", client, wire.Now())
 		},
 		Queue: func(ctx context.Context, m mailbox.Mail, call []byte, changes []store.Change) (string, error) {
 			_, held, err := find(ctx, m.Box)

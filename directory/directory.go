@@ -29,6 +29,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/admission"
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/directory/probequeue"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -87,9 +88,8 @@ type Config struct {
 	Entries func() []discovery.Entry
 	// HTTP fetches cards from endpoints (AM-63). If it is nil, the directory probes no endpoint.
 	HTTP *client.HTTP
-	// Audit returns the change that writes a decision of the operator into the audit log, so that both are stored in
-	// one transaction; nil for no audit log.
-	Audit func(Decision) store.Change
+	// Audit returns the change that writes a decision of the operator into the audit log; nil for no audit log.
+	Audit moderation.Audit
 	// Notices notify the operator of reports; nil notifies nobody.
 	Notices *notify.Box
 	// Logger gets one line per decision; nil discards them.
@@ -135,7 +135,7 @@ type Registry struct {
 	mailUsage   mailbox.Counts
 	calls       *a2arelay.Service
 	keeping     singleflight.Group // messages that are being stored, by digest
-	bans        bans
+	bans        *moderation.Bans
 	reporting   reporting
 	reporters   *rate.Allowance // reports by address; nil for no limit
 	gate        *admission.Gate
@@ -173,9 +173,10 @@ func New(cfg Config) *Registry {
 		r.cfg.Session = store.NewSession(cfg.Store.Leases(), cfg.Logger)
 	}
 	r.calls = newCallRelay(r)
+	r.bans = moderation.NewBans(r.recs, cfg.Audit)
 	r.gate = admission.New(admission.Config{
 		Store: cfg.Store, Mode: cfg.Mode, Local: cfg.Local, Operators: cfg.Operators, Quotas: cfg.Quotas, Shared: cfg.FeedPosition != nil,
-		Audit: r.audit, Addresses: cfg.Addresses, Metrics: cfg.Metrics,
+		Audit: cfg.Audit.Changes, Addresses: cfg.Addresses, Metrics: cfg.Metrics,
 	})
 	if cfg.FeedPosition != nil {
 		r.offers = mailbox.NewOffers(r.recs, r.connections.Notify)
@@ -189,6 +190,9 @@ func New(cfg Config) *Registry {
 
 // Admission returns what decides who may register. It has the invite codes.
 func (r *Registry) Admission() *admission.Gate { return r.gate }
+
+// Bans returns the list of bans. Ban also removes the cards of the banned party.
+func (r *Registry) Bans() *moderation.Bans { return r.bans }
 
 // OnMail sets the function that the registry calls with the recipient of each message in a mailbox that this or another
 // process stored. An agent in the same process then need not poll. Call OnMail during set-up only. The function must not

@@ -2,7 +2,6 @@ package directory
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -15,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/cached"
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -28,7 +28,7 @@ const (
 
 // followProcesses takes over what other processes of the directory store, until ctx ends.
 func followProcesses(ctx context.Context, r *Registry) {
-	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, banNS, mailNS, mailbox.OffersNS, a2arelay.NSTasks) {
+	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, moderation.BansNS, mailNS, mailbox.OffersNS, a2arelay.NSTasks) {
 		switch hint.NS {
 		case store.WatchCards:
 			r.afterWrite(hint.Key)
@@ -36,8 +36,8 @@ func followProcesses(ctx context.Context, r *Registry) {
 			if held, err := r.cards.Get(ctx, hint.Key, now); err == nil { // otherwise the walk over all cards finds it
 				r.queueIfDue(held, now)
 			}
-		case banNS:
-			r.bans.forget()
+		case moderation.BansNS:
+			r.bans.Forget()
 		case mailNS:
 			if err := takeMail(ctx, r, hint.Key); err != nil {
 				r.log.WarnContext(ctx, "read mail of another process", "err", err)
@@ -49,7 +49,7 @@ func followProcesses(ctx context.Context, r *Registry) {
 				r.log.WarnContext(ctx, "read a task of another process", "err", err)
 			}
 		default: // hints were lost
-			r.bans.forget()
+			r.bans.Forget()
 			r.views.clear()
 			r.changes.Notify()
 			r.mailUsage.Forget()
@@ -182,21 +182,11 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 // kind.
 func (r *Registry) tombstone(ctx context.Context, c wire.Change, kind string, now time.Time) (wire.Change, error) {
 	c.Change = kind
-	rec, err := r.recs.Get(ctx, removedNS, string(c.AgentID), now)
-	if errors.Is(err, store.ErrNotFound) {
-		return c, nil
-	}
-	var removed Removal // the last one
-	if err == nil {
-		err = json.Unmarshal(rec.Body, &removed)
-	}
-	if err != nil {
-		return wire.Change{}, fmt.Errorf("read removal of %s: %w", c.AgentID, err)
-	}
+	removed, err := moderation.LastRemoval(ctx, r.recs, c.AgentID, now)
 	if removed.At.Equal(c.At) { // otherwise the card was registered again after the removal
 		c.Change, c.Reason = wire.ChangeRemoved, removed.Reason
 	}
-	return c, nil
+	return c, err
 }
 
 func (r *Registry) getChanges(c echo.Context) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
@@ -32,11 +33,11 @@ var Operations func(*Registry) []owner.Operation
 // The bodies of some operations of the operator.
 type (
 	orderResult struct {
-		Ban     *Ban
+		Ban     *moderation.Ban
 		Removed int
 	}
 	banList struct {
-		Bans []Ban `json:"items"`
+		Bans []moderation.Ban `json:"items"`
 	}
 	reportPage struct {
 		Reports []Report `json:"items"`

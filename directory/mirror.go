@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory/listing"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -109,10 +110,13 @@ func (r *Registry) dropOtherSources(ctx context.Context, key string, now time.Ti
 		if !strings.HasPrefix(rec.Key, mirrorRecord) || rec.Key == key {
 			continue
 		}
-		if err := r.forEachCard(ctx, func(c store.Card) error {
-			return r.dropCard(ctx, wire.Change{AgentID: wire.AgentID(c.ID), Change: wire.ChangeWithdrawn})
-		}); err != nil {
-			return err
+		for c, err := range listing.All(ctx, r.cards) {
+			if err == nil {
+				err = r.dropCard(ctx, wire.Change{AgentID: wire.AgentID(c.ID), Change: wire.ChangeWithdrawn})
+			}
+			if err != nil {
+				return err
+			}
 		}
 		if err := r.recs.Apply(ctx, []store.Change{{Record: store.Record{NS: recordNS, Key: rec.Key}, IfRev: store.Any, Delete: true}}, now); err != nil {
 			return err
@@ -154,8 +158,8 @@ func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c
 func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 	now := wire.Now()
 	var changes []store.Change
-	if c.Change == wire.ChangeRemoved && checkReason(c.Reason) == nil {
-		change, err := removalChange(Removal{c.AgentID, c.Reason, now})
+	if c.Change == wire.ChangeRemoved && moderation.CheckReason(c.Reason) == nil {
+		change, err := moderation.Removal{AgentID: c.AgentID, Reason: c.Reason, At: now}.Change()
 		if err != nil {
 			return err
 		}
@@ -175,7 +179,7 @@ func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, r
 	if err != nil {
 		return store.Card{}, err
 	}
-	if err := r.checkBan(ctx, c.card.ID, c.key, c.host, noClient, now); err != nil {
+	if err := r.bans.Check(ctx, c.card.ID, c.key, c.host, noClient, now); err != nil {
 		return store.Card{}, err
 	}
 	if !now.Before(rec.ExpiresAt) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory/listing"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -38,38 +39,11 @@ func operate[T any](w *world, status int, method, path, body string) T {
 	return doc
 }
 
-func TestParseBan(t *testing.T) {
-	key := testKey("x")
-	sum := listing.Fingerprint(key.Public())
-	for _, tt := range []struct {
-		text string
-		want Ban
-	}{
-		{"am_x", Ban{Kind: BanID, Value: "am_x"}},
-		{sum, Ban{Kind: BanKey, Value: sum}},
-		{strings.ToUpper(sum), Ban{Kind: BanKey, Value: sum}},
-		{key.PublicText(), Ban{Kind: BanKey, Value: sum}},
-		{"203.0.113.7", Ban{Kind: BanNetwork, Value: "203.0.113.7/32"}},
-		{"203.0.113.7/24", Ban{Kind: BanNetwork, Value: "203.0.113.0/24"}},
-		{"2001:db8::1/48", Ban{Kind: BanNetwork, Value: "2001:db8::/48"}},
-		{" Evil.Example. ", Ban{Kind: BanHost, Value: "evil.example"}},
-	} {
-		if got, err := ParseBan(tt.text); err != nil || got != tt.want {
-			t.Errorf("ParseBan(%q) = %+v, %v, want %+v", tt.text, got, err, tt.want)
-		}
-	}
-	for _, bad := range []string{"", "localhost", "a/b.example", "evil.example:443", "user@evil.example", "am_", "203.0.113.0/33", strings.Repeat("a.", 200) + "b"} {
-		if got, err := ParseBan(bad); err == nil {
-			t.Errorf("ParseBan(%q) = %+v, want an error", bad, got)
-		}
-	}
-}
-
 // TestBans: each kind of ban gives the same response to new cards and renewals, and removes the party's cards.
 func TestBans(t *testing.T) {
-	var decisions []Decision
+	var decisions []moderation.Decision
 	w := newWorld(t, func(c *Config) {
-		c.Audit = func(d Decision) store.Change {
+		c.Audit = func(d moderation.Decision) store.Change {
 			decisions = append(decisions, d)
 			return store.Change{Record: store.Record{NS: "test-audit", Key: fmt.Sprint(len(decisions))}}
 		}
@@ -93,7 +67,7 @@ func TestBans(t *testing.T) {
 	ban := func(what string) orderResult {
 		return operate[orderResult](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
 	}
-	if done := ban("evil.example"); done.Removed != 1 || done.Ban.Kind != BanHost {
+	if done := ban("evil.example"); done.Removed != 1 || done.Ban.Kind != moderation.BanHost {
 		t.Errorf("ban of the host = %+v", done)
 	}
 	want(t, w.do("GET", "/v1/agents/am_evil", ""), 404, "AGENT_UNAVAILABLE")
@@ -155,10 +129,10 @@ func TestBansOfAnother(t *testing.T) {
 		w := newWorld(t)
 		other := newWorldOver(t, w.store)
 		w.register(alice, testCard("am_1"))
-		if _, err := other.reg.Ban(t.Context(), Ban{Kind: BanID, Value: "am_1", Reason: "x"}, "cli"); err != nil {
+		if _, err := other.reg.Ban(t.Context(), moderation.Ban{Kind: moderation.BanID, Value: "am_1", Reason: "x"}, "cli"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(banCacheTime)
+		time.Sleep(moderation.BanCacheTime)
 		want(t, w.do("POST", "/v1/agents", string(testCard("am_1").JSON()), withBearer(alice)...), 403, "UNAUTHORIZED")
 	})
 }
@@ -387,9 +361,9 @@ func TestImportStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var decisions []Decision
+	var decisions []moderation.Decision
 	w := newWorld(t, func(c *Config) {
-		c.Audit = func(d Decision) store.Change {
+		c.Audit = func(d moderation.Decision) store.Change {
 			decisions = append(decisions, d)
 			return store.Change{Record: store.Record{NS: "test", Key: "audit"}, IfRev: store.Any}
 		}

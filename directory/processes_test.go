@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -98,14 +99,14 @@ func TestDirectoryProcesses(t *testing.T) {
 		t.Errorf("mail = %v, %v after %v", items, err, time.Since(began))
 	}
 
-	if err := there.reg.checkBan(t.Context(), "am_carol", nil, "", noClient, wire.Now()); err != nil { // fills the cache
+	if err := there.reg.bans.Check(t.Context(), "am_carol", nil, "", noClient, wire.Now()); err != nil { // fills the cache
 		t.Fatal(err)
 	}
-	if _, err := here.reg.Ban(t.Context(), Ban{Kind: BanID, Value: "am_carol", Reason: "test"}, "test"); err != nil {
+	if _, err := here.reg.Ban(t.Context(), moderation.Ban{Kind: moderation.BanID, Value: "am_carol", Reason: "test"}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	within(t, "the ban holds", func() bool {
-		return there.reg.checkBan(t.Context(), "am_carol", nil, "", noClient, wire.Now()) != nil
+		return there.reg.bans.Check(t.Context(), "am_carol", nil, "", noClient, wire.Now()) != nil
 	})
 }
 

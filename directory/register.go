@@ -74,7 +74,7 @@ func (g *registration) run(ctx context.Context) (wire.Registered, error) {
 // again.
 func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	r := g.r
-	if err := r.checkBan(ctx, g.c.card.ID, g.c.key, g.c.host, g.s.Client, g.now); err != nil {
+	if err := r.bans.Check(ctx, g.c.card.ID, g.c.key, g.c.host, g.s.Client, g.now); err != nil {
 		return wire.Registered{}, err
 	}
 	held, err := r.cards.Held(ctx, string(g.c.card.ID), g.now)
@@ -260,7 +260,7 @@ func (r *Registry) renew(ctx context.Context, held store.Card, body []byte, s Su
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	if err := r.checkBan(ctx, c.card.ID, c.key, c.host, s.Client, now); err != nil {
+	if err := r.bans.Check(ctx, c.card.ID, c.key, c.host, s.Client, now); err != nil {
 		return wire.Registered{}, err
 	}
 	to := target{method: http.MethodPut, path: "/agents/" + held.ID, host: s.Host}

@@ -59,7 +59,7 @@ func (r *Registry) checkPosting(ctx context.Context, raw []byte, box wire.AgentI
 	if box != "" && p.msg.To != box {
 		return p, wire.ErrRecipient
 	}
-	if err := r.checkBan(ctx, p.msg.From, nil, "", from, now); err != nil {
+	if err := r.bans.Check(ctx, p.msg.From, nil, "", from, now); err != nil {
 		return p, err
 	}
 	if p.box, err = listing.Get(ctx, r.cards, p.msg.To, now); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/listing"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -68,7 +69,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	if len(report.Text) > maxReportText || !utf8.ValidString(report.Text) {
 		return wire.ErrQuery.At("text must be at most 1000 bytes")
 	}
-	if err := r.checkBan(ctx, "", nil, "", client, now); err != nil {
+	if err := r.bans.Check(ctx, "", nil, "", client, now); err != nil {
 		return err
 	}
 	if _, err := listing.Get(ctx, r.cards, id, now); err != nil {
@@ -134,7 +135,7 @@ func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) (
 	case len(all) < maxReports:
 		return nil, nil
 	}
-	reports, err := decodeRecords[Report](all)
+	reports, err := moderation.Decode[Report](all)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +170,7 @@ func (r *Registry) Reports(ctx context.Context, id wire.AgentID, after string, l
 	if err != nil {
 		return nil, "", fmt.Errorf("list reports: %w", err)
 	}
-	list, err = decodeRecords[Report](page.Records)
+	list, err = moderation.Decode[Report](page.Records)
 	return list, page.Next, err
 }
 
@@ -202,4 +203,19 @@ func (r *Registry) postReport(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusAccepted, struct {
 		Status string `json:"status"`
 	}{"reported"})
+}
+
+// noClient is the address of a caller in this process.
+var noClient netip.Addr
+
+// addressKey returns the From of a report: as much of the client's address as limits distinguish (/64 for IPv6), "here"
+// for a caller in this process, or "unknown".
+func addressKey(client netip.Addr) string {
+	switch {
+	case !client.IsValid():
+		return "here"
+	case client == rate.Unknown:
+		return "unknown"
+	}
+	return rate.AddrKey(client)
 }

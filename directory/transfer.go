@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory/listing"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -62,13 +63,13 @@ type ImportResult struct {
 // id is already registered here stays unchanged. Import does not take over what the other directory verified of
 // endpoints: this directory probes them itself.
 func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by string) (ImportResult, error) {
-	if err := checkReason(reason); err != nil {
+	if err := moderation.CheckReason(reason); err != nil {
 		return ImportResult{}, err
 	}
 	now := wire.Now()
 	done, err := r.importCards(ctx, cards, now)
 	// An error, or a caller who left, takes back no card, so the audit log gets the line in any case.
-	if lines := r.audit(now, "", "imported", fmt.Sprintf("%d cards: %s", done.Added, reason), by); len(lines) > 0 {
+	if lines := r.cfg.Audit.Changes(now, "", "imported", fmt.Sprintf("%d cards: %s", done.Added, reason), by); len(lines) > 0 {
 		if failed := r.recs.Apply(context.WithoutCancel(ctx), lines, now); failed != nil {
 			err = errors.Join(err, fmt.Errorf("store audit line: %w", failed))
 		}
@@ -111,7 +112,7 @@ func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) 
 	if err != nil {
 		return store.PutCard{}, err
 	}
-	if err := r.checkBan(ctx, c.card.ID, c.key, c.host, noClient, now); err != nil {
+	if err := r.bans.Check(ctx, c.card.ID, c.key, c.host, noClient, now); err != nil {
 		return store.PutCard{}, err
 	}
 	owner, err := hex.DecodeString(e.Owner)

@@ -76,6 +76,7 @@ var lines = []struct {
 	{"directory/admission", 4},
 	{"directory/listing", 3},
 	{"directory/mailbox", 4},
+	{"directory/moderation", 4},
 	{"directory/probequeue", 1},
 	{"directory/discovery", 4},
 	{"directory/site", 4},

@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
@@ -166,7 +167,7 @@ const noLimit = 100_000
 type cardsBansCmd struct{}
 
 func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
-	return showPages(ctx, a, "directory/bans", url.Values{}, "after", noLimit, func(all []directory.Ban) {
+	return showPages(ctx, a, "directory/bans", url.Values{}, "after", noLimit, func(all []moderation.Ban) {
 		rows := [][]string{{"KIND", "VALUE", "SINCE", "REASON"}}
 		for _, b := range all {
 			rows = append(rows, []string{string(b.Kind), b.Value, terminal.FormatTime(b.At), terminal.Truncate(b.Reason, 80)})
@@ -270,8 +271,7 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reader) (total directory.ImportResult, err error) {
-	var lines []json.RawMessage
-	size := 0
+	lines, size := []json.RawMessage(nil), 0
 	flush := func() error {
 		if len(lines) == 0 {
 			return nil

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"iter"
 	"net/url"
 	"strings"
 	"time"
@@ -48,6 +49,9 @@ const (
 
 // Distrust is how long the new key counts as unproven after a replacement (AM-60).
 const Distrust = 72 * time.Hour
+
+// pageSize is the number of cards that All reads at once.
+const pageSize = 500
 
 // Times of probes (AM-63).
 const (
@@ -218,6 +222,19 @@ func Get(ctx context.Context, cards store.Cards, id wire.AgentID, now time.Time)
 		return store.Card{}, wire.ErrNoAgent
 	}
 	return c, err
+}
+
+// All returns the live cards, in the order of registration.
+func All(ctx context.Context, cards store.Cards) iter.Seq2[store.Card, error] {
+	q := store.CardQuery{Limit: pageSize, Now: wire.Now()}
+	return store.All(func(after store.Position) (page []store.Card, next store.Position, err error) {
+		q.After = after
+		found, err := cards.List(ctx, q)
+		if found.Next != nil {
+			next = *found.Next
+		}
+		return found.Cards, next, err
+	})
 }
 
 // ParseCard parses a stored card. It accepts http endpoints, because the card was acceptable when it was stored.

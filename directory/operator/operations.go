@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -67,7 +68,7 @@ func (o operations) listCards(c echo.Context) error {
 }
 
 // Order is an instruction of the operator and the reason for it. For a ban, What is the banned party in any form that
-// [directory.ParseBan] accepts; other orders have no What.
+// [moderation.ParseBan] accepts; other orders have no What.
 type Order struct {
 	What   string `json:"what,omitempty"`
 	Reason string `json:"reason"`
@@ -76,8 +77,8 @@ type Order struct {
 // OrderResult is the response to an Order: the ban as the directory parsed it, if the order was a ban, and the number
 // of cards that the order removed.
 type OrderResult struct {
-	Ban     *directory.Ban `json:"ban,omitempty"`
-	Removed int            `json:"removed"`
+	Ban     *moderation.Ban `json:"ban,omitempty"`
+	Removed int             `json:"removed"`
 }
 
 // order returns the handler that carries out an order. id is the card in the path, by the interface that the order came
@@ -102,7 +103,7 @@ func (o operations) handOver(ctx context.Context, id wire.AgentID, order Order, 
 }
 
 func (o operations) ban(ctx context.Context, _ wire.AgentID, order Order, by string) (OrderResult, error) {
-	ban, err := directory.ParseBan(order.What)
+	ban, err := moderation.ParseBan(order.What)
 	if err != nil {
 		return OrderResult{}, err
 	}
@@ -112,12 +113,12 @@ func (o operations) ban(ctx context.Context, _ wire.AgentID, order Order, by str
 }
 
 func (o operations) unban(ctx context.Context, _ wire.AgentID, order Order, by string) (OrderResult, error) {
-	ban, err := directory.ParseBan(order.What)
+	ban, err := moderation.ParseBan(order.What)
 	if err != nil {
 		return OrderResult{}, err
 	}
 	ban.Reason = order.Reason
-	err = o.dir.Unban(ctx, ban, order.Reason, by)
+	err = o.dir.Bans().Lift(ctx, ban, order.Reason, by)
 	return OrderResult{Ban: &ban}, explainMissing(err, "there is no such ban", "list the bans with: agentmesh cards bans")
 }
 
@@ -133,8 +134,8 @@ func explainMissing(err error, message, hint string) error {
 // BanPage and ReportPage are pages of a list. Next is the parameter "after" of the request for the next page.
 type (
 	BanPage struct {
-		Bans []directory.Ban `json:"items"`
-		Next string          `json:"next,omitempty"`
+		Bans []moderation.Ban `json:"items"`
+		Next string           `json:"next,omitempty"`
 	}
 	ReportPage struct {
 		Reports []directory.Report `json:"items"`
@@ -143,7 +144,7 @@ type (
 )
 
 func (o operations) listBans(c echo.Context) error {
-	list, next, err := o.dir.Bans(c.Request().Context(), c.QueryParam("after"), operationPage)
+	list, next, err := o.dir.Bans().List(c.Request().Context(), c.QueryParam("after"), operationPage)
 	return respond(c, BanPage{list, next}, err)
 }
 

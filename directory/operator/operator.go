@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/directory/history"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -197,7 +198,7 @@ func (p *pages) changeCard(c echo.Context) error {
 }
 
 func (p *pages) ban(c echo.Context, what, reason string) error {
-	ban, err := directory.ParseBan(what)
+	ban, err := moderation.ParseBan(what)
 	if err != nil {
 		return err
 	}
@@ -233,12 +234,12 @@ func (p *pages) dismiss(c echo.Context) error {
 }
 
 type bansView struct {
-	Bans []directory.Ban
+	Bans []moderation.Ban
 	Next string
 }
 
 func (p *pages) showBans(c echo.Context) error {
-	list, next, err := p.dir.Bans(c.Request().Context(), c.QueryParam("after"), listed)
+	list, next, err := p.dir.Bans().List(c.Request().Context(), c.QueryParam("after"), listed)
 	if err != nil {
 		return err
 	}
@@ -253,8 +254,8 @@ func (p *pages) changeBan(c echo.Context) error {
 	if form.Get("action") == "ban" {
 		return p.ban(c, form.Get("what"), form.Get("reason"))
 	}
-	ban := directory.Ban{Kind: directory.BanKind(form.Get("kind")), Value: form.Get("value")}
-	if err := p.dir.Unban(c.Request().Context(), ban, form.Get("reason"), door); err != nil {
+	ban := moderation.Ban{Kind: moderation.BanKind(form.Get("kind")), Value: form.Get("value")}
+	if err := p.dir.Bans().Lift(c.Request().Context(), ban, form.Get("reason"), door); err != nil {
 		return err
 	}
 	return httpapi.Done(c, "directory/bans", "lifted")

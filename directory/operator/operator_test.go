@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -105,7 +106,7 @@ func TestOperatorActs(t *testing.T) {
 	var audited []string
 	w := newWorld(t, httpapi.OwnerConfig{}, func(c *directory.Config) {
 		c.Mode = directory.Invite
-		c.Audit = func(d directory.Decision) store.Change {
+		c.Audit = func(d moderation.Decision) store.Change {
 			audited = append(audited, d.Choice+" "+d.By)
 			return store.Change{Record: store.Record{NS: "test-audit", Key: fmt.Sprint(len(audited))}}
 		}

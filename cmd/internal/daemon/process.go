@@ -29,6 +29,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/directory/discovery"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node"
@@ -512,7 +513,7 @@ func (p *Process) OwnerAPI() *httpapi.Owner { return p.owner }
 func (p *Process) AgentID() wire.AgentID { return p.node.ID() }
 
 // auditOperator returns the change that adds the audit entry for a decision of the directory's operator.
-func (p *Process) auditOperator(d directory.Decision) store.Change {
+func (p *Process) auditOperator(d moderation.Decision) store.Change {
 	entry := acl.AuditEntry{At: d.At, Kind: acl.AuditOperator, Subject: d.Subject, By: d.By, Choice: acl.Choice(d.Choice), Note: d.Note}
 	if strings.HasPrefix(d.Choice, "token-") {
 		entry.Kind = acl.AuditToken

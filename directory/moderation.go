@@ -1,0 +1,137 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/agentmesh/agentmesh/directory/listing"
+	"github.com/agentmesh/agentmesh/directory/moderation"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// HandOver lets an owner who lost the credential of a card take the card back before its registration and reservation
+// end (AM-83). The next registration of the id that proves the card's key takes the card over, with any credential. For
+// an unknown id HandOver returns [wire.ErrNoAgent].
+func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by string) error {
+	if err := moderation.CheckReason(reason); err != nil {
+		return err
+	}
+	for range attempts {
+		now := wire.Now()
+		held, err := r.cards.Held(ctx, string(id), now)
+		if errors.Is(err, store.ErrNotFound) {
+			return wire.ErrNoAgent
+		}
+		if err != nil {
+			return fmt.Errorf("hand over %s: %w", id, err)
+		}
+		m, err := listing.ParseMeta(held)
+		if err != nil {
+			return err
+		}
+		m.HandedOver = true
+		if held.Meta, err = m.Encode(); err != nil {
+			return err
+		}
+		if held.Withdrawn {
+			held.Expires = now // the card stays out of every list
+		}
+		_, err = r.cards.Put(ctx, store.PutCard{Card: held, IfRev: held.Rev, Records: r.cfg.Audit.Changes(now, held.ID, "handed over", reason, by), Now: now})
+		r.afterWrite(held.ID)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("hand over %s: %w", id, err)
+		}
+		r.log.InfoContext(ctx, "card handed over by the operator", "agent_id", held.ID, "reason", reason)
+		return nil
+	}
+	return wire.ErrUnavailable.Because(errors.New("lost every race for the card"))
+}
+
+// canTakeOver reports whether a registration may take over a card of another credential. The key proof is verified
+// later, as for every registration.
+func canTakeOver(held store.Card, s Submission, c candidate) bool {
+	m, err := listing.ParseMeta(held)
+	if err != nil || !m.HandedOver || s.Proof == "" {
+		return false
+	}
+	key, err := listing.Text(held, "public_key")
+	return err == nil && listing.SameKey(key, c.card.PublicKey) == nil
+}
+
+// Remove removes the card of id for the operator. The id stays reserved for its owner, who may register again unless a
+// ban applies. by is the interface that the order came from, for the audit log. For an unknown id Remove returns
+// [wire.ErrNoAgent].
+func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by string) error {
+	if err := moderation.CheckReason(reason); err != nil {
+		return err
+	}
+	now := wire.Now()
+	change, err := moderation.Removal{AgentID: id, Reason: reason, At: now}.Change()
+	if err != nil {
+		return err
+	}
+	changes := append(r.cfg.Audit.Changes(now, string(id), "removed", reason, by), change)
+	err = r.cards.Withdraw(ctx, string(id), store.Any, now.Add(reservation), changes, now)
+	r.afterWrite(string(id))
+	if errors.Is(err, store.ErrNotFound) {
+		return wire.ErrNoAgent
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", id, err)
+	}
+	r.log.InfoContext(ctx, "card removed by the operator", "agent_id", id, "reason", reason)
+	return nil
+}
+
+// Ban stores a ban, then removes the cards of the banned party with their mail, and returns how many it removed.
+func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (removed int, err error) {
+	if err := r.bans.Add(ctx, ban, by); err != nil {
+		return 0, err
+	}
+	r.log.InfoContext(ctx, "banned", "ban", string(ban.Kind)+":"+ban.Value, "reason", ban.Reason)
+	remove := func(id wire.AgentID) error {
+		err := r.Remove(ctx, id, ban.Reason, by)
+		switch {
+		case err == nil:
+			removed++
+		case !errors.Is(err, wire.ErrNoAgent):
+			return err
+		}
+		return r.emptyMailbox(ctx, id)
+	}
+	switch {
+	case ban.Kind == moderation.BanNetwork && len(r.cfg.AllowPrivate) == 0 && !r.cfg.Local: // no endpoint names an address
+		return 0, nil
+	case ban.Kind == moderation.BanID: // also if the card is not listed
+		err := remove(wire.AgentID(ban.Value))
+		return removed, err
+	}
+	for c, err := range listing.All(ctx, r.cards) {
+		if err != nil {
+			return removed, err
+		}
+		card, err := listing.ParseCard(c)
+		if err != nil {
+			r.log.WarnContext(ctx, "a stored card cannot be read", "agent_id", c.ID, "err", err)
+			continue
+		}
+		if ban.Matches(card, r.keys) && (ban.Kind != moderation.BanNetwork || !r.ownsMailbox(card)) {
+			if err := remove(card.ID); err != nil {
+				return removed, err
+			}
+		}
+	}
+	return removed, nil
+}
+
+// afterWrite drops the cached view of a card and wakes readers of the change feed. It must be called after each attempt
+// that may have written the card, even if it is unknown whether the write succeeded.
+func (r *Registry) afterWrite(id string) {
+	r.views.drop(id)
+	r.changes.Notify()
+}

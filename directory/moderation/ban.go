@@ -1,0 +1,230 @@
+package moderation
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/directory/listing"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// BanKind is what a ban applies to.
+type BanKind string
+
+const (
+	BanID      BanKind = "id"      // an agent_id
+	BanKey     BanKind = "key"     // a public key, by its fingerprint
+	BanHost    BanKind = "host"    // an endpoint host, and every subdomain
+	BanNetwork BanKind = "network" // client addresses, and endpoints that name one of them
+)
+
+// Ban keeps a party out. Each registration and renewal of the party fails with [wire.ErrBanned]. So does mail from a
+// banned id or network, and a report or an A2A call from a banned network.
+type Ban struct {
+	Kind   BanKind   `json:"kind"`
+	Value  string    `json:"value"`
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
+}
+
+const (
+	BansNS = "bans" // of the records
+
+	maxBans      = 10_000
+	BanCacheTime = 10 * time.Second // how long bans are cached; a ban that another process stored takes effect within this time
+)
+
+func (b Ban) key() string { return string(b.Kind) + ":" + b.Value }
+
+// ParseBan parses what an operator typed: an agent id "am_…", a fingerprint of 64 hex digits, a public key, an address,
+// an address range, or a host.
+func ParseBan(text string) (Ban, error) {
+	text = strings.TrimSpace(text)
+	if wire.AgentID(text).Valid() {
+		return Ban{Kind: BanID, Value: text}, nil
+	}
+	if sum, err := hex.DecodeString(text); err == nil && len(sum) == 32 {
+		return Ban{Kind: BanKey, Value: strings.ToLower(text)}, nil
+	}
+	if key, err := signing.ParsePublicKey(text); err == nil {
+		return Ban{Kind: BanKey, Value: listing.Fingerprint(key)}, nil
+	}
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return Ban{Kind: BanNetwork, Value: netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()).String()}, nil
+	}
+	if net, err := netip.ParsePrefix(text); err == nil {
+		return Ban{Kind: BanNetwork, Value: net.Masked().String()}, nil
+	}
+	host := strings.ToLower(strings.TrimSuffix(text, "."))
+	u, err := url.Parse("https://" + host + "/")
+	if err != nil || u.Hostname() != host || !strings.Contains(host, ".") || len(host) > 253 {
+		return Ban{}, wire.ErrQuery.At("name an agent id, a key or its fingerprint, a host, or an address range")
+	}
+	return Ban{Kind: BanHost, Value: listing.HostOf(u)}, nil
+}
+
+// Bans is the list of bans. It caches all of them in memory, because every registration checks them. It is safe for
+// concurrent use.
+type Bans struct {
+	records store.Records
+	audit   Audit
+
+	mu   sync.Mutex
+	read time.Time
+	keys map[string]bool // of ids, keys and hosts
+	nets []netip.Prefix
+}
+
+// NewBans returns the bans in records.
+func NewBans(records store.Records, audit Audit) *Bans { return &Bans{records: records, audit: audit} }
+
+// Forget makes the next check read the store.
+func (b *Bans) Forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.read = time.Time{}
+}
+
+// load reads the bans from the store if the cached ones are too old. The caller holds b.mu.
+func (b *Bans) load(ctx context.Context, now time.Time) error {
+	if !b.read.IsZero() && now.Sub(b.read).Abs() < BanCacheTime {
+		return nil
+	}
+	keys, nets := make(map[string]bool), []netip.Prefix(nil)
+	for rec, err := range store.AllRecords(ctx, b.records, BansNS, "", now) {
+		if err != nil {
+			return fmt.Errorf("load bans: %w", err)
+		}
+		if text, ok := strings.CutPrefix(rec.Key, string(BanNetwork)+":"); ok {
+			nets = append(nets, parseNetwork(text))
+			continue
+		}
+		keys[rec.Key] = true
+	}
+	b.keys, b.nets, b.read = keys, nets, now
+	return nil
+}
+
+// Matches reports whether a listed card belongs to the banned party. The client address is not stored with a card, so a
+// ban of a network matches only cards whose endpoints name an address in it.
+func (b Ban) Matches(card wire.Card, keys *signing.KeyCache) bool {
+	host := listing.Host(card)
+	switch b.Kind {
+	case BanID:
+		return string(card.ID) == b.Value
+	case BanHost:
+		return host == b.Value || strings.HasSuffix(host, "."+b.Value)
+	case BanNetwork:
+		return parseNetwork(b.Value).Contains(parseHost(host))
+	}
+	key, err := keys.Parse(card.PublicKey)
+	return err == nil && listing.Fingerprint(key) == b.Value
+}
+
+// parseNetwork parses the value of a ban of a network. IPv4 addresses that are written as IPv6 become IPv4, because
+// addresses are compared in that form. For an invalid text it returns the zero value, which contains no address.
+func parseNetwork(text string) netip.Prefix {
+	net, _ := netip.ParsePrefix(text)
+	if net.Addr().Is4In6() && net.Bits() >= 96 {
+		return netip.PrefixFrom(net.Addr().Unmap(), net.Bits()-96)
+	}
+	return net
+}
+
+// parseHost returns the address that an endpoint names in place of a host, or the zero value.
+func parseHost(host string) netip.Addr {
+	addr, _ := netip.ParseAddr(host)
+	return addr.Unmap()
+}
+
+// Check returns [wire.ErrBanned] if an id, key, host or client address is banned. Unknown parts are zero. The error
+// that a client sees does not tell which of them is banned.
+func (b *Bans) Check(ctx context.Context, id wire.AgentID, key *signing.PublicKey, host string, client netip.Addr, now time.Time) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.load(ctx, now); err != nil {
+		return err
+	}
+	if len(b.keys) == 0 && len(b.nets) == 0 {
+		return nil
+	}
+	if b.keys[string(BanID)+":"+string(id)] || key != nil && b.keys[string(BanKey)+":"+listing.Fingerprint(key)] {
+		return wire.ErrBanned.Because(errors.New("id or key"))
+	}
+	addr := parseHost(host)
+	for host != "" {
+		if b.keys[string(BanHost)+":"+host] {
+			return wire.ErrBanned.Because(errors.New("host"))
+		}
+		_, host, _ = strings.Cut(host, ".")
+	}
+	for _, net := range b.nets {
+		if net.Contains(client.Unmap()) || net.Contains(addr) {
+			return wire.ErrBanned.Because(errors.New("address"))
+		}
+	}
+	return nil
+}
+
+// Add stores a ban.
+func (b *Bans) Add(ctx context.Context, ban Ban, by string) error {
+	if err := CheckReason(ban.Reason); err != nil {
+		return err
+	}
+	ban.At = wire.Now()
+	body, err := json.Marshal(ban)
+	if err != nil {
+		return fmt.Errorf("write ban: %w", err)
+	}
+	changes := append(b.audit.Changes(ban.At, ban.key(), "banned", ban.Reason, by), store.Change{
+		Record: store.Record{NS: BansNS, Key: ban.key(), Body: body}, IfRev: store.Any, Max: maxBans,
+	})
+	err = b.records.Apply(ctx, changes, ban.At)
+	b.Forget()
+	if errors.Is(err, store.ErrQuota) {
+		return wire.ErrQuota
+	}
+	if err != nil {
+		return fmt.Errorf("store ban: %w", err)
+	}
+	return nil
+}
+
+// Lift lifts a ban. It returns [wire.ErrRoute] if the party is not banned.
+func (b *Bans) Lift(ctx context.Context, ban Ban, reason, by string) error {
+	if err := CheckReason(reason); err != nil {
+		return err
+	}
+	now := wire.Now()
+	rec, err := b.records.Get(ctx, BansNS, ban.key(), now)
+	if err == nil {
+		changes := append(b.audit.Changes(now, ban.key(), "unbanned", reason, by),
+			store.Change{Record: store.Record{NS: BansNS, Key: ban.key()}, IfRev: rec.Rev, Delete: true})
+		err = b.records.Apply(ctx, changes, now)
+	}
+	b.Forget()
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) {
+		return wire.ErrRoute
+	}
+	return err
+}
+
+// List lists bans in the order of kind and value.
+func (b *Bans) List(ctx context.Context, after string, limit int) (list []Ban, next string, err error) {
+	page, err := b.records.List(ctx, BansNS, "", after, limit, wire.Now())
+	if err != nil {
+		return nil, "", fmt.Errorf("list bans: %w", err)
+	}
+	list, err = Decode[Ban](page.Records)
+	return list, page.Next, err
+}

@@ -1,0 +1,91 @@
+// Package moderation has the rows that the operator of a directory stores about cards: bans, and the reasons of
+// removals. It removes no cards itself.
+package moderation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	removedNS   = "removed"
+	maxReason   = 300                  // bytes of the operator's reason
+	removalLife = 400 * 24 * time.Hour // longer than a tombstone stays in the change feed
+)
+
+// Removal records that the operator removed a card, and why. GET /changes shows the reason to anyone.
+type Removal struct {
+	AgentID wire.AgentID `json:"agent_id"`
+	Reason  string       `json:"reason"`
+	At      time.Time    `json:"at"`
+}
+
+// CheckReason validates the operator's reason.
+func CheckReason(reason string) error {
+	if reason == "" || len(reason) > maxReason || !utf8.ValidString(reason) {
+		return wire.ErrQuery.At("reason must be 1 to 300 bytes")
+	}
+	return nil
+}
+
+// Change returns the change that stores the removal.
+func (r Removal) Change() (store.Change, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return store.Change{}, fmt.Errorf("write removal: %w", err)
+	}
+	rec := store.Record{NS: removedNS, Key: string(r.AgentID), Body: body, Expires: r.At.Add(removalLife)}
+	return store.Change{Record: rec, IfRev: store.Any}, nil
+}
+
+// Audit returns the change that writes a decision into the audit log, so that both are stored in one transaction. A nil
+// Audit stands for no audit log.
+type Audit func(Decision) store.Change
+
+// Changes returns the changes that write a decision into the audit log.
+func (a Audit) Changes(at time.Time, subject, choice, note, by string) []store.Change {
+	if a == nil {
+		return nil
+	}
+	return []store.Change{a(Decision{At: at, Subject: subject, Choice: choice, Note: note, By: by})}
+}
+
+// Decision is a decision of the operator, for the audit log.
+type Decision struct {
+	At                        time.Time
+	Subject, Choice, Note, By string // By is the interface that the decision came from
+}
+
+// LastRemoval returns the last removal of the card of id, or the zero value if the operator never removed it.
+func LastRemoval(ctx context.Context, records store.Records, id wire.AgentID, now time.Time) (Removal, error) {
+	rec, err := records.Get(ctx, removedNS, string(id), now)
+	if errors.Is(err, store.ErrNotFound) {
+		return Removal{}, nil
+	}
+	var last Removal
+	if err == nil {
+		err = json.Unmarshal(rec.Body, &last)
+	}
+	if err != nil {
+		return Removal{}, fmt.Errorf("read removal of %s: %w", id, err)
+	}
+	return last, nil
+}
+
+// Decode decodes the bodies of records.
+func Decode[T any](recs []store.Record) ([]T, error) {
+	list := make([]T, len(recs))
+	for i, rec := range recs {
+		if err := json.Unmarshal(rec.Body, &list[i]); err != nil {
+			return nil, fmt.Errorf("read record %s of %s: %w", rec.Key, rec.NS, err)
+		}
+	}
+	return list, nil
+}
