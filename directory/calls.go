@@ -26,7 +26,7 @@ func newCallRelay(r *Registry) *a2arelay.Service {
 	}
 	return a2arelay.New(a2arelay.Config{
 		BaseURL: r.cfg.BaseURL, Records: r.recs, Addresses: r.cfg.Addresses, ParseKey: r.keys.Parse,
-		Secret: func(ctx context.Context) ([]byte, error) { return r.cursors.get(ctx, r.recs, wire.Now()) },
+		Secret: func(ctx context.Context) ([]byte, error) { return r.cursors.Get(ctx) },
 		Agent:  find,
 		CheckBan: func(ctx context.Context, client netip.Addr) error {
 			return r.bans.Check(ctx, "", nil, "", client, wire.Now())

@@ -27,6 +27,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/directory/a2arelay"
 	"github.com/agentmesh/agentmesh/directory/admission"
+	"github.com/agentmesh/agentmesh/directory/cursor"
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/directory/moderation"
@@ -123,7 +124,7 @@ type Registry struct {
 
 	views       *viewCache
 	pages       *lru.Cache[string, *encodedPage] // by query
-	cursors     cursorKey
+	cursors     *cursor.Key
 	count       cachedCount
 	nameCounts  nameCountCache
 	changes     *waiting.Notifier
@@ -166,6 +167,7 @@ func New(cfg Config) *Registry {
 		pages:   newCache[*encodedPage](cachedPages),
 		changes: waiting.NewNotifier(maxWaiting),
 
+		cursors:     cursor.NewKey(cfg.Store.Records(), recordNS),
 		probeQueue:  probequeue.New(),
 		connections: mailbox.NewConnections(),
 	}

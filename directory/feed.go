@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/a2arelay"
 	"github.com/agentmesh/agentmesh/directory/cached"
+	"github.com/agentmesh/agentmesh/directory/cursor"
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/directory/moderation"
@@ -60,8 +61,8 @@ func followProcesses(ctx context.Context, r *Registry) {
 	}
 }
 
-// feedPlan ties the cursors of the feed to it: no other list accepts them.
-var feedPlan = plan{filters: filterHash([]string{"changes"}, nil, nil, "")}
+// feedFilters ties the cursors of the feed to it: no other list accepts them.
+var feedFilters = cursor.HashFilters([]string{"changes"}, nil, nil, "")
 
 // Changes returns at most limit changes of cards, 1 to 100, after the position since ("" for all). If nothing has changed
 // since then, it waits up to wait, but at most 30 seconds, for a change.
@@ -71,7 +72,7 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 	}
 	var after uint64
 	if since != "" {
-		pos, err := r.openCursor(ctx, since, feedPlan, wire.Now())
+		pos, err := r.cursors.Open(ctx, since, feedFilters)
 		if err != nil {
 			return wire.ChangePage{}, err
 		}
@@ -98,7 +99,7 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 		page.Next = since
 		return page, nil
 	}
-	page.Next, err = r.cursor(ctx, last, store.Position{Seq: after}, feedPlan, now)
+	page.Next, err = r.cursors.Seal(ctx, last, store.Position{Seq: after}, feedFilters)
 	return page, err
 }
 

@@ -115,7 +115,7 @@ func TestChangesAfterRestore(t *testing.T) {
 	w := newWorldWithCards(t, 2)
 	_, end := w.changes("", 9)
 	want(t, w.do("GET", "/v1/changes?since="+end, ""), 200, "")
-	later, err := w.reg.cursor(t.Context(), "am_9", store.Position{Seq: 3}, feedPlan, wire.Now())
+	later, err := w.reg.cursors.Seal(t.Context(), "am_9", store.Position{Seq: 3}, feedFilters)
 	if err != nil {
 		t.Fatal(err)
 	}

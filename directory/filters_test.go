@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentmesh/agentmesh/directory/cursor"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -73,14 +74,14 @@ func TestFilters(t *testing.T) { // AM-52
 // filter are still valid (AM-54).
 func TestFilterCursors(t *testing.T) {
 	w := newWorldWithCards(t, 3)
-	_, cursor := w.list("limit=1&capability_prefix=sch")
+	_, after := w.list("limit=1&capability_prefix=sch")
 	for _, other := range []string{"capability_prefix=sc", "capability=scheduling", "", "capability_prefix=sch&location=x"} {
-		want(t, w.do("GET", "/v1/agents?limit=1&"+other+"&cursor="+cursor, ""), 400, "INVALID_MESSAGE")
+		want(t, w.do("GET", "/v1/agents?limit=1&"+other+"&cursor="+after, ""), 400, "INVALID_MESSAGE")
 	}
-	if ids, _ := w.list("limit=2&capability_prefix=sch&cursor=" + cursor); len(ids) != 2 {
+	if ids, _ := w.list("limit=2&capability_prefix=sch&cursor=" + after); len(ids) != 2 {
 		t.Errorf("second page: %v", ids)
 	}
-	if got, want := fmt.Sprintf("%x", filterHash([]string{"cap:x"}, nil, []string{"a"}, "b")), "266965a053c77f7e3df64225"; got != want {
+	if got, want := fmt.Sprintf("%x", cursor.HashFilters([]string{"cap:x"}, nil, []string{"a"}, "b")), "266965a053c77f7e3df64225"; got != want {
 		t.Errorf("the hash of filters has become %s, was %s: old cursors would end", got, want)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/cursor"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -46,12 +47,12 @@ var relayText = base32.StdEncoding.WithPadding(base32.NoPadding)
 // relayID returns the id under which the owner of a mailbox knows a message. The id authenticates its owner, so a
 // second acknowledgement succeeds although nothing of the message is left.
 func (r *Registry) relayID(ctx context.Context, owner [32]byte, key string, now time.Time) (string, error) {
-	secret, err := r.cursors.get(ctx, r.recs, now)
+	secret, err := r.cursors.Get(ctx)
 	if err != nil {
 		return "", err
 	}
 	mac := hmac.New(sha256.New, secret)
-	hashFields(mac, "agentmesh-relay-v1", string(owner[:]), key)
+	cursor.HashFields(mac, "agentmesh-relay-v1", string(owner[:]), key)
 	return relayPrefix + key + strings.ToLower(relayText.EncodeToString(mac.Sum(nil)[:relayMAC])), nil
 }
 

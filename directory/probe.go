@@ -32,7 +32,10 @@ const Lease = "directory"
 // the other processes of the directory and, while this process has the lease, probes endpoints. It returns after all of
 // this work has stopped.
 func (r *Registry) Run(ctx context.Context) {
-	r.makeCursorKey(ctx)
+	// A list made while the disk is full would have no second page without the key.
+	if _, err := r.cursors.Get(ctx); err != nil && ctx.Err() == nil {
+		r.log.Error("cannot store the key for cursors: lists with a second page fail until the store works", "err", err)
+	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { r.counters.days.Keep(ctx, r.recs, recordNS, "history", r.log) })

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/directory/cursor"
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/listing"
@@ -112,7 +113,7 @@ func planRanked(s discovery.Search) (plan, []rank, error) {
 			base.query.Tiers = append(base.query.Tiers, store.Tier{All: slices.Compact(all)})
 		}
 	}
-	base.filters = filterHash(hashed, nil, nil, "")
+	base.filters = cursor.HashFilters(hashed, nil, nil, "")
 	return base, ranks, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agentmesh/agentmesh/directory/cursor"
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/words"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -89,7 +90,7 @@ type Query struct {
 // plan is a valid query.
 type plan struct {
 	query   store.CardQuery
-	filters [filterSize]byte
+	filters cursor.Filters
 	nothing bool // the query cannot match any card
 }
 
@@ -125,7 +126,7 @@ func (q Query) plan() (plan, error) {
 	}
 	slices.Sort(p.query.All)
 	p.query.All = slices.Compact(p.query.All)
-	p.filters = filterHash(p.query.All, p.query.Prefixes, whole, prefix)
+	p.filters = cursor.HashFilters(p.query.All, p.query.Prefixes, whole, prefix)
 	tooLong := func(t string) bool { return len(t) > maxTerm }
 	p.nothing = !possible || slices.ContainsFunc(p.query.All, tooLong) || slices.ContainsFunc(p.query.Prefixes, tooLong)
 	if n == 0 {
@@ -168,12 +169,14 @@ func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, erro
 	return r.run(ctx, p, q.Cursor, now)
 }
 
-// run runs a valid query from the position of a cursor, which may be "".
-func (r *Registry) run(ctx context.Context, p plan, cursor string, now time.Time) (result page, err error) {
-	if cursor != "" {
-		if p.query.After, err = r.openCursor(ctx, cursor, p, now); err != nil {
+// run runs a valid query from the position of the cursor after, which may be "".
+func (r *Registry) run(ctx context.Context, p plan, after string, now time.Time) (result page, err error) {
+	if after != "" {
+		at, err := r.cursors.Open(ctx, after, p.filters)
+		if err != nil {
 			return page{}, err
 		}
+		p.query.After = at.Position()
 	}
 	if p.nothing {
 		return page{}, nil
@@ -189,7 +192,7 @@ func (r *Registry) run(ctx context.Context, p plan, cursor string, now time.Time
 	}
 	result.cards = found.Cards
 	if found.Next != nil && len(found.Cards) > 0 {
-		result.cursor, err = r.cursor(ctx, found.Cards[len(found.Cards)-1].ID, *found.Next, p, now)
+		result.cursor, err = r.cursors.Seal(ctx, found.Cards[len(found.Cards)-1].ID, *found.Next, p.filters)
 	}
 	return result, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/directory/cursor"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -86,10 +87,10 @@ func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix
 		return nil, "", wire.ErrQuery.At("prefix is longer than any name")
 	}
 	now := wire.Now()
-	p := plan{filters: filterHash([]string{"tally", family, prefix}, nil, nil, "")}
+	filters := cursor.HashFilters([]string{"tally", family, prefix}, nil, nil, "")
 	key, limit := countKey{prefix: family + prefix}, cmp.Or(q.Limit, defaultLimit)
 	if q.Cursor != "" {
-		d, err := r.openDoc(ctx, q.Cursor, p, now)
+		d, err := r.cursors.Open(ctx, q.Cursor, filters)
 		if err != nil {
 			return nil, "", err
 		}
@@ -99,11 +100,11 @@ func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix
 	if err != nil {
 		return nil, "", fmt.Errorf("count %s: %w", family, err)
 	}
-	cursor := ""
+	after := ""
 	if len(counts) > limit {
 		counts = counts[:limit]
 		last := strings.TrimPrefix(counts[len(counts)-1].Term, family)
-		if cursor, err = r.cursor(ctx, last, store.Position{}, p, now); err != nil {
+		if after, err = r.cursors.Seal(ctx, last, store.Position{}, filters); err != nil {
 			return nil, "", err
 		}
 	}
@@ -111,7 +112,7 @@ func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix
 	for i, c := range counts {
 		list[i] = NameCount{strings.TrimPrefix(c.Term, family), c.Count}
 	}
-	return list, cursor, nil
+	return list, after, nil
 }
 
 // Capabilities lists the capabilities of live cards that start with prefix.

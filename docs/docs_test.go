@@ -75,6 +75,7 @@ var lines = []struct {
 	{"node/owner/contact", 4},
 	{"directory/admission", 4},
 	{"directory/listing", 3},
+	{"directory/cursor", 2},
 	{"directory/mailbox", 4},
 	{"directory/moderation", 4},
 	{"directory/probequeue", 1},
