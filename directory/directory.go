@@ -5,8 +5,7 @@
 // card as it was submitted, except the private lists of AM-6. The results of the directory's own checks are shown
 // beside a card, never inside it.
 //
-// Agents without a public address have mailboxes here (relay.go). Their mail waits in the store. A message that passes
-// through to a connected agent is in memory until the agent answers it or the directory stores it.
+// Agents without a public address have mailboxes here (package mailbox).
 //
 // Start with [New], [Registry.Mount] and [Registry.Run]. Three rules hold everywhere: only the SHA-256 of a credential
 // is stored; the first failing check of AM-51 decides the error; and a success response is sent after the commit.
@@ -21,7 +20,6 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
@@ -122,25 +120,21 @@ type Registry struct {
 	keys  *signing.KeyCache
 	log   *slog.Logger
 
-	views       *viewCache
-	pages       *lru.Cache[string, *encodedPage] // by query
-	cursors     *cursor.Key
-	count       cachedCount
-	nameCounts  nameCountCache
-	changes     *waiting.Notifier
-	templates   templates // set by Mount
-	probeQueue  *probequeue.Queue
-	connections *mailbox.Connections
-	offers      *mailbox.Offers       // used instead of connections to pass messages through; nil if this process alone writes
-	onMail      func(to wire.AgentID) // set by OnMail; nil for no call
-	mailUsage   mailbox.Counts
-	calls       *a2arelay.Service
-	keeping     singleflight.Group // messages that are being stored, by digest
-	bans        *moderation.Bans
-	reporting   reporting
-	reporters   *rate.Allowance // reports by address; nil for no limit
-	gate        *admission.Gate
-	counters    counters
+	views      *viewCache
+	pages      *lru.Cache[string, *encodedPage] // by query
+	cursors    *cursor.Key
+	count      cachedCount
+	nameCounts nameCountCache
+	changes    *waiting.Notifier
+	templates  templates // set by Mount
+	probeQueue *probequeue.Queue
+	relay      *mailbox.Relay
+	calls      *a2arelay.Service
+	bans       *moderation.Bans
+	reporting  reporting
+	reporters  *rate.Allowance // reports by address; nil for no limit
+	gate       *admission.Gate
+	counters   counters
 }
 
 // New returns a directory that keeps its data in cfg.Store.
@@ -167,22 +161,23 @@ func New(cfg Config) *Registry {
 		pages:   newCache[*encodedPage](cachedPages),
 		changes: waiting.NewNotifier(maxWaiting),
 
-		cursors:     cursor.NewKey(cfg.Store.Records(), recordNS),
-		probeQueue:  probequeue.New(),
-		connections: mailbox.NewConnections(),
+		cursors:    cursor.NewKey(cfg.Store.Records(), recordNS),
+		probeQueue: probequeue.New(),
 	}
 	if cfg.Session == nil {
 		r.cfg.Session = store.NewSession(cfg.Store.Leases(), cfg.Logger)
 	}
-	r.calls = newCallRelay(r)
 	r.bans = moderation.NewBans(r.recs, cfg.Audit)
 	r.gate = admission.New(admission.Config{
 		Store: cfg.Store, Mode: cfg.Mode, Local: cfg.Local, Operators: cfg.Operators, Quotas: cfg.Quotas, Shared: cfg.FeedPosition != nil,
 		Audit: cfg.Audit.Changes, Addresses: cfg.Addresses, Metrics: cfg.Metrics,
 	})
-	if cfg.FeedPosition != nil {
-		r.offers = mailbox.NewOffers(r.recs, r.connections.Notify)
-	}
+	r.relay = mailbox.New(mailbox.Config{
+		BaseURL: cfg.BaseURL, Store: cfg.Store, Shared: cfg.FeedPosition != nil, Secret: r.cursors, Keys: r.keys, Gate: r.gate, Bans: r.bans,
+		Connected: func(ctx context.Context, card wire.Card) error { return r.saveProbe(ctx, card, true) },
+		ShowCard:  r.getAgent, Addresses: cfg.Addresses, Metrics: cfg.Metrics, Logger: cfg.Logger,
+	})
+	r.calls = newCallRelay(r)
 	if !cfg.Local { // AM-82
 		r.reporters = rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients)
 	}
@@ -196,7 +191,5 @@ func (r *Registry) Admission() *admission.Gate { return r.gate }
 // Bans returns the list of bans. Ban also removes the cards of the banned party.
 func (r *Registry) Bans() *moderation.Bans { return r.bans }
 
-// OnMail sets the function that the registry calls with the recipient of each message in a mailbox that this or another
-// process stored. An agent in the same process then need not poll. Call OnMail during set-up only. The function must not
-// block.
-func (r *Registry) OnMail(notify func(to wire.AgentID)) { r.onMail = notify }
+// Relay returns the relay of mailboxes.
+func (r *Registry) Relay() *mailbox.Relay { return r.relay }

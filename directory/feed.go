@@ -29,7 +29,7 @@ const (
 
 // followProcesses takes over what other processes of the directory store, until ctx ends.
 func followProcesses(ctx context.Context, r *Registry) {
-	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, moderation.BansNS, mailNS, mailbox.OffersNS, a2arelay.NSTasks) {
+	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, moderation.BansNS, mailbox.MailNS, mailbox.OffersNS, a2arelay.NSTasks) {
 		switch hint.NS {
 		case store.WatchCards:
 			r.afterWrite(hint.Key)
@@ -39,12 +39,10 @@ func followProcesses(ctx context.Context, r *Registry) {
 			}
 		case moderation.BansNS:
 			r.bans.Forget()
-		case mailNS:
-			if err := takeMail(ctx, r, hint.Key); err != nil {
+		case mailbox.MailNS, mailbox.OffersNS:
+			if err := r.relay.TakeChange(ctx, hint.NS, hint.Key); err != nil {
 				r.log.WarnContext(ctx, "read mail of another process", "err", err)
 			}
-		case mailbox.OffersNS:
-			r.offers.Wake(hint.Key)
 		case a2arelay.NSTasks:
 			if err := r.calls.TakeChange(ctx, hint.Key); err != nil {
 				r.log.WarnContext(ctx, "read a task of another process", "err", err)
@@ -53,10 +51,8 @@ func followProcesses(ctx context.Context, r *Registry) {
 			r.bans.Forget()
 			r.views.clear()
 			r.changes.Notify()
-			r.mailUsage.Forget()
 			r.calls.ForgetCounts()
-			r.connections.NotifyAll()
-			r.offers.WakeAll()
+			r.relay.Forget()
 		}
 	}
 }

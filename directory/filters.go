@@ -18,7 +18,6 @@ const (
 	frameworkFamily = "framework:"
 	locationFamily  = "at:"
 	verifiedFamily  = "ok:"
-	mailboxFamily   = "mailbox:" // with the owner of a card whose endpoint is its mailbox here
 
 	maxOwnerWords     = 16
 	maxFrameworkWords = 4

@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,7 +21,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -208,28 +209,34 @@ func decodeList(t testing.TB, rec *httptest.ResponseRecorder) (ids []string, cur
 	return ids, doc.GetStr("cursor")
 }
 
-// Mail polls like GET /v1/relay, and returns the items of the page.
-func (r *Registry) Mail(ctx context.Context, bearer string, q mailbox.Query) ([]RelayItem, error) {
-	p, err := startPoll(ctx, r, bearer, q, wire.Now())
+// pollMail polls GET /v1/relay, and returns the items of the page. It returns nothing if ctx ends.
+func (w *world) pollMail(ctx context.Context, bearer string, q mailbox.Query) ([]mailbox.Item, error) {
+	params := url.Values{"agent_id": {string(q.Box)}, "conversation": {string(q.Conversation)}, "after": {q.After}, "wait": {fmt.Sprint(int(q.Wait.Seconds()))}}
+	if q.Limit > 0 {
+		params.Set("limit", fmt.Sprint(q.Limit))
+	}
+	r := httptest.NewRequestWithContext(ctx, "GET", "/v1/relay?"+params.Encode(), nil)
+	r.Header.Set("Authorization", "Bearer "+bearer)
+	got := httptest.NewRecorder()
+	w.edge.Handler().ServeHTTP(got, r)
+	var doc struct{ Messages []mailbox.Item }
+	err := json.Unmarshal(got.Body.Bytes(), &doc)
+	if ctx.Err() != nil {
+		return doc.Messages, nil
+	}
+	if got.Code != http.StatusOK {
+		err = fmt.Errorf("poll = %d %s", got.Code, got.Body)
+	}
+	return doc.Messages, err
+}
+
+// countMail returns how much mail waits in all mailboxes together.
+func (w *world) countMail() mailbox.Usage {
+	w.t.Helper()
+	counts, err := w.reg.relay.Counts(w.t.Context())
 	if err != nil {
-		return nil, err
+		w.t.Fatal(err)
 	}
-	defer p.Leave()
-	woken := make(chan struct{}, 1)
-	p.OnWake(func() { waiting.Wake(woken) })
-	end := time.NewTimer(p.Wait)
-	defer end.Stop()
-	for {
-		items, err := p.collect(ctx, wire.Now())
-		if err != nil || len(items) > 0 || !p.Waits() {
-			return items, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, nil
-		case <-end.C:
-			return nil, nil
-		case <-woken:
-		}
-	}
+	all, _ := counts.Total(wire.Now())
+	return all
 }

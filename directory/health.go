@@ -8,7 +8,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -52,33 +51,6 @@ func (r *Registry) Health(ctx context.Context) (any, error) {
 		Status string `json:"status"`
 		Agents int    `json:"agents"`
 	}{"ok", n}, nil
-}
-
-// RelayHealth returns the relay's part of the health document. If the mailboxes are full, the status is "full", which
-// is not an error: a sender who fills mailboxes must not take the whole process out of service.
-func (r *Registry) RelayHealth(ctx context.Context) (any, error) {
-	if err := r.cfg.Store.Ping(ctx); err != nil {
-		return nil, err
-	}
-	_, full, err := r.mailTotal(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return struct {
-		Status    string `json:"status"`
-		Connected int    `json:"connected"` // owners whose agents are waiting for mail now
-	}{map[bool]string{false: "ok", true: "full"}[full], r.connections.Count()}, nil
-}
-
-// mailTotal returns how much mail is stored in all mailboxes together, and whether the relay is full.
-func (r *Registry) mailTotal(ctx context.Context) (all mailbox.Usage, full bool, err error) {
-	now := wire.Now()
-	counts, err := r.loadMailUsage(ctx, now)
-	if err != nil {
-		return mailbox.Usage{}, false, err
-	}
-	all, full = counts.Total(now)
-	return all, full, nil
 }
 
 // getFront answers / with a page for browsers and with {name, version, agents} for programs.

@@ -47,7 +47,8 @@ func (r *Registry) Mount(e *echo.Echo) {
 	read("/v1/agents/:id/record", r.getRecord)
 	read("/v1/agents/:id/keys", r.getKeys)
 	if !r.cfg.ReadOnly { // the agents on a mirror cannot collect mail there
-		r.mountRelay(e, guard)
+		r.relay.Mount(e, guard)
+		r.calls.Mount(e, guard)
 	}
 	e.POST("/v1/agents", guard(r.postAgent))
 	e.POST("/v1/agents/:id/reports", guard(r.postReport))

@@ -152,7 +152,7 @@ func TestHealthCountsAgents(t *testing.T) {
 func TestRelayHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newRelayWorld(t)
-		w.edge.Health("relay", w.reg.RelayHealth)
+		w.edge.Health("relay", w.reg.relay.Health)
 		wantRelay := func(status int, want string) {
 			t.Helper()
 			if got := w.do("GET", "/health", "").Body.String(); !strings.Contains(got, `"relay":`+want) {
@@ -163,10 +163,10 @@ func TestRelayHealth(t *testing.T) {
 			}
 		}
 		wantRelay(200, `{"status":"ok","connected":0}`)
-		stop := w.agent(alice, func(RelayItem) (string, bool) { return "", true })
+		stop := w.agent(alice, func(mailbox.Item) (string, bool) { return "", true })
 		synctest.Wait()
 		wantRelay(200, `{"status":"ok","connected":1}`)
-		counts, err := w.reg.loadMailUsage(t.Context(), wire.Now())
+		counts, err := w.reg.relay.Counts(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,24 +4,23 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// fakePosting is a message without content for the mailbox of a card.
-func fakePosting(box store.Card, from wire.AgentID, n int) posting {
-	return posting{
-		raw: []byte(`{}`), tree: wire.Obj(text("n", fmt.Sprint(n))), msg: wire.Message{From: from, To: wire.AgentID(box.ID)}, box: box, sender: from,
-	}
+// storeFake stores mail without content in the mailbox of a card.
+func (w *world) storeFake(box store.Card, from wire.AgentID, raw string) error {
+	m := mailbox.Mail{Box: wire.AgentID(box.ID), From: from, Size: len(raw), Created: wire.Now()}
+	_, err := w.reg.relay.Queue(w.t.Context(), m, box.Owner, []byte(raw), nil)
+	return err
 }
 
 func (w *world) card(id string) store.Card {
@@ -45,7 +44,7 @@ func TestMailboxBounds(t *testing.T) {
 		if i%40 < 30 {
 			from = wire.AgentID(fmt.Sprint("am_", i%40))
 		}
-		switch _, err := w.reg.storeMail(t.Context(), fakePosting(box, from, i), now); {
+		switch err := w.storeFake(box, from, "{}"); {
 		case err == nil:
 			kept++
 		case errors.Is(err, wire.ErrRateLimited):
@@ -59,7 +58,11 @@ func TestMailboxBounds(t *testing.T) {
 	if kept != mailbox.MaxMail || limited+full != many-mailbox.MaxMail || limited == 0 || full == 0 {
 		t.Errorf("%d kept, %d limited, %d found it full", kept, limited, full)
 	}
-	list, err := w.reg.listMail(t.Context(), boxTerm("am_alice"), "", 1000, now)
+	rows, err := w.reg.recs.List(t.Context(), mailbox.MailNS, "box:am_alice", "", 1000, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := moderation.Decode[mailbox.Mail](rows.Records)
 	if err != nil || len(list) != mailbox.MaxMail {
 		t.Fatalf("%d in the mailbox, %v", len(list), err)
 	}
@@ -86,17 +89,17 @@ func TestMailboxBounds(t *testing.T) {
 			t.Fatalf("a page has %d", len(got))
 		}
 	}
-	if all, _ := w.reg.mailUsage.Total(now); all.N != mailbox.MaxMail+1 {
+	if all := w.countMail(); all.N != mailbox.MaxMail+1 {
 		t.Errorf("%d messages wait", all.N)
 	}
 	// An acknowledged message makes room for its sender and leaves no rows.
 	for _, item := range first {
 		want(t, w.do("POST", "/v1/relay/"+item.RelayID+"/ack", "", withBearer(alice)...), 200, "")
 	}
-	if _, err := w.reg.storeMail(t.Context(), fakePosting(box, list[0].From, -1), now); err != nil {
+	if err := w.storeFake(box, list[0].From, "{}"); err != nil {
 		t.Errorf("with room in the mailbox: %v", err)
 	}
-	if rows, err := w.reg.recs.List(t.Context(), mailNS, "", "", 1000, now); err != nil || len(rows.Records) != mailbox.MaxMail+1-len(first)+1 {
+	if rows, err := w.reg.recs.List(t.Context(), mailbox.MailNS, "", "", 1000, now); err != nil || len(rows.Records) != mailbox.MaxMail+1-len(first)+1 {
 		t.Errorf("%d rows are kept, %v", len(rows.Records), err)
 	}
 }
@@ -104,12 +107,9 @@ func TestMailboxBounds(t *testing.T) {
 // TestLargeMail: limits count bytes too, and a page ends when it is large.
 func TestLargeMail(t *testing.T) { // AM-68
 	w := newRelayWorld(t)
-	now, box := wire.Now(), w.card("am_alice")
-	n := 0
+	box, n := w.card("am_alice"), 0
 	for i := range 100 {
-		p := fakePosting(box, wire.AgentID(fmt.Sprint("am_", i%2)), i)
-		p.raw = []byte(`{"x":"` + strings.Repeat("x", wire.MaxMessage-8) + `"}`)
-		if _, err := w.reg.storeMail(t.Context(), p, now); err == nil {
+		if err := w.storeFake(box, wire.AgentID(fmt.Sprint("am_", i%2)), `{"x":"`+strings.Repeat("x", wire.MaxMessage-8)+`"}`); err == nil {
 			n++
 		}
 	}
@@ -126,17 +126,12 @@ func TestMailUsageAfterRestart(t *testing.T) {
 	w := newRelayWorld(t)
 	for i := range mailbox.MaxMail + mailbox.MaxMail/2 { // more than a page of the store, in two mailboxes
 		box := w.card([]string{"am_alice", "am_carol"}[i%2])
-		if _, err := w.reg.storeMail(t.Context(), fakePosting(box, wire.AgentID(fmt.Sprint("am_", i%20)), i), wire.Now()); err != nil {
+		if err := w.storeFake(box, wire.AgentID(fmt.Sprint("am_", i%20)), "{}"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	before, _ := w.reg.mailUsage.Total(wire.Now())
-	again := newWorldOver(t, w.store)
-	counts, err := again.reg.loadMailUsage(t.Context(), wire.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if after, _ := counts.Total(wire.Now()); after != before || after.N != mailbox.MaxMail+mailbox.MaxMail/2 {
+	before := w.countMail()
+	if after := newWorldOver(t, w.store).countMail(); after != before || after.N != mailbox.MaxMail+mailbox.MaxMail/2 {
 		t.Errorf("after a restart %+v are counted, before %+v", after, before)
 	}
 }
@@ -200,51 +195,7 @@ func TestManyCopiesAtOnce(t *testing.T) {
 			t.Fatalf("receipts %v", ids)
 		}
 	}
-	if got, _ := w.reg.mailUsage.Total(wire.Now()); len(w.mail(alice, "")) != 1 || got.N != 1 {
+	if got := w.countMail(); len(w.mail(alice, "")) != 1 || got.N != 1 {
 		t.Errorf("%d are kept", got.N)
-	}
-}
-
-// TestMailInOrder: messages of one millisecond are listed in the order of their arrival.
-func TestMailInOrder(t *testing.T) {
-	w := newRelayWorld(t)
-	now := wire.Now()
-	var keys []string
-	for range 100 {
-		keys = append(keys, w.reg.mailUsage.NewKey(now))
-	}
-	if !slices.IsSorted(keys) {
-		t.Errorf("keys of one moment: %v", keys)
-	}
-	if next := w.reg.mailUsage.NewKey(now.Add(time.Millisecond)); next < keys[99] || len(next) != mailKeyLen {
-		t.Errorf("after %s came %s", keys[99], next)
-	}
-}
-
-// TestRelayIDs: only the owner that got a relay id can use it.
-func TestRelayIDs(t *testing.T) {
-	w := newRelayWorld(t)
-	now := wire.Now()
-	key := w.reg.mailUsage.NewKey(now)
-	id, err := w.reg.relayID(t.Context(), credential.HashOf(alice), key, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := w.reg.openRelayID(t.Context(), credential.HashOf(alice), id, now); got != key || err != nil {
-		t.Errorf("opened: %q, %v", got, err)
-	}
-	if _, err := w.reg.openRelayID(t.Context(), credential.HashOf(bob), id, now); !errors.Is(err, wire.ErrRoute) {
-		t.Errorf("another's: %v", err)
-	}
-	for i := range id {
-		wrong := id[:i] + string(id[i]^1) + id[i+1:]
-		if _, err := w.reg.openRelayID(t.Context(), credential.HashOf(alice), wrong, now); !errors.Is(err, wire.ErrRoute) {
-			t.Errorf("%s: %v", wrong, err)
-		}
-	}
-	for _, wrong := range []string{"", relayPrefix, id + "a", id[:len(id)-1], strings.ToUpper(id)} {
-		if _, err := w.reg.openRelayID(t.Context(), credential.HashOf(alice), wrong, now); !errors.Is(err, wire.ErrRoute) {
-			t.Errorf("%s: %v", wrong, err)
-		}
 	}
 }

@@ -102,7 +102,7 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 		case !errors.Is(err, wire.ErrNoAgent):
 			return err
 		}
-		return r.emptyMailbox(ctx, id)
+		return r.relay.Empty(ctx, id)
 	}
 	switch {
 	case ban.Kind == moderation.BanNetwork && len(r.cfg.AllowPrivate) == 0 && !r.cfg.Local: // no endpoint names an address
@@ -120,7 +120,7 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 			r.log.WarnContext(ctx, "a stored card cannot be read", "agent_id", c.ID, "err", err)
 			continue
 		}
-		if ban.Matches(card, r.keys) && (ban.Kind != moderation.BanNetwork || !r.ownsMailbox(card)) {
+		if ban.Matches(card, r.keys) && (ban.Kind != moderation.BanNetwork || !r.relay.Owns(card)) {
 			if err := remove(card.ID); err != nil {
 				return removed, err
 			}

@@ -399,7 +399,7 @@ func TestBannedAtTheRelay(t *testing.T) {
 		t.Errorf("%d messages wait for Alice", len(got))
 	}
 	ban("am_carol")
-	if all, _ := w.reg.mailUsage.Total(wire.Now()); all.N != 2 {
+	if all := w.countMail(); all.N != 2 {
 		t.Errorf("%d messages wait, want 2 and none for the banned agent", all.N)
 	}
 }

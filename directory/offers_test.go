@@ -38,10 +38,10 @@ func sharedProcesses(t *testing.T, n int, delay time.Duration, change ...func(*C
 	ws[0].register(alice, mailboxCard("am_alice"))
 	ws[0].register(bob, testCard("am_bob"))
 	for _, w := range ws { // they read these under locks, in which no other goroutine can wait with a fake clock
-		if _, err := w.reg.loadMailUsage(t.Context(), wire.Now()); err != nil {
+		if _, err := w.reg.relay.Counts(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.reg.relayID(t.Context(), [32]byte{}, "", wire.Now()); err != nil {
+		if _, err := w.reg.cursors.Get(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		running.Go(func() { w.reg.Run(ctx) })
@@ -57,8 +57,8 @@ func sharedProcesses(t *testing.T, n int, delay time.Duration, change ...func(*C
 }
 
 // poll fetches mail of Alice over a process, which waits for up to 25 seconds.
-func (w *world) poll() ([]RelayItem, error) {
-	return w.reg.Mail(w.t.Context(), alice, mailbox.Query{Wait: 25 * time.Second})
+func (w *world) poll() ([]mailbox.Item, error) {
+	return w.pollMail(w.t.Context(), alice, mailbox.Query{Wait: 25 * time.Second})
 }
 
 // TestPassThroughOfProcesses: a sender gets the agent's own reply on its connection whichever processes the sender asks,
@@ -165,7 +165,7 @@ func TestPassThroughSharesOfProcesses(t *testing.T) { // THREATS 26, AM-67
 	synctest.Test(t, func(t *testing.T) {
 		ws, stop := sharedProcesses(t, 3, 0)
 		defer stop()
-		if _, err := ws[2].reg.Mail(t.Context(), alice, mailbox.Query{Wait: time.Second}); err != nil {
+		if _, err := ws[2].pollMail(t.Context(), alice, mailbox.Query{Wait: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		var senders sync.WaitGroup
@@ -180,7 +180,7 @@ func TestPassThroughSharesOfProcesses(t *testing.T) { // THREATS 26, AM-67
 		})
 		time.Sleep(500 * time.Millisecond)
 		passing := map[bool]int{}
-		items, err := ws[2].reg.Mail(t.Context(), alice, mailbox.Query{Limit: 100})
+		items, err := ws[2].pollMail(t.Context(), alice, mailbox.Query{Limit: 100})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ func TestForgedSendersLeavePlaces(t *testing.T) { // THREATS 26, AM-67
 		w.register("dave-credential-4", testCard("am_dave"))
 		var mu sync.Mutex
 		passed := map[wire.AgentID]int{}
-		stop := w.agent(alice, func(item RelayItem) (string, bool) {
+		stop := w.agent(alice, func(item mailbox.Item) (string, bool) {
 			tree, err := wire.ParseObject(item.Message)
 			if err != nil {
 				t.Error(err)
@@ -120,9 +120,7 @@ func TestSlowReader(t *testing.T) {
 		w := newRelayWorld(t)
 		big := wire.Member{Key: "padding", Value: wire.Text(strings.Repeat("x", 200<<10))}
 		for i := range 40 {
-			if _, err := w.reg.storeMail(t.Context(), w.parsePosting(testMessage(fmt.Sprint(i), []string{"am_bob", "am_carol"}[i%2], "am_alice", big)), wire.Now()); err != nil {
-				t.Fatal(err)
-			}
+			wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", testMessage(fmt.Sprint(i), []string{"am_bob", "am_carol"}[i%2], "am_alice", big)), 202)
 		}
 		l := pipeListener{make(chan net.Conn), make(chan struct{})}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -154,7 +152,7 @@ func TestSlowReader(t *testing.T) {
 			t.Errorf("the slow reader then gets %d bytes, %v", n, err)
 		}
 		slow.Close()
-		if all, _ := w.reg.mailUsage.Total(wire.Now()); all.N != 40 {
+		if all := w.countMail(); all.N != 40 {
 			t.Errorf("%d messages are left", all.N)
 		}
 		cancel()
@@ -162,14 +160,4 @@ func TestSlowReader(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// parsePosting parses a message as the relay does.
-func (w *world) parsePosting(raw string) posting {
-	w.t.Helper()
-	p, err := w.reg.checkPosting(w.t.Context(), []byte(raw), "", noClient, wire.Now())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return p
 }

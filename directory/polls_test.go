@@ -43,7 +43,7 @@ func BenchmarkWaitingPolls(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		for w.reg.connections.Count() < polls {
+		for w.reg.relay.Connections().Count() < polls {
 			runtime.Gosched()
 		}
 		after := memoryInUse()

@@ -118,7 +118,7 @@ func (r *Registry) walkCards(ctx context.Context) {
 // queueProbe queues a card for a probe. A mailbox of this directory is not probed: its proof is the relay connection of
 // its agent (AM-66).
 func (r *Registry) queueProbe(card wire.Card) {
-	if r.cfg.HTTP == nil || r.ownsMailbox(card) || r.cfg.Session.IsElsewhere(Lease) {
+	if r.cfg.HTTP == nil || r.relay.Owns(card) || r.cfg.Session.IsElsewhere(Lease) {
 		return
 	}
 	r.probeQueue.Add(probequeue.Target{ID: string(card.ID), Host: listing.Host(card)})
@@ -132,11 +132,6 @@ func (r *Registry) queueIfDue(c store.Card, now time.Time) {
 			r.queueProbe(card)
 		}
 	}
-}
-
-// ownsMailbox reports whether the endpoint of a card is the card's own mailbox in this directory.
-func (r *Registry) ownsMailbox(card wire.Card) bool {
-	return card.Endpoint == r.cfg.BaseURL+"/mailbox/"+string(card.ID)
 }
 
 // probe probes one endpoint and stores the result.

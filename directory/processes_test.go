@@ -95,7 +95,7 @@ func TestDirectoryProcesses(t *testing.T) {
 		wantReceipt(t, there.do("POST", "/v1/relay", testMessage("1", "am_bob", "am_alice"), withBearer(bob)...), 201)
 	})
 	began = time.Now()
-	if items, err := here.reg.Mail(t.Context(), alice, mailbox.Query{Wait: maxWait}); err != nil || len(items) != 1 || time.Since(began) > time.Second {
+	if items, err := here.pollMail(t.Context(), alice, mailbox.Query{Wait: maxWait}); err != nil || len(items) != 1 || time.Since(began) > time.Second {
 		t.Errorf("mail = %v, %v after %v", items, err, time.Since(began))
 	}
 
@@ -119,14 +119,10 @@ func TestMailBoundsOfProcesses(t *testing.T) {
 	box, kept := ws[0].card("am_alice"), 0
 	const share = mailbox.MaxMail / mailbox.Share
 	count := func(w *world) int {
-		if _, err := w.reg.loadMailUsage(t.Context(), wire.Now()); err != nil {
-			t.Fatal(err)
-		}
-		all, _ := w.reg.mailUsage.Total(wire.Now())
-		return all.N
+		return w.countMail().N
 	}
 	for i := range 2 * share {
-		if _, err := ws[i%2].reg.storeMail(t.Context(), fakePosting(box, "am_bob", i), wire.Now()); err == nil {
+		if err := ws[i%2].storeFake(box, "am_bob", "{}"); err == nil {
 			kept++
 		}
 		within(t, "both count the mail", func() bool { return count(ws[0]) == kept && count(ws[1]) == kept })
@@ -134,7 +130,7 @@ func TestMailBoundsOfProcesses(t *testing.T) {
 	if kept != share {
 		t.Errorf("%d messages of one sender are kept, want %d", kept, share)
 	}
-	if err := ws[0].reg.emptyMailbox(t.Context(), "am_alice"); err != nil {
+	if err := ws[0].reg.relay.Empty(t.Context(), "am_alice"); err != nil {
 		t.Fatal(err)
 	}
 	within(t, "there is room again", func() bool { return count(ws[1]) == 0 })

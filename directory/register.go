@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/admission"
 	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/listing"
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -173,7 +174,7 @@ func newRow(c candidate, owner [32]byte, m listing.Meta, life time.Duration, now
 	}
 	terms, host := searchTerms(c.card), c.host
 	if c.mailbox {
-		terms, host = append(terms, mailboxTerm(owner)), ""
+		terms, host = append(terms, mailbox.CardTerm(owner)), ""
 	}
 	expires := now.Add(life)
 	return store.Card{

@@ -27,9 +27,9 @@ func TestMailAfter(t *testing.T) {
 			}
 		}
 		last := all[2].RelayID
-		got := make(chan []RelayItem)
+		got := make(chan []mailbox.Item)
 		go func() {
-			items, err := w.reg.Mail(t.Context(), alice, mailbox.Query{After: last, Wait: maxWait})
+			items, err := w.pollMail(t.Context(), alice, mailbox.Query{After: last, Wait: maxWait})
 			if err != nil {
 				t.Error(err)
 			}

@@ -51,10 +51,10 @@ func newRelayWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) mail(token, query string) []RelayItem {
+func (w *world) mail(token, query string) []mailbox.Item {
 	w.t.Helper()
 	got := w.do("GET", "/v1/relay?"+query, "", withBearer(token)...)
-	var doc struct{ Messages []RelayItem }
+	var doc struct{ Messages []mailbox.Item }
 	if err := json.Unmarshal(got.Body.Bytes(), &doc); err != nil || got.Code != 200 {
 		w.t.Fatalf("mail ?%s = %d %s", query, got.Code, got.Body)
 	}
@@ -64,7 +64,10 @@ func (w *world) mail(token, query string) []RelayItem {
 // wantReceipt checks that a message was stored, and returns its relay id.
 func wantReceipt(t *testing.T, got *httptest.ResponseRecorder, status int) string {
 	t.Helper()
-	var doc queued
+	var doc struct {
+		RelayID string `json:"relay_id"`
+		Status  string
+	}
 	if err := json.Unmarshal(got.Body.Bytes(), &doc); err != nil || got.Code != status || doc.Status != "queued" || !strings.HasPrefix(doc.RelayID, "relay_") {
 		t.Fatalf("answer = %d %s, want %d and a receipt", got.Code, got.Body, status)
 	}
@@ -155,12 +158,12 @@ func TestRelayRefuses(t *testing.T) { // AM-64, AM-66
 
 // agent fetches mail as a connected agent does and answers what passes through. The test must call stop before its
 // bubble ends.
-func (w *world) agent(token string, answer func(RelayItem) (string, bool)) (stop func()) {
+func (w *world) agent(token string, answer func(mailbox.Item) (string, bool)) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
 		for ctx.Err() == nil {
-			items, err := w.reg.Mail(ctx, token, mailbox.Query{Wait: maxWait})
+			items, err := w.pollMail(ctx, token, mailbox.Query{Wait: maxWait})
 			if err != nil {
 				if ctx.Err() == nil {
 					w.t.Errorf("mail: %v", err)
@@ -189,7 +192,7 @@ func TestPassThrough(t *testing.T) { // AM-67
 		w := newRelayWorld(t)
 		message := testMessage("1", "am_bob", "am_alice")
 		var reply string
-		stop := w.agent(alice, func(item RelayItem) (string, bool) {
+		stop := w.agent(alice, func(item mailbox.Item) (string, bool) {
 			if string(item.Message) != message || item.ReplyBy == "" {
 				t.Errorf("item %+v", item)
 			}
@@ -263,8 +266,8 @@ func TestAnothersMailbox(t *testing.T) { // AM-66
 func TestAgentDiesMidCall(t *testing.T) { // AM-67
 	synctest.Test(t, func(t *testing.T) {
 		w := newRelayWorld(t)
-		var taken RelayItem
-		stop := w.agent(alice, func(item RelayItem) (string, bool) { taken = item; return "", false })
+		var taken mailbox.Item
+		stop := w.agent(alice, func(item mailbox.Item) (string, bool) { taken = item; return "", false })
 		synctest.Wait()
 		message := testMessage("1", "am_bob", "am_alice")
 		start := time.Now()
@@ -280,7 +283,7 @@ func TestAgentDiesMidCall(t *testing.T) { // AM-67
 		}
 		// The message of a sender that disconnects is stored too: the agent may have it already.
 		time.Sleep(time.Minute)
-		stop = w.agent("carol-credential-3", func(RelayItem) (string, bool) { return "", false })
+		stop = w.agent("carol-credential-3", func(mailbox.Item) (string, bool) { return "", false })
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -297,9 +300,9 @@ func TestAgentDiesMidCall(t *testing.T) { // AM-67
 func TestMailWakesThePoll(t *testing.T) { // AM-65
 	synctest.Test(t, func(t *testing.T) {
 		w := newRelayWorld(t)
-		got := make(chan []RelayItem)
+		got := make(chan []mailbox.Item)
 		go func() {
-			items, err := w.reg.Mail(t.Context(), alice, mailbox.Query{Wait: maxWait})
+			items, err := w.pollMail(t.Context(), alice, mailbox.Query{Wait: maxWait})
 			if err != nil {
 				t.Error(err)
 			}
@@ -311,7 +314,7 @@ func TestMailWakesThePoll(t *testing.T) { // AM-65
 		if items := <-got; len(items) != 1 || time.Since(start) != 0 {
 			t.Errorf("the poll gets %v after %v", items, time.Since(start))
 		}
-		if n := w.reg.connections.Count(); n != 0 {
+		if n := w.reg.relay.Connections().Count(); n != 0 {
 			t.Errorf("%d are connected", n)
 		}
 	})
@@ -324,9 +327,9 @@ func TestPollsOfStrangers(t *testing.T) { // AM-65
 		w := newRelayWorld(t)
 		const dora = "credential-of-dora"
 		w.register(dora, testCard("am_dora", text("endpoint", "https://dora.example/agentmesh")))
-		poll := func(token string) ([]RelayItem, time.Duration) {
+		poll := func(token string) ([]mailbox.Item, time.Duration) {
 			start := time.Now()
-			items, err := w.reg.Mail(t.Context(), token, mailbox.Query{Wait: maxWait})
+			items, err := w.pollMail(t.Context(), token, mailbox.Query{Wait: maxWait})
 			if err != nil {
 				t.Error(err)
 			}
@@ -352,8 +355,8 @@ func TestPollsOfStrangers(t *testing.T) { // AM-65
 		time.Sleep(time.Second)
 		wantReceipt(t, w.do("POST", "/v1/relay", testMessage("1", "am_alice", "am_bob"), withBearer(alice)...), 201)
 		strangers.Wait()
-		if w.reg.connections.Strangers() != 0 {
-			t.Errorf("%d strangers are counted when all have gone", w.reg.connections.Strangers())
+		if w.reg.relay.Connections().Strangers() != 0 {
+			t.Errorf("%d strangers are counted when all have gone", w.reg.relay.Connections().Strangers())
 		}
 	})
 }

@@ -29,16 +29,20 @@ type State struct {
 func ReadState(ctx context.Context, r *Registry) (State, error) {
 	now := wire.Now()
 	s := State{
-		Site: r.cfg.Site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Connected: r.connections.Count(), Probes: r.probeQueue.Len(),
+		Site: r.cfg.Site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Connected: r.relay.Connections().Count(), Probes: r.probeQueue.Len(),
 		Days: r.counters.days.List(now),
 	}
 	var err error
 	if s.Cards, err = r.countAgents(ctx, now); err != nil {
 		return State{}, err
 	}
-	mail, full, err := r.mailTotal(ctx)
+	counts, err := r.relay.Counts(ctx)
+	if err != nil {
+		return State{}, err
+	}
+	mail, full := counts.Total(now)
 	s.MailMessages, s.MailBytes, s.MailFull = int64(mail.N), int64(mail.Size), full
-	return s, err
+	return s, nil
 }
 
 // LatestChanges returns the last changes of cards, at most limit, newest first.

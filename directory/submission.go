@@ -89,7 +89,7 @@ func (r *Registry) checkCard(body []byte, id wire.AgentID, proven bool, now time
 		submitted: card.Tree,
 		served:    card.WithoutPrivateLists().JSON(),
 		host:      listing.HostOf(endpoint),
-		mailbox:   r.ownsMailbox(card),
+		mailbox:   r.relay.Owns(card),
 	}, nil
 }
 

@@ -1,4 +1,6 @@
-// Package mailbox has the parts of the mailbox relay that need no registry: the agents that are connected, with the
-// messages that pass through to them, and the counts that bound the mail of all mailboxes (protocol rules AM-67, AM-68).
-// Package directory stores the mail and serves the routes.
+// Package mailbox relays the mail of agents without a public address (protocol rules AM-64 to AM-68). Mail waits in the
+// store. A message that passes through to a connected agent is in memory until the agent answers it or the relay stores
+// it.
+//
+// The relay knows the cards only as rows of the store. Start with [New] and [Relay.Mount].
 package mailbox

@@ -10,9 +10,10 @@ import (
 
 // Limits of a poll (AM-65).
 const (
-	MaxWait     = 30 * time.Second
-	MaxPage     = 100
-	defaultPage = 50
+	MaxWait      = 30 * time.Second
+	MaxPage      = 100
+	defaultPage  = 50
+	maxPageBytes = 1 << 20 // of messages on a page, whatever its limit: slow readers keep many pages in memory
 )
 
 // Query selects mail of a credential.

@@ -2,10 +2,13 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,6 +61,19 @@ func (m *Metrics) Counter(name, help string, labels ...string) *Counter {
 func (m *Metrics) Gauge(name, help string, read func() float64, labels ...string) {
 	opts := prometheus.GaugeOpts{Name: metricsPrefix + name, Help: help, ConstLabels: pairs(labels)}
 	m.register(prometheus.NewGaugeFunc(opts, read))
+}
+
+// StoreGauge adds a gauge whose value is read from a store. Its value is NaN while the store does not answer.
+func (m *Metrics) StoreGauge(name, help string, read func(context.Context) (float64, error)) {
+	m.Gauge(name, help, func() float64 {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		v, err := read(ctx)
+		if err != nil {
+			return math.NaN()
+		}
+		return v
+	})
 }
 
 // Histogram creates the series of one histogram with these upper bounds, in ascending order.

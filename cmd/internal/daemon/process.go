@@ -254,7 +254,7 @@ func (p *Process) addDirectory(base string) error {
 	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, engine.CheckIndex(ctx, p.db) })
 	p.edge.Health("directory", p.registry.Health)
 	if p.mirror == "" {
-		p.edge.Health("relay", p.registry.RelayHealth)
+		p.edge.Health("relay", p.registry.Relay().Health)
 	}
 	return nil
 }
@@ -313,7 +313,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	p.mountMCP()
 	p.mountOperations(p.node.OwnerAPI().Operations()...)
 	if p.registry != nil {
-		p.registry.OnMail(func(to wire.AgentID) {
+		p.registry.Relay().OnMail(func(to wire.AgentID) {
 			if to == p.node.ID() {
 				p.node.MailWaits()
 			}

@@ -1,95 +1,27 @@
-package directory
+package mailbox
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory/listing"
-	"github.com/agentmesh/agentmesh/directory/mailbox"
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// RelayItem is a message on its way through the relay. ReplyBy is set if its sender is waiting for the reply.
-type RelayItem struct {
+// Item is a message on its way through the relay. ReplyBy is set if its sender is waiting for the reply.
+type Item struct {
 	RelayID string          `json:"relay_id"`
 	Message json.RawMessage `json:"message"`
 	Created string          `json:"created_at"`
 	ReplyBy string          `json:"reply_by,omitempty"`
 	Call    bool            `json:"-"` // Message is an A2A call
-}
-
-// posting is a message that a sender posted to the relay.
-type posting struct {
-	raw    []byte
-	tree   wire.Value
-	msg    wire.Message
-	box    store.Card
-	sender wire.AgentID // "" if it has no card here; otherwise its key made the signature
-}
-
-// isVerified reports whether the signature of the message was verified.
-func (p posting) isVerified() bool { return p.sender != "" }
-
-// checkPosting parses a message for the relay. Of the table "Receiving" in docs/protocol.md, it runs the checks of
-// lines 3 to 5 and, if the sender's card is here, of lines 7 to 9 (AM-66). box is the mailbox that the request names,
-// or "" if only the message names its recipient.
-func (r *Registry) checkPosting(ctx context.Context, raw []byte, box wire.AgentID, from netip.Addr, now time.Time) (posting, error) {
-	p := posting{raw: raw}
-	var err error
-	if p.tree, err = wire.ParseObject(raw); err != nil {
-		return p, wire.ErrSyntax.Because(err)
-	}
-	p.msg, err = wire.ParseMessage(p.tree)
-	if field, ok := errors.AsType[*wire.FieldError](err); ok {
-		return p, wire.ErrSchema.WithField(field)
-	}
-	if err != nil {
-		return p, err
-	}
-	if box != "" && p.msg.To != box {
-		return p, wire.ErrRecipient
-	}
-	if err := r.bans.Check(ctx, p.msg.From, nil, "", from, now); err != nil {
-		return p, err
-	}
-	if p.box, err = listing.Get(ctx, r.cards, p.msg.To, now); err != nil {
-		return p, err
-	}
-	sender, err := listing.Get(ctx, r.cards, p.msg.From, now)
-	if errors.Is(err, wire.ErrNoAgent) {
-		return p, nil
-	}
-	if err != nil {
-		return p, err
-	}
-	card, err := listing.ParseCard(sender)
-	if err != nil {
-		return p, err
-	}
-	key, err := r.usableKey(card.PublicKey, now)
-	if err != nil {
-		return p, wire.ErrUnknownSender.Because(err)
-	}
-	window := signing.Window{From: p.msg.Time.Add(-client.DefaultPast), To: p.msg.Time.Add(client.DefaultFuture)}
-	if _, err := key.VerifyValue(p.tree.Without("signature"), p.msg.Signature, window, now); err != nil {
-		r.cfg.Addresses.Fault(ctx, from)
-		return p, wire.ErrSignature.Because(err)
-	}
-	if p.msg.Time.Before(now.Add(-client.DefaultPast)) || p.msg.Time.After(now.Add(client.DefaultFuture)) {
-		return p, wire.ErrTimeWindow
-	}
-	p.sender = p.msg.From
-	return p, nil
 }
 
 // errUnknownBearer refuses a credential that no card has.
@@ -101,9 +33,9 @@ var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this t
 //
 // During a poll with Wait the agents of the credential are connected: messages for their mailboxes pass through (AM-67).
 type poll struct {
-	mailbox.Query
-	*mailbox.Waiter
-	r     *Registry
+	Query
+	*Waiter
+	r     *Relay
 	owner [32]byte
 	after string // key of the last message that the agent has
 }
@@ -111,9 +43,9 @@ type poll struct {
 var _ httpapi.Waiter = &poll{}
 
 // startPoll prepares a poll. The caller must call its Leave. For a credential without a card, it returns errUnknownBearer.
-func startPoll(ctx context.Context, r *Registry, bearer string, q mailbox.Query, now time.Time) (*poll, error) {
+func (r *Relay) startPoll(ctx context.Context, bearer string, q Query, now time.Time) (*poll, error) {
 	p := &poll{Query: q.Bounded(), r: r, owner: credential.HashOf(bearer)}
-	if known, err := r.gate.IsKnown(ctx, p.owner, now); err != nil {
+	if known, err := r.cfg.Gate.IsKnown(ctx, p.owner, now); err != nil {
 		return nil, fmt.Errorf("look for the agents of a credential: %w", err)
 	} else if !known {
 		return nil, errUnknownBearer
@@ -123,7 +55,7 @@ func startPoll(ctx context.Context, r *Registry, bearer string, q mailbox.Query,
 		return nil, err
 	}
 	if q.After != "" {
-		if p.after, err = r.openRelayID(ctx, p.owner, q.After, now); errors.Is(err, wire.ErrRoute) {
+		if p.after, err = r.openRelayID(ctx, p.owner, q.After); errors.Is(err, wire.ErrRoute) {
 			return nil, wire.ErrQuery.At("after must be a relay_id")
 		} else if err != nil {
 			return nil, err
@@ -141,7 +73,7 @@ func startPoll(ctx context.Context, r *Registry, bearer string, q mailbox.Query,
 
 // Answer returns the mail that is there now as JSON, or nil without any.
 func (p *poll) Answer(ctx context.Context) ([]byte, error) {
-	items, err := p.collect(ctx, wire.Now())
+	items, err := p.collect(ctx)
 	if len(items) == 0 {
 		return nil, err
 	}
@@ -149,15 +81,15 @@ func (p *poll) Answer(ctx context.Context) ([]byte, error) {
 }
 
 // collect returns the mail that is there now.
-func (p *poll) collect(ctx context.Context, now time.Time) ([]RelayItem, error) {
-	r := p.r
-	items, size, after := make([]RelayItem, 0, 4), 0, p.after
+func (p *poll) collect(ctx context.Context) ([]Item, error) {
+	r, now := p.r, wire.Now()
+	items, size, after := make([]Item, 0, 4), 0, p.after
 	offered, err := r.offers.Take(ctx, p.owner, p.Box, p.Conversation, p.Limit, now)
 	if err != nil && len(offered) == 0 { // otherwise return the taken messages, because their senders wait
 		return nil, err
 	}
 	for _, o := range append(r.connections.Take(p.owner, p.Box, p.Conversation, p.Limit-len(offered)), offered...) {
-		items = append(items, RelayItem{o.ID, o.Raw, wire.FormatTime(o.Created), wire.FormatTime(o.ReplyBy), false})
+		items = append(items, Item{o.ID, o.Raw, wire.FormatTime(o.Created), wire.FormatTime(o.ReplyBy), false})
 		size += len(o.Raw)
 	}
 	term := ownerTerm(p.owner)
@@ -165,7 +97,7 @@ func (p *poll) collect(ctx context.Context, now time.Time) ([]RelayItem, error) 
 		term = boxTerm(p.Box) // includes mail from before a change of the credential
 	}
 	for more := true; more; {
-		list, err := r.listMail(ctx, term, after, mailbox.MaxPage, now)
+		list, err := r.listMail(ctx, term, after, MaxPage, now)
 		if err != nil {
 			return partOf(items, err)
 		}
@@ -177,28 +109,28 @@ func (p *poll) collect(ctx context.Context, now time.Time) ([]RelayItem, error) 
 			if len(items) >= p.Limit || size >= maxPageBytes {
 				return items, nil
 			}
-			text, err := r.recs.Get(ctx, mailTextNS, m.key, now)
+			text, err := r.records.Get(ctx, mailTextNS, m.key, now)
 			if errors.Is(err, store.ErrNotFound) {
 				continue // acknowledged in the meantime
 			}
 			if err != nil {
 				return partOf(items, fmt.Errorf("read mail: %w", err))
 			}
-			id, err := r.relayID(ctx, p.owner, m.key, now)
+			id, err := r.relayID(ctx, p.owner, m.key)
 			if err != nil {
 				return partOf(items, err)
 			}
-			items = append(items, RelayItem{RelayID: id, Message: text.Body, Created: wire.FormatTime(m.Created), Call: m.Call})
+			items = append(items, Item{RelayID: id, Message: text.Body, Created: wire.FormatTime(m.Created), Call: m.Call})
 			size += len(text.Body)
 		}
-		more = len(list) == mailbox.MaxPage
+		more = len(list) == MaxPage
 	}
 	return items, nil
 }
 
 // partOf returns the items that were found before an error, because the senders of some of them may be waiting. Without
 // items, it returns the error.
-func partOf(items []RelayItem, err error) ([]RelayItem, error) {
+func partOf(items []Item, err error) ([]Item, error) {
 	if len(items) > 0 {
 		return items, nil
 	}
@@ -207,9 +139,9 @@ func partOf(items []RelayItem, err error) ([]RelayItem, error) {
 
 // mailboxes returns those live cards of a credential whose endpoint is their mailbox here. If box is not "", it returns
 // only that card, whatever its endpoint.
-func (r *Registry) mailboxes(ctx context.Context, owner [32]byte, box wire.AgentID, now time.Time) ([]store.Card, error) {
+func (r *Relay) mailboxes(ctx context.Context, owner [32]byte, box wire.AgentID, now time.Time) ([]store.Card, error) {
 	if box != "" {
-		c, err := listing.Get(ctx, r.cards, box, now)
+		c, err := listing.Get(ctx, r.cfg.Store.Cards(), box, now)
 		switch {
 		case err != nil:
 			return nil, err
@@ -218,7 +150,7 @@ func (r *Registry) mailboxes(ctx context.Context, owner [32]byte, box wire.Agent
 		}
 		return []store.Card{c}, nil
 	}
-	page, err := r.cards.List(ctx, store.CardQuery{All: []string{mailboxTerm(owner)}, Limit: mailbox.MaxPage, Now: now})
+	page, err := r.cfg.Store.Cards().List(ctx, store.CardQuery{All: []string{CardTerm(owner)}, Limit: MaxPage, Now: now})
 	if err != nil {
 		return nil, fmt.Errorf("look for mailboxes: %w", err)
 	}
@@ -230,18 +162,41 @@ const connectionNoted = 6 * time.Hour
 
 // recordConnection stores that the agents of the mailboxes are connected. This connection is their endpoint proof
 // (AM-66).
-func (r *Registry) recordConnection(ctx context.Context, boxes []store.Card, now time.Time) {
+func (r *Relay) recordConnection(ctx context.Context, boxes []store.Card, now time.Time) {
 	for _, c := range boxes {
 		m, err := listing.ParseMeta(c)
 		if err != nil || now.Sub(m.Alive) < connectionNoted {
 			continue
 		}
 		card, err := listing.ParseCard(c)
-		if err == nil && r.ownsMailbox(card) {
-			err = r.saveProbe(ctx, card, true)
+		if err == nil && r.Owns(card) {
+			err = r.cfg.Connected(ctx, card)
 		}
 		if err != nil && ctx.Err() == nil {
-			r.log.WarnContext(ctx, "note a relay connection", "agent_id", c.ID, "err", err)
+			r.cfg.Logger.WarnContext(ctx, "note a relay connection", "agent_id", c.ID, "err", err)
 		}
 	}
+}
+
+// mailPageJSON encodes mail with each message byte for byte as it arrived (AM-64). The standard library would compact
+// the messages.
+func mailPageJSON(items []Item) []byte {
+	out := []byte(`{"messages":[`)
+	for i, item := range items {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = wire.AppendString(append(out, `{"relay_id":`...), item.RelayID)
+		name := `,"message":`
+		if item.Call {
+			name = `,"a2a":`
+		}
+		out = append(append(out, name...), item.Message...)
+		out = wire.AppendString(append(out, `,"created_at":`...), item.Created)
+		if item.ReplyBy != "" {
+			out = wire.AppendString(append(out, `,"reply_by":`...), item.ReplyBy)
+		}
+		out = append(out, '}')
+	}
+	return append(out, "]}"...)
 }

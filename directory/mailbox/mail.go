@@ -1,4 +1,4 @@
-package directory
+package mailbox
 
 import (
 	"context"
@@ -13,9 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/directory/cursor"
-	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -23,7 +21,7 @@ import (
 )
 
 const (
-	mailNS     = "relay"      // about a message: sender, recipient, time, size
+	MailNS     = "relay"      // about a message: sender, recipient, time, size
 	mailTextNS = "relay-text" // the message itself
 	mailSeenNS = "relay-seen" // digests of recent messages, each with its relay id
 
@@ -37,7 +35,7 @@ const (
 
 // storedMail is a message with its key.
 type storedMail struct {
-	mailbox.Mail
+	Mail
 	key string
 }
 
@@ -46,8 +44,8 @@ var relayText = base32.StdEncoding.WithPadding(base32.NoPadding)
 
 // relayID returns the id under which the owner of a mailbox knows a message. The id authenticates its owner, so a
 // second acknowledgement succeeds although nothing of the message is left.
-func (r *Registry) relayID(ctx context.Context, owner [32]byte, key string, now time.Time) (string, error) {
-	secret, err := r.cursors.Get(ctx)
+func (r *Relay) relayID(ctx context.Context, owner [32]byte, key string) (string, error) {
+	secret, err := r.cfg.Secret.Get(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -58,13 +56,13 @@ func (r *Registry) relayID(ctx context.Context, owner [32]byte, key string, now 
 
 // openRelayID returns the key of the message that owner knows as id. It returns [wire.ErrRoute] if this directory did
 // not give id to owner.
-func (r *Registry) openRelayID(ctx context.Context, owner [32]byte, id string, now time.Time) (string, error) {
+func (r *Relay) openRelayID(ctx context.Context, owner [32]byte, id string) (string, error) {
 	key, ok := strings.CutPrefix(id, relayPrefix)
 	if !ok || len(key) < mailKeyLen {
 		return "", wire.ErrRoute
 	}
 	key = key[:mailKeyLen]
-	want, err := r.relayID(ctx, owner, key, now)
+	want, err := r.relayID(ctx, owner, key)
 	if err != nil {
 		return "", err
 	}
@@ -74,10 +72,12 @@ func (r *Registry) openRelayID(ctx context.Context, owner [32]byte, id string, n
 	return key, nil
 }
 
-// ownerTerm, boxTerm and mailboxTerm return the terms by which mail and the cards of mailboxes are found.
-func ownerTerm(owner [32]byte) string   { return "owner:" + hex.EncodeToString(owner[:]) }
-func boxTerm(id wire.AgentID) string    { return "box:" + string(id) }
-func mailboxTerm(owner [32]byte) string { return mailboxFamily + hex.EncodeToString(owner[:16]) }
+// ownerTerm and boxTerm return the terms by which mail is found.
+func ownerTerm(owner [32]byte) string { return "owner:" + hex.EncodeToString(owner[:]) }
+func boxTerm(id wire.AgentID) string  { return "box:" + string(id) }
+
+// CardTerm returns the term by which the cards of a credential are found whose endpoint is their
+func CardTerm(owner [32]byte) string { return "mailbox:" + hex.EncodeToString(owner[:16]) }
 
 // digest identifies what the sender wrote, so that a repeated message is stored once. One signature can be written in
 // several ways (AM-17), so the signature of a verified message does not count. The signature of an unverified message
@@ -94,38 +94,51 @@ func (p posting) digest() string {
 // storeMail stores a message in its mailbox, within the bounds of AM-68, and returns its relay id. A repeated message
 // gets the id that it got before. The message is durable when storeMail returns. It is stored even if the sender
 // disconnects, because the agent may have the message already. Copies that arrive at the same moment share one outcome.
-func (r *Registry) storeMail(ctx context.Context, p posting, now time.Time) (relayID string, err error) {
+func (r *Relay) storeMail(ctx context.Context, p posting, now time.Time) (relayID string, err error) {
 	ctx, seen := context.WithoutCancel(ctx), p.digest()
 	id, err, _ := r.keeping.Do(seen, func() (any, error) {
 		id, err := r.findDuplicate(ctx, seen, now)
 		if id != "" || err != nil {
 			return id, err
 		}
-		return r.storeNewMail(ctx, p, seen, now)
+		m := Mail{Box: p.msg.To, From: p.sender, Conv: p.msg.Conversation, Size: len(p.raw), Created: now}
+		id, err = r.queue(ctx, m, p.box.Owner, p.raw, func(id string) []store.Change {
+			return []store.Change{{Record: store.Record{NS: mailSeenNS, Key: seen, Body: []byte(id), Expires: now.Add(mailSeenLife)}}}
+		})
+		if errors.Is(err, store.ErrConflict) { // another instance was faster
+			return r.findDuplicate(ctx, seen, now)
+		}
+		return id, err
 	})
+	r.countOutcome(err)
 	if err != nil {
 		return "", err
 	}
 	return id.(string), nil
 }
 
-// storeNewMail stores a message that was not seen before.
-func (r *Registry) storeNewMail(ctx context.Context, p posting, seen string, now time.Time) (relayID string, err error) {
-	m := mailbox.Mail{Box: p.msg.To, From: p.sender, Conv: p.msg.Conversation, Size: len(p.raw), Created: now}
-	id, err := keepMail(ctx, r, m, p.box.Owner, p.raw, func(id string) []store.Change {
-		return []store.Change{{Record: store.Record{NS: mailSeenNS, Key: seen, Body: []byte(id), Expires: now.Add(mailSeenLife)}}}
-	})
-	if errors.Is(err, store.ErrConflict) { // another instance was faster
-		return r.findDuplicate(ctx, seen, now)
-	}
-	return id, err
+// Queue stores mail for the agents of owner, together with changes, within the bounds of AM-68, and returns its relay id.
+// The mail is durable when Queue returns, and is stored even if ctx ends.
+func (r *Relay) Queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, changes []store.Change) (relayID string, err error) {
+	relayID, err = r.queue(context.WithoutCancel(ctx), m, owner, raw, func(string) []store.Change { return changes })
+	r.countOutcome(err)
+	return relayID, err
 }
 
-// keepMail stores mail with changes that depend on its relay id, and wakes its agent. It fails with store.ErrConflict if
+// countOutcome counts whether a message was stored or refused.
+func (r *Relay) countOutcome(err error) {
+	if err != nil {
+		r.turnedAway.Inc()
+	} else {
+		r.stored.Inc()
+	}
+}
+
+// queue stores mail with changes that depend on its relay id, and wakes its agent. It fails with store.ErrConflict if
 // one of the changes does.
-func keepMail(ctx context.Context, r *Registry, m mailbox.Mail, owner [32]byte, raw []byte, changes func(relayID string) []store.Change) (relayID string, err error) {
+func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, changes func(relayID string) []store.Change) (relayID string, err error) {
 	now := m.Created
-	counts, err := r.loadMailUsage(ctx, now)
+	counts, err := r.Counts(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -133,16 +146,16 @@ func keepMail(ctx context.Context, r *Registry, m mailbox.Mail, owner [32]byte, 
 	if err != nil {
 		return "", fmt.Errorf("write mail: %w", err)
 	}
-	key, expires := counts.NewKey(now), now.Add(mailbox.Life)
-	id, err := r.relayID(ctx, owner, key, now)
+	key, expires := counts.NewKey(now), now.Add(Life)
+	id, err := r.relayID(ctx, owner, key)
 	if err != nil {
 		return "", err
 	}
 	if err := counts.Admit(key, m, now); err != nil {
 		return "", err
 	}
-	err = r.recs.Apply(ctx, append(changes(id),
-		store.Change{Record: store.Record{NS: mailNS, Key: key, Body: body, Terms: []string{boxTerm(m.Box), ownerTerm(owner)}, Expires: expires}, Max: mailbox.MaxMail},
+	err = r.records.Apply(ctx, append(changes(id),
+		store.Change{Record: store.Record{NS: MailNS, Key: key, Body: body, Terms: []string{boxTerm(m.Box), ownerTerm(owner)}, Expires: expires}, Max: MaxMail},
 		store.Change{Record: store.Record{NS: mailTextNS, Key: key, Body: raw, Expires: expires}},
 	), now)
 	if err != nil {
@@ -162,8 +175,8 @@ func keepMail(ctx context.Context, r *Registry, m mailbox.Mail, owner [32]byte, 
 }
 
 // findDuplicate returns the relay id of an earlier message with this digest, or "" if the message is new.
-func (r *Registry) findDuplicate(ctx context.Context, digest string, now time.Time) (relayID string, err error) {
-	rec, err := r.recs.Get(ctx, mailSeenNS, digest, now)
+func (r *Relay) findDuplicate(ctx context.Context, digest string, now time.Time) (relayID string, err error) {
+	rec, err := r.records.Get(ctx, mailSeenNS, digest, now)
 	if errors.Is(err, store.ErrNotFound) {
 		return "", nil
 	}
@@ -174,10 +187,10 @@ func (r *Registry) findDuplicate(ctx context.Context, digest string, now time.Ti
 }
 
 // listMail returns at most limit messages that have term and come after a key, oldest first.
-func (r *Registry) listMail(ctx context.Context, term, after string, limit int, now time.Time) ([]storedMail, error) {
+func (r *Relay) listMail(ctx context.Context, term, after string, limit int, now time.Time) ([]storedMail, error) {
 	var list []storedMail
 	for len(list) < limit {
-		page, err := r.recs.List(ctx, mailNS, term, after, limit-len(list), now)
+		page, err := r.records.List(ctx, MailNS, term, after, limit-len(list), now)
 		if err != nil {
 			return nil, fmt.Errorf("list mail: %w", err)
 		}
@@ -195,19 +208,23 @@ func (r *Registry) listMail(ctx context.Context, term, after string, limit int, 
 	return list, nil
 }
 
-// takeMail counts mail that another process stored or deleted, and wakes its agent.
-func takeMail(ctx context.Context, r *Registry, key string) error {
+// TakeChange takes over a change of a record of the namespace [MailNS] or [OffersNS] by another process.
+func (r *Relay) TakeChange(ctx context.Context, ns, key string) error {
+	if ns == OffersNS {
+		r.offers.Wake(key)
+		return nil
+	}
 	now := wire.Now()
-	counts, err := r.loadMailUsage(ctx, now)
+	counts, err := r.Counts(ctx)
 	if err != nil {
 		return err
 	}
-	rec, err := r.recs.Get(ctx, mailNS, key, now)
+	rec, err := r.records.Get(ctx, MailNS, key, now)
 	if errors.Is(err, store.ErrNotFound) {
 		counts.Remove(key)
 		return nil
 	}
-	var m mailbox.Mail
+	var m Mail
 	if err == nil {
 		err = json.Unmarshal(rec.Body, &m)
 	}
@@ -228,11 +245,18 @@ func takeMail(ctx context.Context, r *Registry, key string) error {
 	return nil
 }
 
-// emptyMailbox deletes all mail of an agent.
-func (r *Registry) emptyMailbox(ctx context.Context, id wire.AgentID) error {
+// Forget makes the relay read again what other processes stored, after their hints were lost.
+func (r *Relay) Forget() {
+	r.counts.Forget()
+	r.connections.NotifyAll()
+	r.offers.WakeAll()
+}
+
+// Empty deletes all mail of an agent.
+func (r *Relay) Empty(ctx context.Context, id wire.AgentID) error {
 	now := wire.Now()
 	for {
-		list, err := r.listMail(ctx, boxTerm(id), "", mailbox.MaxPage, now)
+		list, err := r.listMail(ctx, boxTerm(id), "", MaxPage, now)
 		if err != nil || len(list) == 0 {
 			return err
 		}
@@ -247,18 +271,18 @@ func (r *Registry) emptyMailbox(ctx context.Context, id wire.AgentID) error {
 }
 
 // deleteMail deletes messages. A message that is gone already is not an error.
-func (r *Registry) deleteMail(ctx context.Context, now time.Time, keys ...string) error {
-	counts, err := r.loadMailUsage(ctx, now)
+func (r *Relay) deleteMail(ctx context.Context, now time.Time, keys ...string) error {
+	counts, err := r.Counts(ctx)
 	if err != nil {
 		return err
 	}
 	var changes []store.Change
 	for _, key := range keys {
-		for _, ns := range []string{mailNS, mailTextNS} {
+		for _, ns := range []string{MailNS, mailTextNS} {
 			changes = append(changes, store.Change{Record: store.Record{NS: ns, Key: key}, IfRev: store.Any, Delete: true})
 		}
 	}
-	if err := r.recs.Apply(ctx, changes, now); err != nil {
+	if err := r.records.Apply(ctx, changes, now); err != nil {
 		return err
 	}
 	for _, key := range keys {
@@ -267,25 +291,12 @@ func (r *Registry) deleteMail(ctx context.Context, now time.Time, keys ...string
 	return nil
 }
 
-// Acknowledge removes a message from its mailbox. A repeated call succeeds. For an id that this directory did not give
-// to the credential, Acknowledge returns [wire.ErrRoute].
-func (r *Registry) Acknowledge(ctx context.Context, bearer, relayID string) error {
+// Counts returns the counts of waiting mail. The first call builds them from the mail in the store.
+func (r *Relay) Counts(ctx context.Context) (*Counts, error) {
 	now := wire.Now()
-	key, err := r.openRelayID(ctx, credential.HashOf(bearer), relayID, now)
-	if err != nil {
-		return err // for any other credential the message does not exist
-	}
-	if err := r.deleteMail(ctx, now, key); err != nil {
-		return fmt.Errorf("acknowledge mail: %w", err)
-	}
-	return nil
-}
-
-// loadMailUsage returns the counts of waiting mail. The first call builds them from the mail in the store.
-func (r *Registry) loadMailUsage(ctx context.Context, now time.Time) (*mailbox.Counts, error) {
-	return &r.mailUsage, r.mailUsage.Load(now, func(add func(string, mailbox.Mail)) error {
+	return &r.counts, r.counts.Load(now, func(add func(string, Mail)) error {
 		for after, more := "", true; more; {
-			list, err := r.listMail(ctx, "", after, mailbox.MaxMail, now)
+			list, err := r.listMail(ctx, "", after, MaxMail, now)
 			if err != nil {
 				return err
 			}
@@ -293,7 +304,7 @@ func (r *Registry) loadMailUsage(ctx context.Context, now time.Time) (*mailbox.C
 				add(m.key, m.Mail)
 				after = m.key
 			}
-			more = len(list) == mailbox.MaxMail
+			more = len(list) == MaxMail
 		}
 		return nil
 	})
