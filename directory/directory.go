@@ -31,6 +31,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/directory/probequeue"
 	"github.com/agentmesh/agentmesh/directory/site"
+	"github.com/agentmesh/agentmesh/directory/submission"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
@@ -97,6 +98,9 @@ type Config struct {
 	Metrics *httpapi.Metrics
 }
 
+// Submission is what a client sends with POST or PUT.
+type Submission = submission.Submission
+
 // Quotas bound what one party may register (AM-58).
 type Quotas = admission.Quotas
 
@@ -128,6 +132,7 @@ type Registry struct {
 	changes    *waiting.Notifier
 	templates  templates // set by Mount
 	probeQueue *probequeue.Queue
+	rules      submission.Rules
 	relay      *mailbox.Relay
 	calls      *a2arelay.Service
 	bans       *moderation.Bans
@@ -177,7 +182,13 @@ func New(cfg Config) *Registry {
 		Connected: func(ctx context.Context, card wire.Card) error { return r.saveProbe(ctx, card, true) },
 		ShowCard:  r.getAgent, Addresses: cfg.Addresses, Metrics: cfg.Metrics, Logger: cfg.Logger,
 	})
-	r.calls = newCallRelay(r)
+	r.rules = submission.Rules{BaseURL: cfg.BaseURL, Local: cfg.Local, AllowPrivate: cfg.AllowPrivate, Keys: r.keys, IsMailbox: r.relay.Owns}
+	r.calls = a2arelay.New(a2arelay.Config{
+		BaseURL: cfg.BaseURL, Records: r.recs, Addresses: cfg.Addresses, Agent: r.relay.Agent, ParseKey: r.keys.Parse, Queue: r.relay.Queue, Secret: r.cursors.Get,
+		CheckBan: func(ctx context.Context, client netip.Addr) error {
+			return r.bans.Check(ctx, "", nil, "", client, wire.Now())
+		},
+	})
 	if !cfg.Local { // AM-82
 		r.reporters = rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients)
 	}

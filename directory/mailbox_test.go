@@ -18,8 +18,8 @@ import (
 
 // storeFake stores mail without content in the mailbox of a card.
 func (w *world) storeFake(box store.Card, from wire.AgentID, raw string) error {
-	m := mailbox.Mail{Box: wire.AgentID(box.ID), From: from, Size: len(raw), Created: wire.Now()}
-	_, err := w.reg.relay.Queue(w.t.Context(), m, box.Owner, []byte(raw), nil)
+	m := mailbox.Mail{Box: wire.AgentID(box.ID), From: from, Size: len(raw)}
+	_, err := w.reg.relay.Queue(w.t.Context(), m, []byte(raw), nil)
 	return err
 }
 

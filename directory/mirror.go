@@ -12,9 +12,9 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/moderation"
+	"github.com/agentmesh/agentmesh/directory/submission"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -175,11 +175,11 @@ func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 
 // newMirrorRow checks a card of the source and returns its row.
 func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, rec wire.CardRecord, held store.Card, now time.Time) (store.Card, error) {
-	c, err := r.checkCard(rec.Card.JSON(), "", false, now)
+	c, err := r.rules.CheckCard(rec.Card.JSON(), "", false, now)
 	if err != nil {
 		return store.Card{}, err
 	}
-	if err := r.bans.Check(ctx, c.card.ID, c.key, c.host, noClient, now); err != nil {
+	if err := r.bans.Check(ctx, c.Card.ID, c.Key, c.Host, noClient, now); err != nil {
 		return store.Card{}, err
 	}
 	if !now.Before(rec.ExpiresAt) {
@@ -204,8 +204,8 @@ func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, r
 // newMirrorMeta returns what is stored beside a mirrored card: its key proof if that verifies, and what we found out
 // about its endpoint earlier. A key other than the one we had counts as replaced, because only the directory where a
 // rotation was made can verify it.
-func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, c candidate, held store.Card, now time.Time) (listing.Meta, error) {
-	m := listing.Meta{Derived: c.hasDerivedID(now), Current: wire.KeyChange{Since: rec.RegisteredAt}}
+func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, c submission.Candidate, held store.Card, now time.Time) (listing.Meta, error) {
+	m := listing.Meta{Derived: c.HasDerivedID(now), Current: wire.KeyChange{Since: rec.RegisteredAt}}
 	if at := rec.Verification.KeyChangedAt; at != nil && !at.After(now) {
 		m.Replaced, m.Current.Since = *at, *at
 	}
@@ -214,40 +214,20 @@ func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, 
 		if err != nil {
 			return listing.Meta{}, err
 		}
-		if listing.SameKey(old.PublicKey, c.card.PublicKey) != nil {
+		if listing.SameKey(old.PublicKey, c.Card.PublicKey) != nil {
 			m.Replaced, m.Current.Since = now, now
 		} else {
 			m.Current, m.Replaced = before.Current, slices.MaxFunc([]time.Time{m.Replaced, before.Replaced}, time.Time.Compare)
-			if old.Endpoint == c.card.Endpoint {
+			if old.Endpoint == c.Card.Endpoint {
 				m.Endpoint, m.Alive, m.Probed, m.Misses = before.Endpoint, before.Alive, before.Probed, before.Misses
 			}
 		}
 	}
-	if proof, text, ok := r.checkSourceProof(source, rec, c, now); ok {
-		m.Proof, m.Proven = rec.KeyProof, proof.Time
+	if proven, text, ok := r.rules.CheckSourceProof(rec.KeyProof, source.Base, source.Loopback, c, now); ok {
+		m.Proof, m.Proven = rec.KeyProof, proven
 		if m.Current.Proof == "" {
 			m.Current.Proof, m.Current.ProofText = rec.KeyProof, text
 		}
 	}
 	return m, nil
-}
-
-// checkSourceProof verifies the key proof that the source passes on. The proof was made for a request to the source
-// (AM-62).
-func (r *Registry) checkSourceProof(source *client.Directory, rec wire.CardRecord, c candidate, now time.Time) (wire.KeyProof, string, bool) {
-	proof, ok := wire.ParseKeyProof(rec.KeyProof)
-	if !ok || proof.Time.After(now.Add(proofWindow)) {
-		return wire.KeyProof{}, "", false
-	}
-	digest := signing.Digest(c.submitted)
-	window := signing.Window{From: proof.Time.Add(-proofWindow), To: proof.Time.Add(proofWindow)}
-	for _, base := range bases(source.Base, source.Loopback && r.cfg.Local, "") {
-		for _, t := range []target{{method: "POST", path: "/agents"}, {method: "PUT", path: "/agents/" + string(c.card.ID)}} {
-			text := wire.KeyProofText(t.method, base.path+t.path, base.url, proof.Stamp, digest)
-			if c.key.Verify(text, proof.Signature, window, now) == nil {
-				return proof, string(text), true
-			}
-		}
-	}
-	return wire.KeyProof{}, "", false
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/moderation"
+	"github.com/agentmesh/agentmesh/directory/submission"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -54,13 +55,13 @@ func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by str
 
 // canTakeOver reports whether a registration may take over a card of another credential. The key proof is verified
 // later, as for every registration.
-func canTakeOver(held store.Card, s Submission, c candidate) bool {
+func canTakeOver(held store.Card, s Submission, c submission.Candidate) bool {
 	m, err := listing.ParseMeta(held)
 	if err != nil || !m.HandedOver || s.Proof == "" {
 		return false
 	}
 	key, err := listing.Text(held, "public_key")
-	return err == nil && listing.SameKey(key, c.card.PublicKey) == nil
+	return err == nil && listing.SameKey(key, c.Card.PublicKey) == nil
 }
 
 // Remove removes the card of id for the operator. The id stays reserved for its owner, who may register again unless a

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory/listing"
+	"github.com/agentmesh/agentmesh/directory/submission"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -44,10 +45,10 @@ func TestKeyProof(t *testing.T) { // AM-62
 			ok    bool
 		}{
 			{"right", proof(key, "POST", "/v1/agents", testBase, now, card), true},
-			{"five minutes late", proof(key, "POST", "/v1/agents", testBase, now.Add(-proofWindow), card), true},
-			{"five minutes early", proof(key, "POST", "/v1/agents", testBase, now.Add(proofWindow), card), true},
-			{"later", proof(key, "POST", "/v1/agents", testBase, now.Add(-proofWindow-time.Second), card), false},
-			{"earlier", proof(key, "POST", "/v1/agents", testBase, now.Add(proofWindow+time.Second), card), false},
+			{"five minutes late", proof(key, "POST", "/v1/agents", testBase, now.Add(-submission.ProofWindow), card), true},
+			{"five minutes early", proof(key, "POST", "/v1/agents", testBase, now.Add(submission.ProofWindow), card), true},
+			{"later", proof(key, "POST", "/v1/agents", testBase, now.Add(-submission.ProofWindow-time.Second), card), false},
+			{"earlier", proof(key, "POST", "/v1/agents", testBase, now.Add(submission.ProofWindow+time.Second), card), false},
 			{"another directory", proof(key, "POST", "/v1/agents", "https://other.example/v1", now, card), false},
 			{"another method", proof(key, "PUT", "/v1/agents", testBase, now, card), false},
 			{"another path", proof(key, "POST", "/v1/agents/am_a", testBase, now, card), false},

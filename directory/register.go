@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/directory/submission"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -32,11 +33,11 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 		return wire.Registered{}, err
 	}
 	now := wire.Now()
-	body, err := s.read()
+	body, err := s.Read()
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	c, err := r.checkCard(body, "", s.Proof != "", now)
+	c, err := r.rules.CheckCard(body, "", s.Proof != "", now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -53,7 +54,7 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 type registration struct {
 	r      *Registry
 	s      Submission
-	c      candidate
+	c      submission.Candidate
 	owner  [32]byte
 	charge *admission.Charge
 	now    time.Time
@@ -75,26 +76,26 @@ func (g *registration) run(ctx context.Context) (wire.Registered, error) {
 // again.
 func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	r := g.r
-	if err := r.bans.Check(ctx, g.c.card.ID, g.c.key, g.c.host, g.s.Client, g.now); err != nil {
+	if err := r.bans.Check(ctx, g.c.Card.ID, g.c.Key, g.c.Host, g.s.Client, g.now); err != nil {
 		return wire.Registered{}, err
 	}
-	held, err := r.cards.Held(ctx, string(g.c.card.ID), g.now)
+	held, err := r.cards.Held(ctx, string(g.c.Card.ID), g.now)
 	taken := err == nil
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return wire.Registered{}, err
 	}
-	to := target{method: http.MethodPost, path: "/agents", host: g.s.Host}
+	to := submission.Target{Method: http.MethodPost, Path: "/agents"}
 	if taken && !credential.Hash(held.Owner).Equal(g.owner) && canTakeOver(held, g.s, g.c) {
 		held.Owner = g.owner
 	}
 	if taken && credential.Hash(held.Owner).Equal(g.owner) {
 		return r.replace(ctx, held, g.s, to, g.c, g.now)
 	}
-	invite, err := r.gate.Admit(ctx, admission.Applicant{Agent: g.c.card.ID, Owner: g.owner, Bearer: g.s.Bearer, Invite: g.s.Invite, Client: g.s.Client}, g.now)
+	invite, err := r.gate.Admit(ctx, admission.Applicant{Agent: g.c.Card.ID, Owner: g.owner, Bearer: g.s.Bearer, Invite: g.s.Invite, Client: g.s.Client}, g.now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	proof, err := r.checkProof(g.s, to, g.c, g.now)
+	proof, err := r.rules.CheckProof(g.s, to, g.c, g.now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -102,11 +103,11 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	if err := g.c.checkReservedID(g.now); err != nil {
+	if err := g.c.CheckReservedID(g.now); err != nil {
 		return wire.Registered{}, err
 	}
-	m := listing.Meta{Derived: g.c.hasDerivedID(g.now), Current: wire.KeyChange{Since: g.now}}
-	m.SetProof(proof.header, proof.text, g.now)
+	m := listing.Meta{Derived: g.c.HasDerivedID(g.now), Current: wire.KeyChange{Since: g.now}}
+	m.SetProof(proof.Header, proof.Text, g.now)
 	row, err := newRow(g.c, g.owner, m, r.cfg.Lifetime, g.now)
 	if err != nil {
 		return wire.Registered{}, err
@@ -122,12 +123,12 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 
 // replace stores a card in place of a card of the same owner. It renews or changes that card, or lists it again after
 // it was withdrawn or has expired.
-func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t target, c candidate, now time.Time) (wire.Registered, error) {
-	proof, err := r.checkProof(s, t, c, now)
+func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t submission.Target, c submission.Candidate, now time.Time) (wire.Registered, error) {
+	proof, err := r.rules.CheckProof(s, t, c, now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	m, err := r.nextMeta(held, s, c, proof, now)
+	m, err := r.rules.NextMeta(held, s, c, proof, now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -144,7 +145,7 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 
 // put stores a card, whose meta is m, and queues the first probe of its endpoint. what is the verb of the log line, such
 // as "renewed".
-func (r *Registry) put(ctx context.Context, put store.PutCard, c candidate, m listing.Meta, what string) (wire.Registered, error) {
+func (r *Registry) put(ctx context.Context, put store.PutCard, c submission.Candidate, m listing.Meta, what string) (wire.Registered, error) {
 	stored, err := r.cards.Put(ctx, put)
 	switch {
 	case errors.Is(err, store.ErrQuota):
@@ -157,7 +158,7 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, c candidate, m li
 		return wire.Registered{}, err
 	}
 	if m.Probed.IsZero() {
-		r.queueProbe(c.card)
+		r.queueProbe(c.Card)
 	}
 	if what == "registered" {
 		r.counters.days.Add(history.Registered, wire.Now())
@@ -167,19 +168,19 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, c candidate, m li
 }
 
 // newRow returns the stored form of a card that lasts for life from now on (AM-55).
-func newRow(c candidate, owner [32]byte, m listing.Meta, life time.Duration, now time.Time) (store.Card, error) {
+func newRow(c submission.Candidate, owner [32]byte, m listing.Meta, life time.Duration, now time.Time) (store.Card, error) {
 	encoded, err := m.Encode()
 	if err != nil {
 		return store.Card{}, err
 	}
-	terms, host := searchTerms(c.card), c.host
-	if c.mailbox {
+	terms, host := searchTerms(c.Card), c.Host
+	if c.Mailbox {
 		terms, host = append(terms, mailbox.CardTerm(owner)), ""
 	}
 	expires := now.Add(life)
 	return store.Card{
-		ID:            string(c.card.ID),
-		Body:          c.served,
+		ID:            string(c.Card.ID),
+		Body:          c.Served,
 		Meta:          encoded,
 		Owner:         owner,
 		Terms:         replaceCheckTerms(m, terms, now),
@@ -236,7 +237,7 @@ func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wi
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	body, err := s.read()
+	body, err := s.Read()
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -257,14 +258,14 @@ func (r *Registry) renew(ctx context.Context, held store.Card, body []byte, s Su
 	if len(body) == 0 {
 		body = held.Body
 	}
-	c, err := r.checkCard(body, wire.AgentID(held.ID), s.Proof != "", now)
+	c, err := r.rules.CheckCard(body, wire.AgentID(held.ID), s.Proof != "", now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	if err := r.bans.Check(ctx, c.card.ID, c.key, c.host, s.Client, now); err != nil {
+	if err := r.bans.Check(ctx, c.Card.ID, c.Key, c.Host, s.Client, now); err != nil {
 		return wire.Registered{}, err
 	}
-	to := target{method: http.MethodPut, path: "/agents/" + held.ID, host: s.Host}
+	to := submission.Target{Method: http.MethodPut, Path: "/agents/" + held.ID}
 	return r.replace(ctx, held, s, to, c, now)
 }
 

@@ -102,7 +102,7 @@ func TestSquattedCardOfBefore(t *testing.T) {
 		a, mallory := testKey("a"), testKey("mallory")
 		id, tree := string(a.Public().AgentID()), keyCard(a, mallory)
 		put := func(w *world) {
-			c, err := w.reg.checkCard(tree.JSON(), "", false, wire.Now())
+			c, err := w.reg.rules.CheckCard(tree.JSON(), "", false, wire.Now())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -108,11 +108,11 @@ func (r *Registry) importCards(ctx context.Context, cards []CardExport, now time
 
 // importCard checks an exported card and returns its row.
 func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) (store.PutCard, error) {
-	c, err := r.checkCard(e.Card.JSON(), "", false, now)
+	c, err := r.rules.CheckCard(e.Card.JSON(), "", false, now)
 	if err != nil {
 		return store.PutCard{}, err
 	}
-	if err := r.bans.Check(ctx, c.card.ID, c.key, c.host, noClient, now); err != nil {
+	if err := r.bans.Check(ctx, c.Card.ID, c.Key, c.Host, noClient, now); err != nil {
 		return store.PutCard{}, err
 	}
 	owner, err := hex.DecodeString(e.Owner)
@@ -124,7 +124,7 @@ func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) 
 		return store.PutCard{}, wire.ErrCard.Because(err)
 	}
 	m.ForgetEndpoint()
-	m.Derived = c.hasDerivedID(now)
+	m.Derived = c.HasDerivedID(now)
 	stored, err := newRow(c, [32]byte(owner), m, r.cfg.Lifetime, now)
 	if err != nil {
 		return store.PutCard{}, err

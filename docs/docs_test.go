@@ -81,6 +81,7 @@ var lines = []struct {
 	{"directory/probequeue", 1},
 	{"directory/discovery", 4},
 	{"directory/site", 4},
+	{"directory/submission", 4},
 	{"directory/words", 4},
 	{"directory/cached", 4},
 	{"directory/history", 4},

@@ -117,10 +117,15 @@ func (r *Relay) storeMail(ctx context.Context, p posting, now time.Time) (relayI
 	return id.(string), nil
 }
 
-// Queue stores mail for the agents of owner, together with changes, within the bounds of AM-68, and returns its relay id.
-// The mail is durable when Queue returns, and is stored even if ctx ends.
-func (r *Relay) Queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, changes []store.Change) (relayID string, err error) {
-	relayID, err = r.queue(context.WithoutCancel(ctx), m, owner, raw, func(string) []store.Change { return changes })
+// Queue stores mail in the mailbox of m.Box, together with changes, within the bounds of AM-68, and returns its relay id.
+// It sets m.Created. The mail is durable when Queue returns, and is stored even if ctx ends.
+func (r *Relay) Queue(ctx context.Context, m Mail, raw []byte, changes []store.Change) (relayID string, err error) {
+	_, held, err := r.Agent(ctx, m.Box)
+	if err != nil {
+		return "", err
+	}
+	m.Created = wire.Now()
+	relayID, err = r.queue(context.WithoutCancel(ctx), m, held.Owner, raw, func(string) []store.Change { return changes })
 	r.countOutcome(err)
 	return relayID, err
 }
