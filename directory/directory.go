@@ -27,9 +27,10 @@ import (
 	"github.com/agentmesh/agentmesh/directory/admission"
 	"github.com/agentmesh/agentmesh/directory/cursor"
 	"github.com/agentmesh/agentmesh/directory/discovery"
+	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/directory/moderation"
-	"github.com/agentmesh/agentmesh/directory/probequeue"
+	"github.com/agentmesh/agentmesh/directory/probe"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/directory/submission"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -131,7 +132,7 @@ type Registry struct {
 	nameCounts nameCountCache
 	changes    *waiting.Notifier
 	templates  templates // set by Mount
-	probeQueue *probequeue.Queue
+	prober     *probe.Prober
 	rules      submission.Rules
 	relay      *mailbox.Relay
 	calls      *a2arelay.Service
@@ -139,7 +140,7 @@ type Registry struct {
 	reporting  reporting
 	reporters  *rate.Allowance // reports by address; nil for no limit
 	gate       *admission.Gate
-	counters   counters
+	days       *history.History
 }
 
 // New returns a directory that keeps its data in cfg.Store.
@@ -166,8 +167,8 @@ func New(cfg Config) *Registry {
 		pages:   newCache[*encodedPage](cachedPages),
 		changes: waiting.NewNotifier(maxWaiting),
 
-		cursors:    cursor.NewKey(cfg.Store.Records(), recordNS),
-		probeQueue: probequeue.New(),
+		cursors: cursor.NewKey(cfg.Store.Records(), recordNS),
+		days:    &history.History{},
 	}
 	if cfg.Session == nil {
 		r.cfg.Session = store.NewSession(cfg.Store.Leases(), cfg.Logger)
@@ -192,7 +193,19 @@ func New(cfg Config) *Registry {
 	if !cfg.Local { // AM-82
 		r.reporters = rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients)
 	}
-	r.addMetrics(cfg.Metrics)
+	reach := client.Public
+	if cfg.Local {
+		reach = client.Loopback
+	}
+	r.prober = probe.New(probe.Config{
+		HTTP: cfg.HTTP, Reach: reach, UserAgent: "agentmesh-directory (+" + cfg.BaseURL + "; proves endpoints)", Cards: r.cards, IsMailbox: r.relay.Owns,
+		IsElsewhere: func() bool { return r.cfg.Session.IsElsewhere(Lease) }, Save: r.saveProbe, Metrics: cfg.Metrics, Logger: cfg.Logger,
+	})
+	cfg.Metrics.StoreGauge("cards", "Live cards in the directory, as counted at most ten seconds ago.", func(ctx context.Context) (float64, error) {
+		n, err := r.countAgents(ctx, wire.Now())
+		return float64(n), err
+	})
+	cfg.Metrics.LimiterFunc("reports-of-address", r.reporters.Refusals)
 	return r
 }
 

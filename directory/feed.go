@@ -10,11 +10,9 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/directory/a2arelay"
 	"github.com/agentmesh/agentmesh/directory/cached"
 	"github.com/agentmesh/agentmesh/directory/cursor"
 	"github.com/agentmesh/agentmesh/directory/listing"
-	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/directory/moderation"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -26,36 +24,6 @@ const (
 	feedPoll   = 5 * time.Second  // between two looks at the store, because Sweep does not wake readers
 	maxWaiting = 512              // readers that wait at once; any other reader gets its response without a wait
 )
-
-// followProcesses takes over what other processes of the directory store, until ctx ends.
-func followProcesses(ctx context.Context, r *Registry) {
-	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, moderation.BansNS, mailbox.MailNS, mailbox.OffersNS, a2arelay.NSTasks) {
-		switch hint.NS {
-		case store.WatchCards:
-			r.afterWrite(hint.Key)
-			now := wire.Now()
-			if held, err := r.cards.Get(ctx, hint.Key, now); err == nil { // otherwise the walk over all cards finds it
-				r.queueIfDue(held, now)
-			}
-		case moderation.BansNS:
-			r.bans.Forget()
-		case mailbox.MailNS, mailbox.OffersNS:
-			if err := r.relay.TakeChange(ctx, hint.NS, hint.Key); err != nil {
-				r.log.WarnContext(ctx, "read mail of another process", "err", err)
-			}
-		case a2arelay.NSTasks:
-			if err := r.calls.TakeChange(ctx, hint.Key); err != nil {
-				r.log.WarnContext(ctx, "read a task of another process", "err", err)
-			}
-		default: // hints were lost
-			r.bans.Forget()
-			r.views.clear()
-			r.changes.Notify()
-			r.calls.ForgetCounts()
-			r.relay.Forget()
-		}
-	}
-}
 
 // feedFilters ties the cursors of the feed to it: no other list accepts them.
 var feedFilters = cursor.HashFilters([]string{"changes"}, nil, nil, "")

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory/admission"
-	"github.com/agentmesh/agentmesh/directory/probequeue"
+	"github.com/agentmesh/agentmesh/directory/probe"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -57,16 +57,16 @@ func TestVictimHost(t *testing.T) { // AM-58, AM-63, THREATS 17
 					taken++
 				}
 			}
-			if taken != tt.taken || w.reg.probeQueue.Len() > probequeue.MaxOfHost {
-				t.Errorf("%d cards are taken, want %d; %d wait for a probe", taken, tt.taken, w.reg.probeQueue.Len())
+			if taken != tt.taken || w.reg.prober.Queue().Len() > probe.MaxOfHost {
+				t.Errorf("%d cards are taken, want %d; %d wait for a probe", taken, tt.taken, w.reg.prober.Queue().Len())
 			}
 			for end := time.Now().Add(time.Minute); hits.Load() == 0 && time.Now().Before(end); {
 				<-time.After(20 * time.Millisecond)
 			}
-			<-time.After(3 * queuePause) // enough time for other probes
+			<-time.After(3 * time.Second) // enough time for other probes
 			cancel()
 			running.Wait()
-			if n, most := hits.Load(), 1+int64(time.Since(start)/probequeue.HostPause); n < 1 || n > most {
+			if n, most := hits.Load(), 1+int64(time.Since(start)/probe.HostPause); n < 1 || n > most {
 				t.Errorf("the host was probed %d times in %v, want at most %d", n, time.Since(start), most)
 			}
 		})

@@ -144,14 +144,14 @@ func (r *Registry) listAgents(c echo.Context) error {
 		return err
 	}
 	if p, ok := r.pages.Get(raw); ok && p.gen == gen && p.position == position && !now.Before(p.read) && now.Before(p.until) {
-		r.counters.days.Add(history.Searched, now)
+		r.days.Add(history.Searched, now)
 		return p.Respond(c, listAge)
 	}
 	q, err := ParseQuery(raw)
 	if err != nil {
 		return err
 	}
-	r.counters.days.Add(history.Searched, now)
+	r.days.Add(history.Searched, now)
 	found, err := r.page(c.Request().Context(), q, now)
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/moderation"
+	"github.com/agentmesh/agentmesh/directory/probe"
 	"github.com/agentmesh/agentmesh/directory/submission"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -47,7 +48,7 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 		if err == nil {
 			failures = 0
 			if !moved { // the source did not wait, because it cannot or has too many readers
-				pause(ctx, mirrorIdle-time.Since(asked))
+				probe.Pause(ctx, mirrorIdle-time.Since(asked))
 			}
 			continue
 		}
@@ -55,7 +56,7 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 		wait = wait/2 + rand.N(wait)
 		failures++
 		r.log.WarnContext(ctx, "mirror cannot follow its source", "source", source.Base, "again_in", wait, "err", err)
-		pause(ctx, wait)
+		probe.Pause(ctx, wait)
 	}
 }
 
@@ -149,7 +150,7 @@ func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c
 	_, err = r.cards.Put(ctx, store.PutCard{Card: card, IfRev: store.Any, Now: now})
 	r.afterWrite(card.ID)
 	if err == nil {
-		r.queueIfDue(card, now)
+		r.prober.AddIfDue(card, now)
 	}
 	return err
 }

@@ -100,15 +100,29 @@ func (r *Registry) showSearch(c echo.Context, count int) error {
 	p.Curl = "curl '" + strings.ReplaceAll(r.cfg.BaseURL+"/agents"+encodeQuery(kept), "'", "%27") + "'"
 	p.First = "/" + encodeQuery(kept)
 	status := http.StatusOK
+	now := wire.Now()
 	q, err := ParseQuery(kept.Encode())
+	var found page
 	if err == nil {
 		q.Limit, q.Cursor = pageAgents, params.Get("cursor")
-		err = r.fillSearch(c, &p, q, kept)
+		r.days.Add(history.Searched, now)
+		found, err = r.page(ctx, q, now)
 	}
 	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Status == http.StatusBadRequest {
 		p.Wrong, status = refused.Message, http.StatusBadRequest
 	} else if err != nil {
 		return err
+	}
+	for _, card := range found.cards {
+		shown, _, err := newShownAgent(card, now)
+		if err != nil {
+			return err
+		}
+		p.Agents = append(p.Agents, shown)
+	}
+	if found.cursor != "" {
+		kept.Set("cursor", found.cursor)
+		p.Next = "/" + encodeQuery(kept)
 	}
 	if caps, err := r.Capabilities(ctx, "", "", maxLimit); err == nil {
 		p.Capabilities = dropNamesWithInvisible(caps.Capabilities)
@@ -160,30 +174,8 @@ func dropNamesWithInvisible(list []NameCount) []NameCount {
 	return slices.DeleteFunc(list, func(t NameCount) bool { return dropInvisible(t.Name) != t.Name })
 }
 
-// fillSearch adds the found agents and the link to the next page.
-func (r *Registry) fillSearch(c echo.Context, p *searchPage, q Query, kept url.Values) error {
-	now := wire.Now()
-	r.counters.days.Add(history.Searched, now)
-	found, err := r.page(c.Request().Context(), q, now)
-	if err != nil {
-		return err
-	}
-	for _, card := range found.cards {
-		shown, _, err := r.newShownAgent(card, now)
-		if err != nil {
-			return err
-		}
-		p.Agents = append(p.Agents, shown)
-	}
-	if found.cursor != "" {
-		kept.Set("cursor", found.cursor)
-		p.Next = "/" + encodeQuery(kept)
-	}
-	return nil
-}
-
 // newShownAgent returns a card as the pages show it, and the parsed card.
-func (r *Registry) newShownAgent(c store.Card, now time.Time) (shownAgent, wire.Card, error) {
+func newShownAgent(c store.Card, now time.Time) (shownAgent, wire.Card, error) {
 	card, m, err := listing.Parse(c)
 	if err != nil {
 		return shownAgent{}, wire.Card{}, err
@@ -222,7 +214,7 @@ func (r *Registry) showAgent(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	shown, card, err := r.newShownAgent(held, now)
+	shown, card, err := newShownAgent(held, now)
 	if err != nil {
 		return err
 	}

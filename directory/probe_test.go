@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory/listing"
-	"github.com/agentmesh/agentmesh/directory/probequeue"
+	"github.com/agentmesh/agentmesh/directory/probe"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -46,7 +46,7 @@ func (w *world) probeNow(id string) wire.Verification {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.reg.probe(w.t.Context(), probequeue.Target{ID: id, Host: listing.Host(card)})
+	w.reg.prober.Probe(w.t.Context(), probe.Target{ID: id, Host: listing.Host(card)})
 	rec, err := w.reg.Record(w.t.Context(), wire.AgentID(id))
 	if err != nil {
 		w.t.Fatal(err)
@@ -177,7 +177,7 @@ func TestEndpointsThatAttack(t *testing.T) { // THREATS 16 and 17
 	// A name that resolves to a private address is refused when the connection is made.
 	strict := client.NewHTTP(client.HTTPConfig{})
 	card := wire.Card{ID: "am_1", Endpoint: "https://localhost:4443/x", PublicKey: testKey("am_1").PublicText()}
-	if err := CheckEndpoint(t.Context(), strict, client.Public, card, "test"); err == nil {
+	if err := probe.Check(t.Context(), strict, client.Public, card, "test"); err == nil {
 		t.Error("an endpoint on loopback was probed")
 	}
 }
@@ -195,7 +195,7 @@ func TestRun(t *testing.T) {
 	card := testCard("am_new", text("endpoint", at))
 	served = card.JSON()
 	w.register(alice, card)
-	w.reg.probeQueue = probequeue.New() // as after a restart: the walk must find the card
+	w = newWorldOver(t, w.store, withProbes) // as after a restart: the walk must find the card
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { w.reg.Run(ctx) })
@@ -298,8 +298,8 @@ func TestProbeAfterDoubt(t *testing.T) { // AM-60
 		w.register(alice, testCard("am_1"))
 		held := w.card("am_1")
 		queued := func() int {
-			w.reg.queueIfDue(held, wire.Now())
-			ready, _ := w.reg.probeQueue.Next(time.Now(), 2)
+			w.reg.prober.AddIfDue(held, wire.Now())
+			ready, _ := w.reg.prober.Queue().Next(time.Now(), 2)
 			return len(ready)
 		}
 		if queued() != 1 {

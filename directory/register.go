@@ -158,10 +158,10 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, c submission.Cand
 		return wire.Registered{}, err
 	}
 	if m.Probed.IsZero() {
-		r.queueProbe(c.Card)
+		r.prober.Add(c.Card)
 	}
 	if what == "registered" {
-		r.counters.days.Add(history.Registered, wire.Now())
+		r.days.Add(history.Registered, wire.Now())
 	}
 	r.log.InfoContext(ctx, "card "+what, "agent_id", stored.ID, "expires", stored.Expires)
 	return wire.Registered{AgentID: wire.AgentID(stored.ID), RegisteredAt: stored.Registered, ExpiresAt: stored.Expires}, nil
@@ -241,8 +241,20 @@ func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wi
 	if err != nil {
 		return wire.Registered{}, err
 	}
+	to := submission.Target{Method: http.MethodPut, Path: "/agents/" + string(id)}
 	for range attempts {
-		done, err := r.renew(ctx, held, body, s, now)
+		sent := body
+		if len(sent) == 0 {
+			sent = held.Body
+		}
+		c, err := r.rules.CheckCard(sent, id, s.Proof != "", now)
+		if err == nil {
+			err = r.bans.Check(ctx, c.Card.ID, c.Key, c.Host, s.Client, now)
+		}
+		if err != nil {
+			return wire.Registered{}, err
+		}
+		done, err := r.replace(ctx, held, s, to, c, now)
 		if !errors.Is(err, store.ErrConflict) {
 			return done, err
 		}
@@ -251,22 +263,6 @@ func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wi
 		}
 	}
 	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the card"))
-}
-
-// renew is one attempt of Renew.
-func (r *Registry) renew(ctx context.Context, held store.Card, body []byte, s Submission, now time.Time) (wire.Registered, error) {
-	if len(body) == 0 {
-		body = held.Body
-	}
-	c, err := r.rules.CheckCard(body, wire.AgentID(held.ID), s.Proof != "", now)
-	if err != nil {
-		return wire.Registered{}, err
-	}
-	if err := r.bans.Check(ctx, c.Card.ID, c.Key, c.Host, s.Client, now); err != nil {
-		return wire.Registered{}, err
-	}
-	to := submission.Target{Method: http.MethodPut, Path: "/agents/" + held.ID}
-	return r.replace(ctx, held, s, to, c, now)
 }
 
 // Withdraw removes the card of id for its owner (DELETE). The id stays reserved for that owner for a while (AM-55).

@@ -119,7 +119,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	if err != nil {
 		return fmt.Errorf("store report: %w", err)
 	}
-	r.counters.days.Add(history.Reported, now)
+	r.days.Add(history.Reported, now)
 	r.log.WarnContext(ctx, "a card was reported", "agent_id", id, "kind", report.Kind)
 	return nil
 }

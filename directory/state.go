@@ -29,8 +29,8 @@ type State struct {
 func ReadState(ctx context.Context, r *Registry) (State, error) {
 	now := wire.Now()
 	s := State{
-		Site: r.cfg.Site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Connected: r.relay.Connections().Count(), Probes: r.probeQueue.Len(),
-		Days: r.counters.days.List(now),
+		Site: r.cfg.Site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Connected: r.relay.Connections().Count(), Probes: r.prober.Queue().Len(),
+		Days: r.days.List(now),
 	}
 	var err error
 	if s.Cards, err = r.countAgents(ctx, now); err != nil {
@@ -100,27 +100,19 @@ func ListCards(ctx context.Context, r *Registry, q Query) (OperatorCardPage, err
 		return OperatorCardPage{}, err
 	}
 	page := OperatorCardPage{Cards: make([]OperatorCard, 0, len(found.cards)), Cursor: found.cursor}
-	for _, card := range found.cards {
-		item, err := r.newOperatorCard(card, now)
+	for _, c := range found.cards {
+		card, m, err := listing.Parse(c)
 		if err != nil {
 			return OperatorCardPage{}, err
+		}
+		item := OperatorCard{
+			AgentID: card.ID, Name: card.Name, Host: listing.Host(card), Owner: hex.EncodeToString(c.Owner[:6]), Registered: c.Registered,
+			Expires: c.Expires, Verification: m.Verification(now),
+		}
+		if key, err := r.keys.Parse(card.PublicKey); err == nil {
+			item.Key = listing.Fingerprint(key)
 		}
 		page.Cards = append(page.Cards, item)
 	}
 	return page, nil
-}
-
-func (r *Registry) newOperatorCard(c store.Card, now time.Time) (OperatorCard, error) {
-	card, m, err := listing.Parse(c)
-	if err != nil {
-		return OperatorCard{}, err
-	}
-	item := OperatorCard{
-		AgentID: card.ID, Name: card.Name, Host: listing.Host(card), Owner: hex.EncodeToString(c.Owner[:6]), Registered: c.Registered,
-		Expires: c.Expires, Verification: m.Verification(now),
-	}
-	if key, err := r.keys.Parse(card.PublicKey); err == nil {
-		item.Key = listing.Fingerprint(key)
-	}
-	return item, nil
 }

@@ -2,7 +2,9 @@ package directory
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -215,4 +217,19 @@ func (r *Registry) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, 
 		return wire.KeyHistory{}, fmt.Errorf("read card %s: %w", c.ID, err)
 	}
 	return m.History(c, key), nil
+}
+
+// CredentialOf returns a name for the credential of the card of id: its hash. The name is "" if the card is unknown, or
+// if it was mirrored from another directory.
+func (r *Registry) CredentialOf(ctx context.Context, id wire.AgentID) (string, error) {
+	card, err := listing.Get(ctx, r.cards, id, wire.Now())
+	switch {
+	case errors.Is(err, wire.ErrNoAgent):
+		return "", nil
+	case err != nil:
+		return "", err
+	case card.Owner == [32]byte{}:
+		return "", nil
+	}
+	return hex.EncodeToString(card.Owner[:]), nil
 }

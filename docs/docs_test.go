@@ -78,7 +78,7 @@ var lines = []struct {
 	{"directory/cursor", 2},
 	{"directory/mailbox", 5},
 	{"directory/moderation", 4},
-	{"directory/probequeue", 1},
+	{"directory/probe", 4},
 	{"directory/discovery", 4},
 	{"directory/site", 4},
 	{"directory/submission", 4},

@@ -18,7 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
-	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/directory/probe"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -200,7 +200,7 @@ func (d *examination) checkEndpointProof(ctx context.Context, h *client.HTTP, re
 	if card.Endpoint != endpoint {
 		d.fail("card", "card.endpoint must be the address under which the node answers", "the card names %s", terminal.Clean(card.Endpoint))
 	}
-	if err := directory.CheckEndpoint(ctx, h, reach, card, "agentmesh-doctor"); err != nil {
+	if err := probe.Check(ctx, h, reach, card, "agentmesh-doctor"); err != nil {
 		d.fail("endpoint proof", "a directory would show the endpoint as not proven", "%s", terminal.Clean(err.Error()))
 		return
 	}

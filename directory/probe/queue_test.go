@@ -1,4 +1,4 @@
-package probequeue
+package probe
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 // TestOneQuestionAMinute: a host gets one probe per minute, however many cards name it and however often they are
 // registered.
 func TestOneQuestionAMinute(t *testing.T) { // THREATS 17, AM-63
-	l := New()
+	l := NewQueue()
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	var victim []time.Time
 	others := 0
@@ -44,7 +44,7 @@ func TestOneQuestionAMinute(t *testing.T) { // THREATS 17, AM-63
 }
 
 func TestProbeQueueIsBounded(t *testing.T) {
-	l := New()
+	l := NewQueue()
 	now := time.Now()
 	for i := range 2 * maxHosts {
 		l.Add(Target{ID: fmt.Sprint(i), Host: fmt.Sprint(i)})
@@ -64,7 +64,7 @@ func TestProbeQueueIsBounded(t *testing.T) {
 // TestIdleSleeps: the prober wakes when a probe is due or a card was added, and not earlier.
 func TestIdleSleeps(t *testing.T) {
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-	l := New()
+	l := NewQueue()
 	if ready, again := l.Next(now, 8); len(ready) != 0 || !again.IsZero() {
 		t.Errorf("nothing waits: %v, %v", ready, again)
 	}

@@ -1,5 +1,5 @@
-// Package probequeue decides when a directory probes each endpoint.
-package probequeue
+// Package probe proves the endpoints of cards: it decides when a directory probes each one, and probes it.
+package probe
 
 import (
 	"sync"
@@ -30,8 +30,8 @@ type Queue struct {
 	added chan struct{} // has one value after a card was added
 }
 
-// New returns an empty queue.
-func New() *Queue {
+// NewQueue returns an empty queue.
+func NewQueue() *Queue {
 	return &Queue{in: make(map[Target]bool), byHost: make(map[string]int), paused: make(map[string]time.Time), added: make(chan struct{}, 1)}
 }
 

@@ -1,0 +1,213 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/directory/listing"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Times and limits of probes (AM-63).
+const (
+	probeTimeout = 15 * time.Second
+	maxProbes    = 8                // at once
+	queuePause   = time.Second      // between two looks at the queue
+	walkPause    = 30 * time.Second // between two walks over all cards
+	pagePause    = 2 * time.Second  // between two pages of a walk: a million cards take about an hour
+	walkPage     = 500
+)
+
+// Config configures a prober. If HTTP is nil, it probes no endpoint.
+type Config struct {
+	HTTP      *client.HTTP
+	Reach     client.Reach
+	UserAgent string // identifies the directory, so that an operator who finds a probe in a log knows whom to contact
+	Cards     store.Cards
+	// IsMailbox reports whether the endpoint of a card is its mailbox in the directory.
+	IsMailbox func(wire.Card) bool
+	// IsElsewhere reports whether another process probes.
+	IsElsewhere func() bool
+	// Save stores the result of a probe of card, unless the key or the endpoint of the card has changed since then.
+	Save    func(ctx context.Context, card wire.Card, answered bool) error
+	Metrics *httpapi.Metrics
+	Logger  *slog.Logger
+}
+
+// Prober fetches the cards of agents from their endpoints (AM-63). It is safe for concurrent use.
+type Prober struct {
+	cfg            Config
+	queue          *Queue
+	proven, missed *httpapi.Counter // probed endpoints
+}
+
+// New returns a prober with an empty queue.
+func New(cfg Config) *Prober {
+	const name, help = "endpoints_asked_total", "Probes of agent endpoints, by outcome."
+	p := &Prober{cfg: cfg, queue: NewQueue(), proven: cfg.Metrics.Counter(name, help, "outcome", "proven"), missed: cfg.Metrics.Counter(name, help, "outcome", "missed")}
+	cfg.Metrics.Gauge("endpoints_waiting", "Cards whose endpoint waits to be probed.", func() float64 { return float64(p.queue.Len()) })
+	return p
+}
+
+// Queue returns the cards that wait for a probe.
+func (p *Prober) Queue() *Queue { return p.queue }
+
+// Run probes endpoints until ctx ends. It returns after all probes have ended, because another process may begin
+// to probe then.
+func (p *Prober) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { p.walk(ctx) })
+	work := make(chan Target)
+	for range maxProbes {
+		running.Go(func() {
+			for a := range work {
+				p.Probe(ctx, a)
+			}
+		})
+	}
+	due := time.NewTimer(0)
+	defer due.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-p.queue.Added():
+		case <-due.C:
+		}
+		ready, again := p.queue.Next(time.Now(), maxProbes)
+		for _, a := range ready {
+			select {
+			case work <- a:
+			case <-ctx.Done():
+			}
+		}
+		if due.Stop(); !again.IsZero() { // otherwise the next card wakes the loop
+			due.Reset(time.Until(again))
+		}
+		Pause(ctx, queuePause) // also after new cards, so that many of them are handled together
+	}
+	close(work)
+}
+
+// walk queues every card whose probe is due. A registration queues its new card at once; the walk finds the cards
+// that a restart or a full queue lost.
+func (p *Prober) walk(ctx context.Context) {
+	q := store.CardQuery{Limit: walkPage}
+	for {
+		q.Now = wire.Now()
+		page, err := p.cfg.Cards.List(ctx, q)
+		if err != nil && ctx.Err() == nil {
+			p.cfg.Logger.WarnContext(ctx, "cannot list cards to probe", "err", err)
+		}
+		for _, c := range page.Cards {
+			p.AddIfDue(c, q.Now)
+		}
+		wait := walkPause
+		q.After = store.Position{}
+		if page.Next != nil {
+			q.After, wait = *page.Next, pagePause
+		}
+		if Pause(ctx, wait); ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// Add queues a card for a probe. A mailbox of this directory is not probed: its proof is the relay connection of
+// its agent (AM-66).
+func (p *Prober) Add(card wire.Card) {
+	if p.cfg.HTTP == nil || p.cfg.IsMailbox(card) || p.cfg.IsElsewhere() {
+		return
+	}
+	p.queue.Add(Target{ID: string(card.ID), Host: listing.Host(card)})
+}
+
+// AddIfDue queues a card whose probe is due.
+func (p *Prober) AddIfDue(c store.Card, now time.Time) {
+	m, err := listing.ParseMeta(c)
+	if err == nil && m.IsProbeDue(c.ID, now) {
+		if card, err := listing.ParseCard(c); err == nil {
+			p.Add(card)
+		}
+	}
+}
+
+// Probe probes one endpoint and stores the result.
+func (p *Prober) Probe(ctx context.Context, a Target) {
+	held, err := p.cfg.Cards.Get(ctx, a.ID, wire.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return
+	}
+	var card wire.Card
+	if err == nil {
+		card, err = listing.ParseCard(held)
+	}
+	if err == nil && listing.Host(card) != a.Host {
+		p.Add(card) // the endpoint moved, and its new host has its own pause
+		return
+	}
+	if err == nil {
+		fetching, cancel := context.WithTimeout(ctx, probeTimeout)
+		failure := Check(fetching, p.cfg.HTTP, p.cfg.Reach, card, p.cfg.UserAgent)
+		cancel()
+		if ctx.Err() != nil {
+			return // the server stops, so this is not a miss
+		}
+		if failure == nil {
+			p.proven.Inc()
+		} else {
+			p.missed.Inc()
+		}
+		p.cfg.Logger.DebugContext(ctx, "endpoint probed", "agent_id", card.ID, "err", failure)
+		err = p.cfg.Save(ctx, card, failure == nil)
+	}
+	if err != nil && ctx.Err() == nil {
+		p.cfg.Logger.WarnContext(ctx, "cannot probe endpoint", "agent_id", a.ID, "err", err)
+	}
+}
+
+// Check fetches the endpoint of card as a directory does. The endpoint must return a card with the same id and
+// key, within the size limit of a card. Redirects are not followed.
+func Check(ctx context.Context, h *client.HTTP, reach client.Reach, card wire.Card, userAgent string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, card.Endpoint, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", userAgent)
+	resp, err := h.Do(ctx, reach, req)
+	if err != nil {
+		return err
+	}
+	body, err := client.ReadAll(resp, wire.MaxCard)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("the endpoint answers with status %d", resp.StatusCode)
+	}
+	tree, err := wire.ParseObject(body)
+	if err != nil {
+		return fmt.Errorf("the endpoint does not answer with a card: %w", err)
+	}
+	if got := tree.GetStr("agent_id"); got != string(card.ID) {
+		return errors.New("the endpoint answers with the card of another agent")
+	}
+	return listing.SameKey(card.PublicKey, tree.GetStr("public_key"))
+}
+
+// Pause waits for d, or until ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

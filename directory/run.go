@@ -1,0 +1,97 @@
+package directory
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/agentmesh/agentmesh/directory/a2arelay"
+	"github.com/agentmesh/agentmesh/directory/listing"
+	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/directory/moderation"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Lease is the name of the lease under which one process has the duties of a directory, such as probes and mirroring.
+const Lease = "directory"
+
+// Run does the directory's background work until ctx ends: it makes the key of the cursors, stores the history, follows
+// the other processes of the directory and, while this process has the lease, probes endpoints. It returns after all of
+// this work has stopped.
+func (r *Registry) Run(ctx context.Context) {
+	// A list made while the disk is full would have no second page without the key.
+	if _, err := r.cursors.Get(ctx); err != nil && ctx.Err() == nil {
+		r.log.Error("cannot store the key for cursors: lists with a second page fail until the store works", "err", err)
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { r.days.Keep(ctx, r.recs, recordNS, "history", r.log) })
+	running.Go(func() { followProcesses(ctx, r) })
+	if r.cfg.HTTP != nil {
+		r.cfg.Session.Do(ctx, Lease, r.prober.Run)
+	}
+}
+
+// followProcesses takes over what other processes of the directory store, until ctx ends.
+func followProcesses(ctx context.Context, r *Registry) {
+	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, moderation.BansNS, mailbox.MailNS, mailbox.OffersNS, a2arelay.NSTasks) {
+		switch hint.NS {
+		case store.WatchCards:
+			r.afterWrite(hint.Key)
+			now := wire.Now()
+			if held, err := r.cards.Get(ctx, hint.Key, now); err == nil { // otherwise the walk over all cards finds it
+				r.prober.AddIfDue(held, now)
+			}
+		case moderation.BansNS:
+			r.bans.Forget()
+		case mailbox.MailNS, mailbox.OffersNS:
+			if err := r.relay.TakeChange(ctx, hint.NS, hint.Key); err != nil {
+				r.log.WarnContext(ctx, "read mail of another process", "err", err)
+			}
+		case a2arelay.NSTasks:
+			if err := r.calls.TakeChange(ctx, hint.Key); err != nil {
+				r.log.WarnContext(ctx, "read a task of another process", "err", err)
+			}
+		default: // hints were lost
+			r.bans.Forget()
+			r.views.clear()
+			r.changes.Notify()
+			r.calls.ForgetCounts()
+			r.relay.Forget()
+		}
+	}
+}
+
+// saveProbe stores the result of a probe of card, unless the key or the endpoint of the card has changed since then.
+func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool) error {
+	for range attempts {
+		now := wire.Now()
+		held, err := r.cards.Get(ctx, string(card.ID), now)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		current, m, err := listing.Parse(held)
+		if err != nil {
+			return err
+		}
+		if current.Endpoint != card.Endpoint || listing.SameKey(current.PublicKey, card.PublicKey) != nil {
+			r.prober.Add(current)
+			return nil
+		}
+		m.AddProbe(answered, now)
+		if held.Meta, err = m.Encode(); err != nil {
+			return err
+		}
+		held.Terms = replaceCheckTerms(m, held.Terms, now)
+		_, err = r.cards.Put(ctx, store.PutCard{Card: held, IfRev: held.Rev, Now: now})
+		r.afterWrite(held.ID)
+		if !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+	return errors.New("lost every race for the card")
+}
