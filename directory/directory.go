@@ -193,12 +193,8 @@ func New(cfg Config) *Registry {
 	if !cfg.Local { // AM-82
 		r.reporters = rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients)
 	}
-	reach := client.Public
-	if cfg.Local {
-		reach = client.Loopback
-	}
 	r.prober = probe.New(probe.Config{
-		HTTP: cfg.HTTP, Reach: reach, UserAgent: "agentmesh-directory (+" + cfg.BaseURL + "; proves endpoints)", Cards: r.cards, IsMailbox: r.relay.Owns,
+		HTTP: cfg.HTTP, Reach: map[bool]client.Reach{false: client.Public, true: client.Loopback}[cfg.Local], UserAgent: "agentmesh-directory (+" + cfg.BaseURL + "; proves endpoints)", Cards: r.cards, IsMailbox: r.relay.Owns,
 		IsElsewhere: func() bool { return r.cfg.Session.IsElsewhere(Lease) }, Save: r.saveProbe, Metrics: cfg.Metrics, Logger: cfg.Logger,
 	})
 	cfg.Metrics.StoreGauge("cards", "Live cards in the directory, as counted at most ten seconds ago.", func(ctx context.Context) (float64, error) {

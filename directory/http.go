@@ -44,8 +44,8 @@ func (r *Registry) Mount(e *echo.Echo) {
 	read("/v1/intents", getNames(r.Intents))
 	read("/v1/changes", r.getChanges)
 	read("/v1/agents/:id", r.getAgent)
-	read("/v1/agents/:id/record", r.getRecord)
-	read("/v1/agents/:id/keys", r.getKeys)
+	read("/v1/agents/:id/record", getDocument(r.Record))
+	read("/v1/agents/:id/keys", getDocument(r.Keys))
 	if !r.cfg.ReadOnly { // the agents on a mirror cannot collect mail there
 		r.relay.Mount(e, guard)
 		r.calls.Mount(e, guard)
@@ -247,20 +247,15 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 	return &encodedPage{Document: cached.New(append(out, "}}"...)), gen: gen, read: now, until: until}, nil
 }
 
-func (r *Registry) getRecord(c echo.Context) error {
-	rec, err := r.Record(c.Request().Context(), pathID(c))
-	if err != nil {
-		return err
+// getDocument returns the handler that responds with what get returns for the agent in the path.
+func getDocument[T any](get func(context.Context, wire.AgentID) (T, error)) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		doc, err := get(c.Request().Context(), pathID(c))
+		if err != nil {
+			return err
+		}
+		return respondDocument(c, doc)
 	}
-	return respondDocument(c, rec)
-}
-
-func (r *Registry) getKeys(c echo.Context) error {
-	keys, err := r.Keys(c.Request().Context(), pathID(c))
-	if err != nil {
-		return err
-	}
-	return respondDocument(c, keys)
 }
 
 // respondDocument responds with the JSON of v, which caches may keep briefly.

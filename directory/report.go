@@ -200,9 +200,7 @@ func (r *Registry) postReport(c echo.Context) error {
 	if err := r.Report(c.Request().Context(), pathID(c), report, httpapi.ClientAddr(c)); err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusAccepted, struct {
-		Status string `json:"status"`
-	}{"reported"})
+	return httpapi.JSON(c, http.StatusAccepted, map[string]string{"status": "reported"})
 }
 
 // noClient is the address of a caller in this process.

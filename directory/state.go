@@ -37,12 +37,9 @@ func ReadState(ctx context.Context, r *Registry) (State, error) {
 		return State{}, err
 	}
 	counts, err := r.relay.Counts(ctx)
-	if err != nil {
-		return State{}, err
-	}
 	mail, full := counts.Total(now)
 	s.MailMessages, s.MailBytes, s.MailFull = int64(mail.N), int64(mail.Size), full
-	return s, nil
+	return s, err
 }
 
 // LatestChanges returns the last changes of cards, at most limit, newest first.

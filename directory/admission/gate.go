@@ -74,14 +74,9 @@ type Gate struct {
 // New returns a gate.
 func New(cfg Config) *Gate {
 	q := &cfg.Quotas // from here on, 0 means no limit
+	*q = Quotas{max(0, cmp.Or(q.PerToken, defaultPerToken)), max(0, cmp.Or(q.PerHost, DefaultPerHost)), max(0, cmp.Or(q.PerHour, DefaultPerHour))}
 	if cfg.Local {
 		*q = Quotas{}
-	} else {
-		*q = Quotas{
-			PerToken: max(0, cmp.Or(q.PerToken, defaultPerToken)),
-			PerHost:  max(0, cmp.Or(q.PerHost, DefaultPerHost)),
-			PerHour:  max(0, cmp.Or(q.PerHour, DefaultPerHour)),
-		}
 	}
 	g := &Gate{cfg: cfg, hourly: rate.NewRegistrations(q.PerHour, nil)}
 	g.invites = credential.Invites{Records: cfg.Store.Records(), NS: inviteNS, Name: credential.Hash.Name, Max: maxInvites}

@@ -24,13 +24,12 @@ const (
 // in the list. by is the interface that the order came from.
 func (g *Gate) IssueToken(ctx context.Context, label string, uses int, expires time.Time, by string) (code string, t credential.Code, err error) {
 	now := wire.Now()
-	if uses < 0 || uses > maxUses {
+	switch {
+	case uses < 0 || uses > maxUses:
 		return "", credential.Code{}, wire.ErrQuery.At("uses must be 1 to 1000")
-	}
-	if len(label) > maxLabel {
+	case len(label) > maxLabel:
 		return "", credential.Code{}, wire.ErrQuery.At("label must be at most 128 bytes")
-	}
-	if !expires.After(now) {
+	case !expires.After(now):
 		return "", credential.Code{}, wire.ErrQuery.At("expires_at must be in the future")
 	}
 	code = rand.Text()

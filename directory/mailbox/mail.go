@@ -33,12 +33,6 @@ const (
 	mailKeyLen = 16 + 10
 )
 
-// storedMail is a message with its key.
-type storedMail struct {
-	Mail
-	key string
-}
-
 // relayText encodes the MAC of a relay id.
 var relayText = base32.StdEncoding.WithPadding(base32.NoPadding)
 
@@ -191,28 +185,6 @@ func (r *Relay) findDuplicate(ctx context.Context, digest string, now time.Time)
 	return string(rec.Body), nil
 }
 
-// listMail returns at most limit messages that have term and come after a key, oldest first.
-func (r *Relay) listMail(ctx context.Context, term, after string, limit int, now time.Time) ([]storedMail, error) {
-	var list []storedMail
-	for len(list) < limit {
-		page, err := r.records.List(ctx, MailNS, term, after, limit-len(list), now)
-		if err != nil {
-			return nil, fmt.Errorf("list mail: %w", err)
-		}
-		for _, rec := range page.Records {
-			m := storedMail{key: rec.Key}
-			if err := json.Unmarshal(rec.Body, &m.Mail); err != nil {
-				return nil, fmt.Errorf("read mail %s: %w", rec.Key, err)
-			}
-			list = append(list, m)
-		}
-		if after = page.Next; after == "" {
-			break
-		}
-	}
-	return list, nil
-}
-
 // TakeChange takes over a change of a record of the namespace [MailNS] or [OffersNS] by another process.
 func (r *Relay) TakeChange(ctx context.Context, ns, key string) error {
 	if ns == OffersNS {
@@ -261,13 +233,17 @@ func (r *Relay) Forget() {
 func (r *Relay) Empty(ctx context.Context, id wire.AgentID) error {
 	now := wire.Now()
 	for {
-		list, err := r.listMail(ctx, boxTerm(id), "", MaxPage, now)
-		if err != nil || len(list) == 0 {
-			return err
+		var keys []string
+		for rec, err := range store.AllRecords(ctx, r.records, MailNS, boxTerm(id), now) {
+			if err != nil {
+				return fmt.Errorf("list mail: %w", err)
+			}
+			if keys = append(keys, rec.Key); len(keys) == MaxPage {
+				break
+			}
 		}
-		keys := make([]string, len(list))
-		for i, m := range list {
-			keys[i] = m.key
+		if len(keys) == 0 {
+			return nil
 		}
 		if err := r.deleteMail(ctx, now, keys...); err != nil {
 			return fmt.Errorf("empty the mailbox of %s: %w", id, err)
@@ -300,16 +276,15 @@ func (r *Relay) deleteMail(ctx context.Context, now time.Time, keys ...string) e
 func (r *Relay) Counts(ctx context.Context) (*Counts, error) {
 	now := wire.Now()
 	return &r.counts, r.counts.Load(now, func(add func(string, Mail)) error {
-		for after, more := "", true; more; {
-			list, err := r.listMail(ctx, "", after, MaxMail, now)
+		for rec, err := range store.AllRecords(ctx, r.records, MailNS, "", now) {
+			var m Mail
+			if err == nil {
+				err = json.Unmarshal(rec.Body, &m)
+			}
 			if err != nil {
-				return err
+				return fmt.Errorf("count mail: %w", err)
 			}
-			for _, m := range list {
-				add(m.key, m.Mail)
-				after = m.key
-			}
-			more = len(list) == MaxMail
+			add(rec.Key, m)
 		}
 		return nil
 	})

@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,7 +84,7 @@ func (p *poll) Answer(ctx context.Context) ([]byte, error) {
 // collect returns the mail that is there now.
 func (p *poll) collect(ctx context.Context) ([]Item, error) {
 	r, now := p.r, wire.Now()
-	items, size, after := make([]Item, 0, 4), 0, p.after
+	items, size := make([]Item, 0, 4), 0
 	offered, err := r.offers.Take(ctx, p.owner, p.Box, p.Conversation, p.Limit, now)
 	if err != nil && len(offered) == 0 { // otherwise return the taken messages, because their senders wait
 		return nil, err
@@ -96,34 +97,37 @@ func (p *poll) collect(ctx context.Context) ([]Item, error) {
 	if p.Box != "" {
 		term = boxTerm(p.Box) // includes mail from before a change of the credential
 	}
-	for more := true; more; {
-		list, err := r.listMail(ctx, term, after, MaxPage, now)
+	mail := func(at string) ([]store.Record, string, error) {
+		page, err := r.records.List(ctx, MailNS, term, cmp.Or(at, p.after), MaxPage, now)
+		return page.Records, page.Next, err
+	}
+	for rec, err := range store.All(mail) {
+		var m Mail
+		if err == nil {
+			err = json.Unmarshal(rec.Body, &m)
+		}
+		if err != nil {
+			return partOf(items, fmt.Errorf("list mail: %w", err))
+		}
+		if p.Conversation != "" && m.Conv != p.Conversation || m.Call && !p.Calls {
+			continue
+		}
+		if len(items) >= p.Limit || size >= maxPageBytes {
+			return items, nil
+		}
+		text, err := r.records.Get(ctx, mailTextNS, rec.Key, now)
+		if errors.Is(err, store.ErrNotFound) {
+			continue // acknowledged in the meantime
+		}
+		if err != nil {
+			return partOf(items, fmt.Errorf("read mail: %w", err))
+		}
+		id, err := r.relayID(ctx, p.owner, rec.Key)
 		if err != nil {
 			return partOf(items, err)
 		}
-		for _, m := range list {
-			after = m.key
-			if p.Conversation != "" && m.Conv != p.Conversation || m.Call && !p.Calls {
-				continue
-			}
-			if len(items) >= p.Limit || size >= maxPageBytes {
-				return items, nil
-			}
-			text, err := r.records.Get(ctx, mailTextNS, m.key, now)
-			if errors.Is(err, store.ErrNotFound) {
-				continue // acknowledged in the meantime
-			}
-			if err != nil {
-				return partOf(items, fmt.Errorf("read mail: %w", err))
-			}
-			id, err := r.relayID(ctx, p.owner, m.key)
-			if err != nil {
-				return partOf(items, err)
-			}
-			items = append(items, Item{RelayID: id, Message: text.Body, Created: wire.FormatTime(m.Created), Call: m.Call})
-			size += len(text.Body)
-		}
-		more = len(list) == MaxPage
+		items = append(items, Item{RelayID: id, Message: text.Body, Created: wire.FormatTime(m.Created), Call: m.Call})
+		size += len(text.Body)
 	}
 	return items, nil
 }

@@ -267,9 +267,7 @@ func (r *Relay) postAck(c echo.Context) error {
 	if err := r.deleteMail(ctx, wire.Now(), key); err != nil {
 		return fmt.Errorf("acknowledge mail: %w", err)
 	}
-	return httpapi.JSON(c, http.StatusOK, struct {
-		Status string `json:"status"`
-	}{"acknowledged"})
+	return httpapi.JSON(c, http.StatusOK, map[string]string{"status": "acknowledged"})
 }
 
 // postReply takes an agent's reply to a message that passes through (AM-67).
@@ -296,9 +294,7 @@ func (r *Relay) postReply(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, struct {
-		Status string `json:"status"`
-	}{"delivered"})
+	return httpapi.JSON(c, http.StatusOK, map[string]string{"status": "delivered"})
 }
 
 // getMailbox answers with the agent's card, as every endpoint does (AM-63).
@@ -347,27 +343,20 @@ func (r *Relay) postMailbox(c echo.Context) error {
 	if err := httpapi.KeepOpen(c, ReplyWithin+10*time.Second); err != nil {
 		return err
 	}
-	if answer, ok := r.passThrough(ctx, p, now); ok {
-		r.passed.Inc()
-		return httpapi.Raw(c, answer.Status, answer.Body)
+	if transit, err := r.relayID(ctx, p.box.Owner, r.counts.NewKey(now)); err == nil { // otherwise storing the message fails too
+		t := &Transit{ID: transit, Sender: p.sender, Message: p.msg, Raw: p.raw, Created: now, ReplyBy: now.Add(ReplyWithin)}
+		pass := r.connections.PassThrough
+		if r.offers != nil {
+			pass = r.offers.PassThrough
+		}
+		if answer, ok := pass(ctx, p.box.Owner, t); ok {
+			r.passed.Inc()
+			return httpapi.Raw(c, answer.Status, answer.Body)
+		}
 	}
 	relayID, err := r.storeMail(ctx, p, now)
 	if err != nil {
 		return err
 	}
 	return httpapi.JSON(c, http.StatusAccepted, queued{relayID, "queued"})
-}
-
-// passThrough offers a message to a connected agent and waits for the reply. It returns false if no agent is connected,
-// if too many messages already pass through, or if no agent fetched or answered the message in time.
-func (r *Relay) passThrough(ctx context.Context, p posting, now time.Time) (Reply, bool) {
-	id, err := r.relayID(ctx, p.box.Owner, r.counts.NewKey(now))
-	if err != nil {
-		return Reply{}, false // storing the message fails too
-	}
-	t := &Transit{ID: id, Sender: p.sender, Message: p.msg, Raw: p.raw, Created: now, ReplyBy: now.Add(ReplyWithin)}
-	if r.offers != nil {
-		return r.offers.PassThrough(ctx, p.box.Owner, t)
-	}
-	return r.connections.PassThrough(ctx, p.box.Owner, t)
 }
