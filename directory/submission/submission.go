@@ -58,8 +58,8 @@ type Candidate struct {
 	submitted wire.Value // what a key proof covers
 }
 
-// CheckCard parses a card according to AM-4, AM-5 and AM-12, checks its id and its key (AM-8), and returns it as a candidate. id is "" for any id. proven
-// means that the request has a key proof.
+// CheckCard parses a card according to AM-4, AM-5 and AM-12, checks its id and its key (AM-8), and returns it as a
+// candidate. id is "" for any id. proven means that the request has a key proof.
 func (r Rules) CheckCard(body []byte, id wire.AgentID, proven bool, now time.Time) (Candidate, error) {
 	if len(body) > wire.MaxCard {
 		return Candidate{}, wire.ErrTooLarge
@@ -95,14 +95,18 @@ func (r Rules) CheckCard(body []byte, id wire.AgentID, proven bool, now time.Tim
 	if err != nil {
 		return Candidate{}, wire.ErrCard.Because(err) // ParseCard has parsed it before
 	}
-	return Candidate{
+	c := Candidate{
 		Card:      card,
 		Key:       key,
 		Served:    card.WithoutPrivateLists().JSON(),
 		Host:      listing.HostOf(endpoint),
 		Mailbox:   r.IsMailbox(card),
 		submitted: card.Tree,
-	}, nil
+	}
+	if _, err := netip.ParseAddr(c.Host); err == nil && c.Mailbox {
+		c.Host = "" // it is our own address: a ban of its network is not about the owners of mailboxes
+	}
+	return c, nil
 }
 
 // HasDerivedID reports whether the id of the card is derived from its key (AM-2).
