@@ -205,7 +205,7 @@ func New(cfg Config) *Registry {
 	return r
 }
 
-// Admission returns what decides who may register. It has the invite codes.
+// Admission returns the gate, which decides who may register and manages the invite codes.
 func (r *Registry) Admission() *admission.Gate { return r.gate }
 
 // Bans returns the list of bans. Ban also removes the cards of the banned party.

@@ -100,8 +100,8 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	return len(page.Changes) > 0, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, wire.Now())
 }
 
-// dropOtherSources removes all cards if another source than the one of key was followed before, and the positions in
-// the feeds of such sources.
+// dropOtherSources removes all cards if this mirror followed a source other than that of key before. It also removes
+// the positions in the feeds of such sources.
 func (r *Registry) dropOtherSources(ctx context.Context, key string, now time.Time) error {
 	page, err := r.recs.List(ctx, recordNS, "", mirrorRecord, maxSources, now)
 	if err != nil {

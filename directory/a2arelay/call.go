@@ -138,8 +138,8 @@ func (s *Service) answerToken(ctx context.Context, task string) (string, error) 
 	return s.sum(ctx, "answer", task)
 }
 
-// cancel asks the agent to cancel a task, and waits up to blockFor until the task has ended. A task that the agent did not
-// take yet ends at once.
+// cancel asks the agent to cancel a task, and waits up to blockFor until the task has ended. A task that the agent has
+// not taken yet ends at once.
 func (s *Service) cancel(ctx context.Context, t *taskRow, from caller) (*taskRow, error) {
 	if isTerminal(t.State) {
 		return nil, message.ErrNotCancelable

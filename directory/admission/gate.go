@@ -1,5 +1,5 @@
 // Package admission decides who may register cards: by the mode of the directory, by credentials and invite codes
-// (AM-56), and by quotas (AM-58). It slows down clients that guess credentials. It knows no cards.
+// (AM-56), and by quotas (AM-58). It slows down clients that guess credentials. It does not read the content of cards.
 package admission
 
 import (
@@ -163,7 +163,7 @@ func Counts(owner [32]byte, host string) []string {
 	return list
 }
 
-// AddQuotas adds to put the quotas that a new card must meet.
+// AddQuotas adds the quotas that the card in put must meet.
 func (g *Gate) AddQuotas(put *store.PutCard) {
 	if g.isOperator(put.Card.Owner) {
 		return

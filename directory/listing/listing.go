@@ -69,7 +69,7 @@ func ParseMeta(c store.Card) (Meta, error) {
 	return m, nil
 }
 
-// Encode returns the JSON of m, in which the signs of retired cards have no escapes.
+// Encode returns the JSON of m. It writes <, > and & in retired cards without escapes.
 func (m Meta) Encode() ([]byte, error) {
 	data, err := httpapi.Encode(m)
 	if err != nil {
@@ -189,7 +189,7 @@ func (m *Meta) ForgetEndpoint() {
 	m.Endpoint, m.Alive, m.Probed, m.Misses = time.Time{}, time.Time{}, time.Time{}, 0
 }
 
-// IsProbeDue reports whether the endpoint of the card of id is to be probed. A probe is also due once a replaced key
+// IsProbeDue reports whether the endpoint of the card id is to be probed. A probe is also due once a replaced key
 // counts as proven again, because the probe writes the terms by which filters find the card.
 func (m Meta) IsProbeDue(id string, now time.Time) bool {
 	trusted := m.Probed.Before(m.DistrustEnd()) && !now.Before(m.DistrustEnd())

@@ -70,7 +70,7 @@ func (r *Relay) openRelayID(ctx context.Context, owner [32]byte, id string) (str
 func ownerTerm(owner [32]byte) string { return "owner:" + hex.EncodeToString(owner[:]) }
 func boxTerm(id wire.AgentID) string  { return "box:" + string(id) }
 
-// CardTerm returns the term by which the cards of a credential are found whose endpoint is their
+// CardTerm returns the term of the cards of a credential whose endpoints are their mailboxes here.
 func CardTerm(owner [32]byte) string { return "mailbox:" + hex.EncodeToString(owner[:16]) }
 
 // digest identifies what the sender wrote, so that a repeated message is stored once. One signature can be written in

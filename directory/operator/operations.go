@@ -81,8 +81,8 @@ type OrderResult struct {
 	Removed int             `json:"removed"`
 }
 
-// order returns the handler that carries out an order. id is the card in the path, by the interface that the order came
-// from.
+// order returns the handler that carries out an order with do. It passes do the id of the card in the path and, as by,
+// the interface that the order came from.
 func (o operations) order(do func(ctx context.Context, id wire.AgentID, order Order, by string) (OrderResult, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		var order Order

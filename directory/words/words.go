@@ -21,8 +21,8 @@ type token struct {
 	run  bool
 }
 
-// tokenize splits text into folded words by UAX #29 (AM-52): NFKC, case folding, no diacritics. Punctuation and symbols
-// are dropped, and marks at the beginning of a word. No word contains white space, and most are plain, so only the others
+// tokenize splits text into folded words by UAX #29 (AM-52): NFKC, case folding, no diacritics. It drops punctuation,
+// symbols, and marks at the beginning of a word. No word contains white space, and most are plain, so only the others
 // need the slower segment.
 func tokenize(text string) []token {
 	list := make([]token, 0, len(text)/6+1)
@@ -70,7 +70,7 @@ func segment(list []token, text string) []token {
 	return list
 }
 
-// unspaced lists the scripts that put no spaces between words. UAX #29 splits them into single characters.
+// unspaced lists the scripts that put no spaces between words. UAX #29 splits most of them into single characters.
 var unspaced = []*unicode.RangeTable{
 	unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar,
 }
@@ -91,7 +91,7 @@ func bigrams(run string) []string {
 	return list
 }
 
-// Index returns at most limit distinct words by which a text is found. AM-52 does not ask for two kinds of them:
+// Index returns at most limit distinct words by which a text is found. AM-52 does not require two kinds of them:
 // the parts of a word with an apostrophe, a dot or an underscore inside ("sarah" in "sarah's"), and each character of a
 // run. These come last, so that the limit drops them first.
 func Index(text string, limit int) []string {
@@ -161,7 +161,7 @@ func fold(s string) string {
 	s = cases.Fold().String(norm.NFKD.String(s))
 	var b strings.Builder
 	b.Grow(len(s))
-	accented := false // whether the base character before takes diacritics that fold drops
+	accented := false // whether fold drops the diacritics of the preceding base character
 	for _, r := range norm.NFKD.String(s) {
 		switch {
 		case unicode.Is(unicode.Mn, r):
