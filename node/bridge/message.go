@@ -33,8 +33,8 @@ type Inbound struct {
 	Digest [32]byte      // distinguishes a repeat from another message with the same id (AM-21)
 	Native *wire.Message // the whole message if it is an AgentMesh message; otherwise nil
 
-	// Cancels is the hex digest of the only held message that the message takes back, if it takes back any; empty: all
-	// of the conversation.
+	// Cancels is the hex digest of the one held message that a withdrawal takes back; empty: all held messages of the
+	// conversation.
 	Cancels string
 	Records []store.Change // the bridge's own state, changed in the step that accepts the message
 	// Unattended: the sender does not wait for the answer. The reply of a hook goes through the outbox.

@@ -1,5 +1,5 @@
 // Package waiting has the tools with which callers of a node wait: signals, notifiers for a bounded number of readers,
-// locks by key, and results that another goroutine passes on.
+// bounded places, locks by key, and results that another goroutine passes on.
 package waiting
 
 import "sync"

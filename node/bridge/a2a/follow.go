@@ -59,8 +59,8 @@ func (o *outbound) follow(ctx context.Context, peer remote, row *sentRow) bool {
 	return time.Since(began) >= followAtLeast
 }
 
-// isNews reports whether an event has a status with which the task does not go on by itself, other than the one with the
-// hash asked.
+// isNews reports whether an event says that the task has ended or asks us something. The status with the hash asked is
+// not news.
 func isNews(event, asked []byte) bool {
 	v, err := wire.ParseForeign(event, 64, 50_000)
 	if err != nil {

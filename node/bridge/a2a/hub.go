@@ -22,7 +22,7 @@ type waiter struct {
 	address string          // the [bridge.Address] of the caller; callers without a token share one
 	party   string          // see [caller.party]
 	changed chan struct{}   // holds a value if the task has changed
-	reports chan wire.Value // artifacts and texts of a hook that still works; hints that may be lost
+	reports chan wire.Value // artifacts and texts of a hook that has not answered yet; hints that may be lost
 }
 
 // hub passes changes of tasks to the waiters.

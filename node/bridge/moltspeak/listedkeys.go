@@ -97,7 +97,7 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 // cardKey returns the MoltSpeak key on the card of the agent whose agent id is name.Agent. The agent must have proved to
 // the directory that it holds the key of the card. Cards of other agents do not count, because anybody can write any
 // name on a card. cardKey asks all directories at once and uses the first one, in their configured order, that has such
-// a card. The error joins those of the directories that gave no answer, also if another one has the key.
+// a card. The error joins those of the directories that gave no answer, even if another one has the key.
 func (l *listedKeys) cardKey(ctx context.Context, name message.Agent) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, cardTime)
 	defer cancel()

@@ -22,10 +22,10 @@ const (
 	tracked              = 10_000 // names for which rates are counted
 )
 
-// count counts the elements for which is returns true.
-func count[T any](all iter.Seq[T], is func(T) bool) (n int) {
+// count counts the elements for which matches returns true.
+func count[T any](all iter.Seq[T], matches func(T) bool) (n int) {
 	for e := range all {
-		if is(e) {
+		if matches(e) {
 			n++
 		}
 	}

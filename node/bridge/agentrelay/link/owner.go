@@ -27,7 +27,7 @@ type PeerView struct {
 	Address   string       `json:"address"`
 	Pseudonym wire.AgentID `json:"pseudonym"`
 	Skills    []string     `json:"skills,omitempty"` // according to the peer
-	Seen      bool         `json:"seen"`             // the link saw it since the process started
+	Seen      bool         `json:"seen"`             // the link has seen it since the process started
 }
 
 // PeerChange is what the owner says about a peer: which agent of the mesh it is, and which key it has. A nil field

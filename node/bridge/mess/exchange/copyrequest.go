@@ -67,8 +67,8 @@ func (t *tx) readRecord(ctx context.Context, ns, key string) (store.Record, erro
 	return t.x.records.Get(ctx, ns, key, t.now)
 }
 
-// reaches reports whether one of the threads is one of others, or waits for one of them, directly or indirectly. It
-// gives up with true after 1000 threads.
+// reaches reports whether a thread in refs is also in others, or waits for a thread in others, directly or indirectly.
+// After 1000 threads it gives up and returns true.
 func (t *tx) reaches(ctx context.Context, refs, others []string, seen map[string]bool) (bool, error) {
 	for _, ref := range refs {
 		if slices.Contains(others, ref) || len(seen) > 1000 {

@@ -161,7 +161,7 @@ type Options struct {
 	// Lax is set for PATCH, thread files and links: a status may have only a code, and a response without a status does
 	// not complete the thread (MESS-20, MESS-26).
 	Lax bool
-	// Re is the thread that entries without re are about. With Lax, entries may be about no other thread.
+	// Re is the thread of the entries that have no member re. With Lax, entries may be about no other thread.
 	Re string
 	// IfSerial is the serial number of the newest message that the caller has read in the thread Re. The block is
 	// refused if the thread has a newer message. 0 means no condition.

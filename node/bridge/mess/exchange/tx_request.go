@@ -142,7 +142,7 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, rese
 	return t.settle(ctx, th)
 }
 
-// addThread adds a new thread for a request to the block. only is as in [Options], and by the actor that creates it.
+// addThread adds a new thread for a request to the block. The actor by creates it; only is as in [Options].
 func (t *tx) addThread(ref, requester, by, only string, r thread.Request) *thread.Thread {
 	th := &thread.Thread{
 		Ref: ref, Requester: requester, Status: thread.Received, Intent: r.Intent, Priority: r.Priority, Precision: r.Precision,

@@ -14,15 +14,15 @@ import (
 
 // resolve resolves a reference for this actor. The id of a suggestion or question names its thread only if nothing else
 // has that name: executors choose these ids, and the requester's own names come first. For an entry that may be about a
-// suggestion or a question, the ids that first selects come before other names.
-func (t *tx) resolve(ctx context.Context, re string, first marks) (thread.Target, error) {
+// suggestion or a question, preferred selects the ids that come before other names.
+func (t *tx) resolve(ctx context.Context, re string, preferred marks) (thread.Target, error) {
 	if re == "" {
 		re = t.opts.Re
 	}
 	if re == "" {
 		return thread.Target{}, thread.Bad("re", "is required")
 	}
-	to, ok := thread.Resolve(view{t, ctx, first}, re, t.x.id)
+	to, ok := thread.Resolve(view{t, ctx, preferred}, re, t.x.id)
 	if !ok {
 		to, ok = thread.Resolve(view{t, ctx, allMarks}, re, t.x.id)
 	}

@@ -195,13 +195,13 @@ func (r *Executors) Register(ctx context.Context, reg Registration, pending bool
 	return key, nil
 }
 
-// Change applies the members that the body of a PATCH of the actor by has. An executor may change only itself, the owner
-// every executor.
-func (r *Executors) Change(ctx context.Context, by string, byOwner bool, id string, reg Registration) error {
+// Change applies the members of the body of a PATCH. actor is the executor that sent it: an executor may change only
+// itself, the owner every executor.
+func (r *Executors) Change(ctx context.Context, actor string, byOwner bool, id string, reg Registration) error {
 	if err := r.cfg.Load(); err != nil {
 		return err
 	}
-	if by != id && !byOwner {
+	if actor != id && !byOwner {
 		return thread.Forbidden("an executor may only change itself")
 	}
 	return r.edit(ctx, id, nil, func(e *Executor) error {

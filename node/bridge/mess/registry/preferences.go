@@ -154,8 +154,8 @@ func compilePatterns(list []string) (out []*regexp.Regexp, size int, err error) 
 	return out, size, nil
 }
 
-// FindAutoClaim returns the first executor that gets a notice and claims the request t automatically, judged by its
-// intent, or "". It stops at maxMatchedCode.
+// FindAutoClaim returns the first executor that gets a notice and has an auto-claim pattern that matches the intent of
+// t, or "". It stops at maxMatchedCode.
 func (r *Executors) FindAutoClaim(offers []Offer, t *thread.Thread) string {
 	intent, code := t.Intent[:min(len(t.Intent), maxMatched)], 0
 	for _, o := range offers {
