@@ -79,11 +79,11 @@ func parse(text string, key []byte) (Doc, error) {
 	return d, nil
 }
 
-// Filters identifies the filters of a query, whatever the order of the filters.
+// Filters identifies the filters of a query; see [HashFilters].
 type Filters [12]byte
 
-// HashFilters identifies the filters of a query, whatever the order of the filters and the letter case of the text. The
-// limit does not count: a client may change it from page to page.
+// HashFilters identifies the filters of a query. The caller sorts the filters and folds the text, so that neither the
+// order nor the letter case counts. The limit does not count either: a client may change it from page to page.
 func HashFilters(all, prefixes, whole []string, prefix string) (sum Filters) {
 	h := sha256.New()
 	HashFields(h, all...)

@@ -107,8 +107,8 @@ func (o *Offers) NotePoll(ctx context.Context, owner [32]byte, now time.Time) er
 }
 
 // PassThrough offers a message to a connected agent of owner and waits for the reply. It returns false if no agent is
-// connected, if too many messages already pass through, if no agent fetched or answered the message in time, or if ctx
-// ended.
+// connected, if too many messages already pass through, if no agent fetched or answered the message in time, if ctx
+// ended, or if the store failed.
 func (o *Offers) PassThrough(ctx context.Context, owner [32]byte, t *Transit) (Reply, bool) {
 	if o == nil {
 		return Reply{}, false
@@ -153,8 +153,8 @@ func (o *Offers) join(key string) (woken <-chan struct{}, leave func()) {
 	}
 }
 
-// offer stores an offer. It returns false if no agent of owner polls, or if too many messages, of all senders or of this
-// one, are passing through.
+// offer stores an offer. It returns false if no agent of owner polls, if too many messages, of all senders or of this
+// one, are passing through, or if the store fails.
 func (o *Offers) offer(ctx context.Context, owner [32]byte, key string, t *Transit) bool {
 	if _, err := o.records.Get(ctx, pollsNS, hex.EncodeToString(owner[:]), t.Created); err != nil {
 		return false
