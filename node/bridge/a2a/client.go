@@ -198,7 +198,8 @@ func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Re
 }
 
 // signerOf returns the thumbprint of the key that signed a card, or "" for a card without a signature that we can
-// check. If a card has such signatures and none of them verifies, signerOf returns an error.
+// check. If a card has such signatures and none of them verifies, or a call for their keys fails, signerOf returns an
+// error.
 func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL, reach client.Reach) (thumbprint string, failed error) {
 	for _, s := range message.SignaturesOf(card) {
 		keySet := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: message.PathKeys}

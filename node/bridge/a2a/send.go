@@ -38,7 +38,8 @@ func (c caller) party() string {
 }
 
 // accept hands a message of a caller to the node and returns its task. The row of the task changes in the unit that
-// accepts the message. The same message again returns the task that it belongs to (A2A-D4).
+// accepts the message. If a caller with a token, or a relay, sends a message again, accept returns the task that the
+// message belongs to (A2A-D4).
 func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, push *pushRow) (*taskRow, error) {
 	address := from.address.String()
 	if from.name == anonymous {

@@ -20,7 +20,7 @@ import (
 const maxStreamTime = time.Hour
 
 // serveStream answers SendStreamingMessage and SubscribeToTask: first the task, then its updates in order, until the task
-// has ended or needs the caller (A2A-12).
+// has ended. The stream of a message also ends when the task needs its caller (A2A-12).
 func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) error {
 	ctx := c.Request().Context()
 	t, history, err := b.streamedTask(ctx, call, from)

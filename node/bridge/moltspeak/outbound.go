@@ -257,7 +257,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, 
 // send posts one message, handles the answer, and records the result for the link.
 func (b *Bridge) send(ctx context.Context, address bridge.Address, endpoint string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
 	err := b.sendOnce(ctx, address, endpoint, reach, raw, to, boxed)
-	if !errors.Is(err, errNoKey) { // no call was made
+	if !errors.Is(err, errNoKey) { // errNoKey: no call was made
 		b.links.record(address.Link, err)
 	}
 	return err

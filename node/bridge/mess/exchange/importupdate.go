@@ -87,7 +87,7 @@ func checkFileBlock(b thread.Block) error {
 }
 
 // StoreRefusal stores a message that the state machine refused, in one unit with more, so that nothing that a
-// participant wrote is lost.
+// participant wrote is lost. If the thread does not exist, it does nothing.
 func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, note string, replay *ReplayKey, more ...store.Change) error {
 	return store.Retry(func() error {
 		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, system: true}, Options{Records: more})

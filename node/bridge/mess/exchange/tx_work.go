@@ -94,7 +94,8 @@ func (t *tx) declineForAll(th *thread.Thread) {
 	t.postState(th, wire.TextField("reason", reason))
 }
 
-// GiveUp ends a thread that an executor declined, after the bridge has found no other executor in the directory.
+// GiveUp ends a thread that an executor declined, after the bridge has found no other executor in the directory. It
+// applies more in the same unit, even if the thread need not end. If the thread does not exist, GiveUp does nothing.
 func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) error {
 	return store.Retry(func() error {
 		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
