@@ -64,9 +64,9 @@ func canTakeOver(held store.Card, s Submission, c submission.Candidate) bool {
 	return err == nil && listing.SameKey(key, c.Card.PublicKey) == nil
 }
 
-// Remove removes the card of id for the operator. The id stays reserved for its owner, who may register again unless a
-// ban applies. by is the interface that the order came from, for the audit log. For an unknown id Remove returns
-// [wire.ErrNoAgent].
+// Remove removes the card with this id for the operator. The id stays reserved for its owner, who may register again
+// unless a ban applies. by is the interface that the order came from, for the audit log. For an unknown id Remove
+// returns [wire.ErrNoAgent].
 func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := moderation.CheckReason(reason); err != nil {
 		return err

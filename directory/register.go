@@ -143,9 +143,9 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 	return r.put(ctx, put, c, m, "renewed")
 }
 
-// put stores a card, whose meta is m, and queues the first probe of its endpoint. what is the verb of the log line, such
-// as "renewed".
-func (r *Registry) put(ctx context.Context, put store.PutCard, c submission.Candidate, m listing.Meta, what string) (wire.Registered, error) {
+// put stores a card, whose meta is m, and queues the first probe of its endpoint. The log line has the verb; put also
+// counts cards with the verb "registered".
+func (r *Registry) put(ctx context.Context, put store.PutCard, c submission.Candidate, m listing.Meta, verb string) (wire.Registered, error) {
 	stored, err := r.cards.Put(ctx, put)
 	switch {
 	case errors.Is(err, store.ErrQuota):
@@ -160,10 +160,10 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, c submission.Cand
 	if m.Probed.IsZero() {
 		r.prober.Add(c.Card)
 	}
-	if what == "registered" {
+	if verb == "registered" {
 		r.days.Add(history.Registered, wire.Now())
 	}
-	r.log.InfoContext(ctx, "card "+what, "agent_id", stored.ID, "expires", stored.Expires)
+	r.log.InfoContext(ctx, "card "+verb, "agent_id", stored.ID, "expires", stored.Expires)
 	return wire.Registered{AgentID: wire.AgentID(stored.ID), RegisteredAt: stored.Registered, ExpiresAt: stored.Expires}, nil
 }
 
@@ -192,9 +192,9 @@ func newRow(c submission.Candidate, owner [32]byte, m listing.Meta, life time.Du
 	}, nil
 }
 
-// getForOwner returns the card of id to its owner. It fails with 401 without a credential, then with 404 for an unknown
-// id, then with 403 for a wrong credential (AM-51); a throttled address gets 429 instead of the last two. With revive, it
-// also returns an expired card whose id is still reserved (AM-55). A withdrawn card comes back only by POST.
+// getForOwner returns the card with this id to its owner. It fails with 401 without a credential, then with 404 for an
+// unknown id, then with 403 for a wrong credential (AM-51); a throttled address gets 429 instead of the last two. With
+// revive, it also returns an expired card whose id is still reserved (AM-55). A withdrawn card comes back only by POST.
 //
 // The credential is compared even if the id is unknown, so that an unknown id takes as long as a foreign one.
 func (r *Registry) getForOwner(ctx context.Context, id wire.AgentID, bearer string, client netip.Addr, revive bool, now time.Time) (store.Card, error) {
@@ -226,8 +226,8 @@ func (r *Registry) getForOwner(ctx context.Context, id wire.AgentID, bearer stri
 	return store.Card{}, wire.ErrNoAgent
 }
 
-// Renew replaces the card of id for its owner (PUT; the response is 200). An empty body renews the card unchanged. The
-// checks come in the order of AM-51: first the ones for 401, 404 and 403, then those of the body.
+// Renew replaces the card with this id for its owner (PUT; the response is 200). An empty body renews the card
+// unchanged. The checks come in the order of AM-51: first the ones for 401, 404 and 403, then those of the body.
 func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wire.Registered, error) {
 	if r.cfg.ReadOnly {
 		return wire.Registered{}, errMirror
@@ -265,7 +265,8 @@ func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wi
 	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the card"))
 }
 
-// Withdraw removes the card of id for its owner (DELETE). The id stays reserved for that owner for a while (AM-55).
+// Withdraw removes the card with this id for its owner (DELETE). The id stays reserved for that owner for a while
+// (AM-55).
 func (r *Registry) Withdraw(ctx context.Context, id wire.AgentID, s Submission) error {
 	if r.cfg.ReadOnly {
 		return errMirror

@@ -191,7 +191,7 @@ func stamp(t *time.Time) string {
 	return wire.FormatTime(*t)
 }
 
-// Record returns the card of id with what the directory verified about it.
+// Record returns the card with this id and what the directory verified about it.
 func (r *Registry) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	now := wire.Now()
 	c, err := listing.Get(ctx, r.cards, id, now)
@@ -202,7 +202,7 @@ func (r *Registry) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord
 	return rec, err
 }
 
-// Keys returns the key history of id (AM-60).
+// Keys returns the key history of the card with this id (AM-60).
 func (r *Registry) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, error) {
 	c, err := listing.Get(ctx, r.cards, id, wire.Now())
 	if err != nil {
@@ -219,8 +219,8 @@ func (r *Registry) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, 
 	return m.History(c, key), nil
 }
 
-// CredentialOf returns a name for the credential of the card of id: its hash. The name is "" if the card is unknown, or
-// if it was mirrored from another directory.
+// CredentialOf returns a name for the credential of the card with this id: its hash. The name is "" if the card is
+// unknown, or if it was mirrored from another directory.
 func (r *Registry) CredentialOf(ctx context.Context, id wire.AgentID) (string, error) {
 	card, err := listing.Get(ctx, r.cards, id, wire.Now())
 	switch {

@@ -189,8 +189,8 @@ func (m *Meta) ForgetEndpoint() {
 	m.Endpoint, m.Alive, m.Probed, m.Misses = time.Time{}, time.Time{}, time.Time{}, 0
 }
 
-// IsProbeDue reports whether the endpoint of the card id is to be probed. A probe is also due once a replaced key
-// counts as proven again, because the probe writes the terms by which filters find the card.
+// IsProbeDue reports whether the endpoint of the card with this id is to be probed. A probe is also due once a replaced
+// key counts as proven again, because the probe writes the terms by which filters find the card.
 func (m Meta) IsProbeDue(id string, now time.Time) bool {
 	trusted := m.Probed.Before(m.DistrustEnd()) && !now.Before(m.DistrustEnd())
 	return trusted || !now.Before(m.nextProbe(id))
@@ -212,7 +212,7 @@ func (m Meta) nextProbe(id string) time.Time {
 	return m.Probed.Add(probeEvery)
 }
 
-// Get returns the live card of id, or [wire.ErrNoAgent].
+// Get returns the live card with this id, or [wire.ErrNoAgent].
 func Get(ctx context.Context, cards store.Cards, id wire.AgentID, now time.Time) (store.Card, error) {
 	if !id.Valid() {
 		return store.Card{}, wire.ErrNoAgent

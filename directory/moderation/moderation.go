@@ -63,7 +63,7 @@ type Decision struct {
 	Subject, Choice, Note, By string // By is the interface that the decision came from
 }
 
-// LastRemoval returns the last removal of the card of id, or the zero value if the operator never removed it.
+// LastRemoval returns the last removal of the card with this id, or the zero value if the operator never removed it.
 func LastRemoval(ctx context.Context, records store.Records, id wire.AgentID, now time.Time) (Removal, error) {
 	rec, err := records.Get(ctx, removedNS, string(id), now)
 	if errors.Is(err, store.ErrNotFound) {
