@@ -444,7 +444,7 @@ func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
 	return e, nil
 }
 
-// edit changes an executor from its current state in the store; more are changes of the same unit. Concurrent edits do
+// edit changes an executor from its current state in the store, in one unit with the changes more. Concurrent edits do
 // not overwrite each other: a removed key does not come back with a change of capabilities.
 func (r *Executors) edit(ctx context.Context, id string, more []store.Change, change func(*Executor) error) error {
 	return store.Retry(func() error {

@@ -157,7 +157,7 @@ func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 }
 
 // Register adds an executor and returns its key, which is not shown again. pending means that the registration waits
-// for the owner; more are changes of the same unit.
+// for the owner. The changes more are applied in the same unit.
 func (r *Executors) Register(ctx context.Context, reg Registration, pending bool, more []store.Change) (key string, err error) {
 	if err := r.cfg.Load(); err != nil {
 		return "", err
@@ -228,7 +228,7 @@ func (r *Executors) Change(ctx context.Context, actor string, byOwner bool, id s
 	})
 }
 
-// Admit accepts or removes a registration that waits for the owner; more are changes of the same unit. If the executor
+// Admit accepts or removes a registration that waits for the owner, in one unit with the changes more. If the executor
 // does not exist, Admit only applies more.
 func (r *Executors) Admit(ctx context.Context, id string, accept bool, more []store.Change) error {
 	if err := r.cfg.Load(); err != nil {
@@ -297,7 +297,7 @@ func (r *Executors) CountFailure(from netip.Addr, err error) error {
 // with it would see the threads of the first one.
 
 // GiveKey creates a new key for an executor and returns it; the key is not shown again. The old key stops working. This
-// also approves a pending registration. more are changes of the same unit.
+// also approves a pending registration. The changes more are applied in the same unit.
 func (r *Executors) GiveKey(ctx context.Context, id string, more []store.Change) (string, error) {
 	key := newKey(r.cfg.ID)
 	return key, r.setKey(ctx, id, hashKey(key), false, more)
