@@ -305,8 +305,8 @@ func (r *Relay) getMailbox(c echo.Context) error {
 	return r.cfg.ShowCard(c)
 }
 
-// Agent returns the live card with this id, also in its stored form. It returns [wire.ErrNoAgent] unless the endpoint of
-// the card is its mailbox here.
+// Agent returns the live card with this id, also in its stored form. It returns [wire.ErrNoAgent] unless the endpoint
+// of the card is its mailbox here.
 func (r *Relay) Agent(ctx context.Context, id wire.AgentID) (wire.Card, store.Card, error) {
 	held, err := listing.Get(ctx, r.cfg.Store.Cards(), id, wire.Now())
 	if err != nil {

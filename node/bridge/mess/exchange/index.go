@@ -346,7 +346,7 @@ func (x *index) requester(ref string) string {
 // hasThreads reports whether an actor with this id is the requester or the holder of a thread.
 func (x *index) hasThreads(id string) bool { return x.length("from:"+id)+x.length("held:"+id) > 0 }
 
-// page returns at most limit refs of a list: those that pass keep, the newest change first, from the given position on.
+// page returns at most limit refs of a list: those after the given position that pass keep, the newest change first.
 // next is the zero position on the last page.
 func (x *index) page(name string, after position, limit int, keep func(*entry) bool) (refs []string, next position) {
 	list, next := x.entries(name, after, limit, keep)
