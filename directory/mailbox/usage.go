@@ -116,13 +116,13 @@ func (u Usage) exceeds(max Usage) bool  { return u.N > max.N || u.Size > max.Siz
 // and anyCaller for all calls.
 type senderInBox struct{ box, from agent }
 
-// mailboxLimit returns how much one mailbox may hold; all is what all mailboxes together hold now. The zero Usage means
-// that the relay is full.
-func mailboxLimit(all Usage) Usage {
+// mailboxLimit returns how much one mailbox may hold while all mailboxes together hold total. The zero Usage means that
+// the relay is full.
+func mailboxLimit(total Usage) Usage {
 	switch {
-	case all.exceeds(Usage{MaxAllMail - 1, MaxAllMailBytes - wire.MaxMessage}):
+	case total.exceeds(Usage{MaxAllMail - 1, MaxAllMailBytes - wire.MaxMessage}):
 		return Usage{}
-	case all.exceeds(Usage{MaxAllMail / 2, MaxAllMailBytes / 2}):
+	case total.exceeds(Usage{MaxAllMail / 2, MaxAllMailBytes / 2}):
 		return Usage{MaxMail / 10, MaxMailBytes / 10}
 	}
 	return Usage{MaxMail, MaxMailBytes}

@@ -37,7 +37,7 @@ type DueQueue struct {
 	places *waiting.Places // of calls, by party
 
 	mu      sync.Mutex
-	running map[string]func() // what gives the place of a row back, by key
+	running map[string]func() // by key: gives the place of the row back
 }
 
 // NewDueQueue returns a queue of the rows in a namespace that have the term TermDue. work works on a row; it stores the

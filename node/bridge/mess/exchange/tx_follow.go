@@ -15,8 +15,8 @@ import (
 // section 5 would not let an executor set that state. A mesh agent is bound by section 5, with one exception: its
 // exchange may report the states that only an exchange may set.
 
-// follow applies a status from the peer to which the thread was sent. done is false if the status must be treated as
-// that of any executor.
+// follow applies a status from the peer to which the thread was sent. done is false if the status must be treated like
+// that of any other executor.
 func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bool, err error) {
 	by := t.who.ID
 	unclaimed := th.Holder == "" // the peer has not told us of an executor
@@ -111,7 +111,7 @@ func describeSuccessors(body wire.Value) wire.Value {
 }
 
 // followResponse applies a result from the exchange behind a link, in any open state. done is false if the response
-// must be treated as that of any executor.
+// must be treated like that of any other executor.
 func (t *tx) followResponse(th *thread.Thread, e thread.Entry) (done bool) {
 	if !t.opts.Follow || !th.Status.Open() || th.Holder != "" && th.Holder != t.who.ID || th.Holder == "" && !th.IsClaimable() {
 		return false
