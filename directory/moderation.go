@@ -108,7 +108,7 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 	switch {
 	case ban.Kind == moderation.BanNetwork && len(r.cfg.AllowPrivate) == 0 && !r.cfg.Local: // no endpoint names an address
 		return 0, nil
-	case ban.Kind == moderation.BanID: // also if the card is not listed
+	case ban.Kind == moderation.BanID: // even if the card is not listed
 		err := remove(wire.AgentID(ban.Value))
 		return removed, err
 	}

@@ -86,7 +86,7 @@ func setText(dst *string, v wire.Value, key string) error {
 	return nil
 }
 
-// hasOnly reports whether an object has no other members than keys.
+// hasOnly reports whether an object has no members other than keys.
 func hasOnly(v wire.Value, keys ...string) bool {
 	return !slices.ContainsFunc(v.Members(), func(m wire.Member) bool { return !slices.Contains(keys, m.Key) })
 }

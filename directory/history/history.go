@@ -73,7 +73,7 @@ func sum(a, b []Day) []Day {
 	return all[max(0, len(all)-Days):]
 }
 
-// List returns the last [Days] days, oldest first, also those without events.
+// List returns the last [Days] days, oldest first, including those without events.
 func (h *History) List(now time.Time) []Day {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -35,7 +35,7 @@ type registryCache struct {
 	mu     sync.Mutex
 	loaded bool
 	read   time.Time               // when the cards were read
-	own    map[string]*cachedEntry // registered entries, also deleted ones
+	own    map[string]*cachedEntry // registered entries, including deleted ones
 	cards  map[string]*cachedEntry // the cards of the directory
 	sorted []*cachedEntry          // live entries, most trusted first; replaced, never changed
 }

@@ -46,7 +46,7 @@ func signedBytes(protected string, card wire.Value) []byte {
 	return []byte(protected + "." + base64url.EncodeToString(signing.Canonical(card, signing.JCS)))
 }
 
-// KeySet returns the JSON web key set of the key, which is empty for other keys than Ed25519.
+// KeySet returns the JSON web key set of the key, which is empty for a key other than Ed25519.
 func KeySet(key *signing.PublicKey) wire.Value {
 	keys := wire.Arr()
 	if key.Kind() == signing.KindEd25519 {
