@@ -236,7 +236,7 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 }
 
 type cardsImportCmd struct {
-	File   string `arg:"" help:"File that export wrote, or - for standard input."`
+	File   string `arg:"" help:"File that cards export wrote, or - for standard input."`
 	Reason string `required:"" placeholder:"TEXT" help:"Reason, for the audit log."`
 }
 

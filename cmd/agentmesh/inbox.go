@@ -30,7 +30,7 @@ type inboxCmd struct {
 type inboxListCmd struct {
 	State  string `placeholder:"STATE" help:"List only items in this state: new, read, running, waiting, answered, held, rejected, withdrawn, expired, failed or interrupted."`
 	After  string `placeholder:"ID" help:"List only items that came after this one."`
-	Limit  int    `default:"50" help:"Maximum number of items: the newest ones, or with --after or --json the oldest ones. For more, pass the id in next of the JSON to --after."`
+	Limit  int    `default:"50" help:"Maximum number of items: the newest ones, or with --after or --json the oldest ones. For more, pass the value of next in the JSON to --after."`
 	Follow bool   `help:"Keep printing new items until interrupted. With --json, one line each."`
 }
 

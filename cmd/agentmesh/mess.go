@@ -35,7 +35,7 @@ type messCmd struct {
 	Fetch        messFetchCmd        `cmd:"" help:"Fetch a file of a thread, or a file that a message refers to by address."`
 	Cancel       messCancelCmd       `cmd:"" help:"Cancel requests."`
 	Capabilities messCapabilitiesCmd `cmd:"" help:"List the capabilities in the catalogue and of executors, or add to the catalogue."`
-	Executors    messExecutorsCmd    `cmd:"" aliases:"peers" help:"List the executors, or add and change one."`
+	Executors    messExecutorsCmd    `cmd:"" aliases:"peers" help:"List the executors, or add or change one."`
 	Key          messKeyCmd          `cmd:"" help:"Make a new API key for an executor, or revoke its key."`
 	Route        messRouteCmd        `cmd:"" help:"Show or set the routing rules."`
 	Import       messImportCmd       `cmd:"" help:"Import threads from MESSE-AF files."`

@@ -26,7 +26,7 @@ import (
 
 // skillCmd has the commands that make AgentMesh a skill of an OpenClaw agent.
 type skillCmd struct {
-	Install skillInstallCmd `cmd:"" help:"Install the skill, make an agent, configure its hook to the OpenClaw gateway, and serve."`
+	Install skillInstallCmd `cmd:"" help:"Install the skill, make an agent, connect its hook to the OpenClaw gateway, and serve."`
 	Show    skillShowCmd    `cmd:"" default:"withargs" help:"Print SKILL.md."`
 }
 

@@ -37,7 +37,7 @@ type Calendar struct {
 	// that does not fit, the node offers other times.
 	// Danger: an agent that you have let in permanently can then fill your free time, within the limits below.
 	Accept bool `key:"accept"`
-	// Accept times of senders that the owner has not let in permanently, too.
+	// Also accept times of senders that the owner has not let in permanently.
 	Strangers bool `key:"strangers"`
 	// The longest event that the node accepts without asking.
 	MaxDuration time.Duration `key:"max_duration"`

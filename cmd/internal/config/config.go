@@ -118,7 +118,7 @@ type Owner struct {
 type Card struct {
 	// Tags by which others find the agent.
 	Capabilities []string `key:"capabilities"`
-	// Intents that the node accepts. It refuses all others, except answers to messages of its own.
+	// Intents that the node accepts. It refuses all others, except answers to its own messages.
 	Intents []string `key:"intents"`
 	// The URL that others send to, if it differs from <public_url>/agentmesh.
 	Endpoint string `key:"endpoint"`
@@ -169,8 +169,8 @@ type Hook struct {
 	// The URL of the JSON-RPC interface of an A2A agent, for OpenClaw http://127.0.0.1:18789/a2a/v1. Its answer becomes
 	// the reply.
 	A2A string `key:"a2a"`
-	// The URL of OpenClaw's POST /hooks/agent. OpenClaw returns no result: the sender waits, and the reply comes later
-	// through the owner API.
+	// The URL of OpenClaw's POST /hooks/agent. OpenClaw returns no result: the sender gets pending_approval at once, and
+	// the reply comes later through the owner API.
 	OpenClaw string `key:"openclaw"`
 	// The OpenClaw agent to call.
 	OpenClawAgent string `key:"openclaw_agent"`

@@ -36,7 +36,7 @@ func (e Env) engine() (engine.Options, error) {
 
 // Migrate is agentmesh db migrate.
 type Migrate struct {
-	Print bool `help:"Print the SQL text instead, for the owner of the schema. Without store.postgres, it makes all tables."`
+	Print bool `help:"Print the SQL text instead, for the owner of the schema. Without store.postgres, the text makes all tables."`
 }
 
 // Run executes the command.
