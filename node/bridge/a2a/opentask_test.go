@@ -44,8 +44,10 @@ func TestAuthRequired(t *testing.T) {
 	for _, reply := range []bool{true, false} {
 		p := newPeerAgent(t)
 		var granted atomic.Bool
+		var page atomic.Value
+		page.Store("")
 		p.answer = func(method string, params wire.Value) (string, int) {
-			task := `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_AUTH_REQUIRED","message":{"messageId":"q","role":"ROLE_AGENT","parts":[{"text":"sign in at https://x.example"}]}}}`
+			task := fmt.Sprintf(`{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_AUTH_REQUIRED","message":{"messageId":"q","role":"ROLE_AGENT","parts":[{"text":"sign in at https://x.example%s"}]}}}`, page.Load())
 			if granted.Load() || text(params, "message.taskId") == "t1" {
 				task = completed
 			}
@@ -59,7 +61,11 @@ func TestAuthRequired(t *testing.T) {
 		if v := h.inbox(conv, 1); text(v, "task.state") != "input_required" || text(v, "message.body") != "sign in at https://x.example" {
 			t.Fatalf("the request for access is %s", v.JSON())
 		}
-		h.bridge.AgeSent(t, 3*time.Minute) // so that the agent may get a message
+		page.Store("/again") // the first page has expired
+		h.bridge.AgeSent(t, 0)
+		if v := h.inbox(conv, 2); text(v, "message.body") != "sign in at https://x.example/again" {
+			t.Fatalf("the second request for access is %s", v.JSON())
+		}
 		h.bridge.AwaitPolls(t)
 		if reply {
 			if _, err := h.node.OwnerAPI().Reply(t.Context(), owner.NewReply{Conversation: string(conv), Payload: deliver("go on")}, 0); err != nil {
@@ -69,7 +75,7 @@ func TestAuthRequired(t *testing.T) {
 			granted.Store(true)
 			h.bridge.AgeSent(t, 0)
 		}
-		if v := h.inbox(conv, 2); text(v, "message.body") != "done" {
+		if v := h.inbox(conv, 3); text(v, "message.body") != "done" {
 			t.Errorf("the answer is %s", v.JSON())
 		}
 	}

@@ -3,6 +3,7 @@ package a2a
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -124,7 +125,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 	if row.Message == d.Message.ID && row.State != "" {
 		return bridge.Delivered{Queued: true}, nil // an earlier attempt arrived
 	}
-	if !row.Due.IsZero() && now.Sub(row.Started) < inFlightOf {
+	if !row.Due.IsZero() && now.Sub(row.Started) < inFlightOf && !message.IsInterrupted(row.State) {
 		return bridge.Delivered{}, &client.SendError{Retry: true, After: 2 * time.Second, Cause: errInFlight}
 	}
 	peer, err := o.resolve(ctx, address, false)
@@ -271,9 +272,14 @@ func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Rem
 		payload = wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", "(the answer is too large to be stored)"))),
 			wire.Field("metadata", wire.Obj(wire.TextField("in_reply_to", string(row.Message)))))
 	}
+	state := string(r.State)
+	if r.State == a2a.TaskStateAuthRequired { // the task goes on without a message of ours, and may ask again with another text
+		digest := signing.Digest(payload)
+		state += hex.EncodeToString(digest[:])
+	}
 	_, err = o.cfg.Mesh.Accept(ctx, bridge.Inbound{
 		Principal: row.Address, Peer: address.Pseudonym(), Address: row.Address, Name: name, Verified: bridge.VerifiedNone,
-		MessageID: wire.MessageID("msg_" + wire.HashOf(row.Address, "answer", string(row.Message), row.Task, string(r.State))), ConvID: row.Conv,
+		MessageID: wire.MessageID("msg_" + wire.HashOf(row.Address, "answer", string(row.Message), row.Task, state)), ConvID: row.Conv,
 		Intent: intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: payload.JSON(), Digest: signing.Digest(payload),
 		Unattended: true,
 	})
@@ -361,7 +367,8 @@ func (o *outbound) cancelTask(ctx context.Context, address bridge.Address, row *
 		return err
 	}
 	_, err = o.call(ctx, peer, message.CancelTask, wire.Obj(wire.TextField("id", row.Task)))
-	if refusal, ok := errors.AsType[*message.Error](err); ok && refusal.Status < http.StatusInternalServerError {
+	if refusal, ok := errors.AsType[*message.Error](err); ok && refusal.Status < http.StatusInternalServerError && !client.IsRetryStatus(refusal.Status) &&
+		refusal.Status != http.StatusUnauthorized && refusal.Status != http.StatusForbidden {
 		err = nil // it has ended, or the agent does not cancel
 	}
 	if err != nil {
