@@ -12,9 +12,9 @@ import (
 
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/directory/moderation"
-	"github.com/agentmesh/agentmesh/directory/probe"
 	"github.com/agentmesh/agentmesh/directory/submission"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -48,7 +48,7 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 		if err == nil {
 			failures = 0
 			if !moved { // the source did not wait, because it cannot or has too many readers
-				probe.Pause(ctx, mirrorIdle-time.Since(asked))
+				waiting.Pause(ctx, mirrorIdle-time.Since(asked))
 			}
 			continue
 		}
@@ -56,7 +56,7 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 		wait = wait/2 + rand.N(wait)
 		failures++
 		r.log.WarnContext(ctx, "mirror cannot follow its source", "source", source.Base, "again_in", wait, "err", err)
-		probe.Pause(ctx, wait)
+		waiting.Pause(ctx, wait)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory/listing"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -92,7 +93,7 @@ func (p *Prober) Run(ctx context.Context) {
 		if due.Stop(); !again.IsZero() { // otherwise the next card wakes the loop
 			due.Reset(time.Until(again))
 		}
-		Pause(ctx, queuePause) // also after new cards, so that many of them are handled together
+		waiting.Pause(ctx, queuePause) // also after new cards, so that many of them are handled together
 	}
 	close(work)
 }
@@ -115,7 +116,7 @@ func (p *Prober) walk(ctx context.Context) {
 		if page.Next != nil {
 			q.After, wait = *page.Next, pagePause
 		}
-		if Pause(ctx, wait); ctx.Err() != nil {
+		if !waiting.Pause(ctx, wait) {
 			return
 		}
 	}
@@ -202,12 +203,4 @@ func Check(ctx context.Context, h *client.HTTP, reach client.Reach, card wire.Ca
 		return errors.New("the endpoint answers with the card of another agent")
 	}
 	return listing.SameKey(card.PublicKey, tree.GetStr("public_key"))
-}
-
-// Pause waits for d, or until ctx ends.
-func Pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

@@ -66,8 +66,8 @@ func (s Status) change() store.Change {
 	return store.Change{Record: store.Record{NS: nsStatus, Key: keyStatus, Body: body}, IfRev: store.Any}
 }
 
-// listPending lists the notices that the target has not got yet, oldest first. It stops after the page with which it
-// has maxCounted notices or more. If urgent is set, it lists only those that quiet hours do not delay.
+// listPending lists the notices that the target has not got yet, oldest first. It lists at most
+// maxCounted. If urgent is set, it lists only those that quiet hours do not delay.
 func (b *Box) listPending(ctx context.Context, now time.Time, urgent bool) (pending []pendingNotice, err error) {
 	for r, err := range store.AllRecords(ctx, b.cfg.Records, Namespace, termTodo, now) {
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -217,7 +218,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	}
 	cb := callback{
 		DueRow: bridge.DueRow{Party: body.Peer, Due: d.Now}, Re: body.Re, P: answer.Value(), Class: message.Internal, Boxed: body.Boxed,
-		Until: d.Now.Add(keepCallbacks),
+		Until: conversations.Sooner(d.Now.Add(keepCallbacks), ask.Purge),
 	}
 	if body.Confidential {
 		cb.Class = message.Confidential

@@ -430,8 +430,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	if err != nil || endpoint == "" {
 		return cmp.Or(err, kept)
 	}
-	_, err = b.post(ctx, address, endpoint, reach, raw, to, cb.Boxed)
-	return err
+	return b.sendOnce(ctx, address, endpoint, reach, raw, to, cb.Boxed)
 }
 
 // challenge sends a verify to the endpoint of a registry entry, and checks the answer with the key of the entry. It

@@ -3,6 +3,8 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +13,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // Channel pushes new messages of listed peers into the client's session, as Claude Code channels do. A client that does
@@ -91,8 +94,13 @@ func (c *Channel) pushReleased(ctx context.Context, last string) {
 		if id > last || slices.Contains(c.held, id) {
 			continue // run pushes what follows last
 		}
-		if item, err := owner.Fetch(ctx, c.tools.api, owner.ShowItem.Call(id)); err == nil && item.State == owner.ItemNew {
+		item, err := owner.Fetch(ctx, c.tools.api, owner.ShowItem.Call(id))
+		refusal, _ := errors.AsType[*wire.Error](err)
+		switch {
+		case err == nil && item.State == owner.ItemNew:
 			c.push(ctx, item)
+		case err != nil && (refusal == nil || refusal.Status != http.StatusNotFound):
+			c.held = append(c.held, id)
 		}
 	}
 }

@@ -24,7 +24,7 @@ type sender struct {
 
 	mu      sync.Mutex
 	conn    *websocket.Conn
-	answers *rate.Windows           // the part of the budget for answers; the rest is for messages of the owner
+	answers *rate.Windows           // the part of the budget for answers and replies; the rest is for other messages of the owner
 	unsent  *rate.FairQueue[[]byte] // immediate answers that wait for the connection or the budget
 	resume  *time.Timer             // sends them when the budget allows; nil if none wait for the budget
 }
@@ -95,7 +95,8 @@ func (s *sender) chargeLocked(isAnswer bool) time.Duration {
 }
 
 // answer sends a frame to a peer. It queues the frame until connection and budget allow. A process that ends loses what
-// waits: the sender of a tunneled message asks again, and a pending notice is only a hint.
+// waits: the sender of a tunneled message asks again, a pending notice is only a hint, and a reply to the answer to our
+// own question belongs to a conversation that has ended.
 func (s *sender) answer(peer string, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
