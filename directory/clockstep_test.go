@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentmesh/agentmesh/directory/probequeue"
+	"github.com/agentmesh/agentmesh/directory/probe"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
@@ -67,10 +67,10 @@ func TestClockStep(t *testing.T) {
 // TestClockStepOfProbes: a host gets its full pause and no longer one, however the clock is set.
 func TestClockStepOfProbes(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
-		l := probequeue.New()
+		l := probe.NewQueue()
 		next := func(when, id string, want int) {
 			t.Helper()
-			l.Add(probequeue.Target{ID: id, Host: "host.example"})
+			l.Add(probe.Target{ID: id, Host: "host.example"})
 			if ready, _ := l.Next(time.Now(), 10); len(ready) != want {
 				t.Errorf("%s: %d cards are probed, want %d", when, len(ready), want)
 			}
@@ -78,11 +78,11 @@ func TestClockStepOfProbes(t *testing.T) {
 		next("at first", "am_1", 1)
 		storetest.StepClock(t, by)
 		next("within the pause, after the step", "am_2", 0)
-		time.Sleep(probequeue.HostPause)
+		time.Sleep(probe.HostPause)
 		next("after the pause", "am_2", 1)
 		storetest.StepClock(t, 0)
 		next("within the pause, after the correction", "am_3", 0)
-		time.Sleep(probequeue.HostPause)
+		time.Sleep(probe.HostPause)
 		next("after the pause", "am_3", 1)
 	})
 }
