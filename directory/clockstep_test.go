@@ -18,7 +18,7 @@ import (
 func TestClockStep(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
 		const perHour = 20
-		w := newWorld(t, func(c *Config) { c.Quotas = Quotas{-1, -1, perHour} })
+		w := newWorld(t, func(c *Config) { c.Quotas = Quotas{PerToken: -1, PerHost: -1, PerHour: perHour} })
 		clock := store.NewWallClock(nil)
 		w.register(alice, testCard("am_0"))
 		record := w.record("am_0")
