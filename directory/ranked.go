@@ -39,8 +39,8 @@ type rank struct {
 }
 
 // newRanks returns the ways to match a text, best first: all words in the name, all words, all words but one, one word
-// as a capability, one word. A question in natural language rarely has all of its words in one card, so the search for
-// people, which needs all of them, would find nothing. The words that count are the longest ones, because short ones
+// as a capability, one word. A question in natural language rarely has all of its words in one card, so the search that
+// people use, which needs all of them, would find nothing. The words that count are the longest ones, because short ones
 // are in most cards: at most maxRankedWords, and none of one or two bytes beside longer ones.
 func newRanks(text string) []rank {
 	whole, last, n := words.Query(text)

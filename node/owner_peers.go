@@ -201,7 +201,7 @@ func (o OwnerAPI) changePeer(ctx context.Context, id wire.AgentID, change owner.
 
 func checkAlias(alias string) error {
 	if !aliasForm.MatchString(alias) || strings.HasPrefix(alias, "am_") {
-		return owner.Fault(http.StatusBadRequest, "an alias is 1 to 64 of a-z 0-9 . _ - and does not begin with am_", "")
+		return owner.Fault(http.StatusBadRequest, "an alias is 1 to 64 of a-z 0-9 . _ -, begins with a letter or digit, and does not begin with am_", "")
 	}
 	return nil
 }
@@ -246,8 +246,8 @@ func (o OwnerAPI) resolvePeer(ctx context.Context, s string) (wire.AgentID, erro
 	return "", owner.Fault(http.StatusNotFound, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
 }
 
-// resolvePrincipal works like resolvePeer, for rules. A rule may also be about a foreign address, or about a principal
-// that stands for many agents, such as a space, if the node already has a rule about it.
+// resolvePrincipal works like resolvePeer, for rules. It also accepts a foreign address, and every principal
+// about which the node already has a rule, such as a space that stands for many agents.
 func (o OwnerAPI) resolvePrincipal(ctx context.Context, s string) (wire.AgentID, error) {
 	id, err := o.resolvePeer(ctx, s)
 	if err == nil {

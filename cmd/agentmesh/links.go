@@ -22,7 +22,7 @@ type linksCmd struct {
 	Status linksStatusCmd `cmd:"" help:"Show the state of a link."`
 	Test   linksTestCmd   `cmd:"" help:"Connect a link again and report problems."`
 	Add    linksAddCmd    `cmd:"" help:"Add a link. If agentmesh serve is running, it tests the link and uses it at once."`
-	Remove linksRemoveCmd `cmd:"" help:"Remove a link, and the copy of its key that agentmesh links add stored."`
+	Remove linksRemoveCmd `cmd:"" help:"Remove a link, and the copy of its key if 'agentmesh links add' stored one."`
 }
 
 type linksListCmd struct{}

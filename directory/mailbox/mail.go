@@ -96,7 +96,7 @@ func (r *Relay) storeMail(ctx context.Context, p posting, now time.Time) (relayI
 			return id, err
 		}
 		m := Mail{Box: p.msg.To, From: p.sender, Conv: p.msg.Conversation, Size: len(p.raw), Created: now}
-		id, err = r.queue(ctx, m, p.box.Owner, p.raw, func(id string) []store.Change {
+		id, err = r.queue(ctx, m, p.recipient.Owner, p.raw, func(id string) []store.Change {
 			return []store.Change{{Record: store.Record{NS: mailSeenNS, Key: seen, Body: []byte(id), Expires: now.Add(mailSeenLife)}}}
 		})
 		if errors.Is(err, store.ErrConflict) { // another instance was faster

@@ -105,11 +105,11 @@ func (r *Relay) Health(ctx context.Context) (any, error) {
 
 // posting is a message that a sender posted to the relay.
 type posting struct {
-	raw    []byte
-	tree   wire.Value
-	msg    wire.Message
-	box    store.Card
-	sender wire.AgentID // "" if it has no card here; otherwise its key made the signature
+	raw       []byte
+	tree      wire.Value
+	msg       wire.Message
+	recipient store.Card
+	sender    wire.AgentID // "" if it has no card here; otherwise its key made the signature
 }
 
 // isVerified reports whether the signature of the message was verified.
@@ -137,7 +137,7 @@ func (r *Relay) checkPosting(ctx context.Context, raw []byte, box wire.AgentID, 
 	if err := r.cfg.Bans.Check(ctx, p.msg.From, nil, "", from, now); err != nil {
 		return p, err
 	}
-	if p.box, err = listing.Get(ctx, r.cfg.Store.Cards(), p.msg.To, now); err != nil {
+	if p.recipient, err = listing.Get(ctx, r.cfg.Store.Cards(), p.msg.To, now); err != nil {
 		return p, err
 	}
 	sender, err := listing.Get(ctx, r.cfg.Store.Cards(), p.msg.From, now)
@@ -343,13 +343,13 @@ func (r *Relay) postMailbox(c echo.Context) error {
 	if err := httpapi.KeepOpen(c, ReplyWithin+10*time.Second); err != nil {
 		return err
 	}
-	if transit, err := r.relayID(ctx, p.box.Owner, r.counts.NewKey(now)); err == nil { // otherwise storing the message fails too
+	if transit, err := r.relayID(ctx, p.recipient.Owner, r.counts.NewKey(now)); err == nil { // otherwise storing the message fails too
 		t := &Transit{ID: transit, Sender: p.sender, Message: p.msg, Raw: p.raw, Created: now, ReplyBy: now.Add(ReplyWithin)}
 		pass := r.connections.PassThrough
 		if r.offers != nil {
 			pass = r.offers.PassThrough
 		}
-		if answer, ok := pass(ctx, p.box.Owner, t); ok {
+		if answer, ok := pass(ctx, p.recipient.Owner, t); ok {
 			r.passed.Inc()
 			return httpapi.Raw(c, answer.Status, answer.Body)
 		}

@@ -13,7 +13,7 @@ import (
 const (
 	defaultMaxConns        = 10_000
 	defaultMaxConnsPerAddr = 256
-	networkShare           = 4 // one network gets at most 1/networkShare of the connections
+	networkShare           = 4 // one network gets 1/networkShare of the connections, or as many as one address if that is more
 )
 
 // limitConns bounds the connections of l: all of them, per address, and per network, so that one network cannot use up

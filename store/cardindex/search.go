@@ -14,8 +14,8 @@ import (
 // about 50 µs, before Candidates computes the whole intersection.
 const maxProbes = 1024
 
-// Candidates appends to dst, in order, the slots from start on that are live at now and match q. They match the last of
-// tiers and none of the tiers before it. Candidates stops when dst has n slots. If dst ends with fewer, no candidates
+// Candidates appends to dst, in order, the slots from start on that are live at now and match q.All, q.Prefixes and the
+// last of tiers, but none of the tiers before it. Candidates stops when dst has n slots. If dst ends with fewer, no candidates
 // follow.
 func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, now int64, start Slot, n int) []Slot {
 	ix.mu.RLock()

@@ -221,7 +221,7 @@ func (t *txn) CheckLease(held *store.Lease) error {
 	return fmt.Errorf("%w: %s", store.ErrLeaseLost, held.Name)
 }
 
-// note adds a hint about an entry that the unit writes.
+// note adds a hint about a record, card or conversation that the unit changes.
 func (t *txn) note(ns, key string) { t.hints = append(t.hints, store.Hint{NS: ns, Key: key}) }
 
 func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }

@@ -172,7 +172,7 @@ func testListTiers(t *testing.T, s store.Store) {
 }
 
 func testListPrefix(t *testing.T, s store.Store) {
-	// The prefix word:a has more terms than an index merges again for each query.
+	// So many terms begin with word:a that an index keeps their union instead of merging it for each query.
 	const n = 1500
 	cards := make([]store.Card, n)
 	for i := range cards {

@@ -42,7 +42,7 @@ type Config struct {
 	// File with the invite code for directories that require one.
 	InviteFile string `key:"invite_file"`
 
-	// The parts of the card besides name, owner and key.
+	// The parts of the card besides name, description, owner and key.
 	Card Card `key:"card"`
 	// Decides which agents may write to the node.
 	Access Access `key:"access"`
@@ -114,7 +114,7 @@ type Owner struct {
 	Contact string `key:"contact"`
 }
 
-// Card holds the parts of the card besides name, owner and key.
+// Card holds the parts of the card besides name, description, owner and key.
 type Card struct {
 	// Tags by which others find the agent.
 	Capabilities []string `key:"capabilities"`

@@ -117,9 +117,9 @@ func (s Source) ResolvePath(name string) string {
 	return abs
 }
 
-// SecretLines reads secrets from a file or an environment variable, in which white space separates them. It returns at
+// SecretList reads secrets from a file or an environment variable, in which white space separates them. It returns at
 // least one secret or an error.
-func (s Source) SecretLines(file, env string) ([]string, error) {
+func (s Source) SecretList(file, env string) ([]string, error) {
 	text := os.Getenv(env)
 	if file != "" {
 		data, err := os.ReadFile(s.ResolvePath(file))

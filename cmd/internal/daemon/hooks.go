@@ -38,7 +38,7 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 		}
 		return hook.Exec{Argv: p.src.ResolveCommand(h.Exec), Env: hookEnvironment(h, p.cfg.AgentDoor.Socket, p.src), User: h.User, Logger: p.log}, nil
 	case h.Webhook != "":
-		lines, err := p.src.SecretLines(h.SecretFile, h.SecretEnv)
+		lines, err := p.src.SecretList(h.SecretFile, h.SecretEnv)
 		if err != nil {
 			return nil, err
 		}
@@ -47,7 +47,7 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 	case h.A2A != "":
 		var token client.Credential
 		if h.SecretFile+h.SecretEnv != "" {
-			lines, err := p.src.SecretLines(h.SecretFile, h.SecretEnv)
+			lines, err := p.src.SecretList(h.SecretFile, h.SecretEnv)
 			if err != nil {
 				return nil, err
 			}
@@ -55,7 +55,7 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 		}
 		return hook.NewA2A(h.A2A, token, p.http, p.log), nil
 	case h.OpenClaw != "":
-		lines, err := p.src.SecretLines(h.SecretFile, h.SecretEnv)
+		lines, err := p.src.SecretList(h.SecretFile, h.SecretEnv)
 		if err != nil {
 			return nil, err
 		}

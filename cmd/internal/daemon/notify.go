@@ -36,7 +36,7 @@ func (p *Process) newNotifier() (*notify.Box, error) {
 
 // setSecrets sets the webhook's secrets: those of Standard Webhooks, or the bearer token for ntfy.
 func (p *Process) setSecrets(hook *notify.Webhook) error {
-	lines, err := p.src.SecretLines(p.cfg.Notify.SecretFile, p.cfg.Notify.SecretEnv)
+	lines, err := p.src.SecretList(p.cfg.Notify.SecretFile, p.cfg.Notify.SecretEnv)
 	if err != nil {
 		return err
 	}

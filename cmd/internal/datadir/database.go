@@ -44,7 +44,7 @@ func (d Dir) ImportDatabase(ctx context.Context, fill engine.Fill) (engine.Tally
 	}
 	defer unlock()
 	tally, err := bolt.Import(ctx, d.Path(FileDatabase), fill)
-	if _, explained := errors.AsType[*exit.Error](err); err != nil && !explained { // an error of the other database is
+	if _, explained := errors.AsType[*exit.Error](err); err != nil && !explained { // an error of the other database is explained already
 		err = d.explainOpen(err)
 	}
 	return tally, err

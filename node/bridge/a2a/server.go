@@ -39,7 +39,7 @@ func (b *Bridge) Mount(e *echo.Echo) {
 	e.Match(get, message.PathKeys, b.serveKeys, httpapi.AnyOrigin)
 	e.POST(basePath, b.serveRPC)
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
-		e.Add(method, basePath+"/*", b.serveREST) // by hand, because a colon in a route begins a parameter
+		e.Add(method, basePath+"/*", b.serveREST) // serveREST parses the rest, because a colon in a route of echo begins a parameter
 	}
 }
 
@@ -249,7 +249,7 @@ func (b *Bridge) acceptCall(ctx context.Context, call message.Call, from caller)
 	return t, history, err
 }
 
-// awaitTask waits until a task needs its caller, but not longer than 25 s (A2A-9, A2A-D1). It does not wait if too many
+// awaitTask waits until a task has ended or asks its caller something, but not longer than 25 s (A2A-9, A2A-D1). It does not wait if too many
 // callers wait.
 func (b *Bridge) awaitTask(ctx context.Context, t *taskRow, from caller) (*taskRow, error) {
 	w, ok := b.hub.enter(t.ID, from)
@@ -261,7 +261,7 @@ func (b *Bridge) awaitTask(ctx context.Context, t *taskRow, from caller) (*taskR
 	defer cancel()
 	for {
 		var err error
-		if t, err = b.findTask(context.WithoutCancel(ctx), t.Address, t.ID); err != nil || t.needsCaller() || waiting.Err() != nil {
+		if t, err = b.findTask(context.WithoutCancel(ctx), t.Address, t.ID); err != nil || t.endedOrAsks() || waiting.Err() != nil {
 			return t, err
 		}
 		select {

@@ -107,7 +107,7 @@ func (s *taskStream) follow(ctx context.Context, t *taskRow, w *waiter) {
 // isOver reports whether the last event was written: the task has ended, or our agent asked the caller whose message
 // opened the stream. A subscription goes on, because another message may answer.
 func (s *taskStream) isOver(t *taskRow) bool {
-	asks := s.seen.State == a2a.TaskStateInputRequired && t.needsCaller()
+	asks := s.seen.State == a2a.TaskStateInputRequired && t.endedOrAsks()
 	return s.seen.State.Terminal() || asks && s.call.Method == message.SendStreaming
 }
 

@@ -63,8 +63,8 @@ func (t *taskRow) key() store.ConvKey {
 	return store.ConvKey{Peer: string(a.Pseudonym()), ID: string(t.Conv)}
 }
 
-// needsCaller reports whether waiting for the task is useless: it has ended, or our agent asked the caller something.
-func (t *taskRow) needsCaller() bool {
+// endedOrAsks reports whether waiting for the task is useless: it has ended, or our agent asked the caller something.
+func (t *taskRow) endedOrAsks() bool {
 	s := t.last().State
 	return s.Terminal() || s == a2a.TaskStateInputRequired
 }

@@ -21,9 +21,9 @@ import (
 // messages in threads that others opened at the exchange.
 
 // Deliver posts a message of the node to the exchange. If the exchange refuses it permanently, Deliver notifies the
-// owner, or marks the new thread as declined, and returns nil. The error is a *client.SendError if the exchange failed,
-// if it refused a text in a new conversation, or if the outbox should retry. The error is a permanent *wire.Error if
-// the message cannot be delivered.
+// owner, or marks the new thread as declined, and returns nil, except for a text in a new conversation. For such a
+// text, if the exchange failed, or if the outbox should retry, the error is a *client.SendError. The error is a
+// permanent *wire.Error if the message cannot be delivered.
 func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 	defer func() {
 		if _, sent := errors.AsType[*client.SendError](err); !sent && !thread.IsRefusal(err) {
@@ -110,7 +110,7 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 		}
 		next = t.Status
 	}
-	l.createMu.Lock() // hold the lock until the state is recorded; otherwise a check could see a later state and lose it
+	l.createMu.Lock() // until the state is recorded; otherwise it could replace a later state that a check recorded
 	defer l.createMu.Unlock()
 	v, err := l.remote.view(ctx, ref)
 	if err == nil && (v.status == thread.NeedsInput || v.status == thread.NeedsConfirmation) {
@@ -325,7 +325,7 @@ func (l *link) acceptPayload(ctx context.Context, from, ref, number string, payl
 }
 
 // closePlain closes a conversation in plain text after its request has ended at the exchange. If the request was
-// completed, it waits for the response, which may come later than the state.
+// completed but its response has not come yet, closePlain does nothing, and a later poll calls it again.
 func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k knownThread) error {
 	done := v.status == thread.Completed || v.status == thread.Partial
 	if k.Intent == "" || !done && !v.status.Terminal() || done && !slices.ContainsFunc(v.messages, thread.Message.HasResponse) {

@@ -121,8 +121,8 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 }
 
 // relevantEntries returns the entries of message number i that change our thread. If the exchange shows another state,
-// it omits a status that would end the thread: perhaps one executor of several declined (MESS-24), or a server without
-// a state machine continued the thread. It also omits a status without details if a later message repeats the status
+// relevantEntries omits a status that would end the thread: perhaps one executor of several declined (MESS-24), or a
+// server without a state machine continued the thread. It also omits a status without details if a later message repeats the status
 // with details, because the PHP server writes two such messages for a PATCH.
 func (v remoteView) relevantEntries(i int) thread.Block {
 	b, err := thread.FromTree(v.messages[i].Mess)

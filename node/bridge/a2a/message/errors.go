@@ -54,7 +54,7 @@ func (e *Error) Because(cause error) *Error {
 	return &c
 }
 
-// Domain is the member domain of the ErrorInfo of each A2A error (A2A-8).
+// Domain is the value of the member "domain" in the ErrorInfo of each A2A error (A2A-8).
 const Domain = "a2a-protocol.org"
 
 const typeErrorInfo = "type.googleapis.com/google.rpc.ErrorInfo"

@@ -247,7 +247,7 @@ func ReadResult(v wire.Value) (Remote, *Error) {
 		r := Remote{ContextID: m.GetStr("contextId"), State: a2a.TaskStateCompleted, parts: partsOf(m)}
 		r.metadata, _ = m.Get("metadata")
 		if len(r.parts) == 0 || len(r.ContextID) > maxID {
-			return r, ErrAgentResponse.At("a message without parts")
+			return r, ErrAgentResponse.At("a message without parts, or with a context id that is too long")
 		}
 		return r, nil
 	}
@@ -257,7 +257,7 @@ func ReadResult(v wire.Value) (Remote, *Error) {
 	status, _ := v.Get("status")
 	r := Remote{TaskID: v.GetStr("id"), ContextID: v.GetStr("contextId"), State: a2a.TaskState(status.GetStr("state"))}
 	if !isID(r.TaskID) || len(r.ContextID) > maxID || r.State == "" {
-		return r, ErrAgentResponse.At("a task without id or state")
+		return r, ErrAgentResponse.At("a task without a state, or without a valid id")
 	}
 	said, _ := status.Get("message")
 	r.parts, r.Status = partsOf(said), signing.Digest(status)

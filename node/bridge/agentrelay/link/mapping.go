@@ -30,8 +30,8 @@ type incoming struct {
 	ts                  int64
 }
 
-// extractMeshMembers moves the members that an AgentMesh node adds from the message into the fields conv, msg and
-// isMesh.
+// extractMeshMembers reads the members that an AgentMesh node adds to a frame, stores them in conv, msg and isMesh, and
+// removes the one inside the payload.
 func (h *incoming) extractMeshMembers(tree wire.Value) {
 	conv, msg := tree.GetStr(meshConvMember), tree.GetStr(meshMsgMember)
 	if h.payload.Kind() == wire.Object {
