@@ -28,8 +28,7 @@ func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if err != nil {
 		return err
 	}
-	err = r.n.book.Try(ctx, ask.Conv, d.Now, func(u *conversations.Unit) error { return v.carryOut(ctx, u) })
-	if err != nil {
+	if err := r.n.book.Try(ctx, ask.Conv, d.Now, func(u *conversations.Unit) error { return v.carryOut(ctx, u) }); err != nil {
 		return err
 	}
 	r.n.resolveQueue(context.WithoutCancel(ctx), append([]acl.Ask{ask}, d.Tail...))
@@ -43,10 +42,13 @@ type heldDecision struct {
 	d    acl.Decision
 	held owner.HeldBody
 
-	item    Item
-	message wire.Message // as received; the zero value for a foreign message
-	payload wire.Value
-	unit    *conversations.Unit
+	item Item
+	unit *conversations.Unit
+
+	// The content of a message that the owner lets in. message is as received; it is zero for a foreign message.
+	message   wire.Message
+	payload   wire.Value
+	cancelled []store.Change // they cancel the agreed event that the message cancels
 }
 
 // newHeldDecision returns the decision d about the held message of ask.
@@ -72,12 +74,12 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 	if v.item.State != ItemHeld {
 		return fmt.Errorf("message %s is %s: %w", v.item.MessageID, v.item.State, store.ErrConflict)
 	}
-	if v.payload, v.message, err = v.n.readItem(ctx, v.item); err != nil {
-		return err
-	}
 	ended := conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}
 	if v.d.Choice.Approves() {
-		ended = v.item.release(v.payload, v.message, ended)
+		if v.message, v.cancelled, err = v.item.release(ctx, v.n, &ended); err != nil {
+			return err
+		}
+		v.payload = ended.Payload
 	}
 	if err := u.Record(ctx, ended); err != nil {
 		return err
@@ -91,15 +93,30 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 	return v.release(ctx)
 }
 
-// release returns the event by which the hold of the item ends, with the content of the message, which the owner lets in.
-func (i *Item) release(payload wire.Value, message wire.Message, ended conversations.Event) conversations.Event {
+// release adds the message of the item, which the owner lets in, to the event by which its hold ends. It returns the
+// message as received, and the changes that cancel the agreed event that the message cancels. An event that was agreed
+// after the message came stays.
+func (i *Item) release(ctx context.Context, n *Node, ended *conversations.Event) (wire.Message, []store.Change, error) {
+	payload, message, err := n.readItem(ctx, *i)
+	if err != nil {
+		return message, nil, err
+	}
+	in := store.ConvKey{Peer: string(i.Peer), ID: cmp.Or(conversations.AgreedIn(payload), string(i.Conversation))}
+	agreed, err := n.book.Load(ctx, in, ended.At)
+	if err != nil {
+		return message, nil, err
+	}
+	if a := agreed.Conversation().Agreement; a != nil && a.At.After(i.At) {
+		i.Cancels = ""
+	}
 	ended.ID, ended.Intent, ended.Payload, ended.Answers = i.MessageID, i.Intent, payload, conversations.AnswersIn(payload)
 	ended.Written = cmp.Or(message.Time, i.At) // a foreign message has no time of its own
 	ended.Cancels = i.Cancels == calendar.UID(string(i.Peer), string(i.Conversation))
 	if i.Deferred {
 		ended.Arrived, i.Deferred = i.At, false
 	}
-	return ended
+	cancelled, err := n.cancelChanges(ctx, i.Cancels, payload, i.key(), conversations.Theirs, i.PeerName, ended.At)
+	return message, cancelled, err
 }
 
 // checkShown compares the item, its payload and its original message with what the owner approved: the digest of the
@@ -145,11 +162,7 @@ func (v *heldDecision) release(ctx context.Context) error {
 		return err
 	}
 	conv := v.unit.Conversation()
-	cancelled, err := v.n.cancelChanges(ctx, v.item.Cancels, v.payload, v.item.key(), conversations.Theirs, v.item.PeerName, v.d.Now)
-	if err != nil {
-		return err
-	}
-	expected := conv.WroteFirst || len(cancelled) > 0
+	expected := conv.WroteFirst || len(v.cancelled) > 0
 	if _, err := v.n.policyFor(v.item.Address).Admit(standing, expected); err != nil && !errors.Is(err, wire.ErrOwnerRejected) {
 		return err
 	}
@@ -160,13 +173,12 @@ func (v *heldDecision) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.unit.Add(append(accepted, cancelled...)...)
+	v.unit.Add(append(accepted, v.cancelled...)...)
 	if v.d.Choice == acl.ApproveAlways && v.isFirst() && standing != acl.Allowed { // a peer on the allowlist stays allowed (AM-29)
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}
 	if v.d.Choice == acl.ApproveConversation {
-		let := conversations.Event{Kind: conversations.OwnerLet, At: v.d.Now, Intent: v.item.Intent}
-		if err := v.unit.Record(ctx, let); err != nil {
+		if err := v.unit.Record(ctx, conversations.Event{Kind: conversations.OwnerLet, At: v.d.Now, Intent: v.item.Intent}); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -327,5 +329,63 @@ func TestCancelWithAMoveThatWaits(t *testing.T) {
 	say(`{"action":"cancel"}`, http.StatusOK)
 	if n := len(agreedEvents(t, sarah)); n != 0 || countNotices(t, sarah, notify.Cancelled) != 1 || len(pendingAsks(t, sarah)) != 0 {
 		t.Errorf("%d events, %d notices, %d questions", n, countNotices(t, sarah, notify.Cancelled), len(pendingAsks(t, sarah)))
+	}
+}
+
+// TestCancellationBeforeTheAgreement: the owner's decision about an earlier cancellation, or an answer to it, leaves a
+// later agreement in the conversation alone.
+func TestCancellationBeforeTheAgreement(t *testing.T) {
+	for _, c := range []struct {
+		name, cancel string
+		decide       func(t *testing.T, sarah *meshtest.Member)
+	}{
+		{"the owner answers", `{"action":"cancel"}`, func(t *testing.T, sarah *meshtest.Member) { answerCoffee(t, sarah.Call) }},
+		{"the agent answers", `{"action":"cancel"}`, func(t *testing.T, sarah *meshtest.Member) { answerCoffee(t, sarah.CallAgent) }},
+		{"the owner approves", `{"action":"decline"}`, func(t *testing.T, sarah *meshtest.Member) {
+			decide(t, sarah, theAsk(t, sarah), acl.Approve)
+		}},
+		{"the owner answers the held one", `{"action":"decline"}`, func(t *testing.T, sarah *meshtest.Member) {
+			answerCoffee(t, sarah.Call)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			day, mesh, dir := workday(), meshtest.New(t), t.TempDir()
+			sarah := mesh.Node("sarah", func(cfg *node.Config) {
+				withCalendarFolder(t, dir, day, 9, 12)(cfg)
+				cfg.Policy.Hold = []acl.HoldRule{
+					{Intent: "mesh.schedule", Actions: []string{"decline"}, Hold: acl.Always},
+					{Intent: "mesh.schedule", Actions: []string{"confirmed"}, Direction: acl.Out, Hold: acl.Always},
+				}
+				calendarHook := cfg.Routes[0].Handler
+				cfg.Routes[0].Handler = handler(func(ctx context.Context, call hook.Call) (hook.Answer, error) {
+					if call.Message.Payload.GetStr("action") != "cancel" {
+						return calendarHook.Handle(ctx, call)
+					}
+					confirmed := parsePayload(t, `{"action":"confirmed"}`)
+					return hook.Answer{Payload: &confirmed}, nil
+				})
+			})
+			say := coffeePoster(t, mesh.Stranger("chris"), sarah)
+			say(string(coffee(t, day.Add(14*time.Hour)).JSON()), http.StatusOK)
+			say(c.cancel, http.StatusAccepted)
+			say(string(coffee(t, day.Add(15*time.Hour)).JSON()), http.StatusOK)
+			notices := countNotices(t, sarah, notify.Cancelled)
+			c.decide(t, sarah)
+			if a := showConversation(t, sarah, "conv_coffee").Agreement; a == nil || a.Cancelled != nil {
+				t.Errorf("the agreement is %+v, want one in force", a)
+			}
+			if n := countNotices(t, sarah, notify.Cancelled); len(agreedEvents(t, sarah)) != 1 || n != notices {
+				t.Errorf("%d events, want 1; %d notices, want %d", len(agreedEvents(t, sarah)), n, notices)
+			}
+		})
+	}
+}
+
+// answerCoffee answers the message of the peer that waits, as the owner or as the agent.
+func answerCoffee(t *testing.T, call func(method, path string, body, into any) int) {
+	t.Helper()
+	body := map[string]any{"conversation": "conv_coffee", "payload": parsePayload(t, `{"action":"noted"}`), "wait_seconds": 0}
+	if status := call("POST", "/reply", body, nil); status != http.StatusOK {
+		t.Errorf("answer: %d", status)
 	}
 }

@@ -141,8 +141,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 		return false, err
 	}
 	s.item.State, s.item.Ask = ItemHeld, ask.ID
-	event := conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires}
-	if err := s.unit.Record(ctx, event); err != nil {
+	if err := s.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires}); err != nil {
 		return false, err
 	}
 	s.unit.Add(changes...)
@@ -196,12 +195,10 @@ func (s *hookOutcome) hold(ctx context.Context) (bridge.Outcome, error) {
 	ask := a.newAsk(s.item, "intent", s.answer.Hold)
 	ask, changes := s.run.n.asks.Open(ask, acl.ConversationSlot(a.key, ask.ID))
 	s.item.State, s.item.Ask = ItemHeld, ask.ID
-	event := conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires, ID: s.item.MessageID}
-	if err := s.unit.Record(ctx, event); err != nil {
+	if err := s.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires, ID: s.item.MessageID}); err != nil {
 		return bridge.Outcome{}, err
 	}
-	notice := s.run.n.notice("approval", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)
-	s.unit.Add(append(changes, s.run.n.notices.Change(notice))...)
+	s.unit.Add(append(changes, a.n.notices.Change(a.n.notice("approval", s.item.Peer, s.item.PeerName, a.key, a.now)))...)
 	return s.answerPending(ctx)
 }
 

@@ -254,8 +254,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		return ErrConversationFull
 	}
 	if !p.out.waited.IsZero() && !u.New() {
-		ended := conversations.Event{Kind: conversations.HoldEnded, At: u.Now, Until: p.out.waited}
-		if err := u.Record(ctx, ended); err != nil {
+		if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: u.Now, Until: p.out.waited}); err != nil {
 			return err
 		}
 	}
@@ -305,16 +304,12 @@ func (p *posting) release(ctx context.Context) error {
 	if err != nil || ended.Until.IsZero() {
 		return err
 	}
-	payload, message, err := p.n.readItem(ctx, *item)
-	if err != nil {
-		return err
-	}
-	cancelled, err := p.n.cancelChanges(ctx, item.Cancels, payload, item.key(), conversations.Theirs, item.PeerName, u.Now)
+	_, cancelled, err := item.release(ctx, p.n, &ended)
 	if err != nil {
 		return err
 	}
 	u.Add(append(withdrawn, cancelled...)...)
-	return u.Record(ctx, item.release(payload, message, ended))
+	return u.Record(ctx, ended)
 }
 
 // answer marks the inbox item as answered. If the peer got a provisional answer, a repeat of the peer's message gets raw
@@ -410,12 +405,11 @@ func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) err
 	}
 	conv := u.Conversation()
 	if item, err := n.Item(ctx, out.Answers); err == nil && item.State == ItemHeld {
-		payload, message, err := n.readItem(ctx, item)
-		if err != nil {
+		ended := conversations.Event{Kind: conversations.HoldEnded, At: now}
+		if _, _, err := item.release(ctx, n, &ended); err != nil {
 			return err
 		}
-		ended := conversations.Event{Kind: conversations.HoldEnded, At: now}
-		conv, _ = conv.Next(item.release(payload, message, ended), n.book.IdleFor()) // refused only before the first message
+		conv, _ = conv.Next(ended, n.book.IdleFor()) // refused only before the first message
 	}
 	if answers := conv.Acceptable(out.Intent); answers != "" && !out.Once {
 		out.InReplyTo = answers
