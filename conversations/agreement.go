@@ -69,7 +69,8 @@ func errAmbiguousAccept(times []string) error {
 	}
 }
 
-// errStaleAccept refuses our own accept if it does not answer the standing proposal.
+// errStaleAccept refuses our own accept if it does not answer the standing proposal, or if our owner has not released
+// that proposal.
 var errStaleAccept = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusConflict,
 	Message: "the accept answers something that is not the proposal that stands: read the conversation and answer its latest proposal",
@@ -250,7 +251,7 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	}
 	first := c.firstAccept()
 	switch {
-	case !c.isForStandingProposal(e, from, first) && from == Ours:
+	case from == Ours && (slices.Contains(c.Unreleased, p.Message) || !c.isForStandingProposal(e, from, first)):
 		return c, errStaleAccept
 	case !c.isForStandingProposal(e, from, first):
 		c.Unclear = e.ID

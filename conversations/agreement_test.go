@@ -335,4 +335,15 @@ func TestHeldTerms(t *testing.T) {
 	if _, err := held.Next(messageEvent(t, conversations.Sent, "msg_3", agreeToIt), idle); err == nil {
 		t.Error("we accept while only a held proposal could be meant")
 	}
+
+	// The hook asked for a hold, or an earlier version let a held proposal stand.
+	stood := step(after(t, theirs), eventAbout(conversations.HoldOpened, "msg_1"), 1)
+	accept := messageEvent(t, conversations.Replied, "msg_3", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z"}`)
+	accept.Answers = "msg_1"
+	if _, err := stood.Next(accept, idle); err == nil {
+		t.Error("we accept a proposal that stands without a release")
+	}
+	if c := step(step(stood, eventAbout(conversations.HoldEnded, "msg_1"), 2), accept, 3); c.Accept == nil {
+		t.Errorf("after the release of a proposal that stood before: %+v", c.Proposal)
+	}
 }

@@ -1,13 +1,16 @@
 package node_test
 
 import (
+	"context"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -115,4 +118,31 @@ func TestHeldAcceptCountsAtItsRelease(t *testing.T) {
 	if v := showConversation(t, sarah, "conv_one"); v.Agreement == nil || v.Agreement.Price != "$500" || v.Agreement.Accepted != conversations.Theirs {
 		t.Errorf("after the release: %+v", v.Agreement)
 	}
+}
+
+// TestUnreleasedProposal: a proposal about which the hook asked the owner stands, but nobody can accept it without the
+// owner's release, even after the question has expired.
+func TestUnreleasedProposal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", holdShortly(configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
+			return hook.Answer{Hold: "it wants money"}, nil
+		})))
+		sarah.Start()
+		propose := string(coffee(t, workday().Add(14*time.Hour)).JSON())
+		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Schedule, propose)))), http.StatusAccepted)
+		theAsk(t, sarah)
+		time.Sleep(shortHold + 15*time.Minute)
+		if state := theItem(t, sarah).State; state != node.ItemExpired {
+			t.Fatalf("the item is %s", state)
+		}
+		body := map[string]any{"conversation": "conv_one", "payload": parsePayload(t, `{"action":"accept"}`)}
+		if status := sarah.CallAgent("POST", "/reply", body, nil); status != http.StatusConflict {
+			t.Errorf("the agent accepts: %d", status)
+		}
+		if p := showConversation(t, sarah, "conv_one").Proposal; p == nil || p.Accepted != "" {
+			t.Errorf("the proposal is %+v", p)
+		}
+	})
 }
