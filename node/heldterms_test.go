@@ -146,3 +146,29 @@ func TestUnreleasedProposal(t *testing.T) {
 		}
 	})
 }
+
+// TestAnswerAfterTheQuestion: an accept that answers a held counter is refused once the question about the counter has
+// expired, even before the housekeeping. Otherwise it would leave without an effect on our side.
+func TestAnswerAfterTheQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", holdShortly(holdsDeals)) // it does not start, so it does no housekeeping
+		out := outgoing(t, chris.ID, wire.Negotiate, proposeDeal)
+		out.Conv = "conv_one"
+		if _, err := sarah.Send(t.Context(), out, 0); err != nil {
+			t.Fatal(err)
+		}
+		const dearer = `{"action":"counter","terms":{"description":"A website","price":"$900"}}`
+		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Negotiate, dearer)))), http.StatusAccepted)
+		item := theItem(t, sarah)
+		time.Sleep(shortHold + time.Second)
+		body := map[string]any{"item": item.ID, "payload": parsePayload(t, `{"action":"accept"}`), "wait_seconds": 0}
+		if status := sarah.Call("POST", "/reply", body, nil); status != http.StatusConflict {
+			t.Errorf("answer after the question has expired: %d", status)
+		}
+		if box, _, err := sarah.Outbox(t.Context(), "", "", 10); err != nil || len(box) != 1 {
+			t.Errorf("%d messages left, %v; want only the proposal", len(box), err)
+		}
+	})
+}

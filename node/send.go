@@ -282,12 +282,9 @@ func (p *posting) fill(ctx context.Context) (err error) {
 // decides.
 func (p *posting) release(ctx context.Context) error {
 	item, u := &p.item, p.unit
-	if p.out.Once {
-		if err := item.checkAnswerable(); err != nil {
-			return err
-		}
-	}
 	switch {
+	case p.out.Once && item.checkAnswerable() != nil:
+		return ErrAnswered
 	case p.out.isClose():
 		_, err := p.n.withdrawAsks(ctx, u, func(ask acl.Ask) bool { return !u.Changes(acl.AskNamespace, ask.ID) })
 		return err
@@ -301,7 +298,10 @@ func (p *posting) release(ctx context.Context) error {
 		}
 		return isAbout
 	}, u.Now)
-	if err != nil || ended.Until.IsZero() {
+	switch {
+	case err == nil && ended.Until.IsZero() && item.Deferred: // the question has expired, so the message stays out
+		return ErrAnswered
+	case err != nil || ended.Until.IsZero():
 		return err
 	}
 	_, cancelled, err := item.release(ctx, p.n, &ended)
