@@ -68,6 +68,15 @@ func own(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	return conn, nil
 }
 
+// disown closes a connection of own. It unlocks first, because the server notices a closed connection only later, and a
+// process that starts meanwhile would get ErrCopying.
+func disown(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_, _ = conn.Exec(ctx, "select pg_advisory_unlock_all()") // without an answer, the server unlocks when the connection ends
+	_ = conn.Close(ctx)
+}
+
 // endsAfter is how long lockAlone waits for another import or export whose process may have been killed.
 const endsAfter = 10 * time.Second
 
@@ -122,7 +131,7 @@ func Export(ctx context.Context, cfg Config, put func(engine.Row) error) (n engi
 	if err != nil {
 		return n, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer disown(ctx, conn)
 	if err := migrateWhole(ctx, conn); err != nil {
 		return n, err
 	}
@@ -278,7 +287,7 @@ func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tal
 	if err != nil {
 		return tally, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer disown(ctx, conn)
 	if err := migrateWhole(ctx, conn); err != nil {
 		return tally, err
 	}
