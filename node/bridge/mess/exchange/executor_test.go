@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // TestTakenKeyStaysAway: a key that the owner removes stays removed, even if its executor claims a thread or changes
@@ -28,7 +29,7 @@ func TestTakenKeyStaysAway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refs := make([]string, 8)
+		refs := make([]string, store.MaxConflicts/2-1) // so that no change fails because of the others
 		for i := range refs {
 			refs[i] = l.request("agent", "{intent: look}")
 		}
