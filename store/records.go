@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 )
@@ -32,6 +33,14 @@ func AllRecords(ctx context.Context, r Records, ns, term string, now time.Time) 
 		page, err := r.List(ctx, ns, term, after, pageSize, now)
 		return page.Records, page.Next, err
 	})
+}
+
+// Decode decodes the JSON body of a record.
+func Decode[T any](rec Record) (v T, err error) {
+	if err = json.Unmarshal(rec.Body, &v); err != nil {
+		err = fmt.Errorf("read record %s of %s: %w", rec.Key, rec.NS, err)
+	}
+	return v, err
 }
 
 // DecodeAll works like [AllRecords], but decodes the records.

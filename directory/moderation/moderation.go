@@ -5,7 +5,6 @@ package moderation
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 	"unicode/utf8"
@@ -65,26 +64,19 @@ type Decision struct {
 
 // LastRemoval returns the last removal of the card with this id, or the zero value if the operator never removed it.
 func LastRemoval(ctx context.Context, records store.Records, id wire.AgentID, now time.Time) (Removal, error) {
-	rec, err := records.Get(ctx, removedNS, string(id), now)
-	if errors.Is(err, store.ErrNotFound) {
-		return Removal{}, nil
-	}
 	var last Removal
-	if err == nil {
-		err = json.Unmarshal(rec.Body, &last)
-	}
-	if err != nil {
+	if _, _, err := store.ReadRecord(ctx, records, removedNS, string(id), &last, now); err != nil {
 		return Removal{}, fmt.Errorf("read removal of %s: %w", id, err)
 	}
 	return last, nil
 }
 
 // Decode decodes the bodies of records.
-func Decode[T any](recs []store.Record) ([]T, error) {
-	list := make([]T, len(recs))
+func Decode[T any](recs []store.Record) (list []T, err error) {
+	list = make([]T, len(recs))
 	for i, rec := range recs {
-		if err := json.Unmarshal(rec.Body, &list[i]); err != nil {
-			return nil, fmt.Errorf("read record %s of %s: %w", rec.Key, rec.NS, err)
+		if list[i], err = store.Decode[T](rec); err != nil {
+			return nil, err
 		}
 	}
 	return list, nil

@@ -305,7 +305,7 @@ func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, 
 		term = "peer:" + wire.HashOf(peer)
 	}
 	out := []Grant{}
-	for grant, err := range store.DecodeAll(ctx, g.records, nsConsents, term, now, decode[Grant]) {
+	for grant, err := range store.DecodeAll(ctx, g.records, nsConsents, term, now, store.Decode[Grant]) {
 		if err != nil {
 			return nil, err
 		}

@@ -102,10 +102,8 @@ func encode(v any) []byte {
 	return data
 }
 
-func decode[T any](rec store.Record) (v T, err error) { return v, json.Unmarshal(rec.Body, &v) }
-
 func decodePeer(rec store.Record) (peer, error) {
-	p, err := decode[peer](rec)
+	p, err := store.Decode[peer](rec)
 	p.rev = rec.Rev
 	return p, err
 }

@@ -189,7 +189,7 @@ func (s *registryCache) load(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := make(map[string]*cachedEntry)
-	for k, err := range store.DecodeAll(ctx, s.records, nsRegistry, "", time.Now(), decode[registration]) {
+	for k, err := range store.DecodeAll(ctx, s.records, nsRegistry, "", time.Now(), store.Decode[registration]) {
 		if err != nil {
 			return err
 		}

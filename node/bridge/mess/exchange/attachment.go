@@ -58,7 +58,7 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 	if err != nil {
 		return Attachment{}, err
 	}
-	return thread.Decode[Attachment](rec, "attachment")
+	return store.Decode[Attachment](rec)
 }
 
 const shareKey = "share/key"

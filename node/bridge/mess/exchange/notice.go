@@ -137,7 +137,7 @@ func (x *Exchange) Notices(ctx context.Context, after string) (list []Notice, ne
 func (x *Exchange) News() <-chan struct{} { return x.noticeReady }
 
 func decodeNotice(rec store.Record) (Notice, error) {
-	n, err := thread.Decode[Notice](rec, "notice")
+	n, err := store.Decode[Notice](rec)
 	n.key, n.rev = rec.Key, rec.Rev
 	return n, err
 }

@@ -71,7 +71,7 @@ func (x *Exchange) FindAnswer(ctx context.Context, o *ReplayKey) (r Result, foun
 	if err != nil {
 		return r, false, err
 	}
-	kept, err := thread.Decode[replayRecord](rec, "kept answer")
+	kept, err := store.Decode[replayRecord](rec)
 	if err != nil {
 		return r, false, err
 	}

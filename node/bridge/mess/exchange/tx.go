@@ -425,7 +425,7 @@ func threadRecord(t *thread.Thread) store.Record {
 }
 
 func decodeThread(rec store.Record) (*thread.Thread, error) {
-	t, err := thread.Decode[thread.Thread](rec, "thread")
+	t, err := store.Decode[thread.Thread](rec)
 	t.Rev = rec.Rev
 	return &t, err
 }
@@ -437,5 +437,5 @@ func messageRecord(m thread.Message, ref string) store.Record {
 }
 
 func decodeMessage(rec store.Record) (thread.Message, error) {
-	return thread.Decode[thread.Message](rec, "message")
+	return store.Decode[thread.Message](rec)
 }

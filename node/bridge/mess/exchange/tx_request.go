@@ -64,15 +64,8 @@ func (x *Exchange) lookUpClientID(ctx context.Context, requester, id string, now
 	if id == "" {
 		return k, rev, nil
 	}
-	rec, err := x.records.Get(ctx, NSIDs, IDKey(requester, id), now)
-	if errors.Is(err, store.ErrNotFound) {
-		return k, rev, nil
-	}
-	if err != nil {
-		return k, rev, err
-	}
-	k, err = thread.Decode[clientIDRecord](rec, "client id")
-	return k, rec.Rev, err
+	rev, _, err = store.ReadRecord(ctx, x.records, NSIDs, IDKey(requester, id), &k, now)
+	return k, rev, err
 }
 
 // checkCycles refuses new requests of the block that wait for each other, by whatever names (MESS-29). Older threads

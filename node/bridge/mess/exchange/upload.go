@@ -118,7 +118,7 @@ func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err
 		if err != nil {
 			return removed, err
 		}
-		m, err := thread.Decode[uploadMark](mark, "mark of an upload")
+		m, err := store.Decode[uploadMark](mark)
 		if err != nil {
 			return removed, err
 		}

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -168,24 +167,19 @@ func (r *Executors) Restore(ctx context.Context, now time.Time) error {
 // restoreMeta loads the catalogue and the routing rules.
 func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
 	var list []Capability
-	one := func(rec store.Record) (Capability, error) { return thread.Decode[Capability](rec, "capability") }
-	for c, err := range store.DecodeAll(ctx, r.cfg.Records, NSCapabilities, "", now, one) {
+	for c, err := range store.DecodeAll(ctx, r.cfg.Records, NSCapabilities, "", now, store.Decode[Capability]) {
 		if err != nil {
 			return err
 		}
 		list = append(list, c)
 	}
 	r.add(list)
-	rec, err := r.cfg.Records.Get(ctx, NSMeta, "routing", now)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
+	var rules []thread.Rule
+	if _, found, err := store.ReadRecord(ctx, r.cfg.Records, NSMeta, "routing", &rules, now); err != nil || !found {
 		return err
 	}
-	rules, err := thread.Decode[[]thread.Rule](rec, "routing rules")
 	r.setRules(rules)
-	return err
+	return nil
 }
 
 // CapabilityTree returns capabilities as MESS shows them.

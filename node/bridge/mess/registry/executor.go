@@ -64,7 +64,7 @@ func (e *Executor) compare(o *Executor) int {
 }
 
 func decodeExecutor(rec store.Record) (*Executor, error) {
-	e, err := thread.Decode[Executor](rec, "executor")
+	e, err := store.Decode[Executor](rec)
 	e.rev = rec.Rev
 	return &e, err
 }

@@ -129,14 +129,6 @@ func Encode(v any) []byte {
 	return data
 }
 
-// Decode decodes a record of an exchange. what names the record in the error.
-func Decode[T any](rec store.Record, what string) (v T, err error) {
-	if err = json.Unmarshal(rec.Body, &v); err != nil {
-		err = fmt.Errorf("decode %s: %w", what, err)
-	}
-	return v, err
-}
-
 // CapabilityIDs returns the ids of the required capabilities.
 func (t *Thread) CapabilityIDs() []string {
 	out := make([]string, len(t.Requires))
