@@ -58,7 +58,10 @@ func (i *instance) running() (*serveProcess, *daemon.Client) {
 func newCluster(t *testing.T, n int, database string, args ...string) *cluster {
 	t.Helper()
 	c := &cluster{t: t, database: database}
-	c.front = newFront(c.next)
+	for i := range n {
+		c.instances = append(c.instances, &instance{data: filepath.Join(t.TempDir(), fmt.Sprint("data", i))})
+	}
+	c.front = newFront(c.next) // processes of an earlier test may still ask its port
 	t.Cleanup(c.front.Close)
 	c.args = append([]string{
 		"--roles=directory,node", "--set=store.postgres=" + database, "--set=public_url=" + c.front.URL, "--set=network.allow_private=127.0.0.0/8",
@@ -67,9 +70,6 @@ func newCluster(t *testing.T, n int, database string, args ...string) *cluster {
 		"--set=registration.cards_per_host=0", "--set=registration.per_hour=0", "--set=network.max_connections_per_address=0",
 		"--set=log.level=warn",
 	}, args...)
-	for i := range n {
-		c.instances = append(c.instances, &instance{data: filepath.Join(t.TempDir(), fmt.Sprint("data", i))})
-	}
 	return c
 }
 
@@ -188,6 +188,7 @@ func (c *cluster) nextOwner() (*serveProcess, *daemon.Client) {
 		if server, owner := c.instances[c.turn.Add(1)%uint64(len(c.instances))].running(); server != nil {
 			return server, owner
 		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
