@@ -21,8 +21,8 @@ type NameCount struct {
 	Agents int    `json:"agents"`
 }
 
-// CapabilityPage is the response to GET /v1/capabilities, IntentPage the response to GET /v1/intents. Both are in byte
-// order.
+// CapabilityPage is the response to GET /v1/capabilities, IntentPage the response to GET /v1/intents. Both sort the
+// names by their bytes.
 type (
 	CapabilityPage struct {
 		Capabilities []NameCount `json:"capabilities"`
@@ -34,8 +34,8 @@ type (
 	}
 )
 
-// Counting takes time proportional to the number of cards. Each page is therefore counted at most once in nameCountAge,
-// for all clients and all limits.
+// Counting takes time proportional to the number of cards. A counted page is therefore kept for nameCountAge, for all
+// clients and all limits, while there is room for it.
 const (
 	nameCountAge    = 10 * time.Second
 	maxCountedPages = 64 // cached pages

@@ -30,7 +30,7 @@ func (n *Node) restore(ctx context.Context) error {
 	switch r, err := recs.Get(ctx, nsState, keyMeter, now); {
 	case err == nil:
 		if err := n.meter.Restore(r.Body, now); err != nil {
-			n.log.Warn("limits start full", "err", err)
+			n.log.Warn("the stored use of the rate limits cannot be read; the limits start unused", "err", err)
 		}
 	case !errors.Is(err, store.ErrNotFound):
 		return err
@@ -72,7 +72,7 @@ func (n *Node) takeState(r store.Record) error {
 	return nil
 }
 
-// SetPause makes line 5 refuse every message, or accept messages again, durably (AM-86). by names the command or page
+// SetPause makes line 5 of the receive table refuse every message, or accept messages again, durably (AM-86). by names the command or page
 // that the owner used.
 func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
 	body, err := json.Marshal(paused)
@@ -199,8 +199,8 @@ func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) 
 	return err
 }
 
-// endHold stores an item whose question ended before it expired and without a release of the message. The question no
-// longer keeps the conversation open.
+// endHold stores an item whose question was displaced before it expired. The question no longer keeps the conversation
+// open.
 func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Time) error {
 	return n.book.Try(ctx, item.key(), now, func(u *conversations.Unit) error {
 		u.Add(item.change())

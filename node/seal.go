@@ -22,7 +22,7 @@ type Sealing string
 const (
 	SealOff     Sealing = "off"     // no message; the default
 	SealPrefer  Sealing = "prefer"  // messages whose recipient can open them
-	SealRequire Sealing = "require" // every message: one that cannot be sealed does not leave
+	SealRequire Sealing = "require" // every message that has a seal at all (see sealRecipient), or it does not leave
 )
 
 // SealChoice is the choice for a single message. Empty leaves the decision to the rules.
@@ -34,7 +34,7 @@ const (
 )
 
 // ErrMustSeal means that the owner's rule requires a seal, and the caller wants none.
-var ErrMustSeal = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "outgoing.seal is require: a message cannot leave open"}
+var ErrMustSeal = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "outgoing.seal is set to require: the message cannot leave unsealed"}
 
 // ErrCannotSeal means that a message that must be sealed cannot be.
 var ErrCannotSeal = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnprocessableEntity, Message: "the message cannot be sealed"}
@@ -124,7 +124,7 @@ type seal struct {
 	back   string // the age recipient to which its sender wants answers sealed
 }
 
-// unseal opens a sealed payload between lines 12 and 13, so that the later lines judge the opened payload. A message
+// unseal opens a sealed payload between lines 12 and 13 of the receive table, so that the later lines judge the opened payload. A message
 // that cannot be opened is refused with the same error whatever the reason, and the owner gets a notice.
 func (a *acceptance) unseal(ctx context.Context) error {
 	defer func() {

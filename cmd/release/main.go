@@ -108,7 +108,7 @@ func sign(ctx context.Context, dir, key string) error {
 	return err
 }
 
-// choose returns the named platforms, with commas between the names. If names is empty, it returns all platforms.
+// choose returns the platforms in the comma-separated list names. If names is empty, it returns all platforms.
 func choose(names string) ([]platform, error) {
 	if names == "" {
 		return platforms, nil

@@ -174,7 +174,7 @@ func (u *Counts) admit(key string, m counted, now time.Time) error {
 	limit := mailboxLimit(u.all)
 	switch {
 	case limit == Usage{}:
-		return wire.ErrUnavailable.At("the relay is full").After(time.Hour)
+		return wire.ErrUnavailable.At("the mailboxes of this directory are full").After(time.Hour)
 	case u.shares[senderInBox{m.box, m.from}].with(m).exceeds(Usage{limit.N / Share, limit.Size / Share}):
 		return wire.ErrRateLimited.At("too much mail of one sender waits").After(time.Hour)
 	case m.call && !u.hasRoomForCall(m, limit):
@@ -190,8 +190,8 @@ func (u *Counts) admit(key string, m counted, now time.Time) error {
 var anyCaller = unique.Make(wire.AgentID("a2a:"))
 
 // hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so calls may use half of a mailbox, and
-// once half of that is used, a source may have only a hundredth of the mailbox but at least one call, and a network around
-// it twice as much as the next narrower one (AM-42). The caller holds mu.
+// once half of that is used, a source may have only a hundredth of the mailbox (in number at least one call), and a
+// network around it twice as much as the next narrower one (AM-42). The caller holds mu.
 func (u *Counts) hasRoomForCall(m counted, limit Usage) bool {
 	all := u.shares[senderInBox{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {

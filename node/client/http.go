@@ -146,8 +146,8 @@ func (h *HTTP) Close() {
 //
 // If the guard refuses the call, the error wraps a *[GuardError] and no connection was made. For [Public] and
 // [Loopback], the whole call, including the body, takes at most [HTTPConfig.Answer], and at most four calls go to one
-// host at once. Before the call, Do may wait equally long for a free slot. For [Owner], only [HTTPConfig.Answer]
-// applies, and a deadline of ctx replaces it.
+// host at once. Before the call, Do may wait equally long for a free slot. For [Owner], the call has no
+// slots, and a deadline of ctx replaces [HTTPConfig.Answer].
 func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Response, error) {
 	if err := h.checkURL(reach, req.URL); err != nil {
 		return nil, err

@@ -2,8 +2,8 @@
 //
 // A directory may have a mailbox for each node that it lists (AM-64 to AM-68). A node without a public address keeps
 // one long poll open at the directory whose mailbox is its endpoint. If a message arrives there while its sender waits,
-// the directory passes it through and the node answers at once. The reader looks into the mailboxes of other
-// directories from time to time, and when the channel that Config.News returned closes.
+// the directory passes it through and the node answers at once. At any other directory, its Reader looks into the mailbox
+// from time to time, and when the channel that Config.News returned closes.
 package mailreader
 
 import (
@@ -21,11 +21,11 @@ import (
 
 const (
 	pollWait        = 25 * time.Second
-	retryPause      = time.Second // the pause after the first failure; it doubles with each further failure
-	maxRetryPause   = time.Minute
+	retryPause      = time.Second     // the pause after the first failure; it doubles with each further failure
+	maxRetryPause   = time.Minute     // before it is varied by half
 	maxPassThroughs = 16              // pass-through requests handled at once
 	lookEvery       = 2 * time.Minute // the pause between looks into a mailbox that is not the endpoint on the card
-	maxLookPause    = time.Hour       // the longest pause after failed looks: not every directory has mailboxes
+	maxLookPause    = time.Hour       // like maxRetryPause, for looks: not every directory has mailboxes
 )
 
 // Node is the node whose mail a [Reader] reads.
@@ -44,9 +44,9 @@ type Node interface {
 	AcceptMail(ctx context.Context, item client.RelayItem) error
 }
 
-// Calls answers the A2A calls that a relay accepts for the node.
+// Calls answers the A2A calls that a directory accepts for the node.
 type Calls interface {
-	// RelayCard returns the A2A card for the relay, or nil if the node takes no calls from it.
+	// RelayCard returns the A2A card for the directory, or nil if the node takes no calls from there.
 	RelayCard() []byte
 	// AnswerCall carries out a call, and returns its answer with the task and the token that the call names. If the
 	// call cannot be read, task is "" and answer is nil. An error that is a *[wire.Error] means that the call may
@@ -147,7 +147,7 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 		})
 	}
 	if b.hasAll(mail) {
-		return true, errors.New("the mailbox returns postponed mail again: its directory does not support the parameter after")
+		return true, errors.New("the mailbox returns postponed mail again: its directory does not support the query parameter \"after\"")
 	}
 	for _, item := range mail { // in the order of their arrival
 		if b.deferFollower(item) {

@@ -22,7 +22,7 @@ const maxAnswer = 64 << 20
 var ErrNotServed = errors.New("the running agentmesh does not serve this")
 
 // ErrNoAnswer means that the process cannot be reached, or that the answer is not from the owner API.
-var ErrNoAnswer = errors.New("ask the running agentmesh")
+var ErrNoAnswer = errors.New("call to the owner API failed")
 
 // Client calls the owner API. An empty Door means "api".
 type Client struct {

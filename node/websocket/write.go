@@ -69,7 +69,7 @@ func (q *frameQueue) take() []*Frame {
 	return frames
 }
 
-// finish releases the frames of a call of take, which have size bytes.
+// finish releases frames that take returned. Their total size is in bytes.
 func (q *frameQueue) finish(frames []*Frame, size int) {
 	q.frames -= len(frames)
 	q.bytes -= size
@@ -113,10 +113,13 @@ func (c *Conn) write() {
 			c.mu.Unlock()
 			return
 		}
-		frames, slow := c.queue.take(), c.slow
+		frames := c.queue.take()
+		if !c.slow {
+			c.extend()
+		}
 		c.mu.Unlock()
 
-		size, err := c.writeAll(frames, *batch, slow)
+		size, err := c.writeAll(frames, *batch)
 
 		c.mu.Lock()
 		c.queue.finish(frames, size)
@@ -137,12 +140,8 @@ func (c *Conn) setCloseDeadline() {
 	_ = c.conn.SetReadDeadline(time.Now().Add(lingerTime))
 }
 
-// writeAll writes frames in as few writes as possible and returns their total size. If slow is set, it does not move the
-// write deadline.
-func (c *Conn) writeAll(frames []*Frame, batch []byte, slow bool) (size int, err error) {
-	if !slow {
-		c.extend()
-	}
+// writeAll writes frames in as few writes as possible and returns their total size.
+func (c *Conn) writeAll(frames []*Frame, batch []byte) (size int, err error) {
 	batch = batch[:0]
 	flush := func() {
 		if len(batch) > 0 && err == nil {
@@ -176,7 +175,7 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte, slow bool) (size int, err
 }
 
 // extend moves the write deadline, at most once per tenth of the timeout, because that is cheaper than moving it for
-// each write.
+// each write. The caller holds c.mu.
 func (c *Conn) extend() {
 	now := time.Now()
 	if c.deadline.Sub(now) > c.opt.WriteTimeout*9/10 {

@@ -199,7 +199,7 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 	}
 	scheduled := int64(engine.NoTime)
 	if old.Seq != 0 && old.Live(now) {
-		scheduled = engine.CardDue(old) // a reserved card may have no sweep before the end of its reservation
+		scheduled = engine.CardDue(old) // for a reserved card, perhaps no sweep is scheduled before its reservation ends
 	}
 	if err := scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, engine.CardDue(row.Card)); err != nil {
 		return err

@@ -158,19 +158,12 @@ func (d Dir) explainSecret(name string, err error) error {
 		return exit.FailHint(exit.Config, err, "chmod 600 "+d.Path(name))
 	case errors.Is(err, fs.ErrNotExist) && name == FileCredential:
 		return exit.FailHint(exit.Config, err, "restore it from a backup, or let agentmesh serve make a new one; directories accept the new one only after the registration of the card and the reservation of its id have ended")
+	case errors.Is(err, fs.ErrNotExist) && name == FileAge:
+		return exit.FailHint(exit.Config, err, "restore it from a backup, or make a new key, which cannot open messages sealed to the old one: agentmesh keys generate --kind age "+d.Path(name))
 	case errors.Is(err, fs.ErrNotExist):
-		return exit.FailHint(exit.Config, err, "restore it from a backup, or make a new key that peers have to accept: agentmesh keys generate"+kindFlag(name)+" "+d.Path(name))
+		return exit.FailHint(exit.Config, err, "restore it from a backup, or make a new key that peers have to accept: agentmesh keys generate "+d.Path(name))
 	}
 	return exit.Fail(exit.Config, err)
-}
-
-// kindFlag returns the flag of agentmesh keys generate for the kind of key that belongs in the file, or "" if it needs
-// none.
-func kindFlag(name string) string {
-	if name == FileAge {
-		return " --kind age"
-	}
-	return ""
 }
 
 // Card reads the stored card. It returns a null value if the directory has no card.

@@ -37,7 +37,7 @@ type Env struct {
 
 // Edge has the flags for how others reach the process.
 type Edge struct {
-	TLS    bool   `name:"tls" xor:"edge" help:"Serve HTTPS on ports 443 and 80, with a certificate from Let's Encrypt. With this flag you accept the terms of Let's Encrypt."`
+	TLS    bool   `name:"tls" xor:"edge" help:"Serve HTTPS on port 443 (and redirects on port 80), with a certificate from Let's Encrypt. With this flag you accept the terms of Let's Encrypt."`
 	Proxy  bool   `name:"proxy" xor:"edge" help:"Serve plain HTTP on 127.0.0.1:3141 for a reverse proxy on this machine."`
 	Mail   string `name:"contact" placeholder:"ADDRESS" help:"Mail address of the operator, for Let's Encrypt. A directory publishes it."`
 	User   string `default:"agentmesh" help:"User that the service runs as."`

@@ -192,8 +192,8 @@ func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 
 // translateEnd changes a final state in a block for a foreign exchange, where we are the executor. Canceled, expired
 // and superseded become declined before a claim and failed after it, because an executor may not end the thread of
-// somebody else in this way. Before a claim, failed becomes declined too. A state that the holder set stays, except a
-// cancel without a refused confirmation.
+// somebody else in this way. Before a claim, failed becomes declined too. A state that the holder set stays, but
+// a cancel only after the requester refused a confirmation.
 func translateEnd(t *thread.Thread, b thread.Block, from string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -252,7 +252,7 @@ func (b *Bridge) wantsNotices(id string) bool {
 	return b.cfg.Notify && c != nil && len(c.Notifications) > 0
 }
 
-// refusalFor returns the error of the mesh with which to refuse a message, for an error of the exchange.
+// refusalFor translates an error of the exchange into the error that refuses the message.
 func refusalFor(err error) *wire.Error {
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok {

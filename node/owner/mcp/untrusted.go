@@ -67,7 +67,7 @@ func cut(text string, limit int) string {
 	return text
 }
 
-// plain matches ids, addresses and tags, which cannot be read as a sentence.
+// plain matches ids, addresses and tags, which have no space and little punctuation.
 var plain = regexp.MustCompile(`^[A-Za-z0-9@:/._~+-]+$`)
 
 // name returns an id, address or tag, or "" if the text has another form.
@@ -113,7 +113,7 @@ func textOfJSON(payload json.RawMessage) string {
 	return textOf(v)
 }
 
-// fit returns how many of the first entries have at most maxResult bytes of JSON together, at least one.
+// fit returns how many entries, counted from the first, fit into maxResult bytes of JSON. The first always does.
 func fit[T any](entries []T) int {
 	size := 200 // the members around the list
 	for i, e := range entries {

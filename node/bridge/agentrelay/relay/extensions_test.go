@@ -210,6 +210,9 @@ func TestQuery(t *testing.T) {
 		if q.Text == "broken" {
 			return nil, errors.New("down")
 		}
+		if q.Text == "crowded" {
+			return make([]Found, q.Limit), nil
+		}
 		return []Found{{"Cal", "calendars", []string{"calendar"}}}, nil
 	}
 	s := newTestRelay(t, Config{Extensions: allOn, Search: search})
@@ -229,19 +232,22 @@ func TestQuery(t *testing.T) {
 		t.Errorf("agents %v", ids)
 	}
 	got = a.ask("query", `{"query":"calendar","scope":"agents","capability":"go","limit":1}`)
-	if more, _ := got.Get("more"); len(list(got, "agents", "name")) != 1 || len(list(got, "messages", "id")) != 0 || string(more.JSON()) != "true" {
+	if len(list(got, "agents", "name")) != 1 || len(list(got, "messages", "id")) != 0 || !isSet(got, "more") {
 		t.Errorf("narrowed: %s", got.JSON())
 	}
 	if asked.Capability != "go" {
 		t.Errorf("the directory was asked %+v", asked)
 	}
-	if got := a.ask("query", `{"query":"broken","scope":"agents"}`); len(list(got, "agents", "name")) != 0 {
+	if got := a.ask("query", `{"query":"broken","scope":"agents"}`); len(list(got, "agents", "name")) != 0 || !isSet(got, "more") {
 		t.Errorf("without a directory: %s", got.JSON())
+	}
+	if got := a.ask("query", `{"query":"crowded","scope":"agents"}`); len(list(got, "agents", "name")) != maxResults || !isSet(got, "more") {
+		t.Errorf("with more cards than an answer may have: %s", got.JSON())
 	}
 	for s.searches.Take(time.Now()) == 0 {
 	}
 	got = a.ask("query", `{"query":"calendar","scope":"agents"}`)
-	if more, _ := got.Get("more"); !slices.Equal(list(got, "agents", "source"), []string{"relay"}) || string(more.JSON()) != "true" {
+	if !slices.Equal(list(got, "agents", "source"), []string{"relay"}) || !isSet(got, "more") {
 		t.Errorf("when the directory was asked too often: %s", got.JSON())
 	}
 	for _, bad := range []string{`null`, `7`, `""`, `{}`, `{"query":"x","scope":"all"}`, `{"query":"x","limit":0}`, `"` + strings.Repeat("x", 1025) + `"`} {
@@ -254,6 +260,12 @@ func TestQuery(t *testing.T) {
 			t.Errorf("%s: %q", cmd[0], code)
 		}
 	}
+}
+
+// isSet reports whether a member is true.
+func isSet(v wire.Value, member string) bool {
+	m, _ := v.Get(member)
+	return string(m.JSON()) == "true"
 }
 
 // TestNarrow: a narrow broadcast goes only to agents whose keywords match or who subscribed; embeddings pass through

@@ -123,18 +123,19 @@ func shorten(list []wire.Value, limit int, room *int, incomplete bool) ([]wire.V
 }
 
 // searchAgents searches the directory, then the connected agents, and keeps the order of each source. complete is false
-// if it left out the directory because agents have searched too often. The directory may belong to somebody else and
-// would count these searches against the owner, so the relay limits them first.
+// if it left out the directory, because the search failed or because agents have searched too often. The directory may
+// belong to somebody else and would count these searches against the owner, so the relay limits them first.
 func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
 	complete = r.cfg.Search == nil || r.searches.Take(time.Now()) == 0
 	if r.cfg.Search != nil && complete {
 		ctx, cancel := context.WithTimeout(context.Background(), searchTimeout)
 		defer cancel()
 		q := q
-		q.Limit = maxResults
+		q.Limit = maxResults + 1 // so that the caller sees whether there are more
 		found, err := r.cfg.Search(ctx, q)
 		if err != nil {
-			r.log.Info("search the directory for an agent of the relay", "err", err)
+			r.log.Info("a query of a connected agent could not search the directory", "err", err)
+			complete = false
 		}
 		for _, a := range found {
 			out = append(out, wire.Obj(
@@ -146,8 +147,8 @@ func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
 	return append(out, r.searchOnline(q)...), complete
 }
 
-// searchOnline ranks the latest discoveries of connected agents by how many words of the query they contain. An
-// agent does not say which intents it understands, so a query for an intent finds none.
+// searchOnline ranks the connected agents by how many words of the query occur in what they last said about themselves.
+// An agent does not say which intents it understands, so a query for an intent finds none.
 func (r *Relay) searchOnline(q SearchQuery) []wire.Value {
 	if q.Intent != "" {
 		return nil

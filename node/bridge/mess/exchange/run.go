@@ -99,8 +99,8 @@ func (x *Exchange) Tick(ctx context.Context, now time.Time) (next time.Time, err
 	}
 }
 
-// settleAfterCommit checks the threads that wait for those that a committed unit ended, and the new threads that wait
-// themselves. The unit is committed, so its sender does not learn of a failure here: the check is repeated later.
+// settleAfterCommit checks the threads that depend on those that a committed unit ended, and the new threads that are
+// waiting. The unit is committed, so its sender does not learn of a failure here: the check is repeated later.
 func (x *Exchange) settleAfterCommit(ctx context.Context, t *tx) {
 	ended := t.endedRefs()
 	for _, ref := range t.result.Created { // the dependencies of a new thread may have ended meanwhile
@@ -197,6 +197,9 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 	}
 	for peer, p := range t.Peers {
 		rec, err := x.records.Get(ctx, NSMeta, convKey(peer, p.Conv), now)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
 		if err == nil && string(rec.Body) != ref { // another thread was offered in the conversation
 			continue
 		}

@@ -108,26 +108,26 @@ func (p Place) Stamp(sub *os.Root) (s fileStamp) {
 	return s
 }
 
-// Bounds on the known threads of one folder that one poll examines: open ones, and ended ones, which rarely change. If
-// there are more, each poll examines another part of them. Every poll examines new threads.
+// About how many known threads of one folder one poll examines: open ones, and ended ones, which rarely change. If there
+// are more, each poll examines another part of them. Every poll examines all new threads.
 const (
 	openPerPoll  = 1000
 	endedPerPoll = 250
 )
 
-// IsDue reports whether a thread, as one of n in its folder, is examined in poll number poll.
-func IsDue(ref, folder string, n, poll int) bool {
+// IsDue reports whether the poll with this number examines a thread, one of n in its folder.
+func IsDue(ref, folder string, n, number int) bool {
 	perPoll := openPerPoll
 	if folder == endedFolders[0] || folder == endedFolders[1] {
 		perPoll = endedPerPoll
 	}
 	polls := (n + perPoll - 1) / perPoll // until all were examined
-	return polls < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(polls)) == poll%polls
+	return polls < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(polls)) == number%polls
 }
 
 var endedFolders = [2]string{thread.FolderOf(thread.Completed), thread.FolderOf(thread.Cancelled)}
 
-// read applies what others wrote. With all, it examines every thread.
+// read applies what others wrote. If all is set, it examines every thread, due or not.
 func (m *Mirror) read(ctx context.Context, root *os.Root, all bool) error {
 	m.polls++
 	pass := newProgress(m.log)
@@ -264,11 +264,11 @@ func readRegular(root *os.Root, name string, limit int64, refused error) ([]byte
 	return readLimited(f, limit, refused)
 }
 
-// readLimited reads at most limit bytes. The error is refused if there are more.
-func readLimited(r io.Reader, limit int64, refused error) ([]byte, error) {
+// readLimited reads r. If it has more than limit bytes, readLimited returns the error tooLarge.
+func readLimited(r io.Reader, limit int64, tooLarge error) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if int64(len(data)) > limit {
-		return nil, refused
+		return nil, tooLarge
 	}
 	return data, err
 }

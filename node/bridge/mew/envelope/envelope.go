@@ -62,7 +62,8 @@ func ParseWithin(data []byte, size, values int) (Envelope, *Refusal) {
 			return e, RefuseShape("id must be a string of 1 to " + strconv.Itoa(MaxID) + " bytes")
 		}
 	}
-	return e, e.read()
+	refusal := e.read()
+	return e, refusal
 }
 
 // read sets the fields from the tree.

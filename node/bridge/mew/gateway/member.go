@@ -104,7 +104,7 @@ func (m *member) recompute(dropIn bool) {
 	m.shown = wire.Arr(values...)
 }
 
-// maxShownCaps bounds the capabilities of a participant that others see and that a refusal lists, in bytes.
+// maxShownCaps is the maximum size, in bytes, of the list of capabilities of a participant in a welcome or a refusal.
 const maxShownCaps = 256 << 10
 
 // isPresent reports whether the member is in the space now.
