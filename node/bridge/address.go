@@ -43,9 +43,8 @@ func ParseAddress(s string) (Address, error) {
 	return a, a.Validate()
 }
 
-// Party returns how to show a party to people. At a foreign address, the text is the party's name, or the id in the
-// address if the party has no name, with the network. An agent of the mesh has no such address, so Party returns its
-// name or, without a name, its agent id. The text is untrusted.
+// Party returns how to show a party to people: a foreign peer by its name or else the id in its address, with the
+// network, and an agent of the mesh by its name or else its agent id. The text is untrusted.
 func Party(name, address, id string) string {
 	a, err := ParseAddress(address)
 	switch {
@@ -60,8 +59,7 @@ func Party(name, address, id string) string {
 	return name
 }
 
-// Validate returns an error that names the invalid part of an address. A bridge calls it on addresses made from
-// foreign text.
+// Validate returns an error that names the invalid part of the address.
 func (a Address) Validate() error {
 	switch {
 	case !validKind(a.Kind):
@@ -85,9 +83,8 @@ func ValidPrincipal(s string) bool {
 }
 
 // Pseudonym returns the agent id that stands for the peer in conversations and transcripts. It is stable, local to
-// this node and never registered anywhere. It hashes "agentmesh-bridge", the link and the peer. The kind is left out
-// because link names are unique in a configuration. A2A and MoltSpeak share the link name "inbound", but only the peers
-// of MoltSpeak have an "@".
+// this node and never registered anywhere. The hash leaves out the kind, because link names are unique in a
+// configuration. A2A and MoltSpeak share the link name "inbound", but only the peers of MoltSpeak have an "@".
 func (a Address) Pseudonym() wire.AgentID {
 	return wire.DeriveAgentID([]byte("agentmesh-bridge"), []byte(a.Link), []byte(a.Peer))
 }

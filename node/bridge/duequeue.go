@@ -14,7 +14,7 @@ import (
 // TermDue is the term of the rows that wait to be worked on.
 const TermDue = "due"
 
-// maxCalls and maxCallsOfOne bound the calls of one queue at the same time.
+// These bound the calls that one queue makes at the same time.
 const (
 	maxCalls      = 32
 	maxCallsOfOne = 4 // for one party
@@ -40,9 +40,9 @@ type DueQueue struct {
 	running map[string]func() // by key: gives the place of the row back
 }
 
-// NewDueQueue returns a queue of the rows in a namespace that have the term TermDue. work works on a row; it stores the
-// row with its next due time, or without TermDue, or deletes it. After an error of work, the queue calls failed and tries
-// the row again within a minute. Nothing runs before [DueQueue.Run].
+// NewDueQueue returns a queue of the rows in a namespace that have the term TermDue. work stores the row with its next
+// due time or without TermDue, or deletes it. After an error of work, the queue calls failed and tries the row again
+// within a minute. Nothing runs before [DueQueue.Run].
 func NewDueQueue(records store.Records, ns string, work func(ctx context.Context, rec store.Record) error, failed func(error)) *DueQueue {
 	return &DueQueue{
 		records: records, ns: ns, work: work, failed: failed, wake: make(chan struct{}, 1),
@@ -55,8 +55,8 @@ func (q *DueQueue) WakeUp() {
 	waiting.Wake(q.wake)
 }
 
-// SaveUnlessChanged stores or deletes a row after its work. If the row was changed meanwhile, its new state waits to be
-// worked on anyway.
+// SaveUnlessChanged stores or deletes a row after its work. A row that was changed meanwhile keeps its new state, on
+// which the queue works later.
 func (q *DueQueue) SaveUnlessChanged(ctx context.Context, c store.Change) error {
 	err := q.records.Apply(ctx, []store.Change{c}, time.Now())
 	if errors.Is(err, store.ErrConflict) {

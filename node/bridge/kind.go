@@ -21,24 +21,20 @@ type Kind struct {
 	// Encrypt are the values of policy.encrypt that links of this kind accept. If it is empty, they do not honor the
 	// key.
 	Encrypt []string
-	// Check returns an error for a link that is invalid for a reason specific to this kind. A nil Check accepts every
-	// link.
+	// Check returns an error for a link that breaks a rule of this kind. A nil Check accepts every link.
 	Check func(Link) *PolicyError
 
 	// Intents is the pattern of the messages that the service handles; see [Handler].
 	Intents string
-	// Native reports that agents of the mesh send such messages too. Without it, a service that has no links handles
-	// nothing.
+	// Native reports that agents of the mesh send such messages too, so that the service needs no links.
 	Native bool
 	// Repeatable reports that the service may handle a message again after a crash in the middle of it (AM-75).
 	Repeatable bool
-	// Receipts is the action of replies to our messages that only confirm the arrival. The node delivers them to
-	// nobody.
+	// Receipts is the action of replies that only confirm an arrival. The node delivers them to nobody.
 	Receipts string
 	// Holds are hold rules for the intents of this kind. They come after the rules that the owner configured.
 	Holds []acl.HoldRule
-	// Silence is how long a conversation of an intent may be silent before it expires, for intents that differ from
-	// the default.
+	// Silence is how long a conversation may be silent before it expires, by intent, if not the default.
 	Silence map[wire.Intent]time.Duration
 	// Inbound is the link name in the addresses of peers that connect to us without a link. It is empty for a kind
 	// whose peers always come over a link.

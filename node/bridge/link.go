@@ -136,8 +136,7 @@ func (s *LinkStatus) Set(state LinkState, fault string) {
 	s.Error, s.Retry = fault, time.Time{}
 }
 
-// Validate returns an error if a link from a configuration file is invalid. The bridge checks the kind and the
-// options.
+// Validate checks a link of a configuration. The bridge checks the kind and the options.
 func (l Link) Validate() error {
 	switch {
 	case !validLink(l.Name):

@@ -12,8 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Mesh is the interface of the node for bridges. Through it a bridge hands in messages, sends, searches and asks the
-// owner. It is safe for concurrent use.
+// Mesh is the node as its bridges see it. It is safe for concurrent use.
 type Mesh interface {
 	Receiver
 

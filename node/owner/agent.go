@@ -30,8 +30,8 @@ func MountAgent(g *echo.Group, operations ...Operation) {
 }
 
 // agentNode is a node as the owner's agent sees it. It shows no message that the owner has not released, because such a
-// message could give orders to the agent. Messages that are sent through it are marked as the agent's, and a node does
-// not send them in a conversation in which an unreleased message waits, because an answer would release that message.
+// message could give orders to the agent. It marks what is sent through it as the agent's. The node sends no such
+// message into a conversation with an unreleased message, because an answer would release that message.
 type agentNode struct{ Node }
 
 // ListPeers implements [Peers]. It leaves out what peers call themselves, because a name can give orders as well.
@@ -43,7 +43,6 @@ func (n agentNode) ListPeers(ctx context.Context) ([]Peer, error) {
 	return peers, err
 }
 
-// withheld replaces a message that the agent does not get.
 var withheld = json.RawMessage(`{"withheld":"the owner has not released this message"}`)
 
 // hides reports whether the owner has not released the message of an item.
@@ -70,7 +69,6 @@ func (n agentNode) hide(ctx context.Context, item Item, err error) (Item, error)
 	return item, err
 }
 
-// ListItems implements [Inbox].
 func (n agentNode) ListItems(ctx context.Context, q Query) (List[Item], error) {
 	list, err := n.Node.ListItems(ctx, q)
 	if err != nil {
@@ -84,19 +82,16 @@ func (n agentNode) ListItems(ctx context.Context, q Query) (List[Item], error) {
 	return list, nil
 }
 
-// FindItem implements [Inbox].
 func (n agentNode) FindItem(ctx context.Context, id string) (Item, error) {
 	item, err := n.Node.FindItem(ctx, id)
 	return n.hide(ctx, item, err)
 }
 
-// Acknowledge implements [Inbox].
 func (n agentNode) Acknowledge(ctx context.Context, id string) (Item, error) {
 	item, err := n.Node.Acknowledge(ctx, id)
 	return n.hide(ctx, item, err)
 }
 
-// listHidden returns the ids of the messages of a conversation that the owner has not released.
 func (n agentNode) listHidden(ctx context.Context, peer, conversation string) (ids []string, err error) {
 	items, err := n.Node.ListItems(ctx, Query{Peer: peer, Conversation: conversation})
 	for _, item := range items.Items {
@@ -119,7 +114,6 @@ func hideProposal(c Conversation) Conversation {
 	return c
 }
 
-// ListConversations implements [Conversations].
 func (n agentNode) ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (ConversationList, error) {
 	list, err := n.Node.ListConversations(ctx, state, before, limit)
 	for i, c := range list.Items {
@@ -128,7 +122,6 @@ func (n agentNode) ListConversations(ctx context.Context, state conversations.St
 	return list, err
 }
 
-// ReadTranscript implements [Conversations].
 func (n agentNode) ReadTranscript(ctx context.Context, id, peer string, after uint64) (Transcript, error) {
 	t, err := n.Node.ReadTranscript(ctx, id, peer, after)
 	if err != nil {
@@ -147,25 +140,21 @@ func (n agentNode) ReadTranscript(ctx context.Context, id, peer string, after ui
 	return t, nil
 }
 
-// Send implements [Messages].
 func (n agentNode) Send(ctx context.Context, m NewMessage, wait time.Duration) (Sent, error) {
 	m.By = httpapi.DoorOfAgent
 	return n.Node.Send(ctx, m, wait)
 }
 
-// Reply implements [Messages].
 func (n agentNode) Reply(ctx context.Context, m NewReply, wait time.Duration) (Sent, error) {
 	m.By = httpapi.DoorOfAgent
 	return n.Node.Reply(ctx, m, wait)
 }
 
-// CancelEvent implements [Messages].
 func (n agentNode) CancelEvent(ctx context.Context, m Cancellation, wait time.Duration) (Sent, error) {
 	m.By = httpapi.DoorOfAgent
 	return n.Node.CancelEvent(ctx, m, wait)
 }
 
-// CloseConversation implements [Conversations].
 func (n agentNode) CloseConversation(ctx context.Context, id string, in Close, wait time.Duration) (Sent, error) {
 	in.By = httpapi.DoorOfAgent
 	return n.Node.CloseConversation(ctx, id, in, wait)

@@ -45,8 +45,7 @@ func (c Call[Out]) Ask(query url.Values) Call[Out] {
 }
 
 // Do makes a call and returns the answer, whose body the caller closes. If the owner API refuses, the error is a
-// *[wire.Error] or [ErrNotServed]. If the owner API does not answer, the error wraps
-// [ErrNoAnswer].
+// *[wire.Error] or [ErrNotServed]. If it does not answer, the error wraps [ErrNoAnswer].
 func (c *Client) Do(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
 	target := "http://localhost/owner/" + path
 	if len(query) > 0 {

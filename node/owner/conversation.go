@@ -115,7 +115,7 @@ type Close struct {
 // Conversations are the conversations of a node. An id may be a unique prefix; peer may be empty.
 type Conversations interface {
 	ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (ConversationList, error)
-	// ReadTranscript returns a page of a transcript: the entries after number after.
+	// ReadTranscript returns the page of a transcript that begins after the entry with the number after.
 	ReadTranscript(ctx context.Context, id, peer string, after uint64) (Transcript, error)
 	// OpenExport finds a conversation and returns a function that writes it as a self-verifying file.
 	OpenExport(ctx context.Context, id, peer string, opened bool) (write func(http.ResponseWriter) error, err error)

@@ -34,9 +34,8 @@ var topics = []Topic{
 	TopicReset, TopicInbox, TopicApprovals, TopicConversations, TopicOutbox, TopicNotices, TopicPeers, TopicAudit, TopicStatus,
 }
 
-// Event is a hint that something changed. It contains no text of a peer; a reader that wants to know more asks for it.
-// A reader may lose events but not changes: they are in the lists, where an inbox item stays new until it is
-// acknowledged or answered.
+// Event is a hint that something changed, without text of a peer. A reader may lose events but not changes, which are
+// in the lists: an inbox item stays new until it is acknowledged or answered.
 type Event struct {
 	Seq          uint64 `json:"-"` // grows by one; 0 for a reset
 	Topic        Topic  `json:"topic"`
@@ -44,7 +43,7 @@ type Event struct {
 	State        string `json:"state,omitempty"`
 	Peer         string `json:"peer,omitempty"`
 	Conversation string `json:"conversation_id,omitempty"`
-	Foreign      bool   `json:"-"` // the inbox item may be of a foreign peer; if not set, it is not
+	Foreign      bool   `json:"-"` // the inbox item may be of a foreign peer; false: it certainly is not
 }
 
 // EventStream is the stream of events for one reader.
@@ -64,8 +63,7 @@ type Events interface {
 }
 
 // StreamEvents streams events as server-sent events. A reader that reconnects sends the name of the last event it saw
-// as Last-Event-ID. If the events since then are no longer known, the first event is a reset: the reader must list
-// everything again.
+// as Last-Event-ID. If the node no longer knows all later events, the first event is a reset.
 var StreamEvents = Endpoint[None, None]{http.MethodGet, "/events", Read}
 
 // ErrManyStreams means that the maximum number of event streams is open.

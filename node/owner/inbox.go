@@ -91,7 +91,7 @@ const NeedsOwner = "needs-owner"
 
 // NeedsOwner reports whether the item waits for a person: its hook failed, or it is new and is more than a receipt, the
 // end of a matter, or a message that asks for nothing. A new item that has a note or cancels an agreed event always
-// waits for a person. agrees means that the item, if it is an accept, asks the owner nothing.
+// waits for a person. With agrees, an accept asks the owner nothing.
 func (i Item) NeedsOwner(agrees bool) bool {
 	if i.State != ItemNew || i.Note != "" || i.Cancels != "" {
 		return i.State == ItemNew || i.State == ItemFailed

@@ -92,7 +92,7 @@ func (a Approval) Shown() ShownName { return ShowName(a.PeerNames, a.Address(), 
 // Shown returns how to show the recipient of a message.
 func (e OutboxEntry) Shown() ShownName { return ShowName(e.PeerNames, e.Address, string(e.To)) }
 
-// Shown returns how to show the peer that a notice is about; the text is empty if it is about no peer.
+// Shown returns how to show the peer of a notice. Without a peer, the text is empty.
 func (n Notice) Shown() ShownName { return ShowName(n.PeerNames, "", string(n.Peer)) }
 
 // Detail returns the text of the notice without the peer with which it begins, if any.
@@ -132,8 +132,8 @@ func newNamer(ctx context.Context, names Names) *namer {
 	return &namer{ctx: ctx, names: names, seen: make(map[string]PeerNames)}
 }
 
-// fill sets the alias to that of the first of ids that has one, and the claimed name in the same way. A name that is
-// already there stays: it comes from the message.
+// fill sets the alias, from the first of ids that has an alias, and the claimed name likewise. It keeps a name that is
+// already set, because that name comes from the message.
 func (l *namer) fill(into *PeerNames, ids ...string) {
 	for _, id := range ids {
 		if id == "" || l.err != nil {
@@ -171,7 +171,6 @@ func WithNames(n Node) Node { return named{n} }
 
 type named struct{ Node }
 
-// fillList completes a page of a list with names.
 func fillList[T any](ctx context.Context, n Names, page List[T], err error, fill func(*namer, *T)) (List[T], error) {
 	l := newNamer(ctx, n)
 	for i := range page.Items {
@@ -180,13 +179,11 @@ func fillList[T any](ctx context.Context, n Names, page List[T], err error, fill
 	return page, cmp.Or(err, l.err)
 }
 
-// ListItems implements [Inbox].
 func (n named) ListItems(ctx context.Context, q Query) (List[Item], error) {
 	page, err := n.Node.ListItems(ctx, q)
 	return fillList(ctx, n, page, err, (*namer).fillItem)
 }
 
-// FindItem implements [Inbox].
 func (n named) FindItem(ctx context.Context, id string) (Item, error) {
 	item, err := n.Node.FindItem(ctx, id)
 	l := newNamer(ctx, n)
@@ -194,19 +191,16 @@ func (n named) FindItem(ctx context.Context, id string) (Item, error) {
 	return item, cmp.Or(err, l.err)
 }
 
-// ListOutbox implements [Messages].
 func (n named) ListOutbox(ctx context.Context, state SendState, after string, limit int) (List[OutboxEntry], error) {
 	page, err := n.Node.ListOutbox(ctx, state, after, limit)
 	return fillList(ctx, n, page, err, func(l *namer, e *OutboxEntry) { l.fill(&e.PeerNames, string(e.To), e.Address) })
 }
 
-// ListApprovals implements [Approvals].
 func (n named) ListApprovals(ctx context.Context, state acl.AskState, after string, limit int) (List[Approval], error) {
 	page, err := n.Node.ListApprovals(ctx, state, after, limit)
 	return fillList(ctx, n, page, err, (*namer).fillApproval)
 }
 
-// FindApproval implements [Approvals].
 func (n named) FindApproval(ctx context.Context, id string) (Approval, error) {
 	ask, err := n.Node.FindApproval(ctx, id)
 	l := newNamer(ctx, n)
@@ -214,14 +208,12 @@ func (n named) FindApproval(ctx context.Context, id string) (Approval, error) {
 	return ask, cmp.Or(err, l.err)
 }
 
-// Decide implements [Approvals].
 func (n named) Decide(ctx context.Context, id string, d Decision, wait time.Duration) (Decided, error) {
 	decided, err := n.Node.Decide(ctx, id, d, wait)
 	newNamer(ctx, n).fill(&decided.PeerNames, decided.Subject) // the decision is made, even if the look-up fails
 	return decided, err
 }
 
-// ListConversations implements [Conversations].
 func (n named) ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (ConversationList, error) {
 	list, err := n.Node.ListConversations(ctx, state, before, limit)
 	l := newNamer(ctx, n)
@@ -231,7 +223,6 @@ func (n named) ListConversations(ctx context.Context, state conversations.State,
 	return list, cmp.Or(err, l.err)
 }
 
-// ReadTranscript implements [Conversations].
 func (n named) ReadTranscript(ctx context.Context, id, peer string, after uint64) (Transcript, error) {
 	t, err := n.Node.ReadTranscript(ctx, id, peer, after)
 	l := newNamer(ctx, n)
@@ -283,8 +274,7 @@ func AddNames(ctx context.Context, names Names, v wire.Value, ids ...string) (wi
 	return v.With("peer_names", all), nil
 }
 
-// ShowParty returns how to show the party whose id is the given member of v, with the names that [AddNames] added, or
-// "-" for none.
+// ShowParty returns how to show the party whose id is a member of v, with the names that [AddNames] added, or "-".
 func ShowParty(v wire.Value, member string) string {
 	all, _ := v.Get("peer_names")
 	id := v.GetStr(member)

@@ -84,7 +84,6 @@ func (e Endpoint[In, Out]) Serve(do func(c echo.Context, in In) (Out, error)) Op
 	return op
 }
 
-// bodyType returns the type of a body, or nil for [None].
 func bodyType[T any]() reflect.Type {
 	if t := reflect.TypeFor[T](); t != reflect.TypeFor[None]() {
 		return t

@@ -19,7 +19,6 @@ import (
 // AskQuestion is the kind of a question that the owner's agent asks.
 const AskQuestion = "question"
 
-// These bounds apply to questions of the agent.
 const (
 	MaxQuestion      = 2000 // bytes of a question
 	MaxAnswer        = 1000 // bytes of the owner's answer
@@ -102,7 +101,6 @@ func (q Questions) Operations() []Operation {
 	}
 }
 
-// open stores a question and returns its id.
 func (q Questions) open(ctx context.Context, in NewQuestion, limit *rate.Limiter, now time.Time) (string, error) {
 	text := strings.TrimSpace(in.Text)
 	if text == "" || len(text) > MaxQuestion {

@@ -66,7 +66,6 @@ func New(cfg Config) *Door {
 	return &Door{cfg: cfg, sends: rate.NewLimiter(rate.Every(time.Minute/sendsPerMinute), sendsPerMinute)}
 }
 
-// task is the record of a task.
 type task struct {
 	ID      string              `json:"id"`
 	Contact string              `json:"contact"`
@@ -133,7 +132,6 @@ func (d *Door) handle(r *http.Request, in io.Reader, contact string) (call messa
 	return call, result, err
 }
 
-// fromOwner returns the A2A error for an error of the owner API.
 func fromOwner(err error) *message.Error {
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Status < http.StatusInternalServerError && e.Status != http.StatusTooManyRequests {
 		return message.ErrParams.At(wire.OneLine(e.Message, 300)) // such as an unknown contact
@@ -192,7 +190,6 @@ func (d *Door) send(ctx context.Context, call message.Call, contact string) (*ta
 	return t, d.save(ctx, t)
 }
 
-// save stores the task, and the conversation of its context.
 func (d *Door) save(ctx context.Context, t *task) error {
 	body, err := json.Marshal(t)
 	if err != nil {
@@ -251,7 +248,6 @@ const (
 	textEnded   = "the conversation has ended"
 )
 
-// view returns a task as A2A shows it.
 func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 	shown := message.Task{ID: t.ID, Context: t.Context, State: sdk.TaskStateWorking, At: t.Created}
 	say := func(state sdk.TaskState, text string) (wire.Value, error) {
@@ -290,9 +286,9 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 	return say(sdk.TaskStateWorking, textSent)
 }
 
-// answerTo returns what the peer answered to the message of a task: its newest message after ours, up to the next message
-// of ours that follows an answer. If the task does not name its message, the message is our first one from sentFrom on. The
-// reply has no state if the peer has not answered. state is that of the conversation.
+// answerTo returns what the peer answered to the message of a task: its newest message after ours, up to the next
+// message of ours that follows an answer. If the task does not name our message, it is the first one from sentFrom on.
+// Without an answer, the reply has no state. state is that of the conversation.
 func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply message.Reply, at time.Time, state conversations.State, err error) {
 	reached := false // the message of the task
 	query := url.Values{}
