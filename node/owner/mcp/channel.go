@@ -46,8 +46,8 @@ func (c *Channel) Connect(ctx context.Context) (sdk.Connection, error) {
 // retryFeed is how long a channel waits after a failed request for the inbox, and for releases while items are held.
 const retryFeed = 5 * time.Second
 
-// run pushes the new messages of listed peers that follow the item last, and earlier ones when the owner releases them,
-// until ctx ends.
+// run pushes messages of listed peers until ctx ends: new ones, which follow the item with the id last, and held ones
+// when the owner releases them.
 func (c *Channel) run(ctx context.Context, last string) {
 	for ctx.Err() == nil {
 		c.pushReleased(ctx, last)
@@ -76,8 +76,8 @@ func (c *Channel) run(ctx context.Context, last string) {
 	}
 }
 
-// pushReleased pushes the items up to the item last that the owner has released since the last call, and reads again
-// which items of listed peers are held. If a request fails, the next call tries again.
+// pushReleased pushes the items that the owner has released since the previous call, up to the item with the id last.
+// It also notes which items of listed peers are held now. If a request fails, the next call tries again.
 func (c *Channel) pushReleased(ctx context.Context, last string) {
 	list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(map[string][]string{"state": {string(owner.ItemHeld)}, "limit": {"1000"}}))
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *Channel) pushReleased(ctx context.Context, last string) {
 	}
 	for _, id := range before {
 		if id > last || slices.Contains(c.held, id) {
-			continue // run pushes what follows last
+			continue // still held, or later than last, where run pushes it
 		}
 		item, err := owner.Fetch(ctx, c.tools.api, owner.ShowItem.Call(id))
 		refusal, _ := errors.AsType[*wire.Error](err)

@@ -23,7 +23,6 @@ const pageSize = 10
 
 func formatInt(n int) string { return strconv.Itoa(n) }
 
-// clampPageSize returns n, at most [pageSize], or pageSize if n is not positive.
 func clampPageSize(n int) int {
 	if n < 1 {
 		return pageSize
@@ -68,7 +67,6 @@ func (t *tools) whoami(ctx context.Context, _ *sdk.CallToolRequest, _ none) (*sd
 	return nil, out, nil
 }
 
-// findArgs are the arguments of mesh_find_agents.
 type findArgs struct {
 	Query      string `json:"query,omitempty" jsonschema:"words in name or description"`
 	Capability string `json:"capability,omitempty" jsonschema:"such as scheduling"`
@@ -78,7 +76,6 @@ type findArgs struct {
 	Cursor     string `json:"cursor,omitempty"`
 }
 
-// foundAgent is an agent in a list.
 type foundAgent struct {
 	Agent        string     `json:"agent"`
 	Capabilities []string   `json:"capabilities,omitempty"`
@@ -89,7 +86,6 @@ type foundAgent struct {
 	Describes    *Untrusted `json:"describes_itself,omitempty"`
 }
 
-// foundResult is the result of mesh_find_agents.
 type foundResult struct {
 	Agents []foundAgent `json:"agents"`
 	Cursor string       `json:"cursor,omitempty"`
@@ -172,12 +168,10 @@ func viewCard(found owner.Found, card wire.Value) foundAgent {
 	}
 }
 
-// agentArgs are the arguments of mesh_get_agent.
 type agentArgs struct {
 	Agent string `json:"agent" jsonschema:"agent id, alias or address"`
 }
 
-// agentResult is the result of mesh_get_agent.
 type agentResult struct {
 	Agent        string     `json:"agent"`
 	Capabilities []string   `json:"capabilities,omitempty"`
@@ -227,14 +221,12 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 	return nil, out, err
 }
 
-// inboxArgs are the arguments of mesh_inbox.
 type inboxArgs struct {
 	State  string `json:"state,omitempty" jsonschema:"new (default), read, answered, held, failed or all"`
 	Limit  int    `json:"limit,omitempty" jsonschema:"1 to 10"`
 	Cursor string `json:"cursor,omitempty"`
 }
 
-// inboxItem is an item in a list.
 type inboxItem struct {
 	Item         string     `json:"item"`
 	State        string     `json:"state"`
@@ -245,7 +237,6 @@ type inboxItem struct {
 	Text         *Untrusted `json:"text,omitempty"`
 }
 
-// inboxResult is a page of the inbox.
 type inboxResult struct {
 	Items  []inboxItem `json:"items"`
 	Cursor string      `json:"cursor,omitempty"`
@@ -326,14 +317,12 @@ func (t *tools) keys(ctx context.Context) map[string]string {
 
 func (t *tools) keyOf(ctx context.Context, peer string) string { return t.keys(ctx)[peer] }
 
-// readArgs are the arguments of mesh_read.
 type readArgs struct {
 	Conversation string `json:"conversation"`
 	Peer         string `json:"peer,omitempty" jsonschema:"needed if two agents use this id"`
 	After        uint64 `json:"after,omitempty" jsonschema:"the value of next on the previous page"`
 }
 
-// readEntry is one message of a conversation.
 type readEntry struct {
 	N    uint64     `json:"n"`
 	At   time.Time  `json:"at"`
@@ -341,7 +330,6 @@ type readEntry struct {
 	Text *Untrusted `json:"they_wrote,omitempty"`
 }
 
-// readResult is a page of a conversation.
 type readResult struct {
 	Conversation string      `json:"conversation"`
 	With         string      `json:"with"`
@@ -399,12 +387,10 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 	return nil, out, nil
 }
 
-// ackArgs are the arguments of mesh_ack.
 type ackArgs struct {
 	Items []string `json:"items" jsonschema:"ids of inbox items, at most 10"`
 }
 
-// ackResult is the result of mesh_ack.
 type ackResult struct {
 	Items []inboxItem `json:"items"`
 }
@@ -424,19 +410,16 @@ func (t *tools) ack(ctx context.Context, _ *sdk.CallToolRequest, in ackArgs) (*s
 	return nil, out, nil
 }
 
-// waitArgs are the arguments of mesh_wait.
 type waitArgs struct {
 	Seconds *int     `json:"seconds,omitempty" jsonschema:"0 to 25; default 25"`
 	Topics  []string `json:"topics,omitempty" jsonschema:"inbox (default), approvals, conversations, outbox"`
 }
 
-// waitResult is what changed, and the new messages.
 type waitResult struct {
 	Changed []change    `json:"changed,omitempty"`
 	Items   []inboxItem `json:"items"`
 }
 
-// change is a hint that something changed.
 type change struct {
 	Topic        string `json:"topic"`
 	ID           string `json:"id,omitempty"`
@@ -462,7 +445,6 @@ func (t *tools) wait(ctx context.Context, _ *sdk.CallToolRequest, in waitArgs) (
 	return nil, waitResult{changed, list.Items}, err
 }
 
-// awaitChange waits for an event of one of topics.
 func (t *tools) awaitChange(ctx context.Context, topics []string, seconds int) ([]change, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 	defer cancel()

@@ -24,7 +24,6 @@ var (
 	errQuestion  = errors.New("question is the id of an earlier question; put the text into text")
 )
 
-// sendArgs are the arguments of mesh_send.
 type sendArgs struct {
 	To             string         `json:"to" jsonschema:"agent id, alias or address"`
 	Text           string         `json:"text,omitempty" jsonschema:"what to say"`
@@ -35,7 +34,6 @@ type sendArgs struct {
 	IdempotencyKey string         `json:"idempotency_key,omitempty" jsonschema:"repeat a failed call with the same key"`
 }
 
-// sentResult is the result of a tool that sends.
 type sentResult struct {
 	Status       string     `json:"status"` // replied, delivered, reply_unverified, queued, waits_for_owner, failed, unknown
 	Conversation string     `json:"conversation,omitempty"`
@@ -61,7 +59,6 @@ func (t *tools) send(ctx context.Context, _ *sdk.CallToolRequest, in sendArgs) (
 	}), in.To)
 }
 
-// replyArgs are the arguments of mesh_reply.
 type replyArgs struct {
 	Conversation string         `json:"conversation" jsonschema:"conversation, or an inbox item"`
 	Text         string         `json:"text,omitempty" jsonschema:"what to say"`
@@ -98,7 +95,6 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	return nil, out, nil
 }
 
-// closeArgs are the arguments of mesh_close.
 type closeArgs struct {
 	Conversation string `json:"conversation"`
 	Reason       string `json:"reason" jsonschema:"completed or failed"`
@@ -112,7 +108,6 @@ func (t *tools) close(ctx context.Context, _ *sdk.CallToolRequest, in closeArgs)
 	return t.runSend(ctx, owner.CloseConversation.With(owner.Close{Status: in.Reason, WaitSeconds: wait}, in.Conversation), "")
 }
 
-// scheduleArgs are the arguments of mesh_schedule.
 type scheduleArgs struct {
 	Agent    string `json:"agent" jsonschema:"agent id, alias or address"`
 	Title    string `json:"title" jsonschema:"what the other side sees"`
@@ -120,7 +115,6 @@ type scheduleArgs struct {
 	Duration string `json:"duration" jsonschema:"such as 45m"`
 }
 
-// scheduleResult is a proposal with the times that it offers.
 type scheduleResult struct {
 	sentResult
 	Offered []string `json:"offered"`
@@ -153,7 +147,6 @@ func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in schedul
 	return nil, nil, err
 }
 
-// askArgs are the arguments of mesh_ask_owner.
 type askArgs struct {
 	Text         string `json:"text,omitempty" jsonschema:"a question that yes or no answers"`
 	Conversation string `json:"conversation,omitempty" jsonschema:"that the question is about"`
@@ -241,7 +234,6 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 	return nil, out, nil
 }
 
-// payloadOf returns the payload for a text or a whole payload.
 func payloadOf(text string, data map[string]any) (wire.Value, error) {
 	switch {
 	case (strings.TrimSpace(text) == "") == (data == nil):

@@ -40,7 +40,6 @@ type Config struct {
 	Channel bool          // declare that the server pushes messages; see [Channel]
 }
 
-// tools are the tools of one server.
 type tools struct {
 	api   *owner.Client
 	sends *rate.Limiter

@@ -32,7 +32,6 @@ type askView struct {
 	Whole   bool // everything is shown, so the owner can decide on this page
 }
 
-// behindView is a message that is decided together with another one.
 type behindView struct {
 	ID, Hash string
 	Created  time.Time
@@ -42,7 +41,6 @@ type behindView struct {
 	Content  content
 }
 
-// button is one choice of a question.
 type button struct {
 	Choice acl.Choice
 	Label  string
@@ -137,16 +135,13 @@ func viewQuestion(ask owner.Approval) askView {
 	return v
 }
 
-// capitalize returns s with a capital letter at its beginning.
 func capitalize(s string) string {
 	first, size := utf8.DecodeRuneInString(s)
 	return string(unicode.ToUpper(first)) + s[size:]
 }
 
-// Pending reports whether the question still waits.
 func (v askView) Pending() bool { return v.State == acl.AskPending }
 
-// Outcome returns how the question ended.
 func (v askView) Outcome() string {
 	switch v.State {
 	case acl.AskApproved:
@@ -185,7 +180,6 @@ func proofText(proof string) string {
 	return proof
 }
 
-// askStates are the filters of the list.
 var askStates = []acl.AskState{acl.AskPending, acl.AskApproved, acl.AskRejected, acl.AskWithdrawn, acl.AskExpired}
 
 type approvalsView struct {
@@ -234,7 +228,6 @@ func isAboutSender(ask owner.Approval) bool {
 
 func (p *pages) showApproval(c echo.Context) error { return p.approvalPage(c, http.StatusOK, "") }
 
-// approvalPage shows one question with its whole content.
 func (p *pages) approvalPage(c echo.Context, status int, wrong string) error {
 	ask, err := p.n.FindApproval(c.Request().Context(), c.Param("id"))
 	if err != nil {
@@ -305,7 +298,6 @@ func decidedText(ask acl.Ask) string {
 	return text
 }
 
-// rejectStrangers handles the button under the list of waiting questions.
 func (p *pages) rejectStrangers(c echo.Context) error {
 	if _, err := httpapi.Form(c, maxPageForm); err != nil {
 		return err

@@ -46,7 +46,6 @@ func (p *pages) showConversations(c echo.Context) error {
 	})
 }
 
-// messageView is one entry of a transcript.
 type messageView struct {
 	N       uint64
 	Out     bool
@@ -115,7 +114,6 @@ func (v conversationView) CanAnswer() bool {
 	return v.Open && v.Proposal != nil && v.Proposal.By == conversations.Theirs && v.Proposal.Accepted == ""
 }
 
-// Length returns the length of the proposed meeting in words.
 func (v conversationView) Length() string { return formatLength(v.Proposal.Duration) }
 
 // AgreedFacts returns what both sides agreed, for reading.
@@ -191,7 +189,6 @@ func (p *pages) newItems(ctx context.Context, peer, id string) ([]owner.Item, er
 	return slices.DeleteFunc(page.Items, func(i owner.Item) bool { return i.State != owner.ItemNew }), err
 }
 
-// markRead marks the new messages of a conversation as read.
 func (p *pages) markRead(c echo.Context) error {
 	if _, err := httpapi.Form(c, maxPageForm); err != nil {
 		return err

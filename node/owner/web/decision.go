@@ -107,8 +107,8 @@ func (l *DecisionLinks) Link(ctx context.Context, id string, now time.Time) (str
 	return l.cfg.URL + httpapi.LinkPath + "/" + url.PathEscape(ask.ID) + "?" + linkParam + "=" + token, nil
 }
 
-// linkChoices returns the choices of a question that a link offers: approve once and reject. It returns none if
-// even that approval applies to what comes later, such as a new key, a key of an unproven id, or a consent.
+// linkChoices returns the choices of a question that a link offers: approve once and reject. A link offers nothing if
+// even an approval once also applies to what comes later: a new key, a key of an unproven id, or a consent.
 func linkChoices(ask owner.Approval) (choices []acl.Choice) {
 	if ask.Lasting || ask.Kind == owner.AskKeyChange || ask.Rule == owner.RuleUnproven {
 		return nil
@@ -197,7 +197,6 @@ func (l *DecisionLinks) show(c echo.Context) error {
 	return l.render(c, http.StatusOK, ask, token, "")
 }
 
-// render shows the question with a form.
 func (l *DecisionLinks) render(c echo.Context, status int, ask owner.Approval, token, wrong string) error {
 	view := viewAsk(ask)
 	view.Whole = true
@@ -208,7 +207,6 @@ func (l *DecisionLinks) render(c echo.Context, status int, ask owner.Approval, t
 	})
 }
 
-// refuse explains why a link does not lead to a question.
 func (l *DecisionLinks) refuse(c echo.Context, ask owner.Approval, err error) error {
 	view, refusal := decisionView{Title: "Nothing to decide"}, httpapi.PublicError(err)
 	switch status := refusal.Status; {
@@ -261,7 +259,6 @@ func (l *DecisionLinks) decide(c echo.Context) error {
 	return l.pages.Render(c, l.page, http.StatusOK, decisionView{Title: "Done", Said: doneByLink[choice]})
 }
 
-// doneByLink are the texts for what a link did.
 var doneByLink = map[acl.Choice]string{
 	acl.Approve: "Approved. This link is used up.", acl.Reject: "Rejected. This link is used up.",
 }

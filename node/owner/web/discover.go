@@ -18,7 +18,6 @@ const (
 	discoverFor = 30 * time.Second // bounds a search in all directories
 )
 
-// discoverView is the content of the page, before and after a search.
 type discoverView struct {
 	Query    string
 	Searched bool
@@ -66,7 +65,6 @@ func (p *pages) discover(c echo.Context) error {
 	return p.shell.Render(c, p.found, httpapi.View{Title: "Discover", Data: view})
 }
 
-// viewAnswer returns the view of what one directory answered.
 func (p *pages) viewAnswer(c echo.Context, a owner.Found) (foundIn, error) {
 	found := foundIn{Directory: a.Directory, Error: a.Error, Hint: a.Hint}
 	for _, card := range a.Listing.Agents[:min(len(a.Listing.Agents), maxFound)] {

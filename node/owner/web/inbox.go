@@ -10,7 +10,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// itemView is a message in the inbox as the page shows it.
 type itemView struct {
 	owner.Item
 	Proof   string

@@ -12,7 +12,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// listPage is one page of a list.
 type listPage[T any] struct {
 	Items []T
 	Older string // query of the next older page; "" on the last page

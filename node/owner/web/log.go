@@ -22,13 +22,11 @@ type logView struct {
 	Older   uint64 // number of the oldest entry shown; 0 if the log has no older entries
 }
 
-// entryView is an entry with the name of its subject.
 type entryView struct {
 	acl.AuditEntry
 	Shown owner.ShownName
 }
 
-// Entry returns the view of an entry.
 func (v logView) Entry(e acl.AuditEntry) entryView {
 	return entryView{e, owner.ShowName(v.Names[e.Subject], e.Subject, e.Subject)}
 }

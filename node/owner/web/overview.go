@@ -51,13 +51,11 @@ type settingsView struct {
 	Refusals []refusalView
 }
 
-// refusalView is a refused message with the name of its sender.
 type refusalView struct {
 	owner.Refusal
 	Shown owner.ShownName
 }
 
-// viewRefusals returns the newest refusals, at most maxCount.
 func (p *pages) viewRefusals(ctx context.Context, maxCount int) []refusalView {
 	refusals, _ := p.n.Refusals()
 	var views []refusalView
@@ -171,7 +169,6 @@ func formatNumber(n int64) string {
 	return digits
 }
 
-// formatSize formats a number of bytes in the largest unit that fits.
 func formatSize(bytes int64) string {
 	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
 	value, unit := float64(bytes), 0

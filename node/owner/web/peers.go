@@ -23,7 +23,6 @@ type peersView struct {
 	Address string
 }
 
-// peerRow is a peer with the buttons for it.
 type peerRow struct {
 	owner.Peer
 	Buttons []peerButton

@@ -120,7 +120,6 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	return view, err
 }
 
-// Shown returns how to show the peer.
 func (v personView) Shown() owner.ShownName {
 	names := owner.PeerNames{PeerName: v.Name}
 	if len(v.Aliases) > 0 {

@@ -189,7 +189,6 @@ func (p *pages) send(c echo.Context) error {
 	return httpapi.Done(c, convPath(string(sent.To), string(sent.Conversation)), "sent")
 }
 
-// message returns the intent and the payload of the form.
 func (v composeView) message() (wire.Intent, wire.Value, error) {
 	wrong := func(text string) error { return owner.Fault(http.StatusBadRequest, text, "") }
 	if v.Kind == "exact" {
