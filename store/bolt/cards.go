@@ -56,17 +56,14 @@ func (c cards) get(ctx context.Context, id string, accept func(store.Card) bool)
 	return card, err
 }
 
-// Get implements [store.Cards].
 func (c cards) Get(ctx context.Context, id string, now time.Time) (store.Card, error) {
 	return c.get(ctx, id, func(card store.Card) bool { return card.Live(now) })
 }
 
-// Held implements [store.Cards].
 func (c cards) Held(ctx context.Context, id string, now time.Time) (store.Card, error) {
 	return c.get(ctx, id, func(card store.Card) bool { return card.Held(now) })
 }
 
-// Put implements [store.Cards].
 func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 	card, err := engine.NormalizeCard(put.Card)
 	if err != nil {
@@ -119,8 +116,8 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 	return stored, nil
 }
 
-// liveCardsByCount yields the sequence numbers of the live cards with key in Counts. It also yields those of damaged
-// cards, which may be live.
+// liveCardsByCount yields the sequence numbers of the live cards with key in Counts, and of damaged cards, which may be
+// live.
 func liveCardsByCount(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64, error] {
 	return func(yield func(uint64, error) bool) {
 		prefix, cards := engine.CountKey(key), bucketCards.in(tx)
@@ -138,7 +135,6 @@ func liveCardsByCount(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64,
 	}
 }
 
-// HasCount implements [store.Cards].
 func (c cards) HasCount(ctx context.Context, key string, now time.Time) (found bool, err error) {
 	err = c.s.view(ctx, func(tx *bbolt.Tx) error {
 		for _, err := range liveCardsByCount(tx, key, now) {
@@ -254,7 +250,6 @@ func purgeCard(t *txn, row engine.CardRow, now time.Time) error {
 	return scheduleSweep(t.Tx, kindTombstone, u64(row.Change), engine.NoTime, engine.Nanos(now.Add(engine.TombstoneLife)))
 }
 
-// Withdraw implements [store.Cards].
 func (c cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reservedUntil time.Time, changes []store.Change, now time.Time) error {
 	return c.s.writer.doFor(ctx, c.by, func(t *txn) (func() error, error) {
 		old, exists, err := cardByID(t.Tx, id)
@@ -287,7 +282,6 @@ func (c cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reserve
 	})
 }
 
-// Changes implements [store.Cards].
 func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.CardChange, error) {
 	if limit < 1 {
 		return nil, engine.ErrLimit

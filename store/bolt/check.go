@@ -46,7 +46,6 @@ func Check(ctx context.Context, path string) error {
 	return nil
 }
 
-// findings collects the faults that Check finds.
 type findings struct {
 	ctx  context.Context
 	errs []error
@@ -63,14 +62,13 @@ func (f *findings) add(err error) {
 	}
 }
 
-// expect adds a fault about the row key of bucket b unless ok.
+// expect adds a fault about the row with this key in b, unless ok.
 func (f *findings) expect(ok bool, b bucket, key []byte) {
 	if !ok {
 		f.add(fmt.Errorf("%s %x does not match the rows that it belongs to", b.name, key))
 	}
 }
 
-// pages reads every page.
 func (f *findings) pages(tx *bbolt.Tx) error {
 	if err := checkPages(tx); err != nil {
 		return err

@@ -33,7 +33,6 @@ func newBucket(name string, fill float64) bucket {
 	return bucket{[]byte(name), crc32.Checksum(append([]byte(name), 0), castagnoli), fill}
 }
 
-// seal appends the checksum to value.
 func (b bucket) seal(key, value []byte) []byte {
 	return binary.BigEndian.AppendUint32(value, crc32.Update(crc32.Update(b.sum, castagnoli, key), castagnoli, value))
 }
@@ -52,8 +51,8 @@ func (b bucket) open(key, stored []byte) ([]byte, error) {
 	return stored[:n:n], nil
 }
 
-// read verifies a row like open, for a row that a cursor found. It also returns the key under which the row was
-// written: if the checksum fails and a key that differs in one bit matches it, that key; otherwise key itself.
+// read is open for a row that a cursor found. written is the original key of the row: if the checksum fails with key,
+// but fits a key that differs in one bit, written is that other key, otherwise it is key itself.
 func (b bucket) read(key, stored []byte) (written, value []byte, err error) {
 	if value, err = b.open(key, stored); err == nil {
 		return key, value, nil
@@ -133,9 +132,9 @@ func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 	}
 }
 
-// replace replaces the rows of a sorted set of texts by those of another one. key makes the key of the row of a text.
-func (r rows) replace(old, texts []string, key func(text string) []byte) error {
-	for removed, text := range cardindex.Diff(old, texts) {
+// replace turns the rows of the sorted set old into those of the sorted set updated. key makes the key of a text's row.
+func (r rows) replace(old, updated []string, key func(text string) []byte) error {
+	for removed, text := range cardindex.Diff(old, updated) {
 		var err error
 		if removed {
 			err = r.delete(key(text))
@@ -149,10 +148,10 @@ func (r rows) replace(old, texts []string, key func(text string) []byte) error {
 	return nil
 }
 
-// before returns the key and the stored form of the row before key, or nil. next is the row that c found at or after
-// key. A row whose key has a changed bit stays in its place, so a search for the key, or for a key near it, may end in
-// the wrong place, next to that row. So before checks that the rows around the place are in order, and that neither
-// neighbor is a damaged row whose original key began with prefix (or was prefix, if exact is set).
+// before returns the row before key as it is stored, or nil. next is the row that c found at or after key. A row whose
+// key has a changed bit stays in its old place, so a search for its key, or for a key nearby, can end in the wrong
+// place, next to that row. So before returns ErrDamaged if the rows around the place are out of order, or if a neighbor
+// is a damaged row whose original key began with prefix (or was prefix, if exact is set).
 func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exact bool) (prev, stored []byte, err error) {
 	var near [4][]byte
 	near[2] = next

@@ -18,8 +18,8 @@ import (
 // offlineWait is the time for which Check, CompactInPlace and Hold wait until another process closes the file.
 const offlineWait = 200 * time.Millisecond
 
-// checkOffline returns an error unless path names a database that only its owner can access and that passes preflight,
-// or if an import into the database was interrupted.
+// checkOffline returns nil if path names a database that only its owner can access, that passes preflight, and into
+// which no import was interrupted.
 func checkOffline(path string) error {
 	if err := checkImport(path); err != nil {
 		return err
@@ -55,13 +55,13 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	if err := checkOffline(path); err != nil {
 		return 0, 0, err
 	}
-	// Hold the lock until the new file has its name, because writes of another process to the old file would be lost.
+	// Hold the lock until the rename, because writes of another process to the old file would be lost.
 	from, err := openBolt(path, &bbolt.Options{Timeout: offlineWait, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return 0, 0, err
 	}
 	defer from.Close()
-	dst := path + ".backup-compact" // if the process is killed, the next Open removes the file, like one of a backup
+	dst := path + ".backup-compact" // the next Open removes what a killed process left
 	if err := os.Remove(dst); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, err
 	}
@@ -95,7 +95,6 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	return old.Size(), compacted.Size(), nil
 }
 
-// compactFrom copies the rows of a database into the new file dst.
 func compactFrom(ctx context.Context, from *bbolt.DB, dst string) error {
 	if _, err := os.Lstat(dst); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", dst, fs.ErrExist)

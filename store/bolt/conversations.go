@@ -30,7 +30,7 @@ func convRowKey(seq []byte, kind byte, rest []byte) []byte {
 	return append(append(append(make([]byte, 0, 9+len(rest)), seq...), kind), rest...)
 }
 
-// convByKey returns the row of a conversation, live or not. ok is false if the conversation does not exist.
+// convByKey returns a conversation, live or not. ok is false if it does not exist.
 func convByKey(tx *bbolt.Tx, key store.ConvKey) (conv store.Conversation, ok bool, err error) {
 	seq, err := convSeq(tx, key)
 	if seq == nil || err != nil {
@@ -88,7 +88,7 @@ func convTermKey(seq uint64) func(term string) []byte {
 	return func(term string) []byte { return append(engine.Key2(nil, term), u64(seq)...) }
 }
 
-// deleteConv removes a conversation with its row, key, terms and transcript. Its replay records stay until they expire.
+// deleteConv removes a conversation with its transcript. Its replay records stay until they expire.
 func deleteConv(t *txn, conv store.Conversation) error {
 	if _, err := deleteEntries(t, conv.Seq, math.MaxInt); err != nil {
 		return err
@@ -127,7 +127,6 @@ func deleteEntries(t *txn, seq uint64, limit int) (int, error) {
 	return len(keys), nil
 }
 
-// Conversation implements [store.Steps].
 func (s steps) Conversation(ctx context.Context, key store.ConvKey, now time.Time) (conv store.Conversation, err error) {
 	err = s.s.view(ctx, func(tx *bbolt.Tx) error {
 		row, ok, err := convByKey(tx, key)
@@ -143,7 +142,6 @@ func (s steps) Conversation(ctx context.Context, key store.ConvKey, now time.Tim
 	return conv, err
 }
 
-// Conversations implements [store.Steps].
 func (s steps) Conversations(ctx context.Context, term string, before uint64, limit int, now time.Time) (store.ConvPage, error) {
 	if limit < 1 {
 		return store.ConvPage{}, engine.ErrLimit
@@ -183,8 +181,8 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 	return page, nil
 }
 
-// convSeqs yields the seqs of the conversations that carry term (all if term is empty) and whose seq is less than
-// before, newest first. For damaged rows it yields errors.
+// convSeqs yields the seqs below before of the conversations that carry term (all if term is empty), newest first. For
+// damaged rows it yields errors.
 func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error] {
 	rows, prefix := bucketConvs.in(tx), []byte(nil)
 	if term != "" {
@@ -218,7 +216,6 @@ func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error]
 	}
 }
 
-// Transcript implements [store.Steps].
 func (s steps) Transcript(ctx context.Context, key store.ConvKey, after uint64, limit int) ([]store.Entry, error) {
 	if limit < 1 {
 		return nil, engine.ErrLimit

@@ -47,7 +47,6 @@ func exportRows(ctx context.Context, tx *bbolt.Tx, put func(engine.Row) error) (
 	return n, err
 }
 
-// each calls fn for every row of a bucket.
 func each(tx *bbolt.Tx, b bucket, fn func(k, v []byte) error) error {
 	for row, err := range b.in(tx).from(nil, nil) {
 		if err == nil {
@@ -133,9 +132,9 @@ func checkImport(path string) error {
 }
 
 // Import makes the database at path from the rows that fill passes to it. It reads the new file back, compares it with
-// these rows, and only then gives it its name. Until then, Open returns engine.ErrUnfinished, also if the process was
-// killed; another Import starts from the beginning. If there is a database already, the error is engine.ErrNotEmpty.
-// The caller makes sure that only one process imports into a database.
+// these rows, and only then renames it to path. Until then, even after a crash, Open returns engine.ErrUnfinished, and
+// another Import starts from the beginning. If there is a database already, the error is engine.ErrNotEmpty. The caller
+// makes sure that only one process imports into a database.
 func Import(ctx context.Context, path string, fill engine.Fill) (engine.Tally, error) {
 	tally, err := importFile(ctx, path, fill)
 	if err != nil {
@@ -299,7 +298,6 @@ func importRecord(c *copier, r engine.Row) error {
 	return c.putDue(bucketRecords, r.Key, r.Value, kindRecord, engine.Deadline(rec.Expires))
 }
 
-// putDue stores a row and makes Sweep look at it at the time due.
 func (c *copier) putDue(b bucket, key, value []byte, kind byte, due int64) error {
 	if err := c.put(b, key, value); err != nil {
 		return err
@@ -307,7 +305,7 @@ func (c *copier) putDue(b bucket, key, value []byte, kind byte, due int64) error
 	return c.due(kind, key, due)
 }
 
-// due makes Sweep look at a row at the time due.
+// due schedules a sweep of a row, unless due is engine.Never.
 func (c *copier) due(kind byte, key []byte, due int64) error {
 	if due == engine.Never {
 		return nil

@@ -6,10 +6,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Hold locks the existing database at path. Until the caller calls release, no process can open the database, even
-// after a rename. The error is fs.ErrNotExist for a missing file, or matches a sentinel of this package if one applies.
-// On Windows, which cannot rename an open file, Hold only checks that no other process has the database open, and keeps
-// no lock.
+// Hold locks the existing database at path until the caller calls release, even if the file is renamed. For a missing
+// file, the error is fs.ErrNotExist. On Windows, which cannot rename an open file, Hold only checks that no other
+// process has the database open, and keeps no lock.
 func Hold(path string) (release func(), err error) {
 	none := func() {}
 	if err := checkOffline(path); err != nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// List implements [store.Cards].
 func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
 	key := make([]byte, 0, 8)
 	return engine.ListCards(c.s.index, q, c.s.damage, func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error {
@@ -28,7 +27,6 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 	})
 }
 
-// Terms implements [store.Cards].
 func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now time.Time) ([]store.TermCount, error) {
 	if err := c.s.view(ctx, func(*bbolt.Tx) error { return nil }); err != nil {
 		return nil, err
@@ -36,7 +34,6 @@ func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now t
 	return engine.ListTerms(c.s.index, prefix, after, limit, now)
 }
 
-// Count implements [store.Cards].
 func (c cards) Count(ctx context.Context, now time.Time) (int, error) {
 	if err := c.s.view(ctx, func(*bbolt.Tx) error { return nil }); err != nil {
 		return 0, err

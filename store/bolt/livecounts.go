@@ -15,9 +15,8 @@ type liveCount struct {
 	from, until int64
 }
 
-// liveCounts caches the counts that store.Change.Max needs, so that adding a record to a long list does not require
-// counting the whole list. The writer owns it, and calls add and remove for every row that it writes or deletes. After
-// a failed transaction, the writer resets it.
+// liveCounts caches the counts that store.Change.Max needs, so that adding a record does not count a whole list. The
+// writer calls add and remove for every row that it writes or deletes, and reset after a failed transaction.
 type liveCounts struct {
 	known map[engine.CountOf]liveCount
 }

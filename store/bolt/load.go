@@ -17,7 +17,6 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// applyIndex applies the index changes of a committed transaction.
 func (s *Store) applyIndex(t *txn) {
 	for _, change := range t.after {
 		change(s.index)
@@ -50,7 +49,7 @@ func (s *Store) loadIndex(ctx context.Context) (built int, err error) {
 	return s.index.Len(), nil
 }
 
-// buildIndex fills the index from the cards, which several goroutines read in parts.
+// buildIndex fills the index from the cards, in several goroutines.
 func (s *Store) buildIndex(ctx context.Context) error {
 	var through, last uint64
 	if err := s.db.View(func(tx *bbolt.Tx) error {

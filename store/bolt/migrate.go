@@ -90,7 +90,7 @@ func (s *Store) migrate(ctx context.Context, steps []migration) error {
 // memory and double the size of the file. So the step fills a new file in small transactions, and the old file stays as
 // a copy. If the process dies, the file is the old or the new one, and the next Open starts again.
 func (s *Store) rewrite(ctx context.Context, step migration, have uint64) error {
-	dst := s.path + ".backup-migrate" // the next Open removes what a killed process left, as for a backup
+	dst := s.path + ".backup-migrate" // the next Open removes what a killed process left
 	if err := removeIfThere(dst); err != nil {
 		return err
 	}
@@ -171,7 +171,6 @@ const (
 	copyLogEvery = 10 * time.Second // between two log lines about the progress
 )
 
-// create creates a bucket.
 func (c *copier) create(b bucket, sequence uint64) error {
 	if err := c.begin(); err != nil {
 		return err
@@ -220,7 +219,6 @@ func (c *copier) commit() error {
 	return tx.Commit()
 }
 
-// finish stores the schema, commits and syncs.
 func (c *copier) finish(schema uint64) error {
 	if err := c.begin(); err != nil {
 		return err
@@ -248,8 +246,7 @@ func OlderCopy(path string, schema uint64) string { return fmt.Sprintf("%s.schem
 
 const keepOlder = 7 * 24 * time.Hour
 
-// dropOlder removes the copies of [OlderCopy] that are a week old at now. It ignores errors, because it is called again
-// and again.
+// dropOlder removes the copies of [OlderCopy] that are a week old at now. It ignores errors: the next sweep calls it.
 func (s *Store) dropOlder(now time.Time) {
 	dir, prefix := filepath.Dir(s.path), filepath.Base(s.path)+".schema-"
 	entries, err := os.ReadDir(dir)

@@ -44,10 +44,9 @@ type Config struct {
 	// MinFree is the number of free bytes on the disk below which the engine refuses writes with store.ErrUnavailable,
 	// so that it stops before the disk is full. 0 means 64 MiB; a negative number disables the check.
 	MinFree int64
-	// InitialMmapSize is the number of bytes of address space that are reserved for the file when it is opened. While
-	// the file is smaller, it can grow without waiting for readers. 0 means 4 GiB on 64-bit systems, or no reservation
-	// if the system refuses that much. On 32-bit systems and on Windows, where the file itself would grow, 0 reserves
-	// nothing. A negative number never reserves anything.
+	// InitialMmapSize is the number of bytes of address space to reserve for the file. While the file is smaller, it
+	// can grow without waiting for readers. 0 means 4 GiB, or nothing if the system refuses that much, on 32-bit
+	// systems, and on Windows, where the file itself would grow. A negative number reserves nothing.
 	InitialMmapSize int
 	// LockTimeout is how long Open waits for another process to close the file. 0 means 200 ms.
 	LockTimeout time.Duration
@@ -136,7 +135,6 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// openFile opens s.path into s.db.
 func (s *Store) openFile() error {
 	if err := errors.Join(checkImport(s.path), checkMode(s.path)); err != nil {
 		return err
@@ -193,8 +191,8 @@ func checkMode(path string) error {
 	return nil
 }
 
-// preflightLimit is the size up to which Open reads every page of an existing file before it trusts the file. For a
-// file of this size, that takes about half a second. [Check] and Export read larger files in full too.
+// preflightLimit is the size of a file up to which Open reads every page before it trusts the file, in about half a
+// second. [Check] and Export read larger files in full too.
 const preflightLimit = 256 << 20
 
 // leastSize is the size of the four pages that bbolt writes into an empty file, at the smallest page size.
@@ -231,9 +229,8 @@ func preflight(path string, timeout time.Duration) error {
 	})
 }
 
-// checkPages reads every row in this goroutine, in which we can recover from a fault or a panic of bbolt. It refuses
-// rows whose keys have changed: if keys are out of order, or below the first key of their page, bbolt's own scan panics
-// in another goroutine.
+// checkPages reads every row in this goroutine, in which we can recover from a panic of bbolt. It refuses changed keys:
+// if keys are out of order, or below the first key of their page, bbolt's scan panics in another goroutine.
 func checkPages(tx *bbolt.Tx) error {
 	schema, err := schemaOf(tx)
 	hasChecksums := err == nil && schema == newestSchema(migrations) // older schemas have no checksums
@@ -255,8 +252,8 @@ func checkPages(tx *bbolt.Tx) error {
 	})
 }
 
-// pageSize is the size of the pages of a new file. An existing file keeps its own. With 4 KiB, a page of messages has
-// room for three or four, so that much of it stays empty.
+// pageSize is the size of the pages of a new file. With 4 KiB, a page has room for only three or four messages, so that
+// much of it stays empty.
 const pageSize = 8 << 10
 
 // openBolt is bbolt.Open with the errors of this package. If another process replaced the file while openBolt waited
@@ -285,7 +282,6 @@ func openBolt(path string, opts *bbolt.Options) (db *bbolt.DB, err error) {
 	return db, err
 }
 
-// hasName reports whether path still names the open file.
 func hasName(file *os.File, path string) bool {
 	opened, err := file.Stat()
 	if err != nil {
@@ -331,7 +327,6 @@ func (s *Store) reopenFile() error {
 	return s.catchUp()
 }
 
-// checkWritable returns an error if the writer cannot take a unit now.
 func (s *Store) checkWritable() error {
 	if err := s.writer.broken.Load(); err != nil {
 		return *err

@@ -12,8 +12,8 @@ import (
 const readAheadStep = 128 << 10
 
 // readAhead asks the operating system to read a file into its cache, in the order of the file. When bbolt opens a file,
-// it reads every page in the order of its trees, and the kernel reads nothing ahead for it: if the file is not in the
-// cache, each page is a disk access of its own. A system that does not take the advice reads the file as before.
+// it reads every page in the order of its trees. The kernel then reads nothing ahead, and each page that is not in the
+// cache is a disk access of its own.
 func readAhead(path string, log *slog.Logger) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -32,7 +32,6 @@ func recordAt(tx *bbolt.Tx, ns, key string) (rec store.Record, ok bool, err erro
 	return rec, err == nil, err
 }
 
-// Apply implements [store.Records].
 func (r records) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
 	return r.s.writer.doFor(ctx, r.by, func(t *txn) (func() error, error) {
 		write, err := planRecords(t, changes, now)
@@ -62,13 +61,10 @@ func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev)
 	}, err
 }
 
-// CheckLease implements [engine.RecordTx].
 func (t *txn) CheckLease(held *store.Lease) error { return t.leases.Check(held, time.Now()) }
 
-// Record implements [engine.RecordTx].
 func (t *txn) Record(ns, key string) (store.Record, bool, error) { return recordAt(t.Tx, ns, key) }
 
-// CountRecords implements [engine.RecordTx].
 func (t *txn) CountRecords(key engine.CountOf, now int64) (int, error) {
 	return t.counts.count(t.Tx, key, now)
 }
@@ -109,14 +105,12 @@ func deleteRecord(t *txn, rec store.Record) error {
 	return replaceRecordTerms(t, rec, rec.Terms, nil)
 }
 
-// replaceRecordTerms replaces the rows of the terms of a record.
 func replaceRecordTerms(t *txn, rec store.Record, old, terms []string) error {
 	return bucketRecordTerms.in(t.Tx).replace(engine.SortedSet(old), engine.SortedSet(terms), func(term string) []byte {
 		return engine.TermKey(rec.NS, term, rec.Key)
 	})
 }
 
-// Get implements [store.Records].
 func (r records) Get(ctx context.Context, ns, key string, now time.Time) (rec store.Record, err error) {
 	err = r.s.view(ctx, func(tx *bbolt.Tx) error {
 		row, ok, err := recordAt(tx, ns, key)
@@ -132,7 +126,6 @@ func (r records) Get(ctx context.Context, ns, key string, now time.Time) (rec st
 	return rec, err
 }
 
-// List implements [store.Records].
 func (r records) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
 	if err := engine.CheckList(ns, term, limit); err != nil {
 		return store.RecordPage{}, err

@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// partLength is the length of the time range whose records share a part of bucket replays, by their expiry. If records
-// live eight days, a look-up searches three or four parts. That costs less than storing a second key for each record.
+// partLength is the range of expiry times whose records share a part of bucket replays. If records live eight days, a
+// look-up searches three or four parts. That costs less than storing a second key for each record.
 const partLength = 4 * 24 * time.Hour
 
 // part returns the number of the part that holds the records that expire at t.
@@ -79,8 +79,7 @@ func isReplayLive(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (bool, erro
 	return ok && conv.Open && engine.IsLive(conv.Expires, now), err
 }
 
-// liveReplay returns the record of a message, and reports whether it counts at now. If the record does not exist, the
-// key is nil.
+// liveReplay returns the record of a message and whether it counts at now. If it does not exist, the key is nil.
 func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) (key []byte, rec engine.ReplayRow, live bool, err error) {
 	key, rec, err = findReplay(tx, engine.ReplayHash(sender, messageID))
 	if err == nil && key != nil {
@@ -89,7 +88,6 @@ func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) (key []by
 	return key, rec, live, err
 }
 
-// FindReplay implements [store.Steps].
 func (s steps) FindReplay(ctx context.Context, sender, messageID string, now time.Time) (rec store.Replay, err error) {
 	err = s.s.view(ctx, func(tx *bbolt.Tx) error {
 		_, found, live, err := liveReplay(tx, sender, messageID, now)
@@ -122,9 +120,9 @@ func withAnswer(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (store.Replay
 	})
 }
 
-// putReplay stores the record of a step. old is the key of a record of the same message that no longer counts, or nil.
-// conv is the conversation that the step wrote, or nil. If no entry of the transcript names the record, putReplay adds a
-// row to the conversation that names it.
+// putReplay stores the record of a step. old is the key of an earlier record of the message that no longer counts, or
+// nil. conv is the conversation that the step wrote, or nil. If no entry of the transcript names the record, putReplay
+// adds a row to the conversation that names it.
 func putReplay(tx *bbolt.Tx, step store.Step, old []byte, conv *store.Conversation) error {
 	rec := *step.Replay
 	replays, hash := bucketReplays.in(tx), engine.ReplayHash(rec.Sender, rec.MessageID)

@@ -95,7 +95,6 @@ func (n *snapshotter) stop() {
 	<-n.done
 }
 
-// writeSnapshot writes a snapshot of the current index.
 func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 	s.snapshots.writing.Lock()
 	defer s.snapshots.writing.Unlock()

@@ -19,7 +19,6 @@ type steps struct {
 // Steps implements [store.Store].
 func (s *Store) Steps() store.Steps { return steps{s, s.self} }
 
-// Apply implements [store.Steps].
 func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error) {
 	if err := engine.CheckStep(step); err != nil {
 		return store.Applied{}, err
@@ -145,7 +144,6 @@ func planConv(t *txn, step store.Step) (func(store.Rev) (*store.Conversation, er
 	}, nil
 }
 
-// Forget implements [store.Steps].
 func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, changes []store.Change, now time.Time) error {
 	return s.s.writer.doFor(ctx, s.by, func(t *txn) (func() error, error) {
 		conv, exists, err := convByKey(t.Tx, key)

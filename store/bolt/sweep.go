@@ -34,8 +34,8 @@ func expiryKey(at int64, kind byte, key []byte) []byte {
 	return append(append(b, kind), key...)
 }
 
-// scheduleSweep makes Sweep look at a row at the time due. scheduled is the time at which Sweep will look at the row
-// anyway, or engine.NoTime if that is not certain.
+// scheduleSweep makes Sweep look at a row at the time due. scheduled is when Sweep will look at it anyway, or
+// engine.NoTime if that is not certain.
 func scheduleSweep(tx *bbolt.Tx, kind byte, key []byte, scheduled, due int64) error {
 	if due == engine.Never || scheduled != engine.NoTime && scheduled <= due {
 		return nil
@@ -140,7 +140,6 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 	return n, nil
 }
 
-// sweepResult is the result of sweeping a row.
 type sweepResult struct {
 	rows int   // other rows that were removed with it
 	more bool  // more rows can be removed now

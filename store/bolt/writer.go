@@ -21,7 +21,7 @@ import (
 // so it must set its results and not add to them.
 type plan func(t *txn) (write func() error, err error)
 
-// txn is the transaction of one group of units.
+// txn is the transaction of one group of units. It implements [engine.RecordTx].
 type txn struct {
 	*bbolt.Tx
 	counts *liveCounts
@@ -40,7 +40,6 @@ func (t *txn) nextRev() (store.Rev, error) {
 	return store.Rev(n), err
 }
 
-// note adds a hint about an entry that the unit writes.
 func (t *txn) note(ns, key string) {
 	if t.watch {
 		t.hints = append(t.hints, local.Hint{Hint: store.Hint{NS: ns, Key: key}, By: t.by})
@@ -89,7 +88,7 @@ func newWriter(s *Store) *writer {
 	return w
 }
 
-// do executes a unit of the database itself, about which nobody gets hints.
+// do executes a unit of the database itself. Nobody gets hints about it.
 func (w *writer) do(ctx context.Context, p plan) error { return w.doFor(ctx, nil, p) }
 
 // doFor executes a unit of a handle in the next group, see [engine.Queue.Do].
@@ -103,8 +102,7 @@ func (w *writer) serve() {
 		w.reopen()
 	}
 	// Yield, so that callers that the last commit woke can queue their next unit before this group is closed. With 64
-	// callers, a group then has 48 units instead of 40. If no other goroutine is ready to run, yielding costs almost
-	// nothing.
+	// callers, a group then has 48 units instead of 40. If no other goroutine is ready, yielding costs almost nothing.
 	for n, yields := w.queue.Len(), 0; yields < maxYields; yields++ {
 		runtime.Gosched()
 		if grown := w.queue.Len(); grown > n {
@@ -130,8 +128,7 @@ func (w *writer) commitGroup(group []*unit) {
 		w.conclude(group, errs, err)
 		return
 	}
-	// The write of a unit failed, so the transaction with the writes of all units is lost. Execute the units one by
-	// one.
+	// The write of a unit failed, so the writes of all units are lost. Execute the units one by one.
 	group[failed].Report(err)
 	for i, u := range group {
 		if i == failed {
@@ -233,8 +230,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 	return errs, -1, nil
 }
 
-// reopen opens the file again after a failed commit, which may or may not have reached the disk, and brings the index
-// to the state of the file.
+// reopen opens the file again after a failed commit, which may have reached the disk, and brings the index up to date.
 func (w *writer) reopen() {
 	w.tried = time.Now()
 	err := w.s.checkDisk()

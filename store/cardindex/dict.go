@@ -41,7 +41,6 @@ func (d *dict) get(term string) *posting {
 	return d.blocks[blk].lists[pos]
 }
 
-// add adds s to the list of term.
 func (d *dict) add(term string, s Slot) {
 	blk, pos, found := d.seek(term)
 	if !found {
@@ -67,7 +66,7 @@ func (d *dict) insert(blk, pos int, term string) {
 	d.blocks = slices.Insert(d.blocks, blk+1, upper)
 }
 
-// remove removes s from the list of term. It removes a term whose list is then empty.
+// remove removes s from the list of term, and the term if its list is then empty.
 func (d *dict) remove(term string, s Slot) {
 	blk, pos, found := d.seek(term)
 	if !found {

@@ -84,7 +84,6 @@ type expiredCard struct {
 	expires int64
 }
 
-// drop does the work of Drop. The caller holds mu.
 func (ix *Index) drop(s Slot, terms []string) {
 	if ix.expires.get(s) == 0 {
 		return
@@ -94,7 +93,6 @@ func (ix *Index) drop(s Slot, terms []string) {
 	ix.all.remove(s)
 }
 
-// change replaces the terms of s. The caller holds mu.
 func (ix *Index) change(s Slot, old, terms []string) {
 	for removed, term := range Diff(old, terms) {
 		if removed {
@@ -153,8 +151,8 @@ func hasPrefix(terms []string, prefix string) bool {
 }
 
 const (
-	prefixGather = 4096 // slots up to which the lists of a prefix are merged for each query
-	prefixTerms  = 1024 // the same for terms
+	prefixGather = 4096 // most slots for which the lists of a prefix are merged for each query, and not cached
+	prefixTerms  = 1024 // most terms for which they are
 	maxUnions    = 128  // cached unions, each of at most 128 KiB per million cards
 )
 

@@ -19,7 +19,6 @@ type posting struct {
 	many *roaring.Bitmap
 }
 
-// newPosting returns a posting of an ascending list.
 func newPosting(slots []Slot) *posting {
 	if len(slots) > fewMax {
 		return &posting{many: roaring.BitmapOf(slots...)}
@@ -78,7 +77,6 @@ func (p *posting) bitmap() *roaring.Bitmap {
 	return roaring.BitmapOf(p.few...)
 }
 
-// addTo adds the set to b.
 func (p *posting) addTo(b *roaring.Bitmap) {
 	if p.many != nil {
 		b.Or(p.many)

@@ -10,13 +10,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxProbes is the number of slots of the shortest list that are tested one by one against the other lists, which takes
-// about 50 µs, before Candidates computes the whole intersection.
+// maxProbes is how many slots of the shortest list Candidates tests one by one against the other lists, in about 50 µs,
+// before it computes the whole intersection.
 const maxProbes = 1024
 
 // Candidates appends to dst, in order, the slots from start on that are live at now and match q.All, q.Prefixes and the
-// last of tiers, but none of the tiers before it. Candidates stops when dst has n slots. If dst ends with fewer, no candidates
-// follow.
+// last of tiers, but no earlier tier. It stops when dst has n slots. If dst has fewer, no candidates follow.
 func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, now int64, start Slot, n int) []Slot {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()

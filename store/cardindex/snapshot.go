@@ -100,7 +100,6 @@ func appendPosting(b []byte, p *posting) ([]byte, error) {
 	return b, nil
 }
 
-// appendBytes appends bytes with their length.
 func appendBytes(b, data []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(data))), data...)
 }
@@ -135,7 +134,6 @@ func Read(in *Reader) (*Index, error) {
 	return ix, in.end()
 }
 
-// castagnoli is the table for the checksum.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // NewReader returns a reader of a file of this size, whose last four bytes are the CRC-32C of the others.
