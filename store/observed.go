@@ -17,7 +17,7 @@ type Observed struct {
 	lease *Lease // of every unit without another one; see [Observed.Under]
 }
 
-// observers are shared by an Observed and those that its method Under returns.
+// observers are shared by an Observed and the copies that [Observed.Under] returns.
 type observers struct {
 	local      []func([]Change)
 	remote     map[string][]func(Change) // observers of other processes only, by namespace
@@ -37,8 +37,8 @@ func Observe(s Store) *Observed {
 	}}
 }
 
-// Under returns the same store for work under a lease that the contexts of the work do not name: every unit is stored
-// under this lease, unless its context names another one. If lease is nil, only contexts name leases.
+// Under returns the same store, which stores every unit under lease unless the context of the unit names another lease.
+// If lease is nil, only contexts name leases.
 func (o *Observed) Under(lease *Lease) *Observed {
 	under := *o
 	under.lease = lease
@@ -51,15 +51,14 @@ func (o *Observed) Under(lease *Lease) *Observed {
 // keep or change the slice. After ErrUnavailable the unit may be stored, but observers are not called. Treat the calls
 // as hints, and read from the store whatever must not be missed.
 //
-// Of the changes that other processes commit, observers get those in the namespaces that any of them names, here or in
-// [Observed.OnRemote], while [Observed.Follow] runs. Such a change has IfRev Any and the record as it is now, or Delete
-// if the record is absent now.
+// While [Observed.Follow] runs, the observer also gets the changes of other processes in every namespace that any
+// observer names, here or in [Observed.OnRemote]. Such a change has IfRev Any and the record as it is now, or Delete if
+// the record is absent now.
 func (o *Observed) OnCommit(observe func([]Change), namespaces ...string) {
 	o.local, o.namespaces = append(o.local, observe), append(o.namespaces, namespaces...)
 }
 
-// OnRemote adds an observer that gets only the changes of other processes, as [Observed.OnCommit] says, and only those in
-// the namespace.
+// OnRemote adds an observer of the changes of other processes in one namespace; see [Observed.OnCommit].
 func (o *Observed) OnRemote(namespace string, observe func(Change)) {
 	o.remote[namespace], o.namespaces = append(o.remote[namespace], observe), append(o.namespaces, namespace)
 }
@@ -129,7 +128,6 @@ func (o *Observed) Follow(ctx context.Context) {
 	}
 }
 
-// lose calls the functions of [Observed.OnLoss].
 func (o *Observed) lose() {
 	for _, f := range o.onLoss {
 		f()

@@ -42,8 +42,7 @@ func NewSession(leases Leases, log *slog.Logger) *Session {
 }
 
 // IsElsewhere reports whether another process may have the duty, as far as this process knows. The answer is false
-// until the session has tried to acquire the lease. It is true after the session lost or released the lease, until it
-// acquires the lease again.
+// before the first attempt to acquire the lease, and true from its loss or release until the session acquires it again.
 func (s *Session) IsElsewhere(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +75,6 @@ func (s *Session) IsCurrent(ctx context.Context) bool {
 	return h != nil && h.isCurrent(s.leases.TTL(), time.Now())
 }
 
-// isCurrent reports whether the lease has certainly not ended.
 func (h *holding) isCurrent(ttl time.Duration, now time.Time) bool {
 	return ttl == 0 || now.Before(h.until)
 }

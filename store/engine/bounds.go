@@ -102,11 +102,9 @@ func TermKey(ns, term, key string) []byte {
 	return append(Key2(key1(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
 }
 
-// IsLive reports whether a row with the given expiry has not expired at now. A zero expiry never
-// expires.
+// IsLive reports whether a row with this expiry has not expired at now. The zero time means that it never expires.
 func IsLive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
 
-// checkChange checks the bounds of a change of a record.
 func checkChange(c store.Change) error {
 	switch rec := c.Record; {
 	case rec.NS == "" || len(rec.NS) > maxNS:
@@ -233,7 +231,6 @@ func Key2(b []byte, text string) []byte {
 // that an id was removed.
 const TombstoneLife = 365 * 24 * time.Hour
 
-// checkQuery checks the bounds of a query.
 func checkQuery(q store.CardQuery) error {
 	if q.Limit < 1 || q.Limit > maxPage {
 		return errors.New("list cards: limit is not 1 to 1000")

@@ -125,7 +125,7 @@ func readRow(row []byte) reader {
 	return r
 }
 
-// readVersions reads a row like readRow, of a kind of row that has versions up to newest.
+// readVersions is readRow for a kind of row with versions up to newest.
 func readVersions(row []byte, newest byte) (r reader, version byte) {
 	r = reader{b: append([]byte(nil), row...)}
 	if version = r.byte(); r.err == nil && (version < rowVersion || version > newest) {

@@ -80,7 +80,7 @@ type Numbers struct {
 	Fence  uint64
 }
 
-// Tally counts rows and sums their hashes, so that two databases can be compared whose rows come in different orders.
+// Tally counts rows and sums their hashes, to compare two databases whose rows come in different orders.
 type Tally struct {
 	Rows [kinds]uint64
 	sums [kinds]uint64

@@ -92,8 +92,7 @@ func MaxOf(c store.Change) CountOf {
 	return CountOf{NS: c.Record.NS}
 }
 
-// Prefix returns the prefix of the keys of the rows that are counted: those of terms, or those of records if there is no
-// Term.
+// Prefix returns the key prefix of the counted rows: rows of the Term or, without a Term, of records.
 func (c CountOf) Prefix() []byte {
 	if c.Term != "" {
 		return TermKey(c.NS, c.Term, "")

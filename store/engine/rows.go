@@ -271,8 +271,8 @@ type ReplayRow struct {
 	Entry   uint64 // the entry of the transcript that holds the answer; 0 if Answer holds it
 }
 
-// SetAnswer sets the answer of a record in the unit that writes conv with the entries of step. If the answer is one of
-// them, the record only refers to it. conv is nil if the step changes no conversation.
+// SetAnswer sets the answer of a record in the unit that writes conv with the entries of step. If one of these entries
+// is the answer, the record only refers to it. conv is nil if the step changes no conversation.
 func (p *ReplayRow) SetAnswer(status int, answer []byte, step store.Step, conv *store.Conversation) {
 	p.Status, p.Answer, p.Entry = status, answer, 0
 	if conv == nil || conv.Seq != p.ConvSeq {

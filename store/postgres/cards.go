@@ -48,7 +48,6 @@ func (t *txn) card(id string) (*engine.CardRow, error) {
 	return &card, err
 }
 
-// Put implements [store.Cards].
 func (c cardStore) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 	card, err := engine.NormalizeCard(put.Card)
 	if err != nil {
@@ -234,7 +233,6 @@ func (t *txn) purgeCard(card *engine.CardRow, now time.Time) error {
 	return t.putLine([]byte(card.ID), stored.num, engine.Nanos(now.Add(engine.TombstoneLife)), line)
 }
 
-// Withdraw implements [store.Cards].
 func (c cardStore) Withdraw(ctx context.Context, id string, ifRev store.Rev, reservedUntil time.Time, changes []store.Change, now time.Time) error {
 	var n needs
 	n.addCard(id)
@@ -281,17 +279,14 @@ func (c cardStore) find(ctx context.Context, id string, accept func(store.Card) 
 	return card.Card, nil
 }
 
-// Get implements [store.Cards].
 func (c cardStore) Get(ctx context.Context, id string, now time.Time) (store.Card, error) {
 	return c.find(ctx, id, func(card store.Card) bool { return card.Live(now) })
 }
 
-// Held implements [store.Cards].
 func (c cardStore) Held(ctx context.Context, id string, now time.Time) (store.Card, error) {
 	return c.find(ctx, id, func(card store.Card) bool { return card.Held(now) })
 }
 
-// HasCount implements [store.Cards].
 func (c cardStore) HasCount(ctx context.Context, key string, now time.Time) (found bool, err error) {
 	prefix := engine.CountKey(key)
 	err = c.s.query(ctx, "select exists (select from card_counts where key >= $1 and key < $2 and due > $3)",
@@ -299,7 +294,6 @@ func (c cardStore) HasCount(ctx context.Context, key string, now time.Time) (fou
 	return found, err
 }
 
-// Changes implements [store.Cards].
 func (c cardStore) Changes(ctx context.Context, after uint64, limit int) ([]store.CardChange, error) {
 	if limit < 1 {
 		return nil, engine.ErrLimit
@@ -316,7 +310,6 @@ func (c cardStore) Changes(ctx context.Context, after uint64, limit int) ([]stor
 	return list, err
 }
 
-// List implements [store.Cards].
 func (c cardStore) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
 	index, err := c.s.index.fresh(ctx)
 	if err != nil {
@@ -339,7 +332,6 @@ func (c cardStore) List(ctx context.Context, q store.CardQuery) (store.CardPage,
 	})
 }
 
-// Terms implements [store.Cards].
 func (c cardStore) Terms(ctx context.Context, prefix, after string, limit int, now time.Time) ([]store.TermCount, error) {
 	index, err := c.s.index.fresh(ctx)
 	if err != nil {
@@ -348,7 +340,6 @@ func (c cardStore) Terms(ctx context.Context, prefix, after string, limit int, n
 	return engine.ListTerms(index, prefix, after, limit, now)
 }
 
-// Count implements [store.Cards].
 func (c cardStore) Count(ctx context.Context, now time.Time) (int, error) {
 	index, err := c.s.index.fresh(ctx)
 	if err != nil {

@@ -34,6 +34,5 @@
 // # Leases and hints
 //
 // Leases are rows and end by the clock of the database. A unit under a lease locks its row until the commit, so that no
-// other process takes the lease meanwhile. Hints are notifications, and each process has a connection
-// only to receive them.
+// other process takes the lease meanwhile. Hints are notifications. Each process has a connection only to receive them.
 package postgres

@@ -46,7 +46,6 @@ func sqlState(err error) string {
 	return ""
 }
 
-// unavailable returns err as store.ErrUnavailable.
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, store.ErrUnavailable) {
 		return err

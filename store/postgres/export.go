@@ -99,7 +99,7 @@ func lockAlone(ctx context.Context, conn *pgx.Conn) error {
 		switch {
 		case err != nil:
 			return err
-		case len(names) > 0 && time.Since(begun) > time.Second: // before, the server may still end those of a process that ended
+		case len(names) > 0 && time.Since(begun) > time.Second: // for a moment, the server still lists an ended process
 			return fmt.Errorf("%w: %s", ErrInUse, strings.Join(names, ", "))
 		case time.Since(begun) > endsAfter:
 			return ErrCopying
@@ -112,8 +112,8 @@ func lockAlone(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// migrateWhole migrates the tables for work on all their columns, for which they must have exactly the version of this
-// program.
+// migrateWhole migrates the tables for an export or import, which must know all columns: it refuses newer tables, even
+// if this program may use them otherwise.
 func migrateWhole(ctx context.Context, conn *pgx.Conn) error {
 	all := migrations()
 	_, have, err := migrate(ctx, conn, all)
@@ -189,7 +189,6 @@ type stored struct {
 // order is the column by which an export reads the rows of a table.
 var order = map[*table]string{cards: "num", changes: "num", replays: "key", records: "key"}
 
-// table exports the rows of a table.
 func (x *exporter) table(tb *table, convert func(stored) (engine.Row, error)) error {
 	return x.query("select key, num, due, value from "+tb.name+" order by "+order[tb], nil, func(r stored) error {
 		out, err := convert(r)
@@ -371,7 +370,6 @@ func (l *loader) put(tb *table, key []byte, num, due int64, value []byte) {
 	l.size += len(key) + len(value) + 16
 }
 
-// flush writes the rows in memory.
 func (l *loader) flush() error {
 	for _, tb := range tables {
 		if len(l.buffers[tb]) == 0 {

@@ -19,7 +19,6 @@ type leaseStore struct{ s *Store }
 // Leases implements [store.Store].
 func (s *Store) Leases() store.Leases { return leaseStore{s} }
 
-// TTL implements [store.Leases].
 func (l leaseStore) TTL() time.Duration { return l.s.cfg.LeaseTTL }
 
 // untilSQL is the SQL expression for the end of a lease that begins now. Its argument is the TTL in microseconds.
@@ -27,7 +26,6 @@ const untilSQL = "clock_timestamp() + $1 * interval '1 microsecond'"
 
 func (l leaseStore) micros() int64 { return l.s.cfg.LeaseTTL.Microseconds() }
 
-// Acquire implements [store.Leases].
 func (l leaseStore) Acquire(ctx context.Context, name string) (store.Lease, error) {
 	if name == "" || len(name) > maxLease {
 		return store.Lease{}, fmt.Errorf("acquire lease: its name has %d bytes, not 1 to %d", len(name), maxLease)
@@ -52,7 +50,6 @@ func (l leaseStore) Acquire(ctx context.Context, name string) (store.Lease, erro
 	return store.Lease{Name: name, Fence: uint64(fence)}, nil
 }
 
-// split returns the columns of leases.
 func split(held []store.Lease) (names []string, fences []int64) {
 	for _, lease := range held {
 		names, fences = append(names, lease.Name), append(fences, int64(lease.Fence))
@@ -60,7 +57,6 @@ func split(held []store.Lease) (names []string, fences []int64) {
 	return names, fences
 }
 
-// Renew implements [store.Leases].
 func (l leaseStore) Renew(ctx context.Context, held []store.Lease) (lost []store.Lease, err error) {
 	names, fences := split(held)
 	var name string
@@ -85,7 +81,6 @@ func (l leaseStore) Renew(ctx context.Context, held []store.Lease) (lost []store
 	return lost, nil
 }
 
-// Release implements [store.Leases].
 func (l leaseStore) Release(ctx context.Context, held []store.Lease) error {
 	names, fences := split(held)
 	return ask(ctx, func(ctx context.Context) error {
@@ -95,7 +90,6 @@ func (l leaseStore) Release(ctx context.Context, held []store.Lease) error {
 	})
 }
 
-// List implements [store.Leases].
 func (l leaseStore) List(ctx context.Context) ([]store.LeaseState, error) {
 	var list []store.LeaseState
 	var state store.LeaseState

@@ -207,7 +207,7 @@ func (s *Store) prepare(c *pgx.ConnConfig) {
 }
 
 // isGone reports whether a connection that was idle for a second no longer works. If the server does not answer, its
-// host may have vanished without ending connections, so all of them are given up.
+// host may have vanished without ending connections, so isGone gives up all connections of the pool.
 func (s *Store) isGone(ctx context.Context, idle pgxpool.ShouldPingParams) bool {
 	if idle.IdleDuration < time.Second {
 		return false
@@ -220,8 +220,8 @@ func (s *Store) isGone(ctx context.Context, idle pgxpool.ShouldPingParams) bool 
 	return idle.Conn.IsClosed() // then the pool's own test fails at once
 }
 
-// hangUp closes the socket of a connection that was given up. Otherwise the pool waits for the server for 15 seconds before
-// it opens another connection in its place.
+// hangUp closes the socket of a connection that was given up. Otherwise the pool waits for the server for 15 seconds
+// before it opens another connection.
 func hangUp(conn *pgx.Conn) {
 	if conn.IsClosed() {
 		_ = conn.PgConn().Conn().Close()
@@ -252,7 +252,6 @@ func (s *Store) checkSettings(ctx context.Context, conn *pgconn.PgConn) error {
 	return nil
 }
 
-// acquire returns a connection of the pool.
 func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireFor)
 	defer cancel()

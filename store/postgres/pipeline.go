@@ -16,7 +16,7 @@ import (
 )
 
 // pipeline is a list of statements as messages of the protocol in one buffer, which is sent in one write. A batch of pgx
-// would copy each value through three buffers, and make each of them again for each group.
+// would copy each value through three buffers, which it makes again for each group.
 //
 // Nothing is read until everything is written. So the answers must fit into the buffers of the connection, or else both
 // sides would wait for each other. The answer to a statement that returns no rows is a few bytes.
@@ -34,7 +34,6 @@ const maxKept = 4 << 20
 // prepared is the key of the names of prepared statements in the custom data of a connection.
 const prepared = "agentmesh prepared"
 
-// reset empties the pipeline and sets its connection.
 func (s *pipeline) reset(conn *pgx.Conn) {
 	if cap(s.buf) > maxKept {
 		s.buf = nil
@@ -176,7 +175,6 @@ func keysArgument(keys []string) argument {
 	return array(oidBytea, len(keys), func(b []byte, i int) []byte { return appendElement(b, keys[i]) })
 }
 
-// changed is a row with its key.
 type changed struct {
 	key string
 	*row

@@ -18,7 +18,6 @@ type recordStore struct{ s *Store }
 // Records implements [store.Store].
 func (s *Store) Records() store.Records { return recordStore{s} }
 
-// Apply implements [store.Records].
 func (r recordStore) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
 	if len(changes) == 0 {
 		return ctx.Err()
@@ -52,7 +51,6 @@ func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev)
 	}, err
 }
 
-// Record implements [engine.RecordTx].
 func (t *txn) Record(ns, key string) (rec store.Record, ok bool, err error) {
 	stored, err := t.get(records, engine.RecordKey(ns, key))
 	if stored == nil || err != nil {
@@ -62,7 +60,6 @@ func (t *txn) Record(ns, key string) (rec store.Record, ok bool, err error) {
 	return rec, err == nil, err
 }
 
-// CountRecords implements [engine.RecordTx].
 func (t *txn) CountRecords(key engine.CountOf, now int64) (int, error) {
 	counted := records
 	if key.Term != "" {
@@ -86,7 +83,6 @@ func (t *txn) dropRecord(rec store.Record) {
 	}
 }
 
-// Get implements [store.Records].
 func (r recordStore) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
 	stored, err := r.s.get(ctx, records, engine.RecordKey(ns, key))
 	if err != nil {
@@ -102,7 +98,6 @@ func (r recordStore) Get(ctx context.Context, ns, key string, now time.Time) (st
 	return rec, nil
 }
 
-// List implements [store.Records].
 func (r recordStore) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
 	if err := engine.CheckList(ns, term, limit); err != nil {
 		return store.RecordPage{}, err

@@ -19,7 +19,6 @@ type stepStore struct{ s *Store }
 // Steps implements [store.Store].
 func (s *Store) Steps() store.Steps { return stepStore{s} }
 
-// Apply implements [store.Steps].
 func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, error) {
 	if err := engine.CheckStep(step); err != nil {
 		return store.Applied{}, err
@@ -252,7 +251,6 @@ func (t *txn) storeReplay(r engine.ReplayRow) {
 	t.put(replays, engine.ReplayHash(r.Sender, r.MessageID), row{num: int64(r.ConvSeq), due: engine.Deadline(r.Expires), value: engine.EncodeReplay(r)})
 }
 
-// Forget implements [store.Steps].
 func (s stepStore) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, changes []store.Change, now time.Time) error {
 	var n needs
 	n.row(convs, engine.ConvKey(key))
@@ -294,7 +292,6 @@ func (s stepStore) Forget(ctx context.Context, key store.ConvKey, ifRev store.Re
 	})
 }
 
-// FindReplay implements [store.Steps].
 func (s stepStore) FindReplay(ctx context.Context, sender, messageID string, now time.Time) (store.Replay, error) {
 	stored, err := s.s.get(ctx, replays, engine.ReplayHash(sender, messageID))
 	if err != nil {
@@ -324,7 +321,6 @@ func (s stepStore) FindReplay(ctx context.Context, sender, messageID string, now
 	})
 }
 
-// Conversation implements [store.Steps].
 func (s stepStore) Conversation(ctx context.Context, key store.ConvKey, now time.Time) (store.Conversation, error) {
 	stored, err := s.s.get(ctx, convs, engine.ConvKey(key))
 	if err != nil {
@@ -340,7 +336,6 @@ func (s stepStore) Conversation(ctx context.Context, key store.ConvKey, now time
 	return conv, nil
 }
 
-// Conversations implements [store.Steps].
 func (s stepStore) Conversations(ctx context.Context, term string, before uint64, limit int, now time.Time) (store.ConvPage, error) {
 	if limit < 1 {
 		return store.ConvPage{}, engine.ErrLimit
@@ -379,7 +374,6 @@ func (s stepStore) Conversations(ctx context.Context, term string, before uint64
 	return page, nil
 }
 
-// Transcript implements [store.Steps].
 func (s stepStore) Transcript(ctx context.Context, key store.ConvKey, after uint64, limit int) ([]store.Entry, error) {
 	if limit < 1 {
 		return nil, engine.ErrLimit

@@ -79,7 +79,7 @@ func (n *needs) addDue(tb *table, key, value []byte) {
 	}
 }
 
-// sweepRows calls look for each row with one of these keys that is still due, and sets *n to the number of these calls.
+// sweepRows calls look for each row with one of these keys that is still due, and sets *n to the number of calls.
 // Damaged rows stay in place.
 func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need needs, now time.Time, n *int, look func(*txn, []byte, row, time.Time) error) error {
 	return s.writer.do(ctx, need, func(t *txn) (func() error, error) {

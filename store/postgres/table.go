@@ -75,14 +75,13 @@ var (
 	counterChanges = []byte("changes")
 )
 
-// ref names a row.
 type ref struct {
 	table *table
 	key   string
 }
 
-// needs is what the first round trip of a group locks and reads for a unit. A plan may ask for further rows, which
-// costs a round trip for each.
+// needs is what the first round trip of a group locks and reads for a unit. A plan may ask for further rows, at one
+// round trip for each.
 type needs struct {
 	refs   []ref
 	counts [][]byte // prefixes of keys that are counted; no other process counts them meanwhile
@@ -97,7 +96,6 @@ func (n *needs) lease(held *store.Lease) {
 	}
 }
 
-// addRecords adds the needs of changes of records.
 func (n *needs) addRecords(changes []store.Change) {
 	for _, c := range changes {
 		n.lease(c.Held)
@@ -111,7 +109,6 @@ func (n *needs) addRecords(changes []store.Change) {
 	}
 }
 
-// addCard adds the needs of a change of a card.
 func (n *needs) addCard(id string) {
 	n.row(cards, []byte(id))
 	n.row(changes, []byte(id))

@@ -17,7 +17,8 @@ import (
 // cell is a row in a transaction. If it did not exist before, old is nil; if it does not exist now, now is nil.
 type cell struct{ old, now *row }
 
-// txn is the transaction of one group of units. Rows that a unit writes are in memory until flush.
+// txn is the transaction of one group of units. Rows that a unit writes are in memory until flush. It implements
+// [engine.RecordTx].
 type txn struct {
 	ctx    context.Context
 	conn   *pgx.Conn
@@ -164,7 +165,6 @@ func (t *txn) put(tb *table, key []byte, r row) {
 	t.cell(tb, key).now = &r
 }
 
-// drop removes a row, if it exists.
 func (t *txn) drop(tb *table, key []byte) { t.cell(tb, key).now = nil }
 
 // dropEntries removes the entries of a conversation.
@@ -213,7 +213,6 @@ func (t *txn) next(counter []byte) (int64, error) {
 	return n, nil
 }
 
-// CheckLease implements [engine.RecordTx].
 func (t *txn) CheckLease(held *store.Lease) error {
 	if held == nil || t.leases[held.Name] == held.Fence {
 		return nil

@@ -150,7 +150,6 @@ func (s *Store) receive(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
-// ping tests an idle connection.
 func (s *Store) ping(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, acquireFor)
 	defer cancel()

@@ -63,12 +63,10 @@ func newWriter(s *Store) *writer {
 	return w
 }
 
-// do executes a unit in the next group, see [engine.Queue.Do].
 func (w *writer) do(ctx context.Context, needs needs, p plan) error {
 	return w.queue.Do(ctx, work{p, needs})
 }
 
-// close commits the queued units and refuses further ones.
 func (w *writer) close() {
 	w.queue.Close()
 	w.again.Stop()

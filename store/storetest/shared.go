@@ -78,7 +78,6 @@ func (s *turns) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 	return s.next().Sweep(ctx, now, limit)
 }
 
-// heldPut returns a change under a lease.
 func heldPut(key string, held store.Lease) store.Change {
 	c := put("test", key)
 	c.Held = &held
