@@ -10,8 +10,7 @@ import (
 var (
 	// ErrLeaseTaken means that another handle holds the lease.
 	ErrLeaseTaken = errors.New("store: another process holds the lease")
-	// ErrLeaseLost means that the lease under which a unit was to be stored has ended or has another holder now. The unit
-	// was not applied.
+	// ErrLeaseLost means that the lease of a unit has ended or has another holder. The unit was not applied.
 	ErrLeaseLost = errors.New("store: the lease is lost")
 )
 
@@ -43,7 +42,7 @@ type Leases interface {
 	Renew(ctx context.Context, held []Lease) (lost []Lease, err error)
 	// Release gives leases back. A lease that is lost already is ignored.
 	Release(ctx context.Context, held []Lease) error
-	// List returns the leases that any handle holds, by name.
+	// List returns the leases that any handle holds, sorted by name.
 	List(ctx context.Context) ([]LeaseState, error)
 }
 

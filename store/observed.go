@@ -63,8 +63,8 @@ func (o *Observed) OnRemote(namespace string, observe func(Change)) {
 	o.remote[namespace], o.namespaces = append(o.remote[namespace], observe), append(o.namespaces, namespace)
 }
 
-// OnLoss adds a function that is called when changes of other processes may have been missed, so that anything may have
-// changed. Call OnLoss during set-up. The function must not block.
+// OnLoss adds a function that is called when changes of other processes may have been missed. Call OnLoss during
+// set-up. The function must not block.
 func (o *Observed) OnLoss(f func()) { o.onLoss = append(o.onLoss, f) }
 
 // rereadPause is the time after which the functions of [Observed.OnLoss] are called again.
@@ -137,8 +137,7 @@ func (o *Observed) lose() {
 // leaseOf returns the lease under which a unit with this context is stored, or nil.
 func (o *Observed) leaseOf(ctx context.Context) *Lease { return cmp.Or(LeaseOf(ctx), o.lease) }
 
-// hold returns the changes of a unit, under the lease of [Observed.leaseOf] unless the first change already names a
-// lease.
+// hold returns the changes of a unit under the lease of ctx, unless the first change already names a lease.
 func (o *Observed) hold(ctx context.Context, changes []Change) []Change {
 	lease := o.leaseOf(ctx)
 	if lease == nil {

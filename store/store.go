@@ -54,8 +54,7 @@ var (
 	ErrDamaged = errors.New("database is damaged")
 )
 
-// Rev is the revision of an entry, assigned by the engine. As a precondition, it must equal the stored revision. The
-// two constants are special.
+// Rev is the revision of an entry, assigned by the engine. As a precondition, it must equal the stored revision.
 type Rev uint64
 
 const (
@@ -296,8 +295,7 @@ type Steps interface {
 	// Apply applies a whole step or nothing. It checks preconditions in this order: Held, Replay, Answer, Conv.Rev
 	// (ErrConflict), Records (ErrConflict, ErrQuota). The engine maintains Seq, Rev and Entries of Conv.
 	Apply(ctx context.Context, step Step) (Applied, error)
-	// FindReplay returns the record of a message that was accepted before, if the record is live or its conversation is
-	// open.
+	// FindReplay returns the record of an accepted message if the record is live or its conversation is open.
 	FindReplay(ctx context.Context, sender, messageID string, now time.Time) (Replay, error)
 	// Conversation returns the row of a conversation.
 	Conversation(ctx context.Context, key ConvKey, now time.Time) (Conversation, error)

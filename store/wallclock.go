@@ -8,11 +8,9 @@ import (
 )
 
 const (
-	// clockTolerance is the largest difference between the wall clock and the monotonic clock at which the wall clock
-	// is not in doubt.
+	// clockTolerance is how far the wall clock may move against the monotonic clock without doubt.
 	clockTolerance = time.Minute
-	// clockDoubt is the time for which a wall clock stays in doubt after a step. It is long enough for an operator to
-	// notice a wrong clock.
+	// clockDoubt is how long a wall clock stays in doubt after a step: long enough for an operator to notice.
 	clockDoubt = 3 * time.Hour
 )
 
@@ -28,8 +26,7 @@ type WallClock struct {
 	suspect time.Time     // when the doubt began; zero: the clock is reliable
 }
 
-// NewWallClock returns a WallClock that trusts the current time of the wall clock. It logs steps to log, which may be
-// nil.
+// NewWallClock returns a WallClock that trusts the current time. It logs steps to log, which may be nil.
 func NewWallClock(log *slog.Logger) *WallClock {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

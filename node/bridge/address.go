@@ -72,8 +72,7 @@ func (a Address) Validate() error {
 	return nil
 }
 
-// ValidPrincipal reports whether s can be a principal of a foreign network: a link, as in "mew:lab", or a peer behind
-// one, as in "agentrelay:free/owl".
+// ValidPrincipal reports whether s can be a principal of a foreign network: a link such as "mew:lab", or an address.
 func ValidPrincipal(s string) bool {
 	if _, err := ParseAddress(s); err == nil {
 		return true

@@ -18,8 +18,7 @@ type Kind struct {
 	// Honors are the keys under policy that links of this kind honor. The node itself enforces access for every kind,
 	// so access is not listed. A key stands for all keys below it: "filter" for "filter.types".
 	Honors []string
-	// Encrypt are the values of policy.encrypt that links of this kind accept. If it is empty, they do not honor the
-	// key.
+	// Encrypt are the accepted values of policy.encrypt. If it is empty, the links do not honor the key.
 	Encrypt []string
 	// Check returns an error for a link that breaks a rule of this kind. A nil Check accepts every link.
 	Check func(Link) *PolicyError
@@ -36,11 +35,9 @@ type Kind struct {
 	Holds []acl.HoldRule
 	// Silence is how long a conversation may be silent before it expires, by intent, if not the default.
 	Silence map[wire.Intent]time.Duration
-	// Inbound is the link name in the addresses of peers that connect to us without a link. It is empty for a kind
-	// whose peers always come over a link.
+	// Inbound is the link name for peers that connect to us without a link. It is empty if the kind has no such peers.
 	Inbound string
-	// Web reports that the owner may write to a peer by its URL, without a link: to "a2a:https://host". Such a peer has
-	// the link name [WebLink].
+	// Web reports that the owner may write to a peer by its URL, as in "a2a:https://host"; see [WebLink].
 	Web bool
 	// Screens reports that the bridge itself looks for personal data before a message leaves. For other kinds the node
 	// notifies the owner about a message with personal data.

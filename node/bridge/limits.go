@@ -14,7 +14,6 @@ func (l LinkLimits) Off() bool { return min(l.Messages, l.ToolCalls, l.Conversat
 // NoLinkLimits returns limits that are all switched off.
 func NoLinkLimits() LinkLimits { return LinkLimits{NoLimit, NoLimit, NoLimit} }
 
-// The default limits of a link.
 const (
 	defaultMessages      = 60
 	defaultToolCalls     = 30
@@ -79,8 +78,8 @@ func NewLinkMeter(l LinkLimits) *LinkMeter {
 	}
 }
 
-// Charge takes what a message draws and returns true. If a limit is used up, it takes nothing and returns false and
-// the time until there is room again.
+// Charge takes what a message draws and returns true. If a limit is used up, it takes nothing, and returns the time
+// until there is room again and false.
 func (m *LinkMeter) Charge(d Draw, now time.Time) (wait time.Duration, ok bool) {
 	if d == DrawNothing {
 		return 0, true

@@ -108,9 +108,9 @@ type Undelivered struct {
 	Reason    string
 }
 
-// Transport delivers messages of the node to addresses of one kind. An error that determines whether to try again is a
-// *client.SendError; any other error is final. Deliver must tolerate a repeat of an attempt that arrived although it
-// was reported as failed, and must return when ctx ends.
+// Transport delivers messages of the node to addresses of one kind. Only a *client.SendError can ask for another
+// attempt; any other error is final. Deliver must tolerate a repeat of an attempt that arrived although it was reported
+// as failed, and must return when ctx ends.
 type Transport interface {
 	Deliver(ctx context.Context, d Delivery) (Delivered, error)
 }

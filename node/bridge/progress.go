@@ -20,8 +20,7 @@ type Progress struct {
 // hook's output, 256 KiB.
 const maxQueuedProgress = 32
 
-// ProgressFeed passes progress to its followers without blocking. The zero value is ready to use, and it is safe for
-// concurrent use.
+// ProgressFeed passes progress to its followers without blocking. The zero value is ready for concurrent use.
 type ProgressFeed struct {
 	mu        sync.Mutex
 	followers map[chan Progress]struct{}

@@ -95,8 +95,8 @@ type Answer struct {
 
 // Carrier delivers signed messages to agents of the mesh by a way other than their endpoints.
 type Carrier interface {
-	// Carry returns what the agent answered; carried is false if the carrier knows no way to the agent. An error that
-	// determines whether to try again is a *client.SendError. The node verifies the answer like that of an endpoint,
-	// so a carrier need not be trusted.
+	// Carry returns what the agent answered; carried is false if the carrier knows no way to the agent. Only a
+	// *client.SendError can ask for another attempt. The node verifies the answer like that of an endpoint, so it need
+	// not trust a carrier.
 	Carry(ctx context.Context, to wire.AgentID, message []byte) (answer []byte, carried bool, err error)
 }

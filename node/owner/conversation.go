@@ -28,7 +28,7 @@ type Conversation struct {
 	Opened    time.Time           `json:"opened"`
 	Last      time.Time           `json:"last"`
 	Holds     int                 `json:"holds,omitempty"`
-	// Unreleased is the number of messages of the peer that waited for the owner and that the owner has not released.
+	// Unreleased is the number of messages of the peer that were held and that the owner has not released.
 	Unreleased int        `json:"unreleased,omitempty"`
 	Proposal   *Proposal  `json:"proposal,omitempty"`
 	Agreement  *Agreement `json:"agreement,omitempty"`
@@ -63,7 +63,6 @@ func NewProposal(conv conversations.Conversation) *Proposal {
 // Standing is the state of an agreement.
 type Standing string
 
-// The standings of agreements.
 const (
 	StandingAgreed    Standing = "agreed"
 	StandingCancelled Standing = "cancelled"
@@ -91,14 +90,14 @@ type Entry struct {
 	Unreleased bool `json:"unreleased,omitempty"` // the owner has not released it, so no agent of the owner sees it
 }
 
-// Transcript is a conversation with a page of its transcript. Pass Next as the parameter after of the next request.
+// Transcript is a conversation with a page of its transcript. For the next page, pass Next as "after".
 type Transcript struct {
 	Conversation
 	Transcript []Entry `json:"transcript"`
 	Next       uint64  `json:"next,omitempty"`
 }
 
-// ConversationList is a page of conversations. Pass Next as the parameter before of the next request.
+// ConversationList is a page of conversations. For the next page, pass Next as "before".
 type ConversationList struct {
 	Items []Conversation `json:"items"`
 	Next  uint64         `json:"next,omitempty"`

@@ -57,8 +57,8 @@ type EventStream struct {
 
 // Events provides event streams.
 type Events interface {
-	// FollowEvents begins a stream that follows the event with the name lastName, or that begins now if lastName is "".
-	// It fails if too many streams are open.
+	// FollowEvents begins a stream after the event with the name lastName or, if lastName is "", now. It fails if too
+	// many streams are open.
 	FollowEvents(lastName string) (EventStream, error)
 }
 

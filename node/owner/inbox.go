@@ -16,7 +16,6 @@ import (
 // ItemState is the state of an inbox item.
 type ItemState string
 
-// The states of inbox items.
 const (
 	ItemNew         ItemState = "new"         // waits for the owner or the owner's agent
 	ItemRead        ItemState = "read"        // acknowledged without a reply

@@ -42,7 +42,6 @@ func (l Listing) Describe(formatTime func(time.Time) string) string {
 // ListingState is the state of the node's registration in a directory.
 type ListingState string
 
-// The states of listings.
 const (
 	Registered ListingState = "registered"
 	Pending    ListingState = "pending"   // not yet or no longer registered; see Error
@@ -128,7 +127,6 @@ func listingOperations(n Listings) []Operation {
 	}
 }
 
-// parseQuery reads the parameters of a search.
 func parseQuery(c echo.Context) (client.Query, error) {
 	params := c.QueryParams()
 	q := client.Query{Capabilities: params["capability"], Text: params.Get("q"), Cursor: params.Get("cursor")}

@@ -13,7 +13,6 @@ import (
 // SealChoice decides whether one message is sealed. The empty choice leaves it to the owner's rule.
 type SealChoice string
 
-// The choices.
 const (
 	Sealed   SealChoice = "seal"
 	Unsealed SealChoice = "open" // refused if the owner's rule seals every message
@@ -25,7 +24,6 @@ func (c SealChoice) IsValid() bool { return c == "" || c == Sealed || c == Unsea
 // SendState is the state of an outgoing message.
 type SendState string
 
-// The states of messages.
 const (
 	SendQueued     SendState = "queued"           // waits for its next attempt
 	SendDelivered  SendState = "delivered"        // the peer has it, or a relay that stores it for the peer

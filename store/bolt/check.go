@@ -100,8 +100,7 @@ func (f *findings) rows(tx *bbolt.Tx) {
 	f.convs(tx, each)
 	f.records(tx, each)
 	each(bucketExpiries, func(k, _ []byte) { f.expect(len(k) > 9, bucketExpiries, k) })
-	// A new row takes the next number of the bucket's sequence, so no existing row may have a number above the
-	// sequence.
+	// A new row takes the next number of the sequence, so no existing row may have a higher number.
 	for _, b := range []bucket{bucketCards, bucketChanges, bucketConvs} {
 		last, _ := b.in(tx).b.Cursor().Last()
 		f.expect(len(last) < 8 || number(last[:8]) <= b.in(tx).b.Sequence(), b, last)

@@ -33,7 +33,6 @@ func checkOffline(path string) error {
 	return preflight(path, offlineWait)
 }
 
-// openOffline opens an existing database read-only.
 func openOffline(path string) (*bbolt.DB, error) {
 	if err := checkOffline(path); err != nil {
 		return nil, err

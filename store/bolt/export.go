@@ -65,8 +65,7 @@ func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
 	})
 }
 
-// exportChanges exports the feed. It leaves out the tombstones of earlier registrations of an id, which only an index in
-// memory needs.
+// exportChanges exports the feed without the tombstones of earlier registrations, which only an index in memory needs.
 func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
 	tombstones := make(map[uint64]int64) // number of the change: when Sweep removes it
 	if err := each(tx, bucketExpiries, func(k, _ []byte) error {

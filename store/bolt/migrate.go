@@ -33,8 +33,7 @@ var migrations = []migration{addChecksums}
 // newestSchema returns the schema that the steps lead to.
 func newestSchema(steps []migration) uint64 { return uint64(len(steps)) + 1 }
 
-// addChecksums migrates from schema 1, whose values had no checksums. It cannot detect bits that changed before the
-// migration.
+// addChecksums migrates from schema 1, which had no checksums. It cannot detect bits that changed before.
 func addChecksums(from *bbolt.Tx, to *copier) error {
 	for _, b := range buckets {
 		old := from.Bucket(b.name)

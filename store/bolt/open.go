@@ -30,8 +30,7 @@ var (
 	ErrLocked = errors.New("database is in use by another process")
 	// ErrNewerSchema means that a newer version of this program wrote the file.
 	ErrNewerSchema = errors.New("database was written by a newer version")
-	// ErrDamaged is store.ErrDamaged. It means that the file is not a database, or that some of its rows or pages are
-	// invalid.
+	// ErrDamaged is store.ErrDamaged: the file is not a database, or some of its rows or pages are invalid.
 	ErrDamaged = store.ErrDamaged
 	// ErrFileMode means that users other than the owner can read or write the file.
 	ErrFileMode = errors.New("database file mode is wider than 0600")

@@ -95,8 +95,7 @@ func (t *txn) writeRecord(w engine.RecordWrite, rev store.Rev) error {
 	return scheduleSweep(t.Tx, kindRecord, key, scheduled, engine.Deadline(rec.Expires))
 }
 
-// deleteRecord removes the row of a record and the rows of its terms. The row in bucketExpiries stays until the sweep
-// reaches it.
+// deleteRecord removes a record with its terms. The row in bucketExpiries stays until the sweep reaches it.
 func deleteRecord(t *txn, rec store.Record) error {
 	if err := bucketRecords.in(t.Tx).delete(engine.RecordKey(rec.NS, rec.Key)); err != nil {
 		return err

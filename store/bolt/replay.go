@@ -103,7 +103,6 @@ func (s steps) FindReplay(ctx context.Context, sender, messageID string, now tim
 	return rec, err
 }
 
-// withAnswer returns a live record with its answer.
 func withAnswer(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (store.Replay, error) {
 	seq := u64(rec.ConvSeq)
 	var conv *store.Conversation

@@ -42,7 +42,6 @@ func (s *Store) snapshotPath() string { return s.path + ".index" }
 // takes about a second.
 func (s *Store) snapshotEvery() int64 { return max(5000, int64(s.index.Len()/8)) }
 
-// snapshotter writes snapshots in its own goroutine.
 type snapshotter struct {
 	s       *Store
 	writing sync.Mutex   // held while the file is written

@@ -48,7 +48,6 @@ func (t *txn) note(ns, key string) {
 
 func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }
 
-// work is a unit with the handle that writes it.
 type work struct {
 	plan plan
 	by   *local.Handle

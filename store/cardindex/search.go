@@ -101,8 +101,7 @@ func inAll(sets []*posting, s Slot) bool {
 	return true
 }
 
-// intersect returns a new bitmap of the slots that are in all sets. sets must not be empty, and must begin with the
-// shortest set.
+// intersect returns a new bitmap of the slots in all sets. sets is not empty and begins with the shortest set.
 func intersect(sets []*posting) *roaring.Bitmap {
 	if len(sets) == 1 {
 		return sets[0].bitmap().Clone()
@@ -114,8 +113,7 @@ func intersect(sets []*posting) *roaring.Bitmap {
 	return result
 }
 
-// TermsAfter yields the terms that begin with prefix and sort after last, in order. It holds mu only while it looks up
-// the next term.
+// TermsAfter yields, in order, the terms after last that begin with prefix. It holds mu only to look up a term.
 func (ix *Index) TermsAfter(prefix, last string) iter.Seq[string] {
 	next := func() (string, bool) {
 		ix.mu.RLock()

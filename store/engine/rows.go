@@ -116,8 +116,7 @@ func cardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
 // change, owner, registered and updated.
 const cardFixed = 8 + 8 + 8 + 1 + 8 + 32 + 8 + 8
 
-// decodeCardForList decodes a row without its terms and counts, which lists do not contain and which are a large part
-// of the row.
+// decodeCardForList decodes a row without its terms and counts, a large part of the row that lists do not need.
 func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
 	r := reader{b: row[1:]} // cardTerms has checked the version
 	c := store.Card{Seq: seq, Rev: store.Rev(r.u64()), Expires: r.time(), ReservedUntil: r.time()}

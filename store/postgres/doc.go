@@ -15,8 +15,8 @@
 // All writes of a process are units in a queue, and a waiting caller commits those that were queued during the previous
 // commit, as in package bolt. A group takes two round trips. The first begins the transaction, locks the rows that the
 // units name, in the order of their keys, and reads them. Then each unit is planned in Go: it checks its preconditions
-// on the rows as the earlier units of the group left them. The second round trip writes one statement per table and
-// commits; see pipeline.go. If another process created a row or had a lock in another order, the whole group runs again.
+// on the rows as the earlier units of the group left them. The second round trip writes the changed rows and commits;
+// see pipeline.go. If another process created a row or had a lock in another order, the whole group runs again.
 //
 // # Unknown outcomes
 //

@@ -61,7 +61,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// The errors of Open.
 var (
 	// ErrUnsafe means that the server may lose a commit after it reported success.
 	ErrUnsafe = errors.New("the settings of the database are not safe")

@@ -149,8 +149,7 @@ func forEachRow(ctx context.Context, pool *pgxpool.Pool, sql string, args, scans
 	return err
 }
 
-// ask executes a call that waits for the server, for at most answerFor, because the host of the server may have
-// vanished.
+// ask executes a call that waits for the server, at most for answerFor, because the server's host may have vanished.
 func ask(ctx context.Context, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

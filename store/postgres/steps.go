@@ -208,7 +208,6 @@ func isReplayLive(rec engine.ReplayRow, conv *store.Conversation, now time.Time)
 		conv != nil && conv.Seq == rec.ConvSeq && conv.Open && engine.IsLive(conv.Expires, now)
 }
 
-// withAnswer returns a live record with its answer.
 func (t *txn) withAnswer(rec engine.ReplayRow, now time.Time) (store.Replay, error) {
 	conv, err := t.conv(rec.Conv)
 	if err != nil {

@@ -1,9 +1,9 @@
 // Package contact lets the owner's agent write to others as a client of A2A: each contact has a URL of its own at the
 // agent's door, /a2a/CONTACT. Some agents have one URL for each peer and no field that names a recipient (OC-7).
 //
-// A message goes out like every message of the agent's door, so the owner's rules and approvals apply. The task is WORKING
-// until the conversation has an answer or ends, the owner refuses the message, or its delivery fails. The package keeps
-// a small record for each task and each context, and reads all else through an [owner.Client].
+// A message goes out like every message of the agent's door, so the owner's rules and approvals apply. The task is
+// WORKING until the conversation has an answer or ends, the owner refuses the message, or its delivery fails. The
+// package keeps a small record for each task and each context, and reads all else through an [owner.Client].
 package contact
 
 import (
@@ -239,7 +239,6 @@ func (d *Door) find(ctx context.Context, contact, id string) (*task, error) {
 	return t, nil
 }
 
-// The texts with which the door explains a state.
 const (
 	textWaits   = "waits for your owner"
 	textRefused = "your owner declined"

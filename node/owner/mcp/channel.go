@@ -43,7 +43,7 @@ func (c *Channel) Connect(ctx context.Context) (sdk.Connection, error) {
 	return conn, err
 }
 
-// retryFeed is how long a channel waits after a failed request for the inbox, and for releases while items are held.
+// retryFeed is how long a channel waits after a failed request, or before it looks at held items again.
 const retryFeed = 5 * time.Second
 
 // run pushes messages of listed peers until ctx ends: new ones, which follow the item with the id last, and held ones
@@ -118,7 +118,6 @@ func (c *Channel) skipOld(ctx context.Context) (last string) {
 	return last
 }
 
-// isListed reports whether the item is of a listed peer.
 func (c *Channel) isListed(item owner.Item) bool {
 	return slices.Contains(c.peers, string(item.Peer)) || item.Address != "" && slices.Contains(c.peers, item.Address)
 }

@@ -33,7 +33,6 @@ func clampPageSize(n int) int {
 // none is the type of the arguments of a tool that has no arguments.
 type none struct{}
 
-// selfResult is the result of mesh_whoami.
 type selfResult struct {
 	Agent       string           `json:"agent"`
 	Key         string           `json:"key"`

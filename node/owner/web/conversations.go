@@ -116,7 +116,6 @@ func (v conversationView) CanAnswer() bool {
 
 func (v conversationView) Length() string { return formatLength(v.Proposal.Duration) }
 
-// AgreedFacts returns what both sides agreed, for reading.
 func (v conversationView) AgreedFacts() []fact {
 	a := v.Agreement.Agreement
 	facts := []fact{{"When", formatTime(a.Time)}, {"How long", formatLength(a.Duration)}, {"Where", a.Location}, {"Price", a.Price}, {"Details", a.Description}}

@@ -178,7 +178,6 @@ func formatSize(bytes int64) string {
 	return strconv.FormatFloat(value, 'f', -1, 64) + " " + units[unit]
 }
 
-// formatDays formats a duration in days or hours.
 func formatDays(d time.Duration) string {
 	if d >= 48*time.Hour {
 		return formatNumber(int64(d/(24*time.Hour))) + " days"

@@ -215,7 +215,6 @@ func (p *pages) countApprovals(ctx context.Context) int {
 	return n
 }
 
-// countItems counts the inbox items that need the owner.
 func (p *pages) countItems(ctx context.Context) int {
 	n, err := p.n.CountItems(ctx, owner.NeedsOwner, httpapi.MaxCount)
 	if err != nil {
@@ -365,7 +364,6 @@ func contentOf(payload json.RawMessage) content {
 	return c
 }
 
-// Preview returns the beginning of the content, for a list.
 func (c content) Preview() string {
 	text := c.Text
 	if c.Meeting != nil {

@@ -86,7 +86,6 @@ func (p *pages) personPage(c echo.Context, id string, status int, wrong string) 
 	})
 }
 
-// personPath returns the path of a person's page below the owner's page.
 func personPath(id string) string { return "/people/" + url.PathEscape(id) }
 
 // findPerson returns what the node knows about a peer. The rules about a foreign peer are those of its principal.

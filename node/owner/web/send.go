@@ -68,7 +68,6 @@ func formatLength(text string) string {
 	return strings.Join(parts, " ")
 }
 
-// event returns the event of a mesh.schedule message.
 func (m meeting) event() (wire.Value, error) {
 	var times []string
 	for _, s := range m.Times {

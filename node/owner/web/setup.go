@@ -59,7 +59,6 @@ type Programs struct {
 // None reports whether nothing answers messages except the owner.
 func (p Programs) None() bool { return len(p.Hooks) == 0 && p.DoorUsed.IsZero() }
 
-// maxDirectories bounds the directories in the form.
 const maxDirectories = 20
 
 type profileView struct {
@@ -115,7 +114,6 @@ func (p *pages) saveProfile(c echo.Context) error {
 	return httpapi.Done(c, "profile", "profile")
 }
 
-// sayHello sends a message to the echo agent and shows the conversation.
 func (p *pages) sayHello(c echo.Context) error {
 	if _, err := httpapi.Form(c, maxPageForm); err != nil {
 		return err

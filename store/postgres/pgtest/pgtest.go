@@ -329,8 +329,7 @@ func CPU() time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// children returns the fields of [readStat] of the children of a process, by process id. It returns nothing on systems
-// without /proc.
+// children returns the [readStat] fields of the children of a process, by process id, or nothing without /proc.
 func children(parent int) map[int][]string {
 	found := make(map[int][]string)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
