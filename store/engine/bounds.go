@@ -96,8 +96,7 @@ func RecordKey(ns, key string) []byte {
 	return append(key1(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
 }
 
-// TermKey returns the key of the row that lists a record under one of its terms. With an empty key, it returns the
-// prefix of all such rows of the term.
+// TermKey returns the key of the row that lists a record under a term. With an empty key, it is the prefix of these rows.
 func TermKey(ns, term, key string) []byte {
 	return append(Key2(key1(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
 }
@@ -161,8 +160,7 @@ func CheckStep(step store.Step) error {
 	return nil
 }
 
-// tierOf returns the index of the first tier that a sorted set of terms matches. It returns -1 if the terms do not
-// match q or match none of the tiers.
+// tierOf returns the index of the first tier that sorted terms match, or -1 if they do not match q or any tier.
 func tierOf(terms [][]byte, q store.CardQuery, tiers []store.Tier) int {
 	if !carries(terms, q.All) || slices.ContainsFunc(q.Prefixes, func(p string) bool { return !carriesPrefix(terms, p) }) {
 		return -1
@@ -227,8 +225,7 @@ func Key2(b []byte, text string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(text))), text...)
 }
 
-// TombstoneLife is the time for which a tombstone is kept. A reader of the change feed that is away longer may miss
-// that an id was removed.
+// TombstoneLife is how long a tombstone is kept. A reader of the change feed that is away longer may miss a removal.
 const TombstoneLife = 365 * 24 * time.Hour
 
 func checkQuery(q store.CardQuery) error {

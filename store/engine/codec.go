@@ -47,8 +47,7 @@ var errRow = errors.New("row is cut short or has trailing bytes")
 // NoTime is the stored form of the zero time.
 const NoTime = math.MinInt64
 
-// Nanos returns the stored form of t. A time before 1678 or after 2261, which may not fit into int64 nanoseconds,
-// becomes the first or last time that fits.
+// Nanos returns the stored form of t. A time before 1678 or after 2261 becomes the first or last time that fits.
 func Nanos(t time.Time) int64 {
 	switch {
 	case t.IsZero():

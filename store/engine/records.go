@@ -80,8 +80,7 @@ func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWr
 	return writes, nil
 }
 
-// CountOf is the key of a count: the records of a namespace that carry a term, or all records of the namespace if
-// Term is empty.
+// CountOf is the key of a count: of the records of a namespace that carry Term, or of all if Term is empty.
 type CountOf struct{ NS, Term string }
 
 // MaxOf returns the key of the count that the Max of a change bounds.

@@ -58,8 +58,7 @@ func DecodeCard(seq uint64, row []byte) (CardRow, error) {
 	return c, nil
 }
 
-// CardHead is the part of a card that the index needs. The terms are slices of the row and must not outlive the
-// transaction.
+// CardHead is what the index needs of a card. The terms are slices of the row and must not outlive the transaction.
 type CardHead struct {
 	Terms     [][]byte
 	Expires   int64
@@ -112,8 +111,7 @@ func cardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
 	return dst, nil
 }
 
-// cardFixed is the size of the fields between the version and the id of a card: rev, expires, reserved until, flags,
-// change, owner, registered and updated.
+// cardFixed is the size of the fields between the version and the id of a card; see rowVersion.
 const cardFixed = 8 + 8 + 8 + 1 + 8 + 32 + 8 + 8
 
 // decodeCardForList decodes a row without its terms and counts, a large part of the row that lists do not need.

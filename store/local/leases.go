@@ -14,7 +14,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxName is the largest size of the name of a lease, in bytes.
 const maxName = 64
 
 // Leases holds the leases of all handles.

@@ -149,7 +149,6 @@ func Export(ctx context.Context, cfg Config, put func(engine.Row) error) (n engi
 	return n, err
 }
 
-// maxFindings bounds the number of damaged rows that an export names.
 const maxFindings = 100
 
 // exporter passes rows to put, unless a row is damaged.
@@ -180,7 +179,6 @@ func exportRows(ctx context.Context, tx pgx.Tx, put func(engine.Row) error) (n e
 	return x.numbers()
 }
 
-// stored is a row with its key.
 type stored struct {
 	key []byte
 	row
@@ -353,7 +351,6 @@ func checkEmpty(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// loader writes rows in batches.
 type loader struct {
 	ctx     context.Context
 	tx      pgx.Tx

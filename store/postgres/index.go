@@ -28,13 +28,11 @@ type liveIndex struct {
 	err     error  // its error
 }
 
-// feedPage is the number of changes that are read in one query.
 const feedPage = 1000
 
 // headSize is the number of bytes of each card's row that build reads first. They hold all terms of nearly all cards.
 const headSize = 1 << 10
 
-// maxBuilders is the largest number of queries that read the cards at the same time.
 const maxBuilders = 4
 
 // build fills the index from the cards, which several queries read in parts. These queries have no time limit.

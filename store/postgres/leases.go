@@ -10,7 +10,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxLease is the largest size of the name of a lease, in bytes.
 const maxLease = 64
 
 // leaseStore implements [store.Leases] by rows of the table leases and the clock of the database.

@@ -70,8 +70,7 @@ func (m migration) insert(version int) string {
 	return fmt.Sprintf("insert into schema_version (version, oldest) values (%d, %d);\n", version, m.oldest)
 }
 
-// upgradeScript returns the statements that bring the tables from the version that they have to the newest version,
-// without a transaction.
+// upgradeScript returns the statements, without a transaction, that bring the tables from version have to the newest.
 func upgradeScript(all []migration, have int) string {
 	var b strings.Builder
 	b.WriteString(createVersions)

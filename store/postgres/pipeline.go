@@ -81,7 +81,6 @@ func (s *pipeline) add(sql string, arguments ...argument) {
 	s.n++
 }
 
-// message appends a message with its length.
 func (s *pipeline) message(kind byte, body func([]byte) []byte) {
 	s.buf = sized(append(s.buf, kind), 4, body)
 }

@@ -152,7 +152,6 @@ func convTermKey(term string, seq uint64) []byte {
 // entryKey returns the key of an entry of the transcript of the conversation with this seq.
 func entryKey(seq, n uint64) []byte { return engine.AppendU64(engine.AppendU64(nil, seq), n) }
 
-// splitEntryKey splits a key that entryKey made.
 func splitEntryKey(key []byte) (seq, n uint64, ok bool) {
 	if len(key) != 16 {
 		return 0, 0, false

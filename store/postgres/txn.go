@@ -199,7 +199,6 @@ func (t *txn) nextRev() store.Rev {
 	return store.Rev(rev)
 }
 
-// next increments a counter.
 func (t *txn) next(counter []byte) (int64, error) {
 	r, err := t.get(counters, counter)
 	if err != nil {
@@ -220,7 +219,6 @@ func (t *txn) CheckLease(held *store.Lease) error {
 	return fmt.Errorf("%w: %s", store.ErrLeaseLost, held.Name)
 }
 
-// note adds a hint about a record, card or conversation that the unit changes.
 func (t *txn) note(ns, key string) { t.hints = append(t.hints, store.Hint{NS: ns, Key: key}) }
 
 func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }

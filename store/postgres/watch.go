@@ -34,7 +34,6 @@ type notification struct {
 	Hints [][2]string `json:"hints,omitempty"`
 }
 
-// encodeHints returns the payloads of notifications about a commit.
 func encodeHints(by string, hints []store.Hint) []string {
 	if len(hints) == 0 {
 		return nil
@@ -119,7 +118,6 @@ func (s *Store) listen(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
-// receive passes on notifications until the connection fails.
 func (s *Store) receive(ctx context.Context, conn *pgx.Conn) {
 	own := strings.TrimSuffix(notification{By: s.id}.encode(), "}") // how the notifications of this process begin
 	for {

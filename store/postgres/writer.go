@@ -20,7 +20,6 @@ import (
 // so it must set its results and not add to them.
 type plan func(t *txn) (write func() error, err error)
 
-// work is a unit with the rows that it needs.
 type work struct {
 	plan  plan
 	needs needs

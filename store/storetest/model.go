@@ -20,8 +20,7 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 	s := open(t)
 	round := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		// One store serves all rounds, and each round uses names of its own, because opening a store costs more than a
-		// round.
+		// One store serves all rounds, because opening one costs more than a round. Each round has names of its own.
 		round++
 		m := newModel(rt, t, s, round)
 		rt.Repeat(map[string]func(*rapid.T){

@@ -116,7 +116,6 @@ func testRecordUnit(t *testing.T, s store.Store) {
 	wantSame(t, "keys", keys(t, s, "n", "", t0), []string{"b"})
 }
 
-// keys returns the keys of all pages of a list.
 func keys(t *testing.T, s store.Store, ns, term string, now time.Time) []string {
 	t.Helper()
 	var keys []string

@@ -84,8 +84,7 @@ func testAnswer(t *testing.T, s store.Store) {
 	wantErr(t, "FindReplay of a record that was gone", err, store.ErrNotFound)
 }
 
-// testAnswerInTranscript checks records whose answer is an entry of the transcript. An engine may store such an answer
-// only once.
+// testAnswerInTranscript checks records whose answer is an entry of the transcript, which an engine may store once.
 func testAnswerInTranscript(t *testing.T, s store.Store) {
 	c := conv("am_p", "conv_1")
 	c.Expires = t0.Add(2 * day)

@@ -58,7 +58,6 @@ func (s *Shaky) Ping(ctx context.Context) error {
 	return s.Store.Ping(ctx)
 }
 
-// enter waits until a call may go on.
 func (s *Shaky) enter() error {
 	s.mu.Lock()
 	frozen := s.frozen

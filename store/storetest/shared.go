@@ -323,8 +323,7 @@ func testHints(t *testing.T, shared Shared, _ time.Duration) {
 	}
 }
 
-// testSlowReader checks that a reader that does not read delays no writer, learns that it missed hints, and gets hints
-// again.
+// testSlowReader checks that a slow reader delays no writer, learns that it missed hints, and gets hints again.
 func testSlowReader(t *testing.T, shared Shared, _ time.Duration) {
 	a, b := shared.Handle("a"), shared.Handle("b")
 	hints := b.Watch(t.Context(), "test")

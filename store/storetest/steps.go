@@ -278,8 +278,7 @@ func testForget(t *testing.T, s store.Store) {
 	}
 }
 
-// testDeciders approves and rejects one held message concurrently, each with its own transcript entry. Only one may
-// win.
+// testDeciders approves and rejects one held message concurrently, each with its own entry. Only one call may win.
 func testDeciders(t *testing.T, s store.Store) {
 	c := conv("am_p", "conv_1")
 	hold := store.Record{NS: "holds", Key: "h1", Body: []byte("held")}

@@ -339,7 +339,6 @@ type readResult struct {
 	Next         uint64      `json:"next,omitempty"`
 }
 
-// entrySize bounds the text of one entry in bytes.
 const entrySize = 3000
 
 func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (*sdk.CallToolResult, any, error) {

@@ -104,7 +104,6 @@ func textOf(payload wire.Value) string {
 	return string(payload.Without("metadata").JSON())
 }
 
-// textOfJSON is [textOf] for a payload that was not parsed yet.
 func textOfJSON(payload json.RawMessage) string {
 	v, err := wire.ParseObject(payload)
 	if err != nil {

@@ -296,7 +296,6 @@ func (p *pages) close(c echo.Context) error {
 	return httpapi.Done(c, convPath(order.Peer, c.Param("id")), "closed")
 }
 
-// doneKey returns the key of the text that the page shows after a message is sent.
 func doneKey(sent owner.Sent) string {
 	if sent.State == owner.SendHeld {
 		return "held"

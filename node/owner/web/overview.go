@@ -65,7 +65,6 @@ func (p *pages) viewRefusals(ctx context.Context, maxCount int) []refusalView {
 	return views
 }
 
-// showSettings shows the state of the agent, its registrations, and what it refused.
 func (p *pages) showSettings(c echo.Context) error {
 	status, err := p.n.Overview(c.Request().Context(), httpapi.MaxCount)
 	if err != nil {
@@ -160,7 +159,6 @@ func formatCount(n int) string {
 	return formatNumber(int64(n))
 }
 
-// formatNumber formats a number with thousands separators.
 func formatNumber(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	for i := len(digits) - 3; i > 0; i -= 3 {

@@ -143,8 +143,7 @@ func StartIn(dir string, more ...string) (*Server, error) {
 	return start(dir, more, "initdb", "-A", "trust", "-U", "mesh", "--no-sync", "-E", "UTF8", "--locale=C")
 }
 
-// Standby starts a synchronous standby of the server: from now on, the server acknowledges a commit only after the
-// standby has it on its disk.
+// Standby starts a synchronous standby: from now on, the server confirms a commit only when the standby has it on disk.
 func (s *Server) Standby() (*Server, error) {
 	dir, err := os.MkdirTemp("", "pg")
 	if err != nil {
@@ -176,7 +175,6 @@ func (s *Server) Standby() (*Server, error) {
 // Promote makes a standby a primary.
 func (s *Server) Promote() error { return s.Exec("select pg_promote()") }
 
-// start makes the data of a server in dir with a program, and starts the server.
 func start(dir string, more []string, program string, args ...string) (*Server, error) {
 	s := &Server{Dir: dir, settings: more}
 	if err := s.make(program, args); err != nil {
