@@ -137,7 +137,7 @@ func (o *Observed) lose() {
 // leaseOf returns the lease under which a unit with this context is stored, or nil.
 func (o *Observed) leaseOf(ctx context.Context) *Lease { return cmp.Or(LeaseOf(ctx), o.lease) }
 
-// hold returns the changes of a unit under the lease of ctx, unless the first change already names a lease.
+// hold returns the changes of a unit under its lease, see leaseOf, unless the first change already names a lease.
 func (o *Observed) hold(ctx context.Context, changes []Change) []Change {
 	lease := o.leaseOf(ctx)
 	if lease == nil {

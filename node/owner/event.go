@@ -49,7 +49,7 @@ type Event struct {
 // EventStream is the stream of events for one reader.
 type EventStream struct {
 	Events <-chan Event
-	Missed []Event            // the events since the one that the reader named
+	Missed []Event            // the events after the one that the reader named
 	Whole  bool               // Missed is complete
 	Name   func(Event) string // returns the name of an event, which a reader sends to continue after it
 	Stop   func()             // ends the stream; the reader must call it

@@ -77,7 +77,7 @@ type Item struct {
 	Turn  string `json:"turn,omitempty"`  // with a task: what is to be done, as the bridge names it
 
 	Cancels  string    `json:"cancels,omitempty"`      // UID of the agreed event that it cancels
-	Takes    bool      `json:"takes_accept,omitempty"` // the peer's answer that makes our accept count
+	Takes    bool      `json:"takes_accept,omitempty"` // it is the peer's answer that makes our accept count
 	Woken    time.Time `json:"woken,omitzero"`         // when an agent that answers later was woken
 	Reminded time.Time `json:"reminded,omitzero"`      // when it was woken a second time
 

@@ -146,7 +146,7 @@ func (s *Store) openFile() error {
 	}
 	opts := &bbolt.Options{
 		Timeout:         s.cfg.LockTimeout,
-		NoFreelistSync:  true, // each commit would write the whole list; now opening the file scans for free pages
+		NoFreelistSync:  true, // each commit would write the whole list; instead, opening the file scans for free pages
 		FreelistType:    bbolt.FreelistMapType,
 		InitialMmapSize: max(s.cfg.InitialMmapSize, 0),
 	}

@@ -20,7 +20,7 @@ func RunMoves(t *testing.T, open func(t *testing.T) store.Store, move func(t *te
 	rapid.Check(t, func(rt *rapid.T) {
 		round++
 		m := newModel(rt, t, s, round)
-		left := 1 - round%moveEvery // moves of this round: they cost more than all the rest
+		left := 1 - round%moveEvery // moves that this round may make; a move costs more than all the rest
 		rt.Repeat(map[string]func(*rapid.T){
 			"put card":   m.putCard,
 			"withdraw":   m.withdraw,

@@ -89,7 +89,7 @@ type conversationView struct {
 	URL      string // path below the page
 	Messages []messageView
 	Earlier  bool
-	Later    uint64 // number to pass as after
+	Later    uint64 // the parameter "after" of the next page
 	Chain    string
 	Open     bool
 	New      int // messages of the conversation that wait in the inbox
