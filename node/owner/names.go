@@ -23,8 +23,8 @@ type ShownName struct {
 	Text string // untrusted, except if Trusted
 	// Trusted reports that Text is the owner's alias.
 	Trusted bool
-	// Claimed reports that Text is what the peer calls itself. Otherwise, without an alias, it is a short form of an id
-	// or an address.
+	// Claimed reports that Text is what the peer calls itself. If Text is neither trusted nor claimed, it is a short
+	// form of an id or an address.
 	Claimed bool
 	// Network is the bridge and the link of a foreign peer without an alias, as in "agentrelay:free".
 	Network string

@@ -18,7 +18,7 @@ type Right string
 const (
 	Read Right = "read" // see what exists, and mark it as seen
 	Send Right = "send" // write in the owner's name, within the owner's rules for outgoing messages
-	// Decide is for the owner alone: change what others may do, and the node itself; send past those rules; see what
+	// Decide is for the owner alone: change the node and what others may do; send past the owner's rules; see what
 	// waits for the owner's decision, the notices, the audit log and exports.
 	Decide Right = "decide"
 )

@@ -37,8 +37,8 @@ func (b bucket) seal(key, value []byte) []byte {
 	return binary.BigEndian.AppendUint32(value, crc32.Update(crc32.Update(b.sum, castagnoli, key), castagnoli, value))
 }
 
-// open verifies the checksum of stored and returns the value without it. The value is not nil unless the error is
-// ErrDamaged, which names the bucket and the key.
+// open verifies the checksum of stored and returns the value without it. The value is nil only with an error, which is
+// ErrDamaged with the bucket and the key.
 func (b bucket) open(key, stored []byte) ([]byte, error) {
 	n := len(stored) - sumSize
 	if n < 0 {

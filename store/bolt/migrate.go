@@ -245,7 +245,7 @@ func OlderCopy(path string, schema uint64) string { return fmt.Sprintf("%s.schem
 
 const keepOlder = 7 * 24 * time.Hour
 
-// dropOlder removes the copies of [OlderCopy] that are a week old at now. It ignores errors: the next sweep tries again.
+// dropOlder removes the copies of [OlderCopy] that are a week old. It ignores errors: the next sweep tries again.
 func (s *Store) dropOlder(now time.Time) {
 	dir, prefix := filepath.Dir(s.path), filepath.Base(s.path)+".schema-"
 	entries, err := os.ReadDir(dir)

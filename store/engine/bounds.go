@@ -96,7 +96,7 @@ func RecordKey(ns, key string) []byte {
 	return append(key1(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
 }
 
-// TermKey returns the key of the row that lists a record under a term. With an empty key, it is the prefix of such rows.
+// TermKey returns the key of the row that lists a record under a term, or the prefix of such rows if key is empty.
 func TermKey(ns, term, key string) []byte {
 	return append(Key2(key1(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
 }
