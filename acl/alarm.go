@@ -9,13 +9,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxSleep is the longest sleep before the alarm compares its time with the clock again. A timer that was set while the
-// clock was an hour slow would otherwise fire an hour late.
+// maxSleep is the longest sleep before the alarm compares its time with the clock again. Without it, a timer set while
+// the clock was an hour slow would fire an hour late.
 const maxSleep = 10 * time.Minute
 
-// minCheckGap is the minimum time between two checks for expired questions. A check is expensive, because it reads
-// every question that waits for a decision. Because of the gap, one check handles all questions that expired shortly
-// after one another.
+// minCheckGap is the minimum time between two checks. A check reads every pending question, so one check handles all
+// questions that expire shortly after one another.
 const minCheckGap = 30 * time.Second
 
 // Alarm holds the time at which the next undecided question expires.
@@ -43,21 +42,19 @@ func (a *Alarm) Advance(t time.Time) {
 	}
 }
 
-// next returns the time to which the alarm is set.
 func (a *Alarm) next() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.at
 }
 
-// clear unsets the alarm.
 func (a *Alarm) clear() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.at = time.Time{}
 }
 
-// OnCommit sets the alarm for the questions that a committed unit opens.
+// OnCommit advances the alarm for the questions that a committed unit opens.
 func (a *Alarm) OnCommit(changes []store.Change) {
 	for _, c := range changes {
 		if end, ok := readOpened(c); ok {
@@ -67,7 +64,7 @@ func (a *Alarm) OnCommit(changes []store.Change) {
 }
 
 // Watch calls check each time the alarm goes off, until ctx ends. It also calls check at the start, unless the alarm is
-// already set to a later time. In between it sleeps.
+// already set to a later time.
 func (a *Alarm) Watch(ctx context.Context, check func(ctx context.Context, now time.Time)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -92,13 +89,11 @@ func (a *Alarm) Watch(ctx context.Context, check func(ctx context.Context, now t
 	}
 }
 
-// wait returns how long to sleep before an alarm that is set to due. checked is the time of the last check.
 func (a *Alarm) wait(due, checked time.Time) time.Duration {
 	return min(max(time.Until(due), time.Until(checked.Add(minCheckGap))), maxSleep)
 }
 
-// readOpened returns the time at which the ask that the change stores expires. ok is false if the change stores no
-// pending ask.
+// readOpened returns the expiry of the pending ask that the change stores. ok is false if it stores no pending ask.
 func readOpened(c store.Change) (end time.Time, ok bool) {
 	isPending := func(term string) bool { return term == "state:"+string(AskPending) || term == termBehind }
 	if c.Delete || c.Record.NS != AskNamespace || !slices.ContainsFunc(c.Record.Terms, isPending) {

@@ -52,14 +52,14 @@ func (c Choice) Approves() bool {
 	return c == Approve || c == ApproveConversation || c == ApproveAlways
 }
 
-// Ask is a question that the owner must decide: about a held message, an outgoing message, a changed key, a foreign
-// proposal, or a question of the owner's agent.
+// Ask is a question for the owner: about a held message, an outgoing message, a changed key, a foreign proposal, or a
+// question of the owner's agent.
 type Ask struct {
 	ID      string          `json:"id"`      // ids sort in the order of creation
 	Kind    string          `json:"kind"`    // selects the resolver
 	Subject string          `json:"subject"` // the principal about which the owner is asked
 	Conv    store.ConvKey   `json:"conversation,omitzero"`
-	About   string          `json:"about,omitempty"` // the matter of a bridge that the ask belongs to, such as "mess/2026-11-22-001"
+	About   string          `json:"about,omitempty"` // the matter within a bridge, such as "mess/2026-11-22-001"
 	Title   string          `json:"title"`           // written by us; never text of a peer
 	Rule    string          `json:"rule,omitempty"`  // why the owner is asked: "access.mode=approval"
 	Body    json.RawMessage `json:"body,omitempty"`
@@ -70,15 +70,14 @@ type Ask struct {
 	Expires time.Time       `json:"expires"`
 	Purge   time.Time       `json:"purge,omitzero"` // the ask and its body must be deleted by then; zero means no such time
 
-	// Other asks may be queued behind an ask. The owner sees and decides them together with it; see [Asks.Join].
+	// An ask can have other asks queued behind it, which the owner sees and decides together with it; see [Asks.Join].
 	Waiting int    `json:"waiting,omitempty"`  // number of asks behind this one
 	OwnHash string `json:"own_hash,omitempty"` // hash of this ask alone, if other asks are behind it
 	Behind  string `json:"behind,omitempty"`   // id of the ask behind which this one is queued
 	Seq     int    `json:"seq,omitempty"`      // position in that queue
 	Size    int    `json:"size,omitempty"`     // bytes that count toward the bound on asks that are decided together
 
-	// Displaced is the time at which another ask took the slot of this one because all slots were taken. The ask
-	// expired at that time.
+	// Displaced is the time at which the ask lost its slot to another ask, and so expired.
 	Displaced time.Time `json:"displaced,omitzero"`
 
 	State   AskState  `json:"state"`
@@ -88,7 +87,7 @@ type Ask struct {
 	Answer  string    `json:"answer,omitempty"` // what the owner wrote with the decision
 }
 
-// HashBody returns the Hash of an ask of which the owner sees only the body.
+// HashBody returns the Hash of an ask whose body is all that the owner sees.
 func HashBody(body []byte) string {
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:])
@@ -109,8 +108,7 @@ func (a Ask) CheckBody() error {
 	return nil
 }
 
-// at returns the ask with its state at now. A pending ask expires exactly at its end, without waiting for a sweep
-// (AM-33).
+// at returns the ask with its state at now. An ask expires exactly on time, without waiting for a sweep (AM-33).
 func (a Ask) at(now time.Time) Ask {
 	if a.State == AskPending && !now.Before(a.expiry()) {
 		a.State = AskExpired
@@ -118,7 +116,6 @@ func (a Ask) at(now time.Time) Ask {
 	return a
 }
 
-// expiry returns the time at which the ask expires.
 func (a Ask) expiry() time.Time {
 	if !a.Displaced.IsZero() {
 		return a.Displaced
@@ -126,13 +123,13 @@ func (a Ask) expiry() time.Time {
 	return a.Expires
 }
 
-// Slot is a place for one open ask. The number of slots of one kind is bounded. An ask takes its slot when it opens,
-// and frees the slot when it is decided or withdrawn, or when it expires. Asks with the zero Slot are not bounded.
+// Slot is a place for one open ask; each kind has a bounded number of slots. An ask takes its slot when it opens and
+// frees it when it ends. Asks with the zero Slot are not bounded.
 type Slot struct {
 	Key  string // only one open ask may have this key: "sender/<principal>"
 	Term string // the kind of slots of which at most Max may be taken: "sender"
 	Max  int
-	// Sources are the sources of the message that caused the ask. Proven reports whether the endpoint of its sender is
+	// Sources are the sources of the message that caused the ask. Proven reports whether its sender's endpoint is
 	// proven. [Asks.Join] uses both.
 	Sources []rate.Source
 	Proven  bool
@@ -150,7 +147,6 @@ func ConversationSlot(conv store.ConvKey, askID string) Slot {
 	return Slot{Key: term + "/" + askID, Term: term, Max: 16}
 }
 
-// slotTerm returns the term of the slot with this key.
 func slotTerm(key string) string {
 	kind, _, _ := strings.Cut(key, "/")
 	if kind == "conv" {
@@ -161,15 +157,14 @@ func slotTerm(key string) string {
 
 func convTerm(conv store.ConvKey) string { return "conv/" + conv.Peer + "/" + conv.ID }
 
-// aboutTerm returns the term of the pending asks about a matter. Asks that have ended do not carry the term, because a
-// matter may have any number of such asks.
+// aboutTerm returns the term of the pending asks about a matter. Ended asks lose it, because a matter may have any
+// number of them.
 func aboutTerm(about string) string { return "about/" + about }
 
-// termBehind replaces the state term of an ask that is behind another one, so that lists by state contain only the
+// termBehind replaces the state term of an ask that is queued behind another, so that lists by state contain only the
 // first ask.
 const termBehind = "state:behind"
 
-// behindTerm returns the term of the asks that are behind another.
 func behindTerm(id string) string { return "behind/" + id }
 
 // NewAskID returns a unique id that sorts by time.
@@ -177,12 +172,11 @@ func NewAskID(now time.Time) string {
 	return fmt.Sprintf("ask_%012x%s", now.UnixMilli(), strings.ToLower(rand.Text()[:10]))
 }
 
-// takenSlot returns the stored form of the ask's slot.
 func (s storedAsk) takenSlot() takenSlot {
 	return takenSlot{Ask: s.ID, Sources: s.Sources, Proven: s.Proven}
 }
 
-// storedAsk is an ask with the key of its slot and the data of the slot.
+// storedAsk is an ask with its slot.
 type storedAsk struct {
 	Ask
 	Slot    string        `json:"slot,omitempty"` // key of its slot
@@ -220,10 +214,9 @@ func (s storedAsk) record() store.Record {
 	return store.Record{NS: AskNamespace, Key: s.ID, Body: encode(s), Terms: terms, Expires: until}
 }
 
-// change returns the change that stores the ask. It fails with store.ErrConflict if the ask changed meanwhile.
+// change fails with store.ErrConflict if the ask changed meanwhile.
 func (s storedAsk) change() store.Change { return store.Change{Record: s.record(), IfRev: s.rev} }
 
-// auditEntry returns an entry of the audit log about the ask.
 func (a Ask) auditEntry(kind AuditKind, now time.Time) AuditEntry {
 	return AuditEntry{
 		At: now, Kind: kind, Subject: a.Subject, Rule: a.Rule, By: a.By, Choice: a.Choice, Ask: a.ID, AskKind: a.Kind,

@@ -12,29 +12,28 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The reasons why a decision was not carried out; check for them with [errors.Is]. For an unknown id, the error is
-// store.ErrNotFound.
+// The reasons why a decision was not carried out. For an unknown id, the error is store.ErrNotFound.
 var (
-	// ErrAskGone means that another decision came first, or that the ask was withdrawn or has expired.
+	// ErrAskGone means that the ask is no longer pending: another decision came first, or it was withdrawn or has
+	// expired.
 	ErrAskGone = errors.New("acl: the ask is no longer pending")
 	// ErrHashMismatch means that the ask differs from what the owner saw (AM-34).
 	ErrHashMismatch = errors.New("acl: the ask differs from what was shown; look at it again")
-	// ErrNotShown means that what is stored does not match the hash of what the owner saw. The decision had no effect,
-	// and the ask still waits (AM-34).
+	// ErrNotShown means that the stored content does not match the hash of what the owner saw. The decision had no
+	// effect, and the ask still waits (AM-34).
 	ErrNotShown = errors.New("what is stored is not what you were shown, so nothing was released; " +
 		"stop the node, run agentmesh check, and restore a backup; or reject the question")
 	// ErrChoice means that the ask does not offer this choice.
 	ErrChoice = errors.New("acl: the ask does not offer this choice")
 )
 
-// maxDecideAttempts bounds the attempts of Decide if a row other than the ask changes concurrently.
+// maxDecideAttempts bounds the attempts of Decide while rows other than the ask change concurrently.
 const maxDecideAttempts = 8
 
-// Resolver carries out the decisions of the owner about asks of one kind. Resolve must apply d.Changes in the same unit
-// as its effect, and must have no effect if that unit fails. If the unit fails with store.ErrConflict, Resolve returns
-// that error: another decision came first, or another row changed, and then Decide calls Resolve again. Resolve checks
-// access again, because rules may have changed since the ask was opened (AM-34). An error that is not a conflict leaves
-// the ask pending.
+// Resolver carries out the owner's decisions about asks of one kind. Resolve must apply d.Changes in the same unit as
+// its effect, and must have no effect if that unit fails. If the unit fails with store.ErrConflict, Resolve returns
+// that error, and Decide calls it again unless another decision came first. Resolve checks access again, because rules
+// may have changed since the ask was opened (AM-34). Any other error leaves the ask pending.
 type Resolver interface {
 	Resolve(ctx context.Context, ask Ask, d Decision) error
 }
@@ -48,8 +47,7 @@ type Decision struct {
 	Now     time.Time
 }
 
-// Asks is the queue of questions that wait for the owner. It is safe for concurrent use after every kind has its
-// resolver.
+// Asks is the queue of questions that wait for the owner. It is safe for concurrent use after set-up.
 type Asks struct {
 	records    store.Records
 	resolvers  map[string]Resolver
@@ -60,7 +58,7 @@ type Asks struct {
 	full atomic.Pointer[fullSlots] // the slots when the last count had no room for an ask; nil if there may be room
 }
 
-// NewAsks returns the queue that is stored in s.
+// NewAsks returns the queue stored in s.
 func NewAsks(s store.Store) *Asks {
 	return &Asks{records: s.Records(), resolvers: make(map[string]Resolver), onDecision: func(Ask) {}}
 }
@@ -68,8 +66,8 @@ func NewAsks(s store.Store) *Asks {
 // Handle sets the resolver of a kind. Call it during set-up, before the first decision.
 func (q *Asks) Handle(kind string, r Resolver) { q.resolvers[kind] = r }
 
-// OnDecision sets a function that is called after a decision is committed, with the decided ask, but not with the asks
-// behind it. Call OnDecision during set-up.
+// OnDecision sets a function that is called with the decided ask after a decision is committed. It is not called for
+// the asks behind it. Call OnDecision during set-up.
 func (q *Asks) OnDecision(f func(Ask)) { q.onDecision = f }
 
 // OnOpen sets a function whose changes join the unit that opens an ask, such as a notice to the owner. Call it during
@@ -80,7 +78,6 @@ func (q *Asks) OnOpen(f func(Ask) []store.Change) { q.onOpen = f }
 // unit. Call Log during set-up.
 func (q *Asks) Log(a *Audit) { q.audit = a }
 
-// appendEntry adds an entry of the audit log about ask to the changes of its unit.
 func (q *Asks) appendEntry(changes []store.Change, ask Ask, kind AuditKind, now time.Time) []store.Change {
 	if q.audit == nil {
 		return changes
@@ -89,8 +86,8 @@ func (q *Asks) appendEntry(changes []store.Change, ask Ask, kind AuditKind, now 
 }
 
 // Open returns the ask in its stored form, and the changes that store it and take its slot. The caller adds the changes
-// to its unit. The ask needs a Created time; ID, Expires and Choices have defaults. The unit fails with
-// store.ErrConflict if the slot is taken, and with store.ErrQuota if Max slots are taken.
+// to its unit, which fails with store.ErrConflict if the slot is taken, and with store.ErrQuota if Max slots are taken.
+// The ask needs a Created time; ID, Expires and Choices have defaults.
 func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 	if ask.ID == "" {
 		ask.ID = NewAskID(ask.Created)
@@ -137,9 +134,9 @@ type AskFilter struct {
 	Each    bool // also list asks that are behind others
 }
 
-// List returns at most limit asks in the order of their creation. after is the id in next of the previous page, or "".
-// next is empty on the last page. List reads past the asks that do not match, because expired asks would otherwise fill
-// the pages of the pending ones.
+// List returns at most limit asks in the order of their creation. after is the next of the previous page, or ""; next
+// is empty on the last page. List reads on past asks that do not match: otherwise expired asks would fill the pages of
+// pending ones.
 func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, now time.Time) (asks []Ask, next string, err error) {
 	term := ""
 	switch {
@@ -176,18 +173,18 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	}
 }
 
-// All returns all asks that f selects, in the order of their creation. An error ends the iteration.
+// All returns the asks that f selects, in the order of their creation. An error ends the iteration.
 func (q *Asks) All(ctx context.Context, f AskFilter, now time.Time) iter.Seq2[Ask, error] {
 	return store.All(func(after string) ([]Ask, string, error) { return q.List(ctx, f, after, 50, now) })
 }
 
-// Withdraw returns the changes that withdraw the pending asks of a conversation for which match returns true (AM-36).
-// The changes fail with store.ErrConflict if one of the asks is decided meanwhile.
+// Withdraw returns the changes that withdraw the pending asks of a conversation that match selects (AM-36). The changes
+// fail with store.ErrConflict if one of the asks is decided meanwhile.
 func (q *Asks) Withdraw(ctx context.Context, conv store.ConvKey, match func(Ask) bool, now time.Time) ([]store.Change, error) {
 	return q.withdraw(ctx, convTerm(conv), match, now)
 }
 
-// WithdrawAbout withdraws, like [Asks.Withdraw], the pending asks about a matter of a bridge.
+// WithdrawAbout is [Asks.Withdraw] for the asks about a matter of a bridge.
 func (q *Asks) WithdrawAbout(ctx context.Context, about string, match func(Ask) bool, now time.Time) ([]store.Change, error) {
 	return q.withdraw(ctx, aboutTerm(about), match, now)
 }
@@ -227,7 +224,6 @@ func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([
 	return append(changes, deletions...), err
 }
 
-// each calls do for every ask that carries term.
 func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(storedAsk)) error {
 	for rec, err := range store.AllRecords(ctx, q.records, AskNamespace, term, now) {
 		if err != nil {
@@ -242,16 +238,16 @@ func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(sto
 	return nil
 }
 
-// Decide carries out the owner's choice about an ask, once: of several concurrent decisions exactly one wins, and the
-// others get ErrAskGone. hash is the hash of what the owner saw, see [Chain]. An approval applies only to the asks in
-// that hash; any other choice also applies to asks that joined since. If the ask with this id is behind another ask,
-// Decide decides that other ask. by is the interface that the owner used ("cli"). Decide returns the current ask, even
-// with ErrAskGone, ErrHashMismatch or ErrChoice. Any other error comes from the resolver or the store.
+// Decide carries out the owner's choice about an ask. Of several concurrent decisions exactly one wins, and the others
+// get ErrAskGone. hash is the hash of what the owner saw, see [Chain]. An approval applies only to the asks in that
+// hash; any other choice also applies to asks that joined since. If the ask is queued behind another, Decide decides
+// that other ask. by is the interface that the owner used ("cli"). Decide returns the current ask, even with
+// ErrAskGone, ErrHashMismatch or ErrChoice. Any other error comes from the resolver or the store.
 func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by string, now time.Time) (Ask, error) {
 	return q.Answer(ctx, id, hash, choice, "", by, now)
 }
 
-// Answer is [Asks.Decide] with a text of the owner, which the ask keeps.
+// Answer is [Asks.Decide] with a text that the owner wrote, which the ask keeps.
 func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text, by string, now time.Time) (Ask, error) {
 	for range maxDecideAttempts {
 		s, tail, err := q.group(ctx, id, now)
@@ -288,7 +284,7 @@ func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text,
 			return ended.Ask, nil
 		}
 		if !errors.Is(err, store.ErrConflict) {
-			// If another decision came first, it is the reason why the resolver refused.
+			// Perhaps the resolver refused because another decision came first.
 			if current, getErr := q.get(ctx, s.ID, now); getErr == nil && current.State != AskPending {
 				return current.Ask, fmt.Errorf("%w: it is %s", ErrAskGone, current.State)
 			}
@@ -298,7 +294,6 @@ func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text,
 	return Ask{}, fmt.Errorf("decide ask: %w", store.ErrConflict)
 }
 
-// decide returns the ask after a decision.
 func (s storedAsk) decide(choice Choice, by string, now time.Time) storedAsk {
 	s.State = AskRejected
 	if choice.Approves() {
@@ -308,7 +303,7 @@ func (s storedAsk) decide(choice Choice, by string, now time.Time) storedAsk {
 	return s
 }
 
-// checkDecision checks a decision about the ask. It returns how many asks of tail the owner saw, according to hash.
+// checkDecision refuses an invalid decision. shown is the number of asks of tail that are in hash.
 func (s storedAsk) checkDecision(tail []storedAsk, hash string, choice Choice) (shown int, err error) {
 	if s.State != AskPending {
 		return 0, fmt.Errorf("%w: it is %s", ErrAskGone, s.State)

@@ -21,12 +21,12 @@ import (
 const (
 	nsAudit     = "audit"      // the entries in the chain; the key is the number
 	nsAuditNew  = "audit-new"  // committed entries that are not in the chain yet
-	nsAuditHead = "audit-head" // one record: the end and the beginning of the chain
+	nsAuditHead = "audit-head" // one record: where the chain begins and ends
 	keyHead     = "head"
 
 	sealBatch = 200
-	sealAfter = time.Second // time from the first waiting entry to its sealing, so that many entries share one commit
-	sealEvery = time.Minute // longest time between two sealings, so that entries of other processes are sealed too
+	sealAfter = time.Second // time between the first waiting entry and its sealing, so that many entries share a commit
+	sealEvery = time.Minute // longest time between two sealings; picks up the entries of other processes
 )
 
 // AuditKind is the kind of an entry of the audit log. Services add kinds of their own.
@@ -51,8 +51,8 @@ const (
 	AuditPolicy       AuditKind = "policy" // the process started with another policy than the last time
 )
 
-// ByRule is the value of [AuditEntry.By] if neither the owner nor the operator acted. Otherwise By is usually the
-// interface that the person used: "cli", "page", "api".
+// ByRule is the value of [AuditEntry.By] if no person acted. Otherwise By is usually the interface that the person
+// used: "cli", "page", "api".
 const ByRule = "rule"
 
 // AuditEntry is an entry of the audit log. It never contains text of a message.
@@ -84,20 +84,20 @@ type AuditConfig struct {
 }
 
 // Audit is the append-only log of decisions. It is safe for concurrent use. An entry is stored in the same unit as its
-// decision, so that no decision is acknowledged without its entry. About a second later, [Audit.Run] seals the entry: it
-// gives the entry its number and its place in the hash chain. Decisions that rules make about every message are counted
-// in memory and stored as sums, because a stranger must not be able to cause a write per message.
+// decision, so that no decision is acknowledged without its entry. About a second later, [Audit.Run] seals the entry:
+// it gives it a number and a place in the hash chain. Decisions that rules make about every message are counted in
+// memory and stored as sums, because a stranger must not be able to cause a write per message.
 type Audit struct {
 	cfg     AuditConfig
 	records store.Records
 	wake    chan struct{} // has room for one signal that an entry waits to be sealed
-	seq     atomic.Uint32 // number of entries, so that entries of the same instant keep their order
+	seq     atomic.Uint32 // keeps entries of the same instant in order
 	counts  counts
 	onSeal  func() // may be nil
 	sealing sync.Mutex
 }
 
-// NewAudit returns the log that is stored in recs.
+// NewAudit returns the log stored in recs.
 func NewAudit(recs store.Records, cfg AuditConfig) *Audit {
 	if cfg.MaxEntries == 0 {
 		cfg.MaxEntries = 100_000
@@ -111,12 +111,11 @@ func NewAudit(recs store.Records, cfg AuditConfig) *Audit {
 	return &Audit{cfg: cfg, records: recs, wake: make(chan struct{}, 1), counts: newCounts()}
 }
 
-// OnSeal sets a function that is called after entries became part of the chain. It must not block. Call OnSeal
-// during set-up.
+// OnSeal sets a function that is called after entries are sealed. It must not block. Call OnSeal during set-up.
 func (a *Audit) OnSeal(f func()) { a.onSeal = f }
 
-// Change returns the change that stores an entry. The caller adds it to the unit of the decision. N, Prev and Hash are
-// set later.
+// Change returns the change that stores an entry. The caller adds it to the unit of the decision. Sealing sets N, Prev
+// and Hash.
 func (a *Audit) Change(e AuditEntry) store.Change {
 	if e.By == "" {
 		e.By = ByRule
@@ -132,7 +131,7 @@ func (a *Audit) Change(e AuditEntry) store.Change {
 	return store.Change{Record: store.Record{NS: nsAuditNew, Key: key, Body: encode(e)}}
 }
 
-// Add stores entries in a unit of their own. They are durable when Add returns.
+// Add stores entries durably in a unit of their own.
 func (a *Audit) Add(ctx context.Context, entries ...AuditEntry) error {
 	if len(entries) == 0 {
 		return nil
@@ -147,12 +146,11 @@ func (a *Audit) Add(ctx context.Context, entries ...AuditEntry) error {
 	return nil
 }
 
-// Count counts an event in a sum, which is usually stored within minutes, so that events of every message need no write
-// of their own. A crash loses the sums that are not stored yet, but the transcripts contain the messages that were let
-// in.
+// Count adds an event to a sum, which is usually stored within minutes. A crash loses the sums that are not stored yet;
+// the transcripts still contain the messages that were let in.
 func (a *Audit) Count(e AuditEntry) { a.counts.add(e) }
 
-// Run seals entries and stores sums until ctx ends, and once more after that.
+// Run seals entries and stores sums until ctx ends, and then once more.
 func (a *Audit) Run(ctx context.Context) {
 	ticker := time.Tick(sealEvery)
 	for {
@@ -181,11 +179,11 @@ func (a *Audit) flushAndSeal(ctx context.Context, now time.Time, last bool) {
 	}
 }
 
-// auditHead is the stored position of the chain: its last entry, and its first one after old entries were removed.
+// auditHead is the stored position of the chain.
 type auditHead struct {
 	N     uint64 `json:"n"`
 	Hash  string `json:"hash"`
-	First uint64 `json:"first"` // the entries before this number were removed because of MaxEntries
+	First uint64 `json:"first"` // number of the oldest entry that MaxEntries left
 }
 
 // Seal adds the waiting entries to the chain, in the order in which they were created.
@@ -208,7 +206,7 @@ func (a *Audit) Seal(ctx context.Context) error {
 	}
 }
 
-// sealSome seals at most sealBatch entries. It returns the number of entries that were waiting, at most sealBatch.
+// sealSome seals at most sealBatch entries and returns how many it took.
 func (a *Audit) sealSome(ctx context.Context) (took int, err error) {
 	now := time.Now()
 	page, err := a.records.List(ctx, nsAuditNew, "", "", sealBatch, now)
@@ -270,7 +268,6 @@ func (a *Audit) entryChange(e AuditEntry, now time.Time) store.Change {
 
 func auditKey(n uint64) string { return fmt.Sprintf("%016x", n) }
 
-// computeHash returns the hash of the entry, which covers the hash of the previous entry.
 func (e AuditEntry) computeHash() (string, error) {
 	tree, err := wire.ParseObject(encode(e))
 	if err != nil {

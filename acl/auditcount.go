@@ -46,7 +46,7 @@ func (c *counts) add(e AuditEntry) {
 	sum.Until = e.At
 }
 
-// Recent returns at most limit sums that are not stored yet, the newest first.
+// Recent returns at most limit sums that are not stored yet, newest first.
 func (a *Audit) Recent(limit int) []AuditEntry {
 	a.counts.mu.Lock()
 	list := make([]AuditEntry, 0, len(a.counts.sums))
@@ -58,8 +58,8 @@ func (a *Audit) Recent(limit int) []AuditEntry {
 	return list[:min(limit, len(list))]
 }
 
-// take removes and returns the sums that may be stored now, the largest first. last reports whether the process is
-// ending, so that take is called for the last time.
+// take removes and returns the sums that may be stored now, largest first. last is set for the final call, when the
+// process ends.
 func (c *counts) take(now time.Time, last bool) []AuditEntry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +84,6 @@ func (c *counts) take(now time.Time, last bool) []AuditEntry {
 	return list
 }
 
-// giveBack returns sums that could not be stored.
 func (c *counts) giveBack(list []AuditEntry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,13 +97,11 @@ func (c *counts) giveBack(list []AuditEntry) {
 	c.budget += len(list)
 }
 
-// sumKey returns the fields that all parts of a sum have in common.
 func (e AuditEntry) sumKey() AuditEntry {
 	e.At, e.Until, e.Count = time.Time{}, time.Time{}, 0
 	return e
 }
 
-// flush stores sums as entries.
 func (a *Audit) flush(ctx context.Context, now time.Time, last bool) error {
 	list := a.counts.take(now, last)
 	err := a.Add(ctx, list...)

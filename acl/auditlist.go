@@ -30,9 +30,8 @@ func (f AuditFilter) matches(e AuditEntry) bool {
 	return (f.Kind == "" || e.Kind == f.Kind) && (f.Subject == "" || e.Subject == f.Subject) && !last.Before(f.Since)
 }
 
-// List returns at most limit entries that match f, oldest first. after is the number of the last entry of the previous
-// page, or 0. next is the value of after for the next page, or 0 on the last page. List first seals the waiting
-// entries.
+// List seals the waiting entries, then returns at most limit entries that match f, oldest first. after is the next of
+// the previous page, or 0; next is 0 on the last page.
 func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int, now time.Time) (list []AuditEntry, next uint64, err error) {
 	if err := a.Seal(ctx); err != nil {
 		return nil, 0, err
@@ -84,10 +83,9 @@ var ErrAuditChain = errors.New("acl: the audit log is broken")
 
 const maxAuditLine = 64 << 10
 
-// VerifyAudit reads an exported log, one entry per line, and checks that no entry was changed, dropped or added: every
-// entry must have its number, its hash, and the hash of the previous entry. It needs no store and no key. It cannot
-// detect entries that are missing before the first line or after the last: compare the span with one that was stored
-// elsewhere.
+// VerifyAudit checks an exported log, one entry per line: every entry must have its number, its hash, and the hash of
+// the previous entry. VerifyAudit needs no store and no key. It cannot detect entries missing before the first line or
+// after the last: compare the span with one stored elsewhere.
 func VerifyAudit(r io.Reader) (AuditSpan, error) {
 	var span AuditSpan
 	lines := bufio.NewScanner(r)

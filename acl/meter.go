@@ -11,8 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxMeterKeys bounds the number of senders and conversations whose bucket is not full. With the default total, it is
-// never reached.
+// maxMeterKeys bounds the senders and conversations whose bucket is not full. The default total never reaches it.
 const maxMeterKeys = 1 << 16
 
 // Rates are the message limits of AM-41, per hour. 0 disables a limit.
@@ -34,7 +33,7 @@ type Charge struct {
 	Sources []rate.Source // the sources of a stranger's message; empty if unknown
 }
 
-// Meter applies [Rates] to senders. It is line 12 of the receive table. It is safe for concurrent use.
+// Meter applies [Rates] to senders, as line 12 of the receive table. It is safe for concurrent use.
 type Meter struct {
 	exempt map[string]struct{}
 
@@ -51,7 +50,7 @@ const (
 	limitStrangers = "strangers"
 )
 
-// NewMeter returns a meter with full buckets. It never charges the exempt principals, nor the members of an exempt link
+// NewMeter returns a meter with full buckets. It never charges the exempt principals or the members of an exempt link
 // (AM-44).
 func NewMeter(r Rates, exempt ...string) *Meter {
 	perHour := func(n, keys int) *rate.Buckets {
@@ -69,14 +68,14 @@ func NewMeter(r Rates, exempt ...string) *Meter {
 		},
 	}
 	if r.Total > 0 {
-		n := max(1, r.Total/2) // at least one token, because otherwise no stranger could ever ask for an approval
+		n := max(1, r.Total/2) // at least one token; otherwise no stranger could ever ask for approval
 		m.strangers = rate.NewPool(rate.PerHour(n), n)
 	}
 	return m
 }
 
-// Charge takes one token from every bucket that must pay for the message. If one of these buckets is empty, Charge
-// takes nothing, ok is false, and wait is the time after which the sender may try again (AM-41).
+// Charge takes one token from every bucket that pays for the message. If one of them is empty, Charge takes nothing, ok
+// is false, and the sender may try again after wait (AM-41).
 func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	if m.isExempt(c.Sender) {
 		return 0, true
@@ -102,8 +101,7 @@ func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
-// Return undoes a Charge. It is for a message that was refused because no slot was free, which must cost nothing
-// (AM-41).
+// Return undoes a Charge for a message that was refused because no slot was free, which must cost nothing (AM-41).
 func (m *Meter) Return(c Charge, now time.Time) {
 	if m.isExempt(c.Sender) {
 		return
@@ -118,7 +116,7 @@ func (m *Meter) Return(c Charge, now time.Time) {
 	}
 }
 
-// keys returns, for each limit, the key of the bucket that pays for the message.
+// keys returns the key of the bucket that pays for the message, for each limit.
 func (c Charge) keys() map[string]string {
 	keys := map[string]string{limitConv: c.Conv.Peer + "\x00" + c.Conv.ID, limitTotal: ""}
 	if c.New {
@@ -139,8 +137,8 @@ func MeterLimits() []string {
 	return []string{limitSender, limitConv, limitTotal, limitStrangers}
 }
 
-// Refusals returns how many messages the limit with this name, one of [MeterLimits], refused. Several limits may refuse
-// the same message.
+// Refusals returns how many messages a limit, one of [MeterLimits], refused. Several limits may refuse the same
+// message.
 func (m *Meter) Refusals(limit string) uint64 {
 	if limit == limitStrangers {
 		return m.strangers.Refusals()
@@ -159,8 +157,7 @@ func (m *Meter) Snapshot(now time.Time) []byte {
 	return encode(all)
 }
 
-// Restore sets the buckets to the state of a snapshot. Call it on a new meter. The limits may have changed since the
-// snapshot.
+// Restore loads a snapshot into a new meter, which may have other limits.
 func (m *Meter) Restore(data []byte, now time.Time) error {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(data, &all); err != nil {
@@ -168,7 +165,7 @@ func (m *Meter) Restore(data []byte, now time.Time) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// The snapshot of an older version has one bucket for all strangers here, which the pool ignores.
+	// An older version stored one bucket for all strangers here. The pool ignores it.
 	if data := all[limitStrangers]; len(data) > 0 {
 		if err := m.strangers.Restore(data, now); err != nil {
 			return fmt.Errorf("read rate limits of %s: %w", limitStrangers, err)

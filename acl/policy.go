@@ -17,7 +17,7 @@ const (
 	Approval  Mode = "approval"  // agents on the list or approved; the owner is asked about all others
 )
 
-// Standing is what the rules say about a principal. The zero value is a stranger.
+// Standing is what the rules say about a principal.
 type Standing string
 
 const (
@@ -28,10 +28,10 @@ const (
 	Blocked  Standing = "blocked"
 )
 
-// Known reports whether limits treat the principal as known to the owner (AM-42).
+// Known reports whether limits treat the principal as a known peer (AM-42).
 func (s Standing) Known() bool { return s == Allowed || s == Approved }
 
-// Verdict is the outcome of line 11 of the receive table for a sender that is not refused.
+// Verdict is the outcome of line 11 of the receive table for a message that is not refused.
 type Verdict uint8
 
 const (
@@ -45,12 +45,12 @@ type Policy struct {
 	Mode  Mode     `yaml:"mode"`  // empty means approval
 	Allow []string `yaml:"allow"` // principals
 	Block []string `yaml:"block"` // principals; beats Allow and every rule
-	// Hold are the rules about the intents that wait for the owner. The first rule that matches decides. If no rule
-	// matches, the defaults of AM-31 apply.
+	// Hold are the rules about intents that wait for the owner. The first match decides; without one, the defaults of
+	// AM-31 apply.
 	Hold []HoldRule `yaml:"hold"`
 }
 
-// HoldRule sets whether messages with certain intents wait for the owner.
+// HoldRule decides whether messages with certain intents wait for the owner.
 type HoldRule struct {
 	Intent    string    `yaml:"intent"`    // pattern, see [Match]
 	Actions   []string  `yaml:"actions"`   // empty means every action
@@ -74,7 +74,7 @@ const (
 	Never  Hold = "never"
 )
 
-// Validate returns the first mistake in a policy that came from a configuration file, or nil.
+// Validate returns the first mistake in a policy from a configuration file, or nil.
 func (p Policy) Validate() error {
 	if !slices.Contains([]Mode{"", Open, Allowlist, Approval}, p.Mode) {
 		return fmt.Errorf("access mode %q: must be open, allowlist or approval", p.Mode)
@@ -93,9 +93,9 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-// Admit implements line 11 of the receive table. wroteFirst reports whether our owner wrote first in this conversation;
-// if so, the peer may answer in every mode (AM-30). The error is wire.ErrNotAllowed, which is the same for a blocked
-// peer and for one that is not on the list (AM-25), or wire.ErrOwnerRejected.
+// Admit is line 11 of the receive table. If our owner wrote first in the conversation, the peer may answer in every
+// mode (AM-30). The error is wire.ErrOwnerRejected, or wire.ErrNotAllowed, which does not reveal whether the peer is
+// blocked or only not on the list (AM-25).
 func (p Policy) Admit(s Standing, wroteFirst bool) (Verdict, error) {
 	switch {
 	case s == Blocked:
@@ -119,14 +119,13 @@ func (p Policy) HoldIntent(intent wire.Intent, action string, handled, wroteFirs
 	return p.mustHold(In, intent, action, handled, wroteFirst)
 }
 
-// HoldOutgoing reports whether a message of ours must wait for the owner because of its intent. The rules are those of
-// HoldIntent: a message that commits the owner when it comes in also commits the owner when it goes out. handled reports
-// whether a hook or a bridge handles this custom intent.
+// HoldOutgoing is HoldIntent for a message of ours. An intent that commits the owner when it comes in also commits the
+// owner when it goes out.
 func (p Policy) HoldOutgoing(intent wire.Intent, action string, handled bool) bool {
 	return p.mustHold(Out, intent, action, handled, true)
 }
 
-// mustHold decides for both directions. maySendStatus reports whether a message that only reports the state of another
+// mustHold decides for both directions. If maySendStatus is set, a message that only reports the state of another
 // message need not wait.
 func (p Policy) mustHold(direction Direction, intent wire.Intent, action string, handled, maySendStatus bool) bool {
 	if action == wire.ActionClose {
@@ -153,7 +152,7 @@ func (p Policy) mustHold(direction Direction, intent wire.Intent, action string,
 }
 
 // Match reports whether s matches the pattern: an intent, a prefix of intents followed by "*" ("com.example.*"), or "*"
-// alone. It looks at each byte at most once.
+// alone.
 func Match(pattern, s string) bool {
 	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
 		return strings.HasPrefix(s, prefix)

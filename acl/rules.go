@@ -24,21 +24,21 @@ type Rule struct {
 	Since     time.Time `json:"since"`
 }
 
-// Rules returns the standing of principals, from the lists of the policy and from the stored decisions of the owner. It
-// is safe for concurrent use and caches nothing.
+// Rules answers which standing a principal has, from the policy's lists and the owner's stored decisions. It is safe
+// for concurrent use and caches nothing.
 type Rules struct {
 	records      store.Records
 	ns           string
 	allow, block map[string]struct{} // the lists of the policy; never changed
 }
 
-// NewRules returns the rules that are stored in recs, together with the lists of p.
+// NewRules returns the rules stored in recs, together with the lists of p.
 func NewRules(recs store.Records, p Policy) *Rules {
 	return &Rules{records: recs, ns: nsRules, allow: toSet(p.Allow), block: toSet(p.Block)}
 }
 
-// NewRecipients returns the rules about the recipients of our side, which is the owner's programs, hooks and bridges.
-// Our side may write to an Approved principal without asking the owner, unless the intent of the message must wait.
+// NewRecipients returns the rules about those to whom the owner's programs, hooks and bridges write. They may write to
+// an Approved principal without asking the owner, unless the intent must wait.
 func NewRecipients(recs store.Records) *Rules { return &Rules{records: recs, ns: nsRecipients} }
 
 func toSet(list []string) map[string]struct{} {
@@ -49,8 +49,8 @@ func toSet(list []string) map[string]struct{} {
 	return m
 }
 
-// Standing returns the standing of a principal. A block, configured or stored, takes precedence over everything else,
-// and the configured allowlist takes precedence over all other stored rules.
+// Standing returns the standing of a principal. A block, configured or stored, takes precedence over everything else;
+// then comes the configured allowlist.
 func (r *Rules) Standing(ctx context.Context, principal string, now time.Time) (Standing, error) {
 	if _, ok := r.block[principal]; ok {
 		return Blocked, nil
@@ -98,7 +98,7 @@ func (r *Rules) Set(ctx context.Context, principal string, s Standing, now time.
 	return nil
 }
 
-// Forget removes the stored rule about a principal. The lists of the configuration still apply.
+// Forget removes the stored rule about a principal. The configured lists still apply.
 func (r *Rules) Forget(ctx context.Context, principal string, now time.Time) error {
 	if err := r.records.Apply(ctx, []store.Change{r.Change(principal, Unknown, now)}, now); err != nil {
 		return fmt.Errorf("remove rule: %w", err)
@@ -106,7 +106,7 @@ func (r *Rules) Forget(ctx context.Context, principal string, now time.Time) err
 	return nil
 }
 
-// All returns all stored rules, in the order of their principals. An error ends the iteration.
+// All returns all stored rules, ordered by principal. An error ends the iteration.
 func (r *Rules) All(ctx context.Context, now time.Time) iter.Seq2[Rule, error] {
 	return func(yield func(Rule, error) bool) {
 		for rec, err := range store.AllRecords(ctx, r.records, r.ns, "", now) {

@@ -13,10 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// fullFor is the time for which the result of a count that had no room for an ask is used again.
+// fullFor is how long MakeRoom reuses a count that found no room.
 const fullFor = time.Second
 
-// takenSlot is the stored form of a taken slot.
 type takenSlot struct {
 	Ask     string        `json:"ask"`
 	Sources []rate.Source `json:"sources,omitempty"`
@@ -26,12 +25,11 @@ type takenSlot struct {
 	rev store.Rev
 }
 
-// record returns the record of the slot with this key and term.
 func (p takenSlot) record(key, term string, expires time.Time) store.Record {
 	return store.Record{NS: nsOpen, Key: key, Terms: []string{term}, Body: encode(p), Expires: expires}
 }
 
-// decodeSlot decodes the record of a slot. A record of an older version contains only the id of the ask.
+// decodeSlot decodes a slot. An older version stored only the id of the ask.
 func decodeSlot(rec store.Record) (takenSlot, error) {
 	p := takenSlot{key: rec.Key, rev: rec.Rev}
 	if len(rec.Body) == 0 || rec.Body[0] != '{' {
@@ -44,7 +42,7 @@ func decodeSlot(rec store.Record) (takenSlot, error) {
 	return p, nil
 }
 
-// fullSlots holds the slots of a term at a time when all of them were taken. It is never changed after newFullSlots.
+// fullSlots holds the slots of a term when all of them were taken. It never changes.
 type fullSlots struct {
 	rate.FairTable[*takenSlot]
 	at   time.Time
@@ -60,17 +58,16 @@ func newFullSlots(term string, slots []takenSlot, now time.Time) *fullSlots {
 	return c
 }
 
-// Committed makes the next call of MakeRoom count the slots again if a committed unit frees a slot. Pass it to
-// [store.Observed.OnCommit].
+// Committed makes MakeRoom count again after a commit that frees a slot. Pass it to [store.Observed.OnCommit].
 func (q *Asks) Committed(changes []store.Change) {
 	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Delete && c.Record.NS == nsOpen }) {
 		q.full.Store(nil)
 	}
 }
 
-// MakeRoom returns the changes that free a slot for an ask in slot. The caller adds them to the unit that opens the
-// ask. If a slot is free, MakeRoom returns no changes; otherwise the changes end the ask that must give way (AM-33). If
-// no ask must give way, MakeRoom fails with store.ErrQuota.
+// MakeRoom returns the changes that free a slot for an ask in slot; the caller adds them to the unit that opens the
+// ask. There are no changes if a slot is free; otherwise they end the ask that must give way (AM-33). If no ask must
+// give way, MakeRoom fails with store.ErrQuota.
 func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.Change, error) {
 	if c := q.full.Load(); c != nil && c.term == slot.Term && now.Sub(c.at).Abs() < fullFor {
 		if _, ok := c.FindDisplaceable(slot.Sources); !ok {
@@ -99,8 +96,8 @@ func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.
 	return q.displace(ctx, displaced, now)
 }
 
-// displace returns the changes that end the ask with the slot p, and the asks behind it, which expire now. The changes
-// fail with store.ErrConflict if another ask got the slot meanwhile.
+// displace returns the changes by which the ask with the slot p, and the asks behind it, expire now. The changes fail
+// with store.ErrConflict if another ask got the slot meanwhile.
 func (q *Asks) displace(ctx context.Context, p *takenSlot, now time.Time) ([]store.Change, error) {
 	changes := []store.Change{{Record: store.Record{NS: nsOpen, Key: p.key}, IfRev: p.rev, Delete: true}}
 	first, tail, err := q.group(ctx, p.Ask, now)

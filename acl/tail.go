@@ -19,8 +19,8 @@ const (
 	maxTogetherBytes = 64 << 10
 )
 
-// Chain returns the hash of a list of asks, computed from the hash of each. For a single ask, it is the hash of that
-// ask. For each further ask, it is the SHA-256 of the chain so far followed by the hash of the ask, both as hex text.
+// Chain returns the hash of a list of asks, computed from the hash of each. It starts with the hash of the first ask.
+// For each further ask, it is the SHA-256 of the chain so far followed by the hash of the ask, both as hex text.
 func Chain(hashes ...string) string {
 	chain := ""
 	for i, h := range hashes {
@@ -37,12 +37,11 @@ func Chain(hashes ...string) string {
 // ownHash returns the hash of the ask alone, without the asks behind it.
 func (a Ask) ownHash() string { return cmp.Or(a.OwnHash, a.Hash) }
 
-// size returns the number of bytes that count for the ask. For an ask of an older version, that is the size of its
-// body.
+// size returns the bytes that count for the ask. An older version stored no Size.
 func (a Ask) size() int { return cmp.Or(a.Size, len(a.Body)) }
 
-// countShown returns how many asks of tail the owner saw if the decision names hash. ok is false if hash is neither the
-// hash of the ask alone nor its hash with the first asks of tail.
+// countShown returns how many asks of tail the owner saw. ok is false if hash is neither the hash of the ask alone nor
+// its hash with the first asks of tail.
 func (s storedAsk) countShown(tail []storedAsk, hash string) (n int, ok bool) {
 	if hash == s.Hash {
 		return len(tail), true
@@ -57,7 +56,6 @@ func (s storedAsk) countShown(tail []storedAsk, hash string) (n int, ok bool) {
 	return len(tail), hash == chain
 }
 
-// withTail returns the ask with tail behind it.
 func (s storedAsk) withTail(tail []storedAsk) storedAsk {
 	own := s.ownHash()
 	hashes := []string{own}
@@ -71,11 +69,10 @@ func (s storedAsk) withTail(tail []storedAsk) storedAsk {
 	return s
 }
 
-// Join opens the ask in slot, as [Asks.Open] does, or queues it behind the ask that has the slot. In the latter case,
-// Behind of the returned ask is set, the ask expires not later than the first ask, and both are shown and decided
-// together. If all slots are taken, the ask displaces an ask of a source that has more slots (AM-33). Join returns
-// store.ErrQuota if no slot is free and none can be displaced, or if the asks behind the first ask have reached their
-// bound, and store.ErrConflict if the first ask has just ended.
+// Join opens the ask in slot, as [Asks.Open] does, or queues it behind the ask that has the slot. A queued ask has
+// Behind set, expires no later than the first ask, and is shown and decided with it. If all slots are taken, the ask
+// displaces an ask of a source that has more slots (AM-33). Join returns store.ErrQuota if no ask can be displaced or
+// the queue is full, and store.ErrConflict if the first ask has just ended.
 func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Change, error) {
 	now := ask.Created
 	rec, err := q.records.Get(ctx, nsOpen, slot.Key, now)
@@ -119,7 +116,7 @@ func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Chang
 	return ask, append(changes, first.withTail(append(tail, storedAsk{Ask: ask})).change()), nil
 }
 
-// Tail returns the asks behind ask that are pending or, if ask was decided, that were decided with it.
+// Tail returns the asks behind ask: the pending ones or, after a decision, those decided with it.
 func (q *Asks) Tail(ctx context.Context, ask Ask, now time.Time) ([]Ask, error) {
 	if ask.Waiting == 0 {
 		return nil, nil
@@ -132,7 +129,6 @@ func (q *Asks) Tail(ctx context.Context, ask Ask, now time.Time) ([]Ask, error) 
 	return asks, err
 }
 
-// tail returns, in order, the asks that are behind the ask with this id and have the given state.
 func (q *Asks) tail(ctx context.Context, id string, state AskState, now time.Time) (tail []storedAsk, err error) {
 	err = q.each(ctx, behindTerm(id), now, func(s storedAsk) {
 		if s.at(now).State == state {
@@ -143,8 +139,8 @@ func (q *Asks) tail(ctx context.Context, id string, state AskState, now time.Tim
 	return tail, err
 }
 
-// group returns the ask with this id and the pending asks behind it. If that ask is itself behind another, group
-// returns the other one.
+// group returns the ask with this id and the pending asks behind it. If that ask is itself queued behind another, it
+// returns the group of the other one.
 func (q *Asks) group(ctx context.Context, id string, now time.Time) (first storedAsk, tail []storedAsk, err error) {
 	first, err = q.get(ctx, id, now)
 	if err == nil && first.Behind != "" && first.State == AskPending {
@@ -156,8 +152,8 @@ func (q *Asks) group(ctx context.Context, id string, now time.Time) (first store
 	return first, tail, err
 }
 
-// regroup returns the changes to the remaining asks when the pending asks in ending are no longer pending: another ask
-// becomes the first and takes over the slot, or the first ask has fewer asks behind it.
+// regroup returns the changes to the remaining asks when the pending asks in ending end: the first ask loses some of
+// its queue or, if it ends itself, the next ask takes over the slot.
 func (q *Asks) regroup(ctx context.Context, ending []storedAsk, now time.Time) (changes []store.Change, err error) {
 	isEnding := make(map[string]bool, len(ending))
 	for _, s := range ending {
@@ -184,8 +180,8 @@ func (q *Asks) regroup(ctx context.Context, ending []storedAsk, now time.Time) (
 	return changes, nil
 }
 
-// releaseSlot returns the changes to the slot of an ask that ends: the first ask of remaining takes over the slot, with
-// the others behind it, or the slot becomes free if remaining is empty.
+// releaseSlot returns the changes when an ask ends: the first of remaining takes over its slot with the others behind
+// it. The slot becomes free if remaining is empty.
 func (s storedAsk) releaseSlot(remaining []storedAsk) (changes []store.Change) {
 	if len(remaining) == 0 {
 		if s.Slot != "" {

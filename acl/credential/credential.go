@@ -1,7 +1,6 @@
 // Package credential handles bearer tokens, called bearers here, that services issue and accept. It stores only the
 // hashes of bearers and compares them in constant time. It also has the modes of registration, the invite codes of a
-// service, and a limit on registrations that several processes share. The package knows nothing about requests or the
-// holders of bearers. Start with [HashOf] and [Invites].
+// service, and a limit on registrations that several processes share. Start with [HashOf] and [Invites].
 package credential
 
 import (
@@ -12,7 +11,7 @@ import (
 	"errors"
 )
 
-// Hash is the SHA-256 of a bearer, which a service stores instead of the bearer. Its text form is lower-case hex.
+// Hash is the SHA-256 of a bearer. A service stores it instead of the bearer. Its text form is lower-case hex.
 type Hash [sha256.Size]byte
 
 // HashOf returns the hash of a bearer.
@@ -24,7 +23,7 @@ func (h Hash) Equal(other Hash) bool { return subtle.ConstantTimeCompare(h[:], o
 // String returns the hash in hex.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// Name returns the first half of the hash in hex: a name that does not reveal the bearer.
+// Name returns the first half of the hash in hex, a name that does not reveal the bearer.
 func (h Hash) Name() string { return hex.EncodeToString(h[:sha256.Size/2]) }
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -50,7 +49,7 @@ func New(prefix string) string {
 	return prefix + hex.EncodeToString(b[:])
 }
 
-// Mode is the rule about who may register with a service.
+// Mode is the rule about registration with a service.
 type Mode string
 
 // The modes of registration. A service offers some of them.

@@ -13,8 +13,7 @@ import (
 // ErrSpent refuses an invite code that has no uses left.
 var ErrSpent = errors.New("credential: the invite has no uses left")
 
-// Code describes an invite code to the operator of the service. It does not contain the secret, which is shown only
-// once, when the code is issued.
+// Code describes an invite code to the operator. The secret itself is shown only once, when the code is issued.
 type Code struct {
 	ID      string    `json:"id"`
 	Label   string    `json:"label,omitempty"`
@@ -34,9 +33,8 @@ func (c Code) Left() int {
 	return max(1, c.Uses) - c.Count
 }
 
-// Invites stores the invite codes of a service as records. The key of a record is derived from the hash of its code.
-// The methods Issue, Redeem and Revoke store nothing themselves: they return changes, which the service commits
-// together with its own.
+// Invites stores the invite codes of a service as records, keyed by the hash of the code. Issue, Redeem and Revoke
+// store nothing themselves: they return changes, which the service commits together with its own.
 type Invites struct {
 	Records store.Records
 	NS      string
@@ -45,8 +43,8 @@ type Invites struct {
 	Forget  bool              // removes a code after its last use; otherwise it stays until it expires
 }
 
-// Issue returns the description of a new code, which is c with its ID, and the change that stores it. The change fails
-// with store.ErrQuota if Max codes exist.
+// Issue returns c with its ID, and the change that stores the new code. The change fails with store.ErrQuota if Max
+// codes exist.
 func (v Invites) Issue(code string, c Code) (Code, store.Change) {
 	c.ID = v.Name(HashOf(code))
 	change := v.change(c, store.Absent)
@@ -62,9 +60,9 @@ func (v Invites) change(c Code, rev store.Rev) store.Change {
 	return store.Change{Record: store.Record{NS: v.NS, Key: c.ID, Body: body, Expires: c.Expires}, IfRev: rev}
 }
 
-// Redeem uses up one use of a code for agent. It returns the description of the code after this use, and the change
-// that stores the use. Apply the change in the unit that registers the agent, so that two agents cannot share one use.
-// The error is store.ErrNotFound for an unknown code, and [ErrSpent] if the code has no uses left.
+// Redeem uses up one use of a code for agent. It returns the code's description after this use, and the change that
+// stores the use. Apply the change in the unit that registers the agent, so that two agents cannot share one use. The
+// error is store.ErrNotFound for an unknown code, and [ErrSpent] if no uses are left.
 func (v Invites) Redeem(ctx context.Context, code, agent string, now time.Time) (Code, store.Change, error) {
 	rec, err := v.Records.Get(ctx, v.NS, v.Name(HashOf(code)), now)
 	if err != nil {
@@ -92,8 +90,8 @@ func decodeCode(rec store.Record) (Code, error) {
 	return c, nil
 }
 
-// List returns at most limit codes in the order of their ids. It includes codes without uses left, unless Forget is
-// set, and omits expired codes. after is the next of the previous page, or ""; next is empty on the last page.
+// List returns at most limit codes in the order of their ids, without expired codes. Unless Forget is set, it includes
+// used-up codes. after is the next of the previous page, or ""; next is empty on the last page.
 func (v Invites) List(ctx context.Context, after string, limit int, now time.Time) (codes []Code, next string, err error) {
 	page, err := v.Records.List(ctx, v.NS, "", after, limit, now)
 	if err != nil {
@@ -108,7 +106,7 @@ func (v Invites) List(ctx context.Context, after string, limit int, now time.Tim
 	return codes, page.Next, nil
 }
 
-// Revoke returns the change that removes a code. For an unknown id, it returns store.ErrNotFound.
+// Revoke returns the change that removes a code, or store.ErrNotFound.
 func (v Invites) Revoke(ctx context.Context, id string, now time.Time) (store.Change, error) {
 	rec, err := v.Records.Get(ctx, v.NS, id, now)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 // maxCounted is the largest burst of a [SharedLimit], because the store counts no further.
 const maxCounted = 10_000
 
-// SharedLimit limits the registrations of one address in an hour for all processes on a store. Each registration stores a
-// record that expires when its address regains the token. Together, the records are a token bucket that starts full, as
-// [rate.Allowance] has in memory for one process. A refused registration stores nothing, so it costs nothing. A nil
-// *SharedLimit is a limit that is switched off. It is safe for concurrent use.
+// SharedLimit limits the registrations of one address per hour, across all processes on a store. Each registration
+// stores a record that expires when its address regains the token; together, the records are a token bucket that starts
+// full. A refused registration stores nothing, so it costs nothing. A nil *SharedLimit is a limit that is switched off.
+// It is safe for concurrent use.
 type SharedLimit struct {
 	records store.Records
 	ns      string
@@ -27,8 +27,8 @@ type SharedLimit struct {
 	refused atomic.Uint64
 }
 
-// NewSharedLimit returns a limit of perHour registrations of each address, which keeps its records in ns. It returns nil
-// if perHour is not positive.
+// NewSharedLimit returns a limit of perHour registrations per address, with its records in ns. It returns nil if
+// perHour is not positive.
 func NewSharedLimit(records store.Records, ns string, perHour int) *SharedLimit {
 	if perHour <= 0 {
 		return nil
@@ -37,7 +37,7 @@ func NewSharedLimit(records store.Records, ns string, perHour int) *SharedLimit 
 }
 
 // Take returns the changes that charge a registration to the address, or how long the address must wait. Commit the
-// changes with the registration. They fail with [store.ErrQuota] if other processes have used up the bucket meanwhile.
+// changes with the registration. They fail with [store.ErrQuota] if other processes used up the bucket meanwhile.
 func (l *SharedLimit) Take(ctx context.Context, addr netip.Addr, now time.Time) (changes []store.Change, wait time.Duration, err error) {
 	if l == nil {
 		return nil, 0, nil
@@ -66,8 +66,7 @@ func (l *SharedLimit) Take(ctx context.Context, addr netip.Addr, now time.Time) 
 	return changes, 0, nil
 }
 
-// endKey returns the beginning of the keys of the records that expire at end. The records sort by their expiry, the
-// latest first.
+// endKey returns the beginning of the keys of the records that expire at end. Later expiries sort first.
 func endKey(end time.Time) string { return fmt.Sprintf("%016x", math.MaxInt64-end.UnixNano()) }
 
 // Refusals returns how often an address had to wait.

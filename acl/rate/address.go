@@ -6,22 +6,20 @@ import (
 	"time"
 )
 
-// Unknown stands for the address of every client whose address is not known, because its requests come through a proxy
-// that does not name its clients (AM-43). Unknown may draw more tokens than a single address, its faults bar nobody,
-// and it is not a source of a [Pool].
+// Unknown stands for all clients whose address is hidden by a proxy that does not name them (AM-43). Unknown may draw
+// more tokens than a single address, its faults bar nobody, and it is not a source of a [Pool].
 var Unknown = netip.IPv6Unspecified()
 
 // isSource reports whether an address identifies a client. [Unknown] and the zero address do not.
 func isSource(addr netip.Addr) bool { return addr.IsValid() && addr != Unknown }
 
-// unknownFactor is the number of tokens that all unknown clients together may draw, as a multiple of the tokens of one
-// address.
+// unknownFactor is how many times the tokens of one address all unknown clients together may draw.
 const unknownFactor = 10
 
-// Share is a bucket from which a client draws as long as there is room for every bucket.
+// Share is a bucket from which a client draws. A draw needs room in all of the client's buckets.
 type Share struct {
 	Key    string
-	Factor int // number of tokens that the bucket holds, as a multiple of those of one client
+	Factor int // size of the bucket, as a multiple of the tokens of one client
 }
 
 // Shares returns the buckets from which the client with this address draws: its own and, for IPv6, that of its /56.
@@ -40,8 +38,8 @@ func Shares(addr netip.Addr) []Share {
 // address. An IPv4 address that is mapped to IPv6 has the key of the IPv4 address.
 func AddrKey(addr netip.Addr) string { return networkKeys(addr)[0] }
 
-// networkKeys returns the keys of an address and of the networks around it, narrowest first: /32, /24 and /16 of an IPv4
-// address; /64, /56, /48 and /32 of an IPv6 address. The key of an IPv4 address has no "/32".
+// networkKeys returns the keys of an address and of the networks around it, narrowest first: for IPv4 the address
+// itself (without "/32"), /24 and /16; for IPv6 its /64, /56, /48 and /32.
 func networkKeys(addr netip.Addr) []string {
 	addr = addr.Unmap().WithZone("")
 	if !addr.IsValid() {
@@ -65,8 +63,8 @@ const (
 
 // Allowance gives every address its own token bucket (AM-43). The addresses of an IPv6 /64 count as one address, and
 // all addresses of a /56 together draw at most four times as much as one address. The number of buckets is bounded. At
-// the bound, an address without a bucket draws from the bucket of the network around it, so that one network cannot
-// shut out others. An Allowance is safe for concurrent use. A nil *Allowance is a limit that is switched off.
+// the bound, an address without a bucket draws from the bucket of its network, so that one network cannot shut out
+// others. An Allowance is safe for concurrent use. A nil *Allowance is a limit that is switched off.
 type Allowance struct {
 	mu      sync.Mutex // makes one draw from several buckets atomic
 	levels  [levels]*Buckets
@@ -74,8 +72,8 @@ type Allowance struct {
 	unknown *Buckets
 }
 
-// NewAllowance returns full buckets that hold burst tokens and refill by limit. There are at most maxKeys buckets for
-// addresses, and fewer for networks.
+// NewAllowance returns full buckets that hold burst tokens and refill by limit, at most maxKeys of them for addresses
+// and fewer for networks.
 func NewAllowance(limit Limit, burst, maxKeys int) *Allowance {
 	a := &Allowance{unknown: NewBuckets(limit*unknownFactor, burst*unknownFactor, 1)}
 	factor := 1
@@ -98,7 +96,7 @@ func (a *Allowance) Take(addr netip.Addr, now time.Time) (wait time.Duration, ok
 	return a.draw(addr, now, true)
 }
 
-// Return gives back a token that the address took for a request that was refused in the end.
+// Return gives back a token that the address took for a request that was then refused.
 func (a *Allowance) Return(addr netip.Addr, now time.Time) {
 	if a == nil {
 		return
@@ -142,14 +140,13 @@ func (a *Allowance) draw(addr netip.Addr, now time.Time, take bool) (wait time.D
 	return 0, true
 }
 
-// payer is a bucket that pays for a request.
 type payer struct {
 	buckets *Buckets
 	key     string
 }
 
 // payers returns the buckets that pay for the address: its own and, for IPv6, that of the narrowest network with room,
-// usually its /56. Without room for its own bucket, the narrowest network with room pays alone.
+// usually its /56. If the address itself gets no bucket, that network pays alone.
 func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
 	keys := networkKeys(addr)
 	maxPayers := 1
@@ -168,7 +165,7 @@ func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
 	return payers
 }
 
-// Refusals returns how many requests were refused because of the bucket of an address.
+// Refusals returns how many requests the bucket of an address refused.
 func (a *Allowance) Refusals() uint64 {
 	if a == nil {
 		return 0
@@ -176,7 +173,7 @@ func (a *Allowance) Refusals() uint64 {
 	return a.levels[0].Refusals() + a.unknown.Refusals()
 }
 
-// NetworkRefusals returns how many requests were refused because of the bucket of a network.
+// NetworkRefusals returns how many requests the bucket of a network refused.
 func (a *Allowance) NetworkRefusals() uint64 {
 	if a == nil {
 		return 0

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// Limit is a rate: the number of tokens by which a bucket refills per second.
+// Limit is the number of tokens that a bucket regains per second.
 type Limit float64
 
-// PerHour returns the limit of n tokens per hour.
+// PerHour converts n tokens per hour.
 func PerHour(n int) Limit { return Limit(float64(n) / 3600) }
 
-// PerMinute returns the limit of n tokens per minute.
+// PerMinute converts n tokens per minute.
 func PerMinute(n int) Limit { return Limit(float64(n) / 60) }
 
-// Buckets holds a token bucket for each key. All its buckets have the same size, and there are never more than maxKeys
-// of them. It is safe for concurrent use. A nil *Buckets is a limit that is switched off and never refuses.
+// Buckets holds a token bucket for each of at most maxKeys keys. All its buckets have the same size. It is safe for
+// concurrent use. A nil *Buckets is a limit that is switched off.
 type Buckets struct {
 	interval time.Duration // time in which a bucket regains one token
 	maxDebt  time.Duration // time in which an empty bucket becomes full
@@ -34,12 +34,12 @@ type Buckets struct {
 	ahead time.Duration // the time that clock adds to the callers' time
 }
 
-// maxDisorder is the largest difference between the times of concurrent callers. If a time is earlier by more than
-// this, the callers' clock was set back.
+// maxDisorder is the largest difference between the times of concurrent callers. An even earlier time means that their
+// clock was set back.
 const maxDisorder = time.Second
 
-// clock converts the callers' time to a time that never runs backward. Otherwise every wait would be an hour longer
-// after the callers' clock was set back by an hour.
+// clock converts the callers' time to a time that never runs backward. Otherwise every wait would grow by an hour after
+// the callers' clock was set back by an hour.
 func (b *Buckets) clock(now time.Time) time.Time {
 	now = now.Add(b.ahead)
 	if back := b.last.Sub(now); back > maxDisorder {
@@ -59,7 +59,7 @@ type bucket struct {
 }
 
 // NewBuckets returns Buckets for at most maxKeys keys. Each bucket holds burst tokens and refills at the given limit.
-// NewBuckets panics if an argument is not positive.
+// It panics if an argument is not positive.
 func NewBuckets(limit Limit, burst, maxKeys int) *Buckets {
 	if limit <= 0 || math.IsInf(float64(limit), 0) || burst <= 0 || maxKeys <= 0 {
 		panic(fmt.Sprintf("rate: limit %v, burst %d, %d keys: must be positive", limit, burst, maxKeys))
@@ -105,8 +105,8 @@ func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) 
 	return 0, true
 }
 
-// TakeOrReplace is like [Buckets.Take], except that a key without a bucket never waits: while maxKeys buckets exist,
-// its bucket replaces the one that is closest to full. Use it for keys that strangers can invent.
+// TakeOrReplace is [Buckets.Take] for keys that strangers can invent: a key without a bucket never waits, because its
+// bucket replaces the one that is closest to full.
 func (b *Buckets) TakeOrReplace(key string, now time.Time) (wait time.Duration, ok bool) {
 	if b == nil {
 		return 0, true
@@ -132,8 +132,7 @@ func (b *Buckets) Refusals() uint64 {
 	return b.refused.Load()
 }
 
-// wait returns how long key must wait for a token. While maxKeys buckets exist, a key without a bucket waits until one
-// of them is full.
+// wait returns how long key must wait for a token, or for a bucket if it has none.
 func (b *Buckets) wait(key string, now time.Time) time.Duration {
 	if !b.has(key) && len(b.keys) >= b.maxKeys {
 		return b.timeToFull(b.order[0], now)
@@ -151,8 +150,7 @@ func (b *Buckets) hasRoom(key string, now time.Time) bool {
 	return b.has(key) || len(b.keys) < b.maxKeys || b.timeToFull(b.order[0], now) == 0
 }
 
-// charge takes a token from the bucket of key. Unlike [Buckets.Take] it never refuses: an empty bucket stays empty, and
-// a new bucket may replace the one that is closest to full.
+// charge is [Buckets.TakeOrReplace] without refusals: an empty bucket stays empty.
 func (b *Buckets) charge(key string, now time.Time) {
 	if b == nil {
 		return
@@ -176,8 +174,8 @@ func (b *Buckets) Return(key string, now time.Time) {
 	}
 }
 
-// isEmpty reports whether the bucket of key is empty, and how long key must wait for a token. A key without a bucket
-// never waits, unlike in [Buckets.Peek].
+// isEmpty reports whether the bucket of key is empty, and how long key must wait for a token. Unlike in [Buckets.Peek],
+// a key without a bucket never waits.
 func (b *Buckets) isEmpty(key string, now time.Time) (wait time.Duration, empty bool) {
 	if b == nil {
 		return 0, false
@@ -191,7 +189,7 @@ func (b *Buckets) isEmpty(key string, now time.Time) (wait time.Duration, empty 
 	return wait, wait > 0
 }
 
-// debt returns how long the bucket of key needs to become full, or 0 if key has no bucket.
+// debt returns how long the bucket of key needs to become full. A key without a bucket has a full one.
 func (b *Buckets) debt(key string, now time.Time) time.Duration {
 	if k := b.keys[key]; k != nil {
 		return b.timeToFull(k, now)
@@ -199,13 +197,13 @@ func (b *Buckets) debt(key string, now time.Time) time.Duration {
 	return 0
 }
 
-// timeToFull returns how long a bucket needs to become full: at most b.maxDebt, even if the clock was set back.
+// timeToFull returns at most b.maxDebt, even if the clock was set back.
 func (b *Buckets) timeToFull(k *bucket, now time.Time) time.Duration {
 	return min(max(0, k.fullAt.Sub(now)), b.maxDebt)
 }
 
-// set stores that the bucket of key needs debt to become full. If key has no bucket, set adds one. If maxKeys buckets
-// exist, the new bucket replaces the one that is closest to full.
+// set stores that the bucket of key needs debt to become full. If b has no room for another bucket, set replaces the
+// one that is closest to full.
 func (b *Buckets) set(key string, debt time.Duration, now time.Time) {
 	if k := b.keys[key]; k != nil {
 		k.fullAt = now.Add(debt)
@@ -220,7 +218,7 @@ func (b *Buckets) set(key string, debt time.Duration, now time.Time) {
 	heap.Push(&b.order, k)
 }
 
-// Snapshot encodes the buckets that are not full, for [Buckets.Restore]. Times are cut to milliseconds.
+// Snapshot encodes the buckets that are not full, for [Buckets.Restore]. Times lose their fractions of milliseconds.
 func (b *Buckets) Snapshot(now time.Time) []byte {
 	owed := map[string]int64{}
 	if b != nil {
@@ -240,8 +238,8 @@ func (b *Buckets) Snapshot(now time.Time) []byte {
 	return data
 }
 
-// Restore adds the buckets of a snapshot, which may have been taken under another limit. A restored bucket is never
-// worse than empty, and Restore ignores buckets for which b has no room.
+// Restore adds the buckets of a snapshot, which may come from another limit. A restored bucket is at worst empty.
+// Restore ignores buckets for which b has no room.
 func (b *Buckets) Restore(data []byte, now time.Time) error {
 	var owed map[string]int64
 	if err := json.Unmarshal(data, &owed); err != nil {
@@ -263,7 +261,6 @@ func (b *Buckets) Restore(data []byte, now time.Time) error {
 	return nil
 }
 
-// fullHeap is a [heap.Interface] of buckets, ordered by the time at which they are full.
 type fullHeap []*bucket
 
 func (f fullHeap) Len() int           { return len(f) }

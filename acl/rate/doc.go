@@ -1,10 +1,10 @@
 // Package rate shares limited resources fairly among strangers: requests, look-ups, entries of tables, registrations.
-// The package does not know the meaning of a key or the form of a refusal. Its eight types build on each other:
+// Its eight types build on each other:
 //
 //   - [Buckets] holds a token bucket for each key. While it is full of buckets, a new key waits.
 //   - [Allowance] gives every address a bucket. While it is full of buckets, a new address draws from the bucket of
 //     its network.
-//   - [Penalties] bar addresses that made too many faults, and never an address that made none.
+//   - [Penalties] bar addresses that made too many faults.
 //   - [Pool] is one bucket that all sources share fairly: a source that drew its share leaves the rest to others.
 //   - [Registrations] limit the registrations of one address and of everybody.
 //   - [Windows] limit what is sent in any minute and in any hour.
@@ -12,8 +12,8 @@
 //   - [FairQueue] is a queue in which a key with few items does not wait for a key with many.
 //
 // A bucket is stored as the instant at which it will be full again, in whole nanoseconds (the generic cell rate
-// algorithm). So a caller that comes back after exactly the required wait is served, which golang.org/x/time/rate
-// cannot guarantee because it computes with fractions of tokens. A full bucket can be dropped, because a key without a
-// bucket gets a full one. So the number of buckets never exceeds the bound. Setting the clock back locks nobody out,
-// because no bucket takes longer to fill up than an empty one.
+// algorithm). A caller that comes back after exactly the required wait is therefore served, which
+// golang.org/x/time/rate cannot guarantee because it computes with fractions of tokens. A full bucket can be dropped,
+// because a key without a bucket gets a full one, so the number of buckets stays bounded. Setting the clock back locks
+// nobody out, because no bucket takes longer to fill than an empty one.
 package rate

@@ -6,12 +6,12 @@ import "slices"
 // not safe for concurrent use.
 type FairQueue[T any] struct {
 	max     int
-	items   []queueItem[T] // in the order in which they were added
+	items   []queueItem[T] // in the order of Add
 	current int            // the turn of the item that was removed last
 	last    map[string]int // latest turn of each key that has an item in the queue
 }
 
-// queueItem is an item of a queue. Items with a lower turn leave first. Two items of one key never have the same turn.
+// queueItem is an item of a queue. Items with a lower turn leave first. The turns of one key are distinct.
 type queueItem[T any] struct {
 	key  string
 	item T
@@ -26,9 +26,8 @@ func NewFairQueue[T any](max int) *FairQueue[T] {
 // Len returns the number of items in the queue.
 func (q *FairQueue[T]) Len() int { return len(q.items) }
 
-// Add adds an item after the other items of its key. If the queue is full, Add first drops the newest item of the key
-// with the most items, but only if that key has more items than the key of the new item would then have. Otherwise Add
-// drops the new item.
+// Add adds an item after the other items of its key. If the queue is full, the new item displaces the newest item of
+// the key with the most items, or is dropped if its own key would then have as many.
 func (q *FairQueue[T]) Add(key string, item T) {
 	if len(q.items) == q.max && !q.makeRoom(key) {
 		return
@@ -37,7 +36,7 @@ func (q *FairQueue[T]) Add(key string, item T) {
 	q.items = append(q.items, queueItem[T]{key, item, q.last[key]})
 }
 
-// makeRoom drops an item of another key for a new item of key. It returns false if key gets no room.
+// makeRoom drops an item of another key, or returns false if key gets no room.
 func (q *FairQueue[T]) makeRoom(key string) bool {
 	var table FairTable[int]
 	for i, it := range q.items {
@@ -54,7 +53,6 @@ func (q *FairQueue[T]) makeRoom(key string) bool {
 // First returns the item whose turn it is. The queue must not be empty.
 func (q *FairQueue[T]) First() T { return q.items[q.first()].item }
 
-// first returns the index of the item whose turn it is.
 func (q *FairQueue[T]) first() int {
 	first := 0
 	for i, it := range q.items {

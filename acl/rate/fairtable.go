@@ -13,16 +13,16 @@ type Entry[K comparable] struct {
 }
 
 // FairTable records which sources hold the entries of a full table, so that a newcomer can displace one of them
-// (AM-42). The newcomer displaces an entry of the source with the largest load, but only if that load is larger than
-// the load that the newcomer's source would have with the new entry. Entries without a source are charged to one
-// network of the widest kind. A table that is not full needs no FairTable. A FairTable is not safe for concurrent use.
+// (AM-42). The newcomer displaces an entry of the source with the largest load, unless its own source would then have
+// at least that load. Entries without a source are charged to one network of the widest kind. A FairTable is not safe
+// for concurrent use.
 type FairTable[K comparable] struct {
 	entries []Entry[K]
-	held    map[string]int // number of entries, by the key of a source
+	held    map[string]int // number of entries, by Source.Key
 }
 
 // FairTableOf returns a table of the entries of m, added in the order of compare. sources returns the sources of an
-// entry, or false for one that is not in the table.
+// entry, or false to leave the entry out.
 func FairTableOf[K comparable, V any](m map[K]V, compare func(a, b V) int, sources func(V) ([]Source, bool)) *FairTable[K] {
 	t := new(FairTable[K])
 	for _, key := range slices.SortedFunc(maps.Keys(m), func(a, b K) int { return compare(m[a], m[b]) }) {
@@ -36,8 +36,7 @@ func FairTableOf[K comparable, V any](m map[K]V, compare func(a, b V) int, sourc
 // Len returns the number of entries.
 func (t *FairTable[K]) Len() int { return len(t.entries) }
 
-// Add adds an entry. Of the entries of one source, the last added is displaced first, so the order of the calls decides
-// whether old or new entries are kept.
+// Add adds an entry. Of the entries of one source, the last added is displaced first.
 func (t *FairTable[K]) Add(e Entry[K]) {
 	if t.held == nil {
 		t.held = make(map[string]int)
@@ -70,11 +69,9 @@ func (t *FairTable[K]) Postpone(key K) {
 	}
 }
 
-// maxWidth is the width of the widest network.
 const maxWidth = 4
 
-// sourcesOrWidest returns the sources to which an entry is charged: its own or, if it has none, one source of the
-// widest network.
+// sourcesOrWidest returns the sources to which an entry is charged, which is one widest network if it has none.
 func sourcesOrWidest(sources []Source) []Source {
 	if len(sources) == 0 {
 		return []Source{{Width: maxWidth}}
@@ -82,9 +79,8 @@ func sourcesOrWidest(sources []Source) []Source {
 	return sources
 }
 
-// load returns the largest load that one of the sources would have if each of them held extra more. The load of a
-// source is the number of its entries, multiplied by maxWidth and divided by its own width, so that a wide network may
-// hold more.
+// load returns the largest load of the sources, if each of them held extra more entries. The load of a source is the
+// number of its entries divided by its share of maxWidth, so that a wide network may hold more.
 func (t *FairTable[K]) load(sources []Source, extra int) (load int) {
 	for _, s := range sourcesOrWidest(sources) {
 		load = max(load, (t.held[s.Key]+extra)*maxWidth/max(1, s.Width))
@@ -92,18 +88,18 @@ func (t *FairTable[K]) load(sources []Source, extra int) (load int) {
 	return load
 }
 
-// FindDisplaceable returns the entry that a newcomer from these sources may displace. ok is false if no
-// source has a larger load now than the newcomer's sources would have with the new entry.
+// FindDisplaceable returns the entry that a newcomer from these sources may displace. ok is false if no source has a
+// larger load than the newcomer's sources would have with the new entry.
 func (t *FairTable[K]) FindDisplaceable(sources []Source) (key K, ok bool) {
 	return t.find(t.load(sources, 1))
 }
 
-// FindHeaviest returns an entry of the source with the largest load. It is for a newcomer that must get room, however
-// much its own sources hold. ok is false if the table is empty.
+// FindHeaviest returns an entry of the source with the largest load, for a newcomer that must get room even if its own
+// sources hold most. ok is false if the table is empty.
 func (t *FairTable[K]) FindHeaviest() (key K, ok bool) { return t.find(-1) }
 
-// find returns the entry to displace: the one with the largest load, if that load is above floor. Among entries with
-// the same load it prefers one without GivesWayLast, and then the last added.
+// find returns the entry with the largest load, if that is above floor. Among equals it prefers one without
+// GivesWayLast, and then the last added.
 func (t *FairTable[K]) find(floor int) (key K, ok bool) {
 	var found Entry[K]
 	heaviest := floor

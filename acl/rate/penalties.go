@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// loweredPerMinute is the number of requests per minute that all addresses of a network share after they made too many
-// faults together.
+// loweredPerMinute is the number of requests that all addresses of a network share after they made too many faults.
 const loweredPerMinute = 60
 
 // Penalties bar addresses that make too many faults (AM-43). The list is bounded; when it is full, the entry that would
-// be forgotten first is dropped. An address without faults is never barred. A network (/24 of IPv4; /56 and /48 of
-// IPv6) is never barred either: if its addresses make too many faults together, those that are not barred share 60
-// requests a minute. Penalties are safe for concurrent use. A nil *Penalties bars nobody.
+// be forgotten first is dropped. An address without faults is never barred. Nor is a network (/24 of IPv4; /56 and /48
+// of IPv6): if its addresses make too many faults together, those that are not barred share 60 requests a minute.
+// Penalties are safe for concurrent use. A nil *Penalties bars nobody.
 type Penalties struct {
 	faults   *Buckets    // by address; each fault takes a token
 	barred   *Buckets    // an empty bucket is a barred address; if nil, an address without tokens in faults is barred
@@ -22,9 +21,8 @@ type Penalties struct {
 	refused  atomic.Uint64
 }
 
-// NewPenalties returns an empty list of at most maxKeys addresses. Faults are forgotten at an even pace, perMinute of
-// them in a minute. When perMinute faults of an address are not forgotten yet, it is barred for the time barFor. If
-// barFor is 0, it is barred until one of these faults is forgotten.
+// NewPenalties returns an empty list of at most maxKeys addresses. Faults are forgotten at an even pace, perMinute in a
+// minute. An address with perMinute faults is barred for barFor or, if that is 0, until one of them is forgotten.
 func NewPenalties(perMinute int, barFor time.Duration, maxKeys int) *Penalties {
 	p := &Penalties{
 		faults:  NewBuckets(PerMinute(perMinute), perMinute, maxKeys),
@@ -56,8 +54,7 @@ func (p *Penalties) Fault(addr netip.Addr, now time.Time) {
 	}
 }
 
-// Fail counts a fault of the address and returns 0, or returns how long the address must wait because of earlier
-// faults.
+// Fail counts a fault of the address, unless it must still wait because of earlier faults: then Fail returns the wait.
 func (p *Penalties) Fail(addr netip.Addr, now time.Time) time.Duration {
 	wait := p.Admit(addr, now)
 	if wait == 0 {
@@ -66,8 +63,8 @@ func (p *Penalties) Fail(addr netip.Addr, now time.Time) time.Duration {
 	return wait
 }
 
-// Admit returns how long the address must wait before it is served again, or 0. If the addresses of its network have
-// made too many faults, Admit also takes one of the requests that the network shares.
+// Admit returns how long the address must wait, or 0. If the addresses of its network have made too many faults, Admit
+// also takes one of the requests that the network shares.
 func (p *Penalties) Admit(addr netip.Addr, now time.Time) time.Duration {
 	if p == nil || !isSource(addr) {
 		return 0

@@ -16,8 +16,7 @@ type Source struct {
 }
 
 // AddrSources returns the sources of an address: an IPv4 address and its /24, or the /64, /56 and /48 of an IPv6
-// address. It returns none for [Unknown] and the zero address. A wider network has twice the share of the next narrower
-// one.
+// address. Each wider network has twice the share. [Unknown] and the zero address have no sources.
 func AddrSources(addr netip.Addr) []Source {
 	if !isSource(addr) {
 		return nil
@@ -44,7 +43,6 @@ type Pool struct {
 	shares map[int]*Buckets // a bucket for each source, by width
 }
 
-// fairParts is the number of shares of a pool.
 const fairParts = 5
 
 // NewPool returns a full pool of n tokens that refills by limit.
@@ -52,15 +50,15 @@ func NewPool(limit Limit, n int) *Pool {
 	p := &Pool{n: n, all: NewBuckets(limit, n, 1), shares: make(map[int]*Buckets)}
 	share := max(1, n/fairParts)
 	for _, width := range []int{1, 2, 4} {
-		// The bucket of a source refills in the same time as the pool. Few draws succeed in that time, so only few
-		// buckets are less than full at any time, and the bound of 16n is never reached.
+		// Few draws succeed in the time in which the pool refills, so only few buckets are less than full, and the
+		// bound of 16n is never reached.
 		refill := Limit(float64(limit) * float64(share*width) / float64(n))
 		p.shares[width] = NewBuckets(refill, share*width, 16*n)
 	}
 	return p
 }
 
-// Peek returns how long a draw must wait, or 0 if it need not wait. It takes no token.
+// Peek returns how long a draw must wait. It takes no token.
 func (p *Pool) Peek(sources []Source, id string, now time.Time) time.Duration {
 	wait, _ := p.draw(sources, id, now, false)
 	return wait
@@ -117,7 +115,7 @@ func (p *Pool) Return(sources []Source, id string, now time.Time) {
 	}
 }
 
-// sourcesOrID returns the sources to which a draw is charged: the given ones or, without any, a source made from id.
+// sourcesOrID returns the sources to which a draw is charged; if there are none, a source made from id.
 func sourcesOrID(sources []Source, id string) []Source {
 	if len(sources) == 0 {
 		return []Source{{"id:" + id, 1}}
@@ -125,7 +123,6 @@ func sourcesOrID(sources []Source, id string) []Source {
 	return sources
 }
 
-// waitFor returns how long it takes until the pool has more than reserve tokens.
 func (p *Pool) waitFor(reserve int, now time.Time) time.Duration {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
@@ -141,13 +138,12 @@ func (p *Pool) Refusals() uint64 {
 	return p.refused.Load()
 }
 
-// poolSnapshot is the state of a pool that must survive a restart.
 type poolSnapshot struct {
 	All    json.RawMessage         `json:"all,omitempty"`
 	Shares map[int]json.RawMessage `json:"shares,omitempty"`
 }
 
-// Snapshot returns the tokens that were drawn and not refilled yet, for [Pool.Restore].
+// Snapshot encodes the tokens that were drawn and not refilled yet, for [Pool.Restore].
 func (p *Pool) Snapshot(now time.Time) []byte {
 	var s poolSnapshot
 	if p != nil {
@@ -165,7 +161,7 @@ func (p *Pool) Snapshot(now time.Time) []byte {
 	return data
 }
 
-// Restore adds the draws of a snapshot, which may come from a pool of another size.
+// Restore adds the draws of a snapshot, even from a pool of another size.
 func (p *Pool) Restore(data []byte, now time.Time) error {
 	var s poolSnapshot
 	if err := json.Unmarshal(data, &s); err != nil {

@@ -5,19 +5,18 @@ import (
 	"time"
 )
 
-// maxRegistrants bounds the number of addresses whose registrations are counted separately.
 const maxRegistrants = 1 << 16
 
-// Registrations limit the number of registrations: those of one address per hour, and those of all addresses together.
-// A registration that is refused in the end is given back, so that it costs nothing (AM-43). Registrations are safe for
-// concurrent use. A nil *Registrations is a limit that is switched off.
+// Registrations limit the registrations of one address per hour, and of all addresses together. A refused registration
+// is given back, so that it costs nothing (AM-43). Registrations are safe for concurrent use. A nil *Registrations is a
+// limit that is switched off.
 type Registrations struct {
 	each      *Allowance
 	everybody *Pool
 }
 
-// NewRegistrations returns limits of perHour registrations for each address and of the pool everybody for all addresses
-// together. A nil pool sets no limit. NewRegistrations returns nil if perHour is not positive.
+// NewRegistrations returns limits of perHour registrations for each address, and of the pool everybody for all
+// addresses. A nil pool sets no limit. It returns nil if perHour is not positive.
 func NewRegistrations(perHour int, everybody *Pool) *Registrations {
 	if perHour <= 0 {
 		return nil
@@ -25,8 +24,8 @@ func NewRegistrations(perHour int, everybody *Pool) *Registrations {
 	return &Registrations{NewAllowance(PerHour(perHour), perHour, maxRegistrants), everybody}
 }
 
-// Take charges a registration to the address, or returns how long the address must wait. everybody reports whether the
-// limit for all addresses is the reason.
+// Take charges a registration to the address, or returns how long it must wait. everybody reports whether it waits
+// because of the limit for all addresses.
 func (r *Registrations) Take(addr netip.Addr, now time.Time) (wait time.Duration, everybody bool) {
 	if r == nil {
 		return 0, false

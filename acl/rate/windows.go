@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Window counts the events of the last sixty units of time. It covers one unit more than sixty, so that it never misses
-// an event. It is not safe for concurrent use.
+// Window counts the events of the last sixty units of time, plus one unit so that it never misses an event. It is not
+// safe for concurrent use.
 type Window struct {
 	unit  time.Duration
 	last  int64 // the latest unit, by the window's own clock
-	ahead int64 // number of units by which the window's clock is ahead of the callers' clock, which may be set back
+	ahead int64 // units by which the window's clock is ahead of the callers' clock, which may be set back
 	slots [61]uint32
 	sum   int
 }
@@ -56,7 +56,7 @@ func (w *Window) wait(limit int, now time.Time) time.Duration {
 }
 
 // Windows limit how much a sender sends in any minute and in any hour. [Buckets] would permit twice as much in the
-// first hour, because they start full and refill. A limit of 0 or less means no limit. Windows are safe for concurrent
+// first hour, because they start full and refill. A limit of 0 or less is switched off. Windows are safe for concurrent
 // use.
 type Windows struct {
 	perMinute, perHour int
@@ -70,19 +70,19 @@ func NewWindows(perMinute, perHour int) *Windows {
 	return NewShortWindows(perMinute, perHour, time.Second)
 }
 
-// NewShortWindows returns windows for tests, in which each second lasts only for the duration second.
+// NewShortWindows is NewWindows for tests, with seconds of the given length.
 func NewShortWindows(perMinute, perHour int, second time.Duration) *Windows {
 	return &Windows{perMinute: perMinute, perHour: perHour, minute: NewWindow(second), hour: NewWindow(60 * second)}
 }
 
-// Peek returns how long the sender must wait before it may send again.
+// Peek returns how long the sender must wait.
 func (a *Windows) Peek(now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return max(a.minute.wait(a.perMinute, now), a.hour.wait(a.perHour, now))
 }
 
-// Take counts one message, or returns how long the sender must wait before it may send again.
+// Take counts one message, or returns how long the sender must wait.
 func (a *Windows) Take(now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
