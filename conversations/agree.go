@@ -19,8 +19,8 @@ const (
 	Ambiguous Verdict = "ambiguous" // several times were offered, and the accept selects none of them
 )
 
-// Terms are what a proposal offers or an agreement contains: an event of mesh.schedule, or the terms of mesh.negotiate.
-// The texts come from a peer, so they are untrusted. They are cut to a bounded length.
+// Terms are what a proposal offers or an agreement contains. The texts come from a peer, so they are untrusted. They
+// are cut to a bounded length.
 type Terms struct {
 	Title       string   `json:"title,omitempty"`
 	Times       []string `json:"times,omitempty"` // in the form in which the sender wrote them
@@ -31,9 +31,9 @@ type Terms struct {
 	Conditions  []string `json:"conditions,omitempty"`
 }
 
-// JudgeAccept returns what an accept means for proposal p, and the resulting terms: the agreed terms for Agreed, the
-// terms of the new proposal for Counter, and none for Ambiguous. Agreed terms are those of p with at most one of its
-// times, and with the place from the accept if p left the place open.
+// JudgeAccept returns what an accept means for proposal p, and the resulting terms: the agreed ones for Agreed, those
+// of the new proposal for Counter, and none for Ambiguous. Agreed terms have at most one time of p, and take the place
+// from the accept if p left it open.
 func JudgeAccept(p Proposal, accept wire.Value) (Verdict, Terms) {
 	named := readTerms(p.Intent, accept)
 	selected := named.selected
@@ -59,7 +59,7 @@ func JudgeAccept(p Proposal, accept wire.Value) (Verdict, Terms) {
 	return Agreed, agreed
 }
 
-// admits reports whether an accept agrees with t. named are the terms that the accept names. It does not compare times.
+// admits reports whether an accept that names named agrees with t. It does not compare times.
 func (t Terms) admits(named Terms) bool {
 	same := func(offered, named string) bool { return named == "" || named == offered }
 	return same(t.Title, named.Title) && same(t.Duration, named.Duration) &&
@@ -68,14 +68,13 @@ func (t Terms) admits(named Terms) bool {
 		(len(named.Conditions) == 0 || slices.Equal(t.Conditions, named.Conditions))
 }
 
-// isOpenPlace reports whether a proposal leaves the place to the other side.
 func isOpenPlace(location string) bool {
 	return location == "" || slices.ContainsFunc([]string{"TBD", "TBA", "to be decided"}, func(open string) bool {
 		return strings.EqualFold(location, open)
 	})
 }
 
-// changedBy returns the terms of a counter-proposal to t: the terms that n names, and otherwise those of t.
+// changedBy returns t with the terms that n names.
 func (t Terms) changedBy(n namedTerms) Terms {
 	for _, text := range []struct {
 		own   *string
@@ -96,14 +95,13 @@ func (t Terms) changedBy(n namedTerms) Terms {
 	return t
 }
 
-// namedTerms are the terms that a payload names. Times contains its proposed_times.
 type namedTerms struct {
 	Terms
 	selected    []string // the distinct values of selected_time
 	contradicts bool     // payload and event name different values for the same term
 }
 
-// times returns the times that a proposal offers: the selected times if it names any, otherwise all its times.
+// times returns the times that a proposal offers: the selected ones if it names any, otherwise all.
 func (n namedTerms) times() []string {
 	if len(n.selected) > 0 {
 		return n.selected
@@ -111,9 +109,8 @@ func (n namedTerms) times() []string {
 	return n.Times
 }
 
-// readTerms reads the terms that a payload of mesh.schedule or mesh.negotiate names. A member that is absent, null, "",
-// [] or {} names nothing. A member of the wrong type counts as its JSON text, which then differs from every offered
-// value.
+// readTerms reads the terms of a payload of mesh.schedule or mesh.negotiate. A member that is absent, null, "", [] or
+// {} names nothing. A member of the wrong type counts as its JSON text, which differs from every offered value.
 func readTerms(intent wire.Intent, payload wire.Value) (n namedTerms) {
 	if intent == wire.Negotiate {
 		terms, _ := payload.Get("terms")
@@ -145,8 +142,8 @@ func readTerms(intent wire.Intent, payload wire.Value) (n namedTerms) {
 	return n
 }
 
-// read copies the text of a member of source to *term, which is a field of n. If *term already has another text, read
-// sets n.contradicts instead.
+// read copies the text of a member of source to *term, a field of n. If *term already has another text, read sets
+// n.contradicts instead.
 func (n *namedTerms) read(term *string, source wire.Value, member string, limit int) {
 	v, _ := source.Get(member)
 	switch text := cut(textOf(v), limit); {
@@ -157,7 +154,7 @@ func (n *namedTerms) read(term *string, source wire.Value, member string, limit 
 	}
 }
 
-// textOf returns the text of v: the JSON text if v is not a string, or "" if v names nothing.
+// textOf returns the text of v, its JSON if it is not a string, or "" if it names nothing.
 func textOf(v wire.Value) string {
 	text, isText := v.Str()
 	switch {
@@ -169,7 +166,7 @@ func textOf(v wire.Value) string {
 	return string(v.JSON())
 }
 
-// textsOf returns the texts of a list, each cut to limit characters. Any other value counts as a list with one element.
+// textsOf returns the texts of a list, each cut to limit characters. Any other value counts as its own only element.
 func textsOf(list wire.Value, limit int) (texts []string) {
 	elems := slices.Values([]wire.Value{list})
 	if list.Kind() == wire.Array {
@@ -183,8 +180,8 @@ func textsOf(list wire.Value, limit int) (texts []string) {
 	return texts
 }
 
-// addTimes appends the times that the list does not contain yet. If they are more than maxTimes, the last element becomes
-// a hash, so that different lists stay different.
+// addTimes appends the times that the list does not contain yet. Beyond maxTimes, the last element becomes a hash, so
+// that different lists stay different.
 func addTimes(list, more []string) []string {
 	for i, at := range more {
 		switch {
@@ -202,8 +199,7 @@ func hasTime(list []string, at string) bool {
 	return slices.ContainsFunc(list, func(other string) bool { return sameTime(other, at) })
 }
 
-// sameTime reports whether two times from payloads are equal: as instants if both have an offset, otherwise byte for
-// byte.
+// sameTime compares two times as instants if both have an offset, otherwise byte for byte.
 func sameTime(a, b string) bool {
 	ta, okA := wire.ParseInstant(a)
 	tb, okB := wire.ParseInstant(b)
@@ -213,7 +209,7 @@ func sameTime(a, b string) bool {
 	return a == b
 }
 
-// The bounds on a proposal that is stored with a conversation.
+// The bounds on a stored proposal.
 const (
 	maxText        = 256
 	maxDescription = 1024
@@ -222,8 +218,7 @@ const (
 	maxConditions  = 16
 )
 
-// cut shortens a text to limit characters. Its end becomes a hash of the whole text, so that different texts stay
-// different.
+// cut shortens a text to limit characters. It ends in a hash of the whole text, so that different texts stay different.
 func cut(s string, limit int) string {
 	runes := []rune(s)
 	if len(runes) <= limit {
@@ -234,7 +229,7 @@ func cut(s string, limit int) string {
 	return string(runes[:limit-len([]rune(suffix))]) + suffix
 }
 
-// cutList shortens a list to limit elements. The last one becomes a hash of the whole list.
+// cutList shortens a list to limit elements, of which the last becomes a hash of the whole list.
 func cutList(list []string, limit int) []string {
 	if len(list) <= limit {
 		return list
@@ -243,8 +238,8 @@ func cutList(list []string, limit int) []string {
 	return append(list[:limit-1:limit-1], fmt.Sprintf("…%x", sum[:12]))
 }
 
-// isCut reports whether a text of the terms or the list of conditions may have been shortened. Such terms cannot be
-// repeated in a message. A shortened list of times does not matter: a clarification names only the first time.
+// isCut reports whether terms may have been shortened, so that a message cannot repeat them. A shortened list of times
+// does not matter: a clarification names only the first time.
 func (t Terms) isCut() bool {
 	atLimit := func(s string, limit int) bool { return len([]rune(s)) == limit && strings.Contains(s, "…") }
 	return atLimit(t.Title, maxText) || atLimit(t.Duration, maxText) || atLimit(t.Location, maxText) ||
@@ -253,9 +248,9 @@ func (t Terms) isCut() bool {
 		slices.ContainsFunc(t.Times, func(s string) bool { return atLimit(s, maxTime) })
 }
 
-// isAfter reports whether a message may have been written after moment. written is the sender's timestamp. If it has
-// only whole seconds or milliseconds, the sender may have rounded it down, so isAfter adds one second or millisecond.
-// It returns false if moment is zero.
+// isAfter reports whether a message may have been written after moment, and moment is not zero. written is the sender's
+// timestamp. The sender may have rounded it down, so isAfter adds a second to whole seconds and a millisecond to whole
+// milliseconds.
 func isAfter(written, moment time.Time) bool {
 	switch {
 	case written.Nanosecond() == 0:

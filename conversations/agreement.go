@@ -10,34 +10,32 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Proposal is the standing proposal of a conversation: the latest proposal of either side. The side that makes a
-// proposal thereby accepts it.
+// Proposal is the standing proposal of a conversation, the latest of either side. Its side thereby accepts it.
 type Proposal struct {
 	Terms
 	By        Side           `json:"by"`
 	Intent    wire.Intent    `json:"intent,omitempty"`
 	Message   wire.MessageID `json:"message_id,omitempty"` // the message with the proposal
-	Resent    wire.MessageID `json:"resent,omitempty"`     // the id under which that message was delivered, if it differs
+	Resent    wire.MessageID `json:"resent,omitempty"`     // the id under which it was delivered, if different
 	At        time.Time      `json:"at,omitzero"`
-	Delivered time.Time      `json:"delivered,omitzero"`  // if the message is ours, when the peer received it
+	Delivered time.Time      `json:"delivered,omitzero"`  // when the peer received our proposal
 	Accepted  bool           `json:"accepted,omitempty"`  // the proposal became the agreement
 	Clarifies bool           `json:"clarifies,omitempty"` // the proposal answers an ambiguous accept
 }
 
-// Acceptance is an accept of the standing proposal that does not count yet, because its recipient has not answered.
+// Acceptance is an accept of the standing proposal that does not count before its recipient answers.
 type Acceptance struct {
 	Terms
 	By      Side           `json:"by"`
 	Message wire.MessageID `json:"message_id,omitempty"`
-	Intent  wire.Intent    `json:"intent,omitempty"` // intent of the accepted proposal; set only once another proposal stands
+	Intent  wire.Intent    `json:"intent,omitempty"` // of the accepted proposal; set only once another proposal stands
 
-	// For our accept, Delivered reports whether the peer has received it, and Held whether the peer answered that its
-	// owner decides.
+	// For our accept: the peer received it, or answered that its owner decides.
 	Delivered bool `json:"delivered,omitempty"`
 	Held      bool `json:"held,omitempty"`
 }
 
-// Agreement is what both sides accepted. It is never edited: only another accepted proposal replaces it.
+// Agreement is what both sides accepted. It is never edited, only replaced by another accepted proposal.
 type Agreement struct {
 	Intent      wire.Intent `json:"intent,omitempty"`
 	Title       string      `json:"title,omitempty"`
@@ -60,7 +58,7 @@ type Cancellation struct {
 	At time.Time `json:"at"`
 }
 
-// errAmbiguousAccept refuses our own accept if it selects none of several offered times.
+// errAmbiguousAccept refuses our own accept if it selects none of the offered times.
 func errAmbiguousAccept(times []string) error {
 	return &wire.Error{
 		Code: wire.InvalidMessage, Status: http.StatusConflict,
@@ -69,14 +67,13 @@ func errAmbiguousAccept(times []string) error {
 	}
 }
 
-// errStaleAccept refuses our own accept if it does not answer the standing proposal, or if our owner has not released
-// that proposal.
+// errStaleAccept refuses our own accept of anything but a released, standing proposal.
 var errStaleAccept = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusConflict,
 	Message: "the accept answers something that is not the proposal that stands: read the conversation and answer its latest proposal",
 }
 
-// joinTerms joins the parts that are not empty into one line.
+// joinTerms joins the parts that are not empty.
 func joinTerms(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
 }
@@ -86,7 +83,6 @@ func (t Terms) String() string {
 	return joinTerms(append([]string{t.Title, strings.Join(t.Times, " or "), t.Duration, t.Location, t.Description, t.Price}, t.Conditions...)...)
 }
 
-// terms returns the agreed terms.
 func (a Agreement) terms() Terms {
 	t := Terms{
 		Title: a.Title, Duration: a.Duration, Location: a.Location,
@@ -101,7 +97,6 @@ func (a Agreement) terms() Terms {
 // String returns the agreed terms on one line.
 func (a Agreement) String() string { return a.terms().String() }
 
-// agreement returns the agreement that results when the accept counts.
 func (a Acceptance) agreement(intent wire.Intent, at time.Time) *Agreement {
 	agreed := &Agreement{
 		Intent: intent, Title: a.Title, Duration: a.Duration, Location: a.Location,
@@ -114,7 +109,7 @@ func (a Acceptance) agreement(intent wire.Intent, at time.Time) *Agreement {
 	return agreed
 }
 
-// firstAccept returns the first accept of the standing proposal, whether or not it counts yet, or nil.
+// firstAccept returns the first accept of the standing proposal, even if it does not count yet, or nil.
 func (c Conversation) firstAccept() *Acceptance {
 	switch {
 	case c.Accept != nil:
@@ -125,7 +120,7 @@ func (c Conversation) firstAccept() *Acceptance {
 	return nil
 }
 
-// Acceptable returns the message that an accept of ours would answer: the standing proposal of the peer, or the peer's
+// Acceptable returns the message that an accept of ours would answer: the peer's standing proposal, or the peer's
 // accept of our proposal. It returns "" if neither exists.
 func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
 	p, first := c.Proposal, c.firstAccept()
@@ -143,9 +138,8 @@ func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
 // InForce reports whether there is an agreement that neither side has cancelled.
 func (c Conversation) InForce() bool { return c.Agreement != nil && c.Agreement.Cancelled == nil }
 
-// IsAbout reports whether a payload that takes something back takes back the agreement and not only a proposal. A cancel
-// and a failed close always take back the agreement, and a completed close never does. Other actions do so only while
-// the accepted proposal stands.
+// IsAbout reports whether a payload takes back the agreement and not only a proposal. A cancel and a failed close
+// always do, and a completed close never does. Other actions do so while the accepted proposal stands.
 func (c Conversation) IsAbout(payload wire.Value) bool {
 	switch payload.GetStr("action") {
 	case "cancel":
@@ -156,8 +150,8 @@ func (c Conversation) IsAbout(payload wire.Value) bool {
 	return c.Proposal != nil && c.Proposal.Accepted
 }
 
-// updateTerms updates the proposal, the accept and the agreement after a message. A proposal or an accept that waits for
-// our owner has no effect before its release. If the peer takes a proposal back, the proposal ends at once.
+// updateTerms updates the proposal, the accept and the agreement after a message. A proposal or an accept that waits
+// for our owner has no effect before its release. When the peer takes a proposal back, the proposal ends at once.
 func (c Conversation) updateTerms(e Event) (Conversation, error) {
 	e.Intent = cmp.Or(e.Intent, c.Intent)
 	if e.Intent != wire.Schedule && e.Intent != wire.Negotiate {
@@ -191,8 +185,7 @@ func (c Conversation) updateTerms(e Event) (Conversation, error) {
 	return c, nil
 }
 
-// release applies the terms of a message that our owner released, unless a message that came after it has made or ended
-// a proposal.
+// release applies the terms of a message that our owner released, unless a later message has made or ended a proposal.
 func (c Conversation) release(e Event) Conversation {
 	if e.Kind, e.At = Received, e.Arrived.UTC(); !e.At.Before(c.TermsAt) {
 		c, _ = c.updateTerms(e) // only an accept of ours can be refused
@@ -226,21 +219,20 @@ func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 	return c
 }
 
-// Awaits reports whether our accept still waits for its answer. A later proposal of ours does not end the wait, because
-// the peer may have answered the accept before it received the proposal, and then the accept counts for both sides.
+// Awaits reports whether our accept still waits for its answer. A later proposal of ours does not end the wait: if the
+// peer answered the accept before it received the proposal, the accept counts for both sides.
 func (c Conversation) Awaits(accept wire.MessageID) bool {
 	return slices.ContainsFunc([]*Acceptance{c.Accept, c.Overtaken}, func(a *Acceptance) bool {
 		return a != nil && a.By == Ours && a.Message == accept
 	})
 }
 
-// IsPlainAccept reports whether an accept that the conversation has recorded is neither a new proposal nor unclear. id
-// is the message id of the accept. For a message that is not an accept, the result has no meaning.
+// IsPlainAccept reports whether a recorded accept, the message id, is neither a new proposal nor unclear. For a message
+// that is not an accept, the result has no meaning.
 func (c Conversation) IsPlainAccept(id wire.MessageID) bool {
 	return c.Proposal != nil && c.Proposal.Message != id && c.Unclear != id
 }
 
-// accept applies an accept of either side.
 func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	p := c.Proposal
 	if p == nil || p.Intent != e.Intent {
@@ -279,15 +271,14 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	return c, nil
 }
 
-// isForStandingProposal reports whether e, an accept, means the standing proposal and not an earlier one. first is the
-// first accept of the standing proposal; it is nil before the first accept. The accept means the standing proposal if it
-// names the message of the proposal or of the first accept. An accept that names no message also means it, with two
-// exceptions: the peer wrote the accept before our proposal had arrived, or the accept may mean our proposal that the
-// peer's own proposal replaced. Before the first accept, an accept from the side that made the proposal is treated as
-// if it named no message.
+// isForStandingProposal reports whether the accept e means the standing proposal and not an earlier one. first is the
+// first accept of the standing proposal, or nil. An accept means the standing proposal if it names the message of the
+// proposal or of first. So does an accept that names no message, except in two cases: the peer wrote it before our
+// proposal had arrived, or it may mean our proposal that the peer's own proposal replaced. While first is nil, an
+// accept by the side that made the proposal may also name any other message.
 func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptance) bool {
 	p := c.Proposal
-	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our proposal that theirs replaced
+	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our replaced proposal
 	switch {
 	case p.Message == "": // the row was written by a version that did not store the message
 		return true
@@ -303,12 +294,11 @@ func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptanc
 	return from == Ours || isAfter(e.Written, p.Delivered)
 }
 
-// FindTaken returns our accept that a message of the peer answers, or nil if the message answers no accept. By the
-// answer, the accept counts, unless the message takes it back. A message answers an accept if it names the accept, even
-// if a proposal of ours overtook the accept meanwhile. A message that names no message answers the accept of the
-// standing proposal if the peer said before that its owner decides. A close, whatever it names, answers an accept only
-// if its status is completed and the accept was delivered. A message which says that the peer's owner decides answers
-// no accept.
+// FindTaken returns our accept that a message of the peer answers, or nil. The answer makes the accept count, unless
+// the message takes it back. A message answers the accept that it names, even if a proposal of ours overtook the accept
+// meanwhile. A message that names none answers the accept of the standing proposal if the peer said before that its
+// owner decides. Two actions differ: a message that says so answers nothing, and a close answers only a delivered
+// accept, and only with the status completed.
 func (c Conversation) FindTaken(payload wire.Value) *Acceptance {
 	a, answers := c.Accept, AnswersIn(payload)
 	if c.Overtaken != nil && c.Overtaken.Message == answers && answers != "" {
@@ -336,14 +326,14 @@ func AnswersIn(payload wire.Value) wire.MessageID {
 	return wire.MessageID(meta.GetStr("in_reply_to"))
 }
 
-// AgreedIn returns the id of the conversation whose agreement a payload takes back, or "" if it names none.
+// AgreedIn returns the id of the conversation whose agreement a payload takes back, or "".
 func AgreedIn(payload wire.Value) string {
 	meta, _ := payload.Get("metadata")
 	return meta.GetStr("agreed_in")
 }
 
-// takeBack ends the standing proposal, and the agreement if the message is about the agreement. It does nothing if the
-// message cancels an agreed event and waits for our owner, or withdraws a message that waits (AM-36).
+// takeBack ends the standing proposal, and the agreement if the message is about it. It does nothing if the message
+// cancels an agreed event and waits for our owner, or withdraws a message that waits (AM-36).
 func (c Conversation) takeBack(e Event, from Side) Conversation {
 	if in := AgreedIn(e.Payload); in != "" && in != c.Key.ID {
 		return c // the message is about another conversation (AM-87)
@@ -367,7 +357,7 @@ func (c Conversation) takeBack(e Event, from Side) Conversation {
 	return c
 }
 
-// cancel marks the agreement as cancelled and ends its proposal, but not a later one.
+// cancel marks the agreement as cancelled and ends its proposal, but not a later proposal.
 func (c Conversation) cancel(by Side, at time.Time) Conversation {
 	if c.InForce() {
 		a := *c.Agreement
@@ -380,7 +370,7 @@ func (c Conversation) cancel(by Side, at time.Time) Conversation {
 	return c
 }
 
-// conclude makes the accept e.ID the agreement. A proposal that was made after the accept stays the standing proposal.
+// conclude makes the accept e.ID the agreement. A proposal made after the accept stays the standing proposal.
 func (c Conversation) conclude(e Event) Conversation {
 	if a := c.Overtaken; a != nil && a.Message == e.ID && e.ID != "" {
 		c.Agreement, c.Overtaken = a.agreement(a.Intent, e.At), nil
@@ -396,7 +386,7 @@ func (c Conversation) conclude(e Event) Conversation {
 	return c
 }
 
-// updateAccept applies update to a copy of our accept with this id, whether or not a proposal of ours overtook it.
+// updateAccept updates a copy of our accept with this id, even if a proposal of ours overtook it.
 func (c Conversation) updateAccept(id wire.MessageID, update func(*Acceptance)) Conversation {
 	for _, a := range []**Acceptance{&c.Accept, &c.Overtaken} {
 		if *a != nil && (*a).By == Ours && (*a).Message == id {
@@ -408,7 +398,6 @@ func (c Conversation) updateAccept(id wire.MessageID, update func(*Acceptance)) 
 	return c
 }
 
-// deliver records that the peer has received a message of ours.
 func (c Conversation) deliver(e Event) Conversation {
 	c = c.updateAccept(e.ID, func(a *Acceptance) { a.Delivered = true })
 	if p := c.Proposal; p != nil && p.By == Ours && p.Message == e.ID && p.Delivered.IsZero() {
@@ -423,8 +412,8 @@ func (c Conversation) deliver(e Event) Conversation {
 }
 
 // Clarification returns the counter-proposal that answers an ambiguous accept: our proposal with only the first of its
-// times. ok is false if the message id is not such an accept, if our last proposal was a clarification, or if our
-// proposal was shortened when it was stored.
+// times. ok is false if id is not such an accept, if our last proposal was a clarification, or if our proposal was
+// shortened for the store.
 func (c Conversation) Clarification(id wire.MessageID) (payload wire.Value, ok bool) {
 	p := c.Proposal
 	if c.Unclear == "" || c.Unclear != id || p == nil || p.Clarifies {

@@ -29,11 +29,10 @@ type Book struct {
 	Contributors []Contributor // called for every event, in this order; fixed after the first use of the book
 }
 
-// IdleFor returns the silence after which a conversation expires.
+// IdleFor returns Idle or its default.
 func (b *Book) IdleFor() time.Duration { return cmp.Or(b.Idle, DefaultIdle) }
 
-// Load returns the conversation of key for reading. If it does not exist, Load returns one that has not begun. To change
-// a conversation, use [Book.Do].
+// Load returns the conversation of key for reading, or one that has not begun. To change a conversation, use [Book.Do].
 func (b *Book) Load(ctx context.Context, key store.ConvKey, now time.Time) (*Unit, error) {
 	u := &Unit{Now: now, book: b, conv: Conversation{Key: key}, row: store.Conversation{Key: key}}
 	if key == (store.ConvKey{}) {
@@ -58,14 +57,14 @@ type Filter struct {
 }
 
 // Page is a page of conversations, newest first. Next is 0 on the last page. A page may have fewer conversations than
-// the limit, even none, and still have a Next.
+// the limit, even zero, and still have a Next.
 type Page struct {
 	Conversations []Conversation
 	Next          uint64
 }
 
-// List returns a page of conversations. It starts at the position that an earlier page returned as Next, or at the
-// newest conversation if before is 0. A conversation that has expired is listed as Expired.
+// List returns a page of conversations. before is the Next of the previous page, or 0. A conversation that has expired
+// is listed as Expired.
 func (b *Book) List(ctx context.Context, f Filter, before uint64, limit int, now time.Time) (Page, error) {
 	term := ""
 	switch {
@@ -94,7 +93,7 @@ func (b *Book) List(ctx context.Context, f Filter, before uint64, limit int, now
 	return page, nil
 }
 
-// All returns all conversations that f selects, newest first, as [Book.List] does. An error ends the iteration.
+// All returns the conversations that f selects, newest first. An error ends the iteration.
 func (b *Book) All(ctx context.Context, f Filter, now time.Time) iter.Seq2[Conversation, error] {
 	return store.All(func(before uint64) ([]Conversation, uint64, error) {
 		page, err := b.List(ctx, f, before, 500, now)
@@ -111,8 +110,8 @@ func (b *Book) Transcript(ctx context.Context, key store.ConvKey, after uint64, 
 	return entries, nil
 }
 
-// Check verifies the hash chain of the whole transcript of a conversation, up to the last hash in the conversation's
-// row. It returns store.ErrConflict if messages arrive meanwhile.
+// Check verifies the hash chain of a whole transcript up to the last hash in the conversation's row. It returns
+// store.ErrConflict if messages arrive meanwhile.
 func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) error {
 	row, err := b.Steps.Conversation(ctx, key, now)
 	if err != nil {

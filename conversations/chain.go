@@ -18,10 +18,10 @@ import (
 //	digest                     32 bytes, of the canonical bytes
 //	length of raw, raw         length in 8 bytes, big-endian; the bytes as received or sent
 //
-// The hash covers everything in an entry except its number, which follows from its place in the chain, and the key of a
-// sealed payload.
+// The hash covers everything in an entry except its number, which follows from the chain, and the key of a sealed
+// payload.
 func Link(prev [32]byte, e store.Entry) [32]byte {
-	const usual = 256 // bytes before raw, with an id of a usual length
+	const usual = 256 // room before raw, with an id of usual length
 	head := append(make([]byte, 0, usual), "agentmesh-transcript-v1\x00"...)
 	head = append(head, prev[:]...)
 	direction := byte(0)
@@ -39,9 +39,9 @@ func Link(prev [32]byte, e store.Entry) [32]byte {
 }
 
 // Verify checks the entries that follow entry number n with chain hash prev, and returns the last chain hash. A
-// changed, dropped, added or moved entry breaks the chain, and the error names the first entry that does not match.
-// Verify cannot detect that entries are missing at the end (see [Book.Check]), or that an attacker with access to the
-// store has written the whole chain again.
+// changed, dropped, added or moved entry breaks the chain, and the error names the first such entry. Verify cannot
+// detect missing entries at the end (see [Book.Check]), or a chain that an attacker with access to the store rewrote as
+// a whole.
 func Verify(prev [32]byte, n uint64, entries []store.Entry) ([32]byte, error) {
 	for _, e := range entries {
 		n++

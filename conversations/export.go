@@ -18,12 +18,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// ExportFormat is the value of agentmesh_export in the first and the last line of an export.
+// ExportFormat is the value of agentmesh_export in the head and the seal of an export.
 const ExportFormat = "conversation-v1"
 
-// ExportHead is the first line of an export. It names the conversation and the keys to check the export with. An export
-// is text with one JSON object per line: the head, the entries of the transcript, and a seal in which the exporting
-// node signs the SHA-256 of all lines before the seal.
+// ExportHead is the first line of an export. It names the conversation and the keys with which to check the export. An
+// export has one JSON object per line: the head, the entries of the transcript, and a seal in which the exporting node
+// signs the SHA-256 of all lines before it.
 type ExportHead struct {
 	Format       string              `json:"agentmesh_export"`
 	Self         wire.AgentID        `json:"self"` // the exporting node
@@ -37,13 +37,12 @@ type ExportHead struct {
 	Keys         []ExportKey         `json:"keys"`
 }
 
-// ExportKey is a public key with which one of the two sides has signed.
+// ExportKey is a public key with which one of the sides has signed.
 type ExportKey struct {
 	Agent     wire.AgentID `json:"agent_id"`
 	PublicKey string       `json:"public_key"`
 }
 
-// exportEntry is the line of a transcript entry.
 type exportEntry struct {
 	N         uint64    `json:"n"`
 	Out       bool      `json:"out"`
@@ -53,7 +52,7 @@ type exportEntry struct {
 	Chain     string    `json:"chain"`  // hex
 	Raw       []byte    `json:"raw"`    // base64 of the bytes as received or sent
 	// Key opens the sealed payload in Raw, and Opened is that payload. Both are set only if the exporting owner wants
-	// it to be readable.
+	// it.
 	Key    []byte      `json:"key,omitempty"`
 	Opened *wire.Value `json:"opened,omitempty"`
 }
@@ -65,8 +64,8 @@ type Exporter struct {
 	openSealed bool
 }
 
-// NewExporter returns an exporter that writes to w. If openSealed is set, it also writes the content of sealed payloads,
-// and the key of each sealed message, which proves that this content was sealed.
+// NewExporter returns an exporter that writes to w. If openSealed is set, it also writes the content of sealed
+// payloads, and the key of each sealed message, which proves the content.
 func NewExporter(w io.Writer, openSealed bool) *Exporter {
 	sum := sha256.New()
 	return &Exporter{to: io.MultiWriter(w, sum), sum: sum, openSealed: openSealed}
@@ -83,7 +82,7 @@ func (x *Exporter) writeLine(v any) error {
 	return nil
 }
 
-// Head writes the first line. It sets h.Format itself.
+// Head writes the first line, and sets h.Format itself.
 func (x *Exporter) Head(h ExportHead) error {
 	h.Format = ExportFormat
 	return x.writeLine(h)
@@ -101,7 +100,7 @@ func (x *Exporter) Entry(e store.Entry) error {
 	return x.writeLine(line)
 }
 
-// Seal writes the last line: a signature of everything written so far, by the agent self with key.
+// Seal writes the last line: a signature over everything written so far, by the agent self with key.
 func (x *Exporter) Seal(self wire.AgentID, key *signing.PrivateKey) error {
 	seal, err := key.SignValue(wire.Obj(
 		wire.Member{Key: "agentmesh_export", Value: wire.Text(ExportFormat)},
@@ -117,7 +116,7 @@ func (x *Exporter) Seal(self wire.AgentID, key *signing.PrivateKey) error {
 	return nil
 }
 
-// ErrExport means that the file was changed after the export, or is not a complete export.
+// ErrExport means that an export was changed or is incomplete.
 var ErrExport = errors.New("conversations: the export is broken")
 
 // ExportReport describes the content of an intact export.
@@ -130,14 +129,14 @@ type ExportReport struct {
 	Opened   int
 }
 
-// maxExportLine bounds a line: a message in base64, its opened payload, in which a byte may become an escape of six, and
-// the other members.
+// maxExportLine bounds a line: a message in base64, its opened payload, in which a byte may become an escape of six
+// bytes, and the other members.
 const maxExportLine = 8*wire.MaxMessage + 64<<10
 
-// VerifyExport reads an export and checks that no line was changed, dropped, added or moved, that every message of the
-// exporting node is signed, that every signature in a message is by a key of its sender, and that the exporting node
-// signed the whole file. The file cannot prove who owns the keys: compare their fingerprints. Errors match [ErrExport]
-// and name the line.
+// VerifyExport reads an export. It checks that no line was changed, dropped, added or moved, that every message of the
+// exporting node is signed, that every signature is by a key of its sender, and that the exporting node signed the
+// whole file. It cannot prove who owns the keys: compare their fingerprints. Errors match [ErrExport] and name the
+// line.
 func VerifyExport(r io.Reader) (ExportReport, error) {
 	v := exportVerifier{sum: sha256.New(), keys: make(map[wire.AgentID][]*signing.PublicKey)}
 	lines := bufio.NewScanner(r)
@@ -226,8 +225,7 @@ func (v *exportVerifier) checkEntry(text []byte) error {
 	return v.checkOpening(e, x)
 }
 
-// checkOpening counts sealed payloads, and checks that an opened payload in the export is the content of the sealed
-// one.
+// checkOpening counts a sealed payload, and checks that the opened payload in the line is its content.
 func (v *exportVerifier) checkOpening(e store.Entry, x exportEntry) error {
 	content, ok := ReadContent(e)
 	if !ok || !content.Sealed {
@@ -251,7 +249,6 @@ func (v *exportVerifier) checkOpening(e store.Entry, x exportEntry) error {
 	return nil
 }
 
-// checkMessage checks the message of one entry: its sender, its conversation, its signature and its digest.
 func (v *exportVerifier) checkMessage(e store.Entry) error {
 	sender := wire.AgentID(v.report.Peer)
 	if e.Out {
@@ -288,7 +285,6 @@ func (v *exportVerifier) checkMessage(e store.Entry) error {
 	return nil
 }
 
-// checkSeal checks the last line.
 func (v *exportVerifier) checkSeal(tree wire.Value) error {
 	switch {
 	case v.entries != v.report.Entries:
@@ -309,7 +305,6 @@ func (v *exportVerifier) checkSeal(tree wire.Value) error {
 	return errors.New("no key of the exporting node verifies the seal")
 }
 
-// decodeStrict decodes a line whose members must all be fields of v.
 func decodeStrict(text []byte, v any) error {
 	in := json.NewDecoder(bytes.NewReader(text))
 	in.DisallowUnknownFields()

@@ -1,7 +1,7 @@
 package conversations
 
-// legacyAgreement holds the fields in which earlier versions stored an agreement: the side whose proposal stands, the
-// sides that sent an accept, and whether our accept waits for the peer's owner.
+// legacyAgreement is how earlier versions stored an agreement: the side whose proposal stands, the sides that sent an
+// accept, and whether our accept waits for the peer's owner.
 type legacyAgreement struct {
 	Proposal       Side `json:"proposal"`
 	AcceptSent     bool `json:"accept_sent"`
@@ -9,9 +9,9 @@ type legacyAgreement struct {
 	AcceptHeld     bool `json:"accept_held"`
 }
 
-// upgrade converts the agreement of a row that an earlier version wrote. If our accept was sent, or the peer's accept
-// was received and a message waits for our owner, the row does not show whether the accept counts already. In such a
-// row of an open conversation, upgrade records an accept that does not count yet, and the next answer decides.
+// upgrade converts the agreement of a row that an earlier version wrote. The row of an open conversation does not show
+// whether an accept counts already, if we sent the accept, or received it and a message waits for our owner. For such a
+// row, upgrade records an accept that does not count yet, and the next answer decides.
 func (c Conversation) upgrade(old legacyAgreement) Conversation {
 	if old.Proposal == "" {
 		if c.Agreement != nil && c.Agreement.At.IsZero() {

@@ -13,19 +13,17 @@ import (
 // ErrSealed means that the sealed payload cannot be opened, or that its content must not be sealed.
 var ErrSealed = errors.New("conversations: the sealed payload cannot be accepted")
 
-// The member of a sealed payload that holds the age file, and the member of the inner payload.metadata in which the
-// sender names itself.
+// Names of members: the age file in a sealed payload, and the sender in the inner payload.metadata.
 const (
 	memberAge    = "age"
 	metaSealedBy = "sealed_by"
 )
 
 // outerNames are the extensions in payload.metadata that the protocol itself reads (AM-16). They stay outside the
-// sealed content; inside it they have no effect.
+// sealed content, and have no effect inside it.
 var outerNames = []string{"in_reply_to", "resend_of", "agreed_in"}
 
-// padTo is the multiple of bytes to which a plaintext is padded with blanks, so that "accept" and "decline" have the
-// same length.
+// padTo is the multiple of bytes to which a plaintext is padded, so that "accept" and "decline" have the same length.
 const padTo = 512
 
 // Sealer is an agent that seals payloads.
@@ -35,7 +33,7 @@ type Sealer struct {
 }
 
 // Seal returns the sealed form of a payload, {"action":"sealed","age":…} (AM-85), and the key of this one message. The
-// sealed content names the sealer, so that the recipient refuses another sender that copied the sealed payload.
+// content names the sealer, so that a recipient refuses the sealed payload if another sender copied it.
 func (s Sealer) Seal(payload wire.Value, recipient string) (sealed wire.Value, key []byte, err error) {
 	meta, _ := payload.Get("metadata")
 	outer := wire.Obj()
@@ -66,7 +64,7 @@ func (s Sealer) Seal(payload wire.Value, recipient string) (sealed wire.Value, k
 	return sealed, key, nil
 }
 
-// IsSealed reports whether a payload has the action of a sealed payload.
+// IsSealed reports whether a payload has the action sealed.
 func IsSealed(payload wire.Value) bool { return payload.GetStr("action") == wire.ActionSealed }
 
 // Unsealed is the content of a sealed payload.
@@ -76,8 +74,8 @@ type Unsealed struct {
 	Key     []byte // opens this one message again, see [ReadContent]
 }
 
-// Unseal opens a payload that is sealed to one of keys. The content of the payload must name the agent sender as its
-// sealer. Errors match [ErrSealed].
+// Unseal opens a payload that is sealed to one of keys. The content must name sender as its sealer. Errors match
+// [ErrSealed].
 func Unseal(keys []*signing.PrivateKey, sealed wire.Value, sender wire.AgentID) (Unsealed, error) {
 	file, err := decodeAgeFile(sealed)
 	if err != nil {
@@ -104,7 +102,6 @@ func Unseal(keys []*signing.PrivateKey, sealed wire.Value, sender wire.AgentID) 
 	return o, nil
 }
 
-// openWith opens a sealed payload with the key of the message.
 func openWith(key []byte, sealed wire.Value) (wire.Value, error) {
 	file, err := decodeAgeFile(sealed)
 	if err != nil {
@@ -126,7 +123,7 @@ func decodeAgeFile(sealed wire.Value) ([]byte, error) {
 	return file, nil
 }
 
-// readPlain reads the content of a sealed payload: one strict JSON object, which is neither sealed again nor a close.
+// readPlain reads the content of a sealed payload: one strict JSON object that is neither sealed again nor a close.
 func readPlain(sealed wire.Value, plain []byte) (o Unsealed, err error) {
 	v, err := wire.ParseObject(plain)
 	if err != nil {
@@ -168,7 +165,7 @@ type Content struct {
 }
 
 // ReadContent reads the content of an entry. ok is false if the entry is not a JSON object with a payload. A message of
-// a foreign peer may have a payload too, such as a MEW envelope, but not in the form of an agentmesh message.
+// a foreign peer may have a payload in another form, such as a MEW envelope.
 func ReadContent(e store.Entry) (c Content, ok bool) {
 	v, err := wire.ParseObject(e.Raw)
 	if err != nil {

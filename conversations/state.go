@@ -19,52 +19,51 @@ const (
 	Expired   State = "expired" // never stored: computed by [Conversation.At]
 )
 
-// Conversation is the state of one conversation. A value in which only Key is set is a conversation that has not begun.
+// Conversation is the state of one conversation. If only Key is set, the conversation has not begun.
 type Conversation struct {
 	Key       store.ConvKey `json:"-"`                 // stored beside the body
-	Entries   uint64        `json:"-"`                 // number of entries in the transcript when it was loaded
+	Entries   uint64        `json:"-"`                 // number of entries in the transcript when loaded
 	Principal string        `json:"principal"`         // of the peer
 	Address   string        `json:"address,omitempty"` // of a foreign peer
 	State     State         `json:"state"`             // as stored; call At for the current state
 	Bytes     int64         `json:"bytes,omitempty"`   // size of the messages in the transcript
 	Mine      bool          `json:"mine,omitempty"`    // our side sent the first message
 	Intent    wire.Intent   `json:"intent"`            // of the first message
-	Idle      time.Duration `json:"idle,omitempty"`    // silence after which it expires, if that differs from the default
+	Idle      time.Duration `json:"idle,omitempty"`    // silence after which it expires, if not the default
 	Opened    time.Time     `json:"opened"`
 	Last      time.Time     `json:"last"` // start of the idle time: the last message, or the end of a hold
 
-	Deadline time.Time `json:"deadline,omitzero"` // time at which it expires at the latest, even with new messages
-	Purge    time.Time `json:"purge,omitzero"`    // time at which everything in it must be deleted, even before the end of the retention
+	Deadline time.Time `json:"deadline,omitzero"` // time at which it expires in any case
+	Purge    time.Time `json:"purge,omitzero"`    // time by which everything in it must be deleted, even within the retention
 
-	// Held are the ends of the holds that wait for our owner. PeerHeld is the end of the peer's hold (AM-40).
+	// Held are the ends of our owner's holds. PeerHeld is the end of the peer's hold (AM-40).
 	Held     []time.Time `json:"held,omitempty"`
 	PeerHeld time.Time   `json:"peer_held,omitzero"`
 
-	// Unreleased are the messages of the peer that waited for our owner and that our owner has not released; see
-	// [Conversation.IsReleased].
+	// Unreleased are the messages of the peer that our owner has not released; see [Conversation.IsReleased].
 	Unreleased []wire.MessageID `json:"unreleased,omitempty"`
 
 	Rejected   bool `json:"rejected,omitempty"`    // by our owner (AM-35)
 	WroteFirst bool `json:"wrote_first,omitempty"` // our owner wrote in it without being asked (AM-30)
 
-	// LastSent is the number of the newest outbox entry, so that the ids of entries sort in the order of the messages.
+	// LastSent is the number of the newest outbox entry. It makes the ids of entries sort in the order of the messages.
 	LastSent int64 `json:"last_sent,omitempty"`
 
-	// Let are the intents that our owner lets the peer use in the conversation without a question (AM-34).
+	// Let are the intents that the peer may use here without asking our owner (AM-34).
 	Let []wire.Intent `json:"let,omitempty"`
 
-	// The proposal, its acceptance and the agreement (AM-88). The values behind these pointers are never changed.
+	// The values behind these pointers are never changed (AM-88).
 	Proposal  *Proposal      `json:"offer,omitempty"`     // the standing proposal
-	Replaced  *Proposal      `json:"replaced,omitempty"`  // our proposal that a proposal of the peer ended
+	Replaced  *Proposal      `json:"replaced,omitempty"`  // our proposal that a proposal of the peer replaced
 	Accept    *Acceptance    `json:"accept,omitempty"`    // the accept of Proposal, which does not count yet
-	Overtaken *Acceptance    `json:"overtaken,omitempty"` // our accept that our later proposal overtook before its answer
-	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest accept that was ambiguous, until a later message settles it
+	Overtaken *Acceptance    `json:"overtaken,omitempty"` // our accept that a later proposal of ours overtook before its answer
+	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest ambiguous accept, until a later message settles it
 	Agreement *Agreement     `json:"agreement,omitempty"` // the newest agreement
 	Counters  int            `json:"counters,omitempty"`  // number of counters that we sent
 	TermsAt   time.Time      `json:"terms_at,omitzero"`   // of the newest message that made or ended a standing proposal
 
-	// Sealed is set after the first sealed message; from then on we seal our messages (AM-85). PeerRecipient is the age
-	// recipient that the peer named in the newest message that it sealed.
+	// Once a sealed message came or went, we seal our messages (AM-85). PeerRecipient is the age recipient that the
+	// newest sealed message of the peer named.
 	Sealed        bool   `json:"sealed,omitempty"`
 	PeerRecipient string `json:"peer_recipient,omitempty"`
 }
@@ -86,49 +85,50 @@ const (
 	Replied                        // our answer to a message from the peer
 	ClosedByPeer                   // the peer sent a close
 	ClosedByUs                     // we sent a close
-	HoldOpened                     // a message waits for our owner until Event.Until: the peer's message Event.ID, or one of ours if Event.ID is empty
-	HoldEnded                      // the hold that ends at Event.Until was decided or withdrawn; Event.ID and Payload are the message that our owner released
-	HeldByPeer                     // the peer answered: our message Event.ID waits for the peer's owner, at most until Event.Until
+	HoldOpened                     // until Event.Until, our owner holds the peer's message Event.ID, or one of ours if Event.ID is empty
+	HoldEnded                      // the hold until Event.Until was decided or withdrawn; Event.ID and Payload: the released message
+	HeldByPeer                     // the peer's owner holds our message Event.ID, at most until Event.Until
 	OwnerRejected                  // our owner rejected a held message
-	OwnerLet                       // our owner lets the peer use Event.Intent in the conversation without a question
+	OwnerLet                       // our owner lets the peer use Event.Intent here without asking
 	DeliveryFailed                 // a message of ours cannot be delivered (AM-47)
 	Delivered                      // the peer has our message Event.ID, under the id Event.Answers
-	AcceptCounts                   // the recipient of the accept Event.ID has answered it, and not with a refusal
+	AcceptCounts                   // the recipient of the accept Event.ID answered it without refusing it
 )
 
-// Event is something that happened to a conversation.
+// Event is something that happened to a conversation. Principal, Address, Idle and Deadline count only in the event
+// that opens it.
 type Event struct {
 	Kind      Kind
 	At        time.Time
-	Principal string        // of the peer; read only from the event that opens the conversation
-	Address   string        // of a foreign peer; read only from the event that opens the conversation
+	Principal string        // of the peer
+	Address   string        // of a foreign peer
 	Intent    wire.Intent   // of the message; empty means the intent of the first message
 	Payload   wire.Value    // of the message
 	Until     time.Time     // of holds
-	Idle      time.Duration // of the conversation that the event opens; 0 means the default
+	Idle      time.Duration // 0 means the default
 	Sealed    bool          // the message was sealed
 	Recipient string        // the age recipient to which the sender wants answers to be sealed
-	Deadline  time.Time     // of the conversation that the event opens; zero means none
-	Purge     time.Time     // when the message must be gone; zero means together with the conversation
+	Deadline  time.Time     // zero means none
+	Purge     time.Time     // when the message must be deleted; zero means with the conversation
 
 	ID      wire.MessageID // of the message
 	Answers wire.MessageID // the message that it answers, if known
-	Written time.Time      // when the peer wrote the message, by the peer's clock; of Delivered: when our message reached the peer
+	Written time.Time      // when the peer wrote the message, by its clock; of Delivered: when our message reached the peer
 	Direct  bool           // our message is the reply on the peer's connection, so the peer has it
 
 	Name  string // name on the peer's card; untrusted text
-	Waits bool   // the peer's message waits for our owner, so it makes and accepts no proposal yet, and cancels no event
-	// Cancels ends the agreement of the conversation, because our owner released a message of the peer that cancels it.
+	Waits bool   // the peer's message waits for our owner: it makes and accepts no proposal yet, and cancels no event
+	// Cancels ends the agreement, because our owner released a message of the peer that cancels it.
 	Cancels bool
-	// Arrived is when the message came that our owner released, if its terms take effect only now; see Waits.
+	// Arrived is when the released message came, if its terms take effect only now; see Waits.
 	Arrived time.Time
-	// Withheld keeps the peer's message from the owner's agent, although it takes effect: it ends held messages or the
-	// conversation, and our owner is not asked about it.
+	// Withheld hides the peer's message from the owner's agent. The message ends holds or the conversation, and our
+	// owner is not asked about it.
 	Withheld bool
 }
 
-// At returns the state at now. An open conversation expires after a silence of the duration idle. The time in which a
-// message waits for an owner does not count (AM-38, AM-40).
+// At returns the state at now. An open conversation expires after a silence of the duration idle, not counting the time
+// in which a message waits for an owner (AM-38, AM-40).
 func (c Conversation) At(now time.Time, idle time.Duration) State {
 	if c.State == Open && !now.Before(c.expiry(idle)) {
 		return Expired
@@ -161,12 +161,11 @@ func (c Conversation) Holds(now time.Time) int {
 const maxUnreleased = 100
 
 // IsReleased reports whether the owner's agent may see a message of the peer: it did not wait for our owner, or our
-// owner released it. After maxUnreleased messages without a release, the agent sees no message of the peer.
+// owner released it. Once Unreleased is full, the agent sees no message of the peer.
 func (c Conversation) IsReleased(id wire.MessageID) bool {
 	return len(c.Unreleased) < maxUnreleased && !slices.Contains(c.Unreleased, id)
 }
 
-// withhold adds a message of the peer to those that our owner has not released.
 func (c Conversation) withhold(id wire.MessageID) Conversation {
 	if len(c.Unreleased) < maxUnreleased {
 		c.Unreleased = append(slices.Clip(c.Unreleased), id)
@@ -177,8 +176,8 @@ func (c Conversation) withhold(id wire.MessageID) Conversation {
 // Next returns the conversation after an event. It refuses with wire.ErrOwnerRejected, wire.ErrConversationClosed or
 // wire.ErrCloseStatus, in this order if several apply. It also refuses an accept of ours that does not answer the
 // standing proposal, or that selects none of several times. A refused event changes nothing. An event without a message
-// (a hold, a failed delivery) is refused only before the conversation has begun. After the end it changes nothing,
-// except that an accept may still count after a close as completed.
+// (a hold, a failed delivery) is refused only before the conversation begins. After the end it has no effect, except
+// that an accept may still count after a close as completed.
 func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 	e.At = e.At.UTC()
 	if c.State == "" {
@@ -204,7 +203,7 @@ func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 	return c, nil
 }
 
-// begin opens a conversation with its first message. A close does not open a conversation (AM-39).
+// begin opens a conversation. A close does not open one (AM-39).
 func (c Conversation) begin(e Event) (Conversation, error) {
 	if e.Kind != Received && e.Kind != Sent {
 		return c, wire.ErrConversationClosed
@@ -214,7 +213,6 @@ func (c Conversation) begin(e Event) (Conversation, error) {
 	return c.applyMessage(e)
 }
 
-// applyMessage applies an event that carries a message to an open conversation.
 func (c Conversation) applyMessage(e Event) (Conversation, error) {
 	if e.Withheld {
 		c = c.withhold(e.ID)
@@ -252,8 +250,8 @@ func (c Conversation) applyMessage(e Event) (Conversation, error) {
 	return c.touch(e.At), nil
 }
 
-// applyOther applies an event without a message. If the conversation is open, the caller must have called settle, so
-// that c does not share Held with another copy.
+// applyOther applies an event without a message. If the conversation is open, call settle first, so that c does not
+// share Held with another copy.
 func (c Conversation) applyOther(e Event) Conversation {
 	switch e.Kind {
 	case HoldOpened:
@@ -270,7 +268,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 			c = c.release(e)
 		}
 		i := slices.IndexFunc(c.Held, e.Until.Equal)
-		if i < 0 && e.At.Before(e.Until) { // the question joined another one and so expires before the end of the hold
+		if i < 0 && e.At.Before(e.Until) { // the question joined another one, and expires with it
 			i = slices.IndexFunc(c.Held, e.Until.Before)
 		}
 		if i >= 0 {
@@ -299,7 +297,7 @@ func (c Conversation) applyOther(e Event) Conversation {
 	return c
 }
 
-// settle removes the holds that expired before now. The idle time starts again at the end of such a hold.
+// settle removes expired holds. The idle time starts again at the end of each.
 func (c Conversation) settle(now time.Time) Conversation {
 	if c.PeerHeld.Before(now) {
 		c.Last, c.PeerHeld = later(c.Last, c.PeerHeld), time.Time{}
@@ -316,8 +314,7 @@ func (c Conversation) settle(now time.Time) Conversation {
 	return c
 }
 
-// touch restarts the idle time at the time at. Events may arrive slightly out of order, so touch never moves the start
-// back.
+// touch restarts the idle time. It never moves the start back, because events may arrive slightly out of order.
 func (c Conversation) touch(at time.Time) Conversation {
 	c.Last = later(c.Last, at)
 	return c

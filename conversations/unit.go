@@ -13,20 +13,20 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The largest number of attempts at a unit while other units change the same rows.
+// The largest number of attempts at a unit while others change the same rows.
 const (
 	maxAttempts       = 8
-	maxInsistAttempts = 1000 // a busy conversation needs many, because each conflict means that another unit was committed
+	maxInsistAttempts = 1000 // for a busy conversation, where each conflict means that another unit was committed
 )
 
 // Contributor reacts to an event inside the unit that records it. before is the conversation without the event. A
-// contributor may add changes, and record and append one message of ours. Because it runs again in every attempt at the
-// unit, it may read but must have no other effects.
+// contributor may add changes, and record and append one message of ours. It runs again in every attempt at the unit,
+// so it must have no other effects.
 type Contributor func(ctx context.Context, u *Unit, before Conversation, e Event) error
 
-// Unit is one attempt to change a conversation, together with everything that must change with it. The function that is
-// passed to [Book.Do] records events and adds changes to the unit, and Do commits them as one [store.Step], or not at
-// all. A unit without changes commits nothing. A unit must not be used by more than one goroutine.
+// Unit is one attempt to change a conversation, together with everything that must change with it. The function passed
+// to [Book.Do] records events and adds changes; Do commits them as one [store.Step], or not at all. A unit must not be
+// used by more than one goroutine.
 type Unit struct {
 	Now time.Time // the time of everything in the unit
 
@@ -36,7 +36,7 @@ type Unit struct {
 	book     *Book
 	row      store.Conversation
 	conv     Conversation
-	recorded bool // an event was recorded
+	recorded bool
 	deleted  bool
 	entries  []store.Entry
 	changes  []store.Change
@@ -46,13 +46,13 @@ type Unit struct {
 
 // Do changes the conversation of key in one unit: it loads the conversation, calls change, and commits. If a row
 // changed meanwhile, Do tries again; after eight attempts it returns [store.ErrConflict]. So change must have no
-// effects outside of the unit, except through [Unit.Then] and [Unit.Otherwise]. If change returns an error, Do changes
-// nothing and returns it. For a unit without a conversation, pass the zero key.
+// effects outside of the unit, except through [Unit.Then] and [Unit.Otherwise]. An error of change aborts the unit. For
+// a unit without a conversation, pass the zero key.
 func (b *Book) Do(ctx context.Context, key store.ConvKey, change func(*Unit) error) error {
 	return b.repeat(ctx, key, maxAttempts, change)
 }
 
-// Insist works like [Book.Do] but makes many more attempts. It is for a unit that no sender would repeat.
+// Insist is [Book.Do] with many more attempts, for a unit that no sender would repeat.
 func (b *Book) Insist(ctx context.Context, key store.ConvKey, change func(*Unit) error) error {
 	return b.repeat(ctx, key, maxInsistAttempts, change)
 }
@@ -66,7 +66,7 @@ func (b *Book) repeat(ctx context.Context, key store.ConvKey, attempts int, chan
 	return err
 }
 
-// Try makes one attempt of [Book.Do], at the given time. Use it in code that is itself called again after a conflict.
+// Try makes one attempt of [Book.Do], for code that is itself called again after a conflict.
 func (b *Book) Try(ctx context.Context, key store.ConvKey, now time.Time, change func(*Unit) error) error {
 	u, err := b.Load(ctx, key, now)
 	if err != nil {
@@ -85,8 +85,8 @@ func (b *Book) Try(ctx context.Context, key store.ConvKey, now time.Time, change
 	return err
 }
 
-// IsConflict reports whether a unit failed because a row changed meanwhile, so that the caller may try again. A refusal
-// is final, even if its cause is a conflict.
+// IsConflict reports whether a unit failed because a row changed meanwhile, so that a new attempt may succeed. A
+// refusal is final, even if its cause is a conflict.
 func IsConflict(err error) bool {
 	_, refused := errors.AsType[*wire.Error](err)
 	return !refused && errors.Is(err, store.ErrConflict)
@@ -98,10 +98,10 @@ func (u *Unit) New() bool { return u.row.Rev == store.Absent }
 // Conversation returns the state after all recorded events.
 func (u *Unit) Conversation() Conversation { return u.conv }
 
-// IsOpen reports whether the conversation has begun and is open.
+// IsOpen reports whether the conversation has begun and not ended.
 func (u *Unit) IsOpen() bool { return u.conv.At(u.Now, u.book.IdleFor()) == Open }
 
-// CheckOpen returns the error with which a message of the peer is refused because the conversation has ended, or nil.
+// CheckOpen returns the refusal of a message of the peer if the conversation has ended, or nil.
 func (u *Unit) CheckOpen() error {
 	switch {
 	case u.conv.Rejected:
@@ -112,7 +112,7 @@ func (u *Unit) CheckOpen() error {
 	return nil
 }
 
-// Record applies an event, and then calls the contributors of the book. It returns the refusals of [Conversation.Next].
+// Record applies an event, and then calls the contributors. It returns the refusals of [Conversation.Next].
 func (u *Unit) Record(ctx context.Context, e Event) error {
 	before := u.conv
 	next, err := before.Next(e, u.book.IdleFor())
@@ -131,8 +131,8 @@ func (u *Unit) Record(ctx context.Context, e Event) error {
 // SetLastSent sets [Conversation.LastSent].
 func (u *Unit) SetLastSent(number int64) { u.conv.LastSent = number }
 
-// Append adds a message to the transcript. The unit sets N and Chain. Append is separate from Record, because some
-// messages in the transcript are not events, such as the echo of a close.
+// Append adds a message to the transcript, and sets N and Chain. It is separate from Record, because some messages are
+// not events, such as the echo of a close.
 func (u *Unit) Append(e store.Entry) {
 	u.entries = append(u.entries, e)
 	u.conv.Bytes += int64(len(e.Raw))
@@ -146,8 +146,8 @@ func (u *Unit) Changes(ns, key string) bool {
 	return slices.ContainsFunc(u.changes, func(c store.Change) bool { return c.Record.NS == ns && c.Record.Key == key })
 }
 
-// Delete makes the unit remove the conversation with everything that the store keeps for it, instead of changing it.
-// The commit returns store.ErrNotFound if the conversation does not exist.
+// Delete makes the unit remove the conversation with everything stored for it. The commit returns store.ErrNotFound if
+// the conversation does not exist.
 func (u *Unit) Delete() { u.deleted = true }
 
 // Then makes f run after the unit is committed.
@@ -156,12 +156,12 @@ func (u *Unit) Then(f func()) { u.onCommit = append(u.onCommit, f) }
 // Otherwise makes f run if this attempt is not committed.
 func (u *Unit) Otherwise(f func()) { u.onAbort = append(u.onAbort, f) }
 
-// Full reports whether the transcript has reached its maximum size. The caller then refuses further messages, except a
-// close and the answer to a message that was accepted before.
+// Full reports whether the transcript has its maximum size. The caller then refuses further messages, except a close
+// and the answer to a message accepted before.
 func (u *Unit) Full() bool { return u.conv.Bytes >= cmp.Or(u.book.MaxBytes, DefaultMaxBytes) }
 
-// commit applies the unit as one step. If another unit has accepted the same message meanwhile, the error is a
-// conflict, and the next attempt finds the record of the message.
+// commit applies the unit as one step. If another unit accepted the same message meanwhile, the error is a conflict,
+// and the next attempt finds the record of the message.
 func (u *Unit) commit(ctx context.Context) error {
 	if u.deleted {
 		if u.New() {
@@ -183,7 +183,6 @@ func (u *Unit) commit(ctx context.Context) error {
 	return err
 }
 
-// fill puts the conversation and its new entries into a step.
 func (u *Unit) fill(step *store.Step) {
 	row := u.row
 	prev := row.Chain
@@ -201,7 +200,7 @@ func (u *Unit) fill(step *store.Step) {
 	row.Open = u.conv.State == Open
 	row.Expires = step.Now.Add(cmp.Or(u.book.Retention, DefaultRetention))
 	if row.Open {
-		// The conversation may expire by silence, and then nobody writes the row again.
+		// If silence ends the conversation, nobody writes the row again.
 		row.Expires = u.conv.expiry(u.book.IdleFor()).Add(cmp.Or(u.book.Retention, DefaultRetention))
 	}
 	row.Expires = Sooner(row.Expires, u.conv.Purge)
