@@ -65,9 +65,9 @@ func (q *Asks) Committed(changes []store.Change) {
 	}
 }
 
-// MakeRoom returns the changes that free a slot for an ask in slot; the caller adds them to the unit that opens the
-// ask. There are no changes if a slot is free; otherwise they end the ask that must give way (AM-33). If no ask must
-// give way, MakeRoom fails with store.ErrQuota.
+// MakeRoom returns the changes that free a slot for an ask in slot, by ending the ask that must give way (AM-33). The
+// caller adds them to the unit that opens the ask. If a slot is free, MakeRoom returns no changes. If no ask must give
+// way, it fails with store.ErrQuota.
 func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.Change, error) {
 	if c := q.full.Load(); c != nil && c.term == slot.Term && now.Sub(c.at).Abs() < fullFor {
 		if _, ok := c.FindDisplaceable(slot.Sources); !ok {

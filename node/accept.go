@@ -16,7 +16,7 @@ import (
 var _ bridge.Receiver = (*Node)(nil)
 
 // acceptance is one message on its way through lines 9 to 16 of the receive table. The caller sets n, in and key, and
-// commit sets now, unit and route. The lines set the other fields, and later lines use them.
+// commit sets now, unit and route. The lines set the other fields, which later lines use.
 type acceptance struct {
 	n  *Node
 	in bridge.Inbound
@@ -40,9 +40,9 @@ type acceptance struct {
 
 // Accept takes a message from an authenticated sender through lines 9 to 16: clock and replay, access, limits,
 // conversation, intent, approval, handler. A foreign message has neither a clock nor a signature of its own; the bridge
-// that received it vouches for the message. Every error is a *[wire.Error]. After wire.ErrUnavailable the message may
-// be accepted nevertheless. After any other error, nothing has changed except the limits, the logs, and the notice
-// about a sealed message that could not be opened.
+// that received it vouches for it. Every error is a *[wire.Error]. After wire.ErrUnavailable the message may be
+// accepted nevertheless. After any other error, nothing has changed except the limits, the logs, and the notice about a
+// sealed message that could not be opened.
 func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	out, err := n.accept(ctx, in)
 	n.logMessage(ctx, in, out, err)
@@ -85,8 +85,8 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 	return out, nil
 }
 
-// commit stores the accepted message in one unit (AM-26). If another process accepted a copy meanwhile, the unit is
-// decided again and finds the message as a repeat.
+// commit stores the accepted message in one unit (AM-26). If another process accepted a copy meanwhile, a new attempt
+// finds the message as a repeat.
 func (a *acceptance) commit(ctx context.Context) (out bridge.Outcome, err error) {
 	err = a.n.book.Do(ctx, a.key, func(u *conversations.Unit) (err error) {
 		a.unit, a.now, a.held, a.hook, a.route = u, u.Now, false, nil, a.n.route(a.in.Intent)
@@ -96,15 +96,15 @@ func (a *acceptance) commit(ctx context.Context) (out bridge.Outcome, err error)
 	return out, err
 }
 
-// isHoldsFull reports whether the store refused the unit because no more messages may wait for the owner.
+// isHoldsFull reports whether the store refused the unit because too many messages wait for the owner.
 func (a *acceptance) isHoldsFull(err error) bool {
 	return a.held && !isRefusal(err) && errors.Is(err, store.ErrQuota)
 }
 
-// answerRunning answers a message that did not get its turn: at the sync deadline, another copy of it was still being
-// accepted, or too many other messages were. If that copy is stored by now, answerRunning returns what [storedAnswer]
-// does (AM-21), or wire.ErrIDReused if a different message with the same id is stored. Otherwise it returns
-// wire.ErrUnavailable. cause is why the wait ended.
+// answerRunning answers a message that did not get its turn before the sync deadline, because another copy of it was
+// still being accepted, or too many other messages were. If that copy is stored by now, its answer is the answer
+// (AM-21); if a different message has the same id, the error is wire.ErrIDReused. Otherwise it is wire.ErrUnavailable.
+// cause is why the wait ended.
 func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
 	rec, err := n.store.Steps().FindReplay(ctx, string(in.Peer), string(in.MessageID), time.Now())
 	switch {
@@ -116,8 +116,8 @@ func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error
 	return bridge.Outcome{}, wire.ErrUnavailable.Because(cause)
 }
 
-// storedAnswer returns the stored answer to a repeat, or wire.ErrConversationClosed if the owner deleted the
-// conversation.
+// storedAnswer returns the stored answer to a repeat. If the owner deleted the conversation, the error is
+// wire.ErrConversationClosed.
 func storedAnswer(rec store.Replay) (bridge.Outcome, error) {
 	if rec.Status == 0 {
 		return bridge.Outcome{}, wire.ErrConversationClosed
@@ -125,7 +125,6 @@ func storedAnswer(rec store.Replay) (bridge.Outcome, error) {
 	return bridge.Outcome{Status: rec.Status, Raw: rec.Answer, Duplicate: true}, nil
 }
 
-// decide runs lines 9 to 16 once and fills the unit that accepts the message.
 func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error) {
 	if out, done, err := a.checkReplay(ctx); done || err != nil { // lines 9, 10
 		return out, err
@@ -168,9 +167,9 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 	return a.toInbox(ctx)
 }
 
-// checkReplay implements lines 9 and 10. An exact repeat gets its stored answer, whatever its age. Otherwise the clock
-// comes first, so that an old message with a reused id is refused for its age (AM-24). A message that its sender signed
-// again gets the stored answer to the first one (AM-48). done reports whether the outcome is the final answer.
+// checkReplay implements lines 9 and 10. An exact repeat gets its stored answer, whatever its age. Next comes the
+// clock, so that an old message with a reused id is refused for its age (AM-24). A message that its sender signed again
+// gets the stored answer to the first one (AM-48). done reports whether out is the final answer.
 func (a *acceptance) checkReplay(ctx context.Context) (out bridge.Outcome, done bool, err error) {
 	steps := a.n.store.Steps()
 	rec, err := steps.FindReplay(ctx, string(a.in.Peer), string(a.in.MessageID), a.now)
@@ -195,7 +194,7 @@ func (a *acceptance) checkReplay(ctx context.Context) (out bridge.Outcome, done 
 		return bridge.Outcome{}, false, nil
 	}
 	rec, err = steps.FindReplay(ctx, string(a.in.Peer), first, a.now)
-	if err == nil && rec.Conv == a.key { // AM-48: the sender signed the same message again
+	if err == nil && rec.Conv == a.key { // AM-48
 		out, err := storedAnswer(rec)
 		return out, true, err
 	}
@@ -205,8 +204,8 @@ func (a *acceptance) checkReplay(ctx context.Context) (out bridge.Outcome, done 
 	return bridge.Outcome{}, false, nil
 }
 
-// arrivedAt returns the arrival time with which line 9 compares the message. A message that waited in a mailbox arrived
-// when the mailbox received it (AM-20).
+// arrivedAt returns the time with which line 9 compares the message. A message that waited in a mailbox arrived when
+// the mailbox received it (AM-20).
 func (a *acceptance) arrivedAt() time.Time {
 	if a.in.Unattended {
 		return a.in.Received
@@ -214,7 +213,7 @@ func (a *acceptance) arrivedAt() time.Time {
 	return a.now
 }
 
-// resendOf returns the id of the earlier message that the sender signed again as this one, or "".
+// resendOf returns the id of the earlier message that this one repeats with a new signature, or "".
 func resendOf(payload wire.Value) string {
 	meta, _ := payload.Get("metadata")
 	return meta.GetStr("resend_of")
@@ -227,7 +226,8 @@ func (a *acceptance) checkSender(ctx context.Context) (err error) {
 	}
 	conv := a.unit.Conversation()
 	if !a.unit.New() && conv.Address != a.in.Address {
-		// Anybody may register the pseudonym of a foreign peer, but must not get into that peer's conversations.
+		// The peer's pseudonym is an ordinary agent id. Another agent may register it, but must not get into these
+		// conversations.
 		return wire.ErrNotAllowed
 	}
 	if err := a.checkAccess(ctx); err != nil {
@@ -242,8 +242,8 @@ func (a *acceptance) checkSender(ctx context.Context) (err error) {
 	return a.checkSize()
 }
 
-// checkAccess applies the access rule of line 11. Because a seal hides whether the message cancels an agreed event,
-// unseal calls checkAccess a second time with the opened payload.
+// checkAccess applies the access rule of line 11. A seal hides whether the message cancels an agreed event, so unseal
+// calls checkAccess again with the opened payload.
 func (a *acceptance) checkAccess(ctx context.Context) (err error) {
 	conv := a.unit.Conversation()
 	expected := conv.WroteFirst || a.isCancellation(ctx, conv)
@@ -258,15 +258,14 @@ func (a *acceptance) checkAccess(ctx context.Context) (err error) {
 	return err
 }
 
-// The reasons for which checkSize refuses a message.
 var (
 	errConversationFull = errors.New("the conversation is full")
 	errKeptFull         = errors.New("open conversations already take all the space for messages")
 )
 
-// checkSize implements the part of line 12 that counts bytes. It never refuses a close, because a close frees space. If
-// the conversation is full, the sender may retry after the idle time, when silence has ended the conversation. If open
-// conversations take all the space, a stranger may retry after the next sweep.
+// checkSize implements the part of line 12 that counts bytes. It never refuses a close, which frees space. If the
+// conversation is full, the sender may retry once silence has ended it. If open conversations take all the space, a
+// stranger may retry after the next sweep.
 func (a *acceptance) checkSize() error {
 	switch {
 	case a.in.Payload.GetStr("action") == wire.ActionClose:
@@ -300,7 +299,7 @@ func (a *acceptance) checkIntent() (err error) {
 }
 
 // acceptClose ends the conversation, withdraws its questions to the owner, and answers with a close of the same status.
-// That echo is the consent that the status "completed" requires (AM-39).
+// The status "completed" needs this echo as our consent (AM-39).
 func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	if a.unit.New() {
 		return bridge.Outcome{}, wire.ErrConversationClosed
@@ -323,8 +322,7 @@ func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	return a.answer(ctx, http.StatusOK, echo)
 }
 
-// toInbox implements line 16 for a message that no hook handles: the owner or the owner's agent reads it
-// later (AM-71, AM-74).
+// toInbox implements line 16 for a message that no hook handles (AM-71, AM-74).
 func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	a.unit.Add(item.change())
@@ -335,7 +333,7 @@ func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
 }
 
 // toOwner puts an accept that does not say what it accepts into the owner's inbox. The answer tells the sender to wait,
-// so that the sender does not assume that the event is agreed (AM-88).
+// so that it does not take the event for agreed (AM-88).
 func (a *acceptance) toOwner(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	item.Pending, item.Note = true, noteUnclear
@@ -343,15 +341,12 @@ func (a *acceptance) toOwner(ctx context.Context) (bridge.Outcome, error) {
 	return a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, reasonIntent))
 }
 
-// receiptPayload returns the payload of a receipt.
 func receiptPayload() wire.Value { return actionOf(wire.ActionReceived) }
 
-// actionOf returns a payload that consists of an action alone.
 func actionOf(action string) wire.Value {
 	return wire.Obj(wire.Member{Key: "action", Value: wire.Text(action)})
 }
 
-// recordMessage records the message in its conversation and transcript.
 func (a *acceptance) recordMessage(ctx context.Context, kind conversations.Kind) error {
 	err := a.unit.Record(ctx, conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
@@ -366,8 +361,7 @@ func (a *acceptance) recordMessage(ctx context.Context, kind conversations.Kind)
 	return nil
 }
 
-// writtenAt returns the time at which the sender says that it wrote the message, or the time of arrival if the sender
-// does not say.
+// writtenAt returns the time at which the sender claims to have written the message, or the time of arrival.
 func (a *acceptance) writtenAt() time.Time {
 	if a.in.Time.IsZero() {
 		return a.now
@@ -375,13 +369,12 @@ func (a *acceptance) writtenAt() time.Time {
 	return a.in.Time
 }
 
-// answer signs payload as the reply and adds it to the unit.
 func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value) (bridge.Outcome, error) {
 	reply, err := a.n.sign(a.draft(payload))
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	if a.unit.Conversation().State == conversations.Open { // after a close the echo is not recorded as an event
+	if a.unit.Conversation().State == conversations.Open { // the echo of a close is not an event
 		err := a.unit.Record(ctx, conversations.Event{
 			Kind: conversations.Replied, At: a.now, Intent: a.in.Intent, Payload: payload,
 			ID: reply.Message.ID, Answers: a.in.MessageID, Direct: true,
@@ -394,13 +387,11 @@ func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value)
 	return a.complete(status, reply), nil
 }
 
-// draft returns an unsigned message from us to the peer in this conversation.
 func (a *acceptance) draft(payload wire.Value) wire.Draft {
 	return wire.Draft{Conversation: a.in.ConvID, To: a.in.Peer, Time: a.now, Intent: a.in.Intent, Payload: payload}
 }
 
-// complete adds the records of the message to the unit, and the replay record, so that a repeat of the message gets the
-// same reply.
+// complete adds the records of the message to the unit, and the replay record by which a repeat gets the same reply.
 func (a *acceptance) complete(status int, reply signedMessage) bridge.Outcome {
 	a.unit.Add(a.openedRecord()...)
 	a.unit.Add(a.in.Records...)
@@ -422,7 +413,7 @@ func (n *Node) replayFor() time.Duration {
 
 func isConflict(err error) bool { return conversations.IsConflict(err) }
 
-// isRefusal reports whether err refuses the message. Otherwise err is an error of the store.
+// isRefusal distinguishes the refusal of a message from an error of the store.
 func isRefusal(err error) bool {
 	_, refused := errors.AsType[*wire.Error](err)
 	return refused

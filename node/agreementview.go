@@ -8,7 +8,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// viewAgreement returns what was agreed and what became of it, or nil if nothing was agreed.
 func (n *Node) viewAgreement(ctx context.Context, conv conversations.Conversation, now time.Time) (*owner.Agreement, error) {
 	a, err := n.agreement(ctx, conv, now)
 	if err != nil || a == nil {

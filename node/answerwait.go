@@ -9,8 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// answerWait waits for the answer of a foreign peer. A foreign peer does not answer in the reply to our delivery; its
-// answer is a separate message that can come at any time afterwards.
+// answerWait waits for the answer of a foreign peer, which is a separate message that may come at any time.
 type answerWait struct {
 	n      *Node
 	events <-chan Event
@@ -18,15 +17,15 @@ type answerWait struct {
 	since  time.Time
 }
 
-// expectAnswer starts to watch for answers. Call it before the message can leave, and call stop at the end.
+// expectAnswer starts to watch for answers. Call it before the message can leave, and call its stop at the end.
 func (n *Node) expectAnswer() answerWait {
 	events, stop := n.Watch()
 	return answerWait{n: n, events: events, stop: stop, since: time.Now()}
 }
 
-// SendForAnswer is [Node.Send] for a caller that also wants the answer of a foreign peer. It waits up to wait for both.
-// A receipt does not end the wait, but is returned if nothing better comes. A pending_approval ends the wait, because
-// people do not decide within seconds.
+// SendForAnswer is [Node.Send] for a caller that also wants the answer of a foreign peer. It spends at most the time
+// wait on both. A receipt does not end the wait, but is returned if nothing better comes. A pending_approval ends it,
+// because people do not decide within seconds.
 func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if wait <= 0 || out.Address == "" {
 		return n.Send(ctx, out, wait)
@@ -40,9 +39,9 @@ func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Durati
 	return w.awaitAnswer(ctx, store.ConvKey{Peer: string(out.To), ID: string(sent.Conversation)}, sent, wait), nil
 }
 
-// awaitAnswer adds to sent the peer's answer in the conversation, if it comes within wait from the creation of w. A
-// node that is not running, such as one that a command opens for a first delivery, receives nothing after the delivery.
-// For such a node awaitAnswer adds only an answer that came with the delivery.
+// awaitAnswer adds to sent the peer's answer in the conversation, if it comes within the time wait after w was created.
+// A node that is not running, such as one that a command opens for a first delivery, receives nothing after the
+// delivery, so awaitAnswer looks only once.
 func (w answerWait) awaitAnswer(ctx context.Context, key store.ConvKey, sent Sent, wait time.Duration) Sent {
 	if sent.State != SendDelivered || sent.Reply != nil {
 		return sent
@@ -64,7 +63,6 @@ func (w answerWait) awaitAnswer(ctx context.Context, key store.ConvKey, sent Sen
 	}
 }
 
-// awaitChange waits until something may have changed in the conversation. It returns false if ctx or the node ended.
 func (w answerWait) awaitChange(ctx context.Context, key store.ConvKey) bool {
 	for {
 		select {
@@ -82,8 +80,8 @@ func (w answerWait) awaitChange(ctx context.Context, key store.ConvKey) bool {
 }
 
 // findAnswer returns the first answer that the peer gave since the wait began, or else its newest status message. final
-// reports that nothing better comes soon: an answer, a pending_approval, or the end of the conversation. Messages that
-// are held, or were rejected, withdrawn or expired, do not count.
+// is set if nothing better will come soon: after an answer, a pending_approval, or the end of the conversation.
+// Messages that are held or were not let in do not count.
 func (w answerWait) findAnswer(ctx context.Context, key store.ConvKey) (message wire.Value, final bool, err error) {
 	thread, err := w.n.book.Load(ctx, key, time.Now())
 	if err != nil {

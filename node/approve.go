@@ -21,8 +21,8 @@ import (
 // messageResolver carries out the owner's decisions about held messages (AM-34, AM-35).
 type messageResolver struct{ n *Node }
 
-// Resolve applies the decision and its effect on the first message in one unit. The messages that wait behind the first
-// one follow, each in a unit of its own. If Resolve returns store.ErrConflict, the caller must call it again.
+// Resolve applies the decision and its effect on the first message in one unit. The messages behind it follow, each in
+// a unit of its own. If Resolve returns store.ErrConflict, the caller must call it again.
 func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	v, err := r.n.newHeldDecision(ask, d)
 	if err != nil {
@@ -35,7 +35,6 @@ func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	return nil
 }
 
-// heldDecision carries out the owner's decision about one held message.
 type heldDecision struct {
 	n    *Node
 	ask  acl.Ask
@@ -45,13 +44,12 @@ type heldDecision struct {
 	item Item
 	unit *conversations.Unit
 
-	// The content of a message that the owner lets in. message is as received; it is zero for a foreign message.
+	// For a message that the owner lets in. message is as received, or zero for a foreign message.
 	message   wire.Message
 	payload   wire.Value
-	cancelled []store.Change // they cancel the agreed event that the message cancels
+	cancelled []store.Change // cancel the agreed event that the message cancels
 }
 
-// newHeldDecision returns the decision d about the held message of ask.
 func (n *Node) newHeldDecision(ask acl.Ask, d acl.Decision) (*heldDecision, error) {
 	v := &heldDecision{n: n, ask: ask, d: d}
 	if err := json.Unmarshal(ask.Body, &v.held); err != nil {
@@ -60,11 +58,9 @@ func (n *Node) newHeldDecision(ask acl.Ask, d acl.Decision) (*heldDecision, erro
 	return v, nil
 }
 
-// isFirst reports whether the message is the first one of its question. The rule about the sender is stored in the unit
-// of the first message only.
+// isFirst reports whether the message is the first one of its question. Only its unit stores the rule about the sender.
 func (v *heldDecision) isFirst() bool { return v.ask.Behind == "" }
 
-// carryOut adds the effect of the decision on the message to the unit.
 func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err error) {
 	v.unit = u
 	u.Add(v.d.Changes...)
@@ -93,9 +89,9 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 	return v.release(ctx)
 }
 
-// release adds the message of the item, which the owner lets in, to the event by which its hold ends. It returns the
-// message as received, and the changes that cancel the agreed event that the message cancels. An event that was agreed
-// after the message came stays.
+// release fills in ended, the event that ends the hold of a message that the owner lets in. It returns the message as
+// received, and the changes that cancel the agreed event that the message cancels. An event that was agreed after the
+// message came is not cancelled.
 func (i *Item) release(ctx context.Context, n *Node, ended *conversations.Event) (wire.Message, []store.Change, error) {
 	payload, message, err := n.readItem(ctx, *i)
 	if err != nil {
@@ -120,9 +116,9 @@ func (i *Item) release(ctx context.Context, n *Node, ended *conversations.Event)
 }
 
 // checkShown compares the item, its payload and its original message with what the owner approved: the digest of the
-// message, and the payload in the question. For a message that came over a bridge, it compares only the digest and the
-// payload of the item, because the transcript has no signed original. The original of a sealed message has a sealed
-// payload, so checkShown compares its digest, but not its payload.
+// message, and the payload in the question. The transcript has no signed original of a message that came over a bridge,
+// so checkShown compares only its item. The original of a sealed message has a sealed payload, so only its digest is
+// compared.
 func (i Item) checkShown(payload wire.Value, message wire.Message, question json.RawMessage, approved string) error {
 	shown, err := wire.Parse(question)
 	if err != nil {
@@ -143,19 +139,18 @@ func (i Item) checkShown(payload wire.Value, message wire.Message, question json
 	return nil
 }
 
-// isSamePayload compares two payloads in the canonical form that the inbox stores.
 func isSamePayload(a, b wire.Value) bool {
 	return bytes.Equal(signing.Canonical(a, signing.JCS), signing.Canonical(b, signing.JCS))
 }
 
-// logNotShown logs why an approved question is not carried out and returns acl.ErrNotShown. The question stays open.
+// logNotShown logs why an approved question is not carried out. The question stays open.
 func (n *Node) logNotShown(ask acl.Ask, why error) error {
 	n.log.Error("an approved question differs from what is stored", "ask", ask.ID, "kind", ask.Kind, "err", why)
 	return acl.ErrNotShown
 }
 
 // release checks the block list and the access mode again, and then passes the message to its hook or to the inbox
-// (AM-25, AM-34). It also pins the sender's key and stores the rule about the sender, as the owner decided.
+// (AM-25, AM-34). It also pins the sender's key and stores the owner's rule about the sender.
 func (v *heldDecision) release(ctx context.Context) error {
 	standing, err := v.n.rules.Standing(ctx, v.ask.Subject, v.d.Now)
 	if err != nil {
@@ -197,7 +192,6 @@ func (v *heldDecision) release(ctx context.Context) error {
 	return v.releaseToInbox(ctx)
 }
 
-// releaseToHook starts the hook that handles the message's intent.
 func (v *heldDecision) releaseToHook(route Route) error {
 	freePlace, err := v.n.runs.Reserve()
 	if err != nil {
@@ -216,26 +210,25 @@ func (v *heldDecision) releaseToHook(route Route) error {
 	return nil
 }
 
-// releaseToInbox puts the message into the inbox as new and sends the sender a receipt.
 func (v *heldDecision) releaseToInbox(ctx context.Context) error {
 	v.item.State = ItemNew
 	v.unit.Add(v.item.change())
 	if err := v.reply(ctx, receiptPayload()); err != nil {
 		return err
 	}
-	return countAccept(ctx, v.unit, v.item, "") // after the reply, because this may close the conversation
+	return countAccept(ctx, v.unit, v.item, "") // last, because this may close the conversation
 }
 
 // refuse ends the conversation with its other questions and sends the peer a close (AM-35). It sends nothing to a
-// sender whose key is not proven, or in a conversation that has already ended. For the first message it also stores a
-// rule: one that blocks the sender if the owner chose that, or else one that rejects the sender if the question was
-// about the sender and the sender's key is proven.
+// sender whose key is not proven, or after the end of the conversation. For the first message it also stores a rule.
+// The rule blocks the sender if the owner chose that. It rejects the sender if the question was about the sender and
+// the key is proven.
 func (v *heldDecision) refuse(ctx context.Context) error {
 	switch {
 	case !v.isFirst():
 	case v.d.Choice == acl.Block:
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Blocked, v.d.Now))
-	case v.held.Hold == "sender" && v.held.Unproven == nil: // the id may really belong to somebody else
+	case v.held.Hold == "sender" && v.held.Unproven == nil: // an unproven id may belong to somebody else
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Rejected, v.d.Now))
 	}
 	v.item.State = ItemRejected
@@ -260,7 +253,7 @@ func (v *heldDecision) refuse(ctx context.Context) error {
 	return v.reply(ctx, rejectionPayload(wire.OwnerRejected))
 }
 
-// rejectionPayload returns the payload of the close that ends a refused conversation (AM-35).
+// rejectionPayload returns the close that ends a refused conversation (AM-35).
 func rejectionPayload(reason wire.Code) wire.Value {
 	return wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
@@ -276,7 +269,7 @@ func (v *heldDecision) reply(ctx context.Context, payload wire.Value) error {
 	return err
 }
 
-// storeReply is like reply, but sends nothing: the sender gets payload only if it repeats its message.
+// storeReply stores payload only as the answer to a repeat, and sends nothing.
 func (v *heldDecision) storeReply(payload wire.Value) error {
 	out := v.item.reply(payload)
 	s, err := v.n.sign(wire.Draft{
@@ -291,8 +284,7 @@ func (v *heldDecision) storeReply(payload wire.Value) error {
 	return nil
 }
 
-// reply returns an answer to the item that leaves through the outbox. The caller must also store it for a repeat of the
-// item's message, see [Item.answer].
+// reply returns an answer to the item for the outbox. The caller must also store it for a repeat, see [Item.answer].
 func (i Item) reply(payload wire.Value) Outgoing {
 	return Outgoing{
 		To: i.Peer, Address: i.Address, Conv: i.Conversation, Intent: i.Intent, Payload: payload,
@@ -300,11 +292,11 @@ func (i Item) reply(payload wire.Value) Outgoing {
 	}
 }
 
-// canRepeat reports whether the sender of the item can fetch the stored answer by repeating its message. This is true
-// for a native peer, unless the item is its synchronous reply to a message of ours.
+// canRepeat reports whether the sender can fetch the stored answer by repeating its message. A foreign peer cannot, nor
+// can a peer whose message was its synchronous reply to ours.
 func (i Item) canRepeat() bool { return i.Kind == kindMessage && i.Address == "" }
 
-// answer returns the replay record by which a repeat of the item's message gets raw; nil if the digest is not valid.
+// answer returns the replay record by which a repeat of the item's message gets raw, or nil if the digest is not valid.
 func (i Item) answer(status int, raw []byte) *store.Replay {
 	digest, err := decodeDigest(i.Digest)
 	if err != nil {

@@ -42,7 +42,6 @@ func (n *Node) viewAsk(ctx context.Context, ask acl.Ask) (owner.Approval, error)
 	return v, nil
 }
 
-// viewAsks returns the views of a list of questions, see [Node.viewAsk].
 func (n *Node) viewAsks(ctx context.Context, asks []acl.Ask) ([]owner.Approval, error) {
 	views := make([]owner.Approval, 0, len(asks))
 	for _, ask := range asks {
@@ -55,11 +54,9 @@ func (n *Node) viewAsks(ctx context.Context, asks []acl.Ask) ([]owner.Approval, 
 	return views, nil
 }
 
-// maxSummary is the maximum length of a summary in characters.
 const maxSummary = 160
 
-// summaryOf returns one line about a payload: its subject, its body or another of the usual text members, or else the
-// first text in it.
+// summaryOf returns one line about a payload: one of the usual text members, or else the first text in it.
 func summaryOf(payload json.RawMessage) string {
 	v, err := wire.ParseObject(payload)
 	if err != nil {
@@ -84,7 +81,6 @@ func textAt(v wire.Value, path string) string {
 	return textAt(inner, rest)
 }
 
-// firstText returns the first text inside a value, at most maxDepth deep.
 func firstText(v wire.Value, maxDepth int) string {
 	if text, ok := v.Str(); ok || maxDepth == 0 {
 		return text

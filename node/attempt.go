@@ -19,8 +19,8 @@ import (
 // attemptTime bounds one attempt, whatever a transport does. A peer may take up to 30 s to answer (AM-45).
 const attemptTime = 45 * time.Second
 
-// attempt makes one attempt to deliver the outbox entry with this id. first reports that no attempt has begun yet,
-// although the entry is stored as in flight. attempt returns when the next attempt is due, or the zero time if the
+// attempt makes one attempt to deliver the outbox entry with this id. first is set if no attempt has begun yet; the
+// entry is stored as in flight nevertheless. attempt returns when the next attempt is due, or the zero time if the
 // entry is done. If ctx or the process ends during the attempt, the entry stays in flight, and the process that has the
 // queue next tries it again.
 func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time) {
@@ -56,7 +56,7 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	if err != nil {
 		return n.retryOrEnd(ctx, e, err)
 	}
-	if !n.session.IsCurrent(ctx) { // this process stood still: another one may have the queue now
+	if !n.session.IsCurrent(ctx) { // after a standstill, another process may have the queue
 		return time.Now().Add(sendPauses[0])
 	}
 	deliver, cancel := context.WithTimeout(ctx, attemptTime)
@@ -77,8 +77,8 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	return n.endWithSuccess(ctx, e, got)
 }
 
-// findEarlierEntry returns the first entry that waits in the conversation of e, if it is not e itself. Another process
-// may have stored an entry before e that this process learns of only now.
+// findEarlierEntry returns the first entry that waits in the conversation of e, unless that is e. Another process may
+// have stored an earlier entry that this process has not seen yet.
 func (n *Node) findEarlierEntry(ctx context.Context, e OutboxEntry) ([]outbox.Entry, error) {
 	if n.store.Leases().TTL() == 0 {
 		return nil, nil // no other process has this store
@@ -95,7 +95,7 @@ func isConversationClosed(err error) bool {
 	return ok && e.Refusal != nil && e.Refusal.Code == wire.ConversationClosed
 }
 
-// retryableError is the failure of an attempt that sent nothing. A later attempt may succeed.
+// retryableError is the failure of an attempt that sent nothing, and that a later attempt may repeat.
 type retryableError struct{ error }
 
 func (e retryableError) Unwrap() error { return e.error }
@@ -103,9 +103,9 @@ func (e retryableError) Unwrap() error { return e.error }
 // errUnknownDelivery ends an outbox entry that the peer might process twice if it were sent again (AM-48).
 var errUnknownDelivery = errors.New("it may have been delivered, and its signature is too old to send it again")
 
-// prepare stores that an outbox entry is in flight. Before that, it signs an entry for a native agent again if its
-// signature is too old. It may sign again only if no attempt can have been processed, or if the peer recognizes resends
-// (AM-48). Otherwise it returns errUnknownDelivery, as a retryableError while the clock is not reliable.
+// prepare stores that an outbox entry is in flight. If the entry is for a native agent and its signature is too old,
+// prepare first signs it again. That is safe only if no attempt can have been processed, or if the peer recognizes
+// resends (AM-48). Otherwise it returns errUnknownDelivery, as a retryableError while the clock is not reliable.
 func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) {
 	now := time.Now()
 	if e.Address == "" && now.Sub(e.Signed) >= sameBytes {
@@ -117,7 +117,7 @@ func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) 
 			switch {
 			case err != nil:
 				return e, retryableError{err}
-			case !knows && !n.clock.Reliable(): // with the right time the signature may turn out to be young enough
+			case !knows && !n.clock.Reliable(): // with the right time, the signature may be young enough
 				return e, retryableError{errUnknownDelivery}
 			case !knows:
 				return e, errUnknownDelivery
@@ -156,7 +156,8 @@ func (n *Node) signAgain(e *OutboxEntry, now time.Time) error {
 }
 
 // currentMessage returns the message to send. After a key rotation it signs the message again and updates e, because
-// the peer may know only the new key. A repeat is still recognized, because its digest covers no signature (AM-17).
+// the peer may know only the new key. The peer still recognizes a repeat, because its digest covers no signature
+// (AM-17).
 func (n *Node) currentMessage(e *OutboxEntry) (wire.Message, error) {
 	m, err := e.message()
 	if err != nil || e.Signer == n.fingerprint() {
@@ -205,7 +206,6 @@ func (n *Node) knowsResends(ctx context.Context, id wire.AgentID) (bool, error) 
 	return err == nil && resp.StatusCode == http.StatusOK && doc.GetStr("agent_id") == string(id), nil
 }
 
-// transport returns the transport that delivers to the entry's address.
 func (n *Node) transport(e OutboxEntry) (bridge.Transport, error) {
 	if e.Address == "" {
 		return endpoint{n}, nil
@@ -223,13 +223,13 @@ func (n *Node) transport(e OutboxEntry) (bridge.Transport, error) {
 	return nil, retryableError{fmt.Errorf("no bridge delivers to %s addresses", to.Kind)}
 }
 
-// endpoint is the transport to native agents: HTTP to the endpoint on their card (AM-45).
+// endpoint is the transport to native agents: HTTP to the endpoint on the card (AM-45).
 type endpoint struct{ n *Node }
 
 var _ bridge.Transport = endpoint{}
 
-// Deliver sends the message through a carrier that reaches the peer, or else posts it to the peer's endpoint, and
-// verifies the answer. The error wraps client.ErrReplyUnverified if the answer is not a valid reply of the peer.
+// Deliver sends the message through a carrier that reaches the peer, or else to the peer's endpoint, and verifies the
+// answer. The error wraps client.ErrReplyUnverified if the answer is not a valid reply of the peer.
 func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	peer, err := e.n.cards.Find(ctx, d.To, time.Now())
 	switch {
@@ -257,7 +257,6 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	return e.readReply(ctx, d, peer, answer)
 }
 
-// readReply reads and verifies the signed reply in an answer.
 func (e endpoint) readReply(ctx context.Context, d bridge.Delivery, peer client.Peer, answer client.Answer) (bridge.Delivered, error) {
 	reply, err := answer.Message()
 	if err != nil {
@@ -270,15 +269,13 @@ func (e endpoint) readReply(ctx context.Context, d bridge.Delivery, peer client.
 	return bridge.Delivered{Reply: &reply, Raw: answer.Body, Digest: checked.Digest}, nil
 }
 
-// movedGap is the minimum time between two fetches of an unreachable peer's card that bypass the cache. It is shorter
-// than the pause before the second attempt, so that a burst of messages fetches once and the second attempt fetches
-// again.
+// movedGap is the minimum time between two fetches of an unreachable peer's card. It is shorter than the pause before
+// the second attempt, so that a burst of messages fetches once and the second attempt fetches again.
 const movedGap = 3 * time.Second
 
-// fetchMovedCard fetches the card of a peer again after a delivery that the peer cannot have processed. If the card
-// names another endpoint, it replaces *peer and returns true (AM-86). After a final refusal it always asks the
-// directory; after a failed connection it asks at most once within movedGap. It does not follow a key that the pinned
-// key does not vouch for.
+// fetchMovedCard fetches a peer's card again after a delivery that the peer cannot have processed. If the card names
+// another endpoint, it replaces *peer and returns true (AM-86). A final refusal always causes a fetch, a failed
+// connection at most one within movedGap. fetchMovedCard does not follow a key that the pinned key does not vouch for.
 func (n *Node) fetchMovedCard(ctx context.Context, peer *client.Peer, cause error) bool {
 	failed, ok := errors.AsType[*client.SendError](cause)
 	if !ok || failed.Processed || failed.Retry && failed.Status != 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// countAdmission adds an admitted message to the sums of the audit log. A held message has its own line.
+// countAdmission adds an admitted message to the sums of the audit log. A held message has a line of its own.
 func (a *acceptance) countAdmission(out bridge.Outcome) {
 	if !out.Duplicate && !out.Held {
 		a.n.audit.Count(acl.AuditEntry{At: a.now, Kind: acl.AuditAdmitted, Subject: a.in.Principal, Rule: a.admittedBy()})
@@ -34,7 +34,7 @@ func (a *acceptance) admittedBy() string {
 	return "access.mode=" + string(a.n.modeFor(a.in.Address))
 }
 
-// refusedBy names the rule that refused a sender whose signature is good, or returns the error code if no rule did.
+// refusedBy names the rule that refused an authenticated sender, or the error code if no rule did.
 func (a *acceptance) refusedBy(err error) string {
 	switch {
 	case errors.Is(err, wire.ErrNotAllowed) && a.standing != acl.Blocked:
@@ -45,7 +45,7 @@ func (a *acceptance) refusedBy(err error) string {
 	return codeOf(err)
 }
 
-// countRefusal adds a refusal to the sums of the audit log. It does not count faults of the node itself.
+// countRefusal adds a refusal to the sums of the audit log, but not a fault of the node itself.
 func (n *Node) countRefusal(principal, rule string, err error) {
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok || e.Status >= http.StatusInternalServerError {
@@ -54,8 +54,8 @@ func (n *Node) countRefusal(principal, rule string, err error) {
 	n.audit.Count(acl.AuditEntry{At: time.Now(), Kind: acl.AuditRefused, Subject: principal, Rule: rule, Note: e.Message})
 }
 
-// countUnproven counts a refusal in lines 3 to 8 of the receive table. It names no sender, because anybody may have
-// written that name. The exception is a sender on the block list, because the owner wrote that name.
+// countUnproven counts a refusal in lines 3 to 8 of the receive table. It names the sender only if the owner wrote the
+// name on the block list: anybody may have written another name.
 func (n *Node) countUnproven(in bridge.Inbound, err error) {
 	if errors.Is(err, wire.ErrNotAllowed) {
 		n.countRefusal(in.Principal, "peer="+string(acl.Blocked), err)
@@ -73,8 +73,8 @@ func codeOf(err error) string {
 
 const keyPolicy = "policy"
 
-// AuditPolicy writes an audit line if the policy differs from that of the node's last start. Call it once the bridges
-// are connected, because the policy includes the access modes of their links and their hold rules.
+// AuditPolicy writes an audit line if the policy differs from that of the last start. Call it once the bridges are
+// connected, because the policy includes their access modes and hold rules.
 func (n *Node) AuditPolicy(ctx context.Context) error {
 	now, policy, links := time.Now(), n.policy(), make(map[string]acl.Mode)
 	n.bridges.modes.Range(func(link, mode any) bool {

@@ -26,16 +26,16 @@ type bridges struct {
 	progress bridge.ProgressFeed
 
 	mu       sync.RWMutex
-	attached []attached // in order of connection; the slice is replaced, never changed
+	attached []attached // in order of connection; replaced, never changed
 }
 
-// attached is a kind of bridge with the service that implements it.
+// attached is a kind of bridge with its service.
 type attached struct {
 	bridge.Kind
 	service bridge.Transport
 }
 
-// links returns the links of the service, or false if the service has no method Links.
+// links returns the links of the service. ok is false if it cannot have links.
 func (a attached) links() ([]bridge.LinkStatus, bool) {
 	linked, ok := a.service.(interface{ Links() []bridge.LinkStatus })
 	if !ok {
@@ -44,16 +44,15 @@ func (a attached) links() ([]bridge.LinkStatus, bool) {
 	return linked.Links(), true
 }
 
-// canHandle reports whether the bridge handles messages of an intent. A bridge whose kind is not native needs a link
-// for that.
+// canHandle reports whether the bridge handles messages of an intent, which for a foreign kind needs a link.
 func (a attached) canHandle(intent wire.Intent) bool {
 	links, _ := a.links()
 	return acl.Match(a.Intents, string(intent)) && (a.Native || len(links) > 0)
 }
 
 // Attach puts the links of a kind under the node's access rules: policy.access of a link applies to every peer behind
-// that link. Attach returns the node as the bridge sees it. It stops at the first link whose policy has keys that the
-// kind does not support, and its error names these keys.
+// that link. It returns the node as the bridge sees it. The error names the policy keys of the first link whose keys
+// the kind does not support.
 func (n *Node) Attach(kind bridge.Kind, links []bridge.Link) (bridge.Mesh, error) {
 	for _, l := range links {
 		var wrong []error
@@ -83,7 +82,6 @@ func (b *bridges) all() []attached {
 	return b.attached
 }
 
-// find returns the kind with the given name and its service.
 func (b *bridges) find(kind string) (attached, bool) {
 	for _, a := range b.all() {
 		if a.Name == kind {
@@ -98,7 +96,6 @@ func (b *bridges) hasKind(kind string) bool {
 	return ok
 }
 
-// route returns the route to the bridge that handles an intent.
 func (b *bridges) route(intent wire.Intent) (Route, bool) {
 	for _, a := range b.all() {
 		h, ok := a.service.(bridge.Handler)
@@ -109,7 +106,6 @@ func (b *bridges) route(intent wire.Intent) (Route, bool) {
 	return Route{}, false
 }
 
-// bridgeHandler passes messages to a bridge.
 type bridgeHandler struct{ bridge.Handler }
 
 // Handle implements [hook.Handler].
@@ -135,7 +131,7 @@ func (b *bridges) silence(intent wire.Intent) time.Duration {
 	return 0
 }
 
-// checkAddress returns an error if the address names a link that is not configured. The error text is for the owner.
+// checkAddress returns an error for the owner if the address names a link that is not configured.
 func (b *bridges) checkAddress(to bridge.Address) error {
 	a, _ := b.find(to.Kind)
 	links, ok := a.links()
@@ -163,7 +159,6 @@ func (b *bridges) observe(in bridge.Inbound) []store.Change {
 	return changes
 }
 
-// reportCommit tells the bridges about committed changes.
 func (b *bridges) reportCommit(changes []store.Change) {
 	for _, a := range b.all() {
 		if o, ok := a.service.(bridge.Observer); ok {
@@ -172,8 +167,8 @@ func (b *bridges) reportCommit(changes []store.Change) {
 	}
 }
 
-// reportFailure tells the bridges about an outbox entry that failed for good. about is the subject of the message, for
-// the notice to the owner. quiet suppresses that notice. See [bridge.FailureObserver].
+// reportFailure tells the bridges about an outbox entry that failed for good. about is the subject for the notice to
+// the owner, which quiet suppresses. See [bridge.FailureObserver].
 func (b *bridges) reportFailure(ctx context.Context, e OutboxEntry) (about string, quiet bool, changes []store.Change) {
 	u := bridge.Undelivered{To: e.To, Address: e.Address, ConvID: e.Conversation, MessageID: e.MessageID, Intent: e.Intent, Status: e.Status}
 	if e.Err != nil {
@@ -188,7 +183,7 @@ func (b *bridges) reportFailure(ctx context.Context, e OutboxEntry) (about strin
 	return about, quiet, changes
 }
 
-// policy returns the owner's access policy, with the hold rules of the bridges added at the end.
+// policy returns the owner's access policy, followed by the hold rules of the bridges.
 func (n *Node) policy() acl.Policy {
 	p := n.cfg.Policy
 	for _, a := range n.bridges.all() {
@@ -197,8 +192,8 @@ func (n *Node) policy() acl.Policy {
 	return p
 }
 
-// linkMode returns the access mode of a link with the given policy.access. The default is approval, or allowlist if the
-// node itself accepts messages from listed peers only.
+// linkMode returns the access mode of a link with the given policy.access. The default is approval, or allowlist if
+// that is the node's own mode.
 func (n *Node) linkMode(access acl.Mode) acl.Mode {
 	switch {
 	case access != "":
@@ -209,8 +204,7 @@ func (n *Node) linkMode(access acl.Mode) acl.Mode {
 	return acl.Approval
 }
 
-// modeFor returns the access mode for a peer with the given foreign address: the mode of the link in the address. The
-// node's own mode applies to native peers, whose address is empty, and to foreign peers that did not come over a link.
+// modeFor returns the access mode for a peer with the given foreign address: that of its link, or else the node's own.
 func (n *Node) modeFor(address string) acl.Mode {
 	if m, ok := n.bridges.modes.Load(linkOf(address)); ok {
 		return m.(acl.Mode)
@@ -218,15 +212,13 @@ func (n *Node) modeFor(address string) acl.Mode {
 	return n.mode()
 }
 
-// policyFor returns the access policy for a peer with the given foreign address, see [Node.modeFor].
 func (n *Node) policyFor(address string) acl.Policy {
 	p := n.policy()
 	p.Mode = n.modeFor(address)
 	return p
 }
 
-// noticeBridgeAsk returns the notice about a question if a bridge opened it. The node's own questions already come with
-// notices.
+// noticeBridgeAsk returns the notice about a bridge's question. The node's own questions come with notices.
 func (n *Node) noticeBridgeAsk(ask acl.Ask) []store.Change {
 	if isOwnKind(ask.Kind) {
 		return nil
@@ -236,13 +228,12 @@ func (n *Node) noticeBridgeAsk(ask acl.Ask) []store.Change {
 	})}
 }
 
-// isOwnKind reports whether a question is the node's own, and not a bridge's.
 func isOwnKind(kind string) bool {
 	return slices.Contains([]string{askMessage, askOutgoing, askTask, askInterrupted, askKeyChange, owner.AskQuestion}, kind)
 }
 
-// screened wraps the transport of a bridge that does not itself look for personal data. It notifies the owner about a
-// message with personal data, and delivers the message nevertheless (MS-40).
+// screened wraps the transport of a bridge that does not look for personal data itself. It delivers a message with
+// personal data, but notifies the owner (MS-40).
 type screened struct {
 	bridge.Transport
 	n *Node
@@ -266,7 +257,7 @@ func (s screened) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	return s.Transport.Deliver(ctx, d)
 }
 
-// tryCarriers offers a delivery to the carriers in turn. handled is false if none of them has a way to the peer.
+// tryCarriers offers a delivery to the carriers in turn. handled is false if no carrier has a way to the peer.
 func (e endpoint) tryCarriers(ctx context.Context, d bridge.Delivery, peer client.Peer) (out bridge.Delivered, handled bool, err error) {
 	for _, a := range e.n.bridges.all() {
 		c, ok := a.service.(bridge.Carrier)
@@ -285,7 +276,7 @@ func (e endpoint) tryCarriers(ctx context.Context, d bridge.Delivery, peer clien
 	return out, false, nil
 }
 
-// readCarrierAnswer reads the answer that a carrier returned: the signed reply, or an error.
+// readCarrierAnswer reads the signed reply or the error that a carrier returned.
 func (e endpoint) readCarrierAnswer(ctx context.Context, d bridge.Delivery, peer client.Peer, answer []byte) (bridge.Delivered, error) {
 	if v, err := wire.ParseObject(answer); err == nil {
 		if refused, ok := wire.ParseError(0, v); ok {

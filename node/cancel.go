@@ -17,13 +17,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// metaAgreedIn is the member of the metadata that names the conversation in which an event was agreed. That
-// conversation may have ended (AM-39). A cancellation in another conversation therefore names it (AM-87).
+// metaAgreedIn is the member of the metadata by which a cancellation names the conversation of the agreement (AM-87).
+// That conversation may have ended (AM-39).
 const metaAgreedIn = "agreed_in"
 
-// cancelledEventUID returns the UID of the agreed event that a message cancels, or "" if it cancels no event. The UID
-// is computed from the peer and the conversation, so no peer can cancel the events of others. before is the
-// conversation without the message.
+// cancelledEventUID returns the UID of the agreed event that a message cancels, or "". The UID is computed from the
+// peer and the conversation, so no peer can cancel the events of others. before is the conversation without the
+// message.
 func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversations.Conversation) string {
 	in := before.Key.ID
 	switch payload.GetStr("action") {
@@ -44,8 +44,8 @@ func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversati
 	return calendar.UID(before.Key.Peer, in)
 }
 
-// unbook is a [conversations.Contributor]. If a message cancels an agreed event, it removes the event from the calendar,
-// marks an agreement of another conversation as cancelled, and notifies the owner if the peer cancelled.
+// unbook is a [conversations.Contributor]. If a message cancels an agreed event, it removes the event from the
+// calendar, marks an agreement of another conversation as cancelled, and notifies the owner if the peer cancelled.
 func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	by, payload := conversations.Ours, e.Payload
 	switch e.Kind {
@@ -65,8 +65,8 @@ func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before convers
 	return err
 }
 
-// cancelChanges returns the changes that cancel an agreed event, or none if uid is empty. If the peer cancels the event
-// and the event leaves the calendar, the changes include a notice to the owner. name is the peer's name.
+// cancelChanges returns the changes that cancel the agreed event uid, if any. If the peer cancels an event in the
+// calendar, they include a notice to the owner. name is the peer's name.
 func (n *Node) cancelChanges(ctx context.Context, uid string, payload wire.Value, key store.ConvKey, by conversations.Side, name string, now time.Time) ([]store.Change, error) {
 	if uid == "" {
 		return nil, nil
@@ -82,7 +82,6 @@ func (n *Node) cancelChanges(ctx context.Context, uid string, payload wire.Value
 	return append(changes, removal...), err
 }
 
-// cancelNotice returns the notice that the peer cancelled an event.
 func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, now time.Time) store.Change {
 	notice := n.notice(notify.Cancelled, wire.AgentID(key.Peer), name, key, now)
 	notice.Title = "cancelled: " + e.Title
@@ -91,12 +90,11 @@ func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, no
 }
 
 // nsCancelled holds the cancellations that came in another conversation than the agreement, by the UID of the event
-// (AM-87). The stored agreement itself stays unchanged.
+// (AM-87). The stored agreement stays unchanged.
 const nsCancelled = "agreement-cancelled"
 
-// markCancellation returns the change that marks the agreement of another conversation as cancelled. It returns none
-// unless the message is a cancel or decline that names an agreement in force with the same peer. key is the
-// conversation of the message.
+// markCancellation returns the change that marks the agreement of another conversation as cancelled, if the message is
+// a cancel or decline that names an agreement in force with the same peer. key is the conversation of the message.
 func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key store.ConvKey, by conversations.Side, now time.Time) ([]store.Change, error) {
 	action, in := payload.GetStr("action"), conversations.AgreedIn(payload)
 	if action != "cancel" && action != "decline" || in == "" || in == key.ID {
@@ -115,8 +113,7 @@ func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key sto
 	}}}, nil
 }
 
-// agreement returns what was agreed in a conversation, with the mark of a later cancellation, or nil if nothing was
-// agreed.
+// agreement returns what was agreed in a conversation, with any later cancellation, or nil.
 func (n *Node) agreement(ctx context.Context, conv conversations.Conversation, now time.Time) (*conversations.Agreement, error) {
 	if !conv.InForce() {
 		return conv.Agreement, nil
@@ -133,7 +130,7 @@ func (n *Node) agreement(ctx context.Context, conv conversations.Conversation, n
 }
 
 // isCancellation reports whether the message cancels an event that its sender agreed with us. Such a message is
-// admitted in every access mode, like an answer (AM-30). A sealed message is judged as a cancel until it is opened.
+// admitted in every access mode (AM-30). Until it is opened, a sealed message counts as a cancel.
 func (a *acceptance) isCancellation(ctx context.Context, before conversations.Conversation) bool {
 	payload := a.in.Payload
 	if conversations.IsSealed(payload) {
@@ -143,11 +140,11 @@ func (a *acceptance) isCancellation(ctx context.Context, before conversations.Co
 	return err == nil && len(changes) > 0
 }
 
-// ErrNoEvent means that no agreed event has the given name, or that several do.
+// ErrNoEvent means that a name fits no agreed event, or several.
 var ErrNoEvent = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "no agreed event has this id, or more than one begins with it"}
 
-// CancelEvent cancels an agreed event, named by its UID or a unique beginning of the UID. It removes the event from the
-// owner's calendar and tells the peer in a new conversation, because the peer may already have ended the old one.
+// CancelEvent cancels an agreed event, named by its UID or a unique beginning of it. It tells the peer in a new
+// conversation, because the peer may have ended the old one.
 func (n *Node) CancelEvent(ctx context.Context, m owner.Cancellation, wait time.Duration) (Sent, error) {
 	e, err := n.findEvent(ctx, m.Event)
 	if err != nil {
@@ -170,7 +167,6 @@ func (n *Node) CancelEvent(ctx context.Context, m owner.Cancellation, wait time.
 	return n.Send(ctx, out, wait)
 }
 
-// findEvent finds an agreed event by its UID or a unique beginning of the UID.
 func (n *Node) findEvent(ctx context.Context, name string) (calendar.Event, error) {
 	if n.cfg.Agreed == nil || name == "" {
 		return calendar.Event{}, ErrNoEvent

@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// conclude is a contributor for an accept that counts. If the accept makes an agreement, conclude adds to the unit the
-// notice of an agreed event and its entry in the calendar (AM-36), and our close if we opened the conversation (AM-39).
+// conclude is a contributor for an accept that counts. If the accept makes an agreement, conclude adds the notice of an
+// agreed event and its calendar entry (AM-36), and our close if we opened the conversation (AM-39).
 func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	conv := u.Conversation()
 	if e.Kind != conversations.AcceptCounts || conv.Agreement == before.Agreement {
@@ -39,9 +39,9 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 	return err
 }
 
-// countAccept records that an accept counts if the message of item makes it count. That message is the peer's accept,
-// which counts when we answer it, or the peer's answer to our accept. replyID is the id of the reply that we sent on
-// the connection of the message, or "" if we sent no reply there. The reply may itself be an accept.
+// countAccept records that an accept counts if the message of item makes it count: the peer's accept, which counts when
+// we answer it, or the peer's answer to our accept. replyID is the id of our reply on the same connection, which may
+// itself be an accept, or "".
 func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
 	conv, accept := u.Conversation(), item.MessageID
 	payload, _ := wire.Parse(item.Payload) // a payload that cannot be read answers no accept
@@ -81,7 +81,7 @@ func agreedText(a conversations.Agreement, name string) (title, text string) {
 	return title, strings.Join(parts, " ")
 }
 
-// noticeTitles are the titles of notices by kind. They contain no text of the message (AM-36).
+// noticeTitles are the titles of notices by kind. They contain no text of a message (AM-36).
 var noticeTitles = map[string]string{
 	"message":     "a message came in",
 	"approval":    "a message waits for your decision",
@@ -98,7 +98,6 @@ var noticeTitles = map[string]string{
 	kindUnreadable: "a sealed message could not be opened",
 }
 
-// notice returns a notice about a conversation.
 func (n *Node) notice(kind string, peer wire.AgentID, name string, key store.ConvKey, now time.Time) notify.Notice {
 	shown, who := owner.ShowName(owner.PeerNames{PeerName: name}, "", string(peer)), owner.ShortID(string(peer))
 	if shown.Claimed {

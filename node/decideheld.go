@@ -13,11 +13,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// decideHeld applies the owner's choice to the message that is held in a conversation because of its intent. A bridge
-// with approval commands of its own calls decideHeld, so that its commands and the owner's page decide the same
-// question (THREATS 39). decideHeld refuses if no message is held there, or if our answer to the message waits instead,
-// which the bridge has not shown to the owner. It also refuses if the question is whether the sender may write at all,
-// because that question is about more than this message.
+// decideHeld applies the owner's choice to the message that is held in a conversation because of its intent. Bridges
+// with approval commands call it, so that their commands and the owner's page decide the same question (THREATS 39). It
+// refuses if no message is held there, or if our answer to the message waits instead, which the bridge has not shown to
+// the owner. It also refuses if the question is whether the sender may write at all, which concerns more than this
+// message.
 func (n *Node) decideHeld(ctx context.Context, conv store.ConvKey, choice acl.Choice, by string) error {
 	held, err := n.itemsOf(ctx, conv, ItemHeld)
 	if err != nil {

@@ -11,17 +11,15 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The shortest and the longest pause before a queued message is tried again.
 const (
 	firstQueuePause = time.Second
 	maxQueuePause   = 10 * time.Minute
 )
 
-// resolveQueue carries out one decision about a message and the messages that wait behind it, in their order. asks are
-// the questions about them, one for each. Each message waits until the hook that handles the previous message is done,
-// in whichever process it runs. If resolveQueue must wait, for a hook or after an error, it continues in the
-// background. The decision is stored in the ended questions, so if this process dies, the process with the duties
-// continues.
+// resolveQueue carries out one decision about several messages, in the order of asks. Each message waits until the hook
+// that handles the previous one is done, in whichever process it runs. If resolveQueue must wait, for a hook or after
+// an error, it continues in the background. The ended questions store the decision, so if this process dies, the
+// process with the duties continues.
 func (n *Node) resolveQueue(ctx context.Context, asks []acl.Ask) {
 	rest, _ := n.resolveReady(ctx, asks)
 	if len(rest) == 0 {
@@ -49,8 +47,8 @@ func (n *Node) resolveQueue(ctx context.Context, asks []acl.Ask) {
 	})
 }
 
-// resolveReady carries out a decision until a hook handles a message or an error occurs, and returns the rest of asks.
-// busy is set if a hook handles, or is about to handle, the first message of the rest.
+// resolveReady carries out a decision until it must wait for a hook or an error occurs, and returns the remaining asks.
+// busy is set if a hook handles the first of them, or is about to.
 func (n *Node) resolveReady(ctx context.Context, asks []acl.Ask) (rest []acl.Ask, busy bool) {
 	for ; len(asks) > 0; asks = asks[1:] {
 		busy, err := n.resolveQueuedAsk(ctx, asks[0])
@@ -65,7 +63,7 @@ func (n *Node) resolveReady(ctx context.Context, asks []acl.Ask) (rest []acl.Ask
 }
 
 // resolveQueuedAsk carries out the decision about one message, unless that was done before. busy is set if a hook
-// handles the message now, or will as soon as it can. After an error, the caller must try again.
+// handles the message now, or will as soon as it can. After an error, try again.
 func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (busy bool, err error) {
 	v, err := n.newHeldDecision(ask, acl.Decision{Choice: ask.Choice, By: ask.By})
 	if err != nil {
@@ -96,8 +94,8 @@ func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (busy bool, er
 	return item.State == ItemRunning || item.State == ItemWaiting && !item.RetryAt.After(time.Now()), err
 }
 
-// dropQueuedItem settles a message that can no longer be released as decided. If the conversation has ended,
-// the owner still gets the approved message. If the sender was refused meanwhile, the message is not let in.
+// dropQueuedItem settles a message that cannot be released as decided. The owner still gets an approved message whose
+// conversation has ended. A message whose sender was refused meanwhile is not let in.
 func (n *Node) dropQueuedItem(ctx context.Context, item Item, ask acl.Ask, refusal *wire.Error) error {
 	item.State = ItemRejected
 	if errors.Is(refusal, wire.ErrConversationClosed) {
@@ -107,8 +105,8 @@ func (n *Node) dropQueuedItem(ctx context.Context, item Item, ask acl.Ask, refus
 	return n.endHold(ctx, item, ask, time.Now())
 }
 
-// finishDecisions continues the decisions that another process carried out for their first message, but not for all
-// messages behind it. That process may have died.
+// finishDecisions continues the decisions of another process that did not reach all messages of a question. That
+// process may have died.
 func (n *Node) finishDecisions(ctx context.Context) error {
 	continued := make(map[string]bool) // by the id of the question that was decided
 	for item, err := range n.allItems(ctx, stateTerm(ItemHeld)) {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// deliveries schedules the outbox entries and passes the outcome of an attempt to the caller that waits for it.
+// deliveries schedules the outbox entries and passes the outcome of an attempt to its waiter.
 type deliveries struct {
 	*outbox.Scheduler
 	log     *slog.Logger
@@ -32,13 +32,12 @@ func newDeliveries(n *Node) *deliveries {
 	}
 }
 
-// queueEntry returns what the scheduler needs to know about the entry.
 func (e OutboxEntry) queueEntry() outbox.Entry {
 	return outbox.Entry{ID: e.ID, Conv: e.key(), Due: e.Due, InFlight: e.InFlight}
 }
 
 // onCommit schedules the entries that a committed unit adds to the outbox. A change of another process has IfRev Any;
-// for such a change, onCommit also tells the callers that wait for an attempt.
+// for such a change, onCommit also wakes the callers that wait for an attempt.
 func (d *deliveries) onCommit(changes []store.Change) {
 	for _, c := range changes {
 		if c.Record.NS != nsOutbox || c.Delete || c.IfRev != store.Absent && c.IfRev != store.Any {
@@ -62,9 +61,9 @@ func (d *deliveries) onCommit(changes []store.Change) {
 	}
 }
 
-// Deliver delivers the outbox until ctx ends. It does only this part of [Node.Run], for a command that opens the node
-// for a moment and must not answer messages, register cards or run hooks. It takes no lease: if a process has the
-// node's duties, or the leases cannot be read, Deliver returns without a delivery.
+// Deliver delivers the outbox until ctx ends. It is for a command that opens the node for a moment and must not do the
+// rest of [Node.Run]: answer messages, register cards or run hooks. It takes no lease: if a process has the node's
+// duties, or the leases cannot be read, Deliver returns without a delivery.
 func (n *Node) Deliver(ctx context.Context) {
 	held, err := n.store.Leases().List(ctx)
 	if err != nil || slices.ContainsFunc(held, func(s store.LeaseState) bool { return s.Name == Lease }) {

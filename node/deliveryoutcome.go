@@ -17,8 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// deliveryOutcome builds the unit that ends an outbox entry. The unit contains everything that follows from the outcome
-// of the delivery.
+// deliveryOutcome builds the unit that ends an outbox entry, with everything that follows from the outcome.
 type deliveryOutcome struct {
 	n     *Node
 	entry OutboxEntry
@@ -29,11 +28,11 @@ type deliveryOutcome struct {
 	seal  seal // how the reply is sealed
 }
 
-// endEntry ends an outbox entry in one unit, to which fill adds the outcome. It returns the zero time if the entry has
-// ended. If the unit cannot be stored, the entry stays in flight, and endEntry returns the time at which the node must
-// send the message again; the peer recognizes the repeat by the message id.
+// endEntry ends an outbox entry in one unit, to which fill adds the outcome. It returns the zero time. If the unit
+// cannot be stored, the entry stays in flight, and endEntry returns when to send the message again; the peer recognizes
+// the repeat by the message id.
 func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Context, *deliveryOutcome) error) time.Time {
-	ctx = context.WithoutCancel(ctx) // the attempt is over: store its outcome even if the node stops
+	ctx = context.WithoutCancel(ctx) // store the outcome even if the node stops
 	err := n.book.Do(ctx, e.key(), func(u *conversations.Unit) error {
 		o := &deliveryOutcome{n: n, entry: e, unit: u}
 		o.entry.InFlight, o.entry.Due, o.entry.Attempts = false, time.Time{}, e.Attempts+1
@@ -61,7 +60,7 @@ func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Co
 	return time.Time{}
 }
 
-// endWithSuccess ends an entry whose message the peer accepted, or a mailbox or relay stored for the peer.
+// endWithSuccess ends an entry that the peer accepted, or that a mailbox or relay stored for the peer.
 func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Delivered) time.Time {
 	e.State, e.Status, e.Err, e.Hint = SendDelivered, http.StatusOK, nil, ""
 	if d.Queued {
@@ -90,8 +89,8 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 	})
 }
 
-// recordArrival records that the peer, or a mailbox for the peer, has the message. The time of arrival is the time that
-// the peer wrote on its reply, or now without a reply.
+// recordArrival records that the peer, or a mailbox for the peer, has the message. The time of arrival is the time in
+// the peer's reply, or now.
 func (o *deliveryOutcome) recordArrival(ctx context.Context, d bridge.Delivered) error {
 	since := o.unit.Now
 	if d.Reply != nil && !d.Reply.Time.IsZero() {
@@ -104,7 +103,7 @@ func (o *deliveryOutcome) recordArrival(ctx context.Context, d bridge.Delivered)
 
 const titleUnverified = "an answer could not be verified"
 
-// endWithBadReply ends an entry whose answer is not a valid reply of the peer. The node discards the answer (AM-18).
+// endWithBadReply ends an entry whose answer is not a valid reply of the peer. The answer is discarded (AM-18).
 func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) time.Time {
 	e.State, e.Status = SendUnverified, http.StatusOK
 	e.Err = &SendFailure{Code: wire.InvalidSignature, Message: wire.OneLine(cause.Error(), 300)}
@@ -115,8 +114,7 @@ func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) 
 	})
 }
 
-// retryOrEnd postpones an entry to its next attempt, or ends it (AM-47). It returns the time at which the next attempt
-// is due, or the zero time if the entry has ended.
+// retryOrEnd postpones an entry, or ends it (AM-47). It returns the time of the next attempt, or the zero time.
 func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) time.Time {
 	f := failureOf(cause)
 	e.Status, e.Err, e.Hint = f.status, f.reported, f.hint
@@ -141,15 +139,15 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) time.
 	e.InFlight, e.Attempts, e.Due = false, e.Attempts+1, due.UTC()
 	n.logDelivery(e, outcomePostponed, cause.Error())
 	if err := n.store.Records().Apply(context.WithoutCancel(ctx), []store.Change{e.change()}, now); err != nil {
-		n.log.Error("store outbox entry", "letter", e.ID, "err", err) // the stored entry stays in flight, which is the safe state
+		n.log.Error("store outbox entry", "letter", e.ID, "err", err) // the stored entry stays in flight, which is safe
 	}
 	n.outbox.waiters.Give(e.ID, e.sent())
 	return due
 }
 
-// endWithFailure ends an entry that the node will not try to deliver any more. The conversation fails too, unless the
-// peer can still fetch the message by repeating its own message (AM-22). The owner gets a notice, unless the message is
-// a receipt that the peer can fetch, or a bridge suppresses the notice.
+// endWithFailure ends an entry that the node gives up. The conversation fails too, unless the peer can still fetch the
+// message by repeating its own (AM-22). The owner gets a notice, unless the message is a receipt that the peer can
+// fetch, or a bridge suppresses the notice.
 func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) time.Time {
 	e.State = SendFailed
 	title, quiet := "a message could not be delivered", false
@@ -176,8 +174,8 @@ func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) time.Time {
 	})
 }
 
-// failConversation ends the conversation of an entry that cannot be delivered. Later messages in the conversation fail
-// as well. A close is still sent, so that the peer may learn that the conversation has ended.
+// failConversation ends the conversation of an entry that cannot be delivered. Later messages in it fail as well,
+// except a close, by which the peer may still learn of the end.
 func (o *deliveryOutcome) failConversation(ctx context.Context) error {
 	if !o.unit.New() {
 		if err := o.unit.Record(ctx, conversations.Event{Kind: conversations.DeliveryFailed, At: o.unit.Now}); err != nil {
@@ -199,7 +197,6 @@ func (o *deliveryOutcome) failConversation(ctx context.Context) error {
 	return nil
 }
 
-// addNotice adds to the unit a notice for the owner.
 func (o *deliveryOutcome) addNotice(kind, title string) {
 	notice := o.n.notice(kind, o.entry.To, "", o.entry.key(), o.unit.Now)
 	notice.Title = title
@@ -210,7 +207,7 @@ func (o *deliveryOutcome) addNotice(kind, title string) {
 }
 
 // reply adds a verified synchronous reply to the unit: conversation, transcript, inbox and agreement. It also stores a
-// replay record, so that the node does not accept the reply a second time if it also arrives as a message.
+// replay record, so that the reply is not accepted a second time if it also arrives as a message.
 func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 	digest := replyDigest(d)
 	opened, seal, note := o.n.unsealReply(d)
@@ -275,15 +272,14 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 	return o.countAccept(ctx, m)
 }
 
-// isReceipt reports whether an answer says only that our message arrived, or that it waits for the peer's owner, or
-// answers our close. The transcript keeps such an answer, but the inbox does not show it.
+// isReceipt reports whether an answer only confirms that our message arrived, that it waits for the peer's owner, or
+// that the conversation is closed. The transcript keeps such an answer, but the inbox does not show it.
 func (o *deliveryOutcome) isReceipt(intent wire.Intent, action string) bool {
 	return action == wire.ActionReceived || action == wire.ActionPending || o.entry.Action == wire.ActionClose ||
 		action != "" && action == o.n.route(intent).Receipts
 }
 
-// countAccept records that an accept counts now: our accept, because the peer has answered it, or the peer's accept in
-// the reply. Without such an accept it does nothing.
+// countAccept records that an accept counts now: our accept, which the peer has answered, or the accept in the reply.
 func (o *deliveryOutcome) countAccept(ctx context.Context, m *wire.Message) error {
 	accept := m.ID
 	switch conv := o.unit.Conversation(); {
@@ -295,9 +291,8 @@ func (o *deliveryOutcome) countAccept(ctx context.Context, m *wire.Message) erro
 	return o.unit.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: o.unit.Now, ID: accept, Name: o.name})
 }
 
-// record records the reply as an event of the conversation. isOpen reports whether the conversation is open afterwards.
-// A reply after the end of the conversation, such as the echo of our close, is kept in the transcript, but is not an
-// event (AM-39).
+// record records the reply as an event. isOpen reports whether the conversation is open afterwards. A reply after the
+// end of the conversation, such as the echo of our close, is not an event (AM-39).
 func (o *deliveryOutcome) record(ctx context.Context, m *wire.Message, action string) (isOpen bool, err error) {
 	if o.entry.Action == wire.ActionClose {
 		return false, nil
@@ -316,14 +311,13 @@ func (o *deliveryOutcome) record(ctx context.Context, m *wire.Message, action st
 	if err != nil || action == wire.ActionClose {
 		return false, err
 	}
-	if action == wire.ActionPending { // AM-40: while the peer's owner decides, our idle time does not run
+	if action == wire.ActionPending { // AM-40
 		event = conversations.Event{Kind: conversations.HeldByPeer, At: o.unit.Now, Until: o.unit.Now.Add(o.n.cfg.HoldFor), ID: o.entry.First}
 		return true, o.unit.Record(ctx, event)
 	}
 	return true, nil
 }
 
-// newItem returns the inbox item of the reply.
 func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [32]byte) (Item, error) {
 	c := o.unit.Conversation()
 	standing, err := o.n.rules.Standing(ctx, c.Principal, o.unit.Now)
@@ -346,8 +340,7 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 	return item, nil
 }
 
-// nameOf returns the name on the peer's card, or "" if the card is not known. After a delivery the card is in the
-// cache.
+// nameOf returns the name on the peer's card, or "". After a delivery the card is in the cache.
 func (n *Node) nameOf(ctx context.Context, e OutboxEntry) string {
 	if e.Address != "" {
 		return ""
@@ -363,13 +356,12 @@ func (n *Node) nameOf(ctx context.Context, e OutboxEntry) string {
 type failure struct {
 	retry     bool          // a later attempt may succeed
 	processed bool          // the peer may have processed the message
-	after     time.Duration // the pause that the peer asked for; 0: none
+	after     time.Duration // the pause that the peer asked for, or 0
 	status    int           // HTTP status; 0 without an answer
 	reported  *SendFailure  // what the owner sees
 	hint      string
 }
 
-// failureOf classifies the error of an attempt.
 func failureOf(err error) failure {
 	f := failure{reported: &SendFailure{Message: wire.OneLine(err.Error(), 300)}}
 	if e, ok := errors.AsType[*client.SendError](err); ok {

@@ -1,10 +1,10 @@
 // Package node is the agent endpoint of one owner. It receives signed messages, passes them to the agent behind it,
 // asks the owner if it must, and sends the answers.
 //
-// A message enters through the HTTP handler, which runs lines 1 and 2 of the receive table in docs/protocol.md,
+// A message enters through the HTTP handler, which runs lines 1 and 2 of the receive table in docs/protocol.md. It
 // continues in [Node.Receive] (lines 3 to 8) and ends in [Node.Accept] (lines 9 to 16). Bridges call Accept directly.
-// Everything that an acceptance changes is one [store.Step], committed before an answer leaves (AM-26). No step is
-// open during network, signature or hook work.
+// Everything that an acceptance changes is one [store.Step], committed before an answer leaves (AM-26). No step is open
+// during network, signature or hook work.
 //
-// The package is not a directory. It knows no command line and reads no files: cmd wires it.
+// The package knows no command line and reads no files: cmd wires it.
 package node

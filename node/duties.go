@@ -13,16 +13,15 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// duties does the work that only one process of the node does at a time, and watches the changes of all processes of
-// the node.
+// duties does the work that only one process of the node does at a time, and watches the changes of all processes.
 type duties struct{ n *Node }
 
 // Lease is the name of the lease under which one process has the duties of a node.
 const Lease = "node"
 
 // Run runs the node until ctx ends, and returns when everything that it started has stopped. Every process receives and
-// serves. Only the process that holds the node's lease does its duties; a follower never takes the lease. If the limits
-// cannot be stored at the end, Run returns that error.
+// serves. Only the process with the node's lease does its duties; a follower never takes the lease. Run returns an
+// error if the limits cannot be stored at the end.
 func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
 	n.background.Go(func() { n.store.Follow(ctx) })
@@ -43,9 +42,6 @@ func (n *Node) Run(ctx context.Context) error {
 	return err
 }
 
-// run does the duties of the node until ctx ends: it recovers what its predecessor left, delivers the outbox, keeps
-// the node registered, reads its mailboxes, runs hooks, sends notices, writes the calendar, and removes what has
-// expired.
 func (d duties) run(ctx context.Context) {
 	n := d.n
 	var all sync.WaitGroup
@@ -67,7 +63,7 @@ func (d duties) run(ctx context.Context) {
 }
 
 // claimRun marks item as handled by a hook in this process. If another process has the node's duties, it makes the item
-// wait instead and returns false; that process runs the hook as soon as it learns of the item.
+// wait instead, and returns false: that process runs the hook.
 func (n *Node) claimRun(item *Item) bool {
 	if n.session.IsElsewhere(Lease) {
 		item.State, item.RetryAt = ItemWaiting, time.Time{}
@@ -78,7 +74,7 @@ func (n *Node) claimRun(item *Item) bool {
 	return true
 }
 
-// observe makes the node and its parts observe every change that is committed, by this process or by another one.
+// observe connects the parts of the node to the committed changes of all processes.
 func (d duties) observe() {
 	n := d.n
 	n.store.OnCommit(func(changes []store.Change) {
@@ -107,7 +103,7 @@ func isWaitingItem(c store.Change) bool {
 	return c.Record.NS == nsInbox && slices.Contains(c.Record.Terms, stateTerm(ItemWaiting))
 }
 
-// readState takes over a changed pause or overfull state of the node.
+// readState takes over a change of the node's pause, or of its shortage of space.
 func (d duties) readState(changes []store.Change) {
 	for _, c := range changes {
 		if c.Record.NS == nsState && !c.Delete && (c.Record.Key == keyPaused || c.Record.Key == keyOverfull) {

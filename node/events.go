@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Topic names the list of the owner API in which something changed.
+// Topic is a list of the owner API in which something changed.
 type Topic = owner.Topic
 
 const (
@@ -27,8 +27,8 @@ const (
 // Event reports that something changed.
 type Event = owner.Event
 
-// Watch returns a channel of events that closes when stop is called or the node ends. A slow watcher delays nobody: it
-// loses events and gets an event with [TopicReset] instead. stop may be called twice.
+// Watch returns a channel of events that closes when stop is called or the node ends. A slow watcher loses events and
+// gets an event with [TopicReset] instead. stop may be called twice.
 func (n *Node) Watch() (events <-chan Event, stop func()) {
 	w, _, _ := n.events.Watch("")
 	return w.C, func() { n.events.Unwatch(w) }
@@ -40,8 +40,8 @@ var topicOf = map[string]Topic{
 	"rules": TopicPeers, "recipients": TopicPeers, nsAliases: TopicPeers,
 }
 
-// eventsOf returns the events of a committed step: one for each record in a namespace of topicOf, and one for each
-// conversation that such a record names.
+// eventsOf returns an event for each record in a namespace of topicOf, and one for each conversation that such a record
+// names.
 func eventsOf(changes []store.Change) []Event {
 	var list []Event
 	reported := make(map[string]bool, 1)

@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	nsWarned    = "warned"           // one record for each warning and audit line that storeOnce has stored
+	nsWarned    = "warned"           // the keys that storeOnce remembers
 	warnListing = 3 * 24 * time.Hour // how long before the end of a listing the warnings start
 	warnAtMost  = 24 * time.Hour     // see warnBefore
 )
 
-// warnBefore returns how long before a question expires the owner is warned: a seventh of HoldFor, at most a day.
+// warnBefore returns how long before its expiry the owner is warned about a question: a seventh of HoldFor, at most a
+// day.
 func (n *Node) warnBefore() time.Duration { return min(warnAtMost, n.cfg.HoldFor/7) }
 
-// warnOfExpiry warns the owner about questions and directory listings that will soon expire: once about each question,
-// and once a day about each listing whose renewal failed.
+// warnOfExpiry warns the owner once about each question that will soon expire, and once a day about each listing that
+// will and whose renewal failed.
 func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 	for ask, err := range n.asks.All(ctx, acl.AskFilter{State: acl.AskPending}, now) {
 		if err != nil {
@@ -59,15 +60,15 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// auditExpiry writes one audit line for each question that expired before the owner decided, except for questions that
-// waited behind another one. Nothing else records the expiry: a question expires without a write to the store.
+// auditExpiry writes one audit line for each undecided question that expired, except those behind another one. Nothing
+// else records the expiry, because a question expires without a write to the store.
 func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 	for ask, err := range n.asks.All(ctx, acl.AskFilter{State: acl.AskExpired}, now) {
 		if err != nil {
 			return err
 		}
 		if !ask.Displaced.IsZero() {
-			continue // the audit line was written when the question was displaced
+			continue // its audit line was written then
 		}
 		mark := "expired/" + ask.ID
 		_, err := n.store.Records().Get(ctx, nsWarned, mark, now)
@@ -89,8 +90,7 @@ func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// storeOnce stores change, which is a notice or an audit line, unless an earlier call with the same key did. The node
-// remembers key until the given time.
+// storeOnce stores change, unless an earlier call with the same key did. The node remembers key until the given time.
 func (n *Node) storeOnce(ctx context.Context, key string, until time.Time, change store.Change, now time.Time) error {
 	changes := []store.Change{change, {Record: store.Record{NS: nsWarned, Key: key, Body: []byte("{}"), Expires: until}}}
 	err := n.store.Records().Apply(ctx, changes, now)
@@ -100,9 +100,9 @@ func (n *Node) storeOnce(ctx context.Context, key string, until time.Time, chang
 	return err
 }
 
-// settleExpiredAsks settles the messages whose question has expired. After an error the alarm soon calls it again.
+// settleExpiredAsks settles the messages whose question has expired. After an error, the alarm calls it again.
 func (n *Node) settleExpiredAsks(ctx context.Context, now time.Time) {
-	if !n.clock.Reliable() { // an expired question is still expired when the clock is right again
+	if !n.clock.Reliable() { // the question stays expired
 		n.expiryAlarm.Advance(now.Add(sweepEvery))
 		return
 	}
@@ -112,7 +112,6 @@ func (n *Node) settleExpiredAsks(ctx context.Context, now time.Time) {
 	}
 }
 
-// settleAndRearm settles and audits the expired questions, and sets the alarm for the next one.
 func (n *Node) settleAndRearm(ctx context.Context, now time.Time) error {
 	if err := n.settleExpiredItems(ctx, now); err != nil {
 		return err

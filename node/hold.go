@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The kinds of questions that a node asks its owner; bridges add other kinds.
+// The kinds of questions that a node itself asks its owner.
 const (
 	askMessage     = owner.AskMessage
 	askOutgoing    = owner.AskOutgoing
@@ -26,8 +26,7 @@ const (
 	askKeyChange   = owner.AskKeyChange
 )
 
-// The reasons that the node gives to a waiting sender. The texts are fixed, so that they reveal nothing about the
-// owner.
+// The reasons that the node gives to a waiting sender. The fixed texts reveal nothing about the owner.
 const (
 	reasonSender = "The owner of this agent approves new contacts."
 	reasonIntent = "The owner of this agent decides on requests of this kind."
@@ -35,7 +34,7 @@ const (
 	reasonFailed = "The agent could not answer this message. Its owner decides what happens next."
 )
 
-// mustHold implements line 15: it reports whether the message must wait for the owner's decision.
+// mustHold implements line 15.
 func (a *acceptance) mustHold() bool {
 	if a.verdict == acl.HoldSender || a.in.Hold || a.isForwardingSealed() {
 		return true
@@ -50,8 +49,8 @@ func (a *acceptance) mustHold() bool {
 // isForwardingSealed reports whether the handler would forward a message sealed to this node to a foreign network.
 func (a *acceptance) isForwardingSealed() bool { return a.seal.sealed && a.route.Foreign }
 
-// hold stores the message, opens a question to the owner, and answers with a signed pending_approval (AM-32, AM-33).
-// If a question about the sender is already pending, the message waits behind that question.
+// hold stores the message, asks the owner about it, and answers with a signed pending_approval (AM-32, AM-33). If a
+// question about the sender is already pending, the message waits behind it.
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	a.held = true
 	stranger := a.verdict == acl.HoldSender
@@ -95,7 +94,6 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	return out, err
 }
 
-// openAsk returns the question about the message and the changes that open it.
 func (a *acceptance) openAsk(ctx context.Context, item Item, stranger bool) (acl.Ask, []store.Change, error) {
 	hold, rule, why := "intent", "hold="+string(a.in.Intent), ""
 	if stranger {
@@ -115,7 +113,7 @@ func (a *acceptance) openAsk(ctx context.Context, item Item, stranger bool) (acl
 }
 
 // newAsk returns a question about item; the caller must store it. hold is the kind of the hold, "sender" or "intent".
-// reason tells the owner more about why the message is held, or is empty.
+// reason, if any, tells the owner more.
 func (a *acceptance) newAsk(item Item, hold, reason string) acl.Ask {
 	body, err := json.Marshal(owner.HeldBody{
 		Item: item.ID, Hold: hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
@@ -133,7 +131,6 @@ func (a *acceptance) newAsk(item Item, hold, reason string) acl.Ask {
 	}
 }
 
-// senderRule names the rule that makes the owner decide about the sender.
 func (a *acceptance) senderRule() string {
 	if a.in.Unproven != nil {
 		return RuleUnproven
@@ -153,7 +150,6 @@ func (a *acceptance) senderSlot() acl.Slot {
 	return slot
 }
 
-// pendingPayload returns the payload of a pending_approval with the given reason (AM-32).
 func pendingPayload(now time.Time, reason string) wire.Value {
 	return wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionPending)},

@@ -115,7 +115,7 @@ func (p *Pool) Return(sources []Source, id string, now time.Time) {
 	}
 }
 
-// sourcesOrID returns the sources to which a draw is charged; if there are none, a source made from id.
+// sourcesOrID returns sources, or a source made from id if sources is empty.
 func sourcesOrID(sources []Source, id string) []Source {
 	if len(sources) == 0 {
 		return []Source{{"id:" + id, 1}}
