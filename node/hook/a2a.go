@@ -30,7 +30,7 @@ import (
 // A2A passes each message to an A2A agent of the owner, such as an OpenClaw gateway, over JSON-RPC. One conversation is
 // one context of the agent. The agent's text becomes the reply, unless it is a JSON object of the contract for hooks.
 //
-// In one context, it never sends the same message id twice and has at most one request at a time, because a gateway
+// In one context, A2A never sends the same message id twice and has at most one request at a time, because a gateway
 // loses tasks otherwise (OC-4). Make it with [NewA2A].
 type A2A struct {
 	url   string
@@ -43,7 +43,7 @@ type A2A struct {
 }
 
 // NewA2A returns a handler for the JSON-RPC interface at a URL of the owner, which may be loopback. token is the bearer
-// token that the agent expects, "" for none.
+// token for the agent, or "".
 func NewA2A(url string, token client.Credential, h *client.HTTP, log *slog.Logger) *A2A {
 	return &A2A{url: url, token: token, http: h, log: loggerOr(log), busy: make(map[string]chan struct{})}
 }
@@ -61,8 +61,7 @@ const (
 )
 
 // Handle sends the message and waits for the end of the task. It asks again if an answer about the task is lost. The
-// fault is Unreachable if the agent cannot be reached or answers that it cannot work now, or if it still works on the
-// message before this one.
+// fault is Unreachable if the agent cannot be reached, cannot work now, or still works on the previous message.
 func (h *A2A) Handle(ctx context.Context, c Call) (Answer, error) {
 	ctx, cancel := boundedContext(ctx)
 	defer cancel()
@@ -86,7 +85,7 @@ func (h *A2A) Handle(ctx context.Context, c Call) (Answer, error) {
 	return answer, nil
 }
 
-// enter waits until no other request of the context runs, but at most contextWait; leave lets the next one run.
+// enter waits at most contextWait until no other request of the context runs. leave lets the next one run.
 func (h *A2A) enter(ctx context.Context, key string) (leave func(), err error) {
 	timeout := time.After(contextWait)
 	for {
@@ -114,7 +113,6 @@ func (h *A2A) enter(ctx context.Context, key string) (leave func(), err error) {
 	}
 }
 
-// submit sends the message once.
 func (h *A2A) submit(ctx context.Context, c Call, contextID string) (message.Remote, error) {
 	_, id := c.event()
 	params := wire.Obj(
@@ -131,7 +129,7 @@ func (h *A2A) submit(ctx context.Context, c Call, contextID string) (message.Rem
 	return h.call(ctx, message.SendMessage, params)
 }
 
-// await asks about the task until it ends or needs the sender.
+// await asks about the task until it ends or needs an answer of the sender.
 func (h *A2A) await(ctx context.Context, task message.Remote, progress func(Result)) (message.Remote, error) {
 	failed := 0
 	for wait := firstPoll; task.IsWaiting(); wait = min(2*wait, slowestPoll) {
@@ -147,7 +145,7 @@ func (h *A2A) await(ctx context.Context, task message.Remote, progress func(Resu
 			}
 		case FaultOf(err) != Unreachable:
 			return task, err
-		default: // the answer was lost, or the agent is busy: ask again
+		default: // ask again after a lost answer, or if the agent is busy
 			if failed++; failed == maxPollErrors {
 				return task, h.fail(Crashed, fmt.Errorf("the agent accepted the message and then went away: %w", err))
 			}
@@ -156,7 +154,7 @@ func (h *A2A) await(ctx context.Context, task message.Remote, progress func(Resu
 	return task, nil
 }
 
-// call makes one JSON-RPC call and returns the task or message in its result. Its error is a *[Error].
+// call makes one JSON-RPC call. Its error is a *[Error].
 func (h *A2A) call(ctx context.Context, method string, params wire.Value) (message.Remote, error) {
 	body := wire.Obj(
 		wire.TextField("jsonrpc", "2.0"), wire.TextField("id", rpcID(method, params)), wire.TextField("method", method), wire.Field("params", params),
@@ -187,7 +185,7 @@ func (h *A2A) call(ctx context.Context, method string, params wire.Value) (messa
 	}
 	v, err := wire.ParseForeign(output, wire.MaxDepth, 2*wire.MaxValues)
 	if err != nil {
-		return message.Remote{}, h.fail(Malformed, fmt.Errorf("the agent answered HTTP %d and no JSON: %w", resp.StatusCode, err))
+		return message.Remote{}, h.fail(Malformed, fmt.Errorf("the agent answered HTTP %d, but not with JSON: %w", resp.StatusCode, err))
 	}
 	result, ok := v.Get("result")
 	if !ok {
@@ -211,7 +209,7 @@ func lostFault(method string, err error) Fault {
 	return Crashed
 }
 
-// codeBusy is the JSON-RPC code with which OpenClaw refuses a message because of its rate limit (OC-3).
+// codeBusy is the JSON-RPC code of OpenClaw's rate limit (OC-3).
 const codeBusy = "-32000"
 
 func refusalFault(v wire.Value) Fault {
@@ -231,14 +229,13 @@ func (h *A2A) fail(fault Fault, cause error) error {
 	return newError(fault, name, cause)
 }
 
-// failureTexts are texts that OpenClaw returns as a completed task after a run that failed (OC-5). They are never an
-// answer.
+// failureTexts are texts that OpenClaw returns as a completed task after a failed run (OC-5).
 var failureTexts = []string{"⚠️ Agent couldn't generate a response"}
 
-// readRemote converts the agent's task or message to an answer of a hook. The text of a failure is for the owner only.
+// readRemote converts the agent's task or message to an answer. The text of a failure is for the owner only.
 func readRemote(r message.Remote, intent wire.Intent) (Answer, error) {
 	_, said := r.Payload(wire.RequestInfo)
-	if _, isText := said.Get("answer"); !isText { // the payload of an agent that knows the mesh
+	if _, isText := said.Get("answer"); !isText { // the agent knows the mesh and wrote a payload
 		payload, err := conversations.CheckOwn(intent, said)
 		return Answer{Payload: &payload}, err
 	}
@@ -262,7 +259,7 @@ func readRemote(r message.Remote, intent wire.Intent) (Answer, error) {
 		if text == "" && len(result.Artifacts) == 0 {
 			return Answer{}, nil
 		}
-		if !slices.ContainsFunc(result.Artifacts, hasMore) { // the message says everything
+		if !slices.ContainsFunc(result.Artifacts, hasMore) { // the message contains everything
 			result = Result{}
 		}
 	}
@@ -277,7 +274,6 @@ func readRemote(r message.Remote, intent wire.Intent) (Answer, error) {
 	return Answer{Payload: &payload}, nil
 }
 
-// hasMore reports whether an artifact has more than text.
 func hasMore(a Artifact) bool {
 	return slices.ContainsFunc(a.Parts, func(p Part) bool { return p.Text == nil })
 }
@@ -303,14 +299,14 @@ func readContract(text string, intent wire.Intent) (Answer, bool) {
 // contextCharset matches the characters that OpenClaw accepts in a context (OC-3).
 var contextCharset = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
 
-// contextID returns the context of a conversation for the agent: the conversation's id and a hash of the peer and that
-// id, because two peers may choose the same id and must not see each other's messages.
+// contextID returns the agent's context for a conversation. It has a hash of the peer and the conversation id, because
+// two peers may choose the same id and must not see each other's messages.
 func contextID(c Call) string {
 	sum := sha256.Sum256([]byte(c.Conversation.Key.Peer + "\x00" + c.Conversation.Key.ID))
 	return shorten(c.Conversation.Key.ID) + "." + hex.EncodeToString(sum[:6])
 }
 
-// shorten returns an id as it is, or a hash of it if the agent would not accept the id. There is room for a suffix.
+// shorten returns an id, or a hash of it if the agent would not accept the id with a suffix.
 func shorten(id string) string {
 	if len(id) <= 100 && contextCharset.MatchString(id) {
 		return id
@@ -319,7 +315,8 @@ func shorten(id string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// rpcID returns the id of a JSON-RPC call. Equal calls may have equal ids: each has its own connection or stream.
+// rpcID returns the id of a JSON-RPC call. Equal calls may have equal ids, because each has a connection or stream of
+// its own.
 func rpcID(method string, params wire.Value) string {
 	sum := sha256.Sum256(append([]byte(method), params.JSON()...))
 	return hex.EncodeToString(sum[:8])

@@ -12,12 +12,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// answerReader is a writer that parses the output of a hook: one JSON object, or a stream of objects, one on each line.
-// The last object is the answer, and the objects before it are progress. The caller bounds the size of the output.
+// answerReader parses the output of a hook: one JSON object, or a stream with one object per line. The last object is
+// the answer, and the objects before it are progress. The caller bounds the size of the output.
 type answerReader struct {
 	intent   wire.Intent
 	tap      io.Writer    // gets all output; may be nil
-	progress func(Result) // gets each object that reports progress, as soon as its line ends; may be nil
+	progress func(Result) // gets each object with progress, as soon as its line ends; may be nil
 	isStream bool         // set by the caller, or if the first line is a complete object
 
 	buf     []byte // output that is not parsed yet
@@ -30,7 +30,7 @@ type answerReader struct {
 
 var _ io.Writer = (*answerReader)(nil)
 
-// Write parses the lines that are complete. Its error is the first error in the stream; nothing after it is parsed.
+// Write parses the complete lines. It stops at the first error in the stream and returns it.
 func (r *answerReader) Write(p []byte) (int, error) {
 	if r.tap != nil {
 		_, _ = r.tap.Write(p)
@@ -64,8 +64,7 @@ func (r *answerReader) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// readFrom reads and closes the body of an answer that is a stream, at most maxOutput bytes. Errors in the objects are
-// left to finish.
+// readFrom reads and closes a body that is a stream, at most maxOutput bytes. finish returns the errors in its objects.
 func (r *answerReader) readFrom(body io.ReadCloser) error {
 	defer body.Close()
 	n, err := io.Copy(r, io.LimitReader(body, maxOutput+1))
@@ -80,7 +79,6 @@ func (r *answerReader) readFrom(body io.ReadCloser) error {
 	return nil
 }
 
-// take parses one object of the output.
 func (r *answerReader) take(text []byte) error {
 	if r.last.isFinal() {
 		return errors.New("something follows the object that ends the answer")
@@ -99,7 +97,7 @@ func (r *answerReader) take(text []byte) error {
 	return nil
 }
 
-// finish returns the answer after the end of the output.
+// finish returns the answer at the end of the output.
 func (r *answerReader) finish() (Answer, error) {
 	if rest := bytes.TrimSpace(r.buf); r.err == nil && len(rest) > 0 {
 		r.err = r.take(rest)
@@ -128,8 +126,8 @@ func (r *answerReader) finish() (Answer, error) {
 	return Answer{Payload: &payload}, nil
 }
 
-// parseAnswer parses the whole output of a handler for a message of the given intent. An answer can contain only what
-// an [object] contains, so that a handler cannot set other fields of the message.
+// parseAnswer parses the whole output of a handler. An answer has only the members of an [object], so that a handler
+// cannot set other fields of the message.
 func parseAnswer(output []byte, intent wire.Intent) (Answer, error) {
 	r := answerReader{intent: intent}
 	if _, err := r.Write(output); err != nil {
@@ -146,7 +144,7 @@ type object struct {
 	refusal *wire.Error
 }
 
-// isFinal reports whether nothing may follow the object in a stream.
+// isFinal reports whether the object must be the last one in a stream.
 func (o object) isFinal() bool {
 	return o.payload != nil || o.hold != "" || o.refusal != nil || o.result.Task != nil && o.result.Task.State != TaskWorking
 }
@@ -201,11 +199,10 @@ func readRefusal(v wire.Value) (*wire.Error, error) {
 	return nil, errors.New("error.code must be INTENT_NOT_SUPPORTED or OWNER_REJECTED")
 }
 
-// errTooLarge means that an answer does not fit into a message.
 var errTooLarge = fmt.Errorf("the answer does not fit into a message of %d bytes", conversations.MaxPayload)
 
-// payload returns the payload of the reply that carries the result. Without a message of the hook, the text of the
-// result becomes the message, because a peer may not know results.
+// payload returns the payload of the reply that carries the result. If the hook gave no message, the text of the result
+// becomes the message, because a peer may not know results.
 func (r Result) payload(intent wire.Intent, message *wire.Value) (wire.Value, error) {
 	if message == nil {
 		message = new(TextPayload(intent, r.summary()))
@@ -217,8 +214,8 @@ func (r Result) payload(intent wire.Intent, message *wire.Value) (wire.Value, er
 	return conversations.CheckOwn(intent, payload)
 }
 
-// summary returns the result as a text: that of the task, else the texts of the artifacts, else the state and how many
-// artifacts there are, else the state alone.
+// summary returns the result as a text: the text of the task, else the texts of the artifacts, else the state with the
+// number of artifacts.
 func (r Result) summary() string {
 	const limit = 16 << 10 // the texts are in the artifacts as well
 	if r.Task != nil && r.Task.Text != "" {
@@ -247,7 +244,7 @@ func (r Result) summary() string {
 	return strings.ReplaceAll(string(state), "_", " ")
 }
 
-// TextPayload returns the payload of a reply of the given intent that contains only text.
+// TextPayload returns the payload of a reply that contains only text.
 func TextPayload(intent wire.Intent, text string) wire.Value {
 	if intent == wire.Deliver {
 		return wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text))))

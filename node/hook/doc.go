@@ -1,6 +1,6 @@
 // Package hook implements what runs behind a node: a program, a webhook, an OpenClaw gateway, an A2A agent, the owner's
 // calendars.
 //
-// A [Handler] gets one message as a [Call] and returns one [Answer]. Package node decides which handler gets which
-// message, when it runs and what becomes of its answer.
+// A [Handler] gets one message as a [Call] and returns one [Answer]. Package node chooses the handler for a message,
+// when it runs, and what becomes of its answer.
 package hook

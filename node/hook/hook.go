@@ -21,7 +21,7 @@ import (
 // Handler is the agent behind the node, as a route reaches it: [Exec], [Webhook], [OpenClaw], [A2A], [Calendar].
 //
 // Handle must return when ctx ends. It may be called more than once for a message; Call.Attempt counts the calls
-// (AM-75). After an error, a *[Error] in this package, the node tries again if the fault is [Unreachable]; otherwise the
+// (AM-75). If its error is an *[Error] with the fault [Unreachable], the node tries again. After any other error, the
 // message is left to the owner.
 type Handler interface {
 	Handle(ctx context.Context, c Call) (Answer, error)
@@ -35,21 +35,20 @@ type Call struct {
 	History      []store.Entry // the conversation so far, bounded
 	Sender       Sender
 	ActionKnown  bool
-	Sealed       bool // it came sealed (AM-85); Payload is the opened payload, and the answer is sealed too
+	Sealed       bool // it came sealed (AM-85), and the answer is sealed too; Payload is opened
 	Attempt      int  // 1 for the first
 	Reply        bool // the message answers one of ours on its connection; see node.Route.Replies
 	Approved     bool // the owner approved the message
-	// Reminder reports that the handler got the message before and announced a later reply, which did not come. There
-	// is at most one reminder.
+	// Reminder reports that the handler announced a later reply to the message, which did not come. A message has at
+	// most one reminder.
 	Reminder bool
-	// Progress gets what the handler reports before it answers. It does not block, and it may lose reports. Nil: nobody
-	// listens.
+	// Progress gets what the handler reports before it answers. It never blocks, and may lose reports. It may be nil.
 	Progress func(Result)
 
-	tap io.Writer // gets the output as the hook wrote it; nil: nobody wants it
+	tap io.Writer // gets the output as the hook wrote it; may be nil
 }
 
-// event returns the type of the call and its id. The id is the same in every repeat of the call.
+// event returns the type and id of the call, which are the same in every repeat of the call.
 func (c Call) event() (kind, id string) {
 	if c.Reminder {
 		return "message.reminder", string(c.Message.ID) + "-reminder"
@@ -65,8 +64,7 @@ type Sender struct {
 	Trust    string // the standing, such as "allowed" or "approved"; "" for a stranger
 }
 
-// Answer is the answer of a handler (AM-72). The zero value means that it has nothing to say: the node answers
-// "received" (AM-71).
+// Answer is the answer of a handler (AM-72). With the zero value, the node answers "received" (AM-71).
 type Answer struct {
 	Payload *wire.Value // the reply; [ReadResult] returns the result in it
 	Hold    string      // why the owner must decide; only the owner sees it
@@ -85,7 +83,8 @@ const (
 	TooLarge    Fault = "too-large"   // its output is too large
 )
 
-// Error reports that a handler failed. Its text is for the log: it may quote the handler's output, made printable.
+// Error is the failure of a handler. Its text is for the log, because it may quote the handler's output, made
+// printable.
 type Error struct {
 	Fault  Fault
 	Route  string // the program or host that was called
@@ -94,10 +93,9 @@ type Error struct {
 	cause  error
 }
 
-// maxStderr is how much of a program's standard error is logged, and kept with a message, in bytes.
+// maxStderr is how many bytes of a program's standard error are logged, and kept with a message.
 const maxStderr = 2 << 10
 
-// newProgramError returns the error of a program that failed.
 func newProgramError(fault Fault, name string, cause error, stderr string) error {
 	e := newError(faultOf(cause, fault), name, cause).(*Error)
 	e.Stderr = lastStderr(stderr)
@@ -107,7 +105,6 @@ func newProgramError(fault Fault, name string, cause error, stderr string) error
 	return e
 }
 
-// lastStderr returns the end of a program's standard error.
 func lastStderr(text string) string {
 	return strings.ToValidUTF8(text[max(0, len(text)-maxStderr):], "")
 }
@@ -120,7 +117,7 @@ func FaultOf(err error) Fault {
 	return ""
 }
 
-// IsAsync reports whether a handler never answers at once, so that the sender need not wait for it.
+// IsAsync reports whether a handler never answers at once, so that the sender need not wait.
 func IsAsync(h Handler) bool {
 	a, ok := h.(interface{ IsAsync() bool })
 	return ok && a.IsAsync()
@@ -138,7 +135,7 @@ func newError(fault Fault, route string, cause error) error {
 	return &Error{Fault: fault, Route: route, cause: cause}
 }
 
-// faultOf returns TooLarge if the handler's output was too large, and otherwise fault.
+// faultOf returns TooLarge if the output was too large, and otherwise fault.
 func faultOf(err error, fault Fault) Fault {
 	if errors.Is(err, errTooLarge) || errors.Is(err, subprocess.ErrOutputTooLarge) || errors.Is(err, client.ErrAnswerTooLarge) {
 		return TooLarge
@@ -194,7 +191,7 @@ func (c Call) document() []byte {
 	).JSON()
 }
 
-// history returns the newest messages of the conversation that fit, oldest first, without the message itself.
+// history returns the newest messages that fit, oldest first, without the message itself.
 func (c Call) history() wire.Value {
 	room := maxHistory
 	var turns []wire.Value

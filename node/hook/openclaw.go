@@ -20,14 +20,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// OpenClaw wakes an OpenClaw agent through its hook POST /hooks/agent (AM-73). That call returns no result. The sender
-// gets a pending answer, and the agent replies as its skill says. [A2A] is better if the gateway offers it.
+// OpenClaw wakes an OpenClaw agent through its hook POST /hooks/agent (AM-73), which returns no result. The sender gets
+// a pending answer, and the agent replies as its skill says. [A2A] is better if the gateway offers it.
 type OpenClaw struct {
 	URL     string            // for example http://127.0.0.1:18789/hooks/agent
 	Token   client.Credential // hooks.token of the gateway
 	AgentID string            // one of the gateway's agents; empty: its default
 	Name    string            // of this node, shown in the gateway; empty: "AgentMesh"
-	// SessionKey asks for one session for each conversation, agentmesh:<conversation_id>.<hash>, so that a run sees the
+	// SessionKey asks for a session per conversation, agentmesh:<conversation_id>.<hash>, so that a run sees the
 	// earlier runs. A gateway refuses it unless its owner has enabled hooks.allowRequestSessionKey.
 	SessionKey bool
 	HTTP       *client.HTTP
@@ -78,9 +78,8 @@ const (
 	maxPromptTurns   = 10       // earlier messages
 )
 
-// newFence returns the marker around strangers' text. Without the key nobody can guess it. It differs between events,
-// but a repeat of an event has the same one, because a gateway treats a repeated hook as the same run only if its text
-// is the same.
+// newFence returns the marker around strangers' text. Nobody can guess it without the key. A repeat of an event has the
+// same marker, because a gateway recognizes a repeated hook only by its text.
 func newFence(key string, c Call) string {
 	mac := hmac.New(sha256.New, []byte(key))
 	_, id := c.event()
@@ -104,8 +103,8 @@ func writeHeader(b *strings.Builder, c Call) {
 	}
 }
 
-// prompt returns the text for a run. The gateway tells its model to follow no instruction in this text, so the text has
-// none (OC-9): the skill says how to answer. Strangers' text stands between fences that strangers cannot guess
+// prompt returns the text for a run. It contains no instructions, because the gateway tells its model to follow none in
+// this text (OC-9): the skill explains how to answer. Strangers' text stands between fences that strangers cannot guess
 // (THREATS 30).
 func (h OpenClaw) prompt(c Call) string {
 	fence := newFence(string(h.Token), c)
@@ -120,7 +119,6 @@ func (h OpenClaw) prompt(c Call) string {
 	return b.String()
 }
 
-// writeFencedText writes one piece of a stranger's text between fences.
 func writeFencedText(b *strings.Builder, fence, label, text string) {
 	fmt.Fprintf(b, "--- %s begin: %s\n%s\n--- %s end\n\n", fence, label, text, fence)
 }
@@ -129,8 +127,8 @@ func writeFencedText(b *strings.Builder, fence, label, text string) {
 // $1password, but not the sum $900.
 var skillReference = regexp.MustCompile(`\$([0-9]*[A-Za-z_])`)
 
-// sanitize returns a stranger's text, printable and without skill calls. It cuts a text that is longer than limit bytes
-// and marks the cut with "…".
+// sanitize makes a stranger's text printable and removes skill calls. It cuts the text to limit bytes and marks the cut
+// with "…".
 func sanitize(text string, limit int) string {
 	text = skillReference.ReplaceAllString(wire.OneLine(text, limit), `\$$$1`)
 	if len(text) <= limit {
@@ -143,13 +141,12 @@ func sanitize(text string, limit int) string {
 	return text[:cut] + "…"
 }
 
-// turn is one earlier message of the conversation.
+// turn is an earlier message of the conversation.
 type turn struct {
 	out  bool
 	text string
 }
 
-// label returns who wrote the message.
 func (t turn) label() string {
 	if t.out {
 		return "earlier, our answer"
@@ -157,7 +154,7 @@ func (t turn) label() string {
 	return "earlier, from the other side"
 }
 
-// earlierTurns returns at most maxTurns of the newest earlier messages, each cut to size bytes, oldest first.
+// earlierTurns returns at most maxTurns of the newest messages, each cut to size bytes, oldest first.
 func earlierTurns(c Call, maxTurns, size int) []turn {
 	var out []turn
 	room := maxPromptHistory

@@ -20,7 +20,7 @@ type Pool struct {
 	// The strangers' share of both: three quarters. The rest is left to known peers.
 	strangerSlots, strangerRoom chan struct{}
 
-	mu     sync.Mutex      // held to start work, so that Stop waits for all of it
+	mu     sync.Mutex      // held to start work, so that Stop waits for it
 	ctx    context.Context // of all work; ended by Stop
 	cancel context.CancelFunc
 	id     string // differs after each Stop
@@ -29,8 +29,7 @@ type Pool struct {
 	keys sync.Map // of the work that GoOnce runs
 }
 
-// NewPool returns a pool. running is the largest number of hooks that run at once, and queued the largest number of
-// hooks that run or wait.
+// NewPool returns a pool in which at most running hooks run, and at most queued hooks run or wait.
 func NewPool(running, queued int) *Pool {
 	p := &Pool{
 		slots: make(chan struct{}, running), room: make(chan struct{}, queued),
@@ -46,8 +45,8 @@ func (p *Pool) open(ctx context.Context) {
 	p.id = strings.ToLower(rand.Text()[:12])
 }
 
-// Run accepts work until ctx ends, and then stops the pool. The context of the work derives from ctx. A pool accepts work
-// before Run too.
+// Run makes the context of later work derive from ctx, and stops the pool when ctx ends. A pool accepts work before Run
+// too.
 func (p *Pool) Run(ctx context.Context) {
 	p.mu.Lock()
 	if p.ctx.Err() != nil {
@@ -62,7 +61,7 @@ func (p *Pool) Run(ctx context.Context) {
 	p.Stop()
 }
 
-// ID identifies the work of the pool since it was last stopped. Work that is stored with another id has stopped.
+// ID identifies the work of the pool since the last stop. Stored work with another id has stopped.
 func (p *Pool) ID() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,8 +81,7 @@ func (p *Pool) Stopped() <-chan struct{} {
 	return p.ctx.Done()
 }
 
-// Go runs work in the background with a context that Stop ends. It returns false, and does not run work, if the pool
-// is stopping.
+// Go runs work in the background with a context that Stop ends. If the pool is stopping, it returns false instead.
 func (p *Pool) Go(work func(ctx context.Context)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,7 +117,7 @@ func (p *Pool) Reserve() (done func(), err error) {
 	}
 }
 
-// ReserveFor is Reserve with the strangers' share: if stranger is set, it takes room from that share too.
+// ReserveFor is Reserve for a hook that, for a stranger, also takes room from the strangers' share.
 func (p *Pool) ReserveFor(stranger bool) (done func(), err error) {
 	if !stranger {
 		return p.Reserve()
@@ -147,8 +145,8 @@ func (p *Pool) AwaitRoom(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// AwaitTurn waits until a hook may run; leave ends its turn. A stranger's hook takes one of the strangers' slots first,
-// so that a stranger who waits holds no slot that a known peer could use.
+// AwaitTurn waits until a hook may run. leave ends its turn. A stranger's hook takes one of the strangers' slots first,
+// so that a waiting stranger holds no slot that a known peer could use.
 func (p *Pool) AwaitTurn(ctx context.Context, stranger bool) (leave func(), err error) {
 	taken := []chan struct{}{p.slots}
 	if stranger {
@@ -171,8 +169,8 @@ func (p *Pool) AwaitTurn(ctx context.Context, stranger bool) (leave func(), err 
 	}, nil
 }
 
-// Stop ends the context of all work and waits for the work. The items of the hooks stay "running", and the process that
-// has the duties next recovers them.
+// Stop ends the context of all work and waits for the work. The hooks' items stay "running" until the process that has
+// the duties next recovers them.
 func (p *Pool) Stop() {
 	p.mu.Lock()
 	p.cancel()

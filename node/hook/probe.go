@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Prober is a [Handler] that can check without a message whether its agent would accept one.
+// Prober is a [Handler] that can check, without a message, whether its agent would accept a message.
 type Prober interface {
 	// Probe returns nil, or a *[ProbeError] that names the fix. It starts no run of the agent.
 	Probe(ctx context.Context) error
@@ -72,10 +72,9 @@ func (h *A2A) Probe(ctx context.Context) error {
 	return &ProbeError{fmt.Sprintf("the agent answered HTTP %d: %s", status, wire.OneLine(string(data), 300)), "check that the URL is the JSON-RPC interface on its card"}
 }
 
-// codeTaskNotFound is the code of A2A for a task that does not exist.
+// codeTaskNotFound is the A2A code for a task that does not exist.
 const codeTaskNotFound = -32001
 
-// probe posts a body and returns the status and the answer.
 func probe(ctx context.Context, h *client.HTTP, url string, token client.Credential, body wire.Value) (status int, answer []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -10,9 +10,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Result is what an agent reports about its work beside the message: the state of the task and the artifacts that it
-// made. Between agents of the mesh a result travels in the members "task" and "artifacts" of a reply's payload, so the
-// store and conversations need to know nothing about it. The zero value is a completed task without artifacts.
+// Result is what an agent reports about its work beside the message: the state of the task, and artifacts. Between
+// agents of the mesh, a result travels in the members "task" and "artifacts" of a reply's payload, so the store and
+// conversations need not know it. The zero value is a completed task without artifacts.
 type Result struct {
 	Task      *Task // nil: completed
 	Artifacts []Artifact
@@ -44,11 +44,11 @@ func (s TaskState) isKnown() bool {
 	return false
 }
 
-// Artifact is something that an agent made, in one or more parts.
+// Artifact is something that an agent made.
 type Artifact struct {
 	ID, Name, Description string
-	// In a stream of results, Append adds Parts to the artifact with the same ID, instead of replacing it, and Last
-	// reports that nothing more will be added.
+	// In a stream of results, Append adds Parts to the artifact with the same ID, instead of replacing it. Last reports
+	// that nothing more will be added.
 	Append, Last bool
 	Parts        []Part
 }
@@ -63,7 +63,7 @@ type Part struct {
 	Filename  string // without a folder
 }
 
-// The bounds of a result. The bounds on a hook's output (AM-72) and on a message limit its total size.
+// The bounds of a result. Its total size is limited by the bounds on a hook's output (AM-72) and on a message.
 const (
 	maxTaskText  = 16 << 10 // bytes
 	maxArtifacts = 64
@@ -74,9 +74,9 @@ const (
 	maxDataDepth = 16
 )
 
-// ReadResult returns the result in a payload. It returns the zero value if the payload has none. The error describes
-// members that are not a valid result, or that are larger than the bounds; a reader then treats the payload as one
-// without a result. All texts of a peer's result are untrusted.
+// ReadResult returns the result in a payload, or the zero value. The error describes members that are not valid or
+// exceed the bounds; a reader then treats the payload as one without a result. All texts of a peer's result are
+// untrusted.
 func ReadResult(payload wire.Value) (Result, error) {
 	var r Result
 	var err error
@@ -151,8 +151,8 @@ func (r *Result) addArtifact(a Artifact) error {
 	return nil
 }
 
-// appendPart adds a part to a list. A text continues the text before it, so that an artifact that is streamed word by
-// word ends as one part.
+// appendPart adds a part to a list. A text continues the text before it, so that an artifact streamed word by word ends
+// as one part.
 func appendPart(parts []Part, p Part) []Part {
 	if n := len(parts); n > 0 && p.Text != nil && p.Filename == "" {
 		if last := parts[n-1]; last.Text != nil && last.Filename == "" && last.MediaType == p.MediaType {
@@ -292,7 +292,6 @@ func (p Part) tree() wire.Value {
 	return wire.Obj(appendText(m, "filename", p.Filename)...)
 }
 
-// appendText adds a member, unless its text is empty.
 func appendText(members []wire.Member, key, text string) []wire.Member {
 	if text == "" {
 		return members
@@ -300,7 +299,7 @@ func appendText(members []wire.Member, key, text string) []wire.Member {
 	return append(members, wire.TextField(key, text))
 }
 
-// memberReader reads optional members of an object, and keeps the first error.
+// memberReader reads optional members, and keeps the first error.
 type memberReader struct {
 	v    wire.Value
 	what string

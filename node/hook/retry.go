@@ -13,7 +13,7 @@ import (
 const RetryFor = 24 * time.Hour
 
 // retryAfter are the pauses between attempts to reach a hook; the last one repeats. They are shorter than those of the
-// outbox, because a hook belongs to the owner and is usually on the same machine.
+// outbox, because a hook is the owner's and usually on the same machine.
 var retryAfter = [...]time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute}
 
 // RetryPause returns how long to wait after the given number of failed attempts, ± 20 %.
@@ -22,11 +22,11 @@ func RetryPause(failed int) time.Duration {
 	return time.Duration(float64(pause) * (0.8 + 0.4*rand.Float64()))
 }
 
-// maxRetrySleep is the longest sleep before the retries are read again, in case the clock was changed.
+// maxRetrySleep is the longest sleep before the store is read again, in case the clock was changed.
 const maxRetrySleep = 10 * time.Minute
 
-// Retries tells the node when messages whose hook could not be reached are due again. The messages themselves are in
-// the store. The zero value is ready to use, and it is safe for concurrent use.
+// Retries wakes the node when messages whose hook could not be reached are due again. The store has the messages. The
+// zero value is ready to use and safe for concurrent use.
 type Retries struct {
 	once sync.Once
 	wake chan struct{} // has room for one signal
@@ -42,7 +42,7 @@ func (r *Retries) Changed() {
 	waiting.Wake(r.signal())
 }
 
-// Run calls try at the start, when a message is due, and after Changed, until ctx ends, but at most once a second. try
+// Run calls try at the start, after Changed, and when a message is due, but at most once a second, until ctx ends. try
 // starts what is due, and returns when the next message is due, or the zero time.
 func (r *Retries) Run(ctx context.Context, try func(ctx context.Context, now time.Time) (next time.Time)) {
 	for ctx.Err() == nil {

@@ -13,10 +13,10 @@ type RouteStats struct {
 	Runs     int
 	Failures int
 	LastAt   time.Time // of the newest failure
-	Last     Fault     // of the newest failure; "" if its error is not an [Error], as after a panic or from a bridge
+	Last     Fault     // its fault; "" if its error is not an [Error], as after a panic or from a bridge
 }
 
-// Stats counts runs and failures. The zero value is ready to use, and it is safe for concurrent use.
+// Stats counts runs and failures. The zero value is ready to use and safe for concurrent use.
 type Stats struct {
 	mu     sync.Mutex
 	routes map[string]*RouteStats // one for each configured route and each kind of bridge
@@ -41,7 +41,6 @@ func (s *Stats) Add(route string, err error, now time.Time) {
 	}
 }
 
-// List returns the counts of all routes that ran, by name.
 func (s *Stats) List() []RouteStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

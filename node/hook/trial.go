@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Trial is the outcome of one run of a handler with a message that nobody sent.
+// Trial is the outcome of a test run of a handler.
 type Trial struct {
 	Input    json.RawMessage `json:"input"`              // the document for the hook; OpenClaw and A2A get a text instead
 	Output   string          `json:"output,omitempty"`   // what it wrote; empty for OpenClaw and A2A
@@ -27,7 +27,7 @@ type Trial struct {
 	Stderr   string          `json:"stderr,omitempty"`
 }
 
-// NewTrialCall returns a call with a payload from an agent that does not exist. Its ids differ between calls, so that
+// NewTrialCall returns a call with a payload from an agent that does not exist. Every call has its own ids, so that
 // nothing takes it for a repeat.
 func NewTrialCall(self wire.AgentID, intent wire.Intent, payload wire.Value) (Call, error) {
 	known, err := wire.CheckPayload(intent, payload)
@@ -48,7 +48,7 @@ func NewTrialCall(self wire.AgentID, intent wire.Intent, payload wire.Value) (Ca
 	}, nil
 }
 
-// Try runs a handler once and reports what happened. It stores and sends nothing itself.
+// Try runs a handler once and reports what happened. It stores and sends nothing.
 func Try(ctx context.Context, h Handler, c Call) Trial {
 	t := Trial{Input: c.document()}
 	var output bytes.Buffer

@@ -27,10 +27,9 @@ type Webhook struct {
 var _ Handler = Webhook{}
 
 // Handle posts the message. After a temporary failure it posts the message once more under the same webhook-id. After
-// another temporary failure the fault is Unreachable, and the node tries again later. An empty answer means that the
-// hook has nothing to say. An empty answer with status 202 means that the reply will come later through the owner API.
-// An answer with status 200 and the type application/x-ndjson is a stream; Handle does not repeat the request once a
-// stream has begun.
+// another one the fault is Unreachable, and the node tries again later. An empty answer means that the hook has nothing
+// to say, but with status 202 it means that the reply will come later through the owner API. An answer with status 200
+// and the type application/x-ndjson is a stream; Handle does not repeat the request once a stream has begun.
 func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
 	body := c.document()
 	_, id := c.event()
@@ -61,13 +60,13 @@ type poster struct {
 	http   *client.HTTP
 	header func(now time.Time) http.Header
 	log    *slog.Logger
-	stream *answerReader // gets the body of an answer that is a stream; nil: no streams
+	stream *answerReader // gets the body of an answer that is a stream; may be nil
 }
 
-// repeatAfter is the pause before the second attempt of a run.
+// repeatAfter is the pause before the second attempt.
 const repeatAfter = time.Second
 
-// name returns the host of the URL, for errors and the log.
+// name returns the host of the URL.
 func (h poster) name() string {
 	u, err := url.Parse(h.url)
 	if err != nil {
@@ -110,8 +109,8 @@ func (h poster) post(ctx context.Context, body []byte) (status int, output []byt
 // streamType is the media type of an answer that is a stream: one JSON object on each line.
 const streamType = "application/x-ndjson"
 
-// postOnce makes one request. An answer with any status is not an error. If a stream breaks off, it returns the status
-// and an error.
+// postOnce makes one request. An answer with any status is not an error. If a stream breaks off, postOnce returns the
+// status and an error.
 func (h poster) postOnce(ctx context.Context, body []byte) (status int, output []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
 	if err != nil {
