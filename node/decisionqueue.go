@@ -53,7 +53,7 @@ func (n *Node) resolveReady(ctx context.Context, asks []acl.Ask) (rest []acl.Ask
 	for ; len(asks) > 0; asks = asks[1:] {
 		busy, err := n.resolveQueuedAsk(ctx, asks[0])
 		if err != nil {
-			n.log.Warn("a decision waits", "ask", asks[0].ID, "err", err)
+			n.log.Warn("a decision cannot be carried out yet", "ask", asks[0].ID, "err", err)
 		}
 		if err != nil || busy && len(asks) > 1 {
 			return asks, busy

@@ -19,7 +19,7 @@ import (
 // hookOutcome builds the unit that stores the outcome of a hook. An earlier unit accepted the message.
 type hookOutcome struct {
 	run       *run
-	viaOutbox bool // nobody waits on the connection: the reply leaves through the outbox
+	viaOutbox bool // nobody waits on the connection, so the reply leaves through the outbox
 	answer    hook.Answer
 	err       error // why the hook failed; nil if it answered
 
@@ -28,7 +28,7 @@ type hookOutcome struct {
 }
 
 // commit stores the outcome of the hook and returns the answer to a sender that waits on the connection. It changes
-// nothing if the item is not running any more, because it was answered or deleted meanwhile.
+// nothing if the item was answered or deleted meanwhile.
 func (s *hookOutcome) commit(ctx context.Context) (out bridge.Outcome, err error) {
 	n := s.run.n
 	item, err := n.Item(ctx, s.run.itemID)
@@ -46,7 +46,6 @@ func (s *hookOutcome) commit(ctx context.Context) (out bridge.Outcome, err error
 	return out, err
 }
 
-// fill adds the outcome to the unit, see commit.
 func (s *hookOutcome) fill(ctx context.Context) (out bridge.Outcome, err error) {
 	s.item, err = s.run.n.Item(ctx, s.run.itemID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -61,7 +60,6 @@ func (s *hookOutcome) fill(ctx context.Context) (out bridge.Outcome, err error) 
 	return out, err
 }
 
-// decide fills the item and the unit according to the hook's answer.
 func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	if s.err == nil {
 		s.item.Failure = nil
@@ -98,7 +96,7 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	if err != nil {
 		return out, err
 	}
-	// Record the accept after the reply, because it may close the conversation. An accept of ours that leaves through
+	// countAccept comes after the reply, because it may close the conversation. An accept of ours that leaves through
 	// the outbox counts only when the peer has answered it.
 	var replyID wire.MessageID
 	if out.Reply != nil {
@@ -113,7 +111,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	n := s.run.n
 	out := s.item.reply(payload)
 	out.Via, out.Answers = "hook", s.item.ID
-	if s.run.sealTo == nil { // only once, even if the unit is decided again: the look-up may ask a directory
+	if s.run.sealTo == nil { // not in every attempt at the unit, because it may ask a directory
 		recipient, err := n.sealRecipient(ctx, out, s.unit.Conversation())
 		if err == nil && recipient != "" {
 			err = checkSealable(payload)
@@ -149,8 +147,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	return true, err
 }
 
-// sealRecipient returns the age recipient of the reply, or "" for an open reply. The node's own replies, such as
-// receipts, are open.
+// sealRecipient returns the age recipient of the reply, or "" for an open reply, such as a receipt of the node.
 func (s *hookOutcome) sealRecipient() string {
 	if s.run.sealTo == nil {
 		return ""
@@ -158,7 +155,6 @@ func (s *hookOutcome) sealRecipient() string {
 	return *s.run.sealTo
 }
 
-// reply answers on the connection, or through the outbox if nobody waits on the connection any more.
 func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Outcome, error) {
 	n := s.run.n
 	if s.viaOutbox {
@@ -189,7 +185,7 @@ func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Out
 	return bridge.Outcome{Status: http.StatusOK, Reply: &reply.Message, Raw: reply.Raw}, nil
 }
 
-// hold asks the owner about the message, because the hook requested that.
+// hold asks the owner about the message, as the hook requested.
 func (s *hookOutcome) hold(ctx context.Context) (bridge.Outcome, error) {
 	a := acceptance{n: s.run.n, key: s.item.key(), now: s.unit.Now}
 	ask := a.newAsk(s.item, "intent", s.answer.Hold)
@@ -202,8 +198,8 @@ func (s *hookOutcome) hold(ctx context.Context) (bridge.Outcome, error) {
 	return s.answerPending(ctx)
 }
 
-// refuse passes the hook's refusal to the sender: as an error if the sender still waits on the connection, and
-// otherwise as a close with the status "failed".
+// refuse passes the hook's refusal to the sender: as an error on the connection, or else as a close with the status
+// "failed".
 func (s *hookOutcome) refuse(ctx context.Context) (bridge.Outcome, error) {
 	s.item.State = ItemRejected
 	if s.viaOutbox {
@@ -214,15 +210,15 @@ func (s *hookOutcome) refuse(ctx context.Context) (bridge.Outcome, error) {
 	return bridge.Outcome{Status: s.answer.Err.Status, Raw: raw}, nil
 }
 
-// answerPending gives the provisional answer to a sender that waits on the connection or repeats the message, and adds
-// it to the transcript unless that was done before.
+// answerPending gives the provisional answer to a sender that waits or repeats the message, and adds it to the
+// transcript once.
 func (s *hookOutcome) answerPending(ctx context.Context) (bridge.Outcome, error) {
 	if s.viaOutbox && (s.item.Pending || s.item.Kind == kindReply) { // nobody waits for an answer to an answer
 		return bridge.Outcome{}, nil
 	}
 	out := s.provisional(ctx)
 	switch unknown := out.Raw == nil || out.Status == http.StatusServiceUnavailable; {
-	case unknown && s.viaOutbox: // the answer is too old to be fetched
+	case unknown && s.viaOutbox: // the answer is too old for a repeat to get it
 		return bridge.Outcome{}, nil
 	case unknown:
 		return out, wire.ErrUnavailable
@@ -237,8 +233,8 @@ func (s *hookOutcome) answerPending(ctx context.Context) (bridge.Outcome, error)
 	return out, nil
 }
 
-// provisional returns the stored answer to the message, or status 503 if no answer is stored. It is the provisional
-// answer from the time when the message was accepted, unless a later answer has replaced that one.
+// provisional returns the stored answer to the message, or status 503. That is the provisional answer from the
+// acceptance of the message, unless a later answer has replaced it.
 func (s *hookOutcome) provisional(ctx context.Context) bridge.Outcome {
 	rec, err := s.run.n.store.Steps().FindReplay(ctx, string(s.item.Peer), string(s.item.MessageID), time.Now())
 	if err != nil {
@@ -247,7 +243,7 @@ func (s *hookOutcome) provisional(ctx context.Context) bridge.Outcome {
 	return bridge.Outcome{Status: rec.Status, Raw: rec.Answer}
 }
 
-// hookFailureNote returns the note for the owner about a failed hook. The hook's own output stays in the log.
+// hookFailureNote returns the note for the owner. The hook's own output stays in the log.
 func hookFailureNote(err error) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -273,7 +269,6 @@ func hookFailureNote(err error) string {
 	return "the hook failed; see the log"
 }
 
-// decodeDigest decodes a digest that is stored in hexadecimal.
 func decodeDigest(s string) (d [32]byte, err error) {
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b) != len(d) {

@@ -15,10 +15,10 @@ import (
 )
 
 // hookRetries runs the hooks of waiting items: those whose hook could not be reached, and those that another process
-// left to this one. The items are in the store, so a restart changes nothing.
+// left to this one. The store has the items, so a restart changes nothing.
 type hookRetries struct{ n *Node }
 
-// try starts the hooks of all items that are due, and returns when the next one is due.
+// try starts the hooks of all due items, and returns when the next item is due.
 func (h hookRetries) try(ctx context.Context, now time.Time) (next time.Time) {
 	for item, err := range h.n.allItems(ctx, stateTerm(ItemWaiting)) {
 		if err != nil {
@@ -44,8 +44,7 @@ func (h hookRetries) try(ctx context.Context, now time.Time) (next time.Time) {
 	return next
 }
 
-// routeOf returns the route on which the hook of a stored item runs: that of its intent, or clarifyRoute if the item is
-// the ambiguous accept in its conversation conv.
+// routeOf returns the route of a stored item: that of its intent, or clarifyRoute for the ambiguous accept in conv.
 func (h hookRetries) routeOf(item Item, conv conversations.Conversation) Route {
 	if item.MessageID != "" && item.MessageID == conv.Unclear {
 		return clarifyRoute
@@ -58,8 +57,7 @@ func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error 
 	return h.startIn(ctx, item, now, func() (func(), error) { return h.n.runs.ReserveFor(item.Trust == "") })
 }
 
-// startIn is like start, but calls reserve for the place of the run. reserve returns the function that frees that
-// place.
+// startIn is start with a function that reserves the place of the run, and returns the function that frees it.
 func (h hookRetries) startIn(ctx context.Context, item Item, now time.Time, reserve func() (func(), error)) error {
 	n := h.n
 	thread, err := n.book.Load(ctx, item.key(), now)
@@ -87,8 +85,8 @@ func (h hookRetries) startIn(ctx context.Context, item Item, now time.Time, rese
 	return n.storeItem(ctx, item, nil)
 }
 
-// RetryItem implements [owner.Inbox]. An item that is neither waiting nor failed, or whose intent no hook handles, is a
-// conflict.
+// RetryItem implements [owner.Inbox]. It refuses an item that is neither waiting nor failed, or whose intent no hook
+// handles.
 func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) {
 	item, err := o.n.findItem(ctx, id)
 	if err != nil {
@@ -110,8 +108,8 @@ func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) 
 // noteWaiting is the note on a message whose hook could not be reached.
 const noteWaiting = "the hook could not be reached; the node tries again"
 
-// fail records why the hook failed. If the hook could not be reached, the node tries again later, up to a day.
-// Otherwise the message is left to the owner, and the sender learns that the agent did not answer.
+// fail records why the hook failed. If the hook could not be reached, the node tries again, up to a day. Otherwise the
+// message is left to the owner, and the sender learns that the agent did not answer.
 func (s *hookOutcome) fail(ctx context.Context) (bridge.Outcome, error) {
 	n, now := s.run.n, s.unit.Now
 	f := newHookFailure(s.err, now)
@@ -137,8 +135,8 @@ func newHookFailure(err error, now time.Time) owner.HookFailure {
 	return f
 }
 
-// answerFailed tells the sender that the agent did not answer: at once if the sender waits on the connection, and
-// otherwise if the sender repeats the message.
+// answerFailed replies that the agent did not answer: at once if the sender waits on the connection, or else when it
+// repeats the message.
 func (s *hookOutcome) answerFailed() (bridge.Outcome, error) {
 	if s.item.Kind == kindReply { // nobody waits for an answer to an answer
 		return bridge.Outcome{}, nil

@@ -23,7 +23,6 @@ const (
 	sweepEvery  = 10 * time.Minute
 )
 
-// restore reads the stored state of the node and of its registrations.
 func (n *Node) restore(ctx context.Context) error {
 	now := time.Now()
 	recs := n.store.Records()
@@ -41,7 +40,7 @@ func (n *Node) restore(ctx context.Context) error {
 	return n.registrar.Restore(ctx, now)
 }
 
-// restoreState reads the state that the processes of the node share: paused and overfull.
+// restoreState reads the state that the processes of the node share.
 func (n *Node) restoreState(ctx context.Context, now time.Time) error {
 	for _, key := range []string{keyPaused, keyOverfull} {
 		r, err := n.store.Records().Get(ctx, nsState, key, now)
@@ -58,7 +57,6 @@ func (n *Node) restoreState(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// takeState takes over a stored paused or overfull state.
 func (n *Node) takeState(r store.Record) error {
 	var on bool
 	if err := json.Unmarshal(r.Body, &on); err != nil {
@@ -94,8 +92,7 @@ func (n *Node) saveState(ctx context.Context, key string, body []byte, now time.
 	return n.store.Records().Apply(ctx, append(more, change), now)
 }
 
-// saveMeter stores how much of the limits is used, if the amount has changed and this process has the duties. So an
-// idle node writes nothing.
+// saveMeter stores how much of the limits is used, if that changed and no other process has the duties.
 func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
 	spent := n.meter.Snapshot(now)
 	if bytes.Equal(spent, n.savedMeter) || n.session.IsElsewhere(Lease) {
@@ -108,8 +105,7 @@ func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// housekeep stores the limits once a minute, finishes decisions, reminds agents, and removes what has expired (AM-44,
-// AM-23).
+// housekeep stores the limits and does the node's periodic work (AM-44, AM-23).
 func (n *Node) housekeep(ctx context.Context) {
 	meter := time.Tick(meterEvery)
 	sweep := time.NewTicker(sweepEvery)
@@ -139,8 +135,7 @@ func (n *Node) housekeep(ctx context.Context) {
 	}
 }
 
-// sweep removes expired records, warns the owner of what will soon expire, and removes the oldest ended conversations
-// beyond MaxKept and MaxBytes.
+// sweep removes expired records, warns the owner of what will soon expire, and trims the conversations.
 func (n *Node) sweep(ctx context.Context, now time.Time) {
 	if err := n.clock.Sweep(ctx, n.store); err != nil {
 		n.log.Warn("sweep", "err", err)
@@ -148,7 +143,7 @@ func (n *Node) sweep(ctx context.Context, now time.Time) {
 	}
 	n.expiryAlarm.Advance(now) // a bridge in another process may have opened a question
 	if err := n.warnOfExpiry(ctx, now); err != nil {
-		n.log.Warn("warn of what expires", "err", err)
+		n.log.Warn("warn of expiry", "err", err)
 	}
 	if err := n.trim(ctx, now); err != nil {
 		n.log.Warn("trim conversations", "err", err)
@@ -170,8 +165,8 @@ func (n *Node) settleExpiredItems(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// settleExpiredItem settles an item if its question has expired or was deleted. If the question was not about the
-// message itself, but about its answer or about another run, the item fails, and the owner can still answer it.
+// settleExpiredItem settles an item if its question has expired or was deleted. If the question was about the answer or
+// about another run of the hook, the item fails, and the owner can still answer it.
 func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) error {
 	ask, err := n.asks.Get(ctx, item.Ask, now)
 	switch {
@@ -211,9 +206,8 @@ func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Tim
 	})
 }
 
-// trim bounds the kept conversations. The list is newest first, so the conversations beyond MaxKept and MaxBytes are
-// the oldest. Open conversations stay. If they alone exceed MaxBytes, trim sets n.overfull, and strangers cannot add
-// messages, so that silence ends their conversations.
+// trim removes the oldest ended conversations beyond MaxKept and MaxBytes. Open conversations stay. If they alone
+// exceed MaxBytes, trim sets n.overfull: strangers cannot add messages until silence has ended enough conversations.
 func (n *Node) trim(ctx context.Context, now time.Time) error {
 	bytes := int64(0)
 	for c, err := range n.book.All(ctx, conversations.Filter{State: conversations.Open}, now) {

@@ -20,7 +20,7 @@ func (n *Node) Mount(e *echo.Echo, addresses *httpapi.Addresses) {
 	e.POST(Path, func(c echo.Context) error { return n.postMessage(c, addresses) })
 }
 
-// getCard serves the node's card, so that anyone can compare it with the card in a directory (AM-63).
+// getCard serves the node's card, for comparison with the card in a directory (AM-63).
 func (n *Node) getCard(c echo.Context) error {
 	c.Response().Header().Set("Cache-Control", "public, max-age=300")
 	return httpapi.Raw(c, http.StatusOK, n.Card().WithoutPrivateLists().JSON()) // AM-6

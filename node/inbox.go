@@ -45,10 +45,10 @@ func (i Item) checkAnswerable() error {
 	return nil
 }
 
-// Item is one message in the inbox, as it is stored.
+// Item is one message in the inbox.
 type Item struct {
 	owner.Item
-	Runner string `json:"runner,omitempty"` // identifies the process whose hook handles the item, see [hook.Pool.ID]
+	Runner string `json:"runner,omitempty"` // the process whose hook handles the item, see [hook.Pool.ID]
 	Agrees bool   `json:"agrees,omitempty"` // an accept that asks the owner nothing, see [conversations.Conversation.IsPlainAccept]
 	// Deferred is set while the terms of a held message wait for its release (AM-88).
 	Deferred bool `json:"deferred,omitempty"`
@@ -56,7 +56,6 @@ type Item struct {
 	held     *store.Lease // under which the hook runs; nil outside of the duties
 }
 
-// newItem returns the inbox item of an accepted message.
 func (a *acceptance) newItem(state ItemState) Item {
 	in := a.in
 	item := Item{Item: owner.Item{
@@ -74,7 +73,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 	return item
 }
 
-// newItemID returns a unique id. Ids sort in the order of arrival.
+// newItemID returns a unique id that sorts by arrival.
 func newItemID(at time.Time) string {
 	return fmt.Sprintf("in_%012x%03x%s", at.UnixMilli(), at.UnixMicro()%1000, strings.ToLower(rand.Text()[:8]))
 }
@@ -83,7 +82,6 @@ func (i Item) key() store.ConvKey {
 	return store.ConvKey{Peer: string(i.Peer), ID: string(i.Conversation)}
 }
 
-// subject returns the principal to which access rules apply.
 func (i Item) subject() string {
 	if i.Principal != "" {
 		return i.Principal
@@ -91,7 +89,7 @@ func (i Item) subject() string {
 	return string(i.Peer)
 }
 
-// change returns the change that stores the item. The change fails if the stored item has changed since it was read.
+// change returns the change that stores the item. It fails if the stored item changed since it was read.
 func (i Item) change() store.Change {
 	body, err := json.Marshal(i)
 	if err != nil {
@@ -142,13 +140,12 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 }
 
 // Inbox lists the items in the given state, or with [owner.NeedsOwner] those that need the owner, in the order of their
-// arrival. An empty state selects all items. after is the id of the last item of the previous page, "" for the first
-// page. next is empty on the last page.
+// arrival. An empty state selects all items. after is the next of the previous page, or ""; next is empty on the last
+// page.
 func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
 	return n.listItems(ctx, stateTerm(state), after, limit)
 }
 
-// stateTerm returns the term of the items that [Node.Inbox] lists for a state.
 func stateTerm(state ItemState) string {
 	if state == "" || state == owner.NeedsOwner {
 		return string(state)
@@ -156,7 +153,7 @@ func stateTerm(state ItemState) string {
 	return "state:" + string(state)
 }
 
-// allItems returns all inbox items with a term. It reads small pages, because an item may be as large as a message. An
+// allItems returns all inbox items with a term. Its pages are small, because an item may be as large as a message. An
 // error ends the iteration.
 func (n *Node) allItems(ctx context.Context, term string) iter.Seq2[Item, error] {
 	return store.All(func(after string) ([]Item, string, error) { return n.listItems(ctx, term, after, 50) })
@@ -177,8 +174,7 @@ func (n *Node) listItems(ctx context.Context, term, after string, limit int) (it
 	return items, page.Next, nil
 }
 
-// WaitInbox lists the inbox like [Node.Inbox]. If the list is empty, it waits for a first item, but not longer than
-// wait.
+// WaitInbox is [Node.Inbox], except that it waits up to wait for a first item.
 func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, limit int, wait time.Duration) ([]Item, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -196,7 +192,7 @@ func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, lim
 	}
 }
 
-// Acknowledge marks a new, failed or waiting item as read. It returns an item in another state unchanged.
+// Acknowledge marks a new, failed or waiting item as read. It returns any other item unchanged.
 func (n *Node) Acknowledge(ctx context.Context, id string) (Item, error) {
 	var item Item
 	err := n.book.Do(ctx, noConversation, func(u *conversations.Unit) (err error) {
@@ -213,8 +209,7 @@ func (n *Node) Acknowledge(ctx context.Context, id string) (Item, error) {
 // noConversation is the key of a unit that changes only records.
 var noConversation store.ConvKey
 
-// itemsOf returns the items of a conversation that are in one of states, or all of them if states is empty. Tasks are
-// not among them.
+// itemsOf returns the items of a conversation that are in one of states, or all if states is empty. It omits tasks.
 func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemState) (items []Item, err error) {
 	for item, err := range n.allItems(ctx, convTerm(key)) {
 		if err != nil {
@@ -229,7 +224,7 @@ func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemSta
 
 func convTerm(key store.ConvKey) string { return "conv:" + key.Peer + "/" + key.ID }
 
-// newHookCall returns what a hook gets for the item. The trust is the peer's current standing, because the owner may
+// newHookCall returns what a hook gets for the item. It contains the peer's current standing, because the owner may
 // have decided since the message came.
 func (n *Node) newHookCall(ctx context.Context, item Item, m wire.Message, conv conversations.Conversation) hook.Call {
 	const history = 20 // transcript entries that a hook gets; the owner API has the older ones

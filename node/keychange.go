@@ -13,16 +13,15 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// reportKeyChange asks the owner about a peer's changed key (AM-11). The message that was signed with the new key was
-// refused.
+// reportKeyChange asks the owner about a peer's changed key (AM-11). The message with the new key was refused.
 func (n *Node) reportKeyChange(ctx context.Context, change client.KeyChange) {
 	if err := n.askKeyChange(ctx, change); err != nil && !errors.Is(err, store.ErrConflict) {
 		n.log.Error("ask about changed key", "peer", change.Agent, "err", err)
 	}
 }
 
-// askKeyChange opens a question about a peer's changed key. While that question waits, askKeyChange returns
-// store.ErrConflict for the same peer, whatever the key.
+// askKeyChange opens a question about a peer's changed key. While one waits, askKeyChange returns store.ErrConflict for
+// the same peer, whatever the key.
 func (n *Node) askKeyChange(ctx context.Context, change client.KeyChange) error {
 	now := time.Now()
 	body, err := json.Marshal(keyChangeAsk{
@@ -41,7 +40,6 @@ func (n *Node) askKeyChange(ctx context.Context, change client.KeyChange) error 
 	return n.store.Records().Apply(ctx, append(changes, n.notices.Change(notice)), now)
 }
 
-// keyChangeAsk is the body of an askKeyChange question.
 type keyChangeAsk struct {
 	Agent     wire.AgentID `json:"agent_id"`
 	Directory string       `json:"directory"`
@@ -49,7 +47,6 @@ type keyChangeAsk struct {
 	New       string       `json:"new"`
 }
 
-// keyChangeResolver pins the new key if the owner accepts it.
 type keyChangeResolver struct{ n *Node }
 
 // Resolve pins exactly the key that the owner was shown if the owner approves, and blocks the agent if the owner chose

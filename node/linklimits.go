@@ -13,17 +13,17 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsOpened is the namespace with one record for each conversation that a peer opened over a metered link.
+// nsOpened has one record for each conversation that a peer opened over a metered link.
 const nsOpened = "node/opened"
 
-// fullFor is how long a sender should wait before it retries when a link has too many open conversations.
+// fullFor is how long a sender should wait when a link has too many open conversations.
 const fullFor = 10 * time.Minute
 
 // isMetered reports whether the message came over a link with a meter, which then replaces the node's own limits.
 func (a *acceptance) isMetered() bool { return a.in.Meter != nil && a.in.Native == nil }
 
-// charge implements the part of line 12 of the receive table that counts messages (AM-41). Only the first successful
-// call charges the message.
+// charge implements the part of line 12 that counts messages (AM-41). Only the first successful call charges the
+// message.
 func (a *acceptance) charge() error {
 	if a.charged {
 		return nil
@@ -71,8 +71,8 @@ func (a *acceptance) checkOpenLimit(ctx context.Context) error {
 	return nil
 }
 
-// openedRecord returns the change that records a conversation that this message opens over a metered link. The record
-// may outlive the conversation; if so, [Node.countOpenConversations] removes the record.
+// openedRecord records a conversation that this message opens over a metered link. The record may outlive the
+// conversation; then [Node.countOpenConversations] removes it.
 func (a *acceptance) openedRecord() []store.Change {
 	if !a.isMetered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
 		return nil
@@ -87,9 +87,9 @@ func (a *acceptance) openedRecord() []store.Change {
 	}}}
 }
 
-// countOpenConversations returns how many open conversations count against the limit of a link. If there are fewer
-// records than limit, it returns their number, although some of the conversations may have ended. Otherwise it loads
-// the conversations and removes the records of those that have ended.
+// countOpenConversations returns how many open conversations count against the limit of a link. If the link has fewer
+// records than limit, it returns their number, although some conversations may have ended. Otherwise it loads the
+// conversations and removes the records of ended ones.
 func (n *Node) countOpenConversations(ctx context.Context, link string, limit int, now time.Time) (int, error) {
 	var all []store.Record
 	for after, more := "", true; more && len(all) < limit; more = after != "" {

@@ -19,14 +19,14 @@ const maxMailAge = 7 * 24 * time.Hour // the maximum age of mail (AM-20, AM-68)
 // MailWaits makes the node look into its mailboxes now. The directory in the same process calls it.
 func (n *Node) MailWaits() { n.mailArrived.Broadcast() }
 
-// readMailbox reads the mailbox at dir until ctx ends. Mail that waited there is answered through the outbox.
+// readMailbox reads the mailbox at dir until ctx ends.
 func (n *Node) readMailbox(ctx context.Context, dir *client.Directory) {
 	mailreader.New(mailreader.Config{
 		Node: mailbox{n}, Dir: dir, Endpoint: n.cfg.Relay != nil && n.cfg.Relay.Base == dir.Base, News: n.mailArrived.Wait, Logger: n.log,
 	}).Run(ctx)
 }
 
-// mailbox is the node as the reader of its mailboxes sees it.
+// mailbox is the node as [mailreader.Reader] sees it.
 type mailbox struct{ n *Node }
 
 // ID implements [mailreader.Node].
@@ -63,8 +63,8 @@ func (m mailbox) AnswerNow(ctx context.Context, item client.RelayItem) []byte {
 	return out.Raw
 }
 
-// AcceptMail implements [mailreader.Node]. The message is judged at the time when the mailbox received it (AM-20).
-// Nobody waits for the answer.
+// AcceptMail implements [mailreader.Node]. The message is judged at the time when the mailbox received it (AM-20). Its
+// answer leaves through the outbox, because nobody waits for it.
 func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 	n := m.n
 	now := time.Now()
@@ -90,14 +90,15 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 	case ok && !refused.Retry:
 		n.log.Info("mail refused", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
 		return nil
-	case !ok && errors.Is(err, store.ErrQuota): // the outbox is full, for which other mail need not wait
+	case !ok && errors.Is(err, store.ErrQuota): // the outbox is full; other mail need not wait for that
 		return wire.ErrRateLimited.Because(err)
 	}
 	return err
 }
 
-// enqueueAnswer puts an answer of ours that is already signed and stored into the outbox, unless the outbox has or had
-// the answer: repeats are charged to no limit. If its receiver gets a second copy, it recognizes the message id (AM-21).
+// enqueueAnswer puts an answer of ours that is already signed and stored into the outbox. Repeats are charged to no
+// limit, so it does nothing if the outbox has or had the answer. A receiver recognizes a second copy by the message id
+// (AM-21).
 func (n *Node) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) error {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {

@@ -104,7 +104,6 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 	}
 }
 
-// stateOf returns what bridges see of an inbox item.
 func stateOf(i Item) bridge.ItemState {
 	return bridge.ItemState{Address: i.Address, MessageID: i.MessageID, Conversation: i.Conversation, Intent: i.Intent, State: i.State}
 }

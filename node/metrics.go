@@ -22,8 +22,8 @@ const (
 	outcomeRefused  = "refused"
 )
 
-// outcomePostponed is the outcome of an attempt after which the outbox entry waits for the next attempt. The other
-// outcomes of attempts are the final states of entries.
+// outcomePostponed is the outcome of an attempt that another one will follow. The others are the final states of
+// entries.
 const outcomePostponed = "put_off"
 
 // counters are the metrics of the node's decisions.
@@ -33,7 +33,6 @@ type counters struct {
 	deliveries map[string]*httpapi.Counter    // delivery attempts, by outcome
 }
 
-// registerMetrics registers the node's metrics with m.
 func (n *Node) registerMetrics(m *httpapi.Metrics) {
 	t := counters{
 		accepted: map[string]*httpapi.Counter{}, refused: map[wire.Code]*httpapi.Counter{}, deliveries: map[string]*httpapi.Counter{},
@@ -67,7 +66,7 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 	}
 }
 
-// countOpenAsks returns how many questions wait for the owner, at most statusCap, or NaN if the store fails.
+// countOpenAsks returns the number of open questions, at most statusCap, or NaN if the store fails.
 func (o OwnerAPI) countOpenAsks() float64 {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -78,9 +77,8 @@ func (o OwnerAPI) countOpenAsks() float64 {
 	return float64(open)
 }
 
-// logMessage counts a received message and logs it in one line. in holds what is known about the message. After an
-// error in lines 3 to 8, its sender is not proven. Repeats, and refusals because of a rate limit, are logged at debug
-// level.
+// logMessage counts a received message and logs it in one line. in is what is known about the message; after an error
+// in lines 3 to 8, its sender is not proven. Repeats and rate-limited messages are logged at debug level.
 func (n *Node) logMessage(ctx context.Context, in bridge.Inbound, out bridge.Outcome, err error) {
 	level, outcome := slog.LevelInfo, outcomeAccepted
 	refusal, refused := errors.AsType[*wire.Error](err)
@@ -125,7 +123,6 @@ func (n *Node) logMessage(ctx context.Context, in bridge.Inbound, out bridge.Out
 	n.log.LogAttrs(ctx, level, "message", attrs...)
 }
 
-// refusalLevel returns the log level of a refusal, by its HTTP status.
 func refusalLevel(e *wire.Error) slog.Level {
 	switch e.Status {
 	case http.StatusTooManyRequests:
@@ -138,7 +135,7 @@ func refusalLevel(e *wire.Error) slog.Level {
 	return slog.LevelInfo
 }
 
-// logDelivery counts an attempt to deliver and logs it in one line. cause says why the attempt failed, or is empty.
+// logDelivery counts an attempt to deliver and logs it in one line. cause, if any, is why the attempt failed.
 func (n *Node) logDelivery(e OutboxEntry, outcome, cause string) {
 	n.counters.deliveries[outcome].Inc()
 	level := slog.LevelInfo
@@ -159,7 +156,6 @@ func (n *Node) logDelivery(e OutboxEntry, outcome, cause string) {
 	n.log.LogAttrs(context.Background(), level, "delivery", attrs...)
 }
 
-// logDecision logs a decision of the owner.
 func (n *Node) logDecision(ask acl.Ask) {
 	n.log.LogAttrs(context.Background(), slog.LevelInfo, "decision",
 		slog.String("ask", ask.ID), slog.String("kind", ask.Kind), slog.String("peer", wire.OneLine(ask.Subject, 256)),

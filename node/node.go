@@ -27,8 +27,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The default times of AM-32, AM-73, AM-33 and AM-40, and the limits of AM-75. A sender's client gives up after 30
-// seconds. DefaultSyncDeadline is shorter, so that the client still gets an answer on its connection.
+// The default times of AM-32, AM-73, AM-33 and AM-40, and the limits of AM-75. DefaultSyncDeadline is shorter than the
+// 30 seconds after which a sender's client gives up, so that the client still gets an answer on its connection.
 const (
 	DefaultSyncDeadline = 20 * time.Second
 	DefaultRemindAfter  = 15 * time.Minute
@@ -38,19 +38,17 @@ const (
 	maxHookQueue        = 256 // hooks that run or wait for their turn
 )
 
-// Config configures a node. Store, HTTP, Identity, Credential and Notices are required; every other field may have its
-// zero value.
+// Config configures a node. Store, HTTP, Identity, Credential and Notices are required. Other fields may be zero.
 type Config struct {
 	Store       store.Store
-	Session     *store.Session      // of the process; nil: the node has one of its own
-	Follower    bool                // [Node.Run] never does the duties of the node: another process had them when this one started
+	Session     *store.Session      // of the process; nil: the node makes one
+	Follower    bool                // the process never does the duties: another process had them when this one started
 	Directories []*client.Directory // where the node registers and looks for agents, in order (AM-86); may be empty
-	// Relay is the directory, one of Directories, whose mailbox is the node's endpoint. It is nil for a node with a
-	// public address.
+	// Relay is the one of Directories whose mailbox is the node's endpoint. It is nil for a node with a public address.
 	Relay      *client.Directory
 	Credential client.Credential // the secret from which the bearers for directories are derived
-	// CredentialOf returns a name for the credential that registered an agent's card in the directory of this process,
-	// one of Directories. It returns "" if the credential is not known. Nil means that no credential is known.
+	// CredentialOf names the credential that registered an agent's card in the directory of this process, one of
+	// Directories, or returns "" if it is not known. May be nil.
 	CredentialOf func(ctx context.Context, id wire.AgentID) (string, error)
 	HTTP         *client.HTTP
 	Cards        client.CardsConfig // the node fills in Directories, HTTP, Records and OnKeyChange
@@ -66,7 +64,7 @@ type Config struct {
 
 	Routes  []Route        // hooks by intent pattern; the first match wins; without a match the inbox gets the message
 	Schemas PayloadSchemas // for custom intents (AM-70); nil checks none
-	// PersonalData returns the kinds of personal data in a payload that leaves over a bridge (MS-40). Nil finds none.
+	// PersonalData returns the kinds of personal data in a payload that leaves over a bridge (MS-40). May be nil.
 	PersonalData func(wire.Value) []string
 
 	Notices *notify.Box
@@ -83,20 +81,19 @@ type Config struct {
 	MaxBytes     int64         // bytes of messages kept at most in all conversations; the oldest ended ones are removed first; zero: 8 GiB
 	MaxConvBytes int64         // bytes of messages at which one conversation is full; zero: 64 MiB
 	// SaveKey durably stores a new signing key and its card, and keeps the previous key. A rotation calls it before it
-	// uses the new key. Nil refuses rotation.
+	// uses the new key. Nil forbids rotation.
 	SaveKey func(key *signing.PrivateKey, card wire.Value) error
 	// CurrentKey returns the key that SaveKey stored last, so that a process learns of a rotation by another one. Nil
 	// means that no other process rotates the key.
 	CurrentKey func() (*signing.PrivateKey, error)
-	// RetiredKey returns a previous key that SaveKey has kept, by its fingerprint. The previous key must vouch for the
-	// new one until every directory knows the new one, even after a restart. Nil means that no key is kept.
+	// RetiredKey returns a previous key that SaveKey kept, by its fingerprint. Even after a restart, that key must
+	// vouch for the new one until every directory knows the new one. Nil means that no key is kept.
 	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
-	// FirstKey returns the kept key from which id is derived, with which a key chain begins (AM-2). Nil: no key is
-	// kept.
+	// FirstKey returns the kept key from which id is derived, with which a key chain begins (AM-2). May be nil.
 	FirstKey func(id wire.AgentID) (*signing.PrivateKey, error)
 	Logger   *slog.Logger     // nil logs nothing
 	Metrics  *httpapi.Metrics // nil counts nothing
-	// Process returns the part of the owner's status that describes the process; nil omits it.
+	// Process returns the part of the owner's status that describes the process. May be nil.
 	Process func(context.Context) httpapi.ProcessStatus
 }
 
@@ -115,12 +112,12 @@ const (
 
 // PayloadSchemas checks payloads of custom intents against the owner's schemas.
 type PayloadSchemas interface {
-	// Check returns why the payload does not match the schema of the intent, or nil. An intent without a schema
-	// matches.
+	// Check returns why the payload does not match the schema of the intent, or nil. It accepts an intent without a
+	// schema.
 	Check(intent wire.Intent, payload wire.Value) error
 }
 
-// Node is one owner's agent endpoint. All methods are safe for concurrent use.
+// Node is one owner's agent endpoint. It is safe for concurrent use.
 type Node struct {
 	cfg      Config
 	log      *slog.Logger
@@ -138,13 +135,13 @@ type Node struct {
 	asks       *acl.Asks
 	audit      *acl.Audit
 	meter      *acl.Meter
-	savedMeter []byte // the bytes that saveMeter stored last; only saveMeter uses them
+	savedMeter []byte // what saveMeter stored last; only saveMeter uses it
 	cards      *client.Cards
 	verifier   *client.Verifier
 	window     client.Window // with the defaults filled in
 	notices    *notify.Box
 
-	acceptLock     *waiting.KeyedLock // one acceptance per sender and message id at a time
+	acceptLock     *waiting.KeyedLock // one acceptance at a time per sender and message id
 	runs           *hook.Pool         // hooks that run or wait
 	refusals       refusals           // the newest refused messages
 	inboxChanged   waiting.Signal     // wakes callers that wait for the inbox
@@ -245,10 +242,10 @@ func (n *Node) ID() wire.AgentID { return n.registrar.Identity().Card.ID }
 // Card returns the card that the node publishes.
 func (n *Node) Card() wire.Card { return n.registrar.Identity().Card }
 
-// Asks returns the queue of questions to the owner, so that bridges can add their own kinds of questions.
+// Asks returns the queue of questions to the owner, to which bridges add their own kinds.
 func (n *Node) Asks() *acl.Asks { return n.asks }
 
-// Audit returns the audit log, so that bridges and commands can add lines of their own.
+// Audit returns the audit log, to which bridges and commands add lines of their own.
 func (n *Node) Audit() *acl.Audit { return n.audit }
 
 // signedMessage is a message from us, ready to leave.
@@ -259,7 +256,7 @@ type signedMessage struct {
 	Key     []byte   // opens the message if it is sealed
 }
 
-// sign makes the message that d describes and signs it with the key of this node.
+// sign makes the message that d describes and signs it with the node's key.
 func (n *Node) sign(d wire.Draft) (signedMessage, error) {
 	id := n.registrar.Identity()
 	d.From = id.Card.ID
@@ -277,7 +274,6 @@ func (n *Node) sign(d wire.Draft) (signedMessage, error) {
 	return signedMessage{Message: m, Raw: whole.JSON(), Digest: digest}, nil
 }
 
-// transcriptEntry returns the transcript entry of the message.
 func (s signedMessage) transcriptEntry() store.Entry {
 	return store.Entry{Out: true, MessageID: string(s.Message.ID), At: s.Message.Time, Raw: s.Raw, Digest: s.Digest, Key: s.Key}
 }
@@ -294,7 +290,7 @@ func parseOwn(raw []byte) (wire.Message, [32]byte, error) {
 
 // unavailable translates an error of the store for the sender: a message that cannot be made durable is not
 // acknowledged (AM-26). A fault that may pass becomes wire.ErrUnavailable, because senders give up after an internal
-// error (AM-47). A damaged row counts as such a fault, because the owner can restore it from a backup.
+// error (AM-47). That includes a damaged row, which the owner can restore from a backup.
 func unavailable(err error) error {
 	if _, ok := errors.AsType[*wire.Error](err); ok {
 		return err

@@ -8,23 +8,23 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// These bounds apply to the time for which an item is postponed, which the refusal names.
+// The bounds on the time for which an item is postponed.
 const (
 	minPostpone = time.Minute
 	maxPostpone = 10 * time.Minute
 )
 
-// backlog is the node's position in its mailbox. An item that cannot be accepted now stays in the mailbox, and the node
-// reads on after it and asks for it again later. A stranger who is over a limit therefore delays nobody else's mail.
-// Within a conversation, no other message overtakes a postponed item. The zero value starts at the oldest item.
+// backlog is the node's position in its mailbox. An item that cannot be accepted now stays in the mailbox; the node
+// reads on and asks for the item again later, so that a stranger who is over a limit delays nobody else's mail. Within
+// a conversation, no other message overtakes a postponed item. The zero value starts at the oldest item.
 type backlog struct {
-	restart time.Time // when to start at the oldest item again; zero: no item was postponed
-	after   string    // the last item that was read, once an item was postponed
+	restart time.Time // when to start at the oldest item again; zero if no item was postponed
+	after   string    // the last item read, once an item was postponed
 	items   map[string]bool
 	convs   map[store.ConvKey]bool
 }
 
-// position returns the id of the item after which to read on, "" to start at the oldest item.
+// position returns the id of the item after which to read on, or "" to start at the oldest item.
 func (b *backlog) position(now time.Time) string {
 	if !b.restart.IsZero() && !now.Before(b.restart) {
 		*b = backlog{}
@@ -60,7 +60,7 @@ func (b *backlog) deferFollower(item client.RelayItem) bool {
 	return waits
 }
 
-// postpone leaves an item in the mailbox for the time pause, or for the maximum time if pause is not positive.
+// postpone leaves an item in the mailbox for the time pause. If that is not positive, it uses the maximum.
 func (b *backlog) postpone(item client.RelayItem, pause time.Duration, now time.Time) {
 	if b.items == nil {
 		b.items, b.convs = make(map[string]bool), make(map[store.ConvKey]bool)
@@ -76,14 +76,14 @@ func (b *backlog) postpone(item client.RelayItem, pause time.Duration, now time.
 	b.advance(item)
 }
 
-// advance moves the position behind item, if item or an item before it was postponed.
+// advance moves the position behind item, once an item was postponed.
 func (b *backlog) advance(item client.RelayItem) {
 	if !b.restart.IsZero() {
 		b.after = item.ID
 	}
 }
 
-// conversationOf returns the conversation that the item's message names. The message is not verified yet.
+// conversationOf returns the conversation that an unverified message names.
 func conversationOf(item client.RelayItem) store.ConvKey {
 	if item.Call != nil {
 		return store.ConvKey{ID: item.ID} // no call waits for another one

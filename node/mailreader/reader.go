@@ -31,11 +31,11 @@ const (
 // Node is the node whose mail a [Reader] reads.
 type Node interface {
 	ID() wire.AgentID
-	// AwaitListing waits until the directory lists the node. It returns false if ctx ended first.
+	// AwaitListing waits until the directory lists the node, or returns false if ctx ended first.
 	AwaitListing(ctx context.Context, dir *client.Directory) bool
 	Credential(dir *client.Directory) client.Credential
-	// AnswerNow receives a message whose sender waits at the directory, and returns the body of the answer; nil if the
-	// sender gets only the directory's receipt. A message that is not answered in time comes again as mail.
+	// AnswerNow receives a message whose sender waits at the directory, and returns the body of the answer, or nil if
+	// the sender gets only the directory's receipt. A message that is not answered in time comes again as mail.
 	AnswerNow(ctx context.Context, item client.RelayItem) []byte
 	// Calls returns what answers A2A calls, or nil.
 	Calls() Calls
@@ -49,8 +49,7 @@ type Calls interface {
 	// RelayCard returns the A2A card for the directory, or nil if the node takes no calls from there.
 	RelayCard() []byte
 	// AnswerCall carries out a call, and returns its answer with the task and the token that the call names. If the
-	// call cannot be read, task is "" and answer is nil. An error that is a *[wire.Error] means that the call may
-	// be carried out later.
+	// call cannot be read, task is "" and answer is nil. After a *[wire.Error], the call may be carried out later.
 	AnswerCall(ctx context.Context, call []byte) (task, token string, answer []byte, err error)
 }
 
@@ -68,17 +67,17 @@ type Reader struct {
 	Config
 	backlog          backlog
 	passThroughs     sync.WaitGroup
-	passThroughSlots chan struct{} // one place for each pass-through request in progress
-	published        []byte        // the A2A card that the directory has
+	passThroughSlots chan struct{} // one place per request in progress
+	published        []byte        // the A2A card at the directory
 	publishedAt      time.Time
 }
 
-// New returns a reader. It starts nothing.
+// New returns a reader.
 func New(cfg Config) *Reader {
 	return &Reader{Config: cfg, passThroughSlots: make(chan struct{}, maxPassThroughs)}
 }
 
-// Run reads the mailbox until ctx ends. It returns when all its pass-through requests are answered.
+// Run reads the mailbox until ctx ends and all pass-through requests are answered.
 func (r *Reader) Run(ctx context.Context) {
 	defer r.passThroughs.Wait()
 	for failures := 0; r.Node.AwaitListing(ctx, r.Dir); { // a directory that does not list the node has no mailbox for it
@@ -101,7 +100,7 @@ func (r *Reader) Run(ctx context.Context) {
 	}
 }
 
-// pauseAfterError waits after a failed poll, for half to one and a half times the pause.
+// pauseAfterError waits after a failed poll, for half to one and a half times the nominal pause.
 func (r *Reader) pauseAfterError(ctx context.Context, failures int, err error) {
 	first, longest, level := retryPause, maxRetryPause, slog.LevelWarn
 	if !r.Endpoint {
@@ -113,7 +112,7 @@ func (r *Reader) pauseAfterError(ctx context.Context, failures int, err error) {
 	pause(ctx, wait, nil)
 }
 
-// poll accepts the mail of one poll, and reports whether there was any.
+// poll accepts the mail of one poll. found reports whether it got any.
 func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 	b := &r.backlog
 	after, wait := b.position(time.Now()), time.Duration(0)
@@ -149,7 +148,7 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 	if b.hasAll(mail) {
 		return true, errors.New("the mailbox returns postponed mail again: its directory does not support the query parameter \"after\"")
 	}
-	for _, item := range mail { // in the order of their arrival
+	for _, item := range mail { // in the order of arrival
 		if b.deferFollower(item) {
 			continue
 		}
@@ -159,10 +158,10 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 		} else {
 			err = r.Node.AcceptMail(ctx, item)
 		}
-		if refused, ok := errors.AsType[*wire.Error](err); ok { // refused for now: other mail need not wait for it
-			r.Logger.Info("mail is put off", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
+		if refused, ok := errors.AsType[*wire.Error](err); ok { // other mail need not wait for it
+			r.Logger.Info("mail is postponed", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
 			b.postpone(item, refused.RetryAfter, time.Now())
-			if refused.Code == wire.AgentUnavailable && !errors.Is(err, wire.ErrNoDirectory) { // a fault of this node, which the next item may meet as well
+			if refused.Code == wire.AgentUnavailable && !errors.Is(err, wire.ErrNoDirectory) { // this node is at fault
 				return true, err
 			}
 			continue
@@ -206,14 +205,13 @@ func (r *Reader) publishCard(ctx context.Context, cred client.Credential) Calls 
 	return calls
 }
 
-// answerCall carries out an A2A call and sends the answer to the directory.
 func (r *Reader) answerCall(ctx context.Context, calls Calls, item client.RelayItem) error {
 	if calls == nil {
 		return wire.ErrUnavailable // the directory sent what nobody asked for
 	}
 	call := item.Call
 	var err error
-	for range 2 { // the relay may return a second call, if the caller canceled the task before we took it
+	for range 2 { // a second call may follow if the caller canceled the task before we took it
 		var task, token string
 		var answer []byte
 		task, token, answer, err = calls.AnswerCall(ctx, call)
@@ -235,8 +233,8 @@ func (r *Reader) answerCall(ctx context.Context, calls Calls, item client.RelayI
 	return nil
 }
 
-// answer answers a message whose sender waits at the directory. If the answer comes too late, the directory has put the
-// message into the mailbox, and the node recognizes it there as a repeat.
+// answer answers a message whose sender waits at the directory. If it is too late, the directory has put the message
+// into the mailbox, where the node recognizes it as a repeat.
 func (r *Reader) answer(ctx context.Context, cred client.Credential, item client.RelayItem) {
 	ctx, cancel := context.WithDeadline(ctx, item.ReplyBy)
 	defer cancel()
@@ -249,7 +247,6 @@ func (r *Reader) answer(ctx context.Context, cred client.Credential, item client
 	}
 }
 
-// pause waits for d, until news closes or until ctx ends.
 func pause(ctx context.Context, d time.Duration, news <-chan struct{}) {
 	select {
 	case <-time.After(d):
