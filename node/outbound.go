@@ -14,9 +14,9 @@ import (
 )
 
 // OutboundPolicy decides to whom our side may write, and which messages the owner sees first (AM-50). It applies to
-// every message that somebody on our side wants to send: the owner's commands, an agent that uses them, hooks and
-// their answers, bridges. It does not apply to messages of the protocol itself: receipts, the echo of a close, and the
-// refusal that the owner decided on. The zero value permits every message that does not commit the owner (AM-31).
+// everybody on our side who sends: the owner's commands, an agent that uses them, hooks and their answers, bridges. It
+// does not apply to messages of the protocol itself: receipts, the echo of a close, and the refusal that the owner
+// decided on. The zero value permits every message that does not commit the owner (AM-31).
 type OutboundPolicy struct {
 	// Mode is for recipients what access.mode is for senders. Empty means allowlist if Allow has entries, else open.
 	Mode    acl.Mode `yaml:"mode"`
@@ -25,7 +25,7 @@ type OutboundPolicy struct {
 	Approve []string `yaml:"approve"` // patterns of intents (see [acl.Match]) that wait for the owner
 }
 
-// Validate returns an error if a policy from a configuration file is not valid.
+// Validate returns the first mistake in a policy from a configuration file, or nil.
 func (p OutboundPolicy) Validate() error {
 	if !slices.Contains([]acl.Mode{"", acl.Open, acl.Allowlist, acl.Approval}, p.Mode) {
 		return fmt.Errorf("outgoing mode %q: must be open, allowlist or approval", p.Mode)
@@ -55,15 +55,15 @@ func (p OutboundPolicy) isListed(out Outgoing) bool {
 	return slices.Contains(p.Allow, principal(out)) || slices.Contains(p.Allow, string(out.To))
 }
 
-// permission is the result of the owner's rules for a message of ours that may leave.
+// permission is the result of the owner's rules for a message that may leave.
 type permission struct {
 	needsOwner  bool   // the owner decides first
 	rule        string // the rule that decided
 	allowAlways bool   // the question is about the recipient, so the owner may approve it for good
 }
 
-// permit applies the owner's rules to a message that somebody on our side wants to send. The error is ErrBlocked,
-// ErrOutbound, or an error of the store. Every such message passes permit before it leaves.
+// permit applies the owner's rules to a message that somebody on our side wants to send. Every such message passes
+// permit before it leaves. The error is ErrBlocked, ErrOutbound, or an error of the store.
 func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permission, error) {
 	who, rules := principal(out), n.cfg.Outbound
 	standing, err := n.rules.Standing(ctx, who, now)
@@ -76,7 +76,7 @@ func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permiss
 		return permission{}, ErrBlocked
 	case mode == acl.Allowlist && !listed:
 		return permission{}, ErrOutbound
-	case out.isClose() && out.Payload.Len() == 2: // action and status: the owner has nothing to decide
+	case out.isClose() && out.Payload.Len() == 2: // only action and status: nothing to decide
 		return permission{rule: "close"}, nil
 	case out.unproven != nil:
 		return permission{needsOwner: true, rule: RuleUnproven}, nil
@@ -114,10 +114,10 @@ func (n *Node) countSent(out Outgoing, p permission) {
 type recipientInfo struct {
 	Name        string    `json:"name,omitempty"` // from its card: untrusted text
 	Endpoint    string    `json:"endpoint,omitempty"`
-	Directory   string    `json:"directory,omitempty"` // that lists it; empty if the owner gave the card
+	Directory   string    `json:"directory,omitempty"` // the directory that lists it; empty if the owner gave the card
 	Fingerprint string    `json:"fingerprint,omitempty"`
-	Pinned      time.Time `json:"pinned,omitzero"`    // since when we know the agent by this key; zero: not yet
-	KeyProof    time.Time `json:"key_proof,omitzero"` // when it proved possession of the key to the directory
+	Pinned      time.Time `json:"pinned,omitzero"`    // since when we know its key; zero: not yet
+	KeyProof    time.Time `json:"key_proof,omitzero"` // when it proved to the directory that it has the key
 	KeyChanged  time.Time `json:"key_changed,omitzero"`
 	ID          string    `json:"id,omitempty"` // "derived": the id is computed from the key
 	Foreign     bool      `json:"foreign,omitempty"`
@@ -126,10 +126,9 @@ type recipientInfo struct {
 	Unproven *bridge.UnprovenKey `json:"unproven,omitempty"`
 }
 
-// recordTime bounds the request for the directory's record of the recipient.
 const recordTime = 5 * time.Second
 
-// lookUpRecipient looks up the recipient of the message. It makes network calls, so no step may be open.
+// lookUpRecipient makes network calls, so no step may be open.
 func (n *Node) lookUpRecipient(ctx context.Context, out Outgoing) recipientInfo {
 	if out.Address != "" {
 		return recipientInfo{Foreign: true}
@@ -171,8 +170,8 @@ func (n *Node) lookUpRecipient(ctx context.Context, out Outgoing) recipientInfo 
 	return r
 }
 
-// checkRecipientKey returns an error if the recipient no longer has the key that the owner was shown, or if the look-up
-// of its card fails.
+// checkRecipientKey returns an error if the recipient no longer has the key that the owner was shown, or if its card
+// cannot be found.
 func (n *Node) checkRecipientKey(ctx context.Context, out Outgoing, shown recipientInfo) error {
 	if out.Address != "" || shown.Fingerprint == "" {
 		return nil

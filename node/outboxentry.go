@@ -26,14 +26,14 @@ type OutboxEntry struct {
 	owner.OutboxEntry
 	Signer string    `json:"-"` // fingerprint of the key that signed Raw
 	Keep   time.Time `json:"-"` // when the record of an ended entry expires
-	// Reply is the id of the verified reply that ended the entry, for a caller that waits in another process.
+	// Reply is the id of the verified reply that ended the entry, for a waiter in another process.
 	Reply wire.MessageID `json:"-"`
 
 	Raw []byte `json:"-"` // the signed bytes to send
 	rev store.Rev
 }
 
-// storedEntry is the form in which a record holds an outbox entry.
+// storedEntry is an outbox entry as a record holds it.
 type storedEntry struct {
 	OutboxEntry
 	Signer string         `json:"signer"`
@@ -47,9 +47,8 @@ func (e OutboxEntry) key() store.ConvKey {
 
 func waitTerm(key store.ConvKey) string { return "wait:" + key.Peer + "/" + key.ID }
 
-// change returns the change that stores the entry. The change fails if the stored entry has changed since it was read.
-// Every entry can be found by its state and by its conversation; waitTerm finds only the queued entries of a
-// conversation.
+// change returns the change that stores the entry. It fails if the stored entry changed since it was read. Every entry
+// can be found by its state and by its conversation; waitTerm finds only queued entries.
 func (e OutboxEntry) change() store.Change {
 	body, err := json.Marshal(storedEntry{OutboxEntry: e, Signer: e.Signer, Raw: e.Raw, Reply: e.Reply})
 	if err != nil {
@@ -79,7 +78,6 @@ func (e OutboxEntry) sent() Sent {
 	}
 }
 
-// message returns the message to send.
 func (e OutboxEntry) message() (wire.Message, error) {
 	tree, err := wire.ParseObject(e.Raw)
 	if err != nil {
@@ -89,7 +87,7 @@ func (e OutboxEntry) message() (wire.Message, error) {
 }
 
 // Outbox lists the entries in the given state, in the order of sending. An empty state selects all entries. after is
-// the id of the last entry of the previous page, "" for the first page. next is empty on the last page.
+// the next of the previous page, or ""; next is empty on the last page.
 func (n *Node) Outbox(ctx context.Context, state SendState, after string, limit int) (entries []OutboxEntry, next string, err error) {
 	term := ""
 	if state != "" {
@@ -113,7 +111,7 @@ func (n *Node) listEntries(ctx context.Context, term, after string, limit int) (
 	return entries, page.Next, nil
 }
 
-// allEntries returns all outbox entries with a term, in the order of sending. It reads small pages, because an entry may
+// allEntries returns all outbox entries with a term, in the order of sending. Its pages are small, because an entry may
 // be as large as a message. An error ends the iteration.
 func (n *Node) allEntries(ctx context.Context, term string) iter.Seq2[OutboxEntry, error] {
 	return store.All(func(after string) ([]OutboxEntry, string, error) { return n.listEntries(ctx, term, after, 50) })
@@ -132,8 +130,8 @@ var sendPauses = [...]time.Duration{
 	5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour, 3 * time.Hour,
 }
 
-// pauseAfter returns the pause after the given number of attempts, with jitter. If the peer requested a longer pause,
-// it returns that one.
+// pauseAfter returns the pause after the given number of attempts, with jitter, or the longer pause that the peer
+// requested.
 func pauseAfter(attempts int, requested time.Duration) time.Duration {
 	d := sendPauses[min(max(attempts, 1), len(sendPauses))-1]
 	return max(client.Jitter(d), requested)

@@ -15,19 +15,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxOutgoingAsks is the maximum number of our messages that may wait for the owner.
+// maxOutgoingAsks bounds our messages that wait for the owner.
 const maxOutgoingAsks = 200
 
-// outgoingAsk is the body of an askOutgoing question: the message exactly as it would be sent, and its
-// recipient.
+// outgoingAsk is the body of an askOutgoing question: the message exactly as it would be sent, and its recipient.
 type outgoingAsk struct {
 	Outgoing
 	Recipient recipientInfo `json:"recipient"`
 	Sealed    bool          `json:"sealed,omitempty"` // the message will be sealed to the recipient
 }
 
-// newOutgoingAsk returns a question about our message and the changes that open the question. The hash that the owner
-// approves covers the recipient's key too.
+// newOutgoingAsk returns a question about our message, and the changes that open it. The hash that the owner approves
+// covers the recipient's key too.
 func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now time.Time) (acl.Ask, []store.Change, error) {
 	return p.openAsk(n, out, "", acl.Ask{
 		Kind: askOutgoing, Conv: out.key(), Created: now,
@@ -35,8 +34,8 @@ func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now 
 	}, outgoingAsk{out, to, out.sealTo != ""})
 }
 
-// openAsk returns a question with the given body about a message of ours that needs the owner, and the changes that open
-// the question. ask holds what differs between the kinds of questions. name is the recipient's; it may be empty.
+// openAsk returns a question about a message of ours that needs the owner, and the changes that open it. ask has the
+// fields that differ between kinds of questions. name is the recipient's name, or "".
 func (p permission) openAsk(n *Node, out Outgoing, name string, ask acl.Ask, body any) (acl.Ask, []store.Change, error) {
 	var err error
 	if ask.Body, err = json.Marshal(body); err != nil {
@@ -57,8 +56,8 @@ func (p permission) openAsk(n *Node, out Outgoing, name string, ask acl.Ask, bod
 	return ask, append(changes, n.notices.Change(notice)), nil
 }
 
-// askOutgoing asks the owner about a message of ours (AM-50). The message is neither signed nor part of its
-// conversation until the owner approves it. Meanwhile the idle time of the conversation does not run (AM-40).
+// askOutgoing asks the owner about a message of ours (AM-50). Until the owner approves it, the message is neither
+// signed nor part of its conversation, whose idle time does not run (AM-40).
 func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p permission) (Sent, error) {
 	to := n.lookUpRecipient(ctx, out)
 	var ask acl.Ask
@@ -103,14 +102,13 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 	if err != nil {
 		return acl.Ask{}, err
 	}
-	if item.State != ItemHeld { // otherwise an earlier question about the item is open; posting.answer withdraws it
+	if item.State != ItemHeld { // otherwise an earlier question about the item is open, which posting.answer withdraws
 		item.State, item.Ask = ItemHeld, ask.ID
 		u.Add(item.change())
 	}
 	return ask, nil
 }
 
-// outgoingResolver carries out the owner's decisions about messages of ours.
 type outgoingResolver struct{ n *Node }
 
 // Resolve sends or drops the message. Before it sends, it checks the block list, the allowlist and the recipient's key
@@ -160,8 +158,8 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 	return err
 }
 
-// expectRelease returns a channel. When the owner approves the question with the id ask, the channel receives the queued
-// message. The caller must call end.
+// expectRelease returns a channel that receives the queued message when the owner approves the question ask. The caller
+// must call end.
 func (n *Node) expectRelease(ask string) (released <-chan queuedMessage, end func()) {
 	ch, forget := n.releaseWaiters.Expect(ask)
 	return ch, func() {
@@ -174,7 +172,7 @@ func (n *Node) expectRelease(ask string) (released <-chan queuedMessage, end fun
 	}
 }
 
-// drop stores that the message is not sent. If the message was an answer to an inbox item, the item is new again.
+// drop stores that the message is not sent. An inbox item that it was to answer is new again.
 func (r outgoingResolver) drop(ctx context.Context, ask acl.Ask, out Outgoing, d acl.Decision) error {
 	n := r.n
 	return n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {

@@ -31,8 +31,8 @@ func (o OwnerAPI) FindApproval(ctx context.Context, id string) (owner.Approval, 
 	return o.n.viewAsk(ctx, ask)
 }
 
-// findAsk returns the question with this id. id may be a prefix that only one question has. If the message of that
-// question waits behind another message, findAsk returns the question about the first message.
+// findAsk returns the question with this id, or with this unique prefix of an id. If that question is behind another
+// one, findAsk returns the other one.
 func (o OwnerAPI) findAsk(ctx context.Context, id string) (acl.Ask, error) {
 	ask, err := o.n.asks.Get(ctx, id, time.Now())
 	if errors.Is(err, store.ErrNotFound) {

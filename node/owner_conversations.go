@@ -14,7 +14,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// viewConversation returns a conversation as the owner sees it.
 func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conversation, now time.Time) (v owner.Conversation, err error) {
 	v = owner.Conversation{
 		ID: conv.Key.ID, Peer: conv.Key.Peer, State: conv.At(now, o.n.book.IdleFor()), Rejected: conv.Rejected, Mine: conv.Mine, Sealed: conv.Sealed,
@@ -29,7 +28,7 @@ func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conve
 	return v, err
 }
 
-// viewEntry returns a transcript entry of conv as the owner sees it, with the opened payload of a sealed message.
+// viewEntry returns a transcript entry as the owner sees it, with the opened payload of a sealed message.
 func viewEntry(conv conversations.Conversation, e store.Entry) owner.Entry {
 	v := owner.Entry{
 		N: e.N, Direction: "in", At: e.At, MessageID: e.MessageID, Message: json.RawMessage(e.Raw), Chain: hexOf(e.Chain),
@@ -72,9 +71,8 @@ func (o OwnerAPI) ListConversations(ctx context.Context, state conversations.Sta
 	return list, nil
 }
 
-// resolveConversation returns the key of the conversation that the owner named by its id or by a unique prefix of the
-// id. An exact id wins over a prefix. If two peers use the same id, the owner must name the peer too. peer may be
-// empty.
+// resolveConversation returns the key of the conversation that the owner named by its id or by a unique prefix of it.
+// An exact id wins over a prefix. peer may be empty, unless two peers use the same id.
 func (o OwnerAPI) resolveConversation(ctx context.Context, id, peer string) (store.ConvKey, error) {
 	if id == "" {
 		return store.ConvKey{}, owner.Fault(http.StatusBadRequest, "name a conversation", "list them with: agentmesh conversations list")
@@ -130,7 +128,7 @@ func (o OwnerAPI) ReadTranscript(ctx context.Context, id, peer string, after uin
 	return t, err
 }
 
-// loadConversation returns a stored conversation. The error is store.ErrNotFound if none is stored.
+// loadConversation returns a stored conversation, or store.ErrNotFound.
 func (o OwnerAPI) loadConversation(ctx context.Context, key store.ConvKey, now time.Time) (conversations.Conversation, error) {
 	row, err := o.n.store.Steps().Conversation(ctx, key, now)
 	if err != nil {
@@ -139,8 +137,8 @@ func (o OwnerAPI) loadConversation(ctx context.Context, key store.ConvKey, now t
 	return conversations.Decode(row)
 }
 
-// readTranscript returns the page of a transcript that follows the entry with the number after. next is the value of
-// after for the next page, or 0 on the last page.
+// readTranscript returns the page of a transcript after the entry with the number after. next is the after of the next
+// page, or 0 on the last page.
 func (o OwnerAPI) readTranscript(ctx context.Context, conv conversations.Conversation, after uint64) (views []owner.Entry, next uint64, err error) {
 	const maxEntries, maxBytes, batch = 500, 4 << 20, 16
 	views = []owner.Entry{}

@@ -42,7 +42,7 @@ func (o OwnerAPI) OpenExport(ctx context.Context, id, peer string, opened bool) 
 			if err != nil {
 				return err
 			}
-			if len(entries) == 0 { // deleted meanwhile: a file without a closing line is not a valid export
+			if len(entries) == 0 { // deleted meanwhile: without its seal, the file is not a valid export
 				return nil
 			}
 			for _, e := range entries {
@@ -83,6 +83,6 @@ func (o OwnerAPI) exportKeys(ctx context.Context, id *Identity, peer wire.AgentI
 	return keys
 }
 
-// maxExportKeys is the number of keys of one side that exportKeys takes from one directory at most: the newest ones. An
-// export has at most twice as many keys in all.
+// maxExportKeys bounds the keys of one side that exportKeys takes from one directory, newest first. An export has at
+// most twice as many keys in all.
 const maxExportKeys = 16

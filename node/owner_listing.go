@@ -39,7 +39,7 @@ func (o OwnerAPI) WithdrawFrom(ctx context.Context, in owner.Withdraw, by string
 	return o.n.Withdraw(ctx, in.Directory)
 }
 
-// auditListing writes an audit line about a change that the owner makes to the node's registrations.
+// auditListing writes an audit line about a change of the node's registrations by the owner.
 func (o OwnerAPI) auditListing(ctx context.Context, what, directory, by string) error {
 	return o.n.audit.Add(ctx, acl.AuditEntry{
 		At: time.Now(), Kind: acl.AuditRegistration, Subject: string(o.n.ID()), By: by, Note: what, Rule: wire.OneLine(directory, 200),

@@ -26,15 +26,15 @@ type Config struct {
 	Content Content  // empty: Summary
 	Target  Target   // nil: notices are only listed and logged
 	Kinds   []string // kinds of notices that the target gets; empty: all
-	// Urgent are the kinds of notices that are sent in quiet hours too.
+	// Urgent are the kinds that are sent in quiet hours too.
 	Urgent []string
 	Quiet  Quiet
 	Batch  time.Duration // how long notices are collected into one batch; zero: 10 s
 	Keep   time.Duration // how long notices can be listed; zero: 30 days
 	Logger *slog.Logger  // gets one line per notice; nil discards
-	// Changed is called when the target begins to fail and when it works again; nil means no call.
+	// Changed is called when the target begins to fail and when it works again. May be nil.
 	Changed func()
-	// Link returns a URL at which the owner can decide a question, or "" if a link cannot decide it; nil means no links.
+	// Link returns a URL at which the owner can decide a question, or "" if a link cannot decide it. May be nil.
 	Link func(ctx context.Context, ask string, now time.Time) (string, error)
 }
 
@@ -44,9 +44,9 @@ const (
 	sendTimeout  = time.Minute // bounds one call of the target
 
 	maxBatch   = 50          // notices that a batch lists
-	maxCounted = 1000        // notices that a batch counts, including the listed ones
-	perHour    = 60          // records of one kind in an hour; one more record counts the rest
-	maxPause   = time.Minute // longest time between two checks for due notices, because the clock may be set
+	maxCounted = 1000        // including the listed ones
+	perHour    = 60          // records of one kind in an hour, and one more that counts the rest
+	maxPause   = time.Minute // between two checks for due notices, because the clock may be set
 )
 
 // Box stores notices and sends them to the target. It is safe for concurrent use.
@@ -58,7 +58,6 @@ type Box struct {
 	hours map[string]*hourCount // by kind
 }
 
-// hourCount counts the notices of a kind in one hour.
 type hourCount struct {
 	since time.Time
 	count int
@@ -81,19 +80,17 @@ func New(cfg Config) *Box {
 	return &Box{cfg: cfg, wakeup: make(chan struct{}, 1), hours: make(map[string]*hourCount)}
 }
 
-// OnStatusChange sets the function that is called when the target begins to fail and when it works again. Call it
-// before [Box.Run].
+// OnStatusChange sets Changed of [Config]. Call it before [Box.Run].
 func (b *Box) OnStatusChange(f func()) { b.cfg.Changed = f }
 
-// AddLinks sets the function that returns links to questions, see [Config]. Call it before [Box.Run].
+// AddLinks sets Link of [Config]. Call it before [Box.Run].
 func (b *Box) AddLinks(link func(ctx context.Context, ask string, now time.Time) (string, error)) {
 	b.cfg.Link = link
 }
 
-// Change returns the change that stores a notice. The caller adds it to the step that causes the notice. If Kind is
-// [Agreed] or [Cancelled], Title and Text contain text of a message, which Change leaves out if [Config].Content is [None]
-// (AM-36). For every other kind they must not contain text of a message. If there are very many notices of one kind, a
-// single record counts most of them.
+// Change returns the change that stores a notice. The caller adds it to the step that causes the notice. Only a notice
+// of the kind [Agreed] or [Cancelled] may contain text of a message, in Title and Text; Change removes that text if
+// [Config].Content is [None] (AM-36). If there are very many notices of a kind, a single record counts most of them.
 func (b *Box) Change(n Notice) store.Change {
 	if b.cfg.Content == None {
 		switch n.Kind {
@@ -122,13 +119,12 @@ func (b *Box) Change(n Notice) store.Change {
 	return store.Change{Record: rec, IfRev: ifRev}
 }
 
-// countExcess counts a notice. It returns by how many notices its kind exceeds the limit in the hour that began at
-// since.
+// countExcess counts a notice. excess is by how many notices its kind exceeds the limit in the hour since.
 func (b *Box) countExcess(kind string, t time.Time) (since time.Time, excess int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.hours[kind]
-	if h == nil || t.Sub(h.since).Abs() >= time.Hour { // Abs, because the clock may be set back and steps may come slightly out of order
+	if h == nil || t.Sub(h.since).Abs() >= time.Hour { // Abs: the clock may be set back, and steps may come slightly out of order
 		h = &hourCount{since: t}
 		b.hours[kind] = h
 	}
@@ -136,17 +132,16 @@ func (b *Box) countExcess(kind string, t time.Time) (since time.Time, excess int
 	return h.since, max(0, h.count-perHour)
 }
 
-// isForTarget reports whether the target gets notices of a kind.
 func (b *Box) isForTarget(kind string) bool {
 	return b.cfg.Target != nil && (len(b.cfg.Kinds) == 0 || slices.Contains(b.cfg.Kinds, kind))
 }
 
-// OnCommit logs the notices among committed changes and wakes Run. It never blocks. Register it with
+// OnCommit logs the notices among committed changes and wakes Run. It never blocks. Pass it to
 // [store.Observed.OnCommit].
 func (b *Box) OnCommit(changes []store.Change) {
 	for _, c := range changes {
 		if c.Record.NS != Namespace || c.Delete || c.IfRev != store.Absent && c.IfRev != store.Any {
-			continue // not a notice, or only the removal of a todo mark
+			continue // not a notice, or only its todo mark is removed
 		}
 		n, err := decode(c.Record.Body)
 		if err != nil {
@@ -170,8 +165,8 @@ func (b *Box) Wake() {
 	}
 }
 
-// List returns at most limit notices, oldest first. after is the id of the last notice of the previous page, or "".
-// next is empty on the last page.
+// List returns at most limit notices, oldest first. after is the next of the previous page, or ""; next is empty on the
+// last page.
 func (b *Box) List(ctx context.Context, after string, limit int, now time.Time) (notices []Notice, next string, err error) {
 	page, err := b.cfg.Records.List(ctx, Namespace, "", after, limit, now)
 	if err != nil {

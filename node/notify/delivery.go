@@ -19,14 +19,13 @@ const (
 	keyStatus = "state"
 )
 
-// pauses are the pauses after the first, the second, … failure in a row. The last one also applies to all later
-// failures.
+// pauses are the pauses after the first, the second, … failure in a row. The last one repeats.
 var pauses = [...]time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
 
 // Status is the state of the delivery of notices to the owner. It survives a restart.
 type Status struct {
 	Target   string    `json:"target,omitempty"` // empty: no target is configured
-	Waiting  int       `json:"waiting"`          // notices that the target has not got yet, at most 1000
+	Waiting  int       `json:"waiting"`          // notices that the target has not got yet, at most maxCounted
 	Quiet    bool      `json:"quiet,omitempty"`
 	Last     time.Time `json:"last,omitzero"` // when the target last accepted a batch
 	Failures int       `json:"failures,omitempty"`
@@ -56,7 +55,6 @@ func (b *Box) loadStatus(ctx context.Context, now time.Time) (s Status, err erro
 	return s, nil
 }
 
-// change returns the change that stores the state.
 func (s Status) change() store.Change {
 	s.Target, s.Waiting, s.Quiet = "", 0, false
 	body, err := json.Marshal(s)
@@ -66,8 +64,8 @@ func (s Status) change() store.Change {
 	return store.Change{Record: store.Record{NS: nsStatus, Key: keyStatus, Body: body}, IfRev: store.Any}
 }
 
-// listPending lists the notices that the target has not got yet, oldest first. It lists at most
-// maxCounted. If urgent is set, it lists only those that quiet hours do not delay.
+// listPending lists the notices that the target has not got yet, oldest first, at most maxCounted. If urgent is set, it
+// lists only those that quiet hours do not delay.
 func (b *Box) listPending(ctx context.Context, now time.Time, urgent bool) (pending []pendingNotice, err error) {
 	for r, err := range store.AllRecords(ctx, b.cfg.Records, Namespace, termTodo, now) {
 		if err != nil {
@@ -87,8 +85,7 @@ func (b *Box) listPending(ctx context.Context, now time.Time, urgent bool) (pend
 	return pending, nil
 }
 
-// Run sends the notices that the target has not got yet, one batch at a time, until ctx ends. The next start sends the
-// remaining notices.
+// Run sends the waiting notices, one batch at a time, until ctx ends. The next start sends the rest.
 func (b *Box) Run(ctx context.Context) {
 	if b.cfg.Target == nil {
 		return
@@ -111,8 +108,8 @@ func (b *Box) Run(ctx context.Context) {
 	}
 }
 
-// sendDue sends the notices that are due. It returns the time of the next check, or the zero time if no check is needed
-// before the next notice.
+// sendDue sends the notices that are due. It returns the time of the next check, or the zero time if it can wait for
+// the next notice.
 func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err error) {
 	quiet := b.cfg.Quiet.At(now)
 	due, err := b.listPending(ctx, now, quiet)
@@ -131,7 +128,7 @@ func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err e
 	}
 	since := due[0].At
 	if due[0].Count > 0 {
-		since = s.Last // each further notice of the kind moves the time of a notice with a count
+		since = s.Last // each further notice of the kind moves the time of a counting notice
 	}
 	if batchEnd := since.Add(b.cfg.Batch); now.Before(batchEnd) {
 		return batchEnd, nil
@@ -154,7 +151,7 @@ func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 	err := b.cfg.Target.Send(call, batch)
 	cancel()
 	if ctx.Err() != nil && err != nil {
-		return ctx.Err() // the node is stopping, so this is not a failure of the target
+		return ctx.Err() // the node is stopping; the target did not fail
 	}
 	ctx = context.WithoutCancel(ctx)
 	now := time.Now()
@@ -177,8 +174,8 @@ func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 	return err
 }
 
-// batchID returns the id of a batch. It is the same for a further attempt, unless notices were added or have changed:
-// with the same id, a receiver that drops repeats would drop the new notices.
+// batchID returns the id of a batch. A further attempt has the same id, unless notices were added or have changed: then
+// a receiver that drops repeats must not drop the batch.
 func batchID(due []pendingNotice) string {
 	h := sha256.New()
 	for _, w := range due {
@@ -187,8 +184,7 @@ func batchID(due []pendingNotice) string {
 	return "batch_" + hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// withLink returns the notice with the link to its question. A notice without a link is better than none, so an error
-// is only logged.
+// withLink adds the link to the question. It logs an error, because a notice without a link is better than no notice.
 func (b *Box) withLink(ctx context.Context, n Notice) Notice {
 	if n.Ask == "" || b.cfg.Link == nil {
 		return n
@@ -200,7 +196,7 @@ func (b *Box) withLink(ctx context.Context, n Notice) Notice {
 	return n
 }
 
-// clearMarks stores s and removes the todo marks of the sent notices, except of those that have changed meanwhile.
+// clearMarks stores s and removes the todo marks of the sent notices, except those that have changed meanwhile.
 func (b *Box) clearMarks(ctx context.Context, due []pendingNotice, s Status, now time.Time) error {
 	changes := []store.Change{s.change()}
 	for _, w := range due {

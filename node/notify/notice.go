@@ -15,8 +15,7 @@ import (
 // Namespace is the record namespace of notices.
 const Namespace = "notices"
 
-// The kinds of notices that contain text of a message: the title, time and place of an agreed event, or of one that the
-// peer cancelled.
+// The kinds of notices that contain text of a message: the title, time and place of an agreed or a cancelled event.
 const (
 	Agreed    = "agreed"
 	Cancelled = "cancelled"
@@ -24,7 +23,7 @@ const (
 
 // Notice is one thing that the owner should know.
 type Notice struct {
-	// ID contains the time of creation, so ids sort by it. If Count is set, ID has the beginning of the counted hour.
+	// ID contains the time of creation, so ids sort by it. If Count is set, that is the beginning of the counted hour.
 	ID    string        `json:"id"`
 	Kind  string        `json:"kind"`
 	Title string        `json:"title"`
@@ -32,11 +31,11 @@ type Notice struct {
 	At    time.Time     `json:"at"`
 	Conv  store.ConvKey `json:"-"`
 	Peer  wire.AgentID  `json:"peer,omitempty"`
-	Count int           `json:"count,omitempty"` // number of notices of its kind that this one replaces; 0: it replaces none
+	Count int           `json:"count,omitempty"` // number of notices of its kind that this one replaces
 
-	Conversation wire.ConversationID `json:"conversation_id,omitempty"` // the id in Conv
-	Ask          string              `json:"ask,omitempty"`             // the id of the question that the notice is about
-	Link         string              `json:"link,omitempty"`            // URL where the owner can decide; set only in what a target gets
+	Conversation wire.ConversationID `json:"conversation_id,omitempty"` // of Conv
+	Ask          string              `json:"ask,omitempty"`             // the question that the notice is about
+	Link         string              `json:"link,omitempty"`            // where the owner can decide; set only for a target
 }
 
 const (
@@ -44,7 +43,7 @@ const (
 	maxText  = 300
 )
 
-// showHidden writes characters without a visible form as their code, as the owner's page does: "[U+202E]".
+// showHidden writes invisible characters as their code, as the owner's page does: "[U+202E]".
 func showHidden(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -72,14 +71,13 @@ func (n Notice) record(keep time.Duration) store.Record {
 // termTodo marks the notices that the target has not got yet.
 const termTodo = "todo"
 
-// pendingNotice is a notice that the target has not got yet, with the record from which it was read.
+// pendingNotice is a notice that the target has not got yet, with its record.
 type pendingNotice struct {
 	Notice
 	rec store.Record
 }
 
-// clearMark returns the change that removes the todo mark of the notice. It fails if the notice has changed since it
-// was read.
+// clearMark removes the todo mark of the notice. It fails if the notice changed since it was read.
 func (w pendingNotice) clearMark() store.Change {
 	rec := w.rec
 	rec.Terms = nil

@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// Quiet is the part of each day in which only urgent notices are sent. The zero value means no quiet
-// hours.
+// Quiet is the part of each day in which only urgent notices are sent. The zero value means no quiet hours.
 type Quiet struct {
 	from, to int // minutes of the day in zone
 	zone     *time.Location
 }
 
-// ParseQuiet parses hours such as "22:00-07:00" in a time zone such as "Europe/Berlin". An empty zone means the zone of
-// the machine. Empty hours mean no quiet hours.
+// ParseQuiet parses hours such as "22:00-07:00" in a time zone such as "Europe/Berlin". An empty zone is that of the
+// machine. Empty hours mean no quiet hours.
 func ParseQuiet(hours, zone string) (Quiet, error) {
 	if hours == "" {
 		return Quiet{}, nil
@@ -35,8 +34,7 @@ func ParseQuiet(hours, zone string) (Quiet, error) {
 	return Quiet{from.Hour()*60 + from.Minute(), to.Hour()*60 + to.Minute(), location}, nil
 }
 
-// At reports whether t is in the quiet hours. The time on the wall clock decides, even in an hour that a clock change
-// repeats.
+// At reports whether t is in the quiet hours, by the wall clock, even in an hour that a clock change repeats.
 func (q Quiet) At(t time.Time) bool {
 	if q.zone == nil {
 		return false
@@ -49,8 +47,8 @@ func (q Quiet) At(t time.Time) bool {
 	return minute >= q.from || minute < q.to
 }
 
-// End returns the end of the quiet hours in which t is, or t if it is not in quiet hours. It checks minute by minute,
-// because the computed end may not exist on the day of a clock change.
+// End returns the end of the quiet hours around t, or t. It checks minute by minute, because a computed end may not
+// exist on the day of a clock change.
 func (q Quiet) End(t time.Time) time.Time {
 	const maxMinutes = 26 * 60 // a day with clock changes
 	for range maxMinutes {

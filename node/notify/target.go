@@ -19,19 +19,19 @@ import (
 // Target delivers notices to the owner. Send returns nil once the batch is delivered, and must return when ctx ends.
 // After an error or a crash, Send may get the same notices again, with newer ones in the same batch.
 type Target interface {
-	Name() string // name for status and log; contains no secret
+	Name() string // for status and log; contains no secret
 	Send(ctx context.Context, b Batch) error
 }
 
 // Batch holds the notices that are sent together.
 type Batch struct {
-	ID      string // the same for a further attempt, unless the batch has changed
+	ID      string // the same for a further attempt with the same content
 	Notices []Notice
 	More    int  // further notices that are only counted
 	Urgent  bool // at least one listed notice is urgent
 }
 
-// Title returns a title without any text of peers, so that it may be used in a header.
+// Title returns a title without text of peers, so that it may be used in a header.
 func (b Batch) Title() string {
 	if n := len(b.Notices) + b.More; n > 1 {
 		return fmt.Sprintf("AgentMesh: %d notices", n)
@@ -41,7 +41,7 @@ func (b Batch) Title() string {
 
 func kindTitle(kind string) string { return strings.ReplaceAll(kind, "-", " ") }
 
-// Text returns the batch for people, with one line for each notice, and one for its link.
+// Text returns the batch for people, with a line for each notice and for its link.
 func (b Batch) Text() string {
 	var s strings.Builder
 	for _, n := range b.Notices {
@@ -65,11 +65,11 @@ type Format string
 
 const (
 	JSON Format = "json" // for a command: one object per line; for a webhook: one document
-	Text Format = "text" // one line for each notice, and one for its link
+	Text Format = "text" // a line for each notice and for its link
 	Ntfy Format = "ntfy" // for a webhook of ntfy: the text, with title and priority in headers
 )
 
-// Command runs a program of the owner with the notices on its standard input.
+// Command passes notices to a program of the owner on standard input.
 type Command struct {
 	Argv   []string
 	Env    []string // the whole environment; see [subprocess.Command]
@@ -106,13 +106,13 @@ type Webhook struct {
 	URL     string
 	Format  Format
 	Secrets []client.WebhookSecret // sign the request (Standard Webhooks)
-	Token   client.Credential      // the bearer token, if the receiver requires one
+	Token   client.Credential      // if the receiver requires one
 	HTTP    *client.HTTP
 }
 
 var _ Target = Webhook{}
 
-// Name returns the host of the URL. It omits the path, which may be a secret, like a topic of ntfy.
+// Name returns the host of the URL without the path, which may be a secret, such as a topic of ntfy.
 func (w Webhook) Name() string {
 	req, err := http.NewRequest(http.MethodPost, w.URL, nil)
 	if err != nil {
@@ -121,7 +121,7 @@ func (w Webhook) Name() string {
 	return "webhook " + req.URL.Host
 }
 
-// Send makes one call. Only a 2xx status counts as success, and the body of the answer is ignored.
+// Send makes one call. Only a 2xx status counts as success.
 func (w Webhook) Send(ctx context.Context, b Batch) error {
 	body, contentType := []byte(b.Text()), "text/plain; charset=utf-8"
 	if w.Format == JSON || w.Format == "" {
@@ -158,7 +158,6 @@ func (w Webhook) Send(ctx context.Context, b Batch) error {
 	return nil
 }
 
-// document returns the batch as a JSON document.
 func (b Batch) document() []byte {
 	list := make([]wire.Value, len(b.Notices))
 	for i, n := range b.Notices {

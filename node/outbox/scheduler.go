@@ -3,7 +3,7 @@
 // It knows nothing about messages and transports: [Config.Attempt] makes one attempt and stores its outcome. The
 // entries are in the store. While [Scheduler.Run] runs, this process has the queue: Run loads the stored entries, and
 // [Scheduler.Add] accepts new ones. The scheduler keeps the order within a conversation, but not between conversations
-// (AM-46), and bounds the concurrent attempts, both in total and to one peer (AM-79).
+// (AM-46). It bounds the concurrent attempts, both in total and to one peer (AM-79).
 //
 // Start with [New]; call [Scheduler.Add] for committed entries, and [Scheduler.Run].
 package outbox
@@ -26,17 +26,17 @@ import (
 
 const (
 	maxDeliveries = 32 // concurrent attempts
-	maxPerPeer    = 4  // concurrent attempts to one peer, so that a peer that hangs does not delay the others (AM-79)
+	maxPerPeer    = 4  // concurrent attempts to one peer, so that a hanging peer does not delay the others (AM-79)
 	loadPage      = 500
 	loadPause     = 5 * time.Second // before the store is read again after an error
 )
 
-// Entry describes an outbox entry that waits for its delivery.
+// Entry is an outbox entry that waits for its delivery.
 type Entry struct {
 	ID       string // see [Scheduler.NewID]
 	Conv     store.ConvKey
 	Due      time.Time
-	InFlight bool // it is stored as being delivered
+	InFlight bool // stored as being delivered
 }
 
 // Config configures [New]. Everything is required.
@@ -45,7 +45,7 @@ type Config struct {
 	// ""; next is empty on the last page.
 	Load func(ctx context.Context, after string, limit int) (entries []Entry, next string, err error)
 	// Attempt makes one attempt and returns when the next attempt is due, or the zero time if the entry is done. first
-	// reports that no attempt has begun yet, although the entry is stored as in flight.
+	// is set if no attempt has begun yet; the entry is stored as in flight nevertheless.
 	Attempt func(ctx context.Context, id string, first bool) (due time.Time)
 	Logger  *slog.Logger
 }
@@ -59,7 +59,7 @@ type Scheduler struct {
 	state  state
 	reload bool               // entries may be missing
 	queues map[convKey]*queue // each has at least one entry
-	ready  queueHeap          // queues that have no active attempt and are not parked, by the time at which they are due
+	ready  queueHeap          // queues without an active attempt that are not parked, by due time
 	peers  map[peer]*peerLoad // peers with an active attempt
 	active int                // number of active attempts
 	last   int64              // the number in the last id of NewID
@@ -76,7 +76,7 @@ const (
 	skipped // this process leaves the queue to another one, see [Scheduler.Skip]
 )
 
-// peer is the interned name of a peer, because many conversations have the same one.
+// peer is an interned name, because many conversations have the same peer.
 type peer = unique.Handle[string]
 
 // convKey is a store.ConvKey with an interned peer.
@@ -94,7 +94,6 @@ type queue struct {
 	turn    uint64        // the value of [Scheduler.turns] when its last attempt began
 }
 
-// queuedEntry is an entry in a queue.
 type queuedEntry struct {
 	number int64 // in its id
 	due    time.Time
@@ -120,9 +119,8 @@ func New(cfg Config) *Scheduler {
 	}
 }
 
-// NewID returns an id that sorts after every id that the scheduler returned before, and after the id with the number
-// last. last is the number of the newest id of the same conversation, which may come from another process. number is
-// the number in the returned id.
+// NewID returns an id that sorts after all ids that it returned before, and after the id with the number last. last is
+// the newest number in the conversation, which may come from another process. number is the number in the returned id.
 func (s *Scheduler) NewID(now time.Time, last int64) (id string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,8 +128,7 @@ func (s *Scheduler) NewID(now time.Time, last int64) (id string, number int64) {
 	return formatID(s.last), s.last
 }
 
-// Counts returns the number of entries in the queues ("queued"), and how many of them are being delivered
-// ("delivering").
+// Counts returns the number of entries ("queued"), and how many of them are being delivered ("delivering").
 func (s *Scheduler) Counts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,34 +139,33 @@ func (s *Scheduler) Counts() map[string]int {
 	return map[string]int{"queued": queued, "delivering": s.active}
 }
 
-// HasQueue reports whether this process has the queue. A message that this process stores while it has the queue is in
-// flight at once.
+// HasQueue reports whether this process has the queue. If so, a message that it stores is in flight at once.
 func (s *Scheduler) HasQueue() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state == loading || s.state == serving
 }
 
-// IsBusy reports whether an attempt is active or due, or may be due because not all entries are loaded yet.
+// IsBusy reports whether an attempt is active or due, or may be due because not all entries are loaded.
 func (s *Scheduler) IsBusy(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state == stopped || s.state == loading || s.active > 0 || len(s.ready) > 0 && !s.ready[0].entries[0].due.After(now)
 }
 
-// origin is the source of an entry. It decides whether an attempt may have begun if the entry is in flight.
+// origin is where an entry comes from. If the entry is in flight, origin decides whether an attempt may have begun.
 type origin uint8
 
 const (
 	storedHere      origin = iota // this process has just stored it: no attempt has begun
-	leftBehind                    // from the process that had the queue before: an attempt can have begun only for the first entry of a queue
-	storedElsewhere               // another process has just stored it: an attempt may have begun if that process believed it had the queue
+	leftBehind                    // from the previous process: an attempt may have begun only for the first entry of a queue
+	storedElsewhere               // from another process: an attempt may have begun, if that process believed it had the queue
 )
 
-// Add schedules entries that this process has just stored. Without the queue it does nothing.
+// Add schedules entries that this process has just stored, if it has the queue.
 func (s *Scheduler) Add(entries ...Entry) { s.add(entries, storedHere) }
 
-// AddRemote schedules entries that another process has stored. Without the queue it does nothing.
+// AddRemote schedules entries that another process has stored, if this process has the queue.
 func (s *Scheduler) AddRemote(entries ...Entry) { s.add(entries, storedElsewhere) }
 
 // Reload makes Run load the stored entries again, because some may be missing.
@@ -180,7 +176,7 @@ func (s *Scheduler) Reload() {
 	s.wake()
 }
 
-// add puts entries into their queues, except those that are queued already.
+// add puts entries that are not queued yet into their queues.
 func (s *Scheduler) add(entries []Entry, from origin) {
 	s.mu.Lock()
 	if s.state == stopped || s.state == skipped || len(entries) == 0 {
@@ -222,7 +218,7 @@ func (s *Scheduler) wake() {
 	}
 }
 
-// Run makes attempts until ctx ends, and returns when the active ones have ended.
+// Run makes attempts until ctx ends and the active attempts have ended.
 func (s *Scheduler) Run(ctx context.Context) {
 	s.setState(loading)
 	var attempts sync.WaitGroup
@@ -284,8 +280,8 @@ func (s *Scheduler) mustReload() bool {
 	return reload
 }
 
-// load queues the stored entries. When an earlier process ended, it can have been making an attempt only for the first
-// entry of a queue, and the outcome of that attempt is unknown (AM-48).
+// load queues the stored entries. An earlier process can have been making an attempt only for the first entry of a
+// queue when it ended. The outcome of that attempt is unknown (AM-48).
 func (s *Scheduler) load(ctx context.Context, from origin) error {
 	for after := ""; ; {
 		entries, next, err := s.cfg.Load(ctx, after, loadPage)
@@ -299,7 +295,7 @@ func (s *Scheduler) load(ctx context.Context, from origin) error {
 	}
 }
 
-// dispatch starts the attempts that are due and returns how long to wait for the next one.
+// dispatch starts the due attempts and returns how long to wait for the next one.
 func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time.Duration {
 	const idle = 10 * time.Minute // stored due times follow the wall clock, which may be set meanwhile
 	s.mu.Lock()
@@ -343,7 +339,7 @@ func (s *Scheduler) finish(q *queue, number int64, due time.Time) {
 	}
 	if len(q.entries) > 0 {
 		if head := &q.entries[0]; head.due.IsZero() {
-			head.due = time.Now() // after the conversations that already wait for their turn
+			head.due = time.Now() // after the conversations that already wait
 		}
 		heap.Push(&s.ready, q)
 	} else {
@@ -362,8 +358,7 @@ func (s *Scheduler) finish(q *queue, number int64, due time.Time) {
 	s.wake()
 }
 
-// queueHeap orders queues by the due time of their first entry. Of queues that are due at the same time, the one whose
-// last attempt began earliest comes first.
+// queueHeap orders queues by the due time of their first entry, and then by their last attempt, earliest first.
 type queueHeap []*queue
 
 func (h queueHeap) Len() int      { return len(h) }
