@@ -55,7 +55,7 @@ func (c Choice) Approves() bool {
 // Ask is a question for the owner: about a held message, an outgoing message, a changed key, a foreign proposal, or a
 // question of the owner's agent.
 type Ask struct {
-	ID      string          `json:"id"`      // ids sort in the order of creation
+	ID      string          `json:"id"`      // see [NewAskID]
 	Kind    string          `json:"kind"`    // selects the resolver
 	Subject string          `json:"subject"` // the principal about which the owner is asked
 	Conv    store.ConvKey   `json:"conversation,omitzero"`

@@ -134,7 +134,7 @@ type AskFilter struct {
 	Each    bool // also list asks that are behind others
 }
 
-// List returns at most limit asks in the order of their creation. after is the next of the previous page, or ""; next
+// List returns at most limit asks in the order of their ids. after is the next of the previous page, or ""; next
 // is empty on the last page. List reads on past asks that do not match: otherwise expired asks would fill the pages of
 // pending ones.
 func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, now time.Time) (asks []Ask, next string, err error) {
@@ -173,7 +173,7 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	}
 }
 
-// All returns the asks that f selects, in the order of their creation. An error ends the iteration.
+// All returns the asks that f selects, in the order of their ids. An error ends the iteration.
 func (q *Asks) All(ctx context.Context, f AskFilter, now time.Time) iter.Seq2[Ask, error] {
 	return store.All(func(after string) ([]Ask, string, error) { return q.List(ctx, f, after, 50, now) })
 }

@@ -70,7 +70,7 @@ func errAmbiguousAccept(times []string) error {
 // errStaleAccept refuses our own accept of anything but a released, standing proposal.
 var errStaleAccept = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusConflict,
-	Message: "the accept answers something that is not the proposal that stands: read the conversation and answer its latest proposal",
+	Message: "the accept does not answer the standing proposal: read the conversation and answer its latest proposal",
 }
 
 // joinTerms joins the parts that are not empty.

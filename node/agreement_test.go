@@ -308,9 +308,9 @@ func TestOwnAmbiguousAccept(t *testing.T) {
 	}{
 		"send":            {"/send", map[string]any{"to": ann.ID, "conversation": "conv_one", "intent": "mesh.schedule", "payload": accept}, "selects none: add \\\"selected_time\\\" with one of 2036-02-21T10:00:00-08:00, 2036"},
 		"reply":           {"/reply", map[string]any{"conversation": "conv_one", "payload": accept}, "selects none"},
-		"of the first":    {"/reply", map[string]any{"item": items[0].ID, "payload": accept}, "not the proposal that stands"},
+		"of the first":    {"/reply", map[string]any{"item": items[0].ID, "payload": accept}, "does not answer the standing proposal"},
 		"of the second":   {"/reply", map[string]any{"item": items[1].ID, "payload": accept}, "selects none"},
-		"to another time": {"/reply", map[string]any{"item": items[0].ID, "payload": parsePayload(t, `{"action":"accept","selected_time":"2036-02-21T10:00:00-08:00"}`)}, "not the proposal that stands"},
+		"to another time": {"/reply", map[string]any{"item": items[0].ID, "payload": parsePayload(t, `{"action":"accept","selected_time":"2036-02-21T10:00:00-08:00"}`)}, "does not answer the standing proposal"},
 	} {
 		body, err := json.Marshal(c.body)
 		if err != nil {

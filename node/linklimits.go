@@ -124,4 +124,4 @@ func (n *Node) countOpenConversations(ctx context.Context, link string, limit in
 	return len(all) - len(ended), nil
 }
 
-var errManyOpen = errors.New("the link has as many open conversations as it is allowed")
+var errManyOpen = errors.New("the link has reached its limit of open conversations")

@@ -22,7 +22,7 @@ const nsAliases = "aliases" // key: alias; body: agent id or principal; term "pe
 
 var aliasForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// ListPeers implements [owner.Peers]: it lists every peer that the node knows from rules, aliases and pinned keys.
+// ListPeers implements [owner.Peers]: it lists the peers in rules, aliases and pinned keys.
 func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
 	n := o.n
 	now := time.Now()
@@ -115,7 +115,6 @@ func (o OwnerAPI) AddPeer(ctx context.Context, in owner.NewPeer, by string) (own
 	}, nil
 }
 
-// fetchCard fetches a card from the URL that the owner gave.
 func (o OwnerAPI) fetchCard(ctx context.Context, from string) (wire.Value, error) {
 	u, err := url.Parse(from)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
@@ -154,7 +153,7 @@ func (o OwnerAPI) ChangePeer(ctx context.Context, name string, change owner.Peer
 	return owner.Peer{ID: string(id), Standing: standing}, err
 }
 
-// changePeer applies a change to a peer and writes the audit line.
+// changePeer applies a change to a peer, with its audit line.
 func (o OwnerAPI) changePeer(ctx context.Context, id wire.AgentID, change owner.PeerChange, by string) error {
 	n := o.n
 	peer, now := string(id), time.Now()
@@ -227,12 +226,11 @@ func (o OwnerAPI) dropAliases(ctx context.Context, peer string) error {
 	return o.n.store.Records().Apply(ctx, changes, time.Now())
 }
 
-// Peer returns the agent id for an alias or an id that the owner typed. The texts of its errors are for the owner.
+// Peer returns the agent id for an alias or an id that the owner typed. Its errors are for the owner.
 func (n *Node) Peer(ctx context.Context, name string) (wire.AgentID, error) {
 	return n.OwnerAPI().resolvePeer(ctx, name)
 }
 
-// resolvePeer returns the agent id for what the owner typed: an alias or an id.
 func (o OwnerAPI) resolvePeer(ctx context.Context, s string) (wire.AgentID, error) {
 	r, err := o.n.store.Records().Get(ctx, nsAliases, s, time.Now())
 	switch {
@@ -246,8 +244,8 @@ func (o OwnerAPI) resolvePeer(ctx context.Context, s string) (wire.AgentID, erro
 	return "", owner.Fault(http.StatusNotFound, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
 }
 
-// resolvePrincipal works like resolvePeer, for rules. It also accepts a foreign address, and every principal
-// about which the node already has a rule, such as a space that stands for many agents.
+// resolvePrincipal is resolvePeer for rules. It also accepts a foreign address, and every principal that already has a
+// rule, such as a space that stands for many agents.
 func (o OwnerAPI) resolvePrincipal(ctx context.Context, s string) (wire.AgentID, error) {
 	id, err := o.resolvePeer(ctx, s)
 	if err == nil {

@@ -44,20 +44,20 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 	return sent, err
 }
 
-// nsRepeats has the results of calls with an idempotency key, for keepRepeats. maxRepeats bounds their number.
+// nsRepeats has the results of calls with an idempotency key for keepRepeats, at most maxRepeats of them.
 const (
 	nsRepeats   = "repeats"
 	keepRepeats = 24 * time.Hour
 	maxRepeats  = 10_000
 )
 
-// repeatKey recognizes the repetition of a call that sends.
+// repeatKey recognizes a repeated call that sends.
 type repeatKey struct {
 	key    string // of the record
 	digest string // of the call
 }
 
-// repeatResult is what a call did, as it is stored.
+// repeatResult is the stored result of a call.
 type repeatResult struct {
 	Digest string `json:"digest"`
 	Sent   Sent   `json:"sent"`
@@ -71,8 +71,8 @@ func newRepeatKey(m owner.NewMessage) (*repeatKey, error) {
 	return &repeatKey{acl.HashBody([]byte(owner.Author(m.By) + "\n" + m.IdempotencyKey)), acl.HashBody(call.JSON())}, nil
 }
 
-// changes returns the change that stores the result of the call, or none if k is nil. The change fails with
-// store.ErrConflict if a result with the same key is stored.
+// changes returns the change that stores the result of the call, if k is not nil. It fails with store.ErrConflict if a
+// result with the same key is stored.
 func (k *repeatKey) changes(sent Sent, now time.Time) []store.Change {
 	if k == nil {
 		return nil
@@ -84,8 +84,8 @@ func (k *repeatKey) changes(sent Sent, now time.Time) []store.Change {
 	return []store.Change{{Max: maxRepeats, Record: store.Record{NS: nsRepeats, Key: k.key, Body: body, Expires: now.Add(keepRepeats)}}}
 }
 
-// find returns the result of an earlier call with the key, or store.ErrNotFound. If that call sent another
-// message, find returns a fault with status 409.
+// find returns the result of an earlier call with the key, or store.ErrNotFound. If that call sent another message, it
+// returns a fault with status 409.
 func (k *repeatKey) find(ctx context.Context, records store.Records) (Sent, error) {
 	rec, err := records.Get(ctx, nsRepeats, k.key, time.Now())
 	if err != nil {
@@ -101,8 +101,8 @@ func (k *repeatKey) find(ctx context.Context, records store.Records) (Sent, erro
 	return r.Sent, nil
 }
 
-// resolveRecipient returns the agent id for what the owner typed. If the owner typed a foreign address, such as
-// "agentrelay:free/agent-042", it also returns the address.
+// resolveRecipient returns the agent id for what the owner typed. For a foreign address, such as
+// "agentrelay:free/agent-042", that is the pseudonym, and the address is returned too.
 func (o OwnerAPI) resolveRecipient(ctx context.Context, name string) (to wire.AgentID, address string, err error) {
 	if a, err := bridge.ParseAddress(name); err == nil && o.n.bridges.hasKind(a.Kind) {
 		return a.Pseudonym(), a.String(), nil
@@ -141,7 +141,6 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 	return o.send(ctx, out, wait)
 }
 
-// answerTask answers a task of a bridge.
 func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (Sent, error) {
 	if m.Seal == Sealed {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "a task of a bridge cannot be answered sealed", "")
@@ -150,7 +149,7 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	return sent, explainSeal(err)
 }
 
-// newReply returns a message that continues a conversation. It answers the newest message that waits there, if any.
+// newReply returns a message that continues a conversation and answers the newest message that waits there, if any.
 func (o OwnerAPI) newReply(ctx context.Context, key store.ConvKey) (Outgoing, error) {
 	out, err := o.newFollowUp(ctx, key)
 	if err != nil {
@@ -168,7 +167,7 @@ func (o OwnerAPI) newReply(ctx context.Context, key store.ConvKey) (Outgoing, er
 	return out, nil
 }
 
-// newAnswer returns a message that answers one inbox item. It returns ErrAnswered if the item does not wait any more.
+// newAnswer returns an answer to one inbox item, or ErrAnswered if the item does not wait any more.
 func (o OwnerAPI) newAnswer(ctx context.Context, item Item) (Outgoing, error) {
 	if err := item.checkAnswerable(); err != nil {
 		return Outgoing{}, err
@@ -184,7 +183,7 @@ func (o OwnerAPI) newAnswer(ctx context.Context, item Item) (Outgoing, error) {
 	return out, nil
 }
 
-// newFollowUp returns a message that continues a conversation: same peer, same intent.
+// newFollowUp returns a message to the same peer with the same intent.
 func (o OwnerAPI) newFollowUp(ctx context.Context, key store.ConvKey) (Outgoing, error) {
 	conv, err := o.loadConversation(ctx, key, time.Now())
 	if err != nil {
@@ -195,7 +194,7 @@ func (o OwnerAPI) newFollowUp(ctx context.Context, key store.ConvKey) (Outgoing,
 	}, nil
 }
 
-// send checks the form of a message that the owner wrote, and sends it.
+// send checks a message that the owner wrote, and sends it.
 func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if !out.Seal.IsValid() {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "seal must be seal or open", "leave it out to follow outgoing.seal")
@@ -219,8 +218,8 @@ func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (S
 	return sent, explainSeal(err)
 }
 
-// checkReleased returns [httpapi.ErrOwnerDecides] if the owner's agent wrote the message and another message waits for
-// the owner in its conversation, because an answer releases that message.
+// checkReleased returns [httpapi.ErrOwnerDecides] if the owner's agent wrote the message while another message waits
+// for the owner in its conversation, because an answer releases that message.
 func checkReleased(ctx context.Context, o OwnerAPI, out Outgoing) error {
 	if out.Via != httpapi.DoorOfAgent || out.Conv == "" {
 		return nil
@@ -238,7 +237,7 @@ func checkReleased(ctx context.Context, o OwnerAPI, out Outgoing) error {
 	return err
 }
 
-// explainSeal adds a hint to the error of a message that cannot be sealed.
+// explainSeal adds a hint to ErrCannotSeal.
 func explainSeal(err error) error {
 	if errors.Is(err, ErrCannotSeal) {
 		return owner.Fault(http.StatusUnprocessableEntity, wire.OneLine(err.Error(), 300), "a card that its owner gave you counts as proven; add it with: agentmesh peers add FILE")

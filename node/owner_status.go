@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// statusCap bounds what Status counts in the store; if there is more, the owner sees "1000".
+// statusCap bounds what Status counts in the store.
 const statusCap = 1000
 
 // Status implements [owner.Control].
@@ -21,7 +21,7 @@ func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
 	return o.Overview(ctx, statusCap)
 }
 
-// Overview is Status with another bound for what it counts in the store.
+// Overview is Status with another bound.
 func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, error) {
 	n, now := o.n, time.Now()
 	items, err := o.CountItems(ctx, string(ItemNew), maxCount)
@@ -33,7 +33,7 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 		return owner.Status{}, err
 	}
 	outbox := n.outbox.Counts()
-	if outbox["queued"] == 0 { // another process may deliver: count what the store has
+	if outbox["queued"] == 0 { // another process may deliver: count the stored entries
 		outbox["queued"], err = count(maxCount, n.allEntries(ctx, "state:"+string(SendQueued)))
 		if err != nil {
 			return owner.Status{}, err
@@ -82,10 +82,10 @@ func (o OwnerAPI) Limits() owner.Limits {
 	}
 }
 
-// Refusals returns the newest messages that were refused since the process started, newest first. next closes at the
-// next refusal.
+// Refusals returns the newest refused messages since the process started, newest first. next closes at the next
+// refusal.
 func (o OwnerAPI) Refusals() (list []owner.Refusal, next <-chan struct{}) {
-	next = o.n.refusals.news.Wait() // before the list is read, so that no refusal is missed
+	next = o.n.refusals.news.Wait() // first, so that no refusal is missed
 	return o.n.refusals.newest(), next
 }
 
@@ -110,7 +110,7 @@ func (o OwnerAPI) NamesOf(ctx context.Context, id string) (names owner.PeerNames
 	return names, err
 }
 
-// CheckTranscript returns an error if the hash chain of a transcript is broken.
+// CheckTranscript verifies the hash chain of a transcript.
 func (o OwnerAPI) CheckTranscript(ctx context.Context, peer, id string) error {
 	return o.n.book.Check(ctx, store.ConvKey{Peer: peer, ID: id}, time.Now())
 }

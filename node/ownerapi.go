@@ -61,7 +61,7 @@ func (o OwnerAPI) Acknowledge(ctx context.Context, id string) (owner.Item, error
 	return item.Item, err
 }
 
-// findItem returns the item with this id. id may be a prefix that only one item has.
+// findItem returns the item with this id, or with this unique prefix of an id.
 func (n *Node) findItem(ctx context.Context, id string) (Item, error) {
 	item, err := n.Item(ctx, id)
 	if !errors.Is(err, store.ErrNotFound) {

@@ -23,8 +23,8 @@ func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error)
 }
 
 // ReceiveFrom takes the body of a POST to the endpoint through lines 3 to 16 of the receive table. The caller has
-// checked the size of the body and charged the sender's address (lines 1 and 2). sources are the sources of the
-// request. Every error is a *[wire.Error].
+// checked the size of the body and charged the sender's address (lines 1 and 2). sources are those of the request.
+// Every error is a *[wire.Error].
 func (n *Node) ReceiveFrom(ctx context.Context, body []byte, sources []rate.Source) (bridge.Outcome, error) {
 	in, err := n.readMessage(ctx, body, sources) // lines 3 to 8
 	if err != nil {
@@ -35,8 +35,8 @@ func (n *Node) ReceiveFrom(ctx context.Context, body []byte, sources []rate.Sour
 	return n.Accept(ctx, in) // lines 9 to 16
 }
 
-// readMessage implements lines 3 to 8: it parses the message and authenticates the sender. If readMessage returns an
-// error, the returned message holds only what the sender claims, which is not proven.
+// readMessage implements lines 3 to 8: it parses the message and authenticates the sender. With an error, it returns
+// what the sender claims, which is not proven.
 func (n *Node) readMessage(ctx context.Context, body []byte, sources []rate.Source) (in bridge.Inbound, err error) {
 	m, err := n.verifier.Read(body) // lines 3, 4
 	if err != nil {
@@ -65,7 +65,7 @@ func (n *Node) readMessage(ctx context.Context, body []byte, sources []rate.Sour
 
 // checkRecipient implements lines 5 and 6: the message is for this agent, the node is not paused, and the sender is not
 // blocked. The block list comes before the signature, because a look-up is cheaper than a verification (AM-25).
-// standing is the standing of the agent that the message names as its sender.
+// standing is that of the agent whom the message names as its sender.
 func (n *Node) checkRecipient(ctx context.Context, m wire.Message) (standing acl.Standing, err error) {
 	if m.To != n.ID() {
 		return "", wire.ErrRecipient
@@ -84,8 +84,8 @@ func (n *Node) checkRecipient(ctx context.Context, m wire.Message) (standing acl
 }
 
 // sourcesOf returns the sources of a message: those of its request, the credential that registered the peer's card, and
-// the peer's host. The host is a source only if the peer's endpoint is proven and is not a mailbox, because many agents
-// share the host of a mailbox (AM-42). proven reports whether the host is among the sources.
+// the peer's host. The host counts only if the peer's endpoint is proven and is not a mailbox, because many agents
+// share the host of a mailbox (AM-42). proven reports whether the host counts.
 func (n *Node) sourcesOf(ctx context.Context, peer client.Peer, request []rate.Source) (sources []rate.Source, proven bool, err error) {
 	sources = slices.Clone(request)
 	inside := slices.ContainsFunc(n.cfg.Directories, func(d *client.Directory) bool { return d.IsInside() && d.Base == peer.Directory })
@@ -105,7 +105,7 @@ func (n *Node) sourcesOf(ctx context.Context, peer client.Peer, request []rate.S
 	return append(sources, rate.Source{Key: "host:" + strings.ToLower(u.Hostname()), Width: 1}), true, nil
 }
 
-// originalMessage returns the message of an item as it was received, or the zero Message for a foreign item.
+// originalMessage returns the message of an item as received, or the zero Message for a foreign item.
 func (n *Node) originalMessage(ctx context.Context, item Item) (wire.Message, error) {
 	if item.Address != "" {
 		return wire.Message{}, nil
@@ -132,6 +132,5 @@ func (n *Node) originalMessage(ctx context.Context, item Item) (wire.Message, er
 	}
 }
 
-// isBadSignature reports whether err refuses a bad signature, which is charged to the sending address as a forgery
-// (AM-43).
+// isBadSignature reports whether err refuses a bad signature, which counts as a fault of the sending address (AM-43).
 func isBadSignature(err error) bool { return errors.Is(err, wire.ErrSignature) }

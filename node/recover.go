@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// interruptedRun is the body of an askInterrupted question: the message whose hook was interrupted.
+// interruptedRun is the body of an askInterrupted question.
 type interruptedRun struct {
 	Item   string          `json:"item"`
 	From   wire.AgentID    `json:"from"`
@@ -23,12 +23,12 @@ type interruptedRun struct {
 	Load   json.RawMessage `json:"payload"`
 }
 
-// recovery finishes the work that the previous process with the duties of the node left unfinished.
+// recovery finishes what the previous process with the duties left unfinished.
 type recovery struct{ n *Node }
 
-// run finishes decisions about held messages, and recovers the items whose hooks were running. If the route of such a
-// hook is repeatable, run starts the hook again with the same message id. Otherwise it asks the owner, because the hook
-// may have done its work (AM-75). An item that cannot be recovered waits until the duties begin again.
+// run finishes decisions about held messages, and recovers the items whose hooks were running. A repeatable route runs
+// its hook again with the same message id. About any other hook it asks the owner, because the hook may have done its
+// work (AM-75). An item that cannot be recovered waits until the duties begin again.
 func (r recovery) run(ctx context.Context) {
 	n := r.n
 	if err := n.finishDecisions(ctx); err != nil && ctx.Err() == nil {
@@ -45,8 +45,7 @@ func (r recovery) run(ctx context.Context) {
 	}
 }
 
-// findInterruptedRuns returns the ids of the items whose hooks were running when the previous process with the duties
-// ended.
+// findInterruptedRuns returns the ids of the items whose hooks were running when the previous process ended.
 func (r recovery) findInterruptedRuns(ctx context.Context) (interrupted []string, err error) {
 	n := r.n
 	current := n.runs.ID()
@@ -61,7 +60,6 @@ func (r recovery) findInterruptedRuns(ctx context.Context) (interrupted []string
 	return interrupted, nil
 }
 
-// recoverRun recovers one item, see run.
 func (r recovery) recoverRun(ctx context.Context, id string) error {
 	n := r.n
 	if err := r.recordProvisional(ctx, id); err != nil {
@@ -83,8 +81,8 @@ func (r recovery) recoverRun(ctx context.Context, id string) error {
 }
 
 // recordProvisional adds the provisional answer to the transcript, unless that was done before. From then on the reply
-// goes through the outbox, and a sender that repeats the message gets the provisional answer. If the conversation was
-// deleted, the item fails.
+// goes through the outbox, and a repeat of the message gets the provisional answer. If the conversation was deleted,
+// the item fails.
 func (r recovery) recordProvisional(ctx context.Context, id string) error {
 	n := r.n
 	item, err := n.Item(ctx, id)
@@ -111,12 +109,11 @@ const (
 	noteEnded   = "the conversation ended before the agent answered"
 )
 
-// storeItem stores an item together with other changes.
 func (n *Node) storeItem(ctx context.Context, item Item, more []store.Change) error {
 	return n.store.Records().Apply(ctx, append(more, item.change()), time.Now())
 }
 
-// askAboutRun asks the owner whether the interrupted hook of an item may run again.
+// askAboutRun asks the owner whether the interrupted hook may run again.
 func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 	n := r.n
 	now := time.Now()
@@ -139,8 +136,8 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 	return n.storeItem(ctx, item, append(changes, n.notices.Change(notice)))
 }
 
-// runAgain starts the hook of an item again. decided are the changes of the owner's decision, which are stored with the
-// item; nil if nobody had to decide. done frees the place in the queue that the caller reserved.
+// runAgain starts the hook of an item again. The changes of the owner's decision, if any, are stored with the item.
+// done frees the place in the queue that the caller reserved.
 func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []store.Change, done func()) error {
 	r, claimed, err := n.prepareRerun(ctx, &item, route)
 	if err == nil {
@@ -167,7 +164,6 @@ func (n *Node) prepareRerun(ctx context.Context, item *Item, route Route) (r *ru
 	return &run{n: n, itemID: item.ID, message: message, payload: payload, route: route, unattended: true, stranger: item.Trust == ""}, claimed, nil
 }
 
-// readItem returns the payload of an item and the message that contained it.
 func (n *Node) readItem(ctx context.Context, item Item) (payload wire.Value, message wire.Message, err error) {
 	if payload, err = wire.Parse(item.Payload); err != nil {
 		return payload, message, fmt.Errorf("read stored payload: %w", err)
@@ -176,12 +172,11 @@ func (n *Node) readItem(ctx context.Context, item Item) (payload wire.Value, mes
 	return payload, message, err
 }
 
-// interruptedResolver carries out the owner's decisions about interrupted hooks.
 type interruptedResolver struct{ n *Node }
 
-// Resolve runs the hook again if the owner approves. If the owner rejects the run, or no hook handles the intent any
-// more, the message stays in the inbox for the owner to answer. An approval fails, and the question stays open, if the
-// stored message differs from what the owner was shown.
+// Resolve runs the hook again if the owner approves and a hook still handles the intent. Otherwise the message stays in
+// the inbox for the owner to answer. An approval fails, and the question stays open, if the stored message differs from
+// what the owner was shown.
 func (r interruptedResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	var body interruptedRun
 	if err := json.Unmarshal(ask.Body, &body); err != nil {

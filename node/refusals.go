@@ -12,15 +12,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// refusal is a refused message, with its row in the table of errors.
+// refusal is a refused message, with its row in the error table.
 type refusal struct {
 	owner.Refusal
 	row string
 }
 
-// refusals keeps the newest refusals in memory, at most maxRefusals. Equal refusals are merged: those of one proven
-// sender by reason, and those of all unproven senders by reason, so that forgers cannot push out the refusals of
-// senders who proved who they are.
+// refusals keeps the newest refusals in memory. It merges those of one proven sender by reason, and those of all
+// unproven senders by reason, so that forgers cannot push out the refusals of proven senders.
 type refusals struct {
 	mu   sync.Mutex
 	list []refusal // oldest first
@@ -53,7 +52,6 @@ func (r *refusals) add(in bridge.Inbound, why *wire.Error, now time.Time) {
 	r.news.Broadcast()
 }
 
-// newest returns the kept refusals, newest first.
 func (r *refusals) newest() []owner.Refusal {
 	r.mu.Lock()
 	defer r.mu.Unlock()

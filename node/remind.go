@@ -10,11 +10,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// noteUnanswered is the note on an item whose agent did not answer after a reminder.
+// noteUnanswered is the note on an item whose agent ignored a reminder.
 const noteUnanswered = "your agent was woken twice and did not answer"
 
-// remind wakes each agent that promised a later answer and has not sent it within RemindAfter. If the agent stays
-// silent after the reminder, remind notifies the owner (AM-73).
+// remind wakes each agent that has not sent a promised answer within RemindAfter. If the agent ignored an earlier
+// reminder, remind notifies the owner instead (AM-73).
 func (n *Node) remind(ctx context.Context, now time.Time) error {
 	if n.cfg.RemindAfter < 0 {
 		return nil
@@ -48,7 +48,7 @@ func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 	}
 	route := n.route(item.Intent)
 	switch {
-	// Nothing is left to remind the agent of, or the agent has no hook for it.
+	// The reminder has lost its purpose, or its hook.
 	case !thread.IsOpen() || route.Handler == nil || standing == acl.Blocked:
 		item.Woken = time.Time{}
 		return n.storeItem(ctx, item, nil)

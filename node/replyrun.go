@@ -43,18 +43,15 @@ func (n *Node) newReplyRun(item *Item, m *wire.Message, conv conversations.Conve
 	return &run{n: n, itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, unattended: true}
 }
 
-// clarifyRoute is the route of an ambiguous accept. The node answers such an accept with our offer again, reduced to a
-// single time (AM-88).
+// clarifyRoute answers an ambiguous accept with our offer again, reduced to a single time (AM-88).
 var clarifyRoute = Route{Name: "agreement", Repeatable: true, Replies: true, Handler: clarifier{}}
 
 // noteUnclear is the note on an ambiguous accept that the owner must answer.
-const noteUnclear = "this accepts, but does not say which of the proposals or times: ask, or propose a single time"
+const noteUnclear = "this accepts without saying which proposal or time: ask, or propose a single time"
 
-// clarifier is the hook that answers ambiguous accepts.
 type clarifier struct{}
 
 // Handle repeats our offer with a single time. If that is not possible, it leaves the message to the owner.
-// The error is always nil.
 func (clarifier) Handle(_ context.Context, c hook.Call) (hook.Answer, error) {
 	payload, ok := c.Conversation.Clarification(c.Message.ID)
 	if !ok {

@@ -15,19 +15,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// run is one call of a hook for one accepted message. The sender of the message may still wait on the connection. The
-// hook and the deadline race to set settled. If the hook wins, its reply leaves on the connection, otherwise through
-// the outbox.
+// run is one call of a hook for one accepted message, whose sender may still wait on the connection. The hook and the
+// deadline race to set settled. If the hook wins, its reply leaves on the connection, otherwise through the outbox.
 type run struct {
 	n       *Node
 	itemID  string
 	message wire.Message
 	payload wire.Value
 	route   Route
-	done    func() // frees the reserved place in the queue
+	done    func() // frees the reserved place
 
 	to     *recipientInfo // what the owner sees about the recipient of the answer; nil unless the owner must approve the answer
-	sealTo *string        // the age recipient of the answer, "" for an open answer; nil until there is an answer
+	sealTo *string        // the age recipient of the answer, or "" for an open one; nil until there is an answer
 
 	stranger bool // the run counts against the strangers' share of the hooks
 
@@ -37,7 +36,7 @@ type run struct {
 	result      chan bridge.Outcome // receives the reply if it leaves on the connection
 }
 
-// start works on r in the background until the run ends or the node stops.
+// start works on r in the background.
 func (n *Node) start(r *run) {
 	if !n.runs.Go(func(ctx context.Context) {
 		defer r.done()
@@ -47,8 +46,8 @@ func (n *Node) start(r *run) {
 	}
 }
 
-// run implements line 16 of the receive table for a message that a hook handles. It accepts the message with a
-// provisional answer. If the hook's reply comes in time, the sender gets that reply instead (AM-26, AM-32).
+// run implements line 16 for a message that a hook handles. It accepts the message with a provisional answer. If the
+// hook's reply comes in time, the sender gets that instead (AM-26, AM-32).
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	done, err := a.n.runs.ReserveFor(a.stranger)
 	if err != nil {
@@ -104,7 +103,7 @@ func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outc
 	return provisional
 }
 
-// work runs the hook and stores the outcome. A panic in a handler fails only its own run, not the node.
+// work runs the hook and stores the outcome. A panic in a handler fails only its own run.
 func (r *run) work(ctx context.Context) {
 	leave, err := r.n.runs.AwaitTurn(ctx, r.stranger)
 	if err != nil {
@@ -129,7 +128,6 @@ func (r *run) work(ctx context.Context) {
 	r.settle(context.WithoutCancel(ctx), answer, nil)
 }
 
-// call passes the message to the hook and returns the hook's answer.
 func (r *run) call(ctx context.Context) (hook.Answer, error) {
 	item, err := r.n.Item(ctx, r.itemID)
 	if err != nil {
@@ -143,7 +141,7 @@ func (r *run) call(ctx context.Context) (hook.Answer, error) {
 }
 
 // fail stores that the hook failed, see [hookOutcome.fail]. If the node stops or has lost its duties, the item stays
-// "running" instead, and the process that has the duties next recovers it.
+// "running", and the next process with the duties recovers it.
 func (r *run) fail(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -153,8 +151,8 @@ func (r *run) fail(ctx context.Context, err error) {
 }
 
 // settle stores the outcome of the hook exactly once, and decides whether the reply leaves on the connection or through
-// the outbox (AM-26, AM-75). If the answer cannot be sent, because a queue is full or the conversation refuses the
-// answer, settle treats the hook as failed and leaves the message to the owner.
+// the outbox (AM-26, AM-75). If the answer cannot be sent, because a queue is full or the conversation refuses it,
+// settle treats the hook as failed and leaves the message to the owner.
 func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 	r.n.runs.Stats.Add(r.route.Name, hookErr, time.Now())
 	s := &hookOutcome{run: r, viaOutbox: r.unattended || !r.settled.CompareAndSwap(false, true), answer: answer, err: hookErr}
@@ -173,7 +171,7 @@ func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 	}
 }
 
-// recordPending records that the sender got the provisional answer, and adds that answer to the transcript.
+// recordPending records that the sender got the provisional answer.
 func (n *Node) recordPending(ctx context.Context, itemID string, provisional signedMessage) error {
 	item, err := n.Item(ctx, itemID)
 	if errors.Is(err, store.ErrNotFound) { // the owner deleted the conversation meanwhile

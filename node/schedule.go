@@ -10,9 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// agreedEvent returns the change that adds an agreed event to the owner's calendar. It returns none if the node has no
-// calendar, or if the agreement does not say when the event is and how long it takes. The texts come from the peer, so
-// agreedEvent cleans and shortens them.
+// agreedEvent returns the change that adds an agreed event to the owner's calendar, if the node has one and the
+// agreement has a time and a duration. It cleans and shortens the texts, which come from the peer.
 func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, name string, now time.Time) []store.Change {
 	start, ok := wire.ParseInstant(conv.Agreement.Time)
 	length, known := calendar.ParseLength(conv.Agreement.Duration)

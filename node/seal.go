@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Sealing decides which of our messages are sealed to their recipient (AM-85). In a conversation in which anybody
-// sealed a message, ours are sealed too, unless the caller chooses Unsealed, which SealRequire does not allow.
+// Sealing decides which of our messages are sealed to their recipient (AM-85). Once anybody sealed a message in a
+// conversation, ours are sealed too, unless the caller chooses Unsealed, which SealRequire forbids.
 type Sealing string
 
 const (
@@ -39,8 +39,8 @@ var ErrMustSeal = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbid
 // ErrCannotSeal means that a message that must be sealed cannot be.
 var ErrCannotSeal = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnprocessableEntity, Message: "the message cannot be sealed"}
 
-// sealRecipient returns the age recipient to which a message of ours is sealed, or "" if the message leaves unsealed.
-// It may ask a directory, so no step may be open. A close and the messages of the protocol itself are never sealed.
+// sealRecipient returns the age recipient to which a message of ours is sealed, or "" if it leaves unsealed. It may ask
+// a directory, so no step may be open. A close and the messages of the protocol itself are never sealed.
 func (n *Node) sealRecipient(ctx context.Context, out Outgoing, conv conversations.Conversation) (string, error) {
 	rule := n.cfg.Outbound.Seal
 	must := out.Seal == Sealed || rule == SealRequire || conv.Sealed && out.Seal != Unsealed
@@ -64,7 +64,7 @@ func (n *Node) sealRecipient(ctx context.Context, out Outgoing, conv conversatio
 	case err == nil:
 		return recipient, nil
 	case !must:
-		return "", nil // Send reports what is wrong with the recipient, if anything is
+		return "", nil // Send reports faults of the recipient
 	case errors.Is(err, client.ErrNoRecipient):
 		return "", ErrCannotSeal.At("the recipient's card names no age recipient").Because(err)
 	case errors.Is(err, client.ErrUnproven):
@@ -78,7 +78,7 @@ func (n *Node) sealRecipient(ctx context.Context, out Outgoing, conv conversatio
 	return "", wire.ErrUnavailable.Because(err)
 }
 
-// resolveSeal sets out.sealTo, and checks that the sealed payload still fits into a message.
+// resolveSeal sets out.sealTo, and checks that the sealed payload fits into a message.
 func (n *Node) resolveSeal(ctx context.Context, out *Outgoing, now time.Time) error {
 	thread, err := n.book.Load(ctx, out.key(), now)
 	if err != nil {
@@ -99,7 +99,7 @@ func checkSealable(payload wire.Value) error {
 	return nil
 }
 
-// signFor seals the payload to recipient, unless recipient is empty, and then signs the message like [Node.sign].
+// signFor seals the payload to recipient, unless that is empty, and then signs the message.
 func (n *Node) signFor(d wire.Draft, recipient string) (signedMessage, error) {
 	if recipient == "" {
 		return n.sign(d)
@@ -117,7 +117,7 @@ func (n *Node) signFor(d wire.Draft, recipient string) (signedMessage, error) {
 	return s, err
 }
 
-// seal describes the seal of a received message; the zero value means that it was not sealed.
+// seal describes the seal of a received message. The zero value means an open message.
 type seal struct {
 	sealed bool
 	key    []byte // opens this message
@@ -152,7 +152,7 @@ func (a *acceptance) unseal(ctx context.Context) error {
 
 const kindUnreadable = "unreadable" // the kind of notice about a message that could not be opened
 
-// unsealReply opens a synchronous answer. If the answer cannot be opened, it is kept as it came, and note says so.
+// unsealReply opens a synchronous answer. If it cannot be opened, unsealReply returns it as it came, with a note.
 func (n *Node) unsealReply(d bridge.Delivered) (reply wire.Message, s seal, note string) {
 	reply = *d.Reply
 	if !conversations.IsSealed(reply.Payload) {

@@ -19,25 +19,24 @@ import (
 type Outgoing struct {
 	To        wire.AgentID        `json:"to"`
 	Address   string              `json:"address,omitempty"`         // foreign address of the peer; To is its pseudonym
-	Conv      wire.ConversationID `json:"conversation_id,omitempty"` // empty: the message opens a new conversation
+	Conv      wire.ConversationID `json:"conversation_id,omitempty"` // empty: opens a new conversation
 	Intent    wire.Intent         `json:"intent"`
 	Payload   wire.Value          `json:"payload"`
 	InReplyTo wire.MessageID      `json:"in_reply_to,omitempty"` // the peer's message that this one answers
-	Answers   string              `json:"answers,omitempty"`     // the id of the inbox item that this message answers
-	Once      bool                `json:"once,omitempty"`        // send only if that item still waits for an answer
+	Answers   string              `json:"answers,omitempty"`     // the inbox item that this message answers
+	Once      bool                `json:"once,omitempty"`        // only if that item still waits for an answer
 	Via       string              `json:"via"`                   // "owner", "agent", "hook", "bridge", "node"
 	Seal      SealChoice          `json:"seal,omitempty"`
-	Deadline  time.Time           `json:"deadline,omitzero"` // of the conversation that the message opens; zero: none
-	// Records are changes for the step that stores the message. They are lost if the owner must approve the message
-	// first.
+	Deadline  time.Time           `json:"deadline,omitzero"` // of a new conversation; zero: none
+	// Records are changes for the step that stores the message. They are lost if the owner must approve it first.
 	Records []store.Change `json:"-"`
 
-	repeat    *repeatKey          // stored in the same step, so that a repeated call sends nothing; may be nil
-	entryID   string              // id of the outbox entry; if it is empty, enqueue makes one
-	fetchable bool                // the same step stores the message as the answer to a message of the peer (AM-22)
-	waited    time.Time           // when the question to the owner would have expired; zero: the owner was not asked
-	sealTo    string              // age recipient; empty: the message leaves unsealed
-	unproven  *bridge.UnprovenKey // set if the owner must accept the recipient's key first
+	repeat    *repeatKey          // makes a repeated call send nothing; may be nil
+	entryID   string              // id of the outbox entry; empty: enqueue makes one
+	fetchable bool                // the step also stores the message as an answer for a repeat of the peer's message (AM-22)
+	waited    time.Time           // when the question to the owner would have expired; zero: no question
+	sealTo    string              // age recipient; empty: no seal
+	unproven  *bridge.UnprovenKey // the owner must accept this key of the recipient first; may be nil
 }
 
 func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To), ID: string(o.Conv)} }
@@ -84,12 +83,12 @@ var ErrConversationFull = &wire.Error{
 	Code: wire.RateLimited, Status: http.StatusTooManyRequests, Message: "the conversation is full; close it and start a new one",
 }
 
-// ErrAnswered means that the inbox item was answered already, or no longer waits for an answer.
+// ErrAnswered means that the inbox item no longer waits for an answer.
 var ErrAnswered = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: "this inbox item does not wait for an answer any more"}
 
-// Send sends a message, or asks the owner first if the outbound policy requires it. Send stores the message before the
-// first attempt (AM-46), and then waits for the outcome of that attempt, but not longer than wait. The error is a
-// *[wire.Error] that says what is wrong with the message, or an error of the store. After store.ErrUnavailable the
+// Send sends a message, or asks the owner first if the outbound policy requires it. It stores the message before the
+// first attempt (AM-46), and then waits at most the time wait for the outcome of that attempt. The error is a
+// *[wire.Error] that explains what is wrong with the message, or an error of the store. After store.ErrUnavailable the
 // message may be stored nevertheless. After any other error, nothing is stored.
 func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if out.Conv == "" {
@@ -120,7 +119,7 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	return sent, nil
 }
 
-// checkSendable checks and normalizes the message before anything is stored. It also looks up the recipient.
+// checkSendable checks and normalizes the message, and looks up the recipient.
 func (n *Node) checkSendable(ctx context.Context, out *Outgoing) error {
 	switch {
 	case !out.To.Valid() || !out.Conv.Valid():
@@ -150,7 +149,7 @@ func (n *Node) checkSendable(ctx context.Context, out *Outgoing) error {
 		return ErrNoRecipient
 	}
 	_, out.unproven = unprovenIn(err)
-	return nil // other look-up errors may be gone when the message is delivered
+	return nil // other faults may be gone at the delivery
 }
 
 // dispatch adds the message to its conversation and to the outbox in one unit. The caller must call await or unwatch on
@@ -170,7 +169,7 @@ type queuedMessage struct {
 	out     Outgoing
 	queued  Sent
 	first   <-chan Sent // receives the outcome of the first attempt
-	unwatch func()      // stops the watch; no outcome is received afterwards
+	unwatch func()      // stops the watch
 }
 
 // await returns the outcome of the first attempt, or the state "queued" if wait passes first.
@@ -191,8 +190,7 @@ func (p queuedMessage) await(ctx context.Context, wait time.Duration) Sent {
 	return p.queued
 }
 
-// addReply adds the reply to the outcome of an attempt that another process made. If the reply cannot be read, the
-// outcome says only that the message was delivered.
+// addReply adds the reply to the outcome of an attempt by another process, if the reply can be read.
 func (p queuedMessage) addReply(ctx context.Context, sent Sent) Sent {
 	n := p.n
 	e, err := n.loadEntry(ctx, p.out.entryID)
@@ -223,8 +221,7 @@ type posting struct {
 	unwatch func()       // stops the watch
 }
 
-// result returns the queued message. err is the result of the commit; if it is not nil, result returns it translated
-// for the caller.
+// result returns the queued message, or err, the result of the commit, translated for the caller.
 func (p *posting) result(err error) (queuedMessage, error) {
 	if errors.Is(err, store.ErrQuota) && !isRefusal(err) {
 		err = ErrOutboxFull
@@ -277,9 +274,8 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	return nil
 }
 
-// release lets in the held message that the message answers: it withdraws the question about it, and carries out what it
-// says, as an approval would. A close withdraws all questions of the conversation instead, except those that the unit
-// decides.
+// release lets in the held message that the message answers: it withdraws the question about it and applies its terms,
+// as an approval would. A close instead withdraws all questions of the conversation that the unit does not decide.
 func (p *posting) release(ctx context.Context) error {
 	item, u := &p.item, p.unit
 	switch {
@@ -312,8 +308,8 @@ func (p *posting) release(ctx context.Context) error {
 	return u.Record(ctx, ended)
 }
 
-// answer marks the inbox item as answered. If the peer got a provisional answer, a repeat of the peer's message gets raw
-// from now on (AM-22).
+// answer marks the inbox item as answered. If the peer got a provisional answer, a repeat of its message now gets raw
+// (AM-22).
 func (p *posting) answer(ctx context.Context, raw []byte) error {
 	if p.out.Answers == "" {
 		return nil
@@ -327,7 +323,7 @@ func (p *posting) answer(ctx context.Context, raw []byte) error {
 	return countAccept(ctx, u, item, "") // an accept may have waited for this answer
 }
 
-// enqueue signs a message and adds it to the unit: to the conversation, the transcript and the outbox.
+// enqueue signs a message and adds it to the conversation, the transcript and the outbox.
 func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing) (wire.Message, []byte, error) {
 	if out.InReplyTo != "" {
 		out.Payload = withMeta(out.Payload, "in_reply_to", string(out.InReplyTo)) // AM-16, AM-34
@@ -349,7 +345,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	case out.InReplyTo != "":
 		event.Kind = conversations.Replied
 	}
-	// A rejection has already ended the conversation, so the close that reports the rejection is not an event (AM-35).
+	// A close that reports a rejection is not an event, because the rejection ended the conversation (AM-35).
 	if !out.isClose() || !u.Conversation().Rejected {
 		if err := u.Record(ctx, event); err != nil {
 			return wire.Message{}, nil, err
@@ -370,16 +366,15 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	return s.Message, s.Raw, nil
 }
 
-// newEntryID returns an id that sorts after those of all earlier outbox entries of the conversation, whichever process
-// stored them.
+// newEntryID returns an id that sorts after all outbox entries of the conversation, whichever process stored them.
 func (n *Node) newEntryID(u *conversations.Unit) string {
 	id, number := n.outbox.NewID(u.Now, u.Conversation().LastSent)
 	u.SetLastSent(number)
 	return id
 }
 
-// principal returns the principal to which access rules apply: the recipient's foreign address, or else its agent id. A
-// more exact principal is unknown until the recipient answers.
+// principal returns the recipient's foreign address, or else its agent id. A more exact principal is unknown until the
+// recipient answers.
 func principal(out Outgoing) string {
 	if out.Address != "" {
 		return out.Address
@@ -394,7 +389,7 @@ func withMeta(payload wire.Value, key, value string) wire.Value {
 }
 
 // bindAccept makes an accept refer to the current proposal, unless the caller answers one particular inbox item. It
-// refuses an accept that does not say which proposal or time it accepts (AM-88).
+// refuses an accept that leaves open which proposal or time it accepts (AM-88).
 func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) error {
 	if out.Payload.GetStr("action") != "accept" || out.Intent != wire.Schedule && out.Intent != wire.Negotiate {
 		return nil

@@ -19,10 +19,9 @@ const (
 	rejectBatch = 20 // questions decided at once
 )
 
-// RejectStrangers rejects every sender that waits now and is unknown to the owner, as if the owner rejected them one by
-// one, and remembers each rejection (AM-35). It decides several questions at once, so that they share disk writes. It
-// continues after an error, which leaves a question unchanged, and returns the number of rejections. by names the
-// command or page that the owner used.
+// RejectStrangers rejects every waiting sender who is unknown to the owner, and remembers each rejection (AM-35). It
+// decides several questions at once, so that they share disk writes. After an error, which leaves a question unchanged,
+// it goes on. It returns the number of rejections. by names the command or page that the owner used.
 func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, err error) {
 	began := time.Now()
 	var done atomic.Int64
@@ -46,8 +45,7 @@ func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, er
 	}
 }
 
-// rejectStranger rejects the sender of a question if the owner does not know the sender. It counts the rejection in
-// done.
+// rejectStranger rejects the sender of a question if the owner does not know the sender, and counts that in done.
 func (n *Node) rejectStranger(ctx context.Context, ask acl.Ask, by string, done *atomic.Int64) error {
 	if !isAboutSender(ask) {
 		return nil

@@ -19,11 +19,10 @@ import (
 // kindTask is the kind of an item that a bridge added. It is in no conversation: its bridge takes the answer.
 const kindTask = "task"
 
-// aboutTerm returns the index term of the items about a matter. Only items that can still be answered have it.
+// aboutTerm returns the term of the items about a matter that can still be answered.
 func aboutTerm(about string) string { return "about:" + about }
 
-// updateTask updates the items about the matter of t. If t has a turn and none of the items is open, it adds a new
-// item.
+// updateTask updates the items about the matter of t. If t has a turn and no item is open, it adds one.
 func (n *Node) updateTask(ctx context.Context, u *conversations.Unit, t bridge.Task) error {
 	isOpen := false
 	for item, err := range n.allItems(ctx, aboutTerm(t.About)) {
@@ -70,7 +69,7 @@ func (n *Node) newTask(t bridge.Task, now time.Time) Item {
 	return item
 }
 
-// answerTask passes the answer to a task on to its bridge, or asks the owner first if the outbound rules require it.
+// answerTask gives the answer to a task to its bridge, or asks the owner first if the outbound rules require it.
 func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value, via string) (Sent, error) {
 	if payload.Kind() != wire.Object {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
@@ -94,8 +93,7 @@ func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value, vi
 	return Sent{State: SendDelivered, ReplyTree: result}, nil
 }
 
-// deliverAnswer passes an answer to the bridge of a task, in one unit with changes. Of two answers to a task, only one
-// succeeds.
+// deliverAnswer gives an answer to the bridge of a task, in one unit with changes. Of two answers, only one succeeds.
 func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value, changes []store.Change) (wire.Value, error) {
 	kind, _, _ := strings.Cut(item.About, "/")
 	served, _ := n.bridges.find(kind)
@@ -124,6 +122,6 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 		if getErr != nil || current.rev == item.rev {
 			return wire.Value{}, err
 		}
-		item = current // another caller changed the item first: check whether it can still be answered
+		item = current // another caller changed the item first: check it again
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// taskAnswer is the body of an askTask question: the answer, its recipient, and the task that it answers.
+// taskAnswer is the body of an askTask question.
 type taskAnswer struct {
-	Item    string          `json:"item"`  // id of the task in the inbox
-	About   string          `json:"about"` // the matter of the task, such as "mess/2026-11-22-001"
+	Item    string          `json:"item"`  // the task in the inbox
+	About   string          `json:"about"` // its matter, such as "mess/2026-11-22-001"
 	To      wire.AgentID    `json:"to"`
 	Name    string          `json:"name,omitempty"` // untrusted text
 	Intent  wire.Intent     `json:"intent"`
@@ -23,7 +23,7 @@ type taskAnswer struct {
 	Payload wire.Value      `json:"payload"` // the answer
 }
 
-// askTaskAnswer asks the owner to approve the answer to a task (AM-50). The task is held until the owner decides.
+// askTaskAnswer asks the owner to approve the answer to a task, which is held meanwhile (AM-50).
 func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p permission) (Sent, error) {
 	ask, changes, err := p.openAsk(n, out, item.PeerName,
 		acl.Ask{Kind: askTask, About: item.About, Title: "answer to " + item.About, Created: time.Now()},
@@ -44,11 +44,10 @@ func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p per
 	return Sent{State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}, nil
 }
 
-// taskResolver carries out the owner's decisions about answers to tasks.
 type taskResolver struct{ n *Node }
 
-// Resolve delivers an approved answer, after it checked the outbound rules again. If the owner rejects the answer, the
-// task goes back to the inbox and waits for another answer.
+// Resolve delivers an approved answer after it checked the outbound rules again. A rejected answer returns the task to
+// the inbox.
 func (r taskResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	n := r.n
 	var body taskAnswer

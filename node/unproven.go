@@ -21,7 +21,7 @@ var ErrOtherKey = &wire.Error{
 	Code: wire.InvalidSignature, Status: http.StatusConflict, Message: "another key of this agent was accepted meanwhile; reject this",
 }
 
-// unprovenKeyOf returns the key of a peer that the owner must accept first, or nil if there is nothing to accept.
+// unprovenKeyOf returns the key of a peer that the owner must accept first, or nil.
 func unprovenKeyOf(peer client.Peer) *bridge.UnprovenKey {
 	if !peer.IsDoubtful() {
 		return nil
@@ -32,8 +32,8 @@ func unprovenKeyOf(peer client.Peer) *bridge.UnprovenKey {
 	}
 }
 
-// unprovenIn returns the peer that the error of a look-up contains, and the key of that peer that the owner must accept
-// first. The key is nil if there is nothing to accept.
+// unprovenIn returns the peer in the error of a look-up, and the key of that peer that the owner must accept first, or
+// nil.
 func unprovenIn(err error) (client.Peer, *bridge.UnprovenKey) {
 	e, ok := errors.AsType[*client.UnprovenError](err)
 	if !ok {
@@ -42,7 +42,7 @@ func unprovenIn(err error) (client.Peer, *bridge.UnprovenKey) {
 	return e.Peer, unprovenKeyOf(e.Peer)
 }
 
-// pinChanges returns the changes that pin the key that the owner was shown, or none if shown is nil.
+// pinChanges returns the changes that pin the key that the owner was shown, if any.
 func (n *Node) pinChanges(ctx context.Context, agent wire.AgentID, shown *bridge.UnprovenKey, now time.Time) ([]store.Change, error) {
 	if shown == nil {
 		return nil, nil

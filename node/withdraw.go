@@ -11,9 +11,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// cancelHeld withdraws the held messages that the sender cancels with this message (AM-36). Recording the
-// message also cancels the agreed event that it names (AM-87). done is false if no held message was withdrawn; then
-// this message itself may be held. Questions about messages of ours are not the sender's to cancel.
+// cancelHeld withdraws the held messages that the sender cancels with this message (AM-36). Recording the message also
+// cancels the agreed event that it names (AM-87). done is false if no held message was withdrawn; then this message
+// itself may be held. A sender cannot cancel questions about messages of ours.
 func (a *acceptance) cancelHeld(ctx context.Context) (out bridge.Outcome, done bool, err error) {
 	action := a.in.Payload.GetStr("action")
 	if action != "withdraw" && action != "cancel" || a.unit.Conversation().Holds(a.now) == 0 {
@@ -37,8 +37,8 @@ func (a *acceptance) cancelHeld(ctx context.Context) (out bridge.Outcome, done b
 	return out, true, err
 }
 
-// withdrawAsks withdraws the pending questions of the unit's conversation for which selects returns true, and the held
-// items that they are about. It returns the withdrawn questions.
+// withdrawAsks withdraws the pending questions of the unit's conversation that selects accepts, and the held items that
+// they are about. It returns the withdrawn questions.
 func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, selects func(acl.Ask) bool) (withdrawn []acl.Ask, err error) {
 	key := u.Conversation().Key
 	changes, err := n.asks.Withdraw(ctx, key, func(ask acl.Ask) (selected bool) {

@@ -1,7 +1,6 @@
-// Package registration keeps a node registered. It registers the card in every configured directory, renews it in
-// time, adopts an id that a directory assigns, and updates the directories when the signing key is rotated. It owns
-// the node's identity, the key and the card, because all of these change it.
+// Package registration keeps a node registered. It registers the card in every configured directory, renews it in time,
+// adopts an id that a directory assigns, and updates the directories after a key rotation. It owns the node's identity,
+// because all of these change it.
 //
-// [New] and [Registrar.Restore] make a registrar, and [Registrar.Run] does the work. The package knows nothing about
-// messages.
+// [New] and [Registrar.Restore] make a registrar, and [Registrar.Run] does the work.
 package registration

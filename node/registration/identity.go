@@ -15,11 +15,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nodeID is the stored form of an id that differs from the id of the configured card: a directory assigned it, or the
-// node kept it when it rotated the key that the id is derived from.
+// nodeID is the stored form of an id that differs from that of the configured card: a directory assigned it, or the
+// node kept it when it rotated the key from which the id is derived.
 type nodeID struct {
 	AgentID  wire.AgentID `json:"agent_id"`
-	KeyChain string       `json:"key_chain,omitempty"` // as stored by the last rotation; see [Registrar.chainAtStart]
+	KeyChain string       `json:"key_chain,omitempty"` // as the last rotation stored it; see [Registrar.chainAtStart]
 }
 
 // adopt stores an id that a directory assigned and makes it the node's id, before anything is signed with it.
@@ -40,8 +40,8 @@ func (r *Registrar) storeID(ctx context.Context, id nodeID) error {
 	return r.storeRecord(context.WithoutCancel(ctx), keyNodeID, body, store.Any, time.Now())
 }
 
-// setID puts id on the card, with the key chain that leads from it to the node's key. If the endpoint is the mailbox of
-// the old id, it changes with the id (AM-66).
+// setID puts id on the card, with the key chain from it to the node's key. An endpoint that is the mailbox of the old
+// id changes too (AM-66).
 func (r *Registrar) setID(id nodeID) error {
 	old := r.identity.Load()
 	tree := old.Card.Tree.With("agent_id", wire.Text(string(id.AgentID)))
@@ -55,8 +55,8 @@ func (r *Registrar) setID(id nodeID) error {
 	return r.setIdentity(old.Key, withKeyChain(card, r.chainAtStart(id.KeyChain, time.Now())))
 }
 
-// setIdentity makes key and tree the node's key and card. The configured card has already passed all checks, so
-// setIdentity allows every host.
+// setIdentity makes key and tree the node's key and card. It allows every host, because the configured card has passed
+// all checks.
 func (r *Registrar) setIdentity(key *signing.PrivateKey, tree wire.Value) error {
 	card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
 	if err != nil {
@@ -66,9 +66,9 @@ func (r *Registrar) setIdentity(key *signing.PrivateKey, tree wire.Value) error 
 	return nil
 }
 
-// RotateKey gives the node a new signing key. It sends each directory proofs by both keys, so that peers accept the new
-// one (AM-60). The agent id stays the same. A directory that has not followed the rotation yet needs a proof by the old
-// key, which [Config.RetiredKey] returns after a restart.
+// RotateKey gives the node a new signing key; the agent id stays the same. It sends each directory proofs by both keys,
+// so that peers accept the new one (AM-60). A directory that follows only after a restart needs a proof by the old key,
+// which [Config.RetiredKey] returns.
 func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 	if r.cfg.SaveKey == nil {
 		return nil, owner.Fault(http.StatusConflict, "this node cannot store a new key", "")
@@ -91,8 +91,8 @@ func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 }
 
 // rotate makes key the node's key. It stores each record before anything depends on it: first the id with its key chain
-// and the fingerprint of the old key, then the new key. Only then does it use the new key. The old key is the one that is
-// stored: this process may not have learned yet that another one rotated the key.
+// and the fingerprint of the old key, then the new key, which it uses only then. The old key is the stored one, because
+// another process may have rotated the key without this one's knowledge.
 func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	if err := r.takeIdentity(ctx, time.Now()); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	r.taking.Lock()
 	defer r.taking.Unlock()
 	if err := r.cfg.SaveKey(key, card); err != nil {
-		r.rereadLater() // the key may be stored nevertheless, or another process may have stored one
+		r.rereadLater() // the outcome is unknown, or another process stored a key
 		return fmt.Errorf("store the new key: %w", err)
 	}
 	r.retired[oldFingerprint] = old.Key
@@ -132,7 +132,6 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	return nil
 }
 
-// takeIdentity takes over the id and the key that another process has stored.
 func (r *Registrar) takeIdentity(ctx context.Context, now time.Time) error {
 	r.taking.Lock()
 	defer r.taking.Unlock()
@@ -156,9 +155,9 @@ func (r *Registrar) takeIdentity(ctx context.Context, now time.Time) error {
 	return r.setID(id)
 }
 
-// previousKey returns the key that a directory still lists. It returns nil if that is the current key, because then
-// the rotation did not happen. It also returns nil if the key is lost: then peers ask their owners, as after any
-// replaced key (AM-60). The caller must hold r.work.
+// previousKey returns the key that a directory still lists. It returns nil if that is the current key, because then the
+// rotation did not happen. It also returns nil if the key is lost: then peers ask their owners, as after any
+// replacement (AM-60). The caller must hold r.work.
 func (r *Registrar) previousKey(fingerprint string, current *signing.PrivateKey) *signing.PrivateKey {
 	if fingerprint == "" || fingerprint == current.Public().Fingerprint() {
 		return nil
@@ -179,7 +178,7 @@ func (r *Registrar) previousKey(fingerprint string, current *signing.PrivateKey)
 }
 
 // IsRotationRecent reports whether peers may still have the card with the old key: they keep a card for at most 10
-// minutes (AM-45), and fetch it again after a bad signature at most once a minute (AM-11).
+// minutes (AM-45), and after a bad signature they fetch it again at most once a minute (AM-11).
 func (r *Registrar) IsRotationRecent() bool {
 	const maxStale = 12 * time.Minute
 	return time.Since(time.Unix(r.rotated.Load(), 0)) < maxStale

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// withKeyChain returns card with chain as the key chain in its metadata, or without a key chain if chain is "".
+// withKeyChain returns card with this key chain in its metadata, or without one if chain is "".
 func withKeyChain(card wire.Value, chain string) wire.Value {
 	meta, _ := card.Get("metadata")
 	if chain == "" {
@@ -22,10 +22,9 @@ func withKeyChain(card wire.Value, chain string) wire.Value {
 	return card.With("metadata", meta.With(wire.MetaKeyChain, wire.Text(chain)))
 }
 
-// chainTo returns the key chain for a rotation to key (AM-2). The chain starts at the key that the node's id is derived
-// from, and ends at key. It is "" if the id is not derived from a key, or if no available key can vouch for the new
-// key. In the second case, directories that do not list the node yet refuse the id, and agents that do not know the
-// node ask their owners.
+// chainTo returns the key chain for a rotation to key (AM-2), which leads from the key in the node's id to key. It is
+// "" if the id is not derived from a key, or if no available key can vouch for the new key. In the second case,
+// directories that do not list the node yet refuse the id, and agents that do not know the node ask their owners.
 func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
 	own := r.identity.Load()
 	id := own.Card.ID
@@ -42,10 +41,10 @@ func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
 	return r.chainFromFirst(id, key, now, err)
 }
 
-// chainFromFirst returns a chain of one link to key, signed with the first key of the agent, from which its id is
-// derived. Callers use it if the old chain is full, or is missing because an earlier version rotated the key without
-// writing a chain. fault is the error of the old chain. If the first key is missing or does not match the id,
-// chainFromFirst logs fault and the error of the first key, and returns "".
+// chainFromFirst returns a chain of one link to key, signed with the agent's first key, from which its id is derived.
+// It is for an old chain that is full, or missing because an earlier version rotated the key without writing a chain.
+// fault is the error of the old chain. If the first key is missing or does not match the id, chainFromFirst logs both
+// errors and returns "".
 func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now time.Time, fault error) string {
 	var first *signing.PrivateKey
 	var err error = fs.ErrNotExist
@@ -67,10 +66,9 @@ func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now
 	return chain
 }
 
-// chainAtStart returns the key chain for the card on which [Registrar.setID] puts an id, at the start or later. It
-// returns "" if the card needs no chain or no chain leads to the node's key. stored is the chain that the last rotation
-// stored. A rotation stores the chain before it replaces the key, so after an interrupted rotation the stored chain has
-// one link too many.
+// chainAtStart returns the key chain for the card on which [Registrar.setID] puts an id, or "" if the card needs no
+// chain or no chain leads to the node's key. stored is the chain of the last rotation. A rotation stores the chain
+// before it replaces the key, so after an interrupted rotation the chain has one link too many.
 func (r *Registrar) chainAtStart(stored string, now time.Time) string {
 	own := r.identity.Load()
 	key := own.Key.Public()

@@ -37,29 +37,27 @@ func (r *Registrar) Listings() []owner.Listing {
 	return list
 }
 
-// Register registers the node in one configured directory, or in all if directory is "". If the node is already
-// registered there, Register renews its card. It also ends an earlier withdrawal. The listings report failures.
+// Register registers the node in one configured directory, or in all if directory is "". It renews a card that is
+// already registered, and ends an earlier withdrawal. The listings report failures.
 func (r *Registrar) Register(ctx context.Context, directory string) ([]owner.Listing, error) {
 	return r.registerIn(ctx, directory, visitAndRenew)
 }
 
-// Adopt registers the card like Register in one directory. If the directory assigns an id, the node adopts it. The
-// other directories then list the node under the new id and no longer under the old one. To peers the node is a new
-// agent.
+// Adopt is Register in one directory, except that the node adopts the id that the directory assigns. The other
+// directories then list the node only under the new id. To peers the node is a new agent.
 func (r *Registrar) Adopt(ctx context.Context, directory string) ([]owner.Listing, error) {
 	if directory == "" && len(r.registrations) > 1 {
-		return nil, owner.Fault(http.StatusBadRequest, "an id can be taken over from one directory only", "name it with --directory URL")
+		return nil, owner.Fault(http.StatusBadRequest, "an id can be adopted from only one directory", "name it with --directory URL")
 	}
 	return r.registerIn(ctx, directory, visitAndAdopt)
 }
 
-// registerIn visits directories, including those from which the node was withdrawn.
 func (r *Registrar) registerIn(ctx context.Context, directory string, how visitMode) ([]owner.Listing, error) {
 	return r.each(ctx, directory, func(p *registration) { r.update(ctx, p, how) })
 }
 
 // Withdraw removes the node from one configured directory, or from all if directory is "", until Register or Adopt is
-// called for that directory.
+// called for it.
 func (r *Registrar) Withdraw(ctx context.Context, directory string) ([]owner.Listing, error) {
 	return r.each(ctx, directory, func(p *registration) {
 		err := r.change(ctx, p, func(s *registrationState) (next time.Time, err error) { return r.removeCard(ctx, p, s), nil })
@@ -69,7 +67,6 @@ func (r *Registrar) Withdraw(ctx context.Context, directory string) ([]owner.Lis
 	})
 }
 
-// selectRegistrations returns the registration in one directory, or in all if directory is "".
 func (r *Registrar) selectRegistrations(directory string) ([]*registration, error) {
 	if directory == "" {
 		return r.registrations, nil
@@ -117,7 +114,7 @@ func (r *Registrar) wake() {
 	}
 }
 
-// removeCard removes the node from a directory. It fills s with the outcome, and returns the time of the next visit.
+// removeCard removes the node from a directory. It stores the outcome in s, and returns the time of the next visit.
 func (r *Registrar) removeCard(ctx context.Context, p *registration, s *registrationState) (next time.Time) {
 	id := s.AgentID
 	if id == "" {

@@ -10,10 +10,10 @@ import (
 )
 
 // register registers the card in a directory. The directory may assign another agent id. A node has only one agent id,
-// because that id is in every message that the node signs (AM-57). So register adopts the assigned id if nobody knows
-// the node by its current id yet, or if the owner asked for it. Otherwise it withdraws the registration: the node would
-// refuse messages to the assigned id, and recipients of our messages could not find our card under the id that signed
-// them. If the assigned id is derived from another key, the error is errForeignID.
+// because that id is in every message that the node signs (AM-57). So register adopts the assigned id only if nobody
+// knows the node by its current id yet, or if the owner asked for it. Otherwise it withdraws the registration: the node
+// would refuse messages to the assigned id, and recipients of our messages could not find our card under the id that
+// signed them. If the assigned id is derived from another key, the error is errForeignID.
 func (r *Registrar) register(ctx context.Context, p *registration, s *registrationState, how visitMode) error {
 	own := r.identity.Load()
 	credential := r.Credential(p.dir)
@@ -62,8 +62,8 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 
 var errForeignID = errors.New("the directory assigns an agent id that belongs to another key")
 
-// withdrawOldID withdraws the registration under the id in s, unless that is ownID, the node's id. It also returns nil
-// if the directory no longer knows that id or our credential.
+// withdrawOldID withdraws the registration under the id in s, unless that is ownID. It succeeds if the directory no
+// longer knows that id or our credential.
 func (r *Registrar) withdrawOldID(ctx context.Context, p *registration, s *registrationState, ownID wire.AgentID) error {
 	if s.AgentID == "" || s.AgentID == ownID {
 		return nil
@@ -76,7 +76,7 @@ func (r *Registrar) withdrawOldID(ctx context.Context, p *registration, s *regis
 	return nil
 }
 
-// scheduleOthers makes Run visit every directory except that of current as soon as it can.
+// scheduleOthers makes Run visit the other directories as soon as it can.
 func (r *Registrar) scheduleOthers(current *registration) {
 	r.mu.Lock()
 	for _, p := range r.registrations {
@@ -88,20 +88,19 @@ func (r *Registrar) scheduleOthers(current *registration) {
 	r.wake()
 }
 
-// otherIDError means that a directory assigns an id to a node that peers or directories already know by another id.
+// otherIDError means that a directory assigns an id to a node that is already known by another id.
 type otherIDError struct{ directory string }
 
 func (e *otherIDError) Error() string {
 	return "the directory assigns its own agent ids, and this node is already known by another id"
 }
 
-// Hint tells the owner what to do.
 func (e *otherIDError) Hint() string {
 	return "to use the new id, run: agentmesh register --adopt --directory " + e.directory + "; peers then know the node only by that id (docs/operations.md, Adopted ids)"
 }
 
-// canChangeID reports whether the node's id may still change: no directory except that of current lists the node, and
-// no peer has a conversation with it.
+// canChangeID reports whether the node's id may still change: no other directory lists the node, and no peer has a
+// conversation with it.
 func (r *Registrar) canChangeID(ctx context.Context, current *registration) (bool, error) {
 	r.mu.Lock()
 	for _, p := range r.registrations {

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	checkEvery    = 15 * time.Minute // the pause between two checks that a directory still lists the card
-	maxRetryPause = time.Hour        // the longest pause after failures, unless the directory asks for a longer one
+	checkEvery    = 15 * time.Minute // between two checks that a directory still lists the card
+	maxRetryPause = time.Hour        // after failures, unless the directory asks for a longer pause
 )
 
 // Identity is the node's signing key and the card that names it.
@@ -36,35 +36,34 @@ type Identity struct {
 type Config struct {
 	Identity    Identity
 	Directories []*client.Directory
-	Credential  client.Credential // the secret from which the bearers for directories are derived; required
+	Credential  client.Credential // required; the bearers for directories are derived from it
 	Store       store.Store
-	// SaveKey stores a new signing key and its card before the key is used. Nil: the key cannot be rotated.
+	// SaveKey stores a new signing key and its card before the key is used. Nil forbids rotation.
 	SaveKey func(key *signing.PrivateKey, card wire.Value) error
-	// CurrentKey returns the key that SaveKey stored last; nil: no other process rotates the key.
+	// CurrentKey returns the key that SaveKey stored last. Nil means that no other process rotates the key.
 	CurrentKey func() (*signing.PrivateKey, error)
-	// RetiredKey returns an earlier signing key by its fingerprint, and FirstKey the key that an agent id is derived
-	// from. Nil finds no key.
+	// RetiredKey returns an earlier signing key by its fingerprint, and FirstKey the key from which an agent id is
+	// derived. May be nil.
 	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
 	FirstKey   func(id wire.AgentID) (*signing.PrivateKey, error)
 	// Pause returns how long to wait after the given number of failures in a row.
 	Pause func(failures int) time.Duration
-	// Reread is called when a change of another process could not be read, or the outcome of a change of the key is not
-	// known. It must arrange a call of [Registrar.Reread]. Nil: no other process changes anything.
+	// Reread is called when a change of another process could not be read, or the outcome of a key change is not known.
+	// It must arrange a call of [Registrar.Reread]. Nil means that no other process changes anything.
 	Reread func()
-	// Changed is called when the state of a registration has changed; nil: nobody needs to know.
+	// Changed is called when the state of a registration has changed. May be nil.
 	Changed func()
 	Logger  *slog.Logger
 }
 
-// Registrar keeps the node registered in every configured directory, and holds its identity. It makes one call to a
-// directory at a time, so that an id that one directory assigns is known before the next directory is asked. It is safe
-// for concurrent use.
+// Registrar keeps the node registered in every configured directory, and holds its identity. It calls one directory at
+// a time, because an id that one directory assigns must be known before the next call. It is safe for concurrent use.
 type Registrar struct {
 	cfg    Config
 	wakeup chan struct{}
 
 	identity atomic.Pointer[Identity]
-	taking   sync.Mutex // held from reading or storing an id or a key until identity is set
+	taking   sync.Mutex // held while an id or a key is read or stored, until identity is set
 
 	work    sync.Mutex                     // held during calls to directories; guards retired
 	retired map[string]*signing.PrivateKey // earlier keys, by fingerprint
@@ -83,25 +82,24 @@ type registration struct {
 	next  time.Time
 }
 
-// registrationState is the part of a registration that is stored.
+// registrationState is the stored part of a registration.
 type registrationState struct {
 	Directory  string       `json:"directory"`
 	AgentID    wire.AgentID `json:"agent_id,omitempty"` // empty: not registered
 	Registered time.Time    `json:"registered,omitzero"`
 	Expires    time.Time    `json:"expires,omitzero"`
 	RenewAt    time.Time    `json:"renew_at,omitzero"`
-	Card       string       `json:"card,omitempty"` // hex digest of the card that the directory has
+	Card       string       `json:"card,omitempty"` // hex digest of the card in the directory
 	Withdrawn  bool         `json:"withdrawn,omitempty"`
 	Error      string       `json:"error,omitempty"`
 	Hint       string       `json:"hint,omitempty"`
 	Refused    bool         `json:"refused,omitempty"`
 	Failures   int          `json:"failures,omitempty"`
-	// PreviousKey is the fingerprint of the key that the directory still lists, until it has followed a rotation
-	// (AM-60).
+	// PreviousKey is the fingerprint of the key that the directory lists until it has followed a rotation (AM-60).
 	PreviousKey string `json:"previous_key,omitempty"`
 }
 
-// New returns a registrar without the state of an earlier process; [Registrar.Restore] reads that.
+// New returns a registrar. [Registrar.Restore] reads the state of an earlier process.
 func New(cfg Config) *Registrar {
 	r := &Registrar{cfg: cfg, wakeup: make(chan struct{}, 1), changed: make(chan struct{}), retired: make(map[string]*signing.PrivateKey)}
 	r.identity.Store(&cfg.Identity)
@@ -117,16 +115,16 @@ func (r *Registrar) Identity() *Identity { return r.identity.Load() }
 // ID returns the node's agent id.
 func (r *Registrar) ID() wire.AgentID { return r.identity.Load().Card.ID }
 
-// Namespace holds the records of the registrar, next to other state of the node.
+// Namespace holds the records of the registrar, among other state of the node.
 const Namespace = "node"
 
-// SharedKeys is the key of the record with the keys that all instances share. The registrar only observes it: after a
-// change it calls [Config.CurrentKey].
+// SharedKeys is the key of the record with the keys that all instances share. When it changes, the registrar calls
+// [Config.CurrentKey].
 const SharedKeys = "keys"
 
 const (
 	keyNodeID  = "identity"
-	keyRotated = "rotated" // written after each rotation, so that other processes learn of the new key
+	keyRotated = "rotated" // written after each rotation, for the other processes
 )
 
 func (p *registration) recordKey() string {
@@ -151,7 +149,6 @@ func (r *Registrar) Reread(ctx context.Context, now time.Time) error {
 	return errors.Join(r.takeIdentity(ctx, now), r.restoreStates(ctx, now))
 }
 
-// restoreStates reads the states of all registrations.
 func (r *Registrar) restoreStates(ctx context.Context, now time.Time) error {
 	for _, p := range r.registrations {
 		switch state, rev, err := r.loadState(ctx, p, now); {
@@ -164,7 +161,6 @@ func (r *Registrar) restoreStates(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// loadState reads the stored state of a registration and its revision.
 func (r *Registrar) loadState(ctx context.Context, p *registration, now time.Time) (registrationState, store.Rev, error) {
 	rec, err := r.cfg.Store.Records().Get(ctx, Namespace, p.recordKey(), now)
 	if errors.Is(err, store.ErrNotFound) {
@@ -205,15 +201,13 @@ func (r *Registrar) OnRemote(c store.Change) {
 	}
 }
 
-// rereadLater asks for a call of [Registrar.Reread].
 func (r *Registrar) rereadLater() {
 	if r.cfg.Reread != nil {
 		r.cfg.Reread()
 	}
 }
 
-// takeRecord takes over the stored state of a registration. It ignores a record that is not about a configured
-// directory.
+// takeRecord takes over the stored state of a registration in a configured directory.
 func (r *Registrar) takeRecord(rec store.Record) error {
 	i := slices.IndexFunc(r.registrations, func(p *registration) bool { return p.recordKey() == rec.Key })
 	if i < 0 {
@@ -226,13 +220,12 @@ func (r *Registrar) takeRecord(rec store.Record) error {
 	return err
 }
 
-// takeState sets the state of a registration that another process has stored.
 func (r *Registrar) takeState(p *registration, s registrationState) {
 	r.setState(p, s)
 	r.wake()
 }
 
-// loadRecord reads a record of the node's state into dst, if the record exists.
+// loadRecord reads a record into dst, if the record exists.
 func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now time.Time) error {
 	if _, _, err := store.ReadRecord(ctx, r.cfg.Store.Records(), Namespace, key, dst, now); err != nil {
 		return fmt.Errorf("read %s: %w", key, err)
@@ -240,13 +233,12 @@ func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now tim
 	return nil
 }
 
-// storeRecord writes a record of the node's state, if its revision is ifRev.
 func (r *Registrar) storeRecord(ctx context.Context, key string, body []byte, ifRev store.Rev, now time.Time) error {
 	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: Namespace, Key: key, Body: body}, IfRev: ifRev}}, now)
 }
 
-// Credential derives the bearer for one directory from the node's secret. No directory learns the bearer for another
-// one, and the node has to store only one secret.
+// Credential derives the bearer for one directory from the node's secret, so that the node stores one secret and no
+// directory learns the bearer for another.
 func Credential(secret client.Credential, d *client.Directory) client.Credential {
 	bearer, err := hkdf.Key(sha256.New, []byte(secret), nil, "agentmesh-credential "+d.StoredName(), 32)
 	if err != nil {
@@ -260,7 +252,7 @@ func (r *Registrar) Credential(d *client.Directory) client.Credential {
 	return Credential(r.cfg.Credential, d)
 }
 
-// Run visits every directory when it is due, until ctx ends.
+// Run visits each directory when it is due, until ctx ends.
 func (r *Registrar) Run(ctx context.Context) {
 	for {
 		wait := checkEvery
@@ -304,8 +296,8 @@ const (
 	visitAndAdopt                  // always renew, and adopt the id that the directory assigns
 )
 
-// update visits a directory and stores the resulting state. If another process has stored a state during the visit,
-// update visits again. The caller must hold r.work.
+// update visits a directory and stores the resulting state. If another process stored a state during the visit, it
+// visits again. The caller must hold r.work.
 func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) {
 	visits := 0
 	err := r.change(ctx, p, func(s *registrationState) (next time.Time, err error) {
@@ -352,7 +344,7 @@ func (r *Registrar) recordVisit(s *registrationState, err error) (next time.Time
 		s.Refused = true
 	}
 	next = now.Add(max(min(r.cfg.Pause(s.Failures), maxRetryPause), after))
-	r.cfg.Logger.Warn("keep listed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
+	r.cfg.Logger.Warn("keep the node listed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
 	return next
 }
 
@@ -376,9 +368,9 @@ func (r *Registrar) AwaitListing(ctx context.Context, d *client.Directory) bool 
 	return false
 }
 
-// change reads the stored state of a registration, and stores what decide makes of it, unless decide fails. decide also
-// returns the time of the next visit. If another process has stored a state since this one last did, change first takes
-// over the id and the key that are stored by now. If that happens while decide runs, change calls decide again.
+// change stores what decide makes of the stored state of a registration, unless decide fails. decide also returns the
+// time of the next visit. If another process stored the state, change first takes over the stored id and key. If it
+// stores one while decide runs, change calls decide again.
 func (r *Registrar) change(ctx context.Context, p *registration, decide func(*registrationState) (next time.Time, err error)) error {
 	r.setNext(p, time.Now().Add(r.cfg.Pause(1))) // if the state cannot be read
 	r.mu.Lock()
@@ -417,7 +409,6 @@ func (r *Registrar) storeState(ctx context.Context, p *registration, s registrat
 	return r.storeRecord(ctx, p.recordKey(), body, ifRev, time.Now())
 }
 
-// setNext sets when the next visit of a directory is due.
 func (r *Registrar) setNext(p *registration, next time.Time) {
 	r.mu.Lock()
 	p.next = next
@@ -437,7 +428,7 @@ func (r *Registrar) setState(p *registration, s registrationState) {
 	}
 }
 
-// visit registers or renews the card, or only checks that it is listed. It fills s with the directory's answer.
+// visit registers or renews the card, or only checks that it is listed. It stores the directory's answer in s.
 func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationState, how visitMode) error {
 	id := r.identity.Load()
 	card := id.Card.WithoutPrivateLists() // AM-6
@@ -471,7 +462,7 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 }
 
 // recordSuccess records a registration or renewal with a card that names key. The next renewal is due after half of the
-// lifetime, plus or minus a tenth.
+// lifetime, ± 10 %.
 func (s *registrationState) recordSuccess(reg wire.Registered, key *signing.PrivateKey, digest string, now time.Time) {
 	s.AgentID, s.Card = reg.AgentID, digest
 	if s.PreviousKey != key.Public().Fingerprint() { // another process may be rotating the key
