@@ -43,7 +43,7 @@ type Decision struct {
 	Choice  Choice
 	By      string
 	Changes []store.Change // changes that end the ask and the asks in Tail, if they are still pending, and free the slot
-	Tail    []Ask          // the asks behind the ask that are decided with it, in order; they have their state after Changes
+	Tail    []Ask          // the asks behind the ask that are decided with it, in order, in their state after Changes
 	Now     time.Time
 }
 
@@ -303,7 +303,7 @@ func (s storedAsk) decide(choice Choice, by string, now time.Time) storedAsk {
 	return s
 }
 
-// checkDecision refuses an invalid decision. shown is the number of asks of tail that are in hash.
+// checkDecision refuses an invalid decision. shown is the number of asks of tail that hash covers.
 func (s storedAsk) checkDecision(tail []storedAsk, hash string, choice Choice) (shown int, err error) {
 	if s.State != AskPending {
 		return 0, fmt.Errorf("%w: it is %s", ErrAskGone, s.State)

@@ -152,8 +152,8 @@ func (q *Asks) group(ctx context.Context, id string, now time.Time) (first store
 	return first, tail, err
 }
 
-// regroup returns the changes to the remaining asks when the pending asks in ending end: the first ask loses some of
-// its queue or, if it ends itself, the next ask takes over the slot.
+// regroup returns the changes to the remaining asks when the pending asks in ending are no longer pending. A first ask
+// that stays has fewer asks behind it; if the first ask ends, the next one takes over its slot.
 func (q *Asks) regroup(ctx context.Context, ending []storedAsk, now time.Time) (changes []store.Change, err error) {
 	isEnding := make(map[string]bool, len(ending))
 	for _, s := range ending {

@@ -59,7 +59,7 @@ func JudgeAccept(p Proposal, accept wire.Value) (Verdict, Terms) {
 	return Agreed, agreed
 }
 
-// admits reports whether an accept that names named agrees with t. It does not compare times.
+// admits reports whether an accept agrees with t, except for its times. named are the terms that the accept names.
 func (t Terms) admits(named Terms) bool {
 	same := func(offered, named string) bool { return named == "" || named == offered }
 	return same(t.Title, named.Title) && same(t.Duration, named.Duration) &&
@@ -74,7 +74,7 @@ func isOpenPlace(location string) bool {
 	})
 }
 
-// changedBy returns t with the terms that n names.
+// changedBy returns the terms of a counter-proposal to t: the terms that n names, and otherwise those of t.
 func (t Terms) changedBy(n namedTerms) Terms {
 	for _, text := range []struct {
 		own   *string
@@ -166,7 +166,7 @@ func textOf(v wire.Value) string {
 	return string(v.JSON())
 }
 
-// textsOf returns the texts of a list, each cut to limit characters. Any other value counts as its own only element.
+// textsOf returns the texts of a list, each cut to limit characters. Any other value counts as a list of one.
 func textsOf(list wire.Value, limit int) (texts []string) {
 	elems := slices.Values([]wire.Value{list})
 	if list.Kind() == wire.Array {

@@ -10,7 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Proposal is the standing proposal of a conversation, the latest of either side. Its side thereby accepts it.
+// Proposal is the standing proposal of a conversation, the latest of either side. The side that makes a proposal
+// thereby accepts it.
 type Proposal struct {
 	Terms
 	By        Side           `json:"by"`
@@ -30,7 +31,8 @@ type Acceptance struct {
 	Message wire.MessageID `json:"message_id,omitempty"`
 	Intent  wire.Intent    `json:"intent,omitempty"` // of the accepted proposal; set only once another proposal stands
 
-	// For our accept: the peer received it, or answered that its owner decides.
+	// For our accept, Delivered reports whether the peer received it, and Held whether the peer answered that its owner
+	// decides.
 	Delivered bool `json:"delivered,omitempty"`
 	Held      bool `json:"held,omitempty"`
 }
@@ -67,7 +69,7 @@ func errAmbiguousAccept(times []string) error {
 	}
 }
 
-// errStaleAccept refuses our own accept of anything but a released, standing proposal.
+// errStaleAccept refuses our own accept if the proposal that it answers is not standing, or not released by our owner.
 var errStaleAccept = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusConflict,
 	Message: "the accept does not answer the standing proposal: read the conversation and answer its latest proposal",
@@ -227,8 +229,8 @@ func (c Conversation) Awaits(accept wire.MessageID) bool {
 	})
 }
 
-// IsPlainAccept reports whether a recorded accept, the message id, is neither a new proposal nor unclear. For a message
-// that is not an accept, the result has no meaning.
+// IsPlainAccept reports whether the recorded accept with this message id is neither a new proposal nor unclear. For any
+// other message, the result has no meaning.
 func (c Conversation) IsPlainAccept(id wire.MessageID) bool {
 	return c.Proposal != nil && c.Proposal.Message != id && c.Unclear != id
 }
@@ -297,8 +299,8 @@ func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptanc
 // FindTaken returns our accept that a message of the peer answers, or nil. The answer makes the accept count, unless
 // the message takes it back. A message answers the accept that it names, even if a proposal of ours overtook the accept
 // meanwhile. A message that names none answers the accept of the standing proposal if the peer said before that its
-// owner decides. Two actions differ: a message that says so answers nothing, and a close answers only a delivered
-// accept, and only with the status completed.
+// owner decides. A pending_approval answers nothing. A close answers only a delivered accept, and only with the status
+// completed.
 func (c Conversation) FindTaken(payload wire.Value) *Acceptance {
 	a, answers := c.Accept, AnswersIn(payload)
 	if c.Overtaken != nil && c.Overtaken.Message == answers && answers != "" {

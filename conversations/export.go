@@ -51,8 +51,8 @@ type exportEntry struct {
 	Digest    string    `json:"digest"` // hex
 	Chain     string    `json:"chain"`  // hex
 	Raw       []byte    `json:"raw"`    // base64 of the bytes as received or sent
-	// Key opens the sealed payload in Raw, and Opened is that payload. Both are set only if the exporting owner wants
-	// it.
+	// Key opens the sealed payload in Raw, and Opened is that payload. Both are empty unless the export opens sealed
+	// payloads.
 	Key    []byte      `json:"key,omitempty"`
 	Opened *wire.Value `json:"opened,omitempty"`
 }

@@ -9,9 +9,9 @@ type legacyAgreement struct {
 	AcceptHeld     bool `json:"accept_held"`
 }
 
-// upgrade converts the agreement of a row that an earlier version wrote. The row of an open conversation does not show
-// whether an accept counts already, if we sent the accept, or received it and a message waits for our owner. For such a
-// row, upgrade records an accept that does not count yet, and the next answer decides.
+// upgrade converts the agreement of a row that an earlier version wrote. If the conversation is open and we sent the
+// accept, or received it and a message waits for our owner, the row does not show whether the accept counts. upgrade
+// then records an accept that does not count yet, and the next answer decides.
 func (c Conversation) upgrade(old legacyAgreement) Conversation {
 	if old.Proposal == "" {
 		if c.Agreement != nil && c.Agreement.At.IsZero() {

@@ -95,8 +95,8 @@ const (
 	AcceptCounts                   // the recipient of the accept Event.ID answered it without refusing it
 )
 
-// Event is something that happened to a conversation. Principal, Address, Idle and Deadline count only in the event
-// that opens it.
+// Event is something that happened to a conversation. Principal, Address, Idle and Deadline are used only if the event
+// opens the conversation.
 type Event struct {
 	Kind      Kind
 	At        time.Time

@@ -131,8 +131,8 @@ func (u *Unit) Record(ctx context.Context, e Event) error {
 // SetLastSent sets [Conversation.LastSent].
 func (u *Unit) SetLastSent(number int64) { u.conv.LastSent = number }
 
-// Append adds a message to the transcript, and sets N and Chain. It is separate from Record, because some messages are
-// not events, such as the echo of a close.
+// Append adds a message to the transcript. The commit sets N and Chain. Append is separate from Record, because some
+// messages are not events, such as the echo of a close.
 func (u *Unit) Append(e store.Entry) {
 	u.entries = append(u.entries, e)
 	u.conv.Bytes += int64(len(e.Raw))

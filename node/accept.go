@@ -101,9 +101,9 @@ func (a *acceptance) isHoldsFull(err error) bool {
 	return a.held && !isRefusal(err) && errors.Is(err, store.ErrQuota)
 }
 
-// answerRunning answers a message that did not get its turn before the sync deadline, because another copy of it was
-// still being accepted, or too many other messages were. If that copy is stored by now, its answer is the answer
-// (AM-21); if a different message has the same id, the error is wire.ErrIDReused. Otherwise it is wire.ErrUnavailable.
+// answerRunning answers a message that did not get its turn before the sync deadline: another copy of it was still
+// being accepted, or too many other messages were. If the copy is stored by now, the message gets the same answer
+// (AM-21). Otherwise the error is wire.ErrUnavailable, or wire.ErrIDReused if a different message has the same id.
 // cause is why the wait ended.
 func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
 	rec, err := n.store.Steps().FindReplay(ctx, string(in.Peer), string(in.MessageID), time.Now())

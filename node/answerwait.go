@@ -17,7 +17,7 @@ type answerWait struct {
 	since  time.Time
 }
 
-// expectAnswer starts to watch for answers. Call it before the message can leave, and call its stop at the end.
+// expectAnswer starts to watch for answers. Call it before the message can leave, and call stop at the end.
 func (n *Node) expectAnswer() answerWait {
 	events, stop := n.Watch()
 	return answerWait{n: n, events: events, stop: stop, since: time.Now()}

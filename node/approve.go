@@ -44,7 +44,7 @@ type heldDecision struct {
 	item Item
 	unit *conversations.Unit
 
-	// For a message that the owner lets in. message is as received, or zero for a foreign message.
+	// Set only if the owner lets the message in. message is the message as received, or zero if it is foreign.
 	message   wire.Message
 	payload   wire.Value
 	cancelled []store.Change // cancel the agreed event that the message cancels

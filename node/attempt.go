@@ -101,7 +101,7 @@ type retryableError struct{ error }
 func (e retryableError) Unwrap() error { return e.error }
 
 // errUnknownDelivery ends an outbox entry that the peer might process twice if it were sent again (AM-48).
-var errUnknownDelivery = errors.New("it may have been delivered, and its signature is too old to send it again")
+var errUnknownDelivery = errors.New("the message may have been delivered, and its signature is too old to send it again")
 
 // prepare stores that an outbox entry is in flight. If the entry is for a native agent and its signature is too old,
 // prepare first signs it again. That is safe only if no attempt can have been processed, or if the peer recognizes

@@ -40,8 +40,8 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 }
 
 // countAccept records that an accept counts if the message of item makes it count: the peer's accept, which counts when
-// we answer it, or the peer's answer to our accept. replyID is the id of our reply on the same connection, which may
-// itself be an accept, or "".
+// we answer it, or the peer's answer to our accept. replyID is the id of our reply on the same connection, or "". That
+// reply may itself be an accept.
 func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
 	conv, accept := u.Conversation(), item.MessageID
 	payload, _ := wire.Parse(item.Payload) // a payload that cannot be read answers no accept

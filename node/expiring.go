@@ -17,12 +17,11 @@ const (
 	warnAtMost  = 24 * time.Hour     // see warnBefore
 )
 
-// warnBefore returns how long before its expiry the owner is warned about a question: a seventh of HoldFor, at most a
-// day.
+// warnBefore returns how long before the end of a question the owner is warned: a seventh of HoldFor, at most a day.
 func (n *Node) warnBefore() time.Duration { return min(warnAtMost, n.cfg.HoldFor/7) }
 
 // warnOfExpiry warns the owner once about each question that will soon expire, and once a day about each listing that
-// will and whose renewal failed.
+// will soon end because its renewal failed.
 func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 	for ask, err := range n.asks.All(ctx, acl.AskFilter{State: acl.AskPending}, now) {
 		if err != nil {

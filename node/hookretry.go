@@ -57,7 +57,8 @@ func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error 
 	return h.startIn(ctx, item, now, func() (func(), error) { return h.n.runs.ReserveFor(item.Trust == "") })
 }
 
-// startIn is start with a function that reserves the place of the run, and returns the function that frees it.
+// startIn is start with a function that reserves the place of the run. reserve returns the function that frees the
+// place.
 func (h hookRetries) startIn(ctx context.Context, item Item, now time.Time, reserve func() (func(), error)) error {
 	n := h.n
 	thread, err := n.book.Load(ctx, item.key(), now)

@@ -22,8 +22,7 @@ const (
 	outcomeRefused  = "refused"
 )
 
-// outcomePostponed is the outcome of an attempt that another one will follow. The others are the final states of
-// entries.
+// outcomePostponed is the outcome of an attempt if another one will follow. The others are the final states of entries.
 const outcomePostponed = "put_off"
 
 // counters are the metrics of the node's decisions.

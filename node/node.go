@@ -58,7 +58,7 @@ type Config struct {
 	Age      []*signing.PrivateKey // keys that open sealed messages: the current one and earlier ones (AM-85)
 
 	Policy   acl.Policy
-	Outbound OutboundPolicy // AM-50; the zero value permits everything
+	Outbound OutboundPolicy // AM-50
 	Rates    acl.Rates
 	Exempt   []string // principals without message limits (AM-44)
 

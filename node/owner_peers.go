@@ -22,7 +22,7 @@ const nsAliases = "aliases" // key: alias; body: agent id or principal; term "pe
 
 var aliasForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// ListPeers implements [owner.Peers]: it lists the peers in rules, aliases and pinned keys.
+// ListPeers implements [owner.Peers]: it lists the peers in rules, aliases, pinned keys and the configured lists.
 func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
 	n := o.n
 	now := time.Now()

@@ -27,8 +27,8 @@ type interruptedRun struct {
 type recovery struct{ n *Node }
 
 // run finishes decisions about held messages, and recovers the items whose hooks were running. A repeatable route runs
-// its hook again with the same message id. About any other hook it asks the owner, because the hook may have done its
-// work (AM-75). An item that cannot be recovered waits until the duties begin again.
+// its hook again with the same message id. Otherwise run asks the owner, because the hook may have done its work
+// (AM-75). An item that cannot be recovered waits until the duties begin again.
 func (r recovery) run(ctx context.Context) {
 	n := r.n
 	if err := n.finishDecisions(ctx); err != nil && ctx.Err() == nil {

@@ -171,7 +171,7 @@ func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 	}
 }
 
-// recordPending records that the sender got the provisional answer.
+// recordPending records that the sender got the provisional answer, in the item and in the transcript.
 func (n *Node) recordPending(ctx context.Context, itemID string, provisional signedMessage) error {
 	item, err := n.Item(ctx, itemID)
 	if errors.Is(err, store.ErrNotFound) { // the owner deleted the conversation meanwhile

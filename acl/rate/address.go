@@ -13,7 +13,8 @@ var Unknown = netip.IPv6Unspecified()
 // isSource reports whether an address identifies a client. [Unknown] and the zero address do not.
 func isSource(addr netip.Addr) bool { return addr.IsValid() && addr != Unknown }
 
-// unknownFactor is how many times the tokens of one address all unknown clients together may draw.
+// unknownFactor is the number of tokens that all unknown clients together may draw, as a multiple of those of one
+// address.
 const unknownFactor = 10
 
 // Share is a bucket from which a client draws. A draw needs room in all of the client's buckets.

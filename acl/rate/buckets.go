@@ -13,10 +13,10 @@ import (
 // Limit is the number of tokens that a bucket regains per second.
 type Limit float64
 
-// PerHour converts n tokens per hour.
+// PerHour returns the limit of n tokens per hour.
 func PerHour(n int) Limit { return Limit(float64(n) / 3600) }
 
-// PerMinute converts n tokens per minute.
+// PerMinute returns the limit of n tokens per minute.
 func PerMinute(n int) Limit { return Limit(float64(n) / 60) }
 
 // Buckets holds a token bucket for each of at most maxKeys keys. All its buckets have the same size. It is safe for
@@ -238,8 +238,8 @@ func (b *Buckets) Snapshot(now time.Time) []byte {
 	return data
 }
 
-// Restore adds the buckets of a snapshot, which may come from another limit. A restored bucket is at worst empty.
-// Restore ignores buckets for which b has no room.
+// Restore adds the buckets of a snapshot, which may have been taken under another limit. A restored bucket is at worst
+// empty. Restore ignores buckets for which b has no room.
 func (b *Buckets) Restore(data []byte, now time.Time) error {
 	var owed map[string]int64
 	if err := json.Unmarshal(data, &owed); err != nil {

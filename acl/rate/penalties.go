@@ -15,7 +15,7 @@ const loweredPerMinute = 60
 // Penalties are safe for concurrent use. A nil *Penalties bars nobody.
 type Penalties struct {
 	faults   *Buckets    // by address; each fault takes a token
-	barred   *Buckets    // an empty bucket is a barred address; if nil, an address without tokens in faults is barred
+	barred   *Buckets    // an address with an empty bucket is barred; if nil, faults decides
 	networks [2]*Buckets // like faults, for the next two wider networks
 	lowered  *Buckets    // requests, by network
 	refused  atomic.Uint64

@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Exec runs a program for each message, which the program gets as JSON on standard input. It writes the answer, or a
-// stream whose last line is the answer, to standard output (AM-74). A program that exits with a status other than 0 has
+// Exec runs a program for each message. The program gets the message as JSON on standard input. It writes the answer,
+// or a stream whose last line is the answer, to standard output (AM-74). If it exits with a status other than 0, it has
 // failed, whatever it wrote.
 type Exec struct {
 	Argv   []string // fixed; nothing from a message is added

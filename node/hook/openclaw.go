@@ -79,7 +79,7 @@ const (
 )
 
 // newFence returns the marker around strangers' text. Nobody can guess it without the key. A repeat of an event has the
-// same marker, because a gateway recognizes a repeated hook only by its text.
+// same marker, because a gateway takes a repeated hook for the same run only if its text is the same.
 func newFence(key string, c Call) string {
 	mac := hmac.New(sha256.New, []byte(key))
 	_, id := c.event()

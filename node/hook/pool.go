@@ -11,7 +11,7 @@ import (
 
 // Pool bounds the hooks that run at once (AM-75), and stops them. It is safe for concurrent use.
 type Pool struct {
-	Retries Retries // the hooks that could not be reached
+	Retries Retries // of messages that wait for their hook
 	Stats   Stats   // what ran
 
 	slots chan struct{} // one for each hook that runs

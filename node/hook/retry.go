@@ -25,8 +25,8 @@ func RetryPause(failed int) time.Duration {
 // maxRetrySleep is the longest sleep before the store is read again, in case the clock was changed.
 const maxRetrySleep = 10 * time.Minute
 
-// Retries wakes the node when messages whose hook could not be reached are due again. The store has the messages. The
-// zero value is ready to use and safe for concurrent use.
+// Retries wakes the node when messages that wait for their hook are due. The store has the messages. The zero value is
+// ready to use and safe for concurrent use.
 type Retries struct {
 	once sync.Once
 	wake chan struct{} // has room for one signal
