@@ -30,7 +30,7 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 	}
 	who := from.token
 	if who == "" {
-		who = string(from.source) // the address tells callers without a token apart
+		who = string(from.source) // separates callers without a token by their address
 	}
 	id := m.TaskID
 	if id == "" {
@@ -61,8 +61,8 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 	return nil, wire.ErrUnavailable.Because(errors.New("lost every race for the message"))
 }
 
-// rowFor returns the task with this id, and adds the message m to it. The task is new unless m names an open task or was
-// sent before. known is true if the task already has m; rowFor refuses another message with the id of m.
+// rowFor returns the task with this id, with the message m added. If the task already has m, known is true and nothing
+// is added. rowFor refuses another message with the same message id.
 func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Message, from caller, id string) (t *taskRow, known bool, err error) {
 	now, sum := time.Now(), signing.Digest(m.Tree)
 	digest := hex.EncodeToString(sum[:16])
@@ -100,7 +100,6 @@ func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Mess
 	return t, false, nil
 }
 
-// outgoing returns a message as the agent gets it: in the context of the task, and with the agent's own id of the task.
 func (t *taskRow) outgoing(m wire.Value) wire.Value {
 	m = m.Without("taskId").With("contextId", wire.Text(t.Context))
 	if t.Remote != "" {
@@ -109,7 +108,6 @@ func (t *taskRow) outgoing(m wire.Value) wire.Value {
 	return m
 }
 
-// queue stores a call for the agent together with changes.
 func (s *Service) queue(ctx context.Context, t *taskRow, call Call, changes []store.Change) error {
 	token, err := s.answerToken(ctx, t.ID)
 	if err != nil {
@@ -133,7 +131,6 @@ func (s *Service) queue(ctx context.Context, t *taskRow, call Call, changes []st
 	return err
 }
 
-// answerToken returns the token that authenticates answers about a task.
 func (s *Service) answerToken(ctx context.Context, task string) (string, error) {
 	return s.sum(ctx, "answer", task)
 }
@@ -160,14 +157,13 @@ func (s *Service) cancel(ctx context.Context, t *taskRow, from caller) (*taskRow
 	return s.await(ctx, t, from, func(t *taskRow) bool { return isTerminal(t.State) })
 }
 
-// cancelCall returns the call that cancels the task at the agent, which knows it by the id remote.
 func (t *taskRow) cancelCall(remote string) Call {
 	return Call{Method: message.CancelTask, Params: wire.Obj(wire.TextField("id", remote)), Token: t.Token, Task: t.ID}
 }
 
-// postTask takes an answer of the agent about a task: the answer to a call, or a push notification. If the caller
-// canceled the task before the agent took it, the response has the call that cancels the task. That call needs no room
-// in the mailbox, and it comes again with every report until the agent reports an end.
+// postTask takes the agent's answer to a call, or its push notification about a task. If the caller canceled the task
+// before the agent took it, the response contains the call that cancels the task at the agent. The call then needs no
+// room in the mailbox. Every response repeats it until the agent reports an end.
 func (s *Service) postTask(c echo.Context) error {
 	httpapi.Private(c)
 	ctx, id := c.Request().Context(), c.Param("relay")
@@ -207,7 +203,7 @@ func (s *Service) postTask(c echo.Context) error {
 		case t.Owed && (isError || isTerminal(status.GetStr("state"))):
 			t.Owed = false
 			return true
-		case isError && (isTerminal(t.State) || t.Remote != "" && !t.Waits): // of a cancellation, or too late
+		case isError && (isTerminal(t.State) || t.Remote != "" && !t.Waits): // the answer to a cancellation, or too late
 			return false
 		case isError:
 			t.Waits, t.State, t.Reason = false, stateRejected, message.ReadError(http.StatusBadRequest, failure).Reason

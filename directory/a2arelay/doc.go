@@ -33,15 +33,15 @@ type Config struct {
 	BaseURL   string // of the directory, "https://directory.example.com/v1"
 	Records   store.Records
 	Addresses *httpapi.Addresses // limits the callers by address; nil for no limits
-	// Agent returns a live card, parsed and as stored, if its endpoint is its mailbox here. It returns [wire.ErrNoAgent]
-	// for any other id.
+	// Agent returns a live card, parsed and as stored, if its endpoint is its mailbox here. Otherwise it returns
+	// [wire.ErrNoAgent].
 	Agent func(ctx context.Context, id wire.AgentID) (wire.Card, store.Card, error)
 	// CheckBan returns [wire.ErrBanned] if the operator has banned the address of a caller.
 	CheckBan func(ctx context.Context, client netip.Addr) error
 	// ParseKey parses the public key of a card.
 	ParseKey func(text string) (*signing.PublicKey, error)
-	// Queue stores a call as the mail m, together with changes, within the bounds of the mailbox. Queue sets m.Created. The
-	// call is durable when Queue returns.
+	// Queue stores a call as the mail m, together with changes, within the bounds of the mailbox. It sets m.Created.
+	// The call is durable when Queue returns.
 	Queue func(ctx context.Context, m mailbox.Mail, call []byte, changes []store.Change) (relayID string, err error)
 	// Secret returns a key of this directory that never changes.
 	Secret func(ctx context.Context) ([]byte, error)
@@ -76,7 +76,7 @@ func New(cfg Config) *Service {
 	return &Service{cfg: cfg, origin: strings.TrimSuffix(cfg.BaseURL, "/v1")}
 }
 
-// Mount adds the routes: those of A2A for callers, and two for the agents.
+// Mount adds the A2A routes for callers, and two routes for the agents.
 func (s *Service) Mount(e *echo.Echo, guard echo.MiddlewareFunc) {
 	e.POST(pathPrefix+":id", s.serveRPC)
 	for _, method := range []string{"GET", "POST", "DELETE"} {
@@ -86,7 +86,6 @@ func (s *Service) Mount(e *echo.Echo, guard echo.MiddlewareFunc) {
 	e.POST("/v1/relay/:relay/task", guard(s.postTask))
 }
 
-// url returns the URL of an agent's two interfaces, JSON-RPC and HTTP+JSON.
 func (s *Service) url(id wire.AgentID) string { return s.origin + pathPrefix + string(id) }
 
 // sum returns the HMAC of texts in hex. Nobody can compute it without the secret.
@@ -102,14 +101,12 @@ func (s *Service) sum(ctx context.Context, texts ...string) (string, error) {
 	return hex.EncodeToString(mac.Sum(nil)[:16]), nil
 }
 
-// caller identifies the sender of a request.
 type caller struct {
 	token    string         // SHA-256 of the bearer token in hex; "" without one
 	source   wire.AgentID   // where the request came from, for fair shares; never an agent id
 	networks []wire.AgentID // around source, as in [mailbox.Mail]
 }
 
-// sources returns the source of the caller and the networks around it, narrowest first.
 func (c caller) sources() []wire.AgentID { return append([]wire.AgentID{c.source}, c.networks...) }
 
 // Call is what an agent gets from its mailbox.
@@ -134,7 +131,6 @@ const (
 	stateCanceled = "TASK_STATE_CANCELED"
 )
 
-// isTerminal reports whether a task in this state has ended.
 func isTerminal(state string) bool {
 	switch state {
 	case "TASK_STATE_COMPLETED", stateFailed, stateRejected, stateCanceled:
@@ -151,7 +147,6 @@ const (
 	textExpired = "the agent did not connect in time"
 )
 
-// newTask returns a task as the relay itself describes it.
 func newTask(id, contextID, state, text string, now time.Time) wire.Value {
 	t := message.Task{ID: id, Context: contextID, At: now}
 	if text != "" {

@@ -20,7 +20,6 @@ import (
 
 func pathAgent(c echo.Context) wire.AgentID { return wire.AgentID(c.Param("id")) }
 
-// serveRPC serves the JSON-RPC binding at the URL of an agent.
 func (s *Service) serveRPC(c echo.Context) error {
 	return s.serve(c, message.JSONRPC, func(body []byte) (message.Call, *message.Error) {
 		return message.ReadRPC(body, message.VersionOf(c.Request()))
@@ -43,7 +42,6 @@ func (s *Service) serveREST(c echo.Context) error {
 	})
 }
 
-// getDocument answers with a document of an agent.
 func (s *Service) getDocument(c echo.Context, load func(context.Context, wire.AgentID) ([]byte, error)) error {
 	if err := s.cfg.Addresses.Check(c); err != nil {
 		return err
@@ -56,7 +54,6 @@ func (s *Service) getDocument(c echo.Context, load func(context.Context, wire.Ag
 	return nil
 }
 
-// storedCard returns the A2A card that an agent published.
 func (s *Service) storedCard(ctx context.Context, id wire.AgentID) ([]byte, error) {
 	if _, _, err := s.cfg.Agent(ctx, id); err != nil {
 		return nil, err
@@ -81,8 +78,8 @@ func (s *Service) keySet(ctx context.Context, id wire.AgentID) ([]byte, error) {
 	return message.KeySet(key).JSON(), nil
 }
 
-// putCard stores the A2A card of an agent. From then on the agent takes calls here. The interface that
-// [message.FindInterface] returns for the card must be at this relay.
+// putCard stores the A2A card of an agent, which then takes calls here. The interface that [message.FindInterface]
+// returns for the card must be at this relay.
 func (s *Service) putCard(c echo.Context) error {
 	httpapi.Private(c)
 	ctx, id := c.Request().Context(), pathAgent(c)
@@ -117,7 +114,6 @@ func (s *Service) putCard(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
-// serve handles a request of a caller.
 func (s *Service) serve(c echo.Context, binding message.Binding, read func([]byte) (message.Call, *message.Error)) error {
 	httpapi.Private(c)
 	call := message.Call{Binding: binding}
@@ -166,7 +162,6 @@ func (s *Service) serve(c echo.Context, binding message.Binding, read func([]byt
 	return nil
 }
 
-// callerOf returns the caller of a request.
 func (s *Service) callerOf(c echo.Context) (caller, error) {
 	var from caller
 	if bearer, ok := httpapi.Bearer(c.Request()); ok && bearer != "" {
@@ -190,7 +185,6 @@ func (s *Service) callerOf(c echo.Context) (caller, error) {
 	return from, nil
 }
 
-// readBody reads a body in either media type of A2A.
 func readBody(c echo.Context) ([]byte, error) {
 	message.AcceptMediaType(c.Request().Header)
 	return httpapi.Body(c, message.MaxBody)
@@ -202,7 +196,6 @@ func refuse(c echo.Context, call message.Call, e *message.Error) error {
 	return c.Blob(status, call.MediaType(status), body)
 }
 
-// handle carries out a call that has one answer.
 func (s *Service) handle(c echo.Context, call message.Call, from caller) (wire.Value, error) {
 	ctx, agent := c.Request().Context(), pathAgent(c)
 	switch call.Method {
@@ -237,7 +230,6 @@ func (s *Service) handle(c echo.Context, call message.Call, from caller) (wire.V
 	return wire.Value{}, message.ErrUnsupported.At("this agent is behind a relay")
 }
 
-// refusal returns the error with which the agent refused the message of the task, or nil.
 func (t *taskRow) refusal() *message.Error {
 	if i := slices.IndexFunc(message.Errors(), func(e *message.Error) bool { return t.Reason != "" && e.Reason == t.Reason }); i >= 0 {
 		return message.Errors()[i]
@@ -270,8 +262,8 @@ func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(
 	}
 }
 
-// stream answers with events: first the task, then its changes until the task has ended (A2A-12). The stream of a message
-// also ends if the agent asks its caller a question.
+// stream answers with events: the task, then its changes until the task has ended (A2A-12). The stream of a message
+// also ends when the agent asks its caller a question.
 func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 	ctx, agent := c.Request().Context(), pathAgent(c)
 	var t *taskRow
@@ -333,7 +325,6 @@ func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 	return nil
 }
 
-// eventsOf returns the events that report a changed task as its caller sees it: its artifacts, then its status.
 func eventsOf(id, contextID string, task wire.Value) []wire.Value {
 	ids := []wire.Member{wire.TextField("taskId", id), wire.TextField("contextId", contextID)}
 	var events []wire.Value

@@ -8,14 +8,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Bounds of the callers that wait at the same time.
 const (
 	maxWaiters       = 2048
-	maxWaitersOfOne  = 16 // of one source; of a network around it twice as many as of the next narrower one
+	maxWaitersOfOne  = 16 // of one source; each wider network around it may have twice as many
 	maxWaitersOfTask = 8
 )
 
-// waiter waits for changes of one task.
 type waiter struct {
 	task    string
 	from    caller
@@ -27,10 +25,10 @@ type hub struct {
 	mu      sync.Mutex
 	waiters map[string][]*waiter // by task
 	total   int
-	sources map[wire.AgentID]int // waiters of a source, and of a network
+	sources map[wire.AgentID]int // number of waiters, by source and by network
 }
 
-// enter adds a waiter, or returns nil if too many wait. The caller must call leave.
+// enter adds a waiter. It returns nil if too many wait. The caller must call leave.
 func (h *hub) enter(task string, from caller) *waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,7 +68,6 @@ func (h *hub) leave(w *waiter) {
 	}
 }
 
-// publish wakes the waiters of a task.
 func (h *hub) publish(task string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

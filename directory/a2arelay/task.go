@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	NSTasks  = "relay-task"      // tasks without their bodies, by id; exported for [store.Watcher]
+	NSTasks  = "relay-task"      // tasks without their bodies, by id; see [store.Watcher]
 	nsBodies = "relay-task-body" // bodies of tasks, by id; apart, so that a search for tasks to remove reads little
 	nsCards  = "relay-card"      // cards of A2A, by agent id
 
 	maxMessages = 64 // of a task
 )
 
-// taskRow is a task at the relay. Its id is an HMAC of its agent, its caller and the id of its first message, so nobody
-// can guess it, and the same message finds its task again (A2A-D4).
+// taskRow is a task at the relay. Its id is an HMAC of its agent, its caller and the id of its first message. So nobody
+// can guess the id, and a repeated message finds its task (A2A-D4).
 type taskRow struct {
 	ID      string       `json:"id"`
 	Agent   wire.AgentID `json:"agent"`
@@ -33,7 +33,7 @@ type taskRow struct {
 	Remote  string       `json:"remote,omitempty"` // the id of the task at the agent; "" until the agent took the message
 	Created time.Time    `json:"created_at"`
 	State   string       `json:"state"`
-	Stamp   string       `json:"stamp,omitempty"`  // time of the state, as the agent reported it
+	Stamp   string       `json:"stamp,omitempty"`  // time of the state according to the agent
 	Owed    bool         `json:"owed,omitempty"`   // the caller has canceled it, and the agent has not reported its end
 	Waits   bool         `json:"waits,omitempty"`  // the agent has not answered the last message of the caller
 	Reason  string       `json:"reason,omitempty"` // of the error with which the agent refused that message
@@ -42,8 +42,8 @@ type taskRow struct {
 	Messages map[string]string `json:"messages,omitempty"` // digests of the caller's messages, by message id
 	Networks []wire.AgentID    `json:"networks,omitempty"` // as in caller
 
-	Task   wire.Value      `json:"-"`              // the body: the task as the caller sees it; not set by decodeTask
-	Inline json.RawMessage `json:"task,omitempty"` // the body in a row of an older version
+	Task   wire.Value      `json:"-"`              // the body as the caller sees it; decodeTask does not set it
+	Inline json.RawMessage `json:"task,omitempty"` // the body, in a row of an older version
 
 	rev store.Rev
 }
@@ -62,12 +62,10 @@ func (t *taskRow) changes() (list []store.Change, size int) {
 	}, len(row) + len(text)
 }
 
-// mail describes the task for the bounds of a mailbox. Its source has a share of what the relay keeps for the agent.
 func (t *taskRow) mail(size int) mailbox.Mail {
 	return mailbox.Mail{Box: t.Agent, From: t.Source, Size: size, Created: t.Created}
 }
 
-// decodeTask decodes a task without its body.
 func decodeTask(rec store.Record) (*taskRow, error) {
 	t := &taskRow{rev: rec.Rev}
 	if err := json.Unmarshal(rec.Body, t); err != nil {
@@ -83,13 +81,11 @@ const (
 	addedIDs   = 3 // values that the relay may add to the task: its context, and the ids in the message of its status
 )
 
-// isReport reports whether a task has an id and a state, and its record has room for these and for the timestamp.
 func isReport(id, state, stamp string) bool {
 	return id != "" && len(id) <= 128 && state != "" && len(state) <= 64 && len(stamp) <= 64
 }
 
-// find returns a task of an agent. It returns [message.ErrTaskNotFound] unless the caller has the token with which the
-// task was made (A2A-14).
+// find returns a task of an agent, or [message.ErrTaskNotFound] unless the caller has the token of the task (A2A-14).
 func (s *Service) find(ctx context.Context, agent wire.AgentID, from caller, id string) (*taskRow, error) {
 	t, err := s.load(ctx, id)
 	if err == nil && (t.Agent != agent || t.Token != from.token) {
@@ -99,7 +95,7 @@ func (s *Service) find(ctx context.Context, agent wire.AgentID, from caller, id 
 }
 
 // load returns a task with its body, or [message.ErrTaskNotFound]. If the task changes meanwhile, the body may be newer
-// than the rest, and a change of the task fails with store.ErrConflict.
+// than the row. Storing such a task fails with store.ErrConflict.
 func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 	now := time.Now()
 	rec, err := s.cfg.Records.Get(ctx, NSTasks, id, now)
@@ -128,7 +124,6 @@ func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 	return t, err
 }
 
-// loadCounts counts the tasks in the store, unless an earlier call did.
 func (s *Service) loadCounts(ctx context.Context, now time.Time) error {
 	return s.counts.Load(now, func(add func(string, mailbox.Mail)) error {
 		for rec, err := range store.AllRecords(ctx, s.cfg.Records, NSTasks, "", now) {
@@ -150,10 +145,9 @@ func (s *Service) TakeChange(ctx context.Context, id string) error {
 	return err
 }
 
-// ForgetCounts makes the service read its counts from the store again, because another process may have changed any task.
+// ForgetCounts makes the service read its counts again, because another process may have changed any task.
 func (s *Service) ForgetCounts() { s.counts.Forget() }
 
-// recount counts a task as it is in the store.
 func (s *Service) recount(ctx context.Context, id string) error {
 	rec, err := s.cfg.Records.Get(ctx, NSTasks, id, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
@@ -172,9 +166,9 @@ func (s *Service) recount(ctx context.Context, id string) error {
 	return nil
 }
 
-// admit counts a task that is about to be stored. Without room, it removes tasks of the agent that have ended: first the
-// oldest of the same source, then, if the share of the source has room, the oldest of others. It keeps a canceled task
-// until the agent has reported its end. A refusal is a *[wire.Error]; other errors come from the store.
+// admit counts a task that is about to be stored. Without room, it removes ended tasks of the agent: first the oldest
+// of the same source, then the oldest of others if the source has not used up its share. It keeps a canceled task until
+// the agent has reported its end. A refusal is a *[wire.Error]; other errors come from the store.
 func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	now := time.Now()
 	if err := s.loadCounts(ctx, now); err != nil {
@@ -205,7 +199,7 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	})
 	for _, old := range ended {
 		if old.Source != t.Source && errors.Is(refused, wire.ErrRateLimited) {
-			break // the share of the source is used, so room from others would not help
+			break // the source has used up its share, so room from others would not help
 		}
 		err := s.cfg.Records.Apply(ctx, []store.Change{
 			{IfRev: old.rev, Delete: true, Record: store.Record{NS: NSTasks, Key: old.ID}},
@@ -222,8 +216,8 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	return refused
 }
 
-// save stores a changed task and wakes its waiters. If the task has no room, save stores it as failed, without the
-// answer. It fails with store.ErrConflict if the task was changed meanwhile.
+// save stores a changed task and wakes its waiters. If the answer has no room, it stores the task as failed. It returns
+// store.ErrConflict if the task was changed meanwhile.
 func (s *Service) save(ctx context.Context, t *taskRow) error {
 	changes, size := t.changes()
 	err := s.admit(ctx, t, size)
@@ -242,10 +236,9 @@ func (s *Service) save(ctx context.Context, t *taskRow) error {
 	return nil
 }
 
-// attempts bounds how often a change of a task is tried if it conflicts with others.
 const attempts = 5
 
-// update changes a task. change returns false to leave it as it is. After a conflict, update calls change again.
+// update calls change and stores the result, unless change returns false. After a conflict, it calls change again.
 func (s *Service) update(ctx context.Context, id string, change func(t *taskRow) bool) (*taskRow, error) {
 	for range attempts {
 		t, err := s.load(ctx, id)
@@ -259,16 +252,14 @@ func (s *Service) update(ctx context.Context, id string, change func(t *taskRow)
 	return nil, wire.ErrUnavailable.Because(errors.New("lost every race for the task"))
 }
 
-// isOverdue reports whether the agent has not answered the last message of the caller and the last hour of the task has
-// begun. The caller then sees the task as failed, because the task expires.
+// isOverdue reports whether the agent still owes an answer in the last hour before the task expires. The caller then
+// sees the task as failed.
 func (t *taskRow) isOverdue(now time.Time) bool {
 	return (t.Remote == "" || t.Waits) && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour
 }
 
-// hasEnded reports whether the task has ended for its caller.
 func (t *taskRow) hasEnded(now time.Time) bool { return isTerminal(t.State) || t.isOverdue(now) }
 
-// view returns the task as its caller sees it.
 func (t *taskRow) view(now time.Time) wire.Value {
 	if t.isOverdue(now) {
 		return newTask(t.ID, t.Context, stateFailed, textExpired, now)
@@ -276,8 +267,7 @@ func (t *taskRow) view(now time.Time) wire.Value {
 	return t.Task
 }
 
-// takeReport replaces the state and the body with those of the agent's report, but keeps the relay's ids and drops the
-// history.
+// takeReport takes the state and the body from the agent's report. It keeps the relay's ids, but no history.
 func (t *taskRow) takeReport(remote wire.Value) {
 	status, _ := remote.Get("status")
 	if said, ok := status.Get("message"); ok && said.Kind() == wire.Object {
