@@ -15,20 +15,19 @@ const (
 	takeWithin       = 3 * time.Second  // for a poll to fetch the message; after this the message does not pass through
 	ConnectedFor     = 3 * time.Second  // an agent counts as connected for this long after a poll that waited
 	maxTransit       = 64               // messages to the agents of one owner that pass through at once
-	TransitShare     = 8                // of these from one sender; all unknown senders together count as one
+	TransitShare     = 8                // of these from one sender; all unknown senders together count as one sender
 	maxConnections   = 1 << 16          // credentials that are tracked as connected
-	MaxStrangerPolls = 512              // waiting polls whose credential has no mailbox: anybody can have a credential
+	MaxStrangerPolls = 512              // waiting polls whose credential has no mailbox; anybody can make up a credential
 )
 
 // Connections holds the credentials whose agents are polling for mail, with the messages that pass through to them. It
-// is in memory only: a message that is lost in a crash was not answered, so its sender sends it again.
+// is in memory only: the sender of a message that is lost in a crash got no answer, so it sends the message again.
 type Connections struct {
 	mu        sync.Mutex
 	all       map[[32]byte]*connection
 	strangers int // waiting polls whose credential has no mailbox
 }
 
-// connection is one credential whose agents poll.
 type connection struct {
 	waiters  []*Waiter // waiting polls
 	seen     time.Time // when the last waiting poll ended
@@ -69,8 +68,8 @@ type Waiter struct {
 // Waits reports whether the poll may wait for mail.
 func (w *Waiter) Waits() bool { return w.waits }
 
-// Join registers a poll; the caller must call Leave on the result. waits reports whether the poll asks to wait for mail,
-// hasMailbox whether its credential has a mailbox. If too many polls are already waiting, the new poll does not wait.
+// Join registers a poll; the caller must call Leave on the result. waits reports whether the poll asks to wait for
+// mail, hasMailbox whether its credential has a mailbox. If too many polls wait already, the new poll does not wait.
 func (c *Connections) Join(owner [32]byte, waits, hasMailbox bool) *Waiter {
 	w := &Waiter{conns: c, owner: owner, waits: waits, stranger: !hasMailbox}
 	if !waits {
@@ -110,8 +109,8 @@ func (c *Connections) forget(now time.Time) {
 	}
 }
 
-// OnWake makes every new message call wake, which must not block, until the poll leaves. A poll that does not wait is
-// never woken.
+// OnWake makes the relay call wake for every new message until the poll leaves. wake must not block. A poll that does
+// not wait is never woken.
 func (w *Waiter) OnWake(wake func()) {
 	w.conns.mu.Lock()
 	defer w.conns.mu.Unlock()
@@ -161,8 +160,7 @@ func (conn *connection) notify() {
 }
 
 // PassThrough offers a message to a connected agent of owner and waits for the reply. It returns false if no agent is
-// connected, if too many messages already pass through, if no agent fetched or answered the message in time, or if ctx
-// ended.
+// connected, if too many messages pass through, if no agent fetched or answered it in time, or if ctx ended.
 func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transit) (Reply, bool) {
 	o.taken, o.answer = make(chan struct{}), make(chan Reply, 1)
 	if !c.offer(owner, o, time.Now()) {
@@ -176,7 +174,7 @@ func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transi
 		case a := <-o.answer:
 			return a, true
 		case <-fetched:
-			fetched, taken = nil, nil // do not receive from the closed channel again
+			fetched, taken = nil, nil // a closed channel would be ready again at once
 			continue
 		case <-taken:
 			if !c.withdrawPending(owner, o) {
@@ -193,8 +191,8 @@ func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transi
 	}
 }
 
-// offer queues a message for a connected agent. It returns false if no agent is connected, or if too many messages, of all
-// senders or of this one, are already passing through.
+// offer queues a message for a connected agent. It returns false if no agent is connected, or if too many messages are
+// passing through, in total or from this sender.
 func (c *Connections) offer(owner [32]byte, o *Transit, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,7 +206,6 @@ func (c *Connections) offer(owner [32]byte, o *Transit, now time.Time) bool {
 	return true
 }
 
-// hasRoom reports whether another message of sender may pass through.
 func (conn *connection) hasRoom(sender wire.AgentID) bool {
 	if len(conn.transits) >= maxTransit {
 		return false
@@ -222,8 +219,7 @@ func (conn *connection) hasRoom(sender wire.AgentID) bool {
 	return n < TransitShare
 }
 
-// Take returns at most limit queued messages to a poll, and marks them as fetched. box and conv select messages; ""
-// selects all.
+// Take returns at most limit queued messages to a poll, and marks them as fetched. box and conv select; "" means all.
 func (c *Connections) Take(owner [32]byte, box wire.AgentID, conv wire.ConversationID, limit int) []*Transit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,8 +282,8 @@ func (conn *connection) drop(o *Transit) {
 	conn.pending = slices.DeleteFunc(conn.pending, func(p *Transit) bool { return p == o })
 }
 
-// Reply delivers an agent's reply to the sender of o. It returns [wire.ErrLateReply] if the sender waits no longer,
-// because it has left or already has a reply, and another error for an invalid reply.
+// Reply delivers an agent's reply to the sender of o. It returns [wire.ErrLateReply] if the sender has left or already
+// has a reply. Other errors mean that the reply is invalid.
 func (c *Connections) Reply(owner [32]byte, o *Transit, raw []byte) error {
 	status, err := CheckReply(o.Message, raw)
 	if err != nil {
@@ -299,7 +295,7 @@ func (c *Connections) Reply(owner [32]byte, o *Transit, raw []byte) error {
 	if conn == nil || conn.transits[o.ID] == nil {
 		return wire.ErrLateReply
 	}
-	conn.transits[o.ID].answer <- Reply{status, raw} // does not block: the channel has room for one reply, and the transit is deleted with it
+	conn.transits[o.ID].answer <- Reply{status, raw} // does not block: there is room for one reply, and the transit is deleted with it
 	delete(conn.transits, o.ID)
 	return nil
 }

@@ -33,11 +33,10 @@ const (
 	mailKeyLen = 16 + 10
 )
 
-// relayText encodes the MAC of a relay id.
 var relayText = base32.StdEncoding.WithPadding(base32.NoPadding)
 
 // relayID returns the id under which the owner of a mailbox knows a message. The id authenticates its owner, so a
-// second acknowledgement succeeds although nothing of the message is left.
+// second acknowledgement succeeds although the message is gone.
 func (r *Relay) relayID(ctx context.Context, owner [32]byte, key string) (string, error) {
 	secret, err := r.cfg.Secret.Get(ctx)
 	if err != nil {
@@ -48,8 +47,7 @@ func (r *Relay) relayID(ctx context.Context, owner [32]byte, key string) (string
 	return relayPrefix + key + strings.ToLower(relayText.EncodeToString(mac.Sum(nil)[:relayMAC])), nil
 }
 
-// openRelayID returns the key of the message that owner knows as id. It returns [wire.ErrRoute] if this directory did
-// not give id to owner.
+// openRelayID returns the key of the message with this relay id, or [wire.ErrRoute] if owner did not get the id here.
 func (r *Relay) openRelayID(ctx context.Context, owner [32]byte, id string) (string, error) {
 	key, ok := strings.CutPrefix(id, relayPrefix)
 	if !ok || len(key) < mailKeyLen {
@@ -66,7 +64,6 @@ func (r *Relay) openRelayID(ctx context.Context, owner [32]byte, id string) (str
 	return key, nil
 }
 
-// ownerTerm and boxTerm return the terms by which mail is found.
 func ownerTerm(owner [32]byte) string { return "owner:" + hex.EncodeToString(owner[:]) }
 func boxTerm(id wire.AgentID) string  { return "box:" + string(id) }
 
@@ -74,8 +71,8 @@ func boxTerm(id wire.AgentID) string  { return "box:" + string(id) }
 func CardTerm(owner [32]byte) string { return "mailbox:" + hex.EncodeToString(owner[:16]) }
 
 // digest identifies what the sender wrote, so that a repeated message is stored once. One signature can be written in
-// several ways (AM-17), so the signature of a verified message does not count. The signature of an unverified message
-// does: otherwise a copy with a broken signature would keep the real message out.
+// several ways (AM-17), so digest leaves out the signature of a verified message. It keeps an unverified signature:
+// otherwise a copy with a broken signature would keep the real message out.
 func (p posting) digest() string {
 	tree := p.tree
 	if p.isVerified() {
@@ -87,7 +84,7 @@ func (p posting) digest() string {
 
 // storeMail stores a message in its mailbox, within the bounds of AM-68, and returns its relay id. A repeated message
 // gets the id that it got before. The message is durable when storeMail returns. It is stored even if the sender
-// disconnects, because the agent may have the message already. Copies that arrive at the same moment share one outcome.
+// disconnects, because the agent may have it already. Copies that arrive at the same moment share one outcome.
 func (r *Relay) storeMail(ctx context.Context, p posting, now time.Time) (relayID string, err error) {
 	ctx, seen := context.WithoutCancel(ctx), p.digest()
 	id, err, _ := r.keeping.Do(seen, func() (any, error) {
@@ -124,7 +121,6 @@ func (r *Relay) Queue(ctx context.Context, m Mail, raw []byte, changes []store.C
 	return relayID, err
 }
 
-// countOutcome counts whether a message was stored or refused.
 func (r *Relay) countOutcome(err error) {
 	if err != nil {
 		r.turnedAway.Inc()
@@ -133,8 +129,8 @@ func (r *Relay) countOutcome(err error) {
 	}
 }
 
-// queue stores mail with changes that depend on its relay id, and wakes its agent. It fails with store.ErrConflict if
-// one of the changes does.
+// queue stores mail with changes that depend on its relay id, and wakes its agent. If one of the changes has a
+// conflict, it fails with store.ErrConflict.
 func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, changes func(relayID string) []store.Change) (relayID string, err error) {
 	now := m.Created
 	counts, err := r.Counts(ctx)
@@ -173,7 +169,6 @@ func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, c
 	return id, nil
 }
 
-// findDuplicate returns the relay id of an earlier message with this digest, or "" if the message is new.
 func (r *Relay) findDuplicate(ctx context.Context, digest string, now time.Time) (relayID string, err error) {
 	rec, err := r.records.Get(ctx, mailSeenNS, digest, now)
 	if errors.Is(err, store.ErrNotFound) {
@@ -185,7 +180,7 @@ func (r *Relay) findDuplicate(ctx context.Context, digest string, now time.Time)
 	return string(rec.Body), nil
 }
 
-// TakeChange takes over a change of a record of the namespace [MailNS] or [OffersNS] by another process.
+// TakeChange takes over another process's change of a record in the namespace [MailNS] or [OffersNS].
 func (r *Relay) TakeChange(ctx context.Context, ns, key string) error {
 	if ns == OffersNS {
 		r.offers.Wake(key)
@@ -222,7 +217,7 @@ func (r *Relay) TakeChange(ctx context.Context, ns, key string) error {
 	return nil
 }
 
-// Forget makes the relay read again what other processes stored, after their hints were lost.
+// Forget makes the relay read again what other processes stored, because their hints were lost.
 func (r *Relay) Forget() {
 	r.counts.Forget()
 	r.connections.NotifyAll()
@@ -251,7 +246,7 @@ func (r *Relay) Empty(ctx context.Context, id wire.AgentID) error {
 	}
 }
 
-// deleteMail deletes messages. A message that is gone already is not an error.
+// deleteMail deletes messages. It is not an error if a message is gone already.
 func (r *Relay) deleteMail(ctx context.Context, now time.Time, keys ...string) error {
 	counts, err := r.Counts(ctx)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The namespaces of what the processes of a directory tell each other about messages that pass through.
+// The namespaces in which the processes of a directory share messages that pass through.
 const (
 	OffersNS = "relay-offers" // messages whose sender waits, by credential and relay id
 
@@ -25,26 +25,25 @@ const (
 
 const (
 	pollStored     = 2 * time.Minute // how long an agent that polled counts as connected at every process
-	pollStoreEvery = time.Minute     // between two records of it by one process, because each is a write
+	pollStoreEvery = time.Minute     // between two records of a poll by one process, because each is a write
 	giveUpWithin   = 5 * time.Second // for the store to withdraw an offer whose sender has left
 	maxRelayID     = 64              // bytes
 )
 
 // Offers pass messages through between the processes of a directory: the sender waits at one process, and its recipient
-// polls and replies at any of them. [Connections] does the same in the memory of one process. Offers stores records: the
-// process of the sender stores an offer, a process with a poll marks it as taken, and a process with the reply adds the
-// reply. Each process calls Wake when another one has changed an offer. A nil *Offers passes nothing.
+// polls and replies at any of them. [Connections] does the same in the memory of one process. The sender's process
+// stores an offer. A process with a poll marks it as taken, and the process that gets the reply adds it. Each process
+// calls Wake when another one has changed an offer. A nil *Offers passes nothing through.
 type Offers struct {
 	records   store.Records
 	wakePolls func(owner [32]byte) // makes the polls at this process look for offers
 
 	mu      sync.Mutex
-	senders map[string]chan struct{} // each with capacity for one; wakes the sender that waits for the offer with this key
+	senders map[string]chan struct{} // for the waiting senders, by the key of their offer; each has capacity for one
 	stored  map[[32]byte]time.Time   // when this process last stored that an agent of the credential polls
 }
 
-// NewOffers returns offers in records. It calls wakePolls when the polls of a credential at this process must look for
-// offers.
+// NewOffers returns offers in records. It calls wakePolls when polls at this process must look for offers.
 func NewOffers(records store.Records, wakePolls func(owner [32]byte)) *Offers {
 	return &Offers{records: records, wakePolls: wakePolls, senders: make(map[string]chan struct{}), stored: make(map[[32]byte]time.Time)}
 }
@@ -60,23 +59,20 @@ type offer struct {
 	Status       int                 `json:"status,omitempty"` // of the reply; 0: the agent has not replied yet
 }
 
-// offerKey returns the key of the record of an offer.
 func offerKey(owner [32]byte, relayID string) string { return hex.EncodeToString(owner[:]) + relayID }
 
-// ownerOf returns the credential in a key.
+// ownerOf returns the credential in the key of an offer.
 func ownerOf(key string) (owner [32]byte, ok bool) {
 	n, err := hex.Decode(owner[:], []byte(key[:min(len(key), hex.EncodedLen(len(owner)))]))
 	return owner, n == len(owner) && err == nil
 }
 
-// change returns the change that replaces the record of an offer.
 func (f offer) change(key, term string, rev store.Rev) (store.Change, error) {
 	body, err := json.Marshal(f)
 	expires := f.Created.Add(ReplyWithin + giveUpWithin) // the sender can still read a reply of the last moment
 	return store.Change{Record: store.Record{NS: OffersNS, Key: key, Body: body, Terms: []string{term}, Expires: expires}, IfRev: rev}, err
 }
 
-// isOver reports whether the sender waits no longer.
 func (f offer) isOver(now time.Time) bool { return !now.Before(f.Created.Add(ReplyWithin)) }
 
 // NotePoll stores that an agent of owner polls, so that every process offers it messages.
@@ -87,7 +83,7 @@ func (o *Offers) NotePoll(ctx context.Context, owner [32]byte, now time.Time) er
 	o.mu.Lock()
 	recent := now.Sub(o.stored[owner]).Abs() < pollStoreEvery
 	if !recent && len(o.stored) >= maxConnections {
-		clear(o.stored) // the others are stored again when they poll next
+		clear(o.stored) // the others store theirs again at their next poll
 	}
 	if !recent {
 		o.stored[owner] = now
@@ -101,14 +97,12 @@ func (o *Offers) NotePoll(ctx context.Context, owner [32]byte, now time.Time) er
 	if err != nil {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		delete(o.stored, owner) // the next poll stores it
+		delete(o.stored, owner) // so that the next poll stores it
 	}
 	return err
 }
 
-// PassThrough offers a message to a connected agent of owner and waits for the reply. It returns false if no agent is
-// connected, if too many messages already pass through, if no agent fetched or answered the message in time, if ctx
-// ended, or if the store failed.
+// PassThrough does the same as [Connections.PassThrough]. It also returns false if the store failed.
 func (o *Offers) PassThrough(ctx context.Context, owner [32]byte, t *Transit) (Reply, bool) {
 	if o == nil {
 		return Reply{}, false
@@ -140,7 +134,6 @@ func (o *Offers) PassThrough(ctx context.Context, owner [32]byte, t *Transit) (R
 	}
 }
 
-// join returns a channel that receives when the offer with this key changes.
 func (o *Offers) join(key string) (woken <-chan struct{}, leave func()) {
 	wake := make(chan struct{}, 1)
 	o.mu.Lock()
@@ -153,8 +146,8 @@ func (o *Offers) join(key string) (woken <-chan struct{}, leave func()) {
 	}
 }
 
-// offer stores an offer. It returns false if no agent of owner polls, if too many messages, of all senders or of this
-// one, are passing through, or if the store fails.
+// offer stores an offer. It returns false if no agent of owner polls, if too many messages are passing through, in
+// total or from this sender, or if the store fails.
 func (o *Offers) offer(ctx context.Context, owner [32]byte, key string, t *Transit) bool {
 	if _, err := o.records.Get(ctx, pollsNS, hex.EncodeToString(owner[:]), t.Created); err != nil {
 		return false
@@ -172,8 +165,8 @@ func (o *Offers) offer(ctx context.Context, owner [32]byte, key string, t *Trans
 	return o.records.Apply(ctx, []store.Change{put, {Record: text}}, t.Created) == nil
 }
 
-// check reads the offer of a sender. done reports whether the sender stops waiting: the reply has come, or the offer
-// was withdrawn because the wait is over, or because no poll has taken the message and untaken is true.
+// check reads the offer of a sender. done is true if the sender should stop waiting: the reply has come or the offer is
+// withdrawn. check withdraws the offer if over is true, or if untaken is true and no poll has taken it.
 func (o *Offers) check(ctx context.Context, key string, over, untaken bool) (reply Reply, done bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpWithin)
 	defer cancel()
@@ -204,7 +197,6 @@ func (o *Offers) check(ctx context.Context, key string, over, untaken bool) (rep
 	}
 }
 
-// remove deletes the records of an offer.
 func (o *Offers) remove(ctx context.Context, key string, rev store.Rev, now time.Time) error {
 	return o.records.Apply(ctx, []store.Change{
 		{Record: store.Record{NS: OffersNS, Key: key}, IfRev: rev, Delete: true},
@@ -227,8 +219,7 @@ func (o *Offers) list(ctx context.Context, owner [32]byte, now time.Time) ([]sto
 	return page.Records, nil
 }
 
-// Take returns at most limit offered messages for a poll, and marks them as taken. box and conv select messages; ""
-// selects all.
+// Take returns at most limit offered messages to a poll, and marks them as taken. box and conv select; "" means all.
 func (o *Offers) Take(ctx context.Context, owner [32]byte, box wire.AgentID, conv wire.ConversationID, limit int, now time.Time) ([]*Transit, error) {
 	if o == nil {
 		return nil, nil
@@ -258,7 +249,7 @@ func (o *Offers) Take(ctx context.Context, owner [32]byte, box wire.AgentID, con
 	return taken, err
 }
 
-// update replaces an offer, and its text unless text is nil, and wakes the sender. It returns the text.
+// update replaces an offer and wakes its sender. It also replaces the text, unless text is nil. It returns the text.
 func (o *Offers) update(ctx context.Context, old store.Record, f offer, text []byte, now time.Time) ([]byte, error) {
 	put, err := f.change(old.Key, old.Terms[0], old.Rev)
 	if err != nil {
@@ -281,8 +272,8 @@ func (o *Offers) update(ctx context.Context, old store.Record, f offer, text []b
 	return text, err
 }
 
-// Reply delivers an agent's reply to the sender that waits at any process. It returns [wire.ErrLateReply] if no sender
-// waits for it, because the sender has left or already has a reply, and another error for an invalid reply.
+// Reply delivers an agent's reply to the sender, which may wait at any process. It returns [wire.ErrLateReply] if the
+// sender has left or already has a reply. Other errors mean that the reply is invalid or the store failed.
 func (o *Offers) Reply(ctx context.Context, owner [32]byte, relayID string, raw []byte, now time.Time) error {
 	if o == nil || len(relayID) > maxRelayID {
 		return wire.ErrLateReply
@@ -310,8 +301,7 @@ func (o *Offers) Reply(ctx context.Context, owner [32]byte, relayID string, raw 
 	return err
 }
 
-// Wake wakes whatever waits at this process for a change of the offer with this key: its sender, or the polls of its
-// recipient.
+// Wake wakes the waiters at this process for the offer with this key: its sender, or the polls of its recipient.
 func (o *Offers) Wake(key string) {
 	if o == nil {
 		return

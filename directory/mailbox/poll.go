@@ -25,12 +25,12 @@ type Item struct {
 	Call    bool            `json:"-"` // Message is an A2A call
 }
 
-// errUnknownBearer refuses a credential that no card has.
+// errUnknownBearer refuses a credential without a card here.
 var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this token")
 
 // poll is one request for the mail of all agents of a credential. Its page begins with the messages whose sender waits
-// for a reply, whatever their size; the rest follow, oldest first. The rest ends with the message that takes the page
-// over 1 MiB. Mail stays in its mailbox until it is acknowledged.
+// for a reply, whatever their size. The rest follows, oldest first, and ends with the message that takes the page over
+// 1 MiB. Mail stays in its mailbox until it is acknowledged.
 //
 // During a poll with Wait the agents of the credential are connected: messages for their mailboxes pass through (AM-67).
 type poll struct {
@@ -43,7 +43,7 @@ type poll struct {
 
 var _ httpapi.Waiter = &poll{}
 
-// startPoll prepares a poll. The caller must call its Leave. For a credential without a card, it returns errUnknownBearer.
+// startPoll prepares a poll; the caller must call Leave. For a credential without a card, it returns errUnknownBearer.
 func (r *Relay) startPoll(ctx context.Context, bearer string, q Query, now time.Time) (*poll, error) {
 	p := &poll{Query: q.Bounded(), r: r, owner: credential.HashOf(bearer)}
 	if known, err := r.cfg.Gate.IsKnown(ctx, p.owner, now); err != nil {
@@ -72,7 +72,7 @@ func (r *Relay) startPoll(ctx context.Context, bearer string, q Query, now time.
 	return p, nil
 }
 
-// Answer returns the mail that is there now as JSON, or nil without any.
+// Answer returns the waiting mail as JSON, or nil without any.
 func (p *poll) Answer(ctx context.Context) ([]byte, error) {
 	items, err := p.collect(ctx)
 	if len(items) == 0 {
@@ -81,7 +81,6 @@ func (p *poll) Answer(ctx context.Context) ([]byte, error) {
 	return mailPageJSON(items), nil
 }
 
-// collect returns the mail that is there now.
 func (p *poll) collect(ctx context.Context) ([]Item, error) {
 	r, now := p.r, wire.Now()
 	items, size := make([]Item, 0, 4), 0
@@ -132,8 +131,7 @@ func (p *poll) collect(ctx context.Context) ([]Item, error) {
 	return items, nil
 }
 
-// partOf returns the items that were found before an error, because the senders of some of them may be waiting. Without
-// items, it returns the error.
+// partOf returns the items from before an error, whose senders may be waiting. Without items, it returns the error.
 func partOf(items []Item, err error) ([]Item, error) {
 	if len(items) > 0 {
 		return items, nil
@@ -141,8 +139,8 @@ func partOf(items []Item, err error) ([]Item, error) {
 	return nil, err
 }
 
-// mailboxes returns those live cards of a credential whose endpoint is their mailbox here. If box is not "", it returns
-// only that card, whatever its endpoint.
+// mailboxes returns the live cards of a credential whose endpoint is their mailbox here. If box is set, it returns that
+// card only, whatever its endpoint.
 func (r *Relay) mailboxes(ctx context.Context, owner [32]byte, box wire.AgentID, now time.Time) ([]store.Card, error) {
 	if box != "" {
 		c, err := listing.Get(ctx, r.cfg.Store.Cards(), box, now)
@@ -161,11 +159,10 @@ func (r *Relay) mailboxes(ctx context.Context, owner [32]byte, box wire.AgentID,
 	return slices.DeleteFunc(page.Cards, func(c store.Card) bool { return !credential.Hash(c.Owner).Equal(owner) }), nil
 }
 
-// connectionNoted is the least time between two records of a connection of the same agent, because each is a write.
+// connectionNoted is the least time between two records of an agent's connection, because each is a write.
 const connectionNoted = 6 * time.Hour
 
-// recordConnection stores that the agents of the mailboxes are connected. This connection is their endpoint proof
-// (AM-66).
+// recordConnection records that the agents of the mailboxes are connected, which is their endpoint proof (AM-66).
 func (r *Relay) recordConnection(ctx context.Context, boxes []store.Card, now time.Time) {
 	for _, c := range boxes {
 		m, err := listing.ParseMeta(c)
@@ -182,8 +179,8 @@ func (r *Relay) recordConnection(ctx context.Context, boxes []store.Card, now ti
 	}
 }
 
-// mailPageJSON encodes mail with each message byte for byte as it arrived (AM-64). The standard library would compact
-// the messages.
+// mailPageJSON encodes mail with each message byte for byte as it arrived (AM-64). The standard library would change
+// them.
 func mailPageJSON(items []Item) []byte {
 	out := []byte(`{"messages":[`)
 	for i, item := range items {

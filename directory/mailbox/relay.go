@@ -33,7 +33,7 @@ type Config struct {
 	Keys    *signing.KeyCache
 	Gate    *admission.Gate
 	Bans    *moderation.Bans
-	// Connected stores that the agent of a card is connected to its mailbox, which is the proof of its endpoint (AM-66).
+	// Connected records that the agent of a card is connected to its mailbox, which is its endpoint proof (AM-66).
 	Connected func(ctx context.Context, card wire.Card) error
 	ShowCard  echo.HandlerFunc   // responds with the card that the path names
 	Addresses *httpapi.Addresses // limits the clients by address; nil for no limits
@@ -47,10 +47,10 @@ type Relay struct {
 	cfg                        Config
 	records                    store.Records
 	connections                *Connections
-	offers                     *Offers // used instead of connections to pass messages through; nil if this process alone writes
+	offers                     *Offers // passes messages through in place of connections; nil if this process alone writes
 	counts                     Counts
 	keeping                    singleflight.Group    // messages that are being stored, by digest
-	onMail                     func(to wire.AgentID) // set by OnMail; nil for no call
+	onMail                     func(to wire.AgentID) // set by OnMail; may be nil
 	passed, stored, turnedAway *httpapi.Counter      // messages for mailboxes
 }
 
@@ -79,15 +79,14 @@ func New(cfg Config) *Relay {
 }
 
 // OnMail sets the function that the relay calls with the recipient of each message in a mailbox that this or another
-// process stored. An agent in the same process then need not poll. Call OnMail during set-up only. The function must not
-// block.
+// process stored. An agent in this process then need not poll. Call OnMail during set-up only. notify must not block.
 func (r *Relay) OnMail(notify func(to wire.AgentID)) { r.onMail = notify }
 
 // Connections returns the agents that poll at this process.
 func (r *Relay) Connections() *Connections { return r.connections }
 
-// Health returns the relay's part of the health document. If the mailboxes are full, the status is "full", which is not
-// an error: a sender who fills mailboxes must not take the whole process out of service.
+// Health returns the relay's part of the health document. The status "full" is not an error: a sender who fills
+// mailboxes must not take the whole process out of service.
 func (r *Relay) Health(ctx context.Context) (any, error) {
 	if err := r.cfg.Store.Ping(ctx); err != nil {
 		return nil, err
@@ -103,7 +102,6 @@ func (r *Relay) Health(ctx context.Context) (any, error) {
 	}{map[bool]string{false: "ok", true: "full"}[full], r.connections.Count()}, nil
 }
 
-// posting is a message that a sender posted to the relay.
 type posting struct {
 	raw       []byte
 	tree      wire.Value
@@ -112,12 +110,11 @@ type posting struct {
 	sender    wire.AgentID // "" if it has no card here; otherwise its key made the signature
 }
 
-// isVerified reports whether the signature of the message was verified.
 func (p posting) isVerified() bool { return p.sender != "" }
 
-// checkPosting parses a message for the relay. Of the table "Receiving" in docs/protocol.md, it runs the checks of
-// lines 3 to 5 and, if the sender's card is here, of lines 7 to 9 (AM-66). box is the mailbox that the request names,
-// or "" if only the message names its recipient.
+// checkPosting parses a message for the relay. It runs the checks in lines 3 to 5 of the table "Receiving" in
+// docs/protocol.md and, if the sender's card is here, in lines 7 to 9 (AM-66). box is the mailbox that the request
+// names; "" if only the message names its recipient.
 func (r *Relay) checkPosting(ctx context.Context, raw []byte, box wire.AgentID, from netip.Addr, now time.Time) (posting, error) {
 	p := posting{raw: raw}
 	var err error
@@ -180,7 +177,6 @@ func (r *Relay) Mount(e *echo.Echo, guard func(echo.HandlerFunc) echo.HandlerFun
 	e.GET("/v1/mailbox/:id", guard(r.getMailbox))
 }
 
-// queued is the response for a message that waits in a mailbox.
 type queued struct {
 	RelayID string `json:"relay_id"`
 	Status  string `json:"status"`
@@ -224,7 +220,6 @@ func (r *Relay) postRelay(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusCreated, queued{id, "queued"})
 }
 
-// getRelay returns mail to the agents of a credential.
 func (r *Relay) getRelay(c echo.Context) error {
 	httpapi.Private(c)
 	ctx, now := c.Request().Context(), wire.Now()
@@ -262,7 +257,7 @@ func (r *Relay) postAck(c echo.Context) error {
 	ctx := c.Request().Context()
 	key, err := r.openRelayID(ctx, credential.HashOf(bearer), c.Param("relay"))
 	if err != nil {
-		return err // for any other credential the message does not exist
+		return err // the message does not exist for any other credential
 	}
 	if err := r.deleteMail(ctx, wire.Now(), key); err != nil {
 		return fmt.Errorf("acknowledge mail: %w", err)
@@ -305,8 +300,8 @@ func (r *Relay) getMailbox(c echo.Context) error {
 	return r.cfg.ShowCard(c)
 }
 
-// Agent returns the live card with this id, also in its stored form. It returns [wire.ErrNoAgent] unless the endpoint
-// of the card is its mailbox here.
+// Agent returns the live card with this id, parsed and as stored. It returns [wire.ErrNoAgent] unless the endpoint of
+// the card is its mailbox here.
 func (r *Relay) Agent(ctx context.Context, id wire.AgentID) (wire.Card, store.Card, error) {
 	held, err := listing.Get(ctx, r.cfg.Store.Cards(), id, wire.Now())
 	if err != nil {
@@ -319,13 +314,13 @@ func (r *Relay) Agent(ctx context.Context, id wire.AgentID) (wire.Card, store.Ca
 	return card, held, err
 }
 
-// Owns reports whether the endpoint of a card is the card's own mailbox in this directory.
+// Owns reports whether the endpoint of a card is its own mailbox in this directory.
 func (r *Relay) Owns(card wire.Card) bool {
 	return card.Endpoint == r.cfg.BaseURL+"/mailbox/"+string(card.ID)
 }
 
 // postMailbox is the endpoint of an agent without a public address. A message passes through while the agent is
-// connected, and otherwise waits in the mailbox (AM-66, AM-67).
+// connected; otherwise it waits in the mailbox (AM-66, AM-67).
 func (r *Relay) postMailbox(c echo.Context) error {
 	httpapi.Private(c)
 	ctx, now, id := c.Request().Context(), wire.Now(), wire.AgentID(c.Param("id"))

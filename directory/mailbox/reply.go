@@ -7,8 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// CheckReply validates an agent's reply to a message that passed through, and returns the status that the sender gets
-// with it.
+// CheckReply validates an agent's reply to a message that passed through, and returns the sender's response status.
 func CheckReply(to wire.Message, raw []byte) (status int, err error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {
@@ -30,8 +29,7 @@ func CheckReply(to wire.Message, raw []byte) (status int, err error) {
 	return http.StatusOK, nil
 }
 
-// StatusOf returns the HTTP status of an error body with this code. Some codes have several rows in the table; StatusOf
-// picks the usual one.
+// StatusOf returns the HTTP status of an error body with this code. If the code has several rows, it is the usual one.
 func StatusOf(code wire.Code) int {
 	switch code {
 	case wire.AgentUnavailable:

@@ -22,12 +22,12 @@ const (
 	MaxMailBytes = 50 << 20 // bytes of the messages in a mailbox
 	Share        = 10       // one sender may use a tenth of a mailbox; all unknown senders together use another tenth
 
-	// MaxAllMail and MaxAllMailBytes bound all mailboxes together. Once half of either is used, only mailboxes below a
-	// tenth of their own limit take more mail, so that a few large mailboxes cannot use up everything.
+	// MaxAllMail and MaxAllMailBytes bound all mailboxes together. Above half of either, a mailbox may hold only a
+	// tenth of its own limit, so that a few large mailboxes cannot use up everything.
 	MaxAllMail      = 100_000
 	MaxAllMailBytes = 4 << 30
 
-	keyDigits = 16 // of a key; they are the time of the message in microseconds
+	keyDigits = 16 // digits of a key: the time of the message in microseconds
 
 	sweepEvery = time.Minute // between two removals of expired mail from the counts
 )
@@ -41,17 +41,16 @@ type Mail struct {
 	Call    bool                `json:"call,omitempty"` // an A2A call (package a2arelay), not a message
 	Created time.Time           `json:"created_at"`
 
-	// Networks are the networks around the source From of a call, narrowest first and at most maxNetworks. Each may use
+	// Networks are the networks around the source From of a call, narrowest first, at most maxNetworks. Each may use
 	// twice as much of the mailbox as the next narrower one (AM-42).
 	Networks []wire.AgentID `json:"networks,omitempty"`
 }
 
-// maxNetworks bounds the networks of a call.
 const maxNetworks = 2
 
-// Counts counts in memory the mail that waits in mailboxes. A message is counted before it is stored and under a
-// lock, so the limits hold even if several senders write at once. A flood beyond a limit causes no store access.
-// Counts is safe for concurrent use.
+// Counts counts in memory the mail that waits in mailboxes. A message is counted before it is stored and under a lock,
+// so the limits hold for concurrent senders. A flood beyond a limit causes no store access. Counts is safe for
+// concurrent use.
 type Counts struct {
 	mu     sync.Mutex
 	loaded bool               // the counts include the stored mail
@@ -63,16 +62,15 @@ type Counts struct {
 	shares map[senderInBox]Usage
 }
 
-// counted is what the counts keep of a message.
 type counted struct {
 	box, from agent
-	networks  [maxNetworks]agent // as in Mail; the zero value for each that is missing
+	networks  [maxNetworks]agent // as in Mail; zero values fill the rest
 	size      int32
 	call      bool
 	created   int64 // seconds since 1970
 }
 
-// agent is an interned id, because many messages have the same one.
+// agent is an interned id, because many messages share an id.
 type agent = unique.Handle[wire.AgentID]
 
 func newCounted(m Mail) counted {
@@ -83,8 +81,8 @@ func newCounted(m Mail) counted {
 	return c
 }
 
-// sources returns the shares of the mailbox that the message uses: that of its sender, and for a call also those of the
-// networks around the sender.
+// sources returns the shares of the mailbox that the message uses: its sender's share and, for a call, the shares of
+// the networks around the sender.
 func (m counted) sources() []senderInBox {
 	sources := []senderInBox{{m.box, m.from}}
 	for _, network := range m.networks {
@@ -95,8 +93,7 @@ func (m counted) sources() []senderInBox {
 	return sources
 }
 
-// parts returns the parts of the mailbox in which the message is counted: those of its sources and, for a call, that of
-// all calls.
+// parts returns the parts of the mailbox in which the message is counted: its sources and, for a call, anyCaller.
 func (m counted) parts() []senderInBox {
 	parts := m.sources()
 	if m.call {
@@ -112,12 +109,10 @@ func (u Usage) with(m counted) Usage    { return Usage{u.N + 1, u.Size + int(m.s
 func (u Usage) without(m counted) Usage { return Usage{u.N - 1, u.Size - int(m.size)} }
 func (u Usage) exceeds(max Usage) bool  { return u.N > max.N || u.Size > max.Size }
 
-// senderInBox is the part of a mailbox that a sender or a network around it uses. from is "" for all unknown senders,
-// and anyCaller for all calls.
+// senderInBox is the part of a mailbox that a sender or a network uses. from is "" for strangers, anyCaller for calls.
 type senderInBox struct{ box, from agent }
 
-// mailboxLimit returns how much one mailbox may hold while all mailboxes together hold total. The zero Usage means that
-// the relay is full.
+// mailboxLimit returns how much a mailbox may hold while all mailboxes hold total. Zero means that the relay is full.
 func mailboxLimit(total Usage) Usage {
 	switch {
 	case total.exceeds(Usage{MaxAllMail - 1, MaxAllMailBytes - wire.MaxMessage}):
@@ -128,8 +123,8 @@ func mailboxLimit(total Usage) Usage {
 	return Usage{MaxMail, MaxMailBytes}
 }
 
-// NewKey returns a key that sorts after every key that was counted or returned before, even within the same millisecond,
-// because a message of a conversation must not overtake an earlier one.
+// NewKey returns a key that sorts after every key that was counted or returned before, even within the same
+// microsecond. A message must not overtake an earlier one of its conversation.
 func (u *Counts) NewKey(now time.Time) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -154,8 +149,8 @@ func (u *Counts) Forget() {
 	u.loaded = false
 }
 
-// Admit counts a message that is about to be stored, or returns an error that names the limit that the message would
-// exceed. A key that is counted already is replaced, or after an error stays as it is.
+// Admit counts a message that is about to be stored. If the message would exceed a limit, the error names the limit. A
+// message that is counted already under key is replaced, or kept after an error.
 func (u *Counts) Admit(key string, m Mail, now time.Time) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -168,7 +163,7 @@ func (u *Counts) Admit(key string, m Mail, now time.Time) error {
 	return err
 }
 
-// admit does the work of Admit for a new key. The caller holds mu.
+// admit is Admit for a new key. The caller holds mu.
 func (u *Counts) admit(key string, m counted, now time.Time) error {
 	u.sweep(now)
 	limit := mailboxLimit(u.all)
@@ -189,9 +184,9 @@ func (u *Counts) admit(key string, m counted, now time.Time) error {
 // anyCaller is the sender for which all calls of a mailbox are counted together.
 var anyCaller = unique.Make(wire.AgentID("a2a:"))
 
-// hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so calls may use half of a mailbox, and
-// once half of that is used, a source may have only a hundredth of the mailbox (in number at least one call), and a
-// network around it twice as much as the next narrower one (AM-42). The caller holds mu.
+// hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so calls may use half of a mailbox.
+// Once half of that is used, a source may have only a hundredth of the mailbox, but at least one call. A network around
+// the source may have twice as much as the next narrower one (AM-42). The caller holds mu.
 func (u *Counts) hasRoomForCall(m counted, limit Usage) bool {
 	all := u.shares[senderInBox{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {
@@ -220,14 +215,14 @@ func (u *Counts) add(key string, m counted) {
 	}
 }
 
-// Remove removes from the counts a message that was deleted or could not be stored. An unknown key is ignored.
+// Remove removes a message that was deleted or not stored. It ignores an unknown key.
 func (u *Counts) Remove(key string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.drop(key)
 }
 
-// drop does the work of Remove. The caller holds mu.
+// drop is Remove. The caller holds mu.
 func (u *Counts) drop(key string) {
 	m, ok := u.mails[key]
 	if !ok {
@@ -258,8 +253,7 @@ func (u *Counts) sweep(now time.Time) {
 	}
 }
 
-// Total returns the Usage of all mailboxes together, and whether the relay is so full that not even an empty mailbox
-// takes a message.
+// Total returns the Usage of all mailboxes together. full means that even an empty mailbox takes no message.
 func (u *Counts) Total(now time.Time) (all Usage, full bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -267,8 +261,7 @@ func (u *Counts) Total(now time.Time) (all Usage, full bool) {
 	return u.all, mailboxLimit(u.all) == Usage{}
 }
 
-// Load builds the counts from the stored mail, unless an earlier call did. each calls its argument for each stored
-// message. After an error the next call tries again.
+// Load builds the counts from the stored mail, unless an earlier call succeeded. each calls add for each message.
 func (u *Counts) Load(now time.Time, each func(add func(key string, m Mail)) error) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
