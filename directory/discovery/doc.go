@@ -1,9 +1,8 @@
 // Package discovery shows a directory to other registries in the form of ARD (Agentic Resource Discovery): the manifest
 // at its well-known paths, and searches below [Base]. docs/bridges/ard.md describes the mapping.
 //
-// The package translates. It stores nothing and finds nothing by itself: every search is one call of [Config.Find],
-// which is the search of the directory with its bounds and cursors. Texts of cards are passed on as JSON strings and
-// never acted on.
+// The package only translates: every search is one call of [Config.Find], with the bounds and cursors of the directory.
+// Texts of cards are passed on as JSON strings and never acted on.
 //
 // ARD changes monthly. Everything that depends on its version is in this package and in node/client/ard.go:
 // [SpecVersion], and the paths and types beside it.
@@ -42,7 +41,7 @@ const (
 type Config struct {
 	// BaseURL is the base of the directory's own API, "https://directory.example.com/v1".
 	BaseURL string
-	// Local selects the local profile. Its directory has no public host name, so the service serves no manifest.
+	// Local selects the local profile. The service then has no manifest, because it has no public host name.
 	Local bool
 	// Name is the name of the directory, for people.
 	Name string
@@ -56,8 +55,7 @@ type Config struct {
 	Guard echo.MiddlewareFunc
 }
 
-// Search is a search in the directory. An agent must match Text and each list that is not empty. An agent matches a
-// list if it has at least one of the values.
+// Search is a search in the directory. An agent must match Text, and at least one value of each list that is not empty.
 type Search struct {
 	Text         string // ranks agents by how many of its words they have; "" matches every agent
 	Capabilities []string
@@ -87,7 +85,7 @@ type Agent struct {
 	Score        int // 0 to 100
 }
 
-// Service serves the documents. It is safe for concurrent use.
+// Service serves the documents of a directory. It is safe for concurrent use.
 type Service struct {
 	cfg    Config
 	origin string // "https://directory.example.com"
@@ -95,7 +93,7 @@ type Service struct {
 	extra  func() []Entry
 }
 
-// New returns a service. extra returns the entries that the manifest has beside the registry itself; nil for none.
+// New returns a service. extra returns the other entries of the manifest, besides the registry; it may be nil.
 func New(cfg Config, extra func() []Entry) *Service {
 	s := &Service{cfg: cfg, origin: strings.TrimSuffix(cfg.BaseURL, "/v1"), host: "localhost", extra: extra}
 	if u, err := url.Parse(cfg.BaseURL); err == nil && u.Hostname() != "" && !strings.Contains(u.Hostname(), ":") {

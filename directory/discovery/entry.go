@@ -37,8 +37,7 @@ type Attestation struct {
 	MediaType string `json:"mediaType"`
 }
 
-// attestations lists the checks of the directory, each with the type of its attestation and the key of its time in the
-// metadata of an entry.
+// attestations lists the checks of the directory. stamp is the key of their time in the metadata of an entry.
 var attestations = []struct{ kind, check, stamp string }{
 	{"agentmesh-key", "key", "key_proven_at"},
 	{"agentmesh-endpoint", "endpoint", "endpoint_proven_at"},
@@ -48,7 +47,6 @@ var attestations = []struct{ kind, check, stamp string }{
 // urn matches an identifier. Its groups are the publisher and the rest, which starts with a colon.
 var urn = regexp.MustCompile(`^urn:air:([a-zA-Z0-9.-]+)((?::[a-zA-Z0-9._-]+)+)$`)
 
-// identifier returns the identifier of something that this directory lists.
 func (s *Service) identifier(kind, name string) string {
 	return urnPrefix + s.host + ":" + kind + ":" + name
 }
@@ -56,7 +54,6 @@ func (s *Service) identifier(kind, name string) string {
 // agentKind is the KIND in the identifier of an agent. The NAME is then the agent id.
 const agentKind = "agent"
 
-// maxA2A bounds the URL of an A2A card.
 const maxA2A = 2048
 
 // A2ACard returns the URL of the A2A card that an agent card names in metadata.a2a, or "". The URL must have the scheme,
@@ -75,7 +72,6 @@ func A2ACard(card wire.Value) string {
 	return text
 }
 
-// agentEntry returns the entry of an agent, without its representative queries.
 func (s *Service) agentEntry(card wire.Value, proven wire.Verification) Entry {
 	id := card.GetStr("agent_id")
 	record := s.cfg.BaseURL + "/agents/" + id + "/record"
@@ -97,7 +93,6 @@ func (s *Service) agentEntry(card wire.Value, proven wire.Verification) Entry {
 	return e
 }
 
-// withQueries returns the entry of an agent with two to five example queries that the agent answers.
 func (e Entry) withQueries() Entry {
 	e.RepresentativeQueries = []string{"find the agent " + e.DisplayName, "write to " + e.DisplayName}
 	for _, name := range e.Capabilities[:min(len(e.Capabilities), 3)] {
@@ -106,7 +101,6 @@ func (e Entry) withQueries() Entry {
 	return e
 }
 
-// texts returns the strings of the list at key.
 func texts(v wire.Value, key string) []string {
 	list, _ := v.Get(key)
 	var out []string

@@ -14,27 +14,23 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// result is an entry in the answer to a search.
 type result struct {
 	Entry
 	Score  int    `json:"score"`
 	Source string `json:"source"`
 }
 
-// searchAnswer is the answer to a search.
 type searchAnswer struct {
 	Results   []result `json:"results"`
 	Referrals []Entry  `json:"referrals,omitempty"`
 	PageToken string   `json:"pageToken,omitempty"`
 }
 
-// listAnswer is the answer to a list.
 type listAnswer struct {
 	Items     []Entry `json:"items"`
 	PageToken string  `json:"pageToken,omitempty"`
 }
 
-// postSearch answers a search with the agents that fit best.
 func (s *Service) postSearch(c echo.Context) error {
 	body, err := httpapi.Body(c, maxBody)
 	if err != nil {
@@ -59,7 +55,6 @@ func (s *Service) postSearch(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, answer)
 }
 
-// find runs a search in the directory.
 func (s *Service) find(c echo.Context, r request) (Found, error) {
 	q, possible := s.search(r)
 	if !possible {
@@ -84,11 +79,10 @@ func (s *Service) referrals() []Entry {
 	return list
 }
 
-// listAge is how long caches may keep a list or an entry.
 const listAge = "public, max-age=60"
 
-// listAgents answers with a page of the agents, in the order of their registration. If a key of the filter has several
-// values, the agents with the first value in byte order come first, then those with the next one.
+// listAgents answers with a page of the agents, in the order of their registration. If the filter has several values
+// for a key, the agents come in the byte order of these values.
 func (s *Service) listAgents(c echo.Context) error {
 	params := c.QueryParams()
 	r := request{size: listPage, token: params.Get("pageToken")}
@@ -115,7 +109,6 @@ func (s *Service) listAgents(c echo.Context) error {
 	return serveJSON(c, answer)
 }
 
-// getAgent answers with the entry of one identifier.
 func (s *Service) getAgent(c echo.Context) error {
 	text, err := url.PathUnescape(strings.TrimPrefix(c.Request().URL.EscapedPath(), Base+"/agents/"))
 	parts := urn.FindStringSubmatch(text)
@@ -136,7 +129,6 @@ func (s *Service) getAgent(c echo.Context) error {
 	return serveJSON(c, s.agentEntry(record.Card, record.Verification).withQueries())
 }
 
-// serveJSON answers with v, which caches may keep briefly.
 func serveJSON(c echo.Context, v any) error {
 	data, err := httpapi.Encode(v)
 	if err == nil {
@@ -151,19 +143,17 @@ func (s *Service) postExplore(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusNotImplemented, failure{"INVALID_ARGUMENT", "this registry does not explore; ask " + s.cfg.BaseURL + "/capabilities"})
 }
 
-// failure is the body of an error.
 type failure struct {
 	Code    string `json:"errorCode"`
 	Message string `json:"message"`
 }
 
-// codes are the codes of errors by status. Other client errors are INVALID_ARGUMENT, other server errors
-// INTERNAL_ERROR.
+// codes are the error codes by status. Other client errors are INVALID_ARGUMENT, other server errors INTERNAL_ERROR.
 var codes = map[int]string{
 	http.StatusUnauthorized: "UNAUTHENTICATED", http.StatusNotFound: "NOT_FOUND", http.StatusTooManyRequests: "RATE_LIMIT_EXCEEDED",
 }
 
-// answerErrors writes the errors of a handler in the form of ARD. The error is returned all the same, for the log.
+// answerErrors writes the errors of a handler in the form of ARD. It also returns the error, for the log.
 func answerErrors(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		err := next(c)

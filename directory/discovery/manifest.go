@@ -9,7 +9,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// manifest is the document at the well-known paths.
 type manifest struct {
 	SpecVersion string  `json:"specVersion"`
 	Host        host    `json:"host"`
@@ -21,11 +20,9 @@ type host struct {
 	Identifier  string `json:"identifier"`
 }
 
-// manifestAge is how long caches may keep the manifest.
 const manifestAge = "public, max-age=3600"
 
-// getManifest answers with the manifest: this registry, and what else the process serves. Cards are not in it; a search
-// finds them.
+// getManifest answers with the manifest: this registry, and what else the process serves. Cards are found by search.
 func (s *Service) getManifest(c echo.Context) error {
 	if s.cfg.Local {
 		return wire.ErrRoute
@@ -46,7 +43,7 @@ func (s *Service) getManifest(c echo.Context) error {
 	return nil
 }
 
-// kindOf returns the KIND in the identifier of an entry of this type that the process adds to the manifest.
+// kindOf returns the KIND in the identifier of an entry that the process adds to the manifest.
 func kindOf(entryType string) string {
 	if entryType == TypeMCP {
 		return "mcp"
@@ -54,7 +51,6 @@ func kindOf(entryType string) string {
 	return agentKind
 }
 
-// registryEntry returns the entry of this directory as a registry.
 func (s *Service) registryEntry() Entry {
 	return Entry{
 		Identifier: s.identifier("registry", "agents"), DisplayName: s.cfg.Name, Type: TypeRegistry, URL: s.origin + Base,
@@ -66,7 +62,6 @@ func (s *Service) registryEntry() Entry {
 	}
 }
 
-// getRobots answers with the directive that names the manifest.
 func (s *Service) getRobots(c echo.Context) error {
 	if s.cfg.Local {
 		return wire.ErrRoute

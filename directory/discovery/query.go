@@ -21,7 +21,6 @@ const (
 	listPage   = 20
 )
 
-// request is a search or a list as it was asked for.
 type request struct {
 	text       string
 	filter     map[string][]string
@@ -30,14 +29,12 @@ type request struct {
 	token      string
 }
 
-// filterKeys are the supported keys of a filter.
 var filterKeys = []string{"type", "tags", "capabilities", "publisher", "trustManifest.attestations.type"}
 
-// errKeys refuses a key of a filter.
 var errKeys = wire.ErrQuery.At("a filter has the keys " + strings.Join(filterKeys, ", "))
 
-// parseSearch reads the body of a search. Members that it does not know are refused, because a search that ignores
-// them would find more than was asked for. The error is or wraps a *[wire.Error].
+// parseSearch reads the body of a search. It refuses unknown members, because a search that ignores one would find more
+// than was asked for. The error is or wraps a *[wire.Error].
 func parseSearch(body []byte) (request, error) {
 	v, err := wire.ParseLimits(body, maxDepth, maxNodes)
 	if err != nil {
@@ -74,7 +71,7 @@ func parseSearch(body []byte) (request, error) {
 	return r, err
 }
 
-// setText sets *dst to the string that v has under key. Without that key, it does nothing.
+// setText sets *dst to the string at key in v. Without that key, it does nothing.
 func setText(dst *string, v wire.Value, key string) error {
 	value, ok := v.Get(key)
 	if !ok {
@@ -86,12 +83,10 @@ func setText(dst *string, v wire.Value, key string) error {
 	return nil
 }
 
-// hasOnly reports whether an object has no members other than keys.
 func hasOnly(v wire.Value, keys ...string) bool {
 	return !slices.ContainsFunc(v.Members(), func(m wire.Member) bool { return !slices.Contains(keys, m.Key) })
 }
 
-// parseFilter reads a filter: an object whose values are strings or lists of strings.
 func parseFilter(v wire.Value) (map[string][]string, error) {
 	filter := map[string][]string{}
 	for _, m := range v.Members() {
@@ -114,10 +109,8 @@ func parseFilter(v wire.Value) (map[string][]string, error) {
 	return filter, nil
 }
 
-// errSize refuses the size of a page.
 var errSize = wire.ErrQuery.At("pageSize must be 1 to 100")
 
-// parseSize reads the number of entries on a page.
 func parseSize(digits string) (int, error) {
 	n, err := strconv.Atoi(digits)
 	if err != nil || n < 1 || n > maxPage {
@@ -126,8 +119,8 @@ func parseSize(digits string) (int, error) {
 	return n, nil
 }
 
-// parseListFilter reads the filter of a list: conditions such as type = 'application/a2a-agent-card+json', joined by
-// AND. Values in one pair of quotes are separated by commas, and one of them must match.
+// parseListFilter reads the filter of a list: conditions such as type = 'a,b', joined by AND. One of the quoted values
+// must match.
 func parseListFilter(text string) (map[string][]string, error) {
 	filter := map[string][]string{}
 	if len(text) > maxFilter {
@@ -136,7 +129,7 @@ func parseListFilter(text string) (map[string][]string, error) {
 	for rest := strings.TrimSpace(text); rest != ""; {
 		key, after, ok := strings.Cut(rest, "=")
 		key, after = strings.TrimSpace(key), strings.TrimSpace(after)
-		if key == "publisherId" { // as lists call it
+		if key == "publisherId" { // the name of the key in lists
 			key = "publisher"
 		}
 		if !ok || after == "" || after[0] != '\'' && after[0] != '"' {
