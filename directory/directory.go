@@ -2,8 +2,8 @@
 // the proofs beside them, and serves all of this over HTTP (protocol rules AM-4 to AM-8 and AM-51 to AM-68).
 //
 // A directory calls an agent only to fetch the agent's card from its endpoint (AM-63, [Registry.Run]). It serves each
-// card as it was submitted, except the private lists of AM-6. The results of the directory's own checks are shown
-// beside a card, never inside it.
+// card as it was submitted, except the private lists of AM-6. The results of its own checks are shown beside a card,
+// never inside it.
 //
 // Agents without a public address have mailboxes here (package mailbox).
 //
@@ -54,8 +54,8 @@ const (
 // Config configures a directory. Store and BaseURL are required.
 type Config struct {
 	Store store.Store
-	// FeedPosition returns the newest position of the feed, if other processes write to the store. The directory then
-	// asks it before it serves a card or a search result from memory. Nil: this process alone writes.
+	// FeedPosition returns the newest position of the feed, if other processes write to the store. The directory asks
+	// it before each response from memory. Nil: this process alone writes.
 	FeedPosition func(context.Context) (uint64, error)
 	// Session is the session of the process; nil for one that only the directory uses.
 	Session *store.Session
@@ -67,8 +67,7 @@ type Config struct {
 	Mode Mode
 	// ReadOnly makes the directory a mirror: nobody registers, see [Registry.Follow].
 	ReadOnly bool
-	// Operators are the SHA-256 hashes of the credentials of the operator's own node. They register in every mode and
-	// without quotas.
+	// Operators are the SHA-256 hashes of the operator's own credentials. They register in every mode, without quotas.
 	Operators [][32]byte
 	// Quotas bound registrations; the zero value has the defaults of AM-58. The local profile ignores them.
 	Quotas Quotas
@@ -78,18 +77,18 @@ type Config struct {
 	AllowPrivate []netip.Prefix
 	// Addresses limits each client address of the listener; nil for no limits.
 	Addresses *httpapi.Addresses
-	// Keys caches parsed public keys; nil for a cache of its own.
+	// Keys caches parsed public keys; nil creates a cache.
 	Keys *signing.KeyCache
 	// Site is shown on the public pages, with Version.
 	Site    site.Operator
 	Version string
-	// Referrals are the ARD base URLs of other registries, which a search names (DISC-3).
+	// Referrals are the ARD base URLs of other registries that a search recommends (DISC-3).
 	Referrals []string
-	// Entries returns what the manifest of ARD lists beside this directory; nil for nothing.
+	// Entries returns what the manifest of ARD lists beside this directory; may be nil.
 	Entries func() []discovery.Entry
 	// HTTP fetches cards from endpoints (AM-63). If it is nil, the directory probes no endpoint.
 	HTTP *client.HTTP
-	// Audit returns the change that writes a decision of the operator into the audit log; nil for no audit log.
+	// Audit returns the change that writes a decision of the operator into the audit log; nil without an audit log.
 	Audit moderation.Audit
 	// Notices notify the operator of reports; nil notifies nobody.
 	Notices *notify.Box

@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	maxWait    = 30 * time.Second // of one request for changes
-	feedPoll   = 5 * time.Second  // between two looks at the store, because Sweep does not wake readers
-	maxWaiting = 512              // readers that wait at once; any other reader gets its response without a wait
+	maxWait    = 30 * time.Second // for one request for changes
+	feedPoll   = 5 * time.Second  // between two reads of the store, because Sweep does not wake readers
+	maxWaiting = 512              // readers that wait at once; others get their response without a wait
 )
 
-// feedFilters ties the cursors of the feed to it: no other list accepts them.
+// feedFilters ties the cursors to the feed: no other list accepts them.
 var feedFilters = cursor.HashFilters([]string{"changes"}, nil, nil, "")
 
-// Changes returns at most limit changes of cards, 1 to 100, after the position since ("" for all). If nothing has changed
-// since then, it waits up to wait, but at most 30 seconds, for a change.
+// Changes returns at most limit changes of cards, 1 to 100, after the position since ("" for all). If nothing has
+// changed yet, it waits for a change up to wait, but at most 30 seconds.
 func (r *Registry) Changes(ctx context.Context, since string, limit int, wait time.Duration) (wire.ChangePage, error) {
 	if limit < 1 || limit > maxLimit {
 		return wire.ChangePage{}, wire.ErrQuery.At("limit must be 1 to 100")
@@ -67,9 +67,9 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 	return page, err
 }
 
-// awaitChanges returns the changes after a position: one more than limit if there are more. Without a change, it waits
-// up to wait. It returns [wire.ErrCursor] for a position that the feed has not reached, as after a restore from a
-// backup: a reader that waited there would miss the changes up to it.
+// awaitChanges returns the changes after a position: one more than limit if there are more. Without changes, it waits
+// up to wait. If the feed has not reached the position, as after a restore from a backup, it returns [wire.ErrCursor]:
+// a reader that waited there would miss the changes before it.
 func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wait time.Duration) ([]store.CardChange, error) {
 	changed, leave, ok := r.changes.Listen()
 	if !ok {
@@ -99,7 +99,7 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 			return nil, nil
 		case <-poll.C:
 		case <-changed:
-			changed = nil // this channel stays closed; from now on only the ticker and the timer matter
+			changed = nil // this channel stays closed; from now on only the ticker and the timer wake us
 		}
 		if lines, err = r.cards.Changes(ctx, after, limit+1); err != nil || len(lines) > 0 {
 			return lines, err
@@ -107,7 +107,7 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 	}
 }
 
-// describeChange returns what a row of the store's feed means now, and the size of the card in it.
+// describeChange returns what a row of the store's feed means now, and the size of its card.
 func (r *Registry) describeChange(ctx context.Context, line store.CardChange, now time.Time) (c wire.Change, size int, err error) {
 	c = wire.Change{AgentID: wire.AgentID(line.ID), At: line.At}
 	card, err := r.cards.Held(ctx, line.ID, now)
@@ -143,8 +143,7 @@ func (r *Registry) describeChange(ctx context.Context, line store.CardChange, no
 	return c, len(card.Body), nil
 }
 
-// tombstone completes the change of a card that is no longer listed: "removed" with the operator's reason, or else
-// kind.
+// tombstone completes the change of an unlisted card: "removed" with the operator's reason, otherwise kind.
 func (r *Registry) tombstone(ctx context.Context, c wire.Change, kind string, now time.Time) (wire.Change, error) {
 	c.Change = kind
 	removed, err := moderation.LastRemoval(ctx, r.recs, c.AgentID, now)

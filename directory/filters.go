@@ -11,8 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Families of the terms behind the filters other than capability, intent and text. The number of terms of each family
-// is bounded, and so is the number of terms of a card.
+// Families of the terms behind the filters other than capability, intent and text. Each family is bounded.
 const (
 	ownerFamily     = "owner:"
 	frameworkFamily = "framework:"
@@ -28,8 +27,8 @@ const (
 	maxPrefixes = 3 // in a query
 )
 
-// filterTerms returns the terms of a card for the filters owner, framework and location, and the term for its kind of
-// entry in ARD. owner.contact is left out: no card is found by an address, even if the owner published it.
+// filterTerms returns the terms of a card for the filters owner, framework and location, and for its kind of entry in
+// ARD. It leaves out owner.contact: no search finds a card by an address, even a published one.
 func filterTerms(c wire.Card) []string {
 	list := []string{entryTerm(c.Tree)}
 	add := func(family string, limit int, texts ...string) {
@@ -58,8 +57,8 @@ func filterTerms(c wire.Card) []string {
 // zoneWords writes the name of a time zone as words, so that "los angeles" finds America/Los_Angeles.
 var zoneWords = strings.NewReplacer("/", " ", "_", " ").Replace
 
-// addFilters adds the filters of q other than capability, intent and text. possible is false if one of them cannot
-// match any card. The error is a *[wire.Error].
+// addFilters adds the filters of q other than capability, intent and text. possible is false if no card can match. The
+// error is a *[wire.Error].
 func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
 	possible = true
 	for _, f := range []struct{ family, text, name string }{
@@ -95,7 +94,7 @@ func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
 	return possible, nil
 }
 
-// replaceCheckTerms returns terms of the card of m with the terms of the checks that hold at now in place of older ones.
+// replaceCheckTerms returns terms with the check terms replaced by those for the checks that hold at now.
 func replaceCheckTerms(m listing.Meta, terms []string, now time.Time) []string {
 	list := slices.DeleteFunc(slices.Clone(terms), func(t string) bool { return strings.HasPrefix(t, verifiedFamily) })
 	for _, check := range m.Checks(now) {

@@ -15,14 +15,12 @@ import (
 // countAge is how old the cached number of cards may be. Counting takes time proportional to the number of cards.
 const countAge = 10 * time.Second
 
-// cachedCount is the last count of live cards.
 type cachedCount struct {
 	mu sync.Mutex
 	n  int
 	at time.Time
 }
 
-// countAgents returns the number of live cards. The number is at most countAge old.
 func (r *Registry) countAgents(ctx context.Context, now time.Time) (int, error) {
 	r.count.mu.Lock()
 	defer r.count.mu.Unlock()
@@ -37,8 +35,7 @@ func (r *Registry) countAgents(ctx context.Context, now time.Time) (int, error) 
 	return n, nil
 }
 
-// Health returns the directory's part of the health document: its status and the number of live cards. It fails if the
-// store accepts no writes.
+// Health returns the directory's part of the health document. It fails if the store accepts no writes.
 func (r *Registry) Health(ctx context.Context) (any, error) {
 	if err := r.cfg.Store.Ping(ctx); err != nil {
 		return nil, err
@@ -53,7 +50,6 @@ func (r *Registry) Health(ctx context.Context) (any, error) {
 	}{"ok", n}, nil
 }
 
-// getFront answers / with a page for browsers and with {name, version, agents} for programs.
 func (r *Registry) getFront(c echo.Context) error {
 	n, err := r.countAgents(c.Request().Context(), wire.Now())
 	if err != nil {

@@ -19,8 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Mount adds the public routes: the pages for people, the documents of package discovery, and the API under /v1 with
-// the relay.
+// Mount adds the public routes: the pages, the documents of package discovery, and the API under /v1 with the relay.
 func (r *Registry) Mount(e *echo.Echo) {
 	guard := r.cfg.Addresses.Guard
 	read := func(path string, h echo.HandlerFunc) {
@@ -58,7 +57,6 @@ func (r *Registry) Mount(e *echo.Echo) {
 
 func pathID(c echo.Context) wire.AgentID { return wire.AgentID(c.Param("id")) }
 
-// newSubmission returns the submission in a request.
 func newSubmission(c echo.Context) Submission {
 	req := c.Request()
 	bearer, _ := httpapi.Bearer(req)
@@ -100,13 +98,11 @@ func (r *Registry) deleteAgent(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
-// Caching (AM-59).
 const (
 	cardAge = 300 * time.Second
 	listAge = "public, max-age=10"
 )
 
-// fullAge is the Cache-Control of a card that lives longer than cardAge.
 var fullAge = []string{"public, max-age=300"}
 
 func (r *Registry) getAgent(c echo.Context) error {
@@ -127,7 +123,6 @@ func (r *Registry) getAgent(c echo.Context) error {
 	return cached.RespondBody(c, card)
 }
 
-// maxAge returns the Cache-Control of a card. No cached copy outlives the card.
 func maxAge(expires, now time.Time) []string {
 	left := expires.Sub(now)
 	if expires.IsZero() || left >= cardAge {
@@ -199,21 +194,19 @@ func ParseQuery(raw string) (Query, error) {
 	return q, nil
 }
 
-// encodedPage is a page of a search as it is sent. It may be sent again until a card is written, but not after the time
-// until.
+// encodedPage is a page of a search as it is sent. It may be sent again until a card is written, but not after until.
 type encodedPage struct {
 	cached.Document
-	gen         uint64 // the generation of the views from before the cards were read
-	position    uint64 // of the feed, from before the cards were read
+	gen         uint64 // the generation of the views before the cards were read
+	position    uint64 // of the feed, before the cards were read
 	read, until time.Time
 }
 
 const (
 	cachedPages = 64
-	maxKeptPage = 64 << 10 // bytes of a page in the cache and of its query
+	maxKeptPage = 64 << 10 // bytes of a cached page and of its query
 )
 
-// encodePage encodes a page: the cards as they are stored, and beside them what the directory verified.
 func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPage, error) {
 	until := now.Add(maxKeptAge)
 	size := 64
@@ -247,7 +240,6 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 	return &encodedPage{Document: cached.New(append(out, "}}"...)), gen: gen, read: now, until: until}, nil
 }
 
-// getDocument returns the handler that responds with what get returns for the agent in the path.
 func getDocument[T any](get func(context.Context, wire.AgentID) (T, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		doc, err := get(c.Request().Context(), pathID(c))
@@ -258,7 +250,6 @@ func getDocument[T any](get func(context.Context, wire.AgentID) (T, error)) echo
 	}
 }
 
-// respondDocument responds with the JSON of v, which caches may keep briefly.
 func respondDocument(c echo.Context, v any) error {
 	data, err := httpapi.Encode(v)
 	if err != nil {

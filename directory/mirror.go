@@ -23,16 +23,15 @@ const (
 	mirrorRecord = "mirror:" // with the name of the source: our position in its feed
 	mirrorWait   = 25 * time.Second
 	mirrorIdle   = 5 * time.Second // between two requests that returned nothing
-	mirrorRetry  = time.Second     // after the first failure, then doubled each time
-	mirrorPause  = 5 * time.Minute // the longest pause, before up to half of it is added or taken off
-	maxSources   = 16              // positions of earlier sources that are removed at once when the source changes
+	mirrorRetry  = time.Second     // after the first failure; doubled after each further one
+	mirrorPause  = 5 * time.Minute // the longest pause, plus or minus up to half of it
+	maxSources   = 16              // positions of earlier sources that are removed at once
 )
 
-// errMirror refuses writes to a mirror.
 var errMirror = wire.ErrClosed.At("this is a read-only mirror; register at the directory that it mirrors")
 
 // Follow keeps this directory a mirror of source until ctx ends. It reads the feed of source and takes over the cards
-// that pass this directory's own checks. A mirrored key counts as proven only if its key proof verifies here, and this
+// that pass this directory's own checks. A mirrored key counts as proven only if its key proof verifies here. This
 // directory probes endpoints itself. The registry must be [Config.ReadOnly].
 //
 // Follow stores its position in the feed after each page, so a restart continues there. A mirror lists cards in the
@@ -60,8 +59,8 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 	}
 }
 
-// followOnce takes over one page of the feed. If nothing changed yet, the source waits for up to wait. moved reports
-// whether changes were taken over.
+// followOnce takes over one page of the feed. If nothing has changed yet, the source waits for up to wait. moved
+// reports whether changes were taken over.
 func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wait time.Duration) (moved bool, err error) {
 	now := wire.Now()
 	key := mirrorRecord + source.StoredName()
@@ -79,8 +78,8 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	}
 	page, err := source.Changes(ctx, since, wait)
 	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && failed.Code == wire.InvalidMessage && since != "" {
-		// Another directory answers there now, or the source was restored from a backup. From now on, what we followed
-		// counts as another source: the next call drops its cards, and reads the whole feed.
+		// Another directory answers there now, or the source was restored from a backup. So the old feed now counts as
+		// another source: the next call drops its cards, and reads the whole new feed.
 		r.log.WarnContext(ctx, "the source does not know our position in its feed: reading the whole feed again", "source", source.Base)
 		former := store.Record{NS: recordNS, Key: key + " before"}
 		return false, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any, Delete: true}, {Record: former, IfRev: store.Any}}, now)
@@ -100,8 +99,8 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	return len(page.Changes) > 0, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, wire.Now())
 }
 
-// dropOtherSources removes all cards if this mirror followed a source other than that of key before. It also removes
-// the positions in the feeds of such sources.
+// dropOtherSources removes all cards if this mirror followed another source, and the positions in feeds other than
+// key's.
 func (r *Registry) dropOtherSources(ctx context.Context, key string, now time.Time) error {
 	page, err := r.recs.List(ctx, recordNS, "", mirrorRecord, maxSources, now)
 	if err != nil {
@@ -126,7 +125,7 @@ func (r *Registry) dropOtherSources(ctx context.Context, key string, now time.Ti
 	return nil
 }
 
-// mirrorChange takes over one change. A card that fails our checks is not an error: it is not listed here.
+// mirrorChange takes over one change. A card that fails our checks is left out without an error.
 func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c wire.Change) error {
 	if c.Record == nil {
 		return r.dropCard(ctx, c)
@@ -155,7 +154,6 @@ func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c
 	return err
 }
 
-// dropCard removes a card that the source no longer lists, or that is not acceptable here.
 func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 	now := wire.Now()
 	var changes []store.Change
@@ -174,7 +172,6 @@ func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 	return err
 }
 
-// newMirrorRow checks a card of the source and returns its row.
 func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, rec wire.CardRecord, held store.Card, now time.Time) (store.Card, error) {
 	c, err := r.rules.CheckCard(rec.Card.JSON(), "", false, now)
 	if err != nil {
@@ -202,9 +199,8 @@ func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, r
 	return stored, nil
 }
 
-// newMirrorMeta returns what is stored beside a mirrored card: its key proof if that verifies, and what we found out
-// about its endpoint earlier. A key other than the one we had counts as replaced, because only the directory where a
-// rotation was made can verify it.
+// newMirrorMeta returns the Meta of a mirrored card: its key proof if that verifies here, and what we know about its
+// endpoint. If the key changed, it counts as replaced, because only the directory of a rotation can verify it.
 func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, c submission.Candidate, held store.Card, now time.Time) (listing.Meta, error) {
 	m := listing.Meta{Derived: c.HasDerivedID(now), Current: wire.KeyChange{Since: rec.RegisteredAt}}
 	if at := rec.Verification.KeyChangedAt; at != nil && !at.After(now) {

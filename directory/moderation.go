@@ -12,9 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// HandOver lets an owner who lost the credential of a card take the card back before its registration and reservation
-// end (AM-83). The next registration of the id that proves the card's key takes the card over, with any credential. For
-// an unknown id HandOver returns [wire.ErrNoAgent].
+// HandOver lets an owner who lost the credential of a card take the card back early (AM-83). The next registration of
+// the id that proves the card's key takes the card over, with any credential. For an unknown id HandOver returns
+// [wire.ErrNoAgent].
 func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := moderation.CheckReason(reason); err != nil {
 		return err
@@ -53,8 +53,7 @@ func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by str
 	return wire.ErrUnavailable.Because(errors.New("lost every race for the card"))
 }
 
-// canTakeOver reports whether a registration may take over a card of another credential. The key proof is verified
-// later, as for every registration.
+// canTakeOver reports whether a registration may take over the card of another credential if its key proof verifies.
 func canTakeOver(held store.Card, s Submission, c submission.Candidate) bool {
 	m, err := listing.ParseMeta(held)
 	if err != nil || !m.HandedOver || s.Proof == "" {
@@ -65,8 +64,8 @@ func canTakeOver(held store.Card, s Submission, c submission.Candidate) bool {
 }
 
 // Remove removes the card with this id for the operator. The id stays reserved for its owner, who may register again
-// unless a ban applies. by is the interface that the order came from, for the audit log. For an unknown id Remove
-// returns [wire.ErrNoAgent].
+// unless a ban applies. by names the operator's interface in the audit log. For an unknown id Remove returns
+// [wire.ErrNoAgent].
 func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := moderation.CheckReason(reason); err != nil {
 		return err
@@ -130,8 +129,8 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 	return removed, nil
 }
 
-// afterWrite drops the cached view of a card and wakes readers of the change feed. It must be called after each attempt
-// that may have written the card, even if it is unknown whether the write succeeded.
+// afterWrite drops the cached view of a card and wakes readers of the change feed. Call it after each attempt to write
+// the card, even if the outcome is unknown.
 func (r *Registry) afterWrite(id string) {
 	r.views.drop(id)
 	r.changes.Notify()

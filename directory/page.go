@@ -22,10 +22,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// pageAgents is the number of agents on a page.
 const pageAgents = 20
 
-// templates are the pages for people: the search, which also explains how to register, one page per agent, and the page
+// templates are the pages for people: the search, which also explains how to register, a page per agent, and the page
 // for an unknown agent. They work without JavaScript and show what the API returns.
 type templates struct {
 	pages                  *httpapi.PublicPages
@@ -61,7 +60,6 @@ type shownProofs struct {
 
 type shownTag struct{ Name, URL string }
 
-// shownAgent is a card as the pages show it.
 type shownAgent struct {
 	URL, Name, Description, Host string
 	Capabilities                 []shownTag
@@ -87,7 +85,6 @@ type searchPage struct {
 	Capabilities, Intents []NameCount
 }
 
-// showSearch answers / for people.
 func (r *Registry) showSearch(c echo.Context, count int) error {
 	ctx, params := c.Request().Context(), c.QueryParams()
 	p := searchPage{Title: "Find an agent", Site: r.templates.site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Count: count, Form: newSearchForm(params)}
@@ -136,7 +133,6 @@ func (r *Registry) showSearch(c echo.Context, count int) error {
 // queryNames are the parameters that a page passes on to the next page.
 var queryNames = []string{"q", "capability", "capability_prefix", "intent", "owner", "framework", "location", "verified"}
 
-// encodeQuery returns the query part of a URL, with its question mark.
 func encodeQuery(v url.Values) string {
 	if len(v) == 0 {
 		return ""
@@ -144,7 +140,6 @@ func encodeQuery(v url.Values) string {
 	return "?" + v.Encode()
 }
 
-// newSearchForm returns the search form filled with the parameters of the request.
 func newSearchForm(params url.Values) searchForm {
 	f := searchForm{
 		Text: dropInvisible(strings.Join(params["q"], " ")), Capability: dropInvisible(params.Get("capability")), Intent: dropInvisible(params.Get("intent")),
@@ -158,8 +153,7 @@ func newSearchForm(params url.Values) searchForm {
 	return f
 }
 
-// dropInvisible drops characters that cannot be printed. Elsewhere a page shows the codes of such characters; form
-// fields and titles cannot.
+// dropInvisible drops unprintable characters. Elsewhere a page shows their codes; form fields and titles cannot.
 func dropInvisible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -169,12 +163,11 @@ func dropInvisible(s string) string {
 	}, s)
 }
 
-// dropNamesWithInvisible drops names with invisible characters, because a form field cannot show these in its suggestions.
+// dropNamesWithInvisible drops names with invisible characters, whose codes a form field cannot suggest.
 func dropNamesWithInvisible(list []NameCount) []NameCount {
 	return slices.DeleteFunc(list, func(t NameCount) bool { return dropInvisible(t.Name) != t.Name })
 }
 
-// newShownAgent returns a card as the pages show it, and the parsed card.
 func newShownAgent(c store.Card, now time.Time) (shownAgent, wire.Card, error) {
 	card, m, err := listing.Parse(c)
 	if err != nil {
@@ -203,7 +196,6 @@ type agentPage struct {
 	QR                           *site.QR
 }
 
-// showAgent answers /agents/{id} with the page of one agent.
 func (r *Registry) showAgent(c echo.Context) error {
 	now := wire.Now()
 	c.Response().Header().Set("Cache-Control", listAge)

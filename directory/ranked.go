@@ -21,10 +21,8 @@ const (
 	maxTiers       = 64
 )
 
-// entryFamily is the family of the term for the kind of entry that an agent has in ARD.
 const entryFamily = "entry:"
 
-// entryTerm returns the term for the kind of entry of a card.
 func entryTerm(card wire.Value) string {
 	if discovery.A2ACard(card) != "" {
 		return entryFamily + discovery.EntryA2A
@@ -39,9 +37,9 @@ type rank struct {
 }
 
 // newRanks returns the ways to match a text, best first: all words in the name, all words, all words but one, one word
-// as a capability, one word. A question in natural language rarely has all of its words in one card, so the search that
-// people use, which needs all of them, would find nothing. The words that count are the longest ones, because short ones
-// are in most cards: at most maxRankedWords, and none of one or two bytes beside longer ones.
+// as a capability, one word. A question in natural language rarely has all of its words in one card, so the search for
+// people, which needs all words, would find nothing. Only the maxRankedWords longest words count, because short ones
+// are in most cards. Words of one or two bytes count only without longer words.
 func newRanks(text string) []rank {
 	whole, last, n := words.Query(text)
 	if n == 0 {
@@ -67,8 +65,8 @@ func newRanks(text string) []rank {
 	return ranks
 }
 
-// planRanked returns how to run a ranked search. Each tier is one way to match the text together with one value of each
-// list of s. The error is a *[wire.Error].
+// planRanked returns how to run a ranked search. Each tier is a way to match the text with one value of each list of s.
+// The error is a *[wire.Error].
 func planRanked(s discovery.Search) (plan, []rank, error) {
 	base, err := Query{Limit: s.Limit}.plan()
 	if err != nil {
@@ -117,7 +115,7 @@ func planRanked(s discovery.Search) (plan, []rank, error) {
 	return base, ranks, nil
 }
 
-// findRanked runs a ranked search for package discovery. An empty text matches every agent, with the score 100.
+// findRanked runs a ranked search for package discovery. With an empty text, every agent has the score 100.
 func findRanked(ctx context.Context, r *Registry, s discovery.Search) (discovery.Found, error) {
 	now := wire.Now()
 	p, ranks, err := planRanked(s)

@@ -18,13 +18,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// attempts bounds how often a write that loses a race is tried. Each loss means that another writer changed the same
-// card or used the same invite code, so only many simultaneous requests reach the bound.
+// attempts bounds the attempts of a write that loses to other writers of the same card or invite code. Only many
+// simultaneous requests reach the bound.
 const attempts = 32
 
 // Register registers a card (POST, AM-51; the response is 201). If the credential already owns the id, Register renews
-// the card, or lists it again if it was withdrawn or has expired. A card that the operator handed over gets the
-// credential of the first registration that proves its key.
+// the card, or lists a withdrawn or expired card again. A card that the operator handed over gets the credential of the
+// first registration that proves its key.
 func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered, error) {
 	if r.cfg.ReadOnly {
 		return wire.Registered{}, errMirror
@@ -60,7 +60,6 @@ type registration struct {
 	now    time.Time
 }
 
-// run tries to register until no other writer interferes, at most attempts times.
 func (g *registration) run(ctx context.Context) (wire.Registered, error) {
 	for range attempts {
 		done, err := g.try(ctx)
@@ -121,8 +120,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	return done, err
 }
 
-// replace stores a card in place of a card of the same owner. It renews or changes that card, or lists it again after
-// it was withdrawn or has expired.
+// replace renews or changes a card for its owner, or lists a withdrawn or expired card again.
 func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t submission.Target, c submission.Candidate, now time.Time) (wire.Registered, error) {
 	proof, err := r.rules.CheckProof(s, t, c, now)
 	if err != nil {
@@ -143,8 +141,8 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 	return r.put(ctx, put, c, m, "renewed")
 }
 
-// put stores a card, whose meta is m, and queues the first probe of its endpoint. The log line has the verb; put also
-// counts cards with the verb "registered".
+// put stores a card, whose Meta is m, and queues the first probe of its endpoint. verb is for the log; put also counts
+// the card as new if verb is "registered".
 func (r *Registry) put(ctx context.Context, put store.PutCard, c submission.Candidate, m listing.Meta, verb string) (wire.Registered, error) {
 	stored, err := r.cards.Put(ctx, put)
 	switch {
@@ -167,7 +165,7 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, c submission.Cand
 	return wire.Registered{AgentID: wire.AgentID(stored.ID), RegisteredAt: stored.Registered, ExpiresAt: stored.Expires}, nil
 }
 
-// newRow returns the stored form of a card that lasts for life from now on (AM-55).
+// newRow returns the stored form of a card that expires after life (AM-55).
 func newRow(c submission.Candidate, owner [32]byte, m listing.Meta, life time.Duration, now time.Time) (store.Card, error) {
 	encoded, err := m.Encode()
 	if err != nil {
@@ -192,11 +190,12 @@ func newRow(c submission.Candidate, owner [32]byte, m listing.Meta, life time.Du
 	}, nil
 }
 
-// getForOwner returns the card with this id to its owner. It fails with 401 without a credential, then with 404 for an
-// unknown id, then with 403 for a wrong credential (AM-51); a throttled address gets 429 instead of the last two. With
-// revive, it also returns an expired card whose id is still reserved (AM-55). A withdrawn card comes back only by POST.
+// getForOwner returns the card with this id to its owner. It fails with 401 without a credential, then 404 for an
+// unknown id, then 403 for a wrong credential (AM-51). A throttled address gets 429 instead of 404 and 403. With
+// revive, getForOwner also returns an expired card whose id is still reserved (AM-55). A withdrawn card comes back only
+// by POST.
 //
-// The credential is compared even if the id is unknown, so that an unknown id takes as long as a foreign one.
+// It compares the credential even if the id is unknown, so that an unknown id takes as long as a foreign one.
 func (r *Registry) getForOwner(ctx context.Context, id wire.AgentID, bearer string, client netip.Addr, revive bool, now time.Time) (store.Card, error) {
 	if bearer == "" {
 		return store.Card{}, wire.ErrNoBearer
@@ -227,7 +226,7 @@ func (r *Registry) getForOwner(ctx context.Context, id wire.AgentID, bearer stri
 }
 
 // Renew replaces the card with this id for its owner (PUT; the response is 200). An empty body renews the card
-// unchanged. The checks come in the order of AM-51: first the ones for 401, 404 and 403, then those of the body.
+// unchanged. The checks come in the order of AM-51: 401, 404 and 403, then the body.
 func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wire.Registered, error) {
 	if r.cfg.ReadOnly {
 		return wire.Registered{}, errMirror
@@ -265,8 +264,7 @@ func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wi
 	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the card"))
 }
 
-// Withdraw removes the card with this id for its owner (DELETE). The id stays reserved for that owner for a while
-// (AM-55).
+// Withdraw removes the card with this id for its owner (DELETE). The id stays reserved for a while (AM-55).
 func (r *Registry) Withdraw(ctx context.Context, id wire.AgentID, s Submission) error {
 	if r.cfg.ReadOnly {
 		return errMirror

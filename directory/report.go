@@ -32,7 +32,7 @@ type Report struct {
 	AgentID wire.AgentID `json:"agent_id"`
 	Kind    string       `json:"kind"` // one of reportKinds
 	Text    string       `json:"text,omitempty"`
-	From    string       `json:"from"` // client address, as addressKey returns it
+	From    string       `json:"from"` // the client address or network; see addressKey
 	At      time.Time    `json:"at"`
 }
 
@@ -55,12 +55,12 @@ const (
 	reportsPerHour = 10 // of one address
 )
 
-// reporting admits one report at a time, so that concurrent reports at this process cannot exceed the bounds.
+// reporting serializes reports, so that concurrent reports at this process cannot exceed the bounds.
 type reporting struct{ mu sync.Mutex }
 
-// Report stores a report of a card and notifies the operator. A further report of the same card from the same address
-// replaces the earlier one. If there are too many reports, the new one replaces a report of the network that sent most,
-// or Report returns [wire.ErrQuota].
+// Report stores a report of a card and notifies the operator. It replaces an earlier report of the card from the same
+// address. If there are too many reports, it replaces a report of the network that sent most, or fails with
+// [wire.ErrQuota].
 func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport, client netip.Addr) error {
 	now := wire.Now()
 	if !slices.Contains(reportKinds, report.Kind) {
@@ -82,7 +82,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 		}
 	}
 	reporter := from
-	if client == rate.Unknown { // other clients are unknown too, and must not replace this report
+	if client == rate.Unknown { // another unknown client must not replace this report
 		reporter += " " + report.Kind + " " + report.Text
 	}
 	key := credential.HashOf(string(id) + " " + reporter).Name()
@@ -124,9 +124,9 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	return nil
 }
 
-// makeReportRoom returns the change that makes room for a report of card, or nil if there is room. The change deletes the
-// newest report of the network that sent most (AM-42): one of the same card if the card has too many, otherwise one of
-// any card. It returns [wire.ErrQuota] if no report may be deleted.
+// makeReportRoom returns the change that makes room for a report of card, or nil if there is room. The change deletes
+// the newest report of the network that sent most (AM-42): a report of card if it has too many, otherwise any report.
+// If no report may be deleted, it returns [wire.ErrQuota].
 func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) ([]store.Change, error) {
 	ofCard := slices.DeleteFunc(slices.Clone(all), func(rec store.Record) bool { return !slices.Contains(rec.Terms, "card:"+string(card)) })
 	switch {
@@ -151,7 +151,7 @@ func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) (
 	return []store.Change{{Record: store.Record{NS: reportNS, Key: displaced}, IfRev: store.Any, Delete: true}}, nil
 }
 
-// sources returns the sources that the report counts against, or none if its client is unknown.
+// sources returns the sources that the report counts against; none if its client is unknown.
 func (r Report) sources() []rate.Source {
 	if prefix, err := netip.ParsePrefix(r.From); err == nil {
 		return rate.AddrSources(prefix.Addr())
@@ -203,11 +203,10 @@ func (r *Registry) postReport(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusAccepted, map[string]string{"status": "reported"})
 }
 
-// noClient is the address of a caller in this process.
 var noClient netip.Addr
 
-// addressKey returns the From of a report: as much of the client's address as limits distinguish (/64 for IPv6), "here"
-// for a caller in this process, or "unknown".
+// addressKey returns the From of a report: the part of the client's address that limits distinguish (/64 for IPv6),
+// "here" for a caller in this process, or "unknown".
 func addressKey(client netip.Addr) string {
 	switch {
 	case !client.IsValid():

@@ -13,14 +13,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Lease is the name of the lease under which one process has the duties of a directory, such as probes and mirroring.
+// Lease names the lease under which one process does the duties of a directory, such as probes and mirroring.
 const Lease = "directory"
 
 // Run does the directory's background work until ctx ends: it makes the key of the cursors, stores the history, follows
 // the other processes of the directory and, while this process has the lease, probes endpoints. It returns after all of
 // this work has stopped.
 func (r *Registry) Run(ctx context.Context) {
-	// A list made while the disk is full would have no second page without the key.
+	// A list that is made while the disk is full needs the key for its second page.
 	if _, err := r.cursors.Get(ctx); err != nil && ctx.Err() == nil {
 		r.log.Error("cannot store the key for cursors: lists with a second page fail until the store works", "err", err)
 	}
@@ -33,14 +33,14 @@ func (r *Registry) Run(ctx context.Context) {
 	}
 }
 
-// followProcesses takes over what other processes of the directory store, until ctx ends.
+// followProcesses applies the changes of other processes of the directory until ctx ends.
 func followProcesses(ctx context.Context, r *Registry) {
 	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, moderation.BansNS, mailbox.MailNS, mailbox.OffersNS, a2arelay.NSTasks) {
 		switch hint.NS {
 		case store.WatchCards:
 			r.afterWrite(hint.Key)
 			now := wire.Now()
-			if held, err := r.cards.Get(ctx, hint.Key, now); err == nil { // otherwise the walk over all cards finds it
+			if held, err := r.cards.Get(ctx, hint.Key, now); err == nil { // otherwise the walk over all cards finds it later
 				r.prober.AddIfDue(held, now)
 			}
 		case moderation.BansNS:
@@ -63,7 +63,6 @@ func followProcesses(ctx context.Context, r *Registry) {
 	}
 }
 
-// saveProbe stores the result of a probe of card, unless the key or the endpoint of the card has changed since then.
 func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool) error {
 	for range attempts {
 		now := wire.Now()

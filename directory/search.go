@@ -18,14 +18,14 @@ import (
 const (
 	defaultLimit = 20
 	maxLimit     = 100
-	maxPageBytes = 1 << 20 // of cards or messages on a page, whatever its limit: slow readers keep many pages in memory
+	maxPageBytes = 1 << 20 // of cards or messages on a page, whatever its limit, because slow readers keep many pages in memory
 	maxText      = 256     // bytes of q
 	maxWords     = 8       // words of q
-	maxFilters   = 64      // capabilities, and as many intents: no card has more
+	maxFilters   = 64      // capabilities, and as many intents; a card has no more
 )
 
-// Terms of a card start with their family. "word" covers name and description, "name" only the name, so that a match in
-// the name can rank first (AM-53).
+// Families of the terms of a card. "word" covers name and description, "name" only the name, so that a match in the
+// name can rank first (AM-53).
 const (
 	capFamily    = "cap:"
 	intentFamily = "intent:"
@@ -38,8 +38,8 @@ const (
 	maxTextWords = store.MaxTerms - 2*maxFilters - maxNameWords - maxFilterTerms // of name and description together
 )
 
-// searchTerms returns the terms by which a card is found, at most as many as the store takes. If there are too many,
-// words of the description are dropped.
+// searchTerms returns the terms by which a search finds a card. The store bounds them, so words of the description may
+// be missing.
 func searchTerms(c wire.Card) []string {
 	list := make([]string, 0, 64)
 	add := func(family, text string) {
@@ -73,7 +73,7 @@ func searchTerms(c wire.Card) []string {
 	return slices.Compact(list)
 }
 
-// Query is a search (AM-52). A card must match all of its parts.
+// Query is a search (AM-52). A card must match all parts.
 type Query struct {
 	Capabilities []string
 	Intents      []string
@@ -87,7 +87,6 @@ type Query struct {
 	Cursor       string          // from the previous page
 }
 
-// plan is a valid query.
 type plan struct {
 	query   store.CardQuery
 	filters cursor.Filters
@@ -130,7 +129,7 @@ func (q Query) plan() (plan, error) {
 	tooLong := func(t string) bool { return len(t) > maxTerm }
 	p.nothing = !possible || slices.ContainsFunc(p.query.All, tooLong) || slices.ContainsFunc(p.query.Prefixes, tooLong)
 	if n == 0 {
-		p.nothing = p.nothing || q.Text != "" // a text without a word matches no word
+		p.nothing = p.nothing || q.Text != "" // a text without words matches no card
 		return p, nil
 	}
 	p.query.Tiers = []store.Tier{ // AM-53
@@ -141,10 +140,9 @@ func (q Query) plan() (plan, error) {
 	return p, nil
 }
 
-// maxTerm is the length of the longest term that a card can have: 128 characters and their family (AM-4).
+// maxTerm bounds the terms of a card: 128 characters and their family (AM-4).
 const maxTerm = len(intentFamily) + 4*128
 
-// prefixTerms returns the terms of words in a family.
 func prefixTerms(family string, words []string) []string {
 	list := make([]string, len(words))
 	for i, w := range words {
@@ -154,13 +152,11 @@ func prefixTerms(family string, words []string) []string {
 	return slices.Compact(list)
 }
 
-// page is one page of a search. cursor is "" on the last page.
 type page struct {
 	cards  []store.Card
 	cursor string
 }
 
-// page runs a search.
 func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, error) {
 	p, err := q.plan()
 	if err != nil {
@@ -169,7 +165,7 @@ func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, erro
 	return r.run(ctx, p, q.Cursor, now)
 }
 
-// run runs a valid query from the position of the cursor after, which may be "".
+// run runs a valid query from the position of the cursor after; "" is the start.
 func (r *Registry) run(ctx context.Context, p plan, after string, now time.Time) (result page, err error) {
 	if after != "" {
 		at, err := r.cursors.Open(ctx, after, p.filters)
@@ -185,7 +181,7 @@ func (r *Registry) run(ctx context.Context, p plan, after string, now time.Time)
 	found, err := r.cards.List(ctx, p.query)
 	if fit := countFitting(found.Cards); fit < len(found.Cards) {
 		p.query.Limit = fit
-		found, err = r.cards.List(ctx, p.query) // again, for the position after the shorter page
+		found, err = r.cards.List(ctx, p.query) // again, for the position of the shorter page
 	}
 	if err != nil {
 		return page{}, fmt.Errorf("search: %w", err)
@@ -197,7 +193,7 @@ func (r *Registry) run(ctx context.Context, p plan, after string, now time.Time)
 	return result, err
 }
 
-// countFitting returns how many cards from the start of the list fit on one page. The first card always fits.
+// countFitting returns how many cards from the start of the list fit on a page: at least one.
 func countFitting(cards []store.Card) int {
 	size := 0
 	for i := range cards {

@@ -42,12 +42,12 @@ func ReadState(ctx context.Context, r *Registry) (State, error) {
 	return s, err
 }
 
-// LatestChanges returns the last changes of cards, at most limit, newest first.
+// LatestChanges returns the newest changes of cards, at most limit, newest first.
 func LatestChanges(ctx context.Context, r *Registry, limit int) ([]wire.Change, error) {
 	var lines []store.CardChange
 	var err error
-	// The store lists changes only forward and does not return its last position. So search for the first position that
-	// at most limit changes follow.
+	// The store lists changes only forward and does not return its last position. So search for the first position with
+	// at most limit changes after it.
 	sort.Search(1<<62, func(after int) bool {
 		if err != nil {
 			return true
@@ -77,7 +77,7 @@ type OperatorCard struct {
 	Name         string            `json:"name"`
 	Host         string            `json:"host"`
 	Key          string            `json:"key"`   // fingerprint
-	Owner        string            `json:"owner"` // start of the credential's hash; all cards of one owner have the same
+	Owner        string            `json:"owner"` // start of the credential's hash, the same for all cards of an owner
 	Registered   time.Time         `json:"registered_at"`
 	Expires      time.Time         `json:"expires_at"`
 	Verification wire.Verification `json:"verification"`

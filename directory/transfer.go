@@ -52,23 +52,22 @@ func (r *Registry) Export(ctx context.Context, after uint64) (ExportPage, error)
 	return page, nil
 }
 
-// ImportResult counts what became of the lines of an import.
+// ImportResult counts the cards of an import by outcome.
 type ImportResult struct {
 	Added   int `json:"added"`
 	Skipped int `json:"skipped"` // the id is already registered or reserved here, or the card has expired
 	Refused int `json:"refused"` // the card breaks a rule of this directory, or is banned
 }
 
-// Import adds cards from [Registry.Export] of another directory, with their owners and their key proofs. A card whose
-// id is already registered here stays unchanged. Import does not take over what the other directory verified of
-// endpoints: this directory probes them itself.
+// Import adds cards from [Registry.Export] of another directory, with their owners and key proofs. It skips cards whose
+// id is registered here. It does not take over endpoint proofs: this directory probes endpoints itself.
 func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by string) (ImportResult, error) {
 	if err := moderation.CheckReason(reason); err != nil {
 		return ImportResult{}, err
 	}
 	now := wire.Now()
 	done, err := r.importCards(ctx, cards, now)
-	// An error, or a caller who left, takes back no card, so the audit log gets the line in any case.
+	// The cards stay even after an error, or if the caller has left. So always write the audit line.
 	if lines := r.cfg.Audit.Changes(now, "", "imported", fmt.Sprintf("%d cards: %s", done.Added, reason), by); len(lines) > 0 {
 		if failed := r.recs.Apply(context.WithoutCancel(ctx), lines, now); failed != nil {
 			err = errors.Join(err, fmt.Errorf("store audit line: %w", failed))
@@ -77,12 +76,11 @@ func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by st
 	return done, err
 }
 
-// importCards adds cards until the store fails.
 func (r *Registry) importCards(ctx context.Context, cards []CardExport, now time.Time) (done ImportResult, err error) {
 	for _, e := range cards {
 		put, err := r.importCard(ctx, e, now)
 		if err != nil {
-			if _, ok := errors.AsType[*wire.Error](err); !ok { // the store failed, so the card may break no rule
+			if _, ok := errors.AsType[*wire.Error](err); !ok { // the store failed; the card may be valid
 				return done, fmt.Errorf("check %s: %w", e.Card.GetStr("agent_id"), err)
 			}
 			done.Refused++
@@ -106,7 +104,6 @@ func (r *Registry) importCards(ctx context.Context, cards []CardExport, now time
 	return done, nil
 }
 
-// importCard checks an exported card and returns its row.
 func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) (store.PutCard, error) {
 	c, err := r.rules.CheckCard(e.Card.JSON(), "", false, now)
 	if err != nil {

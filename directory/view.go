@@ -19,7 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// cardView is a card with its response headers, built once for each revision. All responses share the header slices, so
+// cardView is a card with its response headers, built once for each revision. Responses share the header slices, so
 // handlers must not change them.
 type cardView struct {
 	rev     store.Rev
@@ -31,30 +31,29 @@ type cardView struct {
 	header                 []string  // AgentMesh-Verification
 	verification           []byte    // JSON
 
-	body     []byte    // nil if loadView has not read it, or it is too large to cache
+	body     []byte    // nil if loadView has not read it, or if it is too large to cache
 	read     time.Time // when body was read from the store
-	position uint64    // of the feed, from before body was read
+	position uint64    // of the feed, before body was read
 }
 
 const (
 	maxKeptBody = 8 << 10 // bytes of a body in the cache
-	// maxKeptAge bounds how long a cached body or page is served without reading the store. A write by this process removes
-	// it at once, and Config.FeedPosition shows a write by another process. HTTP caches of clients may keep a card for
-	// cardAge.
+	// maxKeptAge bounds how long a cached body or page is served without reading the store. A write by this process
+	// drops it at once, and Config.FeedPosition reveals writes by other processes. HTTP caches of clients may keep a
+	// card for cardAge.
 	maxKeptAge = 5 * time.Second
 )
 
-// isCurrent reports whether the verification in the view is still correct at now.
 func (v *cardView) isCurrent(now time.Time) bool { return v.until.IsZero() || now.Before(v.until) }
 
-// canServe reports whether the view may be served at now without reading the store, if the feed is at position.
+// canServe reports whether the view may be served without reading the store, if the feed is at position.
 func (v *cardView) canServe(now time.Time, position uint64) bool {
 	age := now.Sub(v.read)
 	return v.body != nil && v.position == position && 0 <= age && age < maxKeptAge && v.isCurrent(now) && (v.expires.IsZero() || now.Before(v.expires))
 }
 
-// viewCache keeps the most recently used views. It accepts a view only if no card was written since the reader asked
-// for the generation. Otherwise a slow reader could bring back a view that a writer has removed.
+// viewCache keeps the most recently used views. It accepts a view only if no card was written since its reader called
+// generation. Otherwise a slow reader could bring back a view that a writer has removed.
 type viewCache struct {
 	byID *lru.Cache[string, *cardView]
 
@@ -64,7 +63,6 @@ type viewCache struct {
 
 func newViewCache(n int) *viewCache { return &viewCache{byID: newCache[*cardView](n)} }
 
-// newCache returns a cache of the n values that were used last.
 func newCache[V any](n int) *lru.Cache[string, V] {
 	c, err := lru.New[string, V](n)
 	if err != nil {
@@ -73,8 +71,7 @@ func newCache[V any](n int) *lru.Cache[string, V] {
 	return c
 }
 
-// generation returns the number of writes so far. A reader calls it before it reads a card, and hands the result to
-// add.
+// generation returns the number of writes so far. Call it before the read of a card that is passed to add.
 func (vs *viewCache) generation() uint64 {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -90,7 +87,7 @@ func (vs *viewCache) add(id string, v *cardView, gen uint64) {
 	}
 }
 
-// drop removes the view of a card that was written, and starts a new generation.
+// drop removes the view of a card that was written.
 func (vs *viewCache) drop(id string) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -98,7 +95,6 @@ func (vs *viewCache) drop(id string) {
 	vs.byID.Remove(id)
 }
 
-// clear removes all views, and starts a new generation.
 func (vs *viewCache) clear() {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -106,8 +102,8 @@ func (vs *viewCache) clear() {
 	vs.byID.Purge()
 }
 
-// feedPosition returns the newest position of the feed, or 0 if only this process writes. Cards that were read from the
-// store after a call are current as long as feedPosition returns the same number.
+// feedPosition returns the newest position of the feed, or 0 if this process alone writes. A card that was read after a
+// call is current while feedPosition returns the same number.
 func feedPosition(ctx context.Context, r *Registry) (uint64, error) {
 	if r.cfg.FeedPosition == nil {
 		return 0, nil
@@ -115,13 +111,12 @@ func feedPosition(ctx context.Context, r *Registry) (uint64, error) {
 	return r.cfg.FeedPosition(ctx)
 }
 
-// loadView returns the view of a live card, with its body.
 func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time) (*cardView, []byte, error) {
 	position, err := feedPosition(ctx, r)
 	if err != nil {
 		return nil, nil, err
 	}
-	cached, ok := r.views.byID.Peek(string(id)) // refreshes no place in the LRU; add does, every maxKeptAge
+	cached, ok := r.views.byID.Peek(string(id)) // Peek keeps the place in the LRU; add moves it up every maxKeptAge
 	if ok && cached.canServe(now, position) {
 		return cached, cached.body, nil
 	}
@@ -143,8 +138,7 @@ func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time)
 	return v, card.Body, nil
 }
 
-// view returns the view of c, from the cache if possible. gen is the generation from before the caller read c. The
-// view may have no body.
+// view returns the view of c, perhaps from the cache and without body. gen is the generation before the caller read c.
 func (r *Registry) view(c store.Card, gen uint64, now time.Time) (*cardView, error) {
 	if v, ok := r.views.byID.Get(c.ID); ok && v.rev == c.Rev && v.isCurrent(now) {
 		return v, nil
@@ -219,8 +213,8 @@ func (r *Registry) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, 
 	return m.History(c, key), nil
 }
 
-// CredentialOf returns a name for the credential of the card with this id: its hash. The name is "" if the card is
-// unknown, or if it was mirrored from another directory.
+// CredentialOf returns the hash of the credential of the card with this id. It returns "" for an unknown card, and for
+// a card of a mirrored directory.
 func (r *Registry) CredentialOf(ctx context.Context, id wire.AgentID) (string, error) {
 	card, err := listing.Get(ctx, r.cards, id, wire.Now())
 	switch {

@@ -21,8 +21,7 @@ type NameCount struct {
 	Agents int    `json:"agents"`
 }
 
-// CapabilityPage is the response to GET /v1/capabilities, IntentPage the response to GET /v1/intents. Both sort the
-// names by their bytes.
+// CapabilityPage is the response to GET /v1/capabilities, IntentPage to GET /v1/intents, both in byte order.
 type (
 	CapabilityPage struct {
 		Capabilities []NameCount `json:"capabilities"`
@@ -34,8 +33,7 @@ type (
 	}
 )
 
-// Counting takes time proportional to the number of cards. A counted page is therefore kept for nameCountAge, for all
-// clients and all limits, while there is room for it.
+// Counting takes time proportional to the number of cards. So a page is counted at most once in nameCountAge.
 const (
 	nameCountAge    = 10 * time.Second
 	maxCountedPages = 64 // cached pages
@@ -50,14 +48,12 @@ type countedPage struct {
 	counts []store.TermCount
 }
 
-// nameCountCache keeps at most maxCountedPages counted pages.
 type nameCountCache struct {
 	mu    sync.Mutex
 	pages map[countKey]countedPage
 }
 
-// get returns a page from the cache, or counts it. Only one page is counted at a time; callers that waited for a count
-// get its result from the cache.
+// get returns a page from the cache, or counts it. It counts one page at a time, so that waiting callers share a count.
 func (ts *nameCountCache) get(ctx context.Context, cards store.Cards, key countKey, now time.Time) ([]store.TermCount, error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -75,13 +71,12 @@ func (ts *nameCountCache) get(ctx context.Context, cards store.Cards, key countK
 		if len(ts.pages) < maxCountedPages {
 			break
 		}
-		delete(ts.pages, other) // a random page, so that a client with many requests cannot choose it
+		delete(ts.pages, other) // a random page, so that no client can choose it
 	}
 	ts.pages[key] = countedPage{now, counts}
 	return counts, nil
 }
 
-// listNames returns a page of the names in a family, and the cursor of the next page.
 func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix string) ([]NameCount, string, error) {
 	if len(prefix) > maxTerm {
 		return nil, "", wire.ErrQuery.At("prefix is longer than any name")
@@ -127,7 +122,6 @@ func (r *Registry) Intents(ctx context.Context, prefix, cursor string, limit int
 	return IntentPage{list, next}, err
 }
 
-// getNames returns the handler that responds with a page of list.
 func getNames[Page any](list func(ctx context.Context, prefix, cursor string, limit int) (Page, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		q, err := ParseQuery(c.Request().URL.RawQuery)

@@ -27,8 +27,7 @@ type Config struct {
 	Operators [][32]byte // hashes of the credentials that register in every mode and without quotas
 	Quotas    Quotas
 	Shared    bool // other processes write to the store
-	// Audit returns the changes that write a decision of the operator into the audit log. Only the methods for invite codes
-	// need it.
+	// Audit returns the changes that write a decision of the operator into the audit log. The invite codes need it.
 	Audit     func(at time.Time, subject, choice, note, by string) []store.Change
 	Addresses *httpapi.Addresses
 	Metrics   *httpapi.Metrics
@@ -67,13 +66,13 @@ type Gate struct {
 	cfg      Config
 	invites  credential.Invites
 	hourly   *rate.Registrations     // by address; nil for no limit
-	together *credential.SharedLimit // the same for all processes; nil if this process alone writes
+	together *credential.SharedLimit // the hourly limit of all processes together; nil if this process alone writes
 	failures *rate.Penalties         // wrong credentials by address; nil for no limit
 }
 
 // New returns a gate.
 func New(cfg Config) *Gate {
-	q := &cfg.Quotas // from here on, 0 means no limit
+	q := &cfg.Quotas // below, 0 means no limit
 	*q = Quotas{max(0, cmp.Or(q.PerToken, defaultPerToken)), max(0, cmp.Or(q.PerHost, DefaultPerHost)), max(0, cmp.Or(q.PerHour, DefaultPerHour))}
 	if cfg.Local {
 		*q = Quotas{}
@@ -91,7 +90,7 @@ func New(cfg Config) *Gate {
 	return g
 }
 
-// CheckBearer returns an error if a bearer token cannot be the credential of a card because it is missing or malformed.
+// CheckBearer returns an error if a bearer token is missing or malformed, and so cannot be the credential of a card.
 func (g *Gate) CheckBearer(bearer string) error {
 	least := minCredential
 	if g.cfg.Local {
@@ -107,7 +106,6 @@ func (g *Gate) CheckBearer(bearer string) error {
 	return nil
 }
 
-// isOperator reports whether owner is a credential of the operator.
 func (g *Gate) isOperator(owner [32]byte) bool {
 	return slices.ContainsFunc(g.cfg.Operators, func(o [32]byte) bool { return credential.Hash(o).Equal(owner) })
 }
@@ -123,8 +121,8 @@ func (g *Gate) CheckThrottle(client netip.Addr, now time.Time) error {
 	return nil
 }
 
-// CheckThrottleUnlessKnown calls CheckThrottle unless the bearer token is the credential of some card: even a throttled
-// address may use the credential of an existing card.
+// CheckThrottleUnlessKnown calls CheckThrottle unless the bearer token is the credential of a card. So an owner can
+// change a card even from a throttled address.
 func (g *Gate) CheckThrottleUnlessKnown(ctx context.Context, bearer string, client netip.Addr, now time.Time) error {
 	refused := g.CheckThrottle(client, now)
 	if refused == nil {
@@ -150,11 +148,10 @@ func (g *Gate) CountFailure(ctx context.Context, client netip.Addr, now time.Tim
 	}
 }
 
-// tokenCount returns the key under which the store counts the cards of a credential.
 func tokenCount(owner [32]byte) string { return "token:" + hex.EncodeToString(owner[:]) }
 
-// Counts returns the keys under which the store counts a card: by its credential and by the host of its endpoint, which
-// is "" for a mailbox of the directory, because all mailboxes have the same host (AM-66).
+// Counts returns the keys under which the store counts a card: one for its credential, and one for the host of its
+// endpoint. host is "" for a mailbox, because all mailboxes have the same host (AM-66).
 func Counts(owner [32]byte, host string) []string {
 	list := []string{tokenCount(owner)}
 	if host != "" {
@@ -189,8 +186,8 @@ func (g *Gate) NewCharge(client netip.Addr, owner [32]byte, now time.Time) *Char
 	return &Charge{gate: g, client: client, at: now}
 }
 
-// Take takes the registration from the allowance, once for all calls. It returns the changes that take it from the
-// allowance that all processes share.
+// Take takes the registration from the allowance of this process, at most once. It returns the changes that take it
+// from the allowance that all processes share.
 func (c *Charge) Take(ctx context.Context) ([]store.Change, error) {
 	if !c.client.IsValid() {
 		return nil, nil
@@ -211,7 +208,7 @@ func (c *Charge) Take(ctx context.Context) ([]store.Change, error) {
 	return changes, err
 }
 
-// Refund gives back the charge of a registration that was refused in the end (AM-43).
+// Refund gives back the charge of a registration that failed later (AM-43).
 func (c *Charge) Refund() {
 	if c.taken {
 		c.gate.hourly.Return(c.client, c.at)

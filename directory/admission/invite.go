@@ -20,8 +20,7 @@ const (
 	maxUses    = 1000
 )
 
-// IssueToken makes an invite code for up to uses registrations (0 is 1) until expires. It returns the code and its entry
-// in the list. by is the interface that the order came from.
+// IssueToken makes an invite code for up to uses registrations (0 is 1). by is the interface that the order came from.
 func (g *Gate) IssueToken(ctx context.Context, label string, uses int, expires time.Time, by string) (code string, t credential.Code, err error) {
 	now := wire.Now()
 	switch {
@@ -74,8 +73,8 @@ type Applicant struct {
 	Client         netip.Addr
 }
 
-// Admit decides by mode whether a new card may be registered (AM-56). It returns the change that takes one use of the
-// invite code, which is stored in the same transaction as the card.
+// Admit decides by mode whether a new card may be registered (AM-56). The change that it returns takes one use of the
+// invite code; store it together with the card.
 func (g *Gate) Admit(ctx context.Context, a Applicant, now time.Time) ([]store.Change, error) {
 	if g.cfg.Mode == credential.Open || g.isOperator(a.Owner) {
 		return nil, nil
@@ -99,7 +98,7 @@ func (g *Gate) Admit(ctx context.Context, a Applicant, now time.Time) ([]store.C
 		return nil, wire.ErrClosed.Because(err)
 	case err != nil:
 		return nil, err
-	case t.Uses > 1 && code == a.Bearer: // as a credential it would let every user of the code change the cards of the others
+	case t.Uses > 1 && code == a.Bearer: // as a credential, it would let its users change each other's cards
 		return nil, wire.ErrClosed.At("send this code as " + wire.HeaderInvite + ", and a bearer token of your own")
 	}
 	return []store.Change{change}, nil

@@ -19,8 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// IsCurrent reports whether the client has a current copy: a copy with one of the tags or, if the client sent no entity
-// tag, a copy that is not older than updated.
+// IsCurrent reports whether the client has a current copy: a copy with one of the tags. If the client sent no entity
+// tag, a copy from the time updated or later is current too.
 func IsCurrent(req *http.Request, updated time.Time, tags ...string) bool {
 	if match := req.Header.Get("If-None-Match"); match != "" {
 		for tag := range strings.SplitSeq(match, ",") {
@@ -50,10 +50,10 @@ func RespondBody(c echo.Context, data []byte) error {
 type Document struct {
 	data []byte
 	tag  string
-	zip  func() []byte // data as gzip, compressed once
+	zip  func() []byte // gzip of data, computed once
 }
 
-// New returns the document with the content data.
+// New returns the document with this content.
 func New(data []byte) Document {
 	return Document{data, Tag(data), sync.OnceValue(func() []byte { return compress(data) })}
 }
@@ -121,7 +121,6 @@ var zippers = sync.Pool{New: func() any {
 	return w
 }}
 
-// compress returns data as gzip.
 func compress(data []byte) []byte {
 	var out bytes.Buffer
 	out.Grow(len(data) / 3)

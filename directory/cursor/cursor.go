@@ -26,8 +26,8 @@ const (
 	record    = "cursor-key"
 )
 
-// Doc is the content of a cursor (AM-54). In a list of cards or changes, Seq and Tier are the position, and Last
-// is the id of the last card, for people who debug. In a list of names, Last is the position: the last name.
+// Doc is the content of a cursor (AM-54). In a list of cards or changes, Seq and Tier are the position; Last is the id
+// of the last card and only helps debugging. In a list of names, Last is the position: the last name.
 type Doc struct {
 	Last    string `json:"last"`
 	Seq     uint64 `json:"seq"`
@@ -111,8 +111,7 @@ type Key struct {
 // NewKey returns the key that is stored in the namespace ns. The first call of Get makes it.
 func NewKey(records store.Records, ns string) *Key { return &Key{records: records, ns: ns} }
 
-// Seal returns a cursor of a list with these filters. last is the id of the card at pos; in a list of names, the last
-// name.
+// Seal returns a cursor of a list with these filters. last is the id of the card at pos, or the last name.
 func (k *Key) Seal(ctx context.Context, last string, pos store.Position, filters Filters) (string, error) {
 	key, err := k.Get(ctx)
 	if err != nil {
@@ -121,8 +120,7 @@ func (k *Key) Seal(ctx context.Context, last string, pos store.Position, filters
 	return Doc{Last: last, Seq: pos.Seq, Tier: pos.Tier, Filters: filters[:]}.seal(key), nil
 }
 
-// Open returns the content of a cursor. It returns [wire.ErrCursor] unless this directory made the cursor for the same
-// filters.
+// Open returns the content of a cursor. It returns [wire.ErrCursor] unless this directory made it for these filters.
 func (k *Key) Open(ctx context.Context, text string, filters Filters) (Doc, error) {
 	key, err := k.Get(ctx)
 	if err != nil {

@@ -28,7 +28,7 @@ type Kind int
 
 // The kinds.
 const (
-	Registered Kind = iota // new cards; a card that its owner lists again within its reservation is not new
+	Registered Kind = iota // new cards, except those that return within their reservation
 	Searched               // pages of results
 	Reported               // reports of cards
 	kinds
@@ -40,8 +40,8 @@ type Day struct {
 	Counts [kinds]int `json:"counts"`
 }
 
-// History counts per day. Several processes may keep their counts in the same record, which then has the sums. It is
-// safe for concurrent use. The zero value is ready to use.
+// History counts per day. Processes may share a record, which then has their sums. History is safe for concurrent use.
+// The zero value is ready to use.
 type History struct {
 	mu     sync.Mutex
 	stored []Day // of all processes, as this process last read or wrote them
@@ -57,8 +57,8 @@ func (h *History) Add(k Kind, now time.Time) {
 	h.added = sum(h.added, []Day{event})
 }
 
-// sum returns the sums of two lists, for at most the last [Days] days. Lists are in the order of their dates; days
-// without events are missing.
+// sum returns the sums of two lists, for at most the last [Days] days. Lists are in the order of dates, without empty
+// days.
 func sum(a, b []Day) []Day {
 	all := slices.Clone(a)
 	for _, d := range b {
@@ -88,8 +88,8 @@ func (h *History) List(now time.Time) []Day {
 	return list
 }
 
-// Keep adds the counts to a record at once, every minute, and once more when ctx ends. It also reads from the record
-// what other processes have counted.
+// Keep adds the counts to a record at once, every minute, and once more when ctx ends. It also reads what other
+// processes have counted.
 func (h *History) Keep(ctx context.Context, records store.Records, ns, key string, log *slog.Logger) {
 	tick := time.Tick(saveEvery)
 	for {
@@ -112,7 +112,8 @@ func (h *History) Keep(ctx context.Context, records store.Records, ns, key strin
 	}
 }
 
-// save adds the counts to the record. If the record changes meanwhile, it fails with store.ErrConflict and adds nothing.
+// save adds the counts to the record. If another process changes the record meanwhile, save fails with
+// store.ErrConflict and adds nothing.
 func (h *History) save(ctx context.Context, records store.Records, ns, key string) error {
 	now := time.Now()
 	rec, err := records.Get(ctx, ns, key, now)
@@ -121,7 +122,7 @@ func (h *History) save(ctx context.Context, records store.Records, ns, key strin
 	}
 	var stored []Day
 	if json.Unmarshal(rec.Body, &stored) != nil {
-		stored = nil // no record, or one that nobody can read: nothing but a chart depends on it
+		stored = nil // no record, or an unreadable one: only a chart depends on it
 	}
 	h.mu.Lock()
 	added := h.added

@@ -33,14 +33,14 @@ type Meta struct {
 	Proof    string    `json:"key_proof,omitempty"` // the header that covers the card as it is served
 	// Current describes how the card got its key; its PublicKey is empty here.
 	Current wire.KeyChange `json:"current"`
-	// HandedOver lets a registration that proves the key take over the card with another credential. Every registration
-	// and renewal of the card clears it.
+	// HandedOver lets a registration with another credential take over the card if it proves the key. Every
+	// registration and renewal of the card clears it.
 	HandedOver bool `json:"handed_over,omitempty"`
 	// Retired are the earlier keys, oldest first, at most MaxRetired.
 	Retired []wire.KeyChange `json:"retired,omitempty"`
 }
 
-// MaxRetired and MaxRetiredCard bound what one card can make the directory store. The key history then lacks older keys
+// MaxRetired and MaxRetiredCard bound what one card can make the directory store. The key history leaves out older keys
 // and larger cards, so a peer that pinned such a key cannot verify the rotation.
 const (
 	MaxRetired     = 8
@@ -50,17 +50,16 @@ const (
 // Distrust is how long the new key counts as unproven after a replacement (AM-60).
 const Distrust = 72 * time.Hour
 
-// pageSize is the number of cards that All reads at once.
 const pageSize = 500
 
 // Times of probes (AM-63).
 const (
 	probeEvery  = 24 * time.Hour // between probes, minus up to a tenth to spread them
-	probeMissed = time.Hour      // from the first miss to the next probe; four times as long after the second miss
+	probeMissed = time.Hour      // from the first miss to the next probe; four times as long after the second
 	MaxMisses   = 3              // misses in a row that clear the proof
 )
 
-// ParseMeta returns what is stored beside a card.
+// ParseMeta returns the Meta of a card.
 func ParseMeta(c store.Card) (Meta, error) {
 	var m Meta
 	if err := json.Unmarshal(c.Meta, &m); err != nil {
@@ -78,7 +77,7 @@ func (m Meta) Encode() ([]byte, error) {
 	return bytes.TrimSpace(data), nil
 }
 
-// DistrustEnd returns when verification changes although the card does not; zero for never.
+// DistrustEnd returns when a replaced key counts as proven. It is zero if the key was never replaced or is not proven.
 func (m Meta) DistrustEnd() time.Time {
 	if m.Replaced.IsZero() || m.Proven.IsZero() {
 		return time.Time{}
@@ -119,7 +118,6 @@ func (m Meta) Checks(now time.Time) []Check {
 	return list
 }
 
-// orNil returns the address of t, or nil for the zero time.
 func orNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -138,7 +136,7 @@ func (m Meta) History(c store.Card, publicKey string) wire.KeyHistory {
 type Check string
 
 const (
-	KeyProven      Check = "key"      // the key was proven (AM-62), and there was no replacement in the last 72 hours (AM-60)
+	KeyProven      Check = "key"      // proven (AM-62), and not replaced in the last 72 hours (AM-60)
 	EndpointProven Check = "endpoint" // the endpoint returned the card (AM-63), or the agent connected to its mailbox here (AM-66)
 	Alive          Check = "alive"    // the last probe or connection succeeded
 )
@@ -146,8 +144,8 @@ const (
 // Checks are all checks.
 var Checks = []Check{KeyProven, EndpointProven, Alive}
 
-// SetProof records the key proof that covers the card as it is served. An empty header clears the proof, but the time of the
-// last one stays.
+// SetProof records the key proof that covers the card as it is served. An empty header clears the proof, but not the
+// time of the last one.
 func (m *Meta) SetProof(header, text string, now time.Time) {
 	m.Proof = header
 	if header == "" {
@@ -159,7 +157,7 @@ func (m *Meta) SetProof(header, text string, now time.Time) {
 	}
 }
 
-// RetireKey puts the current key, which is publicKey, among the earlier ones.
+// RetireKey moves the current key, publicKey, to the retired keys.
 func (m *Meta) RetireKey(publicKey string, now time.Time) {
 	retired := m.Current
 	retired.PublicKey, retired.Retired = publicKey, now
@@ -184,20 +182,20 @@ func (m *Meta) AddProbe(answered bool, now time.Time) {
 	}
 }
 
-// ForgetEndpoint clears everything that was found out about the endpoint.
+// ForgetEndpoint clears everything that is known about the endpoint.
 func (m *Meta) ForgetEndpoint() {
 	m.Endpoint, m.Alive, m.Probed, m.Misses = time.Time{}, time.Time{}, time.Time{}, 0
 }
 
-// IsProbeDue reports whether the endpoint of the card with this id is to be probed. A probe is also due once a replaced
-// key counts as proven again, because the probe writes the terms by which filters find the card.
+// IsProbeDue reports whether the directory should probe the endpoint of the card now. A probe is also due when a
+// replaced key counts as proven again, because the probe updates the terms by which filters find the card.
 func (m Meta) IsProbeDue(id string, now time.Time) bool {
 	trusted := m.Probed.Before(m.DistrustEnd()) && !now.Before(m.DistrustEnd())
 	return trusted || !now.Before(m.nextProbe(id))
 }
 
-// nextProbe returns when the endpoint is to be probed next. If the endpoint was never probed, it returns the zero time,
-// which means at once.
+// nextProbe returns when the endpoint should be probed next. For an endpoint that was never probed, it returns the zero
+// time, which means at once.
 func (m Meta) nextProbe(id string) time.Time {
 	switch {
 	case m.Probed.IsZero():
@@ -207,7 +205,7 @@ func (m Meta) nextProbe(id string) time.Time {
 		_, _ = h.Write([]byte(id)) // never fails
 		return m.Probed.Add(probeEvery - time.Duration(h.Sum32()%100)*probeEvery/1000)
 	case m.Misses < MaxMisses:
-		return m.Probed.Add(probeMissed << (2 * (m.Misses - 1))) // 1 h, 4 h
+		return m.Probed.Add(probeMissed << (2 * (m.Misses - 1))) // 1 h after the first miss, 4 h after the second
 	}
 	return m.Probed.Add(probeEvery)
 }
@@ -265,7 +263,7 @@ func Text(c store.Card, key string) (string, error) {
 	return tree.GetStr(key), nil
 }
 
-// NewRecord returns the public record of a stored card, and the meta that the record was built from.
+// NewRecord returns the public record of a stored card, and its Meta.
 func NewRecord(c store.Card, now time.Time) (wire.CardRecord, Meta, error) {
 	tree, err := wire.ParseObject(c.Body)
 	if err != nil {
@@ -303,7 +301,7 @@ func SameKey(a, b string) error {
 	return nil
 }
 
-// Host returns the host of a card's endpoint as HostOf writes it.
+// Host returns the host of a card's endpoint in the form of HostOf.
 func Host(card wire.Card) string {
 	u, err := url.Parse(card.Endpoint)
 	if err != nil {
@@ -312,8 +310,8 @@ func Host(card wire.Card) string {
 	return HostOf(u)
 }
 
-// HostOf returns the host of an endpoint in the one form that bans, quotas and probe pauses compare: as the standard
-// library's client looks it up, in lower case and without a dot at the end.
+// HostOf returns the host of an endpoint in the form that bans, quotas and probe pauses compare: as the standard
+// library's client looks it up, in lower case and without a final dot.
 func HostOf(u *url.URL) string {
 	host := u.Hostname()
 	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
@@ -322,8 +320,8 @@ func HostOf(u *url.URL) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// Fingerprint identifies a key, whatever form its text had. It has no kind in front, because "ed25519:" and 64 hex
-// digits is also a way to write a key.
+// Fingerprint identifies a key, whatever the form of its text. It leaves out the kind, because "ed25519:" and 64 hex
+// digits would also be a way to write a key.
 func Fingerprint(key *signing.PublicKey) string {
 	_, sum, _ := strings.Cut(key.Fingerprint(), ":")
 	return sum

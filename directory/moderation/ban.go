@@ -28,8 +28,8 @@ const (
 	BanNetwork BanKind = "network" // client addresses, and endpoints that name one of them
 )
 
-// Ban keeps a party out. Each registration and renewal of the party fails with [wire.ErrBanned]. So does mail from a
-// banned id or network, and a report or an A2A call from a banned network.
+// Ban keeps a party out: its registrations and renewals fail with [wire.ErrBanned]. So does mail from a banned id or
+// network, and a report or an A2A call from a banned network.
 type Ban struct {
 	Kind   BanKind   `json:"kind"`
 	Value  string    `json:"value"`
@@ -41,13 +41,13 @@ const (
 	BansNS = "bans" // of the records
 
 	maxBans      = 10_000
-	BanCacheTime = 10 * time.Second // how long bans are cached; a ban that another process stored takes effect within this time
+	BanCacheTime = 10 * time.Second // how long bans are cached; a ban by another process takes effect within this time
 )
 
 func (b Ban) key() string { return string(b.Kind) + ":" + b.Value }
 
-// ParseBan parses what an operator typed: an agent id "am_…", a fingerprint of 64 hex digits, a public key, an address,
-// an address range, or a host.
+// ParseBan parses the text of an operator: an agent id "am_…", a fingerprint of 64 hex digits, a public key, an
+// address, an address range, or a host.
 func ParseBan(text string) (Ban, error) {
 	text = strings.TrimSpace(text)
 	if wire.AgentID(text).Valid() {
@@ -73,8 +73,7 @@ func ParseBan(text string) (Ban, error) {
 	return Ban{Kind: BanHost, Value: listing.HostOf(u)}, nil
 }
 
-// Bans is the list of bans. It caches all of them in memory, because every registration checks them. It is safe for
-// concurrent use.
+// Bans is the list of bans. It caches all bans, because every registration checks them. It is safe for concurrent use.
 type Bans struct {
 	records store.Records
 	audit   Audit
@@ -95,7 +94,7 @@ func (b *Bans) Forget() {
 	b.read = time.Time{}
 }
 
-// load reads the bans from the store if the cached ones are too old. The caller holds b.mu.
+// load reads the bans from the store unless the cached bans are recent. The caller holds b.mu.
 func (b *Bans) load(ctx context.Context, now time.Time) error {
 	if !b.read.IsZero() && now.Sub(b.read).Abs() < BanCacheTime {
 		return nil
@@ -115,7 +114,7 @@ func (b *Bans) load(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// Matches reports whether a listed card belongs to the banned party. The client address is not stored with a card, so a
+// Matches reports whether a listed card belongs to the banned party. Client addresses are not stored with cards, so a
 // ban of a network matches only cards whose endpoints name an address in it.
 func (b Ban) Matches(card wire.Card, keys *signing.KeyCache) bool {
 	host := listing.Host(card)
@@ -131,8 +130,8 @@ func (b Ban) Matches(card wire.Card, keys *signing.KeyCache) bool {
 	return err == nil && listing.Fingerprint(key) == b.Value
 }
 
-// parseNetwork parses the value of a ban of a network. IPv4 addresses that are written as IPv6 become IPv4, because
-// addresses are compared in that form. For an invalid text it returns the zero value, which contains no address.
+// parseNetwork parses the value of a ban of a network. IPv4 addresses in IPv6 form become IPv4, because addresses are
+// compared in that form. An invalid text becomes the zero value, which contains no address.
 func parseNetwork(text string) netip.Prefix {
 	net, _ := netip.ParsePrefix(text)
 	if net.Addr().Is4In6() && net.Bits() >= 96 {
@@ -147,8 +146,8 @@ func parseHost(host string) netip.Addr {
 	return addr.Unmap()
 }
 
-// Check returns [wire.ErrBanned] if an id, key, host or client address is banned. Unknown parts are zero. The error
-// that a client sees does not tell which of them is banned.
+// Check returns [wire.ErrBanned] if an id, key, host or client address is banned. Unknown parts are zero. The client
+// does not learn which part is banned.
 func (b *Bans) Check(ctx context.Context, id wire.AgentID, key *signing.PublicKey, host string, client netip.Addr, now time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -16,10 +16,10 @@ import (
 const (
 	removedNS   = "removed"
 	maxReason   = 300                  // bytes of the operator's reason
-	removalLife = 400 * 24 * time.Hour // longer than a tombstone stays in the change feed
+	removalLife = 400 * 24 * time.Hour // longer than the change feed keeps a tombstone
 )
 
-// Removal records that the operator removed a card, and why. GET /changes shows the reason to anyone.
+// Removal records why the operator removed a card. GET /changes shows the reason to anyone.
 type Removal struct {
 	AgentID wire.AgentID `json:"agent_id"`
 	Reason  string       `json:"reason"`
@@ -44,11 +44,10 @@ func (r Removal) Change() (store.Change, error) {
 	return store.Change{Record: rec, IfRev: store.Any}, nil
 }
 
-// Audit returns the change that writes a decision into the audit log, so that both are stored in one transaction. A nil
-// Audit stands for no audit log.
+// Audit returns the change that writes a decision into the audit log, for its transaction. Nil means no audit log.
 type Audit func(Decision) store.Change
 
-// Changes returns the changes that write a decision into the audit log.
+// Changes returns the audit entry of a decision as a list of changes, which is empty without an audit log.
 func (a Audit) Changes(at time.Time, subject, choice, note, by string) []store.Change {
 	if a == nil {
 		return nil
@@ -56,7 +55,7 @@ func (a Audit) Changes(at time.Time, subject, choice, note, by string) []store.C
 	return []store.Change{a(Decision{At: at, Subject: subject, Choice: choice, Note: note, By: by})}
 }
 
-// Decision is a decision of the operator, for the audit log.
+// Decision is a decision of the operator.
 type Decision struct {
 	At                        time.Time
 	Subject, Choice, Note, By string // By is the interface that the decision came from

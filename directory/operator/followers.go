@@ -16,19 +16,18 @@ import (
 
 const (
 	feedPath     = "/v1/changes"
-	maxFollowers = 100 // then a new reader displaces the one whose last request is the oldest
+	maxFollowers = 100 // beyond these, a new reader displaces the reader that has been silent longest
 	maxAgent     = 200 // characters of a User-Agent
 	followerBits = 64  // of an IPv6 address, because one client usually has the whole /64
 )
 
-// Followers are the readers of the feed of changes since the process started. The zero value is ready. Its methods may be
-// called concurrently.
+// Followers are the readers of the change feed since the start. The zero value is ready, and safe for concurrent use.
 type Followers struct {
 	mu      sync.Mutex
 	readers map[netip.Prefix]Follower
 }
 
-// Follower is a reader of the feed of changes. Requests from one network count as one reader.
+// Follower is a reader of the change feed. Requests from one network count as one reader.
 type Follower struct {
 	From        netip.Prefix // invalid if the address is unknown
 	Agent       string       // the User-Agent of the last request: untrusted
@@ -56,7 +55,7 @@ func (f *Followers) add(client netip.Addr, agent string, now time.Time) {
 	if client.Is6() {
 		bits = followerBits
 	}
-	from, _ := client.Prefix(bits) // without an address, the invalid prefix stands for all such readers
+	from, _ := client.Prefix(bits) // all readers without an address share the invalid prefix
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.readers == nil {
@@ -73,7 +72,7 @@ func (f *Followers) add(client netip.Addr, agent string, now time.Time) {
 	f.readers[from] = r
 }
 
-// List returns the readers, with the latest one first.
+// List returns the readers, the latest first.
 func (f *Followers) List() []Follower {
 	f.mu.Lock()
 	defer f.mu.Unlock()

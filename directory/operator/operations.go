@@ -26,8 +26,8 @@ const (
 	operationPage    = 100 // bans, reports or invite codes
 )
 
-// Operations returns the operator's part of the owner API: invite codes (AM-56), and the operations by which the
-// operator removes, bans, exports and imports cards and reads reports.
+// Operations returns the operator's part of the owner API: invite codes (AM-56), reports, and the operations that
+// remove, ban, export and import cards.
 func Operations(r *directory.Registry) []owner.Operation {
 	o := operations{r}
 	return []owner.Operation{
@@ -47,10 +47,8 @@ func Operations(r *directory.Registry) []owner.Operation {
 	}
 }
 
-// operations has the handlers of Operations.
 type operations struct{ dir *directory.Registry }
 
-// respond responds with v, unless err is an error.
 func respond(c echo.Context, v any, err error) error {
 	if err != nil {
 		return err
@@ -67,22 +65,21 @@ func (o operations) listCards(c echo.Context) error {
 	return respond(c, page, err)
 }
 
-// Order is an instruction of the operator and the reason for it. For a ban, What is the banned party in any form that
+// Order is an instruction of the operator and the reason for it. In a ban, What is the banned party in any form that
 // [moderation.ParseBan] accepts; other orders have no What.
 type Order struct {
 	What   string `json:"what,omitempty"`
 	Reason string `json:"reason"`
 }
 
-// OrderResult is the response to an Order: the ban as the directory parsed it, if the order was a ban, and the number
-// of cards that the order removed.
+// OrderResult is the response to an Order. Ban is the ban as the directory parsed it; Removed is the number of cards
+// that the order removed.
 type OrderResult struct {
 	Ban     *moderation.Ban `json:"ban,omitempty"`
 	Removed int             `json:"removed"`
 }
 
-// order returns the handler that carries out an order with do. It passes do the id of the card in the path and, as by,
-// the interface that the order came from.
+// order returns the handler that carries out an order with do. by is the interface that the order came from.
 func (o operations) order(do func(ctx context.Context, id wire.AgentID, order Order, by string) (OrderResult, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		var order Order
@@ -122,8 +119,7 @@ func (o operations) unban(ctx context.Context, _ wire.AgentID, order Order, by s
 	return OrderResult{Ban: &ban}, explainMissing(err, "there is no such ban", "list the bans with: agentmesh cards bans")
 }
 
-// explainMissing replaces [wire.ErrRoute] by a 404 for the operator, whose message may say more than the 404 for
-// strangers.
+// explainMissing replaces [wire.ErrRoute] by a 404 that tells the operator more than strangers may learn.
 func explainMissing(err error, message, hint string) error {
 	if errors.Is(err, wire.ErrRoute) {
 		return owner.Fault(http.StatusNotFound, message, hint)
@@ -196,7 +192,7 @@ type NewToken struct {
 	Uses    int       `json:"uses,omitempty"`      // number of registrations, 1 to 1000; 0 is 1
 }
 
-// Token is an invite code as the operator sees it. The code itself is shown only once, when it is made.
+// Token is an invite code as the operator sees it. The code itself is shown only when it is made.
 type Token = credential.Code
 
 // IssuedToken is the response to a NewToken. Only this response contains the code.

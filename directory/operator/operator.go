@@ -27,12 +27,11 @@ type Config struct {
 	Directory *directory.Registry
 	Name      string     // of the directory
 	Mirrored  string     // URL of the directory that this one mirrors, or ""
-	Alone     bool       // the process has no node: / leads to the directory, and its pages are at the top of the navigation
-	Followers *Followers // of the feed; nil if nobody counts them
+	Alone     bool       // the process has no node, so / leads to the directory, and its pages head the navigation
+	Followers *Followers // of the feed; may be nil
 	Logger    *slog.Logger
 }
 
-// pages are the operator's pages.
 type pages struct {
 	Config
 	dir   *directory.Registry
@@ -86,7 +85,7 @@ func Mount(shell *httpapi.Pages, cfg Config) {
 	g.GET("/directory/changes", p.showChanges)
 }
 
-// doneMessages are the texts for what a form did. The URL of the next page has the key.
+// doneMessages are the results of forms, by the value of "did" in the URL of the next page.
 var doneMessages = map[string]string{
 	"removed": "The card was removed. Its owner may register again, unless you ban it.",
 	"handed":  "The owner can take the card over with its key, until the card is next registered or renewed.",
@@ -94,12 +93,10 @@ var doneMessages = map[string]string{
 	"dismissed": "The report was deleted.", "revoked": "The code was revoked.",
 }
 
-// render responds with a page.
 func (p *pages) render(c echo.Context, page *httpapi.PageTemplate, title string, data any) error {
 	return p.shell.Render(c, page, httpapi.View{Title: title, Said: doneMessages[c.QueryParam("did")], Data: data})
 }
 
-// countReports counts the reports, up to the number that the navigation shows.
 func (p *pages) countReports(ctx context.Context) int {
 	list, _, err := p.dir.Reports(ctx, "", "", maxCount)
 	if err != nil {
@@ -108,14 +105,13 @@ func (p *pages) countReports(ctx context.Context) int {
 	return len(list)
 }
 
-// bar is a day in the chart.
 type bar struct {
 	history.Day
 	Registered, Searched, Reported int
-	High                           int // height: the searches in percent of the day with the most searches
+	High                           int // height: the searches in percent of the busiest day's
 }
 
-// X returns the position of the i-th bar, and Y that of its upper end.
+// X returns the position of the i-th bar, and Y the position of its upper end.
 func (b bar) X(i int) int { return i * 300 / history.Days }
 func (b bar) Y() int      { return 100 - b.High }
 

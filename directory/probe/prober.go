@@ -31,13 +31,13 @@ const (
 type Config struct {
 	HTTP      *client.HTTP
 	Reach     client.Reach
-	UserAgent string // identifies the directory, so that an operator who finds a probe in a log knows whom to contact
+	UserAgent string // identifies the directory to an operator who finds a probe in a log
 	Cards     store.Cards
 	// IsMailbox reports whether the endpoint of a card is its mailbox in the directory.
 	IsMailbox func(wire.Card) bool
 	// IsElsewhere reports whether another process probes.
 	IsElsewhere func() bool
-	// Save stores the result of a probe of card, unless the key or the endpoint of the card has changed since then.
+	// Save stores the result of a probe of card, unless its key or endpoint has changed meanwhile.
 	Save    func(ctx context.Context, card wire.Card, answered bool) error
 	Metrics *httpapi.Metrics
 	Logger  *slog.Logger
@@ -61,8 +61,7 @@ func New(cfg Config) *Prober {
 // Queue returns the cards that wait for a probe.
 func (p *Prober) Queue() *Queue { return p.queue }
 
-// Run probes endpoints until ctx ends. It returns after all probes have ended, because another process may begin
-// to probe then.
+// Run probes endpoints until ctx ends. It returns when they have ended, because another process may probe then.
 func (p *Prober) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -90,16 +89,16 @@ func (p *Prober) Run(ctx context.Context) {
 			case <-ctx.Done():
 			}
 		}
-		if due.Stop(); !again.IsZero() { // otherwise the next card wakes the loop
+		if due.Stop(); !again.IsZero() { // if it is zero, the next card wakes the loop
 			due.Reset(time.Until(again))
 		}
-		waiting.Pause(ctx, queuePause) // also after new cards, so that many of them are handled together
+		waiting.Pause(ctx, queuePause) // also after new cards, to handle many of them together
 	}
 	close(work)
 }
 
-// walk queues every card whose probe is due. A registration queues its new card at once; the walk finds the cards
-// that a restart or a full queue lost.
+// walk queues every card whose probe is due. A registration queues its card at once; the walk finds the cards that a
+// restart or a full queue lost.
 func (p *Prober) walk(ctx context.Context) {
 	q := store.CardQuery{Limit: walkPage}
 	for {
@@ -122,8 +121,7 @@ func (p *Prober) walk(ctx context.Context) {
 	}
 }
 
-// Add queues a card for a probe. A mailbox of this directory is not probed: its proof is the relay connection of
-// its agent (AM-66).
+// Add queues a card for a probe. It skips mailboxes here: their proof is the agent's relay connection (AM-66).
 func (p *Prober) Add(card wire.Card) {
 	if p.cfg.HTTP == nil || p.cfg.IsMailbox(card) || p.cfg.IsElsewhere() {
 		return
@@ -160,7 +158,7 @@ func (p *Prober) Probe(ctx context.Context, a Target) {
 		failure := Check(fetching, p.cfg.HTTP, p.cfg.Reach, card, p.cfg.UserAgent)
 		cancel()
 		if ctx.Err() != nil {
-			return // the server stops, so this is not a miss
+			return // the server stops: this is not a miss
 		}
 		if failure == nil {
 			p.proven.Inc()
@@ -175,8 +173,8 @@ func (p *Prober) Probe(ctx context.Context, a Target) {
 	}
 }
 
-// Check fetches the endpoint of card as a directory does. The endpoint must return a card with the same id and
-// key, within the size limit of a card. Redirects are not followed.
+// Check fetches the endpoint of card as a directory does. The endpoint must return a card with the same id and key,
+// within the size limit of a card. Check follows no redirects.
 func Check(ctx context.Context, h *client.HTTP, reach client.Reach, card wire.Card, userAgent string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, card.Endpoint, nil)
 	if err != nil {

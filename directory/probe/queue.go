@@ -11,14 +11,14 @@ const (
 	HostPause = time.Minute // between two probes of one host (AM-63)
 	maxQueue  = 10_000      // cards in the queue
 	MaxOfHost = 100         // queued cards of one host; the next walk over all cards finds the others
-	maxHosts  = 1 << 16     // hosts whose pause is remembered; while there are so many, no other host is probed
+	maxHosts  = 1 << 16     // hosts whose pause is remembered; a full list delays the probes of other hosts
 )
 
-// Target is a card whose endpoint is to be probed.
+// Target is the id of a card, and the host of the endpoint to probe.
 type Target struct{ ID, Host string }
 
-// Queue decides when each endpoint is probed. It allows one probe of a host per minute, however many cards name
-// that host, so that nobody can make the directory attack a host (AM-63). It is safe for concurrent use.
+// Queue decides when each endpoint is probed. It allows one probe of a host per minute, however many cards name the
+// host, so that nobody can make the directory attack it (AM-63). Queue is safe for concurrent use.
 type Queue struct {
 	mu     sync.Mutex
 	line   []Target
@@ -54,8 +54,8 @@ func (q *Queue) Add(t Target) {
 	}
 }
 
-// Next removes at most n cards whose hosts may be probed at now, and starts the pauses of those hosts. It also returns
-// when the next card may be probed: the zero time if the queue is empty.
+// Next removes at most n cards whose hosts may be probed at now, and starts the pauses of those hosts. again is when
+// the next card may be probed: zero if the queue is empty.
 func (q *Queue) Next(now time.Time, n int) (ready []Target, again time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,8 +87,7 @@ func (q *Queue) Next(now time.Time, n int) (ready []Target, again time.Time) {
 	return ready, again
 }
 
-// hasPauseRoom reports whether the pause of host can be remembered. If there are too many pauses, it first removes the
-// expired ones.
+// hasPauseRoom reports whether the pause of host can be remembered. To make room, it removes expired pauses.
 func (q *Queue) hasPauseRoom(now time.Time, host string) bool {
 	if _, known := q.paused[host]; known || len(q.paused) < maxHosts {
 		return true

@@ -34,10 +34,9 @@ type Operator struct {
 	Logo    []byte // what [ReadLogo] returns; nil for none
 }
 
-// maxLogo is the maximum size of a logo in bytes.
 const maxLogo = 256 << 10
 
-// logoKinds are the types of a logo. SVG is not among them, because it can contain scripts.
+// logoKinds are the types of a logo. SVG is missing, because it can contain scripts.
 var logoKinds = map[string]string{"image/png": ".png", "image/jpeg": ".jpg", "image/webp": ".webp"}
 
 // ReadLogo reads the file with the logo.
@@ -77,21 +76,19 @@ type Config struct {
 	Report  func(ctx context.Context, id wire.AgentID, kind, text string, from netip.Addr) error
 }
 
-// site serves the pages.
 type site struct {
 	Config
 	changes, terms, reported, fault *template.Template
 	cross                           *http.CrossOriginProtection
 }
 
-// view is the data of a page.
 type view struct {
 	Title string
 	Site  Shown
 	Data  any
 }
 
-// Mount adds the pages, and makes errors into pages for browsers. It returns what the other pages show.
+// Mount adds the pages, and shows errors to browsers as pages. It returns what the other pages show.
 func Mount(e *echo.Echo, cfg Config) Shown {
 	read := func(name string) *template.Template {
 		return cfg.Pages.Template(Files, "page/shell.html", "page/"+name+".html")
@@ -145,11 +142,9 @@ func (s *site) showChanges(c echo.Context) error {
 	return s.Pages.Render(c, s.changes, http.StatusOK, view{"Changes", s.Shown, list})
 }
 
-// maxForm bounds the form of a report.
 const maxForm = 8 << 10
 
-// report stores the report that a reader sends with the form on the page of a card. It refuses a form that a page of
-// another origin sends.
+// report stores the report from the form on the page of a card. It refuses a form that a page of another origin sends.
 func (s *site) report(c echo.Context) error {
 	if err := s.cross.Check(c.Request()); err != nil {
 		return wire.ErrCrossOrigin.Because(err)
@@ -167,13 +162,12 @@ func (s *site) report(c echo.Context) error {
 	return s.Pages.Render(c, s.reported, http.StatusOK, view{"Reported", s.Shown, c.Param("id")})
 }
 
-// faultTitles are the titles of error pages by status.
 var faultTitles = map[int]string{
 	http.StatusNotFound: "Not found", http.StatusTooManyRequests: "Too many requests", http.StatusForbidden: "Refused",
 	http.StatusServiceUnavailable: "Not available now",
 }
 
-// renderFaults is a middleware that responds to a browser with a page if a handler fails. Programs get the error body.
+// renderFaults is a middleware that shows the error of a handler to a browser as a page. Programs get the error body.
 func (s *site) renderFaults(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		err := next(c)
@@ -184,7 +178,6 @@ func (s *site) renderFaults(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// renderFault responds with the page of err, and returns err.
 func (s *site) renderFault(c echo.Context, err error) error {
 	e := httpapi.PublicError(err)
 	title := faultTitles[e.Status]

@@ -30,8 +30,7 @@ type Proof struct {
 	Text   string // the signed lines
 }
 
-// CheckProof verifies the key proof of a submission (AM-62). A submission without a proof is not an error: the result
-// is then zero.
+// CheckProof verifies the key proof of a submission (AM-62). For a submission without a proof, it returns zero.
 func (r Rules) CheckProof(s Submission, t Target, c Candidate, now time.Time) (Proof, error) {
 	if s.Proof == "" {
 		return Proof{}, nil
@@ -55,7 +54,6 @@ func (r Rules) CheckProof(s Submission, t Target, c Candidate, now time.Time) (P
 	return Proof{}, wire.ErrKeyProof.Because(err)
 }
 
-// base is one form of the directory's base URL, and the path in it.
 type base struct{ url, path string }
 
 // bases returns the forms of a directory's base that a proof may name: own and, in the local profile, the other
@@ -92,7 +90,7 @@ func bases(own string, local bool, host string) []base {
 	return list
 }
 
-// NextMeta returns the meta of a card that replaces held (AM-60). A new key needs a key proof. If the old key proves
+// NextMeta returns the Meta of a card that replaces held (AM-60). A new key needs a key proof. If the old key proves
 // the change too, the change is a rotation, otherwise a replacement.
 func (r Rules) NextMeta(held store.Card, s Submission, c Candidate, p Proof, now time.Time) (listing.Meta, error) {
 	m, err := listing.ParseMeta(held)
@@ -153,7 +151,7 @@ func (r Rules) checkPreviousProof(before string, s Submission, p Proof, now time
 }
 
 // CheckSourceProof verifies a key proof that another directory passes on. The proof was made for a request to that
-// directory, whose base is own (AM-62). loopback means that this base is on loopback.
+// directory, whose base is own (AM-62). loopback means that own is on loopback.
 func (r Rules) CheckSourceProof(header, own string, loopback bool, c Candidate, now time.Time) (proven time.Time, text string, ok bool) {
 	proof, ok := wire.ParseKeyProof(header)
 	if !ok || proof.Time.After(now.Add(ProofWindow)) {

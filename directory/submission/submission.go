@@ -17,15 +17,15 @@ import (
 
 // Submission is what a client sends with POST or PUT.
 type Submission struct {
-	// Body reads the card. It is called only after the checks that AM-51 puts before the body; nil is an empty body.
+	// Body reads the card. AM-51 puts some checks before it; nil is an empty body.
 	Body func() ([]byte, error)
 	// Bearer is the credential.
 	Bearer string
-	// Invite is an invite code for a client that chose its own credential. If it is "", Bearer may be the code.
+	// Invite is an invite code for a client that chose its own credential. If it is "", Bearer may be a code.
 	Invite string
-	// Proof and PreviousProof are the headers of AM-62 and AM-60; "" if the request has none.
+	// Proof and PreviousProof are the headers of AM-62 and AM-60, or "".
 	Proof, PreviousProof string
-	// Client is the address that is charged for the request; it is invalid for a caller in this process.
+	// Client is the address that is charged; it is invalid for a caller in this process.
 	Client netip.Addr
 	// Host is the host in the request.
 	Host string
@@ -58,8 +58,8 @@ type Candidate struct {
 	submitted wire.Value // what a key proof covers
 }
 
-// CheckCard parses a card according to AM-4, AM-5 and AM-12, checks its id and its key (AM-8), and returns it as a
-// candidate. id is "" for any id. proven means that the request has a key proof.
+// CheckCard parses a card according to AM-4, AM-5 and AM-12, and checks its id and its key (AM-8). If id is "", any id
+// passes. proven means that the request has a key proof.
 func (r Rules) CheckCard(body []byte, id wire.AgentID, proven bool, now time.Time) (Candidate, error) {
 	if len(body) > wire.MaxCard {
 		return Candidate{}, wire.ErrTooLarge
@@ -93,7 +93,7 @@ func (r Rules) CheckCard(body []byte, id wire.AgentID, proven bool, now time.Tim
 	}
 	endpoint, err := url.Parse(card.Endpoint)
 	if err != nil {
-		return Candidate{}, wire.ErrCard.Because(err) // ParseCard has parsed it before
+		return Candidate{}, wire.ErrCard.Because(err) // cannot happen: ParseCard has parsed it
 	}
 	c := Candidate{
 		Card:      card,
@@ -104,7 +104,7 @@ func (r Rules) CheckCard(body []byte, id wire.AgentID, proven bool, now time.Tim
 		submitted: card.Tree,
 	}
 	if _, err := netip.ParseAddr(c.Host); err == nil && c.Mailbox {
-		c.Host = "" // it is our own address: a ban of its network is not about the owners of mailboxes
+		c.Host = "" // our own address: a ban of its network does not apply to owners of mailboxes
 	}
 	return c, nil
 }
@@ -115,7 +115,7 @@ func (c Candidate) HasDerivedID(now time.Time) bool {
 }
 
 // CheckReservedID returns [wire.ErrIDReserved] if the id has the shape of a derived id but is not derived from the
-// card's key. Only first registrations are checked: AM-60 applies to registered cards.
+// card's key. Use it for first registrations only: AM-60 applies to registered cards.
 func (c Candidate) CheckReservedID(now time.Time) error {
 	if !c.Card.ID.HasDerivedShape() {
 		return nil
@@ -127,8 +127,8 @@ func (c Candidate) CheckReservedID(now time.Time) error {
 }
 
 // allowHTTP reports whether an endpoint at this host may use http, and may name the host by its address. The host must
-// be loopback in the local profile (AM-82), or an address in a network that the operator listed (AM-80). A host name is
-// never allowed by its network, because the directory does not resolve names.
+// be loopback in the local profile (AM-82), or an address in a network that the operator listed (AM-80). A host name
+// never counts as part of a network, because the directory does not resolve names.
 func (r Rules) allowHTTP(host string) bool {
 	if r.Local && httpapi.LoopbackHost(host) {
 		return true

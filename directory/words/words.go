@@ -12,18 +12,17 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// maxWord bounds the bytes of an indexed word. Longer words are cut, in the index and in queries alike.
+// maxWord bounds a word in bytes. Longer words are cut, in the index and in queries alike.
 const maxWord = 64
 
-// token is a folded word of a text. Text in a script without spaces becomes one run per stretch.
+// token is a folded word of a text, or a run: a stretch of text in a script without spaces.
 type token struct {
 	text string
 	run  bool
 }
 
 // tokenize splits text into folded words by UAX #29 (AM-52): NFKC, case folding, no diacritics. It drops punctuation,
-// symbols, and marks at the beginning of a word. No word contains white space, and most are plain, so only the others
-// need the slower segment.
+// symbols, and marks at the beginning of a word. Most words are plain, so only the others need the slower segment.
 func tokenize(text string) []token {
 	list := make([]token, 0, len(text)/6+1)
 	for field := range strings.FieldsSeq(text) {
@@ -37,7 +36,7 @@ func tokenize(text string) []token {
 	return list
 }
 
-// isPlain reports whether a folded text has only ASCII letters and digits, and is therefore one word.
+// isPlain reports whether a folded text is one word, because it has only ASCII letters and digits.
 func isPlain(text string) bool {
 	for i := range len(text) {
 		if c := text[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
@@ -47,9 +46,8 @@ func isPlain(text string) bool {
 	return text != ""
 }
 
-// segment appends the words of a folded text.
 func segment(list []token, text string) []token {
-	open := false // the last token is a run that the next one may continue
+	open := false // the last token is a run that may continue
 	for it := uax29.FromString(text); it.Next(); {
 		w := it.Value()
 		r, _ := utf8.DecodeRuneInString(w)
@@ -75,7 +73,6 @@ var unspaced = []*unicode.RangeTable{
 	unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar,
 }
 
-// isWordRune reports whether r makes a token a word.
 func isWordRune(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
 
 // bigrams returns each pair of adjacent characters of a run, or its only character.
@@ -91,9 +88,9 @@ func bigrams(run string) []string {
 	return list
 }
 
-// Index returns at most limit distinct words by which a text is found. AM-52 does not require two kinds of them:
-// the parts of a word with an apostrophe, a dot or an underscore inside ("sarah" in "sarah's"), and each character of a
-// run. These come last, so that the limit drops them first.
+// Index returns at most limit distinct words by which a search finds the text. AM-52 does not require two kinds of
+// them: the parts of a word with an apostrophe, a dot or an underscore inside ("sarah" in "sarah's"), and each
+// character of a run. These come last, so that limit cuts them first.
 func Index(text string, limit int) []string {
 	tokens := tokenize(text)
 	main, more := slices.Grow([]string(nil), len(tokens)), []string(nil)
@@ -124,8 +121,8 @@ func Index(text string, limit int) []string {
 	return list[:min(len(list), limit)]
 }
 
-// Query returns the words of a query: those that must match whole, and the last one, which may match as a prefix.
-// n is the number of words in the query; a run counts as one.
+// Query returns the words of a query. The words in whole must match whole; prefix, the last word, may match as a
+// prefix. n is the number of words; a run counts as one word.
 func Query(q string) (whole []string, prefix string, n int) {
 	list := tokenize(q)
 	for _, t := range list {
@@ -141,7 +138,6 @@ func Query(q string) (whole []string, prefix string, n int) {
 	return whole[:len(whole)-1], whole[len(whole)-1], len(list)
 }
 
-// truncate cuts a word to maxWord bytes, between characters.
 func truncate(word string) string {
 	if len(word) <= maxWord {
 		return word
@@ -153,7 +149,7 @@ func truncate(word string) string {
 	return word[:end]
 }
 
-// fold returns one form for all texts that people take for the same.
+// fold returns the same form for all texts that people read as the same.
 func fold(s string) string {
 	if isASCII(s) {
 		return strings.ToLower(s)
@@ -180,11 +176,9 @@ func fold(s string) string {
 	return norm.NFKC.String(strokes.Replace(b.String()))
 }
 
-// strokes replaces letters that people often type in a plain form, and that Unicode does not decompose: letters with a
-// stroke, ligatures and the dotless i.
+// strokes replaces letters that people often type in a plain form, and that Unicode does not decompose.
 var strokes = strings.NewReplacer("ø", "o", "ł", "l", "đ", "d", "ħ", "h", "ŧ", "t", "ı", "i", "æ", "ae", "œ", "oe")
 
-// isASCII reports whether s has only ASCII characters.
 func isASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] >= utf8.RuneSelf {
