@@ -25,11 +25,11 @@ type ARDEntry struct {
 	Capabilities []string `json:"capabilities,omitempty"`
 	Score        int      `json:"score"`
 	Source       string   `json:"source,omitempty"`
-	// Address is the address to which the owner can write: "a2a:https://…" for an A2A agent, or "".
+	// Address is where the owner can write: "a2a:https://…" for an A2A agent, or "".
 	Address string `json:"address,omitempty"`
 }
 
-// Bounds of an answer of such a registry.
+// Bounds of a registry's answer.
 const (
 	maxARDAnswer       = 2 << 20
 	maxARDValues       = 200_000
@@ -48,7 +48,6 @@ const (
 	ardRegistryType = "application/ai-registry" // or with +json
 )
 
-// ardRequest is the body of a search.
 type ardRequest struct {
 	Query struct {
 		Text   string              `json:"text"`
@@ -59,7 +58,7 @@ type ardRequest struct {
 	PageToken  string `json:"pageToken,omitempty"`
 }
 
-// SearchARD asks a registry of ARD for agents. registry is its base URL, or a domain, or a URL without a path, whose
+// SearchARD asks a registry of ARD for agents. registry is its base URL, or a domain or a URL without a path whose
 // manifest names the base. All calls pass the guard of [Public], or of [Loopback] for a registry on this machine in the
 // local profile. It returns the entries and the token of the next page.
 func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEntry, string, error) {
@@ -109,14 +108,12 @@ func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEnt
 	return list, wire.OneLine(answer.GetStr("pageToken"), maxARDToken), nil
 }
 
-// ardClient calls a registry. The URL that the owner typed decides the reach of all its calls, including calls to URLs
-// that the registry names.
+// ardClient calls a registry. The URL that the owner typed decides the reach of all calls, even to the registry's URLs.
 type ardClient struct {
 	http  *HTTP
 	reach Reach
 }
 
-// findBase returns the URL below which a registry is searched.
 func (c ardClient) findBase(ctx context.Context, registry *url.URL) (string, error) {
 	base := strings.TrimSuffix(strings.TrimRight(registry.String(), "/"), "/search")
 	if registry.Path != "" && registry.Path != "/" {
@@ -140,7 +137,6 @@ func (c ardClient) findBase(ctx context.Context, registry *url.URL) (string, err
 	return "", errors.New("the manifest of the domain names no registry")
 }
 
-// call makes one call and reads the JSON answer.
 func (c ardClient) call(ctx context.Context, method, target string, body []byte) (wire.Value, error) {
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {

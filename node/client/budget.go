@@ -9,14 +9,14 @@ import (
 
 const defaultLookups = 60 // per minute (AM-43)
 
-// Origin describes the origin of a message whose sender is not verified yet. The budget of look-ups depends on it.
+// Origin describes the origin of a message whose sender is not verified yet, for the budget of look-ups.
 type Origin struct {
 	Sources []rate.Source // sources of the request; empty if unknown
 	Known   bool          // the owner knows the agent that the message names as its sender
 }
 
 // newLookups returns the budget of look-ups that strangers may cause. Sources share it fairly, so that a source that
-// invents senders does not delay the first messages from other sources.
+// invents senders does not delay first messages from other sources.
 func newLookups(perMinute int) *rate.Pool {
 	if perMinute < 0 {
 		return nil
@@ -27,16 +27,15 @@ func newLookups(perMinute int) *rate.Pool {
 	return rate.NewPool(rate.PerMinute(perMinute), perMinute)
 }
 
-// payment pays for one look-up: once, before the look-up asks the first directory outside this process. A nil payment
-// means that the look-up is free.
+// payment pays for one look-up, before the first request to a directory outside this process. Nil: the look-up is free.
 type payment struct {
 	budget *rate.Pool
 	origin Origin
 	paid   bool
 }
 
-// payFor returns the payment for a look-up on behalf of origin, or nil if our owner asks. Look-ups of agents that the
-// owner knows are free, because there is at most one per minute for each agent.
+// payFor returns the payment for a look-up on behalf of origin, or nil if our owner asks. Look-ups of an agent that the
+// owner knows are free too, because there is at most one per minute.
 func (c *Cards) payFor(origin *Origin) *payment {
 	if origin == nil || origin.Known {
 		return nil
@@ -45,8 +44,7 @@ func (c *Cards) payFor(origin *Origin) *payment {
 }
 
 // take pays for the look-up of id before directory d is asked. If the budget is used up, it returns an error that
-// matches both errAbandoned and [wire.ErrRateLimited]. That error says nothing about the agent, and another caller that
-// waits for the same look-up may still pay for it.
+// matches both errAbandoned and [wire.ErrRateLimited]. Another caller that waits for the look-up may still pay.
 func (p *payment) take(d *Directory, id wire.AgentID, now time.Time) error {
 	if p == nil || p.paid || d.inside {
 		return nil

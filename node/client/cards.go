@@ -24,39 +24,35 @@ type Peer struct {
 	Reach     Reach     // the reach of its endpoint
 	Pinned    time.Time // when the key was pinned; zero if it is not pinned
 	Until     time.Time // when the card must be looked up again
-	// EndpointProven reports whether the directory has proven the endpoint (AM-63).
+	// EndpointProven is true if the directory has proven the endpoint (AM-63).
 	EndpointProven bool
-	// Unproven is the reason why the agent id, which has the shape of a derived id, does not lead to the card's key
-	// (AM-2). It is nil if the id leads to the key, and for every other id.
+	// Unproven is not nil if the agent id has the shape of a derived id but does not lead to the card's key (AM-2).
 	Unproven error
 
 	ownerPin  bool // the owner caused the pin, so it does not expire
-	keyPinned bool // the key is the pinned one, even if the pin must be written again
+	keyPinned bool // the key is the pinned key, even if the pin must be written again
 }
 
-// IsDoubtful reports whether the owner must accept the card's key first, because the agent id does not lead to the key
-// and the key is not pinned.
+// IsDoubtful reports whether the owner must accept the card's key, because neither the agent id nor a pin proves it.
 func (p Peer) IsDoubtful() bool { return p.Unproven != nil && !p.keyPinned }
 
 // CardsConfig configures [NewCards].
 type CardsConfig struct {
-	// Directories are asked in this order (AM-86), except that the directory in which the pinned key of an agent was
-	// found comes first.
+	// Directories are asked in this order (AM-86), but first the directory of an agent's pinned key.
 	Directories []*Directory
 	// HTTP decides which endpoints cards may name. Required.
 	HTTP *HTTP
-	// Records stores pins (namespace "pins") and the cards from the owner ("peers"). If nil, pins last only as long as
-	// the card is cached, and [Cards.AddPeer] fails.
+	// Records stores pins (namespace "pins") and the cards from the owner ("peers"). If nil, pins last only while the
+	// card is cached, and [Cards.AddPeer] fails.
 	Records store.Records
 	// KeyCache holds parsed keys. If nil, NewCards creates one.
 	KeyCache *signing.KeyCache
-	// OnKeyChange is called if an agent has a new key and its pinned key does not vouch for the new one (AM-11), at
-	// most once an hour for each agent and once a day for the same key. It runs in the look-up that found the key. It
-	// may be nil.
+	// OnKeyChange is called if an agent has a new key for which its pinned key does not vouch (AM-11): at most once an
+	// hour for each agent and once a day for the same key. It runs in the look-up that found the key. It may be nil.
 	OnKeyChange func(ctx context.Context, change KeyChange)
-	// Size bounds the number of cached cards, and separately the number of cached failures. 0 means 4096.
+	// Size bounds the number of cached cards and, separately, of cached failures. 0 means 4096.
 	Size int
-	// LookupsPerMinute is the number of look-ups outside this process that strangers may cause (AM-43). 0 means 60; a
+	// LookupsPerMinute bounds the look-ups outside this process that strangers may cause (AM-43). 0 means 60; a
 	// negative number means no limit.
 	LookupsPerMinute int
 	Logger           *slog.Logger // may be nil
@@ -70,7 +66,6 @@ type KeyChange struct {
 	At        time.Time
 }
 
-// The bounds on the use of cached results.
 const (
 	maxFresh   = 10 * time.Minute // longest use of a cached card (AM-45)
 	missFor    = time.Minute      // use of a cached failure (AM-43, line 7)
@@ -90,7 +85,7 @@ const (
 //
 // Strangers decide which agents are looked up, so everything is bounded: the number and the size of cached cards, the
 // look-ups per minute, and the fetches of a single card. A sender of bad signatures causes at most one fetch a minute,
-// whatever the cache headers of the directories are.
+// whatever cache headers the directories send.
 type Cards struct {
 	cfg    CardsConfig
 	budget *rate.Pool // look-ups that strangers may cause
@@ -102,7 +97,7 @@ type Cards struct {
 	cache    *simplelru.LRU[wire.AgentID, *entry]
 	weight   int // total weight of cache
 	misses   *simplelru.LRU[wire.AgentID, miss]
-	inFlight map[wire.AgentID]*pendingLookup // look-ups in flight, by agent id
+	inFlight map[wire.AgentID]*pendingLookup // by agent id
 }
 
 // entry is a cached card. Cards.mu guards its fields.
@@ -112,18 +107,17 @@ type entry struct {
 	from    *Directory // nil for a card from the owner
 	fetched time.Time  // when a directory last confirmed that this is the card
 	asked   time.Time  // when a directory was last asked, even without success
-	answer  time.Time  // when a directory was last asked because the signature of an answer to our message failed
+	answer  time.Time  // when a bad signature of an answer to our message last caused a request
 	suspect bool       // a signature has failed since the card was fetched
 	weight  int
 }
 
-// miss is the cached failure of a look-up that found no usable card.
 type miss struct {
 	err   error
 	until time.Time
 }
 
-// pendingLookup is a look-up in flight. Its result may be read after done is closed.
+// pendingLookup is a look-up in flight. Read its result after done is closed.
 type pendingLookup struct {
 	done chan struct{}
 	peer Peer
@@ -143,7 +137,6 @@ func NewCards(cfg CardsConfig) *Cards {
 	}
 	c := &Cards{cfg: cfg, budget: newLookups(cfg.LookupsPerMinute), pool: newVerifyPool(), inFlight: make(map[wire.AgentID]*pendingLookup)}
 	c.explanations = rate.NewBuckets(rate.PerMinute(explanationsPerMin), 5, 1)
-	// The sizes are positive, so neither call fails.
 	c.cache, _ = simplelru.NewLRU(cfg.Size, func(_ wire.AgentID, e *entry) { c.weight -= e.weight })
 	c.misses, _ = simplelru.NewLRU[wire.AgentID, miss](cfg.Size, nil)
 	return c
@@ -164,7 +157,7 @@ func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, origin Origin, now 
 }
 
 // Find returns an agent to which our owner wants to write, and pins its key. The budget of strangers does not apply.
-// The error may match [ErrUnknownAgent], [ErrUnreachable] or [ErrUnusableCard], and may wrap a *[KeyChangedError] or an
+// The error may match [ErrUnknownAgent], [ErrUnreachable] or [ErrUnusableCard]. It may wrap a *[KeyChangedError] or an
 // *[UnprovenError], which have a hint for the owner.
 func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer, error) {
 	peer, err := c.get(ctx, id, nil, now)
@@ -184,7 +177,7 @@ func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer,
 }
 
 // get returns the peer from the cache, from a look-up in flight, or from a new look-up. origin is the origin of the
-// message that named the agent as its sender, or nil if our owner asks for the agent.
+// message that named the agent as its sender; nil if our owner asks.
 func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (Peer, error) {
 	if !id.Valid() {
 		return Peer{}, ErrUnknownAgent
@@ -221,9 +214,9 @@ func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now ti
 	}
 }
 
-// isUsable reports whether a cached card may be used. If signatures with the card's key fail, or if a message names an
-// agent that the owner knows, for which look-ups are free, the card is used for at least a minute, even if the
-// directory allows less caching. Otherwise a forger could make us ask the directory as often as it likes.
+// isUsable reports whether a cached card may be used. In two cases a card is used for at least a minute, even if the
+// directory allows less: if a signature with its key failed, and if its look-ups are free because the owner knows the
+// agent. Otherwise a forger could make us ask the directory as often as it likes.
 func (e *entry) isUsable(origin *Origin, now time.Time) bool {
 	limited := e.suspect || origin != nil && origin.Known
 	return now.Before(e.peer.Until) || limited && now.Before(e.fetched.Add(refetchGap))
@@ -245,7 +238,7 @@ func (f *pendingLookup) wait(ctx context.Context) error {
 	}
 }
 
-// gaveUp reports whether the caller that ran the look-up gave up or could not pay, which says nothing about the agent.
+// gaveUp reports whether the look-up tells nothing about the agent, because its caller gave up or could not pay.
 func (f *pendingLookup) gaveUp() bool { return errors.Is(f.err, errAbandoned) }
 
 func abandon(why error) error { return fmt.Errorf("%w: %w", errAbandoned, why) }
@@ -255,14 +248,14 @@ var errAbandoned = errors.New("the caller gave up")
 // runLookup looks the agent up and caches the result. old is the cached entry, or nil. With refresh, it asks the
 // directories even if the owner added a card. pay pays for the look-up.
 func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, f *pendingLookup, old *entry, refresh bool, pay *payment, now time.Time) {
-	f.err = errAbandoned // the error of the waiting callers if the look-up panics
+	f.err = errAbandoned // what waiting callers get if the look-up panics
 	defer func() {
 		c.mu.Lock()
 		delete(c.inFlight, id)
 		c.mu.Unlock()
 		close(f.done)
 	}()
-	if old != nil { // use a copy, because other goroutines use the entry
+	if old != nil { // a copy, because other goroutines use the entry
 		c.mu.Lock()
 		old = new(*old)
 		c.mu.Unlock()
@@ -308,7 +301,6 @@ func (c *Cards) remember(id wire.AgentID, e *entry) {
 	c.misses.Remove(id)
 }
 
-// weigh estimates the memory of a tree in bytes.
 func weigh(v wire.Value) int {
 	text, _ := v.Str()
 	n := 64 + len(text)
@@ -330,15 +322,14 @@ func (c *Cards) Drop(id wire.AgentID) {
 	c.misses.Remove(id)
 }
 
-// Refresh fetches the card of id again, but at most once a minute and within the budget. changed reports whether the
-// agent has another key now; it is also true if no card was cached. The error is a *[wire.Error], as for
-// [Cards.Lookup].
+// Refresh fetches the card of id again, but at most once a minute and within the budget. changed is true if the agent
+// has another key now, or if no card was cached. The error is a *[wire.Error], as for [Cards.Lookup].
 func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (peer Peer, changed bool, err error) {
 	return c.refresh(ctx, id, &Origin{}, now)
 }
 
-// Again finds an agent like [Cards.Find], but not in the cache. Call it after a failed delivery, because the agent may
-// have moved since its card was fetched. If a directory was asked less than gap ago, Again uses the cached card.
+// Again finds an agent like [Cards.Find], but asks the directories again unless that happened less than gap ago. Call
+// it after a failed delivery, because the agent may have moved.
 func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, now time.Time) (Peer, error) {
 	c.mu.Lock()
 	old, ok := c.cache.Peek(id)
@@ -360,9 +351,9 @@ func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, n
 	return c.Find(ctx, id, now)
 }
 
-// refresh does the work of Refresh for a message from origin. For an answer to our message, origin is nil; such a
-// refresh is free and has its own limit of one a minute. We ourselves determine the number of answers, and an agent
-// that has just rotated its key signs its answers with the new key.
+// refresh is Refresh for a message from origin. origin is nil for an answer to our message. Such a refresh is free,
+// because we determine the number of answers. It has its own limit of one a minute, because an agent that has just
+// rotated its key signs its answers with the new key.
 func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (peer Peer, changed bool, err error) {
 	answer := origin == nil
 	for {
@@ -409,7 +400,7 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 }
 
 // keepAnswerTime sets the field answer of the entry after a fetch: to now if the fetch was for an answer to our
-// message, otherwise to the value in the old entry.
+// message, otherwise to its value in old.
 func (c *Cards) keepAnswerTime(id wire.AgentID, answer bool, old *entry, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -423,7 +414,7 @@ func (c *Cards) keepAnswerTime(id wire.AgentID, answer bool, old *entry, now tim
 }
 
 // suspect records that a signature did not verify with peer's key, and checks whether the agent has a new key (AM-11).
-// origin is the origin of the signed message, or nil for an answer to our message.
+// origin is the origin of the signed message; nil for an answer to our message.
 func (c *Cards) suspect(ctx context.Context, peer Peer, origin *Origin, now time.Time) (fresh Peer, changed bool, err error) {
 	id := peer.Card.ID
 	c.mu.Lock()

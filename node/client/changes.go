@@ -19,10 +19,10 @@ const (
 
 var errWrongChange = errors.New("a line of the feed has the card of another agent")
 
-// Changes returns a page of the changes of the directory's cards since the previous page, or of all listed cards if
-// since is "". since is the Next of the previous page. If nothing has changed, the directory waits for a change, but
-// not longer than wait. wait is rounded down to seconds, and the directory refuses more than 30 s. Only directories of
-// this project have a change feed. Changes checks only that each card has the id that its line names.
+// Changes returns a page of the changes of the directory's cards after since, the Next of the previous page. If since
+// is "", it starts with all listed cards. If nothing has changed, the directory waits for a change up to wait, in whole
+// seconds; it refuses more than 30 s. Only directories of this project have a change feed. Changes checks only that
+// each card has the id of its line.
 func (d *Directory) Changes(ctx context.Context, since string, wait time.Duration) (wire.ChangePage, error) {
 	params := url.Values{"limit": {strconv.Itoa(maxChanges)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if since != "" {
@@ -34,7 +34,7 @@ func (d *Directory) Changes(ctx context.Context, since string, wait time.Duratio
 		return wire.ChangePage{}, err
 	}
 	var page wire.ChangePage
-	// Use the strict reader first, because json.Unmarshal accepts duplicate names and any number of values.
+	// The strict reader comes first, because json.Unmarshal accepts duplicate names and any number of values.
 	_, err = wire.ParseLimits(resp.body, wire.MaxDepth+4, pageValues)
 	if err == nil {
 		err = json.Unmarshal(resp.body, &page)

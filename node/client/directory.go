@@ -16,19 +16,18 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Directory is a directory that the owner configured. Its methods are safe for concurrent use. Every error that they
-// return is a *[DirectoryError], except for mistakes in the caller's arguments.
+// Directory is a directory that the owner configured. It is safe for concurrent use. Every error of its methods is a
+// *[DirectoryError], except for mistakes in the caller's arguments.
 type Directory struct {
 	// Base is the base URL without a trailing slash: "https://directory.example/v1".
 	Base string
-	// Loopback reports whether the directory is on this machine, so that in the local profile its cards may name
-	// loopback endpoints (AM-82). [NewDirectory] sets it from the host of Base.
+	// Loopback is true if the directory is on this machine. In the local profile, its cards may then name loopback
+	// endpoints (AM-82). [NewDirectory] sets it from the host of Base.
 	Loopback bool
 	// Invite is sent with registrations, for a directory that requires one (AM-56).
 	Invite Credential
-	// Alias is a stable name for a directory whose URL may change with the process that hosts it. Our registration
-	// there, with its credential, and the position of a mirror are stored under this name. If Alias is empty, Base is
-	// the name. Pins name Base.
+	// Alias is a stable name for a directory whose URL may change with the process that hosts it; empty means Base. Our
+	// registration there, with its credential, and the position of a mirror are stored under this name. Pins name Base.
 	Alias string
 
 	path   string // path of Base
@@ -54,10 +53,9 @@ func NewDirectory(base string, h *HTTP, rt http.RoundTripper) *Directory {
 	return d
 }
 
-// IsInside reports whether the directory is in this process, so that calls to it need no network.
+// IsInside reports whether the directory is in this process, so that calls need no network.
 func (d *Directory) IsInside() bool { return d.inside }
 
-// reach returns the reach of the cards that the directory lists.
 func (d *Directory) reach(h *HTTP) Reach {
 	if d.Loopback && h.cfg.Local {
 		return Loopback
@@ -72,7 +70,6 @@ const (
 	maxPageAnswer = 8 << 20 // 100 cards of 64 KiB and the data around them
 )
 
-// request is one call.
 type request struct {
 	op, method, path string // path is below Base
 	header           http.Header
@@ -88,7 +85,7 @@ type response struct {
 	body   []byte
 }
 
-// do makes a call. If the status of the answer is not one of expected, do returns an error.
+// do makes a call. It returns an error unless the status of the answer is one of expected.
 func (d *Directory) do(ctx context.Context, r request, expected ...int) (response, error) {
 	if r.timeout == 0 {
 		r.timeout = defaultAnswer
@@ -126,8 +123,8 @@ func (d *Directory) do(ctx context.Context, r request, expected ...int) (respons
 }
 
 // Register registers card. It returns the answer of the directory, and the card with the id that the directory
-// assigned: some directories replace agent_id, and the card and all later messages must use the new id (AM-57). If key
-// is not nil, the registration includes a proof of the key (AM-62).
+// assigned: some directories replace agent_id, and all later messages must use the new id (AM-57). If key is not nil,
+// the registration includes a proof of the key (AM-62).
 func (d *Directory) Register(ctx context.Context, card wire.Value, cred Credential, key *signing.PrivateKey) (wire.Registered, wire.Value, error) {
 	r := request{op: opRegister, method: http.MethodPost, path: "/agents", header: http.Header{}, body: card.JSON(), cred: cred, max: maxCardAnswer}
 	if d.Invite != "" {
@@ -147,8 +144,7 @@ func (d *Directory) Register(ctx context.Context, card wire.Value, cred Credenti
 	return reg, card.With("agent_id", wire.Text(string(reg.AgentID))), nil
 }
 
-// Renew replaces the registered card with card and restarts its lifetime. RegisteredAt of the result is zero if the
-// answer of the directory does not contain it.
+// Renew replaces the registered card with card and restarts its lifetime. RegisteredAt of the result may be zero.
 func (d *Directory) Renew(ctx context.Context, card wire.Value, cred Credential, key *signing.PrivateKey) (wire.Registered, error) {
 	return d.put(ctx, opRenew, card, cred, key, nil)
 }
@@ -220,7 +216,6 @@ func agentPath(id wire.AgentID) (string, error) {
 	return "/agents/" + string(id), nil // the alphabet of AM-1 needs no escapes
 }
 
-// parseRegistration reads the answer to POST and PUT.
 func parseRegistration(body []byte) (wire.Registered, error) {
 	v, err := wire.ParseObject(body)
 	if err != nil {

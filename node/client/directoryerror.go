@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The kinds of errors of a directory, for callers that branch. Check for them with [errors.Is] on a *[DirectoryError].
+// The kinds of a [DirectoryError], for [errors.Is].
 var (
 	ErrUnreachable  = errors.New("the directory cannot be reached")
 	ErrRefused      = errors.New("the directory refuses")
@@ -34,8 +34,8 @@ type DirectoryError struct {
 	Code    wire.Code
 	Message string
 
-	// Retry reports whether the same call may succeed later. It depends on the status and not only on the answer's
-	// retry member, because the reference directory sends retry:false with every error.
+	// Retry is true if the same call may succeed later. It depends on the status too, because the reference directory
+	// sends retry:false with every error.
 	Retry      bool
 	RetryAfter time.Duration
 
@@ -99,13 +99,11 @@ func (e *DirectoryError) Hint() string {
 	return ""
 }
 
-// isNetworkDown reports whether a call did not reach the other machine.
 func isNetworkDown(err error) bool {
 	_, unresolved := errors.AsType[*net.DNSError](err)
 	return unresolved || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// errorFor returns the error for an answer with an unexpected status.
 func (d *Directory) errorFor(op string, resp *http.Response, body []byte) error {
 	e := &DirectoryError{Op: op, Directory: d.Base, Kind: ErrRefused, Status: resp.StatusCode}
 	if v, err := wire.ParseObject(body); err == nil {

@@ -1,6 +1,6 @@
 // Package client is the client library of AgentMesh. It makes all calls of this project to directories and peers, and
-// looks up and checks everything that must be known about a peer before its messages are trusted. It has four parts,
-// each of which can be used alone:
+// checks what must be known about a peer before its messages are trusted. It has four parts, each of which can be used
+// alone:
 //
 //   - [HTTP] makes the calls. Every call names its [Reach]: a URL from a peer or its card is Public and must pass the
 //     whole guard of AM-79; a URL that the owner configured is Owner. HTTP follows no redirect, reads no proxy variable
@@ -15,6 +15,6 @@
 // The package decides nothing about access, stores no conversation and retries nothing: [HTTP.Send] makes one attempt
 // and reports in a [SendError] whether to try again. Start with [NewHTTP] and [NewDirectory].
 //
-// Texts from cards, peers and directories are untrusted. In the errors of this package, they are stripped of control
-// and direction characters and cut. All other texts (names, descriptions, payloads) are returned unchanged.
+// Texts from cards, peers and directories are untrusted. Errors of this package quote them shortened, and without
+// control and direction characters. All other texts (names, descriptions, payloads) are returned unchanged.
 package client

@@ -11,20 +11,20 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// ErrUnusableCard means that a card exists but violates the rules for cards, or that its key cannot be used.
+// ErrUnusableCard means that a card violates the rules for cards, or that its key cannot be used.
 var ErrUnusableCard = errors.New("the card is not usable")
 
-// missError is the error of a look-up that the cache answers with an earlier failure.
+// missError is an earlier failure of a look-up, from the cache.
 type missError struct {
-	err       error         // the error of the earlier look-up
-	remaining time.Duration // the time until the cache forgets the failure
+	err       error
+	remaining time.Duration // until the cache forgets the failure
 }
 
 func (e *missError) Error() string { return e.err.Error() }
 func (e *missError) Unwrap() error { return e.err }
 
-// publicError returns the error with which a stranger is refused after a failed look-up (docs/protocol.md, receive
-// table, lines 7 and 8).
+// publicError returns the refusal of a stranger after a failed look-up (docs/protocol.md, receive table, lines 7 and
+// 8).
 func publicError(err error) error {
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
 		return refusal
@@ -45,16 +45,15 @@ func publicError(err error) error {
 	return wire.ErrUnavailable.Because(err)
 }
 
-// isCacheable reports whether a failure may be cached. It may be if the agent or its directory caused the failure, but
-// not if this call or our store did.
+// isCacheable reports whether the agent or its directory caused a failure, and not this call or our store.
 func isCacheable(err error) bool {
 	public := publicError(err)
 	return !errors.Is(public, wire.ErrUnavailable)
 }
 
-// fetch finds the agent's card: the card that our owner added, otherwise the card that ask finds in the directories. If
-// refresh is set, fetch asks the directories even if our owner added a card. old is the cached entry to revalidate; it
-// may be nil. If pay is nil, the look-up is free.
+// fetch finds the agent's card: the card that our owner added, otherwise the card that ask finds in the directories.
+// With refresh, it asks the directories in both cases, and keeps our owner's card if they list no newer key. old is the
+// cached entry to revalidate; it may be nil. If pay is nil, the look-up is free.
 func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh bool, pay *payment, now time.Time) (*entry, error) {
 	pin, err := c.loadPin(ctx, id, now)
 	if err != nil {
@@ -82,9 +81,9 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 	return found, err
 }
 
-// ask asks the directories in order, and returns the first card with the pinned key, or with a key for which the pinned
-// key vouches. If no key is pinned, ask returns the first card that is not doubtful ([Peer.IsDoubtful], AM-86). If no
-// directory lists such a card, the first of these cases that applies decides:
+// ask asks the directories in order. It returns the first card with the pinned key, or with a key for which the pinned
+// key vouches. Without a pin, it returns the first card that is not doubtful ([Peer.IsDoubtful], AM-86). Without a card
+// to return, the first case that applies decides:
 //
 //   - A directory could not be reached, or failed: ask returns [ErrUnreachable], so the caller tries again later.
 //   - A directory lists a key for which the pinned key does not vouch: ask reports it to the owner.
@@ -143,8 +142,7 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 	return nil, ErrUnknownAgent
 }
 
-// newEntry returns the entry for the answer of a directory. If the answer says that the card is unchanged, the entry is
-// a copy of old.
+// newEntry returns the entry for the answer of a directory: a copy of old if the card is unchanged.
 func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*entry, error) {
 	if f.NotModified {
 		e := *old
@@ -161,8 +159,8 @@ func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*e
 	return &entry{peer: peer, etag: f.ETag, from: d, fetched: now, asked: now}, nil
 }
 
-// order returns the directories in the order in which they are asked (AM-86): first the directory where the agent was
-// pinned, then the others as configured. Otherwise somebody could register the id in a directory that is asked earlier.
+// order returns the directories in the order in which they are asked (AM-86): the directory where the agent was pinned
+// comes first. Otherwise somebody could register the id in a directory that is asked earlier.
 func (c *Cards) order(pinnedAt string) []*Directory {
 	i := slices.IndexFunc(c.cfg.Directories, func(d *Directory) bool { return d.Base == pinnedAt })
 	if i <= 0 {
@@ -172,8 +170,8 @@ func (c *Cards) order(pinnedAt string) []*Directory {
 	return slices.Insert(slices.Delete(list, i, i+1), 0, c.cfg.Directories[i])
 }
 
-// nextLookup returns the time at which a card must be looked up again (AM-45, AM-59). age is the time for which the
-// directory allows caching the card; if it is negative, the directory sets no limit.
+// nextLookup returns when a card must be looked up again (AM-45, AM-59). age is how long the directory allows caching
+// the card, negative for no limit.
 func nextLookup(now time.Time, age time.Duration) time.Time {
 	if age < 0 {
 		return now.Add(maxFresh)
@@ -181,7 +179,7 @@ func nextLookup(now time.Time, age time.Duration) time.Time {
 	return now.Add(min(age, maxFresh))
 }
 
-// newPeer converts a card to a [Peer]. It checks the rules for cards, and that the card's key can be used now.
+// newPeer checks a card and its key, and converts the card to a [Peer].
 func (c *Cards) newPeer(v wire.Value, reach Reach, now time.Time) (Peer, error) {
 	card, err := wire.ParseCard(v, wire.CardRules{AllowHTTP: c.cfg.HTTP.AllowHTTP(reach)})
 	if err != nil {
@@ -197,7 +195,6 @@ func (c *Cards) newPeer(v wire.Value, reach Reach, now time.Time) (Peer, error) 
 	return Peer{Card: card, Key: key, Reach: reach, Unproven: checkID(card, key, now)}, nil
 }
 
-// ownerCard returns an entry for the card that our owner added, or nil if the owner added no card.
 func (c *Cards) ownerCard(ctx context.Context, id wire.AgentID, pin storedPin, now time.Time) (*entry, error) {
 	if c.cfg.Records == nil {
 		return nil, nil
@@ -236,14 +233,13 @@ func (c *Cards) ownerReach() Reach {
 	return Public
 }
 
-// offeredKey is a key that a directory lists but that may replace the pinned key only if the owner accepts it.
+// offeredKey is a key that a directory lists, but that only the owner can accept.
 type offeredKey struct {
 	peer   Peer
-	reason error // why the pinned key does not vouch for this key
+	reason error
 }
 
-// KeyChangedError means that the agent's key is not the pinned key, and that the pinned key does not vouch for it. The
-// owner decides.
+// KeyChangedError means that the pinned key of an agent does not vouch for its current key. The owner decides.
 type KeyChangedError struct {
 	KeyChange
 	cause error
@@ -253,7 +249,7 @@ func (e *KeyChangedError) Error() string {
 	return fmt.Sprintf("the key of %s changed without a proof by its old key (was %s, is %s)", e.Agent, e.Old, e.New)
 }
 
-// Unwrap returns the reason why the new key was not accepted.
+// Unwrap returns why the new key was not accepted.
 func (e *KeyChangedError) Unwrap() error { return e.cause }
 
 // Hint returns what a person can do.

@@ -15,7 +15,7 @@ import (
 
 // GuardError is a call that was not made because its target is not allowed (AM-79).
 type GuardError struct {
-	Host   string // as in the URL; if the address was refused, the address
+	Host   string // as in the URL, or the address if that was refused
 	Reason string
 }
 
@@ -43,7 +43,6 @@ func newGuard(private []netip.Prefix) guard {
 
 type controlFunc = func(network, address string, c syscall.RawConn) error
 
-// control returns the function that the dialer of a pool calls before each connection.
 func (g guard) control(pool int) controlFunc {
 	if pool == poolOwner {
 		return nil
@@ -65,7 +64,6 @@ func (g guard) control(pool int) controlFunc {
 	}
 }
 
-// addressFault returns the reason why addr must not be called, or "".
 func (g guard) addressFault(addr netip.Addr, plain, loopback bool) string {
 	switch {
 	case addr.Is4In6() || addr.Zone() != "":
@@ -80,24 +78,23 @@ func (g guard) addressFault(addr netip.Addr, plain, loopback bool) string {
 	return ""
 }
 
-// allows reports whether the configuration allows cards to name addr although it is not public (AM-80).
+// allows reports whether the configuration allows cards to name addr (AM-80).
 func (g guard) allows(addr netip.Addr) bool {
 	return slices.ContainsFunc(g.private, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 const portReason = "the port must be 443 or from 1024 up"
 
-// isPortOpen reports whether AM-79 allows the port. Plain http, which never goes to a public address, may also use
-// port 80.
+// isPortOpen reports whether AM-79 allows the port. Plain http never goes to a public address, so port 80 is allowed
+// too.
 func isPortOpen(port uint16, plain bool) bool {
 	return port == 443 || port >= 1024 || plain && port == 80
 }
 
-// MayCall reports whether a call to the URL passes the checks of the guard that need only the URL. The address is
-// checked when the call is made.
+// MayCall reports whether the guard allows the URL. The call then also checks the address.
 func (h *HTTP) MayCall(reach Reach, u *url.URL) bool { return h.checkURL(reach, u) == nil }
 
-// checkURL makes the checks of the guard for which the name in the URL need not be resolved.
+// checkURL makes the checks of the guard before the name in the URL is resolved.
 func (h *HTTP) checkURL(reach Reach, u *url.URL) error {
 	refuse := func(reason string) error { return &GuardError{u.Host, reason} }
 	host, plain := u.Hostname(), u.Scheme == "http"
@@ -131,7 +128,7 @@ func (h *HTTP) checkURL(reach Reach, u *url.URL) error {
 }
 
 // AllowHTTP returns a function that reports whether a card of this reach may name a host by http or by address; see
-// [wire.CardRules]. A name that passes here must still pass the guard when it is dialed.
+// [wire.CardRules]. The guard still checks the name when it is dialed.
 func (h *HTTP) AllowHTTP(reach Reach) func(host string) bool {
 	return func(host string) bool {
 		loopback := reach == Loopback && h.cfg.Local
@@ -143,7 +140,7 @@ func (h *HTTP) AllowHTTP(reach Reach) func(host string) bool {
 }
 
 // literalHost reports whether a host is an IP address, or a text that some resolvers read as one ("0x7f.1",
-// "2130706433"). In the second case addr is the zero Addr, which no rule allows.
+// "2130706433"). For such a text addr is the zero Addr, which no rule allows.
 func literalHost(host string) (addr netip.Addr, literal bool) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr, true

@@ -21,16 +21,13 @@ type Reach uint8
 
 const (
 	// Public is the reach of a URL from a card or a peer. All rules of AM-79 apply: only https, to a host with a name,
-	// on port 443 or a port from 1024 up, at a public address, which is checked when the connection is made. Addresses
-	// in the ranges of [HTTPConfig.AllowPrivate] are allowed too; for them the URL may use http and an IP address as
-	// its host (AM-80).
+	// on port 443 or from 1024 up, at a public address, which is checked when the connection is made. Addresses in
+	// [HTTPConfig.AllowPrivate] are allowed too; for them the URL may use http, and an IP address as its host (AM-80).
 	Public Reach = iota
 	// Loopback allows everything that Public allows, and http and https to the loopback addresses of this machine. It
-	// is for cards from the owner or from a directory on loopback, and only in the local profile (AM-82). The public
-	// profile refuses it.
+	// is for cards from the owner or from a directory on loopback. Only the local profile allows it (AM-82).
 	Loopback
-	// Owner is the reach of a URL that the owner configured (a directory, a webhook). It is trusted and may be
-	// anywhere.
+	// Owner is the reach of a URL that the owner configured (a directory, a webhook). It may be anywhere.
 	Owner
 )
 
@@ -42,20 +39,20 @@ func (r Reach) String() string { return reachNames[r] }
 type HTTPConfig struct {
 	// Local selects the local profile (AM-82), the only one that allows [Loopback].
 	Local bool
-	// AllowPrivate lists address ranges that cards may name although they are not public (AM-80). In these ranges, http
-	// and IP addresses as hosts are allowed too. Everybody who may register a card can make this process call port 80,
-	// port 443 and any port from 1024 up in these ranges, so keep them small.
+	// AllowPrivate lists address ranges that cards may name although they are not public (AM-80), over http and as IP
+	// addresses too. Everybody who may register a card can make this process call port 80, port 443 and any port from
+	// 1024 up in these ranges, so keep them small.
 	AllowPrivate []netip.Prefix
 	// Version is the version of the program, for the User-Agent.
 	Version string
 	// Logger gets one debug line per call. Nil discards the log.
 	Logger *slog.Logger
 
-	Connect time.Duration // longest time for making a connection; 0 means 10 s
-	Answer  time.Duration // longest time until the whole answer is read; 0 means 30 s
+	Connect time.Duration // bounds making a connection; 0 means 10 s
+	Answer  time.Duration // bounds the time until the whole answer is read; 0 means 30 s
 
-	RootCAs  *x509.CertPool // nil means the system's
-	Resolver *net.Resolver  // nil means the system's
+	RootCAs  *x509.CertPool // nil means the system's certificates
+	Resolver *net.Resolver  // nil means the system's resolver
 }
 
 const (
@@ -75,7 +72,7 @@ type HTTP struct {
 }
 
 // connPool is a transport with its own connections. Each reach has its own pools, so that no call uses a connection
-// that its reach would not be allowed to make.
+// that its reach may not make.
 type connPool struct {
 	dialer    *net.Dialer
 	transport *http.Transport
@@ -99,7 +96,7 @@ func NewHTTP(cfg HTTPConfig) *HTTP {
 	return h
 }
 
-// The connection pools. A plain pool is for http, whose guard allows fewer addresses than the guard of https (AM-80).
+// The connection pools. A plain pool is for http, whose guard allows fewer addresses (AM-80).
 const (
 	poolPublic = iota
 	poolPublicPlain
@@ -125,7 +122,7 @@ func newConnPool(cfg HTTPConfig, control controlFunc) *connPool {
 		DialContext:            d.DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
 		TLSHandshakeTimeout:    cfg.Connect,
-		DisableCompression:     true, // so that the size of an answer is the number of its bytes on the wire
+		DisableCompression:     true, // so that the size of an answer counts bytes on the wire
 		ForceAttemptHTTP2:      true,
 		MaxIdleConns:           64,
 		MaxIdleConnsPerHost:    2,
@@ -141,13 +138,12 @@ func (h *HTTP) Close() {
 	}
 }
 
-// Do makes one call and follows no redirect. The caller must close the body of the response. To read a body of limited
-// size, use [ReadAll].
+// Do makes one call and follows no redirect. The caller must close the body of the response, perhaps by [ReadAll].
 //
 // If the guard refuses the call, the error wraps a *[GuardError] and no connection was made. For [Public] and
 // [Loopback], the whole call, including the body, takes at most [HTTPConfig.Answer], and at most four calls go to one
-// host at once. Before the call, Do may wait equally long for a free slot. For [Owner], the call has no
-// slots, and a deadline of ctx replaces [HTTPConfig.Answer].
+// host at once. Do may wait equally long for a free slot before. For [Owner], the number of calls is not limited, and a
+// deadline of ctx replaces [HTTPConfig.Answer].
 func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Response, error) {
 	if err := h.checkURL(reach, req.URL); err != nil {
 		return nil, err
@@ -182,11 +178,11 @@ func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Re
 	return resp, nil
 }
 
-// wait waits for a slot of the host, but not longer than an answer may take. The caller must call release.
+// wait waits for a slot of the host, at most as long as an answer may take. The caller must call release.
 func (h *HTTP) wait(ctx context.Context, reach Reach, req *http.Request) (release func(), err error) {
-	host := strings.ToLower(strings.TrimSuffix(req.URL.Hostname(), ".")) // two spellings are one host
+	host := strings.ToLower(strings.TrimSuffix(req.URL.Hostname(), ".")) // case and a final dot do not make another host
 	if reach == Loopback {
-		host = req.URL.Host // every service on this machine counts as a host
+		host = req.URL.Host // each service on this machine counts as a host
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Answer)
 	defer cancel()
@@ -196,7 +192,7 @@ func (h *HTTP) wait(ctx context.Context, reach Reach, req *http.Request) (releas
 	return release, nil
 }
 
-// busyError means that no slot became free in time, so that nothing was sent.
+// busyError means that no slot became free in time. Nothing was sent.
 type busyError struct {
 	host  string
 	cause error

@@ -10,9 +10,9 @@ import (
 )
 
 // InProcess returns a transport that passes each request to h in this process, as if it came from loopback. The serve
-// command calls its own directory in this way, and the other commands call their own handlers if no serve process runs.
-// Answers are streamed. As with net/http, a request whose context has ended does not reach the handler, a running
-// handler is not interrupted, and the context of its request ends when the caller closes the body of the answer.
+// command calls its own directory in this way. Other commands call their own handlers if no serve process runs. Answers
+// are streamed. As with net/http, a request does not reach the handler after its context has ended, and a running
+// handler is not interrupted. Its context ends when the caller closes the body of the answer.
 func InProcess(h http.Handler) http.RoundTripper { return inProcess{h} }
 
 type inProcess struct{ handler http.Handler }
@@ -55,7 +55,6 @@ func (p inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// inProcessAnswer is the handler's side of an answer.
 type inProcessAnswer struct {
 	header   http.Header
 	pipe     *io.PipeWriter
@@ -65,7 +64,7 @@ type inProcessAnswer struct {
 }
 
 func (a *inProcessAnswer) run(h http.Handler, req *http.Request) {
-	err := error(io.ErrUnexpectedEOF) // the caller's read error if the handler panics
+	err := error(io.ErrUnexpectedEOF) // what the caller reads if the handler panics
 	defer req.Body.Close()
 	defer func() {
 		if recover() != nil {
@@ -101,5 +100,5 @@ func (a *inProcessAnswer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush sends the header. The body needs no flush, because every Write reaches the caller at once.
+// Flush sends the header. It need not flush the body, because every Write reaches the caller at once.
 func (a *inProcessAnswer) Flush() { a.WriteHeader(http.StatusOK) }

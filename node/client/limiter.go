@@ -6,7 +6,7 @@ import (
 )
 
 // limiter bounds the number of concurrent calls, in total and for each host. It remembers a host only while a call to
-// the host is running or waiting.
+// it is running or waiting.
 type limiter struct {
 	all  chan struct{}
 	each int

@@ -16,22 +16,22 @@ import (
 type Fetched struct {
 	Card wire.Value
 	ETag string
-	// Fresh is the time for which the directory allows caching the card. It is negative if the directory does not say.
+	// Fresh is how long the directory allows caching the card. It is negative if the directory sets no limit.
 	Fresh time.Duration
-	// NotModified reports whether the card has not changed since the caller got ETag. Card is then null.
+	// NotModified is true if the card has not changed since the caller got ETag. Card is then null.
 	NotModified bool
-	// EndpointProven reports whether the directory says that it has proven the card's endpoint (AM-63).
+	// EndpointProven is true if the directory claims that it has proven the card's endpoint (AM-63).
 	EndpointProven bool
 }
 
-// Card returns the card of id. It checks nothing except that the card has this id: see [wire.ParseCard].
+// Card returns the card of id. It checks only that the card has this id; see [wire.ParseCard].
 func (d *Directory) Card(ctx context.Context, id wire.AgentID) (wire.Value, error) {
 	f, err := d.Fetch(ctx, id, "")
 	return f.Card, err
 }
 
-// Fetch reads a card like [Directory.Card], and returns the data that a cache needs. With an etag, the card is sent
-// only if it has changed.
+// Fetch reads a card like [Directory.Card], and returns the data that a cache needs. With an etag, the directory sends
+// the card only if it has changed.
 func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fetched, error) {
 	path, err := agentPath(id)
 	if err != nil {
@@ -64,7 +64,6 @@ func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fe
 	return f, nil
 }
 
-// isEndpointProven reports whether the directory has proven the card's endpoint itself (AM-61).
 func isEndpointProven(h http.Header) bool {
 	for part := range strings.SplitSeq(h.Get(wire.HeaderVerification), ";") {
 		if stamp, ok := strings.CutPrefix(strings.TrimSpace(part), "endpoint="); ok {
@@ -75,8 +74,7 @@ func isEndpointProven(h http.Header) bool {
 	return false
 }
 
-// lookupTimeout bounds one request of a look-up, because a sender may be waiting for our reply. The sender gives up
-// after 30 s (AM-32).
+// lookupTimeout bounds one request of a look-up. A sender may wait for our reply, and gives up after 30 s (AM-32).
 const lookupTimeout = 10 * time.Second
 
 // maxAge returns the max-age of the answer, reduced by the Age that a cache on the way added (AM-59). It returns 0 if
@@ -104,8 +102,7 @@ func maxAge(h http.Header) time.Duration {
 	return age
 }
 
-// Record returns the card of id and everything else that the directory knows about the agent. Only directories of this
-// project have such records.
+// Record returns all that the directory knows about id. Only directories of this project serve records.
 func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	var rec wire.CardRecord
 	err := d.getDocument(ctx, request{op: opRecord, max: maxCardAnswer}, id, "/record", &rec)
@@ -115,7 +112,7 @@ func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecor
 	return rec, err
 }
 
-// Keys returns the history of the keys of id (AM-60). Only directories of this project have this history.
+// Keys returns the key history of id (AM-60). Only directories of this project serve it.
 func (d *Directory) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, error) {
 	var keys wire.KeyHistory
 	err := d.getDocument(ctx, request{op: opKeys, max: maxKeysAnswer, timeout: lookupTimeout}, id, "/keys", &keys)
@@ -125,7 +122,7 @@ func (d *Directory) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory,
 	return keys, err
 }
 
-// getDocument fetches a document about id, which only directories of this project have, and decodes it into dst.
+// getDocument fetches a document about id and decodes it into dst.
 func (d *Directory) getDocument(ctx context.Context, r request, id wire.AgentID, suffix string, dst any) error {
 	path, err := agentPath(id)
 	if err != nil {
@@ -136,7 +133,7 @@ func (d *Directory) getDocument(ctx context.Context, r request, id wire.AgentID,
 	if err != nil {
 		return err
 	}
-	// Use the strict reader first, because json.Unmarshal accepts duplicate names. A history may be as large as a page.
+	// First the strict reader, because json.Unmarshal accepts duplicate names. A history may be as large as a page.
 	_, err = wire.ParseLimits(resp.body, wire.MaxDepth+3, pageValues)
 	if err == nil {
 		err = json.Unmarshal(resp.body, dst)

@@ -12,19 +12,19 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The namespaces of our records. The key of a record is the agent id.
+// The namespaces of our records, by agent id.
 const (
 	nsPins  = "pins"
 	nsPeers = "peers"
 )
 
-// The search terms of pins, by which they are counted: the owner or a stranger caused the pin.
+// The search terms of pins, by which they are counted: who caused the pin.
 const (
 	byOwner    = "owner"
 	byStranger = "stranger"
 )
 
-// The bounds on pins that strangers cause. They are needed because a card and a signature are enough to cause a pin.
+// The bounds on pins that strangers cause: a card and a signature are enough to cause a pin.
 const (
 	maxStrangerPins = 10_000
 	strangerPinLife = 180 * 24 * time.Hour
@@ -34,7 +34,7 @@ const (
 // Pin is the key that we stored for an agent at the first contact (AM-11).
 type Pin struct {
 	Agent       wire.AgentID `json:"-"`
-	Name        string       `json:"name,omitempty"` // on the card with the key: untrusted
+	Name        string       `json:"name,omitempty"` // from the card with the key: untrusted
 	Fingerprint string       `json:"fingerprint"`
 	PublicKey   string       `json:"public_key"`
 	Directory   string       `json:"directory,omitempty"` // the directory that listed the key; "" if the owner gave the card
@@ -44,7 +44,7 @@ type Pin struct {
 	Pending     *PendingKey  `json:"pending,omitempty"`
 }
 
-// IsUnproven reports whether the agent id has the shape of a derived id, but nothing connects it to the pinned key.
+// IsUnproven reports whether the agent id has the shape of a derived id that nothing connects to the pinned key.
 func (p Pin) IsUnproven() bool {
 	_, digits, _ := strings.Cut(p.Fingerprint, ":")
 	return digits != "" && !p.Proven && p.Agent.HasDerivedShape() && !strings.HasPrefix(digits, p.Agent.KeyDigits())
@@ -70,8 +70,8 @@ func newPin(p Peer) storedPin {
 	return storedPin{Pin: Pin{Agent: p.Card.ID, Name: wire.OneLine(p.Card.Name, maxPinnedName), Fingerprint: p.Key.Fingerprint(), PublicKey: p.Card.PublicKey, Directory: p.Directory, Pinned: p.Pinned, Proven: p.Unproven == nil}}
 }
 
-// applyTo sets the fields of an entry that depend on the pin. If more than half of the pin's lifetime has passed, it
-// leaves Pinned zero, so that the next verified message writes the pin again.
+// applyTo sets the fields of an entry that depend on the pin. If less than half of the pin's lifetime is left, Pinned
+// stays zero, so that the next verified message writes the pin again.
 func (p storedPin) applyTo(e *entry, now time.Time) *entry {
 	e.peer.keyPinned = p.Fingerprint == e.peer.Key.Fingerprint()
 	if e.peer.keyPinned && (p.expires.IsZero() || p.expires.Sub(now) > strangerPinLife/2) {
@@ -102,7 +102,7 @@ func readPin(rec store.Record) (storedPin, error) {
 	return p, nil
 }
 
-// change returns the change that writes the pin. Applying it fails if the stored pin has changed since p was read.
+// change returns the change that writes the pin. It fails if the stored pin has changed since p was read.
 func (p storedPin) change(now time.Time) store.Change {
 	body, _ := json.Marshal(p.Pin) // cannot fail: the pin contains only texts and times
 	ch := store.Change{IfRev: p.rev, Record: store.Record{NS: nsPins, Key: string(p.Agent), Body: body, Terms: []string{byOwner}}}
@@ -112,8 +112,8 @@ func (p storedPin) change(now time.Time) store.Change {
 	return ch
 }
 
-// pin stores the current key of peer as the agent's key. It is called at the first contact with the agent, again after
-// half of the pin's lifetime, and, with owner set, when our owner writes to the agent for the first time.
+// pin stores the current key of peer as the agent's key. It is called at the first contact with the agent, and again
+// after half of the pin's lifetime. With owner set, it is called when our owner first writes to the agent.
 func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (Peer, error) {
 	id, fingerprint := peer.Card.ID, peer.Key.Fingerprint()
 	peer.Pinned, peer.ownerPin, peer.keyPinned = now, owner, true
@@ -135,8 +135,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 		case errors.Is(err, store.ErrQuota):
 			c.cfg.Logger.WarnContext(ctx, "pin not stored: too many pins of strangers", "agent", id)
 		case errors.Is(err, store.ErrConflict):
-			// Another message of the same agent has written the pin. If it pinned another key, the next look-up finds
-			// out.
+			// Another message of the agent wrote the pin. If it pinned another key, the next look-up finds that.
 		case err != nil:
 			return Peer{}, publicError(fmt.Errorf("pin the key of %s: %w", id, err))
 		}
@@ -150,7 +149,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 	return peer, nil
 }
 
-// The shortest time between two reports of key changes of an agent, and between two reports of the same key.
+// The shortest time between two reports about one agent, and between two reports of the same key.
 const (
 	reportGap     = time.Hour
 	reportSameGap = 24 * time.Hour
@@ -171,7 +170,7 @@ func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, o offeredKey
 	if c.cfg.Records != nil {
 		err := c.cfg.Records.Apply(ctx, []store.Change{pin.change(now)}, now)
 		if errors.Is(err, store.ErrConflict) {
-			return e // another look-up reports the change
+			return e
 		} else if err != nil {
 			return fmt.Errorf("note the key change of %s: %w", pin.Agent, err)
 		}
@@ -185,10 +184,9 @@ func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, o offeredKey
 // ErrNoKeyChange means that the key does not wait for the owner's decision.
 var ErrNoKeyChange = errors.New("no such key change is pending")
 
-// RepinChanges returns the changes that accept a key of id: the pending key, or the key of a card whose id does not
-// prove it. The caller adds them to a unit with other changes, and calls [Cards.Drop] after the unit. RepinChanges
-// returns no changes if the key is pinned and no other key is pending, and [ErrNoKeyChange] if the key is neither
-// pending nor, for an agent without a pin, on the agent's card.
+// RepinChanges returns the changes that accept a key of id: the pending key or, for an agent without a pin, the key of
+// its card. The caller applies them, with its own changes, and then calls [Cards.Drop]. If the key is pinned already
+// and no other key is pending, RepinChanges returns no changes. It returns [ErrNoKeyChange] for any other key.
 func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint string, now time.Time) ([]store.Change, error) {
 	p, err := c.loadPin(ctx, id, now)
 	if err != nil {
@@ -218,8 +216,8 @@ func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint s
 	}, nil
 }
 
-// AddPeer stores a card from the owner and pins its key, even if another key was pinned before. The card takes
-// precedence over the cards of directories. If the card is not acceptable, the error is [ErrUnusableCard].
+// AddPeer stores a card from the owner and pins its key, even if another key was pinned. The card takes precedence over
+// the cards of directories. If the card is not acceptable, the error is [ErrUnusableCard].
 func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Peer, error) {
 	peer, err := c.newPeer(card, c.ownerReach(), now)
 	if err != nil {
@@ -278,7 +276,7 @@ func (c *Cards) PinOf(ctx context.Context, id wire.AgentID, now time.Time) (Pin,
 }
 
 // Pins returns at most limit pins in the order of agent ids. after is the last id of the previous page, or "". next is
-// the value of after for the next page, or "" on the last page.
+// the after of the next page, or "" on the last page.
 func (c *Cards) Pins(ctx context.Context, after wire.AgentID, limit int, now time.Time) (pins []Pin, next wire.AgentID, err error) {
 	if c.cfg.Records == nil {
 		return nil, "", nil

@@ -15,13 +15,12 @@ import (
 // ErrNoRecipient means that the agent's card has no usable age recipient.
 var ErrNoRecipient = errors.New("the agent's card names no age recipient")
 
-// ErrUnproven means that only the directory vouches for the age recipient on the card. The operator of a directory
-// could put its own recipient on a card and read what is sealed to it.
+// ErrUnproven means that only the directory vouches for the age recipient on the card. Its operator could name another
+// recipient, and read what is sealed to it.
 var ErrUnproven = errors.New("the age recipient on the agent's card is not proven by its signing key")
 
-// Recipient returns the age recipient to which payloads for an agent are sealed (AM-85), from the agent's card. If
-// proven is set, the card must come from our owner, or the directory must have a key proof by which the agent's pinned
-// key signed the card (AM-62).
+// Recipient returns the age recipient on an agent's card, to which payloads are sealed (AM-85). With proven, the card
+// must come from our owner, or the directory must have a key proof of the card by the agent's pinned key (AM-62).
 func (c *Cards) Recipient(ctx context.Context, id wire.AgentID, proven bool, now time.Time) (string, error) {
 	peer, err := c.Find(ctx, id, now)
 	if err != nil {
@@ -41,7 +40,6 @@ func (c *Cards) Recipient(ctx context.Context, id wire.AgentID, proven bool, now
 	return recipient, nil
 }
 
-// provenCard fetches the card of a peer with its key proof, and verifies the proof.
 func (c *Cards) provenCard(ctx context.Context, peer Peer, now time.Time) (wire.Value, error) {
 	i := slices.IndexFunc(c.cfg.Directories, func(d *Directory) bool { return d.Base == peer.Directory })
 	if i < 0 {
@@ -50,7 +48,7 @@ func (c *Cards) provenCard(ctx context.Context, peer Peer, now time.Time) (wire.
 	d := c.cfg.Directories[i]
 	rec, err := d.Record(ctx, peer.Card.ID)
 	if errors.Is(err, ErrUnknownAgent) {
-		return wire.Value{}, ErrUnproven // perhaps the directory stores no proofs
+		return wire.Value{}, ErrUnproven // the directory may store no proofs
 	}
 	if err != nil {
 		return wire.Value{}, err

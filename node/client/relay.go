@@ -11,11 +11,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// RelayItem is a message or an A2A call from a mailbox (AM-64). ReplyBy is zero if the item waited in the mailbox.
-// Otherwise the sender waits for the reply until the time ReplyBy (AM-67).
+// RelayItem is a message or an A2A call from a mailbox (AM-64). If its sender waits for the reply, ReplyBy is the end
+// of that wait (AM-67); otherwise it is zero.
 type RelayItem struct {
 	ID      string
-	Message []byte // exactly the bytes that the sender sent; nil for a call
+	Message []byte // the bytes as the sender sent them; nil for a call
 	Call    []byte // an A2A call that the directory accepted for the agent; nil for a message
 	Created time.Time
 	ReplyBy time.Time
@@ -23,10 +23,10 @@ type RelayItem struct {
 
 const maxMailAnswer = 32 << 20 // a hundred messages of 256 KiB and the data around them
 
-// Mail returns the messages that wait for the agent id in its mailbox at the directory, or that arrive within wait.
-// wait is rounded down to seconds, and the directory refuses more than 30 s. Mail checks nothing in the messages. A
-// message stays in the mailbox until it is acknowledged. If after names an item, Mail returns only later messages. With
-// calls, it also returns A2A calls.
+// Mail returns the messages that wait for the agent id in its mailbox at the directory, or that arrive within wait. The
+// directory counts whole seconds and refuses more than 30 s. A message stays in the mailbox until it is acknowledged.
+// If after names an item, Mail returns only later messages. With calls, it also returns A2A calls. It checks no
+// message.
 func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, after string, wait time.Duration, calls bool) ([]RelayItem, error) {
 	params := url.Values{"agent_id": {string(id)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if after != "" {
@@ -66,15 +66,15 @@ func (d *Directory) Acknowledge(ctx context.Context, cred Credential, relayID st
 	return err
 }
 
-// PublishA2ACard publishes the A2A card of the agent id. From then on, the directory accepts A2A calls for the agent.
+// PublishA2ACard publishes the A2A card of the agent id. The directory then accepts A2A calls for the agent.
 func (d *Directory) PublishA2ACard(ctx context.Context, cred Credential, id wire.AgentID, card []byte) error {
 	path := "/mailbox/" + url.PathEscape(string(id)) + "/a2a"
 	_, err := d.do(ctx, request{op: opMail, method: http.MethodPut, path: path, body: card, cred: cred, max: maxCardAnswer}, http.StatusNoContent)
 	return err
 }
 
-// AnswerCall passes the answer to an A2A call to the directory. task and token are from the call. If the directory no
-// longer has the task, AnswerCall returns nil. next is a call that follows from the answer, or nil.
+// AnswerCall passes the answer to an A2A call to the directory. task and token are from the call. next is a call that
+// follows from the answer; nil without one, or if the directory no longer has the task.
 func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer []byte) (next []byte, err error) {
 	path := "/relay/" + url.PathEscape(task) + "/task"
 	header := http.Header{"X-A2a-Notification-Token": {token}}
@@ -91,8 +91,7 @@ func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer [
 	return report.Next, nil
 }
 
-// Answer passes a reply, or an error body, to the waiting sender of a message. [ErrTaken] means that the sender no
-// longer waits.
+// Answer passes a reply or an error body to the waiting sender of a message. [ErrTaken] means that it no longer waits.
 func (d *Directory) Answer(ctx context.Context, cred Credential, relayID string, body []byte) error {
 	path := "/relay/" + url.PathEscape(relayID) + "/reply"
 	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, body: body, cred: cred, max: maxCardAnswer}, http.StatusOK)

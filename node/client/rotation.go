@@ -12,18 +12,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxRotations bounds the number of rotations of one agent that are checked.
 const maxRotations = 64
 
-// proofSkew is the largest difference between the time of a proof and the time of its request (AM-62).
+// proofSkew bounds the difference between the time of a proof and the time of its request (AM-62).
 const proofSkew = 5 * time.Minute
 
 // checkRotation returns nil if the pinned key leads to the key of peer: through the key chain on its card (AM-2), or
 // through proofs that the directory retained (AM-60). The proof of a rotation is the old key's signature over the
-// digest of a card with the new key. It is not enough that both keys have signed the same text: the old key signs a
-// text at every renewal, and a directory could sign that text with a key of its own. So each step needs the signed card
-// from the history. For the last step, the current card is used if the history has no card. An earlier step without its
-// card is not accepted.
+// digest of a card with the new key. A text that both keys have signed is not enough: the old key signs a text at every
+// renewal, and a directory could sign that text with its own key. So each step needs the signed card from the history.
+// Only the last step may use the current card instead.
 func (c *Cards) checkRotation(ctx context.Context, d *Directory, pin storedPin, peer Peer, now time.Time) error {
 	if text := peer.Card.KeyChain(); text != "" {
 		chain, err := signing.ParseKeyChain(peer.Card.ID, text, now)
@@ -67,7 +65,6 @@ func (c *Cards) checkRotation(ctx context.Context, d *Directory, pin storedPin, 
 	return nil
 }
 
-// checkStep checks one step of a rotation, from previousKey to the key of card, and returns the key of card.
 func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.PublicKey, step wire.KeyChange, card wire.Value, now time.Time) (*signing.PublicKey, error) {
 	if card.GetStr("agent_id") != string(id) {
 		return nil, errors.New("the card that was signed is missing")
@@ -98,9 +95,8 @@ func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.Pu
 	return key, nil
 }
 
-// proofText returns the text that both keys must have signed. That is claimed, if claimed is for our base URL of the
-// directory or for another name of the same directory on loopback (AM-62); otherwise proofText returns nil. If claimed
-// is "", proofText returns the text for our base URL.
+// proofText returns the text that both keys must have signed: claimed, if it is for our base URL of the directory or
+// another loopback name of it (AM-62), otherwise nil. If claimed is "", the text is for our base URL.
 func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, claimed string) []byte {
 	for _, base := range proofBases(d.Base) {
 		text := wire.KeyProofText(http.MethodPut, d.path+"/agents/"+string(id), base, stamp, digest)
@@ -112,7 +108,7 @@ func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, cla
 }
 
 // follow pins the new key of an agent, for which the old key vouches. In a card from the owner, it replaces only the
-// key, and the endpoint stays.
+// key, so the endpoint stays.
 func (c *Cards) follow(ctx context.Context, pin storedPin, e, fromOwner *entry, now time.Time) (*entry, error) {
 	next := newPin(e.peer)
 	next.rev, next.Owner, next.Pinned = pin.rev, pin.Owner, now

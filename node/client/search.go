@@ -41,11 +41,11 @@ func (q Query) values() url.Values {
 }
 
 // pageValues bounds the number of JSON values in a page: 100 cards of the largest size and the data around them. With a
-// lower bound, a stranger could register cards that make a page unreadable.
+// lower bound, a stranger could make a page unreadable by its cards.
 const pageValues = 100 * (wire.MaxValues + 20)
 
-// Search returns one page. A page with a cursor may still be the last one, because some directories send a cursor with
-// a full last page. The cards are not checked: see [wire.ParseCard].
+// Search returns one page. Even a page with a cursor may be the last, because some directories send a cursor with a
+// full last page. The cards are not checked; see [wire.ParseCard].
 func (d *Directory) Search(ctx context.Context, q Query) (wire.Listing, error) {
 	path := "/agents"
 	if params := q.values().Encode(); params != "" {
@@ -92,9 +92,8 @@ func parseListing(body []byte) (wire.Listing, error) {
 	return page, nil
 }
 
-// FindCards asks each directory for one page, in order, and returns the matching cards, at most q.Limit of them if
-// q.Limit is positive. The cards are untrusted. If no directory has a card, FindCards returns the error of the last
-// directory that failed, or nil.
+// FindCards asks each directory for one page, in order, and returns the matching cards, at most q.Limit if that is
+// positive. The cards are untrusted. Without cards, it returns the error of the last directory that failed, or nil.
 func FindCards(ctx context.Context, directories []*Directory, q Query) ([]wire.Card, error) {
 	var out []wire.Card
 	var last error

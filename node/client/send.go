@@ -18,12 +18,12 @@ import (
 type Answer struct {
 	Status     int
 	Body       []byte
-	Clock      time.Duration // by how much the peer's clock is ahead of ours, to about a second; 0 if the peer sent no Date
+	Clock      time.Duration // how far the peer's clock is ahead of ours, to about a second; 0 without a Date
 	RetryAfter time.Duration
 }
 
-// Receipt returns the relay id if the answer is the unsigned receipt of a mailbox. The message is delivered, and a
-// reply comes later (AM-49).
+// Receipt returns the relay id of the unsigned receipt of a mailbox: the message is delivered, and a reply comes later
+// (AM-49).
 func (a Answer) Receipt() (relayID string, ok bool) {
 	if a.Status != http.StatusAccepted {
 		return "", false
@@ -35,11 +35,10 @@ func (a Answer) Receipt() (relayID string, ok bool) {
 	return v.GetStr("relay_id"), true
 }
 
-// Empty reports whether the message was delivered and the answer has no content (AM-49).
+// Empty reports whether the answer of a delivered message has no content (AM-49).
 func (a Answer) Empty() bool { return len(bytes.TrimSpace(a.Body)) == 0 }
 
-// Message parses the signed reply with the strict reader and the schema. It does not verify the reply: see
-// [Verifier.Reply].
+// Message parses the signed reply with the strict reader and the schema. [Verifier.Reply] verifies it.
 func (a Answer) Message() (wire.Message, error) {
 	v, err := wire.ParseObject(a.Body)
 	if err != nil {
@@ -52,15 +51,14 @@ func (a Answer) Message() (wire.Message, error) {
 	return m, nil
 }
 
-// SendError is a failed attempt to send a message. The outbox decides from its fields whether and when to try again
-// (AM-47, AM-48).
+// SendError is a failed attempt to send a message. The outbox decides by its fields when to try again (AM-47, AM-48).
 type SendError struct {
 	Retry     bool          // try again later
-	Processed bool          // the peer may have processed the message nevertheless
-	After     time.Duration // wait at least this long; 0 if the peer did not say
+	Processed bool          // the peer may have processed the message
+	After     time.Duration // wait at least this long; 0 if the peer set no time
 
 	Status  int           // HTTP status; 0 without an answer
-	Refusal *wire.Error   // the peer's error, with a printable message; nil if the answer is not an error of the protocol
+	Refusal *wire.Error   // the peer's error, with a printable message; nil if the answer is not a protocol error
 	Clock   time.Duration // see [Answer]
 	Cause   error         // what failed; may be nil if Status or Refusal is set
 }
@@ -87,12 +85,11 @@ func (e *SendError) Unwrap() []error {
 	return errs
 }
 
-// minClockOff is the smallest difference of the clocks that counts as the cause of a refusal. Smaller ones do not
-// matter, because peers accept differences of minutes.
+// minClockOff is the smallest difference of the clocks that may cause a refusal. Peers accept differences of minutes.
 const minClockOff = time.Minute
 
-// ClockOff reports whether the message was probably refused because our clock is wrong (AM-84), and how far the peer's
-// clock is ahead of ours.
+// ClockOff reports whether the message was probably refused because our clock is wrong (AM-84). ahead is how far the
+// peer's clock is ahead of ours.
 func (e *SendError) ClockOff() (ahead time.Duration, off bool) {
 	refused := e.Refusal != nil && e.Refusal.Code == wire.InvalidMessage && e.Status == http.StatusBadRequest
 	return e.Clock, refused && e.Clock.Abs() >= minClockOff
@@ -115,9 +112,8 @@ func (e *SendError) Hint() string {
 	return ""
 }
 
-// Send makes one attempt to deliver a message to the peer's endpoint and waits for the answer. If the status is 2xx, it
-// returns an Answer. Everything else, including an answer of more than [MaxAnswer] bytes, is a *[SendError]. Send
-// retries nothing.
+// Send makes one attempt to deliver a message to the peer's endpoint and waits for the answer. Every error is a
+// *[SendError]; a status other than 2xx and an answer of more than [MaxAnswer] bytes are errors too.
 func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, error) {
 	var connected atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
@@ -140,7 +136,7 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 	a.Body, err = ReadAll(resp, MaxAnswer)
 	if a.Status >= 200 && a.Status < 300 {
 		switch {
-		case errors.Is(err, ErrAnswerTooLarge): // another attempt would get the same answer
+		case errors.Is(err, ErrAnswerTooLarge): // a retry would get the same answer
 			return Answer{}, &SendError{Processed: true, Status: a.Status, Clock: a.Clock, Cause: err}
 		case err != nil:
 			return Answer{}, &SendError{Retry: true, Processed: true, Status: a.Status, Clock: a.Clock, Cause: err}
@@ -150,8 +146,8 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 	return Answer{}, newSendError(a)
 }
 
-// newSendError returns the error for an answer whose status is not 2xx. The retry member of the answer takes precedence
-// over its status (AM-47), but a redirect is always final.
+// newSendError returns the error for a status other than 2xx. The retry member of the answer takes precedence over the
+// status (AM-47), but a redirect is always final.
 func newSendError(a Answer) *SendError {
 	e := &SendError{Status: a.Status, Clock: a.Clock, After: a.RetryAfter, Retry: IsRetryStatus(a.Status)}
 	if a.Status < 400 {
@@ -165,14 +161,14 @@ func newSendError(a Answer) *SendError {
 			e.Refusal, e.Retry = refusal, refusal.Retry
 		}
 	}
-	// The peer sends these two statuses before it processes the message (AM-48). A final 4xx also means that the peer has
-	// not processed the message.
+	// The peer sends these two statuses before it processes the message (AM-48). It has not processed the message after
+	// a final 4xx either.
 	early := a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable
 	e.Processed = !early && (e.Retry || a.Status >= 500)
 	return e
 }
 
-// IsRetryStatus reports whether AM-47 lists the status as one to try again.
+// IsRetryStatus reports whether AM-47 demands a retry after the status.
 func IsRetryStatus(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -184,7 +180,7 @@ func IsRetryStatus(status int) bool {
 // maxRetryAfter bounds a Retry-After: the outbox does not try longer than this (AM-47).
 const maxRetryAfter = 72 * time.Hour
 
-// retryAfter reads Retry-After in either of its forms. It returns 0 if the header is missing or invalid.
+// retryAfter reads both forms of Retry-After. It returns 0 if the header is missing or invalid.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	text := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// checkID returns an error if the id of a card has the shape of a derived id but does not prove the card's key (AM-2).
 func checkID(card wire.Card, key *signing.PublicKey, now time.Time) error {
 	if !card.ID.HasDerivedShape() {
 		return nil
@@ -50,7 +49,7 @@ func (e *UnprovenError) Hint() string {
 		e.Peer.Card.ID, e.Peer.Key.Fingerprint())
 }
 
-// recheck checks whether the owner has accepted the key of a doubtful peer since its card was cached.
+// recheck updates a doubtful peer if the owner has accepted its key since the card was cached.
 func (c *Cards) recheck(ctx context.Context, peer Peer, now time.Time) (Peer, error) {
 	if !peer.IsDoubtful() {
 		return peer, nil
@@ -62,12 +61,12 @@ func (c *Cards) recheck(ctx context.Context, peer Peer, now time.Time) (Peer, er
 	return pin.applyTo(&entry{peer: peer}, now).peer, nil
 }
 
-// ErrOtherKey means that another key of the agent was accepted after the owner was shown this one.
+// ErrOtherKey means that another key of the agent was accepted after the owner saw this one.
 var ErrOtherKey = errors.New("another key of this agent was accepted meanwhile")
 
 // PinChanges returns the changes that pin the key in shown, which the owner has seen and accepts. The caller adds them
-// to a unit with other changes. PinChanges returns no changes if the owner has pinned the key already, and
-// [ErrOtherKey] if another key is pinned.
+// to a unit with other changes. If the owner has pinned the key already, PinChanges returns no changes. If another key
+// is pinned, the error is [ErrOtherKey].
 func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]store.Change, error) {
 	p, err := c.loadPin(ctx, shown.Agent, now)
 	switch {
@@ -85,7 +84,7 @@ func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]sto
 	return []store.Change{p.change(now)}, nil
 }
 
-// UnprovenKey is what the owner sees about the key of an agent whose id does not prove that key (AM-2).
+// UnprovenKey shows the owner the key of an agent whose id does not prove it (AM-2).
 type UnprovenKey struct {
 	Fingerprint string `json:"fingerprint"`
 	PublicKey   string `json:"public_key"`

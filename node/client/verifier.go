@@ -10,10 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Window is how far the timestamp of a message may be in the past and in the future, ends included (AM-20).
+// Window is how far the timestamp of a message may lie in the past and in the future, ends included (AM-20).
 type Window struct{ Past, Future time.Duration }
 
-// The default window, and the maximum that no configuration may exceed (AM-20).
+// The default window, and its maximum for every configuration (AM-20).
 const (
 	DefaultPast   = 15 * time.Minute
 	DefaultFuture = 5 * time.Minute
@@ -34,20 +34,20 @@ func (w Window) around(t time.Time) signing.Window {
 	return signing.Window{From: t.Add(-w.Past), To: t.Add(w.Future)}
 }
 
-// Verifier makes the checks of the receive path that need no state of the receiver except the cards that it knows. Call
-// its methods in the order of the receive path: Read (lines 3, 4), Authenticate (7, 8), Timely (9).
+// Verifier makes the checks of the receive path that need no state of the receiver except its known cards. Call its
+// methods in the order of the receive path: Read (lines 3, 4), Authenticate (7, 8), Timely (9).
 type Verifier struct {
 	Cards  *Cards
 	Window Window // zero fields mean the defaults
 }
 
-// Checked is the sender of a message, and what its signature covers.
+// Checked is the sender of a message, and the contents that its signature covers.
 type Checked struct {
 	Peer
 	signing.Verified
 }
 
-// Read parses a message from a body whose size and media type were checked before (line 1). The error is a
+// Read parses a message from a body. The caller has checked the size and media type (line 1). The error is a
 // *[wire.Error].
 func (v *Verifier) Read(body []byte) (wire.Message, error) {
 	tree, err := wire.ParseObject(body)
@@ -61,9 +61,9 @@ func (v *Verifier) Read(body []byte) (wire.Message, error) {
 	return m, err
 }
 
-// Authenticate looks up the sender of a message from origin, and verifies the signature with the key on its card. If
-// the signature does not verify, the sender may have a new key: the card is fetched again, at most once a minute per
-// sender (AM-11). The first message that verifies pins the key, unless the agent id does not lead to the key: see
+// Authenticate looks up the sender of a message from origin, and verifies the signature with the key on its card. After
+// a bad signature, it fetches the card again, at most once a minute per sender, because the sender may have a new key
+// (AM-11). The first message that verifies pins the key, unless the agent id does not lead to the key; see
 // [Peer.IsDoubtful]. The error is a *[wire.Error].
 func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, origin Origin, now time.Time) (Checked, error) {
 	peer, err := v.Cards.Lookup(ctx, m.From, origin, now)
@@ -73,8 +73,7 @@ func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, origin Orig
 	return v.check(ctx, m, peer, &origin, now)
 }
 
-// check does the work of Authenticate for a sender whose card is known: peer. For an answer to our message, origin is
-// nil.
+// check is Authenticate for a sender with a known card. origin is nil for an answer to our message.
 func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin *Origin, now time.Time) (Checked, error) {
 	bare, window := m.Tree.Without("signature"), v.Window.orDefault().around(m.Time)
 	verify := func(key *signing.PublicKey) (signing.Verified, error) {
@@ -91,7 +90,7 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin 
 	} else if err != nil {
 		fresh, changed, refreshErr := v.Cards.suspect(ctx, peer, origin, now)
 		if errors.Is(refreshErr, wire.ErrUnavailable) {
-			return Checked{}, refreshErr // the fault of our store or of the caller, not of the sender
+			return Checked{}, refreshErr // our store or the caller failed, not the sender
 		} else if refreshErr != nil {
 			return Checked{}, wire.ErrSignature.Because(errors.Join(err, refreshErr))
 		}
@@ -121,9 +120,8 @@ const (
 	explanationsPerMin = 60
 )
 
-// explain returns the refusal of a bad signature. If the message is small and not an answer to ours, explain adds what
-// the signer did wrong (AM-27). Explanations are limited per process, so that a flood of bad signatures cannot multiply
-// its work.
+// explain returns the refusal of a bad signature. If the message is small and not an answer to ours, the refusal names
+// the signer's mistake (AM-27). Explanations are limited per process, so that a flood does not multiply its work.
 func (v *Verifier) explain(ctx context.Context, m wire.Message, peer Peer, origin *Origin, now time.Time) *wire.Error {
 	if origin == nil || len(m.Tree.JSON()) > maxExplained {
 		return wire.ErrSignature
@@ -153,17 +151,16 @@ func inWindow(t time.Time, w Window, now time.Time) error {
 	return nil
 }
 
-// ErrReplyUnverified means that the answer is not a verified reply of the peer to our message (AM-18). Such an answer
-// must not be passed on.
+// ErrReplyUnverified means that the answer is not a verified reply of the peer to our message (AM-18). Do not pass it
+// on.
 var ErrReplyUnverified = errors.New("the reply is not verified")
 
 // Reply verifies the answer to a message of ours: that it comes from the peer, is addressed to us, belongs to the same
-// conversation, is not our own message sent back, is signed, and is timely (AM-18). If it fails, the error matches
-// [ErrReplyUnverified]. If we could not check the reply, the error is instead a *[SendError], which does not mean that
-// the reply is wrong.
+// conversation, is not our own message sent back, is signed, and is timely (AM-18). Otherwise the error matches
+// [ErrReplyUnverified]. If we could not check the reply, which may be good, the error is a *[SendError].
 //
-// The answer to a resend may be the stored answer to the first attempt (AM-48). So for a message that names another in
-// resend_of, the window reaches back to its maximum of 24 h.
+// The answer to a resend may be the stored answer to the first attempt (AM-48). So if the message has resend_of, the
+// window reaches back to its maximum of 24 h.
 func (v *Verifier) Reply(ctx context.Context, sent, reply wire.Message, peer Peer, now time.Time) (signing.Verified, error) {
 	unverified := func(err error) (signing.Verified, error) {
 		return signing.Verified{}, fmt.Errorf("%w: %w", ErrReplyUnverified, err)

@@ -9,12 +9,12 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// poolWait is how long a message waits for verification before its sender is asked to come again.
+// poolWait bounds the wait of a message for verification. Then its sender should try again.
 const poolWait = 5 * time.Second
 
 // verifyPool bounds how many signatures are verified at once, so that a flood of bad signatures leaves processors for
-// the rest of the process. OpenPGP keys, which may be slow, take at most half of the slots, and each of them takes at
-// most one slot, so that a sender with a slow key delays only itself.
+// the rest of the process. OpenPGP keys, which may be slow, take at most half of the slots, and each key at most one
+// slot. So a sender with a slow key delays only itself.
 type verifyPool struct {
 	slots chan struct{}
 	slow  *limiter
@@ -30,7 +30,7 @@ func newVerifyPool() *verifyPool {
 func (p *verifyPool) acquire(ctx context.Context, key *signing.PublicKey) (release func(), err error) {
 	if key.Kind() != signing.KindOpenPGP {
 		select {
-		case p.slots <- struct{}{}: // without the cost of a timer
+		case p.slots <- struct{}{}: // saves the timer
 			return p.release, nil
 		default:
 		}

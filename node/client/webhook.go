@@ -39,8 +39,8 @@ func (s WebhookSecret) Sign(id, timestamp string, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// WebhookHeader returns the header of a webhook under the Standard Webhooks. It contains a signature by each secret, so
-// that an operator can introduce a new secret before removing the old one.
+// WebhookHeader returns the header of a webhook under the Standard Webhooks. It has a signature by each secret, so that
+// an operator can introduce a new secret before removing the old one.
 func WebhookHeader(id string, body []byte, secrets []WebhookSecret, now time.Time) http.Header {
 	stamp := strconv.FormatInt(now.Unix(), 10)
 	signatures := make([]string, len(secrets))
