@@ -19,13 +19,13 @@ const (
 	faultPenalty    = 10 * time.Minute
 	maxAddresses    = 1 << 16 // that each limit remembers
 
-	faultDelay = time.Second // before the response to an unknown client that made a fault
+	faultDelay = time.Second // before the response to a faulty request of an unknown client
 	maxDelayed = 256         // responses that are delayed at the same time
 )
 
-// Addresses limits the requests of each client address (AM-43). Until a signature is verified, a stranger's requests
-// count against the stranger's address. The zero value, a nil pointer and the Addresses of the local profile allow
-// everything (AM-82).
+// Addresses limits the requests of each client address (AM-43). Until its signature is verified, a stranger's request
+// counts against its address. The zero value, a nil pointer and the Addresses of the local profile allow everything
+// (AM-82).
 type Addresses struct {
 	exempt   []netip.Prefix
 	requests *rate.Allowance
@@ -50,7 +50,7 @@ func newAddresses(cfg Config) *Addresses {
 }
 
 // Allow takes one request from the allowance of an address. If the allowance is used up, or the address has a penalty,
-// ok is false and wait is how long the client must wait.
+// ok is false and the client must wait that long.
 func (a *Addresses) Allow(addr netip.Addr) (wait time.Duration, ok bool) {
 	if a.isExempt(addr) {
 		return 0, true
@@ -63,8 +63,7 @@ func (a *Addresses) Allow(addr netip.Addr) (wait time.Duration, ok bool) {
 }
 
 // Fault counts a fault of a client at addr, such as a bad signature or a wrong token. After ten within a minute, the
-// address is refused for ten minutes. An unknown client is never refused for faults; its response is delayed instead,
-// see [Addresses.Delay].
+// address is refused for ten minutes. Unknown clients are delayed instead, see [Addresses.Delay].
 func (a *Addresses) Fault(ctx context.Context, addr netip.Addr) {
 	if a.isExempt(addr) {
 		return
@@ -73,9 +72,8 @@ func (a *Addresses) Fault(ctx context.Context, addr netip.Addr) {
 	a.Delay(ctx, addr)
 }
 
-// Delay waits a second if addr is [rate.Unknown]. Many clients share that address, so a fault must cost only the time
-// of the client that made it. Delay returns early if ctx ends, and does not wait if too many responses are already
-// delayed.
+// Delay waits a second if addr is [rate.Unknown]. Many clients share that address, so a fault must cost only the client
+// that made it. Delay returns early if ctx ends, and does not wait if too many responses are delayed.
 func (a *Addresses) Delay(ctx context.Context, addr netip.Addr) {
 	if addr != rate.Unknown || a.isExempt(addr) {
 		return
@@ -92,13 +90,11 @@ func (a *Addresses) Delay(ctx context.Context, addr netip.Addr) {
 	}
 }
 
-// isExempt reports whether no limit applies to the address. A request without an address came over the Unix socket of
-// this process, or from a caller in this process.
+// isExempt reports whether the address has no limits. A request without an address came from this machine.
 func (a *Addresses) isExempt(addr netip.Addr) bool {
 	return !a.hasLimits() || !addr.IsValid() || isIn(a.exempt, addr)
 }
 
-// hasLimits reports whether a limits any address.
 func (a *Addresses) hasLimits() bool { return a != nil && a.faults != nil }
 
 // Check calls Allow for the client that made the request c. Its error is a *[wire.Error].
@@ -109,7 +105,7 @@ func (a *Addresses) Check(c echo.Context) error {
 	return nil
 }
 
-// Sources returns the sources that the request c is charged to (AM-42), and none for an unknown or exempt client.
+// Sources returns the sources that the request is charged to (AM-42); none for an unknown or exempt client.
 func (a *Addresses) Sources(c echo.Context) []rate.Source {
 	addr := ClientAddr(c)
 	if a.isExempt(addr) {
@@ -121,7 +117,7 @@ func (a *Addresses) Sources(c echo.Context) []rate.Source {
 // Guard is middleware that applies Check to every request of a route.
 func (a *Addresses) Guard(next echo.HandlerFunc) echo.HandlerFunc {
 	if !a.hasLimits() {
-		return next // so that no request pays for finding its address
+		return next // saves finding the address of each request
 	}
 	return func(c echo.Context) error {
 		if err := a.Check(c); err != nil {

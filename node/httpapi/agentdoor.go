@@ -20,16 +20,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// AgentDoor configures the door for the owner's agent. Services add to it the operations that decide nothing; see
-// [Owner.AgentGroup]. Socket and TokenFile must lie outside the data directory.
+// AgentDoor configures the door for the owner's agent. It has the operations that services add with [Owner.AgentGroup],
+// none of which decides anything. Socket and TokenFile must lie outside the data directory.
 type AgentDoor struct {
 	Socket    string      // path of a Unix socket; "" for none
-	Group     string      // name or number of the group of both files; "" leaves it as it is
+	Group     string      // name or number of the group of both files; "" does not change it
 	Mode      fs.FileMode // of the socket; 0 means 0600
-	TokenFile string      // file with a token for the TCP listener, made if it does not exist; "" for none
+	TokenFile string      // file with a token for the TCP listener, made if it is missing; "" for none
 }
 
-// DoorHeader names the interface through which a request comes, for the audit log: "cli", "page". It proves nothing,
+// DoorHeader names the interface that a request comes through, for the audit log: "cli", "page". It proves nothing,
 // because every caller of the owner's listener is the owner. A request over the owner's socket that names [DoorOfAgent]
 // gets only what the agent's door offers.
 const DoorHeader = "Agentmesh-Door"
@@ -43,8 +43,8 @@ var ErrOwnerDecides = &wire.Error{
 	Message: "only the owner may do this; ask the owner to do it on the owner's page or with the agentmesh command",
 }
 
-// newAgentEcho returns the router of the agent's door. It shares no route with the owner's router: a route that nobody
-// adds here does not exist here.
+// newAgentEcho returns the router of the agent's door. It shares no route with the owner's router, so a route is
+// missing here until somebody adds it.
 func (o *Owner) newAgentEcho() *echo.Echo {
 	cross := http.NewCrossOriginProtection()
 	e := newEcho(&gate{log: o.cfg.Logger, meter: o.cfg.Metrics.ownerRequests(), admit: func(c echo.Context) (bool, error) {
@@ -68,7 +68,7 @@ func (o *Owner) newAgentEcho() *echo.Echo {
 	return e
 }
 
-// AgentUsed returns when a program last called the agent's door, to the second; zero if none has since the start.
+// AgentUsed returns when a program last called the agent's door since the start, to the second; zero if none did.
 func (o *Owner) AgentUsed() time.Time {
 	if at := o.agentUsed.Load(); at != 0 {
 		return time.Unix(at, 0)
@@ -85,8 +85,8 @@ func (o *Owner) Agent() *echo.Echo { return o.agent }
 // AgentHandler serves the agent's door, without a token, to callers in this process.
 func (o *Owner) AgentHandler() http.Handler { return o.agent }
 
-// pickDoor serves a request with the router of its door. A request over TCP with the agent's token gets the agent's
-// door, and so does a request over the owner's socket that names the agent's door.
+// pickDoor serves a request with the router of its door. A request gets the agent's door over TCP with the agent's
+// token, or over the owner's socket if it names that door.
 func (o *Owner) pickDoor(w http.ResponseWriter, r *http.Request) {
 	over := r.Context().Value(overTCP{}) != nil
 	door := o.echo
@@ -99,14 +99,12 @@ func (o *Owner) pickDoor(w http.ResponseWriter, r *http.Request) {
 	door.ServeHTTP(w, r)
 }
 
-// isAgentToken reports whether token is the agent's.
 func (o *Owner) isAgentToken(token string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.agentToken != tokenHash{} && o.agentToken.matches(token)
 }
 
-// listenAgent opens the socket of the agent's door and reads or makes its token, as configured.
 func (o *Owner) listenAgent() (err error) {
 	door := o.cfg.Agent
 	if door.TokenFile != "" {
@@ -129,7 +127,6 @@ func (o *Owner) listenAgent() (err error) {
 	return nil
 }
 
-// tokenMode returns the permissions of a new token file.
 func tokenMode(group string) fs.FileMode {
 	if group != "" {
 		return 0o640
@@ -152,8 +149,7 @@ func (l agentListener) Close() error {
 	return err
 }
 
-// makeParent makes a directory that everybody may enter, whatever the umask is. It does not change an existing
-// directory.
+// makeParent makes a directory that everybody may enter, despite the umask. It does not change an existing directory.
 func makeParent(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -176,7 +172,7 @@ func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 	if info, err := os.Lstat(door.Socket); err == nil && info.Mode().Type() != fs.ModeSocket {
 		return nil, fmt.Errorf("%s: is not a socket; name another path", door.Socket)
 	}
-	// Until the socket has its group and mode, it is in a directory that only we can enter.
+	// Until the socket has its group and mode, it stays in a directory that only we can enter.
 	private, err := os.MkdirTemp(parent, ".sock")
 	if err != nil {
 		return nil, err
@@ -202,8 +198,7 @@ func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 	return agentListener{l, door.Socket}, nil
 }
 
-// checkOutside returns an error if path lies inside the data directory, or in a directory in which other users may
-// replace files.
+// checkOutside returns an error if path lies in the data directory, or where other users may replace files.
 func checkOutside(dir, path string) error {
 	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {
@@ -229,7 +224,6 @@ func checkOutside(dir, path string) error {
 	return err
 }
 
-// setGroup gives a file to a group. An empty group changes nothing.
 func setGroup(path, group string) error {
 	if group == "" {
 		return nil

@@ -14,19 +14,18 @@ import (
 )
 
 // trustedLength is the largest declared length for which Body allocates memory before the body arrives. A client can
-// declare a hundred bodies on one connection, and each declaration costs it only some dozens of bytes.
+// declare a hundred bodies on one connection at almost no cost.
 const trustedLength = 8 << 10
 
-// Body reads a JSON body of at most max bytes (the first line of the receive table). It returns
-// [wire.ErrTooLarge] (413) for a larger body, and a 415 for another media type, a charset other than UTF-8 or a content
-// encoding. If the body is empty, Body returns nil.
+// Body reads a JSON body of at most max bytes (the first line of the receive table). A larger body causes
+// [wire.ErrTooLarge] (413); another media type, a charset other than UTF-8 or a content encoding causes a 415. For an
+// empty body, Body returns nil.
 func Body(c echo.Context, max int) ([]byte, error) {
 	r := c.Request()
 	if err := checkBodyHeaders(r.Header, r.ContentLength, max); err != nil {
 		return nil, err
 	}
-	// Beyond max, MaxBytesReader closes the connection instead of reading the rest. For this it needs the server's own
-	// writer.
+	// Beyond max, MaxBytesReader closes the connection instead of reading the rest. It needs our server's writer.
 	in := http.MaxBytesReader(c.Response().Writer, r.Body, int64(max))
 	var body []byte
 	var err error
@@ -63,7 +62,6 @@ func Decode(c echo.Context, max int, to any) error {
 	return nil
 }
 
-// checkBodyHeaders validates what the headers declare about a body.
 func checkBodyHeaders(h http.Header, length int64, max int) error {
 	if length > int64(max) {
 		return wire.ErrTooLarge

@@ -19,8 +19,8 @@ import (
 const headerForwarded = "X-Forwarded-For"
 
 // clients determines the client of each request: the other end of the connection or, behind a trusted proxy, the
-// address in X-Forwarded-For (AM-43). In the public profile a connection from this machine comes from a proxy, a tunnel
-// or a local program. Its own address therefore identifies no client, and is never barred.
+// address in X-Forwarded-For (AM-43). In the public profile, a connection from this machine comes from a proxy, a
+// tunnel or a local program. So its own address identifies no client, and is never barred.
 type clients struct {
 	cfg Config
 
@@ -31,7 +31,7 @@ type clients struct {
 	probe   clientProbe
 }
 
-// clientProbe is one request whose client the owner wants to know.
+// clientProbe is a request whose client the owner wants to know.
 type clientProbe struct {
 	secret string
 	until  time.Time
@@ -45,8 +45,7 @@ const (
 )
 
 // ClientAddr returns the client's address. It is [rate.Unknown] if the request came through a proxy or tunnel that does
-// not name its client. It is invalid for a connection without an address (a Unix socket) and for callers in this
-// process.
+// not name its client. It is invalid for a Unix socket and for callers in this process.
 func ClientAddr(c echo.Context) netip.Addr {
 	addr, err := netip.ParseAddr(c.RealIP())
 	if err != nil {
@@ -55,7 +54,6 @@ func ClientAddr(c echo.Context) netip.Addr {
 	return addr.Unmap().WithZone("")
 }
 
-// extract is the [echo.IPExtractor] of the listener.
 func (s *clients) extract(r *http.Request) string {
 	addr := s.clientOf(r)
 	if !addr.IsValid() {
@@ -64,7 +62,7 @@ func (s *clients) extract(r *http.Request) string {
 	return addr.String()
 }
 
-// clientOf returns the client of a request as [ClientAddr] describes.
+// clientOf is ClientAddr for a request.
 func (s *clients) clientOf(r *http.Request) netip.Addr {
 	if from, ok := callerOf(r); ok {
 		return from.client
@@ -84,16 +82,14 @@ func (s *clients) clientOf(r *http.Request) netip.Addr {
 	return client
 }
 
-// isProxy reports whether the X-Forwarded-For of a peer is trusted.
 func (cfg Config) isProxy(peer netip.Addr) bool {
 	return cfg.ProxyHere && peer.IsLoopback() || isIn(cfg.TrustedProxies, peer)
 }
 
-// hasProxy reports whether the X-Forwarded-For of any peer is trusted.
 func (cfg Config) hasProxy() bool { return cfg.ProxyHere || len(cfg.TrustedProxies) > 0 }
 
-// forwardedClient returns the client that a proxy names: the last entry that is not one of the listed proxies, or the
-// first entry if all are. If that entry is not an address, or is one of this machine, the client is unknown.
+// forwardedClient returns the client that a proxy names: the last entry that is not a trusted proxy, or the first entry
+// if all are. If that entry is not an address, or is loopback, the client is unknown.
 func (cfg Config) forwardedClient(headers []string) netip.Addr {
 	client := rate.Unknown
 	for _, entry := range slices.Backward(strings.Split(strings.Join(headers, ","), ",")) {
@@ -112,8 +108,8 @@ func (cfg Config) forwardedClient(headers []string) netip.Addr {
 	return client
 }
 
-// ForwardedClient returns the client that the proxy in front of a loopback listener names in X-Forwarded-For, or the
-// other end of the connection. A local program can name any client.
+// ForwardedClient returns the client that the proxy in front of a loopback listener names in X-Forwarded-For, otherwise
+// the other end of the connection. A local program can name any client.
 func ForwardedClient(r *http.Request) netip.Addr {
 	if client := (Config{}).forwardedClient(r.Header[headerForwarded]); client != rate.Unknown {
 		return client
@@ -132,7 +128,7 @@ func parseForwardedEntry(entry string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), true
 }
 
-// peerAddr returns the address of the other end of a connection. It is invalid if the connection has no address.
+// peerAddr returns the address of the other end of a connection; invalid for a connection without an address.
 func peerAddr(remote string) netip.Addr {
 	from, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -145,7 +141,6 @@ func isIn(list []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// noteUnknown counts a request if its client is unknown, and logs a warning at most once a day.
 func (s *clients) noteUnknown(r *http.Request, log *slog.Logger) {
 	if s.clientOf(r) != rate.Unknown {
 		return
@@ -169,9 +164,9 @@ func (s *clients) noteUnknown(r *http.Request, log *slog.Logger) {
 	log.Warn("the clients of some requests are unknown and share one allowance", "proxy", r.RemoteAddr, "hint", hint)
 }
 
-// ClientStatus reports to the owner whether the clients of a process can be distinguished.
+// ClientStatus shows the owner whether the process can distinguish its clients.
 type ClientStatus struct {
-	// Proxy reports whether the X-Forwarded-For of some proxy is trusted.
+	// Proxy is true if the X-Forwarded-For of some proxy is trusted.
 	Proxy bool `json:"proxy"`
 	// Unknown counts requests of unknown clients since the process started. They share one allowance.
 	Unknown uint64 `json:"unknown"`
@@ -189,8 +184,8 @@ func (s *Server) Clients() *ClientStatus {
 	return &ClientStatus{s.cfg.hasProxy(), s.clients.unknown, s.clients.last}
 }
 
-// ExpectProbe returns a new secret. After someone sends GET /health?probe=SECRET, [Server.ProbeClient] returns the
-// client of that request. Only the newest secret is valid, for a minute.
+// ExpectProbe returns a new secret. [Server.ProbeClient] returns the client of the next GET /health?probe=SECRET. Only
+// the newest secret is valid, for a minute.
 func (s *Server) ExpectProbe() string {
 	s.clients.mu.Lock()
 	defer s.clients.mu.Unlock()
@@ -198,7 +193,7 @@ func (s *Server) ExpectProbe() string {
 	return s.clients.probe.secret
 }
 
-// ProbeClient returns the client of the request with the secret, and whether that request has arrived.
+// ProbeClient returns the client of the request with the secret, if that request has arrived.
 func (s *Server) ProbeClient(secret string) (client netip.Addr, seen bool) {
 	s.clients.mu.Lock()
 	defer s.clients.mu.Unlock()
@@ -206,12 +201,11 @@ func (s *Server) ProbeClient(secret string) (client netip.Addr, seen bool) {
 	return p.client, p.seen && p.matches(secret)
 }
 
-// matches reports whether secret is the valid secret.
 func (p clientProbe) matches(secret string) bool {
 	return p.secret != "" && subtle.ConstantTimeCompare([]byte(p.secret), []byte(secret)) == 1 && time.Now().Before(p.until)
 }
 
-// recordProbe records the client of a request with the secret. The response is the same with and without a secret.
+// recordProbe records the client of a request with the secret. The response does not depend on the secret.
 func (s *clients) recordProbe(c echo.Context) {
 	secret := c.QueryParam("probe")
 	if secret == "" {

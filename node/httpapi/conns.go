@@ -13,12 +13,12 @@ import (
 const (
 	defaultMaxConns        = 10_000
 	defaultMaxConnsPerAddr = 256
-	networkShare           = 4 // one network gets 1/networkShare of the connections, or as many as one address if that is more
+	networkShare           = 4 // a network gets 1/networkShare of the connections, but at least as many as an address
 )
 
 // limitConns bounds the connections of l: all of them, per address, and per network, so that one network cannot use up
-// all connections (AM-76). A connection above a limit is closed at once, because waiting would fill the queue
-// of the listening socket with an attacker's connections.
+// all connections (AM-76). A connection above a limit is closed at once, because waiting would fill the queue of the
+// listening socket with an attacker's connections.
 func limitConns(l net.Listener, cfg Config, counts *connCounts) *limitedListener {
 	c := &limitedListener{
 		Listener: l,
@@ -46,8 +46,7 @@ type limitedListener struct {
 	open  map[netip.Prefix]int // by source
 }
 
-// source is the key by which the connections of a client are counted. A connection with the zero value counts
-// only toward the total.
+// source is the key by which a client's connections are counted. A zero source counts only toward the total.
 type source struct {
 	addr    netip.Prefix // IPv4 address, or /64 of IPv6
 	network netip.Prefix // /24, or /48
@@ -67,13 +66,12 @@ func (c *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// source returns the source of a connection.
 func (c *limitedListener) source(remote net.Addr) source {
 	return c.sourceOf(peerAddr(remote.String()))
 }
 
-// sourceOf returns the source of connections from an address. It is zero for connections that carry many clients: those of
-// a proxy, those from this machine, where a tunnel may end, and forwarded ones whose client is unknown.
+// sourceOf returns the source of connections from an address. It is zero for connections of many clients: from a proxy,
+// from this machine, where a tunnel may end, or forwarded for an unknown client.
 func (c *limitedListener) sourceOf(addr netip.Addr) source {
 	if c.perAddr < 0 || !addr.IsValid() || addr == rate.Unknown || addr.IsLoopback() || c.cfg.isProxy(addr) {
 		return source{}
@@ -83,12 +81,12 @@ func (c *limitedListener) sourceOf(addr netip.Addr) source {
 		narrow, wide = 64, 48
 	}
 	var s source
-	s.addr, _ = addr.Prefix(narrow) // cannot fail: the bits fit the address
+	s.addr, _ = addr.Prefix(narrow) // cannot fail: the bits fit
 	s.network, _ = addr.Prefix(wide)
 	return s
 }
 
-// enter counts a connection, or returns false if a limit refuses the connection.
+// enter counts a connection. It returns false if a limit refuses the connection.
 func (c *limitedListener) enter(from source) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,7 +120,6 @@ func (c *limitedListener) leave(from source) {
 	}
 }
 
-// connCounts holds the metrics of connections.
 type connCounts struct {
 	open                 atomic.Int64
 	refused, refusedAddr *Counter
@@ -134,11 +131,11 @@ func newConnCounts(m *Metrics) *connCounts {
 	return c
 }
 
-// countedConn is an open connection in the counts of a limitedListener. When it is closed, it leaves the counts.
+// countedConn is an open connection in the counts of a limitedListener. Close removes it from the counts.
 type countedConn struct {
 	net.Conn
 	leave  func()
-	unread []byte // read from the connection, but not by the server
+	unread []byte // read from the connection, but not by the server yet
 }
 
 // Read reads from the connection.
@@ -170,8 +167,7 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite closes our side of the connection, if the connection supports that. A WebSocket calls it after
-// its close frame.
+// CloseWrite closes our side of the connection, if it supports that. A WebSocket calls it after its close frame.
 func (c *countedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -12,7 +12,7 @@
 // services; [OpenAPI] returns it.
 //
 // This package knows nothing of messages and cards, and only the errors of the store. A handler has five steps: decode,
-// authenticate, authorize, act, respond. Keep handlers this small, so that echo can be replaced by another router.
+// authenticate, authorize, act, respond. Keep handlers that small, so that another router can replace echo.
 //
 // Start with [New] and [Server.Serve].
 package httpapi

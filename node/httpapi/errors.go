@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// PublicError returns the error that a client may see: the first *[wire.Error] in the chain, the table row that fits an
-// error of echo, of the store or of an ended context, or else an internal error with err as its cause.
+// PublicError returns the error that a client may see: the first *[wire.Error] in the chain, otherwise the table row
+// for an error of echo, of the store or of an ended context, otherwise an internal error with err as its cause.
 func PublicError(err error) *wire.Error {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e
@@ -39,7 +39,7 @@ func PublicError(err error) *wire.Error {
 	return wire.ErrInternal.Because(err)
 }
 
-// respondError writes the error body of §8 with the headers of AM-28. It does nothing if the response has begun.
+// respondError writes the error body of §8 with the headers of AM-28, unless the response has begun.
 func respondError(c echo.Context, e *wire.Error) {
 	w := c.Response()
 	if w.Committed {
@@ -52,8 +52,7 @@ func respondError(c echo.Context, e *wire.Error) {
 	_, _ = w.Write(e.AppendJSON(nil))
 }
 
-// SetErrorHeaders sets the headers of an error response (AM-28), and removes those that the handler
-// set for its own response.
+// SetErrorHeaders sets the headers of an error response (AM-28), and removes those of the handler's own response.
 func SetErrorHeaders(h http.Header, e *wire.Error) {
 	for _, name := range []string{"Etag", "Last-Modified", "Content-Encoding", wire.HeaderVerification} {
 		h.Del(name)

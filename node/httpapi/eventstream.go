@@ -12,7 +12,7 @@ import (
 
 // StreamEvent is one server-sent event. Its texts must not contain line breaks; callers pass fixed texts or JSON.
 type StreamEvent struct {
-	ID   string // what a reader sends back in Last-Event-ID; "" keeps the previous id
+	ID   string // a returning reader sends it in Last-Event-ID; "" keeps the previous id
 	Name string // "" for an event of the default type
 	Data string
 }
@@ -21,7 +21,7 @@ const (
 	// StreamBeat is how long an event stream may be silent before its sender calls [EventStream.Beat].
 	StreamBeat = 20 * time.Second
 
-	streamWriteTimeout = 45 * time.Second // how long a write waits for a reader that reads nothing
+	streamWriteTimeout = 45 * time.Second // for a reader that reads nothing
 )
 
 // EventStream writes server-sent events to one reader. Every error means that the reader has gone: it closed the
@@ -37,7 +37,7 @@ func NewEventStream(c echo.Context) EventStream {
 	return EventStream{c}
 }
 
-// Retry sends how long the reader should wait before it reconnects after the stream broke.
+// Retry tells the reader how long to wait before it reconnects.
 func (s EventStream) Retry(after time.Duration) error {
 	return s.write("retry: " + strconv.FormatInt(after.Milliseconds(), 10) + "\n\n")
 }
@@ -63,8 +63,8 @@ func (s EventStream) Send(events ...StreamEvent) error {
 // Beat sends a comment, so that proxies do not close an idle stream.
 func (s EventStream) Beat() error { return s.write(":\n\n") }
 
-// Follow sends what comes from the channel with send, until the channel is closed or the reader has gone. In between it
-// calls Beat.
+// Follow sends the values of a channel with send until the channel is closed or the reader has gone. It calls Beat
+// while the channel is silent.
 func Follow[T any](s EventStream, from <-chan T, send func(T) error) {
 	alive := time.Tick(StreamBeat)
 	for err := error(nil); err == nil; {

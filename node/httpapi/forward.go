@@ -19,14 +19,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The headers of a request that one process of a service forwards to another.
 const (
-	headerForwardKey    = "Agentmesh-Forward-Key"     // proves that the request comes from a process of the same service
-	headerForwardClient = "Agentmesh-Forward-Client"  // the client as the first process sees it; empty if it has no address
-	headerNotForwarded  = "Agentmesh-Forward-Refused" // in a response: the key is not that of the process
+	headerForwardKey    = "Agentmesh-Forward-Key"     // proves that a process of the same service sent the request
+	headerForwardClient = "Agentmesh-Forward-Client"  // the client according to the first process; empty if it has no address
+	headerNotForwarded  = "Agentmesh-Forward-Refused" // in a response: the process has another key
 )
 
-// errForwardRefused means that the other process does not accept the key.
 var errForwardRefused = errors.New("the other process does not accept forwarded requests with this key")
 
 // Forwarder forwards requests to another process of the same service. It is safe for concurrent use.
@@ -41,9 +39,9 @@ func NewForwarder() *Forwarder {
 	}}
 }
 
-// Forward sends the request of c to the process at base, and that process's response back, until ctx ends. A WebSocket
-// passes in both directions. The process at base must serve with [Server.ServeForwarded] and the same key; its limits
-// apply to the client. An error means that the client has not got a response yet.
+// Forward sends the request of c to the process at base, and the response back, until ctx ends. A WebSocket passes in
+// both directions. The process at base must serve with [Server.ServeForwarded] and the same key; its limits apply to
+// the client. An error means that the client has no response yet.
 func (f *Forwarder) Forward(ctx context.Context, c echo.Context, base *url.URL, key string) (err error) {
 	client, w := ClientAddr(c), &forwardWriter{Response: c.Response()}
 	if err := w.control().SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) { // the other process has deadlines
@@ -65,7 +63,7 @@ func (f *Forwarder) Forward(ctx context.Context, c echo.Context, base *url.URL, 
 				return errForwardRefused
 			}
 			for name := range r.Header {
-				w.Header().Del(name) // the other process has set its own
+				w.Header().Del(name) // the other process has its own
 			}
 			return nil
 		},
@@ -78,14 +76,12 @@ func (f *Forwarder) Forward(ctx context.Context, c echo.Context, base *url.URL, 
 	return err
 }
 
-// forwardWriter gives the client the usual write time-out for each part of the response, so a whole response may take
-// longer.
+// forwardWriter applies the write time-out to each part of the response, so that a whole response may take longer.
 type forwardWriter struct {
 	*echo.Response
 	upgraded bool
 }
 
-// control returns the controller of the connection.
 func (w *forwardWriter) control() *http.ResponseController {
 	return http.NewResponseController(w.Response)
 }
@@ -99,8 +95,8 @@ func (w *forwardWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// WriteHeader implements [http.ResponseWriter]. It drops interim responses of the other process, because
-// this process sends "100 Continue" itself.
+// WriteHeader implements [http.ResponseWriter]. It drops interim responses of the other process, because this process
+// sends "100 Continue" itself.
 func (w *forwardWriter) WriteHeader(status int) {
 	if status >= http.StatusOK {
 		w.Response.WriteHeader(status)
@@ -123,18 +119,17 @@ type caller struct {
 
 type callerKey struct{}
 
-// withCaller returns r with its origin.
 func withCaller(r *http.Request, from caller) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), callerKey{}, from))
 }
 
-// callerOf returns the origin of a request, or false if it came over the public listener.
+// callerOf returns the origin of a request. ok is false if it came directly over the public listener.
 func callerOf(r *http.Request) (from caller, ok bool) {
 	from, ok = r.Context().Value(callerKey{}).(caller)
 	return from, ok
 }
 
-// hasCaller reports whether the request did not come over the public listener, so that host and origin need no check.
+// hasCaller reports whether the request did not come over the public listener. Its host and origin then need no check.
 func hasCaller(r *http.Request) bool {
 	_, ok := callerOf(r)
 	return ok
@@ -146,10 +141,9 @@ func IsForwarded(c echo.Context) bool {
 	return from.forwarded
 }
 
-// ServeForwarded is [Server.Serve] for the requests that other processes of the service forward over plain HTTP. It
-// refuses a request without the key. The process that forwards has checked host and origin, and names the client. Each
-// forwarding process bounds only its own connections of a client. This process therefore bounds the requests that all
-// of them forward for a client, with the same limits (AM-76).
+// ServeForwarded is [Server.Serve] for requests that other processes of the service forward over plain HTTP. It refuses
+// a request without the key. The forwarding process has checked host and origin, and names the client. It bounds only
+// its own connections, so this process bounds the forwarded requests of each client with the same limits (AM-76).
 func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string) error {
 	clients := limitConns(nil, s.cfg, &connCounts{refused: s.conns.refused, refusedAddr: s.conns.refusedAddr})
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -158,7 +152,7 @@ func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string)
 			w.WriteHeader(http.StatusForbidden)
 			return
 		}
-		client, _ := netip.ParseAddr(r.Header.Get(headerForwardClient)) // invalid: the client has no address
+		client, _ := netip.ParseAddr(r.Header.Get(headerForwardClient)) // invalid for a client without an address
 		r.Header.Del(headerForwardKey)
 		r.Header.Del(headerForwardClient)
 		from := clients.sourceOf(client)

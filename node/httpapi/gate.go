@@ -20,11 +20,11 @@ import (
 type gate struct {
 	log   *slog.Logger
 	meter *requests // counts the requests; nil counts none
-	// admit refuses requests that this listener must not answer, or answers them itself (done).
+	// admit refuses requests that this listener must not answer, or answers requests itself (done).
 	admit func(c echo.Context) (done bool, err error)
 }
 
-// Shared header values. Assigning one to a header map costs no allocation. They are never changed.
+// Shared header values, which cost no allocation in a header map. They are never changed.
 var (
 	noSniff  = []string{"nosniff"}
 	jsonType = []string{"application/json"}
@@ -36,7 +36,6 @@ const (
 	headerNoSniff   = "X-Content-Type-Options"
 )
 
-// wrap returns next with everything that the gate does for a request.
 func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		start := time.Now()
@@ -62,7 +61,7 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		g.meter.finish(c.Path(), c.Request().Method, c.Response().Status, took)
 		g.logRequest(c, refusal, took)
 		if halfway {
-			panic(http.ErrAbortHandler) // the client must not mistake half a response for a complete one
+			panic(http.ErrAbortHandler) // so that the client does not mistake half a response for a complete one
 		}
 		return nil
 	}
@@ -79,7 +78,6 @@ type handlerPanic struct {
 
 func (p *handlerPanic) Error() string { return "the handler panicked" }
 
-// recoverPanic calls next and turns its panic into an error.
 func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 	defer func() {
 		switch p := recover(); p {

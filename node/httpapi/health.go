@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// health builds the one health document of all roles and bridges of this process.
+// health builds the health document of all roles and bridges of this process.
 type health struct {
 	version string
 
@@ -44,7 +44,7 @@ const (
 	cacheBriefly = "public, max-age=300" // Cache-Control of documents that seldom change
 )
 
-// Health adds a part to /health and /readyz. Strangers see what probe returns, but not its error.
+// Health adds a part to /health and /readyz. Strangers see the result of probe, but not its error.
 func (s *Server) Health(name string, probe func(context.Context) (any, error)) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *Server) WellKnown(doc func() wire.WellKnown) {
 }
 
 func (h *health) mount(e *echo.Echo, clients *clients) {
-	// A process that answers is alive. If a part of it fails, /health still answers 200, but /readyz does not.
+	// A process that answers is alive. So if a part fails, /health still answers 200, but /readyz does not.
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/health", func(c echo.Context) error {
 		clients.recordProbe(c)
 		doc, _ := h.document(c.Request().Context())
@@ -97,12 +97,12 @@ func (h *health) mount(e *echo.Echo, clients *clients) {
 type ProcessStatus struct {
 	Roles   []string `json:"roles"`
 	Profile string   `json:"profile"` // "local" or "public"
-	URL     string   `json:"url"`     // the URL under which others reach the process
+	URL     string   `json:"url"`     // where others reach the process
 	// Parts is the state of every part of the process, by name, as /health shows it.
 	Parts map[string]any `json:"parts"`
-	// Clients reports, in the public profile, whether clients can be distinguished.
+	// Clients is nil in the local profile.
 	Clients *ClientStatus `json:"clients,omitempty"`
-	// Database describes a database that several processes may share. It is nil for a database file.
+	// Database describes a database that several processes may share; nil for a database file.
 	Database *DatabaseStatus `json:"database,omitempty"`
 }
 
@@ -113,7 +113,7 @@ type DatabaseStatus struct {
 	Instances []string      `json:"instances"` // the names of the connected processes
 	Leases    []LeaseStatus `json:"leases"`
 	Standbys  []string      `json:"standbys"`        // a description of each connected standby
-	Error     string        `json:"error,omitempty"` // why the rest is missing
+	Error     string        `json:"error,omitempty"` // why the other fields are missing
 }
 
 // LeaseStatus names the process that does the duties of a lease.
@@ -129,7 +129,7 @@ func (s *Server) Parts(ctx context.Context) map[string]any {
 	return doc.Parts
 }
 
-// document probes every part. The error is that of the first part that fails.
+// document probes every part. It returns the error of the first part that fails.
 func (h *health) document(ctx context.Context) (healthDocument, error) {
 	h.mu.Lock()
 	parts, exchange := h.parts[:len(h.parts):len(h.parts)], h.exchange

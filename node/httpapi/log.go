@@ -16,9 +16,9 @@ import (
 )
 
 // logRequest writes the log line of one request. Its level follows what an operator must see: our faults are errors, a
-// 503 is a warning, changes and refusals are info, and requests that can come in thousands (successful reads, refused
-// floods) are debug.
-// The query is left out because it may hold secrets. Every other text of the client is made printable.
+// 503 is a warning, changes and refusals are info. Requests that can come in thousands (successful reads, refused
+// floods) are debug. The line leaves out the query, which may hold secrets, and makes the client's other texts
+// printable.
 func (g *gate) logRequest(c echo.Context, refusal *wire.Error, took time.Duration) {
 	r, w := c.Request(), c.Response()
 	level := slog.LevelInfo

@@ -20,8 +20,8 @@ import (
 // the public listener does not.
 //
 // A service creates its counters, gauges and histograms once and keeps them. Each call creates one series with fixed
-// labels. Nothing that a stranger sends can become a label, a name or another series (THREATS row 29). A value that can
-// be read at any time (a queue, a size) is a func, which only a scrape calls.
+// labels. Nothing that a stranger sends becomes a label, a name or another series (THREATS row 29). A value that can be
+// read at any time (a queue, a size) is a func that only a scrape calls.
 //
 // Callers give names without the prefix "agentmesh_". All series of one name have the same help and the same label
 // keys. Creating a series twice, or with an invalid name, is a programming error and panics. docs/operations.md lists
@@ -34,8 +34,7 @@ type Metrics struct {
 
 const metricsPrefix = "agentmesh_"
 
-// NewMetrics returns the metrics of a process of this version, including those of the Go runtime and of the operating
-// system's process.
+// NewMetrics returns the metrics of a process of this version, with those of the Go runtime and the operating system.
 func NewMetrics(version string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.registry.MustRegister(
@@ -45,7 +44,7 @@ func NewMetrics(version string) *Metrics {
 	m.Gauge("build_info", "Always 1; the labels name the running version.", func() float64 { return 1 },
 		"version", version, "go", runtime.Version())
 	m.public = newRequests(m, "public", "")
-	m.owner = newRequests(m, "owner", "any") // one series for all routes: they are many, and one person uses them
+	m.owner = newRequests(m, "owner", "any") // one series for all routes, because there are many and only one user
 	return m
 }
 
@@ -56,14 +55,13 @@ func (m *Metrics) Counter(name, help string, labels ...string) *Counter {
 	return &Counter{c}
 }
 
-// Gauge creates one series. Each scrape calls read for its value, and several scrapes may call it at once. read may
-// return math.NaN if it does not know the value.
+// Gauge creates one series. Each scrape calls read, and scrapes may overlap. An unknown value is math.NaN.
 func (m *Metrics) Gauge(name, help string, read func() float64, labels ...string) {
 	opts := prometheus.GaugeOpts{Name: metricsPrefix + name, Help: help, ConstLabels: pairs(labels)}
 	m.register(prometheus.NewGaugeFunc(opts, read))
 }
 
-// StoreGauge adds a gauge whose value is read from a store. Its value is NaN while the store does not answer.
+// StoreGauge adds a gauge whose value read gets from a store. It is NaN while the store does not answer.
 func (m *Metrics) StoreGauge(name, help string, read func(context.Context) (float64, error)) {
 	m.Gauge(name, help, func() float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -76,7 +74,7 @@ func (m *Metrics) StoreGauge(name, help string, read func(context.Context) (floa
 	})
 }
 
-// Histogram creates the series of one histogram with these upper bounds, in ascending order.
+// Histogram creates one histogram with these upper bounds, in ascending order.
 func (m *Metrics) Histogram(name, help string, bounds []float64, labels ...string) *Histogram {
 	h := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: metricsPrefix + name, Help: help, Buckets: bounds, ConstLabels: pairs(labels),
@@ -90,7 +88,7 @@ func (m *Metrics) Limiter(name string) *Counter {
 	return m.Counter(limiterName, limiterHelp, "limiter", name)
 }
 
-// LimiterFunc works like [Metrics.Limiter], for a limit that counts its own refusals. Each scrape calls read.
+// LimiterFunc is [Metrics.Limiter] for a limit that counts its own refusals. Each scrape calls read.
 func (m *Metrics) LimiterFunc(name string, read func() uint64) {
 	opts := prometheus.CounterOpts{Name: metricsPrefix + limiterName, Help: limiterHelp, ConstLabels: prometheus.Labels{"limiter": name}}
 	m.register(prometheus.NewCounterFunc(opts, func() float64 { return float64(read()) }))
@@ -132,7 +130,7 @@ func pairs(labels []string) prometheus.Labels {
 	return out
 }
 
-// Counter is one series that only grows. It is safe for concurrent use.
+// Counter is a series that only grows. It is safe for concurrent use.
 type Counter struct{ c prometheus.Counter }
 
 // Inc adds one.
@@ -147,7 +145,7 @@ type Histogram struct{ h prometheus.Histogram }
 // Observe counts one value.
 func (h *Histogram) Observe(v float64) { h.h.Observe(v) }
 
-// serve answers a scrape. It gathers everything before it responds: half a scrape would look like a restart.
+// serve answers a scrape. It gathers everything first, because half a scrape would look like a restart.
 func (m *Metrics) serve(c echo.Context) error {
 	families, err := m.registry.Gather()
 	if err != nil {

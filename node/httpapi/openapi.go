@@ -8,9 +8,8 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// openAPI is the OpenAPI document. It is in this directory because a file can only be embedded from its package's
-// directory, and because this package defines the error body and the common routes, which are most of the document.
-// Package apitest checks the responses of services against it.
+// openAPI is the OpenAPI document. It is in this directory because a package can embed only its own files, and because
+// this package defines the error body and the common routes. Package apitest checks services against it.
 //
 //go:embed openapi.yaml
 var openAPI []byte

@@ -27,8 +27,8 @@ func publicGate(cfg Config, clients *clients) *gate {
 		if strict {
 			c.Response().Header()[headerStrictTransport] = strictTransport
 		}
-		// hasCaller exempts requests that did not come over this listener. It searches the request's contexts, so it runs
-		// only after another check has failed.
+		// hasCaller exempts requests that did not come over this listener. It is slow, because it searches the
+		// request's contexts, so it runs only after another check has failed.
 		if cfg.Local {
 			if !LoopbackHost(r.Host) && !hasCaller(r) {
 				return false, wire.ErrForeignHost
@@ -43,8 +43,8 @@ func publicGate(cfg Config, clients *clients) *gate {
 	}}
 }
 
-// checkOrigin calls cross.Check, which accepts every GET. It also refuses a GET from another origin that upgrades the
-// connection, because a page of that origin could then read and write the channel.
+// checkOrigin calls cross.Check, which accepts every GET. It also refuses an upgrade from another origin, because a
+// page of that origin could read and write the channel.
 func checkOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
 	if r.Header.Get("Upgrade") == "" {
 		return cross.Check(r)
@@ -54,8 +54,7 @@ func checkOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
 	return cross.Check(&asWrite)
 }
 
-// LoopbackHost reports whether a host, as in a Host header or a listen address, is localhost or a loopback address. It may
-// have a port.
+// LoopbackHost reports whether a host is localhost or a loopback address, with or without a port.
 func LoopbackHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -68,13 +67,11 @@ func LoopbackHost(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// isPreflight reports whether r is a CORS preflight request.
 func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// cors lets pages of the listed origins read our responses. done is true if the request was one of their preflight
-// requests, which cors has answered.
+// cors lets pages of the listed origins read our responses. It answers their preflight requests; done is then true.
 func cors(c echo.Context, origins []string) (done bool) {
 	r, h := c.Request(), c.Response().Header()
 	origin := r.Header.Get("Origin")

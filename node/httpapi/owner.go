@@ -21,8 +21,8 @@ import (
 type OwnerConfig struct {
 	// Dir is the data directory, which holds the socket and the token.
 	Dir string
-	// RuntimeDir holds the socket if its path in Dir would be too long ($XDG_RUNTIME_DIR). "" means a new directory
-	// below the system's temporary directory.
+	// RuntimeDir ($XDG_RUNTIME_DIR) holds the socket if its path in Dir is too long; "" means a new temporary
+	// directory.
 	RuntimeDir string
 	// Listen is a loopback address ("127.0.0.1:0") that serves the same routes to clients with the token; "" for none.
 	Listen string
@@ -30,9 +30,9 @@ type OwnerConfig struct {
 	ListenTCP func(address string) (net.Listener, error)
 	// Agent is the door for the owner's agent.
 	Agent AgentDoor
-	// Hosts are additional names that a request over TCP may carry in Host.
+	// Hosts are more names that a request over TCP may have in Host.
 	Hosts []string
-	// LinkHost is a name that a request over TCP may carry in Host if it is for a path below [LinkPath]; "" for none.
+	// LinkHost is a name that a request over TCP may have in Host for a path below [LinkPath]; "" for none.
 	LinkHost string
 	// Logger gets one line per request; nil discards them.
 	Logger *slog.Logger
@@ -40,9 +40,9 @@ type OwnerConfig struct {
 	Metrics *Metrics
 }
 
-// Owner is the listener for the owner alone (AM-77). On the Unix socket the permissions of the file authenticate the
-// owner. Over TCP a request must name an allowed host and carry the token of [TokenFile] or, for a page, the session
-// of a browser that has signed in. Pages below [LinkPath] check their links instead. On both, a web page of another
+// Owner is the listener for the owner alone (AM-77). On the Unix socket, the permissions of the file authenticate the
+// owner. Over TCP, a request must name an allowed host and have the token of [TokenFile] or, for a page, the session of
+// a browser that has signed in. Pages below [LinkPath] check their links instead. In both cases, a web page of another
 // origin cannot change anything.
 type Owner struct {
 	cfg   OwnerConfig
@@ -50,7 +50,7 @@ type Owner struct {
 	group *echo.Group
 	pages *Pages
 
-	agentUsed atomic.Int64 // when the agent's door was called last, Unix seconds
+	agentUsed atomic.Int64 // when the agent's door was last called, in Unix seconds
 	agent     *echo.Echo   // of the agent's door
 
 	socket      net.Listener
@@ -63,7 +63,7 @@ type Owner struct {
 	agentToken tokenHash // zero if no token is configured
 }
 
-// NewOwner returns an owner's listener to which services have not added routes yet.
+// NewOwner returns an owner's listener without the routes of services.
 func NewOwner(cfg OwnerConfig) *Owner {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -96,10 +96,9 @@ func NewOwner(cfg OwnerConfig) *Owner {
 // overTCP marks requests that came over TCP and not through the socket.
 type overTCP struct{}
 
-// LinkPath is the path of the pages that a link opens without signing in. Their handlers must check the link.
+// LinkPath is the path of the pages that a link opens without a sign-in. Their handlers must check the link.
 const LinkPath = "/owner/link"
 
-// isLink reports whether a request is for a page below [LinkPath]. path is as in isPage.
 func isLink(path string) bool { return strings.HasPrefix(path, LinkPath+"/") }
 
 // Links returns the router for pages below [LinkPath], and their style.
@@ -108,7 +107,7 @@ func (o *Owner) Links() (*echo.Group, *PublicPages) {
 }
 
 // admitTCP authenticates a request over TCP: by the token or, for pages, by the session of a browser that has signed
-// in. A page below [LinkPath] authenticates its requests by itself.
+// in. A page below [LinkPath] authenticates its own requests.
 func (o *Owner) admitTCP(c echo.Context) (done bool, err error) {
 	r, path := c.Request(), echo.GetPath(c.Request())
 	if err := o.checkHost(r, path); err != nil || isLink(path) {
@@ -130,8 +129,8 @@ func (o *Owner) admitTCP(c echo.Context) (done bool, err error) {
 	return false, nil
 }
 
-// checkHost checks that a request over TCP names an allowed host and has no secret in its URL. The host of links is
-// allowed only for their pages, and then the URL is not checked.
+// checkHost checks that a request over TCP names an allowed host and has no secret in its URL. With the host of links,
+// it allows only link pages, and does not check their URLs.
 func (o *Owner) checkHost(r *http.Request, path string) error {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
@@ -156,10 +155,10 @@ func (o *Owner) Pages() *Pages { return o.pages }
 // Echo returns the router, for routes outside of /owner.
 func (o *Owner) Echo() *echo.Echo { return o.echo }
 
-// Handler serves the routes as the socket does, without a token, to callers in this process.
+// Handler serves the routes to callers in this process, without a token, as the socket does.
 func (o *Owner) Handler() http.Handler { return o.echo }
 
-// Addr returns the address of the TCP listener, or nil if none is open; see [Owner.Listen] and [Owner.Open].
+// Addr returns the address of the TCP listener, or nil before [Owner.Listen] or [Owner.Open] opens one.
 func (o *Owner) Addr() net.Addr {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -169,7 +168,7 @@ func (o *Owner) Addr() net.Addr {
 	return o.tcp.Addr()
 }
 
-// Listen opens the sockets and the TCP address, so that a process can fail early if it cannot.
+// Listen opens the sockets and the TCP address, so that a process can fail early.
 func (o *Owner) Listen() error {
 	socket, err := listenSocket(o.cfg.Dir, o.cfg.RuntimeDir)
 	if err != nil {
@@ -189,7 +188,6 @@ func (o *Owner) Listen() error {
 	return o.closeIf(err)
 }
 
-// closeIf closes the sockets if err is not nil, and returns err.
 func (o *Owner) closeIf(err error) error {
 	if err == nil {
 		return nil
@@ -223,12 +221,12 @@ func (o *Owner) listenTCP(address string) error {
 	return nil
 }
 
-// pagePort is the address of the owner's page if the configuration names none. The port is the same each time if it is
-// free, so that an open page finds the process again after a restart.
+// pagePort is the address of the owner's page if none is configured. The port is fixed, so that an open page finds the
+// process again after a restart. If another process uses it, Open takes a free port.
 const pagePort = "127.0.0.1:3149"
 
-// Open returns the address of the owner's page. Without [OwnerConfig.Listen], no port is open before the first call,
-// which starts to listen on loopback until the process ends.
+// Open returns the address of the owner's page. Without [OwnerConfig.Listen], the first call starts to listen on
+// loopback until the process ends.
 func (o *Owner) Open() (net.Addr, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -239,17 +237,17 @@ func (o *Owner) Open() (net.Addr, error) {
 		return nil, errNotServing
 	}
 	err := o.listenTCP(pagePort)
-	if err != nil { // another process uses the port
+	if err != nil {
 		err = o.listenTCP("127.0.0.1:0")
 	}
 	if err != nil {
 		return nil, wire.ErrUnavailable.Because(err)
 	}
-	o.opened <- o.tcp // does not block: it has capacity for one
+	o.opened <- o.tcp // does not block: the channel has room
 	return o.tcp.Addr(), nil
 }
 
-// errNotServing means that this process is a command that does not serve, and so has no listener.
+// errNotServing means that this process is a command that does not serve.
 var errNotServing = &wire.Error{
 	Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable,
 	Message: "agentmesh serve is not running; start it on this data directory to open the page",

@@ -27,7 +27,7 @@ const PagePath = "/owner/page"
 var pageFiles embed.FS
 
 // Pages is the owner's page in a browser. Services add parts to it, each with an entry in the navigation and its own
-// templates. Every part works without JavaScript: its forms POST, and the response is a 303. With JavaScript the page
+// templates. Every part works without JavaScript: its forms POST, and the response is a 303. With JavaScript, the page
 // fetches its live region again when something in it has changed.
 //
 // A client over TCP must have signed in or carry the owner's token as a bearer. Only the sign-in form and the static
@@ -53,15 +53,14 @@ type Pages struct {
 type Nav struct {
 	Path  string // below [PagePath], "" for the start
 	Title string
-	// Under is the title of the top entry that this entry is under; "" for a top entry. If no entry has that title,
-	// this entry is a top entry. The page of an entry has links to its top entry and to all entries under that one.
+	// Under is the title of the top entry that contains this entry; "" for a top entry. If the title is unknown, this
+	// entry is a top entry. The page of an entry has links to its top entry and to all entries under it.
 	Under string
-	// Count returns how many items wait there; nil for an entry without a number. It must be cheap, because every page
-	// calls it.
+	// Count returns how many items wait there; nil for no number. It must be cheap, because every page calls it.
 	Count func(ctx context.Context) int
 }
 
-// MaxCount bounds what a [Nav] counts. From there on the entry shows "50+".
+// MaxCount bounds the counts of a [Nav]. From there on the entry shows "50+".
 const MaxCount = 50
 
 // Bar is the content of the bar at the top of every page.
@@ -70,27 +69,26 @@ type Bar struct {
 	Paused bool
 }
 
-// Source reports changes to an open page: it calls changed with fixed topics until ctx ends, then returns. It is called
-// once for every open page.
+// Source reports changes to one open page: it calls changed with fixed topics until ctx ends, then returns.
 type Source func(ctx context.Context, changed func(topic string))
 
 // PageTemplate is the template of a page inside the common shell.
 type PageTemplate struct{ set *template.Template }
 
 // View is the data of a page. A page template defines "live", the region that is fetched again, and may define "top"
-// and "rest" above and below it. These keep their state, because they have forms in which the owner types.
+// and "rest" above and below it. Those two keep their state, because the owner types into their forms.
 type View struct {
 	Title  string
 	Status int      // 0 is 200
 	Topics []string // the topics that cause a new fetch of the live region
-	Self   string   // path and query for the next fetch of this page; "" means those of the request
-	Said   string   // what the previous form did
-	Undo   *Undo    // takes back what the previous form did; nil if that cannot be undone
+	Self   string   // path and query for the next fetch of this page; "" means the request's
+	Said   string   // the result of the previous form
+	Undo   *Undo    // reverses the previous form; nil if that is impossible
 	Wrong  string   // the error of the previous form
 	Data   any
 }
 
-// Undo is a form with one button that takes something back.
+// Undo is a form with one button that reverses an action.
 type Undo struct {
 	Path   string // below the page
 	Fields map[string]string
@@ -125,7 +123,6 @@ func newPages(dir string) *Pages {
 	return p
 }
 
-// readAsset returns an embedded file, and its name with a hash of its content.
 func readAsset(name string) (body []byte, hashed string) {
 	body, err := pageFiles.ReadFile("page/" + name)
 	if err != nil {
@@ -136,7 +133,6 @@ func readAsset(name string) (body []byte, hashed string) {
 	return body, stem + "." + hex.EncodeToString(sum[:6]) + "." + ext
 }
 
-// pageURL returns the URL of a path below the page.
 func pageURL(path string) string {
 	if path == "" {
 		return PagePath + "/"
@@ -144,8 +140,8 @@ func pageURL(path string) string {
 	return PagePath + "/" + path
 }
 
-// Template parses a page from files of a service: the first file has the page's parts, the others what it shares with
-// other pages. It panics if a template does not parse, which is a programming error.
+// Template parses a page from files of a service: the first file has the page's parts, the others are shared with other
+// pages. It panics if a template does not parse, which is a programming error.
 func (p *Pages) Template(files fs.FS, names ...string) *PageTemplate {
 	set := template.Must(p.shell.Clone())
 	return &PageTemplate{template.Must(set.ParseFS(files, names...))}
@@ -161,11 +157,11 @@ func (p *Pages) Add(n ...Nav) { p.nav = append(p.nav, n...) }
 // SetBar sets the function that returns the bar. Without it the bar is empty.
 func (p *Pages) SetBar(bar func(ctx context.Context) Bar) { p.bar = bar }
 
-// NamePeers sets the function that returns the name of a peer for the pages of all services.
+// NamePeers sets the function that returns the name of a peer, for the pages of all services.
 func (p *Pages) NamePeers(name func(ctx context.Context, id string) string) { p.nameOf = name }
 
-// NameOf returns how to show the peer with an agent id: by the owner's alias, else by the name that the peer gives
-// itself, in quotes, else by its id. The text is untrusted.
+// NameOf returns how to show the peer with an agent id: by the owner's alias, otherwise by the peer's own name in
+// quotes, otherwise by the id. The text is untrusted.
 func (p *Pages) NameOf(ctx context.Context, id string) string {
 	if p.nameOf == nil || id == "" {
 		return id
@@ -176,12 +172,10 @@ func (p *Pages) NameOf(ctx context.Context, id string) string {
 // Follow adds a source of changes for open pages.
 func (p *Pages) Follow(s Source) { p.sources = append(p.sources, s) }
 
-// pagesPolicy lets a page load its own script, style and icon, call its own origin and send forms there, and nothing
-// else.
+// pagesPolicy lets a page only load its own script, style and icon, call its own origin and send forms there.
 const pagesPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// setPageHeaders sets the security headers of every response below the page.
 func setPageHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", pagesPolicy)
 	h.Set("Referrer-Policy", "no-referrer")
@@ -190,14 +184,13 @@ func setPageHeaders(h http.Header) {
 	h.Set("X-Frame-Options", "DENY")
 }
 
-// shellData is the data of the shell's template.
 type shellData struct {
 	View
 	Path string // below the page, to find the current entry
 	Nav  []navItem
-	Sub  []navItem // the top entry of the current one, and the entries under it
+	Sub  []navItem // the current top entry and the entries under it
 	Bar  Bar
-	In   bool // signed in with a session, which the owner can end
+	In   bool // signed in with a session, so the owner can sign out
 }
 
 type navItem struct {
@@ -229,8 +222,7 @@ func (p *Pages) Render(c echo.Context, page *PageTemplate, v View) error {
 	return c.Blob(v.Status, "text/html; charset=utf-8", buf.Bytes())
 }
 
-// selfURL returns the URL from which a page is fetched again: the URL of the request without the result of the previous
-// form.
+// selfURL returns the URL for the next fetch of a page: the request's, without the result of the previous form.
 func selfURL(r *http.Request) string {
 	q := r.URL.Query()
 	q.Del("did")
@@ -242,9 +234,8 @@ func selfURL(r *http.Request) string {
 	return r.URL.EscapedPath() + "?" + q.Encode()
 }
 
-// navigation returns the top entries, each with the sum of its count and the counts of the entries under it, and the
-// top entry of the current one with the entries under it, if there are any. The current entry is the one with the
-// longest path that the page's path starts with.
+// navigation returns the top entries, each with the sum of the counts of itself and its entries. sub is the current top
+// entry with its entries; nil if it has none. The current entry has the longest path that the page's path starts with.
 func (p *Pages) navigation(ctx context.Context, path string) (top, sub []navItem) {
 	current := -1
 	index := make(map[string]int) // the index in top of each top entry, by title
@@ -311,8 +302,8 @@ func (s shellData) Waiting() string {
 	return ""
 }
 
-// Done answers a form that succeeded: it redirects the browser to a page that shows the result. did names one of the
-// texts that the page knows. If it were free text, a link could put any words into the page.
+// Done answers a form that succeeded: it redirects the browser to a page that shows the result. did is the key of a
+// text that the page knows. With free text, a link could put any words into the page.
 func Done(c echo.Context, path, did string) error {
 	target := pageURL(path)
 	if did != "" {
@@ -345,7 +336,6 @@ func (p *Pages) Fault(c echo.Context, err error) error {
 	return refusal
 }
 
-// renderFaults is the middleware of the group: it turns an error of a handler into a page.
 func (p *Pages) renderFaults(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if err := next(c); err != nil {
@@ -355,7 +345,6 @@ func (p *Pages) renderFaults(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// serveAsset responds with a file whose name changes with its content.
 func (p *Pages) serveAsset(c echo.Context) error {
 	a, ok := p.assets[c.Param("name")]
 	if !ok {

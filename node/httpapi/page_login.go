@@ -21,7 +21,6 @@ const (
 	maxLogin   = 4 << 10
 )
 
-// mountPages adds the routes of the owner's page.
 func (o *Owner) mountPages() {
 	p := o.pages
 	p.group = o.group.Group("/page", p.renderFaults)
@@ -42,14 +41,13 @@ func isPage(path string) bool { return path == PagePath || strings.HasPrefix(pat
 // secretParams are names under which people put secrets into URLs.
 var secretParams = []string{"token", "access_token", "bearer", "code", "secret", "password", "key"}
 
-// errSecretInURL refuses a request with a secret in its URL: URLs end up in histories and logs (THREATS 23). The value
-// is not checked.
+// errSecretInURL refuses a request with a secret in its URL, because URLs end up in histories and logs (THREATS 23).
+// The value of the parameter does not matter.
 var errSecretInURL = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusBadRequest,
 	Message: "do not put a secret into a URL: send the token in the Authorization header, or sign in with the form; if this was the real token, make a new one",
 }
 
-// hasSecretInURL reports whether the query has a parameter that usually holds a secret.
 func hasSecretInURL(u *url.URL) bool {
 	if u.RawQuery == "" {
 		return false
@@ -91,7 +89,7 @@ func (p *Pages) admit(c echo.Context, token tokenHash) (done bool, err error) {
 	return true, c.Redirect(http.StatusSeeOther, target)
 }
 
-// cleanNext returns the page to open after the sign-in. A path outside of the owner's page becomes the start page.
+// cleanNext returns the page to open after the sign-in: the start page if s is outside of the owner's page.
 func cleanNext(s string) string {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(u.Path, PagePath+"/") ||
@@ -101,7 +99,6 @@ func cleanNext(s string) string {
 	return u.RequestURI()
 }
 
-// loginView is the data of the sign-in form.
 type loginView struct{ Next string }
 
 func (p *Pages) showLogin(c echo.Context) error {
@@ -112,8 +109,7 @@ func (p *Pages) showLogin(c echo.Context) error {
 	return p.Render(c, p.loginPage, View{Title: "Sign in", Said: result, Data: loginView{cleanNext(c.QueryParam("next"))}})
 }
 
-// login signs a browser in with the token of the data directory, or with a code of `agentmesh page`, from the body of a
-// form.
+// login signs a browser in by a form with the token of the data directory, or with a code of `agentmesh page`.
 func (p *Pages) login(c echo.Context) error {
 	form, err := Form(c, maxLogin)
 	if err != nil {
@@ -152,8 +148,8 @@ func (p *Pages) logout(c echo.Context) error {
 	return Done(c, "login", "signed-out")
 }
 
-// setCookie sets a cookie that scripts cannot read and that is sent only with requests of our own pages. It is not
-// marked Secure: the listener is on loopback, and some browsers reject such a cookie from http://127.0.0.1.
+// setCookie sets a cookie that scripts cannot read and that browsers send only for our own pages. It is not Secure,
+// because the listener is on loopback, and some browsers reject such a cookie from http://127.0.0.1.
 func (p *Pages) setCookie(c echo.Context, value string, until time.Time) {
 	c.SetCookie(&http.Cookie{
 		Name: p.sessions.cookie(), Value: value, Path: PagePath, Expires: until, HttpOnly: true, SameSite: http.SameSiteStrictMode,
@@ -196,7 +192,7 @@ func (o *Owner) signIn(c echo.Context) error {
 	return JSON(c, http.StatusOK, in)
 }
 
-// SignIn opens the page as [Owner.Open] does, and makes a code for one sign-in. The previous code is no longer valid.
+// SignIn opens the page as [Owner.Open] does, and makes a code for one sign-in. The previous code becomes invalid.
 func (o *Owner) SignIn() (SignIn, error) {
 	addr, err := o.Open()
 	if err != nil {
@@ -206,7 +202,7 @@ func (o *Owner) SignIn() (SignIn, error) {
 	return SignIn{URL: "http://" + loopbackName(addr) + PagePath + "/", Code: code, Expires: until.UTC()}, nil
 }
 
-// loopbackName returns the address in the form that a browser on this machine uses.
+// loopbackName returns the address as a browser on this machine needs it.
 func loopbackName(addr net.Addr) string {
 	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.To4() == nil {
 		return net.JoinHostPort("localhost", strings.TrimPrefix(addr.String()[strings.LastIndex(addr.String(), ":"):], ":"))

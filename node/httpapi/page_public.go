@@ -12,8 +12,8 @@ import (
 )
 
 // PublicPages are pages for everybody, on the public listener or below [LinkPath]. They have the style of the owner's
-// page, but no script, no session and no navigation. A page is a service's template named "page", which may call the
-// functions for strangers' text.
+// page, but no script, session or navigation. A page is a service's template named "page", which may call the functions
+// for strangers' text.
 type PublicPages struct {
 	files map[string]asset // by path
 	paths map[string]string
@@ -22,7 +22,6 @@ type PublicPages struct {
 // NewPublicPages adds the style sheet and the icon to e.
 func NewPublicPages(e *echo.Echo) *PublicPages { return newPublicPages(e, "") }
 
-// newPublicPages adds the style sheet and the icon to e, below a path.
 func newPublicPages(e *echo.Echo, below string) *PublicPages {
 	p := &PublicPages{files: make(map[string]asset), paths: make(map[string]string)}
 	for name, kind := range map[string]string{"page.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml"} {
@@ -35,20 +34,19 @@ func newPublicPages(e *echo.Echo, below string) *PublicPages {
 	return p
 }
 
-// file responds with a file whose name changes with its content.
 func (p *PublicPages) file(c echo.Context) error {
 	f := p.files[c.Path()]
 	c.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 	return c.Blob(http.StatusOK, f.kind, f.body)
 }
 
-// Template parses the templates of a service. It panics if one does not parse, which is a programming error.
+// Template parses the templates of a service. It panics if a template does not parse, which is a programming error.
 func (p *PublicPages) Template(files fs.FS, names ...string) *template.Template {
 	funcs := template.FuncMap{"asset": func(name string) string { return p.paths[name] }}
 	return template.Must(template.New("").Funcs(pageFuncs).Funcs(funcs).ParseFS(files, names...))
 }
 
-// publicPolicy lets a page load its style and its icon and send forms to its own origin, and nothing else.
+// publicPolicy lets a page load its style and its icon and send forms to its own origin. Everything else is forbidden.
 const publicPolicy = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 // Render responds with the template "page".

@@ -20,20 +20,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// SessionsFile is the file in the data directory that holds the hashes of the sessions of the owner's page, so that an
-// open page continues after a restart of the process. The sessions become invalid if owner.token is removed or
-// replaced.
+// SessionsFile is the file in the data directory with the hashes of the sessions of the owner's page, so that an open
+// page continues after a restart of the process. Removing or replacing owner.token ends the sessions.
 const SessionsFile = "owner.sessions"
 
 const (
 	sessionLife = 7 * 24 * time.Hour
 	maxSessions = 32 // one more ends the oldest session
 	codeLife    = 5 * time.Minute
-	keepExpired = 24 * time.Hour // how long an expired session is stored: the clock may be wrong
+	keepExpired = 24 * time.Hour // for which an expired session is stored, because the clock may be wrong
 )
 
-// sessions holds the sessions of browsers that have signed in. It keeps sessions and sign-in codes only as SHA-256
-// hashes.
+// sessions holds the sessions of signed-in browsers. It keeps only SHA-256 hashes of sessions and sign-in codes.
 type sessions struct {
 	path string
 
@@ -48,14 +46,13 @@ type session struct {
 	Until time.Time `json:"until"`
 }
 
-// signInCode signs one browser in, once. Wrong guesses do not invalidate it, because then anybody on this machine could
+// signInCode signs one browser in, once. Wrong guesses do not invalidate it; otherwise anybody on this machine could
 // keep the owner out. Its 50 bits cannot be guessed in five minutes, even at a million guesses per second.
 type signInCode struct {
 	hash  tokenHash
 	until time.Time // zero for no code
 }
 
-// sessionFile is the stored form of the sessions.
 type sessionFile struct {
 	Token    string    `json:"token"` // hex SHA-256 of the hash of the token
 	Sessions []session `json:"sessions"`
@@ -84,13 +81,12 @@ func (s *sessions) load(token tokenHash) error {
 	}
 	var file sessionFile
 	if json.Unmarshal(data, &file) != nil || file.Token != token.mark() {
-		return nil // every browser must sign in again
+		return nil // so every browser must sign in again
 	}
 	s.list = file.Sessions[max(0, len(file.Sessions)-maxSessions):]
 	return nil
 }
 
-// cookie returns the name of the cookie.
 func (s *sessions) cookie() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +106,6 @@ func (s *sessions) begin(now time.Time) (value string, until time.Time, err erro
 	return value, until, s.save()
 }
 
-// end ends the session of a cookie, or all sessions.
 func (s *sessions) end(value string, all bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +114,6 @@ func (s *sessions) end(value string, all bool) error {
 	return s.save()
 }
 
-// save writes the whole file. The caller holds mu.
 func (s *sessions) save() error {
 	data, err := json.Marshal(sessionFile{Token: s.token.mark(), Sessions: s.list})
 	if err != nil {
@@ -157,7 +151,7 @@ func (s *sessions) newCode(now time.Time) (code string, until time.Time) {
 	return text[:5] + "-" + text[5:], s.code.until
 }
 
-// redeem reports whether typed is the token or the sign-in code. A code that matches is used up.
+// redeem reports whether typed is the token or the sign-in code. It uses up a code that matches.
 func (s *sessions) redeem(typed string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

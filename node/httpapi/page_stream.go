@@ -16,12 +16,12 @@ import (
 
 const (
 	maxStreamsOpen = 16                     // of all pages together
-	streamPause    = 250 * time.Millisecond // between two events: changes in between are sent together
-	streamRetry    = time.Second            // how long a browser waits before it connects again
+	streamPause    = 250 * time.Millisecond // between two events; later changes are sent together
+	streamRetry    = time.Second            // before a browser connects again
 	maxTopics      = 64
 )
 
-// changedTopics collects the topics that changed since the last event, each topic once, so that its size is bounded.
+// changedTopics collects the topics that changed since the last event, each once, so that its size is bounded.
 type changedTopics struct {
 	mu     sync.Mutex
 	topics map[string]struct{}
@@ -50,7 +50,7 @@ func (d *changedTopics) take() []string {
 }
 
 // stream sends the names of changed topics to an open page, which then fetches its content again. A broken stream loses
-// nothing: the page fetches everything when it connects again.
+// nothing, because the page fetches everything when it connects again.
 func (p *Pages) stream(c echo.Context) error {
 	select {
 	case p.streams <- struct{}{}:

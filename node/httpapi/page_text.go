@@ -36,9 +36,8 @@ var pageFuncs = template.FuncMap{
 	"words": func(v any) string { return strings.ReplaceAll(textOf(v), "_", " ") },
 }
 
-// escapeText returns s as inert HTML. Markup is escaped. Characters that control direction, join or
-// hide others are shown as their code. Combining marks that pile up are counted instead of drawn. Line breaks and tabs
-// stay.
+// escapeText returns s as inert HTML. It escapes markup, and shows the codes of characters that control direction, join
+// or hide others. Combining marks that pile up are counted instead of drawn. Line breaks and tabs stay.
 func escapeText(s string) string {
 	var b strings.Builder
 	marks, dropped := 0, 0
@@ -75,8 +74,7 @@ func escapeText(s string) string {
 	return b.String()
 }
 
-// cutText returns the beginning of s, with at most the given numbers of runes and lines. complete reports whether that
-// is all of s.
+// cutText returns the beginning of s, with at most so many runes and lines. complete reports whether that is all of s.
 func cutText(s string, runes, lines int) (head string, complete bool) {
 	n := 0
 	for i, r := range s {
@@ -112,7 +110,6 @@ func block(s, class string) template.HTML {
 		class, escapeText(head), formatLength(s), escapeText(s)))
 }
 
-// formatLength returns the length of s in words: "1,234 characters".
 func formatLength(s string) string {
 	n := utf8.RuneCountInString(s)
 	if n == 1 {
@@ -135,7 +132,6 @@ func pageLine(v any) template.HTML {
 	return template.HTML(`<bdi class="line">` + escapeText(head) + `</bdi>`)
 }
 
-// pageID shows an id, which may break anywhere.
 func pageID(v any) template.HTML {
 	return template.HTML(`<code class="id">` + escapeText(textOf(v)) + `</code>`)
 }
@@ -168,8 +164,7 @@ func pageTime(t time.Time) template.HTML {
 		t.UTC().Format(time.RFC3339), l.Format("Monday, 2 January 2006, 15:04:05 MST"), formatTime(l, time.Now())))
 }
 
-// formatTime writes a time as people say it: how long ago it was if that is less than twelve hours, else the day and
-// the time.
+// formatTime writes how long ago t was if that is less than twelve hours, otherwise the day and the time.
 func formatTime(t, now time.Time) string {
 	ago := now.Sub(t)
 	switch {
@@ -185,7 +180,7 @@ func formatTime(t, now time.Time) string {
 	return t.Format("2 Jan 2006, 15:04")
 }
 
-// pageLeft describes in words how long it is until t.
+// pageLeft writes in words how long it is until t.
 func pageLeft(t time.Time) string {
 	d := time.Until(t)
 	switch {

@@ -21,11 +21,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
-// parkingKey is the context key of the *parking of a request's listener. Listeners with TLS have none.
+// parkingKey is the context key of a listener's *parking. A listener with TLS has no parking.
 type parkingKey struct{}
 
-// parking holds the connections of requests that wait, see [Park]. For its server it is also a listener, from which the
-// server takes a connection back for its next request.
+// parking holds the connections of requests that wait; see [Park]. It is also a listener, from which the server takes a
+// connection back for its next request.
 type parking struct {
 	addr    net.Addr
 	ctx     context.Context // ends when waiting requests must end
@@ -71,12 +71,11 @@ type Waiter interface {
 	Leave()
 }
 
-// Park answers a request when waiter has an answer. If waiter has none within maxWait, or if the server stops or the
-// client already sends its next request, Park answers with empty. It calls waiter.Leave. The handler must return what
-// Park returns.
+// Park answers a request when waiter has an answer. It answers with empty after maxWait, or if the server stops or the
+// client already sends its next request. It calls waiter.Leave. The handler must return Park's error.
 //
-// Meanwhile a request over plain HTTP/1.1 has one small goroutine and no buffers, where net/http needs three times the
-// memory. Its log line and its metrics do not include the wait. For other requests, the handler waits.
+// Meanwhile, a request over plain HTTP/1.1 has one small goroutine and no buffers, a third of the memory that net/http
+// needs. Its log line and its metrics leave out the wait. Other requests wait in the handler.
 func Park(c echo.Context, maxWait time.Duration, waiter Waiter, empty []byte) error {
 	r, w := c.Request(), c.Response()
 	p, ok := r.Context().Value(parkingKey{}).(*parking)
@@ -101,7 +100,7 @@ func Park(c echo.Context, maxWait time.Duration, waiter Waiter, empty []byte) er
 		return fmt.Errorf("take over the connection of a request: %w", err)
 	}
 	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // the beginning of the next request
-	parked.conn = conn.(*countedConn)                // serve has checked the listener
+	parked.conn = conn.(*countedConn)                // serve has checked the type of the listener
 	parked.conn.unread = slices.Clone(early)
 	parked.hasConn.Store(true)
 	w.Status, w.Committed = http.StatusOK, true
@@ -142,7 +141,6 @@ func respond(c echo.Context, body []byte, err error) error {
 	return Raw(c, http.StatusOK, body)
 }
 
-// parkedRequest is a request whose connection is parked.
 type parkedRequest struct {
 	*parking
 	conn    *countedConn
@@ -154,10 +152,8 @@ type parkedRequest struct {
 	end     time.Time
 }
 
-// past is a deadline that ends a read at once.
 var past = time.Unix(1, 0)
 
-// wake makes run ask for the answer.
 func (r *parkedRequest) wake() {
 	r.woken.Store(true)
 	if r.hasConn.Load() {
@@ -177,13 +173,13 @@ func (r *parkedRequest) run() {
 	}
 }
 
-// await waits for the answer. isHere is false if the client has left. Only a read notices that, so await waits by reading.
+// await waits for the answer by reading, because only a read notices that the client has left. isHere is then false.
 func (r *parkedRequest) await() (body []byte, isHere bool, err error) {
 	for {
 		r.conn.SetReadDeadline(r.end)
-		if !r.woken.Swap(false) { // if it was set, the line above may have replaced the deadline that wake set
+		if !r.woken.Swap(false) { // otherwise the line above may have replaced the deadline of wake
 			err := r.conn.awaitRequest()
-			if err == nil { // the client does not wait for this answer before its next request
+			if err == nil { // the next request is here, so the client no longer waits
 				return r.none, true, nil
 			}
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -200,7 +196,7 @@ func (r *parkedRequest) await() (body []byte, isHere bool, err error) {
 	}
 }
 
-// answer calls Answer, and turns a panic into an error. No client gets its text.
+// answer calls Answer, and turns a panic into an error that no client sees.
 func (r *parkedRequest) answer() (body []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -210,7 +206,7 @@ func (r *parkedRequest) answer() (body []byte, err error) {
 	return r.waiter.Answer(r.ctx)
 }
 
-// finish answers, and gives the connection back when the next request begins. It returns false if none begins.
+// finish sends the answer, and gives the connection back when the next request begins. Otherwise it returns false.
 func (r *parkedRequest) finish(response []byte) bool {
 	r.conn.SetReadDeadline(time.Now().Add(idleTimeout))
 	r.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
@@ -232,7 +228,7 @@ func (r *parkedRequest) finish(response []byte) bool {
 	}
 }
 
-// response returns the response with a body, or the one for an error, which it logs.
+// response returns the response with body. If err is set, it logs err and returns the error response.
 func (r *parkedRequest) response(body []byte, err error) []byte {
 	header, status := r.header, http.StatusOK
 	if err != nil {

@@ -11,19 +11,18 @@ import (
 
 // requests counts the requests of one listener. A nil *requests counts nothing.
 //
-// A series is created when its first request ends. There are at most routes × method classes × status classes of them:
-// the route is a pattern that a service mounted, never a path.
+// A series is created when its first request ends. Their number is at most routes × method classes × status classes,
+// because a route is a pattern that a service mounted, never a path.
 type requests struct {
 	m        *Metrics
 	listener string
-	route    string // the route of every request; "" for the pattern that each request matched
+	route    string // the route of every request; "" for the pattern that a request matched
 	inFlight atomic.Int64
 
 	mu    sync.Mutex                                  // guards additions to cells
-	cells atomic.Pointer[map[requestKind]requestCell] // never changed in place, so that readers need no lock
+	cells atomic.Pointer[map[requestKind]requestCell] // replaced as a whole, so that readers need no lock
 }
 
-// requestKind identifies a series of requests.
 type requestKind struct {
 	route  string
 	method string
@@ -46,7 +45,6 @@ func newRequests(m *Metrics, listener, route string) *requests {
 	return r
 }
 
-// enter counts the start of a request. The caller must call leave.
 func (r *requests) enter() {
 	if r != nil {
 		r.inFlight.Add(1)
@@ -59,7 +57,7 @@ func (r *requests) leave() {
 	}
 }
 
-// finish counts a finished request. pattern is the route that matched, "" for none.
+// finish counts a finished request. pattern is the route that matched, or "".
 func (r *requests) finish(pattern, method string, status int, took time.Duration) {
 	if r == nil {
 		return
@@ -106,8 +104,7 @@ func (r *requests) add(kind requestKind) requestCell {
 	return cell
 }
 
-// methodClass returns the class of a method: read, write or other. Metrics use the class and not the method, because a
-// client can invent any number of methods.
+// methodClass returns read, write or other, for metrics, because a client can invent any number of methods.
 func methodClass(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead:

@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// JSON responds with v as the standard library encodes it, without escaping < > & for HTML.
+// JSON responds with v as the standard library encodes it, without escapes for < > &.
 func JSON(c echo.Context, status int, v any) error {
 	data, err := Encode(v)
 	if err != nil {
@@ -42,8 +42,7 @@ func Raw(c echo.Context, status int, body []byte) error {
 	return nil
 }
 
-// ServeDocument answers with a document that caches may keep, or with 304 if the client has it already. It also answers
-// HEAD.
+// ServeDocument answers with a document that caches may keep, or with 304 if the client has it. It also answers HEAD.
 func ServeDocument(c echo.Context, contentType, cacheControl string, data []byte) {
 	sum := sha256.Sum256(data)
 	h := c.Response().Header()
@@ -54,8 +53,7 @@ func ServeDocument(c echo.Context, contentType, cacheControl string, data []byte
 	http.ServeContent(c.Response(), c.Request(), "", time.Time{}, bytes.NewReader(data))
 }
 
-// Private marks the response as one that no cache may store. Responses to a bearer token or to the owner are private
-// (AM-59).
+// Private forbids caches to store the response. Responses to a bearer token or to the owner are private (AM-59).
 func Private(c echo.Context) { c.Response().Header()["Cache-Control"] = noStore }
 
 // KeepOpen gives this request d from now instead of the listener's time-outs. A handler that may take longer than
@@ -65,7 +63,7 @@ func KeepOpen(c echo.Context, d time.Duration) error {
 	deadline := time.Now().Add(d)
 	rc := http.NewResponseController(c.Response())
 	err := errors.Join(rc.SetReadDeadline(deadline), rc.SetWriteDeadline(deadline))
-	if errors.Is(err, http.ErrNotSupported) { // an in-process request has no time-outs
+	if errors.Is(err, http.ErrNotSupported) { // a request in this process has no time-outs
 		return nil
 	}
 	return err

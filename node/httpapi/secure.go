@@ -13,12 +13,11 @@ import (
 
 const headerStrictTransport = "Strict-Transport-Security"
 
-// strictTransport lasts thirty days, so that an operator who gives up https waits a month at most. It covers only this
-// host name.
+// strictTransport lasts thirty days: an operator who gives up https waits a month at most. It covers only this host.
 var strictTransport = []string{"max-age=2592000"}
 
-// usesStrictTransport reports whether browsers get the header that makes them use https only. Browsers apply the header
-// to every port of the host name, so only the service at the default port sends it.
+// usesStrictTransport reports whether browsers get the header that makes them use https only. They apply it to every
+// port of the host name, so only the service at the default port sends it.
 func usesStrictTransport(cfg Config) bool {
 	u, err := url.Parse(cfg.PublicURL)
 	return cfg.TLS != nil && err == nil && (u.Port() == "" || u.Port() == "443")
@@ -28,8 +27,8 @@ func usesStrictTransport(cfg Config) bool {
 const ChallengePath = "/.well-known/acme-challenge/"
 
 // ServePlain answers plain HTTP beside a listener with TLS, until ctx ends. challenge, if not nil, gets requests below
-// [ChallengePath]. Other reads are redirected to the public URL. Requests that would change something are refused:
-// their sender has already exposed them to the network and should notice. No route of this server is reachable.
+// [ChallengePath]. Other reads are redirected to the public URL. All other requests are refused, so that their senders
+// notice that they exposed them to the network. No route of this server is reachable.
 func (s *Server) ServePlain(ctx context.Context, l net.Listener, challenge http.Handler) error {
 	return serve(ctx, s.plain(challenge), limitConns(l, s.cfg, s.conns), nil, s.cfg.Logger)
 }
@@ -49,7 +48,6 @@ func (s *Server) plain(challenge http.Handler) http.Handler {
 	})
 }
 
-// redirect sends a reader to the same path at the public URL. It ignores the Host header.
 func (s *Server) redirect(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		http.Error(w, "use "+s.cfg.PublicURL, http.StatusBadRequest)
@@ -65,13 +63,12 @@ func (s *Server) redirect(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, target.String(), http.StatusPermanentRedirect)
 }
 
-// isBehindProxy reports whether a reverse proxy terminates TLS for this listener.
 func isBehindProxy(cfg Config) bool {
 	return !cfg.Local && cfg.TLS == nil && strings.HasPrefix(cfg.PublicURL, "https:")
 }
 
 // requireProxy refuses requests that bypass the reverse proxy and therefore TLS. It logs the first refusal, because the
-// sender may be the proxy itself, missing in the configuration.
+// sender may be the proxy, missing in the configuration.
 func (s *Server) requireProxy(next http.Handler) http.Handler {
 	var once sync.Once
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

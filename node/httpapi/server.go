@@ -17,10 +17,10 @@ import (
 type Config struct {
 	// Local selects the local profile (AM-82): loopback hosts only, no limits per address.
 	Local bool
-	// PublicURL is the URL under which others reach this server; "" in the local profile.
+	// PublicURL is where others reach this server; "" in the local profile.
 	PublicURL string
-	// TLS terminates TLS on this listener; nil speaks plain HTTP. If PublicURL has the default port of https, browsers
-	// get a header that makes them use https only.
+	// TLS terminates TLS on this listener; nil means plain HTTP. If PublicURL has the default port of https, a header
+	// makes browsers use https only.
 	TLS *tls.Config
 	// TrustedProxies are proxies whose X-Forwarded-For names the client.
 	TrustedProxies []netip.Prefix
@@ -36,14 +36,13 @@ type Config struct {
 	// MaxConns bounds all connections of one listener together: 0 is 10,000; a negative value means no limit.
 	MaxConns int
 	// MaxConnsPerAddr bounds the connections of one address, except those of trusted proxies: 0 is 256; a negative
-	// value means no limit. The local profile has no such limit.
+	// value means no limit. The local profile ignores it.
 	MaxConnsPerAddr int
 	// Version is shown by /health.
 	Version string
 	// Logger gets one line per request; nil discards them.
 	Logger *slog.Logger
-	// Metrics count requests, connections and refusals of limits; nil counts nothing. The public listener does not
-	// serve them.
+	// Metrics count requests, connections and refusals of limits; may be nil. The public listener does not serve them.
 	Metrics *Metrics
 }
 
@@ -55,7 +54,7 @@ const (
 	idleTimeout   = 60 * time.Second
 	maxHeader     = 16 << 10
 	maxStreams    = 100             // of one HTTP/2 connection
-	stopTimeout   = 4 * time.Second // for a whole stop: supervisors and users wait at most five seconds
+	stopTimeout   = 4 * time.Second // for a whole stop, because supervisors and users wait at most five seconds
 	stopGrace     = 2 * time.Second // until the contexts of requests are canceled
 )
 
@@ -87,7 +86,6 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// newEcho returns an echo that passes every request through g.
 func newEcho(g *gate, extract echo.IPExtractor) *echo.Echo {
 	e := echo.New()
 	e.IPExtractor = extract
@@ -99,14 +97,14 @@ func newEcho(g *gate, extract echo.IPExtractor) *echo.Echo {
 // Echo returns the router on which services mount their routes.
 func (s *Server) Echo() *echo.Echo { return s.echo }
 
-// Addresses returns the limits per client address, which services charge.
+// Addresses returns the limits per client address.
 func (s *Server) Addresses() *Addresses { return s.addresses }
 
 // Handler serves every mounted route.
 func (s *Server) Handler() http.Handler { return s.echo }
 
-// Internal returns a handler with the same routes for callers in this process. It does not check host or origin and has
-// no limit per address.
+// Internal returns a handler with the same routes for callers in this process. It skips the checks of host and origin,
+// and the limits per address.
 func (s *Server) Internal() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.echo.ServeHTTP(w, withCaller(r, caller{}))
@@ -115,9 +113,9 @@ func (s *Server) Internal() http.Handler {
 
 // Serve answers connections of l until ctx ends. Then it stops accepting and waits for requests in flight. After two
 // seconds it cancels their contexts, which ends long polls. After four seconds it closes their connections, because a
-// client that stalls in the middle of a body never finishes. Serve then returns nil.
+// client may stall in the middle of a body. Serve then returns nil.
 //
-// If PublicURL is https and TLS is nil, plain HTTP is for the reverse proxy only: loopback and TrustedProxies.
+// If PublicURL is https and TLS is nil, it answers only the reverse proxy: loopback and TrustedProxies.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	h := s.Handler()
 	if isBehindProxy(s.cfg) {

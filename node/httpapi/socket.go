@@ -17,7 +17,7 @@ import (
 )
 
 // SocketFile is the owner's socket in a data directory. If its path would be too long for a socket, SocketPointerFile
-// holds another path. Both belong to the serving process; backups do not contain them.
+// contains another path. Both belong to the serving process; backups leave them out.
 const (
 	SocketFile        = "owner.sock"
 	SocketPointerFile = "owner.sock.path"
@@ -27,7 +27,7 @@ const (
 // ErrOwnerInUse means that another process answers on the owner's socket of this data directory.
 var ErrOwnerInUse = errors.New("another process serves this data directory")
 
-// OwnerSocket returns the path of the owner's socket of a data directory, for a client. The socket need not exist.
+// OwnerSocket returns the path of the owner's socket of a data directory. The socket need not exist.
 func OwnerSocket(dir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, SocketPointerFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +44,6 @@ func OwnerSocket(dir string) (string, error) {
 	return path, nil
 }
 
-// listenSocket opens the socket of a data directory and replaces a stale one.
 func listenSocket(dir, runtimeDir string) (net.Listener, error) {
 	old, err := OwnerSocket(dir)
 	if err != nil {
@@ -54,7 +53,7 @@ func listenSocket(dir, runtimeDir string) (net.Listener, error) {
 		conn.Close()
 		return nil, ErrOwnerInUse
 	}
-	// No process answers. If there is a socket at this path, a killed process left it.
+	// No process answers, so a socket at this path was left by a killed process.
 	if info, err := os.Lstat(old); err == nil && info.Mode().Type() == fs.ModeSocket {
 		if err := os.Remove(old); err != nil {
 			return nil, fmt.Errorf("replace stale owner socket: %w", err)
@@ -68,15 +67,15 @@ func listenSocket(dir, runtimeDir string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the owner: %w", err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil { // until now the mode 0700 of the directory kept others out
+	if err := os.Chmod(path, 0o600); err != nil { // before this, the mode 0700 of the directory kept others out
 		l.Close()
 		return nil, fmt.Errorf("listen for the owner: %w", err)
 	}
 	return l, nil
 }
 
-// placeSocket chooses the path of the socket: in the data directory or, if that path is too long for a socket, in a
-// directory of its own. In the second case it writes the path to [SocketPointerFile].
+// placeSocket chooses the path of the socket: in the data directory or, if that is too long for a socket, in a
+// directory of its own. It then writes the path to [SocketPointerFile].
 func placeSocket(dir, runtimeDir string) (string, error) {
 	pointer := filepath.Join(dir, SocketPointerFile)
 	abs, err := filepath.Abs(dir)
@@ -101,8 +100,8 @@ func placeSocket(dir, runtimeDir string) (string, error) {
 	return path, atomicfile.Write(pointer, []byte(path+"\n"))
 }
 
-// shortDir makes a directory that only our user can enter: below runtimeDir with a name derived from dir. Without
-// runtimeDir it makes a new directory with a random name, because anybody could create a predictable one first.
+// shortDir makes a directory that only our user can enter: below runtimeDir, named after dir. Without runtimeDir, the
+// name is random, because anybody could take a predictable one first.
 func shortDir(dir, runtimeDir string) (string, error) {
 	if runtimeDir == "" {
 		return os.MkdirTemp("", "agentmesh-")
@@ -116,13 +115,13 @@ func shortDir(dir, runtimeDir string) (string, error) {
 }
 
 // removeShortDir removes the directory that shortDir made. It removes the pointer first, because anybody may take the
-// name of the directory once that name is free.
+// name of the directory as soon as it is free.
 func removeShortDir(dir, socket string) {
 	abs, err := filepath.Abs(dir)
 	if err != nil || filepath.Dir(socket) == abs {
 		return
 	}
-	if os.Remove(filepath.Join(dir, SocketPointerFile)) == nil { // else the pointer and our empty directory stay
+	if os.Remove(filepath.Join(dir, SocketPointerFile)) == nil { // otherwise the pointer and our empty directory stay
 		_ = os.Remove(filepath.Dir(socket))
 	}
 }

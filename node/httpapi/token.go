@@ -25,13 +25,13 @@ func (h tokenHash) matches(token string) bool {
 	return subtle.ConstantTimeCompare(sum[:], h[:]) == 1
 }
 
-// loadToken reads the owner's token of the data directory, or makes one. A file that others can read is an error.
+// loadToken reads or makes the owner's token of the data directory. A file that others can read is an error.
 func loadToken(dir string) (tokenHash, error) {
 	return readToken(filepath.Join(dir, TokenFile), 0o077, 0o600)
 }
 
-// readToken reads a token from a file, or makes the file with the permissions in mode. A file that has any of the
-// permissions in forbidden is an error.
+// readToken reads a token from a file, or makes the file with the permissions in mode. A permission in forbidden is an
+// error.
 func readToken(path string, forbidden, mode fs.FileMode) (tokenHash, error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -41,7 +41,7 @@ func readToken(path string, forbidden, mode fs.FileMode) (tokenHash, error) {
 			return tokenHash{}, fmt.Errorf("make token: %w", err)
 		}
 		_, err = file.WriteString(token + "\n")
-		err = errors.Join(err, file.Chmod(mode)) // the umask may have removed what the group needs
+		err = errors.Join(err, file.Chmod(mode)) // the umask may have removed the group's permissions
 		if err := errors.Join(err, file.Close()); err != nil {
 			return tokenHash{}, fmt.Errorf("make token: %w", err)
 		}
@@ -64,7 +64,7 @@ func readToken(path string, forbidden, mode fs.FileMode) (tokenHash, error) {
 	return sha256.Sum256([]byte(token)), nil
 }
 
-// Bearer returns the bearer token of a request. ok is false if the request has no bearer token.
+// Bearer returns the bearer token of a request, if it has one.
 func Bearer(r *http.Request) (token string, ok bool) {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {

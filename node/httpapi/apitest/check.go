@@ -23,13 +23,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// description is the parsed OpenAPI document.
 type description struct {
 	*openapi3.T
 	routers.Router
 }
 
-// document returns the OpenAPI document, which it parses once.
 var document = sync.OnceValues(func() (description, error) {
 	loader := openapi3.NewLoader()
 	// OpenAPI has no parameter for several segments of a path. The router has one.
@@ -40,7 +38,7 @@ var document = sync.OnceValues(func() (description, error) {
 	if err := doc.Validate(loader.Context); err != nil {
 		return description{}, fmt.Errorf("openapi.yaml: %w", err)
 	}
-	// Read these kinds as plain bytes.
+	// Read these as plain bytes.
 	for _, kind := range []string{"text/html", "application/yaml", "text/yaml", "application/x-yaml", "text/event-stream"} {
 		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.FileBodyDecoder)
 	}
@@ -51,8 +49,8 @@ var document = sync.OnceValues(func() (description, error) {
 	return description{doc, router}, err
 })
 
-// Operations returns the sorted operations of the document that have at least one of the tags, in the form
-// "GET /v1/agents/{agent_id}". The tests of a service compare this list with its routes.
+// Operations returns the sorted operations ("GET /v1/agents/{agent_id}") of the document with at least one of the tags.
+// Tests of a service compare this list with its routes.
 func Operations(t testing.TB, tags ...string) []string {
 	t.Helper()
 	doc, err := document()
@@ -93,9 +91,8 @@ func Check(t testing.TB, h http.Handler) http.Handler {
 	})
 }
 
-// Compare returns an error that describes how a request or its response differs from the document, or nil. It is for
-// tests that talk to a real process. sent is the body of the request, and body that of the response; Compare does not
-// read the body of r.
+// Compare returns an error if a request or its response differs from the document. It is for tests that talk to a real
+// process. sent is the body of the request; Compare does not read the body of r.
 func Compare(r *http.Request, sent []byte, status int, header http.Header, body []byte) error {
 	doc, err := document()
 	if err != nil {
@@ -138,13 +135,11 @@ func Compare(r *http.Request, sent []byte, status int, header http.Header, body 
 	})
 }
 
-// isBodyless reports whether responses with this status have no body.
 func isBodyless(status int) bool {
 	return status == http.StatusNoContent || status == http.StatusNotModified || status == http.StatusSwitchingProtocols
 }
 
-// checkUnknownRoute checks the response to a request whose route or method is not in the document. missing is the error
-// of the look-up of the route.
+// checkUnknownRoute checks the response to a request without a route in the document. missing is the look-up's error.
 func checkUnknownRoute(missing error, method string, status int, header http.Header, body []byte) error {
 	want := http.StatusNotFound
 	if errors.Is(missing, routers.ErrMethodNotAllowed) {
@@ -165,7 +160,6 @@ func checkUnknownRoute(missing error, method string, status int, header http.Hea
 	return checkErrorBody(body)
 }
 
-// checkErrorBody returns an error unless body is an error body: the JSON object that every error response has.
 func checkErrorBody(body []byte) error {
 	var doc struct {
 		Error *struct {
@@ -185,13 +179,11 @@ func checkErrorBody(body []byte) error {
 	return nil
 }
 
-// teeBody is a request body that copies what the handler reads from it.
 type teeBody struct {
 	io.Reader
 	io.Closer
 }
 
-// recorder copies a response on its way to the client.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -212,8 +204,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return r.ResponseWriter.Write(p)
 }
 
-// Hijack takes over the connection for a WebSocket. The bytes that follow on the connection are not HTTP, and are not
-// checked.
+// Hijack takes over the connection for a WebSocket. The bytes after that are not HTTP, and are not checked.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	r.begun, r.status = true, http.StatusSwitchingProtocols
 	return http.NewResponseController(r.ResponseWriter).Hijack()

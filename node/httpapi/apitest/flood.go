@@ -16,10 +16,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// Network is a network from which one attacker sends all its requests.
+// Network is a network from which an attacker sends all its requests.
 type Network struct {
 	Name string
-	Size int // number of addresses that the rate limits tell apart
+	Size int // number of addresses that the rate limits distinguish
 }
 
 // Networks are networks that an attacker can rent cheaply: an IPv4 /24, and an IPv6 /48 with its 65,536 subnets.
@@ -37,14 +37,14 @@ func (n Network) Addr(i int) netip.Addr {
 // Newcomer is an honest client in a network of its own.
 var Newcomer = netip.MustParseAddr("198.51.100.7")
 
-// HostedAddr returns the address of one of 256 honest clients at the same hosting provider.
+// HostedAddr returns the address of one of 256 honest clients of one hosting provider.
 func HostedAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}) }
 
 // ServedWithin is how long a newcomer may wait during a flood.
 const ServedWithin = 5 * time.Second
 
-// Door is the public listener of a service, behind a proxy that names its clients. Tests send an attacker's requests
-// and a newcomer's through it.
+// Door is the public listener of a service, behind a proxy that names its clients. Tests send the requests of an
+// attacker and of a newcomer through it.
 type Door struct {
 	URL     string
 	Edge    *httpapi.Server
@@ -68,8 +68,7 @@ func NewDoor(t testing.TB, mount func(*echo.Echo)) *Door {
 	return d
 }
 
-// Call makes a request as the client with address from. It calls the handler directly, because floods have many
-// requests.
+// Call makes a request as the client with address from. It calls the handler directly, because floods are large.
 func (d *Door) Call(from netip.Addr, method, path, body string, headers ...string) (status int, answer string) {
 	req := httptest.NewRequest(method, "https://node.example"+path, strings.NewReader(body))
 	req.RemoteAddr = "127.0.0.1:1"
@@ -111,7 +110,7 @@ func setHeaders(req *http.Request, from netip.Addr, headers []string) {
 	}
 }
 
-// maxGrowth is how much a flood may add to the memory in use: more than all tables at their bounds need.
+// maxGrowth bounds the growth of the memory in use: more than all tables at their bounds need.
 const maxGrowth = 64 << 20
 
 // CheckMemory fails the test if the memory in use grew by more than maxGrowth since NewDoor.

@@ -14,7 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// Exchange is a recorded request with its response. In the response "*" stands for any string.
+// Exchange is a recorded request with its response. In the response, "*" stands for any string.
 type Exchange struct {
 	Name         string
 	Method, Path string
@@ -24,9 +24,8 @@ type Exchange struct {
 	Answer       []byte
 }
 
-// Read reads the exchanges of a file: a txtar archive with two entries for each exchange, the second called "response".
-// A request consists of a line with method and path, headers and, after an empty line, the body, which must not contain
-// line breaks.
+// Read reads the exchanges of a txtar archive, which has two entries for each exchange, the second called "response". A
+// request is a line with method and path, headers and, after an empty line, the body, which is a single line.
 func Read(t testing.TB, file string) []Exchange {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -72,7 +71,7 @@ func parseExchange(request, response txtar.File) (Exchange, error) {
 }
 
 // Replay sends the request to h and compares the response: its status must be equal, and its body must contain
-// everything that was recorded, with the same values. It may contain more.
+// everything that was recorded. It may contain more.
 func (x Exchange) Replay(t testing.TB, h http.Handler) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), x.Method, x.Path, bytes.NewReader(x.Body))
@@ -99,7 +98,6 @@ func (x Exchange) Replay(t testing.TB, h http.Handler) {
 	}
 }
 
-// covers reports whether got contains everything in want.
 func covers(got, want any) bool {
 	switch w := want.(type) {
 	case map[string]any:

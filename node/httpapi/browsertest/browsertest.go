@@ -10,12 +10,12 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Required is the name of an environment variable. If its value is "required", tests fail instead of being skipped if
-// a program that they need is not installed.
+// Required is the name of an environment variable. With the value "required", tests fail instead of being skipped if a
+// program that they need is missing.
 const Required = "AGENTMESH_TOOLS"
 
 // Start starts a browser with an empty profile and returns its context. The browser stops with the test. Without
-// Chromium the test is skipped, or fails if [Required] has the value "required".
+// Chromium, the test is skipped or fails; see [Required].
 func Start(t testing.TB) context.Context {
 	t.Helper()
 	path := ""
@@ -40,7 +40,7 @@ func Start(t testing.TB) context.Context {
 	alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), opts...)
 	browser, cancel := chromedp.NewContext(alloc)
 	t.Cleanup(func() {
-		if err := chromedp.Cancel(browser); err != nil { // waits for the process, so that its directory can be removed
+		if err := chromedp.Cancel(browser); err != nil { // waits for the process, so that the test can remove its directory
 			t.Logf("stop the browser: %v", err)
 		}
 		cancel()

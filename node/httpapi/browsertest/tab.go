@@ -19,8 +19,8 @@ import (
 // patience bounds every wait for the browser. It is long enough for a busy machine.
 const patience = 60 * time.Second
 
-// Tab is a browser tab with its own cookies. When the test ends, Tab fails the test if a script of the page failed, a
-// browser policy blocked something, or a dialog opened.
+// Tab is a browser tab with its own cookies. When the test ends, Tab fails it if a script of the page failed, a browser
+// policy blocked something, or a dialog opened.
 type Tab struct {
 	t   testing.TB
 	ctx context.Context
@@ -29,7 +29,7 @@ type Tab struct {
 
 	mu       sync.Mutex
 	problems []string
-	forgiven []string // parts of problems that the test provokes
+	forgiven []string // texts of problems that the test provokes
 }
 
 // NewTab opens a tab of a browser that [Start] returned.
@@ -70,7 +70,6 @@ func NewTab(t testing.TB, browser context.Context) *Tab {
 	return tb
 }
 
-// addProblem records a problem that the browser reported, for the end of the test.
 func (tb *Tab) addProblem(text string) {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
@@ -79,8 +78,7 @@ func (tb *Tab) addProblem(text string) {
 	}
 }
 
-// Forgive drops problems that contain text, because the test provoked them: those that the browser has reported, and
-// those that it reports late.
+// Forgive drops reported and later problems that contain text, because the test provokes them.
 func (tb *Tab) Forgive(text string) {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
@@ -112,7 +110,6 @@ func (tb *Tab) try(action chromedp.Action[chromedp.Void]) bool {
 	return !isStale
 }
 
-// text returns the visible text of the page, for failure messages.
 func (tb *Tab) text() string {
 	ctx, cancel := context.WithTimeout(tb.ctx, 5*time.Second)
 	defer cancel()
@@ -147,7 +144,7 @@ func (tb *Tab) Until(script string) {
 			return
 		}
 		select {
-		case <-tick: // a page that is changing can cause an error
+		case <-tick: // a page may fail while it changes
 		case <-ctx.Done():
 			tb.t.Fatalf("%s never came true (%v); the page shows\n%s", script, err, tb.text())
 		}
@@ -175,9 +172,9 @@ func (tb *Tab) Open(url, secret string) {
 	}
 }
 
-// Click clicks the element that selector finds. It first waits until the element stops moving, because layout or a late
-// image could move the element away from the pointer. Click tries again if the page changed under the pointer anyway,
-// or if the owner's page refused the click because its list had just changed.
+// Click clicks the element that selector finds. It waits until the element stops moving, because layout or a late image
+// could move it away from the pointer. Click tries again if the page changed under the pointer anyway, or if the
+// owner's page refused the click because its list had just changed.
 func (tb *Tab) Click(selector string) {
 	tb.t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -190,8 +187,8 @@ func (tb *Tab) Click(selector string) {
 	}
 }
 
-// press waits until the element that selector finds stands still, and clicks it once. It reports whether the page
-// accepted the click or was replaced by another page.
+// press waits until the element stops moving, and clicks it once. It reports whether the page took the click or was
+// replaced.
 func (tb *Tab) press(selector string) bool {
 	tb.t.Helper()
 	place := fmt.Sprintf(`(() => {
@@ -210,8 +207,8 @@ func (tb *Tab) press(selector string) bool {
 	if tb.scriptless { // without scripts nothing moves and no click is refused
 		return tb.try(chromedp.Click(selector))
 	}
-	// To refuse a click, the owner's page stops the event in the capture phase at document. A refused click therefore
-	// never reaches this listener on window, which runs in the bubbling phase.
+	// To refuse a click, the owner's page stops the event in the capture phase at document. So a refused click never
+	// reaches this listener on window, which runs in the bubbling phase.
 	if !Eval[bool](tb, fmt.Sprintf(`(() => {
 		const on = (e) => e.target instanceof Element && e.target.closest(%q);
 		window.clickTaken = false;
@@ -226,11 +223,11 @@ func (tb *Tab) press(selector string) bool {
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
 	defer cancel()
 	refused, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`window.clickTaken === false`))
-	return err != nil || !refused // if the next page has loaded, clickTaken is undefined there
+	return err != nil || !refused // clickTaken is undefined on a next page
 }
 
 // WaitUntilStable waits until the owner's page accepts clicks again after a change, and no further change is in flight.
-// The page may fetch its content again when its event stream connects, so WaitUntilStable waits for the stream first.
+// It waits for the event stream first, because the page may fetch its content again when the stream connects.
 func (tb *Tab) WaitUntilStable() {
 	tb.t.Helper()
 	tb.Until(`!document.body.dataset.events || document.getElementById("stream").textContent === "Live"`)
@@ -249,14 +246,14 @@ func (tb *Tab) Live() {
 	tb.Until(`!window.leaving && document.readyState === "complete" && document.getElementById("stream").textContent === "Live"`)
 }
 
-// Leaves marks the current page as one that is being replaced, so that [Tab.Live] waits for the next page.
+// Leaves marks the current page as being replaced, so that [Tab.Live] waits for the next page.
 func (tb *Tab) Leaves() {
 	tb.t.Helper()
 	tb.Until(`(window.leaving = true)`)
 }
 
-// Submit clicks a form button on the owner's page, then waits until the next page is live (see [Tab.Live]). Until it is
-// live, the next page could miss changes and lose typed text.
+// Submit clicks a form button on the owner's page, then waits for the next page with [Tab.Live]. Before that, the page
+// could miss changes and lose typed text.
 func (tb *Tab) Submit(selector string) {
 	tb.t.Helper()
 	tb.Leaves()
@@ -279,7 +276,7 @@ func (tb *Tab) Picture(file string) {
 	}
 }
 
-// Axe is the name of the environment variable with the path of axe.min.js, which looks for barriers in pages.
+// Axe is the environment variable with the path of axe.min.js, which looks for barriers in pages.
 const Axe = "AXE"
 
 // HasAxe reports whether [Axe] names a script.
@@ -302,8 +299,8 @@ func (tb *Tab) Barriers() string {
 	return Eval[string](tb, `window.barriers`)
 }
 
-// CheckBarriers reports the violations that axe finds on the page, light and dark, on a screen and on a phone, as errors
-// of the test. It does nothing without axe. The tab keeps the last size and color scheme.
+// CheckBarriers reports axe's violations on the page, light and dark, on a screen and on a phone, as errors of the
+// test. It does nothing without axe. The tab keeps the last size and color scheme.
 func (tb *Tab) CheckBarriers() {
 	tb.t.Helper()
 	if !HasAxe() {

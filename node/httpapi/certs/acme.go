@@ -19,8 +19,8 @@ import (
 	"golang.org/x/crypto/acme/autocert"
 )
 
-// ACMEConfig configures the ACME authority and the certificate. [ACME] accepts the terms of the authority, so the caller
-// must have the owner's consent.
+// ACMEConfig configures the ACME authority and the certificate. [ACME] accepts the terms of the authority, so the
+// caller needs the owner's consent.
 type ACMEConfig struct {
 	Host      string // the one name, in ASCII
 	Authority string // URL of the ACME directory
@@ -33,16 +33,16 @@ type ACMEConfig struct {
 	UserAgent string
 }
 
-// maxCheckGap is the longest time between two checks whether autocert has renewed a certificate.
+// maxCheckGap bounds the time between two checks whether autocert has renewed a certificate.
 const maxCheckGap = time.Minute
 
-// retryPauses lists the pauses after the first failure, the second, and so on. Authorities such as Let's Encrypt refuse
-// a client that fails more than five times an hour.
+// retryPauses are the pauses after the first failure, the second, and so on. Authorities such as Let's Encrypt refuse a
+// client that fails more than five times an hour.
 var retryPauses = []time.Duration{15 * time.Second, 2 * time.Minute, 10 * time.Minute, 20 * time.Minute, time.Hour}
 
-// ACME returns a source that requests certificates from an ACME authority. It uses the challenge TLS-ALPN-01 and, if
-// [ACMEConfig.Plain] is set, HTTP-01. The certificate has a P-256 key. It is renewed when a third of its lifetime is
-// left, but not earlier than thirty days before its end.
+// ACME returns a source that requests certificates from an ACME authority. It uses the challenge TLS-ALPN-01 and, with
+// [ACMEConfig.Plain], HTTP-01. The certificate has a P-256 key. It is renewed when a third of its lifetime is left, but
+// not earlier than thirty days before its end.
 func ACME(cfg ACMEConfig) *Source {
 	s := newSource(cfg.Logger)
 	a := &authority{cfg: cfg, log: s.log, problems: &problems{next: cfg.Transport}}
@@ -67,7 +67,6 @@ type authority struct {
 	failures int
 }
 
-// manager is an autocert manager with its handler for HTTP-01.
 type manager struct {
 	*autocert.Manager
 	http http.Handler
@@ -97,7 +96,7 @@ func (a *authority) renewManager() {
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// policy accepts requests for a challenge that name our host, with or without a port.
+// policy accepts challenge requests for our host, with or without a port.
 func (a *authority) policy(_ context.Context, host string) error {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -108,12 +107,11 @@ func (a *authority) policy(_ context.Context, host string) error {
 	return nil
 }
 
-// isOurs reports whether name is the host of the certificate.
 func (a *authority) isOurs(name string) bool {
 	return strings.EqualFold(strings.TrimSuffix(name, "."), a.cfg.Host)
 }
 
-// answer refuses other names than ours, and answers the challenge TLS-ALPN-01.
+// answer refuses names other than ours, and answers the challenge TLS-ALPN-01.
 func (a *authority) answer(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if !a.isOurs(hello.ServerName) {
 		return nil, errName
@@ -124,8 +122,8 @@ func (a *authority) answer(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
 	return nil, nil
 }
 
-// fetch returns autocert's certificate and requests one if autocert has none. If ctx ends, the attempt continues in the
-// background until its next call to the authority, which a.problems refuses.
+// fetch returns autocert's certificate, and requests one if autocert has none. If ctx ends, the attempt continues in
+// the background until its next call to the authority, which a.problems refuses.
 func (a *authority) fetch(ctx context.Context) (*tls.Certificate, time.Duration, error) {
 	a.problems.begin(ctx)
 	type result struct {
@@ -161,7 +159,7 @@ func (a *authority) fetch(ctx context.Context) (*tls.Certificate, time.Duration,
 	return r.cert, min(maxCheckGap, lifetime/20), a.checkRenewal(r.cert, lifetime)
 }
 
-// checkRenewal returns an error if the certificate should have been renewed long ago: autocert keeps trying but reports
+// checkRenewal returns an error if the certificate is long overdue for renewal. Autocert keeps trying but reports
 // nothing.
 func (a *authority) checkRenewal(cert *tls.Certificate, lifetime time.Duration) error {
 	if remaining := time.Until(cert.Leaf.NotAfter); remaining > min(lifetime/4, 21*24*time.Hour) {
@@ -171,8 +169,8 @@ func (a *authority) checkRenewal(cert *tls.Certificate, lifetime time.Duration) 
 		a.cfg.Host, cert.Leaf.NotAfter.UTC().Format(time.RFC3339), a.problems.explain(errNoReason))
 }
 
-// cache stores only the account key and the certificate. Responses to challenges stay in memory, where autocert looks
-// first. So no name that a stranger requests becomes a file name.
+// cache stores only the account key and the certificate, so no name that a stranger requests becomes a file name.
+// Responses to challenges stay in memory, where autocert looks first.
 type cache struct {
 	autocert.DirCache
 	cfg ACMEConfig

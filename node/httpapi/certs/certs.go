@@ -1,10 +1,10 @@
 // Package certs gets the certificate of the public listener: from an ACME authority ([ACME]) or from files of the owner
-// ([Files]). The listener uses [Source.Config], the plain HTTP port beside it uses [Source.Challenge], and [Source.Run]
-// gets certificates and replaces them.
+// ([Files]). The listener uses [Source.Config], the plain HTTP port uses [Source.Challenge], and [Source.Run] gets
+// certificates and replaces them.
 //
 // Strangers cannot cause work here. A handshake is answered from memory. Only Run makes requests to an authority, and
 // it waits longer after each failure. With [ACME], a name that is not ours costs one comparison, makes no file and uses
-// no memory. With [Files], a handshake for any name gets the certificate.
+// no memory. With [Files], every handshake gets the certificate, whatever its name.
 package certs
 
 import (
@@ -23,11 +23,11 @@ import (
 // Source is a certificate that is replaced while the listener serves. It is safe for concurrent use.
 type Source struct {
 	log *slog.Logger
-	// fetch returns the newest certificate and when to fetch again. If it returns no certificate, the previous one
-	// stays in use. An error that comes with a certificate is for the owner.
+	// fetch returns the newest certificate and when to fetch again. Without a certificate, the previous one stays in
+	// use. An error beside a certificate is for the owner.
 	fetch     func(context.Context) (*tls.Certificate, time.Duration, error)
-	answer    func(*tls.ClientHelloInfo) (*tls.Certificate, error) // returns a certificate to use in place of current, or nil
-	protocols []string                                             // ALPN protocols in addition to those of HTTP
+	answer    func(*tls.ClientHelloInfo) (*tls.Certificate, error) // returns a certificate instead of current, or nil
+	protocols []string                                             // more ALPN protocols, besides those of HTTP
 	challenge http.Handler
 
 	current   atomic.Pointer[tls.Certificate]
@@ -41,7 +41,7 @@ type Source struct {
 // State describes the certificate to the owner.
 type State struct {
 	NotAfter time.Time // zero without a certificate
-	Err      error     // why the last attempt to get or replace it failed
+	Err      error     // why the last attempt failed
 }
 
 // Valid returns an error that explains why clients cannot connect now, or nil if the certificate is valid.
@@ -94,8 +94,7 @@ func (s *Source) Config() *tls.Config {
 	}
 }
 
-// Challenge returns the handler for an authority's requests to port 80, below /.well-known/acme-challenge/. It is nil
-// if the source needs none.
+// Challenge returns the handler for an authority's requests to port 80 below /.well-known/acme-challenge/, or nil.
 func (s *Source) Challenge() http.Handler { return s.challenge }
 
 // Run gets the certificate and replaces it in time, until ctx ends.
@@ -120,7 +119,7 @@ func (s *Source) Await(ctx context.Context) {
 	}
 }
 
-// step makes one attempt and returns how long to wait for the next.
+// step makes one attempt and returns the wait before the next.
 func (s *Source) step(ctx context.Context) time.Duration {
 	cert, wait, err := s.fetch(ctx)
 	if ctx.Err() != nil {

@@ -14,15 +14,14 @@ import (
 	"time"
 )
 
-// checkGap is the time between two checks of the files.
 const checkGap = 10 * time.Second
 
 // ErrKeyMode means that every user of the machine may read the private key.
 var ErrKeyMode = errors.New("the key may be read by everybody")
 
 // Files returns a source that reads a certificate chain and its key from PEM files, and reads them again when one of
-// them has changed. If it cannot read the changed files, or they do not belong together, it logs that and keeps the
-// previous certificate. It returns an error if the files are unusable at the start or are not for host.
+// them has changed. If the changed files are unreadable, or do not belong together, it logs that and keeps the previous
+// certificate. It returns an error if the files are unusable at the start or are not for host.
 func Files(host, certFile, keyFile string, log *slog.Logger) (*Source, error) {
 	f := &files{host: host, cert: certFile, key: keyFile}
 	loaded, _, err := f.fetch(context.Background())
@@ -37,11 +36,10 @@ func Files(host, certFile, keyFile string, log *slog.Logger) (*Source, error) {
 
 type files struct {
 	host, cert, key string
-	loadedStamps    [2]stamp // of the files from which loaded was read
+	loadedStamps    [2]stamp // of the files of loaded
 	loaded          *tls.Certificate
 }
 
-// stamp changes when a file is written or replaced.
 type stamp struct {
 	modified time.Time
 	size     int64
@@ -73,7 +71,6 @@ func (f *files) fetch(context.Context) (*tls.Certificate, time.Duration, error) 
 	return f.loaded, checkGap, nil
 }
 
-// checkHost returns an error if the certificate is not for host.
 func checkHost(leaf *x509.Certificate, host string) error {
 	if leaf.VerifyHostname(host) == nil {
 		return nil
@@ -81,8 +78,7 @@ func checkHost(leaf *x509.Certificate, host string) error {
 	return fmt.Errorf("the certificate is for %s, not for %s", strings.Join(leaf.DNSNames, ", "), host)
 }
 
-// isTooOpen reports whether every user may read the key. A group may read it, because distributions have groups for
-// certificates.
+// isTooOpen reports whether every user may read the key. A group may, because some systems have one for certificates.
 func isTooOpen(mode fs.FileMode) bool {
 	return runtime.GOOS != "windows" && mode.Perm()&0o007 != 0
 }

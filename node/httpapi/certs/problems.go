@@ -16,9 +16,8 @@ import (
 	"time"
 )
 
-// problems forwards calls to the authority and remembers why a challenge failed there. The owner needs this reason, and
-// autocert does not report it. problems refuses calls of an attempt that has ended, and bounds how long the authority
-// can make us wait.
+// problems forwards calls to the authority and remembers why a challenge failed there, because autocert does not report
+// that to the owner. It refuses calls of an attempt that has ended, and bounds how long the authority can make us wait.
 type problems struct {
 	next http.RoundTripper
 
@@ -31,17 +30,15 @@ var errNoReason = errors.New("no reason is known")
 
 const (
 	maxProblem = 64 << 10 // bytes of a response that are searched for problems
-	maxKinds   = 8        // of challenges; we try two
+	maxKinds   = 8        // of challenges; we try two kinds
 )
 
-// begin lets calls through until ctx ends.
 func (p *problems) begin(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ctx = ctx
 }
 
-// explain adds the authority's reasons to the error of an attempt.
 func (p *problems) explain(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +52,6 @@ func (p *problems) explain(err error) error {
 	return fmt.Errorf("the authority reports: %s (%w)", strings.Join(reasons, "; "), err)
 }
 
-// forget drops the authority's reasons, because the next attempt may fail for another reason.
 func (p *problems) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +91,7 @@ const (
 	maxPollWait    = time.Minute    // between two requests for the state of an order
 )
 
-// boundWait bounds the Retry-After of a response, and drops one that does not ask for a wait.
+// boundWait bounds the Retry-After of a response, and drops one without a wait.
 func boundWait(resp *http.Response) {
 	text := resp.Header.Get("Retry-After")
 	if text == "" {
