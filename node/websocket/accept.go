@@ -13,19 +13,19 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// handshakeTimeout bounds how long the peer may take for its part of the handshake.
+// handshakeTimeout bounds the peer's part of the handshake.
 const handshakeTimeout = 10 * time.Second
 
 // readBuffer is small because every idle connection has one. A larger message is read directly into its own buffer.
-// Gorilla accepts no reader of 256 bytes or less.
+// Gorilla accepts only readers of more than 256 bytes.
 const readBuffer = 512
 
 // IsUpgrade reports whether a request asks for a WebSocket.
 func IsUpgrade(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
 
-// Accept takes over the connection of an HTTP/1.1 request. After an error the request needs no answer any more: Accept
-// has refused it, with 403 for a foreign origin, or has closed its connection. The handler may return at once: the
-// connection lives until Read returns an error.
+// Accept takes over the connection of an HTTP/1.1 request. After an error, the request is done: Accept has refused it,
+// with 403 for a foreign origin, or has closed its connection. The handler may return at once; the connection lives
+// until Read returns an error.
 func Accept(w http.ResponseWriter, r *http.Request, opt Options) (*Conn, error) {
 	c := &Conn{opt: opt.orDefault()}
 	up := websocket.Upgrader{
@@ -64,15 +64,15 @@ func (t responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	t.c.conn = conn
 	queued := &queuedConn{conn, t.c}
 	t.c.in, t.c.waiter = bufio.NewReaderSize(queued, readBuffer), newWaiter(conn)
-	rw.Reader = t.c.in // gorilla reads from the buffer that it is given
+	rw.Reader = t.c.in // gorilla uses the buffer that it gets
 	return queued, rw, nil
 }
 
-// Dialer opens the connection that a WebSocket runs over: TCP for ws, TLS for wss. It decides which addresses may be
-// called. client.HTTP.Connect is a Dialer.
+// Dialer opens the connection of a WebSocket: TCP for ws, TLS for wss. It decides which addresses may be called.
+// client.HTTP.Connect is a Dialer.
 type Dialer func(ctx context.Context, u *url.URL) (net.Conn, error)
 
-// HandshakeError is an HTTP answer that refuses the upgrade.
+// HandshakeError means that the HTTP answer refused the upgrade.
 type HandshakeError struct {
 	Status int // of the HTTP answer
 }
@@ -108,7 +108,7 @@ func Dial(ctx context.Context, dial Dialer, target string, opt Options) (*Conn, 
 	if err != nil {
 		return nil, fmt.Errorf("dial a WebSocket: %w", err)
 	}
-	// The deadline of the handshake must not outlive it. An error here shows up at the first read.
+	// Drop the deadline of the handshake. An error here shows up at the first read.
 	_ = c.conn.SetDeadline(time.Time{})
 	c.open(ws)
 	return c, nil

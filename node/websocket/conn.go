@@ -19,7 +19,7 @@ const (
 	CodeNormal      = 1000
 	CodeGoingAway   = 1001
 	CodeProtocol    = 1002
-	CodeNone        = 1005 // the peer gave none
+	CodeNone        = 1005 // the peer sent no code
 	CodeAbnormal    = 1006 // never sent: the connection ended without a close
 	CodeTooLarge    = 1009
 	CodeInternal    = 1011
@@ -30,7 +30,7 @@ const (
 var (
 	// ErrClosed means that the connection takes no more frames.
 	ErrClosed = errors.New("websocket: closed")
-	// ErrSlow means that the queue had no room for this frame. The connection is being closed with 1013.
+	// ErrSlow means that the queue had no room for this frame. The connection is closing with 1013.
 	ErrSlow = errors.New("websocket: the peer reads too slowly")
 )
 
@@ -56,9 +56,9 @@ func (e *CloseError) Error() string {
 func (e *CloseError) Unwrap() error { return e.cause }
 
 const (
-	lingerTime  = 2 * time.Second // time for the peer to read our close and answer it
+	lingerTime  = 2 * time.Second // for the peer to read our close and answer it
 	lingerBytes = 64 << 20
-	slowGrace   = time.Second // time for a peer that overflowed its queue to take the close
+	slowGrace   = time.Second // for a peer that overflowed its queue to take the close
 )
 
 // Conn is an open connection.
@@ -66,12 +66,12 @@ type Conn struct {
 	opt    Options
 	conn   net.Conn
 	ws     *websocket.Conn // reads; see queuedConn for writing
-	in     *bufio.Reader   // of ws; nil on a connection from Dial
+	in     *bufio.Reader   // of ws; nil after Dial
 	waiter *waiter         // set with in
 	client bool
 	opened bool // the handshake is over; set before Accept or Dial returns
 
-	start    time.Time    // with a monotonic reading, because the wall clock may be set
+	start    time.Time    // monotonic, because the wall clock may be set
 	lastRead atomic.Int64 // when the peer last sent a byte, in nanoseconds since start
 	buf      *bytes.Buffer
 
@@ -87,7 +87,7 @@ type Conn struct {
 	deadline time.Time // the last write deadline; only the writer uses it
 }
 
-// queuedConn is the connection as gorilla sees it. After the handshake gorilla writes only the close frame for a
+// queuedConn is the connection as gorilla sees it. After the handshake, gorilla writes only the close frame for a
 // protocol error or a message that is too large. That frame goes through the queue, so that frames never interleave.
 type queuedConn struct {
 	net.Conn
@@ -151,7 +151,7 @@ func (c *Conn) open(ws *websocket.Conn) {
 // RemoteAddr returns the other end of the connection.
 func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
 
-// tick pings a silent peer and drops a peer that stays silent.
+// tick pings a silent peer, and drops it if it stays silent.
 func (c *Conn) tick() {
 	silent := time.Since(c.start) - time.Duration(c.lastRead.Load())
 	if silent >= c.opt.Silence {
@@ -207,8 +207,7 @@ func (c *Conn) Close(code int, reason string) {
 }
 
 // Read returns the next message, which is valid until the next call. Only one goroutine may read, and it must read
-// until it gets an error. The error is a *[CloseError]; it means that the connection and everything that belonged to
-// it have ended.
+// until it gets an error. The error is a *[CloseError]: the connection, and everything that belonged to it, has ended.
 func (c *Conn) Read() (Type, []byte, error) {
 	c.release()
 	for {
@@ -222,11 +221,10 @@ func (c *Conn) Read() (Type, []byte, error) {
 		if !c.isClosing() {
 			return typ, c.buf.Bytes(), nil
 		}
-		c.release() // discard messages that arrive after our close
+		c.release() // a message after our close
 	}
 }
 
-// readMessage reads the next message into the buffer.
 func (c *Conn) readMessage() (Type, error) {
 	t, r, err := c.ws.NextReader()
 	if err == nil {
@@ -255,7 +253,7 @@ func (c *Conn) isClosing() bool {
 	return c.ending
 }
 
-// finish ends the connection after reading failed with err and returns the *[CloseError].
+// finish ends the connection after a read failed with err, and returns the *[CloseError].
 func (c *Conn) finish(err error) error {
 	c.release()
 	c.mu.Lock()
@@ -290,7 +288,7 @@ func (c *Conn) linger() {
 		half.CloseWrite()
 	}
 	if c.conn.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
-		_, _ = io.CopyN(io.Discard, c.conn, lingerBytes) // the connection ends whatever happens
+		_, _ = io.CopyN(io.Discard, c.conn, lingerBytes) // the connection ends in any case
 	}
 }
 

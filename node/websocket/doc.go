@@ -13,6 +13,6 @@
 //   - A message over the read limit is answered with 1009, a protocol error with 1002. A silent peer is pinged, then
 //     dropped. Messages are not compressed. A web page may connect only from our own host or an origin that the options name.
 //
-// The package has no authentication, no rooms and no JSON. The handshake and the reading of frames are those of
-// gorilla/websocket; docs/decisions explains why, and why the writing is not.
+// The package has no authentication, no rooms and no JSON. Gorilla/websocket makes the handshake and reads frames;
+// docs/decisions explains why, and why it does not write them.
 package websocket

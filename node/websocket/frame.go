@@ -28,7 +28,7 @@ const (
 	maxControlPayload = 125 // §5.5
 )
 
-// Frame is an encoded message. It is immutable: one Frame may be sent on any number of connections.
+// Frame is an encoded message. It is immutable, so it may be sent on any number of connections.
 type Frame struct {
 	bytes []byte // head without mask, and payload
 	head  int
@@ -61,8 +61,8 @@ func encode(op byte, payload []byte) *Frame {
 	return &Frame{bytes: append(b, payload...), head: len(b)}
 }
 
-// closeFrame encodes a close frame. It cuts the reason to the size of a control frame, between two characters: the reason
-// must be UTF-8 (RFC 6455 §5.5.1).
+// closeFrame encodes a close frame. It cuts the reason to the size of a control frame, between two characters, because
+// the reason must be UTF-8 (RFC 6455 §5.5.1).
 func closeFrame(code int, reason string) *Frame {
 	payload := binary.BigEndian.AppendUint16(nil, uint16(code))
 	if maxReason := maxControlPayload - len(payload); len(reason) > maxReason {

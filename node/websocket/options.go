@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Options configure a connection. The zero value is what MEW requires (MEW-1, MEW-Q3, MEW-Q4).
+// Options configure a connection. The zero value meets MEW (MEW-1, MEW-Q3, MEW-Q4).
 type Options struct {
 	// ReadLimit bounds a message, in bytes. Zero: 1 MiB.
 	ReadLimit int64
 	// QueueFrames and QueueBytes bound the frames that wait for the peer. Zero: 4,096 frames and 8 MiB.
 	QueueFrames, QueueBytes int
-	// WriteTimeout is how long the peer may take to accept all frames that wait when a write begins, before the
+	// WriteTimeout is how long the peer may take to accept all frames that wait when a write begins. Then the
 	// connection is dropped. Zero: 10 s.
 	WriteTimeout time.Duration
-	// Ping is the silence after which we ping the peer; Silence is the silence after which we drop it. Zero: 30 s and
-	// 90 s. A negative Ping switches both off.
+	// We ping a peer after Ping of silence, and drop it after Silence. Zero: 30 s and 90 s. A negative Ping switches
+	// both off.
 	Ping, Silence time.Duration
 	// Origins are the origins, besides our own host, whose pages may connect ("https://app.example.com"); for [Accept]
 	// only. A request without an Origin header does not come from a page and needs another credential.
@@ -38,7 +38,7 @@ func (o Options) orDefault() Options {
 	return o
 }
 
-// checkOrigin reports whether a request may connect: it does not come from a page of a foreign site (THREATS row 22).
+// checkOrigin reports whether a request may connect. It refuses a page of a foreign site (THREATS row 22).
 func (o Options) checkOrigin(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" || slices.Contains(o.Origins, origin) {

@@ -9,16 +9,15 @@ import (
 	"syscall"
 )
 
-// waiter waits for a byte from the peer before the library's reader is called. A goroutine that waits inside that reader
-// keeps a stack of twice the size, and most connections wait most of the time.
+// waiter waits for a byte from the peer before the library's reader is called. Most connections wait most of the time,
+// and a goroutine inside that reader has a stack of twice the size.
 type waiter struct {
-	raw   syscall.RawConn // nil: wait returns at once
+	raw   syscall.RawConn // if nil, wait returns at once
 	ready func(fd uintptr) bool
 	buf   [1]byte
 }
 
-// newWaiter unwraps conn to find its socket. It does not wait on TLS, which buffers data that the socket does not
-// show.
+// newWaiter unwraps conn to find its socket. It does not wait on TLS, whose buffered data the socket does not show.
 func newWaiter(conn net.Conn) *waiter {
 	w := &waiter{}
 	for conn != nil {
@@ -47,6 +46,6 @@ func newWaiter(conn net.Conn) *waiter {
 // wait returns when there is something to read, the connection has ended, or waiting is not possible.
 func (w *waiter) wait() {
 	if w.raw != nil {
-		_ = w.raw.Read(w.ready) // the read that follows reports an error
+		_ = w.raw.Read(w.ready) // the next read reports an error
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Send queues a frame. It never waits. If the queue is full, it closes the connection with 1013 and returns [ErrSlow].
+// Send queues a frame and never waits. If the queue is full, it closes the connection with 1013 and returns [ErrSlow].
 // After a close it returns [ErrClosed].
 func (c *Conn) Send(f *Frame) error {
 	c.mu.Lock()
@@ -26,7 +26,7 @@ func (c *Conn) Send(f *Frame) error {
 	return nil
 }
 
-// push queues a frame and starts a writer if none runs. The caller holds c.mu.
+// push queues a frame, and starts a writer unless one runs. The caller holds c.mu.
 func (c *Conn) push(f *Frame) {
 	c.queue.push(f)
 	if !c.writing {
@@ -36,7 +36,7 @@ func (c *Conn) push(f *Frame) {
 	}
 }
 
-// end queues a frame, after which the connection takes no more frames. The caller holds c.mu.
+// end queues the last frame of the connection. The caller holds c.mu.
 func (c *Conn) end(last *Frame) {
 	if c.ending {
 		return
@@ -45,10 +45,10 @@ func (c *Conn) end(last *Frame) {
 	c.push(last)
 }
 
-// frameQueue has the frames of a connection that are not written yet. The mutex of the connection guards it.
+// frameQueue has the unwritten frames of a connection. The mutex of the connection guards it.
 type frameQueue struct {
 	waiting []*Frame
-	spare   []*Frame // an empty array, for reuse as waiting
+	spare   []*Frame // an empty array, for the next waiting
 	frames  int      // waiting or being written
 	bytes   int      // of these frames
 }
@@ -79,7 +79,6 @@ func (q *frameQueue) finish(frames []*Frame, size int) {
 	}
 }
 
-// drop discards the waiting frames.
 func (q *frameQueue) drop() {
 	for i, f := range q.waiting {
 		q.frames--
@@ -91,14 +90,13 @@ func (q *frameQueue) drop() {
 
 const (
 	batchSize  = 64 << 10 // bytes per write
-	directSize = 8 << 10  // frames of this size and more are written without a copy
+	directSize = 8 << 10  // frames from this size on are written without a copy
 	keepQueue  = 64       // frames; larger queue arrays are not reused
 )
 
 // batches are shared, because a connection needs one only while it writes.
 var batches = sync.Pool{New: func() any { return new(make([]byte, 0, batchSize)) }}
 
-// write writes until the queue is empty.
 func (c *Conn) write() {
 	defer c.writers.Done()
 	batch := batches.Get().(*[]byte)
@@ -155,7 +153,7 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte) (size int, err error) {
 			flush()
 		}
 		switch {
-		case c.client && f.bytes[1]&bitMasked == 0: // a frame that gorilla encoded is masked already
+		case c.client && f.bytes[1]&bitMasked == 0: // gorilla masks its own frames
 			batch = f.appendWithMask(batch)
 			if len(batch) > batchSize {
 				flush()
