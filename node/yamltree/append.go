@@ -9,18 +9,17 @@ import (
 )
 
 // Append appends v as YAML that every known parser reads as the same value (MESS-50): block style without comments,
-// tags, anchors or aliases. It quotes every text that a parser could read as something else, such as a timestamp. [Parse]
-// reads back an equal value.
+// tags, anchors or aliases. It quotes every text that a parser could read as something else, such as a timestamp.
+// [Parse] reads an equal value.
 func Append(dst []byte, v wire.Value) []byte { return writer{}.append(dst, v) }
 
-// AppendEscaped works like [Append], but quotes every text that contains a character which [Limits.Marks] counts, and
-// escapes these characters. It is for long texts, which could exceed that limit.
+// AppendEscaped is [Append], but quotes every text with a character that [Limits.Marks] counts, and escapes the
+// character. Use it for long texts, which could exceed that limit.
 func AppendEscaped(dst []byte, v wire.Value) []byte { return writer{escaped: true}.append(dst, v) }
 
 // marks are the characters that [Limits.Marks] may count in a text of one line.
 const marks = "[]{},-?!&*"
 
-// writer writes values as YAML.
 type writer struct {
 	escaped bool // escape the marks in texts
 }
@@ -37,7 +36,6 @@ func isInline(v wire.Value) bool {
 	return v.Kind() != wire.Object && v.Kind() != wire.Array || v.Len() == 0
 }
 
-// appendNode appends a non-empty container. Each line is indented by indent blanks.
 func (w writer) appendNode(dst []byte, v wire.Value, indent int) []byte {
 	if v.Kind() == wire.Array {
 		for e := range v.Elems() {
@@ -107,8 +105,8 @@ func (w writer) appendScalar(dst []byte, v wire.Value, indent int) []byte {
 	return dst
 }
 
-// isLiteral reports whether a text is written as a literal block: it has several lines, and every parser reads such a
-// block of it unchanged.
+// isLiteral reports whether a text is written as a literal block: it has several lines that every parser reads
+// unchanged.
 func isLiteral(s string) bool {
 	body := strings.TrimSuffix(s, "\n")
 	if !strings.Contains(body, "\n") || strings.HasSuffix(body, "\n") || strings.HasPrefix(s, " ") || strings.HasPrefix(s, "\n") {
@@ -127,7 +125,7 @@ func needsEscape(r rune) bool {
 	return !unicode.IsPrint(r) || unicode.Is(unicode.Cf, r) || r == '\u0085' || r == '\u2028' || r == '\u2029' || r == '\ufeff'
 }
 
-// appendText appends a key or a text on one line. It quotes all texts that are not plain.
+// appendText appends a key or a text on one line. It quotes texts that are not plain.
 func (w writer) appendText(dst []byte, s string) []byte {
 	if isPlain(s) && !(w.escaped && strings.ContainsAny(s, marks)) {
 		return append(dst, s...)
@@ -146,7 +144,6 @@ func (w writer) appendText(dst []byte, s string) []byte {
 	return dst
 }
 
-// escape returns the escape sequence of a character.
 func escape(r rune) string {
 	const hex = "0123456789abcdef"
 	width, mark := 4, `\u`
@@ -161,8 +158,8 @@ func escape(r rune) string {
 	return mark + string(out)
 }
 
-// isPlain reports whether YAML 1.1 and 1.2 read s as the same text without quotes: it begins with a letter, contains
-// only letters, digits and harmless marks, and is not a word that stands for another value.
+// isPlain reports whether YAML 1.1 and 1.2 read s without quotes as the same text: it begins with a letter, contains
+// only letters, digits and harmless marks, and does not stand for another value.
 func isPlain(s string) bool {
 	if s == "" || len(s) > 200 || !isLetter(s[0]) || s[len(s)-1] == ' ' {
 		return false

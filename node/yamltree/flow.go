@@ -2,12 +2,12 @@ package yamltree
 
 import "bytes"
 
-// findFlowOverflow returns the offset at which the entries in flow style become more than max, or -1 if they never do.
+// findFlowOverflow returns the offset at which the entries in flow style exceed max, or -1.
 //
-// In flow style the parser keeps a whole collection in memory before it hands out its first node, at several times the
-// cost of block style. So a document that has more entries in flow style than it may have nodes is refused before it
-// is parsed (MESS-61). Commas in texts and comments do not count. The scan knows only as much YAML as it needs for
-// that. If it mistakes entries for text, the marks of the pre-scan still bound the cost.
+// In flow style, the parser keeps a whole collection in memory before it returns its first node, at several times the
+// cost of block style. So a document with more entries in flow style than its limit of nodes is refused before it is
+// parsed (MESS-61). Commas in texts and comments do not count. The scan knows only as much YAML as it needs for that.
+// If it mistakes entries for text, the marks of the pre-scan still bound the cost.
 func findFlowOverflow(data []byte, max int) int {
 	if bytes.Count(data, []byte{','}) <= max {
 		return -1
@@ -21,7 +21,6 @@ func findFlowOverflow(data []byte, max int) int {
 	return -1
 }
 
-// flowScan is a walk over the characters of a document.
 type flowScan struct {
 	data      []byte
 	pos       int
@@ -30,7 +29,7 @@ type flowScan struct {
 	depth     int  // of open collections in flow style
 	entries   int  // in flow style
 	mayStart  bool // a node may start here
-	blankLine bool // the line contains only blanks so far
+	blankLine bool // so far, the line contains only blanks
 }
 
 func (s *flowScan) step() {
@@ -58,7 +57,7 @@ func (s *flowScan) step() {
 		s.mayStart = true
 	case c == ':' && (s.hasEnd(s.pos+1) || flow && bytes.IndexByte([]byte("\"'}]"), s.data[s.pos-1]) >= 0):
 		s.mayStart = true
-	case s.mayStart && c == '!': // a tag goes before its node
+	case s.mayStart && c == '!': // a tag stands before its node
 		for !s.hasEnd(s.pos + 1) {
 			s.pos++
 		}
@@ -77,10 +76,8 @@ func (s *flowScan) step() {
 	s.pos++
 }
 
-// hasEnd reports whether a token ends before an offset.
 func (s *flowScan) hasEnd(at int) bool { return at >= len(s.data) || isBlank(s.data[at]) }
 
-// skipTo goes to the next c, or to the end of the text.
 func (s *flowScan) skipTo(c byte) {
 	if n := bytes.IndexByte(s.data[s.pos:], c); n >= 0 {
 		s.pos += n
@@ -96,7 +93,6 @@ func (s *flowScan) markKey(fresh bool) {
 	}
 }
 
-// skipQuote goes to the end of a quoted scalar.
 func (s *flowScan) skipQuote(quote byte) {
 	s.mayStart = false
 	for s.pos++; s.pos < len(s.data); s.pos++ {
@@ -113,7 +109,7 @@ func (s *flowScan) skipQuote(quote byte) {
 	}
 }
 
-// skipBlock goes past a block scalar, to the first line that is not indented deeper than the scalar's parent.
+// skipBlock goes past a block scalar, to the first line that is not indented deeper than its parent.
 func (s *flowScan) skipBlock() {
 	for {
 		s.skipTo('\n')

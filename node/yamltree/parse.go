@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Limits bound what [Parse] reads. Each one must be set.
+// Limits bound the input of [Parse]. All are required.
 type Limits struct {
 	Bytes    int // of the text
 	Depth    int // of nested lists and maps
@@ -25,11 +25,11 @@ type Limits struct {
 	Marks    int // line breaks, indicators and the like, which cost the parser most
 }
 
-// Options are the limits, and the choice between two readings of numbers.
+// Options are the limits, and how to read numbers.
 type Options struct {
 	Limits
-	// Numbers decides about plain scalars that are numbers in the YAML library but not in JSON, such as 0x10, 0o7, 1_000
-	// and +5. If Numbers is set, they become numbers, otherwise texts.
+	// Numbers decides how to read plain scalars such as 0x10, 0o7, 1_000 and +5, which are numbers for the YAML library
+	// but not for JSON: as numbers if set, otherwise as texts.
 	Numbers bool
 }
 
@@ -39,7 +39,7 @@ type Document struct {
 	Line int // on which the document begins
 }
 
-// Error is the reason why a text was refused. It quotes nothing from the input.
+// Error is why a text was refused. It quotes nothing from the input.
 type Error struct {
 	Reason string
 	Line   int  // 0 if the parser does not report it
@@ -54,7 +54,7 @@ func (e *Error) Error() string {
 }
 
 // Parse reads a YAML stream into the trees that a strict JSON reader would make of the same documents. It leaves out
-// documents that are empty or null. Every error is an *[Error].
+// empty and null documents. Every error is an *[Error].
 func Parse(data []byte, o Options) ([]Document, error) {
 	if err := prescan(data, o.Limits); err != nil {
 		return nil, err
@@ -100,7 +100,6 @@ func decode(dec *yaml.Decoder, doc *yaml.Node) (err error) {
 
 var linePattern = regexp.MustCompile(`line (\d{1,9})`)
 
-// lineOf returns the line that an error of the parser names, or 0.
 func lineOf(err error) int {
 	m := linePattern.FindStringSubmatch(err.Error())
 	if m == nil {
@@ -111,8 +110,8 @@ func lineOf(err error) int {
 }
 
 // prescan refuses data that is too large, is not clean UTF-8, or would keep the parser busy for long (MESS-61). It
-// counts the characters that open or separate nodes. A directive, or a line that looks like one, counts as many of
-// them, because the parser compares it with all directives before it.
+// counts the characters that open or separate nodes. A directive, or a line like a directive, counts many times,
+// because the parser compares it with all earlier directives.
 func prescan(data []byte, l Limits) error {
 	if len(data) > l.Bytes {
 		return &Error{Reason: fmt.Sprintf("the document is larger than %d bytes", l.Bytes), Line: LineAt(data, l.Bytes), Size: true}
@@ -167,15 +166,12 @@ func prescan(data []byte, l Limits) error {
 	return nil
 }
 
-// endsWithBreak reports whether data ends with a line break of Unicode.
 func endsWithBreak(data []byte) bool {
 	return bytes.HasSuffix(data, []byte("\u0085")) || bytes.HasSuffix(data, []byte("\u2028")) || bytes.HasSuffix(data, []byte("\u2029"))
 }
 
-// isBlank reports whether c separates tokens.
 func isBlank(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 
-// invalidAt returns the offset of the first byte that is not UTF-8.
 func invalidAt(data []byte) int {
 	for i := 0; i < len(data); {
 		r, n := utf8.DecodeRune(data[i:])
@@ -192,13 +188,11 @@ func LineAt(data []byte, offset int) int {
 	return 1 + bytes.Count(data[:min(max(offset, 0), len(data))], []byte("\n"))
 }
 
-// walker turns nodes into values.
 type walker struct {
 	Options
 	nodes int // number of values that may still be made
 }
 
-// refuse returns the refusal of a node.
 func refuse(n *yaml.Node, reason string) error { return &Error{Reason: reason, Line: n.Line} }
 
 func (w *walker) value(n *yaml.Node, depth int) (wire.Value, error) {
@@ -229,7 +223,7 @@ func checkTag(n *yaml.Node) error {
 	}
 	tag := n.ShortTag()
 	if n.Tag == "!" {
-		tag = n.Tag // the non-specific tag: readers do not agree on what it makes of a scalar
+		tag = n.Tag // the non-specific tag, about whose meaning readers do not agree
 	}
 	switch tag {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq":
@@ -303,9 +297,9 @@ func (w *walker) checkKey(n *yaml.Node, seen map[string]struct{}) error {
 // (MESS-62). readPlain also requires a digit before the exponent.
 var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?$`)
 
-// scalar reads a scalar. Without a tag, quoted and block scalars are texts. A plain scalar is null or a boolean if the
-// core schema of YAML 1.2 says so, and a number if it matches plainNumber or [Options] allows it. Any other plain
-// scalar, such as a timestamp, is a text.
+// scalar reads a scalar. Without a tag, quoted and block scalars are texts. A plain scalar is null or a boolean by the
+// core schema of YAML 1.2, and a number if it matches plainNumber or [Options] allows it. Other plain scalars, such as
+// timestamps, are texts.
 func (w *walker) scalar(n *yaml.Node) (wire.Value, error) {
 	text := n.Value
 	tagged := n.Style&yaml.TaggedStyle != 0
@@ -329,7 +323,6 @@ func (w *walker) scalar(n *yaml.Node) (wire.Value, error) {
 	return v, nil
 }
 
-// readNumber reads a scalar that is a number in the YAML library.
 func readNumber(n *yaml.Node) (wire.Value, error) {
 	if v, err := wire.ParseForeign([]byte(n.Value), 1, 1); err == nil && v.Kind() == wire.Number {
 		return v, nil
@@ -345,7 +338,7 @@ func readNumber(n *yaml.Node) (wire.Value, error) {
 	return v, nil
 }
 
-// readPlain resolves a plain scalar. The kind is the name of its tag.
+// readPlain resolves a plain scalar. kind is the name of its tag.
 func readPlain(text string) (v wire.Value, kind string, err error) {
 	switch text {
 	case "", "~", "null", "Null", "NULL":
