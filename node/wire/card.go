@@ -39,12 +39,11 @@ type Card struct {
 // CardRules are the checks that depend on the reader of the card. The zero value is the strict reader.
 type CardRules struct {
 	// AllowHTTP reports whether an endpoint with this host may use http:// and may have an IP address as its host
-	// (AM-5, AM-80, AM-82). A nil AllowHTTP allows neither for any host.
+	// (AM-5, AM-80, AM-82). A nil AllowHTTP allows neither.
 	AllowHTTP func(host string) bool
 }
 
-// ParseCard fills a card from a tree under AM-4 and AM-5. It does not check the key; package signing does. The error is
-// a *[FieldError].
+// ParseCard fills a card from a tree under AM-4 and AM-5. Package signing checks the key. The error is a *[FieldError].
 func ParseCard(v Value, rules CardRules) (Card, error) {
 	f := fields{v: v}
 	if v.Kind() != Object {
@@ -87,7 +86,6 @@ func ParseCard(v Value, rules CardRules) (Card, error) {
 	return c, f.result()
 }
 
-// tags reads a required list of short strings.
 func (f *fields) tags(key string) []string {
 	list := f.texts(key, f.array(key))
 	f.check(len(list) <= maxListed, key, "must have at most 64 entries")
@@ -97,7 +95,7 @@ func (f *fields) tags(key string) []string {
 	return list
 }
 
-// endpointFault returns what is wrong with an endpoint, or "".
+// endpointFault returns the fault of an endpoint, or "".
 func endpointFault(endpoint string, rules CardRules) string {
 	if utf8.RuneCountInString(endpoint) > maxEndpoint {
 		return "must be at most 2048 characters"
@@ -115,7 +113,7 @@ func endpointFault(endpoint string, rules CardRules) string {
 		}
 	}
 	allowed := rules.AllowHTTP != nil && rules.AllowHTTP(u.Hostname())
-	switch { // by prefix, because the reference implementation compares prefixes and would not recognize HTTPS://
+	switch { // by prefix like the reference implementation, which would not recognize HTTPS://
 	case strings.HasPrefix(endpoint, "http://") && !allowed, !strings.HasPrefix(endpoint, u.Scheme+"://"):
 		return "must be an https URL"
 	case u.Scheme != "https" && u.Scheme != "http":
@@ -137,7 +135,7 @@ func isAddress(host string) bool {
 	return strings.HasPrefix(last, "0x") || last == "" || strings.Trim(last, "0123456789") == ""
 }
 
-// PrivateLists reports whether the card contains an allowlist or a block list, which must not be published (AM-6).
+// PrivateLists reports whether the card contains an allowlist or a block list, which must stay private (AM-6).
 func (c Card) PrivateLists() bool {
 	access, _ := c.Tree.Get("access_control")
 	_, allow := access.Get("allowlist")
@@ -157,9 +155,8 @@ func (c Card) WithoutPrivateLists() Value {
 // Supports reports whether the card lists the intent.
 func (c Card) Supports(intent Intent) bool { return slices.Contains(c.Intents, intent) }
 
-// MetaKeyChain is the member of metadata with the proofs that connect the key of a derived id to the key on the card
-// (AM-2).
+// MetaKeyChain is the member of metadata with the proofs that connect the key of a derived id to the card's key (AM-2).
 const MetaKeyChain = "key_chain"
 
-// KeyChain returns the key chain of the card, or "". It does not check the chain: see signing.ProvesID.
+// KeyChain returns the key chain of the card, or "". It does not check the chain; see signing.ProvesID.
 func (c Card) KeyChain() string { return c.Metadata.GetStr(MetaKeyChain) }

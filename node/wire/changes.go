@@ -15,15 +15,14 @@ const (
 	ChangeExpired    = "expired"
 )
 
-// ChangePage is the answer to GET /changes: what happened to cards, in commit order. Each id occurs once, with its
-// newest change.
+// ChangePage is the answer to GET /changes, in commit order. Each id occurs once, with its newest change.
 type ChangePage struct {
 	Changes []Change `json:"changes"`
-	Next    string   `json:"next"` // the parameter since of the next request, even if nothing happened
-	More    bool     `json:"more"` // further changes exist already
+	Next    string   `json:"next"` // the parameter since of the next request, even without changes
+	More    bool     `json:"more"` // more changes exist already
 }
 
-// Change is one line of the feed. Record is set if the card is listed; a line without a Record is a tombstone.
+// Change is one line of the feed. A line without a Record is a tombstone: the card is no longer listed.
 type Change struct {
 	Change  string      `json:"change"`
 	AgentID AgentID     `json:"agent_id"`

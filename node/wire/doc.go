@@ -4,7 +4,7 @@
 // The package knows formats, not behavior: it does not sign, store, send, or decide who may do what. It imports only
 // the standard library, and every other package may import it.
 //
-// Start with [ParseObject], which reads untrusted bytes into a [Value] under the rules of AM-12, and fill a [Message]
-// or a [Card] from that tree with [ParseMessage] or [ParseCard]. The sender signed the tree as it came in (AM-13), so
-// these structs always carry the tree that they were filled from.
+// Start with [ParseObject], which reads untrusted bytes into a [Value] under the rules of AM-12. Then fill a [Message]
+// or a [Card] from that tree with [ParseMessage] or [ParseCard]. These structs keep the tree, because the sender signed
+// the tree as it came in (AM-13).
 package wire

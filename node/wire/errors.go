@@ -23,9 +23,9 @@ const (
 // Error is a refusal: the public part that the peer gets, and the private cause.
 //
 // The public part (Code, Status, Retry, Message) of our refusals to peers comes from the table in this file and quotes
-// nothing from the request (AM-27). An Error from [ParseError] has what a peer sent. The cause is for the log;
-// [errors.Unwrap] returns it, and it is never sent. Two errors of the same row match under [errors.Is], whatever their
-// details and causes. Errors without a row match by code and status.
+// nothing from the request (AM-27). An Error from [ParseError] has a peer's texts. The cause is for the log and never
+// sent; [errors.Unwrap] returns it. Errors of one row match under [errors.Is], whatever their details and causes.
+// Errors without a row match by code and status.
 type Error struct {
 	Code       Code
 	Status     int           // HTTP status
@@ -53,8 +53,7 @@ func (e *Error) Is(target error) bool {
 	return ok && t.row == e.row && t.Code == e.Code && t.Status == e.Status
 }
 
-// Row returns the name of the error's row in [Table], a stable key for logs and metrics. It returns "" for an error
-// that came from a peer.
+// Row returns the name of the error's row in [Table], a stable key for logs and metrics. A peer's error has no row.
 func (e *Error) Row() string { return e.row }
 
 // Because returns a copy with a private cause.
@@ -64,25 +63,25 @@ func (e *Error) Because(cause error) *Error {
 	return &c
 }
 
-// At returns a copy that appends detail to the public message. detail must be fixed text of our code, such as a field
-// name and what is wrong with the field, and never text from the request.
+// At returns a copy that appends detail to the public message. detail must be a fixed text of our code, such as a field
+// name and its fault, never text from the request.
 func (e *Error) At(detail string) *Error {
 	c := *e
 	c.Message += ": " + detail
 	return &c
 }
 
-// After returns a copy that asks the peer to come back after d.
+// After returns a copy that asks the peer to try again after d.
 func (e *Error) After(d time.Duration) *Error {
 	c := *e
 	c.RetryAfter = d
 	return &c
 }
 
-// WithField returns a copy that reports f: the field and reason become the detail of the public message.
+// WithField returns a copy with the field and reason of f as the detail of the public message.
 func (e *Error) WithField(f *FieldError) *Error { return e.At(f.Error()).Because(f) }
 
-// FieldError names a field and what is wrong with it. Both texts are fixed in our code.
+// FieldError names a field and its fault. Both texts are fixed in our code.
 type FieldError struct {
 	Field  string // "payload.event.title"
 	Reason string // "must be a string"
@@ -90,7 +89,7 @@ type FieldError struct {
 
 func (e *FieldError) Error() string { return e.Field + " " + e.Reason }
 
-// The rows of the table: every refusal of this project that a peer can tell from the others (AM-28).
+// The rows of the table: every refusal of this project that a peer can distinguish (AM-28).
 var (
 	ErrTooLarge        = row("too-large", InvalidMessage, 413, "the body is too large")
 	ErrMediaType       = row("media-type", InvalidMessage, 415, "Content-Type must be application/json")
@@ -142,11 +141,10 @@ var (
 	ErrInternal    = row("internal", AgentUnavailable, 500, "internal error")
 )
 
-// OwnerDecides is the waiting time that we announce to a sender while the owner of an agent decides, because people do
-// not answer within seconds.
+// OwnerDecides is the waiting time that we announce to a sender while the owner of an agent decides.
 const OwnerDecides = time.Hour
 
-// defaultRetryAfter is the waiting time of a 429 or 503 unless the caller sets another with After.
+// defaultRetryAfter is the waiting time of a 429 or 503, unless After sets another.
 const defaultRetryAfter = 10 * time.Second
 
 func row(name string, code Code, status int, message string) *Error {
@@ -157,7 +155,7 @@ func retryRow(name string, code Code, status int, message string) *Error {
 	return &Error{Code: code, Status: status, Message: message, row: name, Retry: true, RetryAfter: defaultRetryAfter}
 }
 
-// Table returns all rows, in the order of the documentation. The rows are shared and must not be changed.
+// Table returns all rows, in the order of the documentation. Do not change them.
 func Table() []*Error {
 	return []*Error{
 		ErrTooLarge, ErrMediaType, ErrContentEncoding, ErrSyntax, ErrSchema, ErrRecipient, ErrTimeWindow,
@@ -183,7 +181,7 @@ func (e *Error) AppendJSON(dst []byte) []byte {
 }
 
 // ParseError reads an error body that a peer sent with this status. ok is false if v is not an error body. The message
-// is text of the peer: clean it before showing it.
+// is the peer's text: clean it before showing it.
 func ParseError(status int, v Value) (e *Error, ok bool) {
 	body, _ := v.Get("error")
 	code := body.GetStr("code")

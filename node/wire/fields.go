@@ -26,7 +26,6 @@ func (f *fields) check(ok bool, field, reason string) {
 	}
 }
 
-// result returns the first error, or nil.
 func (f *fields) result() error {
 	if f.err != nil {
 		return f.err
@@ -34,7 +33,6 @@ func (f *fields) result() error {
 	return nil
 }
 
-// get returns a required member of kind k.
 func (f *fields) get(key string, k Kind, reason string) Value {
 	m, ok := f.v.Get(key)
 	if !ok {
@@ -55,7 +53,6 @@ func (f *fields) sub(key string) *fields {
 	return &fields{v: f.object(key), path: f.path + key + "."}
 }
 
-// join takes over the error of sub.
 func (f *fields) join(sub *fields) {
 	if f.err == nil {
 		f.err = sub.err
@@ -90,7 +87,7 @@ func (f *fields) optBool(key string) bool {
 	return b
 }
 
-// oneOf returns an optional string that must be one of allowed, or standard if it is absent.
+// oneOf returns an optional string that must be one of allowed. If it is absent, it is standard.
 func (f *fields) oneOf(key, reason, standard string, allowed ...string) string {
 	m, ok := f.opt(key, String, reason)
 	if !ok {
@@ -100,7 +97,6 @@ func (f *fields) oneOf(key, reason, standard string, allowed ...string) string {
 	return m.text
 }
 
-// texts returns the strings of an array value.
 func (f *fields) texts(key string, list Value) []string {
 	out := make([]string, 0, list.Len())
 	for e := range list.Elems() {

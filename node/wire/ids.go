@@ -63,8 +63,8 @@ func randomHex() string {
 
 var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// DeriveAgentID returns the derived id of the parts: their hash, with NUL between the parts. For AM-2, the only part is
-// the canonical key; bridges hash more parts into pseudonyms.
+// DeriveAgentID returns the derived id of the parts: their hash, with NUL between them. AM-2 hashes only the canonical
+// key; bridges hash more parts into pseudonyms.
 func DeriveAgentID(parts ...[]byte) AgentID {
 	h := sha256.New()
 	for i, p := range parts {
@@ -76,25 +76,22 @@ func DeriveAgentID(parts ...[]byte) AgentID {
 	return AgentID("am_" + lowerBase32.EncodeToString(h.Sum(nil))[:derivedLength])
 }
 
-// HashOf returns a short hash of the parts, in hex, with NUL between the parts. It makes keys and ids of texts of any
-// length.
+// HashOf returns a short hash of the parts, in hex, with NUL between them. It makes keys and ids of long texts.
 func HashOf(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:16])
 }
 
-// derivedLength is the number of characters of the hash in a derived id.
 const derivedLength = 26
 
-// HasDerivedShape reports whether id looks like an id that [DeriveAgentID] returns: am_ and 26 of [a-z2-7]. Such an id
-// is reserved for the key that it is derived from (AM-2).
+// HasDerivedShape reports whether id has the shape of [DeriveAgentID]: am_ and 26 of [a-z2-7]. Such an id is reserved
+// for the key that it is derived from (AM-2).
 func (id AgentID) HasDerivedShape() bool {
 	hash, ok := strings.CutPrefix(string(id), "am_")
 	return ok && len(hash) == derivedLength && strings.Trim(hash, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// KeyDigits returns the part of the key's fingerprint that a derived id contains: the first 32 hex digits. It returns ""
-// for any other id.
+// KeyDigits returns the part of the key's fingerprint in a derived id: the first 32 hex digits; "" for other ids.
 func (id AgentID) KeyDigits() string {
 	if !id.HasDerivedShape() {
 		return ""

@@ -42,7 +42,7 @@ const (
 	ActionSealed   = "sealed"           // AM-85: the payload is encrypted for the recipient
 )
 
-// CheckPayload checks a payload against the shape of its intent (§6, AM-69): the action is a string, and the listed
+// CheckPayload checks a payload against the shape of its intent (§6, AM-69): the action is a string, and the required
 // fields of a known action are present and have their types. null counts as absent for optional fields, and extra
 // fields are allowed. For an unknown action, known is false and err is nil. An intent outside of mesh.* has no shape:
 // any payload passes, and known is true. The error is a *[FieldError].
@@ -77,7 +77,7 @@ var shapes = map[Intent]map[string]func(*fields){
 			f.join(event)
 		},
 		"counter": func(f *fields) { f.join(f.event()) },
-		"accept":  nil, // the other fields of these three are not checked
+		"accept":  nil, // these three have no other checked fields
 		"decline": nil,
 		"cancel":  nil,
 	},
@@ -113,7 +113,7 @@ var shapes = map[Intent]map[string]func(*fields){
 	},
 }
 
-// event checks the types of an event. Which of its fields are required depends on the action.
+// event checks the types of an event. The action decides which fields are required.
 func (f *fields) event() *fields {
 	e := f.sub("event")
 	e.optText("title")
@@ -139,7 +139,7 @@ func (f *fields) terms() {
 	f.join(t)
 }
 
-// isoLayouts are the ISO 8601 forms in payloads. The forms without a zone do not tell the instant.
+// isoLayouts are the ISO 8601 forms in payloads. Only those with an offset give an instant.
 var isoLayouts = [...]string{
 	time.RFC3339Nano, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00",
 	"2006-01-02T15:04:05", "2006-01-02T15:04",
@@ -148,15 +148,13 @@ var isoLayouts = [...]string{
 
 const offsetLayouts = 3 // number of isoLayouts with an offset, which come first
 
-// ParseISO8601 reads a time of a payload, which peers write more freely than a timestamp: seconds, zone or the whole
-// time of day may be missing. A time without a zone counts as UTC.
+// ParseISO8601 reads a time of a payload. Peers write it more freely than a timestamp: seconds, zone or the whole time
+// of day may be missing. A time without a zone counts as UTC.
 func ParseISO8601(s string) (time.Time, bool) { return parseTime(s, isoLayouts[:]) }
 
-// ParseInstant reads a time that has an offset. Without one, two people in two zones would agree on two different
-// times.
+// ParseInstant reads a time that has an offset. Without it, people in two zones would agree on two different times.
 func ParseInstant(s string) (time.Time, bool) { return parseTime(s, isoLayouts[:offsetLayouts]) }
 
-// parseTime reads a time in the first layout that fits.
 func parseTime(s string, layouts []string) (time.Time, bool) {
 	if len(s) > 64 {
 		return time.Time{}, false

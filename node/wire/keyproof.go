@@ -9,7 +9,7 @@ import (
 // KeyProof is the content of an AgentMesh-Key-Proof header (AM-62).
 type KeyProof struct {
 	Time      time.Time
-	Stamp     string // the time as written, which is part of what is signed
+	Stamp     string // the time as written, which the proof signs
 	Signature string
 }
 

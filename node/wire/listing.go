@@ -12,7 +12,7 @@ type stamp time.Time
 func (t stamp) IsZero() bool                 { return time.Time(t).IsZero() }
 func (t stamp) MarshalText() ([]byte, error) { return []byte(FormatTime(time.Time(t))), nil }
 
-// Encode returns the JSON of v and a line end, without escapes of < > & for HTML, so that cards in v keep their size.
+// Encode returns the JSON of v and a line end, without escapes for < > &, so that cards in v keep their size.
 func Encode(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -47,7 +47,7 @@ type Listing struct {
 	Verification map[AgentID]Verification `json:"verification,omitempty"`
 }
 
-// Verification is what a directory itself has proven about a card (AM-61). A nil time means not proven.
+// Verification has what a directory itself has proven about a card (AM-61). A nil time means not proven.
 type Verification struct {
 	Key          *time.Time `json:"key"`
 	Endpoint     *time.Time `json:"endpoint"`
@@ -93,8 +93,8 @@ type KeyHistory struct {
 	Keys    []KeyChange `json:"keys"` // oldest first; the last key is the current one
 }
 
-// KeyChange is one key of a card. A rotation has both proofs and the text that they sign, so that a peer can check it
-// without trusting the directory.
+// KeyChange is one key of a card. A rotation has both proofs and their text, so that a peer need not trust the
+// directory.
 type KeyChange struct {
 	PublicKey     string    `json:"public_key"`
 	Since         time.Time `json:"since"`
@@ -103,7 +103,7 @@ type KeyChange struct {
 	PreviousProof string    `json:"previous_proof,omitempty"` // AgentMesh-Previous-Key-Proof, signed with the previous key
 	ProofText     string    `json:"proof_text,omitempty"`     // the lines that both proofs sign
 	// Card is the card whose digest is in ProofText. Without it, a peer can check only the last rotation, and only
-	// while the current card is the one that was signed.
+	// while the directory still has the signed card.
 	Card Value `json:"card,omitzero"`
 }
 

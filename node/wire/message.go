@@ -5,8 +5,7 @@ import "time"
 // MaxMessage is the default limit for the size of a message in bytes.
 const MaxMessage = 256 << 10
 
-// Message is a message of the specification (§5). It is filled from Tree and never written from its fields: we send a
-// tree, and verify the tree that came in (AM-13).
+// Message is a message of the specification (§5), filled from Tree. We send and verify trees, never the fields (AM-13).
 type Message struct {
 	ID           MessageID
 	Conversation ConversationID
@@ -59,7 +58,7 @@ func ParseMessage(v Value) (Message, error) {
 	return m, f.result()
 }
 
-// ParseDraft parses a message like [ParseMessage], but ignores its signature, which may be missing.
+// ParseDraft is [ParseMessage], but ignores the signature, which may be missing.
 func ParseDraft(v Value) (Message, error) {
 	f := fields{v: v}
 	if v.Kind() != Object {

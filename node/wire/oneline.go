@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// OneLine makes a stranger's text safe to show in one line anywhere, also in a log or on a terminal. The result has no
-// control, format or bidirectional characters, and single spaces for all white space (THREATS 28). It has at most limit
-// characters, followed by "…" if OneLine cut the text.
+// OneLine makes a stranger's text safe to show in one line anywhere, also in a log or on a terminal (THREATS 28). The
+// result has no control, format or bidirectional characters, and single spaces for all white space. A text of more than
+// limit characters is cut, and "…" is added.
 func OneLine(s string, limit int) string {
 	var b strings.Builder
 	n, gap := 0, ""

@@ -13,8 +13,7 @@ const (
 	MaxSafeInteger = 1<<53 - 1
 )
 
-// SyntaxError is the reason why the strict reader refused a text. Reason is fixed text and quotes nothing from the
-// input.
+// SyntaxError is why the strict reader refused a text. Reason is fixed text and quotes nothing from the input.
 type SyntaxError struct {
 	Offset int // byte offset at which the reader stopped
 	Reason string
@@ -29,13 +28,12 @@ func Parse(data []byte) (Value, error) {
 	return ParseLimits(data, MaxDepth, MaxValues)
 }
 
-// ParseLimits works like [Parse], with other limits for depth and size. It is for protocols that allow more.
+// ParseLimits is [Parse] with other limits, for protocols that allow more.
 func ParseLimits(data []byte, maxDepth, maxValues int) (Value, error) {
 	return parse(parser{text: string(data), depth: maxDepth, values: maxValues})
 }
 
-// ParseForeign works like [ParseLimits], for texts of other protocols that we only pass on. It accepts every JSON
-// number and keeps its token.
+// ParseForeign is [ParseLimits] for texts of other protocols that we only pass on. It keeps every JSON number.
 func ParseForeign(data []byte, maxDepth, maxValues int) (Value, error) {
 	return parse(parser{text: string(data), depth: maxDepth, values: maxValues, anyNumber: true})
 }
@@ -54,7 +52,7 @@ func parse(p parser) (Value, error) {
 	return v, nil
 }
 
-// ParseObject works like [Parse], for a text that must be an object.
+// ParseObject is [Parse] for a text that must be an object.
 func ParseObject(data []byte) (Value, error) {
 	v, err := Parse(data)
 	if err != nil {
@@ -66,12 +64,12 @@ func ParseObject(data []byte) (Value, error) {
 	return v, nil
 }
 
-// parser is a recursive descent parser. When a container closes, its members move from the stack to slab, which is one
+// parser is a recursive descent parser. When a container closes, its members move from the stack to slab, one
 // allocation for many containers.
 type parser struct {
 	text   string
 	pos    int
-	depth  int // number of levels that may still be opened
+	depth  int // number of levels that may still open
 	values int // number of values that may still follow
 	slab   []Member
 
@@ -135,7 +133,7 @@ func (p *parser) literal(word string, k Kind) (Value, error) {
 	return Value{kind: k}, nil
 }
 
-// settle moves the members of a container, which are on the stack from start on, to their final place.
+// settle moves the members of a container, from start on, from the stack to their final place.
 func (p *parser) settle(open *stack, start int) []Member {
 	n := open.n - start
 	if len(p.slab) < n {
@@ -148,7 +146,6 @@ func (p *parser) settle(open *stack, start int) []Member {
 	return kids
 }
 
-// enter steps over an opening bracket.
 func (p *parser) enter() error {
 	if p.depth--; p.depth < 0 {
 		return p.fail("nested too deep")
@@ -158,8 +155,7 @@ func (p *parser) enter() error {
 	return nil
 }
 
-// next steps over the comma between two members, or over the closing bracket, and reports whether there are more
-// members.
+// next steps over the comma between two members, or over the closing bracket. more reports whether a member follows.
 func (p *parser) next(closing byte) (more bool, err error) {
 	p.skipSpace()
 	switch p.peek() {
@@ -236,7 +232,6 @@ func (p *parser) object(open *stack) (Value, error) {
 	}
 }
 
-// key reads the name of a member and its colon.
 func (p *parser) key() (string, error) {
 	if p.peek() != '"' {
 		return "", p.fail("expected a key")
@@ -254,10 +249,10 @@ func (p *parser) key() (string, error) {
 	return key, nil
 }
 
-// checkKey refuses a key that occurred before in this object, and "__proto__", which JavaScript peers lose (AM-12). The
-// keys of an object too large to scan are kept in seen. keyPos is the position of the key.
+// checkKey refuses a duplicate key, and "__proto__", which JavaScript peers lose (AM-12). seen has the keys of an
+// object too large to scan. keyPos is the position of the key.
 func (p *parser) checkKey(key string, open *stack, start int, seen map[string]struct{}, keyPos int) (map[string]struct{}, error) {
-	const scan = 16 // up to this number of members, comparing is cheaper than hashing
+	const scan = 16 // below this number of members, comparing is cheaper than hashing
 	duplicate := false
 	if open.n-start < scan {
 		duplicate = open.has(key, start)
@@ -277,8 +272,7 @@ func (p *parser) checkKey(key string, open *stack, start int, seen map[string]st
 	return seen, nil
 }
 
-// stack holds the members of the containers that are still open. Its array needs no allocation as long as the stack is
-// passed down and no slice of it is kept.
+// stack holds the members of the open containers. Its array needs no allocation while nothing keeps a slice of it.
 type stack struct {
 	n    int
 	few  [24]Member
@@ -294,7 +288,6 @@ func (s *stack) push(m Member) {
 	s.n++
 }
 
-// has reports whether key is among the members from start on.
 func (s *stack) has(key string, start int) bool {
 	for i := start; i < min(s.n, len(s.few)); i++ {
 		if s.few[i].Key == key {
@@ -309,7 +302,6 @@ func (s *stack) has(key string, start int) bool {
 	return false
 }
 
-// keys returns the keys of the members from start on.
 func (s *stack) keys(start int) map[string]struct{} {
 	keys := make(map[string]struct{}, 2*(s.n-start))
 	for i := start; i < s.n; i++ {
@@ -322,7 +314,6 @@ func (s *stack) keys(start int) map[string]struct{} {
 	return keys
 }
 
-// pop moves the members from start on to dst.
 func (s *stack) pop(dst []Member, start int) {
 	if start < len(s.few) {
 		n := copy(dst, s.few[start:min(s.n, len(s.few))])

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// skipDigits steps over digits, and reports whether there is at least one.
+// skipDigits steps over digits. It reports whether there is at least one.
 func (p *parser) skipDigits() bool {
 	start := p.pos
 	for c := p.peek(); '0' <= c && c <= '9'; c = p.peek() {
@@ -62,7 +62,7 @@ func (p *parser) number() (Value, error) {
 	return Value{kind: Number, text: token}, nil
 }
 
-// plain is true for the bytes that need no escape in a string and are ASCII.
+// plain is true for ASCII bytes that need no escape in a string.
 var plain = func() (t [256]bool) {
 	for c := ' '; c < utf8.RuneSelf; c++ {
 		t[c] = c != '"' && c != '\\'
@@ -100,7 +100,7 @@ func (p *parser) str() (string, error) {
 	return "", p.fail("unexpected end")
 }
 
-// readEscapes reads the rest of a string that began at start and has its first backslash at p.pos.
+// readEscapes reads the rest of the string from start, whose first backslash is at p.pos.
 func (p *parser) readEscapes(start int) (string, error) {
 	buf := append(make([]byte, 0, 2*(p.pos-start)+32), p.text[start:p.pos]...)
 	for p.pos < len(p.text) {

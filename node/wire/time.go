@@ -12,8 +12,8 @@ func Now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 func FormatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
 
 // ParseTime reads an RFC 3339 time as AM-19 accepts it: upper-case T and Z, an offset or Z, up to nine fraction digits,
-// no second 60. [time.Parse] alone is less strict: it accepts one-digit hours, a comma instead of the point, any number
-// of fraction digits, and offsets up to 24:60.
+// no second 60. [time.Parse] alone also accepts one-digit hours, a comma instead of the point, any number of fraction
+// digits, and offsets up to 24:60.
 func ParseTime(s string) (time.Time, bool) {
 	const date = len("2006-01-02T15:04:05")
 	if len(s) <= date || len(s) > date+len(".123456789-07:00") || s[10] != 'T' || s[13] != ':' || s[16] != ':' {

@@ -28,8 +28,8 @@ var kindNames = [...]string{"null", "boolean", "boolean", "number", "string", "a
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Value is an immutable JSON value, exactly as it was received: object members keep their order, numbers keep their
-// token. The zero Value is null. A Value may share memory with the text that it was parsed from.
+// Value is an immutable JSON value as it was received: object members keep their order, numbers their token. The zero
+// Value is null. A Value may share memory with the text that it was parsed from.
 type Value struct {
 	kind Kind
 	text string   // String: the decoded text; Number: the token as written
@@ -42,7 +42,7 @@ type Member struct {
 	Value Value
 }
 
-// Text returns a string value. Bytes that are not UTF-8 become U+FFFD, so that every value can be read back.
+// Text returns a string value. Bytes that are not UTF-8 become U+FFFD, so that every value can be read again.
 func Text(s string) Value { return Value{kind: String, text: strings.ToValidUTF8(s, "\ufffd")} }
 
 // Int returns a number value.
@@ -62,7 +62,7 @@ func Field(key string, v Value) Member { return Member{Key: key, Value: v} }
 // TextField returns a member for [Obj] whose value is a text.
 func TextField(key, text string) Member { return Member{Key: key, Value: Text(text)} }
 
-// Obj returns an object with these members in this order. Keys must differ and must be UTF-8.
+// Obj returns an object with these members in this order. Keys must be unique UTF-8.
 func Obj(members ...Member) Value { return Value{kind: Object, kids: slices.Clone(members)} }
 
 // Arr returns an array.
@@ -89,16 +89,16 @@ func (v Value) Kind() Kind { return v.kind }
 // IsNull reports whether v is null.
 func (v Value) IsNull() bool { return v.kind == Null }
 
-// Str returns the text of a string. The boolean is false for any other kind.
-func (v Value) Str() (string, bool) { return v.text, v.kind == String }
+// Str returns the text of a string. ok is false for any other kind.
+func (v Value) Str() (text string, ok bool) { return v.text, v.kind == String }
 
-// Num returns the token of a number, as written. The boolean is false for any other kind.
-func (v Value) Num() (string, bool) { return v.text, v.kind == Number }
+// Num returns the token of a number, as written. ok is false for any other kind.
+func (v Value) Num() (token string, ok bool) { return v.text, v.kind == Number }
 
 // Boolean returns a boolean. ok is false for any other kind.
 func (v Value) Boolean() (b, ok bool) { return v.kind == True, v.kind == True || v.kind == False }
 
-// Len returns the number of members or elements, or 0 for other kinds than objects and arrays.
+// Len returns the number of members or elements; 0 for other kinds.
 func (v Value) Len() int { return len(v.kids) }
 
 // At returns element i of an array, or the value of member i of an object. It panics if i is out of range.
@@ -145,7 +145,7 @@ func (v Value) GetStr(key string) string {
 	return m.text
 }
 
-// With returns a copy of the object v in which key has the value val: at its place if key exists, otherwise at the end.
+// With returns a copy of the object v with the value val for key, in the old place of key or at the end.
 func (v Value) With(key string, val Value) Value {
 	kids := append(make([]Member, 0, v.Len()+1), v.Members()...)
 	for i := range kids {
@@ -168,7 +168,7 @@ func (v Value) Without(keys ...string) Value {
 	return Value{kind: Object, kids: kids}
 }
 
-// AppendJSON appends v without white space, with the order of members and the number tokens that it was received with.
+// AppendJSON appends v without white space, with the received order of members and number tokens.
 func (v Value) AppendJSON(dst []byte) []byte {
 	switch v.kind {
 	case Null:
@@ -199,8 +199,8 @@ func (v Value) AppendJSON(dst []byte) []byte {
 	return append(dst, closing)
 }
 
-// AppendString appends s as a JSON string with only the escapes of RFC 8785 §3.2.2.2: the short ones for \b \t \n \f \r
-// \" \\, lower-case \u00xx for the other control characters, and everything else as it is.
+// AppendString appends s as a JSON string with only the escapes of RFC 8785 §3.2.2.2: short ones for \b \t \n \f \r \"
+// \\, and lower-case \u00xx for the other control characters.
 func AppendString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
@@ -236,7 +236,7 @@ func AppendString(dst []byte, s string) []byte {
 // JSON returns v as AppendJSON writes it, with spare capacity for a line end.
 func (v Value) JSON() []byte { return v.AppendJSON(make([]byte, 0, v.size()+1)) }
 
-// size returns at least the number of bytes that AppendJSON writes, not counting escapes.
+// size returns an upper bound for the bytes that AppendJSON writes, not counting escapes.
 func (v Value) size() int {
 	n := len(`false`)
 	if v.kind == Number || v.kind == String {
