@@ -22,8 +22,8 @@ func SealAge(recipient string, plain []byte) ([]byte, error) {
 	return sealed, err
 }
 
-// SealAgeFileKey encrypts like [SealAge] and also returns the key of this one file, for [OpenAgeWith]. With this key
-// the sender can still read the file, and can show its content to others without revealing anything else.
+// SealAgeFileKey encrypts like [SealAge] and also returns the key of this file, for [OpenAgeWith]. With this key, the
+// sender can still read the file, and can show its content to others without revealing anything else.
 func SealAgeFileKey(recipient string, plain []byte) (sealed, fileKey []byte, err error) {
 	to, err := age.ParseX25519Recipient(recipient)
 	if err != nil {
@@ -44,14 +44,13 @@ func SealAgeFileKey(recipient string, plain []byte) (sealed, fileKey []byte, err
 	return out.Bytes(), recorder.fileKey, nil
 }
 
-// fileKeyRecorder is a recipient that records the key that age makes for a file.
 type fileKeyRecorder struct {
 	age.Recipient
 	fileKey []byte
 }
 
-// OpenAge decrypts a binary age file with an identity ("AGE-SECRET-KEY-1…"). More than limit bytes of plain text are an
-// error.
+// OpenAge decrypts a binary age file with an identity ("AGE-SECRET-KEY-1…"). It refuses a text of more than limit
+// bytes.
 func OpenAge(identity string, sealed []byte, limit int) ([]byte, error) {
 	id, err := age.ParseX25519Identity(identity)
 	if err != nil {
@@ -60,10 +59,10 @@ func OpenAge(identity string, sealed []byte, limit int) ([]byte, error) {
 	return openAge(id, sealed, limit)
 }
 
-// OpenAgeWith decrypts a binary age file with the key of that file. No other key opens the file, because the key
+// OpenAgeWith decrypts a binary age file with the key of that file. No other key opens it, because the key
 // authenticates the header.
 func OpenAgeWith(fileKey, sealed []byte, limit int) ([]byte, error) {
-	const size = 16 // the size of every file key
+	const size = 16 // of every file key
 	if len(fileKey) != size {
 		return nil, ErrAge
 	}
@@ -83,7 +82,7 @@ func openAge(id age.Identity, sealed []byte, limit int) ([]byte, error) {
 }
 
 // Unseal decrypts a binary age file that was encrypted to this key, and returns the plain text and the key of the file.
-// A key that is not an age identity opens nothing. The error is [ErrAge].
+// Only an age identity opens anything. The error is [ErrAge].
 func (k *PrivateKey) Unseal(sealed []byte, limit int) (plain, fileKey []byte, err error) {
 	header, err := age.ExtractHeader(bytes.NewReader(sealed))
 	if err != nil || len(header) > maxAgeHeader || k.age == nil {

@@ -10,15 +10,14 @@ import (
 	"filippo.io/age"
 )
 
-// AgeFile encrypts one file of any size in the age format, for recipients or with a passphrase. It can decrypt the file
-// that it has just written, without the keys of the recipients.
+// AgeFile encrypts one file of any size in the age format, for recipients or with a passphrase. It can decrypt that
+// file without the keys of the recipients.
 type AgeFile struct {
 	to       []age.Recipient
 	recorder *fileKeyRecorder // the first element of to
 }
 
-// NewAgeFile encrypts to recipients ("age1…", at least one). If passphrase is not empty, it encrypts with the
-// passphrase and ignores recipients.
+// NewAgeFile encrypts to recipients ("age1…", at least one), or with passphrase if that is not empty.
 func NewAgeFile(recipients []string, passphrase []byte) (*AgeFile, error) {
 	if len(passphrase) > 0 {
 		r, err := passphraseRecipient(passphrase)
@@ -48,7 +47,7 @@ func (f *AgeFile) Reader(r io.ReaderAt, size int64) (plain io.ReaderAt, length i
 	return age.DecryptReaderAt(r, size, age.NewInjectedFileKeyIdentity(f.recorder.fileKey))
 }
 
-// WrapWithLabels passes on the labels of the recipient. They make age refuse a passphrase mixed with recipients, and
+// WrapWithLabels passes on the labels of the recipient. By these, age refuses a passphrase mixed with recipients, and
 // post-quantum recipients mixed with others.
 func (k *fileKeyRecorder) WrapWithLabels(key []byte) ([]*age.Stanza, []string, error) {
 	k.fileKey = bytes.Clone(key)
@@ -59,7 +58,7 @@ func (k *fileKeyRecorder) WrapWithLabels(key []byte) ([]*age.Stanza, []string, e
 	return stanzas, nil, err
 }
 
-// IsAgeFile reports whether a file that begins with head is encrypted in the age format.
+// IsAgeFile reports whether a file that begins with head is in the age format.
 func IsAgeFile(head []byte) bool { return bytes.HasPrefix(head, []byte("age-encryption.org/v1\n")) }
 
 // OpenAgeFile decrypts a file of size bytes. identities is the content of an identity file; it may be empty. passphrase
@@ -81,7 +80,7 @@ func OpenAgeFile(r io.ReaderAt, size int64, identities []byte, passphrase func()
 	return plain, length, err
 }
 
-// passphrasePrompt is an identity that asks for the passphrase only if the file is encrypted with one.
+// passphrasePrompt is an identity that asks for the passphrase only if the file needs one.
 type passphrasePrompt struct{ ask func() ([]byte, error) }
 
 func (a *passphrasePrompt) Unwrap(stanzas []*age.Stanza) ([]byte, error) {

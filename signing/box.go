@@ -94,8 +94,7 @@ func ParseBoxPublic(text string) (BoxPublic, error) {
 	return BoxPublic(raw), nil
 }
 
-// lowOrderProbe is an arbitrary fixed scalar. Its product with a point is zero if, and only if, the point has low
-// order.
+// lowOrderProbe is any fixed scalar. Its product with a point is zero if, and only if, the point has low order.
 var lowOrderProbe = func() *ecdh.PrivateKey {
 	k, err := ecdh.X25519().NewPrivateKey(bytes.Repeat([]byte{1}, 32))
 	if err != nil {
@@ -137,13 +136,13 @@ func ReadBoxKeyFile(path string) (*BoxKey, error) {
 	return ParseBoxKey(data)
 }
 
-// strictBase64 reads n bytes in padded standard base64 and accepts no other spelling.
+// strictBase64 reads n bytes in padded standard base64, and no other spelling.
 func strictBase64(text string, n int) ([]byte, bool) {
 	raw, err := base64.StdEncoding.Strict().DecodeString(text)
 	return raw, err == nil && len(raw) == n && base64.StdEncoding.EncodeToString(raw) == text
 }
 
-// ParseEd25519 reads a key in the form of MoltSpeak: 32 bytes in padded standard base64 and no other spelling (MS-12).
+// ParseEd25519 reads a key in the form of MoltSpeak: 32 bytes in padded standard base64, and no other spelling (MS-12).
 // It refuses the same weak keys as [ParsePublicKey]. The error is a *[KeyError].
 func ParseEd25519(text string) (*PublicKey, error) {
 	point, ok := strictBase64(text, 32)

@@ -6,8 +6,8 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// KeyCache caches the most recently used parsed keys by their text. Parsing an OpenPGP key costs several times as much
-// as a verification. Errors are not cached.
+// KeyCache caches the most recently used keys by their text. Parsing an OpenPGP key costs several times as much as a
+// verification. Errors are not cached.
 type KeyCache struct {
 	keys *lru.Cache[[sha256.Size]byte, *PublicKey]
 }
@@ -21,7 +21,7 @@ func NewKeyCache(n int) *KeyCache {
 	return &KeyCache{keys: keys}
 }
 
-// Parse parses a key like [ParsePublicKey], with the help of the cache.
+// Parse is [ParsePublicKey] with the cache.
 func (c *KeyCache) Parse(text string) (*PublicKey, error) {
 	if len(text) > MaxKeyText {
 		return ParsePublicKey(text)

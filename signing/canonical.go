@@ -21,8 +21,8 @@ func Canonical(v wire.Value, f Form) []byte {
 // Digest returns the SHA-256 of the JCS form of v.
 func Digest(v wire.Value) [32]byte { return sha256.Sum256(Canonical(v, JCS)) }
 
-// AppendCanonical appends the encoding of v in the form f to dst. It visits the tree once and sorts only objects whose
-// keys are out of order. Numbers must be finite, as [wire.Parse] guarantees.
+// AppendCanonical appends the encoding of v in the form f to dst. It sorts only objects whose keys are out of order.
+// Numbers must be finite, as [wire.Parse] guarantees.
 func AppendCanonical(dst []byte, v wire.Value, f Form) []byte {
 	switch v.Kind() {
 	case wire.Number:
@@ -61,7 +61,7 @@ func appendObject(dst []byte, members []wire.Member, f Form) []byte {
 		}
 		return append(dst, '}')
 	}
-	var few [16]*wire.Member // enough for most objects, so that sorting them needs no allocation
+	var few [16]*wire.Member // enough for most objects, so that sorting needs no allocation
 	order := few[:0]
 	for i := range members {
 		order = append(order, &members[i])
@@ -90,7 +90,6 @@ func appendMember(dst []byte, m *wire.Member, first bool, f Form) []byte {
 	return AppendCanonical(dst, m.Value, f)
 }
 
-// keyOrder returns the comparison by which the form f sorts keys.
 func keyOrder(f Form) func(a, b string) int {
 	switch f {
 	case JCS:
@@ -119,8 +118,8 @@ func compareUTF16(a, b string) int {
 	return len(a) - len(b)
 }
 
-// compareES compares two keys in the order in which ECMAScript enumerates the properties of an object whose keys were
-// added in UTF-16 order: array indices come first, in numeric order.
+// compareES compares two keys in the order in which ECMAScript enumerates properties that were added in UTF-16 order:
+// array indices come first, in numeric order.
 func compareES(a, b string) int {
 	x, xok := arrayIndex(a)
 	y, yok := arrayIndex(b)
@@ -171,7 +170,7 @@ func appendNumber(dst []byte, token string) []byte {
 }
 
 // isShortInteger reports whether token is an integer that ECMAScript writes in the same way: at most fifteen digits,
-// which a double can hold exactly, and not −0.
+// which a double holds exactly, and not −0.
 func isShortInteger(token string) bool {
 	digits := strings.TrimPrefix(token, "-")
 	if len(digits) > 15 || digits == "0" && len(token) > 1 {
@@ -185,8 +184,7 @@ func isShortInteger(token string) bool {
 	return true
 }
 
-// appendString appends s as a JSON string with the escapes of RFC 8785 and those that the forms ASCII, HTML and Python
-// add.
+// appendString appends s as a JSON string with the escapes of RFC 8785 and of the form f.
 func appendString(dst []byte, s string, f Form) []byte {
 	if f != ASCII && f != HTML && f != Python {
 		return wire.AppendString(dst, s)
@@ -209,7 +207,7 @@ func appendString(dst []byte, s string, f Form) []byte {
 	return append(dst, '"')
 }
 
-// needsEscape reports whether f escapes r although RFC 8785 does not. DEL is ASCII, but Python writes it as \u007f.
+// needsEscape reports whether only f escapes r, and not RFC 8785. DEL is ASCII, but Python writes it as \u007f.
 func needsEscape(f Form, r rune) bool {
 	if f != HTML {
 		return r > '~'
@@ -217,7 +215,7 @@ func needsEscape(f Form, r rune) bool {
 	return r == '<' || r == '>' || r == '&' || r == '\u2028' || r == '\u2029'
 }
 
-// appendPiece appends the text that AppendString writes between the quotes.
+// appendPiece appends what AppendString writes between the quotes.
 func appendPiece(dst []byte, s string) []byte {
 	if s == "" {
 		return dst

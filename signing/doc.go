@@ -1,9 +1,9 @@
 // Package signing makes and checks the signatures of AgentMesh. It contains the canonical encodings of a JSON tree, the
-// keys that an agent card may carry, signatures over bytes and over trees, and the files that hold private keys. It
-// also encrypts and decrypts with keys of other kinds: age files, boxes of NaCl ([BoxKey]) and documents ([SharedKey]).
+// keys that an agent card may have, signatures over bytes and over trees, and the files that hold private keys. It also
+// encrypts and decrypts with other keys: age files, boxes of NaCl ([BoxKey]) and documents ([SharedKey]).
 //
-// The package works on trees ([wire.Value]), bytes and keys. It does not know what a message is, who owns a key or
-// whether a sender may write to us. Checks never read the clock: the caller passes the current time.
+// The package works on trees ([wire.Value]), bytes and keys. It does not know messages, the owners of keys, or the
+// rights of senders. Checks never read the clock: the caller passes the current time.
 //
 // To check what a peer sent, start with [ParsePublicKey] and [PublicKey.VerifyValue]. To sign, start with
 // [ParsePrivateKey] or [ReadKeyFile] and [PrivateKey.SignValue].

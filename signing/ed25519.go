@@ -19,7 +19,6 @@ var spkiPrefix = []byte{0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x
 // sshPrefix is an ssh-ed25519 key blob without its point (RFC 8709 §4).
 const sshPrefix = "\x00\x00\x00\x0bssh-ed25519\x00\x00\x00\x20"
 
-// ed25519Scheme verifies signatures with one Ed25519 key.
 type ed25519Scheme struct{ key verifyKey }
 
 func newEd25519(point []byte) (*PublicKey, error) {
@@ -33,8 +32,8 @@ func newEd25519(point []byte) (*PublicKey, error) {
 	return &PublicKey{kind: KindEd25519, canonical: bytes.Clone(point), scheme: ed25519Scheme{key}}, nil
 }
 
-// pointFault returns the reason why an encoded point cannot be a key, or "" if it can (AM-8). With a key of low order,
-// one fixed signature verifies for every message, and crypto/ed25519 does not refuse such keys.
+// pointFault returns why an encoded point cannot be a key, or "" if it can (AM-8). With a key of low order, one fixed
+// signature verifies for every message, and crypto/ed25519 accepts such keys.
 func pointFault(point []byte) string {
 	p, err := new(edwards25519.Point).SetBytes(point)
 	if err != nil {
@@ -49,8 +48,8 @@ func pointFault(point []byte) string {
 	return ""
 }
 
-// parsePEM reads a SubjectPublicKeyInfo for Ed25519. The DER of such a key always consists of the same twelve bytes and
-// the point, so parsePEM refuses any other encoding.
+// parsePEM reads a SubjectPublicKeyInfo for Ed25519. Its DER is always the same twelve bytes and the point, so parsePEM
+// refuses any other encoding.
 func parsePEM(text string) (*PublicKey, error) {
 	block, rest := pem.Decode([]byte(text))
 	if block == nil || block.Type != "PUBLIC KEY" || len(block.Headers) > 0 {
@@ -66,8 +65,7 @@ func parsePEM(text string) (*PublicKey, error) {
 	return newEd25519(point)
 }
 
-// parseRawEd25519 reads 32 bytes in base64 or base64url. If allowHex is set, because the text began with "ed25519:", it
-// also reads hex.
+// parseRawEd25519 reads 32 bytes in base64, base64url or, if allowHex is set after the prefix "ed25519:", in hex.
 func parseRawEd25519(text string, allowHex bool) (*PublicKey, error) {
 	if allowHex && len(text) == hex.EncodedLen(ed25519.PublicKeySize) {
 		point, err := hex.DecodeString(text)
@@ -100,7 +98,6 @@ func parseSSH(text string) (*PublicKey, error) {
 	return newEd25519(point)
 }
 
-// decodeSignature reads the 64 bytes of an Ed25519 or XEdDSA signature in base64.
 func decodeSignature(text string) ([]byte, error) {
 	if len(text) > 88 {
 		return nil, badSignature("not base64 of 64 bytes")

@@ -19,18 +19,17 @@ import (
 
 // Diagnosis explains why a signature does not verify.
 type Diagnosis struct {
-	// Mistakes are fixed texts about what the signer did wrong. Empty: Explain found no known mistake.
+	// Mistakes are fixed texts about what the signer did wrong; empty if no known mistake fits.
 	Mistakes []string
 	Expected []byte // the bytes that the signature must cover: the JCS form of the message without its signature
-	Signed   []byte // the bytes that the signature covers, directly or through a hash; nil if unknown
+	Signed   []byte // the bytes that the signature covers, directly or by a hash; nil if unknown
 }
 
-// Explain finds out why signature, which may be malformed, does not verify for message. message is the object as
-// received, with or without its signature. keys[0] is the key with which the signature must verify, and the others are
-// keys that the signer may have confused with it. Explain makes encodings of the message that are known from faulty
-// implementations, until the signature verifies for one of them. tries bounds the number of byte strings that it checks
-// with keys[0]; with each other key, it checks the forms of AM-14. The caller must refuse the signature even if Explain
-// finds the mistake.
+// Explain finds out why signature, which may be malformed, does not verify for message, the object as received, with or
+// without its signature. keys[0] is the key that must verify it; the signer may have confused the other keys with it.
+// Explain tries encodings of the message that faulty implementations sign, until the signature verifies. tries bounds
+// the number of byte strings that it checks with keys[0]. With the other keys, it checks the forms of AM-14. The caller
+// must refuse the signature even if Explain finds the mistake.
 func Explain(message wire.Value, signature string, keys []*PublicKey, w Window, now time.Time, tries int) Diagnosis {
 	bare := message.Without("signature")
 	d := Diagnosis{Expected: Canonical(bare, JCS)}
@@ -95,8 +94,8 @@ func OtherKeys(card wire.Card, n int) []*PublicKey {
 	return keys
 }
 
-// Excerpts returns the parts of Expected and Signed around the first difference, or empty texts if Difference finds
-// none. The caller must clean them before it shows them.
+// Excerpts returns the parts of Expected and Signed around the first difference, or empty texts without a difference.
+// The caller must clean them before it shows them.
 func (d Diagnosis) Excerpts() (expected, signed string) {
 	const before, after = 24, 24
 	at, ok := d.Difference()
@@ -119,8 +118,7 @@ func (d Diagnosis) Difference() (at int, ok bool) {
 	return at, true
 }
 
-// String returns the diagnosis in one line for the signer. It quotes nothing from the message except one byte of Signed
-// and one of Expected.
+// String returns the diagnosis in one line for the signer. It quotes only one byte each of Signed and Expected.
 func (d Diagnosis) String() string {
 	text := "no known mistake explains it"
 	if len(d.Mistakes) > 0 {
@@ -164,14 +162,14 @@ func (k *PublicKey) verifyEd25519ph(digest []byte, signature string) error {
 	return ed25519.VerifyWithOptions(k.canonical, digest, sig, &ed25519.Options{Hash: crypto.SHA512})
 }
 
-// habits describes how a signer makes the bytes that it signs: for each question of habitTable, the index of an answer.
+// habits are how a signer makes the bytes that it signs: for each question of habitTable, the index of an answer.
 type habits [7]byte
 
 // The questions of habitTable.
 const (
 	orderHabit = iota // the order of keys
 	spaceHabit        // white space between tokens
-	placeHabit        // what the signer leaves in the place of the signature
+	placeHabit        // what the signer puts in the place of the signature
 	partHabit         // which part is signed
 	escapeHabit
 	numberHabit
@@ -179,8 +177,8 @@ const (
 )
 
 // habitTable has the known answers to each question, each with a weight and the text of the mistake. The first answer
-// is ours. An answer without the text of a mistake is allowed by a form of AM-14. Explain tries combinations in the
-// order of their total weight, the smallest first.
+// is ours. An answer without a mistake is allowed by a form of AM-14. Explain tries combinations by total weight, the
+// smallest first.
 var habitTable = [...][]struct {
 	weight  int
 	mistake string
@@ -200,7 +198,6 @@ var habitTable = [...][]struct {
 	},
 }
 
-// maxWeight is the largest total weight of a combination that Explain tries.
 const maxWeight = 5
 
 // habitCombinations returns the combinations of habits, in the order in which Explain tries them.
@@ -219,13 +216,12 @@ var habitCombinations = sync.OnceValue(func() []habits {
 	return all
 })
 
-// answer is one answer to one question of habitTable.
 type answer struct{ question, index int }
 
 func (h habits) has(a answer) bool { return int(h[a.question]) == a.index }
 
-// findRedundantAnswers returns the answers that make, for this message, the same bytes as an earlier answer to the same
-// question. Explain leaves them out, because they would repeat byte strings.
+// findRedundantAnswers returns the answers that make, for this message, the same bytes as an earlier answer to their
+// question, so that Explain can leave them out.
 func findRedundantAnswers(message wire.Value) (redundant []answer) {
 	for question, answers := range habitTable[:hashHabit] {
 		seen := make(map[[sha256.Size]byte]bool, len(answers))
@@ -258,7 +254,6 @@ func (h habits) mistakes() (out []string) {
 	return out
 }
 
-// encode returns the bytes that a signer with these habits makes of a message.
 func (h habits) encode(message wire.Value) []byte {
 	switch h[placeHabit] {
 	case 0:
@@ -278,7 +273,7 @@ func (h habits) encode(message wire.Value) []byte {
 	return data
 }
 
-// append appends the encoding of v. lineBreak is the line break with the indentation of v.
+// append appends the encoding of v. lineBreak is the line break and the indentation of v.
 func (h habits) append(dst []byte, v wire.Value, lineBreak string) []byte {
 	comma, colon, inner, end := ",", ":", "", ""
 	switch h[spaceHabit] {
@@ -338,7 +333,7 @@ const (
 	hashSHA256Hex
 	hashSHA512
 	hashSHA512Hex
-	hashEd25519ph // the signature covers a SHA-512 in the way of RFC 8032
+	hashEd25519ph // the signature covers a SHA-512 as in RFC 8032
 )
 
 func (h hashing) apply(data []byte) []byte {

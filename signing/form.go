@@ -1,7 +1,7 @@
 package signing
 
 // Form is an encoding of a JSON tree that a signature may cover (AM-14). In every form, different trees have different
-// encodings, so the content of a message does not depend on the form that the peer signed.
+// encodings, so the content of a message does not depend on the form.
 type Form uint8
 
 // The forms, in the order in which verification tries them.
@@ -9,8 +9,8 @@ const (
 	JCS   Form = iota // RFC 8785; the only one of AM-14 that we sign
 	Plain             // keys sorted by code point, number tokens unchanged, minimal escapes
 	ES                // like JCS, but integer-like keys first, in numeric order, as in ECMAScript objects
-	ASCII             // like Plain, with everything except printable ASCII escaped: the default of Python
-	HTML              // like Plain, with < > & U+2028 U+2029 escaped: the default of Go
+	ASCII             // like Plain, with escapes for everything except printable ASCII: the default of Python
+	HTML              // like Plain, with escapes for < > & U+2028 U+2029: the default of Go
 
 	Python // like ASCII, with numbers as Python writes them: MoltSpeak's only form (MS-13); never tried for AgentMesh
 )

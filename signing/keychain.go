@@ -14,18 +14,17 @@ import (
 // MaxKeyChain is the largest number of links of a key chain (AM-2).
 const MaxKeyChain = 16
 
-// KeyChain holds the keys that an agent id has had, oldest first. Each key except the last has signed that the next key
-// replaces it.
+// KeyChain has the keys of an agent id, oldest first. Each key has signed that the next key replaces it.
 type KeyChain []*PublicKey
 
-// chainSkew is the largest time by which a link may be dated in the future, and the largest difference between the time
-// of a link and the time inside its OpenPGP signature.
+// chainSkew bounds how far a link may be dated in the future, and the difference between the time of a link and the
+// time inside its OpenPGP signature.
 const chainSkew = 5 * time.Minute
 
 // ParseKeyChain reads metadata.key_chain of a card and checks every signature in it (AM-2). The text is up to
 // [MaxKeyChain] links with a space between them. A link is four fields with a comma between them: the old key and the
-// new key, both as base64 of their text on a card, the time, and the old key's signature over [successionText].
-// Each old key must be usable at the time of its link; if it expired later, its link stays valid.
+// new key, both as base64 of their text on a card, the time, and the old key's signature over [successionText]. Each
+// old key must be usable at the time of its link; it may expire later.
 func ParseKeyChain(id wire.AgentID, text string, now time.Time) (KeyChain, error) {
 	if len(text) > wire.MaxCard || strings.Count(text, " ") >= MaxKeyChain {
 		return nil, fmt.Errorf("the key chain has more than %d links", MaxKeyChain)
@@ -50,7 +49,6 @@ func ParseKeyChain(id wire.AgentID, text string, now time.Time) (KeyChain, error
 	return chain, nil
 }
 
-// parseLink parses one link and checks its signature.
 func parseLink(id wire.AgentID, link string, now time.Time) (previous, next *PublicKey, err error) {
 	fields := strings.Split(link, ",")
 	if len(fields) != 4 {
@@ -84,7 +82,7 @@ func successionText(id wire.AgentID, next *PublicKey, stamp string) []byte {
 }
 
 // ExtendKeyChain returns chain with one more link, in which k signs that successor is now the key of id. For the first
-// link, chain is "". The error is [ErrKeyChainFull] if the chain already has [MaxKeyChain] links.
+// link, chain is "". The error is [ErrKeyChainFull] if the chain has [MaxKeyChain] links already.
 func (k *PrivateKey) ExtendKeyChain(id wire.AgentID, chain string, successor *PrivateKey, at time.Time) (string, error) {
 	if chain != "" && strings.Count(chain, " ")+1 >= MaxKeyChain {
 		return "", ErrKeyChainFull
@@ -101,12 +99,12 @@ func (k *PrivateKey) ExtendKeyChain(id wire.AgentID, chain string, successor *Pr
 	return strings.TrimPrefix(chain+" "+link, " "), nil
 }
 
-// ErrKeyChainFull means that a key chain already has [MaxKeyChain] links.
+// ErrKeyChainFull means that a key chain has [MaxKeyChain] links.
 var ErrKeyChainFull = fmt.Errorf("the key chain already has %d links, the maximum", MaxKeyChain)
 
-// ProvesID returns nil if the agent id of card belongs to key, which is the key of the card (AM-2): the id is derived
-// from key, or the card has a key chain that begins with the key that the id is derived from, and ends with key.
-// Otherwise the error contains the reason and no text from the card.
+// ProvesID returns nil if the agent id of card belongs to key, the key of the card (AM-2): the id is derived from key,
+// or the card has a key chain from the key that the id is derived from to key. Otherwise the error has the reason and
+// no text from the card.
 func ProvesID(card wire.Card, key *PublicKey, now time.Time) error {
 	if key.AgentID() == card.ID {
 		return nil
@@ -127,8 +125,8 @@ func ProvesID(card wire.Card, key *PublicKey, now time.Time) error {
 	return nil
 }
 
-// Vouches reports whether the chain ends with key and contains the key with this fingerprint before the end. Then the
-// earlier key has signed, directly or through later keys, that the last key replaces it.
+// Vouches reports whether the chain ends with key and contains the key with this fingerprint before the end. The
+// earlier key then vouches, directly or through later keys, for the last key.
 func (c KeyChain) Vouches(fingerprint string, key *PublicKey) bool {
 	matches := func(k *PublicKey) bool { return k.Fingerprint() == fingerprint }
 	return len(c) > 1 && c[len(c)-1].sameAs(key) && slices.ContainsFunc(c[:len(c)-1], matches)

@@ -22,11 +22,11 @@ var ErrKeyFileMode = errors.New("the key file is open to other users")
 // ErrNoPassphrase means that a file is encrypted and nobody can enter the passphrase.
 var ErrNoPassphrase = errors.New("it is encrypted and no passphrase was given")
 
-// maxKeyFile bounds the bytes read from a key file. An armored, encrypted key of [MaxKeyText] fits.
+// maxKeyFile bounds the bytes of a key file. An armored, encrypted key of [MaxKeyText] fits.
 const maxKeyFile = 2 * MaxKeyText
 
 // ReadKeyFile reads a private key. The file must be a regular file and not a link. If other users can read or write it,
-// the error matches [ErrKeyFileMode] (not checked on Windows). ReadKeyFile calls passphrase only for an encrypted file.
+// the error matches [ErrKeyFileMode] (not checked on Windows). passphrase is called only for an encrypted file.
 func ReadKeyFile(path string, passphrase func() ([]byte, error)) (*PrivateKey, error) {
 	data, err := ReadPrivateFile(path)
 	if err != nil {
@@ -35,7 +35,7 @@ func ReadKeyFile(path string, passphrase func() ([]byte, error)) (*PrivateKey, e
 	return ParseKeyFile(data, passphrase)
 }
 
-// ParseKeyFile parses the content of a key file. It calls passphrase only for an encrypted one.
+// ParseKeyFile parses the content of a key file. passphrase is called only for an encrypted file.
 func ParseKeyFile(data []byte, passphrase func() ([]byte, error)) (*PrivateKey, error) {
 	if bytes.HasPrefix(data, []byte(agearmor.Header)) {
 		var err error
@@ -46,10 +46,9 @@ func ParseKeyFile(data []byte, passphrase func() ([]byte, error)) (*PrivateKey, 
 	return ParsePrivateKey(data)
 }
 
-// ReadPublicKeys reads the public keys of an agent from a file or, if no file has this name, from the text itself. The
-// file or the text contains a card, or a key in the form that it has on a card. The first result is the public key, and
-// the others are the other keys of the card: see [OtherKeys]. No error quotes the text, because it may be a private
-// key.
+// ReadPublicKeys reads the public keys of an agent from a file or, if no file has this name, from the text itself.
+// Either one is a card, or a key as on a card. The first result is the public key; the others are the other keys of the
+// card, see [OtherKeys]. No error quotes the text, because it may be a private key.
 func ReadPublicKeys(fileOrText string) ([]*PublicKey, error) {
 	text := fileOrText
 	data, fileErr := os.ReadFile(fileOrText)
@@ -123,7 +122,7 @@ func unlock(data []byte, passphrase func() ([]byte, error)) ([]byte, error) {
 }
 
 // WriteKeyFile writes a private key with mode 0600, encrypted if passphrase is not empty. It never overwrites: if path
-// exists, the error matches [fs.ErrExist]. After a crash, the file is complete or does not exist.
+// exists, the error matches [fs.ErrExist]. After a crash, the file is complete or missing.
 func WriteKeyFile(path string, k *PrivateKey, passphrase []byte) error {
 	data, err := k.MarshalKeyFile(passphrase)
 	if err == nil {
@@ -144,11 +143,10 @@ func (k *PrivateKey) MarshalKeyFile(passphrase []byte) ([]byte, error) {
 	return data, err
 }
 
-// PassphraseWork is log2 of the scrypt cost of encryption with a passphrase. The value is the default of age and takes
-// about a second. It is a variable so that tests can encrypt faster.
+// PassphraseWork is log2 of the scrypt cost of encryption with a passphrase: the default of age, about a second. It is
+// a variable so that tests can encrypt faster.
 var PassphraseWork = 18
 
-// passphraseRecipient returns the age recipient that encrypts with a passphrase.
 func passphraseRecipient(passphrase []byte) (*age.ScryptRecipient, error) {
 	r, err := age.NewScryptRecipient(string(passphrase))
 	if err != nil {

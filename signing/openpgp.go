@@ -49,15 +49,14 @@ const (
 	tagPadding       = 21
 )
 
-// openpgpScheme verifies signatures with one entity. The entity caches which of its self-signatures it has checked, so
-// mu must be held while it is used.
+// openpgpScheme verifies signatures with one entity. Hold mu while using the entity, because it caches which
+// self-signatures it has checked.
 type openpgpScheme struct {
 	mu     sync.Mutex
 	entity *openpgp.Entity
 }
 
-// parseOpenPGP reads one armored public key under the rules of AM-8. It leaves out the checks that depend on the time:
-// see usable.
+// parseOpenPGP reads one armored public key under the rules of AM-8. usable makes the checks that depend on the time.
 func parseOpenPGP(text string) (*PublicKey, error) {
 	data, ok := dearmor(text, armorPublic)
 	if !ok {
@@ -71,8 +70,7 @@ func parseOpenPGP(text string) (*PublicKey, error) {
 	if err != nil {
 		return nil, &KeyError{Reason: "the OpenPGP key is damaged or has no valid self-signature", cause: err}
 	}
-	// Remove the subkeys whose algorithm we do not accept, because their signatures never verify and must not cost
-	// time.
+	// Signatures of subkeys with other algorithms never verify, and must not cost time.
 	entity.Subkeys = slices.DeleteFunc(entity.Subkeys, func(sub openpgp.Subkey) bool {
 		accepted, err := checkMaterial(sub.PublicKey)
 		return err != nil || !accepted
@@ -157,7 +155,7 @@ func checkPrimary(p *packet.OpaquePacket) error {
 }
 
 // checkSubkey returns an error if AM-8 refuses the whole key because of this subkey. It accepts a subkey that the
-// library cannot read, because the library leaves it out.
+// library cannot read, because the library drops it.
 func checkSubkey(p *packet.OpaquePacket) error {
 	parsed, err := p.Parse()
 	key, ok := parsed.(*packet.PublicKey)
@@ -178,7 +176,7 @@ func keyBody(key *packet.PublicKey) []byte {
 }
 
 // checkMaterial checks one public key of an entity. It returns an error if AM-8 refuses the whole entity because of it.
-// Otherwise it reports whether we accept signatures of this key. We accept a closed list of algorithms; the others are
+// accepted reports whether we accept signatures of this key. The list of algorithms is closed; the others are
 // deprecated, experimental, or so slow that a stranger could use up our time.
 func checkMaterial(key *packet.PublicKey) (accepted bool, err error) {
 	switch k := key.PublicKey.(type) {
@@ -202,7 +200,7 @@ func checkMaterial(key *packet.PublicKey) (accepted bool, err error) {
 	return false, nil
 }
 
-// checkEdwards refuses the points with which one signature verifies for every message.
+// checkEdwards refuses points with which one signature verifies for every message.
 func checkEdwards(point []byte) error {
 	const ed25519Size, ed448Size = 32, 57
 	switch len(point) {
@@ -221,7 +219,7 @@ func checkEdwards(point []byte) error {
 }
 
 // isWeak448 reports whether point is one of the four points of order 1, 2 and 4 of Ed448, whose y is 1, −1 or 0, or has
-// one of the bits that no encoding sets. For a y that is not below p, the decoder of circl fails during verification.
+// a bit that no encoding sets. If y is not below p, the decoder of circl fails during verification.
 func isWeak448(point []byte) bool {
 	y, sign := point[:56], point[56]
 	one, minusOne := make([]byte, 56), bytes.Repeat([]byte{0xff}, 56) // p−1 = 2^448 − 2^224 − 2
@@ -284,7 +282,7 @@ func (s *openpgpScheme) prepare(signature string, w Window, now time.Time) (func
 		return nil, badSignature("made outside the accepted window")
 	}
 	if made.After(now) {
-		now = made // the signer's clock is ahead of ours, but within the window; at our time, the library would treat the signature as expired
+		now = made // the signer's clock is ahead, but within the window; the library calls such a signature expired
 	}
 	if err := s.usable(now); err != nil {
 		return nil, badSignatureBecause("the key cannot be used", err)
@@ -310,7 +308,7 @@ func decodePGPSignature(text string) ([]byte, error) {
 	return raw, nil
 }
 
-// parsePGPSignature accepts exactly one signature packet, with the type binary and a hash of AM-9.
+// parsePGPSignature accepts exactly one binary signature packet with a hash of AM-9.
 func parsePGPSignature(raw []byte) (*packet.Signature, error) {
 	r := packet.NewOpaqueReader(bytes.NewReader(raw))
 	p, err := r.Next()
@@ -338,9 +336,8 @@ func parsePGPSignature(raw []byte) (*packet.Signature, error) {
 	return nil, badSignature("weak hash")
 }
 
-// check verifies the signature with two states of the key: its state now, and its state when the signature was made. The
-// state now must be evaluated first, as prepare does: otherwise the library would cache that a revocation was not yet in
-// effect.
+// check verifies the signature with two states of the key: now, and when the signature was made. prepare has evaluated
+// the state now first. Otherwise the library would cache that a revocation was not yet in effect.
 func (s *openpgpScheme) check(data, raw []byte, sig *packet.Signature, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

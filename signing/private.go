@@ -31,7 +31,7 @@ type PrivateKey struct {
 	publicText string
 	text       []byte // the secret, as MarshalText returns it
 	sign       func(data []byte) ([]byte, error)
-	age        *age.X25519Identity // the identity, if it is an age key; nil for the other kinds
+	age        *age.X25519Identity // the identity of an age key; nil for other kinds
 }
 
 func (k *PrivateKey) String() string               { return redacted }
@@ -40,8 +40,8 @@ func (k *PrivateKey) Format(s fmt.State, _ rune)   { fmt.Fprint(s, redacted) }
 func (k *PrivateKey) LogValue() slog.Value         { return slog.StringValue(redacted) }
 func (k *PrivateKey) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
-// MarshalText returns the secret itself: PKCS#8 PEM for Ed25519, the identity line for age, armor for OpenPGP.
-// [ParsePrivateKey] reads it.
+// MarshalText returns the secret itself, for [ParsePrivateKey]: PKCS#8 PEM for Ed25519, the identity line for age,
+// armor for OpenPGP.
 func (k *PrivateKey) MarshalText() ([]byte, error) { return bytes.Clone(k.text), nil }
 
 // Public returns the key that verifies the signatures of k.
@@ -96,8 +96,8 @@ func GenerateAge() (identity, recipient string, err error) {
 	return id.String(), id.Recipient().String(), nil
 }
 
-// ParsePrivateKey reads a private key: Ed25519 in PKCS#8 PEM, one age identity (with the comments that age-keygen
-// writes), or an armored OpenPGP private key without its own passphrase. The error is a *[KeyError].
+// ParsePrivateKey reads a private key: Ed25519 in PKCS#8 PEM, one age identity (with the comments of age-keygen), or an
+// armored OpenPGP private key without its own passphrase. The error is a *[KeyError].
 func ParsePrivateKey(data []byte) (*PrivateKey, error) {
 	if len(data) > MaxKeyText {
 		return nil, refuse(tooLong)
@@ -185,7 +185,7 @@ func parsePrivateOpenPGP(text string) (*PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	var mu sync.Mutex // guards the entity, which caches what it has verified
+	var mu sync.Mutex // guards the entity, which caches its verifications
 	return &PrivateKey{
 		public:     public,
 		publicText: publicText,
@@ -200,7 +200,6 @@ func parsePrivateOpenPGP(text string) (*PrivateKey, error) {
 	}, nil
 }
 
-// armorEntity returns the armored public part of an entity.
 func armorEntity(e *openpgp.Entity) (string, error) {
 	var out bytes.Buffer
 	w, err := armor.Encode(&out, armorPublic, nil)
@@ -213,8 +212,7 @@ func armorEntity(e *openpgp.Entity) (string, error) {
 	return out.String() + "\n", nil
 }
 
-// Sign returns a signature over data in padded standard base64. With an OpenPGP key, the signature is one binary
-// packet.
+// Sign returns a signature over data in padded standard base64. An OpenPGP signature is one binary packet.
 func (k *PrivateKey) Sign(data []byte) (string, error) {
 	sig, err := k.sign(data)
 	if err != nil {
@@ -223,14 +221,13 @@ func (k *PrivateKey) Sign(data []byte) (string, error) {
 	return encodeBase64(sig), nil
 }
 
-// SignValue returns the object v with the new last member "signature", which covers the JCS form of v without that
-// member (AM-15).
+// SignValue returns the object v with a new last member "signature", which covers the JCS form of the rest (AM-15).
 func (k *PrivateKey) SignValue(v wire.Value) (wire.Value, error) {
 	signed, _, err := k.SignDigest(v)
 	return signed, err
 }
 
-// SignDigest signs v like SignValue, and also returns the SHA-256 of the bytes that it signed.
+// SignDigest is SignValue, and also returns the SHA-256 of the signed bytes.
 func (k *PrivateKey) SignDigest(v wire.Value) (signed wire.Value, digest [sha256.Size]byte, err error) {
 	if v.Kind() != wire.Object {
 		return wire.Value{}, digest, errors.New("sign: only an object can carry a signature")

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Kind is the algorithm family of a key, which the text of the key decides.
+// Kind is the algorithm family of a key, which its text decides.
 type Kind string
 
 // The kinds. XEdDSA is the signature scheme of age keys. OpenPGP keys name their own algorithm.
@@ -26,7 +26,7 @@ const (
 // MaxKeyText bounds the bytes of the text of a key (AM-8).
 const MaxKeyText = 32 << 10
 
-// KeyError is the error for a refused key. Reason is a fixed text that quotes nothing from the key.
+// KeyError means that a key is refused. Reason is a fixed text that quotes nothing from the key.
 type KeyError struct {
 	Reason string
 	cause  error
@@ -50,8 +50,7 @@ func badSignatureBecause(reason string, cause error) error {
 	return fmt.Errorf("%w: %s: %w", ErrBadSignature, reason, cause)
 }
 
-// Window bounds the time at which an OpenPGP signature was made, ends included (AM-9). Other signatures contain no
-// time.
+// Window bounds the time at which an OpenPGP signature was made, ends included (AM-9). Other signatures have no time.
 type Window struct{ From, To time.Time }
 
 // PublicKey is a public key that passed all checks that do not depend on the time. It is immutable.
@@ -61,7 +60,6 @@ type PublicKey struct {
 	scheme    scheme
 }
 
-// scheme verifies the signatures of one kind of key.
 type scheme interface {
 	// prepare checks what does not depend on the signed bytes, and returns the check of the signed bytes.
 	prepare(signature string, w Window, now time.Time) (check func(data []byte) error, err error)
@@ -69,10 +67,10 @@ type scheme interface {
 }
 
 // ParsePublicKey reads the text of public_key on a card under the rules of AM-8. The form of the text determines the
-// kind of the key; ParsePublicKey does not try one kind after the other. It ignores white space around the text. The
-// error is a *[KeyError].
+// kind of the key; the kinds are not tried one after the other. White space around the text is ignored. The error is a
+// *[KeyError].
 //
-// A key of mixed order (the sum of a point of prime order and a point of small order) is accepted. AM-8 does not name
+// A key of mixed order (the sum of a point of prime order and a point of small order) is accepted: AM-8 does not name
 // it, and its order is not low. Verification uses the cofactorless equation of the standard library. A verifier with
 // the cofactor may accept signatures of such a key that this package refuses.
 func ParsePublicKey(text string) (*PublicKey, error) {
@@ -92,7 +90,7 @@ func ParsePublicKey(text string) (*PublicKey, error) {
 		return parseRawEd25519(text[len("ed25519:"):], true)
 	case strings.HasPrefix(text, "ssh-ed25519 "):
 		return parseSSH(text)
-	case strings.HasPrefix(text, "age1pq1"): // an X25519 recipient may begin with age1pq, but not with age1pq1
+	case strings.HasPrefix(text, "age1pq1"): // an X25519 recipient never begins with age1pq1
 		return nil, refuse("post-quantum age keys cannot sign")
 	case strings.HasPrefix(text, "age1"):
 		return parseAgeRecipient(text)
@@ -116,8 +114,8 @@ func (k *PublicKey) Fingerprint() string {
 // AgentID returns the agent id that is derived from this key (AM-2).
 func (k *PublicKey) AgentID() wire.AgentID { return wire.DeriveAgentID(k.canonical) }
 
-// Usable returns nil if the key can be used at now, or a *[KeyError]: the key has expired, is revoked, or has no part
-// that may sign (AM-8). Only OpenPGP keys can become unusable.
+// Usable returns nil if the key can be used at now. Otherwise the error is a *[KeyError]: the key has expired, is
+// revoked, or has no part that may sign (AM-8). Only OpenPGP keys can become unusable.
 func (k *PublicKey) Usable(now time.Time) error { return k.scheme.usable(now) }
 
 // Verify checks a signature over data. The error matches [ErrBadSignature].
@@ -157,6 +155,5 @@ func (k *PublicKey) VerifyValue(v wire.Value, signature string, w Window, now ti
 	return Verified{}, err
 }
 
-// AnyTime returns the window that contains all times, for checks that do not depend on the clock, such as reading a
-// stored message.
+// AnyTime returns the window of all times, for checks that do not depend on the clock, such as of stored messages.
 func AnyTime() Window { return Window{To: time.Unix(1<<40, 0)} }

@@ -15,7 +15,7 @@ import (
 // ErrOtherKey means that a document was sealed with a key that is not in the key file.
 var ErrOtherKey = errors.New("sealed with another key")
 
-// ErrSeal means that a sealed document is damaged, or was not sealed by a holder of the key file for this purpose.
+// ErrSeal means that a sealed document is damaged, or was not sealed with the key file for this purpose.
 var ErrSeal = errors.New("the sealed document is damaged or forged")
 
 // SharedKey seals documents for everybody who has the same key file. Unlike an age file, a sealed document proves that
@@ -30,8 +30,8 @@ type Sealed struct {
 	Age       []byte `json:"age"`       // an age file: a MAC of [macSize] bytes, then the document
 }
 
-// ReadSharedKey reads a file of age identities, one a line. Links to the file are followed. If other users can read or
-// write the file, the error matches [ErrKeyFileMode].
+// ReadSharedKey reads a file of age identities, one a line. It follows links. If other users can read or write the
+// file, the error matches [ErrKeyFileMode].
 func ReadSharedKey(path string) (*SharedKey, error) {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -61,7 +61,7 @@ func ReadSharedKey(path string) (*SharedKey, error) {
 // Recipient returns the recipient for which the key seals.
 func (k *SharedKey) Recipient() string { return k.identities[0].Recipient().String() }
 
-// Seal seals a document. purpose names what the document is for: only an Open with the same purpose accepts it.
+// Seal seals a document. Only an Open with the same purpose accepts it.
 func (k *SharedKey) Seal(purpose string, document []byte) (Sealed, error) {
 	mac, err := macOf(k.identities[0], purpose, document)
 	if err != nil {
@@ -71,11 +71,10 @@ func (k *SharedKey) Seal(purpose string, document []byte) (Sealed, error) {
 	return Sealed{k.Recipient(), sealed}, err
 }
 
-// maxSealed bounds the bytes of a sealed document.
 const maxSealed = 8 << 20
 
-// Open returns the document that was sealed for this purpose with one of the keys in the file. The error is [ErrOtherKey]
-// or [ErrSeal].
+// Open returns the document that was sealed for purpose with a key in the file. The error is [ErrOtherKey] or
+// [ErrSeal].
 func (k *SharedKey) Open(purpose string, sealed Sealed) ([]byte, error) {
 	for _, identity := range k.identities {
 		if identity.Recipient().String() != sealed.Recipient {
@@ -100,8 +99,8 @@ func (k *SharedKey) Open(purpose string, sealed Sealed) ([]byte, error) {
 
 const macSize = sha256.Size
 
-// macOf returns the MAC of a document, which only a holder of the identity can make. Anybody can encrypt to the
-// recipient.
+// macOf returns the MAC of a document, which only a holder of the identity can make. Encryption proves nothing: anybody
+// can encrypt to the recipient.
 func macOf(identity *age.X25519Identity, purpose string, document []byte) ([]byte, error) {
 	key, err := hkdf.Key(sha256.New, []byte(identity.String()), nil, "agentmesh shared key "+purpose, macSize)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 // xeddsaScheme verifies with an age key. An age recipient is a Montgomery u-coordinate, which belongs to two Ed25519
 // points with opposite signs. XEdDSA (Perrin 2016) verifies with the point whose sign is zero, so its signer negates
 // the scalar if necessary. libsignal keeps the scalar and sends the sign in the top bit of the signature. We accept
-// both and make the form of the paper. Using one age key for encryption and for signatures is a compatibility feature
-// and not recommended (AM-10).
+// both and make the form of the paper. Encryption and signatures with one age key are for compatibility, and not
+// recommended (AM-10).
 type xeddsaScheme struct {
 	keys [2]verifyKey // indexed by the sign bit
 }
@@ -70,7 +70,7 @@ func (s xeddsaScheme) prepare(signature string, _ Window, _ time.Time) (func([]b
 
 func (s xeddsaScheme) usable(time.Time) error { return nil }
 
-// signXEdDSA signs with an X25519 private key like the paper: A has the sign zero, and the nonce comes from the 64
+// signXEdDSA signs with an X25519 private key as in the paper: A has the sign zero, and the nonce comes from the 64
 // random bytes z.
 func signXEdDSA(private, data, z []byte) ([]byte, error) {
 	k, err := edwards25519.NewScalar().SetBytesWithClamping(private)
@@ -113,8 +113,8 @@ func hashToScalar(parts ...[]byte) *edwards25519.Scalar {
 	return s
 }
 
-// bech32Payload returns the 32 bytes of a bech32 string that the age library wrote, so its prefix, alphabet, checksum
-// and padding are correct. The library does not export its own decoder.
+// bech32Payload returns the 32 bytes of a bech32 string from the age library, which does not export its decoder. So
+// prefix, alphabet, checksum and padding are correct.
 func bech32Payload(text string) []byte {
 	const charset, checksum = "qpzry9x8gf2tvdw0s3jn54khce6mua7l", 6
 	text = strings.ToLower(text)
