@@ -81,7 +81,7 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 	if err == nil && len(lines) == 0 && after > 0 {
 		var last []store.CardChange
 		if last, err = r.cards.Changes(ctx, after-1, 1); err == nil && len(last) == 0 {
-			err = wire.ErrCursor.Because(errors.New("the feed ends before it"))
+			err = wire.ErrCursor.Because(errors.New("the feed ends before this position"))
 		}
 	}
 	if err != nil || len(lines) > 0 || wait <= 0 {

@@ -73,7 +73,7 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 		return false, err
 	default:
 		if err := r.dropOtherSources(ctx, key, now); err != nil {
-			return false, fmt.Errorf("leave another source: %w", err)
+			return false, fmt.Errorf("drop the cards of an earlier source: %w", err)
 		}
 	}
 	page, err := source.Changes(ctx, since, wait)

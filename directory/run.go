@@ -47,11 +47,11 @@ func followProcesses(ctx context.Context, r *Registry) {
 			r.bans.Forget()
 		case mailbox.MailNS, mailbox.OffersNS:
 			if err := r.relay.TakeChange(ctx, hint.NS, hint.Key); err != nil {
-				r.log.WarnContext(ctx, "read mail of another process", "err", err)
+				r.log.WarnContext(ctx, "cannot read mail of another process", "err", err)
 			}
 		case a2arelay.NSTasks:
 			if err := r.calls.TakeChange(ctx, hint.Key); err != nil {
-				r.log.WarnContext(ctx, "read a task of another process", "err", err)
+				r.log.WarnContext(ctx, "cannot read a task of another process", "err", err)
 			}
 		default: // hints were lost
 			r.bans.Forget()

@@ -62,7 +62,7 @@ func parseLink(id wire.AgentID, link string, now time.Time) (previous, next *Pub
 	}
 	at, ok := wire.ParseTime(fields[2])
 	if !ok || at.After(now.Add(chainSkew)) {
-		return nil, nil, errors.New("has no time, or one in the future")
+		return nil, nil, errors.New("has no time, or a time in the future")
 	}
 	window := Window{From: at.Add(-chainSkew), To: at.Add(chainSkew)}
 	return previous, next, previous.Verify(successionText(id, next, fields[2]), fields[3], window, at)

@@ -63,7 +63,7 @@ func HashFields(h hash.Hash, texts ...string) {
 // parse decodes a cursor. It accepts only the exact text that seal writes, so that no changed byte passes.
 func parse(text string, key []byte) (Doc, error) {
 	if len(text) > maxCursor {
-		return Doc{}, errors.New("too long")
+		return Doc{}, errors.New("the cursor is too long")
 	}
 	data, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil {
@@ -74,7 +74,7 @@ func parse(text string, key []byte) (Doc, error) {
 		return Doc{}, err
 	}
 	if subtle.ConstantTimeCompare([]byte(d.seal(key)), []byte(text)) != 1 {
-		return Doc{}, errors.New("altered, or of another directory")
+		return Doc{}, errors.New("the cursor was altered, or comes from another directory")
 	}
 	return d, nil
 }
@@ -131,7 +131,7 @@ func (k *Key) Open(ctx context.Context, text string, filters Filters) (Doc, erro
 		return Doc{}, wire.ErrCursor.Because(err)
 	}
 	if subtle.ConstantTimeCompare(d.Filters, filters[:]) != 1 {
-		return Doc{}, wire.ErrCursor.Because(errors.New("of other filters"))
+		return Doc{}, wire.ErrCursor.Because(errors.New("the cursor belongs to other filters"))
 	}
 	return d, nil
 }

@@ -100,7 +100,7 @@ func (h *History) Keep(ctx context.Context, records store.Records, ns, key strin
 			}
 		}
 		if err != nil {
-			log.Warn("store the counts of the last days", "err", err)
+			log.Warn("cannot store the counts of the last days", "err", err)
 		}
 		if ctx.Err() != nil {
 			return

@@ -63,7 +63,7 @@ const (
 func ParseMeta(c store.Card) (Meta, error) {
 	var m Meta
 	if err := json.Unmarshal(c.Meta, &m); err != nil {
-		return Meta{}, fmt.Errorf("read what is kept beside %s: %w", c.ID, err)
+		return Meta{}, fmt.Errorf("read the metadata of card %s: %w", c.ID, err)
 	}
 	return m, nil
 }
@@ -72,7 +72,7 @@ func ParseMeta(c store.Card) (Meta, error) {
 func (m Meta) Encode() ([]byte, error) {
 	data, err := httpapi.Encode(m)
 	if err != nil {
-		return nil, fmt.Errorf("write what is kept beside a card: %w", err)
+		return nil, fmt.Errorf("write the metadata of a card: %w", err)
 	}
 	return bytes.TrimSpace(data), nil
 }

@@ -65,7 +65,7 @@ func (r *Relay) startPoll(ctx context.Context, bearer string, q Query, now time.
 	r.recordConnection(ctx, boxes, now)
 	if p.Wait > 0 && len(boxes) > 0 {
 		if err := r.offers.NotePoll(ctx, p.owner, now); err != nil {
-			return nil, fmt.Errorf("note a poll: %w", err)
+			return nil, fmt.Errorf("record a poll: %w", err)
 		}
 	}
 	p.Waiter = r.connections.Join(p.owner, p.Wait > 0, len(boxes) > 0)
@@ -174,7 +174,7 @@ func (r *Relay) recordConnection(ctx context.Context, boxes []store.Card, now ti
 			err = r.cfg.Connected(ctx, card)
 		}
 		if err != nil && ctx.Err() == nil {
-			r.cfg.Logger.WarnContext(ctx, "note a relay connection", "agent_id", c.ID, "err", err)
+			r.cfg.Logger.WarnContext(ctx, "cannot record a relay connection", "agent_id", c.ID, "err", err)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func (p *pages) render(c echo.Context, page *httpapi.PageTemplate, title string,
 func (p *pages) countReports(ctx context.Context) int {
 	list, _, err := p.dir.Reports(ctx, "", "", maxCount)
 	if err != nil {
-		p.Logger.Warn("count reports", "err", err)
+		p.Logger.Warn("cannot count the reports", "err", err)
 	}
 	return len(list)
 }

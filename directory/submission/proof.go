@@ -40,7 +40,7 @@ func (r Rules) CheckProof(s Submission, t Target, c Candidate, now time.Time) (P
 		return Proof{}, wire.ErrKeyProof.Because(errors.New("malformed header"))
 	}
 	if age := now.Sub(proof.Time); age > ProofWindow || age < -ProofWindow {
-		return Proof{}, wire.ErrKeyProof.Because(errors.New("outside its time"))
+		return Proof{}, wire.ErrKeyProof.Because(errors.New("the time of the proof is too far from now"))
 	}
 	digest := signing.Digest(c.submitted)
 	window := signing.Window{From: now.Add(-ProofWindow), To: now.Add(ProofWindow)}

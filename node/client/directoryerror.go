@@ -20,7 +20,7 @@ var (
 	ErrTaken        = errors.New("the agent id is taken")
 	ErrReserved     = errors.New("the agent id belongs to another key")
 	ErrUnknownAgent = errors.New("no such agent")
-	ErrBadAnswer    = errors.New("the answer is not that of a directory")
+	ErrBadAnswer    = errors.New("this is not the answer of a directory")
 )
 
 // DirectoryError is a failed call to a directory.

@@ -172,7 +172,7 @@ func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, o offeredKey
 		if errors.Is(err, store.ErrConflict) {
 			return e
 		} else if err != nil {
-			return fmt.Errorf("note the key change of %s: %w", pin.Agent, err)
+			return fmt.Errorf("record the key change of %s: %w", pin.Agent, err)
 		}
 	}
 	if c.cfg.OnKeyChange != nil {

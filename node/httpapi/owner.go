@@ -179,7 +179,7 @@ func (o *Owner) Listen() error {
 		return o.closeIf(err)
 	}
 	if !LoopbackHost(o.cfg.Listen) {
-		err = errors.New("listen for the owner: the address is not a loopback one")
+		err = errors.New("listen for the owner: the address is not a loopback address")
 	} else {
 		o.mu.Lock()
 		err = o.listenTCP(o.cfg.Listen)

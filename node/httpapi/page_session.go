@@ -120,7 +120,7 @@ func (s *sessions) save() error {
 		return fmt.Errorf("write sessions: %w", err)
 	}
 	if err := atomicfile.Write(s.path, data); err != nil {
-		return fmt.Errorf("keep sessions: %w", err)
+		return fmt.Errorf("store sessions: %w", err)
 	}
 	return nil
 }

@@ -130,11 +130,11 @@ func (s *Source) step(ctx context.Context) time.Duration {
 	s.fault = err
 	s.mu.Unlock()
 	if err != nil && !isRepeated {
-		s.log.Warn("certificate", "err", err, "next", wait)
+		s.log.Warn("cannot get the certificate", "err", err, "next", wait)
 	}
 	if previous := s.current.Load(); cert != nil && (previous == nil || !slices.EqualFunc(previous.Certificate, cert.Certificate, bytes.Equal)) {
 		s.current.Store(cert)
-		s.log.Info("certificate", "names", cert.Leaf.DNSNames, "until", cert.Leaf.NotAfter)
+		s.log.Info("new certificate in use", "names", cert.Leaf.DNSNames, "until", cert.Leaf.NotAfter)
 	}
 	s.closeOnce.Do(func() { close(s.first) })
 	return wait
