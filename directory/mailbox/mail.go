@@ -87,7 +87,7 @@ func (p posting) digest() string {
 // disconnects, because the agent may have it already. Copies that arrive at the same moment share one outcome.
 func (r *Relay) storeMail(ctx context.Context, p posting, now time.Time) (relayID string, err error) {
 	ctx, seen := context.WithoutCancel(ctx), p.digest()
-	id, err, _ := r.keeping.Do(seen, func() (any, error) {
+	id, err, _ := r.storing.Do(seen, func() (any, error) {
 		id, err := r.findDuplicate(ctx, seen, now)
 		if id != "" || err != nil {
 			return id, err
@@ -160,7 +160,7 @@ func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, c
 	case errors.Is(err, store.ErrQuota):
 		return "", wire.ErrUnavailable.At("the mailbox is full").After(time.Hour)
 	case err != nil:
-		return "", fmt.Errorf("keep mail: %w", err)
+		return "", fmt.Errorf("store mail: %w", err)
 	}
 	r.connections.Notify(owner)
 	if r.onMail != nil {
@@ -175,7 +175,7 @@ func (r *Relay) findDuplicate(ctx context.Context, digest string, now time.Time)
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("look for the same mail: %w", err)
+		return "", fmt.Errorf("look for an earlier copy of the mail: %w", err)
 	}
 	return string(rec.Body), nil
 }

@@ -49,7 +49,7 @@ type Relay struct {
 	connections                *Connections
 	offers                     *Offers // passes messages through in place of connections; nil if this process alone writes
 	counts                     Counts
-	keeping                    singleflight.Group    // messages that are being stored, by digest
+	storing                    singleflight.Group    // messages, by digest
 	onMail                     func(to wire.AgentID) // set by OnMail; may be nil
 	passed, stored, turnedAway *httpapi.Counter      // messages for mailboxes
 }
