@@ -82,7 +82,7 @@ func Park(c echo.Context, maxWait time.Duration, waiter Waiter, empty []byte) er
 	if !ok || p.ctx.Err() != nil || maxWait == 0 || r.Close || !r.ProtoAtLeast(1, 1) || r.ContentLength != 0 || hasCaller(r) {
 		return waitInHandler(c, maxWait, waiter, empty)
 	}
-	parked := &parkedRequest{parking: p, header: w.Header().Clone(), waiter: waiter, none: empty, end: time.Now().Add(maxWait)}
+	parked := &parkedRequest{parking: p, header: w.Header().Clone(), waiter: waiter, empty: empty, end: time.Now().Add(maxWait)}
 	defer func() {
 		if !parked.hasConn.Load() {
 			waiter.Leave()
@@ -148,7 +148,7 @@ type parkedRequest struct {
 	woken   atomic.Bool // since the last call of Answer
 	header  http.Header
 	waiter  Waiter
-	none    []byte // sent if waiter has no answer
+	empty   []byte // sent if waiter has no answer
 	end     time.Time
 }
 
@@ -180,7 +180,7 @@ func (r *parkedRequest) await() (body []byte, isHere bool, err error) {
 		if !r.woken.Swap(false) { // otherwise the line above may have replaced the deadline of wake
 			err := r.conn.awaitRequest()
 			if err == nil { // the next request is here, so the client no longer waits
-				return r.none, true, nil
+				return r.empty, true, nil
 			}
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				return nil, false, nil
@@ -188,7 +188,7 @@ func (r *parkedRequest) await() (body []byte, isHere bool, err error) {
 			r.woken.Store(false)
 		}
 		if r.ctx.Err() != nil || !time.Now().Before(r.end) {
-			return r.none, true, nil
+			return r.empty, true, nil
 		}
 		if body, err := r.answer(); body != nil || err != nil {
 			return body, true, err
