@@ -29,7 +29,7 @@ const (
 var feedFilters = cursor.HashFilters([]string{"changes"}, nil, nil, "")
 
 // Changes returns at most limit changes of cards, 1 to 100, after the position since ("" for all). If nothing has
-// changed yet, it waits for a change up to wait, but at most 30 seconds.
+// changed yet, it waits for a change, but not longer than wait or 30 seconds.
 func (r *Registry) Changes(ctx context.Context, since string, limit int, wait time.Duration) (wire.ChangePage, error) {
 	if limit < 1 || limit > maxLimit {
 		return wire.ChangePage{}, wire.ErrQuery.At("limit must be 1 to 100")
@@ -68,8 +68,8 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 }
 
 // awaitChanges returns the changes after a position: one more than limit if there are more. Without changes, it waits
-// up to wait. If the feed has not reached the position, as after a restore from a backup, it returns [wire.ErrCursor]:
-// a reader that waited there would miss the changes before it.
+// for at most wait. If the feed has not reached the position, as after a restore from a backup, it returns
+// [wire.ErrCursor]: a reader that waited there would miss the changes before it.
 func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wait time.Duration) ([]store.CardChange, error) {
 	changed, leave, ok := r.changes.Listen()
 	if !ok {

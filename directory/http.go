@@ -194,7 +194,8 @@ func ParseQuery(raw string) (Query, error) {
 	return q, nil
 }
 
-// encodedPage is a page of a search as it is sent. It may be sent again until a card is written, but not after until.
+// encodedPage is a page of a search as it is sent. It may be sent again before the time until, unless a card is
+// written.
 type encodedPage struct {
 	cached.Document
 	gen         uint64 // the generation of the views before the cards were read

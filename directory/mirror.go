@@ -59,7 +59,7 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 	}
 }
 
-// followOnce takes over one page of the feed. If nothing has changed yet, the source waits for up to wait. moved
+// followOnce takes over one page of the feed. If nothing has changed yet, the source waits for at most wait. moved
 // reports whether changes were taken over.
 func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wait time.Duration) (moved bool, err error) {
 	now := wire.Now()

@@ -191,9 +191,8 @@ func newRow(c submission.Candidate, owner [32]byte, m listing.Meta, life time.Du
 }
 
 // getForOwner returns the card with this id to its owner. It fails with 401 without a credential, then 404 for an
-// unknown id, then 403 for a wrong credential (AM-51). A throttled address gets 429 instead of 404 and 403. With
-// revive, getForOwner also returns an expired card whose id is still reserved (AM-55). A withdrawn card comes back only
-// by POST.
+// unknown id, then 403 for a wrong credential (AM-51). A throttled address gets 429 instead of 404 and 403. If revive
+// is set, it also returns an expired card whose id is still reserved (AM-55). A withdrawn card comes back only by POST.
 //
 // It compares the credential even if the id is unknown, so that an unknown id takes as long as a foreign one.
 func (r *Registry) getForOwner(ctx context.Context, id wire.AgentID, bearer string, client netip.Addr, revive bool, now time.Time) (store.Card, error) {
