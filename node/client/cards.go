@@ -245,7 +245,7 @@ func abandon(why error) error { return fmt.Errorf("%w: %w", errAbandoned, why) }
 
 var errAbandoned = errors.New("the caller gave up")
 
-// runLookup looks the agent up and caches the result. old is the cached entry, or nil. With refresh, it asks the
+// runLookup looks the agent up and caches the result. old is the cached entry, or nil. If refresh is set, it asks the
 // directories even if the owner added a card. pay pays for the look-up.
 func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, f *pendingLookup, old *entry, refresh bool, pay *payment, now time.Time) {
 	f.err = errAbandoned // what waiting callers get if the look-up panics

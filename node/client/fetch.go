@@ -51,9 +51,9 @@ func isCacheable(err error) bool {
 	return !errors.Is(public, wire.ErrUnavailable)
 }
 
-// fetch finds the agent's card: the card that our owner added, otherwise the card that ask finds in the directories.
-// With refresh, it asks the directories in both cases, and keeps our owner's card if they list no newer key. old is the
-// cached entry to revalidate; it may be nil. If pay is nil, the look-up is free.
+// fetch finds the agent's card: the card that our owner added, otherwise the card that ask finds in the directories. If
+// refresh is set, it asks the directories in both cases, and keeps our owner's card if they list no newer key. old is
+// the cached entry to revalidate; it may be nil. If pay is nil, the look-up is free.
 func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh bool, pay *payment, now time.Time) (*entry, error) {
 	pin, err := c.loadPin(ctx, id, now)
 	if err != nil {

@@ -19,8 +19,8 @@ var ErrNoRecipient = errors.New("the agent's card names no age recipient")
 // recipient, and read what is sealed to it.
 var ErrUnproven = errors.New("the age recipient on the agent's card is not proven by its signing key")
 
-// Recipient returns the age recipient on an agent's card, to which payloads are sealed (AM-85). With proven, the card
-// must come from our owner, or the directory must have a key proof of the card by the agent's pinned key (AM-62).
+// Recipient returns the age recipient on an agent's card, to which payloads are sealed (AM-85). If proven is set, the
+// card must come from our owner, or the directory must have a key proof of the card by the agent's pinned key (AM-62).
 func (c *Cards) Recipient(ctx context.Context, id wire.AgentID, proven bool, now time.Time) (string, error) {
 	peer, err := c.Find(ctx, id, now)
 	if err != nil {

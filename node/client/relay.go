@@ -25,8 +25,8 @@ const maxMailAnswer = 32 << 20 // a hundred messages of 256 KiB and the data aro
 
 // Mail returns the messages that wait for the agent id in its mailbox at the directory, or that arrive within wait. The
 // directory counts whole seconds and refuses more than 30 s. A message stays in the mailbox until it is acknowledged.
-// If after names an item, Mail returns only later messages. With calls, it also returns A2A calls. It checks no
-// message.
+// If after is the id of an item, Mail returns only later items. If calls is set, it also returns A2A calls. It checks
+// no message.
 func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, after string, wait time.Duration, calls bool) ([]RelayItem, error) {
 	params := url.Values{"agent_id": {string(id)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if after != "" {
