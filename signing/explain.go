@@ -25,11 +25,11 @@ type Diagnosis struct {
 	Signed   []byte // the bytes that the signature covers, directly or by a hash; nil if unknown
 }
 
-// Explain finds out why signature, which may be malformed, does not verify for message, the object as received, with or
-// without its signature. keys[0] is the key that must verify it; the signer may have confused the other keys with it.
-// Explain tries encodings of the message that faulty implementations sign, until the signature verifies. tries bounds
-// the number of byte strings that it checks with keys[0]. With the other keys, it checks the forms of AM-14. The caller
-// must refuse the signature even if Explain finds the mistake.
+// Explain finds out why signature does not verify for message. message is the object as received, with or without its
+// signature; signature may be malformed. keys[0] is the key that must verify it; the signer may have confused the other
+// keys with it. Explain tries encodings of the message that faulty implementations sign, until the signature verifies.
+// tries bounds the number of byte strings that it checks with keys[0]. With the other keys, it checks the forms of
+// AM-14. The caller must refuse the signature even if Explain finds the mistake.
 func Explain(message wire.Value, signature string, keys []*PublicKey, w Window, now time.Time, tries int) Diagnosis {
 	bare := message.Without("signature")
 	d := Diagnosis{Expected: Canonical(bare, JCS)}
