@@ -69,7 +69,7 @@ func (q *frameQueue) take() []*Frame {
 	return frames
 }
 
-// finish releases frames that take returned. Their total size is in bytes.
+// finish releases frames that take returned. size is their total size in bytes.
 func (q *frameQueue) finish(frames []*Frame, size int) {
 	q.frames -= len(frames)
 	q.bytes -= size
