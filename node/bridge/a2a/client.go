@@ -139,8 +139,8 @@ func (o *outbound) unpin(ctx context.Context, address string) (Pin, error) {
 	return Pin{Address: a.String(), Pinned: err == nil}, err
 }
 
-// cardURLs returns where the card of the agent at base may be, in the order in which to look. Several agents may share a
-// host, as behind a relay, so the card below the path of base comes before that of the host.
+// cardURLs returns the URLs to try for the card of the agent at base, in order. Several agents may share a host, as
+// behind a relay, so the card below the path of base comes before the card of the host.
 func cardURLs(base *url.URL) []*url.URL {
 	at := func(path string) *url.URL { return &url.URL{Scheme: base.Scheme, Host: base.Host, Path: path} }
 	path := strings.TrimSuffix(base.Path, "/")
@@ -197,9 +197,8 @@ func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Re
 	return found, err
 }
 
-// signerOf returns the thumbprint of the key that signed a card, or "" for a card without a signature that we can
-// check. If a card has such signatures and none of them verifies, or a call for their keys fails, signerOf returns an
-// error.
+// signerOf returns the thumbprint of the key that signed a card, or "" if the card has no signature that we can check.
+// It fails if such signatures exist and none verifies, or if a call for their keys fails.
 func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL, reach client.Reach) (thumbprint string, failed error) {
 	for _, s := range message.SignaturesOf(card) {
 		keySet := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: message.PathKeys}
@@ -225,7 +224,6 @@ func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL,
 	return "", failed
 }
 
-// get makes one GET.
 func (o *outbound) get(ctx context.Context, from string, reach client.Reach, limit int) (status int, body []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
@@ -246,7 +244,6 @@ func (o *outbound) get(ctx context.Context, from string, reach client.Reach, lim
 	return resp.StatusCode, body, err
 }
 
-// restPath returns the method and the path of a call over HTTP+JSON.
 func restPath(method string, params wire.Value) (verb, path string) {
 	id := url.PathEscape(params.GetStr("id"))
 	switch method {
@@ -318,7 +315,6 @@ func (o *outbound) call(ctx context.Context, r remote, method string, params wir
 	return readAnswer(r.Face.Binding, resp, data)
 }
 
-// readAnswer reads the answer to a call.
 func readAnswer(binding message.Binding, resp *http.Response, data []byte) (wire.Value, error) {
 	v, err := wire.ParseForeign(data, 64, 50_000)
 	if fault, ok := v.Get("error"); err == nil && ok && fault.Kind() == wire.Object {

@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Bounds of the streams on which the bridge waits for other agents. While a stream is open, it counts as a call of the
-// queue, so there are few streams, and only in the first minutes of a task.
+// Bounds of the streams on which the bridge waits for other agents. An open stream occupies a call of the queue, so the
+// bridge opens few of them, and only in the first minutes of a task.
 const (
 	followFor     = 15 * time.Minute // of a task; afterwards the bridge only asks about it now and then
 	followTime    = 25 * time.Second // of one stream
@@ -27,8 +27,8 @@ const (
 	maxFollowed   = 4 << 20 // bytes of one stream
 )
 
-// follow waits on a stream of the agent until a task of ours has news, at most for followTime. A stream says only when to
-// ask: GetTask has the whole task. follow reports whether the next stream may follow at once.
+// follow waits on a stream of the agent until a task of ours has news, at most for followTime. The news itself is not
+// used: GetTask has the whole task. follow reports whether the next stream may follow at once.
 func (o *outbound) follow(ctx context.Context, peer remote, row *sentRow) bool {
 	if !peer.Streams || time.Since(row.Started) > followFor {
 		return false
@@ -59,8 +59,8 @@ func (o *outbound) follow(ctx context.Context, peer remote, row *sentRow) bool {
 	return time.Since(began) >= followAtLeast
 }
 
-// isNews reports whether an event says that the task has ended or asks us something. The status with the hash asked is
-// not news.
+// isNews reports whether an event says that the task has ended or asks us something new. asked is the hash of the
+// status with the question that we already have.
 func isNews(event, asked []byte) bool {
 	v, err := wire.ParseForeign(event, 64, 50_000)
 	if err != nil {

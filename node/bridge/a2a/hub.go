@@ -75,8 +75,8 @@ func (h *hub) tasksOf(address string) []string {
 	return tasks
 }
 
-// publish passes reports of a task's hook to the waiters of the task. If reports is empty, publish tells them that the
-// task has changed.
+// publish passes reports of a task's hook to the waiters of the task, or, if reports is empty, tells them that the task
+// has changed.
 func (h *hub) publish(task string, reports []wire.Value) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -93,8 +93,7 @@ func (r *sentRow) change(now time.Time) store.Change {
 	return store.Change{IfRev: r.rev, Record: store.Record{NS: nsSent, Key: key, Body: body, Terms: terms, Expires: now.Add(keepOpen)}}
 }
 
-// earlier returns the rows of the open tasks that began before the task of row in its conversation. row is the newest
-// row of the conversation.
+// earlier returns the rows of open tasks that are older than row, which is the newest row of its conversation.
 func (o *outbound) earlier(ctx context.Context, row *sentRow) (rows []*sentRow, err error) {
 	for rec, err := range store.AllRecords(ctx, o.records, nsSent, sentKey(row.Address, row.Conv), time.Now()) {
 		r := &sentRow{rev: rec.Rev}
@@ -113,7 +112,6 @@ func (o *outbound) load(ctx context.Context, address string, conv wire.Conversat
 	return r, err
 }
 
-// save stores the row, together with other changes.
 func (o *outbound) save(ctx context.Context, r *sentRow, others ...store.Change) error {
 	now := time.Now()
 	return o.records.Apply(ctx, append(others, r.change(now)), now)
@@ -398,7 +396,6 @@ func asSendError(err error) error {
 	return &client.SendError{Retry: again, Processed: processed, Status: refusal.Status, Refusal: &wire.Error{Code: code, Status: refusal.Status, Message: refusal.Message, Retry: again}}
 }
 
-// recordLink stores the outcome of a call over a link.
 func (o *outbound) recordLink(link string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

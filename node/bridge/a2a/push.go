@@ -93,7 +93,7 @@ func (c Config) reach() client.Reach {
 	return client.Public
 }
 
-// checkRoom returns an error if the task of a new configuration already has as many configurations as it may have.
+// checkRoom returns an error if the configuration is new and its task already has maxConfigs configurations.
 func (b *Bridge) checkRoom(ctx context.Context, r *pushRow, now time.Time) error {
 	page, err := b.records.List(ctx, nsPush, "task:"+r.Task, "", maxConfigs, now)
 	known := slices.ContainsFunc(page.Records, func(rec store.Record) bool { return rec.Key == pushKey(r.Task, r.Config.ID) })
@@ -179,7 +179,6 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 	return b.pushes.SaveUnlessChanged(ctx, r.change(rec.Rev, now))
 }
 
-// post sends an event to a webhook.
 func (b *Bridge) post(ctx context.Context, config a2a.PushConfig, event wire.Value) error {
 	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()

@@ -57,7 +57,6 @@ func (b *Bridge) AnswerCall(ctx context.Context, raw []byte) (task, token string
 	return task, token, answer, nil
 }
 
-// handleRelayed carries out a call from the relay.
 func (b *Bridge) handleRelayed(ctx context.Context, call message.Call, v wire.Value) (wire.Value, error) {
 	from := caller{name: anonymous, verified: bridge.VerifiedNone, relayed: v.GetStr("task")}
 	switch hash := v.GetStr("token"); {

@@ -249,8 +249,8 @@ func (b *Bridge) acceptCall(ctx context.Context, call message.Call, from caller)
 	return t, history, err
 }
 
-// awaitTask waits until a task has ended or asks its caller something, but not longer than 25 s (A2A-9, A2A-D1). It does not wait if too many
-// callers wait.
+// awaitTask waits for at most 25 s until a task has ended or asks its caller something (A2A-9, A2A-D1). It does not
+// wait if too many callers wait.
 func (b *Bridge) awaitTask(ctx context.Context, t *taskRow, from caller) (*taskRow, error) {
 	w, ok := b.hub.enter(t.ID, from)
 	if !ok {

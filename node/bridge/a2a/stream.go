@@ -47,8 +47,8 @@ func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) err
 	return nil
 }
 
-// streamedTask returns the task of a stream, which a message opens or a subscription names, and how many messages of its
-// history the caller wants; -1 means all.
+// streamedTask returns the task of a stream, which a message opens or a subscription names, and how many messages of
+// its history the caller wants (-1: all).
 func (b *Bridge) streamedTask(ctx context.Context, call message.Call, from caller) (t *taskRow, history int, err error) {
 	if call.Method != message.SubscribeToTask {
 		return b.acceptCall(ctx, call, from)
@@ -145,7 +145,7 @@ func (s *taskStream) update(ctx context.Context, t *taskRow) (*taskRow, error) {
 	return t, nil
 }
 
-// report passes what a hook reports before its answer to the streams of the task.
+// report passes the progress of a hook to the streams of its task.
 func (b *Bridge) report(ctx context.Context, p *bridge.Progress) {
 	for _, id := range b.hub.tasksOf(p.Address) {
 		t, err := b.findTask(ctx, p.Address, id)
@@ -155,7 +155,6 @@ func (b *Bridge) report(ctx context.Context, p *bridge.Progress) {
 	}
 }
 
-// progressEvents returns the events for what a hook reports about a task.
 func progressEvents(t *taskRow, p *bridge.Progress) (events []wire.Value) {
 	task := message.Task{ID: t.ID, Context: t.Context, State: a2a.TaskStateWorking, At: time.Now()}
 	for _, a := range p.Result.Artifacts {

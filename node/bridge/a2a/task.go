@@ -134,8 +134,8 @@ func (b *Bridge) tasksWith(ctx context.Context, term string) ([]*taskRow, error)
 	return out, nil
 }
 
-// advance adds a state to a task, in one unit with the push notifications that follow from it, and wakes those who wait
-// for it. A task that has ended stays as it is. next returns the new state, or false if nothing changes.
+// advance adds a state to a task, in one unit with the push notifications about it, and wakes the task's waiters. A
+// task that has ended stays as it is. next returns the new state, or false if nothing changes.
 func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (logEntry, bool)) error {
 	for {
 		now := time.Now()
@@ -343,7 +343,6 @@ func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (logEntry, error)
 	return logEntry{}, nil
 }
 
-// syncAll synchronizes all open tasks.
 func (b *Bridge) syncAll(ctx context.Context) error {
 	tasks, err := b.tasksWith(ctx, "open")
 	seen := make(map[store.ConvKey]bool)
@@ -356,10 +355,10 @@ func (b *Bridge) syncAll(ctx context.Context) error {
 	return err
 }
 
-// errNotFull means that the caller has room for more tasks.
 var errNotFull = errors.New("the caller has room for more tasks")
 
-// evict removes the older half of the ended tasks of a caller that has as many tasks as it may have.
+// evict removes the older half of a caller's ended tasks, or returns errNotFull if the caller has fewer than maxTasks
+// tasks.
 func (b *Bridge) evict(ctx context.Context, address string) error {
 	tasks, err := b.tasksWith(ctx, ofTerm(address))
 	if len(tasks) < maxTasks {

@@ -138,7 +138,6 @@ func (b *Bridge) revokeToken(ctx context.Context, name string) (Token, error) {
 	return Token{Name: name, Address: b.addressOf(name).String()}, err
 }
 
-// findCaller returns the name of the caller with a bearer token.
 func (b *Bridge) findCaller(ctx context.Context, bearer string) (name string, ok bool, err error) {
 	return b.findCallerByHash(ctx, credential.HashOf(bearer).String())
 }

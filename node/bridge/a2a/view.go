@@ -10,10 +10,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// contents is what was said in conversations, by message id, read at most once for each conversation.
+// contents caches the entries of conversations by message id.
 type contents map[store.ConvKey]map[wire.MessageID]store.Entry
 
-// read returns the entries of a conversation.
 func (c contents) read(ctx context.Context, steps store.Steps, key store.ConvKey) (map[wire.MessageID]store.Entry, error) {
 	if found, ok := c[key]; ok {
 		return found, nil
@@ -80,8 +79,8 @@ func mergeArtifacts(states []stateView) []wire.Value {
 	return out
 }
 
-// view returns a task with its newest messages. history is their maximum number; if it is negative, the task has all
-// messages. If artifacts is true, the task has its artifacts.
+// view returns a task with at most history of its newest messages, or with all if history is negative. If artifacts is
+// true, the task has its artifacts.
 func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bool, known contents) (message.Task, error) {
 	states, err := b.views(ctx, t, known)
 	if err != nil {

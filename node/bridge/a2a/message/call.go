@@ -168,8 +168,8 @@ func ReadRPC(body []byte, version string) (Call, *Error) {
 	return c, c.checkVersion(version, isAlias)
 }
 
-// checkVersion implements A2A-7 and A2A-D2: version 1.0 is served, whatever the patch number. An empty version counts as
-// 1.0 if the message has the form of 1.0, or, in a call without a message, if the method has its name of 1.0.
+// checkVersion implements A2A-7 and A2A-D2. It accepts version 1.0 with any patch number. An empty version counts as
+// 1.0 if the message has the form of 1.0. In a call without a message, the name of the method decides.
 func (c Call) checkVersion(version string, alias bool) *Error {
 	version = strings.TrimSpace(version)
 	old := false

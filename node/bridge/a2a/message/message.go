@@ -80,7 +80,6 @@ func isID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r > 0xffff })
 }
 
-// contents are the members of a part that carry its content.
 var contents = []string{"text", "raw", "url", "data"}
 
 // isPart reports whether v is a part with exactly one content. mediaType is the name of the member for the media type:
@@ -127,7 +126,6 @@ func isBase64(s string) bool {
 // toMesh returns a part in the form that payloads of the mesh have.
 func toMesh(part wire.Value) wire.Value { return renamePart(part, "mediaType", "media_type") }
 
-// fromMesh is the reverse of toMesh.
 func fromMesh(part wire.Value) wire.Value { return renamePart(part, "media_type", "mediaType") }
 
 func renamePart(part wire.Value, from, to string) wire.Value {
@@ -146,7 +144,6 @@ func renamePart(part wire.Value, from, to string) wire.Value {
 	return wire.Obj(out...)
 }
 
-// textOf joins the text parts with line breaks.
 func textOf(parts []wire.Value) string {
 	var lines []string
 	for _, part := range parts {

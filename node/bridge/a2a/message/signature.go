@@ -92,8 +92,8 @@ func SignaturesOf(card wire.Value) []Signature {
 	return out
 }
 
-// Verify checks the signature with the key that it names, from a key set. It returns the thumbprint of the key
-// (RFC 7638), which identifies the key whatever its id.
+// Verify checks the signature with the key that it names, from a key set. It returns the thumbprint of that key (RFC
+// 7638).
 func (s Signature) Verify(card, keys wire.Value) (thumbprint string, err error) {
 	list, _ := keys.Get("keys")
 	for jwk := range list.Elems() {
@@ -195,7 +195,6 @@ func signedForm(v wire.Value, bare bool) wire.Value {
 	return v
 }
 
-// isEmpty reports whether a value is null, an empty text, an empty array or an empty object.
 func isEmpty(v wire.Value) bool {
 	text, isText := v.Str()
 	return v.IsNull() || isText && text == "" || (v.Kind() == wire.Array || v.Kind() == wire.Object) && v.Len() == 0

@@ -74,14 +74,14 @@ func (t Task) AgentMessage(id, text string) wire.Value {
 	)
 }
 
-// states maps the states of the results of hooks to those of A2A.
+// states maps the states in hook results to those of A2A.
 var states = map[string]a2a.TaskState{
 	"working": a2a.TaskStateWorking, "input_required": a2a.TaskStateInputRequired, "completed": a2a.TaskStateCompleted,
 	"failed": a2a.TaskStateFailed, "rejected": a2a.TaskStateRejected, "canceled": a2a.TaskStateCanceled,
 }
 
-// StateName returns the name that results of hooks give to a state of A2A. The state that asks for authorization is
-// "input_required". Any other state without a name of its own is "working".
+// StateName returns the hook-result name of an A2A state. TaskStateAuthRequired becomes "input_required", and a state
+// without a name becomes "working".
 func StateName(s a2a.TaskState) string {
 	for name, state := range states {
 		if state == s {
@@ -203,7 +203,7 @@ func artifactOf(id string, parts ...wire.Value) wire.Value {
 	return wire.Obj(wire.TextField("artifactId", id), wire.Field("parts", wire.Arr(parts...)))
 }
 
-// fromMeshArtifact returns an artifact of a payload in the form of A2A. ok is false if it has no valid part.
+// fromMeshArtifact returns an artifact of a payload in A2A form. ok is false if the artifact has no valid part.
 func fromMeshArtifact(v wire.Value) (artifact wire.Value, ok bool) {
 	list, _ := v.Get("parts")
 	var parts []wire.Value
@@ -235,7 +235,7 @@ type Remote struct {
 	metadata          wire.Value // of a direct message
 }
 
-// The bounds of a task, which are those of the result of a hook.
+// A task has the same bounds as the result of a hook.
 const (
 	maxArtifacts     = 64
 	maxArtifactParts = 256
