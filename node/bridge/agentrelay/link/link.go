@@ -233,7 +233,6 @@ func (l *Link) Run(ctx context.Context) error {
 	return nil
 }
 
-// minWait returns the minimum time to wait after a failure.
 func minWait(err error) time.Duration {
 	var closed *websocket.CloseError
 	var refused *websocket.HandshakeError
@@ -346,15 +345,13 @@ func (l *Link) runConnection(ctx context.Context, queues []chan wire.Value) erro
 	}
 }
 
-// notifyTest tells a test that a frame was handled.
 func (l *Link) notifyTest() {
 	if l.handled != nil {
 		l.handled()
 	}
 }
 
-// workerOf returns the index of the worker for a frame. All frames of one sender have the same worker, which keeps
-// their order.
+// workerOf returns the worker for a frame. All frames of a sender get the same worker, which keeps their order.
 func workerOf(tree wire.Value) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(tree.GetStr("from"))) // never fails

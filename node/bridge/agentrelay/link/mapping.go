@@ -49,8 +49,8 @@ func (h *incoming) extractMeshMembers(tree wire.Value) {
 	}
 }
 
-// toMesh returns the intent and payload that the message means in the mesh. ok is false if it means none. If the
-// payload is not valid for the intent, for example because a member has the wrong type, it becomes one text.
+// toMesh maps the message to an intent and a payload; ok is false if the mesh has nothing like it. A payload that is
+// not valid for the intent, for example because a member has the wrong type, becomes one text.
 func (h *incoming) toMesh() (intent wire.Intent, payload wire.Value, ok bool) {
 	intent, payload, ok = h.mapToIntent()
 	if !ok {
@@ -100,7 +100,6 @@ func lowerType(kind string) string {
 	return b.String()
 }
 
-// textOf returns a payload as text. A payload that is not a string becomes JSON.
 func textOf(p wire.Value) string {
 	if s, ok := p.Str(); ok {
 		return s

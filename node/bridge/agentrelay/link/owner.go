@@ -169,7 +169,6 @@ func (l *Link) writeNow(data []byte) error {
 	return wire.ErrUnavailable.Because(err)
 }
 
-// sendCommand sends a command to the relay and waits for its answer.
 func (l *Link) sendCommand(c echo.Context, in Command) (wire.Value, error) {
 	if in.Type != "command" && in.Type != "query" {
 		return wire.Value{}, owner.Fault(http.StatusBadRequest, "type must be command or query", "")

@@ -46,8 +46,7 @@ type hint struct {
 	Key    string // the first key that the peer announced while the store had no room for it
 }
 
-// peers holds what a link knows about the agents behind it: which of them it saw, what they recently said about
-// themselves, and the stored records with their mesh agents and keys.
+// peers holds what a link knows about the agents behind it: the ids that it saw, recent hints, and stored records.
 type peers struct {
 	convStore convStore
 	log       *slog.Logger
@@ -58,7 +57,6 @@ type peers struct {
 	recentHints, olderHints map[string]hint
 }
 
-// addSeen counts a peer for the status.
 func (p *peers) addSeen(peer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,7 +114,6 @@ func (p *peers) get(ctx context.Context, id string) (Peer, error) {
 	return peer, err
 }
 
-// all returns the stored peers by id.
 func (p *peers) all(ctx context.Context) (map[string]Peer, error) {
 	page, err := p.convStore.records.List(ctx, nsPeers, "link:"+p.convStore.link, "", maxPeersKept, time.Now())
 	if err != nil {
@@ -157,7 +154,6 @@ func (p *peers) put(ctx context.Context, peer Peer) error {
 	return p.convStore.records.Apply(ctx, []store.Change{{Record: p.record(peer), IfRev: peer.rev, Max: limit}}, time.Now())
 }
 
-// record returns the store record of a peer.
 func (p *peers) record(peer Peer) store.Record {
 	body, _ := json.Marshal(peer) // strings and a boolean always encode
 	terms := []string{"link:" + p.convStore.link}
@@ -167,8 +163,8 @@ func (p *peers) record(peer Peer) store.Record {
 	return store.Record{NS: nsPeers, Key: p.key(peer.Peer), Body: body, Terms: terms}
 }
 
-// pin stores the first key that a peer announces. A different key later is shown to the owner and not used, and no
-// other key is stored until the owner has decided (AR-49), so a peer that changes its key with every frame costs
+// pin stores the first key that a peer announces. It shows a different later key to the owner but does not use it.
+// Until the owner decides, it stores no further key (AR-49), so a peer that changes its key with every frame costs
 // nothing. If the store has no room, pin only remembers the key.
 func (p *peers) pin(id, recipient string) {
 	if len(recipient) > 256 || !signing.ValidAgeRecipient(recipient) {

@@ -15,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// handleFrame handles one frame from the relay.
 func (l *Link) handleFrame(ctx context.Context, v wire.Value) {
 	defer l.notifyTest()
 	h := incoming{id: v.GetStr("id"), from: v.GetStr("from"), kind: v.GetStr("type"), ref: v.GetStr("ref")}
@@ -103,7 +102,6 @@ func (l *Link) handleBroadcast(ctx context.Context, h *incoming, raw []byte) {
 	}
 }
 
-// handleDirect handles a message to this node.
 func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 	switch h.kind {
 	case "discovery":

@@ -19,7 +19,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// A relay refuses the registration of a link with one of these errors.
 var (
 	errTooMany = errors.New("the relay limits registrations")
 	errIDTaken = errors.New("the id is taken at the relay; configure another agent_id, or the token of this one")
@@ -32,9 +31,8 @@ func needsOwner(err error) bool {
 }
 
 // registerAgain registers the link again, under the same id, after the relay refused the token: a relay that restarted
-// may have forgotten the link (AR-52). It returns errToken if the owner configured the token or disabled registering
-// again, if the relay is in this process, or if the relay refused a new token already: otherwise the link would
-// register forever.
+// may have forgotten the link (AR-52). It returns errToken if the owner configured the token or disabled this, if the
+// relay is in this process, or if it already refused a new token: otherwise the link would register forever.
 func (l *Link) registerAgain(ctx context.Context) error {
 	if l.cfg.Token != "" || l.cfg.Join != nil || l.cfg.Link.Options[optReregister] == "false" || l.renewed {
 		return errToken

@@ -33,7 +33,6 @@ func retryLater(after time.Duration, reason string) error {
 	return &client.SendError{Retry: true, After: after, Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(reason)}
 }
 
-// offlineReason tells the owner why nothing leaves over the link now.
 func (l *Link) offlineReason() string {
 	s := l.Status()
 	if s.State == bridge.LinkDown {

@@ -15,7 +15,6 @@ const (
 	ownPerHour   = 950
 )
 
-// errDown means that the link has no connection.
 var errDown = errors.New("the link is not connected")
 
 // sender sends over the connection of a link, within the rate that a relay accepts.
@@ -54,7 +53,6 @@ func (s *sender) clearConn() {
 	}
 }
 
-// isConnected reports whether the link has a connection.
 func (s *sender) isConnected() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,9 +92,9 @@ func (s *sender) chargeLocked(isAnswer bool) time.Duration {
 	return wait
 }
 
-// answer sends a frame to a peer. It queues the frame until connection and budget allow. A process that ends loses what
-// waits: the sender of a tunneled message asks again, a pending notice is only a hint, and a reply to the answer to our
-// own question belongs to a conversation that has ended.
+// answer sends a frame to a peer, or queues it until connection and budget allow. If the process ends, the queue is
+// lost: the sender of a tunneled message asks again, a pending notice is only a hint, and a reply to an answer belongs
+// to a conversation that has ended.
 func (s *sender) answer(peer string, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,8 +31,7 @@ type waiters struct {
 
 func waitKey(from, ref string) string { return from + "\x00" + ref }
 
-// add registers a waiter for a frame of sender with this ref. The caller must call stop. The error means that too many
-// goroutines wait already, or that one already waits for the same frame.
+// add registers a waiter for a frame of sender with this ref. The caller must call stop.
 func (w *waiters) add(sender, ref string) (answers <-chan wire.Value, stop func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,7 +49,6 @@ func (w *waiters) add(sender, ref string) (answers <-chan wire.Value, stop func(
 }
 
 // handToWaiter hands the payload of a frame to the goroutine that waits for it. It returns false if no goroutine waits.
-// Only a reply through the tunnel and the relay's answer to a command can have a waiter.
 func (l *Link) handToWaiter(tree wire.Value) bool {
 	from, ref := tree.GetStr("from"), tree.GetStr("ref")
 	if ref == "" || from != frame.RelayID && tree.GetStr("type") != tunnelType {
@@ -96,7 +94,6 @@ func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	})
 }
 
-// receiveTunneled gives a signed message to the node and sends its answer.
 func (l *Link) receiveTunneled(ctx context.Context, h *incoming, raw []byte) {
 	out, err := l.cfg.Mesh.Receive(ctx, raw)
 	answer := out.Raw
@@ -125,9 +122,8 @@ func tunnelFrame(to, ref string, message []byte) (data []byte, ok bool) {
 	return frame.Request(to, tunnelType, ref, v).JSON(), true
 }
 
-// Carry sends a signed message through a tunnel to the recipient, if the owner has assigned the recipient's agent id to
-// a peer of one of the links. It returns the recipient's answer, which is not verified yet. carried is false if no peer
-// of a configured link has that agent id.
+// Carry sends a signed message through a tunnel to recipient. It returns the answer, which is not verified yet. carried
+// is false if the owner has assigned that agent id to no peer of the links.
 func Carry(ctx context.Context, links []*Link, recipient wire.AgentID, message []byte) (answer []byte, carried bool, err error) {
 	if len(links) == 0 {
 		return nil, false, nil
@@ -148,7 +144,6 @@ func Carry(ctx context.Context, links []*Link, recipient wire.AgentID, message [
 	return nil, false, nil
 }
 
-// sendTunnel sends a signed message to a peer and waits for its answer.
 func (l *Link) sendTunnel(ctx context.Context, peer string, message []byte) ([]byte, error) {
 	v, err := wire.ParseForeign(message, frame.MaxDepth, frame.MaxValues)
 	if err != nil {

@@ -37,8 +37,8 @@ func newConnections(cfg Config) *connections {
 }
 
 // enter makes s the connection of its agent and closes the agent's previous connection with 1008 (AR-13). It returns
-// how to close s if the relay refuses it, else nil. enter queues the welcome under the lock, so that no frame precedes
-// it (AR-11), and checks the token again under the lock, because it may have been changed or revoked since the handshake.
+// how to close s if the relay refuses it. Under the lock, it queues the welcome, so that no frame precedes it (AR-11),
+// and checks the token again, because the owner may have changed or revoked it since the handshake.
 func (c *connections) enter(s *session, agents *registry, welcome []byte) *websocket.CloseError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +75,6 @@ func (c *connections) leave(s *session) {
 	c.running.Done()
 }
 
-// disconnect closes the connection of an agent.
 func (c *connections) disconnect(id string, code int, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,14 +84,12 @@ func (c *connections) disconnect(id string, code int, reason string) {
 	}
 }
 
-// isConnected reports whether an agent has a connection.
 func (c *connections) isConnected(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.newest[id] != nil
 }
 
-// all returns the newest connection of each agent.
 func (c *connections) all() []*session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +110,6 @@ func (c *connections) ofAgents(ids []string) []*session {
 	return out
 }
 
-// count returns the number of connected agents.
 func (c *connections) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

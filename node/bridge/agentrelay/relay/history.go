@@ -72,7 +72,6 @@ func loadHistory(ctx context.Context, records store.Records, clock *store.WallCl
 	return h, nil
 }
 
-// readEntry reads a stored frame.
 func readEntry(raw []byte) (*entry, error) {
 	v, err := wire.ParseForeign(raw, frame.MaxDepth, frame.MaxValues)
 	if err != nil {
@@ -113,7 +112,6 @@ func (h *history) add(e *entry) {
 	h.bytes += len(e.raw)
 }
 
-// change returns the change that stores e.
 func (h *history) change(e *entry) store.Change {
 	return store.Change{IfRev: store.Any, Record: store.Record{
 		NS: nsHistory, Key: e.key(), Body: e.raw, Expires: time.UnixMilli(e.ts).Add(h.keep),
@@ -206,9 +204,8 @@ func (h *history) sweep(ctx context.Context, now time.Time) error {
 	}
 }
 
-// isVisibleTo reports whether an agent may see the message: the message is newer than the agent's registration, and it
-// is a broadcast, or the agent is its sender or a recipient (AR-46). An agent does not see the messages of an earlier
-// agent that had the same id.
+// isVisibleTo reports whether an agent may see the message: a broadcast, or a message that it sent or received (AR-46).
+// The message must be newer than the agent's registration, because an earlier agent may have had the same id.
 func (e *entry) isVisibleTo(agent registration) bool {
 	if e.ts <= agent.Since.UnixMilli() { // the agent's own messages are newer (see [stamps.since])
 		return false
@@ -216,7 +213,6 @@ func (e *entry) isVisibleTo(agent registration) bool {
 	return e.broadcast || e.from == agent.ID || slices.Contains(e.to, agent.ID)
 }
 
-// visibleTo returns the messages that an agent may see, oldest first.
 func (h *history) visibleTo(agent registration, now time.Time) []*entry {
 	var out []*entry
 	for _, e := range h.snapshot(now) {
@@ -249,9 +245,8 @@ func score(query []string, text string) int {
 	return n
 }
 
-// search returns at most limit messages that the agent may see and that contain a word of the query. Messages with more
-// of the words come first; of two messages with equally many words, the newer one comes first. Each search reads the
-// whole history, so only one runs at a time.
+// search returns at most limit messages that the agent may see and that contain a word of the query: first those with
+// more of the words, then the newer ones. Each search reads the whole history, so only one runs at a time.
 func (h *history) search(agent registration, query string, limit int, now time.Time) []*entry {
 	type hit struct {
 		e     *entry

@@ -101,8 +101,8 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 	return r.registerAgent(c, name, more...)
 }
 
-// registerAgent registers an agent under the given id, or under an id of the relay's choice if name is empty, and
-// answers the request. The other changes become durable together with the registration.
+// registerAgent registers an agent and answers the request. If name is empty, the relay chooses the id. The other
+// changes become durable together with the registration.
 func (r *Relay) registerAgent(c echo.Context, name string, others ...store.Change) error {
 	got, token, err := r.agents.register(c.Request().Context(), registration{ID: name}, others...)
 	switch {

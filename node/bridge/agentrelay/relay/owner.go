@@ -72,7 +72,6 @@ func (r *Relay) listAgents(echo.Context, owner.None) (owner.List[AgentView], err
 	return out, nil
 }
 
-// ownerError translates an error of the registry into one that tells the owner why the operation failed.
 func ownerError(err error) error {
 	switch {
 	case err == nil:

@@ -33,7 +33,6 @@ const (
 	maxSearches   = 60 // of the directory, in a minute
 )
 
-// request is a query to the relay.
 type request struct {
 	SearchQuery
 	scope string // agents, messages or both
@@ -93,7 +92,6 @@ func (r *Relay) answerQuery(s *session, f frame.Frame) *frame.Refusal {
 	return nil
 }
 
-// summary returns the message as query_result shows it.
 func (e *entry) summary() wire.Value {
 	v := wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from))
 	if e.kind != "" {
@@ -108,7 +106,7 @@ func (e *entry) summary() wire.Value {
 }
 
 // shorten cuts a list to at most limit values and *room bytes, and reduces *room by the size of the result. It also
-// returns whether something is missing: because shorten cut the list, or because incomplete is true.
+// returns true if it cut the list or if incomplete is true.
 func shorten(list []wire.Value, limit int, room *int, incomplete bool) ([]wire.Value, bool) {
 	out := []wire.Value{}
 	for _, v := range list {
@@ -122,9 +120,9 @@ func shorten(list []wire.Value, limit int, room *int, incomplete bool) ([]wire.V
 	return out, incomplete
 }
 
-// searchAgents searches the directory, then the connected agents, and keeps the order of each source. complete is false
-// if it left out the directory, because the search failed or because agents have searched too often. The directory may
-// belong to somebody else and would count these searches against the owner, so the relay limits them first.
+// searchAgents searches the directory, then the connected agents. complete is false if it left out the directory,
+// because that search failed or agents have searched too often: the directory may belong to somebody else and count
+// these searches against the owner.
 func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
 	complete = r.cfg.Search == nil || r.searches.Take(time.Now()) == 0
 	if r.cfg.Search != nil && complete {

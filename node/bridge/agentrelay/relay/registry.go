@@ -43,7 +43,6 @@ type registration struct {
 	stored time.Time // Active as stored, or an earlier time
 }
 
-// The registry returns these errors.
 var (
 	errTaken   = errors.New("agentrelay: the id is taken")
 	errFull    = errors.New("agentrelay: too many agents are registered")
@@ -105,13 +104,12 @@ func (a *registration) change(ifRev store.Rev) store.Change {
 	return store.Change{Record: rec, IfRev: ifRev}
 }
 
-// deletion returns the change that deletes the record of an agent.
 func (a *registration) deletion() store.Change {
 	return store.Change{Record: store.Record{NS: nsAgents, Key: a.ID}, IfRev: store.Any, Delete: true}
 }
 
-// register stores a new agent and returns its id and token. The id is a.ID or, if that is empty, one that the registry
-// chooses. The other changes become durable in the same unit.
+// register stores a new agent, in one unit with others, and returns its id and token. It chooses an id if a.ID is
+// empty.
 func (r *registry) register(ctx context.Context, a registration, others ...store.Change) (string, string, error) {
 	if a.ID != "" && (!frame.ValidAgentID(a.ID) || a.ID == frame.RelayID) {
 		return "", "", errBadID
@@ -143,9 +141,8 @@ func (r *registry) register(ctx context.Context, a registration, others ...store
 	return id, token, nil
 }
 
-// reserveID returns an id that no agent has or had recently: id, or a new one if id is empty. If the relay is full,
-// reserveID also returns the old agent to replace and drops it from memory at once, so that it cannot connect before
-// the store deletes it. The caller holds r.writing.
+// reserveID returns an id that no agent has or had recently: id, or a new one if id is empty. If the relay is full, it
+// also returns the old agent to replace, which can no longer connect. The caller holds r.writing.
 func (r *registry) reserveID(id string, now time.Time) (free string, old *registration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -192,7 +189,6 @@ func (r *registry) drop(a *registration) {
 	delete(r.unsaved, a.ID)
 }
 
-// renew gives an agent a new token, which replaces the old one.
 func (r *registry) renew(ctx context.Context, id string) (token string, err error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -245,7 +241,6 @@ func (r *registry) store(ctx context.Context, a registration, old *registration)
 	return nil
 }
 
-// lookup returns the agent that has this token.
 func (r *registry) lookup(token string) (registration, bool) {
 	if token == "" {
 		return registration{}, false
@@ -342,7 +337,7 @@ func (r *registry) flush(ctx context.Context) error {
 	}
 }
 
-// flushBatch stores the activity of at most limit agents. It returns for how many agents it did so.
+// flushBatch stores the activity of at most limit agents, and returns their number.
 func (r *registry) flushBatch(ctx context.Context, limit int) (int, error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()

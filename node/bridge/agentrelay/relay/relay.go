@@ -50,7 +50,6 @@ type Extensions struct {
 	VoteFor                   time.Duration // until an undecided vote is rejected; zero: 7 days
 }
 
-// names lists the extensions that are on, by their names in welcome.
 func (e Extensions) names() []string {
 	out := []string{}
 	for _, x := range []struct {

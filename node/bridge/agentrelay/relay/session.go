@@ -43,7 +43,6 @@ func (s *session) tell(kind, ref string, payload wire.Value) {
 	_ = s.conn.Send(websocket.Text(notice(s.id, kind, ref, payload)))
 }
 
-// notice returns a frame from the relay to one agent.
 func notice(to, kind, ref string, payload wire.Value) []byte {
 	return frame.Notice{ID: frame.NewID(), Type: kind, To: to, Ref: ref, Payload: payload, TS: time.Now().UnixMilli()}.Encode()
 }
@@ -53,7 +52,6 @@ func (s *session) refuse(f frame.Frame, r *frame.Refusal) {
 	s.tell("error", f.Ref, wire.Obj(wire.TextField("code", r.Code), wire.TextField("message", r.Message)))
 }
 
-// read handles the frames of a connection until it ends.
 func (r *Relay) read(s *session) {
 	defer r.conns.leave(s)
 	for {

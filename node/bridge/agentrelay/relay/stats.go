@@ -30,22 +30,19 @@ type statistics struct {
 	body []byte
 }
 
-// add counts a frame.
 func (s *statistics) add(now time.Time) {
 	s.counting.Lock()
 	defer s.counting.Unlock()
 	s.recent.Add(now)
 }
 
-// perMinute counts the frames of the last minute.
 func (s *statistics) perMinute(now time.Time) int {
 	s.counting.Lock()
 	defer s.counting.Unlock()
 	return s.recent.Count(now)
 }
 
-// statsBody is the document of GET /stats. It has the members of the public relay and those of its documentation
-// (AR-32).
+// statsBody is the document of GET /stats, with the members of the public relay and of its documentation (AR-32).
 type statsBody struct {
 	Relay struct {
 		Connected     int      `json:"connected"`

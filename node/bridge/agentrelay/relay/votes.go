@@ -40,7 +40,6 @@ type proposal struct {
 	Closed time.Time       `json:"closed,omitzero"`
 }
 
-// countVotes returns how many agents approve and how many reject.
 func (p *proposal) countVotes() (approve, reject int) {
 	for _, yes := range p.Votes {
 		if yes {
@@ -259,7 +258,6 @@ func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.R
 	return nil
 }
 
-// newResult returns the frame that announces the result of a vote.
 func (r *Relay) newResult(p *proposal) *entry {
 	approve, reject := p.countVotes()
 	e := &entry{id: frame.NewID(), from: frame.RelayID, kind: "vote_result", to: []string{frame.Everybody}, broadcast: true}
