@@ -47,7 +47,6 @@ func NewBook(cfg BookConfig) *Book {
 	return &Book{cfg: cfg, wake: make(chan struct{}, 1)}
 }
 
-// state is the state of an entry.
 type state string
 
 const (
@@ -236,7 +235,6 @@ func (b *Book) Events(ctx context.Context, now time.Time) ([]Event, error) {
 	return out, err
 }
 
-// maxEntries bounds the number of events that the book reads.
 const maxEntries = 10_000
 
 func (b *Book) each(ctx context.Context, term string, now time.Time, do func(entry)) error {

@@ -39,7 +39,6 @@ func UID(peer, conversation string) string {
 	return UIDPrefix + strings.ToLower(name[:26])
 }
 
-// encode returns the event as iCalendar text.
 func (e Event) encode() []byte {
 	var b bytes.Buffer
 	if err := ical.NewEncoder(&b).Encode(e.toICal()); err != nil {

@@ -130,7 +130,6 @@ func (o *overrides) sortFollowing() {
 	slices.SortFunc(o.following, func(a, b event) int { return a.id.instant().Compare(b.id.instant()) })
 }
 
-// replaces reports whether an override replaces the recurrence at start.
 func (o *overrides) replaces(start time.Time) bool {
 	if o == nil {
 		return false

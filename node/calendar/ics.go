@@ -153,7 +153,6 @@ func decode(dec *ical.Decoder) (cal *ical.Calendar, err error) {
 	return dec.Decode()
 }
 
-// addCalendar adds the events of a VCALENDAR.
 func (r *reader) addCalendar(cal *ical.Calendar) error {
 	for _, child := range cal.Children {
 		if child.Name != ical.CompTimezone {

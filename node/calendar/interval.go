@@ -8,7 +8,6 @@ import (
 // Interval is the time from Start up to, but excluding, End.
 type Interval struct{ Start, End time.Time }
 
-// overlaps reports whether the two intervals share any time.
 func (i Interval) overlaps(o Interval) bool { return i.Start.Before(o.End) && o.Start.Before(i.End) }
 
 // clip cuts the interval to the window. It returns false if nothing is left.

@@ -9,8 +9,7 @@ import (
 	"github.com/emersion/go-ical"
 )
 
-// parsePeriodLength parses the second part of a period, which is an end or a duration, and returns the length of the
-// period.
+// parsePeriodLength parses the second part of a period, an end or a duration. It returns the length of the period.
 func (r *reader) parsePeriodLength(p *ical.Prop, text string, start moment) (span, error) {
 	prop := *p
 	if prop.Value = strings.TrimSpace(text); strings.HasPrefix(strings.ToUpper(prop.Value), "P") {
@@ -47,7 +46,6 @@ func (r *reader) parseLength(comp *ical.Component, start moment) (span, error) {
 // maxSpan bounds the length of an event, far below the 292 years that a time.Duration can hold.
 const maxSpan = 100 * 366 * 24 * time.Hour
 
-// spanBetween returns the span from start to end.
 func spanBetween(start, end moment) (span, error) {
 	d := end.instant().Sub(start.instant())
 	switch {
@@ -83,7 +81,6 @@ func parseDuration(text string, start moment) (span, error) {
 	return span{days: int((d - rest) / (24 * time.Hour)), rest: rest}, nil
 }
 
-// parsePositive parses a duration that is not negative.
 func parsePositive(text string) (time.Duration, error) {
 	p := ical.Prop{Name: ical.PropDuration, Value: text, Params: ical.Params{}}
 	d, err := p.Duration()

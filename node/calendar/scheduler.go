@@ -55,8 +55,7 @@ type Reply struct {
 	Hold    string     // the reason why the owner must decide; "" if the owner need not decide
 }
 
-// Answer returns the reply to a question. It never fails: if it cannot judge a question, the reply holds it for the
-// owner.
+// Answer returns the reply to a question. If it cannot judge the question, the reply holds it for the owner.
 func (s *Scheduler) Answer(ctx context.Context, q Question, now time.Time) Reply {
 	switch {
 	case q.Offered != nil:
@@ -73,7 +72,6 @@ type offer struct {
 	duration time.Duration
 }
 
-// parseOffer parses the times and the length in terms.
 func parseOffer(terms conversations.Terms) (offer, error) {
 	var o offer
 	for _, text := range terms.Times {
@@ -174,8 +172,7 @@ func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.T
 	return Reply{Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("accept")})}
 }
 
-// holdReason returns the reason why the owner must be asked before we agree to an event, or "" if the owner need not be
-// asked.
+// holdReason returns why the owner must be asked before we agree to an event, or "" if we may agree.
 func (s *Scheduler) holdReason(ctx context.Context, q Question, t time.Time, d time.Duration, now time.Time) string {
 	if q.Approved {
 		return ""
@@ -204,7 +201,6 @@ func hold(reason string) Reply { return Reply{Hold: reason} }
 // lengthPattern matches the ways in which people and programs write a duration.
 var lengthPattern = regexp.MustCompile(`^(?:(\d{1,3})\s*(?:h|hr|hrs|hour|hours))?\s*(?:(\d{1,4})\s*(?:m|min|mins|minute|minutes))?$`)
 
-// maxLength is the longest event length that ParseLength accepts.
 const maxLength = 24 * time.Hour
 
 // ParseLength parses "30 minutes", "45m", "1h30m", "1 hour" or ISO 8601's "PT45M".

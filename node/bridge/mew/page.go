@@ -131,7 +131,6 @@ func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
 	all.Wait()
 }
 
-// countWaiting counts the pending proposals.
 func (p *spacePages) countWaiting(context.Context) int {
 	n := 0
 	for _, s := range p.spaces {

@@ -107,8 +107,7 @@ func (c Capability) UnknownKeys() []string {
 	return out
 }
 
-// HasDeadPattern reports whether a pattern of the capability never matches, because it does not compile or exceeds a
-// bound.
+// HasDeadPattern reports whether a pattern of the capability never matches, because it is invalid or exceeds a bound.
 func (c Capability) HasDeadPattern() bool {
 	return slices.ContainsFunc(c.kinds, text.isDead) || c.payload != nil && c.payload.isDead()
 }
@@ -116,7 +115,6 @@ func (c Capability) HasDeadPattern() bool {
 // Addressee is a participant to whom an envelope is addressed, with both of its ids (MEW-J7).
 type Addressee struct{ Name, Runtime string }
 
-// allows reports whether the capability allows an envelope with this kind, these addressees and this payload.
 func (c *Capability) allows(kind string, to []Addressee, payload wire.Value, b *Budget) bool {
 	if !c.allowsKind(kind, b) {
 		return false
@@ -147,9 +145,8 @@ func (c *Capability) allowsKind(kind string, b *Budget) bool {
 	return false
 }
 
-// Contains reports whether c allows every envelope that d allows, as far as the texts of the patterns prove it. Without
-// a proof it returns false, so a participant cannot grant more than it has (MEW-24). It also returns false once b is
-// spent.
+// Contains reports whether the patterns prove that c allows every envelope that d allows. Without a proof, or once b is
+// spent, it returns false, so a participant cannot grant more than it has (MEW-24).
 func (c *Capability) Contains(d *Capability, b *Budget) bool {
 	for i := range d.kinds {
 		if !slices.ContainsFunc(c.kinds, func(k text) bool { return k.containsKind(&d.kinds[i], b) }) {

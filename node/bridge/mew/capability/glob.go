@@ -28,7 +28,6 @@ const (
 	searchBytes = 16 // bytes that a search for one byte covers in a step
 )
 
-// isGlob reports whether s has a wildcard.
 func isGlob(s string) bool { return strings.ContainsAny(s, "*?") }
 
 func newGlob(s string) *glob {

@@ -38,7 +38,6 @@ const (
 
 func (t text) isDead() bool { return t.kind == textNever }
 
-// compileText compiles a string pattern.
 func compileText(s string) text {
 	t := text{source: s}
 	if len(s) > maxPattern {

@@ -66,7 +66,6 @@ func ParseWithin(data []byte, size, values int) (Envelope, *Refusal) {
 	return e, refusal
 }
 
-// read sets the fields from the tree.
 func (e *Envelope) read() *Refusal {
 	if p, ok := e.Tree.Get("protocol"); ok {
 		version, ok := p.Str()
@@ -237,7 +236,6 @@ type Outgoing struct {
 	Payload     wire.Value
 }
 
-// lead returns the first members of every envelope.
 func lead(id, ts, from string) []wire.Member {
 	return []wire.Member{wire.TextField("protocol", Protocol), wire.TextField("id", id), wire.TextField("ts", ts), wire.TextField("from", from)}
 }

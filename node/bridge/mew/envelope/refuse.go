@@ -51,8 +51,7 @@ func RefuseReservedKind(kind string) *Refusal {
 	return RefuseWith(http.StatusBadRequest, "invalid_request", ToPrintable(kind, MaxKind)+" is reserved for the gateway. Participants cannot send it")
 }
 
-// RefuseCapability returns the refusal of an envelope that the capabilities of the participant with this id do not
-// allow.
+// RefuseCapability returns the refusal of an envelope that the capabilities of participant id do not allow.
 func RefuseCapability(id, kind string, held wire.Value) *Refusal {
 	r := Refuse(http.StatusForbidden, "capability_violation",
 		wire.TextField("error", "capability_violation"), wire.TextField("attempted_kind", kind), wire.Field("your_capabilities", held))
@@ -91,8 +90,7 @@ func RefuseTargets(missing []string) *Refusal {
 	return r
 }
 
-// RefuseDuringPause returns the refusal of a participant that is paused until a time, or without end if the time is
-// zero.
+// RefuseDuringPause returns the refusal of a participant that is paused until a time, or without end if until is zero.
 func RefuseDuringPause(until time.Time) *Refusal {
 	end := wire.Value{}
 	if !until.IsZero() {

@@ -58,8 +58,7 @@ var Rules = map[string]Rule{
 	KindError:            {GatewayOnly: true},
 }
 
-// IsSystem reports whether a kind begins with system/. Only the gateway may send such kinds, even those that MEW-8 does
-// not list.
+// IsSystem reports whether a kind begins with system/. Only the gateway may send such kinds, known or not.
 func IsSystem(kind string) bool { return strings.HasPrefix(kind, "system/") }
 
 // RuleOf returns the rule of a kind. For an unknown kind that participants may send, it returns the zero Rule.

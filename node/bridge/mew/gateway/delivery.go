@@ -33,7 +33,6 @@ type receiver struct {
 	how     string          // in the words of the envelope log
 }
 
-// removeGone removes the receivers that are no longer connected.
 func (d *delivery) removeGone() {
 	receivers := make([]*receiver, 0, len(d.receivers)+1)
 	for _, old := range d.receivers { // keeps the order
@@ -44,7 +43,6 @@ func (d *delivery) removeGone() {
 	d.receivers = receivers
 }
 
-// addReceiver adds the receivers of a member that joined.
 func (d *delivery) addReceiver(m *member) {
 	d.removeGone()
 	if m.session != nil && !slices.ContainsFunc(d.receivers, func(r *receiver) bool { return r.session == m.session }) {
@@ -55,7 +53,6 @@ func (d *delivery) addReceiver(m *member) {
 	}
 }
 
-// send queues a frame for a receiver.
 func (d *delivery) send(r *receiver, f *websocket.Frame) {
 	if r.output != nil {
 		r.output.putLine(f.Payload())
@@ -82,7 +79,6 @@ func (d *delivery) announce(o envelope.Outgoing, except *member) (id string) {
 }
 
 // announcePresence announces to everybody except one member that a participant joined, left or was invited (MEW-33).
-// participant describes it.
 func (d *delivery) announcePresence(event string, participant wire.Value, except *member, more ...wire.Member) {
 	members := append([]wire.Member{wire.TextField("event", event), {Key: "participant", Value: participant}}, more...)
 	d.announce(envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(members...)}, except)
@@ -127,9 +123,9 @@ const (
 // adds up to five levels (MEW-1).
 const maxNested = envelope.MaxDepth - 5
 
-// welcome tells a participant its id, its capabilities and who else is in the space (MEW-34). The extra members go into
-// the payload too; cut is true if the caller left something out of them. The payload has the member "truncated" if
-// anything is missing.
+// welcome tells a participant its id, its capabilities and who else is in the space (MEW-34). extra are further members
+// of the payload; cut is true if the caller had to shorten them. The payload has the member "truncated" if anything is
+// missing.
 func (d *delivery) welcome(m *member, cut bool, extra ...wire.Member) {
 	you := m.info()
 	size := len(you.JSON())

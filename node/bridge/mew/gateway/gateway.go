@@ -281,7 +281,6 @@ func (g *Gateway) closeAll() {
 	g.sessions.Wait()
 }
 
-// countClients counts the open connections.
 func (g *Gateway) countClients() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

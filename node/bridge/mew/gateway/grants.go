@@ -14,12 +14,10 @@ func refuseRecipient() *envelope.Refusal {
 	return envelope.RefuseWith(404, "participant_not_found", "There is no such participant in the space")
 }
 
-// refuseComparison returns the refusal of capabilities that are within their bounds but too expensive to compare.
 func refuseComparison() *envelope.Refusal {
 	return envelope.RefuseShape("the capabilities are too complex to compare")
 }
 
-// findRecipient returns the recipient of a grant or a revocation.
 func (s *Space) findRecipient(p *submission) (*member, *envelope.Refusal) {
 	id := p.Payload.GetStr("recipient")
 	if id == "" {
@@ -135,8 +133,7 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// countWider counts the capabilities in list that contain one of the patterns. They are wider than the pattern, so the
-// revocation keeps them (MEW-26).
+// countWider counts the capabilities in list that contain one of the patterns. The revocation keeps them (MEW-26).
 func countWider(list []heldCapability, patterns []*capability.Capability, b *capability.Budget) int {
 	n := 0
 	for _, h := range list {

@@ -53,8 +53,7 @@ func (h *history) add(at time.Time, raw []byte, except *member) {
 	}
 }
 
-// since returns at most limit envelopes that m could see and that were received after t. next is the time after which
-// the next page begins.
+// since returns at most limit envelopes that m could see and that came after t. The next page begins after next.
 func (h *history) since(t time.Time, m *member, limit int) (out []wire.Value, next time.Time) {
 	next = t
 	live := h.entries[h.start:]
@@ -72,7 +71,7 @@ func (h *history) since(t time.Time, m *member, limit int) (out []wire.Value, ne
 		if p.except == m || p.at.Before(m.record.Since) {
 			continue
 		}
-		// The gateway has parsed or written each of them within the same bounds, so none fails.
+		// Each envelope was parsed or written within the same bounds, so this does not fail.
 		if v, err := wire.ParseForeign(p.raw, envelope.MaxDepth, envelope.MaxValues+envelope.MaxList); err == nil {
 			out = append(out, v)
 		}

@@ -90,7 +90,6 @@ func answer(w http.ResponseWriter, status int, body wire.Value) {
 	_, _ = w.Write(body.JSON()) // the client may be gone
 }
 
-// answerRefusal answers a request with a refusal.
 func answerRefusal(w http.ResponseWriter, r *envelope.Refusal) {
 	body := r.Payload
 	if !r.Body.IsNull() {
@@ -185,7 +184,6 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 	}
 }
 
-// maxWait bounds the time for which a poll may wait for new envelopes.
 const maxWait = 25 * time.Second
 
 // poll answers with the envelopes that the participant could have seen since a time (MEW-60, MEW-H2).
@@ -234,7 +232,6 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 	}
 }
 
-// removePoll removes a poll from the waiting ones.
 func (s *Space) removePoll(woken chan struct{}) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -259,7 +256,6 @@ func pollQuery(q url.Values) (since time.Time, limit int, wait time.Duration, ok
 	return since, limit, wait, ok
 }
 
-// listParticipants answers with the participants of the caller's space.
 func (g *Gateway) listParticipants(w http.ResponseWriter, r *http.Request) {
 	s, _, ok := g.caller(w, r, "")
 	if !ok {

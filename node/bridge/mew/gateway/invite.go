@@ -151,7 +151,6 @@ func (s *Space) disconnect(m *member) {
 	}
 }
 
-// connectionURL returns the URL at which an invited participant connects.
 func (s *Space) connectionURL() string {
 	return strings.TrimRight(s.gate.PublicURL, "/") + "/ws?space=" + url.QueryEscape(s.cfg.ID)
 }

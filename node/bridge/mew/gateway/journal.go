@@ -78,7 +78,6 @@ type event struct {
 	reason    string // why the envelope was rejected
 }
 
-// write appends the lines of the event to dst.
 func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	head := append(make([]byte, 0, len(e.envelope)+160), `{"timestamp":"`...)
 	head = append(head, envelope.FormatTime(e.at)...)

@@ -107,7 +107,6 @@ func (m *member) recompute(dropIn bool) {
 // maxShownCaps is the maximum size, in bytes, of the list of capabilities of a participant in a welcome or a refusal.
 const maxShownCaps = 256 << 10
 
-// isPresent reports whether the member is in the space now.
 func (m *member) isPresent() bool { return m.session != nil || m.virtualOn }
 
 // isPaused reports whether the member is paused. It ends a pause whose time has passed.
@@ -118,7 +117,6 @@ func (m *member) isPaused(now time.Time) bool {
 	return m.paused
 }
 
-// info returns the member as others see it.
 func (m *member) info() wire.Value { return m.infoWith(m.shown) }
 
 func (m *member) infoWith(capabilities wire.Value) wire.Value {

@@ -176,7 +176,6 @@ func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 // hashName returns a search term for a name of any length.
 func hashName(s string) string { return credential.HashOf(s).Name() }
 
-// load reads the records of the participants of the space.
 func (s *Space) load(ctx context.Context) error {
 	for rec, err := range store.AllRecords(ctx, s.gate.Records, nsMembers, "space:"+hashName(s.cfg.ID), time.Now()) {
 		if err != nil {
@@ -202,8 +201,7 @@ func (s *Space) load(ctx context.Context) error {
 	return nil
 }
 
-// auditEntry returns the audit entry for an operation of actor on the participant target (MEW-31). kind is the kind of
-// the operation.
+// auditEntry returns the audit entry for an operation of actor on the participant target (MEW-31).
 func (s *Space) auditEntry(actor *member, kind, target, result string) acl.AuditEntry {
 	note := kind
 	if target != "" {

@@ -57,7 +57,6 @@ func (ms *members) checkID(m *member, id string) *envelope.Refusal {
 	return nil
 }
 
-// rename changes the runtime id of m.
 func (ms *members) rename(m *member, runtime string) {
 	if m.runtime != m.name {
 		delete(ms.byID, m.runtime)

@@ -18,8 +18,7 @@ import (
 // OperatorName is the name of the owner in a hosted space. No participant may have it.
 const OperatorName = "owner"
 
-// addOperator adds the owner of a hosted space as a participant. The owner has no connection, and may send and grant
-// everything.
+// addOperator adds the owner of a hosted space. The owner has no connection, and may send and grant everything.
 func (s *Space) addOperator() {
 	s.members.operator = s.members.add(OperatorName, []capability.Capability{mustCapability(`{"kind":"*"}`)})
 }
@@ -42,8 +41,7 @@ func (s *Space) AddNode(name string) (token string, err error) {
 	return token, s.tokens.claim(token, s.cfg.ID, free)
 }
 
-// protectOperator returns a refusal if m is the owner: no participant may kick the owner or revoke the owner's rights,
-// whatever its capabilities.
+// protectOperator refuses if m is the owner: no participant may kick the owner or revoke the owner's rights.
 func (s *Space) protectOperator(m *member) *envelope.Refusal {
 	if m == s.members.operator {
 		return envelope.RefuseWith(403, "unauthorized", "The space belongs to its owner")

@@ -114,9 +114,8 @@ func (g *Gateway) chargeFailedJoin(from netip.Addr, space string, r *envelope.Re
 	return limited
 }
 
-// serveSession reads the messages of a session if it has joined its space, and then removes the session. It uses a
-// goroutine of its own: joining needs a deep stack, but most connections mostly wait, and a new goroutine has a small
-// stack.
+// serveSession reads the messages of a session that has joined, and then removes the session. It starts a goroutine
+// with a small stack, because joining needs a deep one and most connections only wait.
 func (g *Gateway) serveSession(ses *session, joined bool) {
 	go func() {
 		defer g.removeSession(ses)
@@ -127,8 +126,7 @@ func (g *Gateway) serveSession(ses *session, joined bool) {
 	}()
 }
 
-// bindSession sets the space and the member of a session from its token. It reports whether the token is valid for the
-// space.
+// bindSession sets the space and the member of a session. It reports whether the token is valid for the space.
 func (g *Gateway) bindSession(ses *session, token, space string) bool {
 	s, m, ok := g.authenticate(token, space)
 	if ok {
@@ -137,7 +135,6 @@ func (g *Gateway) bindSession(ses *session, token, space string) bool {
 	return ok
 }
 
-// readMessages handles what a participant sends until its connection ends.
 func (g *Gateway) readMessages(ses *session) {
 	defer ses.space.leave(ses)
 	for {
@@ -166,7 +163,6 @@ func (g *Gateway) enter(ses *session, runtime string) bool {
 	return true
 }
 
-// closeWith sends a refusal and closes the connection.
 func closeWith(conn *websocket.Conn, fault *envelope.Refusal) {
 	o := envelope.Outgoing{From: fault.From, Kind: envelope.KindError, Payload: fault.Payload}
 	_ = conn.Send(websocket.Text(o.Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())))) // the client may be gone

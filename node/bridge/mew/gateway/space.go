@@ -105,8 +105,7 @@ func (s *Space) checkRate(m *member) *envelope.Refusal {
 	return nil
 }
 
-// judge checks an envelope and runs the action of its kind. The order of the checks decides which refusal an
-// envelope with several faults gets.
+// judge checks an envelope and runs the action of its kind. The order of the checks decides which fault is reported.
 func (s *Space) judge(p *submission) *envelope.Refusal {
 	if p.HasFrom && p.From != p.by.name && p.From != p.by.runtime { // MEW-53, MEW-J6
 		return envelope.RefuseWith(403, "identity_mismatch", "from must be "+p.by.runtime)
@@ -222,7 +221,6 @@ func (s *Space) send(p *submission) {
 	}
 }
 
-// announceAll sends envelopes of the gateway to everybody.
 func (s *Space) announceAll(list []envelope.Outgoing) {
 	for _, o := range list {
 		s.out.announce(o, nil)

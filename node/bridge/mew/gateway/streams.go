@@ -137,17 +137,15 @@ func (ss *streams) isIssued(id string) bool {
 	return ok && n <= ss.lastNumber && ss.announced[id] == nil
 }
 
-// streamNumber returns the number in a stream id. ok is false if the id does not have the form of the gateway's own
-// ids.
+// streamNumber returns the number in a stream id. ok is false for an id that the gateway would not issue.
 func streamNumber(id string) (n int, ok bool) {
 	rest, ok := strings.CutPrefix(id, streamPrefix)
 	n, err := strconv.Atoi(rest)
 	return n, ok && err == nil && 0 < n && n <= math.MaxInt32 && strconv.Itoa(n) == rest
 }
 
-// announce records the id of a stream that a participant of a drop-in space opens without the gateway (MEW-8), so that
-// the gateway does not issue this id. The gateway carries no frames of such a stream. It records only ids of the form
-// that it issues itself.
+// announce reserves the id of a stream that a participant of a drop-in space opens without the gateway (MEW-8), if the
+// gateway could issue that id. The gateway carries no frames of such a stream.
 func (ss *streams) announce(p *submission) *envelope.Refusal {
 	id := p.Payload.GetStr("stream_id")
 	if id == "" || len(id) > envelope.MaxID {
@@ -291,7 +289,6 @@ func (ss *streams) findOwn(p *submission) (*stream, *envelope.Refusal) {
 	return st, nil
 }
 
-// findPresent returns a participant that is in the space.
 func (ss *streams) findPresent(id string) (*member, *envelope.Refusal) {
 	if m := ss.members.find(id); m != nil && m.isPresent() {
 		return m, nil
@@ -352,8 +349,8 @@ func (ss *streams) transfer(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// announceWriters adds the gateway's announcement of who may write now, which is broadcast instead of the submitted
-// envelope. It also puts the writers into the answer to a sender that submitted the envelope by HTTP.
+// announceWriters announces who may write now, instead of broadcasting the submitted envelope. It also puts the writers
+// into the HTTP answer to the sender.
 func announceWriters(p *submission, st *stream, kind, status string, details ...wire.Member) {
 	fields := append([]wire.Member{wire.TextField("stream_id", st.id)}, details...)
 	fields = append(fields, wire.Field("authorized_writers", st.writerIDs()))

@@ -66,7 +66,6 @@ func (t *tokens) find(hash credential.Hash) (tokenOwner, bool) {
 	return owner, ok
 }
 
-// hashesOf lists the hashes of a participant's tokens.
 func (t *tokens) hashesOf(space, name string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

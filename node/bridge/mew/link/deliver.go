@@ -61,7 +61,6 @@ func (l *Link) correlationOf(ctx context.Context, m wire.Message) []string {
 	return nil
 }
 
-// sendChat sends a mesh.message as a chat.
 func (l *Link) sendChat(ctx context.Context, peer string, m wire.Message, id string, correlation []string) error {
 	if err := l.space.checkPeer(peer); err != nil {
 		return err

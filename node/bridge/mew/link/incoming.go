@@ -86,7 +86,6 @@ func (m *membership) isForNode(e *envelope.Envelope, me string) bool {
 	return false
 }
 
-// handleSystem handles an envelope of the gateway.
 func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 	m.mu.Lock()
 	switch {
@@ -117,9 +116,8 @@ func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 	m.mu.Unlock()
 }
 
-// handleWelcome stores what the gateway says about this node and the space. Later welcomes on the same connection
-// report changed capabilities (MEW-34). first reports whether this welcome is the first on its connection, so that the
-// node has just joined. The caller holds m.mu.
+// handleWelcome stores what the gateway says about this node and the space. first is false for a later welcome on the
+// same connection, which reports changed capabilities (MEW-34). The caller holds m.mu.
 func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (first bool) {
 	you, _ := e.Payload.Get("you")
 	id := you.GetStr("id")
@@ -193,14 +191,12 @@ func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
 	return true
 }
 
-// selfID returns the id of this node in the space.
 func (m *membership) selfID() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.space.me
 }
 
-// answer sends an envelope to the sender of e, as the answer to e.
 func (m *membership) answer(e *envelope.Envelope, kind string, payload wire.Value) {
 	err := m.tell(envelope.Draft{Kind: kind, To: []string{e.From}, Correlation: []string{e.ID}, Payload: payload})
 	if err != nil {

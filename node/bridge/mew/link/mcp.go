@@ -155,8 +155,7 @@ func (l *Link) fulfill(ctx context.Context, c bridge.Call) (bridge.Reply, error)
 	return bridge.Reply{Payload: &end}, nil
 }
 
-// runProposal runs a proposal to this node alone: a call of one of its tools, which the owner's approval permits this
-// once.
+// runProposal runs a proposal to this node alone: a tool call that the owner's approval permits this once.
 func (l *Link) runProposal(ctx context.Context, from string, proposal wire.Value) wire.Value {
 	params, _ := proposal.Get("params")
 	name := params.GetStr("name")
@@ -260,7 +259,6 @@ func rpcAnswer(id, result wire.Value) wire.Value {
 	return wire.Obj(append(members, result.Members()...)...)
 }
 
-// respond answers a request with a result or an error.
 func (l *Link) respond(e *envelope.Envelope, id, result wire.Value) {
 	l.space.answer(e, envelope.KindResponse, rpcAnswer(id, result))
 }

@@ -49,7 +49,6 @@ type membership struct {
 	echoes map[string]chan outcome
 }
 
-// status returns the state of the connection.
 func (m *membership) status() bridge.LinkStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,7 +111,6 @@ func (m *membership) isDown() bool {
 	return m.down != ""
 }
 
-// reportDown sets the state of the link to down, with the reason.
 func (m *membership) reportDown() {
 	m.mu.Lock()
 	reason := m.down
@@ -264,7 +262,6 @@ func (m *membership) setDown(reason string) {
 	m.records.apply(ctx, store.Change{Record: store.Record{NS: nsLinks, Key: m.link.Name + "/down", Body: []byte(reason)}, IfRev: store.Any})
 }
 
-// clearDown ends the effect of setDown.
 func (m *membership) clearDown(ctx context.Context) {
 	m.mu.Lock()
 	m.down = ""
@@ -283,7 +280,6 @@ func (m *membership) connect() {
 	waiting.Wake(m.wake)
 }
 
-// view returns the space behind the link as this participant sees it.
 func (m *membership) view() view.Space {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -333,28 +329,24 @@ func (m *membership) setDecided(key string, decided bool) {
 	m.space.board.SetDecided(key, decided)
 }
 
-// settle removes a proposal from the board.
 func (m *membership) settle(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.space.board.Settle(key)
 }
 
-// setWaiting records whether the owner is still asked about a proposal.
 func (m *membership) setWaiting(conv wire.ConversationID, waits bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.space.board.SetWaiting(conv, waits)
 }
 
-// isToNode reports whether one of these envelopes is a proposal to this node.
 func (m *membership) isToNode(ids []string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.space.board.IsToNode(ids)
 }
 
-// check returns why an envelope cannot be sent now, or nil if it can.
 func (m *membership) check(d envelope.Draft) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

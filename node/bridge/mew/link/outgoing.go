@@ -130,8 +130,7 @@ func (m *membership) endWait(id string, e outcome) {
 	}
 }
 
-// checkPeer returns why a chat to a participant cannot be sent now. It returns nil if the node is in the space and not
-// paused, and the participant is in the space too.
+// checkPeer returns why a chat to a participant cannot be sent now, or nil if it can.
 func (m *membership) checkPeer(peer string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

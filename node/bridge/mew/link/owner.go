@@ -126,7 +126,6 @@ func sayBody(id string, answer wire.Value) []byte {
 	return answer.With("id", wire.Text(id)).JSON()
 }
 
-// sayFault returns an error that tells the owner why the space did not accept an envelope.
 func sayFault(err error) error {
 	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
 		return view.NewRefusal(http.StatusConflict, wire.Obj(wire.TextField("error", refused.text)))

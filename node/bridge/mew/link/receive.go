@@ -16,7 +16,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// handleJob handles an envelope for the node.
 func (l *Link) handleJob(ctx context.Context, j job) {
 	toUs := slices.Contains(j.e.To, l.Name())
 	var err error
@@ -131,8 +130,8 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 	return bridge.Outcome{}, wire.ErrConversationClosed
 }
 
-// conversations returns the conversations to which a chat may belong, the likeliest first and a new one last: the one
-// of the envelope that the chat answers, the one of its context, or the only open one.
+// conversations returns the conversations to which a chat may belong, the likeliest first: that of the envelope that it
+// answers, that of its context, the only open one, and last a new one.
 func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []wire.ConversationID {
 	var out []wire.ConversationID
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 8)] {
@@ -157,13 +156,11 @@ func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []w
 	return append(out, wire.ConversationID("conv_"+envelope.Digest(l.cfg.Name, j.e.From, "envelope", string(j.raw))))
 }
 
-// hasConversation reports whether the node has this conversation with the participant.
 func (l *Link) hasConversation(ctx context.Context, peer wire.AgentID, conv wire.ConversationID) bool {
 	_, err := l.b.cfg.Steps.Conversation(ctx, store.ConvKey{Peer: string(peer), ID: string(conv)}, time.Now())
 	return err == nil
 }
 
-// passesFilter reports whether an envelope passes policy.filter.
 func (l *Link) passesFilter(e *envelope.Envelope, text string) bool {
 	f := l.cfg.Policy.Filter
 	has := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
@@ -223,7 +220,6 @@ func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, in
 	return err
 }
 
-// noteAcknowledgement stores what a peer acknowledged of a chat of the node.
 func (l *Link) noteAcknowledgement(ctx context.Context, e *envelope.Envelope) {
 	for _, id := range e.Correlation[:min(len(e.Correlation), 16)] {
 		if s, ok := load[sentEnvelope](ctx, l.records, "sent", id); ok && s.Peer == e.From {

@@ -84,8 +84,7 @@ func load[T any](ctx context.Context, r *records, kind, rest string) (v T, ok bo
 	return v, json.Unmarshal(rec.Body, &v) == nil
 }
 
-// openKey returns the part of a record key that stands for a conversation with a peer. Each conversation has its own
-// record.
+// openKey returns the part of a record key that names a conversation with a peer.
 func openKey(peer wire.AgentID, conv wire.ConversationID) string {
 	return string(peer) + "/" + string(conv)
 }
@@ -156,7 +155,7 @@ func (r *records) clear(ctx context.Context) error {
 		}
 		changes := make([]store.Change, 0, len(page.Records))
 		for _, rec := range page.Records {
-			// The record stays and is settled as before, but no longer counts.
+			// The record stays, but no longer counts.
 			rec.Terms = slices.DeleteFunc(rec.Terms, func(t string) bool { return t == r.link+"/context" })
 			changes = append(changes, store.Change{Record: rec, IfRev: rec.Rev})
 		}

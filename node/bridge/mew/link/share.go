@@ -80,8 +80,8 @@ func (r *records) openedBy(participant string) string {
 	return r.key("opened", envelope.Digest(participant))
 }
 
-// open stores a conversation that a participant opens. If the participant, or all participants together, have opened too
-// many, it replaces the one of these whose entries the space got least recently.
+// open stores a conversation that a participant opens. If the participant, or all participants together, have opened
+// too many, it replaces the conversation whose entries the space got least recently.
 func (r *records) open(ctx context.Context, b Conversation) error {
 	now := time.Now()
 	own, err := r.store.List(ctx, nsLinks, r.openedBy(b.To), "", maxInbox, now)

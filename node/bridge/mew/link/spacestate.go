@@ -22,7 +22,6 @@ type spaceState struct {
 	board        view.Board
 }
 
-// addParticipant records a participant and its capabilities.
 func (s *spaceState) addParticipant(id string, caps wire.Value) {
 	if id == "" || id == s.me || len(id) > envelope.MaxName {
 		return
@@ -46,7 +45,6 @@ func (s *spaceState) forget(id string) {
 	}
 }
 
-// handlePresence updates the participants.
 func (s *spaceState) handlePresence(e *envelope.Envelope) {
 	who, _ := e.Payload.Get("participant")
 	id := who.GetStr("id")

@@ -242,7 +242,6 @@ func (l *Link) allowsTransit(from, to string) bool {
 	return slices.Contains(l.cfg.Policy.Transit, bridge.Transit{From: from, To: to})
 }
 
-// findLink returns the link and the participant of an address.
 func (b *Bridge) findLink(address string) (*Link, string, error) {
 	a, err := bridge.ParseAddress(address)
 	if err != nil {

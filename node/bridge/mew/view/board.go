@@ -92,8 +92,8 @@ func (b *Board) Observe(e *envelope.Envelope, at time.Time) {
 	}
 }
 
-// startReasoning puts a reasoning sequence on the board. If there are too many, the oldest one of its own participant is
-// dropped first, then the oldest one of anybody.
+// startReasoning puts a reasoning sequence on the board. If its participant, or all together, have too many, it drops
+// the oldest one of them.
 func (b *Board) startReasoning(r Reasoning) {
 	b.concludeReasoning(r.From, r.ID)
 	own, first := 0, 0
@@ -118,8 +118,8 @@ func payloadOf(e *envelope.Envelope) json.RawMessage {
 	return e.Payload.JSON()
 }
 
-// add puts a proposal on the board. If there are too many, the oldest one of its own proposer is dropped first, then
-// the oldest one of anybody.
+// add puts a proposal on the board. It drops the oldest ones of its proposer, and of all, while they are too many or
+// too large.
 func (b *Board) add(p Proposal) {
 	b.Settle(p.Key)
 	shorten := func(maxCount, maxBytes int, isCounted func(Proposal) bool) {
