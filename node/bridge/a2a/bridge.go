@@ -157,7 +157,7 @@ func (b *Bridge) Test(ctx context.Context, link string) error {
 }
 
 // Deliver implements [bridge.Transport]. A message to a caller changes the caller's task; see also isAnswer. A message
-// to another address is a call to that agent: a close cancels its task, and receipts are dropped.
+// to another address is a call to that agent. A close cancels the tasks of its conversation; receipts are dropped.
 func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	address, err := bridge.ParseAddress(d.Address)
 	if err != nil || address.Kind != Kind {

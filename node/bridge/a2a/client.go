@@ -38,8 +38,7 @@ type remote struct {
 	reach client.Reach // of the interface
 }
 
-// errPinned means that the card of an agent is not signed by the key that we know, or that an unsigned card has changed
-// and names an interface other than the one that we know.
+// errPinned means that a card is not signed by the key that we know, or that an unsigned card names another interface.
 var errPinned = errors.New("the agent card has changed in a way that its key does not vouch for; if you trust it: agentmesh a2a unpin ADDRESS")
 
 // place returns where the card of an agent is, the token for it, and how far a call may go. A link may lead anywhere,

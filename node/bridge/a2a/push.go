@@ -205,7 +205,6 @@ func (b *Bridge) post(ctx context.Context, config a2a.PushConfig, event wire.Val
 	return nil
 }
 
-// handlePush carries out the four methods about push notification configurations.
 func (b *Bridge) handlePush(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
 	t, err := b.taskIn(ctx, call, from, "taskId")
 	if err != nil {

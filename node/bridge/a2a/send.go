@@ -28,8 +28,7 @@ type caller struct {
 	relayed  string // id of the task at the relay, for a call that came through one
 }
 
-// party returns the key by which waiters are counted: the caller, or the network address of a caller without a token
-// (AM-42).
+// party returns the key by which waiters are counted (AM-42): the caller, or the network address if it has no token.
 func (c caller) party() string {
 	if c.name == anonymous && len(c.sources) > 0 {
 		return anonymous + " " + c.sources[0].Key
@@ -102,8 +101,7 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 	return b.findTask(ctx, address, t.ID)
 }
 
-// newInbound returns the message for the node, and the row of its task with the message. t is the task that the message
-// names, or nil.
+// newInbound returns the message for the node, and its task with the message. t is the task that m names, or nil.
 func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message, contextID string, t *taskRow, push *pushRow) (bridge.Inbound, *taskRow, error) {
 	address, now := from.address.String(), time.Now()
 	id := messageIDOf(address, m.ID)
@@ -160,8 +158,7 @@ func later(now, last time.Time) time.Time {
 	return last.Add(time.Millisecond)
 }
 
-// conversationFor returns the conversation of a context: that of its newest task whose conversation is open, or a new
-// one (A2A-D3).
+// conversationFor returns the newest open conversation of a context, or a new conversation (A2A-D3).
 func (b *Bridge) conversationFor(ctx context.Context, address, contextID, messageID string) (wire.ConversationID, error) {
 	tasks, err := b.tasksWith(ctx, contextTerm(address, contextID))
 	if err != nil {

@@ -61,8 +61,7 @@ func (b *Bridge) card(extended bool) (wire.Value, error) {
 	return message.SignCard(tree, key, cmp.Or(b.cfg.Relay, b.cfg.URL)+message.PathKeys)
 }
 
-// hasExtendedCard reports whether there is an extended card. A relay does not offer one, and callers without a token
-// must not get one.
+// hasExtendedCard reports whether the node has an extended card. A relay offers none, and callers must have a token.
 func (b *Bridge) hasExtendedCard() bool { return b.cfg.Relay == "" && !b.cfg.Anonymous }
 
 func (b *Bridge) serveCard(c echo.Context) error {
@@ -228,8 +227,7 @@ func (b *Bridge) taskIn(ctx context.Context, call message.Call, from caller, mem
 	return b.findTask(ctx, from.address.String(), id)
 }
 
-// acceptCall accepts the message of SendMessage or SendStreamingMessage. It returns the task, and how many messages of
-// its history the caller wants; -1 means all.
+// acceptCall accepts the message of a call. It returns the task and the wanted length of its history (-1: all).
 func (b *Bridge) acceptCall(ctx context.Context, call message.Call, from caller) (t *taskRow, history int, err error) {
 	m, e := message.ReadMessage(call.Params)
 	if e != nil {
@@ -272,7 +270,6 @@ func (b *Bridge) awaitTask(ctx context.Context, t *taskRow, from caller) (*taskR
 	}
 }
 
-// handleSend accepts a message, and waits for its result if the caller does.
 func (b *Bridge) handleSend(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
 	t, history, err := b.acceptCall(ctx, call, from)
 	if err == nil && call.Blocks() {

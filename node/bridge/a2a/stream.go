@@ -47,8 +47,7 @@ func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) err
 	return nil
 }
 
-// streamedTask returns the task of a stream, which a message opens or a subscription names, and how many messages of
-// its history the caller wants (-1: all).
+// streamedTask returns the task that a message opens or a subscription names, and the wanted length of its history.
 func (b *Bridge) streamedTask(ctx context.Context, call message.Call, from caller) (t *taskRow, history int, err error) {
 	if call.Method != message.SubscribeToTask {
 		return b.acceptCall(ctx, call, from)

@@ -69,7 +69,6 @@ func (t *taskRow) endedOrAsks() bool {
 	return s.Terminal() || s == a2a.TaskStateInputRequired
 }
 
-// change returns the change that stores the row.
 func (t *taskRow) change(now time.Time) store.Change {
 	body, err := json.Marshal(t)
 	if err != nil {
@@ -357,8 +356,7 @@ func (b *Bridge) syncAll(ctx context.Context) error {
 
 var errNotFull = errors.New("the caller has room for more tasks")
 
-// evict removes the older half of a caller's ended tasks, or returns errNotFull if the caller has fewer than maxTasks
-// tasks.
+// evict removes the older half of a caller's ended tasks. It returns errNotFull if the caller has fewer than maxTasks.
 func (b *Bridge) evict(ctx context.Context, address string) error {
 	tasks, err := b.tasksWith(ctx, ofTerm(address))
 	if len(tasks) < maxTasks {

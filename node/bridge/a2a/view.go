@@ -79,8 +79,7 @@ func mergeArtifacts(states []stateView) []wire.Value {
 	return out
 }
 
-// view returns a task with at most history of its newest messages, or with all if history is negative. If artifacts is
-// true, the task has its artifacts.
+// view returns a task with its newest messages: at most history of them, or all if history is negative.
 func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bool, known contents) (message.Task, error) {
 	states, err := b.views(ctx, t, known)
 	if err != nil {
