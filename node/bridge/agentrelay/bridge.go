@@ -32,8 +32,7 @@ type Config struct {
 	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51). Required with
 	// links.
 	Dir string
-	// Identity is the age identity to which peers encrypt. If it is empty, the node cannot read encrypted messages
-	// (AR-48).
+	// Identity is the age identity to which peers encrypt; empty: the node reads no encrypted messages (AR-48).
 	Identity string
 	// Mesh connects the bridge to the node. Mesh, Store and HTTP are required with links.
 	Mesh  bridge.Mesh

@@ -51,13 +51,11 @@ type Config struct {
 	Token client.Credential // empty: Join makes it; without Join, the link registers itself
 	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51).
 	Dir string
-	// Join registers the link at a relay in this process, and returns a new token at each call. Nil: the relay is
-	// elsewhere.
+	// Join registers the link at the relay of this process; each call returns a new token. Nil: the relay is elsewhere.
 	Join func(ctx context.Context) (frame.Credentials, error)
 	// Dial makes connections; nil: HTTP makes them.
 	Dial websocket.Dialer
-	// Identity is the age identity to which peers encrypt. If it is empty, the node cannot read encrypted messages
-	// (AR-48).
+	// Identity is the age identity to which peers encrypt; empty: the node reads no encrypted messages (AR-48).
 	Identity string
 	Mesh     bridge.Mesh
 	Store    store.Store

@@ -30,8 +30,7 @@ type PeerView struct {
 	Seen      bool         `json:"seen"`             // the link has seen it since the process started
 }
 
-// PeerChange is what the owner says about a peer: which agent of the mesh it is, and which key it has. A nil field
-// changes nothing.
+// PeerChange is what the owner says about a peer. A nil field changes nothing.
 type PeerChange struct {
 	Agent     *wire.AgentID `json:"agent_id,omitempty"`
 	Recipient *string       `json:"age_recipient,omitempty"`

@@ -231,8 +231,8 @@ func (p *peers) storeAnnouncedKey(ctx context.Context, peer string) string {
 	return key
 }
 
-// findIdle returns the change that deletes a peer whose announced key no conversation of the last day used, or nil if
-// every peer is in use. Records with a decision of the owner, or waiting for one, stay.
+// findIdle returns the change that deletes the record of a peer without a conversation in the last day, or nil if every
+// peer has one. Records with a decision of the owner, or waiting for one, stay.
 func (p *peers) findIdle(ctx context.Context) (*store.Change, error) {
 	now := time.Now()
 	all, err := p.all(ctx)

@@ -58,8 +58,7 @@ func hasTarget(to wire.Value, id string) bool {
 	return false
 }
 
-// handleNotice handles a frame from the relay itself. Such a frame changes nothing: the link logs it or shows it to the
-// owner (AR-30).
+// handleNotice logs a frame from the relay itself, or shows it to the owner. Such a frame changes nothing (AR-30).
 func (l *Link) handleNotice(h *incoming) {
 	if h.kind == "error" {
 		code := h.payload.GetStr("code")

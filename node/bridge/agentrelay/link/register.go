@@ -80,9 +80,8 @@ func (l *Link) token(ctx context.Context) (client.Credential, error) {
 	return client.Credential(kept.Token), nil
 }
 
-// register asks for an id at the host and port of the relay. If no relay answers there and the URL has a port, it tries
-// the next port once, because the public relay registers agents there (AR-51). It stores the token before anybody uses
-// it.
+// register asks for an id at the host and port of the relay. If no relay answers there, it tries the next port once,
+// because the public relay registers agents there (AR-51). It stores the token before anybody uses it.
 func (l *Link) register(ctx context.Context) (client.Credential, error) {
 	base := &url.URL{Scheme: "http", Host: l.target.Host, Path: "/register"}
 	if l.target.Scheme == "wss" {

@@ -57,8 +57,7 @@ func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	l.sender.answer(peer, data)
 }
 
-// takeTurn charges a message to the budget, and an answer also to the part for answers. If the message must wait,
-// takeTurn charges nothing and returns an error.
+// takeTurn charges a message to the budget, as sender.charge does, or returns an error if the message must wait.
 func (l *Link) takeTurn(isAnswer bool) error {
 	if !l.sender.isConnected() {
 		return retryLater(0, l.offlineReason())
@@ -96,8 +95,7 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 	return bridge.Delivered{Queued: true}, nil
 }
 
-// encode returns the frame of a message for a peer, and the changes that store the state of the conversation. The frame
-// is nil if nothing is to be sent.
+// encode returns the frame of a message, nil if nothing is to be sent, and the changes that store the conversation.
 func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte, []store.Change, error) {
 	now := time.Now()
 	t, err := l.convStore.read(ctx, l.convStore.key(peer, m.Conversation), now)

@@ -9,8 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// handleCommand handles a frame that is addressed to the relay. The relay does not know the commands of an extension
-// that is off.
+// handleCommand handles a frame for the relay. The relay does not know the commands of an extension that is off.
 func (r *Relay) handleCommand(s *session, f frame.Frame) *frame.Refusal {
 	ext, name := r.cfg.Extensions, f.Type
 	if f.Type == "command" {

@@ -96,8 +96,7 @@ func (c *connections) all() []*session {
 	return slices.AppendSeq(make([]*session, 0, len(c.newest)), maps.Values(c.newest))
 }
 
-// ofAgents returns the newest connection of each of ids, without repetitions. It skips ids that are not connected
-// (AR-20).
+// ofAgents returns the newest connections of ids, each once. It skips ids that are not connected (AR-20).
 func (c *connections) ofAgents(ids []string) []*session {
 	out := make([]*session, 0, len(ids))
 	c.mu.Lock()
@@ -123,8 +122,7 @@ func (c *connections) sweep(now time.Time) {
 	maps.DeleteFunc(c.spent, func(id string, spent *rate.Windows) bool { return c.newest[id] == nil && spent.Count(now) == 0 })
 }
 
-// close closes all connections with 1001 and waits until they are gone. It aborts those that stay open for
-// stopPatience.
+// close closes all connections with 1001 and waits until they are gone. It aborts the others after stopPatience.
 func (c *connections) close() {
 	c.mu.Lock()
 	c.stopping = true

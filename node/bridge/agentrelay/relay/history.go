@@ -140,8 +140,7 @@ func (h *history) isOverfull(now time.Time) bool {
 	return h.countExcess(now) >= sweepBatch || h.bytes > maxHistoryBytes*5/4
 }
 
-// insert adds a stored message to the list at the position of its key. That is not always the end, because the commits
-// of two senders may finish in either order.
+// insert adds a stored message at the position of its key: the commits of two senders may finish in either order.
 func (h *history) insert(e *entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

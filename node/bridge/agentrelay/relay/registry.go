@@ -108,8 +108,7 @@ func (a *registration) deletion() store.Change {
 	return store.Change{Record: store.Record{NS: nsAgents, Key: a.ID}, IfRev: store.Any, Delete: true}
 }
 
-// register stores a new agent, in one unit with others, and returns its id and token. It chooses an id if a.ID is
-// empty.
+// register stores a new agent, in one unit with others. It chooses an id if a.ID is empty, and returns id and token.
 func (r *registry) register(ctx context.Context, a registration, others ...store.Change) (string, string, error) {
 	if a.ID != "" && (!frame.ValidAgentID(a.ID) || a.ID == frame.RelayID) {
 		return "", "", errBadID

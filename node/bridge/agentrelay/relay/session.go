@@ -165,8 +165,7 @@ func (r *Relay) deliver(d delivery) {
 	}
 }
 
-// subscribe adds subscriptions to agents, and replaces the keywords unless words is nil. It returns how many
-// subscriptions the connection has then.
+// subscribe adds subscriptions, and replaces the keywords unless words is nil. It returns the number of subscriptions.
 func (s *session) subscribe(agents, words []string) (int, *frame.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -166,7 +166,7 @@ func (v *votes) forget(id string) {
 }
 
 // observe handles the messages that concern votes. A proposal to everybody opens a vote. A vote that is sent to the
-// proposer counts, and the relay delivers it too (AR-40, AR-41). isStored reports whether the message is in the history.
+// proposer counts, and the relay delivers it too (AR-40, AR-41). isStored is true if observe has stored d.entry.
 func (r *Relay) observe(ctx context.Context, d delivery) (isStored bool, fault *frame.Refusal) {
 	switch {
 	case d.frame.Type == "proposal" && d.frame.IsBroadcast():
