@@ -78,8 +78,7 @@ func ownerSay(c echo.Context, p *ownerSpace) error {
 	return forwardAnswer(c)(heard.addTo(p.Say(c.Request().Context(), body)))
 }
 
-// audience is the participants that receive a chat of the owner, and the recipients that do not. A space stores nothing
-// for participants that are away.
+// audience says who hears a chat of the owner. A space stores nothing for participants that are away.
 type audience struct {
 	listeners int      // other participants that are connected, except our own node
 	absent    []string // recipients that are not connected

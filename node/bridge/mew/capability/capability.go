@@ -9,8 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Capability allows the envelopes that match every part of it (MEW-55). Make one with [Parse]. The zero value allows
-// nothing.
+// Capability allows the envelopes that match every part of it (MEW-55). The zero value allows nothing.
 type Capability struct {
 	value   wire.Value // as written
 	rule    string     // kind, to and payload: capabilities with equal rules allow the same
@@ -93,8 +92,7 @@ func (c Capability) Value() wire.Value { return c.value }
 // Rule returns the capability without the members that only people read. Capabilities with equal rules allow the same.
 func (c Capability) Rule() string { return c.rule }
 
-// UnknownKeys lists the keys of the capability that have no meaning. They are stored and shown, and the operator gets a
-// warning about them at the start.
+// UnknownKeys lists the keys without a meaning. They are stored and shown, and the operator is warned at the start.
 func (c Capability) UnknownKeys() []string {
 	var out []string
 	for _, m := range c.value.Members() {

@@ -30,8 +30,7 @@ func (s Draft) JSON(from string) []byte {
 	return wire.Obj(append(members, wire.Field("payload", s.Payload))...).JSON()
 }
 
-// RequestFor returns the JSON-RPC request for a proposal's payload. It sets the members jsonrpc and id, even if the
-// proposal has them.
+// RequestFor returns the JSON-RPC request for a proposal's payload, with new members jsonrpc and id.
 func RequestFor(proposal wire.Value) wire.Value {
 	members := []wire.Member{wire.TextField("jsonrpc", "2.0"), wire.TextField("id", NewID())}
 	for _, m := range proposal.Members() {

@@ -110,8 +110,7 @@ func (e *Envelope) read() *Refusal {
 	return nil
 }
 
-// Detach copies the fields that the receiver may remember, so that they do not keep the whole text of up to
-// [MaxEnvelope] bytes in memory. It does not change the tree.
+// Detach copies the fields that a receiver remembers, so that they do not keep the whole message in memory.
 func (e *Envelope) Detach() {
 	e.ID, e.From, e.Context = strings.Clone(e.ID), strings.Clone(e.From), strings.Clone(e.Context)
 	e.To, e.Payload = CloneTexts(e.To), DetachValue(e.Payload)

@@ -7,8 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Refusal says why an envelope, a frame or a join was not accepted. It becomes the payload of a system/error, or an
-// HTTP answer.
+// Refusal says why an envelope, a frame or a join was not accepted. It becomes a system/error or an HTTP answer.
 type Refusal struct {
 	Status  int
 	From    string     // the sender: system:gateway, or gateway for streams
@@ -29,7 +28,7 @@ func RefuseSyntax(message string) *Refusal {
 	return Refuse(http.StatusBadRequest, "PROCESSING_ERROR", wire.TextField("error", message), wire.TextField("code", "PROCESSING_ERROR"))
 }
 
-// RefuseShape returns the refusal of a message whose fields do not have the types of MEW-1 to MEW-6.
+// RefuseShape returns the refusal of a message with a field that is missing or wrong.
 func RefuseShape(message string) *Refusal {
 	return Refuse(http.StatusBadRequest, "VALIDATION_ERROR", wire.TextField("error", message), wire.TextField("code", "VALIDATION_ERROR"))
 }
@@ -104,8 +103,7 @@ func RefuseName(status int, name string) *Refusal {
 	return Refuse(status, name, wire.TextField("error", name))
 }
 
-// RefuseRate returns the refusal of a sender that must wait. It rounds the time up, because a sender that obeys must not
-// be refused again.
+// RefuseRate returns the refusal of a sender that must wait. It rounds up: a sender that obeys is not refused again.
 func RefuseRate(wait time.Duration) *Refusal {
 	seconds := int64((wait + time.Second - 1) / time.Second)
 	return Refuse(http.StatusTooManyRequests, "rate_limited", wire.TextField("error", "rate_limited"),

@@ -43,9 +43,9 @@ func (s *Space) shutDown(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// control applies a pause or a shutdown to the addressed participants, and writes an audit entry for each
-// (MEW-31). It leaves out the space's owner, who could not join again after a shutdown. If the audit log fails, control
-// only logs the error, because a pause must not depend on a disk.
+// control applies a pause or a shutdown to the addressed participants, and writes an audit entry for each (MEW-31). It
+// leaves out the space's owner, who could not join again after a shutdown. If the audit log fails, control only logs
+// the error, because a pause must not depend on a disk.
 func (s *Space) control(p *submission, result string, apply func(*member)) {
 	var entries []acl.AuditEntry
 	for _, m := range s.members.findAll(p.Envelope.To) {

@@ -22,8 +22,7 @@ type delivery struct {
 	scratch   []byte
 }
 
-// receiver is a connection or an output log to which envelopes are delivered. It is immutable, because lines of the
-// envelope log are made from it later.
+// receiver is a connection or an output log that gets envelopes. It is immutable, because log lines use it later.
 type receiver struct {
 	m       *member
 	id      string          // runtime id
@@ -84,8 +83,7 @@ func (d *delivery) announcePresence(event string, participant wire.Value, except
 	d.announce(envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(members...)}, except)
 }
 
-// broadcast sends one encoded envelope to every receiver except those of one member, and adds it to the history
-// (MEW-Q2).
+// broadcast sends an envelope to every receiver except those of one member, and adds it to the history (MEW-Q2).
 func (d *delivery) broadcast(id string, f *websocket.Frame, except *member) {
 	for _, r := range d.receivers {
 		if r.m != except {
@@ -123,9 +121,8 @@ const (
 // adds up to five levels (MEW-1).
 const maxNested = envelope.MaxDepth - 5
 
-// welcome tells a participant its id, its capabilities and who else is in the space (MEW-34). extra are further members
-// of the payload; cut is true if the caller had to shorten them. The payload has the member "truncated" if anything is
-// missing.
+// welcome tells a participant its id, its capabilities and who else is in the space (MEW-34). cut is true if extra is
+// incomplete. The payload has the member "truncated" if anything is missing.
 func (d *delivery) welcome(m *member, cut bool, extra ...wire.Member) {
 	you := m.info()
 	size := len(you.JSON())

@@ -30,9 +30,8 @@ type DropIn struct {
 }
 
 // ReadDropIn reads a space.yaml. It ignores members that it does not know, and fails on a token or a capability that it
-// cannot read (MEW-D3). env looks up environment variables. The tokens of participants come from the file, the
-// environment and the token folder. ReadDropIn makes a token for a participant that has none in the environment or the
-// folder (MEW-D5).
+// cannot read (MEW-D3). The tokens of participants come from the file, from env and from the token folder. A
+// participant without a token in env and the folder gets a new one (MEW-D5).
 func ReadDropIn(file string, env func(string) string, log *slog.Logger) (*DropIn, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -52,8 +51,7 @@ func ReadDropIn(file string, env func(string) string, log *slog.Logger) (*DropIn
 	return d, nil
 }
 
-// stateDir returns the .mew folder in dir, the folder of the space.yaml. If it does not exist, stateDir returns dir
-// (MEW-D4).
+// stateDir returns the .mew folder in dir, the folder of the space.yaml, or dir if it has no such folder (MEW-D4).
 func stateDir(dir string) string {
 	if info, err := os.Stat(filepath.Join(dir, ".mew")); err == nil && info.IsDir() {
 		return filepath.Join(dir, ".mew")
@@ -164,8 +162,7 @@ func (d *DropIn) Journal() *Journal {
 
 func (d *DropIn) tokenDir() string { return filepath.Join(d.Dir, "tokens") }
 
-// loadTokens adds the tokens of the environment and of the token folder, and makes one for a participant without either
-// (MEW-D5).
+// loadTokens adds the tokens of the environment and of the token folder, and makes missing ones (MEW-D5).
 func (d *DropIn) loadTokens() error {
 	for i := range d.Space.Participants {
 		p := &d.Space.Participants[i]
@@ -216,8 +213,7 @@ func (d *DropIn) readToken(name string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// KeepToken atomically writes the token of a participant to the file in which the command line of the reference
-// implementation looks for it.
+// KeepToken atomically writes a token to the file in which the command line of the reference looks for it.
 func (d *DropIn) KeepToken(name, token string) error {
 	if err := os.MkdirAll(d.tokenDir(), 0o700); err != nil {
 		return err
@@ -255,8 +251,7 @@ func (d *DropIn) Reload(claim func(token, space, name string) error) {
 // maxYAML bounds a space.yaml, in bytes.
 const maxYAML = 1 << 20
 
-// parseSpaceFile parses a space.yaml. Because the operator wrote the file for the reference implementation, numbers may
-// have any form of YAML, and a byte order mark is skipped.
+// parseSpaceFile parses a space.yaml. Numbers may have any form of YAML, as in the reference implementation.
 func parseSpaceFile(data []byte) (wire.Value, error) {
 	docs, err := yamltree.Parse(bytes.TrimPrefix(data, []byte("\ufeff")), yamltree.Options{
 		Limits:  yamltree.Limits{Bytes: maxYAML, Depth: 33, Nodes: 100_000, Keys: 5_000, KeyBytes: maxYAML, Marks: maxYAML},

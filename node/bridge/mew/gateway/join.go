@@ -28,8 +28,7 @@ const (
 	maxRejoins   = 20
 )
 
-// exceedsRate reports whether the number of events in the last minute has reached the limit. If not, it counts another
-// event.
+// exceedsRate reports whether the last minute had limit events. If not, it counts another event.
 func exceedsRate(events *[]time.Time, limit int) bool {
 	now := time.Now()
 	*events = slices.DeleteFunc(*events, func(t time.Time) bool { return now.Sub(t) > time.Minute })
@@ -40,8 +39,7 @@ func exceedsRate(events *[]time.Time, limit int) bool {
 	return false
 }
 
-// join adds a connection to the space under the requested runtime id, or under the name of its member if requested is
-// empty (MEW-J4).
+// join adds a connection under the requested runtime id, or under its member's name if requested is empty (MEW-J4).
 func (s *Space) join(ses *session, requested string) *envelope.Refusal {
 	s.mu.Lock()
 	defer s.unlock()

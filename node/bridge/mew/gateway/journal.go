@@ -121,8 +121,7 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	return dst
 }
 
-// put queues an event. The size of its envelope counts in full, although the queues of connections may hold the same
-// bytes.
+// put queues an event. Its envelope counts in full, although connections may queue the same bytes.
 func (j *Journal) put(e *event) {
 	j.envelopes.put(max(len(e.receivers), 1), len(e.envelope)+128, e.write)
 }
@@ -152,8 +151,7 @@ func (j *Journal) logDelivery(space string, at time.Time, id string, raw []byte,
 	})
 }
 
-// logDirect logs an envelope that only one participant gets. The log contains a placeholder instead of a token
-// (MEW-D10).
+// logDirect logs an envelope for one participant, with a placeholder instead of a token (MEW-D10).
 func (j *Journal) logDirect(space string, id string, o envelope.Outgoing, r *receiver) {
 	if !j.logsEnvelopes() {
 		return

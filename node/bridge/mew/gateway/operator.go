@@ -90,8 +90,7 @@ func (s *Space) Watch() *view.Feed { return s.out.feeds.Watch() }
 // Name returns the id of the owner in the space.
 func (s *Space) Name() string { return OperatorName }
 
-// Say sends an envelope as the owner, under the same rules as for every participant. It returns the status and body
-// with which HTTP would answer.
+// Say sends an envelope as the owner, under the usual rules. It returns the status and body of an HTTP answer.
 func (s *Space) Say(_ context.Context, data []byte) (status int, body []byte, err error) {
 	s.mu.Lock()
 	defer s.unlock()

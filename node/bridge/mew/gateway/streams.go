@@ -170,8 +170,7 @@ func (ss *streams) announce(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// targets returns the participants that a stream/request names as targets, or nil if the stream is for everybody
-// (MEW-45).
+// targets returns the participants that a stream/request targets, or nil if the stream is for everybody (MEW-45).
 func (ss *streams) targets(payload wire.Value) ([]*member, *envelope.Refusal) {
 	v, ok := payload.Get("target")
 	if !ok || v.IsNull() || v.Kind() == wire.Array && v.Len() == 0 {
@@ -349,8 +348,7 @@ func (ss *streams) transfer(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// announceWriters announces who may write now, instead of broadcasting the submitted envelope. It also puts the writers
-// into the HTTP answer to the sender.
+// announceWriters announces who may write now, instead of the submitted envelope. The HTTP answer says it too.
 func announceWriters(p *submission, st *stream, kind, status string, details ...wire.Member) {
 	fields := append([]wire.Member{wire.TextField("stream_id", st.id)}, details...)
 	fields = append(fields, wire.Field("authorized_writers", st.writerIDs()))

@@ -96,8 +96,8 @@ func (l *Link) storeReason(ctx context.Context, conv wire.ConversationID, reason
 	return l.records.store.Apply(ctx, []store.Change{c}, time.Now())
 }
 
-// Say sends an envelope that the owner wrote, as this node. It returns the status and body of the answer to the owner,
-// see [sayBody].
+// Say sends an envelope that the owner wrote, as this node. It returns the status and body of the answer: see
+// [sayBody].
 func (l *Link) Say(ctx context.Context, data []byte) (status int, body []byte, err error) {
 	e, refusal := envelope.Parse(data)
 	if refusal != nil {
@@ -117,8 +117,7 @@ func (l *Link) Say(ctx context.Context, data []byte) (status int, body []byte, e
 	return http.StatusOK, sayBody(s.ID, answer), nil
 }
 
-// sayBody returns the answer to the owner for an envelope that the space accepted: its id, and the gateway's answer to
-// an invite.
+// sayBody returns the answer to the owner for an accepted envelope: its id, and the gateway's answer to an invite.
 func sayBody(id string, answer wire.Value) []byte {
 	if answer.Kind() != wire.Object {
 		answer = wire.Obj(wire.TextField("status", "accepted"))

@@ -207,8 +207,8 @@ func (l *Link) cancelChat(ctx context.Context, j job) error {
 	return nil
 }
 
-// withdraw makes the node withdraw a message that waits for the owner in a conversation, or all of them (AM-36). cancels
-// is as in [bridge.Inbound], and records are changes of the same unit.
+// withdraw makes the node withdraw the held message with the digest cancels, or all held messages of the conversation
+// if cancels is empty (AM-36). records are changes of the same unit.
 func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, cancels, reason string, records []store.Change) error {
 	in, err := l.newInbound(&j, conv, intent, wire.Obj(wire.TextField("action", "withdraw"), wire.TextField("reason", reason)))
 	if err != nil {

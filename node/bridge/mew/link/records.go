@@ -53,8 +53,7 @@ type sentEnvelope struct {
 	Marked   string              `json:"marked,omitempty"`   // the peer's last acknowledgement
 }
 
-// storedProposal is a proposal to the node that is not settled. Its key is the conversation, because two proposals may
-// have the same envelope id; a term makes it possible to find it by that id.
+// storedProposal is an unsettled proposal to the node. Its key is the conversation, because envelope ids may repeat.
 type storedProposal struct {
 	Conv     wire.ConversationID `json:"conversation_id"`
 	From     string              `json:"from"`
@@ -94,8 +93,7 @@ const maxCounted = 1000 // records in the context of a link
 // key returns the store key of a record. rest distinguishes the records of one kind.
 func (r *records) key(kind, rest string) string { return r.link + "/" + kind + "/" + rest }
 
-// remember returns the change that stores a record of the link. The records in the context of the link are counted
-// (MEW-L5).
+// remember returns the change that stores a record. Records in the context of the link are counted (MEW-L5).
 func (r *records) remember(kind, rest string, body any, keep time.Duration, inContext bool) store.Change {
 	data, err := json.Marshal(body)
 	if err != nil {

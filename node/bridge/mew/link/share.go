@@ -172,8 +172,7 @@ func (l *Link) wakeSharing() {
 	waiting.Wake(l.shareWake)
 }
 
-// runSharing sends the space the answers to what expired, and the new entries of the conversations that it sees, until
-// ctx ends.
+// runSharing sends the space the answers to what expired and the new entries of conversations, until ctx ends.
 func (l *Link) runSharing(ctx context.Context) {
 	again := time.Tick(shareEvery)
 	for {

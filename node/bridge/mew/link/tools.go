@@ -104,8 +104,7 @@ func (l *Link) discover(ctx context.Context, arguments wire.Value) (wire.Value, 
 
 const maxToolText = 64 << 10
 
-// sendFor sends a message to an agent for a participant. It may send over another link only if a rule allows it
-// (MEW-L6).
+// sendFor sends a message to an agent for a participant, over another link only if a rule allows it (MEW-L6).
 func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (wire.Value, error) {
 	to, text := arguments.GetStr("to"), arguments.GetStr("text")
 	if text == "" || len(text) > maxToolText {

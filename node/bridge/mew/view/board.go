@@ -92,8 +92,7 @@ func (b *Board) Observe(e *envelope.Envelope, at time.Time) {
 	}
 }
 
-// startReasoning puts a reasoning sequence on the board. If its participant, or all together, have too many, it drops
-// the oldest one of them.
+// startReasoning adds a sequence to the board, and drops the oldest one of its participant, or of all, at the bounds.
 func (b *Board) startReasoning(r Reasoning) {
 	b.concludeReasoning(r.From, r.ID)
 	own, first := 0, 0
@@ -118,8 +117,7 @@ func payloadOf(e *envelope.Envelope) json.RawMessage {
 	return e.Payload.JSON()
 }
 
-// add puts a proposal on the board. It drops the oldest ones of its proposer, and of all, while they are too many or
-// too large.
+// add puts a proposal on the board, and drops the oldest ones of its proposer, and of all, beyond the bounds.
 func (b *Board) add(p Proposal) {
 	b.Settle(p.Key)
 	shorten := func(maxCount, maxBytes int, isCounted func(Proposal) bool) {
@@ -148,8 +146,7 @@ func (b *Board) Find(key string) (Proposal, bool) {
 	return b.proposals[at], true
 }
 
-// SetConversation records the conversation in which this node asks its owner about the newest proposal, which is for
-// this node.
+// SetConversation records the conversation in which this node asks its owner about the newest proposal.
 func (b *Board) SetConversation(conv wire.ConversationID) {
 	b.proposals[len(b.proposals)-1].Conv = conv
 }
@@ -210,8 +207,7 @@ func (b *Board) concludeReasoning(from, id string) {
 	b.reasoning = slices.DeleteFunc(b.reasoning, func(r Reasoning) bool { return r.isOf(from, id) })
 }
 
-// isOf reports whether the sequence has this id and was started by this participant. Another participant may have a
-// sequence with the same id.
+// isOf reports whether this participant started the sequence with this id. Another one may use the same id.
 func (r Reasoning) isOf(from, id string) bool { return r.From == from && r.ID == id }
 
 // Leave removes the reasoning of a participant that left.

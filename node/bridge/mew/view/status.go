@@ -18,7 +18,7 @@ type Space struct {
 	Reasoning    []Reasoning       `json:"reasoning"`
 }
 
-// NameOf returns the name of the participant with an id, or the id itself. A name is text of others, as an id is.
+// NameOf returns the name of the participant with an id, or the id itself. Both are text of others.
 func (s Space) NameOf(id string) string {
 	for _, p := range s.Participants {
 		if p.ID == id && p.Name != "" {
@@ -83,8 +83,7 @@ func NewFault(status int, text string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: status, Message: text}
 }
 
-// NewRefusal returns the error that tells the owner that a space refused an envelope. payload is that of the
-// system/error.
+// NewRefusal returns an error that tells the owner why a space refused an envelope, with the payload of a system/error.
 func NewRefusal(status int, payload wire.Value) error {
 	return NewFault(status, "the space refused the envelope: "+envelope.ToPrintable(string(payload.JSON()), 300))
 }
