@@ -20,8 +20,7 @@ const Namespace = "calendar"
 type BookConfig struct {
 	Records store.Records
 	Writer  Writer // nil: events are kept only in Records
-	// Failed is called after the first failed attempt to write an event, and after the first failed attempt to remove a
-	// cancelled one. Nil: nothing is called.
+	// Failed is called after the first failed attempt to write an event or to remove a cancelled one. It may be nil.
 	Failed func(ctx context.Context, e Event, isCancelled bool, err error)
 	Logger *slog.Logger // nil discards
 }
@@ -84,8 +83,7 @@ func (b *Book) Add(e Event) store.Change {
 	return store.Change{Record: entry{Event: e, State: pending}.record(), IfRev: store.Any}
 }
 
-// Cancel returns an event and the changes that remove it. The list of changes is empty if the event is unknown or
-// already removed.
+// Cancel returns an event and the changes that remove it, or no changes if the event is unknown or already removed.
 func (b *Book) Cancel(ctx context.Context, uid string, now time.Time) (Event, []store.Change, error) {
 	rec, err := b.cfg.Records.Get(ctx, Namespace, uid, now)
 	if err != nil {

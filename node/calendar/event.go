@@ -31,8 +31,7 @@ type Event struct {
 // UIDPrefix is the prefix of the UIDs of agreed events.
 const UIDPrefix = "agentmesh-"
 
-// UID returns the UID of the event that was agreed in a conversation. It is always the same for a conversation, and
-// contains only letters, digits and "-", even if the conversation id contains other characters.
+// UID returns the UID of the event of a conversation: letters, digits and "-", whatever the conversation id contains.
 func UID(peer, conversation string) string {
 	sum := sha256.Sum256([]byte("agentmesh-event\x00" + peer + "\x00" + conversation))
 	name := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])

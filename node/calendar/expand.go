@@ -161,8 +161,8 @@ func (e event) shiftStart(start moment) moment {
 	return start
 }
 
-// maxChange returns the largest distance by which an override of following recurrences moves them, in either direction,
-// and the largest length that one gives them.
+// maxChange returns the largest distance, in either direction, and the largest length that an override gives to later
+// recurrences.
 func (o *overrides) maxChange(zone zone) (shift, length time.Duration) {
 	if o == nil {
 		return 0, 0

@@ -28,8 +28,7 @@ const (
 	maxEvents = 50_000
 )
 
-// Problem is an error in a calendar. Text is for the owner. It may quote a wrong value from the calendar, which may be
-// the text of a stranger.
+// Problem is an error in a calendar. Text is for the owner, and may quote text of a stranger.
 type Problem struct {
 	Source string `json:"source"`
 	UID    string `json:"uid,omitempty"`
@@ -295,8 +294,7 @@ func newTimeError(err error) error {
 	return nil
 }
 
-// parseMoments parses every value of a list such as EXDATE. RDATE may contain periods. Because a period has its own
-// length, it becomes a separate event.
+// parseMoments parses every value of a list such as EXDATE. A period in RDATE becomes a separate event.
 func (r *reader) parseMoments(comp *ical.Component, name string) (out []moment, periods []event, err error) {
 	for _, p := range comp.Props[name] {
 		for text := range strings.SplitSeq(p.Value, ",") {

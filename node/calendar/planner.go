@@ -187,9 +187,8 @@ func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
 	return rounded.Add(-shift)
 }
 
-// Reserve promises a time to a conversation for ten minutes, so that the agreed event can be written to a calendar. It
-// first drops an earlier promise to the same conversation. Reserve returns false if the time is promised to another
-// conversation, or if there are too many promises.
+// Reserve promises a time to a conversation for ten minutes, until the event is in a calendar, and drops its earlier
+// promise. It returns false if another conversation has the time, or if there are too many promises.
 func (p *Planner) Reserve(conversation string, i Interval, now time.Time) bool {
 	padded := Interval{i.Start.Add(-p.cfg.Buffer), i.End.Add(p.cfg.Buffer)}
 	p.mu.Lock()

@@ -20,13 +20,11 @@ type Source interface {
 	// Name returns a name for the owner; it contains no secret.
 	Name() string
 	// Busy lists the times inside the window at which the owner is busy, unsorted and possibly overlapping, and the
-	// errors in the calendar. owner is the zone for times without a zone. If Busy returns an error, nothing is known
-	// about the owner's time.
+	// errors in the calendar. owner is the zone for times without a zone. After an error, nothing is known.
 	Busy(ctx context.Context, window Interval, owner *time.Location) ([]Interval, []Problem, error)
 }
 
-// Files is a folder of .ics files, or one such file. Each call reads it again, because another program may synchronize
-// the folder.
+// Files is a folder of .ics files, or one file. Each call reads it again, because other programs may change it.
 type Files struct{ Path string }
 
 var _ Source = Files{}

@@ -70,12 +70,10 @@ func (z describedZone) wall(t time.Time) time.Time {
 	return t.Add(offset)
 }
 
-// maxTransitions bounds the clock changes of one zone. Outlook's rules start in 1601, and two changes a year since then
-// are fewer than 1000.
+// maxTransitions bounds the clock changes of one zone. Outlook's rules, which start in 1601, make fewer than 1000.
 const maxTransitions = 2000
 
-// maxZoneRules bounds the rules for clock changes in one file. A rule that never applies is expensive, because it is
-// searched until the year 9999.
+// maxZoneRules bounds the clock-change rules of a file. A rule that never applies is searched until the year 9999.
 const maxZoneRules = 500
 
 // parseTimezone parses a VTIMEZONE, with the clock changes up to the time until. It adds the rules of the zone to
@@ -149,12 +147,10 @@ func parseOffset(comp *ical.Component, name string) (time.Duration, error) {
 	return time.Duration(seconds) * time.Second, nil
 }
 
-// finestFrequency is the highest frequency of a rule that is accepted. Events that recur every hour or more often are
-// not appointments.
+// finestFrequency is the highest frequency that a rule may have. Events that recur every hour are not appointments.
 const finestFrequency = rrule.DAILY
 
-// maxCount bounds the recurrences of all rules in one calendar. It is enough for more than a hundred events that recur
-// daily for ten years.
+// maxCount bounds the recurrences in one calendar. It is enough for a hundred events every day for ten years.
 const maxCount = 500_000
 
 // maxTimesADay bounds the recurrences on one day to one every quarter of an hour. The library lists all times of a day,

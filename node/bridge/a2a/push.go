@@ -58,8 +58,7 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 	}}
 }
 
-// readPush checks a configuration. The URL must be one that the guard lets us call (A2A-13): names are resolved, and
-// checked again, at each call.
+// readPush checks a configuration. The guard must let us call its URL (A2A-13), and checks the host at each call too.
 func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 	r := &pushRow{DueRow: bridge.DueRow{Party: from.name}, Sent: time.Now().UTC()}
 	if err := json.Unmarshal(v.JSON(), &r.Config); err != nil {

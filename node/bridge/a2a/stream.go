@@ -110,8 +110,7 @@ func (s *taskStream) isOver(t *taskRow) bool {
 	return s.seen.State.Terminal() || asks && s.call.Method == message.SendStreaming
 }
 
-// update writes the states that are newer than the last one that was written. It fails if the owner has blocked the
-// caller since, so that the stream ends.
+// update writes the states after s.seen. It fails if the owner has blocked the caller since, so that the stream ends.
 func (s *taskStream) update(ctx context.Context, t *taskRow) (*taskRow, error) {
 	if err := s.b.checkNotBlocked(ctx, t.Address); err != nil {
 		return t, err

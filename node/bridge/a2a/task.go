@@ -99,8 +99,7 @@ func decodeTask(rec store.Record) (*taskRow, error) {
 	return t, nil
 }
 
-// findTask returns a task. It returns message.ErrTaskNotFound if the task does not exist, or if it belongs to
-// another caller (A2A-14).
+// findTask returns a task, or message.ErrTaskNotFound if it does not exist or belongs to another caller (A2A-14).
 func (b *Bridge) findTask(ctx context.Context, address, id string) (*taskRow, error) {
 	rec, err := b.records.Get(ctx, nsTasks, id, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
@@ -260,8 +259,7 @@ func (t *taskRow) item(items []bridge.ItemState) (bridge.ItemState, bool) {
 	return items[i], true
 }
 
-// itemStates maps the states of inbox items to states of tasks. The other states come with a message of ours, or change
-// nothing.
+// itemStates maps states of inbox items to states of tasks. The others come with a message of ours, or change nothing.
 var itemStates = map[owner.ItemState]logEntry{
 	owner.ItemHeld:      {State: a2a.TaskStateWorking, Text: message.TextWaits},
 	owner.ItemRunning:   {State: a2a.TaskStateWorking, Text: message.TextWorking},

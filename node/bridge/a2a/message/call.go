@@ -188,8 +188,8 @@ func (c Call) checkVersion(version string, alias bool) *Error {
 	return ErrVersion
 }
 
-// ReadREST reads a request of the HTTP+JSON binding. path is relative to the URL of the interface: "/tasks/t1:cancel",
-// or "/tenant/tasks/t1:cancel". Subscribing works with GET and POST, because the specification and its proto differ
+// ReadREST reads a request of the HTTP+JSON binding. path is relative to the URL of the interface: "/tasks/t1:cancel".
+// It may begin with a tenant. Subscribing works with GET and POST, because the specification and its proto differ
 // (A2A-6).
 func ReadREST(method, path string, query url.Values, body []byte, version string) (Call, *Error) {
 	c := Call{Binding: HTTPJSON, Params: wire.Obj()}

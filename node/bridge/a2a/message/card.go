@@ -32,8 +32,7 @@ type CardInfo struct {
 	Extended  bool
 }
 
-// NewCard returns the agent card for a card of the mesh (A2A-2): one skill for each capability, and our extension with
-// id, key and digest of the card.
+// NewCard returns the agent card for a card of the mesh (A2A-2), with a skill for each capability and our extension.
 func NewCard(i CardInfo) a2a.AgentCard {
 	c := i.Card
 	text := c.Description

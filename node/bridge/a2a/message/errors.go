@@ -166,9 +166,8 @@ func (e *Error) REST() (status int, body []byte) {
 	))).JSON()
 }
 
-// ReadError returns the error that another agent answered with. v is the member "error" of the answer, which both
-// bindings have, and status is the HTTP status. An unknown error keeps its code and gets the reason "". The message of
-// the other agent is one line of at most 300 characters.
+// ReadError returns the error that another agent answered with. v is the member "error" of the answer, and status the
+// HTTP status. An unknown error keeps its code, without a reason. The message is one line of at most 300 characters.
 func ReadError(status int, v wire.Value) *Error {
 	code := intOf(v, "code")
 	reason := ""

@@ -92,8 +92,7 @@ func SignaturesOf(card wire.Value) []Signature {
 	return out
 }
 
-// Verify checks the signature with the key that it names, from a key set. It returns the thumbprint of that key (RFC
-// 7638).
+// Verify checks the signature with the key that it names in a key set. It returns the key's thumbprint (RFC 7638).
 func (s Signature) Verify(card, keys wire.Value) (thumbprint string, err error) {
 	list, _ := keys.Get("keys")
 	for jwk := range list.Elems() {

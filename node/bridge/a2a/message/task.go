@@ -114,9 +114,8 @@ const (
 )
 
 // ReadReply reads what a payload of our side says about the task that it answers. A result without artifacts of its own
-// becomes an artifact with the given id; in a state without a result, the body explains the state. If mesh is true, the
-// client supports our extension, and another artifact holds the payload, without the metadata that only this node
-// reads.
+// becomes an artifact with the given id; in a state without a result, the body explains the state. If mesh is true,
+// another artifact holds the payload, for a client that supports our extension.
 func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Reply {
 	task, _ := payload.Get("task")
 	r := Reply{State: a2a.TaskStateCompleted, Text: task.GetStr("text")}

@@ -96,8 +96,7 @@ func (l *Link) storeReason(ctx context.Context, conv wire.ConversationID, reason
 	return l.records.store.Apply(ctx, []store.Change{c}, time.Now())
 }
 
-// Say sends an envelope that the owner wrote, as this node. It returns the status and body of the answer: see
-// [sayBody].
+// Say sends an envelope of the owner, as this node. It returns the status and body of the answer (see [sayBody]).
 func (l *Link) Say(ctx context.Context, data []byte) (status int, body []byte, err error) {
 	e, refusal := envelope.Parse(data)
 	if refusal != nil {
