@@ -54,7 +54,7 @@ func TestAnswerOfEndedTask(t *testing.T) {
 	}
 }
 
-// TestAnswerMakesRoom checks that a message of ours reaches a caller that has as many tasks as it may have.
+// TestAnswerMakesRoom checks that a message of ours reaches a caller that has the maximum number of tasks.
 func TestAnswerMakesRoom(t *testing.T) {
 	h := serve(t, nil, nil, nil)
 	h.bridge.FillTasks(t, "a2a:inbound/ann", a2a.MaxTasks)

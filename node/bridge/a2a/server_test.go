@@ -533,7 +533,7 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// TestManyTasks checks that a caller with as many tasks as it may have gets room for another one, at the cost of its own
+// TestManyTasks checks that a caller with the maximum number of tasks gets room for another one, at the cost of its own
 // ended tasks.
 func TestManyTasks(t *testing.T) {
 	h := serve(t, echo(t), nil, nil)

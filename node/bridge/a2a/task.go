@@ -181,8 +181,8 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 }
 
 // answer records a message of ours in the task that it belongs to: the one whose message it answers, or else the newest
-// open task of the conversation. Without such a task, or if it has ended, answer makes a new one, so that the caller can
-// find the message; a receipt needs none. A close ends every task of the conversation.
+// open task of the conversation. Without such a task, or if it has ended, answer makes a new one, so that the caller
+// can find the message; a receipt gets no new task. A close ends every task of the conversation.
 func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	key := store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}
 	tasks, err := b.tasksWith(ctx, convTerm(key))

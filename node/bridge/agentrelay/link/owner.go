@@ -43,8 +43,8 @@ type Broadcast struct {
 	Payload wire.Value `json:"payload"`
 }
 
-// Command is a request to the relay itself. Type is "query", or it is "command" and the payload asks for history, search
-// or replay. The relay must support the extension.
+// Command is a request to the relay: Type is "query", or "command" for history, search or replay. The relay must have
+// the extension for it.
 type Command struct {
 	Type    string     `json:"type"`
 	Payload wire.Value `json:"payload"`

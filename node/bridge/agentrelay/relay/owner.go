@@ -81,7 +81,7 @@ func ownerError(err error) error {
 	case errors.Is(err, errTaken):
 		return owner.Fault(http.StatusConflict, "the agent id is taken", "")
 	case errors.Is(err, errFull):
-		return owner.Fault(http.StatusConflict, "the relay has as many agents as it may have; remove one first", "")
+		return owner.Fault(http.StatusConflict, "the relay is full; remove an agent first", "")
 	case errors.Is(err, errUnknown):
 		return owner.Fault(http.StatusNotFound, "the relay has no such agent", "")
 	}

@@ -118,7 +118,7 @@ func (t *text) match(s string, b *Budget) bool {
 	return hit != t.not && !b.spent
 }
 
-// contains reports whether t matches every string that c matches, as far as the texts of the patterns prove it.
+// contains reports whether the patterns prove that t matches every string that c matches.
 func (t *text) contains(c *text, b *Budget) bool {
 	if !b.takeSteps(compareWeight) {
 		return false

@@ -145,7 +145,7 @@ func (k *keyShape) matchDeep(v, root wire.Value, b *Budget) bool {
 		eachChild(v, func(child wire.Value) bool { return k.matchDeep(child, root, b) }))
 }
 
-// contains reports whether s matches every value that c matches, as far as the texts of the patterns prove it.
+// contains reports whether the patterns prove that s matches every value that c matches.
 func (s *shape) contains(c *shape, b *Budget) bool {
 	if !b.takeNode() {
 		return false

@@ -216,7 +216,7 @@ func TestStreamWriters(t *testing.T) {
 	}
 }
 
-// TestTransferToAFullOwner: a participant with as many streams as it may have, or with too long descriptions, cannot
+// TestTransferToAFullOwner: a participant with the maximum number of streams, or with too long descriptions, cannot
 // get another stream (MEW-Q4). The stream stays with its owner.
 func TestTransferToAFullOwner(t *testing.T) {
 	r := start(t, newLabConfig(t))

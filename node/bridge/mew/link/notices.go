@@ -18,8 +18,8 @@ const (
 	maxNotified = 1000        // notices that are remembered; beyond them nobody gets one
 )
 
-// tellRefusal tells the sender of an envelope that the node refused it, with the envelopes that MEW has for that. It
-// tells nobody about an error that is not a refusal by the node.
+// tellRefusal tells the sender of an envelope that the node refused it, if MEW has an envelope for that. The sender
+// learns nothing about other errors.
 func (l *Link) tellRefusal(ctx context.Context, e *envelope.Envelope, err error) {
 	refusal, ok := errors.AsType[*wire.Error](err)
 	limited := ok && refusal.Code == wire.RateLimited
@@ -45,9 +45,9 @@ func (l *Link) tellRefusal(ctx context.Context, e *envelope.Envelope, err error)
 	}
 }
 
-// tellPending tells the sender of an envelope that the owner decides about it first. It tells the sender of each
-// request, which has no other answer yet, and the sender of chats as often as [notices.shouldTell] allows. It tells
-// nobody about a message that waits behind an earlier question about the sender.
+// tellPending tells the sender of an envelope that the owner decides about it first: for each request, which has no
+// other answer yet, and for chats as often as [notices.shouldTell] allows. It is silent about a message that waits
+// behind an earlier question about the sender.
 func (l *Link) tellPending(ctx context.Context, e *envelope.Envelope, out bridge.Outcome) {
 	if out.Reply == nil || e.Kind != envelope.KindRequest && !l.notices.shouldTell("chat/"+e.From, time.Now()) {
 		return

@@ -14,7 +14,8 @@ import (
 )
 
 // Board holds what the owner may decide about in a space: proposals that nobody has fulfilled or withdrawn, and
-// reasoning that has not ended. It is built from the envelopes in the space and ends with the process.
+// reasoning that has not ended. It is built from the envelopes in the space. It ends with the process or, behind a
+// link, with the connection.
 type Board struct {
 	proposals []Proposal
 	reasoning []Reasoning
