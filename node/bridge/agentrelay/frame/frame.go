@@ -243,7 +243,7 @@ func ReadKeywords(v wire.Value) ([]string, bool) {
 }
 
 // SearchText returns the searchable text of a message: all strings of its payload, in lower case. An encrypted message
-// has none (AR-46).
+// has no searchable text (AR-46).
 func SearchText(kind string, payload wire.Value) string {
 	if kind == "encrypted" {
 		return ""

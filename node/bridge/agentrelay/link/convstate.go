@@ -90,9 +90,8 @@ func (t convStore) changes(peer string, next convState, asked wire.MessageID, re
 	return out
 }
 
-// conversation returns the conversation of a message (AR-57): the one that an AgentMesh node names, else the one to
-// which the id or ref of the message belongs, else the peer's latest conversation if the node wrote last in it, else a
-// new one.
+// conversation returns the first of these that exists (AR-57): the conversation that an AgentMesh node names, the one
+// with the message's id or ref, the peer's latest if the node wrote last in it, or a new one.
 func (t convStore) conversation(ctx context.Context, h *incoming, now time.Time) (wire.ConversationID, error) {
 	if h.conv != "" {
 		return h.conv, nil

@@ -202,7 +202,7 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	if _, known, err := l.convStore.findByRef(ctx, h.from, h.ref, now); err != nil {
 		return bridge.Inbound{}, convState{}, err
 	} else if known || ref == "" {
-		ref = h.id // a known ref is that of an earlier message, so the reply refers to this message by its id (AR-28)
+		ref = h.id // a known ref belongs to an earlier message, so the reply refers to this message by its id (AR-28)
 	}
 	t := convState{Conv: conv, Ref: ref, Answering: h.kind, Asked: old.Asked, Mesh: old.Mesh || h.isMesh}
 	if h.kind == "question" {

@@ -25,7 +25,7 @@ type sender struct {
 	conn    *websocket.Conn
 	answers *rate.Windows           // the part of the budget for answers and replies; the rest is for other messages of the owner
 	unsent  *rate.FairQueue[[]byte] // immediate answers that wait for the connection or the budget
-	resume  *time.Timer             // sends them when the budget allows; nil if none wait for the budget
+	resume  *time.Timer             // sends them when the budget allows; nil if nothing waits for the budget
 }
 
 func newSender() *sender {

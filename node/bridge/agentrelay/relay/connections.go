@@ -122,7 +122,7 @@ func (c *connections) sweep(now time.Time) {
 	maps.DeleteFunc(c.spent, func(id string, spent *rate.Windows) bool { return c.newest[id] == nil && spent.Count(now) == 0 })
 }
 
-// close closes all connections with 1001 and waits until they are gone. It aborts the others after stopPatience.
+// close closes all connections with 1001 and waits until they are gone. After stopPatience it aborts the rest.
 func (c *connections) close() {
 	c.mu.Lock()
 	c.stopping = true

@@ -146,7 +146,7 @@ func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
 }
 
 // searchOnline ranks the connected agents by how many words of the query occur in what they last said about themselves.
-// An agent does not say which intents it understands, so a query for an intent finds none.
+// An agent does not say which intents it understands, so a query for an intent finds no agent here.
 func (r *Relay) searchOnline(q SearchQuery) []wire.Value {
 	if q.Intent != "" {
 		return nil

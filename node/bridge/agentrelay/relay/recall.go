@@ -98,7 +98,7 @@ func (r *Relay) answerRecall(s *session, f frame.Frame, name string) *frame.Refu
 	return nil
 }
 
-// listAfter returns the messages after the one with this id: all if the id is empty, none if it is unknown.
+// listAfter returns the messages after the message with this id: all if id is empty, or nil if it is unknown.
 func listAfter(list []*entry, id string) []*entry {
 	if id == "" {
 		return list

@@ -50,7 +50,7 @@ func RefuseReservedKind(kind string) *Refusal {
 	return RefuseWith(http.StatusBadRequest, "invalid_request", ToPrintable(kind, MaxKind)+" is reserved for the gateway. Participants cannot send it")
 }
 
-// RefuseCapability returns the refusal of an envelope that the capabilities of participant id do not allow.
+// RefuseCapability returns the refusal of an envelope that the capabilities of its sender do not allow.
 func RefuseCapability(id, kind string, held wire.Value) *Refusal {
 	r := Refuse(http.StatusForbidden, "capability_violation",
 		wire.TextField("error", "capability_violation"), wire.TextField("attempted_kind", kind), wire.Field("your_capabilities", held))

@@ -264,7 +264,7 @@ func (g *Gateway) listParticipants(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, wire.Obj(wire.Field("participants", s.participants())))
 }
 
-// participants lists all participants of the space by name.
+// participants lists the participants of the space by name, except kicked ones.
 func (s *Space) participants() wire.Value {
 	s.mu.Lock()
 	defer s.unlock()

@@ -28,7 +28,7 @@ const (
 	maxRejoins   = 20
 )
 
-// exceedsRate reports whether the last minute had limit events. If not, it counts another event.
+// exceedsRate reports whether the limit of events in a minute is reached. If not, it counts another event.
 func exceedsRate(events *[]time.Time, limit int) bool {
 	now := time.Now()
 	*events = slices.DeleteFunc(*events, func(t time.Time) bool { return now.Sub(t) > time.Minute })

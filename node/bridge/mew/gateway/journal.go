@@ -197,7 +197,7 @@ func (d *decision) write(dst []byte, _ func([]byte) []byte) []byte {
 	return append(wire.Obj(members...).AppendJSON(dst), '\n')
 }
 
-// logDecision logs which capability allowed an envelope, or that none did.
+// logDecision logs which capability allowed an envelope, or that no capability did.
 func (j *Journal) logDecision(space string, p *submission, match *capability.Capability) {
 	if j == nil || j.decisions == nil {
 		return
