@@ -155,14 +155,13 @@ func (e event) shift(zone zone) time.Duration {
 	return zone.wall(e.start.instant()).Sub(zone.wall(e.id.instant()))
 }
 
-// shiftStart moves the start of a later recurrence as far as e moves its own recurrence.
+// shiftStart moves the start of a later recurrence by the distance that e moves its own recurrence.
 func (e event) shiftStart(start moment) moment {
 	start.wall = start.wall.Add(e.shift(start.zone))
 	return start
 }
 
-// maxChange returns the largest distance, in either direction, and the largest length that an override gives to later
-// recurrences.
+// maxChange returns the largest shift, in either direction, and the largest length that an override in following makes.
 func (o *overrides) maxChange(zone zone) (shift, length time.Duration) {
 	if o == nil {
 		return 0, 0
@@ -176,8 +175,8 @@ func (o *overrides) maxChange(zone zone) (shift, length time.Duration) {
 // maxRules bounds the rules of one event, which should have one (RFC 5545 §3.8.5.3).
 const maxRules = 16
 
-// starts lists the starts of the event's recurrences, which take at most about length. It leaves out recurrences by a
-// rule that end before the window or start after it. DTSTART is a recurrence even if no rule produces it. See
+// starts lists the starts of the event's recurrences. length is about the longest that one takes: recurrences by a rule
+// that end before the window or start after it are left out. DTSTART is a recurrence even if no rule produces it. See
 // listRecurrences for budget.
 func (e event) starts(window Interval, length time.Duration, budget *int) ([]moment, error) {
 	starts := append([]moment{e.start}, e.extra...)

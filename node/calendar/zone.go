@@ -76,8 +76,8 @@ const maxTransitions = 2000
 // maxZoneRules bounds the clock-change rules of a file. A rule that never applies is searched until the year 9999.
 const maxZoneRules = 500
 
-// parseTimezone parses a VTIMEZONE, with the clock changes up to the time until. It adds the rules of the zone to
-// *rules, which counts the rules of the whole file.
+// parseTimezone parses a VTIMEZONE, with its clock changes up to a time. It adds the number of its rules to *rules,
+// which counts the rules of the whole file.
 func parseTimezone(comp *ical.Component, until time.Time, rules *int) (zone, error) {
 	var z describedZone
 	for _, child := range comp.Children { // count the rules before expanding any of them
@@ -161,9 +161,9 @@ const maxTimesADay = 24 * 4
 // with all values of a list.
 const maxRule = 1000
 
-// listRecurrences lists the recurrences of a rule between the wall times from and until. first is the first recurrence.
-// toWall converts an UNTIL that is written in UTC; a nil toWall leaves it unchanged. budget is the number of
-// recurrences that may still be computed; listRecurrences reduces it.
+// listRecurrences lists the recurrences of a rule between two wall times. first is the first recurrence. toWall
+// converts an UNTIL that is written in UTC; a nil toWall leaves it unchanged. budget is the number of recurrences that
+// may still be computed; listRecurrences reduces it.
 func listRecurrences(rule string, first, from, until time.Time, toWall func(time.Time) time.Time, budget *int) ([]time.Time, error) {
 	if len(rule) > maxRule {
 		return nil, fmt.Errorf("RRULE: longer than %d characters", maxRule)

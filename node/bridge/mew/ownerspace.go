@@ -23,7 +23,7 @@ type space interface {
 	View() view.Space
 	// Watch starts a feed of the envelopes in the space. The caller must close it.
 	Watch() *view.Feed
-	// Name returns our id in the space: that of the owner if the space is hosted, that of this node behind a link.
+	// Name returns our id in the space: the owner's if the space is hosted, else this node's.
 	Name() string
 	// Say sends an envelope as the owner, or as this node, and returns the answer.
 	Say(ctx context.Context, data []byte) (status int, body []byte, err error)

@@ -229,8 +229,8 @@ func (m *membership) beginPause(e *envelope.Envelope) {
 	m.pause.timer = time.AfterFunc(wait, func() { m.endPause(id) })
 }
 
-// endPause ends the pause that the envelope with this id began, when its time is over, and sends participant/resume. It
-// does nothing if another envelope has ended or replaced that pause.
+// endPause ends the pause that the envelope with this id began, if it still lasts, and sends participant/resume. It runs
+// when the time of that pause is over.
 func (m *membership) endPause(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -28,7 +28,7 @@ func rpcFault(code int64, message string) wire.Value {
 	return wire.Obj(wire.Field("code", wire.Int(code)), wire.TextField("message", message))
 }
 
-// handleProposal passes an mcp/proposal for this node on to the node, which asks the owner about it (MEW-L3). A proposal
+// handleProposal gives an mcp/proposal for this node to the node, which asks the owner about it (MEW-L3). A proposal
 // that the node does not accept is no longer pending.
 func (l *Link) handleProposal(ctx context.Context, j job) error {
 	if !l.passesFilter(&j.e, string(j.e.Payload.JSON())) {
@@ -263,7 +263,7 @@ func (l *Link) respond(e *envelope.Envelope, id, result wire.Value) {
 	l.space.answer(e, envelope.KindResponse, rpcAnswer(id, result))
 }
 
-// handleToolCall passes a tools/call on to the node, which checks it.
+// handleToolCall gives a tools/call to the node, which checks it.
 func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	params, _ := j.e.Payload.Get("params")
 	name := params.GetStr("name")
@@ -291,7 +291,7 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	return err
 }
 
-// sendResponse answers the request that a conversation is about, or that carried out its proposal, once.
+// sendResponse answers, once, the request that a conversation is about or that carried out its proposal.
 func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, payload wire.Value) error {
 	a, ok := load[storedRequest](ctx, l.records, "asked", string(conv))
 	if !ok {

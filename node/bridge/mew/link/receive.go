@@ -75,7 +75,7 @@ func markSource(address bridge.Address, payload wire.Value, id string) wire.Valu
 	return payload.With("metadata", meta.With("bridge", from.With("envelope_id", wire.Text(id))))
 }
 
-// handleChat passes a chat for this node on to the node, as a mesh.message (MEW-L3).
+// handleChat gives a chat for this node to the node, as a mesh.message (MEW-L3).
 func (l *Link) handleChat(ctx context.Context, j job) error {
 	text := j.e.Payload.GetStr("text")
 	if _, forwarded := j.e.Payload.Get(transitMember); forwarded || text == "" || !l.passesFilter(&j.e, text) {

@@ -264,7 +264,7 @@ func (l *Link) isFromHere(e store.Entry) bool {
 	return e.Out && from.GetStr("kind") == Kind && from.GetStr("link") == l.cfg.Name
 }
 
-// handleForward passes a chat on to the node if its sender wrote it in a conversation of the mesh that the sender sees.
+// handleForward gives a chat to the node if its sender wrote it in a conversation of the mesh that the sender sees.
 // done is false for any other chat. The node checks the chat like any message (MEW-L2); then the owner's rules for
 // outgoing messages apply.
 func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool, err error) {

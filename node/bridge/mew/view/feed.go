@@ -33,7 +33,7 @@ func (fs *Feeds) Watch() *Feed {
 	return f
 }
 
-// Tell gives an envelope to every feed. It must have no line breaks, because feeds become event streams.
+// Tell gives an envelope to every feed. The envelope must have no line breaks, because feeds become event streams.
 func (fs *Feeds) Tell(raw []byte) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
