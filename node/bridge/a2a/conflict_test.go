@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// meddler is a store that calls next once, after the next read of a record in a namespace for a request, and fails each
-// search for records there with err while it is set, and the next change with lost.
+// meddler is a store that disturbs the bridge. It calls next once, after a request has read a record in ns. It fails
+// searches in ns with err while err is set, and the next change with lost.
 type meddler struct {
 	store.Store
 	ns   string
@@ -59,7 +59,7 @@ func (r meddledRecords) List(ctx context.Context, ns, term, after string, limit 
 	return r.Records.List(ctx, ns, term, after, limit, now)
 }
 
-// touch returns a function that stores a record again, as another process would that changes the record.
+// touch returns a function that stores a record again, like another process that changes it.
 func (m *meddler) touch(t *testing.T) *func(store.Record) {
 	f := func(rec store.Record) {
 		if err := m.Store.Records().Apply(t.Context(), []store.Change{{IfRev: store.Any, Record: rec}}, time.Now()); err != nil {

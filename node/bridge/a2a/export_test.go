@@ -18,8 +18,7 @@ import (
 // BlockFor is how long a call is held.
 const BlockFor = blockFor
 
-// IsNews reports whether an event has a status other than the one with the hash asked, with which the task does not go
-// on by itself.
+// IsNews calls isNews.
 func IsNews(event string, asked []byte) bool { return isNews([]byte(event), asked) }
 
 // SetBlockFor changes how long a call is held.

@@ -113,9 +113,9 @@ func TestReplyAfterFailure(t *testing.T) {
 	}
 }
 
-// TestEarlierTask checks that a message which the agent gets while it still works on an earlier one of the conversation
-// does not end the earlier task for us: the answer to each arrives, our reply to a question goes to the task that asks,
-// and a close cancels every task that is open.
+// TestEarlierTask checks that a message to an agent that still works on an earlier one does not end the earlier task
+// for us: the answer to each arrives, our reply to a question goes to the task that asks, and a close cancels every
+// task that is open.
 func TestEarlierTask(t *testing.T) {
 	p := newPeerAgent(t)
 	working := p.answer

@@ -249,7 +249,7 @@ func TestNothingIsSpentOffline(t *testing.T) {
 	}
 }
 
-// TestAnswersLeaveRoom: peers that make the node answer cannot use up its budget. Notices that the owner decides wait for
+// TestAnswersLeaveRoom: peers that make the node answer cannot use up its budget. Notices of held messages wait for
 // their part of the budget, in order, and answers of the outbox wait for the same part (AR-53).
 func TestAnswersLeaveRoom(t *testing.T) {
 	x, n := newLinkedNode(t, nil, Config{})

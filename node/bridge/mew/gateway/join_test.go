@@ -124,7 +124,7 @@ func TestHeaderRefused(t *testing.T) {
 }
 
 // TestFailedJoins: failed joins are bounded by address, on every route. A valid token passes whatever its address did
-// before: ten wrong tokens used to lock out everybody behind that address (MEW-Q4).
+// before: otherwise ten wrong tokens would lock out everybody behind that address (MEW-Q4).
 func TestFailedJoins(t *testing.T) {
 	r := start(t, newLabConfig(t))
 	status := func(token string) int {

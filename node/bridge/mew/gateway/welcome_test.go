@@ -9,9 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 )
 
-// TestWelcomeIsBounded: a welcome stays below a mebibyte, reports if something did not fit, and begins with the
-// capabilities of its reader. It used to grow with everything that anybody in the space held or opened, to 15 MB
-// (MEW-Q4).
+// TestWelcomeIsBounded: a welcome stays below a mebibyte, whatever the participants hold and open. It reports if
+// something did not fit, and begins with the capabilities of its reader (MEW-Q4).
 func TestWelcomeIsBounded(t *testing.T) {
 	const people = 40
 	cfg := newLabConfig(t)
