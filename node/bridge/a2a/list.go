@@ -18,7 +18,6 @@ const (
 	maxPage     = 100
 )
 
-// listQuery holds the parameters of ListTasks.
 type listQuery struct {
 	context, state string
 	after          time.Time // the list has no task with an older state; zero: no bound

@@ -253,7 +253,6 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 	return err
 }
 
-// acceptAnswer hands the answer of an agent to the node.
 func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Remote) error {
 	address, err := bridge.ParseAddress(row.Address)
 	if err != nil {

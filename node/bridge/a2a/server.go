@@ -173,7 +173,6 @@ func (b *Bridge) refuse(c echo.Context, call message.Call, e *message.Error) err
 	return c.Blob(status, call.MediaType(status), body)
 }
 
-// handle carries out a call that has one answer.
 func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
 	if call.Method == message.SendMessage {
 		return b.handleSend(ctx, call, from)

@@ -74,7 +74,6 @@ func (s *taskStream) send(event wire.Value) error {
 	return s.out.Send(httpapi.StreamEvent{Data: string(s.call.Answer(event))})
 }
 
-// follow writes updates until the stream ends.
 func (s *taskStream) follow(ctx context.Context, t *taskRow, w *waiter) {
 	end := time.After(maxStreamTime)
 	check := time.Tick(checkTime)
