@@ -221,7 +221,7 @@ func TestOperator(t *testing.T) {
 	alice := r.Join("alice-token")
 	feed := s.Watch()
 	defer feed.Close()
-	alice.Send(`{"id":"p1","kind":"mcp/proposal","to":["bob"],"payload":{"method":"tools/call","params":{"name":"x"}}}`,
+	alice.Send(`{"id":"p1","kind":"mcp/proposal","to":["owner","bob"],"payload":{"method":"tools/call","params":{"name":"x"}}}`,
 		`{"id":"r1","kind":"reasoning/start","payload":{"message":"…"}}`)
 	alice.Fence()
 	st := s.View()

@@ -119,7 +119,7 @@ func (s *Space) Decide(_ context.Context, proposal string, approve bool, reason 
 	if !ok {
 		return 0, nil, view.NewRefusal(404, envelope.RefuseName(404, "proposal_not_found").Payload)
 	}
-	d, err := p.Decision("", approve, reason)
+	d, err := p.Decision(OperatorName, approve, reason)
 	if err != nil {
 		return 0, nil, err
 	}

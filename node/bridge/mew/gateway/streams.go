@@ -254,13 +254,18 @@ func (ss *streams) close(p *submission) *envelope.Refusal {
 		}
 		found = ss.open[id]
 	} else {
+		isOwn := func(st *stream) bool { return st.owner == p.by }
 		for _, st := range ss.open {
-			if slices.Contains(p.Correlation, st.openID) || slices.Contains(p.Correlation, st.requestID) && st.owner == p.by {
+			if slices.Contains(p.Correlation, st.openID) {
 				found = st
 				break
 			}
-			if slices.Contains(p.Correlation, st.requestID) && (found == nil || st.created.After(found.created)) {
-				found = st // request ids may repeat; take the newest stream
+			if !slices.Contains(p.Correlation, st.requestID) {
+				continue
+			}
+			// Request ids may repeat: take the newest stream of the sender, or else of anybody.
+			if found == nil || isOwn(st) && !isOwn(found) || isOwn(st) == isOwn(found) && st.created.After(found.created) {
+				found = st
 			}
 		}
 	}

@@ -295,8 +295,17 @@ func TestStreamClose(t *testing.T) {
 		})
 	}
 	open(`{}`)
+	older := r.G.Space("lab").View().Streams
+	open(`{}`)
 	if status, _ := r.Post("bob", "bob-token", `{"kind":"stream/close","correlation_id":["req"]}`); status != 403 {
 		t.Errorf("a bystander closed a stream: %d", status)
+	}
+	if status, body := r.Post("alice", "alice-token", `{"kind":"stream/close","correlation_id":["req"]}`); status != 200 {
+		t.Fatalf("%d %s", status, body)
+	}
+	alice.Until("stream/close")
+	if left := r.G.Space("lab").View().Streams; fmt.Sprintf("%s", left) != fmt.Sprintf("%s", older) {
+		t.Errorf("of two streams with one request id, %s is left, want the older one, %s", left, older)
 	}
 	bob.Quit()
 }
