@@ -272,6 +272,9 @@ func TestCallWaits(t *testing.T) { // A2A-9, A2A-D1
 			if got, _, _ := w.call("t", "GetTask", `{"id":"`+id+`"}`); stateOf(got) != "TASK_STATE_FAILED" {
 				t.Errorf("a week later %s", got.JSON())
 			}
+			if _, failure, _ := w.call("t", "CancelTask", `{"id":"`+id+`"}`); !strings.Contains(string(failure.JSON()), "TASK_NOT_CANCELABLE") {
+				t.Errorf("the failed task was canceled: %s", failure.JSON())
+			}
 		}
 		time.Sleep(time.Hour)
 		if _, failure, _ := w.call("t", "GetTask", `{"id":"`+task.GetStr("id")+`"}`); failure.IsNull() {

@@ -82,7 +82,7 @@ func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Mess
 	case known:
 		return t, true, nil
 	case m.TaskID == "":
-	case isTerminal(t.State):
+	case t.hasEnded(now):
 		return nil, false, message.ErrUnsupported.At("the task has ended")
 	case t.Remote == "":
 		return nil, false, message.ErrUnsupported.At("the agent has not taken the task yet")
@@ -138,7 +138,7 @@ func (s *Service) answerToken(ctx context.Context, task string) (string, error) 
 // cancel asks the agent to cancel a task, and waits up to blockFor until the task has ended. A task that the agent has
 // not taken yet ends at once.
 func (s *Service) cancel(ctx context.Context, t *taskRow, from caller) (*taskRow, error) {
-	if isTerminal(t.State) {
+	if t.hasEnded(time.Now()) {
 		return nil, message.ErrNotCancelable
 	}
 	t, err := s.update(ctx, t.ID, func(t *taskRow) bool {
