@@ -101,6 +101,14 @@ func (u *Unit) Conversation() Conversation { return u.conv }
 // IsOpen reports whether the conversation has begun and not ended.
 func (u *Unit) IsOpen() bool { return u.conv.At(u.Now, u.book.IdleFor()) == Open }
 
+// EndHold records that the hold until this time has ended. If the conversation has no such hold, EndHold does nothing.
+func (u *Unit) EndHold(ctx context.Context, until time.Time) error {
+	if !slices.ContainsFunc(u.conv.Held, until.Equal) {
+		return nil
+	}
+	return u.Record(ctx, Event{Kind: HoldEnded, At: u.Now, Until: until})
+}
+
 // CheckOpen returns the refusal of a message of the peer if the conversation has ended, or nil.
 func (u *Unit) CheckOpen() error {
 	switch {

@@ -69,3 +69,15 @@ func TestConversationPages(t *testing.T) {
 		t.Errorf("second page = %+v, want the last one", second)
 	}
 }
+
+// TestBlockedAndAllowed: a block of the owner is stronger than the configured list, also in the list of peers.
+func TestBlockedAndAllowed(t *testing.T) {
+	mesh := meshtest.InMemory(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Allow = []string{string(chris.ID)} })
+	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "block"}, nil)
+	peers, err := sarah.OwnerAPI().ListPeers(t.Context())
+	if err != nil || len(peers) != 1 || peers[0].Standing != acl.Blocked {
+		t.Errorf("peers = %+v, %v, want one that is blocked", peers, err)
+	}
+}

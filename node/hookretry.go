@@ -93,11 +93,14 @@ func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) 
 	if err != nil {
 		return owner.Item{}, err
 	}
-	if item.State != ItemWaiting && item.State != ItemFailed || o.n.route(item.Intent).Handler == nil {
-		return owner.Item{}, &wire.Error{
-			Code: wire.InvalidMessage, Status: http.StatusConflict,
-			Message: "only the hook of a waiting or failed message can run again; this one is " + string(item.State),
-		}
+	refuse := func(why string) (owner.Item, error) {
+		return owner.Item{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: why}
+	}
+	switch {
+	case item.State != ItemWaiting && item.State != ItemFailed:
+		return refuse("only the hook of a waiting or failed message can run again; this one is " + string(item.State))
+	case o.n.route(item.Intent).Handler == nil:
+		return refuse("no hook handles " + string(item.Intent))
 	}
 	item.Failure = nil // a new series of failures
 	if err := hookRetries(o).start(ctx, item, time.Now()); err != nil {

@@ -336,6 +336,37 @@ func TestApproveAndWait(t *testing.T) {
 	}
 }
 
+// TestApprovalBeforeTheConversation: a question about a message that was to begin a conversation holds nothing there, so
+// its answer leaves the hold of the peer's message.
+func TestApprovalBeforeTheConversation(t *testing.T) {
+	for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
+		mesh := meshtest.InMemory(t)
+		ann := mesh.Stranger("ann")
+		chris := mesh.Node("chris", func(cfg *node.Config) {
+			unlimited(cfg)
+			cfg.Outbound.Approve = []string{"com.example.*"}
+			cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.negotiate", Direction: acl.In, Hold: acl.Always}}
+		})
+		send := func(intent wire.Intent, payload string, want node.SendState) {
+			t.Helper()
+			out := outgoing(t, ann.ID, intent, payload)
+			out.Conv = "conv_one"
+			if sent := mustSend(t, chris.Node, out, 0); sent.State != want {
+				t.Fatalf("sent = %+v, want %s", sent, want)
+			}
+		}
+		send("com.example.a", `{"action":"order"}`, node.SendHeld)
+		first := theAsk(t, chris)
+		send(wire.Deliver, hello, node.SendQueued)
+		must(t, chris.Post(ann.Sign(in("conv_one", ann.Draft(chris.ID(), wire.Negotiate, deal)))), http.StatusAccepted)
+		decide(t, chris, first, choice)
+		var got struct{ Holds int }
+		if chris.Call("GET", "/conversations/conv_one?peer="+string(ann.ID), nil, &got); got.Holds != 1 {
+			t.Errorf("after %s the conversation has %d holds, want that of the peer's message", choice, got.Holds)
+		}
+	}
+}
+
 // TestHoldRuleOfABridge: a bridge's rule about its own intents comes after the owner's rules.
 func TestHoldRuleOfABridge(t *testing.T) {
 	const query = wire.Intent("xyz.example.query")

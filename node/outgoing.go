@@ -177,10 +177,8 @@ func (r outgoingResolver) drop(ctx context.Context, ask acl.Ask, out Outgoing, d
 	n := r.n
 	return n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
 		u.Add(d.Changes...)
-		if !u.New() {
-			if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: u.Now, Until: out.waited}); err != nil {
-				return err
-			}
+		if err := u.EndHold(ctx, out.waited); err != nil {
+			return err
 		}
 		if out.Answers == "" {
 			return nil

@@ -63,8 +63,9 @@ func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
 		v.Name, v.Fingerprint, v.Given, v.Unproven = p.Name, p.Fingerprint, p.Owner, p.IsUnproven()
 	}
 	for _, id := range n.cfg.Policy.Allow {
-		v := view(id)
-		v.Standing, v.Configured = acl.Allowed, true
+		if v := view(id); v.Standing != acl.Blocked { // a block is stronger
+			v.Standing, v.Configured = acl.Allowed, true
+		}
 	}
 	for _, id := range n.cfg.Policy.Block {
 		v := view(id)

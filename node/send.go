@@ -250,10 +250,8 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	if u.Full() && !p.out.isClose() {
 		return ErrConversationFull
 	}
-	if !p.out.waited.IsZero() && !u.New() {
-		if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: u.Now, Until: p.out.waited}); err != nil {
-			return err
-		}
+	if err := u.EndHold(ctx, p.out.waited); err != nil {
+		return err
 	}
 	if err := p.release(ctx); err != nil {
 		return err

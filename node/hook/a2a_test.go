@@ -102,7 +102,7 @@ func TestA2AAnswers(t *testing.T) {
 		{name: "text artifact", final: `"status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"hello"}]}]`,
 			payload: `{"action":"deliver","message":{"body":"hello"}}`},
 		{name: "file", final: `"status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"raw":"AA==","mediaType":"image/png","filename":"a.png"}]}]`,
-			payload: `{"action":"deliver","artifacts":[{"id":"a","parts":[{"filename":"a.png","media_type":"image/png","raw":"AA=="}]}],"message":{"body":"completed, 1 artifacts"},"task":{"state":"completed"}}`},
+			payload: `{"action":"deliver","artifacts":[{"id":"a","parts":[{"filename":"a.png","media_type":"image/png","raw":"AA=="}]}],"message":{"body":"completed, 1 artifact"},"task":{"state":"completed"}}`},
 		{name: "input required", final: status("INPUT_REQUIRED", "which day?"),
 			payload: `{"action":"deliver","message":{"body":"which day?"},"task":{"state":"input_required","text":"which day?"}}`},
 		{name: "rejected", final: status("REJECTED", "not here"), payload: `{"action":"deliver","message":{"body":"not here"},"task":{"state":"rejected","text":"not here"}}`},

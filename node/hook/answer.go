@@ -235,13 +235,16 @@ func (r Result) summary() string {
 	if r.Task != nil {
 		state = r.Task.State
 	}
+	name := strings.ReplaceAll(string(state), "_", " ")
 	switch n := len(r.Artifacts); {
 	case size > 0:
 		return strings.Join(texts, "\n")
+	case n == 1:
+		return name + ", 1 artifact"
 	case n > 0:
-		return fmt.Sprintf("%s, %d artifacts", state, n)
+		return fmt.Sprintf("%s, %d artifacts", name, n)
 	}
-	return strings.ReplaceAll(string(state), "_", " ")
+	return name
 }
 
 // TextPayload returns the payload of a reply that contains only text.

@@ -111,7 +111,7 @@ var streamTests = []struct {
 	{name: "artifact", says: `{"artifacts":[{"parts":[{"text":"one"},{"url":"https://example.com/"}]}]}`,
 		payload: `{"action":"deliver","artifacts":[{"parts":[{"text":"one"},{"url":"https://example.com/"}]}],"message":{"body":"one"}}`, progress: 1},
 	{name: "file alone", says: `{"artifacts":[{"parts":[{"raw":"AA=="}]}]}`,
-		payload: `{"action":"deliver","artifacts":[{"parts":[{"raw":"AA=="}]}],"message":{"body":"completed, 1 artifacts"}}`, progress: 1},
+		payload: `{"action":"deliver","artifacts":[{"parts":[{"raw":"AA=="}]}],"message":{"body":"completed, 1 artifact"}}`, progress: 1},
 	{name: "payload and task", says: `{"payload":{"action":"x"},"task":{"state":"failed"},"artifacts":[]}`,
 		payload: `{"action":"x","task":{"state":"failed"}}`},
 	{name: "later", says: `{"task":{"state":"working","text":"tomorrow"}}`, async: true, progress: 1},
