@@ -25,8 +25,7 @@ import (
 // Kind is the kind of our addresses and links.
 const Kind = "mess"
 
-// Intent is the intent of the AgentMesh messages in which agents send each other MESS requests and updates (MESS
-// section 12).
+// Intent is the intent of AgentMesh messages with MESS requests and updates (MESS section 12).
 const Intent wire.Intent = "com.github.teaguesterling.mess.request"
 
 // Config is the configuration of a bridge. Exchange and Store are required, even if Serve is not set: the links use

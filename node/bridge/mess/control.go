@@ -21,8 +21,7 @@ import (
 // nsControl is the namespace of stored control messages.
 const nsControl = "mess/aside"
 
-// maxControls bounds the stored control messages of one peer. Above it, the node refuses further ones, and the peer may
-// send them again later. controlLifetime is the time after which a stored control message expires.
+// maxControls bounds the stored control messages of one peer. The peer may send a refused one again later.
 const (
 	maxControls     = 200
 	controlLifetime = 7 * 24 * time.Hour
@@ -37,7 +36,6 @@ const (
 	maxControlFailures = 10
 )
 
-// controlMessage is the stored form of a control message.
 type controlMessage struct {
 	From    wire.AgentID        `json:"from"`
 	Address string              `json:"address,omitempty"`
@@ -113,8 +111,6 @@ func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 	}
 }
 
-// postponeControl stores the time of the next attempt for a control message. Each pause is twice as long as the
-// previous one.
 func (b *Bridge) postponeControl(ctx context.Context, rec store.Record, m storedControl) error {
 	m.Pause = min(max(2*m.Pause, minControlRetry), maxControlRetry)
 	m.Again = time.Now().Add(m.Pause)

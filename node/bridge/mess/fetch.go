@@ -33,8 +33,7 @@ type reference struct {
 }
 
 // file returns the name under which the fetched content is stored, and the prefix of that name. The prefix depends only
-// on the reference, so that the content of an earlier fetch is found. It contains a hash of the address. The names of
-// inline attachments contain the position in the message instead.
+// on the reference, so that the content of an earlier fetch is found.
 func (r reference) file(name, mime string) (file, prefix string) {
 	sum := sha256.Sum256([]byte(r.uri))
 	label := hex.EncodeToString(sum[:6]) + "-"
@@ -76,7 +75,6 @@ func referenceOf(kind string, v wire.Value) (reference, bool) {
 	return r, err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && rest.IsShared(u))
 }
 
-// fetchTimeout bounds one fetch.
 const fetchTimeout = time.Minute
 
 // Fetch fetches what uri, an address in a message of the thread, refers to, and stores it with the thread. The caller

@@ -20,10 +20,10 @@ import (
 // This file delivers messages through a link: our requests, our messages in the threads of these requests, and our
 // messages in threads that others opened at the exchange.
 
-// Deliver posts a message of the node to the exchange. If the exchange refuses it permanently, Deliver notifies the
-// owner, or marks the new thread as declined, and returns nil, except for a text in a new conversation. For such a
-// text, if the exchange failed, or if the outbox should retry, the error is a *client.SendError. The error is a
-// permanent *wire.Error if the message cannot be delivered.
+// Deliver posts a message of the node to the exchange. If the exchange permanently refuses a message about a thread,
+// Deliver notifies the owner, or marks a new thread as declined, and returns nil. For a refused text in a new
+// conversation, and if the outbox should retry, the error is a *client.SendError. For a message that can never be
+// delivered, it is a permanent *wire.Error.
 func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 	defer func() {
 		if _, sent := errors.AsType[*client.SendError](err); !sent && !thread.IsRefusal(err) {

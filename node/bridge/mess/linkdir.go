@@ -29,8 +29,7 @@ type dirRemote struct {
 	git  bool
 	mu   sync.Mutex // held while the directory is read or changed
 
-	// findEnclosure returns our file that the address uri names. It reports false if uri names no file of ours.
-	// findEnclosure may be nil.
+	// findEnclosure returns our file that the address uri names, or false if uri names no file of ours. It may be nil.
 	findEnclosure func(ctx context.Context, uri string) (exchange.Attachment, bool, error)
 
 	seen  map[string]string // by folder and thread: the stamp of the thread when it was last examined
@@ -208,7 +207,6 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 	return r.publish(ctx, ref)
 }
 
-// refs returns the threads of the directory.
 func (r *dirRemote) refs(root *os.Root) (map[string]bool, error) {
 	refs := map[string]bool{}
 	err := r.walk(root, func(_ string, _ *os.Root, p folder.Place, _ int) { refs[p.Ref] = true })

@@ -13,9 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// If we send a file to an exchange that is a directory, the link stores the file beside the thread, like the files of
-// others (MESS-46). In the message to the link, an address stands for the file. The address contains a token, because
-// somebody else could write a text that looks like such an address.
+// A file that we send to an exchange in a directory is stored beside the thread (MESS-46). In the message to the link,
+// an address with a token stands for the file. Without the token, somebody else could write such an address.
 
 // enclosure returns the address that stands for a file of our thread ref.
 func enclosure(ref, file, token string) string {

@@ -262,7 +262,6 @@ func (v remoteView) endReason() string {
 	return ""
 }
 
-// localThread returns the thread in our exchange that corresponds to a thread behind the link, or nil.
 func (l *link) localThread(ctx context.Context, requester string, k knownThread) (*thread.Thread, error) {
 	if err := l.x.Load(); err != nil {
 		return nil, err
@@ -319,8 +318,8 @@ func (l *link) receive(ctx context.Context, from, ref, number string, b thread.B
 }
 
 // readDelegation looks for a delegation in a block of one of our threads. successor is the thread with which the
-// exchange replaces it, or "". Every thread belongs to only one conversation, so if we know the successor already, or
-// its ref is not valid, readDelegation removes the ref from the block and returns "".
+// exchange replaces it, or "". A thread belongs to only one conversation, so readDelegation removes the ref of a
+// successor that we know already, or whose ref is not valid, and returns "".
 func (l *link) readDelegation(ctx context.Context, ref string, b thread.Block) (out thread.Block, successor string, err error) {
 	i := slices.IndexFunc(b, func(e thread.Entry) bool { return e.Successor() != "" })
 	if i < 0 {

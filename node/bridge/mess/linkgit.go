@@ -18,7 +18,6 @@ func (r *dirRemote) runGit(ctx context.Context, args ...string) error {
 	return err
 }
 
-// gitOutput runs git like runGit and returns its output.
 func (r *dirRemote) gitOutput(ctx context.Context, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -43,7 +42,6 @@ func (r *dirRemote) pull(ctx context.Context) error {
 	return err
 }
 
-// isRemoteEmpty reports whether the repository to which we push is empty.
 func (r *dirRemote) isRemoteEmpty(ctx context.Context) bool {
 	heads, err := r.gitOutput(ctx, "ls-remote", "--heads")
 	return err == nil && len(heads) == 0

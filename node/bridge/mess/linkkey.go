@@ -20,7 +20,6 @@ import (
 
 // A link without a key registers at its exchange and stores the key that it receives.
 
-// restState is the stored state of a link over REST.
 type restState struct {
 	ID         string            `json:"id,omitempty"` // our name at the exchange
 	Of         string            `json:"of,omitempty"` // hash of the configured key to which ID belongs; "" for Key
@@ -29,7 +28,6 @@ type restState struct {
 	OtherWords bool              `json:"other_words,omitempty"` // the server uses the codes of [legacyCodes]
 }
 
-// restStore stores the state of a link over REST.
 type restStore struct{ cfg *LinkConfig }
 
 func (m restStore) key() string { return "link/" + m.cfg.Name + "/rest" }
@@ -93,7 +91,6 @@ func (r *restRemote) setState(v restState) {
 	r.state = &v
 }
 
-// updateState changes the stored state.
 func (r *restRemote) updateState(ctx context.Context, change func(*restState)) error {
 	r.joining.Lock()
 	defer r.joining.Unlock()
@@ -116,7 +113,7 @@ func exchangeOf(key client.Credential) string {
 	return ""
 }
 
-// register registers us at the exchange with POST register. The caller holds r.joining.
+// register registers us at the exchange. The caller holds r.joining.
 func (r *restRemote) register(ctx context.Context, v restState) (restState, error) {
 	if !strings.Contains(r.base, exchangesPath) {
 		if v.Exchange == "" {
@@ -170,9 +167,9 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 }
 
 // checkKey decides from the error of a call whether the key of our registration is still valid. If the exchange no
-// longer knows the key, checkKey drops it and the link registers again. It drops no other key until the exchange has
-// answered a call without refusing the key: a failure of the network or of the server shows nothing about the key. A
-// key that waits for approval stays, and so does the message of the call.
+// longer knows the key, checkKey drops it and the link registers again. It drops the next key only after the exchange
+// has accepted a key; a failure of the network or of the server is not acceptance. A key that waits for approval stays,
+// and so does the message of the call.
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, refused := errors.AsType[*client.SendError](err)
 	r.mu.Lock()

@@ -134,8 +134,7 @@ func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) e
 	return nil
 }
 
-// acceptEntry passes to the node an entry that the link itself wrote about an action of the exchange. event is the kind
-// of the action.
+// acceptEntry passes to the node an entry that the link wrote itself. event is what the exchange did.
 func (l *link) acceptEntry(ctx context.Context, peer, conv, event string, e thread.Entry) error {
 	in, err := l.inbound(peer, conv+"/"+event, thread.Block{e})
 	if err != nil {

@@ -39,7 +39,6 @@ func (l *link) load(ctx context.Context, ref string) (k knownThread, found bool,
 	return k, found, err
 }
 
-// save stores what is known of a thread.
 func (l *link) save(ctx context.Context, ref string, k knownThread) error {
 	return l.records.Apply(ctx, l.change(ref, k), time.Now())
 }
@@ -51,7 +50,7 @@ func (l *link) update(ctx context.Context, ref string, change func(*knownThread)
 	return l.updateUnderLock(ctx, ref, change)
 }
 
-// updateUnderLock does what update does. The caller holds l.createMu.
+// updateUnderLock is update for a caller that holds l.createMu.
 func (l *link) updateUnderLock(ctx context.Context, ref string, change func(*knownThread)) error {
 	k, found, err := l.load(ctx, ref)
 	if err != nil || !found {
@@ -135,7 +134,6 @@ func (l *link) learnSelf(ctx context.Context, list []remoteThread) (string, erro
 	return "", nil
 }
 
-// followList receives what is new in the threads of a list.
 func (l *link) followList(ctx context.Context, list []remoteThread, self string) error {
 	if len(l.known) > maxRemembered {
 		clear(l.known)
@@ -282,7 +280,6 @@ func (l *link) checkMissing(ctx context.Context, list []remoteThread, self strin
 	return nil
 }
 
-// checkConversation checks the thread of a conversation.
 func (l *link) checkConversation(ctx context.Context, conv, self string) error {
 	rec, err := l.records.Get(ctx, exchange.NSMeta, l.convRecord(conv), time.Now())
 	if err != nil {

@@ -262,7 +262,6 @@ func (r *restRemote) list(ctx context.Context) ([]remoteThread, error) {
 	return out, nil
 }
 
-// page returns one page of the list, and the cursor of the next one.
 func (r *restRemote) page(ctx context.Context, limit int, after string) (out []remoteThread, next string, err error) {
 	path := "requests?limit=" + strconv.Itoa(limit)
 	if after != "" {

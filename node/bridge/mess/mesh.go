@@ -192,8 +192,8 @@ func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 
 // translateEnd changes a final state in a block for a foreign exchange, where we are the executor. Canceled, expired
 // and superseded become declined before a claim and failed after it, because an executor may not end the thread of
-// somebody else in this way. Before a claim, failed becomes declined too. A state that the holder set stays, but
-// a cancel only after the requester refused a confirmation.
+// somebody else in this way. Before a claim, failed becomes declined too. A state that the holder set stays, but its
+// cancel only if the requester refused a confirmation.
 func translateEnd(t *thread.Thread, b thread.Block, from string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -240,7 +240,6 @@ func (b *Bridge) findAgents(ctx context.Context, t *thread.Thread) ([]Agent, err
 	return out, err
 }
 
-// wantsNotices reports whether the bridge delivers notices to the recipient id. Other recipients poll.
 func (b *Bridge) wantsNotices(id string) bool {
 	switch {
 	case id == thread.OwnerID:

@@ -28,8 +28,8 @@ const (
 	askHeld     = "mess-request"      // a request waits for the owner
 )
 
-// The shortest and longest pause before a failed notice is tried again, and the longest sleep while a notice waits. The
-// sleep is bounded because the clock may be set meanwhile.
+// The pauses before a failed notice is tried again, and the longest sleep while a notice waits. The sleep is bounded
+// because the clock may be set meanwhile.
 const (
 	minNoticeRetry = time.Second
 	maxNoticeRetry = time.Minute
@@ -224,7 +224,6 @@ func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) error {
 	return err
 }
 
-// closedKey returns the key of the record that marks a conversation as closed.
 func closedKey(to, conv string) string { return "closed/" + exchange.IDKey(to, conv) }
 
 // lateResponse turns a message after the close into a response in a conversation of its own (MESS-39).
@@ -304,7 +303,6 @@ func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	return f(ctx, body, d.Choice.Approves(), d.Changes)
 }
 
-// registerResolvers registers the functions that carry out the owner's decisions.
 func (b *Bridge) registerResolvers() {
 	owner := exchange.Owner("approval")
 	act := func(ctx context.Context, e thread.Entry, opts exchange.Options) error {

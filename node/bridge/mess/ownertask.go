@@ -21,7 +21,6 @@ import (
 // approve, become questions in the approval queue. The bridge derives both from the thread and its messages, each time
 // the exchange sends a notice about the thread to the owner.
 
-// aboutThread returns the About of the tasks and questions about a thread.
 func aboutThread(ref string) string { return Kind + "/" + ref }
 
 // updateOwner makes the owner's inbox and questions show what the owner can now do about a thread. It also

@@ -53,7 +53,6 @@ func (b *Bridge) MountPage(shell *httpapi.Pages) {
 // topicThreads is the topic that makes open pages load their live regions again.
 const topicThreads = "mess"
 
-// follow tells an open page that a thread has changed.
 func (p *pages) follow(ctx context.Context, changed func(topic string)) {
 	wake, stop := p.x.Watch()
 	defer stop()
@@ -108,7 +107,6 @@ func (p *pages) list(c echo.Context) error {
 	return p.shell.Render(c, p.threads, httpapi.View{Title: "MESS", Topics: []string{topicThreads}, Data: view})
 }
 
-// nameOf returns how to show a participant of a thread.
 func (p *pages) nameOf(c echo.Context, id string) string {
 	if id == thread.OwnerID {
 		return "you"
@@ -191,7 +189,6 @@ func (p *pages) image(c echo.Context) error {
 // formRoom is the size that the other fields of a form with a photo may have, in bytes.
 const formRoom = 64 << 10
 
-// act carries out a form.
 func (p *pages) act(c echo.Context) error {
 	if err := httpapi.KeepOpen(c, 5*time.Minute); err != nil { // uploading a photo from a phone may take long
 		return err
@@ -243,7 +240,6 @@ func (p *pages) act(c echo.Context) error {
 	return httpapi.Done(c, "mess/"+url.PathEscape(t.Ref), "done")
 }
 
-// block returns the MESS block of a form.
 func (p *pages) block(c echo.Context, t *thread.Thread) (thread.Block, error) {
 	re := wire.Obj(wire.TextField("re", t.Ref))
 	said := strings.TrimSpace(c.FormValue("text"))

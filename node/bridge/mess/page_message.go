@@ -15,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// messageRow is a message on the page.
 type messageRow struct {
 	From, What           string
 	At                   time.Time
@@ -80,7 +79,6 @@ func viewMessage(ref string, m thread.Message) messageRow {
 	return row
 }
 
-// yaml adds a value as YAML text.
 func (r *messageRow) yaml(v wire.Value) {
 	text := strings.TrimSpace(string(yamltree.Append(nil, v)))
 	if len(text) > maxShownText {

@@ -12,7 +12,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// suggestionView is a suggestion on the page that waits for the owner.
 type suggestionView struct {
 	By, What string
 	Quotes   []string // text of the executor
@@ -55,7 +54,6 @@ func (p *pages) suggestion(ctx context.Context, t *thread.Thread) (*suggestionVi
 	return view, nil
 }
 
-// valueText returns a value as text: a string itself, anything else as YAML.
 func valueText(v wire.Value) string {
 	if s, ok := v.Str(); ok {
 		return s

@@ -20,7 +20,6 @@ import (
 // notifications of other executors are dropped too.
 const maxPushing = 16
 
-// pushTime bounds one HTTP call.
 const pushTime = 30 * time.Second
 
 // pushes sends the notifications of executors (MESS-45). Each channel is tried once.

@@ -39,7 +39,6 @@ func (b *Bridge) newQuestion(ctx context.Context, kind string, t *thread.Thread,
 	return b.openQuestion(kind, aboutThread(t.Ref), more, title, time.Now()), nil
 }
 
-// questionMessage returns the message that a question shows.
 func (b *Bridge) questionMessage(ctx context.Context, t *thread.Thread, kind string) (thread.Message, error) {
 	if kind != askConfirm {
 		return b.newestMessage(ctx, t.Ref, 1, func(thread.Message) bool { return true })
@@ -75,8 +74,7 @@ func (b *Bridge) openQuestion(kind, matter string, body askBody, title string, n
 	return changes
 }
 
-// maxShown bounds the number of capabilities in a question about a registration. The list of executors shows all of
-// them.
+// maxShown bounds the capabilities in a question about a registration. The list of executors shows all of them.
 const maxShown = 50
 
 // askRegistration returns the changes that ask the owner about a registration. A pending executor cannot change itself,

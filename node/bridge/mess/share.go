@@ -21,9 +21,9 @@ import (
 // maxInlineTotal bounds the inline attachments of one mesh message; the rest of its 256 KiB is for text.
 const maxInlineTotal = 2 * thread.MaxInline
 
-// shareAttachments returns a block in the form in which it is sent. It puts small attachments inline, and replaces
-// larger ones with addresses on our exchange. If strangers cannot reach the exchange, it sends only the names of larger
-// attachments. For a link to a directory it sends all attachments as addresses, and the link stores them as files.
+// shareAttachments returns a block in the form in which it is sent: small attachments inline, larger ones as addresses
+// on our exchange or, if strangers cannot reach it, as names only. For a link to a directory, all attachments become
+// addresses, and the link stores them as files.
 func (b *Bridge) shareAttachments(ctx context.Context, ref string, block thread.Block, to string) (thread.Block, error) {
 	room := maxInlineTotal
 	l := b.linkOf(to)

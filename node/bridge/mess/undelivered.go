@@ -51,7 +51,6 @@ func isTooLate(u bridge.Undelivered) bool {
 	return (u.Code == wire.InvalidMessage || u.Code == wire.Unauthorized) && slices.Contains(states, u.Status)
 }
 
-// cancelTooLate ends the thread of a message that came too late.
 func (b *Bridge) cancelTooLate(ctx context.Context, key string, m controlMessage) error {
 	done := []store.Change{{Record: store.Record{NS: nsControl, Key: key}, IfRev: store.Any, Delete: true}}
 	ref, ok := b.x.RequestIn(string(m.From), string(m.Conv))

@@ -95,7 +95,6 @@ func (x *Exchange) LimitThreads(buckets *rate.Buckets, perHour int) {
 // ID returns the id of the exchange.
 func (x *Exchange) ID() string { return x.id }
 
-// loading is the state of the first read of the store.
 type loading struct {
 	done atomic.Bool
 
@@ -247,7 +246,6 @@ type threadQuota struct {
 	perHour int
 }
 
-// chargeBlock charges the actor for every thread that a block opens.
 func (q threadQuota) chargeBlock(who Actor, b thread.Block) error {
 	for _, e := range b {
 		if e.Type != "request" {
@@ -327,8 +325,7 @@ func (x *Exchange) Messages(ctx context.Context, ref string) ([]thread.Message, 
 	return out, nil
 }
 
-// recordsBelow returns the records of a namespace whose keys begin with prefix, in the order of the keys. An error ends
-// the iteration.
+// recordsBelow returns the records of a namespace whose keys begin with prefix, in key order. It ends after an error.
 func recordsBelow(ctx context.Context, r store.Records, ns, prefix string, now time.Time) iter.Seq2[store.Record, error] {
 	return func(yield func(store.Record, error) bool) {
 		for rec, err := range store.All(func(after string) ([]store.Record, string, error) {
@@ -373,9 +370,8 @@ func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 	return false
 }
 
-// canSeeEntry works like canSee, but takes the index entry of the thread. The entry does not show which peers have an
-// offer, so canSeeEntry reports false for a peer that has only an offer. It gives writers of
-// thread files no special right.
+// canSeeEntry is canSee for an index entry. The entry does not show which peers have an offer, so canSeeEntry reports
+// false for a peer that has only an offer. It gives writers of thread files no special right.
 func (x *Exchange) canSeeEntry(who Actor, c *registry.Candidate, e *entry) bool {
 	switch {
 	case who.Owner || who.system || who.ID == e.requester.Value() || e.isHeld() && who.ID == e.holder.Value():
@@ -387,7 +383,6 @@ func (x *Exchange) canSeeEntry(who Actor, c *registry.Candidate, e *entry) bool 
 	return t.IsOfferedTo(c.ID) && e.canBeDoneBy(c)
 }
 
-// roles returns the roles of the actor in a thread.
 func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
 	var r thread.Role
 	if who.system {

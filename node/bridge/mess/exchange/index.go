@@ -40,13 +40,11 @@ type details struct {
 	tags                []requestKey // keys in index.tags
 }
 
-// noDetails are the details of a thread without any.
 var noDetails details
 
 // maxIndexedIntent bounds the intents that are kept in memory for lists.
 const maxIndexedIntent = 512
 
-// newEntry returns the entry of a thread.
 func newEntry(t *thread.Thread) *entry {
 	e := &entry{
 		ref: t.Ref, client: t.ClientID, requester: unique.Make(t.Requester), holder: unique.Make(t.Holder), status: unique.Make(t.Status),
@@ -68,7 +66,7 @@ func newEntry(t *thread.Thread) *entry {
 	return e
 }
 
-// summary returns what a list shows of the thread. complete is false if the intent must be read from the store.
+// summary returns what a list shows of the thread. If complete is false, the intent must be read from the store.
 func (e *entry) summary() (s Summary, complete bool) {
 	return Summary{
 		e.ref, e.client, e.requester.Value(), e.holder.Value(), e.status.Value(), e.intent, e.priority.Value(),
@@ -76,10 +74,8 @@ func (e *entry) summary() (s Summary, complete bool) {
 	}, e.intent != ""
 }
 
-// isOpen reports whether the thread has not ended.
 func (e *entry) isOpen() bool { return e.status.Value().Open() }
 
-// isHeld reports whether the thread has a holder.
 func (e *entry) isHeld() bool { return e.holder.Value() != "" }
 
 // canBeDoneBy reports whether an executor has all capabilities that the thread requires (MESS-41).
@@ -123,7 +119,6 @@ const allThreads = "all"
 // answer.
 type requestKey struct{ requester, id string }
 
-// listNames returns the names of the lists that the thread is in.
 func (e *entry) listNames() []string {
 	out := []string{allThreads, "state:" + string(e.status.Value()), "from:" + e.requester.Value()}
 	if e.isHeld() {
@@ -185,7 +180,6 @@ func (x *index) put(t *thread.Thread) {
 	x.setAlarms(old, t)
 }
 
-// addNew does what is needed once for each thread.
 func (x *index) addNew(e *entry) {
 	if e.client != "" {
 		x.clients[e.client] = append(x.clients[e.client], e.ref)
@@ -201,7 +195,7 @@ func (x *index) addNew(e *entry) {
 }
 
 // countSerial remembers the highest thread number of a day. It ignores a number from a thread file that is so high that
-// it leaves no room for more. A new thread whose number turns out to be taken gets the next one.
+// it leaves no room for more; a new thread with a taken number gets the next one.
 func (x *index) countSerial(ref string) {
 	if len(ref) < len("2006-01-02-001") {
 		return
@@ -265,7 +259,6 @@ func (x *index) unlink(e *entry) {
 	}
 }
 
-// remove removes a thread from the index.
 func (x *index) remove(ref string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -335,7 +328,6 @@ func (x *index) get(ref string) *entry {
 	return x.byRef[ref]
 }
 
-// requester returns the requester of a thread, or "" if the thread does not exist.
 func (x *index) requester(ref string) string {
 	if e := x.get(ref); e != nil {
 		return e.requester.Value()
@@ -378,21 +370,18 @@ func (x *index) entries(name string, after position, limit int, keep func(*entry
 	return out, position{}
 }
 
-// position is a place in a list: the last thread of a page with its update time then, even if the thread has moved
-// since.
+// position is a place in a list: the last thread of a page, with its update time when the page was read.
 type position struct {
 	updated time.Time
 	ref     string
 }
 
-// length returns the length of a list.
 func (x *index) length(name string) int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return len(x.lists[name])
 }
 
-// nextNumber returns an unused thread number of the day.
 func (x *index) nextNumber(day string) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -25,8 +25,7 @@ func (x *Exchange) hasLost(who Actor, t *thread.Thread) bool {
 	return c != nil && t.Offered && x.Executors.CanClaim(who.ID, t) && !c.Created.After(t.ClaimedAt())
 }
 
-// explainClaim returns the error for a claim that failed with err: [thread.ErrTaken] if the claim came too late,
-// otherwise err.
+// explainClaim returns [thread.ErrTaken] instead of err for a claim that came too late.
 func (t *tx) explainClaim(ctx context.Context, err error, code thread.Code, re []string) error {
 	if code == thread.Claimed && IsStatus(err, http.StatusNotFound) && (lostView{view{t: t, ctx: ctx}}).namesAny(re) {
 		return thread.ErrTaken

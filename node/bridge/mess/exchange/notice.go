@@ -36,7 +36,6 @@ const (
 // ToDirectory is the recipient of offers that no executor here may claim.
 const ToDirectory = "directory:"
 
-// notices are the notices of one unit.
 type notices struct {
 	want func(to string) bool // nil means that nobody gets notices
 	list []Notice
@@ -45,7 +44,6 @@ type notices struct {
 // wants reports whether the recipient receives notices. All others poll.
 func (n *notices) wants(to string) bool { return n.want != nil && n.want(to) }
 
-// add adds a notice about the newest message of a thread, if the recipient receives notices.
 func (n *notices) add(to, kind string, th *thread.Thread) {
 	if n.wants(to) {
 		n.list = append(n.list, Notice{To: to, Kind: kind, Ref: th.Ref, Serial: th.Serial})
@@ -88,10 +86,9 @@ func (n *notices) withdrawOffers(th *thread.Thread, except string) {
 	}
 }
 
-// addChange adds the notices that follow from what a unit changed in a thread. The owner learns that the turn has
-// changed, or that the holder has changed during the owner's turn, unless there is a notice for the owner anyway. A
-// thread that ended is withdrawn from the peers that may claim it or, if a peer holds it, from the holder; the actor
-// that ended it gets no notice.
+// addChange adds the notices that follow from what a unit changed in a thread. The owner gets one if the turn has
+// changed, or the holder during the owner's turn, unless the unit has a notice for the owner already. An ended thread
+// is withdrawn from its holder or, if it has none, from the peers that may claim it, except the actor that ended it.
 func (n *notices) addChange(th *thread.Thread, was snapshot) {
 	turn := th.Turn()
 	isTold := slices.ContainsFunc(n.list, func(n Notice) bool { return n.To == thread.OwnerID && n.Ref == th.Ref })
@@ -153,8 +150,8 @@ func (x *Exchange) WakeNotifier() {
 }
 
 // offer adds notices for the executors that may claim a thread and want to hear of it, for an owner who did not request
-// it and, if no executor may claim it, for ToDirectory. But if one of the executors has a matching auto-claim pattern,
-// that executor claims the thread at once, and nobody gets an offer.
+// it and, if no executor may claim it, for ToDirectory. If the auto-claim pattern of an executor matches, that executor
+// claims the thread at once instead.
 func (t *tx) offer(th *thread.Thread) {
 	th.Offered = true
 	t.touch(th)

@@ -11,8 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// This file deals with threads that are shared with a peer: a mesh agent or a link member. A peer knows a thread by its
-// conversation.
+// A peer (a mesh agent or a link member) knows a shared thread by its conversation.
 
 // requestLink returns the link through which a peer requested the thread, or "".
 func requestLink(t *thread.Thread) string {

@@ -50,7 +50,6 @@ func NewCallReplay(who Actor, name string, content wire.Value) *ReplayKey {
 	return o
 }
 
-// replayRecord is the stored form of a [Result].
 type replayRecord struct {
 	Digest  string      `json:"digest,omitempty"`
 	Mess    wire.Value  `json:"mess"`
@@ -107,7 +106,6 @@ func (t *tx) saveReplay(o *ReplayKey) error {
 	return nil
 }
 
-// setResultThread sets the thread of the result: the one that the block was about, or created.
 func (t *tx) setResultThread(ctx context.Context) error {
 	ref := t.opts.Re
 	if made, ok := t.result.RequestRef(); ok && ref == "" && t.threads[made] != nil {

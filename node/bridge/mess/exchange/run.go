@@ -118,7 +118,6 @@ func (x *Exchange) settleAfterCommit(ctx context.Context, t *tx) {
 	}
 }
 
-// scheduleRecheck makes Run check every unclaimed thread that waits.
 func (x *Exchange) scheduleRecheck(err error) {
 	x.log.Warn("waiting threads will be checked later", "error", err)
 	x.mustRecheck.Store(true)
@@ -299,7 +298,6 @@ func (x *index) due(now time.Time, limit int) (dueAlarms []alarm, next time.Time
 	return dueAlarms, next
 }
 
-// reschedule sets an alarm again.
 func (x *index) reschedule(a alarm) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -307,7 +305,6 @@ func (x *index) reschedule(a alarm) {
 	x.wakeRun()
 }
 
-// wakeRun makes Run look at the time of the next alarm.
 func (x *index) wakeRun() {
 	waiting.Wake(x.alarmSet)
 }

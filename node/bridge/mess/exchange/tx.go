@@ -53,7 +53,6 @@ type snapshot struct {
 	updated      time.Time
 }
 
-// requestAck is the ack of one request of the block.
 type requestAck struct{ id, ref string }
 
 func (x *Exchange) begin(who Actor, opts Options) *tx {
@@ -66,7 +65,6 @@ func (x *Exchange) begin(who Actor, opts Options) *tx {
 	}
 }
 
-// run applies a block in memory.
 func (t *tx) run(ctx context.Context, b thread.Block) error {
 	for i, e := range b { // check every entry before any is applied
 		if err := e.Check(thread.EntryPath(i, e), t.now, t.opts.Lax); err != nil {
@@ -200,7 +198,6 @@ func withEntryPath(err error, path string) error {
 	return &changed
 }
 
-// applyEntry applies one entry.
 func (t *tx) applyEntry(ctx context.Context, i int, e thread.Entry, reserved reservation) error {
 	path := thread.EntryPath(i, e)
 	switch e.Type {
@@ -264,7 +261,6 @@ func (t *tx) load(ctx context.Context, ref string) (*thread.Thread, error) {
 	return th, nil
 }
 
-// touch marks a thread as changed.
 func (t *tx) touch(th *thread.Thread) {
 	if !slices.Contains(t.order, th.Ref) {
 		t.order = append(t.order, th.Ref)
@@ -358,7 +354,6 @@ func (t *tx) commit(ctx context.Context) error {
 	return t.apply(ctx, changes)
 }
 
-// apply does the work of commit after all changes are known.
 func (t *tx) apply(ctx context.Context, changes []store.Change) error {
 	for _, ref := range t.order {
 		t.notices.addChange(t.threads[ref], t.before[ref])

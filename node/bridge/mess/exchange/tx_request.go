@@ -199,7 +199,6 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 	return nil
 }
 
-// postState appends a status message of the exchange with the state of the thread.
 func (t *tx) postState(th *thread.Thread, extra ...wire.Member) {
 	t.touch(th)
 	t.appendMessage(th, thread.ExchangeID, thread.Block{th.StatusEntry(extra...)})

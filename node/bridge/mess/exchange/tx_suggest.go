@@ -104,7 +104,6 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 	return nil
 }
 
-// decide accepts or refuses a suggestion. An accepted one is carried out.
 func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bool) error {
 	s := th.ChooseSuggestion(id)
 	if s == nil {
@@ -157,7 +156,6 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 	return nil
 }
 
-// merge replaces several threads by one.
 func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal) error {
 	var intents []string
 	var needs []thread.Need
@@ -227,7 +225,6 @@ func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal)
 	return nil
 }
 
-// supersede marks a thread as superseded by others.
 func (t *tx) supersede(th *thread.Thread, next []string, reason string) error {
 	if err := th.Supersede(next, reason, t.now); err != nil {
 		return err

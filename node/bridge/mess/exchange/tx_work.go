@@ -114,8 +114,8 @@ func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) 
 }
 
 // dropNoise removes entries of a peer that change nothing here: acks, and the status "received", unless the exchange
-// behind a link gives a claimed thread back with it. It also ends the wait for the peer if the peer sent an ack after
-// its owner decided, or anything else except the states "waiting" and "held".
+// behind a link gives a claimed thread back with it. The wait for the peer ends with an ack after its owner decided, or
+// with any other entry except the states "waiting" and "held".
 func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error) {
 	th, err := t.load(ctx, t.opts.Re)
 	if err != nil {

@@ -45,7 +45,6 @@ func isAbout(th *thread.Thread, id, ref string) bool {
 	return s != nil && slices.Contains(s.Re, ref)
 }
 
-// resolveThread returns the thread that a reference names.
 func (t *tx) resolveThread(ctx context.Context, re string, first marks) (*thread.Thread, thread.Target, error) {
 	to, err := t.resolve(ctx, re, first)
 	if err != nil {

@@ -21,8 +21,6 @@ import (
 
 // Mirror keeps the threads of an exchange in a directory that other tools read and append to. The store is
 // authoritative: additions of the tools go through the state machine, and then the mirror writes the files again.
-//
-// All access goes through one os.Root, so no name leads out of the directory.
 type Mirror struct {
 	x     *exchange.Exchange
 	dir   string

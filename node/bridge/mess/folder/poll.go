@@ -15,13 +15,11 @@ const (
 	maxPollInterval = time.Minute
 )
 
-// nextPoll returns the interval until the next poll. took is how long the last poll took, without its imports and
-// writes.
+// nextPoll returns the interval until the next poll. took excludes the imports and writes of the last poll.
 func nextPoll(took time.Duration) time.Duration {
 	return min(max(PollEvery, pollShare*took), maxPollInterval)
 }
 
-// progressInterval is the interval between progress messages of a long pass.
 const progressInterval = 10 * time.Second
 
 // progress reports on one pass over many threads.

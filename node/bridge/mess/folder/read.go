@@ -45,7 +45,6 @@ func stampOf(root *os.Root, dir, ref string) (s fileStamp) {
 	return s
 }
 
-// stampAt returns the stamp of the files of the thread at a place.
 func stampAt(root *os.Root, at string, flat bool) fileStamp {
 	sub, err := root.OpenRoot(path.Dir(at))
 	if err != nil {
@@ -108,8 +107,8 @@ func (p Place) Stamp(sub *os.Root) (s fileStamp) {
 	return s
 }
 
-// About how many known threads of one folder one poll examines: open ones, and ended ones, which rarely change. If there
-// are more, each poll examines another part of them. Every poll examines all new threads.
+// openPerPoll and endedPerPoll are about how many known threads of a folder one poll examines. Ended threads rarely
+// change. If there are more, each poll examines another part of them, and all new threads.
 const (
 	openPerPoll  = 1000
 	endedPerPoll = 250

@@ -22,7 +22,6 @@ type Capability struct {
 	Definition  wire.Value `json:"definition,omitzero"`
 }
 
-// maxCapabilities bounds the catalogue.
 const maxCapabilities = 10_000
 
 // catalogue is the list of described capabilities, in the order of their ids.
@@ -64,7 +63,6 @@ func (r *Executors) Available(tags []string) []Capability {
 
 func (c Capability) compareID(id string) int { return strings.Compare(c.ID, id) }
 
-// hasTag reports whether the capability has one of the tags.
 func (c *catalogue) hasTag(id string, tags []string) bool {
 	c.catMu.RLock()
 	defer c.catMu.RUnlock()
@@ -164,7 +162,6 @@ func (r *Executors) Restore(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// restoreMeta loads the catalogue and the routing rules.
 func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
 	var list []Capability
 	for c, err := range store.DecodeAll(ctx, r.cfg.Records, NSCapabilities, "", now, store.Decode[Capability]) {

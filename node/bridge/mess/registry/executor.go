@@ -58,7 +58,7 @@ func (e *Executor) checkSize() error {
 	return nil
 }
 
-// compare orders executors by the time of their registration, the oldest first.
+// compare orders executors by the time of their registration.
 func (e *Executor) compare(o *Executor) int {
 	return cmp.Or(e.Created.Compare(o.Created), cmp.Compare(e.ID, o.ID))
 }
@@ -362,7 +362,6 @@ func (r *Executors) Tree(q thread.Query, withPending bool, limit int) wire.Value
 	return wire.Arr(out...)
 }
 
-// list returns all executors, in the order in which they were registered.
 func (r *Executors) list() []*Candidate {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -95,8 +95,7 @@ func readPreferences(f *thread.Fields, key string) Preferences {
 	return p
 }
 
-// readNotifications parses the channels of a registration. It keeps channels of other types too, although no notices
-// are sent to them.
+// readNotifications parses the channels of a registration. It also keeps channels to which no notices are sent.
 func readNotifications(f *thread.Fields, key string) []Notification {
 	var out []Notification
 	for i, e := range f.List(key, 20) {
@@ -121,8 +120,8 @@ func readNotifications(f *thread.Fields, key string) []Notification {
 }
 
 // maxPatternCode bounds the compiled instructions of all patterns of one executor, and maxMatchedCode those that one
-// request is matched with. maxMatched bounds the part of an intent, in bytes, that is matched. The bounds are needed
-// because every new request is matched with the patterns of all executors that it is offered to, and a pattern of 30
+// request is matched with. maxMatched bounds the bytes of an intent that are matched. Without these bounds, every new
+// request could be slow: it is matched with the patterns of all executors that it is offered to, and a pattern of 30
 // bytes may compile to a thousand instructions, each of which looks at every byte.
 const (
 	maxPatternCode = 1000

@@ -65,8 +65,7 @@ func (r *Executors) Route(t *thread.Thread, now time.Time) []Offer {
 	return offers
 }
 
-// sortByLevel sorts by the level that executors declare for needs, highest first. It reads the level of each executor
-// once.
+// sortByLevel sorts by the level that executors declare for needs, highest first.
 func sortByLevel(list []*Candidate, needs []thread.Need) {
 	levels := make(map[*Candidate]int, len(list))
 	for _, c := range list {

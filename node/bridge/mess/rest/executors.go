@@ -110,7 +110,6 @@ func (r *call) respondUpdated(id string) error {
 	return r.respond(http.StatusOK, wire.Obj(wire.TextField("executor_id", id), wire.Field("updated", wire.Bool(true))))
 }
 
-// approve handles the owner's approval of a pending registration.
 func (r *call) approve() error {
 	if r.Exchange.Executors.Get(r.path[1]) == nil {
 		return thread.Missing("no such executor")

@@ -105,7 +105,6 @@ func readImport(data []byte, isJSON bool) ([][]byte, error) {
 	return contents, nil
 }
 
-// export handles GET /export/{ref}.
 func (r *call) export() error {
 	ctx := r.c.Request().Context()
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
@@ -142,7 +141,6 @@ func (r *call) export() error {
 	return thread.Bad("format", "must be v1 or v2")
 }
 
-// progressEvery is the interval between progress lines of a long import.
 const progressEvery = time.Second
 
 // importDirectory imports a directory of the owner. It answers with a line of JSON now and then, and a last one at the

@@ -67,7 +67,6 @@ func (d *Server) Operations() []owner.Operation {
 	}
 }
 
-// call is one request in progress.
 type call struct {
 	*Server
 	c    echo.Context
@@ -175,7 +174,6 @@ func (d *Server) WriteError(c echo.Context, err error) error {
 	return httpapi.JSON(c, e.Status, restError{e.Message})
 }
 
-// route is a route of the exchange.
 type route struct {
 	owner  string // what only the owner may do here; "" if everybody with a key may call the route
 	handle func(*call) error
@@ -203,7 +201,6 @@ var routes = map[string]route{
 	"POST messages":                   {"", (*call).messages},
 }
 
-// routeOf returns the name of the route for a request.
 func routeOf(method string, path []string) string {
 	if method == http.MethodHead {
 		method = http.MethodGet
@@ -219,7 +216,6 @@ func routeOf(method string, path []string) string {
 	return name.String()
 }
 
-// dispatch calls the handler of the route.
 func (r *call) dispatch() error {
 	found, ok := routes[routeOf(r.c.Request().Method, r.path)]
 	switch {
@@ -231,7 +227,6 @@ func (r *call) dispatch() error {
 	return found.handle(r)
 }
 
-// body reads a body of at most max bytes.
 func (r *call) body(max int64) ([]byte, error) {
 	req := r.c.Request()
 	if req.ContentLength > max {
@@ -247,7 +242,6 @@ func (r *call) body(max int64) ([]byte, error) {
 	return data, nil
 }
 
-// object reads a JSON object from the body.
 func (r *call) object() (wire.Value, error) {
 	data, err := r.body(thread.MaxDocument)
 	if err != nil {
@@ -260,7 +254,6 @@ func (r *call) object() (wire.Value, error) {
 	return v, err
 }
 
-// respond writes a value as the answer.
 func (r *call) respond(status int, v wire.Value) error {
 	return httpapi.Raw(r.c, status, append(v.JSON(), '\n'))
 }
@@ -300,8 +293,8 @@ func (d *Server) ReadBlock(c echo.Context, path ...string) (thread.Block, *excha
 	return block, replay, err
 }
 
-// PublicRoutes returns the routes that are not only for the owner; {} stands for a segment. openapi.yaml describes
-// them.
+// PublicRoutes returns the routes that openapi.yaml describes: all that are not only for the owner. {} stands for a
+// segment.
 func PublicRoutes() []string {
 	list := []string{"POST register", sharedRoute} // these need no key
 	for name, r := range routes {

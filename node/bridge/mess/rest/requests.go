@@ -51,7 +51,6 @@ func (r *call) list() error {
 	return r.respond(http.StatusOK, out)
 }
 
-// addNames adds the names of agents to a thread if the caller is the owner.
 func (r *call) addNames(v wire.Value, ids ...string) (wire.Value, error) {
 	if !r.who.Owner || r.Names == nil {
 		return v, nil
@@ -121,7 +120,6 @@ func (r *call) create() error {
 	return r.respondState(http.StatusCreated, res)
 }
 
-// respondState answers with the ref and status of a thread.
 func (r *call) respondState(status int, res exchange.Result) error {
 	return r.respond(status, wire.Obj(
 		wire.TextField("ref", res.Ref), wire.TextField("status", res.Status.Rest())))
@@ -143,7 +141,6 @@ func trimEntryPath(err error) error {
 	return &changed
 }
 
-// show handles GET /requests/{ref}.
 func (r *call) show() error {
 	ctx := r.c.Request().Context()
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
