@@ -23,7 +23,6 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// decide answers the only question of a kind that waits for the owner of p.
 func (p *meshNode) decide(kind string, choice acl.Choice) {
 	p.t.Helper()
 	var ask acl.Ask
@@ -41,7 +40,6 @@ func (p *meshNode) decide(kind string, choice acl.Choice) {
 	}
 }
 
-// allText returns all messages of a thread as text.
 func (p *meshNode) allText(ref string) string {
 	p.t.Helper()
 	messages, err := p.Messages(p.t.Context(), ref)
@@ -134,7 +132,6 @@ func TestNextAgentIsAsked(t *testing.T) {
 	}
 }
 
-// countingStore is a store that counts the calls to its records.
 type countingStore struct {
 	store.Store
 	lists atomic.Int64

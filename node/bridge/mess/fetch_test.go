@@ -20,7 +20,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// dataURI returns bytes as a data URI.
 func dataURI(mime string, data []byte) string {
 	return "data:" + mime + ";base64," + base64.StdEncoding.EncodeToString(data)
 }

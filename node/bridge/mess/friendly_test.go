@@ -13,7 +13,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// refusalText returns the text with which a block is refused.
 func (l *lab) refusalText(who, block string) string {
 	l.t.Helper()
 	_, err := l.try(who, block)

@@ -77,7 +77,6 @@ func statusOf(err error) int {
 	return 500
 }
 
-// executor registers an executor with capabilities.
 func (l *lab) executor(id string, capabilities ...string) {
 	l.t.Helper()
 	l.do(thread.OwnerID, "- config:\n    executor: {id: "+id+", capabilities: ["+strings.Join(capabilities, ", ")+"]}\n")
@@ -112,7 +111,6 @@ func (l *lab) want(ref string, code thread.Code) *thread.Thread {
 	return th
 }
 
-// answerOf returns the first answer of this type.
 func answerOf(r exchange.Result, kind string) wire.Value {
 	for _, e := range r.Answers {
 		if e.Type == kind {
@@ -131,7 +129,6 @@ func mustParse(t testing.TB, text string) thread.Block {
 	return b
 }
 
-// keys returns the keys of a namespace.
 func (l *lab) keys(ns string) (keys []string) {
 	l.t.Helper()
 	for after := ""; ; {
@@ -164,7 +161,6 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// readRequest returns the request of a thread as who, an executor, reads it.
 func (l *lab) readRequest(who, ref string) wire.Value {
 	l.t.Helper()
 	th, err := l.Thread(l.t.Context(), actor(who), ref)

@@ -15,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// httpLab is an exchange behind HTTP.
 type httpLab struct {
 	*lab
 	t      testing.TB

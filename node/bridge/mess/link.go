@@ -193,7 +193,6 @@ func (l *link) isDown() bool {
 	return l.status.State == bridge.LinkDown
 }
 
-// explainLinkError returns an error that tells the owner why a link does not work.
 func explainLinkError(err error) error {
 	if joining, ok := errors.AsType[*joinError](err); ok {
 		return joining

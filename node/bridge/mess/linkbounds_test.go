@@ -135,7 +135,6 @@ func (b *createRemote) create(context.Context, string, wire.Value) (string, erro
 	return b.next, nil
 }
 
-// newBlock returns a block whose list has n bytes.
 func newBlock(n int) thread.Block {
 	b := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"), wire.TextField("x", ""))}}
 	b[0].Body = b[0].Body.With("x", wire.Text(strings.Repeat("x", n-len(b.Tree().JSON()))))
@@ -171,7 +170,6 @@ func TestLargeForeignBlock(t *testing.T) {
 	}
 }
 
-// oneThreadRemote is a remote with one thread.
 type oneThreadRemote struct {
 	*listRemote
 	says []thread.Message

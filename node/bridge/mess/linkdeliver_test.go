@@ -39,7 +39,6 @@ func (r *countedRecords) Apply(ctx context.Context, changes []store.Change, now 
 	return r.Records.Apply(ctx, changes, now)
 }
 
-// stateRemote is a remote whose threads have a state.
 type stateRemote struct {
 	createRemote
 	status thread.Code

@@ -117,7 +117,6 @@ func splitRef(ref string) (number, end string) {
 	return number, end
 }
 
-// nextNumber returns the first unused number of the day.
 func nextNumber(list map[string]bool, now time.Time) int {
 	day := now.Format(time.DateOnly) + "-"
 	used := map[string]bool{}
@@ -235,7 +234,6 @@ func (r *dirRemote) scan(root *os.Root) (out []remoteThread, err error) {
 	return out, err
 }
 
-// walk visits every thread, folder by folder.
 func (r *dirRemote) walk(root *os.Root, visit func(folder string, sub *os.Root, p folder.Place, n int)) error {
 	for _, f := range thread.Folders() {
 		sub, err := root.OpenRoot("exchange/" + f)

@@ -15,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// text returns the text of a thread's files.
 func (s *sharedFolder) text(r *dirRemote, there string) string {
 	s.t.Helper()
 	if _, err := r.list(s.t.Context()); err != nil { // pulled

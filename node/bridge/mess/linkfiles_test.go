@@ -253,7 +253,6 @@ func TestPhotoInADirectory(t *testing.T) {
 	}
 }
 
-// only returns the only thread of the directory.
 func (s *sharedFolder) only(r *dirRemote) (there string) {
 	s.t.Helper()
 	eventually(s.t, "the request in the directory", func() bool {

@@ -107,7 +107,6 @@ func TestForeignRefIsAnotherThreadHere(t *testing.T) {
 	a.home.want(ours, thread.Received)
 }
 
-// waitThread waits for the thread with an intent.
 func (p *meshNode) waitThread(intent string) (ref string) {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), intent, func() bool {
@@ -117,7 +116,6 @@ func (p *meshNode) waitThread(intent string) (ref string) {
 	return ref
 }
 
-// findThread returns the thread with an intent, or "".
 func (p *meshNode) findThread(intent string) string {
 	p.t.Helper()
 	page, err := p.List(p.t.Context(), exchange.Owner("test"), "", "", 100)

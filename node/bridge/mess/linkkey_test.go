@@ -18,7 +18,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// linkReaches waits until the first link is in this state, and returns its status.
 func (p *meshNode) linkReaches(state bridge.LinkState) bridge.LinkStatus {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), "a link that is "+string(state), func() bool { return p.bridge.Links()[0].State == state })
@@ -26,7 +25,7 @@ func (p *meshNode) linkReaches(state bridge.LinkState) bridge.LinkStatus {
 }
 
 // TestLinkRegistersItself: a link without a key registers by itself, stores the key, reports that, and works. After a
-// restart it still has the key. It once said "404 Not found" and did nothing.
+// restart it still has the key.
 func TestLinkRegistersItself(t *testing.T) {
 	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(func(c *Config) { delete(c.Tokens, "town") })
@@ -130,7 +129,6 @@ func TestLinkWaitsForApproval(t *testing.T) {
 	home.linkReaches(bridge.LinkUp)
 }
 
-// refusingRemote is a remote that does not know the key.
 type refusingRemote struct {
 	*listRemote
 	polls, said int
@@ -159,7 +157,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestDownLinkIsQuiet: a link that is down tries nothing until the owner acts; it once went on polling.
+// TestDownLinkIsQuiet: a link that is down tries nothing until the owner acts.
 func TestDownLinkIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, remote, _ := newListRemote(t)

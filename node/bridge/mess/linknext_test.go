@@ -96,7 +96,6 @@ func TestDelegatedElsewhere(t *testing.T) {
 	a.home.waitStatus(theirs, thread.Cancelled)
 }
 
-// sendThrough sends a thread to the exchange behind the first link.
 func (p *meshNode) sendThrough(ref string) {
 	p.t.Helper()
 	address := p.bridge.links[0].Address()
@@ -105,7 +104,6 @@ func (p *meshNode) sendThrough(ref string) {
 	}
 }
 
-// request makes a request of our owner in the directory.
 func (s *sharedFolder) request(body string) (here, there string) {
 	s.t.Helper()
 	here = s.home.request(thread.OwnerID, body)

@@ -18,7 +18,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// listRemote is a remote with a fixed list.
 type listRemote struct {
 	fakeRemote
 	listed []remoteThread

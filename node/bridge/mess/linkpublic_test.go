@@ -14,7 +14,6 @@ import (
 
 const question = `"mess":[{"status":{"re":"last","code":"needs_input","questions":[{"field":"much","question":"How much?"}]}}]`
 
-// result returns the response of an executor.
 func result(text string) string {
 	return `,"mess":[{"response":{"re":"last","content":["` + text + `"]}}]`
 }
@@ -31,8 +30,7 @@ func (p *meshNode) countAsks(here string) (n int) {
 }
 
 // TestQuestionThenResult: an executor behind a link asks something and then completes without waiting for the
-// answer. The exchange there allows that, so our thread completes and has the result. The link once dropped the result,
-// and the thread stayed needs_input for ever.
+// answer. The exchange there allows that, so our thread completes and has the result.
 func TestQuestionThenResult(t *testing.T) {
 	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
@@ -240,7 +238,7 @@ func TestLateClaimOnAPublicServer(t *testing.T) {
 }
 
 // TestUnfollowedIsShown: a message about a thread that has ended here cannot be followed. It stays in the thread, and
-// the owner gets a notice; the link once only logged it.
+// the owner gets a notice.
 func TestUnfollowedIsShown(t *testing.T) {
 	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)

@@ -81,7 +81,6 @@ func TestRequestForALinkAlone(t *testing.T) {
 	}
 }
 
-// only returns the thread with an intent there.
 func (a *foreignLink) only(intent string) (there string) {
 	a.t.Helper()
 	eventually(a.t, intent+" over there", func() bool {

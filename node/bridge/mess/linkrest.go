@@ -44,7 +44,6 @@ func (r *restRemote) url(exchange, path string) string {
 	return base + "/" + path
 }
 
-// exchangesPath is the path of the exchanges on a server.
 const exchangesPath = "/api/v1/exchanges/"
 
 const maxRemoteAnswer = 10 << 20
@@ -130,7 +129,6 @@ func (r *restRemote) self(context.Context) string {
 	return cmp.Or(r.state.ID, r.as)
 }
 
-// keyHash returns a hash of the configured key, or "".
 func (r *restRemote) keyHash() string {
 	if r.token == "" {
 		return ""

@@ -16,7 +16,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// linkOf returns the link of an address, or nil.
 func (b *Bridge) linkOf(address string) *link {
 	a, err := bridge.ParseAddress(address)
 	if err != nil || a.Kind != Kind {

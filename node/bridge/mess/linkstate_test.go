@@ -72,7 +72,6 @@ func (a *foreignLink) hideLink() (see func()) {
 
 func (a *foreignLink) wakePoll() { a.home.bridge.links[0].wakePoll() }
 
-// ask sends a request of our owner there.
 func (a *foreignLink) ask(body string) (here, there string) {
 	a.t.Helper()
 	here = a.home.request(thread.OwnerID, body)

@@ -40,7 +40,6 @@ func elsewhere(t *testing.T) map[string]func(t *testing.T) *remoteWork {
 	}
 }
 
-// ask makes a request that is carried out there.
 func (a *remoteWork) ask(intent string) (here, there string) {
 	a.t.Helper()
 	here = a.home.request(a.who, "{id: "+intent+", intent: "+intent+"}")
@@ -49,7 +48,6 @@ func (a *remoteWork) ask(intent string) (here, there string) {
 	return here, away.waitThread(intent)
 }
 
-// post sends a block there.
 func (a *remoteWork) post(who, block string) {
 	a.t.Helper()
 	a.away.do(who, block)
@@ -66,7 +64,6 @@ func (a *remoteWork) waitSuggestion(here, id string) {
 	})
 }
 
-// waitDecision waits until a suggestion is decided there.
 func (a *remoteWork) waitDecision(there, id, want string) {
 	a.t.Helper()
 	eventually(a.t, "the word about "+id+" over there", func() bool {
@@ -74,7 +71,6 @@ func (a *remoteWork) waitDecision(there, id, want string) {
 	})
 }
 
-// threads returns the number of threads here.
 func (a *remoteWork) threads() int {
 	a.t.Helper()
 	page, err := a.home.List(a.t.Context(), exchange.Owner("test"), "", "", 100)

@@ -7,7 +7,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// fixedNames are the names of agents by id.
 type fixedNames map[string]owner.PeerNames
 
 func (n fixedNames) NamesOf(_ context.Context, id string) (owner.PeerNames, error) { return n[id], nil }

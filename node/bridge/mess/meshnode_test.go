@@ -14,14 +14,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// meshNode is a node with an exchange.
 type meshNode struct {
 	*lab
 	node   *meshtest.Member
 	bridge *Bridge
 }
 
-// directoryMesh is a mesh with another directory.
 type directoryMesh struct {
 	bridge.Mesh
 	find func(client.Query) ([]wire.Card, error)

@@ -157,7 +157,6 @@ func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (until ti
 // completionWait is the longest time for which the close of a completed thread waits for the response.
 const completionWait = 10 * time.Minute
 
-// sendToPeer sends a message of a thread to a peer of the mesh.
 func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.Notice, done []store.Change) (until time.Time, err error) {
 	m, err := b.x.Message(ctx, t.Ref, n.Serial)
 	if errors.Is(err, store.ErrNotFound) {

@@ -42,7 +42,6 @@ func waitEvent(t *testing.T, events <-chan node.Event, state string) {
 	}
 }
 
-// countNotices returns the number of the owner's notices of a kind with this text.
 func (p *meshNode) countNotices(kind, text string) (n int) {
 	p.t.Helper()
 	list, _, err := p.node.Notices.List(p.t.Context(), "", 1000, time.Now())

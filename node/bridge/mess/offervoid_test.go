@@ -10,7 +10,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// sendAway sends a thread of ours to the folder and returns its ref there.
 func (s *sharedFolder) sendAway(here string) (there string) {
 	s.t.Helper()
 	address := bridge.Address{Kind: Kind, Link: "shed", Peer: thread.ExchangeID}

@@ -271,7 +271,6 @@ func explainTurn(t *thread.Thread, kind string) string {
 	return "answer with a text, which is the result, with --action accept or decline, or with {\"mess\": […]}"
 }
 
-// suggestionTask completes a task with the newest open suggestion.
 func suggestionTask(t *thread.Thread, task bridge.Task) bridge.Task {
 	s := t.Suggestions[t.OpenSuggestion()-1]
 	task.Turn, task.Intent = t.Turn(), Intent

@@ -52,7 +52,6 @@ func (p *meshNode) task(ref, turn string) (item node.Item) {
 	return item
 }
 
-// waitItem waits until an item is in this state.
 func (p *meshNode) waitItem(item node.Item, state node.ItemState) {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), item.ID+" "+string(state), func() bool {
@@ -61,7 +60,6 @@ func (p *meshNode) waitItem(item node.Item, state node.ItemState) {
 	})
 }
 
-// reply answers an item as the owner's command does.
 func (p *meshNode) reply(item, payload string, status int) string {
 	p.t.Helper()
 	a := p.node.Ask("POST", "/reply", []byte(`{"item":"`+item+`","payload":`+payload+`}`))

@@ -34,7 +34,6 @@ func newFormClient(t *testing.T) *formClient {
 	return c
 }
 
-// page returns the text of a page.
 func (c *formClient) page(path string) string {
 	w := httptest.NewRecorder()
 	c.owner.Handler().ServeHTTP(w, httptest.NewRequestWithContext(c.t.Context(), "GET", "http://localhost"+httpapi.PagePath+"/mess"+path, nil))
@@ -61,7 +60,6 @@ func (c *formClient) post(status int, ref string, pairs ...string) string {
 	return w.Body.String()
 }
 
-// reason returns the reason in the last message of a thread.
 func (c *formClient) reason(ref string) string {
 	c.t.Helper()
 	list, err := c.Messages(c.t.Context(), ref)

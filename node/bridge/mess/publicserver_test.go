@@ -22,7 +22,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// serve serves a handler until the test ends.
 func serve(t *testing.T, h http.Handler) string {
 	t.Helper()
 	srv := httptest.NewServer(h)
@@ -308,7 +307,6 @@ func newPublicLink(t *testing.T, s *publicServer, base string, change func(*Conf
 	return w
 }
 
-// call makes a call with the key of who.
 func (w *publicLink) call(who, method, path, body string) (int, wire.Value) {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, w.base+"/api/v1/exchanges/"+w.exchange+"/"+path, bytes.NewReader([]byte(body)))
@@ -366,7 +364,6 @@ func (w *publicLink) status(there string) thread.Code {
 	return c
 }
 
-// only returns the thread with an intent there.
 func (w *publicLink) only(intent string) (there string) {
 	w.t.Helper()
 	eventually(w.t, intent+" over there", func() bool {
@@ -382,7 +379,6 @@ func (w *publicLink) only(intent string) (there string) {
 	return there
 }
 
-// ask sends a request of our owner there.
 func (w *publicLink) ask(intent string) (here, there string) {
 	w.t.Helper()
 	here = w.home.request(thread.OwnerID, "{id: "+intent+", intent: "+intent+"}")

@@ -52,7 +52,6 @@ func (b *suiteBridge) Disconnect() { b.fake.down.Lock() }
 
 func (b *suiteBridge) Reconnect() { b.fake.down.Unlock() }
 
-// fakeRemote is a foreign exchange that records the requests that it gets.
 type fakeRemote struct {
 	got  chan []byte
 	down sync.Mutex // held while the link is broken

@@ -29,7 +29,6 @@ func (m holdingMesh) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent,
 	return m.Mesh.Send(ctx, out)
 }
 
-// countTitles returns the number of the owner's notices of a kind with this title.
 func (p *meshNode) countTitles(kind, text string) (n int) {
 	p.t.Helper()
 	list, _, err := p.node.Notices.List(p.t.Context(), "", 1000, time.Now())

@@ -19,7 +19,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// limitRequests lets an address make six requests a minute.
 func limitRequests(c *Config) {
 	c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: 6}).Addresses()
 }

@@ -72,7 +72,6 @@ func (c *connection) send(body []byte) {
 	}
 }
 
-// end answers with an error and closes the connection.
 func (c *connection) end(ctx context.Context, e *message.Error, reason string) {
 	c.send(c.b.refuse(&request{ctx: ctx, now: time.Now()}, e).Body)
 	c.conn.Close(websocket.CodeTryLater, reason)

@@ -13,7 +13,6 @@ import (
 
 const helloBody = `{"protocol_versions":["0.1"]}`
 
-// testStream is an open WebSocket of a test.
 type testStream struct {
 	t    *testing.T
 	r    *rig

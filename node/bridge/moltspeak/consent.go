@@ -37,7 +37,6 @@ type Grant struct {
 	Used        string              `json:"used,omitempty"` // the message that used up a one-time grant
 }
 
-// isLive reports whether the grant is valid now.
 func (g Grant) isLive(now time.Time) bool {
 	return g.Revoked == 0 && now.Unix() < g.Expires && g.Used == ""
 }
@@ -51,7 +50,6 @@ func (g Grant) covers(types []string, name string, now time.Time) bool {
 	return g.isLive(now) && !slices.ContainsFunc(types, func(t string) bool { return !slices.Contains(g.Scope, t) })
 }
 
-// change returns the change that stores the grant, provided that its stored revision is rev.
 func (g Grant) change(rev store.Rev) store.Change {
 	return store.Change{IfRev: rev, Max: maxGrants, Record: store.Record{
 		NS: nsConsents, Key: g.ID, Body: encode(g), Terms: []string{"peer:" + wire.HashOf(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
@@ -75,7 +73,6 @@ type consentAsk struct {
 	Confidential bool                `json:"confidential,omitempty"` // the request was confidential, so the answer is
 }
 
-// handleConsent answers a consent message.
 func (b *Bridge) handleConsent(c *request, p message.Consent) (answer, *message.Error) {
 	respond := func(status string, data wire.Value) answer {
 		return answer{op: message.OpConsentResponse, p: message.Respond{Status: status, Data: data}.Value()}

@@ -167,7 +167,6 @@ func TestConsentToAnotherRequest(t *testing.T) {
 	}
 }
 
-// callbacks returns the records of the answers to requests for consent that have not arrived.
 func (r *rig) callbacks() []store.Record {
 	r.t.Helper()
 	page, err := r.b.records.List(r.t.Context(), nsCallbacks, "", "", 10, time.Now())
@@ -177,7 +176,6 @@ func (r *rig) callbacks() []store.Record {
 	return page.Records
 }
 
-// answerConsent delivers the only answer to a request for consent.
 func (r *rig) answerConsent() {
 	r.t.Helper()
 	waiting := r.callbacks()

@@ -96,7 +96,6 @@ func (h *handshakes) displace(known bool, sources []rate.Source) bool {
 	return ok
 }
 
-// countWaiting counts the challenges of known peers, or of strangers.
 func (h *handshakes) countWaiting(known bool) int {
 	return count(maps.Values(h.challenges), func(c challenge) bool { return c.known == known })
 }
@@ -230,7 +229,6 @@ func levelOf(p peer, inSession bool, capability string) int {
 	return levelSigned
 }
 
-// capabilitiesWith returns the capabilities of an agent with these tools.
 func capabilitiesWith(tools []ToolInfo) []string {
 	out := []string{"query", "respond", "error", "task", "task.create", "task.status", "task.cancel", "stream", "stream.start", "stream.chunk", "stream.end", "human", "human.consent"}
 	if len(tools) > 0 {
@@ -239,7 +237,6 @@ func capabilitiesWith(tools []ToolInfo) []string {
 	return out
 }
 
-// helloPayload returns the p of our hello and hello_ack messages.
 func helloPayload(capabilities []string) wire.Value {
 	return wire.Obj(
 		wire.Field("protocol_versions", wire.Texts([]string{message.Version})), wire.Field("capabilities", wire.Texts(capabilities)),
@@ -289,7 +286,6 @@ func (h *handshakes) acceptProof(c *request, text string) (answer, *message.Erro
 	return sessionAnswer(s), nil
 }
 
-// sessionAnswer returns the answer that tells a peer its session id.
 func sessionAnswer(s session) answer {
 	return answer{
 		op:  message.OpEstablished,

@@ -78,7 +78,6 @@ func newRig(t testing.TB, mesh bridge.Mesh, s store.Store, change func(*Config))
 	return r
 }
 
-// foreign serves the endpoint of all foreign agents.
 func (r *rig) foreign(w http.ResponseWriter, req *http.Request) {
 	if r.down.Load() {
 		http.Error(w, "down", http.StatusServiceUnavailable)
@@ -116,7 +115,6 @@ func (r *rig) queue(peer string) chan []byte {
 	return r.queues[peer]
 }
 
-// draft returns a message of a peer.
 func (r *rig) draft(peer string, op message.Op, p string) message.Draft {
 	return message.Draft{
 		ID: fmt.Sprintf("m%d", r.made.Add(1)), Op: op, Time: time.Now(), From: self(peer), To: us, P: mustTree(r.t, p), Class: message.Internal,
@@ -175,7 +173,6 @@ func challengeOf(ack message.Message) string {
 	return ack.P.GetStr("challenge")
 }
 
-// shake gives the peer a session.
 func (r *rig) shake(peer string) {
 	r.t.Helper()
 	ack, status := r.say(peer, r.draft(peer, message.OpHello, `{"protocol_versions":["0.1"]}`))
@@ -332,7 +329,6 @@ func mustTree(t testing.TB, text string) wire.Value {
 	return v
 }
 
-// wholeOf returns an integer member.
 func wholeOf(v wire.Value, key string) (n int64, ok bool) {
 	m, _ := v.Get(key)
 	err := json.Unmarshal(m.JSON(), &n)

@@ -142,8 +142,7 @@ func (b *Bridge) handleTool(c *request, t message.Tool) (answer, *message.Error)
 	return success(data), b.replays.store(c)
 }
 
-// conversationOf returns the id of the conversation to which a request belongs. It is the conversation of the message
-// that the request names in re, or else a new one.
+// conversationOf returns the conversation id of the message that the request names in re, or else a new id.
 func (b *Bridge) conversationOf(c *request) (string, *message.Error) {
 	if c.m.Re != "" {
 		var s replayRecord
@@ -162,7 +161,6 @@ func (b *Bridge) conversationOf(c *request) (string, *message.Error) {
 	return "conv_" + wire.HashOf(c.m.From.Name(), "message", c.m.ID), nil
 }
 
-// taskConversation returns the id of the conversation for a task that a peer created.
 func taskConversation(from message.Agent, task string) string {
 	return "conv_" + wire.HashOf(from.Name(), "task", task)
 }
@@ -232,7 +230,7 @@ func errTooLarge() *message.Error {
 // keepConfidential is the time after which a confidential message is deleted (MS-37).
 const keepConfidential = 7 * 24 * time.Hour
 
-// purge returns the time at which the message must be deleted, or zero if no such time exists.
+// purge returns the time at which the message must be deleted, or zero.
 func (c *request) purge() time.Time {
 	if c.m.Class != message.Confidential {
 		return time.Time{}
@@ -240,8 +238,7 @@ func (c *request) purge() time.Time {
 	return c.now.Add(keepConfidential)
 }
 
-// deadline returns the time at which the conversation of the message must end, or zero if the message sets none
-// (MS-33).
+// deadline returns the time at which the conversation must end, or zero if the message sets none (MS-33).
 func (c *request) deadline() time.Time {
 	end := c.m.Expires
 	if t, ok := c.body.(message.Task); ok && !t.Deadline.IsZero() && (end.IsZero() || t.Deadline.Before(end)) {
@@ -279,8 +276,7 @@ func (c *request) maskPayload(p wire.Value, reveal []string) wire.Value {
 	return out
 }
 
-// maskMessage returns the message for the transcript. It masks personal data even if the configuration reveals the data
-// of this peer.
+// maskMessage returns the message for the transcript. It masks personal data even if the configuration reveals it.
 func (c *request) maskMessage() []byte {
 	if c.m.Class != message.PII {
 		return c.m.Tree.JSON()

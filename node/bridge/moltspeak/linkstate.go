@@ -14,7 +14,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// links are the configured links with their status.
 type links struct {
 	all []bridge.Link
 	log *slog.Logger
@@ -23,7 +22,6 @@ type links struct {
 	status map[string]*bridge.LinkStatus
 }
 
-// newLinks checks the links.
 func newLinks(all []bridge.Link, log *slog.Logger) (*links, error) {
 	s := &links{all: all, log: log, status: make(map[string]*bridge.LinkStatus)}
 	for _, l := range all {
@@ -67,15 +65,13 @@ func (s *links) encryptsAlways(name string) bool {
 }
 
 // usesCoreOnly reports whether to answer a peer with the nine core operations only, because the public SDKs read no
-// others (MS-25). It returns true until the peer itself uses another operation. If the link of the peer demands it, it
-// always returns true.
+// others (MS-25). It returns true until the peer uses another operation, and always if the peer's link demands it.
 func (s *links) usesCoreOnly(a message.Agent, p peer) bool {
 	return !p.AllOps || slices.ContainsFunc(s.all, func(l bridge.Link) bool {
 		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"
 	})
 }
 
-// record records the result of a call over a link.
 func (s *links) record(name string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -40,9 +40,8 @@ type listedKey struct {
 }
 
 // lookup asks the configured registries and, if they list no key, the directories for the key of a name. If registries
-// disagree, it refuses the sender. A registry that does not answer counts as one that does not list the name, but only
-// for this message: lookup caches only complete results. It does not end with the request, because a sender could
-// otherwise make it fail by closing the connection.
+// disagree, it refuses the sender. It caches only complete results: if a registry does not answer, only this message is
+// treated as if the registry did not list the name. A sender that closes its connection does not end the look-up.
 func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 	ctx, name, now := context.WithoutCancel(c.ctx), c.m.From, c.now
 	l.mu.Lock()
@@ -94,10 +93,10 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 	return listed, nil
 }
 
-// cardKey returns the MoltSpeak key on the card of the agent whose agent id is name.Agent. The agent must have proved to
-// the directory that it holds the key of the card. Cards of other agents do not count, because anybody can write any
-// name on a card. cardKey asks all directories at once and uses the first one, in their configured order, that has such
-// a card. The error joins those of the directories that gave no answer, even if another one has the key.
+// cardKey returns the MoltSpeak key on the card of the agent name.Agent. The agent must have proved to the directory
+// that it holds the key of the card. Cards of other agents do not count, because anybody can write any name on a card.
+// cardKey asks all directories at once and uses the first key in their configured order. The error joins those of the
+// directories that gave no answer, even if another one has the key.
 func (l *listedKeys) cardKey(ctx context.Context, name message.Agent) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, cardTime)
 	defer cancel()

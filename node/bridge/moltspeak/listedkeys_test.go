@@ -18,7 +18,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// serveRegistry returns a foreign registry: our own façade on another bridge.
 func serveRegistry(t *testing.T) (*rig, string) {
 	t.Helper()
 	r, _ := newTestRig(t, func(c *Config) {

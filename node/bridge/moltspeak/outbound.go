@@ -94,7 +94,6 @@ func restartStream(ctx context.Context, records store.Records, d bridge.Delivery
 	return &client.SendError{Retry: true, Processed: true, Status: f.Wire().Status, Refusal: f.Wire(), Cause: f}
 }
 
-// slotOf returns the key of the record with the bytes of a part of a delivery.
 func slotOf(d bridge.Delivery, part int) string {
 	return fmt.Sprintf("out %s %d", wire.HashOf(d.ID), part)
 }
@@ -169,8 +168,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 // ownURL is the URL of our endpoint, or "" if we have none.
 type ownURL string
 
-// ext returns the ext that names our endpoint, for a message to the peer at endpoint. It returns a null value
-// if that peer cannot call us.
+// ext returns the ext with our endpoint for the peer at endpoint, or a null value if that peer cannot call us.
 func (u ownURL) ext(endpoint string) wire.Value {
 	if url := u.reachableFrom(endpoint); url != "" {
 		return wire.Obj(wire.Field("agentmesh.endpoint", wire.Obj(wire.TextField("url", url))))
@@ -263,7 +261,6 @@ func (b *Bridge) send(ctx context.Context, address bridge.Address, endpoint stri
 	return err
 }
 
-// sendOnce posts one message and handles the answer.
 func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, endpoint string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
 	reply, err := b.post(ctx, address, endpoint, reach, raw, to, boxed)
 	if err != nil || reply == nil {
@@ -327,7 +324,6 @@ func (b *Bridge) post(ctx context.Context, address bridge.Address, endpoint stri
 	return b.transmit(ctx, endpoint, reach, b.cfg.Tokens[address.Link], body)
 }
 
-// transmit posts the final bytes of a message to an endpoint.
 func (b *Bridge) transmit(ctx context.Context, endpoint string, reach client.Reach, token client.Credential, body []byte) (*message.Packet, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, bytes.NewReader(body))
 	if err != nil {
@@ -481,7 +477,6 @@ func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	return nil
 }
 
-// reach returns the reach of endpoints that peers name.
 func (c *Config) reach() client.Reach {
 	if c.Local {
 		return client.Loopback

@@ -18,7 +18,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// newDelivery returns a message of the node for a peer.
 func newDelivery(t *testing.T, peer string, intent wire.Intent, payload string) bridge.Delivery {
 	t.Helper()
 	address := bridge.Address{Kind: Kind, Link: linkOf(peer), Peer: peer}

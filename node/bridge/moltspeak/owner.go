@@ -186,7 +186,6 @@ func (b *Bridge) handshakeCall(ctx context.Context, l bridge.Link, endpoint stri
 	return c, nil
 }
 
-// ownerSend starts a conversation with an agent behind a link.
 func (b *Bridge) ownerSend(c echo.Context, in NewMessage) (sent owner.Sent, err error) {
 	address := bridge.Address{Kind: Kind, Link: in.Link, Peer: in.Peer}
 	if _, ok := message.ParseName(address.Peer); !ok || address.Validate() != nil {

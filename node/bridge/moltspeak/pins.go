@@ -54,7 +54,6 @@ func newPins(cfg Config, listed *listedKeys) *pins {
 	}
 }
 
-// get returns the pin of a name.
 func (pins *pins) get(ctx context.Context, name string, now time.Time) (peer, bool, error) {
 	var p peer
 	rev, ok, err := store.ReadRecord(ctx, pins.records, nsPeers, name, &p, now)
@@ -184,7 +183,6 @@ func (pins *pins) update(c *request) *message.Error {
 	return nil
 }
 
-// list returns all pinned peers.
 func (pins *pins) list(ctx context.Context) ([]PeerView, error) {
 	out := []PeerView{}
 	for p, err := range store.DecodeAll(ctx, pins.records, nsPeers, "", time.Now(), decodePeer) {
@@ -333,7 +331,6 @@ func (pins *pins) review(ctx context.Context, p peer, now time.Time) (*store.Cha
 	return &store.Change{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: p.Name}}, nil
 }
 
-// beganConversation reports whether a stranger has a conversation with us.
 func beganConversation(ctx context.Context, records store.Records, address bridge.Address, now time.Time) (bool, error) {
 	threads, err := records.List(ctx, nsConversations, wire.HashOf(address.String()), "", 1, now)
 	return len(threads.Records) > 0, err

@@ -126,7 +126,6 @@ func (b *Bridge) process(c *request) (answer, *message.Error) {
 	return a, e
 }
 
-// authenticate checks the shape of a message, its recipient, its sender and its time.
 func (b *Bridge) authenticate(c *request) *message.Error {
 	for _, check := range []func(*request) *message.Error{b.checkShape, b.checkStanding, b.checkSender, b.checkTime} {
 		if e := check(c); e != nil {
@@ -307,7 +306,6 @@ func (b *Bridge) handleSecret(c *request, isRepeat bool) (answer, *message.Error
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: out}.Value(), status: http.StatusOK, fromOwner: true}, nil
 }
 
-// dispatch carries out the operation of a message.
 func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	var a answer
 	var e *message.Error

@@ -25,7 +25,6 @@ const cat, dog = "cat@acme", "dog@acme"
 
 const plainQuery = `{"domain":"weather","intent":"forecast","params":{"city":"Tokyo"}}`
 
-// sayBoxed sends an encrypted draft.
 func (r *rig) sayBoxed(peer string, d message.Draft) (message.Message, int) {
 	r.t.Helper()
 	return r.sendRaw(peer, message.Seal(mustTree(r.t, string(r.sign(peer, d))), boxOf(peer), boxOf("me@home").Public()))
@@ -446,7 +445,6 @@ func TestHeldMessagesAreToldOnce(t *testing.T) {
 	}
 }
 
-// sentMesh records the messages that a bridge sends.
 type sentMesh struct {
 	bridge.Mesh
 	sent []bridge.Outgoing

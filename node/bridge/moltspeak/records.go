@@ -60,7 +60,6 @@ func (p peer) takes(c message.Class) bool {
 	return len(p.Classes) == 0 || slices.Contains(p.Classes, c)
 }
 
-// replayRecord is the replay record of an accepted message.
 type replayRecord struct {
 	Digest string `json:"digest"`
 	Conv   string `json:"conv,omitempty"`
@@ -139,7 +138,6 @@ func replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, 
 	}}
 }
 
-// replays stores the replay records.
 type replays struct {
 	records store.Records
 	log     *slog.Logger

@@ -14,7 +14,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// cards is a directory with fixed cards.
 type cards []string
 
 func (c cards) Search(context.Context, client.Query) (wire.Listing, error) {
@@ -141,7 +140,6 @@ func TestRegistryWithoutAuth(t *testing.T) {
 	}
 }
 
-// broken is a directory that does not answer.
 type broken struct{}
 
 func (broken) Search(context.Context, client.Query) (wire.Listing, error) {

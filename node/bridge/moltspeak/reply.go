@@ -16,7 +16,6 @@ import (
 
 var noAnswer = []byte("{}\n")
 
-// success returns an answer with data of the bridge itself.
 func success(data wire.Value) answer {
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}
 }

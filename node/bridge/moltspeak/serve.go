@@ -46,7 +46,6 @@ func readBody(c echo.Context, max int) ([]byte, *message.Error) {
 	return nil, e
 }
 
-// respondError answers a request that has no message with a signed error.
 func (b *Bridge) respondError(c echo.Context, e *message.Error) error {
 	return respond(c, b.refuse(&request{ctx: c.Request().Context(), now: time.Now()}, e))
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// serve mounts the bridge on a real listener.
 func (r *rig) serve() *httptest.Server {
 	edge := httpapi.New(httpapi.Config{Local: true})
 	r.b.Mount(edge.Echo())

@@ -23,7 +23,6 @@ type socket struct {
 	sources []rate.Source // the sources of the client
 }
 
-// sockets are the open WebSockets.
 type sockets struct {
 	mu   sync.Mutex
 	all  map[*websocket.Conn]*socket

@@ -22,7 +22,6 @@ const (
 	tracked              = 10_000 // names for which rates are counted
 )
 
-// count counts the elements for which matches returns true.
 func count[T any](all iter.Seq[T], matches func(T) bool) (n int) {
 	for e := range all {
 		if matches(e) {

@@ -22,7 +22,6 @@ const (
 	maxStreamBytes = 64 << 20
 )
 
-// openStream is a stream that is being received.
 type openStream struct {
 	peer, kind, content string
 	class               message.Class    // the class of every part
@@ -143,7 +142,6 @@ func (s *streams) drop(key string) {
 	}
 }
 
-// end drops the stream of a peer if it is open.
 func (s *streams) end(peer, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

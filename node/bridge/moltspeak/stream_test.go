@@ -10,7 +10,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 )
 
-// messageFrom returns a message of a sender.
 func messageFrom(peer string) *message.Message {
 	return &message.Message{From: message.Agent{Agent: peer}}
 }

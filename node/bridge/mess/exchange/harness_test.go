@@ -77,7 +77,6 @@ func statusOf(err error) int {
 	return 500
 }
 
-// executor registers an executor with capabilities.
 func (l *lab) executor(id string, capabilities ...string) {
 	l.t.Helper()
 	l.do(thread.OwnerID, "- config:\n    executor: {id: "+id+", capabilities: ["+strings.Join(capabilities, ", ")+"]}\n")
@@ -112,7 +111,6 @@ func (l *lab) want(ref string, code thread.Code) *thread.Thread {
 	return th
 }
 
-// answerOf returns the first answer of this type.
 func answerOf(r Result, kind string) wire.Value {
 	for _, e := range r.Answers {
 		if e.Type == kind {
@@ -131,7 +129,6 @@ func mustParse(t testing.TB, text string) thread.Block {
 	return b
 }
 
-// keys returns the keys of a namespace.
 func (l *lab) keys(ns string) (keys []string) {
 	l.t.Helper()
 	for after := ""; ; {
@@ -211,7 +208,6 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// readRequest returns the request of a thread as who, an executor, reads it.
 func (l *lab) readRequest(who, ref string) wire.Value {
 	l.t.Helper()
 	th, err := l.Thread(l.t.Context(), actor(who), ref)
@@ -236,7 +232,6 @@ func (l *lab) wantText(body wire.Value, want ...string) {
 	}
 }
 
-// put uploads a file of the owner and returns its name.
 func (l *lab) put(ref, name, data string) string {
 	l.t.Helper()
 	entry, err := l.Upload(l.t.Context(), Owner("test"), ref, name, []byte(data))

@@ -54,7 +54,6 @@ func (x *Exchange) ImportUpdate(ctx context.Context, f thread.ParsedFile) error 
 	return nil
 }
 
-// importDocument applies one document of a thread file, once.
 func (x *Exchange) importDocument(ctx context.Context, t *thread.Thread, doc wire.Value) error {
 	m, b, err := thread.ReadDocument(doc, t)
 	if err != nil || thread.IsAck(b) || m.From == thread.ExchangeID {

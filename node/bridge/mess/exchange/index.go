@@ -433,7 +433,6 @@ func (x *index) newestByClientID(id string, keep func(*entry) bool) (string, boo
 	return "", false
 }
 
-// ownByClientID returns the requester's newest thread with a client id.
 func (x *index) ownByClientID(requester, id string) (string, bool) {
 	return x.find(x.own, requester, id)
 }

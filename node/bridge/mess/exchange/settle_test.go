@@ -109,7 +109,6 @@ func TestReleasedThreadIsSettled(t *testing.T) {
 	}
 }
 
-// countOffers returns the number of notices that offer a thread to an executor.
 func countOffers(t *testing.T, l *lab, to, ref string) (n int) {
 	t.Helper()
 	list, _, err := l.Notices(t.Context(), "")

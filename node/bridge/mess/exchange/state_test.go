@@ -37,7 +37,6 @@ func TestOwnerActs(t *testing.T) {
 	l.status("bob", c, "claimed")
 }
 
-// entryOf returns a random call of an actor.
 func entryOf(rt *rapid.T, refs []string) string {
 	ref := rapid.SampledFrom(refs).Draw(rt, "ref")
 	switch rapid.SampledFrom([]string{"status", "status", "status", "response", "confirm", "answers", "accept", "cancel", "suggest", "answer"}).Draw(rt, "call") {
@@ -116,7 +115,6 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// checkAcks checks that every ack names an existing message.
 func checkAcks(rt *rapid.T, l *lab, res Result) {
 	for _, e := range res.Answers {
 		ref := e.Body.GetStr("ref")

@@ -50,7 +50,6 @@ func repeatingBlock(l *lab, entries int, first string, re func(i int) string) th
 	return mustParse(l.t, text.String())
 }
 
-// readStore counts the reads of single records.
 type readStore struct {
 	store.Store
 	gets *atomic.Int64

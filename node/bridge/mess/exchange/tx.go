@@ -45,7 +45,6 @@ type tx struct {
 	answers thread.Block
 }
 
-// snapshot is the state of a thread before the block.
 type snapshot struct {
 	code         thread.Code
 	turn, holder string

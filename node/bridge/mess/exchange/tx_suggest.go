@@ -21,7 +21,6 @@ func IgnoreMissing(err error) error {
 	return err
 }
 
-// maxSuggestions bounds the suggestions in one thread.
 const maxSuggestions = 50
 
 // applySuggestion adds an executor's suggestion to its threads, for the requester to decide (MESS-38).

@@ -224,7 +224,6 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 	return nil
 }
 
-// onlyQuestion returns the only thread of the requester with an open question.
 func (t *tx) onlyQuestion(ctx context.Context) (*thread.Thread, error) {
 	refs, _ := t.x.index.page("from:"+t.who.ID, position{}, 2, func(e *entry) bool { return e.status.Value() == thread.NeedsInput })
 	for _, ref := range t.order {

@@ -23,7 +23,6 @@ const (
 	maxUploads  = 100 // marked uploads of one thread
 )
 
-// uploadMark marks a file that waits for its message.
 type uploadMark struct {
 	At time.Time `json:"at"`
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// has reports whether a thread has a file.
 func (l *lab) has(ref, file string) bool {
 	l.t.Helper()
 	_, err := l.Attachment(l.t.Context(), Owner("test"), ref, file)

@@ -59,7 +59,6 @@ func (l *lab) try(who, block string) (exchange.Result, error) {
 	return l.Do(l.t.Context(), actor(who), mustParse(l.t, block), exchange.Options{})
 }
 
-// executor registers an executor with capabilities.
 func (l *lab) executor(id string, capabilities ...string) {
 	l.t.Helper()
 	l.do(thread.OwnerID, "- config:\n    executor: {id: "+id+", capabilities: ["+strings.Join(capabilities, ", ")+"]}\n")
@@ -103,7 +102,6 @@ func mustParse(t testing.TB, text string) thread.Block {
 	return b
 }
 
-// keys returns the keys of a namespace.
 func (l *lab) keys(ns string) (keys []string) {
 	l.t.Helper()
 	for after := ""; ; {
@@ -140,7 +138,6 @@ func (r failingRecords) Apply(ctx context.Context, changes []store.Change, now t
 	return r.Records.Apply(ctx, changes, now)
 }
 
-// put uploads a file of the owner and returns its name.
 func (l *lab) put(ref, name, data string) string {
 	l.t.Helper()
 	entry, err := l.Upload(l.t.Context(), exchange.Owner("test"), ref, name, []byte(data))

@@ -61,7 +61,6 @@ func (s *folderLab) file(c thread.Code, ref string) string {
 	return s.at(c, ref, ThreadFileName(0, ref))
 }
 
-// add appends a document to the file of a thread.
 func (s *folderLab) add(name, doc string) {
 	s.t.Helper()
 	f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)

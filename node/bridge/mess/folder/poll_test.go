@@ -34,8 +34,7 @@ func (r slowRecords) List(ctx context.Context, ns, term, after string, limit int
 }
 
 // TestMirrorLooksWhileItWrites: additions of others are seen soon, even while a new directory is written or a full one
-// is read, and afterwards. It once took minutes, because the next poll waited fifty times as long as the writing had
-// taken.
+// is read, and afterwards.
 func TestMirrorLooksWhileItWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const threads, each = 60, time.Second

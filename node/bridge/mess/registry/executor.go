@@ -297,7 +297,6 @@ func (r *Executors) reindex(old, c *Candidate) {
 	}
 }
 
-// insertCandidate adds a candidate to a list in the order of [Executor.compare].
 func insertCandidate(list []*Candidate, c *Candidate) []*Candidate {
 	i, _ := slices.BinarySearchFunc(list, c, func(a, b *Candidate) int { return a.compare(b.Executor) })
 	return slices.Insert(list, i, c)

@@ -50,7 +50,6 @@ func AttachmentFile(serial int, kind, name, mime string) string {
 	return fmt.Sprintf("att-%03d-%s-%s", serial, kind, name)
 }
 
-// extension returns the file extension for a MIME type.
 func extension(mime string) string {
 	known := map[string]string{
 		"image/jpeg": "jpg", "image/png": "png", "image/gif": "gif", "image/webp": "webp", "application/pdf": "pdf",

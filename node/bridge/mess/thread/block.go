@@ -83,7 +83,6 @@ func Values(docs []yamltree.Document) []wire.Value {
 	return out
 }
 
-// parseYAML reads a YAML stream within limits.
 func parseYAML(data []byte, limits yamltree.Limits) ([]yamltree.Document, error) {
 	docs, err := yamltree.Parse(data, yamltree.Options{Limits: limits})
 	if e, ok := errors.AsType[*yamltree.Error](err); ok && e.Size {
@@ -95,7 +94,6 @@ func parseYAML(data []byte, limits yamltree.Limits) ([]yamltree.Document, error)
 	return docs, nil
 }
 
-// newTooLongError returns the refusal of a document that is too long, with the line at which it exceeds the limit.
 func newTooLongError(data []byte) error {
 	return TooLarge(fmt.Sprintf("the document is larger than 2 MiB at line %d", yamltree.LineAt(data, MaxDocument)))
 }

@@ -35,7 +35,6 @@ type Rule struct {
 	By         string   `json:"by,omitempty"` // lower_latency, higher_precision
 }
 
-// maxRules bounds the routing rules.
 const maxRules = 200
 
 // ReadConfig reads a config entry.

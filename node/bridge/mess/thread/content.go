@@ -178,7 +178,6 @@ func isMIMEType(s string) bool {
 // StrictBase64 refuses base64 with stray bits in the last character.
 var StrictBase64 = base64.StdEncoding.Strict()
 
-// dataError describes a fault of a data URI.
 type dataError string
 
 func (e dataError) Error() string { return string(e) }
@@ -220,7 +219,6 @@ func isBase64(s string) bool {
 	return err == nil
 }
 
-// isLetter reports whether c is an ASCII letter.
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
 // Digest returns a short hash of a value.

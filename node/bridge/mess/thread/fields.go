@@ -111,7 +111,6 @@ func (f *Fields) Boolean(key string) (value, present bool) {
 	return b, true
 }
 
-// integer reads an optional whole number within bounds.
 func (f *Fields) integer(key string, low, high int64) (int64, bool) {
 	v, ok := f.Get(key)
 	if !ok {

@@ -229,7 +229,6 @@ func TestSignatureSpellings(t *testing.T) {
 	}
 }
 
-// sigOf returns a signature of n bytes.
 func sigOf(n int) string { return SigPrefix + base64.StdEncoding.EncodeToString(make([]byte, n)) }
 
 // TestCodes: each of the fourteen codes has a category and a status, and survives being written and read.

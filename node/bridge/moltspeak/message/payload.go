@@ -20,7 +20,6 @@ type Attestation struct {
 	Expires    time.Time `json:"expires,omitzero"`
 }
 
-// maxAttested bounds the stored attestations of a peer.
 const maxAttested = 10
 
 // Hello opens a handshake.

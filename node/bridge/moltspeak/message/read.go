@@ -120,7 +120,6 @@ func (r *reader) texts(key string, required bool) []string {
 	return out
 }
 
-// whole returns an optional integer member.
 func (r *reader) whole(key string) (int64, bool) {
 	if !r.has(key) {
 		return 0, false
@@ -148,7 +147,6 @@ func (r *reader) millis(key string) time.Time {
 	return time.UnixMilli(n).UTC()
 }
 
-// flag returns an optional boolean member.
 func (r *reader) flag(key string) bool {
 	m, ok := r.v.Get(key)
 	if !ok || m.IsNull() {

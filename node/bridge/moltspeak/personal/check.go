@@ -127,7 +127,6 @@ func hasDate(s string) bool {
 	return s[2:4] >= "01" && s[2:4] <= "12" && s[4:6] >= "01" && s[4:6] <= "31"
 }
 
-// hasMoreDigits reports whether a number goes on in the text before or after it.
 func hasMoreDigits(before, after string) bool {
 	tail := strings.TrimRight(before, " -.")
 	head := strings.TrimLeft(after, " -.")
