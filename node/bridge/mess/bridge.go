@@ -28,8 +28,7 @@ const Kind = "mess"
 // Intent is the intent of AgentMesh messages with MESS requests and updates (MESS section 12).
 const Intent wire.Intent = "com.github.teaguesterling.mess.request"
 
-// Config is the configuration of a bridge. Exchange and Store are required, even if Serve is not set: the links use
-// them.
+// Config is the configuration of a bridge. Exchange and Store are required even without Serve: the links use them.
 type Config struct {
 	Exchange *exchange.Exchange
 	Serve    bool   // let strangers reach the exchange

@@ -123,8 +123,7 @@ func (b *Bridge) postponeControl(ctx context.Context, rec store.Record, m stored
 	return err
 }
 
-// applyControl applies a stored control message and removes it. If a later attempt may succeed, it returns an error and
-// keeps the message.
+// applyControl applies and removes a stored control message. If a later attempt may succeed, it only returns an error.
 func (b *Bridge) applyControl(ctx context.Context, key string, m controlMessage) error {
 	if m.Payload.GetStr("action") == actionTooLate {
 		return b.cancelTooLate(ctx, key, m)

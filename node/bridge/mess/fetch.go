@@ -77,8 +77,7 @@ func referenceOf(kind string, v wire.Value) (reference, bool) {
 
 const fetchTimeout = time.Minute
 
-// Fetch fetches what uri, an address in a message of the thread, refers to, and stores it with the thread. The caller
-// must check that the owner asked for it.
+// Fetch fetches an address in a message of the thread, and stores the content. The caller checks that the owner asked.
 func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (exchange.Attachment, error) {
 	t, err := b.x.Thread(ctx, exchange.Owner("fetch"), ref)
 	if err != nil {
@@ -199,7 +198,6 @@ func (b *Bridge) download(ctx context.Context, uri string) ([]byte, error) {
 	return data, nil
 }
 
-// statusError is an HTTP status other than 200.
 type statusError int
 
 func (e statusError) Error() string { return "the server answered " + http.StatusText(int(e)) }

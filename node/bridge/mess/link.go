@@ -78,7 +78,6 @@ func (c *LinkConfig) notifyOwner(ctx context.Context, title, text string, change
 	return c.Records.Apply(ctx, changes, time.Now())
 }
 
-// cancelUnsendable cancels a request for the exchange, and notifies the owner.
 func (c *LinkConfig) cancelUnsendable(ctx context.Context, ref, why string) error {
 	t, err := c.Home.Read(ctx, ref, time.Now())
 	if err != nil {

@@ -195,7 +195,6 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 	return false, l.update(ctx, ref, func(k *knownThread) { k.Held, k.Holder = true, v.holder })
 }
 
-// loseThread cancels our copy of a thread that we claimed too late, and notifies the owner.
 func (l *link) loseThread(ctx context.Context, ref string, k knownThread, why string) error {
 	if err := l.notifyRefusal(ctx, ref, why); err != nil {
 		return err
@@ -222,7 +221,6 @@ func refusalReason(err error) (reason string, ok bool) {
 	return refusal.Message, refusal.Status >= 400 && refusal.Status < 500 && refusal.Status != http.StatusUnauthorized
 }
 
-// notifyRefusal notifies the owner that the exchange refused a message.
 func (l *link) notifyRefusal(ctx context.Context, ref, reason string) error {
 	l.log.Warn("a message was refused", "link", l.cfg.Name, "thread", ref, "reason", reason)
 	err := l.cfg.notifyOwner(ctx, "the exchange behind the link "+l.cfg.Name+" refused a message about "+ref, reason, nil)
@@ -342,7 +340,6 @@ func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k known
 	return err
 }
 
-// plainIntent returns the intent of a message in plain text, or "" for a MESS list.
 func plainIntent(m wire.Message) wire.Intent {
 	if _, list := m.Payload.Get("mess"); list {
 		return ""

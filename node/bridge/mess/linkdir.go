@@ -92,8 +92,7 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	return ref, nil
 }
 
-// findSent returns the thread that an earlier delivery of this request created, or "". It looks for a thread of ours
-// from the last day with the same client id.
+// findSent returns the thread of an earlier delivery of this request, or "": ours, of the last day, with its client id.
 func (r *dirRemote) findSent(ctx context.Context, root *os.Root, list map[string]bool, req thread.Request, now time.Time) string {
 	if req.ID == "" {
 		return ""
@@ -212,8 +211,7 @@ func (r *dirRemote) refs(root *os.Root) (map[string]bool, error) {
 	return refs, err
 }
 
-// scan returns all threads with their stamps. In a large folder it examines all new threads, but each time only some of
-// the known ones.
+// scan returns the threads with their stamps. In a large folder it examines all new threads and some of the known ones.
 func (r *dirRemote) scan(root *os.Root) (out []remoteThread, err error) {
 	r.looks++
 	seen := make(map[string]string, len(r.seen))

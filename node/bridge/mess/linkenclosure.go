@@ -16,7 +16,6 @@ import (
 // A file that we send to an exchange in a directory is stored beside the thread (MESS-46). In the message to the link,
 // an address with a token stands for the file. Without the token, somebody else could write such an address.
 
-// enclosure returns the address that stands for a file of our thread ref.
 func enclosure(ref, file, token string) string {
 	return "content://" + ref + "/" + file + "?token=" + token
 }
@@ -39,8 +38,7 @@ func (l *link) findEnclosure(ctx context.Context, uri string) (exchange.Attachme
 	return a, err == nil, err
 }
 
-// extractEnclosures replaces the addresses in a block with file names, and returns the files. Their names contain
-// serial, the number of the message.
+// extractEnclosures replaces the addresses in a block with names, which contain serial, and returns the files.
 func (r *dirRemote) extractEnclosures(ctx context.Context, b thread.Block, serial int) (thread.Block, []exchange.Attachment, error) {
 	if r.findEnclosure == nil {
 		return b, nil, nil

@@ -126,8 +126,7 @@ func (l *link) FetchAll(ctx context.Context, conv string, b thread.Block) (map[s
 	return out, nil
 }
 
-// isTemporary reports whether a file may be available later, because the exchange does not answer or does not have the
-// file yet.
+// isTemporary reports whether a file may be available later: the exchange does not answer or does not have it yet.
 func isTemporary(err error) bool {
 	e, sent := errors.AsType[*client.SendError](err)
 	return sent && e.Retry && !errors.Is(err, client.ErrAnswerTooLarge) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, context.DeadlineExceeded)

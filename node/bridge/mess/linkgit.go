@@ -29,8 +29,7 @@ func (r *dirRemote) gitOutput(ctx context.Context, args ...string) ([]byte, erro
 	return res.Output, nil
 }
 
-// pull fetches the commits of others. If a crash left commits of ours unpushed, pull rebases them. An empty repository
-// is not an error.
+// pull fetches the commits of others, and rebases ours that a crash left unpushed. An empty repository is no error.
 func (r *dirRemote) pull(ctx context.Context) error {
 	if !r.git {
 		return nil

@@ -56,8 +56,7 @@ func (l *link) Address() bridge.Address {
 	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: thread.ExchangeID}
 }
 
-// Send sends a thread to the exchange of the link, if the thread may be claimed now. sent reports whether this call or
-// an earlier one sent the thread.
+// Send sends a thread that may be claimed to the exchange. sent reports whether this call or an earlier one sent it.
 func (l *link) Send(ctx context.Context, ref string) (t *thread.Thread, sent bool, err error) {
 	to := string(l.Address().Pseudonym())
 	if err := l.cfg.Offer(ctx, ref, to, l.Address().String(), nil); err != nil {

@@ -64,7 +64,6 @@ func (l *link) updateUnderLock(ctx context.Context, ref string, change func(*kno
 // bound applies to each of sixteen parts of a link's threads.
 const maxKnown = 10_000
 
-// change returns the changes that store what is known of a thread.
 func (l *link) change(ref string, k knownThread) []store.Change {
 	key := l.threadKey(ref)
 	part := key[:len(key)-31] // the part is named by the first digit of the hash
@@ -75,7 +74,6 @@ func (l *link) change(ref string, k knownThread) []store.Change {
 	return append(changes, store.Change{Record: store.Record{NS: exchange.NSMeta, Key: l.convRecord(k.Conv), Body: []byte(ref)}, IfRev: store.Any})
 }
 
-// postponed is a thread that is checked again after a growing pause.
 type postponed struct {
 	thread remoteThread
 	at     time.Time
@@ -116,8 +114,7 @@ func (l *link) poll(ctx context.Context) error {
 	return l.checkMissing(ctx, list, self)
 }
 
-// learnSelf reads our name at the exchange from a listed thread that we opened, and stores the name. It returns "" if
-// the list has no such thread.
+// learnSelf reads our name from a listed thread that we opened, and stores it. It returns "" if there is no such thread.
 func (l *link) learnSelf(ctx context.Context, list []remoteThread) (string, error) {
 	for _, r := range list {
 		if r.requester == "" || l.known[r.ref] == r.updated {
@@ -236,7 +233,6 @@ func (l *link) check(ctx context.Context, r remoteThread, self string) (looked b
 // convOf returns the conversation of a thread that somebody else opened at the exchange.
 func (l *link) convOf(ref string) string { return "conv_" + exchange.IDKey(l.cfg.Name, ref) }
 
-// maxMissing bounds the number of threads missing in the list that one poll checks.
 const maxMissing = 20
 
 // checkMissing checks the threads that are open in our exchange, or wait for the owner to let them in, but are missing

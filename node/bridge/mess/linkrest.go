@@ -218,8 +218,7 @@ func (r *restRemote) patch(ctx context.Context, key, ref string, code thread.Cod
 	return err
 }
 
-// isUnknownStatus reports whether a server refused a PATCH because it does not know the status code. In this case the
-// server has changed nothing.
+// isUnknownStatus reports whether a server refused a PATCH, and changed nothing, because it does not know the code.
 func isUnknownStatus(err error) bool {
 	e, ok := errors.AsType[*client.SendError](err)
 	return ok && e.Status == http.StatusBadRequest && e.Refusal != nil && strings.Contains(strings.ToLower(e.Refusal.Message), "invalid status")

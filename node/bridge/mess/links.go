@@ -25,8 +25,7 @@ func (b *Bridge) linkOf(address string) *link {
 	return l
 }
 
-// linkBehind returns the link whose exchange has the foreign thread ref, if t is our copy of that thread. Otherwise it
-// returns nil.
+// linkBehind returns the link whose exchange has the foreign thread ref, if t is our copy of that thread, else nil.
 func (b *Bridge) linkBehind(ctx context.Context, t *thread.Thread, ref string) (*link, error) {
 	for _, p := range t.Peers {
 		l := b.linkOf(p.Address)

@@ -95,7 +95,6 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	return ackPayload(res), nil
 }
 
-// keepConflict stores a message of a link's exchange that our thread cannot follow, and notifies the owner.
 func (b *Bridge) keepConflict(ctx context.Context, l *link, opts exchange.Options, m thread.Message, why string) error {
 	var more []store.Change
 	if b.cfg.Notices != nil {
@@ -217,8 +216,7 @@ func translateEnd(t *thread.Thread, b thread.Block, from string) thread.Block {
 	return out
 }
 
-// endsConversation reports whether a state ends the conversation with the requester. A delegated thread continues as
-// its successor.
+// endsConversation reports whether a state ends the conversation. A delegated thread continues as its successor.
 func endsConversation(c thread.Code) bool {
 	return c.Terminal() && c != thread.Delegated || c == thread.Partial
 }

@@ -117,7 +117,6 @@ func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err err
 	}
 }
 
-// dropNotice removes a notice that can never be delivered, and tells the owner why a peer does not get it.
 func (b *Bridge) dropNotice(ctx context.Context, n exchange.Notice, why string) error {
 	changes := []store.Change{n.Done()}
 	if b.cfg.Notices != nil {
@@ -257,8 +256,7 @@ func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.N
 	return b.updateOwner(ctx, t, append(done, b.cfg.Notices.Change(notice)))
 }
 
-// offerToDirectory looks in the directory for agents that can do what no local executor can, and offers the thread or
-// asks the owner first.
+// offerToDirectory offers the thread to agents of the directory that can do it, or asks the owner first.
 func (b *Bridge) offerToDirectory(ctx context.Context, t *thread.Thread, done []store.Change) error {
 	list, err := b.findAgents(ctx, t)
 	if err != nil {

@@ -23,8 +23,7 @@ import (
 
 func aboutThread(ref string) string { return Kind + "/" + ref }
 
-// updateOwner makes the owner's inbox and questions show what the owner can now do about a thread. It also
-// commits changes.
+// updateOwner makes the owner's inbox and questions match what the owner can do about a thread, and commits changes.
 func (b *Bridge) updateOwner(ctx context.Context, t *thread.Thread, changes []store.Change) error {
 	changes, err := b.updateQuestions(ctx, t, changes)
 	if err != nil {
@@ -40,8 +39,7 @@ func (b *Bridge) updateOwner(ctx context.Context, t *thread.Thread, changes []st
 	return b.cfg.Mesh.PutTask(ctx, task, changes)
 }
 
-// updateQuestions adds the changes that withdraw outdated questions about a thread, and those that ask the current
-// question.
+// updateQuestions adds the changes that withdraw outdated questions about a thread and ask the current one.
 func (b *Bridge) updateQuestions(ctx context.Context, t *thread.Thread, changes []store.Change) ([]store.Change, error) {
 	if b.cfg.Mesh == nil {
 		return changes, nil

@@ -66,7 +66,6 @@ func (p *pages) follow(ctx context.Context, changed func(topic string)) {
 	}
 }
 
-// waiting returns the number of requests that wait for a claim.
 func (p *pages) waiting(context.Context) int {
 	return min(p.x.Count(thread.Received), httpapi.MaxCount)
 }

@@ -130,8 +130,7 @@ func (r *messageRow) inline(kind, uri, name string) {
 	r.Files = append(r.Files, fmt.Sprintf("%s, %s, %d bytes", name, mime, len(data)))
 }
 
-// reference adds a reference of a message to the row: the file if it was fetched already, otherwise the address that
-// the owner may fetch.
+// reference adds a reference to the row: the file if it was fetched, otherwise the address that the owner may fetch.
 func (r *messageRow) reference(ref string, to reference, a exchange.Attachment) {
 	switch {
 	case a.Name == "":

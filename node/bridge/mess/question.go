@@ -97,8 +97,7 @@ func (b *Bridge) askRegistration(r registry.Registration) ([]store.Change, error
 
 func aboutExecutor(id string) string { return aboutThread("executors/" + id) }
 
-// withdrawRegistration returns the changes that withdraw the question about a registration, because the owner answered
-// it elsewhere.
+// withdrawRegistration returns the changes that withdraw a question about a registration that was answered elsewhere.
 func (b *Bridge) withdrawRegistration(ctx context.Context, id string) ([]store.Change, error) {
 	return b.cfg.Mesh.Asks().WithdrawAbout(ctx, aboutExecutor(id), func(acl.Ask) bool { return true }, time.Now())
 }

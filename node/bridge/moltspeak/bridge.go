@@ -68,8 +68,8 @@ type Config struct {
 	NoAuth    bool // the façade accepts any key from anybody, for development (MS-54)
 	Local     bool // the local profile: the bridge may call endpoints on loopback (AM-82)
 
-	// Secret handles a secret from an agent of our own organization (MS-37). It must neither store nor log the secret.
-	// A nil Secret refuses all secrets.
+	// Secret handles a secret from an agent of our organization (MS-37). It must neither store nor log the secret. A
+	// nil Secret refuses all secrets.
 	Secret func(ctx context.Context, from string, p wire.Value) (wire.Value, error)
 
 	// OnOtherKey is called if a peer shows a key other than the pinned one, at most once an hour for each peer. If it

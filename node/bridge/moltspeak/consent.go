@@ -236,8 +236,7 @@ type grants struct {
 	key     *signing.PrivateKey
 }
 
-// token returns the grant as a token: JSON in base64url, whose member sig signs the canonical form of the other members
-// (MS-42).
+// token returns the grant as base64url JSON, whose member sig signs the canonical form of the other members (MS-42).
 func (g grants) token(grant Grant) (string, error) {
 	tree, err := wire.ValueOf(grant)
 	if err != nil {
@@ -249,8 +248,7 @@ func (g grants) token(grant Grant) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(tree.JSON()), nil
 }
 
-// checkToken returns the grant of a token. It returns false if we did not issue the token, if it is for another peer,
-// or if the grant is no longer valid.
+// checkToken returns the grant of a token, or false if we did not issue it to this peer or it is no longer valid.
 func (g grants) checkToken(ctx context.Context, token, peer string, now time.Time) (Grant, bool) {
 	data, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil {

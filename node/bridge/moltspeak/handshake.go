@@ -277,7 +277,6 @@ func answerVerify(v message.Verify, now time.Time) (answer, *message.Error) {
 	return answer{op: message.OpVerifyResponse, p: wire.Obj(wire.TextField("challenge", v.Challenge))}, nil
 }
 
-// acceptProof checks the answer to our challenge and establishes the session.
 func (h *handshakes) acceptProof(c *request, text string) (answer, *message.Error) {
 	s, ok := h.redeem(c.m.From.Name(), c.peer.Key, text, c.now)
 	if !ok {

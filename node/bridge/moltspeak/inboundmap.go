@@ -92,8 +92,7 @@ func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error)
 	return b.passOn(c, intent, payload, conv, state)
 }
 
-// handleDelegatedTask handles complete and cancel for a task that we delegated to the peer. Either one closes the
-// conversation.
+// handleDelegatedTask handles complete and cancel for a task that we delegated; both close the conversation.
 func (b *Bridge) handleDelegatedTask(c *request, t message.Task) (answer, *message.Error) {
 	unknown := message.FailAt(message.CodeInvalidParam, "p.task_id", "is not a task of yours")
 	var o sentMessage
@@ -332,8 +331,7 @@ func toRespond(payload wire.Value, native bool) message.Respond {
 	return message.Respond{Status: "success", Data: payload}
 }
 
-// plainText returns the text of a payload that contains nothing else besides its action: the body of a message, or an
-// answer.
+// plainText returns the text of a payload that has only a text and its action: the body of a message, or an answer.
 func plainText(payload wire.Value) (wire.Value, bool) {
 	text, ok := payload.Get("answer")
 	if m, isMessage := payload.Get("message"); isMessage {
@@ -372,8 +370,7 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	return a, nil
 }
 
-// replyPayload turns a peer's answer into an AgentMesh payload. end is the status of the close that follows it, or ""
-// if no close follows.
+// replyPayload turns a peer's answer into an AgentMesh payload. end is the status of the close that follows, or "".
 func replyPayload(p message.Payload) (payload wire.Value, end string) {
 	switch r := p.(type) {
 	case message.Fault:

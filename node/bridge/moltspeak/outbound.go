@@ -21,8 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// resendWithin is the time during which we resend the same bytes. It is within the window in which the peer recognizes
-// a repeat (MS-30).
+// resendWithin is how long we resend the same bytes: less than the time in which the peer recognizes a repeat (MS-30).
 const resendWithin = 4 * time.Minute
 
 // Deliver implements [bridge.Transport].
@@ -107,8 +106,7 @@ func storeFailure(err error) error {
 	return &client.SendError{Retry: true, Cause: err}
 }
 
-// endpointOf returns the endpoint of a peer: the URL of its link, or else the endpoint in its signed messages. It
-// returns "" if the peer cannot be called.
+// endpointOf returns the endpoint of a peer, from its link or else its signed messages, or "" if it cannot be called.
 func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Agent, now time.Time) (string, client.Reach, error) {
 	if l, ok := b.links.find(a.Link); ok {
 		endpoint, err := message.Endpoint(l.URL)
@@ -354,8 +352,7 @@ func (b *Bridge) transmit(ctx context.Context, endpoint string, reach client.Rea
 	return &p, nil
 }
 
-// callback is an answer that is delivered without the outbox: the answer to a request for consent. Its party is the
-// name of the peer.
+// callback is an answer to a request for consent, delivered without the outbox. Its party is the name of the peer.
 type callback struct {
 	bridge.DueRow
 	Re    string        `json:"re"`

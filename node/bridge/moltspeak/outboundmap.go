@@ -56,8 +56,7 @@ func checkDraft(d message.Draft) ([]message.Draft, error) {
 	return []message.Draft{d}, nil
 }
 
-// respondTo returns the respond with our payload, as the answer to the peer's message t.Re. It returns nil for a close
-// after the final answer.
+// respondTo returns the respond with our payload to the peer's message t.Re, or nil for a close after the final answer.
 func respondTo(t convState, payload wire.Value, act string) []message.Draft {
 	// In a record of an older version, Native is false even if the peer uses AgentMesh payloads. The operation and the
 	// intent show that such a peer does.

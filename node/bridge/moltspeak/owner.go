@@ -44,8 +44,7 @@ type Status struct {
 	Registries []RegistryState `json:"registries,omitempty"` // named by links
 }
 
-// sendWait is the time for which a command waits for an answer: the time that the peer has (AM-32), and some time for
-// the network.
+// sendWait is how long a command waits for an answer: the time that the peer has (AM-32), and some for the network.
 const sendWait = 40 * time.Second
 
 // NewMessage starts a conversation with an agent behind a link.

@@ -209,8 +209,7 @@ func (pins *pins) unpin(ctx context.Context, name string) error {
 	return pins.records.Apply(ctx, []store.Change{{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}}, now)
 }
 
-// setGranted grants a peer a capability permanently, or revokes the grant. A granted capability has trust level 4
-// (MS-28).
+// setGranted grants a peer a capability permanently, at trust level 4 (MS-28), or revokes the grant.
 func (pins *pins) setGranted(ctx context.Context, name, capability string, granted bool) error {
 	now := time.Now()
 	p, known, err := pins.get(ctx, name, now)
@@ -336,8 +335,7 @@ func beganConversation(ctx context.Context, records store.Records, address bridg
 	return len(threads.Records) > 0, err
 }
 
-// tableFor is the time for which pins.table is used. Making the table is expensive, because it needs all pins of
-// strangers.
+// tableFor is how long pins.table is used. Making it is expensive, because it needs all pins of strangers.
 const tableFor = time.Second
 
 type pinEntry struct {

@@ -54,8 +54,7 @@ type peer struct {
 	rev store.Rev
 }
 
-// takes reports whether the peer accepts messages of a class: it listed the class in its hello, or it listed none
-// (MS-38).
+// takes reports whether the peer accepts messages of a class: its hello listed the class, or no classes (MS-38).
 func (p peer) takes(c message.Class) bool {
 	return len(p.Classes) == 0 || slices.Contains(p.Classes, c)
 }
@@ -159,8 +158,7 @@ func (s replays) find(c *request) (replayRecord, bool, *message.Error) {
 	return r, ok, nil
 }
 
-// store stores the replay record of an accepted message. Messages that reach the node do not need it, because the
-// node stores their record in its own step.
+// store stores the replay record of an accepted message. For messages that reach the node, the node stores it itself.
 func (s replays) store(c *request) *message.Error {
 	if c.m.ID == "" {
 		return nil

@@ -108,7 +108,6 @@ type screening struct {
 	uses  []store.Change // changes that use up the consent, to be applied before the message is sent
 }
 
-// blockedError returns the error that tells the owner why screen refused a message to a peer.
 func blockedError(e *message.Error, to message.Agent) error {
 	if len(e.Types) == 0 {
 		return fmt.Errorf("blocked: %w", e)

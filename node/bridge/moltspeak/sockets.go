@@ -12,7 +12,6 @@ import (
 // helloTime is the time after which a WebSocket is closed if it is not bound.
 const helloTime = 10 * time.Second
 
-// socket is an open WebSocket on /stream.
 type socket struct {
 	conn  *websocket.Conn
 	peer  string // the peer to which it is bound; "" if it is not bound

@@ -31,8 +31,7 @@ func count[T any](all iter.Seq[T], matches func(T) bool) (n int) {
 	return n
 }
 
-// checkStanding reads the owner's decision about the sender. It refuses a blocked sender before any costly work
-// (MS-50).
+// checkStanding reads the owner's decision about the sender. It refuses a blocked one before costly work (MS-50).
 func (b *Bridge) checkStanding(c *request) *message.Error {
 	c.address = b.pins.address(c.m.From)
 	var err error

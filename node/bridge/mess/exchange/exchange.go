@@ -54,8 +54,7 @@ type Exchange struct {
 	Executors  *registry.Executors
 	newThreads threadQuota
 
-	// WantsNotices reports whether the bridge delivers notices to the actor with this id. Set it before the first call;
-	// nil means that nobody gets notices.
+	// WantsNotices reports whether the bridge delivers notices to an actor; nil: to nobody. Set it before the first call.
 	WantsNotices func(id string) bool
 	// Mirror receives the refs of the threads that a commit changed. It may be nil.
 	Mirror      func(refs []string)
@@ -65,8 +64,7 @@ type Exchange struct {
 	mustRecheck atomic.Bool   // every unclaimed thread that waits must be checked again
 }
 
-// New returns an exchange with the given configuration. It starts nothing; the store is read on the first use (see
-// [Exchange.Load]).
+// New returns an exchange. It starts nothing; the store is read on the first use (see [Exchange.Load]).
 func New(cfg Config) *Exchange {
 	cfg.ID, cfg.Registration = cmp.Or(cfg.ID, "home"), cmp.Or(cfg.Registration, string(credential.Approval))
 	cfg.Retention = cmp.Or(cfg.Retention, 90*24*time.Hour)
@@ -138,8 +136,7 @@ func (x *Exchange) restore(ctx context.Context) error {
 	return nil
 }
 
-// Actor is the caller of a method: a requester, an executor, the owner or the exchange itself. Its role in a thread
-// follows from its id.
+// Actor is the caller of a method: a requester, executor, owner or the exchange. Its id decides its role in a thread.
 type Actor struct {
 	ID      string
 	Owner   bool   // may act for every participant of the exchange
@@ -165,8 +162,7 @@ type Options struct {
 	// IfSerial is the serial number of the newest message that the caller has read in the thread Re. The block is
 	// refused if the thread has a newer message. 0 means no condition.
 	IfSerial int
-	// IfTurn is the owner's turn that the caller has read in the thread Re. The block is refused if the turn has
-	// changed. "" means no condition.
+	// IfTurn is like IfSerial for the owner's turn in the thread Re; "" means no condition.
 	IfTurn string
 	// Then returns further changes for the same unit. Its argument is the thread Re as the block leaves it.
 	Then func(*thread.Thread) []store.Change
@@ -187,8 +183,7 @@ type Options struct {
 	Sent string
 	// Follow marks the actor as the exchange behind a link: our thread takes every state that this exchange reports.
 	Follow bool
-	// Replay is the key under which the answer is stored, so that a repeated block gets the same answer; nil stores
-	// none.
+	// Replay is the key of the stored answer, which a repeated block gets; nil stores none.
 	Replay *ReplayKey
 	// Files are files of a foreign thread that the block names, by address. They become attachments.
 	Files map[string]File
@@ -269,8 +264,7 @@ func (q threadQuota) charge(who Actor) error {
 	return nil
 }
 
-// Thread returns a thread that the actor may see. For any other ref, the error is a 404, or a 400 if the ref is
-// malformed.
+// Thread returns a thread that the actor may see. For any other ref it fails with a 404, or 400 for a malformed ref.
 func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*thread.Thread, error) {
 	if err := x.Load(); err != nil {
 		return nil, err
@@ -299,8 +293,7 @@ func (x *Exchange) Resolve(ctx context.Context, who Actor, re string) (string, b
 
 func newNotFoundError() error { return thread.Missing("no such thread") }
 
-// Read returns a thread from the store, without a check of who may see it. If the thread does not exist, the error is
-// [store.ErrNotFound].
+// Read returns a thread from the store without an access check. The error for a missing one is [store.ErrNotFound].
 func (x *Exchange) Read(ctx context.Context, ref string, now time.Time) (*thread.Thread, error) {
 	rec, err := x.records.Get(ctx, NSThreads, ref, now)
 	if err != nil {
@@ -402,8 +395,7 @@ func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
 	return r
 }
 
-// RequestRef returns the ref in the first ack that has one. If the block had exactly one request, this is the ref of
-// the requested thread.
+// RequestRef returns the first ref in the acks: the requested thread if the block had exactly one request.
 func (r Result) RequestRef() (string, bool) {
 	for _, e := range r.Answers {
 		if ref := e.Body.GetStr("ref"); e.Type == "ack" && ref != "" {

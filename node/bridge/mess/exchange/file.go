@@ -62,8 +62,7 @@ func (s *files) readOwner(dir string, b thread.Block) error {
 	return nil
 }
 
-// readOwnerFile reads a regular file below dir through an os.Root: neither its name nor a symbolic link leads out of
-// dir (MESS-63).
+// readOwnerFile reads a regular file below dir. Neither its name nor a symbolic link leads out of dir (MESS-63).
 func readOwnerFile(dir, name string) (f File, err error) {
 	const outside = "must lie in the folder mess.attachments, without .. or %"
 	if filepath.IsAbs(name) {
@@ -166,7 +165,6 @@ func (s *files) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wi
 	return a.Tree(name), true
 }
 
-// show remembers the attachments that a new message names.
 func (s *files) show(ref string, mess wire.Value) {
 	eachFile(mess, func(name string) {
 		if s.shown[ref] == nil {
@@ -176,8 +174,7 @@ func (s *files) show(ref string, mess wire.Value) {
 	})
 }
 
-// uploadMarks returns the changes that remove the marks of the uploads that the unit names: they now belong to the
-// thread.
+// uploadMarks returns the changes that remove the marks of the uploads that the unit names.
 func (s *files) uploadMarks(ctx context.Context, u uploads, now time.Time) (changes []store.Change, err error) {
 	for ref, names := range s.shown {
 		marks, err := u.marks(ctx, ref, now)

@@ -115,8 +115,7 @@ func newIndex() *index {
 
 const allThreads = "all"
 
-// requestKey is a requester with its client id for a thread, or with the id of a suggestion or question that it can
-// answer.
+// requestKey is a requester with its client id for a thread, or with the id of an open suggestion or question.
 type requestKey struct{ requester, id string }
 
 func (e *entry) listNames() []string {

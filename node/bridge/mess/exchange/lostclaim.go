@@ -12,8 +12,7 @@ import (
 // An executor that was offered a thread and claims it too late learns only that another executor has it (MESS-22): not
 // the state of the thread, and not the holder. The offer already told it that the thread exists.
 
-// hasLost reports whether the actor was offered a thread that somebody else has claimed. It is false for an executor
-// that registered after the claim.
+// hasLost reports whether the actor was offered a thread before somebody else claimed it.
 func (x *Exchange) hasLost(who Actor, t *thread.Thread) bool {
 	switch {
 	case t.Holder == "" || who.ID == t.Holder || who.ID == t.Requester:
@@ -41,8 +40,7 @@ func (x *Exchange) IsTooLate(ctx context.Context, who Actor, ref string) bool {
 // lostView resolves the threads that the actor has lost to another executor.
 type lostView struct{ view }
 
-// namesAny reports whether the actor has lost the thread that one of the names means. An empty list names the thread of
-// the call.
+// namesAny reports whether one of the names means a lost thread. An empty list names the thread of the call.
 func (v lostView) namesAny(re []string) bool {
 	if len(re) == 0 {
 		re = []string{v.t.opts.Re}

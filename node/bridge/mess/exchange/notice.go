@@ -77,7 +77,6 @@ func isWithheld(t *thread.Thread, to string, e thread.Entry) bool {
 	return p.Address != "" || code == thread.Declined
 }
 
-// withdrawOffers adds notices that withdraw the thread from all peers that have an open offer of it, except one.
 func (n *notices) withdrawOffers(th *thread.Thread, except string) {
 	for id := range th.Peers {
 		if id != except && th.HasOffer(id) {
@@ -106,15 +105,13 @@ func (n *notices) addChange(th *thread.Thread, was snapshot) {
 	}
 }
 
-// change returns the change that stores the notice. count makes its key unique: several units may fall into the same
-// millisecond.
+// change returns the change that stores the notice. count keeps the keys of one millisecond apart.
 func (n Notice) change(now time.Time, count uint64) store.Change {
 	key := fmt.Sprintf("%019d-%s-%012d", now.UnixNano(), n.Ref, count)
 	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Any}
 }
 
-// Notices returns a page of the notices that are not delivered yet. next is the position of the next page, "" after the
-// last one.
+// Notices returns a page of the undelivered notices, and the position of the next page, "" after the last one.
 func (x *Exchange) Notices(ctx context.Context, after string) (list []Notice, next string, err error) {
 	page, err := x.records.List(ctx, NSNotices, "", after, 200, time.Now())
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 
 // A peer (a mesh agent or a link member) knows a shared thread by its conversation.
 
-// requestLink returns the link through which a peer requested the thread, or "".
 func requestLink(t *thread.Thread) string {
 	a, err := bridge.ParseAddress(t.Peers[t.Requester].Address)
 	if err != nil {
@@ -30,8 +29,7 @@ func (x *Exchange) OfferedIn(ctx context.Context, peer, conv string) (ref string
 	return string(rec.Body), IgnoreMissing(err)
 }
 
-// RequestIn returns the thread that a peer opened in a conversation. If there are several, it returns the only open
-// one: the successor of the others.
+// RequestIn returns the thread that a peer opened in a conversation. Of several, it returns the only open one.
 func (x *Exchange) RequestIn(peer, conv string) (ref string, ok bool) {
 	for _, open := range []bool{false, true} {
 		refs, _ := x.index.page("from:"+peer, position{}, 2, func(e *entry) bool { return e.external == conv && (e.isOpen() || !open) })

@@ -40,8 +40,7 @@ func NewMessageReplay(peer, id string) *ReplayKey {
 	return &ReplayKey{key: "mesh/" + IDKey(peer, id), keep: keepMessageReplays}
 }
 
-// NewCallReplay returns the key of a call with an Idempotency-Key. content is everything that a repetition of the call
-// must repeat.
+// NewCallReplay returns the key of a call with an Idempotency-Key. A repetition must have the same content.
 func NewCallReplay(who Actor, name string, content wire.Value) *ReplayKey {
 	o := &ReplayKey{key: "call/" + IDKey(who.ID, name), digest: thread.Digest(content), keep: keepCallReplays}
 	if !who.Owner {
@@ -84,8 +83,7 @@ func (x *Exchange) FindAnswer(ctx context.Context, o *ReplayKey) (r Result, foun
 	return r, true, err
 }
 
-// saveReplay adds the answer of the block to its changes. A large answer to queries alone is not stored, because
-// queries can simply be answered again.
+// saveReplay stores the answer with the block. It omits a large answer to queries alone, because they can be repeated.
 func (t *tx) saveReplay(o *ReplayKey) error {
 	if o == nil {
 		return nil
@@ -122,7 +120,6 @@ func (t *tx) setResultThread(ctx context.Context) error {
 	return nil
 }
 
-// explainQuota returns a rate-limit error if the caller has used up its replay keys for a day, otherwise err.
 func explainQuota(err error, o *ReplayKey) error {
 	if o != nil && o.quota != "" && errors.Is(err, store.ErrQuota) {
 		return thread.TooMany("too many calls with an Idempotency-Key in a day", time.Hour)

@@ -19,8 +19,7 @@ const (
 	alarmBatch   = 1000
 )
 
-// Run does what is due until ctx ends: deadlines, schedules, work that a crash left half done, and the removal of old
-// threads.
+// Run does what is due until ctx ends: deadlines, schedules, work that a crash interrupted, removal of old threads.
 func (x *Exchange) Run(ctx context.Context) error {
 	if err := x.Load(); err != nil {
 		return err
@@ -268,7 +267,6 @@ func nextMilli(t time.Time) time.Time {
 	return t.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
 }
 
-// alarms is a heap with the earliest alarm first.
 type alarms []alarm
 
 func (a alarms) Len() int           { return len(a) }

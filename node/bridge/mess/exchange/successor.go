@@ -65,7 +65,6 @@ func addRefs(request wire.Value, refs ...string) wire.Value {
 	return request.Without("id").With("context", wire.Arr(entries...))
 }
 
-// successor is a request that the exchange makes to replace others.
 type successor struct {
 	body      wire.Value
 	only      string // the only executor to which it is offered; "" means all

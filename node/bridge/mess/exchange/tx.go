@@ -169,8 +169,7 @@ func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 	return true, t.applySet(ctx)
 }
 
-// applySet applies the status of a PATCH. An unchanged status without a message changes nothing, and neither does a
-// cancel that the requester sends again.
+// applySet applies the status of a PATCH. An unchanged status without a message, or a repeated cancel, changes nothing.
 func (t *tx) applySet(ctx context.Context) error {
 	th, _, err := t.resolveThread(ctx, t.opts.Re, marks{})
 	if err != nil {
@@ -186,7 +185,6 @@ func (t *tx) applySet(ctx context.Context) error {
 	return t.applyStatus(ctx, thread.Entry{Type: "status", Body: t.opts.Set.Body}, "status")
 }
 
-// withEntryPath adds the path of the entry to an error that does not name one yet.
 func withEntryPath(err error, path string) error {
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok || len(e.Message) > 5 && e.Message[:5] == "MESS[" {
@@ -267,8 +265,7 @@ func (t *tx) touch(th *thread.Thread) {
 	th.Updated = t.now
 }
 
-// post adds an entry to a thread as a message of the actor, and acknowledges it. The entries of a lax block are only
-// grouped (see flush), and get no acks.
+// post adds an entry to a thread and acknowledges it. Entries of a lax block are only grouped for flush, without acks.
 func (t *tx) post(th *thread.Thread, e thread.Entry) {
 	t.touch(th)
 	if t.opts.Lax {

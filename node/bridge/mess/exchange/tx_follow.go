@@ -15,8 +15,7 @@ import (
 // section 5 would not let an executor set that state. A mesh agent is bound by section 5, with one exception: its
 // exchange may report the states that only an exchange may set.
 
-// follow applies a status from the peer to which the thread was sent. done is false if the status must be treated like
-// that of any other executor.
+// follow applies a status from the peer to which the thread was sent. done is false if the usual rules must apply it.
 func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bool, err error) {
 	by := t.who.ID
 	unclaimed := th.Holder == "" // the peer has not told us of an executor

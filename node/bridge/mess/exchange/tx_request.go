@@ -16,14 +16,12 @@ import (
 // SameFor is how long a repeated request with the same client id and content counts as the same request (MESS-16).
 const SameFor = 24 * time.Hour
 
-// clientIDRecord is the stored request to which a client id refers.
 type clientIDRecord struct {
 	Ref    string    `json:"ref"`
 	Digest string    `json:"digest"`
 	At     time.Time `json:"at"`
 }
 
-// reservation is the ref that a request of the block gets.
 type reservation struct {
 	ref        string
 	isRepeated bool      // the thread exists already
@@ -68,8 +66,7 @@ func (x *Exchange) lookUpClientID(ctx context.Context, requester, id string, now
 	return k, rev, err
 }
 
-// checkCycles refuses new requests of the block that wait for each other, by whatever names (MESS-29). Older threads
-// cannot wait for new ones.
+// checkCycles refuses new requests that wait for each other (MESS-29). Older threads cannot wait for new ones.
 func checkCycles(b thread.Block, reserved map[int]reservation, created []string, threads map[string]*thread.Thread) error {
 	const open, done = 1, 2
 	mark := make(map[string]int)

@@ -78,8 +78,7 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 	return nil
 }
 
-// applyDecision posts the requester's decision about a suggestion and carries it out. Its ack names the threads that
-// were created.
+// applyDecision posts the requester's decision about a suggestion and carries it out. Its ack names the new threads.
 func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entry, id string, accept bool) error {
 	if !t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsOwner) {
 		return thread.Forbidden("only the requester may decide")

@@ -133,8 +133,7 @@ func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error
 	}), nil
 }
 
-// recordClaim records how long the claim took, for lower_latency (MESS-42), and withdraws the offer from everybody
-// else.
+// recordClaim records how long the claim took, for lower_latency (MESS-42), and withdraws all other offers.
 func (t *tx) recordClaim(th *thread.Thread) {
 	t.notices.withdrawOffers(th, th.Holder)
 	t.registry.Claims = append(t.registry.Claims, registry.Claim{ID: th.Holder, Took: t.now.Sub(th.OfferedAt()), At: t.now})

@@ -35,8 +35,7 @@ func (t *tx) resolve(ctx context.Context, re string, preferred marks) (thread.Ta
 	return to, nil
 }
 
-// isAbout reports whether a suggestion of th is also about the thread ref. A suggestion about several threads may be
-// answered in each of them.
+// isAbout reports whether a suggestion of th is also about the thread ref, and so may be answered there.
 func isAbout(th *thread.Thread, id, ref string) bool {
 	if id == "" || th == nil {
 		return false

@@ -16,10 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// importBatch is the number of threads in one commit of an import.
 const importBatch = 100
 
-// maxSkipped bounds the skipped files that the result names.
 const maxSkipped = 20
 
 // Imported is the result of an import.
@@ -120,7 +118,6 @@ func skipReason(err error) string {
 	return err.Error()
 }
 
-// threadPlace is the place of a thread below a root.
 type threadPlace struct {
 	at, ref string
 	flat    bool // version 1: the thread is the file at + thread.FileSuffix
@@ -158,8 +155,7 @@ func findThreads(root *os.Root) ([]threadPlace, error) {
 	return list, nil
 }
 
-// importAttachments stores the attachments beside a thread, before the messages that name them are applied. Existing
-// attachments stay as they are.
+// importAttachments stores the attachments beside a thread, before its messages name them. It replaces none.
 func importAttachments(ctx context.Context, x *exchange.Exchange, root *os.Root, f threadPlace, skip func(at string, err error)) error {
 	entries, err := fs.ReadDir(root.FS(), f.at)
 	if err != nil {
@@ -198,8 +194,7 @@ type ImportCall struct {
 	Dir string `json:"dir"`
 }
 
-// ImportProgress is one line of the answer to an [ImportCall]. Only the last line has Ended set and contains the
-// result.
+// ImportProgress is one line of the answer to an [ImportCall]. Only the last line has Ended set, and the result.
 type ImportProgress struct {
 	Done int `json:"done"`
 	All  int `json:"all"`

@@ -74,8 +74,7 @@ func (m *Mirror) takeDirty() []string {
 	return refs
 }
 
-// OpenLayout creates a thread folder with the folders of the states, and opens it as a root. The caller closes the
-// root.
+// OpenLayout creates a thread folder with its state folders, and opens it as a root, which the caller closes.
 func OpenLayout(dir string) (*os.Root, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -122,8 +121,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 	}
 }
 
-// catchUp reads the whole directory, and schedules the threads that have no files there, because a crash may have
-// prevented writing them.
+// catchUp reads the whole directory, and schedules the threads that have no files there, for example after a crash.
 func (m *Mirror) catchUp(ctx context.Context, root *os.Root) error {
 	if err := m.x.Load(); err != nil {
 		return err

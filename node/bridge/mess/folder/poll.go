@@ -30,7 +30,6 @@ type progress struct {
 
 func newProgress(log *slog.Logger) progress { return progress{log, time.Now().Add(progressInterval)} }
 
-// report logs a message if the last one is old enough.
 func (p *progress) report(text string, args ...any) {
 	if now := time.Now(); !now.Before(p.next) {
 		p.next = now.Add(progressInterval)

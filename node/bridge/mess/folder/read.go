@@ -59,7 +59,6 @@ func WasJustWritten(root *os.Root, at string, flat bool) bool {
 	return time.Since(stampAt(root, at, flat).Mod).Abs() < writeGrace
 }
 
-// maxThreadFiles bounds the files of one thread.
 const maxThreadFiles = 100
 
 // ThreadFileName returns the name of file number n of a thread.
@@ -90,8 +89,7 @@ func Places(sub *os.Root) ([]Place, error) {
 	return out, err
 }
 
-// Stamp returns the stamp of the files of a thread. It is the zero value for a symbolic link, and for a place without a
-// thread.
+// Stamp returns the stamp of the files of a thread, or the zero value for a symbolic link or if there is no thread.
 func (p Place) Stamp(sub *os.Root) (s fileStamp) {
 	name := p.Ref
 	if p.flat {
@@ -201,8 +199,7 @@ func (m *Mirror) readThread(ctx context.Context, root *os.Root, at string, flat 
 	return err
 }
 
-// IsRetryable reports whether the same read or import may succeed later: the disk or the store failed, or a limit was
-// reached.
+// IsRetryable reports whether a read or import failed because of the disk, the store or a limit, so may succeed later.
 func IsRetryable(err error) bool {
 	if e, refused := errors.AsType[*wire.Error](err); refused {
 		return e.Retry

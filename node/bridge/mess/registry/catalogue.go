@@ -13,8 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Capability is an entry of the catalogue. The catalogue only informs: ids that are not in it are valid everywhere
-// (MESS-40).
+// Capability is an entry of the catalogue. The catalogue only informs: other ids are valid too (MESS-40).
 type Capability struct {
 	ID          string     `json:"id"`
 	Description string     `json:"description"`
@@ -102,8 +101,7 @@ func ParseCapabilities(data []byte) ([]Capability, error) {
 	return out, nil
 }
 
-// AddCapabilities adds entries to the catalogue and replaces those with the same ids. Only the owner may do so; the
-// caller checks that.
+// AddCapabilities adds or replaces entries of the catalogue. The caller checks that the owner asked for it.
 func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) error {
 	if err := r.cfg.Load(); err != nil {
 		return err
@@ -128,8 +126,7 @@ func (c *catalogue) add(list []Capability) {
 	c.known = mergeCapabilities(c.known, list)
 }
 
-// mergeCapabilities returns the entries of known and list, in the order of their ids. An entry of list replaces the one
-// with its id.
+// mergeCapabilities returns the entries of known and list in the order of their ids. Those of list take precedence.
 func mergeCapabilities(known, list []Capability) []Capability {
 	known = slices.Clone(known)
 	for _, e := range list {

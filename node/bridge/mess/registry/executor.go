@@ -340,8 +340,7 @@ func (c *Candidate) canClaim(t *thread.Thread) bool {
 	return !c.Pending && t.IsOfferedTo(c.ID) && c.HasAll(t.Requires)
 }
 
-// Tree returns at most limit executors that a query asks for, as MESS shows them. withPending includes those that wait
-// for the owner's approval.
+// Tree returns at most limit executors that match a query. withPending includes those that wait for approval.
 func (r *Executors) Tree(q thread.Query, withPending bool, limit int) wire.Value {
 	var out []wire.Value
 	for _, c := range r.list() {
@@ -424,8 +423,7 @@ func (r *Executors) addClaim(c Claim) {
 	r.replace(&e)
 }
 
-// read returns an executor from the store for a change: with the next version number, and with the claim times that are
-// only in memory.
+// read returns an executor from the store for a change, with the next version and the claim times from memory.
 func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
 	rec, err := r.cfg.Records.Get(ctx, NSExecutors, id, time.Now())
 	if err != nil {

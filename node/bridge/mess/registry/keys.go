@@ -37,8 +37,7 @@ func newKey(exchange string) string { return credential.New("mess_" + exchange +
 
 func hashKey(key string) string { return credential.HashOf(key).String() }
 
-// Authenticate returns the id of the executor that holds the key in an Authorization header. Keys are compared by their
-// hashes.
+// Authenticate returns the executor id for the key in an Authorization header. It compares hashes of keys.
 func (r *Executors) Authenticate(header, exchange string) (id string, err error) {
 	if err := r.cfg.Load(); err != nil {
 		return "", err
@@ -77,7 +76,6 @@ func (r *Executors) byKey(hash string) *Candidate {
 	return r.byID[r.keys[hash]]
 }
 
-// markSeen records the time of the executor's last call, in memory only.
 func (c *Candidate) markSeen(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,8 +193,7 @@ func (r *Executors) Register(ctx context.Context, reg Registration, pending bool
 	return key, nil
 }
 
-// Change applies the members of the body of a PATCH. actor is the executor that sent it: an executor may change only
-// itself, the owner every executor.
+// Change applies the body of a PATCH by actor. An executor may change only itself, the owner every executor.
 func (r *Executors) Change(ctx context.Context, actor string, byOwner bool, id string, reg Registration) error {
 	if err := r.cfg.Load(); err != nil {
 		return err
@@ -264,8 +261,7 @@ func (r *Executors) CheckInvite(header string) error {
 // NeedsApproval reports whether new registrations wait for the owner.
 func (r *Executors) NeedsApproval() bool { return r.cfg.Registration == credential.Approval }
 
-// ChargeRegistration calls register if the limits allow another registration from this address. A registration that
-// fails is not counted.
+// ChargeRegistration calls register if the limits allow another registration from this address. Only success counts.
 func (r *Executors) ChargeRegistration(from netip.Addr, register func() error) error {
 	now := time.Now()
 	switch wait, poolIsEmpty := r.registrations.Take(from, now); {
@@ -303,8 +299,7 @@ func (r *Executors) GiveKey(ctx context.Context, id string, more []store.Change)
 	return key, r.setKey(ctx, id, hashKey(key), false, more)
 }
 
-// TakeKey removes the key of an executor. The executor gets no offers until it has a key again or the owner approves
-// it.
+// TakeKey removes the key of an executor, which gets no offers until it has a key again or the owner approves it.
 func (r *Executors) TakeKey(ctx context.Context, id string, more []store.Change) error {
 	return r.setKey(ctx, id, "", true, more)
 }

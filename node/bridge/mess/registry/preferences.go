@@ -22,8 +22,7 @@ type Preferences struct {
 	AutoClaim   []string   `json:"auto_claim_patterns,omitempty"`
 }
 
-// QuietHours are the hours of the day in which an executor wants notices of urgent requests only. They may cross
-// midnight.
+// QuietHours are hours in which an executor wants notices of urgent requests only. They may cross midnight.
 type QuietHours struct {
 	Enabled  bool   `json:"enabled,omitempty"`
 	Start    string `json:"start,omitempty"` // 22:00
@@ -31,8 +30,7 @@ type QuietHours struct {
 	Timezone string `json:"timezone,omitempty"`
 }
 
-// Notification is a channel for notices to an executor. Notices are sent only to channels of the types ntfy, slack,
-// google_chat and webhook.
+// Notification is a channel for notices. Only channels of the types ntfy, slack, google_chat and webhook get any.
 type Notification struct {
 	Type string `json:"type"`
 	URL  string `json:"url"`
@@ -129,8 +127,7 @@ const (
 	maxMatched     = 1 << 10
 )
 
-// compilePatterns compiles the patterns of one executor, and returns the number of their instructions. It fails if they
-// are too large together.
+// compilePatterns compiles an executor's patterns and counts their instructions. It fails if they are too large.
 func compilePatterns(list []string) (out []*regexp.Regexp, size int, err error) {
 	for _, pattern := range list {
 		tree, err := syntax.Parse(pattern, syntax.Perl)

@@ -15,8 +15,8 @@ type Offer struct {
 	Notify bool // gets a notice of the offer
 }
 
-// Route returns the executors other than the requester that may claim a thread, in the order in which they get the offer
-// (MESS-41, MESS-42).
+// Route returns the executors other than the requester that may claim a thread, in the order of offers (MESS-41,
+// MESS-42).
 func (r *Executors) Route(t *thread.Thread, now time.Time) []Offer {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

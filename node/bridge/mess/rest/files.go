@@ -33,8 +33,7 @@ func (r *call) attachment() error {
 	return r.c.Blob(http.StatusOK, "application/octet-stream", a.Data)
 }
 
-// upload handles the owner's upload of a file for the next message of a thread. It answers with the content entry to
-// use.
+// upload stores a file of the owner for the next message of a thread, and answers with its content entry.
 func (r *call) upload() error {
 	data, err := r.body(thread.MaxUpload)
 	if err != nil {
@@ -72,8 +71,7 @@ func (r *call) importThreads() error {
 		wire.Field("imported", wire.Int(int64(len(threads)))), wire.Field("threads", wire.Arr(list...))))
 }
 
-// readImport reads the body of an import: the YAML of one thread, {content} or {files: [{name, content}]}. It returns
-// the files of the thread.
+// readImport reads the files in the body of an import: the YAML of a thread, {content} or {files: [{name, content}]}.
 func readImport(data []byte, isJSON bool) ([][]byte, error) {
 	if !isJSON {
 		return [][]byte{data}, nil
@@ -143,8 +141,7 @@ func (r *call) export() error {
 
 const progressEvery = time.Second
 
-// importDirectory imports a directory of the owner. It answers with a line of JSON now and then, and a last one at the
-// end.
+// importDirectory imports a directory of the owner. It answers with lines of progress, and the result at the end.
 func (d *Server) importDirectory(c echo.Context) error {
 	body, err := httpapi.Body(c, 64<<10)
 	if err != nil {

@@ -74,8 +74,7 @@ type call struct {
 	path []string // after the exchange id
 }
 
-// segmentsOf splits the path after prefix and then unescapes each segment once, so an escaped slash does not separate
-// segments.
+// segmentsOf splits the path after prefix, then unescapes each segment, so that an escaped slash separates nothing.
 func segmentsOf(escaped, prefix string) ([]string, error) {
 	parts := strings.Split(strings.Trim(strings.TrimPrefix(escaped, prefix), "/"), "/")
 	for i, p := range parts {
@@ -273,8 +272,7 @@ func (r *call) readReplayKey(body wire.Value) (*exchange.ReplayKey, error) {
 	return exchange.NewCallReplay(r.who, list[0], wire.Arr(wire.Text(r.c.Request().Method), wire.Texts(r.path), body)), nil
 }
 
-// ReadBlock reads a block that the owner sends to a route of the bridge, and the replay key of the call. path names the
-// route.
+// ReadBlock reads a block of the owner for the route that path names, and the replay key of the call.
 func (d *Server) ReadBlock(c echo.Context, path ...string) (thread.Block, *exchange.ReplayKey, error) {
 	r := &call{Server: d, c: c, who: exchange.Owner("cli"), path: path}
 	data, err := r.body(thread.MaxDocument)
@@ -306,8 +304,7 @@ func PublicRoutes() []string {
 	return list
 }
 
-// RouteOf returns the name of the route for a request to an exchange, or "" if nothing follows the exchange id in the
-// path.
+// RouteOf returns the name of the route for a request, or "" if the path has nothing after the exchange id.
 func RouteOf(method, escapedPath string) string {
 	path, err := segmentsOf(escapedPath, "/api/v1/exchanges/")
 	if err != nil || len(path) < 2 {

@@ -14,8 +14,7 @@ import (
 // MaxUpload bounds a file of the owner (MESS-58).
 const MaxUpload = 10 << 20
 
-// Sniff returns the kind and MIME type of a file from its first bytes. The kind is "file" for anything except images,
-// sound and video.
+// Sniff returns the kind (image, audio, video or file) and the MIME type of a file from its first bytes.
 func Sniff(data []byte) (kind, mime string) {
 	mime, _, _ = strings.Cut(http.DetectContentType(data), ";")
 	// SVG and HTML stay plain bytes, because a browser would run them. DetectContentType skips the same white space.
@@ -31,8 +30,7 @@ func Sniff(data []byte) (kind, mime string) {
 
 var notName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// AttachmentFile returns the name of an attachment (MESS-46). If kind is not one of fileKinds, it counts
-// as "file".
+// AttachmentFile returns the name of an attachment (MESS-46). A kind that is not in fileKinds counts as "file".
 func AttachmentFile(serial int, kind, name, mime string) string {
 	if !slices.Contains(fileKinds, kind) {
 		kind = "file"
@@ -88,8 +86,7 @@ func SplitResource(address string) (ref, file string, ok bool) {
 	return ref, file, content && ok && IsSafeRef(ref) && IsAttachmentName(file)
 }
 
-// QualifyFiles replaces the names of files of a foreign thread by addresses, because a bare name would mean a file of
-// our thread.
+// QualifyFiles replaces file names of a foreign thread by addresses. A bare name would mean a file of our thread.
 func QualifyFiles(b Block, ref string) Block {
 	out, _ := b.MapContent(func(_ string, v wire.Value) (wire.Value, error) { // the function never fails
 		if file := v.GetStr("file"); IsAttachmentName(file) {

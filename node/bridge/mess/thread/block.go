@@ -12,8 +12,7 @@ import (
 // MaxDocument bounds one block in bytes, as YAML or JSON (MESS-58).
 const MaxDocument = 2 << 20
 
-// Limits are the limits of a block (MESS-61). A block is nested in a signed message, whose depth is at most
-// wire.MaxDepth.
+// Limits are the limits of a block (MESS-61), which is nested in a message with a depth of at most wire.MaxDepth.
 var Limits = yamltree.Limits{Bytes: MaxDocument, Depth: 28, Nodes: 10_000, Keys: 1_000, KeyBytes: 512, Marks: 40_000}
 
 // Version10 and Version11 are the versions that we write (MESS-4).
@@ -157,8 +156,7 @@ func FromTree(v wire.Value) (Block, error) {
 	return b, err
 }
 
-// FromTreeAt works like FromTree for a part of a block. first is the number of its first entry, for refusals. The part
-// may be empty.
+// FromTreeAt is FromTree for a part of a block, which may be empty. first is the number of its first entry.
 func FromTreeAt(v wire.Value, first int) (Block, error) {
 	if v.Kind() == wire.Object {
 		inner, ok := v.Get("MESS")

@@ -15,8 +15,7 @@ var cronFields = []struct {
 	low, high int
 }{{"minute", 0, 59}, {"hour", 0, 23}, {"day of the month", 1, 31}, {"month", 1, 12}, {"day of the week", 0, 7}}
 
-// cronError returns the fault of a schedule, or "". It accepts exactly the five fields of MESS-43; the library accepts
-// more.
+// cronError returns the fault of a schedule, or "". MESS-43 allows exactly five fields; the library accepts more.
 func cronError(expr string) string {
 	parts := strings.Fields(expr)
 	if len(parts) != len(cronFields) {

@@ -16,8 +16,7 @@ import (
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9._:/-]+$`)
 
-// QuoteName returns a name of the input in quotes, with a space before it, or "" if the name is long or has
-// unusual characters.
+// QuoteName returns a space and the name in quotes, or "" if the name is long or has unusual characters.
 func QuoteName(name string) string {
 	if len(name) > 80 || !plainName.MatchString(name) {
 		return ""

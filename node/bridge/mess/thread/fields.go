@@ -131,7 +131,6 @@ func ReadWhole(v wire.Value) (n int64, ok bool) {
 	return n, err == nil
 }
 
-// number checks an optional number of any kind.
 func (f *Fields) number(key string) {
 	v, ok := f.Get(key)
 	if ok {

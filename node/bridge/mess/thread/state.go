@@ -90,8 +90,7 @@ func (t *Thread) setAsHolder(s Status, by string, now time.Time) error {
 	return nil
 }
 
-// checkConfirmation implements MESS-25: a thread with confirm_before cannot be completed before the requester has
-// confirmed.
+// checkConfirmation implements MESS-25: with confirm_before, the requester must confirm before the thread completes.
 func (t *Thread) checkConfirmation(c Code) error {
 	if t.ConfirmBefore && !t.Confirmed && (c == Completed || c == Partial) {
 		return Conflict("the requester wants to confirm first: set needs_confirmation")

@@ -165,8 +165,7 @@ func (t *Thread) CountQuestions() int {
 // IsClaimable reports whether an executor may claim the thread now.
 func (t *Thread) IsClaimable() bool { return t.Status == Received }
 
-// OfferedAt returns the time since which executors could claim the thread: when it was created, or when its last wait
-// ended.
+// OfferedAt returns the time since which executors could claim the thread: its creation, or the end of its last wait.
 func (t *Thread) OfferedAt() time.Time {
 	for _, e := range slices.Backward(t.History) {
 		if e.Action == string(Received) {
@@ -184,6 +183,5 @@ func (t *Thread) IsOfferedTo(id string) bool {
 // HasOffer reports whether a peer has an open offer of the thread.
 func (t *Thread) HasOffer(peer string) bool { return t.Peers[peer].Offered && t.IsOfferedTo(peer) }
 
-// ChannelRefused marks a message from a file if the state machine refused the message. The message is stored, but has
-// changed nothing (MESS-51).
+// ChannelRefused marks a message from a file that the state machine refused: stored, but without effect (MESS-51).
 const ChannelRefused = "refused"

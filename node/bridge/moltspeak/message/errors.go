@@ -118,8 +118,7 @@ func (e *Error) Error() string {
 // Unwrap returns the private cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Payload returns the p of an error message. A stranger learns the code and what follows from it, but neither the field
-// nor how to fix it.
+// Payload returns the p of an error message. A stranger learns the code, but neither the field nor how to fix it.
 func (e *Error) Payload(stranger bool) wire.Value {
 	row, _ := RowOf(e.Code)
 	v := wire.Obj(wire.TextField("code", string(e.Code)), wire.TextField("category", row.Category),
@@ -164,8 +163,7 @@ func (Fault) isPayload() {}
 
 func (f Fault) Error() string { return fmt.Sprintf("the peer answered %s", f.Code) }
 
-// otherCodes are codes in public documents that are not among the fourteen, each with the code that it is read as
-// (MS-51).
+// otherCodes are codes of public documents beyond the fourteen, with the code that each is read as (MS-51).
 var otherCodes = map[string]Code{
 	"E_PII": CodeConsent, "E_AGENT_NOT_FOUND": CodeTimeout, "E_CAPABILITY_UNKNOWN": CodeCapability,
 	"E_REGISTRATION_EXPIRED": CodeAuthFailed, "E_REGISTRATION_CONFLICT": CodeInvalidParam, "E_VISIBILITY_DENIED": CodeCapability,

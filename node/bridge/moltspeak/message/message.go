@@ -86,8 +86,7 @@ type Message struct {
 	Tree wire.Value
 }
 
-// Parse reads the members that every message has (MS-1 to MS-6). It ignores unknown members, but the signature covers
-// them.
+// Parse reads the members that every message has (MS-1 to MS-6). It ignores unknown members; the signature covers them.
 func Parse(tree wire.Value) (Message, *Error) {
 	m := Message{Tree: tree}
 	if tree.Kind() != wire.Object {
@@ -188,8 +187,7 @@ type Draft struct {
 	Ext      wire.Value
 }
 
-// Tree returns the unsigned message. It leaves empty optional members out, because Python peers fail to verify them
-// (MS-7).
+// Tree returns the unsigned message without empty optional members, because Python peers fail to verify them (MS-7).
 func (d Draft) Tree() wire.Value {
 	v := wire.Obj(
 		wire.TextField("v", Version), wire.TextField("id", d.ID), wire.Field("ts", wire.Int(d.Time.UnixMilli())),

@@ -11,8 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// StreamText returns the payload of a stream as the scanner reads it. Binary data is replaced by the printable text in
-// it.
+// StreamText returns the payload of a stream for the scanner, with the printable text of binary data in its place.
 func StreamText(p wire.Value) wire.Value {
 	raw, err := base64.StdEncoding.DecodeString(p.GetStr("data"))
 	if p.GetStr("type") != "binary" || err != nil {

@@ -35,7 +35,6 @@ func re(s string) expression {
 	return e
 }
 
-// reWith compiles an expression of which every match contains part.
 func reWith(part, s string) expression {
 	e := re(s)
 	e.part = part

@@ -51,8 +51,7 @@ const (
 	sep       = `[ .\-/]?`
 )
 
-// patterns are tried on every outgoing string (MS-40, MS-41). They are our own. Many of them also require a valid check
-// digit or words of context.
+// patterns are our own (MS-40, MS-41). Many of them also require a valid check digit or words of context.
 var patterns = sync.OnceValue(func() []pattern {
 	return []pattern{
 		{TypeEmail, reWith("@", `[A-Za-z0-9][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), isMail},
