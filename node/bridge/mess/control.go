@@ -76,9 +76,8 @@ func (b *Bridge) OnCommit(changes []store.Change) {
 	}
 }
 
-// applyControls applies the stored control messages. A message that cannot be applied now does not delay those of other
-// peers; otherwise a peer that has reached a limit would delay everybody. waits reports whether a message could not be
-// applied.
+// applyControls applies the stored control messages. A peer that has reached a limit, so that its messages cannot be
+// applied now, does not delay other peers. waits reports whether a message could not be applied.
 func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 	failed := map[wire.AgentID]int{}
 	for after := ""; ; {

@@ -390,8 +390,8 @@ func TestAttachments(t *testing.T) {
 	s.want(403, bob, "POST", "requests/"+ref+"/attachments/x", "x")
 }
 
-// TestMessageOfRequesterIsNotDropped: a PATCH of a requester with a message but without a new status is refused, because
-// a requester may only cancel (MESS-55). An unchanged status alone, or a cancel that is sent again, gets 200.
+// TestMessageOfRequesterIsNotDropped: a PATCH of a requester with a message but without a new status is refused: a
+// requester may only cancel (MESS-55). An unchanged status alone, or a repeated cancel, gets 200.
 func TestMessageOfRequesterIsNotDropped(t *testing.T) {
 	s := newHTTPLab(t, nil)
 	alice, bob := s.register("alice"), s.register("bob")

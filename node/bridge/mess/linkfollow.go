@@ -120,10 +120,10 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 	return l.save(ctx, r.ref, k)
 }
 
-// relevantEntries returns the entries of message number i that change our thread. If the exchange shows another state,
-// relevantEntries omits a status that would end the thread: perhaps one executor of several declined (MESS-24), or a
-// server without a state machine continued the thread. It also omits a status without details if a later message repeats the status
-// with details, because the PHP server writes two such messages for a PATCH.
+// relevantEntries returns the entries of message number i that change our thread. It omits a status that would end the
+// thread if the exchange shows another state: perhaps one executor of several declined (MESS-24), or a server without a
+// state machine continued the thread. It also omits a bare status if a later message repeats it with details, because
+// the PHP server writes two such messages for a PATCH.
 func (v remoteView) relevantEntries(i int) thread.Block {
 	b, err := thread.FromTree(v.messages[i].Mess)
 	if err != nil {
@@ -174,9 +174,8 @@ func (l *link) stateUpdate(ctx context.Context, v remoteView, k knownThread) (th
 }
 
 // followTheirs receives the messages of the requester of a foreign thread. It also receives answers of others, because
-// the owner of the exchange may answer for the requester. It ignores the other messages of other participants, because
-// the state of the thread shows their effect. If the exchange no longer lets us do the task, followTheirs cancels our
-// copy.
+// the owner of the exchange may answer for the requester. The state of the thread shows the effect of all other
+// messages. If the exchange no longer lets us do the task, followTheirs cancels our copy.
 func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
 	if k.Seen == 0 {
 		requester := cmp.Or(r.requester, v.requester)

@@ -114,7 +114,7 @@ func (l *link) poll(ctx context.Context) error {
 	return l.checkMissing(ctx, list, self)
 }
 
-// learnSelf reads our name from a listed thread that we opened, and stores it. It returns "" if there is no such thread.
+// learnSelf reads our name from a listed thread that we opened, and stores it. Without such a thread it returns "".
 func (l *link) learnSelf(ctx context.Context, list []remoteThread) (string, error) {
 	for _, r := range list {
 		if r.requester == "" || l.known[r.ref] == r.updated {
@@ -194,9 +194,8 @@ func (l *link) addRetries(list []remoteThread) []remoteThread {
 // dateForm matches the beginning of an update time that is a date and time.
 var dateForm = regexp.MustCompile(`^\d{4}-\d\d-\d\dT`)
 
-// isSettled reports whether a check of a thread began more than a second after the first check that saw the same update
-// time. Until then the thread is checked again, because a server with times in whole seconds may add a message without
-// a new update time.
+// isSettled reports whether a check began more than a second after the first check with the same update time. Until
+// then the thread is checked again: a server with times in whole seconds may add a message without a new update time.
 func (l *link) isSettled(r remoteThread, began time.Time) bool {
 	first, ok := l.unsettled[r.ref]
 	if !ok || first.thread != r {

@@ -128,8 +128,7 @@ func TestLateClaimThroughALink(t *testing.T) {
 	}
 }
 
-// TestUnsendableRequest: a request that the node refuses to send is canceled with the reason, and the other requests for
-// the exchange are sent all the same.
+// TestUnsendableRequest: a request that the node refuses to send is canceled with the reason, and the others are sent.
 func TestUnsendableRequest(t *testing.T) {
 	l, _, _ := newListRemote(t)
 	var refs []string

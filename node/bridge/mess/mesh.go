@@ -113,7 +113,7 @@ func ackPayload(res exchange.Result) wire.Value {
 	return v.With("mess", res.Answers.Tree())
 }
 
-// sentThread returns the ref of the thread that we offered to peer in the conversation of the message, or "". A response
+// sentThread returns the ref of the thread that we offered to peer in the message's conversation, or "". A response
 // after the close comes in a new conversation, which names the closed one.
 func (b *Bridge) sentThread(ctx context.Context, peer string, m bridge.Call) (string, error) {
 	ref, err := b.x.OfferedIn(ctx, peer, string(m.Conv))
@@ -221,9 +221,8 @@ func endsConversation(c thread.Code) bool {
 	return c.Terminal() && c != thread.Delegated || c == thread.Partial
 }
 
-// findAgents returns agents in the directory that have all capabilities that a thread requires (MESS-44). It leaves out
-// ourselves, the requester and agents that have declined. It returns none for a thread that is offered to only one
-// executor.
+// findAgents returns agents in the directory that can do a thread (MESS-44), except ourselves, the requester and agents
+// that have declined. It returns none if the thread is offered to only one executor.
 func (b *Bridge) findAgents(ctx context.Context, t *thread.Thread) ([]Agent, error) {
 	if b.cfg.Mesh == nil || t.Only != "" {
 		return nil, nil

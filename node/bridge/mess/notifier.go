@@ -77,9 +77,8 @@ type notifierWait struct {
 	at    time.Time // the time until which a notice waits; zero if none waits
 }
 
-// deliverNotices applies the control messages and delivers every notice once. A notice that cannot be delivered now
-// stays, and the others are delivered all the same. After a failed look-up in the directory, deliverNotices makes no
-// other look-up.
+// deliverNotices applies the control messages and tries every notice once. A notice that fails stays, and does not stop
+// the others. After a failed look-up in the directory, deliverNotices makes no other look-up.
 func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err error) {
 	if next.tried, err = b.applyControls(ctx); err != nil {
 		return next, err

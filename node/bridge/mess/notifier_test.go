@@ -214,8 +214,8 @@ func TestNoticesOutliveTheProcess(t *testing.T) {
 	}
 }
 
-// TestUnsendableMessages: a peer gets the answer to a question whose field is a whole number. A result that is too large
-// for a message is refused, and our owner gets a notice of a result that turns out too large with its files.
+// TestUnsendableMessages: a peer gets the answer to a question whose field is a whole number. A result that does not
+// fit in a message is refused. If a result is too large only with its files, the owner gets a notice.
 func TestUnsendableMessages(t *testing.T) {
 	mesh := meshtest.New(t)
 	away := newMeshNode(t, mesh, "away", nil)
@@ -248,8 +248,8 @@ func TestUnsendableMessages(t *testing.T) {
 	eventually(t, "a notice to the owner", func() bool { return away.countNotices("mess", "payload must be at most") == 1 })
 }
 
-// TestHangingDirectory: many requests that only an agent of the directory could serve delay no other notice by more than
-// one look-up while the directory hangs.
+// TestHangingDirectory: while the directory hangs, many requests that only its agents could serve delay other notices
+// by one look-up at most.
 func TestHangingDirectory(t *testing.T) {
 	l := newLab(t)
 	box := notify.New(notify.Config{Records: l.store.Records()})

@@ -15,9 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// maxPushing bounds the number of executors that are notified at the same time. A slow executor occupies one place and
-// delays no other executor; meanwhile its further notifications are dropped. While all places are occupied, the
-// notifications of other executors are dropped too.
+// maxPushing bounds the executors that are notified at the same time, so that a slow one delays no other. While an
+// executor is being notified, or all places are taken, further notifications are dropped.
 const maxPushing = 16
 
 const pushTime = 30 * time.Second

@@ -76,8 +76,7 @@ type Config struct {
 	// is nil, the bridge only logs the event.
 	OnOtherKey func(ctx context.Context, address bridge.Address)
 	// OnBlocked is called if an answer for which the peer waits may not leave, such as for personal data without a
-	// consent (MS-40). It is not called again if the peer repeats its message. If it is nil, the bridge only logs the
-	// event.
+	// consent (MS-40), but not again if the peer repeats its message. If it is nil, the bridge only logs the event.
 	OnBlocked func(ctx context.Context, address bridge.Address, cause error)
 	// RegistryToken returns the bearer token for our entry in a foreign registry, by the base URL of the registry.
 	RegistryToken func(base string) client.Credential

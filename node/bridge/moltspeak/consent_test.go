@@ -100,8 +100,8 @@ func TestConsentFlow(t *testing.T) {
 	}
 }
 
-// TestRevokedConsentStopsAttempts: after the owner revoked a consent, another attempt to send a message sends nothing. If
-// another consent covers the message, the attempt names that one.
+// TestRevokedConsentStopsAttempts: after the owner revoked a consent, another attempt sends nothing, or names another
+// consent that covers the message.
 func TestRevokedConsentStopsAttempts(t *testing.T) {
 	r, _ := newTestRig(t, nil)
 	const request = `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`

@@ -58,10 +58,9 @@ func random32() string {
 }
 
 // challenge returns the challenge for the sender of a hello. Each peer has at most one. A fresh hello gets a new
-// challenge; any other hello may be a replayed recording, so it gets the challenge that still waits for its answer. If
-// known peers or strangers have too many challenges, the expired ones are dropped. If that is not enough, a stranger's
-// challenge displaces one of another stranger whose source has more (AM-42). challenge returns false if it finds no
-// room.
+// challenge. Any other hello may be a replayed recording, so it gets the challenge that still waits for its answer. If
+// known peers or strangers have too many, challenge drops the expired ones and then, for a stranger, the challenge of
+// another stranger whose source has more (AM-42). It returns false if it finds no room.
 func (h *handshakes) challenge(peer, key string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

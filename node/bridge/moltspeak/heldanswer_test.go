@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestHeldAnswer: an answer that waits for the owner does not end its conversation, because the close would withdraw it.
+// TestHeldAnswer: an answer that waits for the owner does not end its conversation: the close would withdraw it.
 func TestHeldAnswer(t *testing.T) {
 	r, n := newTestRig(t, nil)
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {

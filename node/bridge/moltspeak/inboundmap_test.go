@@ -156,8 +156,7 @@ func TestReChain(t *testing.T) {
 	}
 }
 
-// TestQueryAboutTask: a query in the conversation of a task leaves the task open, so that the peer still gets its end and
-// may cancel it.
+// TestQueryAboutTask: a query in the conversation of a task leaves the task open: it can still end or be canceled.
 func TestQueryAboutTask(t *testing.T) {
 	r, n := newTestRig(t, nil)
 	r.shake(cat)

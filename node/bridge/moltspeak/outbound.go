@@ -79,9 +79,9 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	return bridge.Delivered{Queued: true}, storeFailure(recordAnswer(ctx, b.records, d, t, now))
 }
 
-// restartStream makes the next attempt send a stream from its start, and returns the error that permits the attempt. f is
-// the peer's refusal of a part: the peer dropped the stream, for example in a restart, or has it open from an attempt
-// whose bytes we cannot send any more.
+// restartStream makes the next attempt send a stream from its start, and returns the error that permits the attempt. f
+// is the peer's refusal of a part: the peer dropped the stream, for example in a restart, or has it open from an
+// attempt whose bytes we cannot send any more.
 func restartStream(ctx context.Context, records store.Records, d bridge.Delivery, parts int, f message.Fault, now time.Time) error {
 	var changes []store.Change
 	for part := range parts {
@@ -97,8 +97,8 @@ func slotOf(d bridge.Delivery, part int) string {
 	return fmt.Sprintf("out %s %d", wire.HashOf(d.ID), part)
 }
 
-// storeFailure returns the error of a delivery that failed because of the store, or nil. A later attempt may succeed. It
-// sends the same bytes, so the peer recognizes a repeat.
+// storeFailure returns the error of a delivery that failed because of the store, or nil. A later attempt sends the same
+// bytes, so the peer recognizes a repeat.
 func storeFailure(err error) error {
 	if err == nil {
 		return nil
@@ -223,9 +223,10 @@ func recordAnswer(ctx context.Context, records store.Records, d bridge.Delivery,
 	})
 }
 
-// keepAnswer stores an answer in the replay record of the peer's message, so that the peer gets it when it repeats the
-// message, and sends it over an open WebSocket of the peer. If neither is possible, because the replay record has
-// expired and no WebSocket is open, the error wraps a *client.SendError that permits another attempt.
+// keepAnswer handles a message that we cannot post to the peer. It stores an answer in the replay record of the peer's
+// message, so that the peer gets it by repeating the message, and sends it over an open WebSocket of the peer. If the
+// replay record has expired and no WebSocket is open, or the message answers nothing, the error is or wraps a
+// *client.SendError that permits another attempt.
 func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, raw []byte, draft message.Draft, now time.Time) error {
 	if draft.Op != message.OpRespond || t.Re == "" {
 		return &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; a link with its url changes that", to.Name())}
@@ -390,7 +391,7 @@ func (b *Bridge) answerConsent(ctx context.Context, rec store.Record) error {
 	return b.callbacks.Forget(ctx, rec)
 }
 
-// deliverCallback posts a callback to its peer. A peer that cannot be called gets it when it repeats its request, or over
+// deliverCallback posts a callback to its peer. A peer that cannot be called gets it by repeating its request, or over
 // its open WebSocket.
 func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	now := time.Now()

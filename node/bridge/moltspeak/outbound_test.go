@@ -295,8 +295,8 @@ func TestFinalAnswerIsKept(t *testing.T) {
 	}
 }
 
-// TestMessageDuringAnswer: a message of the peer that arrives while our answer to an earlier one is on its way waits for
-// an answer of its own.
+// TestMessageDuringAnswer: a message of the peer that arrives while our answer to an earlier one is on its way gets an
+// answer of its own.
 func TestMessageDuringAnswer(t *testing.T) {
 	r, n := newTestRig(t, nil)
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {

@@ -161,7 +161,7 @@ func challengeIn(m message.Message, body message.Payload) string {
 	return m.P.GetStr("challenge")
 }
 
-// handshakeCall sends a message of the handshake and returns the verified answer. It pins the keys in the answer, if the
+// handshakeCall sends a message of the handshake and returns the verified answer. It pins the keys in the answer if the
 // answer is from the peer of the link.
 func (b *Bridge) handshakeCall(ctx context.Context, l bridge.Link, endpoint string, d message.Draft, to message.Agent) (*request, error) {
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)

@@ -67,8 +67,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestRefusedEncryptionKey: the owner is shown the encryption key that was refused, whether or not the message also names
-// the pinned signing key.
+// TestRefusedEncryptionKey: the owner sees the refused encryption key, whether or not the message also names the pinned
+// signing key.
 func TestRefusedEncryptionKey(t *testing.T) {
 	for _, key := range []string{self(cat).Key, ""} {
 		r, _ := newTestRig(t, nil)

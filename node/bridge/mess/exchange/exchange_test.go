@@ -409,8 +409,7 @@ func TestFailedRead(t *testing.T) {
 	}
 }
 
-// TestRepeatedAtTheSameTime: a requester sends the same request twice, and the second one is applied while the first one
-// is. Both get the ref of one thread (MESS-16).
+// TestRepeatedAtTheSameTime: two copies of a request, applied at the same time, get the ref of one thread (MESS-16).
 func TestRepeatedAtTheSameTime(t *testing.T) {
 	l := newLab(t)
 	const block = "- request: {id: a, intent: x}"

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Adopt stores threads that were read from files, all or none. If one of the threads exists already, the error is a 409.
+// Adopt stores threads that were read from files, all or none. If one of them exists already, the error is a 409.
 func (x *Exchange) Adopt(ctx context.Context, list []thread.ParsedFile) ([]*thread.Thread, error) {
 	if err := x.Load(); err != nil {
 		return nil, err

@@ -67,9 +67,8 @@ func (v lostView) NewestWith(id string) (string, bool) {
 	return ref, ok && v.HasThread(ref)
 }
 
-// hasPart reports whether the actor takes part in a thread: as its requester or holder, as a peer to which it was
-// offered, as the owner, the exchange, or a writer of thread files. An executor that may claim the thread, and has not
-// done so, does not take part.
+// hasPart reports whether the actor takes part in a thread: as requester or holder, as a peer that got an offer, as
+// owner, exchange or writer of thread files. An executor that may claim the thread does not take part before its claim.
 func (x *Exchange) hasPart(who Actor, t *thread.Thread) bool {
 	return who.file || t.Peers[who.ID].Offered || x.roles(who, t).Has(thread.AsRequester|thread.AsHolder|thread.AsOwner|thread.AsExchange)
 }

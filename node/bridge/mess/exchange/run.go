@@ -61,8 +61,8 @@ func (x *Exchange) Run(ctx context.Context) error {
 // alarmRetry is the delay of due alarms after the store failed.
 const alarmRetry = 10 * time.Second
 
-// Tick does what is due at now, and returns the time at which the next thing is due. While the clock is in doubt, nothing
-// is due, because an ended thread cannot be reopened.
+// Tick does what is due at now, and returns the time of the next due work. While the clock is in doubt, nothing is due,
+// because an ended thread cannot be reopened.
 func (x *Exchange) Tick(ctx context.Context, now time.Time) (next time.Time, err error) {
 	if err := x.Load(); err != nil {
 		return next, err

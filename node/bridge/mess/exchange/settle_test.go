@@ -61,7 +61,7 @@ func TestCommittedIsNoError(t *testing.T) {
 	})
 }
 
-// TestReleasedThreadIsSettled: a thread that the owner releases with a status is offered, or waits for what it names, as
+// TestReleasedThreadIsSettled: a thread that the owner releases with a status is offered, or waits for dependencies, as
 // after any other approval. If the owner releases it from that wait too, it is offered.
 func TestReleasedThreadIsSettled(t *testing.T) {
 	for name, lax := range map[string]bool{"block": false, "lax block": true} {

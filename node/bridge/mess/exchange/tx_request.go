@@ -145,8 +145,8 @@ func (t *tx) addThread(ref, requester, by, only string, r thread.Request) *threa
 }
 
 // resolveDependencies returns the refs of the threads for which a request waits. The owner's requests may depend on any
-// thread, all others only on the actor's own. Otherwise an executor that once could have claimed a thread would learn how
-// the thread ended (MESS-56).
+// thread, all others only on the actor's own. Otherwise an executor that once could have claimed a thread would learn
+// how the thread ended (MESS-56).
 func (t *tx) resolveDependencies(ctx context.Context, r thread.Request, path string) ([]string, error) {
 	var out []string
 	for i, id := range r.DependsOn {
@@ -201,9 +201,8 @@ func (t *tx) postState(th *thread.Thread, extra ...wire.Member) {
 	t.appendMessage(th, thread.ExchangeID, thread.Block{th.StatusEntry(extra...)})
 }
 
-// checkDependencies reports whether all dependencies of the thread are met, and returns one that can no longer be met. It
-// follows superseded and delegated threads to their successors (MESS-30), to each thread once: many threads may have the
-// same successor.
+// checkDependencies reports whether all dependencies of the thread are met, and returns one that can never be met. It
+// follows superseded and delegated threads to their successors (MESS-30), each thread once: many may share a successor.
 func (t *tx) checkDependencies(ctx context.Context, th *thread.Thread) (met bool, failed string, err error) {
 	met = true
 	seen := map[string]bool{}

@@ -274,8 +274,8 @@ func (x *Exchange) settleDependents(ctx context.Context, ended []string) error {
 	return nil
 }
 
-// recheck looks again at a thread that the exchange parked and, unless the clock is in doubt, at its deadline. It returns
-// the threads that ended.
+// recheck looks again at a thread that the exchange parked and, unless the clock is in doubt, at its deadline. It
+// returns the threads that ended.
 func (x *Exchange) recheck(ctx context.Context, ref string) ([]string, error) {
 	for range store.MaxConflicts {
 		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})

@@ -57,8 +57,8 @@ func WriteThread(root *os.Root, at string, files []thread.File) error {
 	return nil
 }
 
-// mergeFolders moves the folder of a thread from the path old to the path at. If both exist, for example because another
-// tool has moved only some of the files, it moves the files that exist only in old, and removes the others from old.
+// mergeFolders moves the folder of a thread from old to at. If both exist, for example because another tool has moved
+// only some of the files, it keeps the version in at of each file that is in both.
 func mergeFolders(root *os.Root, old, at string) error {
 	info, err := root.Lstat(old)
 	if err != nil || !info.IsDir() {

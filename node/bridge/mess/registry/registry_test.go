@@ -69,8 +69,7 @@ func TestFullCatalogueTakesUpdates(t *testing.T) {
 	}
 }
 
-// TestUnusedCapabilities: a capability that no executor has any longer takes no memory. Executors may choose any ids and
-// change them at any time.
+// TestUnusedCapabilities: a capability that no executor has any longer takes no memory: executors choose the ids.
 func TestUnusedCapabilities(t *testing.T) {
 	r := newRegistry(t)
 	for i := range 20 {

@@ -11,8 +11,7 @@ import (
 )
 
 // Refusals are *wire.Error values, so that every transport can show them: REST as {"error": text} with the status,
-// AgentMesh with the code. Their texts name entries and fields, and quote only short plain names from the input of the
-// same sender.
+// AgentMesh with the code.
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9._:/-]+$`)
 

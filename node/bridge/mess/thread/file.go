@@ -334,8 +334,8 @@ func IsAck(b Block) bool {
 	return true
 }
 
-// Adopt returns the thread and the messages of the files as ours, without acks. The thread has the state that the
-// envelope names. If it waits without a holder, only the owner can let it in, because the files do not say why it waits.
+// Adopt returns the thread and the messages of the files as ours, without acks. The thread has the state of the
+// envelope. If it waits without a holder, only the owner can let it in, because the files do not say why it waits.
 func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	t := f.Thread
 	var messages []Message

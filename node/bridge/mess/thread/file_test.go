@@ -68,8 +68,8 @@ func TestThreadFilesCanBeRead(t *testing.T) {
 	}
 }
 
-// TestLargeBlocksCanBeRead: the file of any block that we accept as JSON can be read back: a long table, a long log, many
-// short rows, a block with as many values, and one that is nested as deep, as a block may be (MESS-61).
+// TestLargeBlocksCanBeRead: the file of any block that we accept as JSON can be read back: a long table, a long log,
+// many short rows, and blocks with as many values, or nested as deep, as the limits allow (MESS-61).
 func TestLargeBlocksCanBeRead(t *testing.T) {
 	content := func(list string) string { return `[{"response": {"re": "x", "content": [` + list + `]}}]` }
 	for name, text := range map[string]string{

@@ -332,8 +332,8 @@ func (t *Thread) Supersede(successors []string, reason string, now time.Time) er
 	return nil
 }
 
-// ContinueAs keeps the thread open after a peer delegated its own thread to a successor, and returns the status to post.
-// From now on, the successor is the name of the thread at a mesh agent. An open question of the older thread is dropped.
+// ContinueAs keeps the thread open after a peer delegated its own thread to a successor, and returns the status to
+// post. At a mesh agent, the successor is now the name of the thread. An open question of the older thread is dropped.
 func (t *Thread) ContinueAs(peer string, s Status, successor string, now time.Time) Entry {
 	if p := t.Peers[peer]; p.Address == "" {
 		p.Name = successor

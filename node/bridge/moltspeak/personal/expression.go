@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// expression is a regular expression that is fast in long texts. If it begins with \b, it is tried only at the words
-// whose first character can start a match. Package regexp alone tries every character, which takes several times as long.
+// expression is a regular expression that is fast in long texts. If it begins with \b, it is tried only at words whose
+// first character can start a match. Package regexp alone tries every character, which takes several times as long.
 type expression struct {
 	*regexp.Regexp
 	part     string         // every match contains it
