@@ -11,7 +11,7 @@ import (
 )
 
 // TestConsentDoesNotClaim: a thread that only waits for our owner is not claimed there, so other executors can still
-// claim it. Our owner's no is that of one executor (MESS-24).
+// claim it. If our owner says no, only one executor has declined (MESS-24).
 func TestConsentDoesNotClaim(t *testing.T) {
 	for name, c := range map[string]struct {
 		decide func(a *foreignLink, there, here string)

@@ -77,8 +77,8 @@ func TestRefusalsOverREST(t *testing.T) {
 	}
 }
 
-// TestExpiryInThePastIsRefused: a request whose deadline has passed already is refused. If it has been on its way, it
-// expires instead.
+// TestExpiryInThePastIsRefused: a request whose deadline has passed already is refused. That of a peer expires instead,
+// because it may have been delayed on its way.
 func TestExpiryInThePastIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)

@@ -110,7 +110,7 @@ func TestHiddenThreadsAreLookedAtSeldom(t *testing.T) {
 		if n := poll(); n != 0 || open != 0 {
 			t.Errorf("%d were looked at when all have ended", n)
 		}
-		// A listed thread is checked when it has changed, and not besides.
+		// A listed thread is checked only when it has changed.
 		remote.listed = []remoteThread{{"there0", "from-there0", "1"}}
 		if poll(); len(remote.reads) > 1 || slices.Contains(remote.reads, "there1") {
 			t.Errorf("read: %v", remote.reads)

@@ -128,7 +128,7 @@ func TestRESTLink(t *testing.T) {
 	home.bridge.links[0].wakePoll()
 	home.waitStatus(ref, thread.NeedsInput)
 	remote := home.bridge.links[0].remote.(*restRemote)
-	// as with a data directory without our name: our own messages come back and are not somebody else's
+	// even if the link has lost our name there, our own messages that come back must not count as somebody else's
 	remote.setState(restState{})
 	home.do(thread.OwnerID, "- reply: {re: water, answers: {amount: a lot}}")
 	eventually(t, "the answer over there", func() bool { return foreign.thread(there).Status == thread.InProgress })

@@ -93,7 +93,7 @@ func TestSentAgain(t *testing.T) {
 	}
 }
 
-// TestSentAgainAtOnce: concurrent copies of a call are one.
+// TestSentAgainAtOnce: concurrent copies of a call have the effect of one call.
 func TestSentAgainAtOnce(t *testing.T) {
 	s := newHTTPLab(t, nil)
 	agent := s.register("agent")

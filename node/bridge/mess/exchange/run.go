@@ -142,7 +142,7 @@ func (x *Exchange) recheckWaiting(ctx context.Context) error {
 }
 
 // Purge removes ended threads that have not changed for the retention time, with their messages, files and records. A
-// thread on which an open thread depends stays until that one has ended.
+// thread stays while an open thread depends on it.
 func (x *Exchange) Purge(ctx context.Context, now time.Time) (removed int, err error) {
 	before := now.Add(-x.cfg.Retention)
 	for after := (position{}); ; {

@@ -15,7 +15,7 @@ import (
 // section 5 would not let an executor set that state. A mesh agent is bound by section 5, with one exception: its
 // exchange may report the states that only an exchange may set.
 
-// follow applies a status from the peer to which the thread was sent. done is false if the usual rules must apply it.
+// follow applies a status from the peer to which the thread was sent. done is false if the usual rules apply instead.
 func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bool, err error) {
 	by := t.who.ID
 	unclaimed := th.Holder == "" // the peer has not told us of an executor
@@ -109,8 +109,8 @@ func describeSuccessors(body wire.Value) wire.Value {
 	return body.With("message", wire.Text("it goes on there as "+cmp.Or(strings.Join(names, ", "), "others")+": that is not followed here"))
 }
 
-// followResponse applies a result from the exchange behind a link, in any open state. done is false if the response
-// must be treated like that of any other executor.
+// followResponse applies a result from the exchange behind a link, in any open state. done is false if the usual rules
+// apply instead.
 func (t *tx) followResponse(th *thread.Thread, e thread.Entry) (done bool) {
 	if !t.opts.Follow || !th.Status.Open() || th.Holder != "" && th.Holder != t.who.ID || th.Holder == "" && !th.IsClaimable() {
 		return false
