@@ -202,7 +202,7 @@ func TestDownLinkIsQuiet(t *testing.T) {
 	})
 }
 
-// TestUselessRegistrationsEnd: a server that accepts registrations but no key is not asked for ever: the link registers
+// TestUselessRegistrationsEnd: a server that accepts registrations but no key is not asked forever: the link registers
 // once more and is then down, even if the server fails in between.
 func TestUselessRegistrationsEnd(t *testing.T) {
 	for name, fails := range map[string]bool{"refuses": false, "refuses and fails in turn": true} {

@@ -200,8 +200,8 @@ func TestForeignSuggestions(t *testing.T) {
 	}
 }
 
-// TestSuggestionsInADirectory: in a directory the decision is written with the id of the suggestion, for whoever
-// carries it out.
+// TestSuggestionsInADirectory: in a directory, the decision is written with the id of the suggestion, so that any
+// participant can carry it out.
 func TestSuggestionsInADirectory(t *testing.T) {
 	s := newSharedFolder(t, false, nil)
 	here, there := s.request("{id: saw, intent: saw the log}")

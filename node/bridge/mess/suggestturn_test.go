@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/notify"
 )
 
-// TestSuggestionsToTheOwner: a suggestion about a request of the owner waits in the inbox, and a yes or no there is the
-// decision.
+// TestSuggestionsToTheOwner: a suggestion about a request of the owner waits in the inbox, and the owner's answer there
+// is the decision.
 func TestSuggestionsToTheOwner(t *testing.T) {
 	for kind, c := range map[string]struct {
 		proposed string

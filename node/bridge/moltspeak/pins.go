@@ -249,9 +249,9 @@ func (pins *pins) isDue(now time.Time, interval time.Duration) bool {
 	return since >= interval && pins.clock.Reliable() && pins.swept.CompareAndSwap(last, now.Unix())
 }
 
-// forgetStrangers deletes the pins of strangers whose Last is a day ago and that have neither a conversation nor a
-// question to the owner, and those whose Last is keepConversations ago. A peer that the owner admitted meanwhile is not
-// a stranger: its pin stays, because otherwise another agent could take its name and with it the owner's permission.
+// forgetStrangers deletes the pins of strangers whose Last is keepConversations ago, or only a day ago if they have no
+// conversation and no question to the owner. A peer that the owner admitted meanwhile is not a stranger: its pin stays,
+// because otherwise another agent could take its name and with it the owner's permission.
 func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		page, err := pins.records.List(ctx, nsPeers, "stranger", after, 500, now)

@@ -176,7 +176,7 @@ func TestAutoClaimIsBounded(t *testing.T) {
 	if got := autoClaim(r, strings.Repeat("x", 2*maxMatched)+" far away", ""); got != "" {
 		t.Errorf("%q claims a long one", got)
 	}
-	// A pattern that is in the store all the same matches nothing and costs nothing.
+	// A stored pattern that is too large matches nothing and costs nothing.
 	e := *r.Get("bob")
 	e.Preferences.AutoClaim = []string{strings.ReplaceAll(wide, `\\`, `\`), "."}
 	r.put(&e)

@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Offer is the offer of a thread to an executor. An executor without a notice may claim all the same (MESS-43).
+// Offer is the offer of a thread to an executor. An executor without a notice may claim it too (MESS-43).
 type Offer struct {
 	ID     string
 	Notify bool // gets a notice of the offer
