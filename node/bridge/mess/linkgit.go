@@ -29,7 +29,7 @@ func (r *dirRemote) gitOutput(ctx context.Context, args ...string) ([]byte, erro
 	return res.Output, nil
 }
 
-// pull fetches the commits of others, and rebases ours that a crash left unpushed. An empty repository is no error.
+// pull fetches the commits of others, and rebases ours that a crash left unpushed. It accepts an empty repository.
 func (r *dirRemote) pull(ctx context.Context) error {
 	if !r.git {
 		return nil

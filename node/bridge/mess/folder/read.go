@@ -89,7 +89,7 @@ func Places(sub *os.Root) ([]Place, error) {
 	return out, err
 }
 
-// Stamp returns the stamp of the files of a thread, or the zero value for a symbolic link or if there is no thread.
+// Stamp returns the stamp of the files of a thread, or the zero value for a symbolic link or an empty place.
 func (p Place) Stamp(sub *os.Root) (s fileStamp) {
 	name := p.Ref
 	if p.flat {
