@@ -255,7 +255,8 @@ func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.N
 	return b.updateOwner(ctx, t, append(done, b.cfg.Notices.Change(notice)))
 }
 
-// offerToDirectory offers the thread to agents of the directory that can do it, or asks the owner first.
+// offerToDirectory offers the thread to the first agent of the directory that can do it, or asks the owner first. If no
+// agent can do it and an executor declined, the thread ends.
 func (b *Bridge) offerToDirectory(ctx context.Context, t *thread.Thread, done []store.Change) error {
 	list, err := b.findAgents(ctx, t)
 	if err != nil {
