@@ -115,7 +115,7 @@ func (m *PIIMeta) Merge(other *PIIMeta) *PIIMeta {
 	return &both
 }
 
-// CheckCoverage returns an error if the consent does not cover the types that were found.
+// CheckCoverage returns an error if the consent is missing, has expired, or does not cover the types that were found.
 func (m *PIIMeta) CheckCoverage(found []string, now time.Time) *Error {
 	refuse := func(reason string) *Error {
 		e := FailAt(CodeConsent, "pii_meta", reason)
