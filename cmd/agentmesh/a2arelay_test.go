@@ -20,7 +20,6 @@ type a2aCaller struct {
 	url, token string
 }
 
-// do makes a call and returns the task in the answer.
 func (c a2aCaller) do(method, path, body string) (task struct {
 	ID     string
 	Status struct{ State string }

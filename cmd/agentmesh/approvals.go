@@ -150,7 +150,6 @@ func (a *app) decide(ctx context.Context, id string, d owner.Decision) error {
 	return err
 }
 
-// rejectStrangers rejects all unknown senders that wait.
 func (a *app) rejectStrangers(ctx context.Context) error {
 	answer, err := a.callAndDeliver(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		return daemon.Raw(ctx, o, owner.RejectStrangers.With(owner.Rejection{By: "cli"}))
@@ -183,7 +182,6 @@ func (a *app) callAndDeliver(ctx context.Context, call func(*daemon.Client) (jso
 	return raw, errors.Join(err, o.Close())
 }
 
-// decideApproval applies a decision to the content with its hash, or to the current content if the hash is empty.
 func decideApproval(ctx context.Context, o *daemon.Client, id string, d owner.Decision) (json.RawMessage, error) {
 	if d.Hash == "" {
 		approval, err := daemon.Fetch(ctx, o, owner.ShowApproval.Call(id))

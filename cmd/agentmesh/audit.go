@@ -55,9 +55,9 @@ type auditPage struct {
 	PeerNames map[string]owner.PeerNames `json:"peer_names"`
 }
 
-// print prints the entries with higher numbers than after, or all entries if after is empty. It returns the number of
-// the last entry that it printed. If there was no such entry, it returns its argument after. If no serve runs, it
-// closes the database before it returns, so that a serve can start.
+// print prints the entries that follow entry number after, or all entries if after is empty. It returns the number of
+// the last printed entry, or the given number if it printed none. If no serve runs, it closes the database, so that a
+// serve can start.
 func (c *auditCmd) print(ctx context.Context, a *app, since, after string) (last string, err error) {
 	o, err := a.connect(ctx)
 	if err != nil {
@@ -129,7 +129,6 @@ func parseSince(text string, now time.Time) (string, error) {
 	return "", errors.New("--since must be a date, a time such as 2026-02-21T10:00:00Z, or a duration such as 36h")
 }
 
-// verifyAudit checks the hash chain of an exported log.
 func verifyAudit(in io.Reader) (acl.AuditSpan, error) {
 	span, err := acl.VerifyAudit(in)
 	switch {

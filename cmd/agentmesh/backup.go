@@ -17,7 +17,6 @@ type backupCmd struct {
 	Passphrase bool     `help:"Encrypt with a passphrase, from AGENTMESH_PASSPHRASE_FILE or a prompt."`
 }
 
-// backupReport is what backup wrote.
 type backupReport struct {
 	File      string `json:"file"`
 	Bytes     int64  `json:"bytes"`
@@ -67,7 +66,7 @@ func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
 	return a.report(backupReport{c.File, n, encryption != nil, manifest}, func() { a.Note("wrote %d bytes to %s; %s", n, c.File, advice) })
 }
 
-// newEncryption returns the encryption that the user chose for the archive, or nil if the user chose none.
+// newEncryption returns nil if the user chose no encryption.
 func (c *backupCmd) newEncryption(a *app) (*signing.AgeFile, error) {
 	switch {
 	case c.Passphrase && len(c.Recipient) > 0:
@@ -88,7 +87,6 @@ func (c *backupCmd) newEncryption(a *app) (*signing.AgeFile, error) {
 	return nil, nil
 }
 
-// noteLeftOut warns about files that are not in an archive.
 func (a *app) noteLeftOut(manifest datadir.Manifest) {
 	for _, file := range manifest.LeftOut {
 		a.Note("not in the backup: %s", terminal.Clean(file))

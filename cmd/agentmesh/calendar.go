@@ -15,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// calendarCmd shows the owner's calendars, and proposes and cancels events.
 type calendarCmd struct {
 	Show    calendarShowCmd    `cmd:"" default:"withargs" help:"Show busy times, agreed events, and problems in the calendars."`
 	Free    calendarFreeCmd    `cmd:"" help:"List free times."`
@@ -42,7 +41,7 @@ func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// parseZone returns the owner's time zone from an answer of the owner API, or UTC if this machine does not know the zone.
+// parseZone returns UTC if this machine does not know the zone.
 func parseZone(name string) *time.Location {
 	zone, err := calendar.ParseZone(name)
 	if err != nil {

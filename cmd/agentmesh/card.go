@@ -33,7 +33,6 @@ func (c *cardGetCmd) Run(ctx context.Context, a *app) error {
 	return a.showJSON(ctx, get[wire.Value]("cards/"+url.PathEscape(c.Agent), nil))
 }
 
-// showJSON makes a call and prints the answer as JSON.
 func (a *app) showJSON(ctx context.Context, c owner.Call[wire.Value]) error {
 	a.globals.JSON = true
 	return ask(ctx, a, c, nil)
@@ -43,7 +42,6 @@ type cardValidateCmd struct {
 	File string `arg:"" help:"File with a card, or - for standard input."`
 }
 
-// cardReport is the result of card validate.
 type cardReport struct {
 	AgentID     string `json:"agent_id"`
 	Name        string `json:"name"`

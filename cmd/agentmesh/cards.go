@@ -79,7 +79,7 @@ func joinProofs(l directory.OperatorCard) string {
 	return strings.Join(list, ",")
 }
 
-// showPages shows what [fetchPages] returns: as JSON with --json, or else with show.
+// showPages shows what [fetchPages] returns: as JSON with --json, otherwise through show.
 func showPages[T any](ctx context.Context, a *app, path string, query url.Values, nextParam string, limit int, show func([]T)) error {
 	o, err := a.connect(ctx)
 	if err != nil {

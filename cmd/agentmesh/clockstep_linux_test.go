@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// envTestClock is by how much the clock of a process is wrong.
+// envTestClock makes the clock of a process wrong by a duration.
 const envTestClock = "TEST_CLOCK"
 
 func init() {
@@ -23,8 +23,8 @@ func init() {
 	}
 }
 
-// TestClockStepOfInstances: three instances whose clocks differ by a minute lose, repeat and disorder nothing. One of
-// them has the lease, by the clock of the database, and another one takes over when it is killed.
+// TestClockStepOfInstances: three instances whose clocks differ by a minute lose, repeat and disorder nothing. The
+// lease follows the clock of the database. When its holder is killed, another instance takes over.
 func TestClockStepOfInstances(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short")

@@ -26,8 +26,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
-// cluster is several processes of one agent and of its directory on one PostgreSQL database, behind a reverse proxy that
-// gives each request to another process.
+// cluster is several processes of one agent and its directory on one PostgreSQL database. A reverse proxy gives each
+// request to another process.
 type cluster struct {
 	t         *testing.T
 	database  string
@@ -84,7 +84,6 @@ func newFront(next func() *serveProcess) *httptest.Server {
 	})
 }
 
-// startAll starts all processes.
 func (c *cluster) startAll() {
 	c.t.Helper()
 	for i, inst := range c.instances {
@@ -116,7 +115,6 @@ func copyKeys(from, to string) error {
 	return nil
 }
 
-// start starts a process.
 func (c *cluster) start(i *instance) error {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 	server, err := startServe(i.data, c.args, append(env, i.env...))
@@ -138,7 +136,6 @@ func (c *cluster) start(i *instance) error {
 	return nil
 }
 
-// kill kills a process with SIGKILL and waits until it is gone.
 func (i *instance) kill() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -176,7 +173,6 @@ func (c *cluster) awaitServing(ctx context.Context) {
 	}
 }
 
-// next returns the process whose turn it is among those that run.
 func (c *cluster) next() *serveProcess {
 	server, _ := c.nextOwner()
 	return server
@@ -222,7 +218,6 @@ func (c *cluster) awaitHolder(lease string, previous *instance) *instance {
 	return holder
 }
 
-// stop interrupts a process, waits until it has ended, and returns its log.
 func (i *instance) stop() string {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -19,8 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// audit checks that everything that was acknowledged is there, once, and logs the figures. It must be called when run has
-// ended.
+// audit checks that everything acknowledged is stored exactly once, and logs the figures. Call it after run.
 func (l *clusterLoad) audit() {
 	t, begun := l.t, time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -115,7 +114,7 @@ func (l *clusterLoad) awaitLetters(ctx context.Context) {
 	}
 }
 
-// auditInbox checks that every acknowledged message is in the inbox, and counts those that are there twice.
+// auditInbox checks that every acknowledged message is in the inbox, and counts messages that are there twice.
 func (l *clusterLoad) auditInbox(ctx context.Context, lose func(string, ...any)) *atomic.Int64 {
 	seen, err := countInbox(ctx, func() *daemon.Client { _, o := l.c.nextOwner(); return o })
 	if err != nil {
@@ -137,7 +136,7 @@ func (l *clusterLoad) auditInbox(ctx context.Context, lose func(string, ...any))
 	return &doubled
 }
 
-// auditMailbox compares a mailbox with what was acknowledged, and returns the number of messages that are there twice.
+// auditMailbox checks a mailbox for everything acknowledged, and returns the number of messages that are there twice.
 func (l *clusterLoad) auditMailbox(ctx context.Context, b *loadMailbox, lose func(string, ...any)) (doubled int) {
 	items, err := l.directory().Mail(ctx, b.credential, b.box.Public().AgentID(), "", 0, false)
 	if err != nil {
@@ -163,7 +162,6 @@ func (l *clusterLoad) auditMailbox(ctx context.Context, b *loadMailbox, lose fun
 	return doubled
 }
 
-// inParallel calls do for each item, several at a time.
 func inParallel[T any](items []T, do func(T)) {
 	var next atomic.Int64
 	var all sync.WaitGroup

@@ -43,7 +43,7 @@ const (
 	outageTolerate = 5 * time.Second // the promise for a fault: service is back
 )
 
-// clusterLoad writes everything that a cluster can store, through another process each time, and keeps what was
+// clusterLoad writes everything that a cluster can store, each time through another process. It records what was
 // acknowledged.
 type clusterLoad struct {
 	t     *testing.T
@@ -98,12 +98,10 @@ func newClusterLoad(t *testing.T, c *cluster) *clusterLoad {
 	return l
 }
 
-// directory returns a client of the directory behind the reverse proxy.
 func (l *clusterLoad) directory() *client.Directory {
 	return client.NewDirectory(l.c.front.URL+"/v1", l.http, nil)
 }
 
-// ack counts an acknowledgement.
 func (l *clusterLoad) ack(kind string) {
 	now := time.Now()
 	l.mu.Lock()
@@ -115,7 +113,6 @@ func (l *clusterLoad) ack(kind string) {
 	l.last[kind] = now
 }
 
-// acknowledged returns the number of acknowledged writes.
 func (l *clusterLoad) acknowledged() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,7 +197,7 @@ func (l *clusterLoad) run(ctx context.Context, work *sync.WaitGroup) {
 	forever(2, l.useMailbox)
 }
 
-// repeat calls try, which reaches another process each time, until it returns true. It gives up when the context ends.
+// repeat calls try until try returns true or the context ends. Each call reaches another process.
 func (l *clusterLoad) repeat(ctx context.Context, what string, try func(context.Context) bool) bool {
 	for begun := time.Now(); ctx.Err() == nil; {
 		attempt, cancel := context.WithTimeout(ctx, impatient.Timeout)
@@ -221,7 +218,6 @@ func (l *clusterLoad) repeat(ctx context.Context, what string, try func(context.
 	return false
 }
 
-// post sends JSON to a process.
 func (l *clusterLoad) post(ctx context.Context, kind, url string, body []byte) (status int, answer []byte) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
@@ -279,7 +275,7 @@ func (l *clusterLoad) registerCard(ctx context.Context, key *signing.PrivateKey,
 	})
 }
 
-// message sends a message in a new conversation, with the same bytes until it is answered.
+// message sends a message in a new conversation, and repeats the same bytes until there is an answer.
 func (l *clusterLoad) message(ctx context.Context, intent wire.Intent, payload string) {
 	l.mu.Lock()
 	from := l.peers[len(l.messages)%len(l.peers)]
@@ -404,7 +400,7 @@ func (l *clusterLoad) useMailbox(ctx context.Context) {
 	}
 }
 
-// writeMail writes one message to a mailbox, with the same bytes until it is stored.
+// writeMail writes one message to a mailbox, and repeats the same bytes until the message is stored.
 func (l *clusterLoad) writeMail(ctx context.Context, b *loadMailbox) {
 	to := b.box.Public().AgentID()
 	sent, err := signMessage(b.sender, to, wire.NewConversationID(), wire.Deliver, `{"action":"deliver"}`)
@@ -428,7 +424,7 @@ func (l *clusterLoad) writeMail(ctx context.Context, b *loadMailbox) {
 	})
 }
 
-// removeMail acknowledges any one message that waits in a mailbox.
+// removeMail acknowledges one of the messages that wait in a mailbox.
 func (l *clusterLoad) removeMail(ctx context.Context, b *loadMailbox) {
 	l.mu.Lock()
 	var id string
@@ -452,7 +448,7 @@ func (l *clusterLoad) removeMail(ctx context.Context, b *loadMailbox) {
 	delete(b.stored, id)
 }
 
-// refuseError counts an error of the client of directories.
+// refuseError counts an error of the directory client, unless the directory was unreachable.
 func (l *clusterLoad) refuseError(kind string, err error) {
 	if text := err.Error(); !strings.Contains(text, "unreachable") {
 		l.mu.Lock()

@@ -18,7 +18,6 @@ type configCheckCmd struct {
 	serverFlags
 }
 
-// configReport is the result of config check.
 type configReport struct {
 	File    string   `json:"file"`
 	Profile string   `json:"profile"`
@@ -56,7 +55,7 @@ func (c *configCheckCmd) Run(a *app) error {
 	return report.err()
 }
 
-// err returns an error without a text if the program of a hook or a file is missing: the output has named it.
+// err returns an error without a text if a hook's program or a file is missing, because the output has named it.
 func (r configReport) err() error {
 	if len(r.Missing)+len(r.Files) > 0 {
 		return exit.FailSilently(exit.Config)

@@ -16,7 +16,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
-// instruction is an instruction of a container file.
 type instruction struct{ name, args string }
 
 // readContainerfile parses docs/operations/Containerfile into its stages.

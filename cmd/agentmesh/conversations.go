@@ -159,8 +159,8 @@ func (a *app) showTranscript(entries []owner.Entry) {
 	}
 }
 
-// agreementLine describes an agreement on one line, with who cancelled it and when, or with advice if the conversation
-// failed.
+// agreementLine describes an agreement on one line. The line also says who cancelled it and when, or gives advice if
+// the conversation failed.
 func agreementLine(agreement owner.Agreement) string {
 	switch agreement.Standing {
 	case owner.StandingCancelled:
@@ -171,7 +171,6 @@ func agreementLine(agreement owner.Agreement) string {
 	return agreement.Agreement.String()
 }
 
-// proposalLine describes a proposal and its state on one line.
 func proposalLine(p owner.Proposal) string {
 	line := fmt.Sprintf("by %s: %s", sides[p.By], p.Terms)
 	if p.Accepted != "" {

@@ -153,7 +153,6 @@ func (c *crash) directory() *client.Directory {
 	return client.NewDirectory(c.server.info.Directory, c.http, nil)
 }
 
-// loadCard returns the card of an agent.
 func loadCard(key *signing.PrivateKey, endpoint string) wire.Value {
 	return wire.Obj(
 		wire.Member{Key: "agentmesh", Value: wire.Text(wire.Version)},
@@ -259,7 +258,6 @@ func (c *crash) post(ctx context.Context, body []byte) (int, []byte, error) {
 	return sendJSON(ctx, http.MethodPost, c.server.info.Endpoint, body)
 }
 
-// sendJSON sends JSON and returns the status and the body of the answer.
 func sendJSON(ctx context.Context, method, url string, body []byte) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -275,7 +273,6 @@ func sendJSON(ctx context.Context, method, url string, body []byte) (int, []byte
 	return resp.StatusCode, answer, err
 }
 
-// approve approves the oldest held messages.
 func (c *crash) approve(ctx context.Context) error {
 	raw, err := c.owner.Call(ctx, "GET", "approvals", params("state", "pending", "limit", "5"), nil)
 	if err != nil {
@@ -378,7 +375,6 @@ func (c *crash) auditInbox(ctx context.Context) {
 	}
 }
 
-// drain waits until the outbox is empty.
 func (c *crash) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -395,7 +391,7 @@ func (c *crash) drain(ctx context.Context) {
 	}
 }
 
-// auditReplies checks that every approved message was answered, and none by two different messages.
+// auditReplies checks that each approved message was answered, and by only one message.
 func (c *crash) auditReplies() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -409,8 +405,8 @@ func (c *crash) auditReplies() {
 	}
 }
 
-// poll calls done every few milliseconds until it returns true or an error, or ctx ends. what names the awaited event in
-// the error for a ctx that has ended.
+// poll calls done every few milliseconds until it returns true or an error, or ctx ends. what names the awaited event
+// in the error.
 func poll(ctx context.Context, what string, done func() (bool, error)) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

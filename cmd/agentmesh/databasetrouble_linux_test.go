@@ -109,8 +109,8 @@ func TestDatabaseTrouble(t *testing.T) {
 	}
 }
 
-// startOnSmallDisk starts a server and returns the connection string of a database on a small file system, and the folder
-// of the file system, or "" if this user cannot mount one.
+// startOnSmallDisk starts a server with a database on a small file system. disk is the folder of the file system, or
+// "" if this user cannot mount one.
 func startOnSmallDisk(t *testing.T) (server *pgtest.Server, database, disk string) {
 	t.Helper()
 	server = pgtest.New(t)
@@ -135,7 +135,6 @@ func startOnSmallDisk(t *testing.T) (server *pgtest.Server, database, disk strin
 	return server, server.URL("small"), disk
 }
 
-// fillDisk writes a file until its file system is full.
 func fillDisk(path string) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -151,10 +150,8 @@ func fillDisk(path string) error {
 	return err
 }
 
-// size is the size of a process.
 type size struct{ megabytes, goroutines, queue int }
 
-// sizes returns the sizes of all processes.
 func (c *cluster) sizes() (all []size) {
 	c.t.Helper()
 	for _, i := range c.instances {
@@ -184,7 +181,7 @@ func (c *cluster) sizes() (all []size) {
 	return all
 }
 
-// slowProxy is a proxy before a server that delays each statement.
+// slowProxy is a proxy that delays each statement to a server.
 type slowProxy struct {
 	dir, server string // the folders of the sockets
 	delay       atomic.Int64

@@ -60,7 +60,6 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	return foundError(found)
 }
 
-// foundError returns an error with exit code No if a search found no agents.
 func foundError(found int) error {
 	if found == 0 {
 		return exit.FailSilently(exit.No)
@@ -106,8 +105,8 @@ func (a *app) showFound(page owner.List[owner.Found]) {
 	}
 }
 
-// showARD shows the agents that a foreign registry lists: the address that the owner can write to or, if the agent has
-// none, its identifier.
+// showARD shows the agents that a foreign registry lists, with the identifier of each agent that the owner cannot
+// write to.
 func (a *app) showARD(page owner.FoundARD) {
 	if len(page.Items) == 0 {
 		a.Note("no agents found")

@@ -55,8 +55,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestFullOutput: a command whose result cannot be written whole fails. An audit log that was cut at a line end once
-// looked complete.
+// TestFullOutput: a command whose result cannot be written whole fails. An audit log that is cut at a line end would
+// look complete.
 func TestFullOutput(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	mustRun(t, data, "init")

@@ -51,7 +51,6 @@ func cell(s string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", `\|`)
 }
 
-// cliDoc returns the reference of the command line, made from its grammar.
 func cliDoc(t *testing.T) string {
 	var cli commands
 	model := newParser(&cli, os.Stdout, os.Stderr).Model
@@ -104,7 +103,6 @@ func writeFlags(b *strings.Builder, flags []*kong.Flag) {
 	}
 }
 
-// errorsDoc returns the table of errors.
 func errorsDoc(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("# Errors\n\n" + generated)

@@ -14,10 +14,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// flaky is an unreliable proxy in front of an endpoint. It delays every message by up to 300 ms, fails one in twenty and
-// resets the connection of one in fifty: half of both before the endpoint gets the message, half after the endpoint has
-// answered. The random numbers are the same in every run. Repeated messages get no fault, so that no outbox entry needs a
-// third attempt.
+// flaky is an unreliable proxy in front of an endpoint. It delays every message by up to 300 ms, fails one in twenty,
+// and resets the connection of one in fifty. Half of the faults come before the endpoint gets the message, half after
+// its answer. The random numbers are the same in every run. Repeated messages get no fault, so that no outbox entry
+// needs a third attempt.
 type flaky struct {
 	endpoint atomic.Pointer[string] // URL of the endpoint
 	accepted atomic.Int64           // messages that the endpoint accepted and whose sender got the answer

@@ -106,7 +106,6 @@ func (d *floodTarget) mustSend(status int, from, name string) {
 	d.mustCall(status, http.MethodPost, from, "/agentmesh", d.message(key.Public().AgentID(), key, "hello"))
 }
 
-// registerAttackers registers the cards of the attacker and returns their names.
 func (d *floodTarget) registerAttackers() []string {
 	names := make([]string, attackerCards)
 	for i := range names {
@@ -116,7 +115,6 @@ func (d *floodTarget) registerAttackers() []string {
 	return names
 }
 
-// registerHonest registers the agents of the newcomer and of the office, and returns their names.
 func (d *floodTarget) registerHonest() (newcomer string, office []string) {
 	newcomer = fmt.Sprintf("newcomer-%d", d.number)
 	d.register(d.newcomerAddr(), newcomer)
@@ -169,7 +167,6 @@ func (d *floodTarget) read(conn *websocket.Conn) wire.Value {
 	return v
 }
 
-// run runs a command on the data directory of the process.
 func (d *floodTarget) run(args ...string) []byte {
 	d.t.Helper()
 	out, err := agentmeshAt(d.serve.data, args...).Output()
@@ -235,7 +232,7 @@ func TestFloodsAtEveryDoor(t *testing.T) {
 	holds := startFloodTarget(t, fmt.Sprintf("public_url: https://mesh.example.org\naccess: {allow: [%s]}\n"+
 		"limits: {messages_total: 0}\nregistration: {per_hour: 0, cards_per_token: 0}\n", known))
 	holds.register("203.0.113.250", "known")
-	// Messages and A2A draw from the same pool of strangers, which the attacker's networks of two subtests would use up.
+	// Messages and A2A share the pool of strangers, and the attackers of two subtests would use it up.
 	a2a := startFloodTarget(t, "public_url: https://mesh.example.org\na2a: {serve: \"on\"}\n")
 	for i, tt := range []struct {
 		name     string
@@ -307,7 +304,7 @@ func floodHolds(d *floodTarget) {
 	if err := json.Unmarshal(out, &waiting); err != nil {
 		d.t.Fatal(err)
 	}
-	// The attacker's card whose hold made room for the newcomer's hold was not rejected and may wait again.
+	// The attacker's card whose hold made room for the newcomer's was not rejected, and may wait again.
 	if n := len(waiting.Items); n < len(office) || n > len(office)+1 {
 		d.t.Errorf("%d approvals wait, want those of the office: %.300s", n, out)
 	}
@@ -433,7 +430,6 @@ func floodMESS(d *floodTarget) {
 	d.mustCall(http.StatusUnauthorized, http.MethodGet, d.newcomerAddr(), api+"requests", nil, "Authorization", "Bearer misspelled")
 }
 
-// moltspeakPing returns a signed ping message of a MoltSpeak agent.
 func (d *floodTarget) moltspeakPing(name string) []byte {
 	key := meshtest.Key(name)
 	from, _ := message.ParseName(name)

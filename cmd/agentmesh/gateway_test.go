@@ -289,7 +289,6 @@ func (g *realGateway) save(name string, answer wire.Value) {
 	}
 }
 
-// waitUntil waits until done reports true.
 func waitUntil(t *testing.T, what string, most time.Duration, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -301,9 +300,9 @@ func waitUntil(t *testing.T, what string, most time.Duration, done func() bool) 
 	}
 }
 
-// TestRealGateway plays a real OpenClaw gateway with a stub model and both execution policies, behind a node whose owner
-// approves new senders: a message of an unknown sender and one of an approved sender, a question to the owner, a shell
-// command, and an outage. With -update it records the wire.
+// TestRealGateway runs a real OpenClaw gateway with a stub model, once for each execution policy, behind a node whose
+// owner approves new senders. It plays messages of an unknown and an approved sender, a question to the owner, a
+// shell command, and an outage. With -update it records the wire.
 func TestRealGateway(t *testing.T) {
 	program := os.Getenv(gatewayVariable)
 	if program == "" {
@@ -508,7 +507,6 @@ func (g *realGateway) writeToContact(chris, sarah *daemon.Client, id string) {
 	waitUntil(g.t, "the answer reaches the model", 2*time.Minute, func() bool { return strings.Contains(g.model.newest(), "With pleasure.") })
 }
 
-// withoutMetadata returns a payload without what the node added to it.
 func withoutMetadata(payload wire.Value) wire.Value { return payload.Without("metadata") }
 
 // saveTools writes what the gateway sent to the MCP server in its newest session, if the test runs with -update.

@@ -22,7 +22,6 @@ type hooksTestCmd struct {
 	File   string `arg:"" optional:"" help:"File with the payload, or - for standard input. Default: a sample for the intent."`
 }
 
-// hookReport is the result of hooks test.
 type hookReport struct {
 	Route string `json:"route"`
 	hook.Trial

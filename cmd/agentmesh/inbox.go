@@ -132,8 +132,8 @@ func (f *follower) list(ctx context.Context) error {
 	}
 }
 
-// fetch reads the item with this id and shows it, unless it was printed before. Without --state, it also skips an item
-// that came no later than the item of --after.
+// fetch reads the item with this id and shows it, unless it was printed before. Without --state, it skips all items
+// up to --after.
 func (f *follower) fetch(ctx context.Context, id string) error {
 	if f.seen[id] || f.c.State == "" && id <= f.c.After {
 		return nil

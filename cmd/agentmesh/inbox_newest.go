@@ -54,7 +54,7 @@ func (c *inboxListCmd) page(ctx context.Context, o *daemon.Client, after string)
 	return page.Items, page.Next != "", err
 }
 
-// maxWindow ends the search for the newest items: newest reads no further window after the first that is longer.
+// maxWindow ends the search for the newest items: after a window that is longer, newest reads no other.
 const maxWindow = 10 * 365 * 24 * time.Hour
 
 // newest returns the newest items, up to the limit, oldest first.

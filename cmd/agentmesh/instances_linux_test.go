@@ -68,8 +68,8 @@ func TestScriptsOnInstances(t *testing.T) {
 	testscript.Run(t, params)
 }
 
-// startInstances implements the script command "start NAME ARGS…" for three instances. The variables have the URLs of the
-// reverse proxy.
+// startInstances implements the script command "start NAME ARGS…" for three instances. The script's variables get the
+// URLs of the reverse proxy.
 func startInstances(ts *testscript.TestScript, neg bool, args []string) {
 	var mu sync.Mutex
 	var running []*serveProcess

@@ -16,7 +16,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// linksCmd has the commands for links to other networks.
 type linksCmd struct {
 	List   linksListCmd   `cmd:"" default:"withargs" help:"List the configured links and their state."`
 	Status linksStatusCmd `cmd:"" help:"Show the state of a link."`
@@ -60,7 +59,6 @@ func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-// findLink returns the status of the link with this name.
 func (a *app) findLink(ctx context.Context, name string) (bridge.LinkStatus, error) {
 	page, err := fetch(ctx, a, daemon.ListLinks.Call())
 	if err != nil {
@@ -92,7 +90,6 @@ func (a *app) showLinkTest(t daemon.LinkTest) {
 	}
 }
 
-// linkTestError returns the error of a failed test, or nil.
 func linkTestError(t daemon.LinkTest) error {
 	if t.OK {
 		return nil
@@ -111,7 +108,7 @@ type linksAddCmd struct {
 	TokenFile   string `name:"token-file" placeholder:"FILE" help:"File with the key or token that the other side requires; - reads standard input. The node stores a copy."`
 }
 
-// linkSteps are commands to try with a new link. %s is its name.
+// linkSteps are commands to try with a new link. %s is the name of the link.
 var linkSteps = map[string]string{
 	"mess":       "agentmesh mess request --link %s 'water the roses'",
 	"mew":        "agentmesh mew status --link %s",

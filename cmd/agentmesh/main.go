@@ -232,7 +232,6 @@ func (a *app) reportError(err error) int {
 	return exit.Code(err)
 }
 
-// dataDir returns the data directory for the command.
 func (a *app) dataDir() (string, error) {
 	if a.globals.Data != "" {
 		return filepath.Abs(a.globals.Data)
@@ -262,7 +261,6 @@ func (a *app) configFile() (string, bool, error) {
 	return filepath.Join(dir, datadir.FileConfig), false, err
 }
 
-// source returns the sources of the command's configuration.
 func (a *app) source() (config.Source, error) {
 	file, required, err := a.configFile()
 	if err != nil {
@@ -272,7 +270,6 @@ func (a *app) source() (config.Source, error) {
 	return config.Source{File: file, Required: required, Environ: a.environ, Settings: settings}, err
 }
 
-// newLogger returns the logger of the process.
 func (a *app) newLogger(c config.Log) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Level)) // config.Check has validated the level
@@ -287,7 +284,6 @@ func (a *app) newLogger(c config.Log) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, opts))
 }
 
-// quickstart returns what quickstart needs.
 func (a *app) quickstart() (quickstart.Env, error) {
 	file, _, err := a.configFile()
 	if err != nil {
@@ -297,7 +293,6 @@ func (a *app) quickstart() (quickstart.Env, error) {
 	return quickstart.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: datadir.Dir(dir), File: file, Options: a.options}, err
 }
 
-// database returns what the commands for a whole database need.
 func (a *app) database() (database.Env, error) {
 	src, err := a.source()
 	if err != nil {
@@ -307,7 +302,6 @@ func (a *app) database() (database.Env, error) {
 	return database.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: datadir.Dir(dir), Source: src, Options: a.options}, err
 }
 
-// options returns the options for a process of this command.
 func (a *app) options() (daemon.Options, error) {
 	src, err := a.source()
 	if err != nil {

@@ -28,7 +28,6 @@ import (
 // kitVariable names the folder in which npm installed node@22 and @modelcontextprotocol/conformance@0.2.0-alpha.12.
 const kitVariable = "AGENTMESH_MCP_KIT"
 
-// mustServe starts a serve until the test ends.
 func mustServe(t *testing.T, data string, args ...string) *serveProcess {
 	t.Helper()
 	s, err := startServe(data, args, os.Environ())
@@ -42,7 +41,6 @@ func mustServe(t *testing.T, data string, args ...string) *serveProcess {
 	return s
 }
 
-// ownerClient returns a client of a serve's owner API.
 func ownerClient(t *testing.T, data string) *daemon.Client {
 	t.Helper()
 	o := daemon.Running(t.Context(), data)
@@ -88,7 +86,6 @@ func startMCP(t *testing.T, args ...string) *mcpSession {
 	return s
 }
 
-// call calls a tool and returns its result.
 func (s *mcpSession) call(tool string, args map[string]any) (out map[string]any) {
 	s.t.Helper()
 	result, err := s.CallTool(s.t.Context(), &sdk.CallToolParams{Name: tool, Arguments: args})
@@ -222,7 +219,7 @@ func approveOnPage(t *testing.T, base, data, ask string) {
 	}
 }
 
-// TestMCPOverHTTP: /mcp and the URLs of contacts answer the agent's token alone, and the tools are those of the agent's
+// TestMCPOverHTTP: /mcp and the URLs of contacts answer only the agent's token, and have the tools of the agent's
 // door.
 func TestMCPOverHTTP(t *testing.T) {
 	t.Parallel()
@@ -277,7 +274,7 @@ func TestMCPOverHTTP(t *testing.T) {
 	}
 }
 
-// serveMCP starts a serve with a token for the agent, and returns its owner listener, that token and the owner's.
+// serveMCP starts a serve with a token for the agent. It returns the URL of the owner listener and both tokens.
 func serveMCP(t *testing.T) (base, token, own string) {
 	t.Helper()
 	home := t.TempDir()
@@ -311,7 +308,7 @@ func runKit(t *testing.T, target string, args ...string) string {
 	return string(out)
 }
 
-// fixtureFree are the scenarios of the kit that call none of its own tools, and so run against any server.
+// fixtureFree lists the scenarios that run against any server, because they do not call the kit's own tools.
 var fixtureFree = strings.Fields(`
 	tools-list server-sse-multiple-streams resources-list sep-2164-resource-not-found prompts-list dns-rebinding-protection caching
 	input-required-result-missing-input-response input-required-result-unsupported-methods input-required-result-ignore-extra-params
@@ -370,9 +367,8 @@ func TestMCPConformance(t *testing.T) {
 	checkKit(t, runKit(t, proxy.URL+"/mcp", "--requirements", "2026-07-28"), fixtureFree)
 }
 
-// TestMCPConformanceFixtures runs all scenarios of 2026-07-28 against a program that has the kit's fixtures as its tools
-// and is otherwise made by the constructor and the handler of the shipped server (MCP-G6). The fixtures are those of the
-// SDK, from the module cache.
+// TestMCPConformanceFixtures runs all scenarios of 2026-07-28 against a program with the constructor and the handler
+// of the shipped server (MCP-G6). Its tools are the kit's fixtures, which the SDK in the module cache has.
 func TestMCPConformanceFixtures(t *testing.T) {
 	if os.Getenv(kitVariable) == "" {
 		t.Skip("set " + kitVariable + " to run the conformance kit")

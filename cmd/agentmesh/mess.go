@@ -68,7 +68,6 @@ const messAPI = "mess/exchange/"
 // would name another resource.
 var errEmptyRef = exit.FailHint(exit.Usage, errors.New("the ref or id is empty"), "agentmesh mess list")
 
-// messCall makes one call to the exchange through the owner API.
 func messCall(ctx context.Context, a *app, method, path string, query url.Values, body any) (wire.Value, error) {
 	if strings.HasSuffix(path, "/") || strings.Contains(path, "//") {
 		return wire.Value{}, errEmptyRef
@@ -84,12 +83,10 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 	return parseMessAnswer(raw)
 }
 
-// messPost sends a block to the exchange through the owner API.
 func messPost(ctx context.Context, a *app, b thread.Block) (wire.Value, error) {
 	return messCallIdempotent(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), nil)
 }
 
-// parseMessAnswer parses an answer of the exchange.
 func parseMessAnswer(raw []byte) (wire.Value, error) {
 	v, err := wire.ParseLimits(raw, 2*wire.MaxDepth, 1_000_000)
 	if err != nil {
@@ -98,7 +95,6 @@ func parseMessAnswer(raw []byte) (wire.Value, error) {
 	return v, nil
 }
 
-// messSend sends a block as the owner and prints the answer.
 func messSend(ctx context.Context, a *app, b thread.Block) error {
 	return a.showMess(messPost(ctx, a, b))
 }
@@ -115,7 +111,6 @@ func parseFile[T any](a *app, name string, parse func([]byte) (T, error)) (out T
 	return out, nil
 }
 
-// inputName returns the name of an input file for error messages.
 func inputName(name string) string {
 	if name == "-" {
 		return "standard input"
@@ -292,7 +287,6 @@ func (c *messShowCmd) Run(ctx context.Context, a *app) error {
 	return a.showMess(v, nil)
 }
 
-// messSetStatus sends a status for a thread, with further members of its body.
 func messSetStatus(ctx context.Context, a *app, ref, code string, extra ...wire.Member) error {
 	body := wire.Obj(append([]wire.Member{wire.TextField("re", ref), wire.TextField("code", code)}, extra...)...)
 	return messSend(ctx, a, thread.Block{{Type: "status", Body: body}})

@@ -132,7 +132,6 @@ func (c *messExportCmd) Run(ctx context.Context, a *app) error {
 	return err
 }
 
-// exportReport is the result of mess export --dir --json.
 type exportReport struct {
 	Ref   string   `json:"ref"`
 	Files []string `json:"files"`
@@ -168,7 +167,6 @@ func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) (err error)
 	})
 }
 
-// fetchAttachment returns the content of an attachment of a thread.
 func fetchAttachment(ctx context.Context, o *daemon.Client, ref, name string) ([]byte, error) {
 	return callBytes(ctx, o, http.MethodGet, "http://localhost/owner/"+messAPI+"requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(name), nil)
 }

@@ -27,7 +27,6 @@ type messThread struct {
 	action string // the action that the executor asks to confirm
 }
 
-// read reads the state of the thread from the exchange.
 func (c messReply) read(ctx context.Context, a *app) (t messThread, err error) {
 	v, err := messCall(ctx, a, http.MethodGet, "requests/"+url.PathEscape(c.Ref), nil, nil)
 	if err != nil {

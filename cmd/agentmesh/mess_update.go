@@ -89,7 +89,6 @@ func (c *messUpdateCmd) checkStatus() error {
 	return nil
 }
 
-// parseStatus parses a status that the user typed.
 func parseStatus(text string) (thread.Code, error) {
 	code, ok := thread.ParseCode(text)
 	if ok {

@@ -54,7 +54,6 @@ func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
 	return messSend(ctx, a, thread.Block{{Type: "response", Body: body}})
 }
 
-// checkUpload returns an error if a file cannot be delivered.
 func checkUpload(name string) error {
 	info, err := os.Stat(name)
 	switch {

@@ -99,7 +99,6 @@ type messageVerifyCmd struct {
 	File      string `arg:"" help:"File with a signed message, or - for standard input."`
 }
 
-// verdict is the result of a verification.
 type verdict struct {
 	Verified      bool   `json:"verified"`
 	Form          string `json:"form,omitempty"` // the canonical form that matched

@@ -100,7 +100,7 @@ func (c *messCrash) call(ctx context.Context, key, method, path, body string) (i
 	return resp.StatusCode, v
 }
 
-// load works the exchange for a while and kills it.
+// load uses the exchange for a while and then kills its process.
 func (c *messCrash) load() {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	var work sync.WaitGroup

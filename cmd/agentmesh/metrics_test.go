@@ -15,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
-// metricRow is one row of the table of metrics in docs/operations.md.
 type metricRow struct{ name, kind, labels, help string }
 
 func (r metricRow) String() string {
@@ -97,7 +96,6 @@ func TestDocsMetrics(t *testing.T) {
 	}
 }
 
-// scrapeOwner reads /metrics from the owner's TCP listener.
 func scrapeOwner(t *testing.T, w daemon.ServeInfo, token string) (status int, body string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, strings.TrimSuffix(strings.TrimSuffix(w.OwnerAPI, "/"), "/owner")+"/metrics", nil)

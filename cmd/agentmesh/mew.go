@@ -23,7 +23,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
 )
 
-// mewCmd has the commands for MEW spaces.
 type mewCmd struct {
 	Spaces   mewSpacesCmd   `cmd:"" default:"withargs" aliases:"list" help:"List the spaces that run here and the spaces behind links."`
 	Status   mewStatusCmd   `cmd:"" aliases:"show,peers" help:"Show a space with its participants, capabilities, proposals, reasoning and streams, or ask a participant for its status."`

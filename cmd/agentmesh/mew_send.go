@@ -68,7 +68,6 @@ func (c *mewProposeCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, mewEnvelope{Kind: "mcp/proposal", To: c.To, Payload: payload}, "proposed")
 }
 
-// mewDecision is the owner's decision about a proposal.
 type mewDecision struct {
 	Approve bool   `json:"approve"`
 	Reason  string `json:"reason,omitempty"`

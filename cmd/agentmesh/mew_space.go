@@ -34,7 +34,6 @@ type mewSpaces struct {
 	Linked []mew.LinkSummary  `json:"linked"`
 }
 
-// listMewSpaces returns the hosted spaces and the links. A list is empty if the process does not serve it.
 func listMewSpaces(ctx context.Context, o *daemon.Client) (out mewSpaces, err error) {
 	if out.Hosted, err = listOrEmpty[mew.SpaceSummary](ctx, o, "mew/spaces"); err != nil {
 		return out, err

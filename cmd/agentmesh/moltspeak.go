@@ -18,7 +18,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// moltspeakCmd has the commands for MoltSpeak agents.
 type moltspeakCmd struct {
 	Status  moltspeakStatusCmd  `cmd:"" default:"withargs" aliases:"show" help:"Show the node's name, keys and endpoint as a MoltSpeak agent."`
 	Query   moltspeakQueryCmd   `cmd:"" aliases:"send" help:"Ask a MoltSpeak agent for information."`
@@ -241,7 +240,6 @@ func (c *moltspeakUnpinCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, moltspeak.UnpinPeer.Call(c.Peer), func(moltspeak.Done) { a.Print("%s: forgotten", terminal.Clean(c.Peer)) })
 }
 
-// moltspeakConsentCmd has the commands for consents.
 type moltspeakConsentCmd struct {
 	List   moltspeakConsentListCmd   `cmd:"" default:"withargs" help:"List your consents, including ended ones."`
 	Revoke moltspeakConsentRevokeCmd `cmd:"" help:"Revoke a consent, with immediate effect."`
@@ -268,7 +266,6 @@ func (c *moltspeakConsentListCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// describeConstraints describes the constraints of a consent.
 func describeConstraints(c message.Constraints) string {
 	var words []string
 	for _, l := range []struct {

@@ -81,7 +81,7 @@ type outboxLoad struct {
 	t      *testing.T
 	peer   *flaky
 	sender loadNode
-	// receiver is behind peer.
+	// The receiver gets its messages through peer.
 	receiver loadNode
 
 	next   [loadConversations]int // number of messages that the sender has, by conversation; each writer owns its conversations
@@ -225,7 +225,6 @@ func (l *outboxLoad) bodies(ctx context.Context, n *loadNode, conv int, directio
 	return texts
 }
 
-// await waits until done returns true.
 func (l *outboxLoad) await(ctx context.Context, what string, done func() bool) {
 	l.t.Helper()
 	err := poll(ctx, what, func() (bool, error) {

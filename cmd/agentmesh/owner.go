@@ -40,7 +40,6 @@ func requireServe(o *daemon.Client, reason string) error {
 	return errors.Join(exit.FailHint(exit.Unavailable, errors.New("no agentmesh serve runs here, and "+reason), "start it with: agentmesh serve"), o.Close())
 }
 
-// sleep waits for the time d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -48,7 +47,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// ask makes one call to the owner API and shows the answer: as JSON with --json, or else with show.
+// ask makes one call to the owner API and shows the answer: as JSON with --json, otherwise through show.
 func ask[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) error {
 	_, err := askFor(ctx, a, c, show)
 	return err
@@ -81,7 +80,7 @@ func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T,
 	return v, a.report(raw, func() { show(v) })
 }
 
-// report writes a result: as JSON with --json, or else with show.
+// report writes a result: as JSON with --json, otherwise through show.
 func (a *app) report(result any, show func()) error {
 	if a.globals.JSON {
 		return a.JSON(result)
@@ -90,7 +89,6 @@ func (a *app) report(result any, show func()) error {
 	return nil
 }
 
-// fetch makes one call to the owner API and returns the answer.
 func fetch[T any](ctx context.Context, a *app, c owner.Call[T]) (v T, err error) {
 	o, err := a.connect(ctx)
 	if err != nil {

@@ -212,7 +212,6 @@ func (r *ownerReplay) fill(s string) string {
 	return s
 }
 
-// receive posts a message of the stranger chris to the node.
 func (r *ownerReplay) receive(from string) {
 	r.t.Helper()
 	parts := strings.SplitN(from, " ", 3)

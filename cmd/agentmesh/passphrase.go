@@ -11,7 +11,6 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// readKeyPassphrase returns the passphrase of the signing key.
 func (a *app) readKeyPassphrase() ([]byte, error) { return a.readPassphrase("the signing key") }
 
 // readPassphrase returns a passphrase from the environment or from a prompt on the terminal. subject names what the

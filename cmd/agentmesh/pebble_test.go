@@ -107,7 +107,6 @@ func (p *pebble) roots(t *testing.T) *x509.CertPool {
 	return roots
 }
 
-// rootFile returns these root certificates in PEM.
 func (p *pebble) rootFile(t *testing.T) []byte {
 	t.Helper()
 	own, err := os.ReadFile(p.root)
@@ -150,7 +149,6 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// waitFor calls done until it returns true, for at most two minutes.
 func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
@@ -262,7 +260,6 @@ func answerDNS(conn net.Conn, host [4]byte) bool {
 	return err == nil
 }
 
-// readCertificate asks a running serve for the state of its certificate.
 func readCertificate(t *testing.T, data string) daemon.Certificate {
 	t.Helper()
 	o := daemon.Running(t.Context(), data)

@@ -31,9 +31,9 @@ func (c *peersListCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// describePin describes the key that the node keeps for the peer: "kept" for a key that stays because of a decision of
-// the owner, "seen" for a key that is kept only as long as there is room, and "-" without a key. It adds "not
-// proven" if the agent id is derived from another key.
+// describePin describes the key that the node keeps for the peer: "kept" for a key that stays by the owner's
+// decision, "seen" for a key that is kept only as long as there is room, and "-" for no key. It adds "not proven" if
+// the agent id is derived from another key.
 func describePin(p owner.Peer) string {
 	text := "-"
 	switch {
@@ -85,7 +85,7 @@ func (a *app) changePeer(ctx context.Context, id string, change owner.PeerChange
 	})
 }
 
-// describeChange describes what change c did to the peer, which is now p.
+// describeChange describes a change of a peer. p is the peer after the change.
 func describeChange(c owner.PeerChange, p owner.Peer) string {
 	switch c.Action {
 	case "alias":
@@ -102,7 +102,6 @@ func describeChange(c owner.PeerChange, p owner.Peer) string {
 	return string(p.Standing)
 }
 
-// agentArg holds the argument that all commands about one agent have.
 type agentArg struct {
 	Agent string `arg:"" help:"Agent id or alias."`
 }

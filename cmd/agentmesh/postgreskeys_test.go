@@ -50,7 +50,6 @@ func (k keyInstances) start(data string) (*serveProcess, string, error) {
 	return s, data, err
 }
 
-// show returns the keys that agentmesh keys show prints.
 func (k keyInstances) show(data string) (keys publicKeys) {
 	k.t.Helper()
 	code, out, errOut := runCommand("--data", data, "--json", "keys", "show")
@@ -82,8 +81,8 @@ func TestInstancesStartAtOnce(t *testing.T) {
 	}
 }
 
-// TestKillDuringRotation kills an instance while it rotates the key, at another moment each time. Another instance that
-// serves, and one that starts from nothing, then have the same key, and the key is that of the agent.
+// TestKillDuringRotation kills an instance while it rotates the key, at another moment each time. Afterwards, a
+// running instance and a new one have the same key, which is that of the agent.
 func TestKillDuringRotation(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGKILL on Windows")

@@ -103,7 +103,6 @@ func tunnel(l net.Listener, to string) {
 	}
 }
 
-// post sends a body from a client's address, with headers in pairs.
 func (f *frontend) post(from, path string, body []byte, headers ...string) (int, string) {
 	return f.call(http.MethodPost, from, path, body, headers...)
 }
@@ -133,7 +132,6 @@ func (f *frontend) call(method, from, path string, body []byte, headers ...strin
 	return resp.StatusCode, string(text)
 }
 
-// register registers the card of a named agent, from a client address.
 func (f *frontend) register(from, name string) wire.Card {
 	f.t.Helper()
 	return f.registerWith(from, name, "credential-of-"+name)
@@ -149,7 +147,7 @@ func (f *frontend) registerWith(from, name, credential string) wire.Card {
 	return card
 }
 
-// message returns a message from an agent to the process, with a text, signed with any key.
+// message returns a message with a text from an agent to the process. The key may be another agent's.
 func (f *frontend) message(from wire.AgentID, key *signing.PrivateKey, text string) []byte {
 	f.t.Helper()
 	payload, err := wire.ParseObject([]byte(`{"action":"deliver","message":{"body":"` + text + `"}}`))
@@ -167,7 +165,6 @@ func (f *frontend) message(from wire.AgentID, key *signing.PrivateKey, text stri
 	return signed.JSON()
 }
 
-// command runs a command on the data directory of the process and returns its output.
 func (f *frontend) command(name string) string {
 	f.t.Helper()
 	args := []string{name}
@@ -183,9 +180,9 @@ func (f *frontend) command(name string) string {
 	return string(out)
 }
 
-// TestForgersBehindProxies sends thirty forged messages, some with another client's address in X-Forwarded-For. The other
-// client is not shut out, behind a proxy that sets the header, behind a proxy that does not, or through a tunnel, and
-// status and doctor report what the process sees (AM-43, THREATS 33).
+// TestForgersBehindProxies sends thirty forged messages, some with another client's address in X-Forwarded-For. The
+// other client is still served behind a proxy that sets the header, behind a proxy that does not, and through a
+// tunnel. status and doctor report what the process sees (AM-43, THREATS 33).
 func TestForgersBehindProxies(t *testing.T) {
 	t.Parallel()
 	appendClient := func(r *httputil.ProxyRequest) { // as nginx with $proxy_add_x_forwarded_for

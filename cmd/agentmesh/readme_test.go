@@ -214,7 +214,6 @@ func (w *walk) run(line string) (string, error) {
 	return string(out), err
 }
 
-// retry calls done until it reports true.
 func (w *walk) retry(done func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); time.Sleep(100 * time.Millisecond) {

@@ -191,7 +191,7 @@ func (u *mailUser) write(ctx context.Context, c *crash) error {
 	return nil
 }
 
-// readOne acknowledges any one message that waits.
+// readOne acknowledges one of the waiting messages.
 func (u *mailUser) readOne(ctx context.Context, c *crash) error {
 	for id := range u.accepted {
 		if slices.Contains(u.read, id) {

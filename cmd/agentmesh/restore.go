@@ -13,7 +13,6 @@ type restoreCmd struct {
 	Replace  bool   `help:"Replace the content of the data directory. The old content is kept in a folder replaced-… in the directory."`
 }
 
-// restoreReport is what restore did.
 type restoreReport struct {
 	Data     string `json:"data"`
 	Replaced string `json:"replaced,omitempty"` // the folder with the old content

@@ -46,7 +46,6 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, params)
 }
 
-// scriptParams returns the parameters for the scripts in dir.
 func scriptParams(dir string) testscript.Params {
 	return testscript.Params{
 		Dir:                 dir,
@@ -148,7 +147,6 @@ func exactly(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// serversKey is the key of a script's servers.
 type serversKey struct{}
 
 // servers are the serve processes that a script started.

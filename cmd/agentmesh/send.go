@@ -82,7 +82,6 @@ func examplePayload(intent wire.Intent, isReply bool) string {
 	return `{"action":"…"}`
 }
 
-// sealChoice returns the choice between --seal and --open for the owner API.
 func (c *sendFlags) sealChoice() owner.SealChoice {
 	switch {
 	case c.Seal:

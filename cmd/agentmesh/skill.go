@@ -152,7 +152,6 @@ func (c *skillInstallCmd) prepare(a *app) error {
 	return nil
 }
 
-// isA2A reports whether the gateway's URL is that of its A2A channel.
 func (c *skillInstallCmd) isA2A() bool {
 	return !strings.HasSuffix(strings.TrimRight(c.Gateway, "/"), "/agent")
 }
@@ -211,7 +210,6 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 	return nil
 }
 
-// quoteCommand returns a command for a shell on a terminal.
 func quoteCommand(words []string) string {
 	var quoted []string
 	for _, w := range words {

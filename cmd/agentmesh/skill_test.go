@@ -20,9 +20,9 @@ import (
 	"github.com/agentmesh/agentmesh/docs/openclaw"
 )
 
-// startOpenClaw implements the script command "gateway NAME TOKEN". It starts a stand-in for an OpenClaw gateway with one
-// agent, main, and default settings, which behaves according to the documentation that docs/openclaw/README.md names. It
-// sets NAME_URL to the gateway's hook. The gateway appends the message of each run to the file NAME.
+// startOpenClaw implements the script command "gateway NAME TOKEN". It starts a stand-in for an OpenClaw gateway with
+// one agent, main, and default settings. The stand-in behaves as in the documentation that docs/openclaw/README.md
+// names. It sets NAME_URL to the gateway's hook, and appends the message of each run to the file NAME.
 func startOpenClaw(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: gateway name token")

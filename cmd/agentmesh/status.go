@@ -18,7 +18,6 @@ import (
 
 type statusCmd struct{}
 
-// partStatus is the state of one part of the process.
 type partStatus struct {
 	Status    string `json:"status"`
 	Agents    int    `json:"agents"`    // number of cards in the directory
@@ -109,7 +108,6 @@ func (a *app) showStatus(s owner.Status) {
 	a.Table(rows)
 }
 
-// parseParts returns the status of each part of the process.
 func parseParts(s owner.Status) map[string]partStatus {
 	parts := make(map[string]partStatus)
 	if data, err := json.Marshal(s.Parts); err == nil {

@@ -58,7 +58,6 @@ func (s *tlsServe) run(args []string, env ...string) {
 	})
 }
 
-// stop interrupts the process, which must exit without an error.
 func (s *tlsServe) stop() {
 	s.t.Helper()
 	if err := s.Process.Signal(os.Interrupt); err != nil {
@@ -94,7 +93,6 @@ func (s *tlsServe) leaf() *x509.Certificate {
 	return leaf
 }
 
-// get makes a GET request over https to the public name.
 func (s *tlsServe) get(path string) *http.Response {
 	s.t.Helper()
 	c := http.Client{Transport: &http.Transport{
@@ -230,7 +228,8 @@ func (s *tlsServe) checkOldTLS() {
 	}
 }
 
-// flood connects with n foreign server names, and without a name, with and without the protocol of a challenge.
+// flood connects with n foreign server names and a few odd ones. It tries each name with and without the protocol of
+// a challenge.
 func (s *tlsServe) flood(n int) {
 	s.t.Helper()
 	names := make(chan string)

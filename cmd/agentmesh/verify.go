@@ -62,12 +62,10 @@ func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
 	return nil
 }
 
-// verifyCmd checks exports offline.
 type verifyCmd struct {
 	File string `arg:"" help:"Export of a conversation or of the audit log, or - for standard input."`
 }
 
-// verification is the result of agentmesh verify.
 type verification struct {
 	Kind         string        `json:"kind"` // "conversation" or "audit"
 	Self         string        `json:"self,omitempty"`
