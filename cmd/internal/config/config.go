@@ -219,8 +219,9 @@ type Outgoing struct {
 	Allow []string `key:"allow"`
 	// Intents (or prefixes that end in .*, or *) whose messages wait for the owner before they leave.
 	Approve []string `key:"approve"`
-	// off, prefer (seal a message if its recipient can open it) or require (do not send what cannot be sealed; the end of a conversation is never sealed). In a
-	// conversation with a sealed message, answers are sealed in any case.
+	// off, prefer (seal a message if its recipient can open it) or require (do not send what cannot be sealed; the
+	// end of a conversation is never sealed). In a conversation with a sealed message, answers are sealed in any
+	// case.
 	Seal string `key:"seal"`
 }
 

@@ -53,7 +53,7 @@ func TestConfigLayers(t *testing.T) {
 	}
 }
 
-// TestNoValueKeepsDefault: a key without a value changes nothing. It once switched the limits off.
+// TestNoValueKeepsDefault: a key without a value changes nothing, so it does not switch a limit off.
 func TestNoValueKeepsDefault(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "agentmesh.yaml")
 	text := "limits:\n  # messages_total: 10\nregistration: ~\nconversations: {idle: }\naccess: {mode: null}\nroles:\n"
@@ -74,8 +74,8 @@ func TestNoValueKeepsDefault(t *testing.T) {
 	}
 }
 
-// TestCalendarZeros: a zero that the calendar would replace with its default is refused. per_day: 0 once let the node
-// agree to four events a day.
+// TestCalendarZeros: a zero that the calendar would replace with its default is refused. Otherwise, per_day: 0 would
+// let the node agree to four events a day.
 func TestCalendarZeros(t *testing.T) {
 	for _, s := range []string{"horizon=0", "max_duration=0s", "max_duration=25h", "per_day=0"} {
 		key, value, _ := strings.Cut("calendar."+s, "=")

@@ -41,7 +41,6 @@ func TestDocsAreUpToDate(t *testing.T) {
 	}
 }
 
-// configDoc returns the reference of the configuration, made from the comments of the struct.
 func configDoc(t *testing.T) string {
 	comments := configComments(t)
 	var b strings.Builder
@@ -122,7 +121,6 @@ func durationText(d time.Duration) string {
 	return text
 }
 
-// configComments returns the comments of all settings.
 func configComments(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("*.go")

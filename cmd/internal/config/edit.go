@@ -55,10 +55,9 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 	})
 }
 
-// rewrite passes the text of the configuration file to change, and writes the text that change returns. apply makes the
-// same change in the old configuration, its argument before. It may also refuse the new configuration, its argument
-// after. rewrite writes nothing if the new file is not valid, if apply refuses, or if the two configurations still
-// differ when apply returns.
+// rewrite replaces the text of the configuration file with what change makes of it. apply makes the same change in
+// before, the old configuration, and may refuse after, the new one. rewrite writes nothing if the new file is not
+// valid, if apply refuses, or if before differs from after when apply returns.
 func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error), apply func(before *Config, after Config) error) error {
 	before, err := Load(s)
 	if err != nil {
@@ -120,7 +119,6 @@ func (c Config) hasEdit(e Edit) bool {
 	return false
 }
 
-// editFile returns a configuration file with new values.
 func editFile(data []byte, edits []Edit) ([]byte, error) {
 	for _, e := range edits {
 		root, err := parseYAML("the configuration", data)
@@ -185,7 +183,6 @@ func findMember(table *yaml.Node, name string) (key, value *yaml.Node) {
 	return nil, nil
 }
 
-// hasValue reports whether a node already has the value.
 func hasValue(n *yaml.Node, value any) bool {
 	list, ok := value.([]string)
 	if !ok {

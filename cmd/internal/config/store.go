@@ -17,10 +17,11 @@ type Store struct {
 	// A connection string for notifications, in the same forms, if postgres leads through a pooler such as PgBouncer,
 	// which does not pass notifications on. Empty: the same as postgres.
 	ListenURL string `key:"listen_url"`
-	// A file with an age identity, which encrypts the keys of the agent in the PostgreSQL database, so that all instances
-	// take them from there: the same file for each of them. "agentmesh keys generate --kind age FILE" makes one. If the
-	// file has several identities, one per line, the first encrypts and all decrypt. Danger: the database and this file
-	// together act as the agent. Empty: the keys are only in the data directory, and must be copied to other instances.
+	// A file with an age identity. It encrypts the agent's keys in the PostgreSQL database, from which all instances
+	// take them. Give every instance the same file. "agentmesh keys generate --kind age FILE" makes one. If the file
+	// has several identities, one per line, the first encrypts and all decrypt. Danger: the database and this file
+	// together act as the agent. Empty: the keys are only in the data directory, and must be copied to other
+	// instances.
 	KeyFile string `key:"key_file"`
 	// Accept a server with fsync, full_page_writes or synchronous_commit off. Danger: after a crash of the server,
 	// acknowledged messages are lost, and a message that was received once is accepted again.

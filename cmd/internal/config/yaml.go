@@ -18,7 +18,6 @@ import (
 // maxConfig bounds the configuration file.
 const maxConfig = 1 << 20
 
-// loadFile sets the fields of root to the values in data, the YAML text of the file.
 func loadFile(root reflect.Value, file string, data []byte) error {
 	n, err := parseYAML(file, data)
 	if err != nil || n == nil {
@@ -52,7 +51,6 @@ func (d *decoder) fail(n *yaml.Node, key, format string, args ...any) error {
 // isTable reports whether a type is written as a mapping.
 func isTable(t reflect.Type) bool { return t.Kind() == reflect.Struct && !isText(t) }
 
-// isText reports whether a type implements encoding.TextUnmarshaler.
 func isText(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
@@ -143,7 +141,6 @@ func (d *decoder) decodeMap(n *yaml.Node, v reflect.Value, key string) error {
 	return nil
 }
 
-// setScalar sets v from the text of a YAML scalar.
 func setScalar(text string, v reflect.Value) error {
 	if isText(v.Type()) {
 		return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text))
