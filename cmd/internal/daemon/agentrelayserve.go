@@ -54,7 +54,6 @@ func servesAgentRelay(p *Process) bool {
 	return p.cfg.AgentRelay.Serve == "on" || p.cfg.AgentRelay.Serve == "auto" && !p.cfg.Public()
 }
 
-// relayConfig returns the configuration of the relay.
 func (p *Process) relayConfig() relay.Config {
 	c := p.cfg.AgentRelay
 	mode, registrations := credential.Closed, offBelowOne(c.RegistrationsPerHour)

@@ -15,7 +15,6 @@ import (
 // backupTime is how long a client may take to read the archive.
 const backupTime = 24 * time.Hour
 
-// backupOperations returns the operation that streams an archive.
 func (p *Process) backupOperations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodPost, "/backup", owner.Decide, func(c echo.Context) error {

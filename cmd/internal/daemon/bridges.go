@@ -21,7 +21,7 @@ type linkConfig struct {
 	own   bool              // made by ownLinks; leads to something that this process hosts
 }
 
-// splitLinks separates links from their tokens, which it returns by the name of the link.
+// splitLinks returns the links, and their tokens by the name of the link.
 func splitLinks(links []linkConfig) (plain []bridge.Link, tokens map[string]client.Credential) {
 	tokens = make(map[string]client.Credential)
 	for _, l := range links {
@@ -31,13 +31,12 @@ func splitLinks(links []linkConfig) (plain []bridge.Link, tokens map[string]clie
 }
 
 // bridgeKind makes the bridge for one protocol. mesh is nil in a process without a node. make returns a nil bridge if
-// this process does not need one. The comment of each such function names its conditions.
+// this process does not need one; the comment of each make function says when.
 type bridgeKind struct {
 	bridge.Kind
 	make func(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error)
 }
 
-// bridgeKinds returns the kinds for all foreign protocols.
 func bridgeKinds() []bridgeKind {
 	return []bridgeKind{
 		{mess.LinkKind(), newMESS},

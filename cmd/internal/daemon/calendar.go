@@ -14,7 +14,6 @@ import (
 
 const calendarSpan = 14 * 24 * time.Hour // how far ahead the owner sees busy times
 
-// calendarBusy is a busy time in [CalendarView].
 type calendarBusy struct {
 	Start time.Time `json:"start"`
 	End   time.Time `json:"end"`

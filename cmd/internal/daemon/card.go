@@ -76,7 +76,7 @@ func addMetadata(card wire.Card, members ...wire.Member) (wire.Card, error) {
 	return wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
 }
 
-// configuredBase returns the base URL that the configuration gives for the process: public_url, or the listener.
+// configuredBase returns the configured base URL of the process: public_url, or the URL of the listener.
 func configuredBase(c config.Config) string {
 	if c.Public() {
 		return strings.TrimRight(c.PublicURL, "/")
@@ -87,8 +87,8 @@ func configuredBase(c config.Config) string {
 	return "http://" + c.Listen
 }
 
-// lastBase returns the base URL for a process that does not listen. In the local profile, it is that of the last serve,
-// as the stored card has it. With a public_url, or if the card's endpoint is elsewhere, it is the configured one.
+// lastBase returns the base URL for a process that does not listen. In the local profile, the stored card has it from
+// the last serve. With a public_url, or if the card's endpoint is elsewhere, it is the configured base URL.
 func lastBase(h datadir.Dir, c config.Config) (string, error) {
 	card, err := h.Card()
 	if err != nil {

@@ -128,8 +128,8 @@ func Running(ctx context.Context, dir string) *Client {
 	return c
 }
 
-// dialSocket returns a client of the process that listens on a socket, or nil if none does. The calls name door as the
-// interface through which they come.
+// dialSocket returns a client of the process that listens on a socket, or nil if none does. door names the interface
+// of the client.
 func dialSocket(ctx context.Context, socket, door string) *Client {
 	var dialer net.Dialer
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -22,7 +22,7 @@ func (silentTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// TestCommandGivesUpOnASilentServe: a command once waited forever for a process that hangs.
+// TestCommandGivesUpOnASilentServe: a command does not wait forever for a process that hangs.
 func TestCommandGivesUpOnASilentServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &Client{Client: owner.Client{HTTP: &http.Client{Transport: silentTransport{}}}, home: datadir.Dir("data")}

@@ -81,14 +81,12 @@ func (p person) click(selector string) {
 	p.Submit(selector)
 }
 
-// fill clicks a field and types.
 func (p person) fill(selector, text string) {
 	*p.spent += perClick + time.Duration(len(text))*perKey
 	p.set(selector, "")
 	p.Do(chromedp.SendKeys(selector, text))
 }
 
-// set puts a value into a field.
 func (p person) set(selector, value string) {
 	p.Until(fmt.Sprintf(`(document.querySelector(%q).value = %q, true)`, selector, value))
 }
@@ -213,7 +211,6 @@ func findBarriers(t *testing.T, p person) {
 	t.Logf("axe saw %d pages", len(seen))
 }
 
-// signIn returns a link that signs in to the page of a serve.
 func signIn(t *testing.T, info daemon.ServeInfo) string {
 	t.Helper()
 	in, err := info.SignIn()
@@ -223,7 +220,7 @@ func signIn(t *testing.T, info daemon.ServeInfo) string {
 	return in.Link()
 }
 
-// inView reports an element that a person must scroll to.
+// inView fails the test if a person must scroll to an element.
 func inView(t *testing.T, p person, selector string) {
 	t.Helper()
 	if bottom := browsertest.Eval[float64](p.Tab, fmt.Sprintf(`document.querySelector(%q).getBoundingClientRect().bottom - innerHeight`, selector)); bottom > 0 {

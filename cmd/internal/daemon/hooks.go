@@ -14,7 +14,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// newRoutes makes the routes to the hooks in the configuration.
 func (p *Process) newRoutes() ([]node.Route, error) {
 	var out []node.Route
 	for i, h := range p.cfg.Hooks {

@@ -103,7 +103,7 @@ func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
 	return h.publish(h.duty, p)
 }
 
-// publish stores where this process takes forwarded requests. If it takes none, publish only clears an existing record.
+// publish stores where this process takes forwarded requests. If it takes none, publish only clears an old record.
 func (h *hosting) publish(ctx context.Context, p *Process) error {
 	var self host
 	if h.listener != nil {
@@ -119,7 +119,6 @@ func (h *hosting) publish(ctx context.Context, p *Process) error {
 	return h.store(ctx, p, self)
 }
 
-// store stores the record of the lease.
 func (h *hosting) store(ctx context.Context, p *Process, self host) error {
 	body, err := json.Marshal(self)
 	if err != nil {
@@ -288,7 +287,6 @@ func (h *hosting) mount(p *Process, b bridge.Service) {
 	p.mountOperations(operations...)
 }
 
-// errElsewhere returns the refusal of a request for a bridge that another process runs.
 func errElsewhere() *wire.Error {
 	return (&wire.Error{
 		Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable, Retry: true,
@@ -332,8 +330,8 @@ func (h *hosting) forward(c echo.Context, p *Process) error {
 	return nil
 }
 
-// read returns the host in a record, and a context that ends when the host changes. If it has changed since the last
-// call, read ends the requests that were forwarded to the previous host.
+// read returns the host in a record, and a context that ends when the host changes. If the host has changed since the
+// last call, read ends the requests that were forwarded to the previous one.
 func (h *hosting) read(p *Process, record store.Record) (to host, tenure context.Context) {
 	if err := json.Unmarshal(record.Body, &to); err != nil && len(record.Body) > 0 {
 		p.log.Error("read where the bridges run", "err", err)

@@ -66,8 +66,8 @@ type served struct {
 	done  chan error
 }
 
-// serve starts a process. If the process before ended in order to take over the bridges, the new one takes them over.
-// before may be nil.
+// serve starts a process. If before, which may be nil, ended in order to take over the bridges, the new process takes
+// them over.
 func (hs *hosts) serve(role string, before *served, settings ...config.Setting) *served {
 	t := hs.t
 	t.Helper()
@@ -131,7 +131,6 @@ func (s *served) awaitEnd(t *testing.T) {
 	}
 }
 
-// get returns the status, the Retry-After and the body of a response.
 func (s *served) get(t *testing.T, path string) (status int, after, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+path, nil)
@@ -186,8 +185,8 @@ func awaitFrame(conn *websocket.Conn, text string) error {
 	}
 }
 
-// TestBridgesOfAnotherProcess: while a process without network.forward_listen runs the bridges, another one refuses
-// their requests and says when to try again, and everything else answers.
+// TestBridgesOfAnotherProcess: while a process without network.forward_listen runs the bridges, another one answers
+// everything except requests for the bridges. It refuses these, and says when to try again.
 func TestBridgesOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	hs := newHosts(t)
@@ -234,8 +233,8 @@ func TestBrokenBridgeEndsTheProcess(t *testing.T) {
 	}
 }
 
-// TestBrokenForwardListenerEndsTheProcess: a process that no longer takes the requests that others forward to it does
-// not keep the lease for the bridges.
+// TestBrokenForwardListenerEndsTheProcess: a process that can no longer take forwarded requests ends, and releases
+// the lease for the bridges.
 func TestBrokenForwardListenerEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	hs := newHosts(t)
@@ -257,8 +256,8 @@ func TestBrokenForwardListenerEndsTheProcess(t *testing.T) {
 	}
 }
 
-// TestForwardedOnce: a process that does not run the bridges forwards no request that was forwarded to it, so requests do
-// not go in circles, whatever the record of the host says.
+// TestForwardedOnce: a process does not forward a forwarded request again. Otherwise a wrong record of the host could
+// send requests in circles.
 func TestForwardedOnce(t *testing.T) {
 	t.Parallel()
 	hs := newHosts(t)
@@ -284,8 +283,8 @@ func TestForwardedOnce(t *testing.T) {
 	}
 }
 
-// TestForwardToTheHost: requests and WebSockets for a relay reach the process that runs it, over any process. When that
-// process ends, its connections end, and another process takes over.
+// TestForwardToTheHost: requests and WebSockets for a relay reach the process that runs it, through any process. When
+// that process ends, its connections end, and another process takes over.
 func TestForwardToTheHost(t *testing.T) {
 	t.Parallel()
 	hs := newHosts(t)

@@ -67,7 +67,6 @@ type instance struct {
 	log bytes.Buffer
 }
 
-// startInstance starts a process on a database.
 func startInstance(t *testing.T, database string) *instance {
 	t.Helper()
 	dir := t.TempDir()
@@ -107,7 +106,6 @@ store: {postgres: %q}
 	return i
 }
 
-// kill ends the process at once.
 func (i *instance) kill() {
 	_ = i.cmd.Process.Kill() // it may have ended
 	_ = i.cmd.Wait()
@@ -135,8 +133,8 @@ func (i *instance) send(method, path, body string, header ...string) (*http.Resp
 	return resp, string(text), err
 }
 
-// TestTakeoverOfInstances: when the process that runs the bridges is killed, another one starts again, without a new
-// process, and takes over within five seconds. Nothing that was acknowledged is lost.
+// TestTakeoverOfInstances: when the process that runs the bridges is killed, another process starts again by itself
+// and takes over within five seconds. Nothing that was acknowledged is lost.
 func TestTakeoverOfInstances(t *testing.T) {
 	database := pgtest.Database(t)
 	db, err := postgres.Open(t.Context(), postgres.Config{URL: database, Name: "test", LeaseTTL: time.Second})

@@ -36,7 +36,6 @@ func (k keyring) prepare(ctx context.Context, passphrase []byte, base string) er
 	return err
 }
 
-// addAgent adds the keys and the card of a new agent.
 func (k keyring) addAgent(keys datadir.Keys, passphrase []byte, base string) error {
 	if err := keys.AddNew(passphrase); err != nil {
 		return err
@@ -64,7 +63,7 @@ func (k keyring) read(ctx context.Context) (err error) {
 	return k.p.keys.CheckAgent(ctx, k.p.secrets)
 }
 
-// save saves a new signing key after a rotation, encrypted if the old one was, and the card with the new key.
+// save stores a rotated signing key and the card with it. It encrypts the key if the old key was encrypted.
 func (k keyring) save(key *signing.PrivateKey, card wire.Value) error {
 	ctx, cancel := context.WithTimeout(context.Background(), changeTime)
 	defer cancel()
@@ -114,7 +113,6 @@ func (k keyring) moltSpeak() (*signing.PrivateKey, *signing.BoxKey, error) {
 	return k.p.home.MoltSpeakKeys()
 }
 
-// retired reads a signing key that was rotated.
 func (k keyring) retired(fingerprint string) (*signing.PrivateKey, error) {
 	_, digits, _ := strings.Cut(fingerprint, ":")
 	return signing.ReadKeyFile(k.p.home.RetiredKey(digits), k.p.passphrase)

@@ -94,7 +94,6 @@ func baseURL(c config.Config, l net.Listener) string {
 	return "http://" + l.Addr().String()
 }
 
-// explainOwnerListen adds an exit code and a hint to an error of the owner API's listeners.
 func (p *Process) explainOwnerListen(err error) error {
 	switch {
 	case errors.Is(err, httpapi.ErrOwnerInUse):

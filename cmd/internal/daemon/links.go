@@ -58,7 +58,6 @@ type LinkTest struct {
 // linkTestTime bounds the test of one link.
 const linkTestTime = 20 * time.Second
 
-// linkOperations returns the operations of the owner API for links of all kinds.
 func (p *Process) linkOperations() []owner.Operation {
 	return []owner.Operation{
 		ListLinks.Serve(func(echo.Context, owner.None) (owner.List[bridge.LinkStatus], error) {
@@ -100,7 +99,6 @@ func (o *Client) LinkFaults(ctx context.Context) (faults []string) {
 	return faults
 }
 
-// links returns the status of all links.
 func (p *Process) links() []bridge.LinkStatus {
 	out := []bridge.LinkStatus{}
 	for _, b := range p.bridges {
@@ -121,7 +119,6 @@ func testLink(ctx context.Context, b bridge.Service, name string) LinkTest {
 // configChanger changes the configuration file of a process.
 type configChanger struct{ p *Process }
 
-// add adds a link to the configuration file and stores its token.
 func (c configChanger) add(in NewLink) (ConfigChange, error) {
 	l := bridge.Link{
 		Name: in.Name, Kind: in.Kind, URL: in.URL, Space: in.Space, Participant: in.Participant, AgentID: in.AgentID, Exchange: in.Exchange,
@@ -172,13 +169,12 @@ func (c configChanger) remove(name string) (ConfigChange, error) {
 	}, token)
 }
 
-// tokenFile returns the file where add stores the token of a link.
 func (c configChanger) tokenFile(name string) string {
 	return c.p.home.Path(filepath.Join("links", name+".token"))
 }
 
-// apply changes the configuration file and perhaps others, and starts a running serve again. If the serve does not
-// start with the new configuration, the files are restored.
+// apply changes the configuration file and the files in others, and starts a running serve again. If the serve does
+// not start with the new configuration, the files are restored.
 func (c configChanger) apply(name string, change func() error, others ...string) (ConfigChange, error) {
 	c.p.rerun.editing.Lock()
 	defer c.p.rerun.editing.Unlock()

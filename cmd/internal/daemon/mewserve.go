@@ -77,7 +77,6 @@ func (p *Process) noticeInvitation(i gateway.Invitation) store.Change {
 	})
 }
 
-// socketURL returns the WebSocket URL for the listener's base URL.
 func socketURL(base string) string {
 	return "ws" + strings.TrimPrefix(base, "http")
 }
@@ -107,7 +106,6 @@ func (m *mewService) Run(ctx context.Context) error {
 	return all.Wait()
 }
 
-// newMewLinks makes the bridge with the node's links to MEW spaces.
 func (p *Process) newMewLinks(links []linkConfig, mesh bridge.Mesh) (*link.Bridge, error) {
 	cfg := link.Config{
 		Mesh: mesh, Tokens: map[string]client.Credential{}, Records: p.bridgeStore.Records(), Steps: p.bridgeStore.Steps(), Logger: p.log,

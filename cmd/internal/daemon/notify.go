@@ -8,7 +8,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// newNotifier makes the store and sender of notices to the owner.
 func (p *Process) newNotifier() (*notify.Box, error) {
 	c := p.cfg.Notify
 	quiet, err := notify.ParseQuiet(c.Quiet, c.Zone)

@@ -17,9 +17,9 @@ import (
 //go:embed page/*.html
 var pageFiles embed.FS
 
-// mountPages mounts the owner's page: the parts of the node, of the directory and of the links, and those of the
-// bridges if this process runs them. If notify.page_url is set, a process with a node also mounts the pages to which
-// the links in notices lead.
+// mountPages mounts the owner's page with the parts for the node, the directory, the links and, if this process runs
+// them, the bridges. If notify.page_url is set, a process with a node also mounts the pages behind the links in
+// notices.
 func (p *Process) mountPages() {
 	pages := p.owner.Pages()
 	if p.node != nil {
@@ -46,7 +46,6 @@ func (p *Process) mountPages() {
 	}
 }
 
-// linksView is the data of the page about links.
 type linksView struct {
 	Links  []bridge.LinkStatus
 	Tested *LinkTest // the result of a test, if the owner asked for one

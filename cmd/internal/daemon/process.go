@@ -336,7 +336,6 @@ func (p *Process) mountOperations(operations ...owner.Operation) {
 	owner.MountAgent(p.owner.AgentGroup(), operations...)
 }
 
-// agentDoor returns the configuration of the agent's door.
 func (p *Process) agentDoor() httpapi.AgentDoor {
 	cfg := p.cfg.AgentDoor
 	mode, _ := strconv.ParseUint(cfg.Mode, 8, 32) // config.Check has validated it
@@ -371,9 +370,9 @@ func (p *Process) mountMCP() {
 	})
 }
 
-// newDirectories returns clients for the directories that the node joins: the configured ones or, without them, that of
-// this process. The calls to the latter stay in the process, so that they work before the listener answers and behind
-// any proxy.
+// newDirectories returns clients for the directories that the node joins: the configured ones or, without them, that
+// of this process. Calls to the directory of this process do not leave it, so that they work before the listener
+// answers and behind any proxy.
 func (p *Process) newDirectories(own string) ([]*client.Directory, error) {
 	invite, err := p.readInvite()
 	if err != nil {
@@ -426,7 +425,6 @@ func (p *Process) operations() []owner.Operation {
 	})
 }
 
-// ownerCard looks up the card of another agent.
 func (p *Process) ownerCard(c echo.Context) error {
 	ctx := c.Request().Context()
 	id := wire.AgentID(c.Param("id"))

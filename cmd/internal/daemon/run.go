@@ -54,14 +54,12 @@ func (r *rerun) takeUndo() func() error {
 	return undo
 }
 
-// fail records why the newest configuration did not start.
 func (r *rerun) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failed = err
 }
 
-// failure returns why the newest configuration did not start, or nil if it did.
 func (r *rerun) failure() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,7 +17,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
 
-// loadOptions returns the options of a process without a passphrase.
 func loadOptions(t *testing.T, dir string, src config.Source) (Options, error) {
 	cfg, err := src.LoadAndCheck(LinkKinds())
 	return Options{
@@ -26,8 +25,7 @@ func loadOptions(t *testing.T, dir string, src config.Source) (Options, error) {
 	}, err
 }
 
-// TestRunPortInUse: a process that starts again ends if its new port is in use. It once waited for the database instead,
-// without an end.
+// TestRunPortInUse: a process that starts again ends if its new port is in use. It does not wait for the database.
 func TestRunPortInUse(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {
@@ -164,8 +162,8 @@ func TestRunMirrorStartsAgain(t *testing.T) {
 	}
 }
 
-// TestRunStartsAgainEarly: a process starts again if its configuration changes before it has called started. It once
-// ended without an error, and systemd did not start it again.
+// TestRunStartsAgainEarly: a process starts again if its configuration changes before it has called started. If it
+// ended without an error instead, systemd would not start it again.
 func TestRunStartsAgainEarly(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {

@@ -16,7 +16,6 @@ type sockets struct {
 	keep bool // Close leaves a listener open for the next [Process]
 }
 
-// socket is a listener of [sockets].
 type socket struct {
 	*net.TCPListener
 	all   *sockets

@@ -118,7 +118,6 @@ func (p *Process) certificate() Certificate {
 	return c
 }
 
-// ownerCertificate answers the owner API with the state of the listener's certificate.
 func (p *Process) ownerCertificate(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, p.certificate())
 }
