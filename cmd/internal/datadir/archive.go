@@ -92,7 +92,6 @@ func addFile(z *zip.Writer, root *os.Root, name string) error {
 	return addEntry(z, name, info.Mode().Perm(), io.LimitReader(f, maxOwnBytes))
 }
 
-// addEntry writes one entry of an archive.
 func addEntry(z *zip.Writer, name string, mode fs.FileMode, r io.Reader) error {
 	header := &zip.FileHeader{Name: name, Method: zip.Deflate}
 	header.SetMode(mode)

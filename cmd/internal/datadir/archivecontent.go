@@ -69,7 +69,6 @@ func collectFiles(root *os.Root) (archiveContent, error) {
 	return c, nil
 }
 
-// omit notes that a file is not in the archive.
 func (c *archiveContent) omit(name, reason string) {
 	if len(c.leftOut) < maxLeftOut {
 		c.leftOut = append(c.leftOut, fmt.Sprintf("%.200s: %s", name, reason))

@@ -55,7 +55,6 @@ func (d Dir) Check(ctx context.Context, passphrase func() ([]byte, error)) (Repo
 	return report, nil
 }
 
-// add adds each line of an error as a problem.
 func (r *Report) add(err error) {
 	if err != nil {
 		r.Problems = append(r.Problems, strings.Split(err.Error(), "\n")...)
@@ -82,7 +81,6 @@ func (d Dir) CheckSecrets(passphrase func() ([]byte, error)) error {
 	return nil
 }
 
-// checkTranscripts is [verifyTranscripts] for the database of the directory.
 func (d Dir) checkTranscripts(ctx context.Context) (n int, err error) {
 	s, err := bolt.Open(ctx, d.Path(FileDatabase), bolt.Config{})
 	if err != nil {

@@ -150,7 +150,7 @@ func (d Dir) ParseKeys(keys Keys, passphrase func() ([]byte, error)) (s Secrets,
 	return s, nil
 }
 
-// explainSecret adds the path, an exit code and a hint to err, the error from reading the secret with this file name.
+// explainSecret adds the path, an exit code and a hint to an error from reading the secret with this file name.
 func (d Dir) explainSecret(name string, err error) error {
 	err = fmt.Errorf("%s: %w", d.Path(name), err)
 	switch {
@@ -205,7 +205,6 @@ func (d Dir) HasRetired(fingerprint string) bool {
 	return err == nil
 }
 
-// retiredName returns the name of the file of a signing key that was rotated.
 func retiredName(digits string) string { return FileKey + "." + digits[:min(len(digits), 16)] }
 
 // readPID returns the id of the process that has the database open, or 0 if the pid file does not name one.

@@ -60,7 +60,6 @@ func (d Dir) Keys() (Keys, error) {
 // HasAgent reports whether the keys belong to an agent, which then has a card.
 func (k Keys) HasAgent() bool { return k[FileCard] != nil }
 
-// parse parses one of the keys.
 func (k Keys) parse(name string, passphrase func() ([]byte, error)) (*signing.PrivateKey, error) {
 	if k[name] == nil {
 		return nil, fs.ErrNotExist
@@ -68,9 +67,9 @@ func (k Keys) parse(name string, passphrase func() ([]byte, error)) (*signing.Pr
 	return signing.ParseKeyFile(k[name], passphrase)
 }
 
-// SaveKeys writes the files that differ from those in the directory, and returns their paths. A signing key or age key
-// that it replaces must be among the retired keys of keys, as [Dir.Merge] and [Keys.Rotate] leave it. SaveKeys
-// replaces the card only together with the signing key, because the card in the directory may be newer.
+// SaveKeys writes the files that differ from those in the directory, and returns their paths. It may replace a
+// signing key or age key only if keys has the old one among its retired keys, as after [Dir.Merge] and [Keys.Rotate].
+// It replaces the card only together with the signing key, because the card in the directory may be newer.
 func (d Dir) SaveKeys(keys Keys) (changed []string, err error) {
 	local, err := d.Keys()
 	if err != nil {
@@ -114,8 +113,8 @@ func (k Keys) hasRetired(content []byte) bool {
 }
 
 // Merge returns the keys in shared and those that only the data directory has. If both have a signing key or age key,
-// Merge takes the newer one: its instance has the other one among its retired keys. Keys of which neither is newer, and
-// credentials that differ, are an error: one of them would be lost.
+// Merge takes the newer one: its instance has the other one among its retired keys. If neither is newer, or if the
+// credentials differ, Merge returns an error, because one of the two would be lost.
 func (d Dir) Merge(local, shared Keys) (Keys, error) {
 	merged := maps.Clone(shared)
 	for _, name := range slices.Sorted(maps.Keys(local)) {

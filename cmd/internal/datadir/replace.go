@@ -185,7 +185,6 @@ func (d Dir) finishPhase(id, phase string) error {
 	return removeEmpty(source)
 }
 
-// moveEntries moves entries from one directory into another, in the given order.
 func moveEntries(source, target string, names []string) error {
 	if err := os.MkdirAll(target, 0o700); err != nil {
 		return err

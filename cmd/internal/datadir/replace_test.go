@@ -96,8 +96,8 @@ func TestFinishReplace(t *testing.T) {
 	}
 }
 
-// TestRestoreLocks: a restore keeps other restores, imports and processes that use PostgreSQL away from the directory,
-// whatever it contains, and they keep a restore away.
+// TestRestoreLocks: whatever the directory contains, a restore excludes other restores, imports and processes that
+// use PostgreSQL, and each of these excludes a restore.
 func TestRestoreLocks(t *testing.T) {
 	for name, files := range map[string][]string{
 		"empty":             nil,
