@@ -24,7 +24,6 @@ const (
 // leaseNode is the lease of the process that does the duties of a node.
 const leaseNode = "node"
 
-// describeAgent returns the body of the record for an agent with these secrets.
 func describeAgent(secrets datadir.Secrets) string {
 	return fmt.Sprintf("%s %x", secrets.Key.Public().Fingerprint(), sha256.Sum256([]byte(secrets.Credential)))
 }
@@ -41,9 +40,9 @@ func (k *Keys) getRecord(ctx context.Context, ns, key string) (store.Record, err
 	return record, err
 }
 
-// CheckAgent returns an error if the database belongs to another agent than the data directory, or to the same agent
-// after a rotation of its key that the data directory does not have. After the loss of its key, an agent may have a new
-// one if its credential is the same and no other instance runs. If it returns nil, the database belongs to this agent
+// CheckAgent returns an error if the database belongs to another agent than the data directory, or if the agent's key
+// was rotated and the data directory does not have the new key. An agent that lost its key may have a new one if its
+// credential is the same and no other instance runs. If CheckAgent returns nil, the database belongs to this agent
 // from then on. A database file is not checked, because it is in the data directory itself.
 func (k *Keys) CheckAgent(ctx context.Context, secrets datadir.Secrets) error {
 	if !k.several {

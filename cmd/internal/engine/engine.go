@@ -71,7 +71,6 @@ func (o Options) openPostgres(ctx context.Context) (store.Store, func(), error) 
 	return db, release, nil
 }
 
-// postgres returns the configuration of the PostgreSQL database.
 func (o Options) postgres() (postgres.Config, error) {
 	url, err := o.Source.ConnectionString("store.postgres", o.Config.Store.Postgres)
 	if err != nil {
@@ -86,7 +85,6 @@ func (o Options) postgres() (postgres.Config, error) {
 	}, nil
 }
 
-// instanceName returns the name of this process among those on one database.
 func instanceName() string {
 	host, _ := os.Hostname() // the number of the process still distinguishes processes of one machine
 	return nameInstance(host, os.Getpid())

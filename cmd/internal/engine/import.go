@@ -99,7 +99,6 @@ func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Ta
 	return tally, err
 }
 
-// open opens the database from which an import reads.
 func (o Options) open(ctx context.Context, from string) (fill engine.Fill, release func(), err error) {
 	if strings.HasPrefix(from, "file:") || strings.Contains(from, "://") || strings.Contains(from, "=") {
 		url, err := o.Source.ConnectionString("the database to import", from)
@@ -138,7 +137,7 @@ func (o Options) open(ctx context.Context, from string) (fill engine.Fill, relea
 	}, release, nil
 }
 
-// explainSource says that an error is of the database from which an import reads.
+// explainSource adds to an error that it comes from the database to import.
 func explainSource(err error) error {
 	if f, ok := errors.AsType[*exit.Error](err); ok {
 		return exit.FailHint(f.Code, fmt.Errorf("the database to import: %w", f.Err), f.Hint)

@@ -73,7 +73,6 @@ func newOptions(t testing.TB, database string) Options {
 	return Options{Config: cfg, Dir: dir, Logger: slog.New(slog.DiscardHandler)}
 }
 
-// open opens the database of o. The caller calls closeStore.
 func open(t *testing.T, o Options) (s store.Store, closeStore func()) {
 	t.Helper()
 	s, release, err := Open(t.Context(), o)
@@ -89,7 +88,6 @@ func open(t *testing.T, o Options) (s store.Store, closeStore func()) {
 	return s, closeStore
 }
 
-// nameOf returns the name of the database of o, as an argument of Import.
 func nameOf(o Options) string {
 	if o.Config.Store.Postgres != "" {
 		return o.Config.Store.Postgres

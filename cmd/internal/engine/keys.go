@@ -60,9 +60,10 @@ func OpenKeys(o Options, db store.Store, passphrase func() ([]byte, error)) (*Ke
 // sealPurpose is the purpose of the sealed keys in the record.
 const sealPurpose = "agent keys"
 
-// Update makes the keys in the data directory and those in the database the same, applies change to them, and stores the
-// result in both, first in the database. If another process changes them meanwhile, Update starts again, so change may
-// run more than once. A nil change changes nothing. Update returns the paths of the files that it wrote.
+// Update brings the keys in the data directory and in the database to the same state, applies change to them, and
+// stores the result in both, first in the database. If another process changes the keys meanwhile, Update starts
+// again, so change may run more than once. A nil change changes nothing. Update returns the paths of the files that
+// it wrote.
 func (k *Keys) Update(ctx context.Context, change func(datadir.Keys) error) (written []string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -89,7 +90,7 @@ func (k *Keys) Update(ctx context.Context, change func(datadir.Keys) error) (wri
 	}
 }
 
-// records are the records of a database about the keys. One that does not exist has the revision [store.Absent].
+// records are the records of a database about the keys. A missing record has the revision [store.Absent].
 type records struct {
 	agent  store.Record // see [Keys.CheckAgent]
 	sealed store.Record
@@ -132,7 +133,6 @@ func (k *Keys) merge(found *records) (datadir.Keys, error) {
 	return local, nil
 }
 
-// open opens the sealed keys.
 func (k *Keys) open(body []byte) (keys datadir.Keys, err error) {
 	var sealed signing.Sealed
 	plain := []byte(nil)

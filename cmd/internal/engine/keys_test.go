@@ -24,7 +24,6 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
-// newKeyFile writes a key file for instances.
 func newKeyFile(t *testing.T) string {
 	t.Helper()
 	key, err := datadir.GenerateKey("age")
@@ -38,7 +37,6 @@ func newKeyFile(t *testing.T) string {
 	return path
 }
 
-// instance returns the keys of an instance with this data directory.
 func instance(t *testing.T, database, keyFile, dir string) *Keys {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -56,7 +54,6 @@ func instance(t *testing.T, database, keyFile, dir string) *Keys {
 	return k
 }
 
-// addAgent makes an agent unless the keys have one.
 func addAgent(keys datadir.Keys) error {
 	if keys.HasAgent() {
 		return nil
@@ -65,7 +62,6 @@ func addAgent(keys datadir.Keys) error {
 	return keys.AddNew(nil)
 }
 
-// update calls Update and checks that it succeeds.
 func update(t *testing.T, k *Keys, change func(datadir.Keys) error) (written []string) {
 	t.Helper()
 	written, err := k.Update(t.Context(), change)
@@ -75,7 +71,6 @@ func update(t *testing.T, k *Keys, change func(datadir.Keys) error) (written []s
 	return written
 }
 
-// keysIn returns the keys in the data directory of an instance.
 func keysIn(t *testing.T, k *Keys) datadir.Keys {
 	t.Helper()
 	keys, err := k.dir.Keys()
@@ -85,7 +80,6 @@ func keysIn(t *testing.T, k *Keys) datadir.Keys {
 	return keys
 }
 
-// rotate returns a change of the keys that replaces the signing key.
 func rotate(t *testing.T, k *Keys) func(datadir.Keys) error {
 	return func(keys datadir.Keys) error {
 		old, err := k.dir.ParseKeys(keys, nil)
@@ -261,7 +255,7 @@ func TestKeysRotation(t *testing.T) {
 	}
 }
 
-// TestKeysRotateOnce: of two rotations at the same time, each continues with the key of the other one.
+// TestKeysRotateOnce: two rotations at the same time both take effect, one after the other.
 func TestKeysRotateOnce(t *testing.T) {
 	database, keyFile := pgtest.Database(t), newKeyFile(t)
 	all := []*Keys{instance(t, database, keyFile, t.TempDir()), instance(t, database, keyFile, t.TempDir())}

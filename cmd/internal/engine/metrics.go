@@ -21,7 +21,6 @@ func observeCommits(m *httpapi.Metrics) func(bolt.Commit) {
 
 const queueHelp = "Units that wait for the next commit."
 
-// addGauges adds the gauges of an open database file.
 func addGauges(m *httpapi.Metrics, s *bolt.Store) {
 	m.Gauge("store_queue", queueHelp, func() float64 { return float64(s.Stats().Queued) })
 	m.Gauge("store_database_bytes", "Size of the database file.", func() float64 { return float64(s.Stats().FileBytes) })
