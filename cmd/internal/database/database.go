@@ -28,7 +28,6 @@ type Env struct {
 	Options func() (daemon.Options, error)
 }
 
-// engine returns the options for the configured database.
 func (e Env) engine() (engine.Options, error) {
 	o, err := e.Options()
 	return engine.Options{Config: o.Config, Source: o.Source, Dir: o.Dir, Logger: o.Logger}, err

@@ -81,7 +81,6 @@ func (c *child) awaitStart(ctx context.Context, out io.Reader) error {
 	}
 }
 
-// stop ends the process and waits for it.
 func (c *child) stop() error {
 	if c.owner != nil {
 		c.owner.Close()
@@ -106,7 +105,6 @@ func (c *child) stop() error {
 	}
 }
 
-// stop ends the processes of the demo, the agents before the directory.
 func (d *demo) stop() error {
 	var faults []error
 	for _, c := range []*child{d.sarah, d.chris, d.directory} {
@@ -126,7 +124,6 @@ func (c *child) logTail() error {
 	return fmt.Errorf("%s wrote: %s", c.name, data[max(0, len(data)-2000):])
 }
 
-// logTails returns the ends of all logs as an error, for a demo that failed.
 func (d *demo) logTails() error {
 	var faults []error
 	for _, c := range []*child{d.directory, d.chris, d.sarah} {
@@ -153,7 +150,6 @@ func poll(ctx context.Context, failure string, done func() (bool, error)) error 
 	}
 }
 
-// awaitRegistration waits until every directory of the agent lists it.
 func (c *child) awaitRegistration(ctx context.Context) error {
 	return poll(ctx, c.name+"'s agent is not listed", func() (bool, error) {
 		s, err := daemon.Fetch(ctx, c.owner, owner.ShowStatus.Call())
@@ -169,7 +165,6 @@ func (c *child) awaitRegistration(ctx context.Context) error {
 	})
 }
 
-// awaitCompletion waits until the conversation is completed, and returns its last state.
 func (c *child) awaitCompletion(ctx context.Context, conv string) (state string, err error) {
 	err = poll(ctx, c.name+"'s conversation is not completed", func() (bool, error) {
 		v, err := daemon.Fetch(ctx, c.owner, owner.ShowConversation.Call(conv))

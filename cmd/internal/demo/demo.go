@@ -68,7 +68,6 @@ type demo struct {
 	directory, chris, sarah *child
 }
 
-// demoResult is the result of the demo.
 type demoResult struct {
 	Transcript []demoLine        `json:"transcript"`
 	States     map[string]string `json:"states"`  // state of the conversation, by owner
@@ -87,7 +86,6 @@ type demoLine struct {
 	Payload  json.RawMessage `json:"payload"`
 }
 
-// err returns an error if a signature does not verify.
 func (r demoResult) err() error {
 	for _, l := range r.Transcript {
 		if !l.Verified {
@@ -103,7 +101,6 @@ func (d *demo) note(format string, args ...any) {
 	}
 }
 
-// run runs the whole flow.
 func (d *demo) run(ctx context.Context) (demoResult, error) {
 	if err := d.start(ctx); err != nil {
 		return demoResult{}, err
@@ -162,7 +159,6 @@ func (d *demo) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// findSarah searches the directory for Sarah's agent, as Chris's agent.
 func (d *demo) findSarah(ctx context.Context) (wire.AgentID, error) {
 	query := url.Values{"q": {"sarah"}, "capability": {"scheduling"}}
 	page, err := daemon.Fetch(ctx, d.chris.owner, owner.Discover.Call().Ask(query))
@@ -237,7 +233,6 @@ func (d *demo) transcript(ctx context.Context, conv string) ([]demoLine, error) 
 	return lines, nil
 }
 
-// verifyWithCard verifies a message with the key on the sender's card in the directory.
 func verifyWithCard(ctx context.Context, directory *client.Directory, m wire.Message) (signing.Verified, error) {
 	card, err := directory.Card(ctx, m.From)
 	if err != nil {
@@ -267,7 +262,6 @@ func (d *demo) show(r demoResult) {
 	}
 }
 
-// agreementNotice returns the notice to the owner about the agreed event.
 func (c *child) agreementNotice(ctx context.Context) (string, error) {
 	page, err := daemon.Fetch(ctx, c.owner, owner.ListNotices.Call())
 	if err != nil {
@@ -281,7 +275,6 @@ func (c *child) agreementNotice(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("%s has no notice about the agreed event", c.name)
 }
 
-// keepRunning registers sample cards and keeps the processes running until ctx ends.
 func (d *demo) keepRunning(ctx context.Context) error {
 	if err := d.registerSamples(ctx); err != nil {
 		return exit.Fail(exit.Unavailable, err)

@@ -47,7 +47,7 @@ func (d *examination) checkClients(ctx context.Context, base string) {
 	d.reportClient(seen, forged, status.Proxy)
 }
 
-// reportClient adds a finding about the client that the process saw for a request that claimed to come from forged.
+// reportClient adds a finding about the client address that the process saw for a request with the forged address.
 // proxy reports whether the process trusts the header of any proxy.
 func (d *examination) reportClient(seen daemon.SeenClient, forged netip.Addr, proxy bool) {
 	const check = "clients"

@@ -15,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// isDirectoryURL reports whether the path of a URL belongs to a directory and not to an agent.
 func isDirectoryURL(u *url.URL) bool {
 	path := strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/agents")
 	return strings.HasSuffix(path, "/v1")
@@ -91,7 +90,6 @@ func (d *examination) checkHealth(ctx context.Context, h *client.HTTP, reach cli
 	}
 }
 
-// checkListedCard fetches a card that the list shows and compares the two.
 func (d *examination) checkListedCard(ctx context.Context, h *client.HTTP, reach client.Reach, base string, listed wire.Value) {
 	const check = "cards"
 	id := wire.AgentID(listed.GetStr("agent_id"))

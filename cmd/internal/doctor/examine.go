@@ -144,7 +144,6 @@ func (d *examination) examineHome(ctx context.Context) {
 	}
 }
 
-// checkPublicURL checks the name and the certificate of the URL under which others reach the process.
 func (d *examination) checkPublicURL(ctx context.Context, target string) bool {
 	u, err := url.Parse(target)
 	return err == nil && d.checkName(ctx, u, false) && d.checkCertificate(ctx, u)

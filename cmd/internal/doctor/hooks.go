@@ -28,7 +28,6 @@ func (d *examination) reportHooks(s owner.Status) {
 	}
 }
 
-// checkHooks asks the agents behind the hooks whether they would accept a message.
 func (d *examination) checkHooks(ctx context.Context) {
 	const check = "hooks"
 	daemon.ProbeHooks(ctx, d.opts.Source, d.cfg, func(name string, err error) {

@@ -22,7 +22,6 @@ import (
 // checkTimeout bounds one request, name lookup or TLS handshake.
 const checkTimeout = 10 * time.Second
 
-// answer is the answer to one request.
 type answer struct {
 	status int
 	body   []byte
@@ -34,7 +33,6 @@ func get(ctx context.Context, h *client.HTTP, reach client.Reach, target string)
 	return getWith(ctx, h, reach, target, http.Header{})
 }
 
-// getWith is get with headers for the request.
 func getWith(ctx context.Context, h *client.HTTP, reach client.Reach, target string, header http.Header) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -56,7 +54,6 @@ func getWith(ctx context.Context, h *client.HTTP, reach client.Reach, target str
 	return s, err
 }
 
-// checkListings asks each directory of the node for the node's card.
 func (d *examination) checkListings(ctx context.Context, h *client.HTTP) {
 	urls := d.cfg.DirectoryURLs()
 	if d.status != nil && len(d.opts.Directories) == 0 { // the directories that the running node really uses

@@ -42,9 +42,8 @@ func arrangeNode(n *kong.Node) {
 //go:embed usages.txt
 var Usages string
 
-// findExamples returns the examples for a command: those of the main page for the program, those of the top-level
-// command for a group, and those that call the command for any other. Without such an example, it returns one call from
-// [Usages], or nil.
+// findExamples returns the examples of the main page for the program, those of its top-level command for a group, and
+// those that call it for a command. If there is none, it returns one call from [Usages], or nil.
 func findExamples(n *kong.Node) []Example {
 	top := n
 	for top.Parent != nil && top.Parent.Parent != nil {

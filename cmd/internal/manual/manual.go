@@ -11,7 +11,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
-// build is the version and the date in the title of each page.
 type build struct{ version, date string }
 
 // Page is one page of section 1.
@@ -31,7 +30,6 @@ func Pages(root *kong.Node, version, date string) []Page {
 	return pages
 }
 
-// withoutHidden returns the nodes that are not hidden.
 func withoutHidden(nodes []*kong.Node) []*kong.Node {
 	var out []*kong.Node
 	for _, n := range nodes {

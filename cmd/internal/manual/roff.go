@@ -30,7 +30,6 @@ func (r *roff) subsection(name string) { r.request(`.SS "` + escape(name) + `"`)
 func (r *roff) text(s string)          { r.request(roffLine(s)) }
 func (r *roff) paragraph(s string)     { r.request(".PP\n" + roffLine(s)) }
 
-// item writes a label with its meaning below.
 func (r *roff) item(label, meaning string) {
 	r.request(".TP\n" + label + "\n" + roffLine(meaning))
 }
@@ -80,7 +79,6 @@ func Placeholder(f *kong.Flag) string {
 	return strings.ToUpper(strings.Trim(f.FormatPlaceHolder(), `"`))
 }
 
-// examples writes the section of examples.
 func (r *roff) examples(list []Example) {
 	if len(list) == 0 {
 		return

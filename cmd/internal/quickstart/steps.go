@@ -36,7 +36,6 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"sh": terminal.QuoteShell,
 }).ParseFS(texts, "text/*"))
 
-// render returns the configuration of a kind of process.
 func render(kind string, from any) ([]byte, error) {
 	var b bytes.Buffer
 	if err := templates.ExecuteTemplate(&b, kind+".yaml", from); err != nil {
@@ -45,7 +44,6 @@ func render(kind string, from any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// steps is what the operator still has to do.
 type steps struct {
 	Kind    string   `json:"kind"` // directory or agent
 	Data    string   `json:"data"`
@@ -207,7 +205,6 @@ func isHome(path string) bool {
 	return top == "home" || top == "root"
 }
 
-// quoteUnit quotes a value of a systemd unit.
 func quoteUnit(text string) string {
 	text = strings.ReplaceAll(text, "%", "%%")
 	if strings.ContainsAny(text, " \t\"'\\") {
