@@ -49,7 +49,6 @@ func newKey(name string) keyPair {
 
 func (c *corpus) id(i int) wire.AgentID { return wire.AgentID(fmt.Sprintf("am_%s_%08d", c.prefix, i)) }
 
-// card returns the card with number i.
 func (c *corpus) card(i int) []byte {
 	rng := rand.New(rand.NewPCG(uint64(i), 7))
 	zipf := rand.NewZipf(rng, 1.2, 8, vocabulary)

@@ -65,7 +65,6 @@ func startChild(cmd *exec.Cmd, script any, parse func(c *child, line []byte) err
 	return c, nil
 }
 
-// parseInfo reads the JSON that a child prints.
 func parseInfo(c *child, line []byte) error { return json.Unmarshal(line, c) }
 
 // startControl runs this program as a control server.
@@ -149,7 +148,6 @@ func findAgentmesh(named string) (string, error) {
 	return found, nil
 }
 
-// stop asks the process to exit and waits for it.
 func (c *child) stop() error {
 	c.in.Close() // a control server exits at the end of its input
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -165,7 +163,6 @@ func (c *child) stop() error {
 	return nil
 }
 
-// kill kills the process without a chance to clean up, and waits until it is gone.
 func (c *child) kill() error {
 	c.in.Close()
 	if err := c.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -175,7 +172,6 @@ func (c *child) kill() error {
 	return nil
 }
 
-// cpu returns the processor time that the child has used so far.
 func (c *child) cpu() time.Duration { return cpuOf(c.PID) }
 
 // cpuOf is [processCPU], but returns 0 if the time is unknown.
@@ -187,7 +183,6 @@ func cpuOf(pid int) time.Duration {
 	return d
 }
 
-// url returns the URL on which the child listens.
 func (c *child) url() *url.URL {
 	u, err := url.Parse(c.URL)
 	if err != nil {

@@ -27,7 +27,6 @@ type script struct {
 // keyHeader is the header with the key of a body, so that the control need not parse the body.
 const keyHeader = "Meshbench-Key"
 
-// newScript returns a script that repeats a response.
 func newScript(a answer) script {
 	h := a.Header.Clone()
 	h.Del("Date") // net/http sets the date

@@ -16,7 +16,6 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// serverURL starts a server for a handler.
 func serverURL(t *testing.T, h http.Handler) *url.URL {
 	t.Helper()
 	srv := httptest.NewServer(h)

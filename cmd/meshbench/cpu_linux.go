@@ -37,7 +37,6 @@ func processCPU(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * tick, nil
 }
 
-// ownCPU returns the processor time of this process.
 func ownCPU() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

@@ -49,7 +49,6 @@ type caseResult struct {
 	expected       int64    // deliveries that the logs must have
 }
 
-// compare measures every case and prints the table.
 func (c *fanout) compare(ctx context.Context, s streams, tested entrant) (err error) {
 	if c.Rounds < 1 || c.Duration < 100*time.Millisecond {
 		return errors.New("--rounds must be 1 or more, --duration 100ms or more")
@@ -87,7 +86,6 @@ func (c *fanout) compare(ctx context.Context, s streams, tested entrant) (err er
 	return printResults(s, out)
 }
 
-// measure runs every case with n receivers.
 func (c *fanout) measure(ctx context.Context, s streams, tested entrant, program, dir, modules string, n int) (out []caseResult, err error) {
 	server, err := tested.start(ctx, program, filepath.Join(dir, fmt.Sprintf("ours-%d", n)), n)
 	if err != nil {

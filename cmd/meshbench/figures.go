@@ -56,22 +56,18 @@ func (g goal) String() string {
 	return fmt.Sprintf("≤ %g", g.Bound)
 }
 
-// newFigure returns a figure without a goal.
 func newFigure(name string, v float64, unit, note string, args ...any) figure {
 	return figure{Name: name, Value: v, Unit: unit, Note: fmt.Sprintf(note, args...)}
 }
 
-// withMax returns f with an upper bound.
 func (f figure) withMax(bound float64) figure {
 	return f.withGoal(goal{Bound: bound}, f.Value <= bound)
 }
 
-// withMin returns f with a lower bound.
 func (f figure) withMin(bound float64) figure {
 	return f.withGoal(goal{Bound: bound, AtLeast: true}, f.Value >= bound)
 }
 
-// withGoal returns f with a goal and whether f meets it.
 func (f figure) withGoal(g goal, met bool) figure {
 	f.Goal, f.Met = &g, new(met)
 	return f

@@ -83,7 +83,6 @@ type unitMaker struct {
 
 var units unitMaker
 
-// next returns the two puts of a unit.
 func (u *unitMaker) next() []put {
 	return []put{
 		{bucketEntries, binary.BigEndian.AppendUint64(nil, u.n.Add(1)), u.entry[:]},

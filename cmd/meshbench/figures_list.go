@@ -117,7 +117,6 @@ func (s *study) measureLists(ctx context.Context) (err error) {
 	return ctx.Err()
 }
 
-// liveHeap returns the bytes of live objects.
 func liveHeap() int64 {
 	runtime.GC()
 	runtime.GC() // also frees what finalizers and pools held

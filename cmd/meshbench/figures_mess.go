@@ -46,7 +46,6 @@ func registerMESS(ctx context.Context, base *url.URL, workers int) (*requesters,
 	return r, nil
 }
 
-// create returns an operation that creates a thread.
 func (r *requesters) create() operation {
 	t := traffic{base: r.base, status: http.StatusCreated, request: func(w int) ([]byte, error) {
 		return r.request(w, http.MethodPost, "requests", []byte(`{"intent":"dice two onions for the soup tonight","context":["the board is in the second drawer"],"requires":["knife"]}`)), nil
@@ -131,7 +130,6 @@ func (s *study) measureMESS(ctx context.Context) (err error) {
 	return s.measureMESSRestart(ctx, data, r, made)
 }
 
-// measureMESSPages reads all pages of pending threads, once per round.
 func (s *study) measureMESSPages(ctx context.Context, r *requesters, made int) error {
 	l := link{base: r.base}
 	defer l.close()
@@ -158,7 +156,6 @@ func (s *study) measureMESSPages(ctx context.Context, r *requesters, made int) e
 	return nil
 }
 
-// measureMESSRestart measures a start with many open threads.
 func (s *study) measureMESSRestart(ctx context.Context, data string, r *requesters, made int) error {
 	s.p.say("mess: restart")
 	took, srv, err := s.timedStart(ctx, data, func(base *url.URL) bool {

@@ -42,7 +42,6 @@ func (s *study) measureProcess(ctx context.Context) (err error) {
 	return s.measureIdle(ctx, srv)
 }
 
-// measureIdle measures the memory and the wake-ups of an idle server.
 func (s *study) measureIdle(ctx context.Context, srv *child) error {
 	s.p.say("idle")
 	if err := sleep(ctx, s.Idle/2); err != nil {
@@ -76,7 +75,6 @@ func (s *study) measureIdle(ctx context.Context, srv *child) error {
 
 func mib(n int64) float64 { return float64(n) / (1 << 20) }
 
-// sleep waits for d.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -126,7 +124,6 @@ func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url
 	return took, srv, nil
 }
 
-// freePort returns a loopback address that is not in use.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -135,7 +132,6 @@ func freePort() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// isReady reports whether a GET of /readyz returns 200.
 func isReady(ctx context.Context, base *url.URL) bool {
 	l := link{base: base}
 	defer l.close()

@@ -94,7 +94,6 @@ func search(ctx context.Context, base *url.URL, q url.Values) []byte {
 	return a.Body
 }
 
-// cardIDs returns the ids of the cards on a page, in order.
 func cardIDs(page []byte) []byte {
 	doc, err := wire.ParseObject(page)
 	if err != nil {
@@ -108,7 +107,6 @@ func cardIDs(page []byte) []byte {
 	return ids
 }
 
-// remove deletes a file that may be missing.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

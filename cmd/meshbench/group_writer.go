@@ -21,7 +21,6 @@ type queuedWrite struct {
 	done chan error
 }
 
-// put is one row to write.
 type put struct{ bucket, key, value []byte }
 
 // maxGroup bounds a group, as store/bolt bounds its own.

@@ -153,7 +153,6 @@ func (c *loadClient) close() {
 	c.readers.Wait()
 }
 
-// nextMessage returns the next message to send.
 func (c *loadClient) nextMessage() string {
 	return c.message(c.mark, fmt.Sprintf("%0*d", numberWidth, c.sent))
 }
@@ -330,7 +329,6 @@ func (c *loadClient) finish(before time.Duration, start time.Time, first int64) 
 	return s
 }
 
-// send sends the next n messages with one write.
 func (c *loadClient) send(n int) error {
 	c.batch = c.batch[:0]
 	for range n {

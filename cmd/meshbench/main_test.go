@@ -23,7 +23,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// meshbench runs the program and returns its output.
 func meshbench(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -55,7 +54,6 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// agentmeshProgram builds the program under test.
 func agentmeshProgram(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "agentmesh")

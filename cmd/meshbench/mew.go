@@ -18,7 +18,6 @@ type mewCmd struct {
 	Rate int `default:"50000" help:"Deliveries per second in the rounds with both logs on."`
 }
 
-// mewChat is a chat message in a MEW space.
 var mewChat = messageKind{path: "/ws", greets: true, message: func(mark, number string) string {
 	return padMessage(`{"protocol":"mew/v0.4","id":"`+mark+number+`","ts":"2026-01-01T00:00:00.000Z","from":"p0","kind":"chat","payload":{"text":"`, `"}}`)
 }}

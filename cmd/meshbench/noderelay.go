@@ -24,7 +24,6 @@ func fetchWS(ctx context.Context, dir string) (string, error) {
 	return dir, nil
 }
 
-// startRelay runs the Node relay with the ws package in modules.
 func startRelay(ctx context.Context, modules string) (*host, error) {
 	abs, err := filepath.Abs(filepath.Join(modules, "node_modules"))
 	if err != nil {

@@ -22,14 +22,12 @@ func newProgress(f *os.File) *progress {
 
 const clearLine = "\r\x1b[K"
 
-// say replaces the text of the line.
 func (p *progress) say(format string, args ...any) {
 	if p != nil {
 		fmt.Fprintf(p.w, clearLine+format, args...)
 	}
 }
 
-// end removes the line.
 func (p *progress) end() {
 	if p != nil {
 		fmt.Fprint(p.w, clearLine)

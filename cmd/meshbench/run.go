@@ -42,7 +42,6 @@ func (c *runCmd) check() error {
 	return nil
 }
 
-// outcome is the result of a scenario.
 type outcome struct {
 	Scenario string  `json:"scenario"`
 	Ops      int     `json:"ops"`
@@ -95,7 +94,6 @@ func (c *runCmd) Run(ctx context.Context, s streams) (err error) {
 	return printOutcomes(s, list, c.JSON)
 }
 
-// target is a server under test.
 type target struct {
 	bench *bench
 	dir   string               // for files of controls

@@ -69,7 +69,6 @@ var scenarios = []scenario{
 	{"message", true, (*bench).prepareMessage},                 // POST a signed message, get a signed reply
 }
 
-// findScenario returns the scenario with this name.
 func findScenario(name string) (scenario, error) {
 	for _, s := range scenarios {
 		if s.name == name {
@@ -122,7 +121,6 @@ func (t traffic) sample(ctx context.Context) (answer, error) {
 // path returns the path of a request below the directory's base URL.
 func (b *bench) path(rest string) string { return b.directory.EscapedPath() + rest }
 
-// newRegistration returns the bytes of a request that registers a card.
 func (b *bench) newRegistration(card []byte, id wire.AgentID, headers ...string) []byte {
 	headers = append(headers, "Authorization", "Bearer "+b.credential, keyHeader, string(id))
 	return request(http.MethodPost, b.directory, b.path("/agents"), card, headers...)
@@ -244,5 +242,4 @@ func (b *bench) withdrawAll(ctx context.Context) error {
 	return nil
 }
 
-// base returns the directory's base URL as text.
 func (b *bench) base() string { return strings.TrimRight(b.directory.String(), "/") }

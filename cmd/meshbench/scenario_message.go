@@ -37,7 +37,6 @@ var payload = wire.Obj(
 	)),
 )
 
-// nextMessage returns the next signed message of the sender.
 func (s *sender) nextMessage(to wire.AgentID, now time.Time) ([]byte, error) {
 	if s.messages%talkLength == 0 {
 		s.conv = wire.NewConversationID()
@@ -89,7 +88,6 @@ func (b *bench) prepareMessage(ctx context.Context) (traffic, error) {
 	return t, nil
 }
 
-// fetchRecipient fetches the recipient's card from the endpoint.
 func (b *bench) fetchRecipient(ctx context.Context) (wire.AgentID, *signing.PublicKey, error) {
 	l := link{base: b.endpoint}
 	defer l.close()

@@ -19,7 +19,6 @@ import (
 	"time"
 )
 
-// platform is a platform that Go can build for.
 type platform struct{ os, arch string }
 
 func (p platform) String() string { return p.os + "/" + p.arch }

@@ -50,7 +50,6 @@ func (b *build) parts(ctx context.Context, info *debug.BuildInfo) ([]part, error
 	return parts, nil
 }
 
-// moduleDirs returns the directories of modules in the module cache.
 func moduleDirs(ctx context.Context, src string, paths []string) (map[string]string, error) {
 	list, err := output(ctx, src, nil, "go", append([]string{"list", "-m", "-f", "{{.Path}}\t{{.Dir}}"}, paths...)...)
 	if err != nil {
@@ -85,7 +84,6 @@ func readPart(p part, dir string) (part, error) {
 	return p, nil
 }
 
-// licenseTexts returns the file with the licenses of all parts of the binary.
 func licenseTexts(parts []part) []byte {
 	var b bytes.Buffer
 	b.WriteString("agentmesh is licensed under Apache-2.0, see LICENSE. The binary also contains these:\n")

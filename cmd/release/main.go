@@ -37,7 +37,6 @@ func main() {
 	}
 }
 
-// platforms are the platforms of a release.
 var platforms = []platform{
 	{"darwin", "amd64"}, {"darwin", "arm64"}, {"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}, {"windows", "arm64"},
 }
