@@ -19,7 +19,7 @@ func messSendToLink(ctx context.Context, a *app, b thread.Block, link string) er
 	}
 	state, err := a.findLink(ctx, link)
 	if err == nil && state.State != bridge.LinkUp { // an error of findLink only costs the note
-		a.Note("the link %s is %s, so nothing was sent yet: it is sent when the link is up", terminal.Clean(link), state.State)
+		a.Note("the link %s is %s, so nothing was sent yet; the requests are sent when the link is up", terminal.Clean(link), state.State)
 	}
 	threads, _ := v.Get("threads")
 	for t := range threads.Elems() {

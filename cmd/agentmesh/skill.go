@@ -24,7 +24,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// skillCmd has the commands that make AgentMesh a skill of an OpenClaw agent.
 type skillCmd struct {
 	Install skillInstallCmd `cmd:"" help:"Install the skill, make an agent, connect its hook to the OpenClaw gateway, and serve."`
 	Show    skillShowCmd    `cmd:"" default:"withargs" help:"Print SKILL.md."`
@@ -328,9 +327,9 @@ func (c *skillInstallCmd) tokenPath() (string, error) {
 		return "", exit.Fail(exit.Input, err)
 	}
 	if data, err := os.ReadFile(token); err != nil {
-		return "", exit.FailHint(exit.Input, err, "the file must contain the token of the gateway, its hooks.token or that of the A2A peer")
+		return "", exit.FailHint(exit.Input, err, "the file must contain the gateway's hooks.token, or the token of the A2A peer")
 	} else if len(bytes.TrimSpace(data)) == 0 {
-		return "", exit.FailHint(exit.Input, fmt.Errorf("%s is empty", token), "the file must contain the token of the gateway, its hooks.token or that of the A2A peer")
+		return "", exit.FailHint(exit.Input, fmt.Errorf("%s is empty", token), "the file must contain the gateway's hooks.token, or the token of the A2A peer")
 	}
 	return token, nil
 }

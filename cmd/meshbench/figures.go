@@ -14,7 +14,6 @@ import (
 	"time"
 )
 
-// figuresCmd measures the table of docs/performance.md.
 type figuresCmd struct {
 	Only        []string      `enum:"http,message,doors,relay,mailboxes,mess,commit,list,restart,process" default:"http,message,doors,relay,mailboxes,mess,commit,list,restart,process" help:"Parts of the table (${enum})."`
 	Cards       int           `default:"100000" help:"Cards in the list and restart parts; docs/performance.md used 1000000."`
@@ -104,7 +103,7 @@ var parts = []struct {
 
 func (c *figuresCmd) check() error {
 	if c.Concurrency < 1 || c.Rounds < 1 || c.Cards < 100 || c.Renewals < 1 || c.Mailboxes < 1 || c.Threads < 1 || c.Duration < 10*time.Millisecond || c.Idle < 10*time.Millisecond {
-		return errors.New("--concurrency, --rounds, --renewals, --mailboxes and --threads must be 1, --cards 100, --duration and --idle 10ms or more")
+		return errors.New("--concurrency, --rounds, --renewals, --mailboxes and --threads must be 1 or more, --cards 100 or more, --duration and --idle 10ms or more")
 	}
 	return nil
 }

@@ -84,8 +84,7 @@ func (p *Process) linkOperations() []owner.Operation {
 	}
 }
 
-// LinkFaults describes the links of the process that do not answer. It returns nil if the process does not list its
-// links.
+// LinkFaults describes the links that do not answer. It returns nil if the process does not list its links.
 func (o *Client) LinkFaults(ctx context.Context) (faults []string) {
 	page, err := Fetch(ctx, o, ListLinks.Call())
 	if err != nil {
@@ -217,7 +216,7 @@ func snapshot(path string) (restore func() error, err error) {
 		data, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what a failed change restores: %w", err)
+		return nil, fmt.Errorf("copy the file before the change: %w", err)
 	}
 	return func() error {
 		return atomicfile.WriteFunc(path, func(f *os.File) error {
