@@ -8,8 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// a2aCmd has the commands for the callers of the node, and for the pinned cards of the A2A agents to which it writes.
-// To write to an A2A agent, use send.
+// a2aCmd has the commands for callers and for pinned cards. To write to an A2A agent, use send.
 type a2aCmd struct {
 	Token a2aTokenCmd `cmd:"" help:"Manage the tokens of callers."`
 	Unpin a2aUnpinCmd `cmd:"" help:"Accept the next card of an A2A agent, whoever signed it. To write to one: agentmesh send a2a:https://HOST."`

@@ -58,9 +58,8 @@ func a2aMessage(id, text string, now bool) string {
 	return `{"message":{"messageId":"` + id + `","role":"ROLE_USER","parts":[{"text":"` + text + `"}]}` + config + `}`
 }
 
-// TestA2ARelay runs a directory and a node behind its relay as real processes. The relay accepts a task within 100 ms
-// while the node is not running, and the task completes within 2 s of the node's start. A node that runs answers a
-// blocking call at once.
+// TestA2ARelay: while a node is not running, its relay accepts a task within 100 ms, and the task completes within two
+// seconds of the node's start. A node that runs answers a blocking call at once.
 func TestA2ARelay(t *testing.T) {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 	dir := t.TempDir()

@@ -37,7 +37,6 @@ func registerARC(t *testing.T, base, id string) (token string) {
 	return got.Token
 }
 
-// connectARC connects an agent and reads the welcome frame.
 func connectARC(t *testing.T, base, token string) *arcAgent {
 	t.Helper()
 	dial := func(ctx context.Context, u *url.URL) (net.Conn, error) {

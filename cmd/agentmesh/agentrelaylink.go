@@ -112,7 +112,6 @@ type agentRelayHistoryCmd struct {
 	Limit  int    `default:"50" help:"Maximum number of messages, 1 to 100."`
 }
 
-// relayHistory is a relay's answer to the command history or search.
 type relayHistory struct {
 	Messages []struct {
 		From    string          `json:"from"`

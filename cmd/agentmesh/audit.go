@@ -48,16 +48,14 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	return err
 }
 
-// auditPage is an [owner.AuditPage] without the recent decisions. Its entries stay JSON, so that --json prints them
-// with all their members.
+// auditPage is an [owner.AuditPage] without decisions. Its entries stay JSON, so that --json prints every member.
 type auditPage struct {
 	owner.List[json.RawMessage]
 	PeerNames map[string]owner.PeerNames `json:"peer_names"`
 }
 
 // print prints the entries that follow entry number after, or all entries if after is empty. It returns the number of
-// the last printed entry, or the given number if it printed none. If no serve runs, it closes the database, so that a
-// serve can start.
+// the last printed entry, or after. If no serve runs, it closes the database, so that a serve can start.
 func (c *auditCmd) print(ctx context.Context, a *app, since, after string) (last string, err error) {
 	o, err := a.connect(ctx)
 	if err != nil {

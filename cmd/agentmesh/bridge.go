@@ -7,7 +7,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// bridgeCmd has the commands for what the process serves to other networks.
 type bridgeCmd struct {
 	List    bridgeListCmd    `cmd:"" default:"withargs" help:"List the protocols that this process can serve to others, with their setting: on, off or auto."`
 	Enable  bridgeEnableCmd  `cmd:"" help:"Serve a protocol to others: mess, agentrelay, moltspeak or a2a. A running agentmesh serve applies this at once."`

@@ -26,8 +26,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
-// cluster is several processes of one agent and its directory on one PostgreSQL database. A reverse proxy gives each
-// request to another process.
+// cluster is several processes of one agent and its directory on one PostgreSQL database, behind a reverse proxy.
 type cluster struct {
 	t         *testing.T
 	database  string
@@ -145,8 +144,7 @@ func (i *instance) kill() {
 	i.server, i.owner = nil, nil
 }
 
-// awaitServing waits until every process answers its clients and its owner. A process that has lost a lease starts again
-// by itself.
+// awaitServing waits until every process answers. A process that has lost a lease starts again by itself.
 func (c *cluster) awaitServing(ctx context.Context) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

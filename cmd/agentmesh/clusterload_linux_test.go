@@ -43,8 +43,7 @@ const (
 	outageTolerate = 5 * time.Second // the promise for a fault: service is back
 )
 
-// clusterLoad writes everything that a cluster can store, each time through another process. It records what was
-// acknowledged.
+// clusterLoad writes what a cluster can store, each time at another process, and records acknowledgements.
 type clusterLoad struct {
 	t     *testing.T
 	c     *cluster
@@ -312,7 +311,6 @@ func signMessage(from *signing.PrivateKey, to wire.AgentID, conv wire.Conversati
 	return signed.JSON(), nil
 }
 
-// approve approves the oldest held messages, each at another process.
 func (l *clusterLoad) approve(ctx context.Context) {
 	var page owner.List[acl.Ask]
 	l.repeat(ctx, "the list of approvals", func(ctx context.Context) bool {
@@ -346,8 +344,7 @@ func (l *clusterLoad) approve(ctx context.Context) {
 	}
 }
 
-// sendLetters sends numbered letters in a new conversation, each through another process. It ends the conversation if a
-// call has no answer.
+// sendLetters sends numbered letters in a new conversation, each at another process, until a call has no answer.
 func (l *clusterLoad) sendLetters(ctx context.Context) {
 	l.mu.Lock()
 	to, ahead := l.peers[len(l.letters)%len(l.peers)].Public().AgentID(), l.total[ackLetter]-l.total[arrival]

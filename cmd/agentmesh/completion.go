@@ -11,7 +11,6 @@ func (c *completionCmd) Run(a *app) error {
 	return err
 }
 
-// completeCmd prints the candidates for the last word of a command line.
 type completeCmd struct {
 	Words []string `arg:"" optional:"" passthrough:"" help:"The words after the program's name. The last word is incomplete."`
 }

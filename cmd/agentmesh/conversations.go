@@ -159,8 +159,7 @@ func (a *app) showTranscript(entries []owner.Entry) {
 	}
 }
 
-// agreementLine describes an agreement on one line. The line also says who cancelled it and when, or gives advice if
-// the conversation failed.
+// agreementLine describes an agreement on one line, with the side that cancelled it, or with advice if it failed.
 func agreementLine(agreement owner.Agreement) string {
 	switch agreement.Standing {
 	case owner.StandingCancelled:
@@ -185,8 +184,7 @@ func proposalLine(p owner.Proposal) string {
 
 var sides = map[conversations.Side]string{conversations.Ours: "us", conversations.Theirs: "them"}
 
-// payloadLine returns the payload of a message, or the message if it has no payload, as one line of at most 500
-// characters.
+// payloadLine returns the payload of a message, or a message without payload, in a line of at most 500 characters.
 func payloadLine(message json.RawMessage) string {
 	v, err := wire.Parse(message)
 	if err != nil {

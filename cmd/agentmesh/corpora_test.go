@@ -40,8 +40,7 @@ func runCommand(args ...string) (code int, out, errOut string) {
 	return code, o.String(), e.String()
 }
 
-// TestCanonicalCommandOnJCS: message canonical prints exactly the expected bytes for the test data of RFC 8785, and
-// refuses inputs that are not objects.
+// TestCanonicalCommandOnJCS: message canonical prints the expected bytes for RFC 8785, and refuses non-objects.
 func TestCanonicalCommandOnJCS(t *testing.T) {
 	dir := corpora(t, "jcs-cyberphone", "testdata")
 	for _, name := range mustGlob(t, filepath.Join(dir, "input"), "*.json") {
@@ -86,8 +85,7 @@ func TestCanonicalCommandOnJSONTestSuite(t *testing.T) {
 	}
 }
 
-// TestCleanOnNaughtyStrings: Clean removes the control characters of all strings in the Big List of Naughty Strings
-// (THREATS 28).
+// TestCleanOnNaughtyStrings: Clean removes control characters from the Big List of Naughty Strings (THREATS 28).
 func TestCleanOnNaughtyStrings(t *testing.T) {
 	data, err := os.ReadFile(corpora(t, "blns", "blns.json"))
 	if err != nil {

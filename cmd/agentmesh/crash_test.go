@@ -69,7 +69,6 @@ type crash struct {
 	lateReplies map[string][]wire.MessageID  // replies to the sender's endpoint, by the message that they answer
 }
 
-// roundTrip is a message with its answer.
 type roundTrip struct {
 	sent   []byte
 	status int
@@ -405,8 +404,7 @@ func (c *crash) auditReplies() {
 	}
 }
 
-// poll calls done every few milliseconds until it returns true or an error, or ctx ends. what names the awaited event
-// in the error.
+// poll calls done until it returns true or an error, or ctx ends. what names the awaited event in the error.
 func poll(ctx context.Context, what string, done func() (bool, error)) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

@@ -14,9 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// TestDamagedRowsAreNotServed changes a bit of a card, of a message and of an inbox item in the database. The process
-// answers a request for one of them with 503 and without its bytes, serves everything else, and check names the damaged
-// rows (THREATS 37).
+// TestDamagedRowsAreNotServed changes a bit of a card, a message and an inbox item in the database. The process
+// answers requests for them with 503 and serves everything else. check names the damaged rows (THREATS 37).
 func TestDamagedRowsAreNotServed(t *testing.T) {
 	t.Parallel()
 	const whole, flipped = "nobody-reads-this", "nobody-reads-thiq"

@@ -109,8 +109,7 @@ func TestDatabaseTrouble(t *testing.T) {
 	}
 }
 
-// startOnSmallDisk starts a server with a database on a small file system. disk is the folder of the file system, or
-// "" if this user cannot mount one.
+// startOnSmallDisk starts a server on a small file system. disk is its folder, "" if this user cannot mount one.
 func startOnSmallDisk(t *testing.T) (server *pgtest.Server, database, disk string) {
 	t.Helper()
 	server = pgtest.New(t)

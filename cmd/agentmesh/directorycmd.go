@@ -11,7 +11,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// directoryCmd has the commands about directories.
 type directoryCmd struct {
 	Mirror directoryMirrorCmd `cmd:"" help:"Serve a read-only copy of another directory. The copy verifies every card itself."`
 }

@@ -105,8 +105,7 @@ func (a *app) showFound(page owner.List[owner.Found]) {
 	}
 }
 
-// showARD shows the agents that a foreign registry lists, with the identifier of each agent that the owner cannot
-// write to.
+// showARD shows the agents of a foreign registry. An agent without an address appears with its identifier.
 func (a *app) showARD(page owner.FoundARD) {
 	if len(page.Items) == 0 {
 		a.Note("no agents found")

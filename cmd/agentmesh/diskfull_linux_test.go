@@ -12,8 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
-// TestDiskFull runs backup, restore and compact on a file system that is too small. Each reports the full disk and leaves
-// no files behind.
+// TestDiskFull: on a full disk, backup, restore and compact say so and leave no files behind.
 func TestDiskFull(t *testing.T) {
 	if err := exec.Command("unshare", "-rm", "true").Run(); err != nil {
 		t.Skipf("cannot mount file systems: %v", err)
@@ -55,8 +54,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestFullOutput: a command whose result cannot be written whole fails. An audit log that is cut at a line end would
-// look complete.
+// TestFullOutput: a command fails if its result cannot be written whole: a log cut at a line end looks complete.
 func TestFullOutput(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	mustRun(t, data, "init")

@@ -8,8 +8,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// fixtures is the folder with backups that earlier versions made, and the scripts that made them. Scripts find it in
-// $FIXTURES.
+// fixtures is the folder with backups of earlier versions and their scripts. Scripts find it in $FIXTURES.
 var fixtures = filepath.Join("testdata", "fixtures")
 
 // fixtureEnv names the script in fixtures that TestMakeFixture runs.

@@ -46,8 +46,7 @@ func (d *floodTarget) newcomerAddr() string { return fmt.Sprintf("203.0.113.%d",
 
 func (d *floodTarget) officeAddr() string { return fmt.Sprintf("198.19.%d.7", d.number) }
 
-// flood attacks with several workers until the caller calls stop. It returns after so many refusals that the attacker
-// must have used up its allowance.
+// flood attacks until the caller calls stop. It returns when the attacker must have used up its allowance.
 func (d *floodTarget) flood(refusal int, attack func(i int) (status int)) (stop func()) {
 	d.t.Helper()
 	const workers, enough = 4, 100
@@ -99,7 +98,6 @@ func (d *floodTarget) mustCall(status int, method, from, path string, body []byt
 	return answer
 }
 
-// mustSend sends a message of an honest agent, and checks the status of the answer and the time.
 func (d *floodTarget) mustSend(status int, from, name string) {
 	d.t.Helper()
 	key := meshtest.Key(name)
@@ -196,8 +194,7 @@ links:
 - {name: cats, kind: moltspeak, url: "https://cats.example.org/moltspeak/v0.1/message", options: {peer: known@acme}}
 `
 
-// startFloodTarget starts a process in the public profile. The test acts as its proxy, which names clients in
-// X-Forwarded-For.
+// startFloodTarget starts a process in the public profile, behind the test as a proxy that sets X-Forwarded-For.
 func startFloodTarget(t *testing.T, config string, flags ...string) frontend {
 	t.Helper()
 	dir := t.TempDir()
@@ -508,8 +505,7 @@ func floodAgentRelay(d *floodTarget) {
 	}
 }
 
-// floodA2A guesses tokens, and sends messages and lists tasks with the tokens of six callers. The honest callers have
-// tokens of their own.
+// floodA2A guesses tokens, and sends messages and lists tasks with six tokens. Honest callers have their own.
 func floodA2A(d *floodTarget) {
 	const door = "/a2a/v1/message:send"
 	token := func(name string) []string {

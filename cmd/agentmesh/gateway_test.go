@@ -156,8 +156,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// newRealGateway configures a gateway with an execution policy, a stub model, and the tools of the agent's door at
-// socket.
+// newRealGateway configures a gateway. socket is the agent's door, whose tools the gateway gets.
 func newRealGateway(t *testing.T, program, policy, socket string) *realGateway {
 	t.Helper()
 	g := &realGateway{t: t, policy: policy, program: program, dir: t.TempDir(), address: freeAddress(t), proxy: freeAddress(t), contact: freeAddress(t), model: &stubModel{}}
@@ -220,8 +219,7 @@ func (g *realGateway) stop() {
 	_ = g.process.Wait()
 }
 
-// ServeHTTP passes a request to the gateway and records it with its answer. A gateway that does not run yet looks like
-// one that refuses connections.
+// ServeHTTP passes a request to the gateway and records it with its answer. If no gateway runs, it answers 503.
 func (g *realGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	out, err := http.NewRequestWithContext(r.Context(), r.Method, "http://"+g.address+r.URL.Path, bytes.NewReader(body))
@@ -258,9 +256,8 @@ func (g *realGateway) passToContact(w http.ResponseWriter, r *http.Request) {
 	httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: g.contact}).ServeHTTP(w, r)
 }
 
-// save writes what was recorded since the last call, with the answer that the node signed, if the test runs with -update.
-// An empty name writes nothing. It writes repeated questions about a task as one question, and leaves out questions about
-// the tasks of earlier messages.
+// save writes what was recorded since the last call, and the signed answer of the node, if the test runs with -update
+// and name is not empty. It writes repeated questions about a task once, and none about earlier tasks.
 func (g *realGateway) save(name string, answer wire.Value) {
 	g.t.Helper()
 	g.mu.Lock()

@@ -12,7 +12,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// hooksCmd has the commands for hooks, which hand messages to the owner's agent.
 type hooksCmd struct {
 	Test hooksTestCmd `cmd:"" help:"Run the configured hook of an intent with a sample message, without a peer and without storing anything."`
 }

@@ -132,8 +132,7 @@ func (f *follower) list(ctx context.Context) error {
 	}
 }
 
-// fetch reads the item with this id and shows it, unless it was printed before. Without --state, it skips all items
-// up to --after.
+// fetch shows the item with this id, unless it was printed before. Without --state, it skips items up to --after.
 func (f *follower) fetch(ctx context.Context, id string) error {
 	if f.seen[id] || f.c.State == "" && id <= f.c.After {
 		return nil

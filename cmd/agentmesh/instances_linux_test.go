@@ -32,8 +32,7 @@ eventually 'completed' agentmesh conversations show $conv --data $WORK/sarah
 	"ownmail":    {},
 }
 
-// TestScriptsOnInstances plays scripts with three instances for each serve, behind a reverse proxy. Each request and each
-// command reaches the next instance.
+// TestScriptsOnInstances plays scripts with three instances for each serve, which take turns.
 func TestScriptsOnInstances(t *testing.T) {
 	server := pgtest.New(t, "max_connections=600")
 	dir := t.TempDir()
@@ -68,8 +67,7 @@ func TestScriptsOnInstances(t *testing.T) {
 	testscript.Run(t, params)
 }
 
-// startInstances implements the script command "start NAME ARGS…" for three instances. The script's variables get the
-// URLs of the reverse proxy.
+// startInstances implements the script command "start NAME ARGS…" for three instances behind a reverse proxy.
 func startInstances(ts *testscript.TestScript, neg bool, args []string) {
 	var mu sync.Mutex
 	var running []*serveProcess

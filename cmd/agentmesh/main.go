@@ -1,8 +1,7 @@
 // Command agentmesh is an AgentMesh directory, a signed-messaging node, and the tools around them in one binary.
 //
-// `agentmesh serve` is the long-running process. Nearly every other command calls it through the owner API, over a Unix
-// socket in the data directory. If no serve runs, the command opens the database and runs the same handlers itself, so it
-// behaves the same way.
+// `agentmesh serve` is the long-running process. Nearly every other command calls it through the owner API, over a
+// Unix socket in the data directory. If no serve runs, the command opens the database and runs the handlers itself.
 //
 // Only this package and the packages in cmd/internal read flags, AGENTMESH_* variables and configuration, and only this
 // package handles signals and exits. cmd/internal/daemon makes and connects the services, which other packages

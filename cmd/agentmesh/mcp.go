@@ -9,7 +9,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner/mcp"
 )
 
-// mcpCmd serves the agent's door as tools of the Model Context Protocol over standard input and output.
 type mcpCmd struct {
 	Push []string `placeholder:"AGENT" sep:"none" help:"Push messages of this agent into the session (Claude Code channels). Repeat for more."`
 }

@@ -111,8 +111,7 @@ func (s *mcpSession) awaitItem() owner.Item {
 	return page.Items[0]
 }
 
-// TestMCPSchedule: the agent offers free times of a calendar to another agent, which accepts one, and the meeting is in
-// the calendar.
+// TestMCPSchedule: an agent offers free times, another agent accepts one, and the meeting is in the calendar.
 func TestMCPSchedule(t *testing.T) {
 	t.Parallel()
 	busy := "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\nBEGIN:VEVENT\r\nUID:mornings\r\nDTSTAMP:20260101T000000Z\r\n" +
@@ -219,8 +218,7 @@ func approveOnPage(t *testing.T, base, data, ask string) {
 	}
 }
 
-// TestMCPOverHTTP: /mcp and the URLs of contacts answer only the agent's token, and have the tools of the agent's
-// door.
+// TestMCPOverHTTP: /mcp and the URLs of contacts answer only the agent's token, with the tools of its door.
 func TestMCPOverHTTP(t *testing.T) {
 	t.Parallel()
 	base, token, own := serveMCP(t)
@@ -294,7 +292,6 @@ func serveMCP(t *testing.T) (base, token, own string) {
 	return s.info.OwnerAPI, token, own
 }
 
-// runKit runs the public conformance kit against a server and returns its output.
 func runKit(t *testing.T, target string, args ...string) string {
 	t.Helper()
 	kit := filepath.Join(os.Getenv(kitVariable), "node_modules")

@@ -19,7 +19,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// messCmd has the commands for the exchange that runs here: requests, their threads, and executors.
 type messCmd struct {
 	YAML bool `name:"yaml" help:"Print the result as YAML."`
 
@@ -42,8 +41,7 @@ type messCmd struct {
 	Export       messExportCmd       `cmd:"" help:"Write a thread as a MESSE-AF file."`
 }
 
-// showMess prints an answer of an exchange: as JSON with --json, as YAML with --yaml, or else as lines for a person. It
-// returns err if err is not nil.
+// showMess prints an answer: as JSON with --json, as YAML with --yaml, otherwise as lines. It returns err, if any.
 func (a *app) showMess(v wire.Value, err error) error {
 	var text string
 	switch {
@@ -64,8 +62,7 @@ func (a *app) showMess(v wire.Value, err error) error {
 
 const messAPI = "mess/exchange/"
 
-// errEmptyRef is the error for an empty ref or id, for example from a script. With an empty ref, the path of the call
-// would name another resource.
+// errEmptyRef is the error for an empty ref or id, with which the path of a call would name another resource.
 var errEmptyRef = exit.FailHint(exit.Usage, errors.New("the ref or id is empty"), "agentmesh mess list")
 
 func messCall(ctx context.Context, a *app, method, path string, query url.Values, body any) (wire.Value, error) {

@@ -75,8 +75,7 @@ func (c *messImportCmd) importDirectory(ctx context.Context, a *app) error {
 	return errors.Join(c.report(a, progress), o.Close())
 }
 
-// report prints the result of an import. If files could not be read, it returns an error, although the other files were
-// imported.
+// report prints the result of an import. It returns an error if some files could not be read.
 func (c *messImportCmd) report(a *app, progress folder.ImportProgress) error {
 	switch {
 	case !progress.Ended:

@@ -39,8 +39,7 @@ func fakeOwner(t *testing.T, h http.HandlerFunc) (dir string) {
 	return dir
 }
 
-// TestMESSIsSentAgain: a command repeats a lost call once, with the same idempotency key, and does not repeat a refused
-// call.
+// TestMESSIsSentAgain: a command repeats a lost call once, with the same idempotency key, and never a refused call.
 func TestMESSIsSentAgain(t *testing.T) {
 	type sent struct{ path, key, match, body string }
 	const nothing, connection, answer, always = 0, 1, 2, 3
@@ -111,8 +110,7 @@ func TestMESSIsSentAgain(t *testing.T) {
 	}
 }
 
-// TestMESSFetchToStandardOutput: a terminal gets only plain text, without sequences that it would act on. A pipe gets
-// every file unchanged.
+// TestMESSFetchToStandardOutput: a terminal gets only plain text. A pipe gets every file unchanged.
 func TestMESSFetchToStandardOutput(t *testing.T) {
 	var file string
 	dir := fakeOwner(t, func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(file)) })

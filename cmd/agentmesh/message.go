@@ -13,8 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// messageCmd has the commands for people who debug another implementation. The commands need no data directory and no
-// network.
+// messageCmd has commands to debug another implementation. They need no data directory and no network.
 type messageCmd struct {
 	Canonical messageCanonicalCmd `cmd:"" help:"Print the bytes that a signature covers: the object without its top-level signature, in canonical form."`
 	Sign      messageSignCmd      `cmd:"" help:"Sign a message and print it."`

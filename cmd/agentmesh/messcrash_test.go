@@ -126,8 +126,7 @@ func (c *messCrash) load() {
 	c.server = nil
 }
 
-// runThread makes a thread, lets two executors race for it, and completes it. It reports whether the process still
-// answers.
+// runThread makes a thread, races two executors for it, and completes it. It returns false if the process died.
 func (c *messCrash) runThread(ctx context.Context, id string) bool {
 	status, v := c.call(ctx, c.keys["agent"], http.MethodPost, "requests", `{"intent":"look","id":"`+id+`"}`)
 	ref := v.GetStr("ref")

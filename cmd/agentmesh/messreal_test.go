@@ -87,8 +87,7 @@ func startHousehold(t *testing.T, who map[string]string) map[string]messClient {
 	return out
 }
 
-// work acts as an executor until ctx ends: it claims and completes every request that it is offered. It knows nothing
-// about the other executors.
+// work acts as an executor until ctx ends: it claims and completes every request that it is offered.
 func (c messClient) work(ctx context.Context, did func(intent string)) {
 	for ctx.Err() == nil {
 		list, _ := c.do(ctx, http.MethodGet, "requests?status=pending", "", "").Get("threads")

@@ -26,8 +26,7 @@ const (
 	metricsEnd   = "<!-- /metrics -->\n"
 )
 
-// TestDocsMetrics compares the table in docs/operations.md with the metrics that a process serves on the owner's TCP
-// listener.
+// TestDocsMetrics compares the table in docs/operations.md with the metrics that a process serves to its owner.
 func TestDocsMetrics(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the process metrics differ between operating systems; the table has those of Linux")
@@ -151,8 +150,7 @@ func metricRows(t *testing.T, body string) []metricRow {
 	return rows
 }
 
-// TestDocsLimiters: docs/operations.md names every limiter in its text, because the table does not show the values of
-// labels.
+// TestDocsLimiters: docs/operations.md names every limiter in its text, because the table has no label values.
 func TestDocsLimiters(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	server, err := startServe(dir, []string{"--set=owner_api.listen=127.0.0.1:0"}, os.Environ())

@@ -28,7 +28,6 @@ type mewChatCmd struct {
 	mewTarget
 }
 
-// mewText is the payload of a chat envelope.
 type mewText struct {
 	Text   string `json:"text"`
 	Format string `json:"format"`
@@ -49,7 +48,6 @@ type mewProposeCmd struct {
 	mewTarget
 }
 
-// mewToolCall is the payload of an mcp/proposal envelope.
 type mewToolCall struct {
 	Method string        `json:"method"`
 	Params mewToolParams `json:"params"`
@@ -118,7 +116,6 @@ type mewPauseCmd struct {
 	mewTarget
 }
 
-// mewPause is the payload of participant/pause.
 type mewPause struct {
 	Reason  string  `json:"reason,omitempty"`
 	Seconds float64 `json:"timeout_seconds,omitempty"`
@@ -174,7 +171,6 @@ func encodeCapabilities(list []string) ([]json.RawMessage, error) {
 	return out, nil
 }
 
-// mewGrant is the payload of capability/grant and capability/revoke.
 type mewGrant struct {
 	Recipient    string            `json:"recipient"`
 	Grant        string            `json:"grant_id,omitempty"`
@@ -225,7 +221,6 @@ type mewInviteCmd struct {
 	mewTarget
 }
 
-// mewInvitation is the payload of space/invite.
 type mewInvitation struct {
 	Name    string            `json:"participant_id"`
 	Initial []json.RawMessage `json:"initial_capabilities"`
@@ -246,7 +241,6 @@ type mewKickCmd struct {
 	mewTarget
 }
 
-// mewKick is the payload of space/kick.
 type mewKick struct {
 	Participant string `json:"participant_id"`
 	Reason      string `json:"reason,omitempty"`

@@ -28,7 +28,6 @@ type mewTarget struct {
 	Link  string `help:"Name of a link to a space elsewhere." placeholder:"NAME"`
 }
 
-// mewSpaces is the result of mew spaces.
 type mewSpaces struct {
 	Hosted []mew.SpaceSummary `json:"hosted"`
 	Linked []mew.LinkSummary  `json:"linked"`
@@ -80,8 +79,7 @@ func (t mewTarget) path(ctx context.Context, o *daemon.Client) (string, error) {
 	return "mew/links/" + url.PathEscape(all.Linked[0].Link), nil
 }
 
-// withSpace runs f with a client of the owner API and the path of the space. If needsServe is set, a serve must be
-// running.
+// withSpace runs f with the path of the space in the owner API. With needsServe, a serve must be running.
 func (t mewTarget) withSpace(ctx context.Context, a *app, needsServe bool, f func(o *daemon.Client, path string) error) error {
 	o, err := a.connect(ctx)
 	if err == nil && needsServe {
@@ -251,8 +249,7 @@ func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// followMewEvents calls visit for each envelope of a space until visit returns true. It calls onBegin, which may be
-// nil, when the stream has begun.
+// followMewEvents calls onBegin, unless nil, and then visit for each envelope of a space until visit returns true.
 func followMewEvents(ctx context.Context, o *daemon.Client, path string, onBegin func() error, visit func(string, wire.Value) (bool, error), a *app) error {
 	resp, err := o.Do(ctx, http.MethodGet, path+"/events", nil, nil)
 	if err != nil {

@@ -48,8 +48,7 @@ func runGateway(ctx context.Context, t *testing.T, dir string, flags ...string) 
 }
 
 // TestMewGateway: the gateway runs with only a space.yaml and the flags of the reference gateway, on both loopback
-// addresses. When it stops, it closes its clients' connections with 1001, and it keeps invited participants across the
-// restart.
+// addresses. When it stops, it closes connections with 1001. Invited participants survive the restart.
 func TestMewGateway(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "space.yaml"), []byte(gatewaySpace), 0o600); err != nil {

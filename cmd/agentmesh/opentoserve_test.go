@@ -109,7 +109,6 @@ func TestCommandWaitsForACommand(t *testing.T) {
 	}
 }
 
-// serveOwnerSocket serves h on the owner's socket of a data directory, as a serve does.
 func serveOwnerSocket(t *testing.T, dir string, h http.Handler) {
 	t.Helper()
 	socket, err := httpapi.OwnerSocket(dir)

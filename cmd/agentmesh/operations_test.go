@@ -80,8 +80,7 @@ func TestDocsConfigurations(t *testing.T) {
 	}
 }
 
-// TestSystemdUnit checks docs/operations/agentmesh.service with systemd-analyze: its syntax, and how exposed the service is,
-// on a scale from 0 to 10.
+// TestSystemdUnit checks agentmesh.service with systemd-analyze: its syntax, and its exposure from 0 to 10.
 func TestSystemdUnit(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {

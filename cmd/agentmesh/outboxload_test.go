@@ -137,7 +137,6 @@ func (l *outboxLoad) launch(n *loadNode) {
 	}
 }
 
-// start runs the node and waits until the directory lists it.
 func (l *outboxLoad) start(ctx context.Context, n *loadNode) {
 	l.t.Helper()
 	l.launch(n)

@@ -24,8 +24,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ownerAPI is the folder with the configuration of a process, and the calls of [TestOwnerAnswers] with their recorded
-// answers.
+// ownerAPI is the folder with a configuration and the recorded calls of [TestOwnerAnswers].
 const ownerAPI = "testdata/ownerapi"
 
 // recordedCall is one request to the owner API with its answer.
@@ -75,8 +74,7 @@ func readCalls(t *testing.T, file string) []recordedCall {
 	return list
 }
 
-// openOwnerAPI opens a process with all roles and bridges, with its data and its configuration in dir. The caller closes
-// the client.
+// openOwnerAPI opens a process with all roles and bridges in dir. The caller closes the client.
 func openOwnerAPI(t *testing.T, dir string) *daemon.Client {
 	t.Helper()
 	if err := os.CopyFS(dir, os.DirFS(ownerAPI)); err != nil {
@@ -149,7 +147,6 @@ type ownerReplay struct {
 // hide replaces a text that differs between runs with a substitute in the record.
 func (r *ownerReplay) hide(text, substitute string) { r.hidden = append(r.hidden, text, substitute) }
 
-// call makes a call and returns the answer in the format of the record.
 func (r *ownerReplay) call(c recordedCall) string {
 	r.t.Helper()
 	if c.from != "" {

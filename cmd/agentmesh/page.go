@@ -7,7 +7,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// pageCmd prints the address of the owner's page with a code to sign in.
 type pageCmd struct{}
 
 func (c *pageCmd) Run(ctx context.Context, a *app) error {

@@ -32,8 +32,7 @@ func (a *app) readPassphrase(subject string) ([]byte, error) {
 	return a.ReadPassphrase("passphrase of " + subject + ": ")
 }
 
-// readNewPassphrase returns a new passphrase, which must not be empty. If it prompts, it prompts twice, because a typing
-// error would lock the owner out.
+// readNewPassphrase returns a new passphrase that is not empty. It prompts twice: a typo would lock the owner out.
 func (a *app) readNewPassphrase(subject string) ([]byte, error) {
 	text, err := a.readPassphrase(subject)
 	if err != nil {

@@ -29,8 +29,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
-// pebble is Let's Encrypt's test authority in a process of its own. It validates every name at 127.0.0.1, on the ports on
-// which the test's node listens.
+// pebble is Let's Encrypt's test authority. It validates every name at 127.0.0.1, on the ports of the test's node.
 type pebble struct {
 	directory string // URL
 	root      string // file with the certificate of its own HTTPS server

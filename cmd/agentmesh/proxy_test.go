@@ -40,8 +40,7 @@ type frontend struct {
 	cert    string
 }
 
-// startFrontend starts the README's proxy command behind a reverse proxy that changes requests with forward, or behind a
-// tunnel if forward is nil.
+// startFrontend starts the README's proxy command behind a reverse proxy, or behind a tunnel if forward is nil.
 func startFrontend(t *testing.T, forward func(*httputil.ProxyRequest), more ...string) *frontend {
 	t.Helper()
 	dir := t.TempDir()

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestQuickstartAsks: on a terminal, quickstart asks for what no flag sets, offers defaults, and asks again after an
-// invalid choice.
+// TestQuickstartAsks: quickstart asks for what no flag sets, offers defaults, and asks again after a wrong choice.
 func TestQuickstartAsks(t *testing.T) {
 	keyboard, screen := openTerminal(t)
 	dir := filepath.Join(t.TempDir(), "dir")

@@ -311,7 +311,6 @@ var (
 	redirection  = regexp.MustCompile(`\s[<>].*`)
 )
 
-// agentmeshCalls returns the calls of agentmesh in a shell line.
 func agentmeshCalls(line string) []string {
 	var out []string
 	for _, part := range shellJoin.Split(shellComment.ReplaceAllString(line, ""), -1) {
@@ -376,7 +375,6 @@ func TestInlineCommands(t *testing.T) {
 	}
 }
 
-// documents returns the README and the Markdown files in docs.
 func documents(t *testing.T) []string {
 	t.Helper()
 	names := []string{"../../README.md"}

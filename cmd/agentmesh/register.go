@@ -10,13 +10,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// registerCmd registers the card in all configured directories, or in those that --directory names.
 type registerCmd struct {
 	Adopt bool `help:"Adopt the new id if the directory assigns one. Peers then know the node only by the new id."`
 	directoryFlag
 }
 
-// withdrawCmd withdraws the card from all configured directories, or from those that --directory names.
 type withdrawCmd struct {
 	directoryFlag
 }
@@ -38,8 +36,7 @@ func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// fetchDirectories makes a call for each of the directories. If the list is empty, it makes one call with "", which
-// means all configured directories.
+// fetchDirectories makes a call for each directory, or one call with "" for all configured directories.
 func fetchDirectories[T any](ctx context.Context, a *app, directories []string, call func(string) owner.Call[owner.List[T]]) (page owner.List[T], err error) {
 	a.server.Directory = directories // used only if no serve runs; a running serve keeps its own
 	o, err := a.connect(ctx)

@@ -45,8 +45,7 @@ func TestRelayCrash(t *testing.T) {
 	t.Logf("the relay accepted %d messages for %d mailboxes; their readers acknowledged %d", accepted, len(boxes), read)
 }
 
-// TestRelayStops: if the process stops during a pass-through, it tells the sender that the message waits in the mailbox,
-// and the next process finds it there.
+// TestRelayStops: if a process stops during a pass-through, the sender gets a receipt, and the mail survives.
 func TestRelayStops(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGTERM on Windows")

@@ -139,8 +139,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// exactly implements the script command "exactly FILE". It compares standard output with a file, except for the file's
-// last line break.
+// exactly implements the script command "exactly FILE": standard output is the file without its last line break.
 func exactly(ts *testscript.TestScript, neg bool, args []string) {
 	if got, want := ts.ReadFile("stdout"), strings.TrimSuffix(ts.ReadFile(args[0]), "\n"); got != want {
 		ts.Fatalf("stdout is %q, want %q", got, want)
@@ -320,7 +319,7 @@ func request(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs("answer"), []byte(answer), 0o600))
 }
 
-// eventually implements the script command "eventually PATTERN COMMAND…". It repeats a command until its standard output
+// eventually implements the script command "eventually PATTERN COMMAND…". It repeats a command until its output
 // matches.
 func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	pattern := regexp.MustCompile("(?m)" + args[0])

@@ -46,7 +46,6 @@ func TestSecretsStaySecret(t *testing.T) {
 	}
 }
 
-// secretsIn returns the secrets of a data directory, by name.
 func secretsIn(t *testing.T, dir string, w daemon.ServeInfo) map[string]string {
 	t.Helper()
 	out := map[string]string{}

@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal returns the two ends of a pseudo terminal: what a program writes to its screen is read from the keyboard
-// end.
+// openTerminal returns both ends of a pseudo terminal. The keyboard end reads what a program writes to its screen.
 func openTerminal(t *testing.T) (keyboard, screen *os.File) {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)

@@ -228,8 +228,7 @@ func (s *tlsServe) checkOldTLS() {
 	}
 }
 
-// flood connects with n foreign server names and a few odd ones. It tries each name with and without the protocol of
-// a challenge.
+// flood connects with n foreign server names and a few odd ones, with and without the protocol of a challenge.
 func (s *tlsServe) flood(n int) {
 	s.t.Helper()
 	names := make(chan string)

@@ -20,7 +20,6 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// conversationsExportCmd writes a conversation to a file that agentmesh verify can check without the node.
 type conversationsExportCmd struct {
 	ID     string `arg:"" help:"Conversation id, or the beginning of the id."`
 	Peer   string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
