@@ -77,7 +77,6 @@ type leaf struct {
 	typ   reflect.Type
 }
 
-// env returns the environment variable that sets the key.
 func (l leaf) env() string {
 	return "AGENTMESH_" + strings.ToUpper(strings.ReplaceAll(l.key, ".", "_"))
 }

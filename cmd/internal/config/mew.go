@@ -74,7 +74,6 @@ func (c MEW) check(p *problems) {
 	}
 }
 
-// parseCapabilities reads capabilities in the notation of the configuration. It returns nil for an empty list.
 func parseCapabilities(list []string) ([]capability.Capability, error) {
 	var out []capability.Capability
 	for _, s := range list {

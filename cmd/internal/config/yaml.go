@@ -48,7 +48,6 @@ func (d *decoder) fail(n *yaml.Node, key, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %s: %s", d.file, n.Line, key, fmt.Sprintf(format, args...))
 }
 
-// isTable reports whether a type is written as a mapping.
 func isTable(t reflect.Type) bool { return t.Kind() == reflect.Struct && !isText(t) }
 
 func isText(t reflect.Type) bool {

@@ -16,8 +16,7 @@ import (
 
 var _ bridge.Service = (*agentrelay.Bridge)(nil)
 
-// newAgentRelay makes the AgentRelay bridge with the relay and the links in the configuration. It returns nil if the
-// configuration has neither.
+// newAgentRelay makes the AgentRelay bridge. It returns nil if this process has neither a relay nor links.
 func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
 	serve := servesAgentRelay(p)
 	if !serve && len(links) == 0 {

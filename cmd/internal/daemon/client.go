@@ -128,8 +128,7 @@ func Running(ctx context.Context, dir string) *Client {
 	return c
 }
 
-// dialSocket returns a client of the process that listens on a socket, or nil if none does. door names the interface
-// of the client.
+// dialSocket returns a client of the process that listens on a socket, or nil. door names the client's interface.
 func dialSocket(ctx context.Context, socket, door string) *Client {
 	var dialer net.Dialer
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -19,8 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 )
 
-// runNew runs a serve on an empty folder until the test ends. It returns the addresses of the serve and the name of its
-// configuration file.
+// runNew runs a serve on an empty folder until the test ends. It returns its addresses and its configuration file.
 func runNew(t *testing.T, settings ...config.Setting) (info daemon.ServeInfo, file string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -75,7 +74,6 @@ const (
 	perKey   = 200 * time.Millisecond
 )
 
-// click clicks and waits for the next page.
 func (p person) click(selector string) {
 	*p.spent += perClick
 	p.Submit(selector)
@@ -91,8 +89,7 @@ func (p person) set(selector, value string) {
 	p.Until(fmt.Sprintf(`(document.querySelector(%q).value = %q, true)`, selector, value))
 }
 
-// TestFirstRun is a person who starts from an empty folder and ends with an appointment with somebody else's agent, on
-// the page alone.
+// TestFirstRun is a person who gets from an empty folder to an appointment with a foreign agent, on the page alone.
 func TestFirstRun(t *testing.T) {
 	browser := browsertest.Start(t)
 	type screen struct {

@@ -66,8 +66,7 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 	return nil, nil
 }
 
-// hookEnvironment returns the whole environment of an exec hook: PATH, the configured variables, and the path of the
-// agent's door.
+// hookEnvironment returns the whole environment of an exec hook: PATH, the configured variables, and the agent's door.
 func hookEnvironment(h config.Hook, door string, src config.Source) []string {
 	env := append([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, h.Environment...) // a later entry replaces an earlier one
 	if door != "" {

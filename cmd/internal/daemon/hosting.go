@@ -264,8 +264,7 @@ func (h *hosting) state(ctx context.Context, p *Process) (state store.LeaseState
 	return state, false, err
 }
 
-// mount mounts the routes of a bridge. If another process runs the bridge, its public routes forward to that process,
-// and its operations refuse.
+// mount mounts the routes of a bridge. If it runs elsewhere, its public routes forward, and its operations refuse.
 func (h *hosting) mount(p *Process, b bridge.Service) {
 	operations := b.Operations()
 	if !h.isElsewhere() {

@@ -149,7 +149,6 @@ func (s *served) get(t *testing.T, path string) (status int, after, body string)
 	return resp.StatusCode, resp.Header.Get("Retry-After"), string(text)
 }
 
-// join registers an agent at the relay through the process, and connects it.
 func (s *served) join(t *testing.T, agent string) *websocket.Conn {
 	t.Helper()
 	resp, err := http.Post(s.url+"/register", "application/json", strings.NewReader(`{"agent_id":"`+agent+`"}`))
@@ -233,8 +232,7 @@ func TestBrokenBridgeEndsTheProcess(t *testing.T) {
 	}
 }
 
-// TestBrokenForwardListenerEndsTheProcess: a process that can no longer take forwarded requests ends, and releases
-// the lease for the bridges.
+// TestBrokenForwardListenerEndsTheProcess: a process that can no longer take forwarded requests releases its lease.
 func TestBrokenForwardListenerEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	hs := newHosts(t)
@@ -256,8 +254,7 @@ func TestBrokenForwardListenerEndsTheProcess(t *testing.T) {
 	}
 }
 
-// TestForwardedOnce: a process does not forward a forwarded request again. Otherwise a wrong record of the host could
-// send requests in circles.
+// TestForwardedOnce: a process does not forward a forwarded request again, even if the record of the host is wrong.
 func TestForwardedOnce(t *testing.T) {
 	t.Parallel()
 	hs := newHosts(t)
@@ -372,8 +369,7 @@ func TestHostWithoutStore(t *testing.T) {
 	p.awaitEnd(t)
 }
 
-// TestStalledHost: a process that stalls until after its lease has ended can store nothing for a bridge when it
-// resumes, and starts again.
+// TestStalledHost: a process that stalls beyond its lease stores nothing for a bridge afterwards, and starts again.
 func TestStalledHost(t *testing.T) {
 	t.Parallel()
 	hs := newHosts(t)

@@ -39,7 +39,6 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m))
 }
 
-// serveInstance serves a data directory, and prints its address.
 func serveInstance(dir string) error {
 	options := func() (Options, error) {
 		src := config.Source{File: filepath.Join(dir, "agentmesh.yaml")}
@@ -253,7 +252,6 @@ func TestPassThroughOfInstances(t *testing.T) { // AM-67
 	t.Logf("the replies took %v", took)
 }
 
-// awaitPoll waits until an agent polls a process.
 func awaitPoll(t *testing.T, p *instance) {
 	t.Helper()
 	for end := time.Now().Add(takeover); ; time.Sleep(20 * time.Millisecond) {

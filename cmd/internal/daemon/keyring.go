@@ -102,8 +102,7 @@ func (k keyring) current() (*signing.PrivateKey, error) {
 	return secrets.Key, err
 }
 
-// moltSpeak returns the signing key and the box key of the node as a MoltSpeak agent. It makes a key that does not
-// exist.
+// moltSpeak returns the node's signing key and box key for MoltSpeak. It makes keys that do not exist.
 func (k keyring) moltSpeak() (*signing.PrivateKey, *signing.BoxKey, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), changeTime)
 	defer cancel()

@@ -86,7 +86,6 @@ func explainListen(err error, address, key string) error {
 	return nil
 }
 
-// baseURL returns the base URL under which others reach the listener.
 func baseURL(c config.Config, l net.Listener) string {
 	if c.Public() {
 		return strings.TrimRight(c.PublicURL, "/")

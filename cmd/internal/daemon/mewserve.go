@@ -29,8 +29,7 @@ type mewService struct {
 
 var _ bridge.Service = (*mewService)(nil)
 
-// newMew makes the MEW bridge with the spaces and the links in the configuration. It returns nil if the configuration has
-// neither.
+// newMew makes the MEW bridge. It returns nil if the configuration has neither spaces nor links.
 func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
 	if len(p.cfg.MEW.Spaces) == 0 && len(links) == 0 {
 		return nil, nil

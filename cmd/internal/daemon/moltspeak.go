@@ -20,8 +20,7 @@ const (
 	secretOutput = 64 << 10
 )
 
-// newMoltSpeak makes the MoltSpeak bridge. It returns nil without a node, or if the configuration has no MoltSpeak
-// endpoint, registry or link.
+// newMoltSpeak makes the MoltSpeak bridge. It returns nil without a node, or if no endpoint, registry or link is on.
 func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
 	c := p.cfg.MoltSpeak
 	if p.node == nil {

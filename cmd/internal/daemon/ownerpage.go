@@ -18,8 +18,7 @@ import (
 var pageFiles embed.FS
 
 // mountPages mounts the owner's page with the parts for the node, the directory, the links and, if this process runs
-// them, the bridges. If notify.page_url is set, a process with a node also mounts the pages behind the links in
-// notices.
+// them, the bridges. If notify.page_url is set, a process with a node also mounts the pages for links in notices.
 func (p *Process) mountPages() {
 	pages := p.owner.Pages()
 	if p.node != nil {
@@ -78,7 +77,6 @@ func (p *Process) mountLinksPage(pages *httpapi.Pages) {
 	})
 }
 
-// findBridge returns the bridge with the named link, or nil.
 func (p *Process) findBridge(link string) bridge.Service {
 	for _, b := range p.bridges {
 		for _, l := range b.Links() {

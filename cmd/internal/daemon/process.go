@@ -159,8 +159,7 @@ func agentVersion(p *Process) string {
 	return p.build.Version + " (+" + p.cfg.PublicURL + ")"
 }
 
-// assemble makes the services and mounts their routes. base is the URL under which others reach the process. It starts
-// nothing.
+// assemble makes the services and mounts their routes, but starts nothing. base is the URL of the process for others.
 func (p *Process) assemble(ctx context.Context, base string) error {
 	p.base = base
 	p.http = client.NewHTTP(client.HTTPConfig{
@@ -370,9 +369,8 @@ func (p *Process) mountMCP() {
 	})
 }
 
-// newDirectories returns clients for the directories that the node joins: the configured ones or, without them, that
-// of this process. Calls to the directory of this process do not leave it, so that they work before the listener
-// answers and behind any proxy.
+// newDirectories returns clients for the directories that the node joins: the configured ones, or else that of this
+// process. Calls to its own directory stay inside, so they work before the listener answers and behind any proxy.
 func (p *Process) newDirectories(own string) ([]*client.Directory, error) {
 	invite, err := p.readInvite()
 	if err != nil {
@@ -398,8 +396,7 @@ func (p *Process) newDirectories(own string) ([]*client.Directory, error) {
 	return out, nil
 }
 
-// mailboxDirectory returns the directory with the node's mailbox, which is the first that the node joins, or nil if the
-// node has no mailbox.
+// mailboxDirectory returns the directory with the node's mailbox, the first that the node joins, or nil without one.
 func (p *Process) mailboxDirectory() *client.Directory {
 	if p.cfg.ViaRelay == "" || len(p.directories) == 0 {
 		return nil
@@ -477,8 +474,7 @@ func (p *Process) AwaitAttempts(ctx context.Context) {
 	p.node.AwaitAttempts(ctx)
 }
 
-// offBelowOne turns 0, which switches a limit off in the configuration, into the negative number that switches it off in
-// the services.
+// offBelowOne turns 0, which switches a limit off in the configuration, into -1, which does so in the services.
 func offBelowOne[T int | int64 | time.Duration](n T) T {
 	if n == 0 {
 		return -1

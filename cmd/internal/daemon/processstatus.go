@@ -50,8 +50,7 @@ type ClientProbe struct {
 	Probe string `json:"probe"`
 }
 
-// probeOperations returns the operations with which the owner finds out which client address the process sees for a
-// request through the public URL.
+// probeOperations returns operations that show which client address the process sees through the public URL.
 func (p *Process) probeOperations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodPost, "/clients/probes", owner.Decide, func(c echo.Context) error {

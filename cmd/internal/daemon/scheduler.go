@@ -12,8 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// addCalendar makes the scheduler for the owner's calendars, and sets p.events. It returns nil if no calendar is
-// configured.
+// addCalendar makes the scheduler for the owner's calendars and sets p.events. It returns nil without a calendar.
 func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 	c := p.cfg.Calendar
 	if !c.On() {

@@ -32,8 +32,7 @@ func (p *Process) compileSchemas() (payloadSchemas, error) {
 	return out, nil
 }
 
-// Check returns an error if a payload does not fit the schema of its intent. The error quotes the payload, so it is only
-// for the log.
+// Check returns an error if a payload does not fit its schema. The error quotes the payload: it is only for the log.
 func (s payloadSchemas) Check(intent wire.Intent, payload wire.Value) error {
 	schema, ok := s[intent]
 	if !ok {

@@ -26,8 +26,7 @@ type ServeInfo struct {
 	SignIn func() (httpapi.SignIn, error) `json:"-"`
 }
 
-// serveInfo waits for the registration of the node at the directory of this process, as awaitRegistration does, and
-// describes the running serve.
+// serveInfo describes the running serve, after awaitRegistration.
 func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInfo, error) {
 	p.awaitRegistration(ctx)
 	w := ServeInfo{PID: os.Getpid(), Profile: p.cfg.Profile(), Address: address, URL: base, Data: string(p.home), SignIn: p.owner.SignIn}

@@ -20,8 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/certs"
 )
 
-// newCertificate returns the source of the listener's certificate. It returns nil if TLS is off: the listener then
-// speaks plain HTTP.
+// newCertificate returns the source of the listener's certificate, or nil if the listener speaks plain HTTP.
 func (p *Process) newCertificate() (*certs.Source, error) {
 	t := p.cfg.TLS
 	if !t.On() {
@@ -75,7 +74,6 @@ func (p *Process) tlsConfig() *tls.Config {
 	return p.certs.Config()
 }
 
-// registerCertificate adds the state of the certificate to the metrics and the health document.
 func (p *Process) registerCertificate() {
 	p.metrics.Gauge("certificate_expires_seconds", "When the listener's certificate ends, in seconds since 1970; NaN if the listener has no certificate.", func() float64 {
 		if p.certs == nil {

@@ -92,8 +92,7 @@ func (c *archiveContent) add(root *os.Root, name string) {
 	}
 }
 
-// inspectFile opens a file and returns its size and whether it is an archive of this program, judged by its first
-// entry.
+// inspectFile returns the size of a file, and whether it is an archive of this program, judged by its first entry.
 func inspectFile(root *os.Root, name string) (size int64, backup bool, err error) {
 	f, err := root.Open(name)
 	if err != nil {
@@ -139,7 +138,7 @@ func isTransientPath(name string) bool {
 	return false
 }
 
-// isRelayToken reports whether a file of the data directory is the token of an AgentRelay link that registered itself.
+// isRelayToken reports whether a file is the token of an AgentRelay link that registered itself.
 func isRelayToken(name string) bool {
 	return strings.HasPrefix(name, "agentrelay-") && strings.HasSuffix(name, ".json")
 }

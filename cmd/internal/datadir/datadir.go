@@ -207,7 +207,7 @@ func (d Dir) HasRetired(fingerprint string) bool {
 
 func retiredName(digits string) string { return FileKey + "." + digits[:min(len(digits), 16)] }
 
-// readPID returns the id of the process that has the database open, or 0 if the pid file does not name one.
+// readPID returns the id of the process that has the database open, or 0 if it is unknown.
 func (d Dir) readPID() int {
 	data, err := os.ReadFile(d.Path(FilePID))
 	if err != nil {

@@ -29,7 +29,6 @@ type child struct {
 	log   string // file with the standard error of the process
 }
 
-// spawn starts a serve in the local profile on a free port and waits until it answers.
 func (d *demo) spawn(ctx context.Context, self, name string, args ...string) (*child, error) {
 	c := &child{name: name, log: filepath.Join(d.dir, name+".log")}
 	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_WRONLY, 0o600)
@@ -115,7 +114,6 @@ func (d *demo) stop() error {
 	return errors.Join(faults...)
 }
 
-// logTail returns the end of the process's log as an error, or nil if the log is empty.
 func (c *child) logTail() error {
 	data, err := os.ReadFile(c.log)
 	if err != nil || len(data) == 0 {
@@ -134,8 +132,7 @@ func (d *demo) logTails() error {
 	return errors.Join(faults...)
 }
 
-// poll calls done every few milliseconds until it returns true or an error, or ctx ends. If ctx ends, the error begins
-// with failure.
+// poll calls done until it returns true or an error, or ctx ends. The error for an ended ctx begins with failure.
 func poll(ctx context.Context, failure string, done func() (bool, error)) error {
 	ticker := time.Tick(20 * time.Millisecond)
 	for {

@@ -127,7 +127,6 @@ func (d *demo) run(ctx context.Context) (demoResult, error) {
 	return result, err
 }
 
-// start starts the three processes. Sarah's node lets Chris's agent in without asking her.
 func (d *demo) start(ctx context.Context) (err error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -268,7 +268,6 @@ func (d *examination) checkFlags(local bool) {
 	}
 }
 
-// checkKeys checks the secrets, and that the card belongs to the signing key.
 func (d *examination) checkKeys() {
 	const check = "keys and card"
 	if !d.dir.HasAgent() {

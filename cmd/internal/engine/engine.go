@@ -108,8 +108,7 @@ func CheckIndex(ctx context.Context, s store.Store) error {
 	return nil
 }
 
-// FeedPosition returns a function for the newest position of the change feed. It returns nil if no other process may
-// write to the database.
+// FeedPosition returns a function for the newest position of the change feed, or nil for a database file.
 func FeedPosition(s store.Store) func(context.Context) (uint64, error) {
 	if db, ok := s.(*postgres.Store); ok {
 		return db.FeedPosition

@@ -2,8 +2,7 @@ package engine
 
 import "testing"
 
-// TestInstanceNames: two processes of one database have different names, even if both are the first process of a
-// container with a long host name.
+// TestInstanceNames: the first processes of two containers with long host names have different names.
 func TestInstanceNames(t *testing.T) {
 	seen := make(map[string]string)
 	for _, host := range []string{

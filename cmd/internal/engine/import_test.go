@@ -61,7 +61,7 @@ func importChild(databases string) {
 	}
 }
 
-// newOptions returns options for a new data directory with an empty database: a file, or the schema that database names.
+// newOptions returns options for an empty database: a file, or the schema that database names.
 func newOptions(t testing.TB, database string) Options {
 	t.Helper()
 	dir, err := datadir.Open(filepath.Join(t.TempDir(), "data"))
@@ -95,8 +95,7 @@ func nameOf(o Options) string {
 	return string(o.Dir)
 }
 
-// TestImport copies everything from a file to PostgreSQL and back, compares what the calls of the store return, and goes
-// on with each copy.
+// TestImport copies everything from a file to PostgreSQL and back, compares, and goes on with each copy.
 func TestImport(t *testing.T) {
 	t.Parallel()
 	file := newOptions(t, "")
@@ -194,8 +193,7 @@ func writeCards(t testing.TB, dir datadir.Dir, n int) {
 	}
 }
 
-// TestImportKilled kills imports in the middle. Until another one is finished, the target is not served; then it has
-// everything.
+// TestImportKilled kills imports in the middle. The target is not served until another import is finished.
 func TestImportKilled(t *testing.T) {
 	t.Parallel()
 	const cards = 5000

@@ -62,8 +62,7 @@ const sealPurpose = "agent keys"
 
 // Update brings the keys in the data directory and in the database to the same state, applies change to them, and
 // stores the result in both, first in the database. If another process changes the keys meanwhile, Update starts
-// again, so change may run more than once. A nil change changes nothing. Update returns the paths of the files that
-// it wrote.
+// again, so change may run more than once. change may be nil. Update returns the paths of the files that it wrote.
 func (k *Keys) Update(ctx context.Context, change func(datadir.Keys) error) (written []string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -97,8 +96,7 @@ type records struct {
 	keys   datadir.Keys // those in sealed
 }
 
-// find reads the records. Sealed keys are an error without a key file, because the keys in the data directory may be old
-// ones.
+// find reads the records. Sealed keys are an error without a key file: those in the data directory may be old.
 func (k *Keys) find(ctx context.Context) (found records, err error) {
 	if !k.several {
 		return found, nil
@@ -114,8 +112,7 @@ func (k *Keys) find(ctx context.Context) (found records, err error) {
 	return found, err
 }
 
-// merge returns the keys of the data directory and of the database together. It refuses a database of an agent whose
-// keys are in neither.
+// merge returns the keys of the data directory and the database together. It refuses another agent's database.
 func (k *Keys) merge(found *records) (datadir.Keys, error) {
 	local, err := k.dir.Keys()
 	switch {

@@ -111,8 +111,7 @@ func putShared(t *testing.T, k *Keys, body []byte) {
 	}
 }
 
-// TestKeysStartAtOnce: instances that start at the same time on an empty database have the same keys, and no secret is in
-// the database in clear.
+// TestKeysStartAtOnce: instances that start at once have the same keys, and the database has no secret in clear.
 func TestKeysStartAtOnce(t *testing.T) {
 	database, keyFile := pgtest.Database(t), newKeyFile(t)
 	var all []*Keys

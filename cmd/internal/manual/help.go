@@ -103,8 +103,7 @@ func ExpandHelp(args []string) []string {
 	return args
 }
 
-// ExplainMissing returns the text of err, an error of parsing a command line. If an argument is missing, the text says
-// what it is for.
+// ExplainMissing returns the text of a parse error, with the meaning of an argument that is missing.
 func ExplainMissing(err error) string {
 	wrong, ok := errors.AsType[*kong.ParseError](err)
 	if !ok || wrong.Context == nil || wrong.Context.Selected() == nil {

@@ -19,8 +19,7 @@ type Page struct {
 	Text string // roff with the macros of man(7)
 }
 
-// Pages generates all pages of the program with this command line. The version and the date, in RFC 3339, go into the
-// title of each page.
+// Pages generates all pages. The title of each page has the version and the date, which is in RFC 3339.
 func Pages(root *kong.Node, version, date string) []Page {
 	b := build{version, date}
 	pages := []Page{mainPage(root, b)}

@@ -9,8 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// roff writes a manual page with the macros of man(7). It escapes texts. It writes requests and the labels of items
-// unchanged.
+// roff writes a manual page with the macros of man(7). It escapes texts, but not requests and labels.
 type roff struct{ strings.Builder }
 
 func (r *roff) request(line string) { r.WriteString(line + "\n") }

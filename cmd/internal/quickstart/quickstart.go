@@ -140,8 +140,7 @@ func (g *Edge) Public() bool { return g.domain != "" }
 // Domain returns the host name under which others reach the process.
 func (g *Edge) Domain() string { return g.domain }
 
-// begin refuses a user name or host name of the wrong form and a data directory that is not empty. It returns the
-// questions to ask.
+// begin refuses a malformed user or host name, and a data directory with content. It returns the questions to ask.
 func (g *Edge) begin(e Env, name string) (*questions, error) {
 	if !isPlain(g.User) || strings.HasPrefix(g.User, "-") {
 		return nil, exit.Fail(exit.Usage, fmt.Errorf("--user %s is not a user name", terminal.Clean(g.User)))
@@ -166,7 +165,6 @@ func isPlain(name string) bool {
 	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == ""
 }
 
-// askEdge asks how others reach a process with a public name.
 func (g *Edge) askEdge(q *questions) {
 	how := ""
 	for q.err == nil && !g.TLS && !g.Proxy && how != "tls" && how != "proxy" {

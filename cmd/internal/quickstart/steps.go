@@ -131,7 +131,6 @@ func recordType(a netip.Addr) string {
 	return "AAAA"
 }
 
-// publicAddresses returns the addresses of this machine that others may reach.
 func publicAddresses() (list []netip.Addr) {
 	interfaces, _ := net.InterfaceAddrs() // without a list, the operator fills in the addresses
 	for _, a := range interfaces {

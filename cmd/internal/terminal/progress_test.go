@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// TestStartProgress: a short operation prints nothing, a long one prints a line now and then, and nothing is printed
-// after stop.
+// TestStartProgress: only a long operation prints lines, and none after stop.
 func TestStartProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -54,8 +54,7 @@ func (u *UI) width() int {
 	return 80
 }
 
-// bold makes a text bold and cyan if standard output is a terminal that shows colors. A person turns colors off with
-// NO_COLOR.
+// bold makes a text bold and cyan on a terminal that shows colors, unless NO_COLOR is set.
 func (u *UI) bold(text string) string {
 	if !IsTerminal(u.Out) || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return text
@@ -119,8 +118,7 @@ func OpenBrowser(url string) bool {
 	return true
 }
 
-// browserCommand returns the command that opens a URL, or nil if this machine runs no desktop or the person works on it
-// from another machine.
+// browserCommand returns the command that opens a URL, or nil without a desktop or in a remote session.
 func browserCommand(system string, env func(string) string) []string {
 	switch {
 	case env("SSH_CONNECTION") != "":

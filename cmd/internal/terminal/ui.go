@@ -211,8 +211,7 @@ func Clean(s string) string {
 	}, strings.ToValidUTF8(s, string(unicode.ReplacementChar)))
 }
 
-// CleanJSON indents a stranger's JSON for a terminal. The line breaks come from the indentation: JSON escapes those
-// inside strings.
+// CleanJSON indents a stranger's JSON for a terminal. Line breaks inside strings are escaped in JSON.
 func CleanJSON(data []byte) string {
 	var b bytes.Buffer
 	if err := json.Indent(&b, data, "", "  "); err != nil {
