@@ -13,7 +13,6 @@ import (
 	"strings"
 )
 
-// agentrelayCmd compares the hosted AgentRelay relay with a Node.js relay that only broadcasts.
 type agentrelayCmd struct{ fanout }
 
 // arcThought is a message of type thought to everybody on an AgentRelay relay. The relay adds id, from and ts.
@@ -33,8 +32,7 @@ func (c *agentrelayCmd) Run(ctx context.Context, s streams) error {
 
 func benchAgent(place int) string { return fmt.Sprintf("bench-%d", place) }
 
-// startARC runs `agentmesh serve` without limits on messages, and registers the sender, n receivers and one more client
-// at its relay.
+// startARC starts a relay without limits on messages, and registers the sender, n receivers and one more client.
 func startARC(ctx context.Context, program, dir string, n int, env ...string) (_ *host, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

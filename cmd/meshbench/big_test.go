@@ -8,8 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory"
 )
 
-// TestFillBigBesideOtherCards: other cards in a kept database, such as that of the node, do not replace those of the
-// corpus.
+// TestFillBigBesideOtherCards: other cards in a kept database do not count as cards of the corpus.
 func TestFillBigBesideOtherCards(t *testing.T) {
 	dir, p := filepath.Join(t.TempDir(), "data"), (*progress)(nil)
 	if err := fillBig(t.Context(), p, dir, 3); err != nil {

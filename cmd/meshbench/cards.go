@@ -23,8 +23,7 @@ type keyPair struct {
 	text    string
 }
 
-// corpusKeys is the number of keys that the cards share. Shared keys make no difference to a directory, and to make a
-// million keys would take long.
+// corpusKeys is the number of keys that the cards share, because a key for each card would take long to make.
 const corpusKeys = 64
 
 const (
@@ -40,7 +39,6 @@ func newCorpus(prefix string) *corpus {
 	return c
 }
 
-// newKey returns the key that is derived from a name.
 func newKey(name string) keyPair {
 	seed := sha256.Sum256([]byte("meshbench " + name))
 	k := signing.NewEd25519FromSeed(seed[:])

@@ -67,7 +67,6 @@ func startChild(cmd *exec.Cmd, script any, parse func(c *child, line []byte) err
 
 func parseInfo(c *child, line []byte) error { return json.Unmarshal(line, c) }
 
-// startControl runs this program as a control server.
 func startControl(ctx context.Context, sc script) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -84,8 +83,7 @@ type agentmesh struct {
 	dir     string // directory for data and logs
 }
 
-// noLimits are the documented settings that switch off what must not be measured: approvals, and every limit on
-// messages.
+// noLimits are the settings that switch off what must not be measured: approvals, and limits on messages.
 var noLimits = []string{
 	"--set", "access.mode=open",
 	"--set", "limits.messages_new_conversations=0",
@@ -93,8 +91,7 @@ var noLimits = []string{
 	"--set", "limits.messages_total=0",
 }
 
-// serve starts a directory and a node in the local profile with this data directory. The log goes to a file, as under a
-// service manager.
+// serve starts a directory and a node in the local profile. The log goes to a file, as under a service manager.
 func (a agentmesh) serve(ctx context.Context, data string, more ...string) (*child, error) {
 	return a.serveWith(ctx, nil, data, more...)
 }
@@ -129,8 +126,7 @@ func lastLine(file string) error {
 	return fmt.Errorf("%.1000s", data[bytes.LastIndexByte(data, '\n')+1:])
 }
 
-// findAgentmesh returns the program to test: the named one, or else agentmesh in the directory of this program or in
-// PATH.
+// findAgentmesh returns the named program, or agentmesh in the directory of this program or in PATH.
 func findAgentmesh(named string) (string, error) {
 	if named != "" {
 		return named, nil

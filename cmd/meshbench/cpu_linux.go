@@ -45,7 +45,6 @@ func ownCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// resident returns the bytes of memory that a process occupies.
 func resident(pid int) (int64, error) {
 	kib, err := statusNumber(fmt.Sprintf("/proc/%d/status", pid), "VmRSS:")
 	return kib << 10, err

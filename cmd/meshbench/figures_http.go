@@ -12,7 +12,6 @@ const lookupCards = 1000
 // minRates are the lowest accepted throughputs of the scenarios, relative to the control (bare).
 var minRates = map[string]float64{"register": 0.6, "list": 0.65, "search": 0.55}
 
-// measureHTTP compares the directory over HTTP with plain servers.
 func (s *study) measureHTTP(ctx context.Context) (err error) {
 	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "http"))
 	if err != nil {

@@ -56,8 +56,7 @@ func withAll(q store.CardQuery, terms ...string) store.CardQuery {
 	return q
 }
 
-// measureLists measures searches in a big directory, while it is idle and while cards are renewed, and the memory that
-// the directory uses.
+// measureLists measures searches in a big directory, idle and during renewals, and its memory.
 func (s *study) measureLists(ctx context.Context) (err error) {
 	if err := fillBig(ctx, s.p, s.data, s.Cards); err != nil {
 		return err

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// measureMailboxes measures the memory of a directory for each connected mailbox: an agent with its own credential and
-// connection whose poll waits for mail. The garbage collector of the directory runs often, so that garbage does not
-// count.
+// measureMailboxes measures the memory of a directory for each mailbox whose agent is connected and polls. The
+// garbage collector of the directory runs often, so that garbage does not count.
 func (s *study) measureMailboxes(ctx context.Context) (err error) {
 	srv, err := s.mesh.serveWith(ctx, []string{"GOGC=5"}, filepath.Join(s.dir, "mailboxes"), "--roles", "directory",
 		"--set", "network.max_connections=0", "--set", "network.max_connections_per_address=0")

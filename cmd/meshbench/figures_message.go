@@ -106,7 +106,6 @@ func newPieces() ([]contender, error) {
 	}, nil
 }
 
-// parseSigned parses a message strictly and returns the bytes that its signature covers.
 func parseSigned(raw []byte) ([]byte, error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {

@@ -87,8 +87,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // startTimeout is how long a server may take until its first correct response.
 const startTimeout = 5 * time.Minute
 
-// timedStart starts a server on a free port and measures how long it takes until isUp returns true. more are additional
-// arguments of the server.
+// timedStart starts a server on a free port, with more arguments, and measures the time until isUp returns true.
 func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url.URL) bool, more ...string) (time.Duration, *child, error) {
 	port, err := freePort()
 	if err != nil {

@@ -15,9 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// measureRestart kills a directory of many cards right after it acknowledged a registration. It measures how long the
-// next process takes until two searches are correct: one finds the last card, and [comparedSearch] finds the same cards
-// in the same order as before.
+// measureRestart kills a directory of many cards right after a registration. It measures how long the next process
+// takes until one search finds the last card, and [comparedSearch] finds the same cards in the same order as before.
 func (s *study) measureRestart(ctx context.Context) error {
 	if err := fillBig(ctx, s.p, s.data, s.Cards); err != nil {
 		return err
@@ -83,7 +82,6 @@ func (s *study) killBusy(ctx context.Context) (word string, wantIDs []byte, err 
 	return word, wantIDs, err
 }
 
-// search returns the response to a search, or nil if it failed.
 func search(ctx context.Context, base *url.URL, q url.Values) []byte {
 	l := link{base: base}
 	defer l.close()

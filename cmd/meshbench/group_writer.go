@@ -8,8 +8,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// groupWriter passes the writes of many senders to one goroutine, which commits all queued writes together. It is the
-// simplest possible group commit.
+// groupWriter is the simplest possible group commit: one goroutine commits all queued writes together.
 type groupWriter struct {
 	queue  chan queuedWrite
 	worker sync.WaitGroup
@@ -117,8 +116,7 @@ func newBoltWriter(path string) (*groupWriter, error) {
 	}, db.Close), nil
 }
 
-// newLogWriter returns a groupWriter that appends groups to a file and syncs the data: the least that durability can
-// cost.
+// newLogWriter returns a groupWriter that appends to a file and syncs: the least that durability can cost.
 func newLogWriter(path string) (*groupWriter, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {

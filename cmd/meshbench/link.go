@@ -34,8 +34,7 @@ type answer struct {
 // answerTimeout is how long a server may take for one response.
 const answerTimeout = 30 * time.Second
 
-// exchange sends the bytes of a request and reads the response. After an error, or if the server closes the connection,
-// the next call opens a new one.
+// exchange sends a request and reads the response. If a connection fails or ends, the next call opens a new one.
 func (l *link) exchange(ctx context.Context, request []byte) (answer, error) {
 	if l.conn == nil {
 		if err := l.dial(ctx); err != nil {

@@ -13,8 +13,7 @@ type operation func(ctx context.Context, worker int) error
 // maxErrorsInRow is how many errors in a row stop a worker: otherwise it would call a dead server in a busy loop.
 const maxErrorsInRow = 100
 
-// drive calls op from every worker until d has passed or ctx ends. A failed call counts as an error and not as an
-// operation.
+// drive calls op from every worker until d has passed or ctx ends. A failed call does not count as an operation.
 func drive(ctx context.Context, workers int, d time.Duration, op operation) sample {
 	type workerResult struct {
 		took   []time.Duration

@@ -102,9 +102,8 @@ func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error)
 	return conn, nil
 }
 
-// newLoadClient connects a sender and n receivers, each as a participant of its own. If the server greets new
-// connections, newLoadClient waits for each greeting, because a server may finish the handshake before it delivers
-// messages to the connection.
+// newLoadClient connects a sender and n receivers. If the server greets new connections, newLoadClient waits for the
+// greetings, because a server may finish the handshake before it delivers messages.
 func newLoadClient(ctx context.Context, to *host, kind messageKind, n int) (*loadClient, error) {
 	c := &loadClient{messageKind: kind, server: to.child, freed: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
 	c.mark = fmt.Sprintf("bench-%08x-", time.Now().UnixNano()&0xffffffff)
@@ -207,7 +206,6 @@ func (c *loadClient) receive(in *bufio.Reader) error {
 	}
 }
 
-// closeFrame is the first byte of a close frame.
 const closeFrame = 0x88
 
 // connectionError returns the error for a connection that ended: nil if we closed it.
@@ -270,9 +268,8 @@ func (c *loadClient) run(ctx context.Context, w int, d time.Duration) (sample, e
 	return c.finish(before, start, first), ctx.Err()
 }
 
-// runAtRate sends one batch of w messages per period, for at least d. The period is such that the receivers together
-// get rate messages per second. If runAtRate is behind schedule, it sends the next batch at once, but it never has more
-// than maxWindow messages in flight.
+// runAtRate sends a batch of w messages per period, for at least d, so that the receivers together get rate messages
+// per second. A late batch is sent at once, but at most maxWindow messages are in flight.
 func (c *loadClient) runAtRate(ctx context.Context, w int, d time.Duration, rate int) (sample, error) {
 	w = min(w, maxWindow)
 	period := time.Duration(float64(w*len(c.receivers)) / float64(rate) * float64(time.Second))

@@ -32,7 +32,6 @@ type commands struct {
 	AgentRelay agentrelayCmd `cmd:"" name:"agentrelay" help:"Compare the hosted AgentRelay relay with a Node.js relay that only broadcasts."`
 }
 
-// streams are the input and the outputs of a command.
 type streams struct {
 	in  io.Reader
 	out io.Writer

@@ -12,7 +12,6 @@ import (
 	"strings"
 )
 
-// mewCmd compares the MEW gateway with a Node.js relay that only broadcasts.
 type mewCmd struct {
 	fanout
 	Rate int `default:"50000" help:"Deliveries per second in the rounds with both logs on."`
@@ -60,8 +59,7 @@ func (c *mewCmd) withLogs(ctx context.Context, s streams, program, dir string, n
 	return t, err
 }
 
-// startGateway runs `agentmesh mew gateway` with its files in dir, and a space for the clients of a [host] with n
-// receivers.
+// startGateway runs `agentmesh mew gateway` in dir, with a space for the clients of a [host] with n receivers.
 func startGateway(ctx context.Context, program, dir string, n int, logs bool, env ...string) (*host, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

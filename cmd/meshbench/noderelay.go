@@ -12,7 +12,6 @@ import (
 //go:embed relay/relay.js
 var relayScript string
 
-// fetchWS installs the ws package below dir.
 func fetchWS(ctx context.Context, dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err

@@ -14,7 +14,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// runCmd measures one server in some scenarios.
 type runCmd struct {
 	Scenario    []string      `short:"s" enum:"register,register-proven,get,get-conditional,list,search,message" default:"register,get,get-conditional,list,search,message" help:"Scenarios to run (${enum})."`
 	URL         string        `name:"url" placeholder:"URL" help:"Base URL of the directory under test, with /v1 (default: start agentmesh serve)."`
@@ -152,7 +151,6 @@ func (c *child) bench(credential string, cards, workers int) (*bench, error) {
 	return newBench(directory, endpoint, credential, cards, workers), nil
 }
 
-// rounds holds the samples of a scenario and of its control.
 type rounds struct {
 	name          string
 	server, plain []sample // plain is empty without a control

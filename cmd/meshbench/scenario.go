@@ -52,7 +52,6 @@ type traffic struct {
 	durable bool                             // the control must commit the bodies
 }
 
-// scenario is a kind of traffic.
 type scenario struct {
 	name    string
 	message bool // the requests go to an endpoint

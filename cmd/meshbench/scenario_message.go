@@ -23,8 +23,7 @@ type sender struct {
 	messages int
 }
 
-// talkLength is the number of messages of a sender in one conversation. Of the replies in a conversation, only the
-// first one's signature is verified.
+// talkLength is the number of messages in one conversation. Only the first reply's signature is verified.
 const talkLength = 64
 
 // payload is the payload of every message; with its envelope it has about 700 bytes.
@@ -168,7 +167,6 @@ func checkReply(body []byte, asker, replier wire.AgentID, key *signing.PublicKey
 	return err
 }
 
-// baseURL parses an http or https URL and drops its trailing slashes.
 func baseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimRight(text, "/"))
 	if err != nil {

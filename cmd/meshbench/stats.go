@@ -18,7 +18,6 @@ type sample struct {
 	Fault string
 }
 
-// rate returns operations per second.
 func (s sample) rate() float64 {
 	if s.Elapsed <= 0 {
 		return 0
@@ -57,7 +56,6 @@ func median(values []float64) float64 {
 	return (v[mid-1] + v[mid]) / 2
 }
 
-// medianOf returns the median of one property over the rounds.
 func medianOf(rounds []sample, property func(sample) float64) float64 {
 	values := make([]float64, len(rounds))
 	for i, s := range rounds {
@@ -66,8 +64,7 @@ func medianOf(rounds []sample, property func(sample) float64) float64 {
 	return median(values)
 }
 
-// ratio returns the median over the rounds of a's property divided by b's property in the same round. Rounds in which
-// b's property is 0 do not count.
+// ratio returns the median over the rounds of a's property divided by b's, without rounds in which b's is 0.
 func ratio(a, b []sample, property func(sample) float64) float64 {
 	var values []float64
 	for i := range min(len(a), len(b)) {
@@ -78,7 +75,6 @@ func ratio(a, b []sample, property func(sample) float64) float64 {
 	return median(values)
 }
 
-// sumRounds returns the sums of operations and errors, and the first error.
 func sumRounds(rounds []sample) (ops, errors int, fault string) {
 	for _, s := range rounds {
 		ops, errors = ops+s.Ops, errors+s.Errors

@@ -140,8 +140,7 @@ func (b *build) clone(ctx context.Context) error {
 	return err
 }
 
-// compile builds the command. It fixes everything that the bytes could depend on, except the sources and the version of
-// Go.
+// compile builds the command. Its bytes depend only on the sources and the version of Go.
 func (b *build) compile(ctx context.Context, p platform, file string) error {
 	flags := fmt.Sprintf("-s -w -buildid= -X main.version=%s -X main.commit=%s -X main.date=%s", b.version, b.commit, b.date.Format(time.RFC3339))
 	env := append(slices.Clone(b.env), "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0")
@@ -152,7 +151,6 @@ func (b *build) compile(ctx context.Context, p platform, file string) error {
 	return err
 }
 
-// common makes the files that are in every archive.
 func (b *build) common(ctx context.Context) ([]file, error) {
 	here := filepath.Join(b.tmp, "here") // a binary that runs on this machine
 	if err := b.compile(ctx, platform{}, here); err != nil {
@@ -232,7 +230,6 @@ func (b *build) target(ctx context.Context, p platform, common []file, out strin
 	return os.WriteFile(filepath.Join(out, name+ending), archive, 0o644)
 }
 
-// archiveName returns the name of a platform's archive without its ending.
 func archiveName(version string, p platform) string {
 	return fmt.Sprintf("agentmesh_%s_%s_%s", version, p.os, p.arch)
 }

@@ -65,7 +65,6 @@ func moduleDirs(ctx context.Context, src string, paths []string) (map[string]str
 
 var licenseName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)([.-].*)?$`)
 
-// readPart adds the license files in a module's directory.
 func readPart(p part, dir string) (part, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -143,8 +143,7 @@ func (r *release) verify(ctx context.Context, out string) (err error) {
 	return nil
 }
 
-// compare compares the files of two directories. It returns the number of files, and an error that names every
-// file that differs.
+// compare returns the number of files in two directories, and an error that names every file that differs.
 func compare(a, b string) (int, error) {
 	names := map[string]bool{}
 	for _, dir := range []string{a, b} {

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestMCPServer: server.json has what the MCP registry requires: a name with a namespace, a short description, and one
-// exact version.
+// TestMCPServer: server.json has what the registry requires: a namespace, a short description, one exact version.
 func TestMCPServer(t *testing.T) { // DISC-7
 	dir := t.TempDir()
 	if err := writeMCPServer(dir, "v0.1.0"); err != nil {

@@ -26,8 +26,7 @@ var (
 	files = []file{{"README.md", 0o644, []byte("read me\n")}, {"agentmesh", 0o755, []byte{0x7f, 'E', 'L', 'F', 0}}, {"man/man1/agentmesh.1", 0o644, []byte(".TH\n")}}
 )
 
-// TestArchives: an archive has every file in its directory with mode and time, and the same bytes for the same files in
-// any order and time zone.
+// TestArchives: an archive has every file with mode and time, and the same bytes in any order and time zone.
 func TestArchives(t *testing.T) {
 	type entry struct {
 		Name string
