@@ -149,10 +149,9 @@ func (k *Keys) open(body []byte) (keys datadir.Keys, err error) {
 	return keys, nil
 }
 
-// hasStored reports whether the database has these keys. Until this process has once seen or stored a record that is
-// sealed for the first identity of the key file, the record must also be sealed for that identity. After that, any
-// identity will do. Otherwise instances whose files list the identities in different orders would replace each other's
-// record again and again.
+// hasStored reports whether the database has these keys, sealed for the first identity of the key file. Once this
+// process has seen or stored such a record, any identity will do: otherwise instances whose files list the identities
+// in different orders would replace each other's record again and again.
 func (k *Keys) hasStored(keys datadir.Keys, found records) bool {
 	var sealed signing.Sealed
 	if json.Unmarshal(found.sealed.Body, &sealed) != nil {
