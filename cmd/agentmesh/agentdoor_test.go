@@ -25,8 +25,8 @@ var openToAgent = strings.Fields(`
 	GET/agentrelay/agents GET/agentrelay/links/:link/feed GET/agentrelay/links/:link/peers
 `)
 
-// TestAgentDoorDecidesNothing makes a request for every route of the owner API of a process with all roles and bridges
-// through the agent's door (THREATS row 40).
+// TestAgentDoorDecidesNothing tries every route of the owner API, with all roles and bridges, through the agent's door
+// (THREATS row 40).
 func TestAgentDoorDecidesNothing(t *testing.T) {
 	o := openOwnerAPI(t, t.TempDir())
 	defer o.Close()

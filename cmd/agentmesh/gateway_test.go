@@ -522,7 +522,7 @@ func (g *realGateway) saveTools() {
 	}
 }
 
-// probe waits until the gateway runs, checks what the probes of both hooks say, and wakes the gateway until a run
+// probe waits until the gateway runs and checks what the probes of both hooks say. It wakes the gateway until a run
 // succeeds, because a new gateway fails its first runs.
 func (g *realGateway) probe() {
 	t := g.t

@@ -24,8 +24,8 @@ func (d handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// TestNewestItems: newest finds the newest items if they are years old, of one moment, or stamped by a clock that
-// was ahead, and does not read all of a long inbox.
+// TestNewestItems: newest finds items that are years old, of one moment, or stamped by a clock that was ahead. It does
+// not read all of a long inbox.
 func TestNewestItems(t *testing.T) {
 	now := time.Now()
 	id := func(ago time.Duration, n int) string {

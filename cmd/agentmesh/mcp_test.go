@@ -434,8 +434,7 @@ func TestMCPConformanceFixtures(t *testing.T) {
 	checkKit(t, runKit(t, fmt.Sprintf("http://%s/mcp", address), "--requirements", "2026-07-28"), nil)
 }
 
-// TestAgentsPage: each client that docs/agents.md adds gets the tools from a serve that was started with the default
-// data directory and no other settings, as in its three steps.
+// TestAgentsPage: each client of docs/agents.md gets the tools in three steps, from a serve with default settings.
 func TestAgentsPage(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()

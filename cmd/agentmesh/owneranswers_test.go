@@ -94,9 +94,9 @@ func openOwnerAPI(t *testing.T, dir string) *daemon.Client {
 	return o
 }
 
-// TestOwnerAnswers makes valid and invalid calls of every operation of the owner API, to a process with all roles and
-// bridges, and compares the answers with the recorded ones. Scripts and agents read these answers, so a changed answer is
-// a change of the API. With -update, the test records the answers.
+// TestOwnerAnswers makes valid and invalid calls of every operation of the owner API, and compares the answers with the
+// recorded ones. Scripts and agents read these answers, so a changed answer is a change of the API. With -update, the
+// test records the answers.
 func TestOwnerAnswers(t *testing.T) {
 	dir := t.TempDir()
 	o := openOwnerAPI(t, dir)

@@ -36,8 +36,8 @@ func mustRun(t *testing.T, dir string, args ...string) {
 	}
 }
 
-// TestRestoreKilled: whenever a restore is killed, the directory contains one complete agent, either the old one or the
-// one from the archive, and the next restore works.
+// TestRestoreKilled: after a kill at any moment, the directory contains one complete agent, the old one or that of the
+// archive, and the next restore works.
 func TestRestoreKilled(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGKILL on Windows")

@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
 
-// TestUndo: if a serve does not start with a changed configuration, the undo restores the file behind a symbolic link
-// with its mode, and the token of a link that was removed. It removes the token of a link that was added.
+// TestUndo: if a serve does not start with a changed configuration, the undo restores the file behind a symbolic link,
+// its mode, and a removed token. It removes an added token.
 func TestUndo(t *testing.T) {
 	dir := t.TempDir()
 	file, target, token := filepath.Join(dir, "agentmesh.yaml"), filepath.Join(dir, "dotfiles.yaml"), filepath.Join(dir, "links", "lab.token")

@@ -66,10 +66,9 @@ func (r *rerun) failure() error {
 	return r.failed
 }
 
-// Run serves the data directory until ctx ends. If the owner changes the configuration through the owner API or the
-// page, or if this process must begin or stop running the bridges, Run starts again with what reload returns. It calls
-// started once, when everything answers for the first time. A process that has served and starts again waits for its
-// database.
+// Run serves the data directory until ctx ends. It starts again with what reload returns if the owner changes the
+// configuration, or if this process must begin or stop running the bridges. It calls started once, when everything
+// answers for the first time. A process that has served and starts again waits for its database.
 func Run(
 	ctx context.Context, o Options, reload func() (Options, error), started func(context.Context, *Process, ServeInfo) error,
 ) (err error) {

@@ -75,8 +75,8 @@ func directoryOptions(t *testing.T) (load func() (Options, error), o Options) {
 	return load, o
 }
 
-// TestRunWithoutConfiguration: a process that starts again, for example because it takes over the bridges, goes on with
-// the configuration that it has if somebody broke the file meanwhile.
+// TestRunWithoutConfiguration: a process that starts again goes on with the configuration that it has if somebody broke
+// the file meanwhile.
 func TestRunWithoutConfiguration(t *testing.T) {
 	_, o := directoryOptions(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres"
 )
 
-// OpenPostgres opens a PostgreSQL database for this data directory. It locks the directory, because it has no
-// database file whose lock would protect it, and records this process as its holder, until the caller calls release.
+// OpenPostgres opens a PostgreSQL database for this data directory, and records this process as its holder. It also
+// locks the directory, which has no database file with a lock. The caller calls release.
 func (d Dir) OpenPostgres(ctx context.Context, cfg postgres.Config) (s *postgres.Store, release func(), err error) {
 	unlock, err := d.Lock()
 	if err != nil {

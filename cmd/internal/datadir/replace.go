@@ -80,8 +80,8 @@ func (d Dir) removeStale() {
 	}
 }
 
-// lockBriefly is like [Dir.Lock], but unlock removes the lock file if lockBriefly made it, because a lock file that
-// stays means that PostgreSQL was used. Windows cannot remove the file, which is harmless.
+// lockBriefly is like [Dir.Lock], but unlock removes a lock file that lockBriefly made. A lock file that stays means
+// that PostgreSQL was used. Windows cannot remove the file, which is harmless.
 func (d Dir) lockBriefly() (unlock func(), err error) {
 	existed := d.UsedPostgres()
 	release, err := d.Lock()

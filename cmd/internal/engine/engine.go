@@ -90,8 +90,8 @@ func instanceName() string {
 	return nameInstance(host, os.Getpid())
 }
 
-// nameInstance returns the name of a process on a host. PostgreSQL cuts long names, so nameInstance keeps only
-// the beginning of a long host name, where machines of one domain differ, and its end, where pods of one deployment differ.
+// nameInstance returns the name of a process on a host. PostgreSQL cuts long names. Of a long host name, nameInstance
+// keeps the beginning, where machines of one domain differ, and the end, where pods of one deployment differ.
 func nameInstance(host string, pid int) string {
 	host = cmp.Or(strings.ReplaceAll(host, "@", "_"), "unknown")
 	if len(host) > 32 {

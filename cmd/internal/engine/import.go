@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres"
 )
 
-// Migrate makes the tables of the configured PostgreSQL database or brings them to the version of this program, and
-// returns their version before and after it.
+// Migrate makes the tables of the configured PostgreSQL database, or updates them to this program's version. It returns
+// their version before and after it.
 func Migrate(ctx context.Context, o Options) (before, after int, err error) {
 	if o.Config.Store.Postgres == "" {
 		return 0, 0, exit.FailHint(exit.Config, errors.New("store.postgres is not set"), "agentmesh serve migrates a database file by itself")

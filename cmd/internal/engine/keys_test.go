@@ -154,8 +154,8 @@ func TestKeysStartAtOnce(t *testing.T) {
 	}
 }
 
-// TestKeysRefuseARecord: keys in the database that are damaged, were encrypted by somebody without the key file, or are
-// sealed for another key file, are refused, and the record stays as it is.
+// TestKeysRefuseARecord: damaged keys in the database, keys that somebody without the key file encrypted, and keys that
+// are sealed for another key file are refused. The record stays as it is.
 func TestKeysRefuseARecord(t *testing.T) {
 	database, keyFile := pgtest.Database(t), newKeyFile(t)
 	k := instance(t, database, keyFile, t.TempDir())
@@ -278,8 +278,8 @@ func TestKeysRotateOnce(t *testing.T) {
 	}
 }
 
-// TestKeysOfDirectories: the keys of a data directory from before the key file are taken into the database, and those of
-// another agent are refused and stay. Without the key file, the process does not use old copies.
+// TestKeysOfDirectories: keys from before the key file are taken into the database. Those of another agent are refused
+// and stay. Without the key file, the process does not use old copies.
 func TestKeysOfDirectories(t *testing.T) {
 	database, keyFile := pgtest.Database(t), newKeyFile(t)
 	first := instance(t, database, "", t.TempDir())

@@ -42,8 +42,8 @@ func arrangeNode(n *kong.Node) {
 //go:embed usages.txt
 var Usages string
 
-// findExamples returns the examples of the main page for the program, those of its top-level command for a group, and
-// those that call it for a command. If there is none, it returns one call from [Usages], or nil.
+// findExamples returns the examples of a node: for the program those of the main page, for a group those of its
+// top-level command, and for a command those that call it. Without examples, it returns one call from [Usages], or nil.
 func findExamples(n *kong.Node) []Example {
 	top := n
 	for top.Parent != nil && top.Parent.Parent != nil {

@@ -187,8 +187,8 @@ func write(e Env, text []byte) (daemon.Options, error) {
 	return o, undo(e, err)
 }
 
-// undo removes the configuration and the content of the data directory, which was empty, if err is not nil, so that the
-// user can try again. The content stays if another process has begun to use the directory. undo returns err.
+// undo removes the configuration and the content of the data directory if err is not nil, so that the user can try
+// again. The directory was empty before. Its content stays if another process has begun to use it. undo returns err.
 func undo(e Env, err error) error {
 	if err == nil {
 		return nil
