@@ -54,8 +54,8 @@ type auditPage struct {
 	PeerNames map[string]owner.PeerNames `json:"peer_names"`
 }
 
-// print prints the entries that follow entry number after, or all entries if after is empty. It returns the number of
-// the last printed entry, or after. If no serve runs, it closes the database, so that a serve can start.
+// print prints the entries after an entry number, or all entries if the number is empty. It returns the number of the
+// last printed entry, or the given one. If no serve runs, it closes the database, so that a serve can start.
 func (c *auditCmd) print(ctx context.Context, a *app, since, after string) (last string, err error) {
 	o, err := a.connect(ctx)
 	if err != nil {

@@ -23,7 +23,7 @@ type messClient struct {
 	key  string
 }
 
-// do makes a call and returns its answer. A refusal fails the test unless the list may has its status.
+// do makes a call and returns its answer. may lists the statuses of refusals that do not fail the test.
 func (c messClient) do(ctx context.Context, method, path, kind, body string, may ...int) wire.Value {
 	c.t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, c.base+"/api/v1/exchanges/home/"+path, strings.NewReader(body))

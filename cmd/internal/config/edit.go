@@ -55,9 +55,9 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 	})
 }
 
-// rewrite replaces the text of the configuration file with what change makes of it. apply makes the same change in
-// before, the old configuration, and may refuse after, the new one. rewrite writes nothing if the new file is not
-// valid, if apply refuses, or if before differs from after when apply returns.
+// rewrite replaces the text of the configuration file with the result of change. apply gets the old and the new
+// configuration. It makes the same change in the old one, or returns an error to refuse. rewrite writes nothing if the
+// new file is not valid, if apply refuses, or if the two configurations then still differ.
 func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error), apply func(before *Config, after Config) error) error {
 	before, err := Load(s)
 	if err != nil {

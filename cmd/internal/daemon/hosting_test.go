@@ -66,8 +66,8 @@ type served struct {
 	done  chan error
 }
 
-// serve starts a process. If before, which may be nil, ended in order to take over the bridges, the new process takes
-// them over.
+// serve starts a process. before is the process that it replaces, or nil. If that one ended in order to take over the
+// bridges, the new process takes them over.
 func (hs *hosts) serve(role string, before *served, settings ...config.Setting) *served {
 	t := hs.t
 	t.Helper()

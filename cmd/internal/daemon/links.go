@@ -172,8 +172,8 @@ func (c configChanger) tokenFile(name string) string {
 	return c.p.home.Path(filepath.Join("links", name+".token"))
 }
 
-// apply changes the configuration file and the files in others, and starts a running serve again. If the serve does
-// not start with the new configuration, the files are restored.
+// apply changes the configuration file and the files that others names, and starts a running serve again. If the serve
+// does not start with the new configuration, the files are restored.
 func (c configChanger) apply(name string, change func() error, others ...string) (ConfigChange, error) {
 	c.p.rerun.editing.Lock()
 	defer c.p.rerun.editing.Unlock()
