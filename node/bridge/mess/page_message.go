@@ -112,11 +112,7 @@ func (r *messageRow) entry(ref string, entry wire.Value) {
 // inline shows an inline picture of a message. It takes the type from the bytes and builds a new address from them, so
 // that the address contains no text of the sender. Other inline data is only listed as a file.
 func (r *messageRow) inline(kind, uri, name string) {
-	mime, text, err := thread.SplitData(uri)
-	if err != nil {
-		return
-	}
-	data, err := thread.StrictBase64.DecodeString(text)
+	mime, data, err := thread.DecodeData(uri)
 	if err != nil {
 		return
 	}

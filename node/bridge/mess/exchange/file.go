@@ -140,11 +140,8 @@ func (s *files) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wi
 		if len(uri) <= thread.MaxInline || !strings.HasPrefix(uri, "data:") {
 			return v, false
 		}
-		text, err := "", error(nil)
-		if mime, text, err = thread.SplitData(uri); err != nil {
-			return v, false
-		}
-		if raw, err = thread.StrictBase64.DecodeString(text); err != nil {
+		var err error
+		if mime, raw, err = thread.DecodeData(uri); err != nil {
 			return v, false
 		}
 	}

@@ -90,8 +90,8 @@ func ParseCapabilities(data []byte) ([]Capability, error) {
 		f := thread.NewFields(doc, fmt.Sprintf("capability[%d]", i))
 		c := Capability{ID: f.Required("id", thread.MaxID), Description: f.Text("description", thread.MaxProse), Tags: f.Texts("tags", 100)}
 		c.Definition, _ = f.Get("definition")
-		if f.Err != nil {
-			return nil, f.Err
+		if err := f.Err(); err != nil {
+			return nil, err
 		}
 		out = append(out, c)
 	}

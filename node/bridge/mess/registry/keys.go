@@ -132,7 +132,7 @@ type Registration struct {
 // ReadRegistration parses a registration or, with patch, a change to one.
 func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 	f := thread.NewFields(v, "")
-	if f.Err != nil {
+	if f.Err() != nil {
 		return Registration{}, thread.Bad("", "the body must be an object")
 	}
 	r := Registration{
@@ -151,7 +151,7 @@ func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 	for _, m := range v.Members() {
 		r.present = append(r.present, m.Key)
 	}
-	return r, f.Err
+	return r, f.Err()
 }
 
 // Register adds an executor and returns its key, which is not shown again. pending means that the registration waits

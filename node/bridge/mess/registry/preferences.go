@@ -1,11 +1,12 @@
 package registry
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"regexp"
 	"regexp/syntax"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -74,10 +75,10 @@ func readPreferences(f *thread.Fields, key string) Preferences {
 	p := Preferences{MinPriority: g.OneOf("min_priority", "", thread.Priorities...), Filter: g.Texts("capability_filter", 100)}
 	for i, pattern := range g.List("auto_claim_patterns", 20) {
 		s, ok := pattern.Str()
-		g.Check(ok && len(s) <= 256, "auto_claim_patterns["+strconv.Itoa(i)+"]", "must be a text of at most 256 bytes")
+		g.Check(ok && len(s) <= 256, fmt.Sprintf("auto_claim_patterns[%d]", i), "must be a text of at most 256 bytes")
 		p.AutoClaim = append(p.AutoClaim, s)
 	}
-	if g.Err == nil {
+	if g.Err() == nil {
 		_, _, err := compilePatterns(p.AutoClaim)
 		g.Check(err == nil, "auto_claim_patterns", "must be regular expressions (RE2), and not too large together")
 	}
@@ -87,9 +88,7 @@ func readPreferences(f *thread.Fields, key string) Preferences {
 		p.Quiet.Timezone = q.Text("timezone", 64)
 		q.Check(!p.Quiet.Enabled || clockForm.MatchString(p.Quiet.Start) && clockForm.MatchString(p.Quiet.End), "start", "start and end must be times such as 22:00")
 		q.Check(p.Quiet.Timezone == "" || thread.IsZone(p.Quiet.Timezone), "timezone", "must be a name such as Europe/Berlin")
-		g.Join(q)
 	}
-	f.Join(g)
 	return p
 }
 
@@ -97,7 +96,7 @@ func readPreferences(f *thread.Fields, key string) Preferences {
 func readNotifications(f *thread.Fields, key string) []Notification {
 	var out []Notification
 	for i, e := range f.List(key, 20) {
-		g := thread.NewFields(e, f.Path(key+"["+strconv.Itoa(i)+"]"))
+		g := f.In(e, fmt.Sprintf("%s[%d]", key, i))
 		n := Notification{Type: g.Required("type", 40)}
 		for _, name := range []string{"url", "webhook_url", "webhook"} {
 			if s := g.Text(name, thread.MaxURI); s != "" && n.URL == "" {
@@ -105,13 +104,9 @@ func readNotifications(f *thread.Fields, key string) []Notification {
 			}
 		}
 		if topic := g.Text("topic", 200); n.Type == "ntfy" && topic != "" {
-			server := g.Text("server", thread.MaxURI)
-			if server == "" {
-				server = "https://ntfy.sh"
-			}
+			server := cmp.Or(g.Text("server", thread.MaxURI), "https://ntfy.sh")
 			n.URL = strings.TrimSuffix(server, "/") + "/" + topic
 		}
-		f.Join(g)
 		out = append(out, n)
 	}
 	return out

@@ -278,17 +278,20 @@ func isClaim(v wire.Value) bool {
 // readPatch reads {status?, message?, mess?}. It returns the block of mess, and the status to set beside the block: nil
 // if the block has a status itself, which then gets the message, or if the call has only a block.
 func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, error) {
-	f := &thread.Fields{Value: v}
+	f := thread.NewFields(v, "")
 	word, message := f.Text("status", 40), f.Text("message", thread.MaxProse)
 	var block thread.Block
 	if list, ok := f.Get("mess"); ok {
 		f.Check(list.Kind() == wire.Array, "mess", "must be a list")
-		if f.Err == nil {
-			block, f.Err = thread.FromTreeAt(list, 0)
+		if f.Err() == nil {
+			var err error
+			if block, err = thread.FromTreeAt(list, 0); err != nil {
+				return nil, nil, err
+			}
 		}
 	}
-	if f.Err != nil {
-		return nil, nil, f.Err
+	if err := f.Err(); err != nil {
+		return nil, nil, err
 	}
 	code, ok := thread.ParseCode(word)
 	if word != "" && !ok {

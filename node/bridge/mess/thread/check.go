@@ -45,7 +45,7 @@ func (e Entry) Check(path string, now time.Time, lax bool) error {
 	case "suggestion":
 		_, err = ReadSuggestion(e.Body, path)
 	case "ack":
-		err = NewFields(e.Body, path).Err
+		err = NewFields(e.Body, path).Err()
 	}
 	return err
 }
@@ -65,7 +65,7 @@ func ReadResponse(v wire.Value, path string, lax bool) (Response, error) {
 	f.Text("notes", MaxProse)
 	f.Text("id", MaxID)
 	f.time("completed_at")
-	return r, f.Err
+	return r, f.Err()
 }
 
 // Reply answers questions, confirms an action or decides about a suggestion: exactly one of the three (MESS-33).
@@ -100,7 +100,7 @@ func ReadReply(v wire.Value, path string, lax bool) (Reply, error) {
 	}
 	f.Check(kinds == 1, "", "must have one of answers, confirm and accept")
 	f.checkContents("context", false)
-	return r, f.Err
+	return r, f.Err()
 }
 
 // Answer is the answer to one question (1.1 draft).
@@ -120,7 +120,7 @@ func ReadAnswer(v wire.Value, path string) (Answer, error) {
 	}
 	f.Check(ok, "value", "is required")
 	a.Value = value
-	return a, f.Err
+	return a, f.Err()
 }
 
 // Cancel withdraws requests.
@@ -132,7 +132,7 @@ type Cancel struct {
 // ReadCancel reads a cancel.
 func ReadCancel(v wire.Value, path string, lax bool) (Cancel, error) {
 	f := NewFields(v, path)
-	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(false)}, f.Err
+	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(false)}, f.Err()
 }
 
 // Query is a question to the exchange, which returns only what matches all filters (MESS-36).
@@ -166,9 +166,8 @@ func ReadQuery(v wire.Value, path string) (Query, error) {
 			g.Check(ok, "status", "must hold status codes")
 			q.Status = append(q.Status, c)
 		}
-		f.Join(g)
 	}
-	return q, f.Err
+	return q, f.Err()
 }
 
 // EntryPath returns the path of entry number i of a block for refusals.

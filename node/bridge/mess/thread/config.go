@@ -43,7 +43,6 @@ func ReadConfig(v wire.Value, path string) (ConfigEntry, error) {
 	var c ConfigEntry
 	if e := f.Sub("executor"); e != nil {
 		c.Executor = e.readExecutor()
-		f.Join(e)
 	}
 	if r := f.Sub("routing"); r != nil {
 		c.Routing = true
@@ -52,10 +51,9 @@ func ReadConfig(v wire.Value, path string) (ConfigEntry, error) {
 		for i, rule := range r.List("rules", maxRules) {
 			c.Rules = append(c.Rules, r.readRule(rule, fmt.Sprintf("rules[%d]", i)))
 		}
-		f.Join(r)
 	}
 	f.Check((c.Executor != nil) != c.Routing, "", "must have executor or routing")
-	return c, f.Err
+	return c, f.Err()
 }
 
 const (
@@ -89,7 +87,7 @@ func (f *Fields) ReadDuty() (availability, schedule, zone string) {
 }
 
 func (f *Fields) readRule(v wire.Value, key string) Rule {
-	g := NewFields(v, f.Path(key))
+	g := f.In(v, key)
 	g.allowOnly("match", "prefer", "default")
 	var r Rule
 	if m := g.Sub("match"); m != nil {
@@ -97,7 +95,6 @@ func (f *Fields) readRule(v wire.Value, key string) Rule {
 		r.Capability = m.Text("capability", MaxID)
 		r.Urgency = m.OneOf("urgency", "", Urgencies...)
 		r.Precision = m.OneOf("precision", "", Precisions...)
-		g.Join(m)
 	} else {
 		r.Default = g.has("default")
 		g.Check(r.Default, "match", "is required, or default")
@@ -115,7 +112,6 @@ func (f *Fields) readRule(v wire.Value, key string) Rule {
 	} else {
 		g.Check(r.Default, key, "is required")
 	}
-	f.Join(g)
 	return r
 }
 
@@ -164,7 +160,7 @@ func ParseRules(data []byte) (Block, error) {
 	if list.IsNull() {
 		f.fail("rules", "must be a list")
 	}
-	return Block{{Type: "config", Body: wire.Obj(wire.Field("routing", rules))}}, f.Err
+	return Block{{Type: "config", Body: wire.Obj(wire.Field("routing", rules))}}, f.Err()
 }
 
 // holdsEntries reports whether a list contains the entries of a block rather than routing rules.

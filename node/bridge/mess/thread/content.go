@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -22,103 +23,96 @@ const (
 // are kept as data.
 func (f *Fields) checkContents(key string, response bool) {
 	for i, e := range f.List(key, MaxContent) {
-		if err := checkContent(e, fmt.Sprintf("%s[%d]", f.Path(key), i), response); err != nil && f.Err == nil {
-			f.Err = err
-		}
+		f.checkContent(e, fmt.Sprintf("%s[%d]", key, i), response)
 	}
 }
 
-func checkContent(e wire.Value, path string, response bool) error {
+func (f *Fields) checkContent(e wire.Value, key string, response bool) {
 	if _, ok := e.Str(); ok {
-		return nil
+		return
 	}
 	if e.Kind() != wire.Object || e.Len() == 0 {
-		return Bad(path, "must be a text or a map")
+		f.fail(key, "must be a text or a map")
+		return
 	}
-	kind, v := e.Members()[0].Key, e.At(0)
 	if e.Len() != 1 {
-		return nil // the sender's own data
+		return // the sender's own data
 	}
-	f := &Fields{Value: e, path: path}
-	switch kind {
+	f = f.In(e, key)
+	switch kind, v := e.Members()[0].Key, e.At(0); kind {
 	case "image", "audio", "video", "file":
-		return checkResource(v, path+"."+kind)
+		f.checkResource(kind, v)
 	case "url", "ref", "text":
 		s, ok := v.Str()
 		f.Check(ok && (kind == "text" || s != "" && len(s) <= MaxURI && !hasControls(s)), kind, "must be a text")
 	case "json":
 		f.Check(v.Kind() == wire.Object || v.Kind() == wire.Array, kind, "must be a map or a list")
 	case "embedding":
-		checkEmbedding(f, v)
+		f.checkEmbedding(v)
 	case "location":
-		checkLocation(f, v)
+		f.checkLocation(v)
 	case "confirmation", "structured", "error":
 		if response {
-			checkResult(f, kind, v)
+			f.checkResult(kind, v)
 		}
 	}
-	return f.Err
 }
 
 // checkResult checks the kinds of MESS-9. They have a meaning only in responses.
-func checkResult(f *Fields, kind string, v wire.Value) {
+func (f *Fields) checkResult(kind string, v wire.Value) {
 	switch kind {
 	case "confirmation":
 		if _, ok := v.Boolean(); ok {
 			return
 		}
-		g := NewFields(v, f.Path(kind))
+		g := f.In(v, kind)
 		_, present := g.Boolean("confirmed")
 		g.Check(present, "confirmed", "is required")
-		f.Join(g)
 	case "structured":
 		f.Check(v.Kind() == wire.Object, kind, "must be a map")
 	case "error":
-		g := NewFields(v, f.Path(kind))
+		g := f.In(v, kind)
 		code, ok := g.Get("code")
 		_, number := code.Num()
 		text, isText := code.Str()
 		g.Check(ok && (number || isText && text != ""), "code", "is required")
 		g.Required("message", MaxProse)
-		f.Join(g)
 	}
 }
 
-func checkEmbedding(f *Fields, v wire.Value) {
+func (f *Fields) checkEmbedding(v wire.Value) {
 	f.Check(v.Kind() == wire.Array && v.Len() <= maxEmbedding, "embedding", fmt.Sprintf("must be a list of at most %d numbers", maxEmbedding))
 	for n := range v.Elems() {
 		f.Check(n.Kind() == wire.Number, "embedding", "must hold numbers only")
 	}
 }
 
-func checkLocation(f *Fields, v wire.Value) {
+func (f *Fields) checkLocation(v wire.Value) {
 	if _, ok := v.Str(); ok {
 		return
 	}
-	g := NewFields(v, f.Path("location"))
+	g := f.In(v, "location")
 	for _, key := range []string{"lat", "lng", "accuracy", "altitude"} {
 		g.number(key)
 	}
 	for _, key := range []string{"name", "address", "description"} {
 		g.Text(key, MaxProse)
 	}
-	f.Join(g)
 }
 
 // checkResource checks image, audio, video and file: a URI, {uri, name?, mime?}, or one of the two forms of an external
 // attachment (MESS-10).
-func checkResource(v wire.Value, path string) error {
+func (f *Fields) checkResource(kind string, v wire.Value) {
 	if s, ok := v.Str(); ok {
-		return checkURI(s, path)
+		f.checkURI(kind, s)
+		return
 	}
-	f := NewFields(v, path)
+	f = f.In(v, kind)
 	f.Text("name", maxName)
 	f.Text("mime", 200)
 	switch {
 	case f.has("uri"):
-		if f.Err == nil {
-			f.Err = checkURI(v.GetStr("uri"), f.Path("uri"))
-		}
+		f.checkURI("uri", v.GetStr("uri"))
 	case f.has("file"):
 		name := f.Required("file", 300)
 		f.Check(IsAttachmentName(name), "file", "must be the name of an attachment")
@@ -131,7 +125,6 @@ func checkResource(v wire.Value, path string) error {
 	default:
 		f.fail("uri", "is required")
 	}
-	return f.Err
 }
 
 const maxFileSize = 1 << 40
@@ -142,18 +135,12 @@ func (f *Fields) has(key string) bool {
 }
 
 // checkURI checks the form of a URI. The target does not matter here, because nothing is fetched (MESS-63).
-func checkURI(s, path string) error {
-	if strings.HasPrefix(s, "data:") {
-		_, _, err := SplitData(s)
-		if err != nil {
-			return Bad(path, err.Error())
-		}
-		return nil
+func (f *Fields) checkURI(key, s string) {
+	if !strings.HasPrefix(s, "data:") {
+		f.Check(s != "" && len(s) <= MaxURI && !hasControls(s), key, "must be a URI")
+	} else if _, _, err := splitData(s); err != nil {
+		f.fail(key, err.Error())
 	}
-	if s == "" || len(s) > MaxURI || hasControls(s) {
-		return Bad(path, "must be a URI")
-	}
-	return nil
 }
 
 // attachmentName and mimeForm do not bound the parts that they capture, because a bound such as {1,180} takes
@@ -175,26 +162,28 @@ func isMIMEType(s string) bool {
 	return m != nil && len(m[1]) <= 100 && len(m[2]) <= 100
 }
 
-// StrictBase64 refuses base64 with stray bits in the last character.
-var StrictBase64 = base64.StdEncoding.Strict()
+// DecodeData returns the MIME type and the content of a data URI.
+func DecodeData(uri string) (mime string, data []byte, err error) {
+	mime, text, err := splitData(uri)
+	if err == nil {
+		data, err = base64.StdEncoding.Strict().DecodeString(text)
+	}
+	return mime, data, err
+}
 
-type dataError string
-
-func (e dataError) Error() string { return string(e) }
-
-// SplitData splits "data:<mime>;base64,<data>". It checks the data without decoding all of it (MESS-11).
-func SplitData(s string) (mime, data string, err error) {
+// splitData splits "data:<mime>;base64,<data>". It checks the data without decoding all of it (MESS-11).
+func splitData(s string) (mime, data string, err error) {
 	head, data, ok := strings.Cut(strings.TrimPrefix(s, "data:"), ",")
 	mime, base64ed := strings.CutSuffix(head, ";base64")
 	switch {
 	case !ok || !base64ed:
-		return "", "", dataError("must be data:<mime>;base64,<data>")
+		return "", "", errors.New("must be data:<mime>;base64,<data>")
 	case !isMIMEType(mime):
-		return "", "", dataError("the MIME type of the data URI is not acceptable")
+		return "", "", errors.New("the MIME type of the data URI is not acceptable")
 	case len(data) > base64.StdEncoding.EncodedLen(MaxDocument):
-		return "", "", dataError("the data is too large")
+		return "", "", errors.New("the data is too large")
 	case !isBase64(data):
-		return "", "", dataError("the data is not strict base64")
+		return "", "", errors.New("the data is not strict base64")
 	}
 	return mime, data, nil
 }
@@ -215,7 +204,7 @@ func isBase64(s string) bool {
 		}
 	}
 	var tail [3]byte
-	_, err := StrictBase64.Decode(tail[:], []byte(s[len(s)-4:]))
+	_, err := base64.StdEncoding.Strict().Decode(tail[:], []byte(s[len(s)-4:]))
 	return err == nil
 }
 

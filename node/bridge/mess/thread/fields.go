@@ -9,25 +9,32 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Fields reads the members of a map and keeps the first fault in Err. A member that is null counts as absent (MESS-54).
+// Fields reads the members of a map and keeps the first fault, together with those of the maps inside it. A member that
+// is null counts as absent (MESS-54).
 type Fields struct {
 	Value wire.Value
 	path  string
-	Err   error
+	fault *error
 }
 
 // NewFields returns the fields of a map.
 func NewFields(v wire.Value, path string) *Fields {
-	f := &Fields{Value: v, path: path}
-	if v.Kind() != wire.Object {
-		f.Err = Bad(path, "must be a map")
-	}
-	return f
+	return (&Fields{fault: new(error)}).In(v, path)
 }
 
+// In returns the fields of v, a map inside the map of f. key is its path from there.
+func (f *Fields) In(v wire.Value, key string) *Fields {
+	g := &Fields{Value: v, path: f.Path(key), fault: f.fault}
+	g.Check(v.Kind() == wire.Object, "", "must be a map")
+	return g
+}
+
+// Err returns the first fault, or nil.
+func (f *Fields) Err() error { return *f.fault }
+
 func (f *Fields) fail(key, reason string) {
-	if f.Err == nil {
-		f.Err = Bad(f.Path(key), reason)
+	if *f.fault == nil {
+		*f.fault = Bad(f.Path(key), reason)
 	}
 }
 
@@ -167,16 +174,7 @@ func (f *Fields) Sub(key string) *Fields {
 	if !ok {
 		return nil
 	}
-	g := NewFields(v, f.Path(key))
-	f.Join(g)
-	return g
-}
-
-// Join takes over the first fault of g.
-func (f *Fields) Join(g *Fields) {
-	if f.Err == nil && g != nil {
-		f.Err = g.Err
-	}
+	return f.In(v, key)
 }
 
 // Refs reads one reference or a list of references.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -263,11 +262,10 @@ func readEnvelope(v wire.Value) (*Thread, error) {
 	}
 	t.ConfirmBefore, _ = f.Boolean("confirm_before")
 	for i, h := range f.List("history", MaxMessages) {
-		g := NewFields(h, f.Path("history["+strconv.Itoa(i)+"]"))
+		g := f.In(h, fmt.Sprintf("history[%d]", i))
 		t.History = append(t.History, Event{
 			Action: g.Text("action", 64), At: g.fileTime("at"), By: g.Text("by", maxName), Ref: g.Text("ref", maxName), Note: g.Text("note", MaxProse),
 		})
-		f.Join(g)
 	}
 	if t.Requester == "" {
 		t.Requester = unknownID
@@ -278,7 +276,7 @@ func readEnvelope(v wire.Value) (*Thread, error) {
 	if code == Completed || code == Partial {
 		t.Ended = t.Updated
 	}
-	return t, f.Err
+	return t, f.Err()
 }
 
 // fileTime reads a time in a file: RFC 3339, or a form that other tools write (a blank instead of T, a missing offset
@@ -310,8 +308,8 @@ func ReadDocument(doc wire.Value, t *Thread) (Message, Block, error) {
 	}
 	mess, ok := f.Get("MESS")
 	f.Check(ok, "MESS", "is required")
-	if f.Err != nil {
-		return m, nil, f.Err
+	if err := f.Err(); err != nil {
+		return m, nil, err
 	}
 	b, err := FromTreeAt(mess, 0)
 	if err != nil {

@@ -51,18 +51,16 @@ func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 	if c := f.Sub("compensation"); c != nil {
 		r.Shells, _ = c.integer("shells", 0, wire.MaxSafeInteger)
 		c.Text("note", MaxProse)
-		f.Join(c)
 	}
 	neededBy, hasNeededBy := f.time("needed_by")
 	r.ConfirmBefore, _ = f.Boolean("confirm_before")
 	if c := f.Sub("constraints"); c != nil {
 		r.readConstraints(c, now)
-		f.Join(c)
 	}
 	if hasNeededBy {
 		r.Deadline = neededBy
 	}
-	return r, f.Err
+	return r, f.Err()
 }
 
 // WantsOwner reports whether the owner must approve the request before anybody acts, whatever the policy: the requester
@@ -72,11 +70,10 @@ func (r *Request) WantsOwner() bool { return r.ConfirmBefore || r.Shells > 0 }
 func (r *Request) readConstraints(c *Fields, now time.Time) {
 	if v, ok := c.Get("location"); ok {
 		if s, isText := v.Str(); !isText {
-			g := NewFields(v, c.Path("location"))
+			g := c.In(v, "location")
 			for _, key := range []string{"lat", "lng", "radius_km"} {
 				g.number(key)
 			}
-			c.Join(g)
 		} else {
 			c.Check(len(s) <= MaxProse && !hasControls(s), "location", "must be a text or {lat, lng, radius_km}")
 		}
@@ -87,7 +84,6 @@ func (r *Request) readConstraints(c *Fields, now time.Time) {
 		r.NotBefore, _ = t.time("not_before")
 		r.Deadline, _ = t.timeOrSpan("expires", now)
 		r.Urgency = t.OneOf("urgency", "", Urgencies...)
-		c.Join(t)
 	}
 }
 

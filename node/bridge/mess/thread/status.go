@@ -1,8 +1,8 @@
 package thread
 
 import (
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -106,7 +106,7 @@ func ReadStatus(v wire.Value, path string, lax bool) (Status, error) {
 	if written := v.GetStr("code"); written != string(code) {
 		s.Body = v.With("code", wire.Text(string(code))) // we write the spelling of the specification
 	}
-	return s, f.Err
+	return s, f.Err()
 }
 
 // statusFields is the table of MESS section 4.
@@ -130,7 +130,6 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 			return
 		}
 		w.checkWaitingFor()
-		f.Join(w)
 	},
 	Held: func(f *Fields, s *Status, _ bool) {
 		s.Reason = f.Text("reason", MaxProse)
@@ -220,12 +219,11 @@ func (f *Fields) Reason(required bool) string {
 		f.Check(len(s) <= MaxProse && !hasControls(s), "reason", "must be a text")
 		return s
 	}
-	g := NewFields(v, f.Path("reason"))
+	g := f.In(v, "reason")
 	s := g.Required("type", maxName)
 	if detail := g.Text("detail", MaxProse); detail != "" {
 		s += ": " + detail
 	}
-	f.Join(g)
 	return s
 }
 
@@ -252,7 +250,7 @@ func (f *Fields) checkWaitingFor() {
 func (f *Fields) readQuestions(lax bool, message string) []Question {
 	var out []Question
 	for i, e := range f.List("questions", 50) {
-		g := NewFields(e, f.Path("questions["+strconv.Itoa(i)+"]"))
+		g := f.In(e, fmt.Sprintf("questions[%d]", i))
 		id := g.Text("field", MaxID)
 		if id == "" {
 			id = g.Text("id", MaxID)
@@ -266,7 +264,6 @@ func (f *Fields) readQuestions(lax bool, message string) []Question {
 				q.Options = append(q.Options, string(o.JSON()))
 			}
 		}
-		f.Join(g)
 		out = append(out, q)
 	}
 	if len(out) == 0 {

@@ -35,7 +35,7 @@ func ReadSuggestion(v wire.Value, path string) (Suggestion, error) {
 	// the thread keeps every proposal
 	f.Check(len(proposed.JSON()) <= maxProposed, "proposed", "must have at most 32 KiB")
 	s.Proposed = proposed
-	return s, f.Err
+	return s, f.Err()
 }
 
 // OpenSuggestion returns the number, from 1, of the newest suggestion that waits for the requester's decision, or 0. A
