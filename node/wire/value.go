@@ -157,6 +157,14 @@ func (v Value) With(key string, val Value) Value {
 	return Value{kind: Object, kids: append(kids, Member{key, val})}
 }
 
+// WithOptional works like With for a text, but returns v itself if the text is empty.
+func (v Value) WithOptional(key, text string) Value {
+	if text == "" {
+		return v
+	}
+	return v.With(key, Text(text))
+}
+
 // Without returns a copy of the object v without the members named by keys.
 func (v Value) Without(keys ...string) Value {
 	kids := make([]Member, 0, v.Len())

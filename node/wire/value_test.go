@@ -90,6 +90,8 @@ func TestValueImmutable(t *testing.T) {
 		{"Obj", made, `{"k":"v","l":"w"}`},
 		{"Arr", arr, `[1,2]`},
 		{"With on none", Value{}.With("a", Bool(true)), `{"a":true}`},
+		{"WithOptional", base.WithOptional("d", "x"), `{"a":1,"b":2,"c":[1,2],"d":"x"}`},
+		{"WithOptional without a text", base.WithOptional("a", ""), before},
 	} {
 		if got := string(tt.v.JSON()); got != tt.want {
 			t.Errorf("%s = %s, want %s", tt.name, got, tt.want)

@@ -169,9 +169,8 @@ func (b *Bridge) controlPayload(ctx context.Context, m controlMessage) (wire.Val
 	if err != nil {
 		return wire.Value{}, exchange.IgnoreMissing(err)
 	}
-	reason := wire.TextField("reason", m.Payload.GetStr("reason"))
 	isTime := func(s string) bool { _, ok := thread.TimeOrSpan(s, time.Now()); return ok }
-	code, more := thread.Held, []wire.Member{reason}
+	code, more := thread.Held, []wire.Member{wire.TextField("reason", m.Payload.GetStr("reason"))}
 	switch eta := m.Payload.GetStr("estimated_response"); {
 	case m.Payload.GetStr("action") == wire.ActionPending && t.Holder != "":
 		return wire.Value{}, nil // the message is about our answer; a holder that waits sends a status instead
@@ -183,10 +182,9 @@ func (b *Bridge) controlPayload(ctx context.Context, m controlMessage) (wire.Val
 	if code == "" {
 		return wire.Value{}, nil
 	}
-	body := wire.Obj(append([]wire.Member{{Key: "re", Value: wire.Text(ref)}, {Key: "code", Value: wire.Text(string(code))}}, more...)...)
 	return wire.Obj(
 		wire.TextField("action", m.Payload.GetStr("action")),
-		wire.Field("mess", thread.Block{{Type: "status", Body: body}}.Tree())), nil
+		wire.Field("mess", thread.Block{thread.NewStatus(ref, code, more...)}.Tree())), nil
 }
 
 // closeCode returns the state to which a close without a MESS list moves a thread that was offered to the peer. It

@@ -114,8 +114,7 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 	defer l.createMu.Unlock()
 	v, err := l.remote.view(ctx, ref)
 	if err == nil && (v.status == thread.NeedsInput || v.status == thread.NeedsConfirmation) {
-		state := thread.Block{{Type: "status", Body: wire.Obj(wire.TextField("re", ref), wire.TextField("code", string(next)))}}
-		err = l.remote.post(ctx, key+"-state", ref, state)
+		err = l.remote.post(ctx, key+"-state", ref, thread.Block{thread.NewStatus(ref, next)})
 		v.status = next
 	}
 	if _, refused := refusalReason(err); refused { // the answer itself was accepted
@@ -145,7 +144,7 @@ func (l *link) postToTheirs(ctx context.Context, key, ref string, k knownThread,
 	}
 	if works {
 		if len(claim) == 0 {
-			claim = thread.Block{{Type: "status", Body: wire.Obj(wire.TextField("re", ref), wire.TextField("code", string(thread.Claimed)))}}
+			claim = thread.Block{thread.NewStatus(ref, thread.Claimed)}
 		}
 		if lost, err := l.claim(ctx, key+"-claim", ref, k, claim); lost || err != nil {
 			return err
@@ -236,8 +235,8 @@ func (l *link) decline(ctx context.Context, conv, reason string, cause error) er
 	if ref, err := l.x.OfferedIn(ctx, l.pseudonym(thread.ExchangeID), conv); ref == "" {
 		return cmp.Or(err, cause)
 	}
-	no := wire.Obj(wire.TextField("re", "last"), wire.TextField("code", string(thread.Declined)), wire.TextField("reason", reason))
-	if err := l.acceptEntry(ctx, thread.ExchangeID, conv, "declined", thread.Entry{Type: "status", Body: no}); err != nil {
+	no := thread.NewStatus("last", thread.Declined, wire.TextField("reason", reason))
+	if err := l.acceptEntry(ctx, thread.ExchangeID, conv, "declined", no); err != nil {
 		return errors.Join(cause, err)
 	}
 	return nil
@@ -258,9 +257,6 @@ func toBlock(m wire.Message) (thread.Block, error) {
 		}
 		return b, err
 	}
-	status := func(code thread.Code, more ...wire.Member) (thread.Block, error) {
-		return thread.Block{{Type: "status", Body: wire.Obj(append([]wire.Member{wire.TextField("re", "last"), wire.TextField("code", string(code))}, more...)...)}}, nil
-	}
 	text, about := "", ""
 	switch m.Action() {
 	case "ask":
@@ -271,7 +267,7 @@ func toBlock(m wire.Message) (thread.Block, error) {
 	case "request_human":
 		text = m.Payload.GetStr("reason")
 	case wire.ActionClose:
-		return status(thread.Declined, wire.TextField("reason", m.Payload.GetStr("reason")))
+		return thread.Block{thread.NewStatus("last", thread.Declined, wire.TextField("reason", m.Payload.GetStr("reason")))}, nil
 	case wire.ActionPending, wire.ActionReceived:
 		return nil, nil // at the exchange, the state held would be a claim, and no executor of ours has agreed yet
 	}
@@ -355,8 +351,7 @@ func toAnswer(b thread.Block, ref string, k knownThread) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
 		if e.Type == "request" {
-			out[i] = thread.Entry{Type: "answer", Body: wire.Obj(
-				wire.TextField("re", ref), wire.TextField("value", e.Body.GetStr("intent")))}
+			out[i] = thread.NewEntry("answer", ref, wire.TextField("value", e.Body.GetStr("intent")))
 		}
 	}
 	return out

@@ -163,14 +163,12 @@ func (l *link) stateUpdate(ctx context.Context, v remoteView, k knownThread) (th
 	if err != nil || t == nil || t.Status == v.status {
 		return nil, err
 	}
-	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("code", string(v.status)))
-	if v.holder != "" {
-		body = body.With("executor", wire.Text(v.holder))
-	}
+	status := thread.NewStatus(t.Ref, v.status)
+	status.Body = status.Body.WithOptional("executor", v.holder)
 	if v.status == thread.NeedsInput {
-		body = body.With("message", wire.Text("the executor asks something that its exchange does not show"))
+		status.Body = status.Body.With("message", wire.Text("the executor asks something that its exchange does not show"))
 	}
-	return thread.Block{{Type: "status", Body: body}}, nil
+	return thread.Block{status}, nil
 }
 
 // followTheirs receives the messages of the requester of a foreign thread. It also receives answers of others, because

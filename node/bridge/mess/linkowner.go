@@ -125,9 +125,9 @@ func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) e
 	if err != nil || !held {
 		return err
 	}
-	body := wire.Obj(wire.TextField("re", "last"), wire.TextField("reason", why))
+	cancel := thread.NewEntry("cancel", "last", wire.TextField("reason", why))
 	// a refusal means that the question is gone, because the owner decided meanwhile
-	if err := l.acceptEntry(ctx, k.Peer, k.Conv, "over", thread.Entry{Type: "cancel", Body: body}); !thread.IsRefusal(err) {
+	if err := l.acceptEntry(ctx, k.Peer, k.Conv, "over", cancel); !thread.IsRefusal(err) {
 		return err
 	}
 	return nil

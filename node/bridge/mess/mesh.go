@@ -203,15 +203,12 @@ func translateEnd(t *thread.Thread, b thread.Block, from string) thread.Block {
 		case e.Type != "status", t.Holder != "" && from == t.Holder && (code != thread.Cancelled || t.HadRefusal()), code != thread.Cancelled && code != thread.Expired && code != thread.Superseded && (code != thread.Failed || t.Holder != ""):
 			continue
 		}
-		says, reason := thread.Declined, wire.Obj(wire.TextField("type", string(code)))
+		says := thread.Declined
 		if t.Holder != "" {
 			says = thread.Failed
 		}
-		if why := e.Body.GetStr("reason"); why != "" {
-			reason = reason.With("detail", wire.Text(why))
-		}
-		out[i] = thread.Entry{Type: "status", Body: wire.Obj(
-			wire.TextField("re", t.Ref), wire.TextField("code", string(says)), wire.Field("reason", reason))}
+		reason := wire.Obj(wire.TextField("type", string(code))).WithOptional("detail", e.Body.GetStr("reason"))
+		out[i] = thread.NewStatus(t.Ref, says, wire.Field("reason", reason))
 	}
 	return out
 }

@@ -192,7 +192,6 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 // somebody else has claimed it. The cancel contains this reason.
 func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string, done []store.Change) error {
 	p := t.Peers[to]
-	body := wire.Obj(wire.TextField("re", cmp.Or(p.Name, t.Ref)))
 	why := "somebody else has taken it"
 	switch {
 	// a reason from behind a link may name a participant of the other exchange
@@ -201,12 +200,11 @@ func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string,
 	case t.Status.Terminal():
 		why = "it is " + string(t.Status)
 	}
-	if why != "" {
-		body = body.With("reason", wire.Text(why))
-	}
+	cancel := thread.NewEntry("cancel", cmp.Or(p.Name, t.Ref))
+	cancel.Body = cancel.Body.WithOptional("reason", why)
 	return b.send(ctx, bridge.Outgoing{
 		To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent, Records: done,
-		Payload: wire.Obj(wire.TextField("action", "cancel"), wire.Field("mess", thread.Block{{Type: "cancel", Body: body}}.Tree())),
+		Payload: wire.Obj(wire.TextField("action", "cancel"), wire.Field("mess", thread.Block{cancel}.Tree())),
 	})
 }
 
@@ -306,9 +304,6 @@ func (b *Bridge) registerResolvers() {
 		_, err := b.x.Do(ctx, owner, thread.Block{e}, opts)
 		return err
 	}
-	re := func(ref string, more ...wire.Member) wire.Value {
-		return wire.Obj(append([]wire.Member{{Key: "re", Value: wire.Text(ref)}}, more...)...)
-	}
 	b.cfg.Mesh.Asks().Handle(askRegister, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
 		return b.x.Executors.Admit(ctx, body.Ref, yes, changes)
 	}))
@@ -318,15 +313,14 @@ func (b *Bridge) registerResolvers() {
 			// an old question without a serial matches no message
 			opts.Re, opts.IfSerial = body.Ref, cmp.Or(body.Serial, -1)
 		}
-		return act(ctx, thread.Entry{Type: "reply", Body: re(body.Ref, wire.Field("confirm", wire.Bool(yes)))}, opts)
+		return act(ctx, thread.NewEntry("reply", body.Ref, wire.Field("confirm", wire.Bool(yes))), opts)
 	}))
 	b.cfg.Mesh.Asks().Handle(askHeld, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
 		code := thread.Received
 		if !yes {
 			code = thread.Declined
 		}
-		return act(ctx, thread.Entry{Type: "status", Body: re(body.Ref, wire.TextField("code", string(code)),
-			wire.TextField("reason", "the owner decided"))}, exchange.Options{Records: changes})
+		return act(ctx, thread.NewStatus(body.Ref, code, wire.TextField("reason", "the owner decided")), exchange.Options{Records: changes})
 	}))
 	b.cfg.Mesh.Asks().Handle(askRoute, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
 		if !yes || len(body.Candidates) == 0 {

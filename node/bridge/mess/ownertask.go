@@ -1,6 +1,7 @@
 package mess
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -175,13 +176,8 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 // {"answers": {field: text}} for questions; or a text, which is the result or the answer.
 func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	kind, _, _ := strings.Cut(a.Turn, "/")
-	re := wire.Obj(wire.TextField("re", t.Ref))
 	entry := func(entryType string, more ...wire.Member) (thread.Block, error) {
-		body := re
-		for _, m := range more {
-			body = body.With(m.Key, m.Value)
-		}
-		return thread.Block{{Type: entryType, Body: body}}, nil
+		return thread.Block{thread.NewEntry(entryType, t.Ref, more...)}, nil
 	}
 	list, hasList := a.Payload.Get("mess")
 	answers, hasAnswers := a.Payload.Get("answers")
@@ -191,22 +187,19 @@ func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	case hasList:
 		return parseOwnerBlock(t, list, kind)
 	case kind == thread.TurnSuggestion && (action == "accept" || action == "decline"):
-		more := []wire.Member{{Key: "accept", Value: wire.Bool(action == "accept")}}
+		more := []wire.Member{wire.Field("accept", wire.Bool(action == "accept"))}
 		if reason := a.Payload.GetStr("reason"); reason != "" {
 			more = append(more, wire.TextField("reason", reason))
 		}
 		return entry("reply", more...)
 	case kind == thread.TurnWork && (action == "accept" || action == "claim"):
-		more := []wire.Member{{Key: "code", Value: wire.Text(string(thread.Claimed))}}
+		more := []wire.Member{wire.TextField("code", string(thread.Claimed))}
 		if eta, ok := a.Payload.Get("eta"); ok {
 			more = append(more, wire.Field("eta", eta))
 		}
 		return entry("status", more...)
 	case kind == thread.TurnWork && action == "decline":
-		reason := a.Payload.GetStr("reason")
-		if reason == "" {
-			reason = "the owner declined"
-		}
+		reason := cmp.Or(a.Payload.GetStr("reason"), "the owner declined")
 		return entry("status", wire.TextField("code", string(thread.Declined)), wire.TextField("reason", reason))
 	case kind == thread.TurnWork && text != "":
 		return entry("response", wire.Field("content", wire.Arr(wire.Text(text))))

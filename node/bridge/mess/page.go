@@ -218,7 +218,7 @@ func (p *pages) act(c echo.Context) error {
 		}
 		return httpapi.Done(c, "mess/"+url.PathEscape(t.Ref), "fetched")
 	}
-	block, err := p.block(c, t)
+	entry, err := p.entry(c, t)
 	if err != nil {
 		return err
 	}
@@ -233,63 +233,51 @@ func (p *pages) act(c echo.Context) error {
 			return thread.Bad("turn", "is missing: open the thread again")
 		}
 	}
-	if _, err := p.x.Do(ctx, exchange.Owner("page"), block, opts); err != nil {
+	if _, err := p.x.Do(ctx, exchange.Owner("page"), thread.Block{entry}, opts); err != nil {
 		return err
 	}
 	return httpapi.Done(c, "mess/"+url.PathEscape(t.Ref), "done")
 }
 
-func (p *pages) block(c echo.Context, t *thread.Thread) (thread.Block, error) {
-	re := wire.Obj(wire.TextField("re", t.Ref))
+// entry returns the MESS entry of a form.
+func (p *pages) entry(c echo.Context, t *thread.Thread) (e thread.Entry, err error) {
 	said := strings.TrimSpace(c.FormValue("text"))
-	text := wire.Text(c.FormValue("text"))
-	status := func(code thread.Code, more ...wire.Member) (thread.Block, error) {
-		body := re.With("code", wire.Text(string(code)))
-		for _, m := range more {
-			body = body.With(m.Key, m.Value)
-		}
-		return thread.Block{{Type: "status", Body: body}}, nil
-	}
-	reply := func(key string, v wire.Value) (thread.Block, error) {
-		return thread.Block{{Type: "reply", Body: re.With(key, v)}}, nil
-	}
 	switch c.FormValue("do") {
 	case "claim":
-		return status(thread.Claimed)
+		return thread.NewStatus(t.Ref, thread.Claimed), nil
 	case "decline":
-		return status(thread.Declined, wire.TextField("reason", cmp.Or(said, "the owner declined")))
+		return thread.NewStatus(t.Ref, thread.Declined, wire.TextField("reason", cmp.Or(said, "the owner declined"))), nil
 	case "fail", "giveback": // the holder must give a reason
 		if said == "" {
-			return nil, thread.Bad("text", "say why: the requester reads it")
+			return e, thread.Bad("text", "say why: the requester reads it")
 		}
 		code := thread.Failed
 		if c.FormValue("do") == "giveback" {
 			code = thread.Declined
 		}
-		return status(code, wire.TextField("reason", said))
+		return thread.NewStatus(t.Ref, code, wire.TextField("reason", said)), nil
 	case "ask":
-		return status(thread.NeedsInput, wire.Field("questions", wire.Arr(wire.Obj(
-			wire.TextField("field", "answer"), wire.Field("question", text)))))
+		question := wire.Obj(wire.TextField("field", "answer"), wire.TextField("question", c.FormValue("text")))
+		return thread.NewStatus(t.Ref, thread.NeedsInput, wire.Field("questions", wire.Arr(question))), nil
 	case "complete":
 		content, err := p.result(c, t)
-		return thread.Block{{Type: "response", Body: re.With("content", content)}}, err
+		return thread.NewEntry("response", t.Ref, wire.Field("content", content)), err
 	case "answer":
 		answers := wire.Obj()
 		for i, q := range t.Questions {
 			answers = answers.With(q.ID, wire.Text(c.FormValue("q"+strconv.Itoa(i))))
 		}
-		return reply("answers", answers)
+		return thread.NewEntry("reply", t.Ref, wire.Field("answers", answers)), nil
 	case "confirm", "refuse":
-		return reply("confirm", wire.Bool(c.FormValue("do") == "confirm"))
+		return thread.NewEntry("reply", t.Ref, wire.Field("confirm", wire.Bool(c.FormValue("do") == "confirm"))), nil
 	case "accept", "turndown":
-		if said != "" {
-			re = re.With("reason", wire.Text(said))
-		}
-		return reply("accept", wire.Bool(c.FormValue("do") == "accept"))
+		e = thread.NewEntry("reply", t.Ref, wire.Field("accept", wire.Bool(c.FormValue("do") == "accept")))
+		e.Body = e.Body.WithOptional("reason", said)
+		return e, nil
 	case "cancel":
-		return thread.Block{{Type: "cancel", Body: re}}, nil
+		return thread.NewEntry("cancel", t.Ref), nil
 	}
-	return nil, thread.Bad("do", "is not a known action")
+	return e, thread.Bad("do", "is not a known action")
 }
 
 // result returns the content that a form delivers: a text, and a photo that is stored first.

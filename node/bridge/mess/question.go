@@ -89,10 +89,8 @@ func (b *Bridge) askRegistration(r registry.Registration) ([]store.Change, error
 	if more := len(r.Capabilities) - n; more > 0 {
 		said = said.With("more", wire.Int(int64(more)))
 	}
-	if r.Name != "" {
-		said = said.With("display_name", wire.Text(r.Name))
-	}
-	return b.openQuestion(askRegister, aboutExecutor(r.ID), askBody{Ref: r.ID, Requester: r.ID, Said: said}, "an executor wants to join your MESS exchange", time.Now()), nil
+	body := askBody{Ref: r.ID, Requester: r.ID, Said: said.WithOptional("display_name", r.Name)}
+	return b.openQuestion(askRegister, aboutExecutor(r.ID), body, "an executor wants to join your MESS exchange", time.Now()), nil
 }
 
 func aboutExecutor(id string) string { return aboutThread("executors/" + id) }

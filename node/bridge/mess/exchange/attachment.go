@@ -28,14 +28,10 @@ func (a Attachment) record(ref string) store.Record {
 
 // Tree returns the stored form of the content, under the name that its sender gave to the file.
 func (a Attachment) Tree(name string) wire.Value {
-	v := wire.Obj(
+	return wire.Obj(
 		wire.TextField("file", a.Name), wire.TextField("mime", a.Mime),
 		wire.Field("size", wire.Int(int64(a.Size))),
-	)
-	if name != "" {
-		v = v.With("name", wire.Text(name))
-	}
-	return v
+	).WithOptional("name", name)
 }
 
 // KeepAttachment stores a file with a thread. The error is [store.ErrConflict] if the thread has a file of this name.

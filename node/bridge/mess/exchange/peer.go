@@ -131,8 +131,8 @@ func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more 
 // Cancel cancels a thread for its requester, who asked for that through a channel, in one unit with changes. If the
 // cancel is refused, because the thread has ended already, the changes are still applied.
 func (x *Exchange) Cancel(ctx context.Context, t *thread.Thread, channel, reason string, changes []store.Change) error {
-	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("reason", reason))
-	_, err := x.Do(ctx, Actor{ID: t.Requester, Channel: channel}, thread.Block{{Type: "cancel", Body: body}}, Options{Lax: true, Re: t.Ref, Records: changes})
+	cancel := thread.NewEntry("cancel", t.Ref, wire.TextField("reason", reason))
+	_, err := x.Do(ctx, Actor{ID: t.Requester, Channel: channel}, thread.Block{cancel}, Options{Lax: true, Re: t.Ref, Records: changes})
 	if thread.IsRefusal(err) {
 		return x.records.Apply(ctx, changes, time.Now())
 	}

@@ -10,13 +10,7 @@ import (
 
 // ack acknowledges an entry other than a request.
 func (t *tx) ack(e thread.Entry, ref string) {
-	body := wire.Obj()
-	if id := e.Body.GetStr("id"); id != "" {
-		body = body.With("re", wire.Text(id))
-	}
-	if ref != "" {
-		body = body.With("ref", wire.Text(ref))
-	}
+	body := wire.Obj().WithOptional("re", e.Body.GetStr("id")).WithOptional("ref", ref)
 	t.answers = append(t.answers, thread.Entry{Type: "ack", Body: body.With("received_at", thread.TimeText(t.now))})
 }
 
@@ -31,11 +25,7 @@ func ackRequests(acks []requestAck, now time.Time) thread.Block {
 	default:
 		list := make([]wire.Value, len(acks))
 		for i, a := range acks {
-			list[i] = wire.Obj()
-			if a.id != "" {
-				list[i] = list[i].With("id", wire.Text(a.id))
-			}
-			list[i] = list[i].With("ref", wire.Text(a.ref))
+			list[i] = wire.Obj().WithOptional("id", a.id).With("ref", wire.Text(a.ref))
 		}
 		body = wire.Obj(wire.Field("requests", wire.Arr(list...)))
 	}

@@ -88,14 +88,11 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 			continue
 		}
 		v := wire.Obj(wire.TextField("ref", th.Ref))
-		if th.ClientID != "" && (th.Requester == t.who.ID || t.who.Owner) {
-			v = v.With("id", wire.Text(th.ClientID))
+		if th.Requester == t.who.ID || t.who.Owner {
+			v = v.WithOptional("id", th.ClientID)
 		}
-		v = v.With("status", wire.Text(string(th.Status))).With("intent", wire.Text(th.Intent))
-		if th.Holder != "" {
-			v = v.With("executor", wire.Text(th.Holder))
-		}
-		out = append(out, v.With("updated", thread.TimeText(th.Updated)))
+		out = append(out, v.With("status", wire.Text(string(th.Status))).With("intent", wire.Text(th.Intent)).
+			WithOptional("executor", th.Holder).With("updated", thread.TimeText(th.Updated)))
 	}
 	return wire.Arr(out...), nil
 }

@@ -56,9 +56,7 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 			if err != nil {
 				return err
 			}
-			if next != "" {
-				body = body.With("ref", wire.Text(next))
-			}
+			body = body.WithOptional("ref", next)
 		}
 		t.post(th, thread.Entry{Type: "status", Body: body})
 		if oldHolder == "" && th.Holder != "" {

@@ -350,12 +350,8 @@ func (r *Executors) Tree(q thread.Query, withPending bool, limit int) wire.Value
 		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return r.hasTag(n.ID, q.Tags) }) {
 			continue
 		}
-		v := wire.Obj(wire.TextField("id", c.ID))
-		if c.Name != "" {
-			v = v.With("name", wire.Text(c.Name))
-		}
-		v = v.With("capabilities", thread.NeedsTree(c.Capabilities)).With("availability", wire.Text(cmp.Or(c.Availability, "always")))
-		out = append(out, v)
+		v := wire.Obj(wire.TextField("id", c.ID)).WithOptional("name", c.Name)
+		out = append(out, v.With("capabilities", thread.NeedsTree(c.Capabilities)).With("availability", wire.Text(cmp.Or(c.Availability, "always"))))
 	}
 	return wire.Arr(out...)
 }

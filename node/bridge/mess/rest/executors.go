@@ -65,16 +65,12 @@ func (r *call) executors() error {
 		if c.Pending && !r.who.Owner {
 			continue
 		}
-		name := wire.Value{}
-		if c.Name != "" {
-			name = wire.Text(c.Name)
-		}
 		seen := wire.Value{}
 		if !c.Seen.IsZero() {
 			seen = thread.TimeText(c.Seen)
 		}
 		v := wire.Obj(
-			wire.TextField("id", c.ID), wire.Field("display_name", name),
+			wire.TextField("id", c.ID), wire.Field("display_name", thread.TextOrNull(c.Name)),
 			wire.Field("capabilities", thread.NeedsTree(c.Capabilities)),
 			wire.Field("last_seen", seen), wire.Field("created_at", thread.TimeText(c.Created)),
 		)

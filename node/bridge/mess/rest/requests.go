@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -44,11 +45,7 @@ func (r *call) list() error {
 			return err
 		}
 	}
-	out := wire.Obj(wire.Field("threads", wire.Arr(list...)))
-	if page.Next != "" {
-		out = out.With("next", wire.Text(page.Next))
-	}
-	return r.respond(http.StatusOK, out)
+	return r.respond(http.StatusOK, wire.Obj(wire.Field("threads", wire.Arr(list...))).WithOptional("next", page.Next))
 }
 
 func (r *call) addNames(v wire.Value, ids ...string) (wire.Value, error) {
@@ -59,16 +56,12 @@ func (r *call) addNames(v wire.Value, ids ...string) (wire.Value, error) {
 }
 
 func summaryTree(s exchange.Summary) wire.Value {
-	holder := wire.Value{}
-	if s.Holder != "" {
-		holder = wire.Text(s.Holder)
-	}
 	return wire.Obj(
 		wire.TextField("ref", s.Ref),
 		wire.TextField("status", s.Status.Rest()),
 		wire.TextField("intent", s.Intent),
 		wire.TextField("requestor_id", s.Requester),
-		wire.Field("executor_id", holder),
+		wire.Field("executor_id", thread.TextOrNull(s.Holder)),
 		wire.TextField("priority", s.Priority),
 		wire.Field("created_at", thread.TimeText(s.Created)),
 		wire.Field("updated_at", thread.TimeText(s.Updated)),
@@ -205,12 +198,8 @@ func ThreadView(t *thread.Thread, messages []thread.Message) wire.Value {
 		}
 		out = append(out, messageView(m.From, m.At, mess))
 		if m.Serial == 1 {
-			re := t.ClientID
-			if re == "" {
-				re = "last"
-			}
-			ack := wire.Obj(wire.TextField("re", re), wire.TextField("ref", t.Ref))
-			out = append(out, messageView(thread.ExchangeID, t.Created, thread.Block{{Type: "ack", Body: ack}}.Tree()))
+			ack := thread.NewEntry("ack", cmp.Or(t.ClientID, "last"), wire.TextField("ref", t.Ref))
+			out = append(out, messageView(thread.ExchangeID, t.Created, thread.Block{ack}.Tree()))
 		}
 	}
 	return summaryTree(exchange.Summarize(t)).With("messages", wire.Arr(out...))
@@ -320,8 +309,7 @@ func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, er
 	case word == "":
 		code = t.Status
 	}
-	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("code", string(code)))
-	set, err := thread.ReadStatus(addMessage(body, code, message), "status", true)
+	set, err := thread.ReadStatus(addMessage(thread.NewStatus(t.Ref, code).Body, code, message), "status", true)
 	return block, &set, err
 }
 

@@ -3,6 +3,7 @@ package thread
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -25,6 +26,16 @@ const (
 type Entry struct {
 	Type string
 	Body wire.Value
+}
+
+// NewEntry returns an entry about what re names.
+func NewEntry(entryType, re string, more ...wire.Member) Entry {
+	return Entry{Type: entryType, Body: wire.Obj(slices.Concat([]wire.Member{wire.TextField("re", re)}, more)...)}
+}
+
+// NewStatus returns a status about what re names.
+func NewStatus(re string, code Code, more ...wire.Member) Entry {
+	return NewEntry("status", re, slices.Concat([]wire.Member{wire.TextField("code", string(code))}, more)...)
 }
 
 // Block is an ordered list of entries (MESS-1). Entries of unknown types are kept (MESS-5).

@@ -124,12 +124,7 @@ func (r Rule) Tree() wire.Value {
 	if r.Default {
 		return wire.Obj(wire.Field("default", prefer))
 	}
-	match := wire.Obj()
-	for _, m := range []struct{ key, text string }{{"capability", r.Capability}, {"urgency", r.Urgency}, {"precision", r.Precision}} {
-		if m.text != "" {
-			match = match.With(m.key, wire.Text(m.text))
-		}
-	}
+	match := wire.Obj().WithOptional("capability", r.Capability).WithOptional("urgency", r.Urgency).WithOptional("precision", r.Precision)
 	return wire.Obj(wire.Field("match", match), wire.Field("prefer", prefer))
 }
 

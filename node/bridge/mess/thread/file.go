@@ -44,15 +44,8 @@ func Folders() []string {
 
 // envelope returns the first document of the thread's files, with these events as history.
 func (t *Thread) envelope(events []Event) wire.Value {
-	v := wire.Obj(wire.TextField("ref", t.Ref))
-	if t.ClientID != "" {
-		v = v.With("client_id", wire.Text(t.ClientID))
-	}
-	holder := wire.Value{}
-	if t.Holder != "" {
-		holder = wire.Text(t.Holder)
-	}
-	v = v.With("requestor", wire.Text(t.Requester)).With("executor", holder).With("status", wire.Text(t.Status.Rest())).
+	v := wire.Obj(wire.TextField("ref", t.Ref)).WithOptional("client_id", t.ClientID).With("requestor", wire.Text(t.Requester)).
+		With("executor", TextOrNull(t.Holder)).With("status", wire.Text(t.Status.Rest())).
 		With("created", TimeText(t.Created)).With("updated", TimeText(t.Updated))
 	if !t.Deadline.IsZero() {
 		v = v.With("expires", TimeText(t.Deadline))
@@ -64,27 +57,23 @@ func (t *Thread) envelope(events []Event) wire.Value {
 	history := make([]wire.Value, len(events))
 	for i, e := range events {
 		h := wire.Obj(wire.TextField("action", e.Action), wire.Field("at", TimeText(e.At)), wire.TextField("by", e.By))
-		if e.Ref != "" {
-			h = h.With("ref", wire.Text(e.Ref))
-		}
-		if e.Note != "" {
-			h = h.With("note", wire.Text(e.Note))
-		}
-		history[i] = h
+		history[i] = h.WithOptional("ref", e.Ref).WithOptional("note", e.Note)
 	}
 	return v.With("history", wire.Arr(history...))
 }
 
 // document returns the document of a message. re is a member of the document as well as of the entries (MESS-47).
 func (m Message) document(re string) wire.Value {
-	v := wire.Obj(wire.TextField("from", m.From), wire.Field("received", TimeText(m.At)))
-	if m.Channel != "" {
-		v = v.With("channel", wire.Text(m.Channel))
+	return wire.Obj(wire.TextField("from", m.From), wire.Field("received", TimeText(m.At))).
+		WithOptional("channel", m.Channel).WithOptional("re", re).With("MESS", m.Mess)
+}
+
+// TextOrNull returns a text as a JSON value, or null for an empty one.
+func TextOrNull(s string) wire.Value {
+	if s == "" {
+		return wire.Value{}
 	}
-	if re != "" {
-		v = v.With("re", wire.Text(re))
-	}
-	return v.With("MESS", m.Mess)
+	return wire.Text(s)
 }
 
 // DocumentsOf returns the documents after the envelope: the messages. The exchange's ack follows each message except
@@ -104,8 +93,7 @@ func DocumentsOf(t *Thread, messages []Message) []wire.Value {
 		if m.Serial == 1 {
 			ref, ackRe = t.Ref, cmp.Or(t.ClientID, "last")
 		}
-		ack := Message{From: ExchangeID, At: m.At, Mess: Block{{Type: "ack", Body: wire.Obj(
-			wire.TextField("re", ackRe), wire.TextField("ref", ref))}}.Tree()}
+		ack := Message{From: ExchangeID, At: m.At, Mess: Block{NewEntry("ack", ackRe, wire.TextField("ref", ref))}.Tree()}
 		out = append(out, ack.document(ackRe))
 	}
 	return out

@@ -350,13 +350,7 @@ func (t *Thread) ContinueAs(peer string, s Status, successor string, now time.Ti
 }
 
 // StatusEntry returns the entry that reports the current state of the thread.
-func (t *Thread) StatusEntry(extra ...wire.Member) Entry {
-	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("code", string(t.Status)))
-	for _, m := range extra {
-		body = body.With(m.Key, m.Value)
-	}
-	return Entry{Type: "status", Body: body}
-}
+func (t *Thread) StatusEntry(extra ...wire.Member) Entry { return NewStatus(t.Ref, t.Status, extra...) }
 
 // AwaitsRequester reports whether the thread waits for its requester.
 func (t *Thread) AwaitsRequester() bool {

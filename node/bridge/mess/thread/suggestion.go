@@ -56,10 +56,7 @@ func (s Suggestion) Entry() Entry {
 	if !s.Proposed.IsNull() {
 		body = body.With("proposed", s.Proposed)
 	}
-	if s.Reason != "" {
-		body = body.With("reason", wire.Text(s.Reason))
-	}
-	return Entry{Type: "suggestion", Body: body}
+	return Entry{Type: "suggestion", Body: body.WithOptional("reason", s.Reason)}
 }
 
 // FindSuggestion returns the newest undecided suggestion with this id, or nil.
