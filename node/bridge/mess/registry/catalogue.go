@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
@@ -23,50 +22,31 @@ type Capability struct {
 
 const maxCapabilities = 10_000
 
-// catalogue is the list of described capabilities, in the order of their ids.
-type catalogue struct {
-	catMu sync.RWMutex
-	known []Capability
-}
-
-// capabilities returns the catalogue or, with tags, the entries that have any of them.
-func (c *catalogue) capabilities(tags []string) []Capability {
-	c.catMu.RLock()
-	defer c.catMu.RUnlock()
-	var out []Capability
-	for _, e := range c.known {
-		if len(tags) == 0 || slices.ContainsFunc(e.Tags, func(t string) bool { return slices.Contains(tags, t) }) {
-			out = append(out, e)
+// Available returns the catalogue and the capabilities of executors here that the catalogue does not describe, with
+// only their ids (MESS-36). With tags it returns only catalogue entries that have any of them, because nothing else has
+// tags. The result is in the order of the ids.
+func (r *Executors) Available(tags []string) []Capability {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var list []Capability
+	for _, c := range r.catalogue {
+		if len(tags) == 0 || c.hasTag(tags) {
+			list = append(list, c)
 		}
 	}
-	return out
-}
-
-// Available returns the catalogue and the capabilities of executors here that the catalogue does not describe, with
-// only their ids (MESS-36). With tags it returns only catalogue entries, because nothing else has tags.
-func (r *Executors) Available(tags []string) []Capability {
-	list := r.capabilities(tags)
-	if len(tags) > 0 {
-		return list
-	}
-	described := len(list)
-	for _, id := range r.capabilityIDs() {
-		_, ok := slices.BinarySearchFunc(list[:described], id, Capability.compareID)
-		if !ok && len(list) < maxCapabilities {
+	for id, executors := range r.byCap {
+		_, described := r.catalogue[id]
+		if len(tags) == 0 && !described && len(list) < maxCapabilities && slices.ContainsFunc(executors, func(c *Candidate) bool { return !c.Pending }) {
 			list = append(list, Capability{ID: id})
 		}
 	}
-	slices.SortFunc(list, func(a, b Capability) int { return a.compareID(b.ID) })
+	slices.SortFunc(list, func(a, b Capability) int { return strings.Compare(a.ID, b.ID) })
 	return list
 }
 
-func (c Capability) compareID(id string) int { return strings.Compare(c.ID, id) }
-
-func (c *catalogue) hasTag(id string, tags []string) bool {
-	c.catMu.RLock()
-	defer c.catMu.RUnlock()
-	i, ok := slices.BinarySearchFunc(c.known, id, Capability.compareID)
-	return ok && slices.ContainsFunc(c.known[i].Tags, func(t string) bool { return slices.Contains(tags, t) })
+// hasTag reports whether the capability has one of the tags.
+func (c Capability) hasTag(tags []string) bool {
+	return slices.ContainsFunc(c.Tags, func(t string) bool { return slices.Contains(tags, t) })
 }
 
 // ParseCapabilities parses catalogue documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), one
@@ -106,7 +86,7 @@ func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) erro
 	if err := r.cfg.Load(); err != nil {
 		return err
 	}
-	if len(mergeCapabilities(r.capabilities(nil), list)) > maxCapabilities {
+	if !r.hasRoom(list) {
 		return thread.Conflict("the catalogue is full")
 	}
 	var changes []store.Change
@@ -120,24 +100,25 @@ func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) erro
 	return nil
 }
 
-func (c *catalogue) add(list []Capability) {
-	c.catMu.Lock()
-	defer c.catMu.Unlock()
-	c.known = mergeCapabilities(c.known, list)
+// hasRoom reports whether the catalogue has room for the new entries of a list.
+func (r *Executors) hasRoom(list []Capability) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	added := map[string]bool{}
+	for _, c := range list {
+		if _, known := r.catalogue[c.ID]; !known {
+			added[c.ID] = true
+		}
+	}
+	return len(r.catalogue)+len(added) <= maxCapabilities
 }
 
-// mergeCapabilities returns the entries of known and list in the order of their ids. Those of list take precedence.
-func mergeCapabilities(known, list []Capability) []Capability {
-	known = slices.Clone(known)
-	for _, e := range list {
-		i, ok := slices.BinarySearchFunc(known, e.ID, Capability.compareID)
-		if ok {
-			known[i] = e
-			continue
-		}
-		known = slices.Insert(known, i, e)
+func (r *Executors) add(list []Capability) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range list {
+		r.catalogue[c.ID] = c
 	}
-	return known
 }
 
 // Restore loads the registry from the store. It may be called again after a failure.

@@ -175,8 +175,7 @@ func (c *Candidate) level(needs []thread.Need) int {
 // Executors is the registry of executors with their keys, the catalogue of capabilities, and the routing rules. It is
 // kept in memory beside the records, so that routing does not read the store (MESS-42). It is safe for concurrent use.
 type Executors struct {
-	cfg Config
-	catalogue
+	cfg           Config
 	calls         *rate.Buckets // by executor; large enough for all of them; nil means no limit
 	registrations *rate.Registrations
 	failures      *rate.Penalties // for wrong keys
@@ -188,7 +187,8 @@ type Executors struct {
 	keys  map[string]string       // hex hash of a key → executor
 	rules []thread.Rule
 
-	shifts map[string]*shift // by expression and zone
+	shifts    map[string]*shift     // by expression and zone
+	catalogue map[string]Capability // by id
 }
 
 // Config configures a registry.
@@ -220,7 +220,7 @@ const (
 // New returns an empty registry.
 func New(cfg Config) *Executors {
 	cfg.CallsPerMinute, cfg.RegistrationsPerHour = cmp.Or(cfg.CallsPerMinute, 600), cmp.Or(cfg.RegistrationsPerHour, 60)
-	r := &Executors{cfg: cfg, byID: map[string]*Candidate{}, byCap: map[string][]*Candidate{}, keys: map[string]string{}, shifts: map[string]*shift{}}
+	r := &Executors{cfg: cfg, byID: map[string]*Candidate{}, byCap: map[string][]*Candidate{}, keys: map[string]string{}, shifts: map[string]*shift{}, catalogue: map[string]Capability{}}
 	r.failures = rate.NewPenalties(MaxFailures, 0, maxAddresses)
 	if n := cfg.CallsPerMinute; n > 0 {
 		r.calls = rate.NewBuckets(rate.PerMinute(n), n, MaxExecutors)
@@ -257,62 +257,50 @@ func (r *Executors) put(e *Executor) {
 // replace stores an executor in memory. The caller holds the lock.
 func (r *Executors) replace(e *Executor) {
 	c := newCandidate(e)
-	old := r.byID[e.ID]
-	if old != nil {
+	if old := r.byID[e.ID]; old != nil {
 		c.last = old.lastSeen()
+		r.unlink(old)
 	}
 	c.shift = r.shiftOf(c)
 	r.byID[e.ID] = c
-	if old == nil {
-		r.all = insertCandidate(r.all, c)
-	} else {
-		if old.KeyHash != e.KeyHash {
-			delete(r.keys, old.KeyHash)
-		}
-		r.all[slices.Index(r.all, old)] = c
-	}
+	r.all = insertCandidate(r.all, c)
 	if e.KeyHash != "" {
 		r.keys[e.KeyHash] = e.ID
 	}
-	r.reindex(old, c)
+	for id := range c.caps {
+		r.byCap[id] = insertCandidate(r.byCap[id], c)
+	}
 }
 
-func (r *Executors) reindex(old, c *Candidate) {
-	if old != nil {
-		for id := range old.caps {
-			if c.Has(id) {
-				r.byCap[id][slices.Index(r.byCap[id], old)] = c
-				continue
-			}
-			at := slices.Index(r.byCap[id], old)
-			if r.byCap[id] = slices.Delete(r.byCap[id], at, at+1); len(r.byCap[id]) == 0 {
-				delete(r.byCap, id)
-			}
-		}
-	}
+// unlink removes an executor from memory. The caller holds the lock.
+func (r *Executors) unlink(c *Candidate) {
+	delete(r.byID, c.ID)
+	delete(r.keys, c.KeyHash)
+	r.all = deleteCandidate(r.all, c)
 	for id := range c.caps {
-		if old == nil || !old.Has(id) {
-			r.byCap[id] = insertCandidate(r.byCap[id], c)
+		if r.byCap[id] = deleteCandidate(r.byCap[id], c); len(r.byCap[id]) == 0 {
+			delete(r.byCap, id)
 		}
 	}
 }
 
 func insertCandidate(list []*Candidate, c *Candidate) []*Candidate {
-	i, _ := slices.BinarySearchFunc(list, c, func(a, b *Candidate) int { return a.compare(b.Executor) })
+	i, _ := slices.BinarySearchFunc(list, c.Executor, (*Candidate).compare)
 	return slices.Insert(list, i, c)
+}
+
+// deleteCandidate removes a candidate from a list of [insertCandidate].
+func deleteCandidate(list []*Candidate, c *Candidate) []*Candidate {
+	i, _ := slices.BinarySearchFunc(list, c.Executor, (*Candidate).compare)
+	return slices.Delete(list, i, i+1)
 }
 
 func (r *Executors) remove(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := r.byID[id]
-	if c == nil {
-		return
+	if c := r.byID[id]; c != nil {
+		r.unlink(c)
 	}
-	delete(r.byID, id)
-	delete(r.keys, c.KeyHash)
-	r.all = slices.Delete(r.all, slices.Index(r.all, c), slices.Index(r.all, c)+1)
-	r.reindex(c, &Candidate{})
 }
 
 func (r *Executors) get(id string) *Candidate {
@@ -342,12 +330,14 @@ func (c *Candidate) canClaim(t *thread.Thread) bool {
 
 // Tree returns at most limit executors that match a query. withPending includes those that wait for approval.
 func (r *Executors) Tree(q thread.Query, withPending bool, limit int) wire.Value {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
 	var out []wire.Value
-	for _, c := range r.list() {
+	for _, c := range r.all {
 		if c.Pending && !withPending || q.Executor != "" && q.Executor != c.ID || len(out) == limit {
 			continue
 		}
-		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return r.hasTag(n.ID, q.Tags) }) {
+		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return r.catalogue[n.ID].hasTag(q.Tags) }) {
 			continue
 		}
 		v := wire.Obj(wire.TextField("id", c.ID)).WithOptional("name", c.Name)
@@ -387,19 +377,6 @@ func (r *Executors) Publish(u Update) {
 	if u.Rules != nil {
 		r.setRules(*u.Rules)
 	}
-}
-
-// capabilityIDs returns the capabilities of all approved executors, in any order.
-func (r *Executors) capabilityIDs() []string {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	var out []string
-	for id, list := range r.byCap {
-		if slices.ContainsFunc(list, func(c *Candidate) bool { return !c.Pending }) {
-			out = append(out, id)
-		}
-	}
-	return out
 }
 
 // addClaim records a claim time in memory. It reaches the store with the executor's next change.
