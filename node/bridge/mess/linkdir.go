@@ -137,7 +137,7 @@ func (r *dirRemote) load(root *os.Root, ref string) (thread.ParsedFile, error) {
 	if at == "" {
 		return thread.ParsedFile{}, thread.Missing("the thread is not in the directory")
 	}
-	f, err := folder.ReadThread(root, at, flat)
+	f, err := folder.ReadThread(root, at, ref, flat)
 	if err != nil && folder.WasJustWritten(root, at, flat) {
 		err = toRetry(err)
 	}

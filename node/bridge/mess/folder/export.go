@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
@@ -65,16 +64,6 @@ func (e Export) Write(dir string, attachment func(name string) ([]byte, error)) 
 	}
 	for _, name := range e.Attachments {
 		names = append(names, filepath.Join(dir, filepath.FromSlash(at), name))
-		if _, err := root.Lstat(path.Join(at, name)); err == nil {
-			continue
-		}
-		data, err := attachment(name)
-		if err != nil {
-			return names, err
-		}
-		if err := atomicfile.WriteIn(root, path.Join(at, name), data); err != nil {
-			return names, err
-		}
 	}
-	return names, nil
+	return names, writeAttachments(root, at, e.Attachments, attachment)
 }

@@ -78,13 +78,7 @@ func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger
 			res.Here++
 			continue
 		}
-		files, err := readFiles(root, f.at, f.ref, f.flat)
-		var parsed thread.ParsedFile
-		if err == nil {
-			if parsed, err = thread.ParseFiles(files...); err == nil && parsed.Thread.Ref != f.ref {
-				err = thread.Bad("envelope.ref", "differs from the name of the file")
-			}
-		}
+		parsed, err := ReadThread(root, f.at, f.ref, f.flat)
 		if err != nil {
 			skip(f.at, err)
 			continue

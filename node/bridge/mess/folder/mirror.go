@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/atomicfile"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/waiting"
@@ -65,12 +65,8 @@ func (m *Mirror) Schedule(refs []string) {
 func (m *Mirror) takeDirty() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var refs []string
-	for ref := range m.dirty {
-		refs = append(refs, ref)
-	}
+	refs := slices.Sorted(maps.Keys(m.dirty))
 	clear(m.dirty)
-	slices.Sort(refs)
 	return refs
 }
 
@@ -237,29 +233,16 @@ func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
 		delete(m.seen, path.Join("exchange", f, ref))
 		delete(m.unreadable, path.Join("exchange", f, ref))
 	}
-	if err := m.writeAttachments(ctx, root, at, ref); err != nil {
-		return err
-	}
-	m.seen[at] = stampOf(root, at, ref)
-	return nil
-}
-
-func (m *Mirror) writeAttachments(ctx context.Context, root *os.Root, at, ref string) error {
 	names, err := m.x.Attachments(ctx, ref)
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if _, err := root.Lstat(path.Join(at, name)); err == nil {
-			continue
-		}
+	err = writeAttachments(root, at, names, func(name string) ([]byte, error) {
 		a, err := m.x.Attachment(ctx, exchange.Owner("file"), ref, name)
-		if err != nil {
-			return err
-		}
-		if err := atomicfile.WriteIn(root, path.Join(at, name), a.Data); err != nil {
-			return err
-		}
+		return a.Data, err
+	})
+	if err == nil {
+		m.seen[at] = stampOf(root, at, ref)
 	}
-	return nil
+	return err
 }

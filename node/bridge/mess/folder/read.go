@@ -180,7 +180,7 @@ func (m *Mirror) readThread(ctx context.Context, root *os.Root, at string, flat 
 	if before, known := m.seen[at]; known && before == stamp {
 		return nil
 	}
-	parsed, err := ReadThread(root, at, flat)
+	parsed, err := ReadThread(root, at, path.Base(at), flat)
 	if err == nil && !flat {
 		err = importAttachments(ctx, m.x, root, threadPlace{at: at, ref: parsed.Thread.Ref}, func(name string, err error) {
 			m.log.Warn("an attachment was skipped", "file", name, "error", err)
@@ -207,9 +207,8 @@ func IsRetryable(err error) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// ReadThread reads and parses the files of the thread at a place.
-func ReadThread(root *os.Root, at string, flat bool) (thread.ParsedFile, error) {
-	ref := path.Base(at)
+// ReadThread reads and parses the files of the thread ref at a place.
+func ReadThread(root *os.Root, at, ref string, flat bool) (thread.ParsedFile, error) {
 	files, err := readFiles(root, at, ref, flat)
 	if err != nil {
 		return thread.ParsedFile{}, err

@@ -57,8 +57,25 @@ func WriteThread(root *os.Root, at string, files []thread.File) error {
 	return nil
 }
 
-// mergeFolders moves the folder of a thread from old to at. If both exist, for example because another tool has moved
-// only some of the files, it keeps the version in at of each file that is in both.
+// writeAttachments writes the attachments of a thread that are not at its path yet. read returns the bytes of one.
+func writeAttachments(root *os.Root, at string, names []string, read func(name string) ([]byte, error)) error {
+	for _, name := range names {
+		if _, err := root.Lstat(path.Join(at, name)); err == nil {
+			continue
+		}
+		data, err := read(name)
+		if err != nil {
+			return err
+		}
+		if err := atomicfile.WriteIn(root, path.Join(at, name), data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mergeFolders moves the folder of a thread from the path old to the path at. If both exist, for example because another
+// tool has moved only some of the files, it moves the files that exist only in old, and removes the others from old.
 func mergeFolders(root *os.Root, old, at string) error {
 	info, err := root.Lstat(old)
 	if err != nil || !info.IsDir() {
