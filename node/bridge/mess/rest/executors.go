@@ -110,9 +110,13 @@ func (r *call) approve() error {
 	if r.Exchange.Executors.Get(r.path[1]) == nil {
 		return thread.Missing("no such executor")
 	}
-	return r.decide(func(ctx context.Context, id string, withdrawal []store.Change) error {
+	err := r.decide(func(ctx context.Context, id string, withdrawal []store.Change) error {
 		return r.Exchange.Executors.Admit(ctx, id, true, withdrawal)
 	})
+	if err != nil {
+		return err
+	}
+	return r.respondUpdated(r.path[1])
 }
 
 func (r *call) capabilities() error {
@@ -206,21 +210,12 @@ func (r *call) messages() error {
 	return httpapi.Raw(r.c, status, append(res.Answers.JSON(), '\n'))
 }
 
-// withdrawQuestion returns the changes that withdraw the owner's question about a registration that is decided here.
-func (r *call) withdrawQuestion(ctx context.Context, id string) ([]store.Change, error) {
-	if r.Withdraw == nil {
-		return nil, nil
-	}
-	return r.Withdraw(ctx, id)
-}
-
 func (r *call) giveKey() error {
-	ctx := r.c.Request().Context()
-	withdrawal, err := r.withdrawQuestion(ctx, r.path[1])
-	if err != nil {
+	key := ""
+	err := r.decide(func(ctx context.Context, id string, withdrawal []store.Change) (err error) {
+		key, err = r.Exchange.Executors.GiveKey(ctx, id, withdrawal)
 		return err
-	}
-	key, err := r.Exchange.Executors.GiveKey(ctx, r.path[1], withdrawal)
+	})
 	if err != nil {
 		return err
 	}
@@ -229,17 +224,21 @@ func (r *call) giveKey() error {
 		wire.TextField("message", "keep the key: it is not shown again; the previous key no longer works")))
 }
 
-func (r *call) takeKey() error { return r.decide(r.Exchange.Executors.TakeKey) }
-
-// decide changes an executor and withdraws the owner's question about its registration in the same unit.
-func (r *call) decide(change func(ctx context.Context, id string, withdrawal []store.Change) error) error {
-	ctx := r.c.Request().Context()
-	withdrawal, err := r.withdrawQuestion(ctx, r.path[1])
-	if err != nil {
-		return err
-	}
-	if err := change(ctx, r.path[1], withdrawal); err != nil {
+func (r *call) takeKey() error {
+	if err := r.decide(r.Exchange.Executors.TakeKey); err != nil {
 		return err
 	}
 	return r.respondUpdated(r.path[1])
+}
+
+// decide changes an executor and withdraws the owner's question about its registration in the same unit.
+func (r *call) decide(change func(ctx context.Context, id string, withdrawal []store.Change) error) (err error) {
+	ctx := r.c.Request().Context()
+	var withdrawal []store.Change
+	if r.Withdraw != nil {
+		if withdrawal, err = r.Withdraw(ctx, r.path[1]); err != nil {
+			return err
+		}
+	}
+	return change(ctx, r.path[1], withdrawal)
 }

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"crypto/hmac"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -143,12 +142,11 @@ const progressEvery = time.Second
 
 // importDirectory imports a directory of the owner. It answers with lines of progress, and the result at the end.
 func (d *Server) importDirectory(c echo.Context) error {
-	body, err := httpapi.Body(c, 64<<10)
-	if err != nil {
+	var call folder.ImportCall
+	if err := httpapi.Decode(c, 64<<10, &call); err != nil {
 		return err
 	}
-	var call folder.ImportCall
-	if err := json.Unmarshal(body, &call); err != nil || call.Dir == "" {
+	if call.Dir == "" {
 		return wire.ErrSchema.At("dir must be a directory")
 	}
 	if err := httpapi.KeepOpen(c, time.Hour); err != nil {

@@ -10,9 +10,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -156,20 +154,11 @@ func (d *Server) WriteError(c echo.Context, err error) error {
 	if err == nil || c.Response().Committed {
 		return err
 	}
-	e, ok := errors.AsType[*wire.Error](err)
-	if !ok {
-		e = wire.ErrInternal.Because(err)
-		if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrDamaged) {
-			e = wire.ErrUnavailable.Because(err)
-		}
+	if _, refused := errors.AsType[*wire.Error](err); !refused {
 		d.Log.Error("a call to the exchange failed", "error", err)
 	}
-	if e.RetryAfter > 0 {
-		c.Response().Header().Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
-	}
-	if e.Status == http.StatusUnauthorized {
-		c.Response().Header().Set("WWW-Authenticate", "Bearer")
-	}
+	e := httpapi.PublicError(err)
+	httpapi.SetErrorHeaders(c.Response().Header(), e)
 	return httpapi.JSON(c, e.Status, restError{e.Message})
 }
 
@@ -242,17 +231,23 @@ func (r *call) body(max int64) ([]byte, error) {
 }
 
 func (r *call) object() (wire.Value, error) {
-	data, err := r.body(thread.MaxDocument)
-	if err != nil {
-		return wire.Value{}, err
-	}
-	v, err := thread.ParseJSON(data)
+	v, err := r.json()
 	if err == nil && v.Kind() != wire.Object {
 		return v, thread.Bad("", "the body must be a JSON object")
 	}
 	return v, err
 }
 
+// json reads JSON from the body.
+func (r *call) json() (wire.Value, error) {
+	data, err := r.body(thread.MaxDocument)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	return thread.ParseJSON(data)
+}
+
+// respond writes a value as the answer.
 func (r *call) respond(status int, v wire.Value) error {
 	return httpapi.Raw(r.c, status, append(v.JSON(), '\n'))
 }
@@ -275,11 +270,7 @@ func (r *call) readReplayKey(body wire.Value) (*exchange.ReplayKey, error) {
 // ReadBlock reads a block of the owner for the route that path names, and the replay key of the call.
 func (d *Server) ReadBlock(c echo.Context, path ...string) (thread.Block, *exchange.ReplayKey, error) {
 	r := &call{Server: d, c: c, who: exchange.Owner("cli"), path: path}
-	data, err := r.body(thread.MaxDocument)
-	if err != nil {
-		return nil, nil, err
-	}
-	v, err := thread.ParseJSON(data)
+	v, err := r.json()
 	if err != nil {
 		return nil, nil, err
 	}

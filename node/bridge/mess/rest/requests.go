@@ -90,7 +90,7 @@ func (r *call) create() error {
 	if text, ok := v.Get("context"); ok && text.Kind() == wire.String {
 		v = v.With("context", wire.Arr(text))
 	}
-	if err := trimEntryPath(thread.Entry{Type: "request", Body: v}.Check("request", time.Now(), false)); err != nil {
+	if err := (thread.Entry{Type: "request", Body: v}).Check("", time.Now(), false); err != nil {
 		return err
 	}
 	replay, err := r.readReplayKey(v)
@@ -123,17 +123,7 @@ var requestMembers = []string{
 	"intent", "id", "precision", "requires", "context", "constraints", "response_hint", "priority", "compensation", "needed_by", "confirm_before",
 }
 
-// trimEntryPath removes the name of the entry from a refusal: a REST client sends a JSON object without that name.
-func trimEntryPath(err error) error {
-	e, ok := err.(*wire.Error)
-	if !ok {
-		return err
-	}
-	changed := *e
-	changed.Message = strings.TrimPrefix(e.Message, "request.")
-	return &changed
-}
-
+// show handles GET /requests/{ref}.
 func (r *call) show() error {
 	ctx := r.c.Request().Context()
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
