@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -75,7 +76,10 @@ func New(cfg Config) (*Bridge, error) {
 		return nil, errors.New("mess: config is incomplete")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger, records: cfg.Store.Records(), pushes: pushes{http: cfg.HTTP, log: cfg.Logger}}
+	b := &Bridge{
+		cfg: cfg, x: cfg.Exchange, log: cfg.Logger, records: cfg.Store.Records(),
+		pushes: pushes{http: cfg.HTTP, log: cfg.Logger, places: waiting.NewPlaces(maxPushing, 1)},
+	}
 	b.server = &rest.Server{Exchange: b.x, Local: cfg.Local, Log: b.log, Names: cfg.Names}
 	if cfg.Mesh != nil {
 		b.server.Ask, b.server.Withdraw = b.askRegistration, b.withdrawRegistration

@@ -72,10 +72,15 @@ type LinkConfig struct {
 
 // notifyOwner stores a notice to the owner about the link, in one unit with changes.
 func (c *LinkConfig) notifyOwner(ctx context.Context, title, text string, changes []store.Change) error {
-	if c.Notices != nil {
-		changes = append(slices.Clone(changes), c.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: text, At: time.Now()}))
+	return c.Records.Apply(ctx, append(ownerNotice(c.Notices, title, text), changes...), time.Now())
+}
+
+// ownerNotice returns the change that stores a notice to the owner, or none if the owner gets no notices.
+func ownerNotice(box *notify.Box, title, text string) []store.Change {
+	if box == nil {
+		return nil
 	}
-	return c.Records.Apply(ctx, changes, time.Now())
+	return []store.Change{box.Change(notify.Notice{Kind: Kind, Title: title, Text: text, At: time.Now()})}
 }
 
 func (c *LinkConfig) cancelUnsendable(ctx context.Context, ref, why string) error {
@@ -238,10 +243,6 @@ func (l *link) accept(ctx context.Context, from, ref, number string, b thread.Bl
 
 // inbound returns the message of the mesh that carries a block.
 func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) {
-	address := bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}
-	if err := address.Validate(); err != nil {
-		return bridge.Inbound{}, thread.Bad("from", "is not a valid name of a peer")
-	}
 	for i, e := range b { // public clients send bare codes (MESS-20)
 		if err := e.Check(thread.EntryPath(i, e), time.Now(), true); err != nil {
 			return bridge.Inbound{}, err
@@ -251,8 +252,15 @@ func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) 
 	if len(b) == 0 {
 		return bridge.Inbound{}, thread.Bad("MESS", "the block has no entry")
 	}
-	payload := wire.Obj(wire.TextField("action", b.Action()), wire.Field("mess", b.Tree()))
-	raw := b.Tree().JSON()
+	return l.newInbound(peer, id, Intent, wire.Obj(wire.TextField("action", b.Action()), wire.Field("mess", b.Tree())), b.Tree().JSON())
+}
+
+// newInbound returns the message of the mesh for what a peer said, which is raw.
+func (l *link) newInbound(peer, id string, intent wire.Intent, payload wire.Value, raw []byte) (bridge.Inbound, error) {
+	address := bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}
+	if err := address.Validate(); err != nil {
+		return bridge.Inbound{}, thread.Bad("from", "is not a valid name of a peer")
+	}
 	if len(raw) > wire.MaxMessage-8<<10 {
 		return bridge.Inbound{}, thread.TooLarge("the block is too large for a message")
 	}
@@ -269,7 +277,7 @@ func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) 
 	return bridge.Inbound{
 		Principal: principal, Peer: address.Pseudonym(), Address: address.String(), Verified: bridge.VerifiedNone,
 		MessageID: wire.MessageID("msg_" + hashOf(l.cfg.Name, peer, id)), ConvID: wire.ConversationID("conv_" + hashOf(l.cfg.Name, peer, id)),
-		Intent: Intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: raw, Digest: sha256.Sum256(raw),
+		Intent: intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: raw, Digest: sha256.Sum256(raw),
 	}, nil
 }
 

@@ -62,7 +62,7 @@ func TestHiddenThreadsAreLookedAtSeldom(t *testing.T) {
 			address := bridge.Address{Kind: Kind, Link: "garden", Peer: "from-" + there}
 			k := knownThread{Conv: l.convOf(there), Seen: 1, Updated: "1", Peer: address.Peer}
 			res, err := x.Do(t.Context(), exchange.Actor{ID: string(address.Pseudonym())}, mustParse(t, "- request: {intent: look}"),
-				exchange.Options{Peer: &thread.Peer{Conv: k.Conv, Address: address.String()}, External: k.Conv, Records: l.change(there, k)})
+				exchange.Options{Peer: &thread.Peer{Conv: k.Conv, Address: address.String()}, Records: l.change(there, k)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,7 +3,6 @@ package mess
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"net/http"
 	"slices"
@@ -222,11 +221,7 @@ func refusalReason(err error) (reason string, ok bool) {
 
 func (l *link) notifyRefusal(ctx context.Context, ref, reason string) error {
 	l.log.Warn("a message was refused", "link", l.cfg.Name, "thread", ref, "reason", reason)
-	err := l.cfg.notifyOwner(ctx, "the exchange behind the link "+l.cfg.Name+" refused a message about "+ref, reason, nil)
-	if err != nil {
-		return &client.SendError{Retry: true, Cause: err}
-	}
-	return nil
+	return toRetry(l.cfg.notifyOwner(ctx, "the exchange behind the link "+l.cfg.Name+" refused a message about "+ref, reason, nil))
 }
 
 // decline marks one of our threads as declined by the exchange, which refused it with the error cause. If the
@@ -303,17 +298,11 @@ func (l *link) acceptText(ctx context.Context, from, ref, number string, b threa
 }
 
 func (l *link) acceptPayload(ctx context.Context, from, ref, number string, payload wire.Value, k knownThread) error {
-	said := thread.Block{{Type: "status", Body: wire.Obj(wire.TextField("code", string(thread.InProgress)))}}
-	in, err := l.inbound(thread.ExchangeID, ref+"/"+number, said)
+	in, err := l.newInbound(thread.ExchangeID, ref+"/"+number, k.Intent, payload, payload.JSON())
 	if err != nil {
 		return err
 	}
-	in.Intent, in.Payload = k.Intent, bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: thread.ExchangeID}.Mark(payload, false)
-	in.Raw = in.Payload.JSON()
-	if len(in.Raw) > wire.MaxMessage-8<<10 {
-		return thread.TooLarge("the answer is too large for a message")
-	}
-	in.Digest, in.ConvID, in.Name, in.Records = sha256.Sum256(in.Raw), wire.ConversationID(k.Conv), from, l.change(ref, k)
+	in.ConvID, in.Name, in.Records = wire.ConversationID(k.Conv), from, l.change(ref, k)
 	_, err = l.cfg.Mesh.Accept(ctx, in)
 	return err
 }

@@ -125,11 +125,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 // state machine continued the thread. It also omits a bare status if a later message repeats it with details, because
 // the PHP server writes two such messages for a PATCH.
 func (v remoteView) relevantEntries(i int) thread.Block {
-	b, err := thread.FromTree(v.messages[i].Mess)
-	if err != nil {
-		return nil
-	}
-	return slices.DeleteFunc(b, func(e thread.Entry) bool {
+	return slices.DeleteFunc(v.messages[i].Block(), func(e thread.Entry) bool {
 		switch e.Type {
 		case "status":
 			code, ok := thread.ParseCode(e.Body.GetStr("code"))
@@ -145,8 +141,7 @@ func (v remoteView) relevantEntries(i int) thread.Block {
 // repeatsLater reports whether a message after number i repeats the state code with details.
 func (v remoteView) repeatsLater(i int, code thread.Code) bool {
 	return slices.ContainsFunc(v.messages[i+1:], func(m thread.Message) bool {
-		b, err := thread.FromTree(m.Mess)
-		return err == nil && slices.ContainsFunc(b, func(e thread.Entry) bool {
+		return slices.ContainsFunc(m.Block(), func(e thread.Entry) bool {
 			c, _ := thread.ParseCode(e.Body.GetStr("code"))
 			return e.Type == "status" && c == code && !e.IsBareStatus()
 		})
@@ -189,8 +184,8 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, 
 	for i := k.Seen; i < len(v.messages); i++ {
 		m := v.messages[i]
 		k.Seen = i + 1
-		b, err := thread.FromTree(m.Mess)
-		if err != nil || thread.IsAck(b) || m.From == "" || m.From == self || m.From != k.Peer && !b.HasOnlyAnswers() {
+		b := m.Block()
+		if b.HasOnly("ack") || m.From == "" || m.From == self || m.From != k.Peer && !b.HasOnly("reply", "answer") {
 			continue
 		}
 		if err := l.receive(ctx, m.From, r.ref, strconv.Itoa(i), thread.QualifyFiles(b, r.ref).PointAtLast(r.ref), &k); err != nil {
@@ -219,7 +214,7 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, 
 // opener returns the sender of the request, or fallback if no message contains the request.
 func (v remoteView) opener(fallback string) string {
 	for _, m := range v.messages {
-		if b, err := thread.FromTree(m.Mess); err == nil && m.From != "" && b.Has("request") {
+		if m.From != "" && m.Block().Has("request") {
 			return m.From
 		}
 	}
@@ -247,11 +242,7 @@ func (v remoteView) endReason() string {
 	if len(v.messages) == 0 {
 		return ""
 	}
-	b, err := thread.FromTree(v.messages[len(v.messages)-1].Mess)
-	if err != nil {
-		return ""
-	}
-	for _, e := range slices.Backward(b) {
+	for _, e := range slices.Backward(v.messages[len(v.messages)-1].Block()) {
 		if code, _ := thread.ParseCode(e.Body.GetStr("code")); e.Type == "cancel" || e.Type == "status" && code.Terminal() {
 			return wire.OneLine(cmp.Or(thread.NewFields(e.Body, "").Reason(false), e.Body.GetStr("message")), thread.MaxNote)
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
-	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -52,20 +51,21 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 		return wire.Value{}, err
 	}
 	who := exchange.Actor{ID: string(m.From), Channel: "agentmesh"}
-	opts := exchange.Options{Lax: m.Address != "", Peer: &thread.Peer{Conv: string(m.Conv), Address: m.Address}, External: string(m.Conv), Hold: block.WantsOwner()}
+	opts := exchange.Options{Lax: m.Address != "", Peer: &thread.Peer{Conv: string(m.Conv), Address: m.Address}, Hold: block.WantsOwner()}
 	ref, err := b.sentThread(ctx, who.ID, m)
 	if err != nil {
 		return wire.Value{}, err
 	}
+	l := b.linkOf(m.Address)
 	if ref != "" { // we opened the conversation, so the message is about our thread
-		block, opts.Re, opts.Sent, opts.Follow = block.PointAt(ref).CancelAsStatus(), ref, thread.ParkedPeer, b.linkOf(m.Address) != nil
+		block, opts.Re, opts.Sent, opts.Follow = block.PointAt(ref).CancelAsStatus(), ref, thread.ParkedPeer, l != nil
 		if m.Payload.GetStr("action") == wire.ActionPending {
 			opts.Sent = thread.ParkedPending
 		}
 	}
 	if opts.Re == "" {
 		ref, ok := b.x.RequestIn(who.ID, string(m.Conv))
-		switch asks := slices.ContainsFunc(block, func(e thread.Entry) bool { return e.Type == "request" }); {
+		switch asks := block.Has("request"); {
 		case ok && !asks:
 			block, opts.Re = b.x.PointAt(block, who.ID, ref), ref
 		// a message about a foreign thread must not change another thread of ours
@@ -74,7 +74,6 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 		}
 	}
 	opts.Replay = replay
-	l := b.linkOf(m.Address)
 	if l != nil {
 		if opts.Files, err = l.FetchAll(ctx, string(m.Conv), block); err != nil {
 			return wire.Value{}, err
@@ -96,12 +95,8 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 }
 
 func (b *Bridge) keepConflict(ctx context.Context, l *link, opts exchange.Options, m thread.Message, why string) error {
-	var more []store.Change
-	if b.cfg.Notices != nil {
-		title := "the thread " + opts.Re + " cannot follow what the link " + l.Name() + " says of it"
-		more = append(more, b.cfg.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: why + "; the thread has the message", At: time.Now()}))
-	}
-	return b.x.StoreRefusal(ctx, opts.Re, m, why, opts.Replay, more...)
+	title := "the thread " + opts.Re + " cannot follow what the link " + l.cfg.Name + " says of it"
+	return b.x.StoreRefusal(ctx, opts.Re, m, why, opts.Replay, ownerNotice(b.cfg.Notices, title, why+"; the thread has the message")...)
 }
 
 // ackPayload returns the synchronous reply: {"action": "ack", "ref": …, "mess": [acks]}.
@@ -147,11 +142,11 @@ func (b *Bridge) newOutgoing(ctx context.Context, t *thread.Thread, to string, m
 		out.Payload = wire.Obj(wire.TextField("action", block.Action()), wire.Field("mess", block.Tree()))
 		return out, nil
 	}
-	if others := b.x.HasOpenSibling(t); others { // keep the conversation open for its other threads
+	if b.x.HasOpenSibling(t) { // keep the conversation open for its other threads
 		out.Payload = wire.Obj(wire.TextField("action", "status"), wire.Field("mess", block.Tree()))
 		return out, nil
 	}
-	if !slices.ContainsFunc(block, func(e thread.Entry) bool { return e.Type == "status" }) {
+	if !block.Has("status") {
 		block = append(thread.Block{t.StatusEntry()}.PointAt(name), block...)
 	}
 	status := "failed"

@@ -84,45 +84,37 @@ func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err err
 		return next, err
 	}
 	directoryFailed := false
-	for after := ""; ; {
-		notices, more, err := b.x.Notices(ctx, after)
+	notices := store.All(func(after string) ([]exchange.Notice, string, error) { return b.x.Notices(ctx, after) })
+	for n, err := range notices {
 		if err != nil {
 			return next, err
 		}
-		for _, n := range notices {
-			if n.To == exchange.ToDirectory && directoryFailed { // each look-up may take half a minute
-				continue
-			}
-			until, err := b.deliverNotice(ctx, n)
-			if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it can never be delivered
-				b.log.Warn("a notice was dropped", "to", n.To, "thread", n.Ref, "error", err)
-				err = b.dropNotice(ctx, n, e.Message)
-			}
-			if ctx.Err() != nil {
-				return next, ctx.Err()
-			}
-			if err != nil && !errors.Is(err, store.ErrConflict) {
-				b.log.Info("a notice waits", "to", n.To, "thread", n.Ref, "error", err)
-			}
-			next.tried = next.tried || err != nil
-			directoryFailed = directoryFailed || err != nil && n.To == exchange.ToDirectory
-			if !until.IsZero() && (next.at.IsZero() || until.Before(next.at)) {
-				next.at = until
-			}
+		if n.To == exchange.ToDirectory && directoryFailed { // each look-up may take half a minute
+			continue
 		}
-		if after = more; after == "" {
-			return next, nil
+		until, err := b.deliverNotice(ctx, n)
+		if thread.IsRefusal(err) { // it can never be delivered
+			b.log.Warn("a notice was dropped", "to", n.To, "thread", n.Ref, "error", err)
+			err = b.dropNotice(ctx, n, thread.PublicText(err))
+		}
+		if ctx.Err() != nil {
+			return next, ctx.Err()
+		}
+		if err != nil && !errors.Is(err, store.ErrConflict) {
+			b.log.Info("a notice waits", "to", n.To, "thread", n.Ref, "error", err)
+		}
+		next.tried = next.tried || err != nil
+		directoryFailed = directoryFailed || err != nil && n.To == exchange.ToDirectory
+		if !until.IsZero() && (next.at.IsZero() || until.Before(next.at)) {
+			next.at = until
 		}
 	}
+	return next, nil
 }
 
 func (b *Bridge) dropNotice(ctx context.Context, n exchange.Notice, why string) error {
-	changes := []store.Change{n.Done()}
-	if b.cfg.Notices != nil {
-		title := "MESS " + n.Ref + ": a message to " + n.To + " could not be sent"
-		changes = append(changes, b.cfg.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: why, At: time.Now()}))
-	}
-	return b.records.Apply(ctx, changes, time.Now())
+	notice := ownerNotice(b.cfg.Notices, "MESS "+n.Ref+": a message to "+n.To+" could not be sent", why)
+	return b.records.Apply(ctx, append(notice, n.Done()), time.Now())
 }
 
 // deliverNotice delivers a notice and removes it in the same unit. If the notice must not be delivered yet, until is

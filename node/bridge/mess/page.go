@@ -54,13 +54,13 @@ func (b *Bridge) MountPage(shell *httpapi.Pages) {
 const topicThreads = "mess"
 
 func (p *pages) follow(ctx context.Context, changed func(topic string)) {
-	wake, stop := p.x.Watch()
-	defer stop()
+	next := p.x.NextChange()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-wake:
+		case <-next:
+			next = p.x.NextChange()
 			changed(topicThreads)
 		}
 	}

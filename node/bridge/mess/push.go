@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -23,12 +24,10 @@ const pushTime = 30 * time.Second
 
 // pushes sends the notifications of executors (MESS-45). Each channel is tried once.
 type pushes struct {
-	http *client.HTTP // nil if nothing is sent
-	log  *slog.Logger
-
-	mu   sync.Mutex
-	busy map[string]bool // executors that are being notified
-	all  sync.WaitGroup
+	http   *client.HTTP // nil if nothing is sent
+	log    *slog.Logger
+	places *waiting.Places // by executor
+	all    sync.WaitGroup
 }
 
 // send notifies an executor about a thread. It does not wait for the result.
@@ -36,21 +35,14 @@ func (p *pushes) send(ctx context.Context, c *registry.Executor, t *thread.Threa
 	if c == nil || p.http == nil {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.busy[c.ID] || len(p.busy) >= maxPushing {
+	leave, ok := p.places.Enter(c.ID)
+	if !ok {
 		p.log.Info("a notification was dropped: others are on their way", "executor", c.ID, "thread", t.Ref)
 		return
 	}
-	if p.busy == nil {
-		p.busy = map[string]bool{}
-	}
-	p.busy[c.ID] = true
 	p.all.Go(func() {
+		defer leave()
 		p.channels(ctx, c, t)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.busy, c.ID)
 	})
 }
 

@@ -47,14 +47,12 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 	if !thread.IsAttachmentName(file) {
 		return Attachment{}, thread.Bad("file", "is not the name of an attachment")
 	}
-	rec, err := x.records.Get(ctx, NSFiles, ref+"/"+file, time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return Attachment{}, thread.Missing("no such attachment")
+	var a Attachment
+	_, found, err := store.ReadRecord(ctx, x.records, NSFiles, ref+"/"+file, &a, time.Now())
+	if err == nil && !found {
+		err = thread.Missing("no such attachment")
 	}
-	if err != nil {
-		return Attachment{}, err
-	}
-	return store.Decode[Attachment](rec)
+	return a, err
 }
 
 const shareKey = "share/key"

@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -24,7 +25,6 @@ import (
 // Config configures an exchange. Store is required; the other fields have defaults.
 type Config struct {
 	ID           string // id of the exchange; "" means "home"
-	Name         string
 	Store        store.Store
 	Registration string // open, approval or invite (MESS-57); "" means approval
 	Invite       string // the bearer token that registration asks for in mode invite
@@ -59,10 +59,10 @@ type Exchange struct {
 	WantsNotices func(id string) bool
 	// Mirror receives the refs of the threads that a commit changed. It may be nil.
 	Mirror      func(refs []string)
-	open        watchers      // the open pages
-	noticeReady chan struct{} // has a value after a notice was stored
-	noticeCount atomic.Uint64 // notices that this process has made; makes their keys unique
-	mustRecheck atomic.Bool   // every unclaimed thread that waits must be checked again
+	changed     waiting.Signal // given after each commit that changed a thread
+	noticeReady chan struct{}  // has a value after a notice was stored
+	noticeCount atomic.Uint64  // notices that this process has made; makes their keys unique
+	mustRecheck atomic.Bool    // every unclaimed thread that waits must be checked again
 }
 
 // New returns an exchange. It starts nothing; the store is read on the first use (see [Exchange.Load]).
@@ -176,8 +176,6 @@ type Options struct {
 	Hold bool
 	// Peer is where the actor gets updates about new threads; nil for an actor that is not a peer.
 	Peer *thread.Peer
-	// External is stored with new threads for the bridge.
-	External string
 	// Sent is set if the thread Re was sent to the actor, who may then write about the thread without a claim. Its
 	// value is the reason for which our thread is parked while the actor's exchange holds the thread back:
 	// thread.ParkedPeer or thread.ParkedPending.
@@ -310,7 +308,7 @@ func (x *Exchange) Messages(ctx context.Context, ref string) ([]thread.Message, 
 		if err != nil {
 			return nil, err
 		}
-		m, err := decodeMessage(rec)
+		m, err := store.Decode[thread.Message](rec)
 		if err != nil {
 			return nil, err
 		}
@@ -339,7 +337,7 @@ func (x *Exchange) Message(ctx context.Context, ref string, serial int) (m threa
 	if err != nil {
 		return m, err
 	}
-	return decodeMessage(rec)
+	return store.Decode[thread.Message](rec)
 }
 
 // MessagesOf returns the messages of t up to the state in which t was read. A reader that saw a later message with this

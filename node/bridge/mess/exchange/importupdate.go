@@ -56,7 +56,7 @@ func (x *Exchange) ImportUpdate(ctx context.Context, f thread.ParsedFile) error 
 
 func (x *Exchange) importDocument(ctx context.Context, t *thread.Thread, doc wire.Value) error {
 	m, b, err := thread.ReadDocument(doc, t)
-	if err != nil || thread.IsAck(b) || m.From == thread.ExchangeID {
+	if err != nil || b.HasOnly("ack") || m.From == thread.ExchangeID {
 		return nil // not a message of a participant
 	}
 	mark := store.Change{Record: store.Record{NS: NSSeen, Key: "file/" + t.Ref + "/" + thread.Digest(doc)}}

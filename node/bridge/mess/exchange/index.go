@@ -337,17 +337,17 @@ func (x *index) requester(ref string) string {
 // hasThreads reports whether an actor with this id is the requester or the holder of a thread.
 func (x *index) hasThreads(id string) bool { return x.length("from:"+id)+x.length("held:"+id) > 0 }
 
-// page returns at most limit refs of a list: those after the given position that pass keep, the newest change first.
-// next is the zero position on the last page.
-func (x *index) page(name string, after position, limit int, keep func(*entry) bool) (refs []string, next position) {
-	list, next := x.entries(name, after, limit, keep)
+// refs returns at most limit refs of a list: those that pass keep, the newest change first.
+func (x *index) refs(name string, limit int, keep func(*entry) bool) (refs []string) {
+	list, _ := x.entries(name, position{}, limit, keep)
 	for _, e := range list {
 		refs = append(refs, e.ref)
 	}
-	return refs, next
+	return refs
 }
 
-// entries works like page, but returns entries. An entry is never changed, only replaced.
+// entries returns at most limit entries of a list: those after the given position that pass keep, the newest change
+// first. next is the zero position on the last page. An entry is never changed, only replaced.
 func (x *index) entries(name string, after position, limit int, keep func(*entry) bool) (out []*entry, next position) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

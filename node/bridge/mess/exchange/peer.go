@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -32,7 +33,7 @@ func (x *Exchange) OfferedIn(ctx context.Context, peer, conv string) (ref string
 // RequestIn returns the thread that a peer opened in a conversation. Of several, it returns the only open one.
 func (x *Exchange) RequestIn(peer, conv string) (ref string, ok bool) {
 	for _, open := range []bool{false, true} {
-		refs, _ := x.index.page("from:"+peer, position{}, 2, func(e *entry) bool { return e.external == conv && (e.isOpen() || !open) })
+		refs := x.index.refs("from:"+peer, 2, func(e *entry) bool { return e.external == conv && (e.isOpen() || !open) })
 		if len(refs) == 1 {
 			return refs[0], true
 		}
@@ -45,7 +46,7 @@ func (x *Exchange) HasOpenSibling(t *thread.Thread) bool {
 	if t.External == "" {
 		return false
 	}
-	refs, _ := x.index.page("from:"+t.Requester, position{}, 1, func(e *entry) bool {
+	refs := x.index.refs("from:"+t.Requester, 1, func(e *entry) bool {
 		return e.external == t.External && e.ref != t.Ref && e.isOpen()
 	})
 	return len(refs) > 0
@@ -82,11 +83,9 @@ func (x *Exchange) OpenVia(link string, limit int, keep func(conv string) bool) 
 
 // OpenFor returns the owner's open, unclaimed threads that are offered to one peer alone.
 func (x *Exchange) OpenFor(peer string) []string {
-	const all = 1 << 20
-	refs, _ := x.index.page("from:"+thread.OwnerID, position{}, all, func(e *entry) bool {
+	return x.index.refs("from:"+thread.OwnerID, math.MaxInt, func(e *entry) bool {
 		return e.only == peer && e.isOpen() && !e.isHeld()
 	})
-	return refs
 }
 
 // OfferTo offers a thread to a peer, which may then claim it. send must send the request in a new conversation and

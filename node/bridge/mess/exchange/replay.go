@@ -62,15 +62,8 @@ func (x *Exchange) FindAnswer(ctx context.Context, o *ReplayKey) (r Result, foun
 	if o == nil {
 		return r, false, nil
 	}
-	rec, err := x.records.Get(ctx, NSSeen, o.key, time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return r, false, nil
-	}
-	if err != nil {
-		return r, false, err
-	}
-	kept, err := store.Decode[replayRecord](rec)
-	if err != nil {
+	var kept replayRecord
+	if _, found, err = store.ReadRecord(ctx, x.records, NSSeen, o.key, &kept, time.Now()); err != nil || !found {
 		return r, false, err
 	}
 	if kept.Digest != o.digest {

@@ -3,10 +3,9 @@ package exchange
 import (
 	"container/heap"
 	"context"
-	"encoding/json"
 	"errors"
+	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
@@ -14,10 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-const (
-	tidyInterval = time.Hour
-	alarmBatch   = 1000
-)
+const tidyInterval = time.Hour
 
 // Run does what is due until ctx ends: deadlines, schedules, work that a crash interrupted, removal of old threads.
 func (x *Exchange) Run(ctx context.Context) error {
@@ -67,35 +63,31 @@ func (x *Exchange) Tick(ctx context.Context, now time.Time) (next time.Time, err
 	if err := x.Load(); err != nil {
 		return next, err
 	}
-	for {
-		if !x.clock.Reliable() {
-			return time.Time{}, nil
+	if !x.clock.Reliable() {
+		return time.Time{}, nil
+	}
+	dueAlarms, next := x.index.due(now)
+	for i, a := range dueAlarms {
+		ended, err := x.recheck(ctx, a.ref)
+		if err == nil {
+			err = x.settleDependents(ctx, ended)
 		}
-		dueAlarms, next := x.index.due(now, alarmBatch)
-		for i, a := range dueAlarms {
-			ended, err := x.recheck(ctx, a.ref)
-			if err == nil {
-				err = x.settleDependents(ctx, ended)
-			}
-			if thread.IsRefusal(err) { // it will not go away, for example because the thread is full
-				x.log.Warn("a thread cannot go on by itself", "thread", a.ref, "error", err)
-				continue
-			}
-			if err != nil {
-				at := now.Add(alarmRetry)
-				for _, a := range dueAlarms[i:] {
-					x.index.reschedule(alarm{at, a.ref})
-				}
-				return at, err
-			}
-			if time.Now().Before(a.at) || !x.clock.Reliable() { // the clock was set meanwhile
-				x.index.reschedule(a)
-			}
+		if thread.IsRefusal(err) { // it will not go away, for example because the thread is full
+			x.log.Warn("a thread cannot go on by itself", "thread", a.ref, "error", err)
+			continue
 		}
-		if len(dueAlarms) < alarmBatch {
-			return next, nil
+		if err != nil {
+			at := now.Add(alarmRetry)
+			for _, a := range dueAlarms[i:] {
+				x.index.reschedule(alarm{at, a.ref})
+			}
+			return at, err
+		}
+		if time.Now().Before(a.at) || !x.clock.Reliable() { // the clock was set meanwhile
+			x.index.reschedule(a)
 		}
 	}
+	return next, nil
 }
 
 // settleAfterCommit checks the threads that depend on those that a committed unit ended, and the new threads that are
@@ -125,7 +117,7 @@ func (x *Exchange) scheduleRecheck(err error) {
 
 // recheckWaiting checks every unclaimed thread that waits: its reason to wait may have ended just before a crash.
 func (x *Exchange) recheckWaiting(ctx context.Context) error {
-	refs, _ := x.index.page("state:"+string(thread.Waiting), position{}, 1<<30, func(e *entry) bool { return !e.isHeld() })
+	refs := x.index.refs("state:"+string(thread.Waiting), math.MaxInt, func(e *entry) bool { return !e.isHeld() })
 	for _, ref := range refs {
 		ended, err := x.recheck(ctx, ref)
 		if err == nil {
@@ -145,31 +137,27 @@ func (x *Exchange) recheckWaiting(ctx context.Context) error {
 // thread stays while an open thread depends on it.
 func (x *Exchange) Purge(ctx context.Context, now time.Time) (removed int, err error) {
 	before := now.Add(-x.cfg.Retention)
-	for after := (position{}); ; {
-		refs, next := x.index.page(allThreads, after, 1000, func(e *entry) bool {
-			return !e.isOpen() && e.updated < before.UnixMicro()
+	refs := x.index.refs(allThreads, math.MaxInt, func(e *entry) bool {
+		return !e.isOpen() && e.updated < before.UnixMicro()
+	})
+	for _, ref := range refs {
+		isNeeded := slices.ContainsFunc(x.index.dependents(ref), func(dependent string) bool {
+			e := x.index.get(dependent)
+			return e != nil && e.isOpen()
 		})
-		for _, ref := range refs {
-			isNeeded := slices.ContainsFunc(x.index.dependents(ref), func(dependent string) bool {
-				e := x.index.get(dependent)
-				return e != nil && e.isOpen()
-			})
-			if isNeeded {
-				continue
-			}
-			err := x.remove(ctx, ref, now)
-			if errors.Is(err, store.ErrConflict) {
-				continue // somebody just changed it
-			}
-			if err != nil {
-				return removed, err
-			}
-			removed++
+		if isNeeded {
+			continue
 		}
-		if after = next; after.ref == "" {
-			return removed, nil
+		err := x.remove(ctx, ref, now)
+		if errors.Is(err, store.ErrConflict) {
+			continue // somebody just changed it
 		}
+		if err != nil {
+			return removed, err
+		}
+		removed++
 	}
+	return removed, nil
 }
 
 func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error {
@@ -203,16 +191,12 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 		}
 		changes = append(changes, deletion(NSMeta, convKey(peer, p.Conv)))
 	}
-	if t.ClientID != "" {
-		key := IDKey(t.Requester, t.ClientID)
-		rec, err := x.records.Get(ctx, NSIDs, key, now)
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return err
-		}
-		var k clientIDRecord
-		if err == nil && json.Unmarshal(rec.Body, &k) == nil && k.Ref == ref {
-			changes = append(changes, store.Change{Record: store.Record{NS: NSIDs, Key: key}, IfRev: rec.Rev, Delete: true})
-		}
+	k, rev, err := x.lookUpClientID(ctx, t.Requester, t.ClientID, now)
+	if err != nil {
+		return err
+	}
+	if k.Ref == ref {
+		changes = append(changes, store.Change{Record: store.Record{NS: NSIDs, Key: IDKey(t.Requester, t.ClientID)}, IfRev: rev, Delete: true})
 	}
 	if err := x.records.Apply(ctx, changes, now); err != nil {
 		return err
@@ -221,38 +205,15 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 	return nil
 }
 
-// watchers are the open pages. Each learns only that some thread has changed, and reads for itself.
-type watchers struct {
-	mu    sync.Mutex
-	wakes map[chan struct{}]struct{}
-}
-
-// Watch returns a channel that has a value if a thread has changed since the last receive. stop ends it.
-func (x *Exchange) Watch() (wake <-chan struct{}, stop func()) {
-	w, own := &x.open, make(chan struct{}, 1)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.wakes == nil {
-		w.wakes = map[chan struct{}]struct{}{}
-	}
-	w.wakes[own] = struct{}{}
-	return own, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.wakes, own)
-	}
-}
+// NextChange returns a channel that closes when a thread changes.
+func (x *Exchange) NextChange() <-chan struct{} { return x.changed.Wait() }
 
 // announce tells the writer of the thread folder and the open pages about a committed change. It never blocks.
 func (x *Exchange) announce(refs []string) {
 	if x.Mirror != nil {
 		x.Mirror(refs)
 	}
-	x.open.mu.Lock()
-	defer x.open.mu.Unlock()
-	for wake := range x.open.wakes {
-		waiting.Wake(wake)
-	}
+	x.changed.Broadcast()
 }
 
 // alarm is a time at which a thread may change by itself.
@@ -283,11 +244,11 @@ func (a *alarms) Pop() any {
 	return last
 }
 
-// due removes and returns at most limit alarms that are due, and the time of the next one.
-func (x *index) due(now time.Time, limit int) (dueAlarms []alarm, next time.Time) {
+// due removes and returns the alarms that are due, and the time of the next one.
+func (x *index) due(now time.Time) (dueAlarms []alarm, next time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for len(x.alarms) > 0 && len(dueAlarms) < limit && !x.alarms[0].at.After(now) {
+	for len(x.alarms) > 0 && !x.alarms[0].at.After(now) {
 		dueAlarms = append(dueAlarms, heap.Pop(&x.alarms).(alarm))
 	}
 	if len(x.alarms) > 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // This file opens successors: the threads that replace delegated, split and merged threads.
@@ -46,10 +47,10 @@ func (t *tx) originalRequest(ctx context.Context, th *thread.Thread) (wire.Value
 	if err != nil {
 		return wire.Value{}, err
 	}
-	m, err := decodeMessage(rec)
-	for e := range m.Mess.Elems() {
-		if body, ok := e.Get("request"); ok {
-			return body, err
+	m, err := store.Decode[thread.Message](rec)
+	for _, e := range m.Block() {
+		if e.Type == "request" {
+			return e.Body, err
 		}
 	}
 	return wire.Obj(wire.TextField("intent", th.Intent)), err

@@ -226,10 +226,7 @@ func (t *tx) applyEntry(ctx context.Context, i int, e thread.Entry, reserved res
 
 // keepUnknown stores an entry of an unknown type with the thread that it names (MESS-5).
 func (t *tx) keepUnknown(ctx context.Context, e thread.Entry) error {
-	re := thread.FirstRef(e.Body)
-	if re == "" {
-		re = t.opts.Re
-	}
+	re := cmp.Or(thread.FirstRef(e.Body), t.opts.Re)
 	if re == "" {
 		t.ack(e, "")
 		return nil
@@ -296,13 +293,7 @@ var errTooLargeForPeer = thread.TooLarge("the message is too large for the node 
 func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) string {
 	th.Serial++
 	m := thread.Message{Serial: th.Serial, From: from, At: t.now, Channel: t.who.Channel}
-	head := b[0]
-	for _, e := range b {
-		if e.Type != "v" {
-			head = e
-			break
-		}
-	}
+	head := b.Head()
 	m.Ref = thread.NewMessageRef(th.Ref, head, th.Serial)
 	if re := thread.FirstRef(head.Body); re != "" {
 		m.Re = []string{re}
@@ -425,8 +416,4 @@ func messageKey(ref string, serial int) string { return fmt.Sprintf("%s/%06d", r
 
 func messageRecord(m thread.Message, ref string) store.Record {
 	return store.Record{NS: NSMessages, Key: messageKey(ref, m.Serial), Body: thread.Encode(m)}
-}
-
-func decodeMessage(rec store.Record) (thread.Message, error) {
-	return store.Decode[thread.Message](rec)
 }

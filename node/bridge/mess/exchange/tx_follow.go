@@ -157,7 +157,7 @@ func (t *tx) markDecision(ctx context.Context, th *thread.Thread, s thread.Sugge
 	refs := []string{th.Ref}
 	if s.Type == "merge" {
 		tag := requestKey{th.Requester, s.ID}
-		more, _ := t.x.index.page("from:"+th.Requester, position{}, maxSuggestions, func(e *entry) bool {
+		more := t.x.index.refs("from:"+th.Requester, maxSuggestions, func(e *entry) bool {
 			return e.ref != th.Ref && slices.Contains(e.tags, tag)
 		})
 		refs = append(refs, more...)

@@ -60,7 +60,7 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 		for _, re := range q.Re {
 			to, ok := thread.Resolve(view{t, ctx, allMarks}, re, t.x.id)
 			if !ok {
-				return wire.Value{}, thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
+				return wire.Value{}, newUnknownNameError(re)
 			}
 			th, err := t.load(ctx, to.Ref)
 			if err != nil {

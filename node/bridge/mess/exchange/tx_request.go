@@ -114,8 +114,9 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, rese
 		return err
 	}
 	th := t.addThread(ref, t.who.ID, t.who.ID, t.opts.Only, r)
-	th.ClientID, th.DependsOn, th.External = r.ID, depends, t.opts.External
+	th.ClientID, th.DependsOn = r.ID, depends
 	if t.opts.Peer != nil {
+		th.External = t.opts.Peer.Conv
 		th.Peers = map[string]thread.Peer{t.who.ID: *t.opts.Peer}
 	}
 	if r.ID != "" {

@@ -139,11 +139,11 @@ func (t *tx) recordClaim(th *thread.Thread) {
 
 // applyResponse implements MESS-26 and MESS-39.
 func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) error {
-	r, err := thread.ReadResponse(e.Body, path, t.opts.Lax)
+	re, err := thread.ReadResponse(e.Body, path, t.opts.Lax)
 	if err != nil {
 		return err
 	}
-	return t.eachThread(ctx, r.Re, func(th *thread.Thread) error {
+	return t.eachThread(ctx, re, func(th *thread.Thread) error {
 		if t.followResponse(th, e) {
 			return nil
 		}
@@ -222,7 +222,7 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 }
 
 func (t *tx) onlyQuestion(ctx context.Context) (*thread.Thread, error) {
-	refs, _ := t.x.index.page("from:"+t.who.ID, position{}, 2, func(e *entry) bool { return e.status.Value() == thread.NeedsInput })
+	refs := t.x.index.refs("from:"+t.who.ID, 2, func(e *entry) bool { return e.status.Value() == thread.NeedsInput })
 	for _, ref := range t.order {
 		if th := t.threads[ref]; th.Requester == t.who.ID && th.Status == thread.NeedsInput && !slices.Contains(refs, ref) {
 			refs = append(refs, ref)

@@ -16,10 +16,7 @@ import (
 // has that name: executors choose these ids, and the requester's own names come first. For an entry that may be about a
 // suggestion or a question, preferred selects the ids that come before other names.
 func (t *tx) resolve(ctx context.Context, re string, preferred marks) (thread.Target, error) {
-	if re == "" {
-		re = t.opts.Re
-	}
-	if re == "" {
+	if re = cmp.Or(re, t.opts.Re); re == "" {
 		return thread.Target{}, thread.Bad("re", "is required")
 	}
 	to, ok := thread.Resolve(view{t, ctx, preferred}, re, t.x.id)
@@ -28,7 +25,7 @@ func (t *tx) resolve(ctx context.Context, re string, preferred marks) (thread.Ta
 	}
 	switch {
 	case !ok:
-		return thread.Target{}, thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
+		return thread.Target{}, newUnknownNameError(re)
 	case t.opts.Lax && t.opts.Re != "" && to.Ref != t.opts.Re && !isAbout(t.threads[to.Ref], to.Suggestion, t.opts.Re):
 		return thread.Target{}, thread.Bad("re", "must not name another thread")
 	}
@@ -53,10 +50,14 @@ func (t *tx) resolveThread(ctx context.Context, re string, first marks) (*thread
 	return th, to, explainMissing(err, re)
 }
 
+func newUnknownNameError(re string) error {
+	return thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
+}
+
 // explainMissing returns a refusal instead of [store.ErrNotFound], because re then names a later request of the block.
 func explainMissing(err error, re string) error {
 	if errors.Is(err, store.ErrNotFound) {
-		return thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
+		return newUnknownNameError(re)
 	}
 	return err
 }
@@ -207,6 +208,5 @@ func (x *Exchange) Has(ref string) bool { return x.index.get(ref) != nil }
 
 // Refs returns the threads that pass keep, the newest change first.
 func (x *Exchange) Refs(keep func(ref string) bool) []string {
-	refs, _ := x.index.page(allThreads, position{}, math.MaxInt, func(e *entry) bool { return keep(e.ref) })
-	return refs
+	return x.index.refs(allThreads, math.MaxInt, func(e *entry) bool { return keep(e.ref) })
 }

@@ -42,9 +42,7 @@ func (c *Candidate) wantsNotice(t *thread.Thread, now time.Time) bool {
 	p := c.Preferences
 	urgent := t.Priority == "urgent"
 	switch {
-	case p.MinPriority != "" && thread.PriorityRank(t.Priority) < thread.PriorityRank(p.MinPriority):
-		return false
-	case p.MinPriority == "" && thread.PriorityRank(t.Priority) < thread.PriorityRank("normal"):
+	case thread.PriorityRank(t.Priority) < thread.PriorityRank(p.MinPriority): // "" ranks as normal
 		return false
 	case len(p.Filter) > 0 && len(t.Requires) > 0 && !slices.ContainsFunc(t.Requires, func(n thread.Need) bool { return slices.Contains(p.Filter, n.ID) }):
 		return false

@@ -271,14 +271,18 @@ func (b Block) CheckBounds() error {
 	return err
 }
 
+// Head returns the first entry that is not a version, or a version if the block has nothing else.
+func (b Block) Head() Entry {
+	i := slices.IndexFunc(b, func(e Entry) bool { return e.Type != "v" })
+	return b[max(i, 0)]
+}
+
 // Action returns the type of the first entry that is not a version, or "ack" if the block has no such entry.
 func (b Block) Action() string {
-	for _, e := range b {
-		if e.Type != "v" {
-			return e.Type
-		}
+	if b.HasOnly() {
+		return "ack"
 	}
-	return "ack"
+	return b.Head().Type
 }
 
 // ClosedConversation returns the closed conversation that a late response continues, or "".

@@ -50,22 +50,18 @@ func (e Entry) Check(path string, now time.Time, lax bool) error {
 	return err
 }
 
-// Response is a delivered result.
-type Response struct {
-	Re []string
-}
-
-// ReadResponse reads a response. With lax, it may omit its reference and its content.
-func ReadResponse(v wire.Value, path string, lax bool) (Response, error) {
+// ReadResponse reads the references of a response, a delivered result. With lax, it may omit its reference and its
+// content.
+func ReadResponse(v wire.Value, path string, lax bool) (re []string, err error) {
 	f := NewFields(v, path)
-	r := Response{Re: f.Refs("re", !lax)}
+	re = f.Refs("re", !lax)
 	f.Check(f.has("content") || lax, "content", "is required")
 	f.checkContents("content", true)
 	f.Text("executor", maxName)
 	f.Text("notes", MaxProse)
 	f.Text("id", MaxID)
 	f.time("completed_at")
-	return r, f.Err()
+	return re, f.Err()
 }
 
 // Reply answers questions, confirms an action or decides about a suggestion: exactly one of the three (MESS-33).
@@ -105,21 +101,15 @@ func ReadReply(v wire.Value, path string, lax bool) (Reply, error) {
 
 // Answer is the answer to one question (1.1 draft).
 type Answer struct {
-	Re    []string // empty means the only open question
-	ID    string
-	Value wire.Value
+	Re []string // empty means the only open question
+	ID string
 }
 
 // ReadAnswer reads an answer.
 func ReadAnswer(v wire.Value, path string) (Answer, error) {
 	f := NewFields(v, path)
 	a := Answer{Re: f.Refs("re", false), ID: f.Text("id", MaxID)}
-	value, ok := f.Get("value")
-	if !ok {
-		value, ok = f.Get("text")
-	}
-	f.Check(ok, "value", "is required")
-	a.Value = value
+	f.Check(f.has("value") || f.has("text"), "value", "is required")
 	return a, f.Err()
 }
 

@@ -3,6 +3,7 @@ package thread
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -197,18 +198,10 @@ func readRoutingBlock(v wire.Value) (Block, error) {
 	return b, nil
 }
 
+var executorForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
+
 // IsExecutorID reports whether an executor may have this id.
-func IsExecutorID(id string) bool {
-	if id == "" || len(id) > 64 || id[0] == '_' || id[0] == '-' {
-		return false
-	}
-	for i := range len(id) {
-		if c := id[i]; !isLetter(c) && (c < '0' || c > '9') && c != '_' && c != '-' {
-			return false
-		}
-	}
-	return true
-}
+func IsExecutorID(id string) bool { return len(id) <= 64 && executorForm.MatchString(id) }
 
 // Matches reports whether the rule applies to the thread.
 func (r Rule) Matches(t *Thread) bool {

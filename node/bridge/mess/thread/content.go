@@ -129,10 +129,7 @@ func (f *Fields) checkResource(kind string, v wire.Value) {
 
 const maxFileSize = 1 << 40
 
-func (f *Fields) has(key string) bool {
-	_, ok := f.Get(key)
-	return ok
-}
+func (f *Fields) has(key string) bool { return HasValue(f.Value, key) }
 
 // checkURI checks the form of a URI. The target does not matter here, because nothing is fetched (MESS-63).
 func (f *Fields) checkURI(key, s string) {
@@ -190,25 +187,15 @@ func splitData(s string) (mime, data string, err error) {
 
 // isBase64 reports whether s is base64 with a correct alphabet, padding and last character.
 func isBase64(s string) bool {
-	if len(s) == 0 || len(s)%4 != 0 {
-		return false
-	}
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 	body := strings.TrimRight(s, "=")
-	if len(s)-len(body) > 2 {
+	if len(s) == 0 || len(s)%4 != 0 || len(s)-len(body) > 2 || strings.Trim(body, alphabet) != "" {
 		return false
-	}
-	for i := range len(body) {
-		c := body[i]
-		if !isLetter(c) && (c < '0' || c > '9') && c != '+' && c != '/' {
-			return false
-		}
 	}
 	var tail [3]byte
 	_, err := base64.StdEncoding.Strict().Decode(tail[:], []byte(s[len(s)-4:]))
 	return err == nil
 }
-
-func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
 // Digest returns a short hash of a value.
 func Digest(v wire.Value) string {

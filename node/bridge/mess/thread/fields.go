@@ -3,6 +3,7 @@ package thread
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -131,11 +132,8 @@ func (f *Fields) integer(key string, low, high int64) (int64, bool) {
 // ReadWhole reads a number without a fraction.
 func ReadWhole(v wire.Value) (n int64, ok bool) {
 	text, ok := v.Num()
-	if !ok || len(text) > 17 || strings.Trim(text, "-0123456789") != "" {
-		return 0, false
-	}
-	_, err := fmt.Sscan(text, &n)
-	return n, err == nil
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, ok && err == nil
 }
 
 func (f *Fields) number(key string) {

@@ -244,10 +244,8 @@ func readEnvelope(v wire.Value) (*Thread, error) {
 	if t.Updated.Before(t.Created) {
 		t.Updated = t.Created
 	}
-	t.Deadline = f.fileTime("expires")
-	if at := f.fileTime("needed_by"); !at.IsZero() {
-		t.Deadline = at
-	}
+	expires := f.fileTime("expires")
+	t.Deadline = cmp.Or(f.fileTime("needed_by"), expires)
 	t.ConfirmBefore, _ = f.Boolean("confirm_before")
 	for i, h := range f.List("history", MaxMessages) {
 		g := f.In(h, fmt.Sprintf("history[%d]", i))
@@ -255,9 +253,7 @@ func readEnvelope(v wire.Value) (*Thread, error) {
 			Action: g.Text("action", 64), At: g.fileTime("at"), By: g.Text("by", maxName), Ref: g.Text("ref", maxName), Note: g.Text("note", MaxProse),
 		})
 	}
-	if t.Requester == "" {
-		t.Requester = unknownID
-	}
+	t.Requester = cmp.Or(t.Requester, unknownID)
 	if len(t.History) == 0 {
 		t.History = []Event{{Action: "created", At: t.Created, By: t.Requester}}
 	}
@@ -291,9 +287,7 @@ func (f *Fields) fileTime(key string) time.Time {
 func ReadDocument(doc wire.Value, t *Thread) (Message, Block, error) {
 	f := NewFields(doc, "message")
 	m := Message{From: f.Required("from", maxName), At: f.fileTime("received"), Channel: f.Text("channel", 64), Re: f.Refs("re", false)}
-	if m.At.IsZero() {
-		m.At = t.Updated
-	}
+	m.At = cmp.Or(m.At, t.Updated)
 	mess, ok := f.Get("MESS")
 	f.Check(ok, "MESS", "is required")
 	if err := f.Err(); err != nil {
@@ -310,18 +304,8 @@ func ReadDocument(doc wire.Value, t *Thread) (Message, Block, error) {
 	return m, b, nil
 }
 
-// IsAck reports whether a block has nothing except acks and versions.
-func IsAck(b Block) bool {
-	for _, e := range b {
-		if e.Type != "ack" && e.Type != "v" {
-			return false
-		}
-	}
-	return true
-}
-
-// Adopt returns the thread and the messages of the files as ours, without acks. The thread has the state of the
-// envelope. If it waits without a holder, only the owner can let it in, because the files do not say why it waits.
+// Adopt returns the thread and the messages of the files as ours, without acks. The thread has the state that the
+// envelope names. If it waits without a holder, only the owner can let it in, because the files do not say why it waits.
 func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	t := f.Thread
 	var messages []Message
@@ -330,7 +314,7 @@ func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		if IsAck(b) {
+		if b.HasOnly("ack") {
 			continue
 		}
 		for _, e := range b {
@@ -339,18 +323,14 @@ func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 			}
 			if r, err := ReadRequest(e.Body, "request", t.Created); err == nil {
 				t.Requires, t.Precision, t.Urgency, t.NotBefore = r.Requires, r.Precision, r.Urgency, r.NotBefore
-				t.Deadline = firstSet(t.Deadline, r.Deadline)
+				t.Deadline = cmp.Or(t.Deadline, r.Deadline)
 				t.ClientID = cmp.Or(t.ClientID, r.ID)
 				t.ConfirmBefore = t.ConfirmBefore || r.ConfirmBefore
 			}
 		}
 		t.Serial++
 		m.Serial = t.Serial
-		first := b[0]
-		if first.Type == "v" && len(b) > 1 {
-			first = b[1]
-		}
-		m.Ref = NewMessageRef(t.Ref, first, m.Serial)
+		m.Ref = NewMessageRef(t.Ref, b.Head(), m.Serial)
 		if t.Status == NeedsInput {
 			for _, e := range b {
 				if s, err := ReadStatus(e.Body, "", true); e.Type == "status" && err == nil && s.Code == NeedsInput {
@@ -370,11 +350,4 @@ func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	}
 	t.Offered, t.Version = true, 1
 	return t, messages, nil
-}
-
-func firstSet(a, b time.Time) time.Time {
-	if a.IsZero() {
-		return b
-	}
-	return a
 }

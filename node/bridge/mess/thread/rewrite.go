@@ -57,9 +57,9 @@ func (c Code) After(b Block) Code {
 	return c
 }
 
-// HasOnlyAnswers reports whether a block has nothing except replies, answers and versions.
-func (b Block) HasOnlyAnswers() bool {
-	return !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && e.Type != "reply" && e.Type != "answer" })
+// HasOnly reports whether the block has nothing except entries of these types and versions.
+func (b Block) HasOnly(types ...string) bool {
+	return !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && !slices.Contains(types, e.Type) })
 }
 
 // PointAtLast makes entries that refer to the foreign thread ref refer to "last" instead. Within the conversation of
@@ -82,11 +82,14 @@ func (e Entry) Successor() string {
 	return e.Body.GetStr("ref")
 }
 
-// HasResponse reports whether the message has a response.
-func (m Message) HasResponse() bool {
-	b, err := FromTree(m.Mess)
-	return err == nil && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" })
+// Block returns the entries of the message, or none if they cannot be read.
+func (m Message) Block() Block {
+	b, _ := FromTree(m.Mess)
+	return b
 }
+
+// HasResponse reports whether the message has a response.
+func (m Message) HasResponse() bool { return m.Block().Has("response") }
 
 // Text returns the text in a block. complete is false if a response contains something that is not text.
 func (b Block) Text() (text string, complete bool) {

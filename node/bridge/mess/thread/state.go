@@ -134,10 +134,7 @@ func (t *Thread) Claim(by string, now time.Time) {
 
 // setAsOwner applies a status that only the exchange or the owner may set, to a thread without a holder.
 func (t *Thread) setAsOwner(s Status, by string, r Role, now time.Time) error {
-	if !r.Has(AsOwner|AsExchange) || !slices.Contains(exchangeMay[t.Status], s.Code) {
-		return Conflict("%s may not follow %s", s.Code, t.Status)
-	}
-	if s.Code == Received && t.Parked == "" {
+	if !r.Has(AsOwner|AsExchange) || !slices.Contains(exchangeMay[t.Status], s.Code) || s.Code == Received && t.Parked == "" {
 		return Conflict("%s may not follow %s", s.Code, t.Status)
 	}
 	if s.Code == Expired {

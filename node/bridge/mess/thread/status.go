@@ -3,6 +3,7 @@ package thread
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -118,8 +119,9 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 	Claimed: func(f *Fields, _ *Status, _ bool) { f.checkETA() },
 	InProgress: func(f *Fields, _ *Status, _ bool) {
 		if v, ok := f.Get("progress_pct"); ok {
-			n, isNumber := v.Num()
-			f.Check(isNumber && isPercent(n), "progress_pct", "must be a number from 0 to 100")
+			text, _ := v.Num()
+			n, err := strconv.ParseFloat(text, 64)
+			f.Check(err == nil && 0 <= n && n <= 100, "progress_pct", "must be a number from 0 to 100")
 		}
 		f.checkETA()
 	},
@@ -198,14 +200,6 @@ func (f *Fields) checkETA() {
 		}
 		f.Check(isTime || isSpan, key, "must be a time or a duration")
 	}
-}
-
-func isPercent(token string) bool {
-	n, rest, _ := strings.Cut(token, ".")
-	if len(n) > 3 || strings.Trim(n, "0123456789") != "" || strings.Trim(rest, "0123456789") != "" {
-		return false
-	}
-	return len(n) < 3 || n == "100" && strings.Trim(rest, "0") == ""
 }
 
 // Reason reads a reason, which is a text or {type, detail}, as a text for people.
