@@ -44,10 +44,6 @@ type controlMessage struct {
 	Payload wire.Value          `json:"payload"`
 }
 
-func (m controlMessage) toCall() bridge.Call {
-	return bridge.Call{From: m.From, Address: m.Address, Conv: m.Conv, ID: m.ID, Payload: m.Payload}
-}
-
 // storedControl is a control message with its retry state.
 type storedControl struct {
 	controlMessage
@@ -80,42 +76,36 @@ func (b *Bridge) OnCommit(changes []store.Change) {
 // applied now, does not delay other peers. waits reports whether a message could not be applied.
 func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 	failed := map[wire.AgentID]int{}
-	for after := ""; ; {
-		page, err := b.records.List(ctx, nsControl, "", after, 100, time.Now())
+	for rec, err := range store.AllRecords(ctx, b.records, nsControl, "", time.Now()) {
 		if err != nil {
 			return waits, err
 		}
-		for _, rec := range page.Records {
-			var m storedControl
-			if err := json.Unmarshal(rec.Body, &m); err == nil && (failed[m.From] >= maxControlFailures || time.Now().Before(m.Again)) {
-				waits = true
-				continue
-			}
-			err := b.applyControl(ctx, rec.Key, m.controlMessage)
-			if ctx.Err() != nil {
-				return waits, ctx.Err()
-			}
-			if err != nil {
-				b.log.Info("a control message waits", "error", err)
-				waits = true
-				failed[m.From]++
-				if err := b.postponeControl(ctx, rec, m); err != nil {
-					return waits, err
-				}
-			}
+		var m storedControl
+		if err := json.Unmarshal(rec.Body, &m); err == nil && (failed[m.From] >= maxControlFailures || time.Now().Before(m.Again)) {
+			waits = true
+			continue
 		}
-		if after = page.Next; after == "" {
-			return waits, nil
+		err := b.applyControl(ctx, rec.Key, m.controlMessage)
+		if ctx.Err() != nil {
+			return waits, ctx.Err()
+		}
+		if err != nil {
+			b.log.Info("a control message waits", "error", err)
+			waits = true
+			failed[m.From]++
+			if err := b.postponeControl(ctx, rec, m); err != nil {
+				return waits, err
+			}
 		}
 	}
+	return waits, nil
 }
 
 func (b *Bridge) postponeControl(ctx context.Context, rec store.Record, m storedControl) error {
 	m.Pause = min(max(2*m.Pause, minControlRetry), maxControlRetry)
 	m.Again = time.Now().Add(m.Pause)
-	rev := rec.Rev
 	rec.Body = thread.Encode(m)
-	err := b.records.Apply(ctx, []store.Change{{Record: rec, IfRev: rev}}, time.Now())
+	err := b.records.Apply(ctx, []store.Change{{Record: rec, IfRev: rec.Rev}}, time.Now())
 	if errors.Is(err, store.ErrConflict) {
 		return nil // the peer has sent the message again meanwhile
 	}
@@ -128,9 +118,9 @@ func (b *Bridge) applyControl(ctx context.Context, key string, m controlMessage)
 		return b.cancelTooLate(ctx, key, m)
 	}
 	if m.ID != "" {
-		in, err := m.toCall(), error(nil)
-		if in.Payload, err = b.controlPayload(ctx, m); err == nil && !in.Payload.IsNull() {
-			_, err = b.Receive(ctx, in)
+		payload, err := b.controlPayload(ctx, m)
+		if err == nil && !payload.IsNull() {
+			_, err = b.Receive(ctx, bridge.Call{From: m.From, Address: m.Address, Conv: m.Conv, ID: m.ID, Payload: payload})
 		}
 		if e, refused := errors.AsType[*wire.Error](err); err != nil && (!refused || e.Retry) {
 			return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -45,11 +44,7 @@ func (r reference) file(name, mime string) (file, prefix string) {
 // listReferences returns the addresses in a message that can be fetched.
 func listReferences(m thread.Message) []reference {
 	var out []reference
-	b, err := thread.FromTree(m.Mess)
-	if err != nil {
-		return nil
-	}
-	for _, e := range b {
+	for _, e := range m.Block() {
 		for _, key := range []string{"context", "content"} {
 			list, _ := e.Body.Get(key)
 			for c := range list.Elems() {
@@ -131,21 +126,21 @@ func (b *Bridge) readReference(ctx context.Context, t *thread.Thread, r referenc
 		return nil, err
 	}
 	if l == nil {
-		return nil, fileError("no link knows its thread")
+		return nil, publicError("no link knows its thread")
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	data, err := l.Attachment(ctx, there, file)
+	data, err := l.remote.attachment(ctx, there, file)
 	if err != nil {
-		return nil, fileError(explainFetchError(err))
+		return nil, publicError(explainFetchError(err))
 	}
 	return data, nil
 }
 
-// fileError is the reason why a file of a foreign thread is not available.
-type fileError string
+// publicError is the reason of a failed fetch, as the owner reads it.
+type publicError string
 
-func (e fileError) Error() string { return string(e) }
+func (e publicError) Error() string { return string(e) }
 
 // storedReference returns the content of an earlier fetch, or the zero value.
 func storedReference(ctx context.Context, x *exchange.Exchange, ref string, r reference) (exchange.Attachment, error) {
@@ -191,23 +186,16 @@ func (b *Bridge) download(ctx context.Context, uri string) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case resp.StatusCode != http.StatusOK:
-		return nil, statusError(resp.StatusCode)
+		return nil, publicError("the server answered " + http.StatusText(resp.StatusCode))
 	case len(data) == 0:
 		return nil, errors.New("the answer is empty")
 	}
 	return data, nil
 }
 
-type statusError int
-
-func (e statusError) Error() string { return "the server answered " + http.StatusText(int(e)) }
-
 // publicFetchError returns the reason of a failed fetch, without error texts of the network.
 func publicFetchError(err error) string {
-	if e, ok := errors.AsType[statusError](err); ok {
-		return e.Error()
-	}
-	if e, ok := errors.AsType[fileError](err); ok {
+	if e, ok := errors.AsType[publicError](err); ok {
 		return e.Error()
 	}
 	if e, ok := errors.AsType[*client.GuardError](err); ok {
@@ -233,12 +221,11 @@ type Fetched struct {
 
 // ownerFetch handles POST /mess/fetch/:ref.
 func (b *Bridge) ownerFetch(c echo.Context) error {
-	body, err := httpapi.Body(c, 64<<10)
-	if err != nil {
+	var call FetchCall
+	if err := httpapi.Decode(c, 64<<10, &call); err != nil {
 		return err
 	}
-	var call FetchCall
-	if err := json.Unmarshal(body, &call); err != nil || call.URI == "" {
+	if call.URI == "" {
 		return wire.ErrSchema.At("uri must be an address that the thread names")
 	}
 	if err := httpapi.KeepOpen(c, 2*fetchTimeout); err != nil {

@@ -22,7 +22,7 @@ func (r *dirRemote) gitOutput(ctx context.Context, args ...string) ([]byte, erro
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	env := []string{"GIT_TERMINAL_PROMPT=0", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SSH_AUTH_SOCK=" + os.Getenv("SSH_AUTH_SOCK")}
-	res, err := subprocess.Command{Argv: append([]string{"git", "-c", "core.hooksPath=/dev/null"}, args...), Dir: r.dir, Env: env, MaxOutput: 1 << 20}.Run(ctx, nil)
+	res, err := subprocess.Command{Argv: append([]string{"git", "-c", "core.hooksPath=/dev/null", "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost"}, args...), Dir: r.dir, Env: env, MaxOutput: 1 << 20}.Run(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(res.Tail))
 	}
@@ -56,7 +56,7 @@ func (r *dirRemote) push(ctx context.Context) error {
 
 // rebase puts our commits on top of what others pushed, or leaves everything unchanged.
 func (r *dirRemote) rebase(ctx context.Context) error {
-	err := r.runGit(ctx, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "pull", "-q", "--rebase")
+	err := r.runGit(ctx, "pull", "-q", "--rebase")
 	if err != nil {
 		_ = r.runGit(context.WithoutCancel(ctx), "rebase", "--abort") // fails if no rebase was started, and then changes nothing
 	}
@@ -76,7 +76,7 @@ func (r *dirRemote) publish(ctx context.Context, ref string) error {
 	}
 	changed := r.runGit(local, "diff", "--cached", "--quiet") != nil
 	if changed {
-		if err := r.runGit(local, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "commit", "-q", "-m", "messe-af: "+ref); err != nil {
+		if err := r.runGit(local, "commit", "-q", "-m", "messe-af: "+ref); err != nil {
 			return toRetry(err)
 		}
 	}

@@ -63,20 +63,16 @@ func newJoinError(final bool, format string, args ...any) error {
 // join returns the state with the key for a call: the configured key, or the key of our registration. If we have no
 // key, join registers first, and stores the state before it returns.
 func (r *restRemote) join(ctx context.Context) (restState, error) {
-	r.joining.Lock()
-	defer r.joining.Unlock()
 	r.mu.Lock()
-	kept := r.state
-	r.mu.Unlock()
-	if kept == nil {
+	defer r.mu.Unlock()
+	if r.state == nil {
 		read, err := r.store.load(ctx)
 		if err != nil {
-			return restState{}, &client.SendError{Retry: true, Cause: err}
+			return restState{}, toRetry(err)
 		}
-		kept = &read
-		r.setState(read)
+		r.state = &read
 	}
-	out := *kept
+	out := *r.state
 	out.Key = cmp.Or(r.token, out.Key)
 	out.Exchange = cmp.Or(r.exchange, exchangeOf(out.Key), out.Exchange)
 	if out.Key != "" {
@@ -85,23 +81,16 @@ func (r *restRemote) join(ctx context.Context) (restState, error) {
 	return r.register(ctx, out)
 }
 
-func (r *restRemote) setState(v restState) {
+// updateState changes the stored state.
+func (r *restRemote) updateState(ctx context.Context, change func(*restState)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state = &v
-}
-
-func (r *restRemote) updateState(ctx context.Context, change func(*restState)) error {
-	r.joining.Lock()
-	defer r.joining.Unlock()
-	r.mu.Lock()
 	v := *r.state
-	r.mu.Unlock()
 	change(&v)
 	if err := r.store.save(ctx, v, ""); err != nil {
-		return &client.SendError{Retry: true, Cause: err}
+		return toRetry(err)
 	}
-	r.setState(v)
+	r.state = &v
 	return nil
 }
 
@@ -113,7 +102,7 @@ func exchangeOf(key client.Credential) string {
 	return ""
 }
 
-// register registers us at the exchange. The caller holds r.joining.
+// register registers us at the exchange with POST register. The caller holds r.mu.
 func (r *restRemote) register(ctx context.Context, v restState) (restState, error) {
 	if !strings.Contains(r.base, exchangesPath) {
 		if v.Exchange == "" {
@@ -146,9 +135,9 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 	}
 	v.ID, v.Of, v.Key = id, "", client.Credential(key)
 	if err := r.store.save(ctx, v, "as "+id+" at the exchange; the key is kept in the database"); err != nil {
-		return v, &client.SendError{Retry: true, Cause: err}
+		return v, toRetry(err)
 	}
-	r.setState(v)
+	r.state = &v
 	return v, nil
 }
 

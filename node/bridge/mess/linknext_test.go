@@ -29,7 +29,9 @@ func TestDelegatedThroughALink(t *testing.T) {
 			a.home.waitStatus(here, thread.Claimed)
 			if strings.HasPrefix(name, "after") {
 				remote := a.home.bridge.links[0].remote.(*restRemote)
-				remote.setState(restState{})
+				if err := remote.updateState(t.Context(), func(s *restState) { *s = restState{} }); err != nil {
+					t.Fatal(err)
+				}
 			}
 			a.set(there, `{"mess":[{"status":{"re":"`+there+`","code":"delegated","delegated_to":"carol"}}]}`)
 			goesOn := a.thread(there).Successors[0]

@@ -16,12 +16,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Name returns the name of the link in the configuration.
-func (l *link) Name() string { return l.cfg.Name }
-
-// IsFolder reports whether the exchange is a directory of thread files.
-func (l *link) IsFolder() bool { return l.cfg.Dir != "" }
-
 // Status returns the state of the link.
 func (l *link) Status() bridge.LinkStatus {
 	l.mu.Lock()
@@ -44,11 +38,6 @@ func (l *link) Test(ctx context.Context) error {
 func (l *link) Knows(ctx context.Context, ref, conv string) (bool, error) {
 	k, found, err := l.load(ctx, ref)
 	return found && k.Conv == conv, err
-}
-
-// Attachment returns a file of a foreign thread.
-func (l *link) Attachment(ctx context.Context, ref, file string) ([]byte, error) {
-	return l.remote.attachment(ctx, ref, file)
 }
 
 // Address returns the address of the exchange of the link.
@@ -150,25 +139,22 @@ func (l *link) loadAwaiting(ctx context.Context) error {
 		return nil
 	}
 	asked := map[string]bool{}
-	for after := ""; ; {
-		asks, next, err := l.cfg.Mesh.Asks().List(ctx, acl.AskFilter{State: acl.AskPending, Each: true}, after, 100, time.Now())
+	for a, err := range store.All(func(after string) ([]acl.Ask, string, error) {
+		return l.cfg.Mesh.Asks().List(ctx, acl.AskFilter{State: acl.AskPending, Each: true}, after, 100, time.Now())
+	}) {
 		if err != nil {
 			return err
 		}
-		for _, a := range asks {
-			var held struct {
-				Address string `json:"address"`
-			}
-			if a.Kind != owner.AskMessage || json.Unmarshal(a.Body, &held) != nil {
-				continue
-			}
-			if from, err := bridge.ParseAddress(held.Address); err == nil && from.Kind == Kind && from.Link == l.cfg.Name {
-				asked[a.Conv.ID] = true
-			}
+		var held struct {
+			Address string `json:"address"`
 		}
-		if after = next; after == "" {
-			l.awaiting = asked
-			return nil
+		if a.Kind != owner.AskMessage || json.Unmarshal(a.Body, &held) != nil {
+			continue
+		}
+		if from, err := bridge.ParseAddress(held.Address); err == nil && from.Kind == Kind && from.Link == l.cfg.Name {
+			asked[a.Conv.ID] = true
 		}
 	}
+	l.awaiting = asked
+	return nil
 }

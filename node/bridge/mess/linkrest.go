@@ -27,12 +27,11 @@ type restRemote struct {
 	http     *client.HTTP
 	store    restStore
 
-	joining sync.Mutex // held during a registration and a change of the stored state
-
-	mu         sync.Mutex
+	mu         sync.Mutex // held also during a registration
 	state      *restState // nil until it is loaded
 	keyDropped bool       // our registered key was dropped, and the exchange has accepted no key since
-	small      bool       // lists are read in small pages, because a large one was too large
+
+	small bool // lists are read in small pages, because a large one was too large; used only by the goroutine that polls
 }
 
 // url returns the URL of a path below the exchange. The configured base URL may contain the exchange already.
@@ -94,7 +93,7 @@ func (r *restRemote) plain(ctx context.Context, method, at string, data []byte, 
 	req.Header = header
 	resp, err := r.http.Do(ctx, client.Owner, req)
 	if err != nil {
-		return nil, &client.SendError{Retry: true, Cause: err}
+		return nil, toRetry(err)
 	}
 	answer, err := client.ReadAll(resp, limit)
 	if err != nil {
@@ -232,17 +231,12 @@ const (
 )
 
 func (r *restRemote) list(ctx context.Context) ([]remoteThread, error) {
-	r.mu.Lock()
-	small := r.small
-	r.mu.Unlock()
-	if !small {
+	if !r.small {
 		list, _, err := r.page(ctx, rest.MaxPage, "")
 		if !errors.Is(err, client.ErrAnswerTooLarge) {
 			return list, err
 		}
-		r.mu.Lock()
 		r.small = true
-		r.mu.Unlock()
 	}
 	var out []remoteThread
 	for after := ""; len(out) < maxPages*smallPage; {

@@ -93,7 +93,7 @@ type sentTo struct {
 }
 
 func (b *Bridge) findLink(name string) (*link, error) {
-	i := slices.IndexFunc(b.links, func(l *link) bool { return l.Name() == name })
+	i := slices.IndexFunc(b.links, func(l *link) bool { return l.cfg.Name == name })
 	if i < 0 {
 		return nil, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no link " + wire.OneLine(name, 60) + " of kind mess; agentmesh links list names them"}
 	}
@@ -108,7 +108,7 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	block, replay, err := b.server.ReadBlock(c, "send", l.Name())
+	block, replay, err := b.server.ReadBlock(c, "send", l.cfg.Name)
 	if err != nil {
 		return err
 	}

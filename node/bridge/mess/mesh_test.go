@@ -128,8 +128,10 @@ func TestRESTLink(t *testing.T) {
 	home.bridge.links[0].wakePoll()
 	home.waitStatus(ref, thread.NeedsInput)
 	remote := home.bridge.links[0].remote.(*restRemote)
-	// even if the link has lost our name there, our own messages that come back must not count as somebody else's
-	remote.setState(restState{})
+	// as with a data directory without our name: our own messages come back and are not somebody else's
+	if err := remote.updateState(t.Context(), func(s *restState) { *s = restState{} }); err != nil {
+		t.Fatal(err)
+	}
 	home.do(thread.OwnerID, "- reply: {re: water, answers: {amount: a lot}}")
 	eventually(t, "the answer over there", func() bool { return foreign.thread(there).Status == thread.InProgress })
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)

@@ -48,20 +48,20 @@ func (b *Bridge) updateQuestions(ctx context.Context, t *thread.Thread, changes 
 	kind, title := questionOf(t)
 	asked := false
 	stale, err := b.cfg.Mesh.Asks().WithdrawAbout(ctx, aboutThread(t.Ref), func(a acl.Ask) bool {
+		stands := false
 		switch a.Kind {
 		case askConfirm:
 			var body askBody
-			stands := kind == askConfirm && json.Unmarshal(a.Body, &body) == nil && body.Serial == t.Serial
-			asked = asked || stands
-			return !stands
+			stands = kind == askConfirm && json.Unmarshal(a.Body, &body) == nil && body.Serial == t.Serial
 		case askHeld:
-			stands := t.Turn() == thread.TurnRelease
-			asked = asked || stands
-			return !stands
+			stands = t.Turn() == thread.TurnRelease
 		case askRoute:
 			return !t.IsClaimable()
+		default:
+			return false
 		}
-		return false
+		asked = asked || stands
+		return !stands
 	}, time.Now())
 	if err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 	task.Turn, task.Intent = t.Turn(), Intent
 	task.Taken = n == "0" && t.Holder == thread.OwnerID
 	task.Peer, task.Name, task.Proof = senderOf(t, from)
-	task.Payload = wire.Obj(wire.TextField("action", actionIn(m.Mess)), wire.TextField("ref", t.Ref))
+	task.Payload = wire.Obj(wire.TextField("action", m.Block().Action()), wire.TextField("ref", t.Ref))
 	if kind == thread.TurnAnswer {
 		task.Payload = task.Payload.With("questions", t.QuestionTree())
 	}
@@ -142,15 +142,6 @@ func senderOf(t *thread.Thread, from string) (id wire.AgentID, name, proof strin
 		return wire.AgentID(from), "", bridge.VerifiedSignature
 	}
 	return bridge.Address{Kind: Kind, Peer: from}.Pseudonym(), wire.OneLine(from, 128), bridge.VerifiedBearer
-}
-
-// actionIn returns [thread.Block.Action] of a MESS list, or "request" if the list cannot be read.
-func actionIn(list wire.Value) string {
-	b, err := thread.FromTree(list)
-	if err != nil {
-		return "request"
-	}
-	return b.Action()
 }
 
 // Answer implements [bridge.Answerer]: the owner answers a task in the inbox.

@@ -1,6 +1,7 @@
 package mess
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"html/template"
@@ -39,11 +40,7 @@ const maxShownText = 2000
 // viewMessage splits a message into texts, pictures from the store, and other files.
 func viewMessage(ref string, m thread.Message) messageRow {
 	row := messageRow{From: m.From, At: m.At}
-	b, err := thread.FromTree(m.Mess)
-	if err != nil {
-		return row
-	}
-	for _, e := range b {
+	for _, e := range m.Block() {
 		if e.Type == "v" {
 			continue
 		}
@@ -120,10 +117,7 @@ func (r *messageRow) inline(kind, uri, name string) {
 		r.Inline = append(r.Inline, template.URL("data:"+seen+";base64,"+base64.StdEncoding.EncodeToString(data)))
 		return
 	}
-	if name == "" {
-		name = kind
-	}
-	r.Files = append(r.Files, fmt.Sprintf("%s, %s, %d bytes", name, mime, len(data)))
+	r.Files = append(r.Files, fmt.Sprintf("%s, %s, %d bytes", cmp.Or(name, kind), mime, len(data)))
 }
 
 // reference adds a reference to the row: the file if it was fetched, otherwise the address that the owner may fetch.

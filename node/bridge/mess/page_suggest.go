@@ -2,14 +2,13 @@ package mess
 
 import (
 	"context"
-	"errors"
+	"net/http"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/node/yamltree"
-	"github.com/agentmesh/agentmesh/store"
 )
 
 type suggestionView struct {
@@ -35,7 +34,7 @@ func (p *pages) suggestion(ctx context.Context, t *thread.Thread) (*suggestionVi
 	if s.Type == "merge" {
 		for _, ref := range s.Re {
 			other, err := p.x.Thread(ctx, exchange.Owner("page"), ref)
-			if e, refused := errors.AsType[*wire.Error](err); refused && e.Status == 404 || errors.Is(err, store.ErrNotFound) {
+			if exchange.IsStatus(err, http.StatusNotFound) {
 				continue // accepting the suggestion reports the error
 			}
 			if err != nil {

@@ -3,6 +3,7 @@ package mess
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -44,12 +45,9 @@ func (b *Bridge) questionMessage(ctx context.Context, t *thread.Thread, kind str
 		return b.newestMessage(ctx, t.Ref, 1, func(thread.Message) bool { return true })
 	}
 	return b.newestMessage(ctx, t.Ref, t.Serial, func(m thread.Message) bool {
-		for e := range m.Mess.Elems() {
-			if status, _ := e.Get("status"); status.GetStr("code") == string(thread.NeedsConfirmation) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(m.Block(), func(e thread.Entry) bool {
+			return e.Type == "status" && e.Body.GetStr("code") == string(thread.NeedsConfirmation)
+		})
 	})
 }
 

@@ -31,7 +31,7 @@ func (b *Bridge) shareAttachments(ctx context.Context, ref string, block thread.
 		if v.GetStr("file") == "" {
 			return v, nil
 		}
-		return b.shareAttachment(ctx, ref, v, &room, l != nil && l.IsFolder())
+		return b.shareAttachment(ctx, ref, v, &room, l != nil && l.cfg.Dir != "")
 	})
 }
 

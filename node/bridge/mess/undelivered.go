@@ -2,12 +2,13 @@ package mess
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -53,16 +54,16 @@ func isTooLate(u bridge.Undelivered) bool {
 
 func (b *Bridge) cancelTooLate(ctx context.Context, key string, m controlMessage) error {
 	done := []store.Change{{Record: store.Record{NS: nsControl, Key: key}, IfRev: store.Any, Delete: true}}
-	ref, ok := b.x.RequestIn(string(m.From), string(m.Conv))
-	if !ok {
-		return b.records.Apply(ctx, done, time.Now())
+	var t *thread.Thread
+	var err error
+	if ref, ok := b.x.RequestIn(string(m.From), string(m.Conv)); ok {
+		t, err = b.x.Read(ctx, ref, time.Now())
 	}
-	t, err := b.x.Read(ctx, ref, time.Now())
-	if errors.Is(err, store.ErrNotFound) || err == nil && !t.Status.Open() {
-		return b.records.Apply(ctx, done, time.Now())
-	}
-	if err != nil {
+	switch {
+	case exchange.IgnoreMissing(err) != nil:
 		return err
+	case t == nil || !t.Status.Open():
+		return b.records.Apply(ctx, done, time.Now())
 	}
 	return b.x.Cancel(ctx, t, "agentmesh", "too late: the requester has ended it, or given it to somebody else", done)
 }
