@@ -118,10 +118,11 @@ func (x *Exchange) Notices(ctx context.Context, after string) (list []Notice, ne
 		return nil, "", err
 	}
 	for _, rec := range page.Records {
-		n, err := decodeNotice(rec)
+		n, err := store.Decode[Notice](rec)
 		if err != nil {
 			return nil, "", err
 		}
+		n.key, n.rev = rec.Key, rec.Rev
 		list = append(list, n)
 	}
 	return list, page.Next, nil
@@ -129,12 +130,6 @@ func (x *Exchange) Notices(ctx context.Context, after string) (list []Notice, ne
 
 // News returns a channel that has a value after a notice was stored, or after a call of WakeNotifier.
 func (x *Exchange) News() <-chan struct{} { return x.noticeReady }
-
-func decodeNotice(rec store.Record) (Notice, error) {
-	n, err := store.Decode[Notice](rec)
-	n.key, n.rev = rec.Key, rec.Rev
-	return n, err
-}
 
 // Done returns the change that removes a delivered notice. The change fails if somebody else has delivered it.
 func (n Notice) Done() store.Change {

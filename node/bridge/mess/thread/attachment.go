@@ -115,8 +115,9 @@ func ToResources(ref string, v wire.Value) wire.Value {
 		return wire.Arr(elems...)
 	case wire.Object:
 		if file := v.GetStr("file"); file != "" && IsAttachmentName(file) {
-			return wire.Obj(wire.TextField("resource", "content://"+ref+"/"+file)).
-				With("mime", valueOf(v.Get("mime"))).With("size", valueOf(v.Get("size")))
+			mime, _ := v.Get("mime")
+			size, _ := v.Get("size")
+			return wire.Obj(wire.TextField("resource", "content://"+ref+"/"+file), wire.Field("mime", mime), wire.Field("size", size))
 		}
 		members := slices.Clone(v.Members())
 		for i := range members {
@@ -126,5 +127,3 @@ func ToResources(ref string, v wire.Value) wire.Value {
 	}
 	return v
 }
-
-func valueOf(v wire.Value, _ bool) wire.Value { return v }
