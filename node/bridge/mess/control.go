@@ -36,19 +36,15 @@ const (
 	maxControlFailures = 10
 )
 
+// controlMessage is the stored form of a control message, with its retry state.
 type controlMessage struct {
 	From    wire.AgentID        `json:"from"`
 	Address string              `json:"address,omitempty"`
 	Conv    wire.ConversationID `json:"conv"`
 	ID      wire.MessageID      `json:"id"`
 	Payload wire.Value          `json:"payload"`
-}
-
-// storedControl is a control message with its retry state.
-type storedControl struct {
-	controlMessage
-	Pause time.Duration `json:"pause,omitempty"` // between the last attempt and the next one
-	Again time.Time     `json:"again,omitzero"`  // time of the next attempt
+	Pause   time.Duration       `json:"pause,omitempty"` // between the last attempt and the next one
+	Again   time.Time           `json:"again,omitzero"`  // time of the next attempt
 }
 
 // Observe implements [bridge.Observer]. It stores control messages.
@@ -80,12 +76,12 @@ func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 		if err != nil {
 			return waits, err
 		}
-		var m storedControl
+		var m controlMessage
 		if err := json.Unmarshal(rec.Body, &m); err == nil && (failed[m.From] >= maxControlFailures || time.Now().Before(m.Again)) {
 			waits = true
 			continue
 		}
-		err := b.applyControl(ctx, rec.Key, m.controlMessage)
+		err := b.applyControl(ctx, rec.Key, m)
 		if ctx.Err() != nil {
 			return waits, ctx.Err()
 		}
@@ -101,7 +97,9 @@ func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 	return waits, nil
 }
 
-func (b *Bridge) postponeControl(ctx context.Context, rec store.Record, m storedControl) error {
+// postponeControl stores the time of the next attempt for a control message. Each pause is twice as long as the
+// previous one.
+func (b *Bridge) postponeControl(ctx context.Context, rec store.Record, m controlMessage) error {
 	m.Pause = min(max(2*m.Pause, minControlRetry), maxControlRetry)
 	m.Again = time.Now().Add(m.Pause)
 	rec.Body = thread.Encode(m)

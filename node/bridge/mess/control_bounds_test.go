@@ -84,7 +84,7 @@ func TestControlMessagesWaitLonger(t *testing.T) {
 		due := func() (n int) {
 			for _, key := range l.keys(nsControl) {
 				rec, err := l.store.Records().Get(t.Context(), nsControl, key, time.Now())
-				var a storedControl
+				var a controlMessage
 				if err != nil || json.Unmarshal(rec.Body, &a) != nil || len(rec.Terms) != 1 || rec.Expires.IsZero() {
 					t.Fatalf("%s: %+v, %v", key, rec, err)
 				}

@@ -319,7 +319,7 @@ func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k known
 		payload = payload.With("status", wire.Text("failed")).With("reason", wire.Text(string(v.status)))
 	}
 	err := l.acceptPayload(ctx, thread.ExchangeID, ref, "close", payload, k)
-	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // the conversation is closed already
+	if thread.IsRefusal(err) { // the conversation is closed already
 		return nil
 	}
 	return err

@@ -3,7 +3,6 @@ package mess
 import (
 	"context"
 	"crypto/hmac"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,7 +31,7 @@ func (l *link) findEnclosure(ctx context.Context, uri string) (exchange.Attachme
 		return exchange.Attachment{}, false, err
 	}
 	a, err := l.x.Attachment(ctx, exchange.Owner("link"), ref, file)
-	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry {
+	if thread.IsRefusal(err) {
 		return a, false, nil // the file was removed with its thread
 	}
 	return a, err == nil, err

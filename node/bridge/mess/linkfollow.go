@@ -289,11 +289,11 @@ func (l *link) receive(ctx context.Context, from, ref, number string, b thread.B
 		}()
 	}
 	err := l.accept(ctx, from, ref, number, b, *k)
-	e, refused := errors.AsType[*wire.Error](err)
-	if !refused || e.Retry {
+	if !thread.IsRefusal(err) {
 		return err
 	}
-	l.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", ref, "error", e.Message)
+	reason := thread.PublicText(err)
+	l.log.Info("a message of a link was refused", "link", l.cfg.Name, "thread", ref, "error", reason)
 	t, err := l.localThread(ctx, k.Peer, *k)
 	if err != nil || t == nil && k.Intent == "" {
 		return err
@@ -302,7 +302,7 @@ func (l *link) receive(ctx context.Context, from, ref, number string, b thread.B
 	if t != nil {
 		about = t.Ref
 	}
-	return l.cfg.notifyOwner(ctx, "a message of the link "+l.cfg.Name+" about "+about+" was refused", e.Message, l.change(ref, *k))
+	return l.cfg.notifyOwner(ctx, "a message of the link "+l.cfg.Name+" about "+about+" was refused", reason, l.change(ref, *k))
 }
 
 // readDelegation looks for a delegation in a block of one of our threads. successor is the thread with which the

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
 	"net/url"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
@@ -42,7 +41,7 @@ func (b *Bridge) shareAttachments(ctx context.Context, ref string, block thread.
 func (b *Bridge) shareAttachment(ctx context.Context, ref string, stored wire.Value, room *int, toFolder bool) (wire.Value, error) {
 	file := stored.GetStr("file")
 	a, err := b.x.Attachment(ctx, exchange.Owner("mesh"), ref, file)
-	if refused, ok := errors.AsType[*wire.Error](err); ok && !refused.Retry {
+	if thread.IsRefusal(err) {
 		return stored, nil // the message only names the file; its content was never stored
 	}
 	if err != nil {

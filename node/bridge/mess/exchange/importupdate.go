@@ -68,7 +68,7 @@ func (x *Exchange) importDocument(ctx context.Context, t *thread.Thread, doc wir
 		who := WriterOfFiles(m.From)
 		_, err = x.Do(ctx, who, b, Options{Lax: true, Re: t.Ref, Records: []store.Change{mark}})
 	}
-	if e, refused := errors.AsType[*wire.Error](err); !refused || e.Retry {
+	if !thread.IsRefusal(err) {
 		return err
 	}
 	return x.StoreRefusal(ctx, t.Ref, m, thread.PublicText(err), nil, mark)

@@ -460,8 +460,7 @@ func (r *Executors) Configure(ctx context.Context, c thread.ExecutorConfig, byOw
 // setAvailability applies the availability, schedule and time zone of a registration. Without an availability, a
 // schedule means availability by schedule, and an empty schedule means that the executor is always available.
 func setAvailability(r Registration, e *Executor) error {
-	has := func(key string) bool { return slices.Contains(r.present, key) }
-	if has("schedule") {
+	if r.has("schedule") {
 		e.Schedule, e.Availability = r.Schedule, "always"
 		if r.Schedule != "" {
 			e.Availability = "schedule"
@@ -469,11 +468,11 @@ func setAvailability(r Registration, e *Executor) error {
 	}
 	if r.Availability != "" {
 		e.Availability = r.Availability
-		if !has("schedule") && e.Availability != "schedule" {
+		if !r.has("schedule") && e.Availability != "schedule" {
 			e.Schedule = ""
 		}
 	}
-	if has("timezone") {
+	if r.has("timezone") {
 		e.Timezone = r.Timezone
 	}
 	switch {
@@ -481,7 +480,7 @@ func setAvailability(r Registration, e *Executor) error {
 		return thread.Bad("schedule", thread.ScheduleMissing)
 	case e.Availability != "schedule" && e.Schedule != "":
 		return thread.Bad("schedule", thread.ScheduleAlone)
-	case e.Schedule == "" && has("timezone") && r.Timezone != "":
+	case e.Schedule == "" && r.has("timezone") && r.Timezone != "":
 		return thread.Bad("timezone", "goes with a schedule")
 	}
 	return nil

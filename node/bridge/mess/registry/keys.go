@@ -129,6 +129,9 @@ type Registration struct {
 	present       []string // the members that the body has
 }
 
+// has reports whether the body has a member.
+func (r Registration) has(key string) bool { return slices.Contains(r.present, key) }
+
 // ReadRegistration parses a registration or, with patch, a change to one.
 func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 	f := thread.NewFields(v, "")
@@ -205,20 +208,19 @@ func (r *Executors) Change(ctx context.Context, actor string, byOwner bool, id s
 		if e.Pending && !byOwner { // the owner decides on the registration as it was made
 			return errPending
 		}
-		has := func(key string) bool { return slices.Contains(reg.present, key) }
-		if has("display_name") {
+		if reg.has("display_name") {
 			e.Name = reg.Name
 		}
-		if has("capabilities") {
+		if reg.has("capabilities") {
 			e.Capabilities = reg.Capabilities
 		}
-		if has("notifications") {
+		if reg.has("notifications") {
 			e.Notifications = reg.Notifications
 		}
-		if has("preferences") {
+		if reg.has("preferences") {
 			e.Preferences = reg.Preferences
 		}
-		if has("hooks") {
+		if reg.has("hooks") {
 			e.Hooks = reg.Hooks
 		}
 		return setAvailability(reg, e)
