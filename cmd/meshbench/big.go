@@ -13,9 +13,6 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// bigCredential owns the cards of the big database, so that a later run can renew them.
-const bigCredential = "meshbench-big-credential"
-
 // databaseFile is the name of agentmesh's database in a data directory.
 const databaseFile = "agentmesh.db"
 
@@ -67,7 +64,7 @@ func fillBig(ctx context.Context, p *progress, dir string, n int) (err error) {
 			return err
 		}
 		card := b.corpus.card(i)
-		_, err := b.registry.Register(ctx, directory.Submission{Bearer: bigCredential, Body: func() ([]byte, error) { return card, nil }})
+		_, err := b.registry.Register(ctx, directory.Submission{Bearer: benchCredential, Body: func() ([]byte, error) { return card, nil }})
 		if err != nil {
 			return fmt.Errorf("register card %d: %w", i, err)
 		}
@@ -77,6 +74,6 @@ func fillBig(ctx context.Context, p *progress, dir string, n int) (err error) {
 
 // renew renews card i as its owner would.
 func (b *big) renew(ctx context.Context, i int) error {
-	_, err := b.registry.Renew(ctx, b.corpus.id(i), directory.Submission{Bearer: bigCredential})
+	_, err := b.registry.Renew(ctx, b.corpus.id(i), directory.Submission{Bearer: benchCredential})
 	return err
 }

@@ -18,7 +18,7 @@ func TestFillBigBesideOtherCards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := directory.Submission{Bearer: bigCredential, Body: func() ([]byte, error) { return newCorpus("late").card(0), nil }}
+	other := directory.Submission{Bearer: benchCredential, Body: func() ([]byte, error) { return newCorpus("late").card(0), nil }}
 	if _, err := b.registry.Register(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}

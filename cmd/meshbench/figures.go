@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/pprof"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -26,7 +25,6 @@ type figuresCmd struct {
 	Idle        time.Duration `default:"10s" help:"How long the process part watches an idle server, and how long the mailboxes part waits before it measures memory."`
 	Data        string        `placeholder:"DIR" help:"Directory that keeps the big database between runs (default: a temporary one)."`
 	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: in the directory of meshbench, or in PATH)."`
-	CPUProfile  string        `name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile of meshbench itself, for the parts that run in its process."`
 	JSON        bool          `help:"Print JSON."`
 }
 
@@ -124,17 +122,6 @@ func (c *figuresCmd) Run(ctx context.Context, s streams) (err error) {
 	st := &study{figuresCmd: *c, p: s.p, mesh: agentmesh{program, dir}, dir: dir, data: c.Data}
 	if st.data == "" {
 		st.data = filepath.Join(dir, "big")
-	}
-	if c.CPUProfile != "" {
-		f, err := os.Create(c.CPUProfile)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
 	}
 	for _, part := range parts {
 		if !slices.Contains(c.Only, part.name) {

@@ -40,19 +40,18 @@ func (s *study) measureDoors(ctx context.Context) (err error) {
 		}
 		callers[i] = strings.TrimSpace(string(token))
 	}
-	t := target{bench: newBench(srv.url(), nil, "", 0, s.Concurrency), dir: s.dir, cpu: srv.cpu}
-	for _, sc := range []scenario{
-		{name: "a2a", prepare: func(*bench, context.Context) (traffic, error) { return newTasks(srv.url(), callers), nil }},
-		{name: "mcp", prepare: func(*bench, context.Context) (traffic, error) {
-			return newToolCalls(mcp, strings.TrimSpace(string(token))), nil
-		}},
+	for _, door := range []struct {
+		name string
+		traffic
+	}{
+		{"a2a", newTasks(srv.url(), callers)},
+		{"mcp", newToolCalls(mcp, strings.TrimSpace(string(token)))},
 	} {
-		r, err := t.measure(ctx, s.p, sc, true, s.Rounds, s.Duration)
+		o, err := s.measure(ctx, door.name, door.traffic, srv.cpu)
 		if err != nil {
 			return err
 		}
-		o := r.outcome()
-		s.add(newFigure(sc.name+": server CPU beside bare", o.CPURatio, "×", "%.1f µs; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, o.Rate, o.P50, o.P99, o.Errors, o.Fault))
+		s.add(newFigure(door.name+": server CPU beside bare", o.CPURatio, "×", "%.1f µs; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, o.Rate, o.P50, o.P99, o.Errors, o.Fault))
 	}
 	return nil
 }

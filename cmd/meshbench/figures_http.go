@@ -3,42 +3,49 @@ package main
 import (
 	"context"
 	"errors"
+	"net/url"
 	"path/filepath"
+	"time"
 )
 
 // lookupCards is the number of cards in the directory of the http part.
 const lookupCards = 1000
 
-// minRates are the lowest accepted throughputs of the scenarios, relative to the control (bare).
-var minRates = map[string]float64{"register": 0.6, "list": 0.65, "search": 0.55}
-
+// measureHTTP compares the directory over HTTP with plain servers.
 func (s *study) measureHTTP(ctx context.Context) (err error) {
 	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "http"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.stop()) }()
-	b, err := srv.bench("meshbench-http-credential", lookupCards, s.Concurrency)
+	b, err := srv.bench(s.Concurrency)
 	if err != nil {
 		return err
 	}
-	t := target{bench: b, dir: s.dir, cpu: srv.cpu}
-	if err := s.measureLookups(ctx, t); err != nil {
+	s.p.say("http: register %d cards", lookupCards)
+	if err := b.fill(ctx); err != nil {
 		return err
 	}
-	for _, name := range []string{"register", "register-proven", "list", "search"} {
-		sc, err := findScenario(name)
+	if err := s.measureLookups(ctx, b, srv.cpu); err != nil {
+		return err
+	}
+	for _, m := range []struct {
+		name string
+		traffic
+		minRate float64 // lowest accepted throughput relative to the control (bare); 0 for no target
+	}{
+		{"register", b.registrations(false), 0.6},
+		{"register-proven", b.registrations(true), 0},
+		{"list", b.searches(url.Values{"capability": {capability(3)}, "limit": {"20"}}), 0.65},
+		{"search", b.searches(url.Values{"q": {wordOf(0)}, "capability": {capability(3)}, "limit": {"20"}}), 0.55},
+	} {
+		o, err := s.measure(ctx, m.name, m.traffic, srv.cpu)
 		if err != nil {
 			return err
 		}
-		r, err := t.measure(ctx, s.p, sc, true, s.Rounds, s.Duration)
-		if err != nil {
-			return err
-		}
-		o := r.outcome()
-		f := newFigure(name+": throughput beside bare", o.RateRatio, "×", "%.0f/s, p99 %.0f µs, %.1f µs server CPU, %.2f × bare, %d errors %s", o.Rate, o.P99, o.CPU, o.CPURatio, o.Errors, o.Fault)
-		if bound, ok := minRates[name]; ok {
-			f = f.withMin(bound)
+		f := newFigure(m.name+": throughput beside bare", o.RateRatio, "×", "%.0f/s, p99 %.0f µs, %.1f µs server CPU, %.2f × bare, %d errors %s", o.Rate, o.P99, o.CPU, o.CPURatio, o.Errors, o.Fault)
+		if m.minRate > 0 {
+			f = f.withMin(m.minRate)
 		}
 		s.add(f)
 	}
@@ -46,27 +53,24 @@ func (s *study) measureHTTP(ctx context.Context) (err error) {
 }
 
 // measureLookups compares GET of a card, full and conditional, with a plain server, all in turn.
-func (s *study) measureLookups(ctx context.Context, t target) error {
-	full, err := t.bench.prepareGet(ctx)
+func (s *study) measureLookups(ctx context.Context, b *bench, cpu func() time.Duration) error {
+	full := b.lookups()
+	conditional, err := b.conditionalLookups(ctx)
 	if err != nil {
 		return err
 	}
-	conditional, err := t.bench.prepareGetConditional(ctx)
-	if err != nil {
-		return err
-	}
-	control, stop, err := t.control(ctx, "get", full)
+	control, stop, err := s.control(ctx, "get", full)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	n := t.bench.workers
+	n := s.Concurrency
 	got := interleave(ctx, s.p, s.Rounds, s.Duration,
-		contender{"get", n, full.operation(full.base, n, nil), t.cpu},
-		contender{"get-conditional", n, conditional.operation(conditional.base, n, nil), t.cpu},
+		contender{"get", n, full.operation(full.base, n, nil), cpu},
+		contender{"get-conditional", n, conditional.operation(conditional.base, n, nil), cpu},
 		control,
 	)
-	get, cond, bare := rounds{"get", got[0], got[2]}.outcome(), rounds{"get-conditional", got[1], got[0]}.outcome(), rounds{"bare", got[2], nil}.outcome()
+	get, cond, bare := summarize(got[0], got[2]), summarize(got[1], got[0]), summarize(got[2], nil)
 	s.add(
 		newFigure("get: server CPU beside bare", get.CPURatio, "×", "%.1f µs beside %.1f µs; %.0f/s, p99 %.0f µs, %d errors", get.CPU, bare.CPU, get.Rate, get.P99, get.Errors).withMax(1.2),
 		newFigure("get-conditional: server CPU beside get", cond.CPURatio, "×", "%.1f µs; %.0f/s, %d errors", cond.CPU, cond.Rate, cond.Errors).withMax(1),

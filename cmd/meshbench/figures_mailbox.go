@@ -18,23 +18,20 @@ func (s *study) measureMailboxes(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.stop()) }()
-	directory, err := baseURL(srv.Directory)
+	b, err := srv.bench(1)
 	if err != nil {
 		return err
 	}
-	b := newBench(directory, nil, "meshbench-mailbox-credential", 1, 1)
 	s.p.say("mailboxes: register %d", s.Mailboxes)
-	bearer := func(i int) string { return fmt.Sprintf("Bearer %s-%06d", b.credential, i) }
+	bearer := func(i int) string { return fmt.Sprintf("Bearer %s-%06d", benchCredential, i) }
 	err = callEach(s.Mailboxes, func(i int) error {
 		id := b.corpus.id(i)
 		card := cardJSON(id, "Agent", "Polls for mail.", srv.Directory+"/mailbox/"+string(id), b.corpus.keys[i%corpusKeys].text, []string{"polling"}, nil)
-		l := link{base: b.directory}
-		defer l.close()
-		a, err := l.exchange(ctx, request(http.MethodPost, b.directory, b.path("/agents"), card, "Authorization", bearer(i)))
-		if err == nil && a.Status != http.StatusCreated {
-			err = fmt.Errorf("register a mailbox: status %d: %.200s", a.Status, a.Body)
+		_, err := sendOnce(ctx, b.directory, request(http.MethodPost, b.directory, b.path("/agents"), card, "Authorization", bearer(i)), http.StatusCreated)
+		if err != nil {
+			return fmt.Errorf("register a mailbox: %w", err)
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return err

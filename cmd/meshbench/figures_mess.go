@@ -30,16 +30,15 @@ type requesters struct {
 // requests with the keys of these executors.
 func registerMESS(ctx context.Context, base *url.URL, workers int) (*requesters, error) {
 	r := &requesters{base: base}
-	l := link{base: base}
-	defer l.close()
 	for w := range workers {
-		a, err := l.exchange(ctx, request(http.MethodPost, base, messPath+"register", fmt.Appendf(nil, `{"executor_id":"bench-%d","capabilities":["knife"]}`, w)))
+		body := fmt.Appendf(nil, `{"executor_id":"bench-%d","capabilities":["knife"]}`, w)
+		a, err := sendOnce(ctx, base, request(http.MethodPost, base, messPath+"register", body), http.StatusCreated)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("register with the exchange: %w", err)
 		}
 		v, err := wire.ParseObject(a.Body)
-		if err != nil || a.Status != http.StatusCreated {
-			return nil, fmt.Errorf("register with the exchange: status %d: %.200s", a.Status, a.Body)
+		if err != nil {
+			return nil, fmt.Errorf("register with the exchange: %w", err)
 		}
 		r.keys = append(r.keys, v.GetStr("api_key"))
 	}
@@ -87,7 +86,7 @@ func (s *study) measureMESS(ctx context.Context) (err error) {
 			err = errors.Join(err, srv.stop())
 		}
 	}()
-	b, err := srv.bench("meshbench-mess-credential", lookupCards, s.Concurrency)
+	b, err := srv.bench(s.Concurrency)
 	if err != nil {
 		return err
 	}
@@ -103,7 +102,7 @@ func (s *study) measureMESS(ctx context.Context) (err error) {
 	got := interleave(ctx, s.p, s.Rounds, s.Duration,
 		contender{"mess create", b.workers, r.create(), srv.cpu},
 		contender{"message", b.workers, messages.operation(messages.base, b.workers, messages.check), srv.cpu})
-	o := rounds{"mess create", got[0], nil}.outcome()
+	o := summarize(got[0], nil)
 	s.add(newFigure("mess: threads created beside signed messages taken, a second", ratio(got[0], got[1], sample.rate), "×",
 		"%d clients; %.0f/s beside %.0f/s; server CPU %.0f µs beside %.0f µs; p99 %.0f µs, %d errors %s", b.workers,
 		o.Rate, medianOf(got[1], sample.rate), o.CPU, medianOf(got[1], sample.cost), o.P99, o.Errors, o.Fault).withMin(0.5))

@@ -21,7 +21,7 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.stop()) }()
-	b, err := srv.bench("meshbench-message-credential", lookupCards, s.Concurrency)
+	b, err := srv.bench(s.Concurrency)
 	if err != nil {
 		return err
 	}
@@ -30,8 +30,7 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	t := target{bench: b, dir: s.dir, cpu: srv.cpu}
-	bare, stop, err := t.control(ctx, "message", tr)
+	bare, stop, err := s.control(ctx, "message", tr)
 	if err != nil {
 		return err
 	}
@@ -60,7 +59,7 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 			sums[r].CPU += time.Duration(piece.cost() * 1e3)
 		}
 	}
-	o := rounds{"message", got[0], nil}.outcome()
+	o := summarize(got[0], nil)
 	read, verify := got[len(contenders)-1], got[3]
 	s.add(
 		newFigure(fmt.Sprintf("message: server CPU beside its pieces, %d senders", b.workers), ratio(got[0], sums, sample.cost), "×",

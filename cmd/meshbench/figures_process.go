@@ -132,8 +132,6 @@ func freePort() (string, error) {
 }
 
 func isReady(ctx context.Context, base *url.URL) bool {
-	l := link{base: base}
-	defer l.close()
-	a, err := l.exchange(ctx, request(http.MethodGet, base, "/readyz", nil))
-	return err == nil && a.Status == http.StatusOK
+	_, err := sendOnce(ctx, base, request(http.MethodGet, base, "/readyz", nil), http.StatusOK)
+	return err == nil
 }

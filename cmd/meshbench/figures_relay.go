@@ -36,7 +36,7 @@ func (s *study) measureRelay(ctx context.Context) (err error) {
 		return err
 	}
 	got := interleave(ctx, s.p, s.Rounds, s.Duration, contender{"direct", 1, direct, srv.cpu}, contender{"pass-through", 1, through, hub.cpu})
-	plain, passed := rounds{"direct", got[0], nil}.outcome(), rounds{"pass-through", got[1], nil}.outcome()
+	plain, passed := summarize(got[0], nil), summarize(got[1], nil)
 	added := make([]float64, len(got[1]))
 	for i := range added {
 		added[i] = micros(got[1][i].P50-got[0][i].P50) / 1e3
@@ -75,7 +75,7 @@ func awaitConnections(ctx context.Context, base *url.URL, n int) error {
 
 // newCaller registers one sender at a directory and returns an operation that sends its messages to an endpoint.
 func newCaller(ctx context.Context, directory, endpoint string) (operation, error) {
-	b, err := (&child{Directory: directory, Endpoint: endpoint}).bench("meshbench-relay-credential", 1, 1)
+	b, err := newBench(directory, endpoint, 1)
 	if err != nil {
 		return nil, err
 	}

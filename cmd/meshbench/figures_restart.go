@@ -10,7 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -63,7 +63,7 @@ func (s *study) killBusy(ctx context.Context) (word string, wantIDs []byte, err 
 		return "", nil, err
 	}
 	defer func() { err = errors.Join(err, srv.kill()) }()
-	b, err := srv.bench(bigCredential, 1, 1)
+	b, err := srv.bench(1)
 	if err != nil {
 		return "", nil, err
 	}
@@ -71,22 +71,18 @@ func (s *study) killBusy(ctx context.Context) (word string, wantIDs []byte, err 
 	if len(wantIDs) == 0 {
 		return "", nil, errors.New("the search to compare with finds nothing")
 	}
-	word = "late" + strings.TrimPrefix(b.fresh.prefix, "r")
+	word = fmt.Sprintf("late%x", time.Now().UnixNano())
 	id := wire.AgentID("am_" + word)
-	l := link{base: b.directory}
-	defer l.close()
-	a, err := l.exchange(ctx, b.newRegistration(cardJSON(id, "The "+word+" one", "Came last.", endpointOf(id), newKey(word).text, []string{"coming"}, nil), id))
-	if err == nil && a.Status != http.StatusCreated {
-		err = fmt.Errorf("register the last card: status %d: %.200s", a.Status, a.Body)
+	card := cardJSON(id, "The "+word+" one", "Came last.", endpointOf(id), newKey(word).text, []string{"coming"}, nil)
+	if _, err := sendOnce(ctx, b.directory, b.newRegistration(card, id), http.StatusCreated); err != nil {
+		return "", nil, fmt.Errorf("register the last card: %w", err)
 	}
-	return word, wantIDs, err
+	return word, wantIDs, nil
 }
 
 func search(ctx context.Context, base *url.URL, q url.Values) []byte {
-	l := link{base: base}
-	defer l.close()
-	a, err := l.exchange(ctx, request(http.MethodGet, base, "/v1/agents?"+q.Encode(), nil))
-	if err != nil || a.Status != http.StatusOK {
+	a, err := sendOnce(ctx, base, request(http.MethodGet, base, "/v1/agents?"+q.Encode(), nil), http.StatusOK)
+	if err != nil {
 		return nil
 	}
 	return a.Body

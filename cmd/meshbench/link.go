@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -31,6 +30,25 @@ type answer struct {
 	Body   []byte
 }
 
+// checkStatus returns an error if the response has another status.
+func (a answer) checkStatus(want int) error {
+	if a.Status != want {
+		return fmt.Errorf("status %d: %.200s", a.Status, a.Body)
+	}
+	return nil
+}
+
+// sendOnce makes a request on a connection of its own. A response with another status is an error.
+func sendOnce(ctx context.Context, base *url.URL, request []byte, status int) (answer, error) {
+	l := link{base: base}
+	defer l.close()
+	a, err := l.exchange(ctx, request)
+	if err == nil {
+		err = a.checkStatus(status)
+	}
+	return a, err
+}
+
 // answerTimeout is how long a server may take for one response.
 const answerTimeout = 30 * time.Second
 
@@ -49,21 +67,11 @@ func (l *link) exchange(ctx context.Context, request []byte) (answer, error) {
 }
 
 func (l *link) dial(ctx context.Context) error {
-	address := l.base.Host
-	if l.base.Port() == "" {
-		address = net.JoinHostPort(l.base.Hostname(), map[string]string{"http": "80", "https": "443"}[l.base.Scheme])
-	}
-	var err error
-	if l.base.Scheme == "https" {
-		l.conn, err = new(tls.Dialer).DialContext(ctx, "tcp", address)
-	} else {
-		l.conn, err = new(net.Dialer).DialContext(ctx, "tcp", address)
-	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", l.base.Host)
 	if err != nil {
-		l.conn = nil
 		return err
 	}
-	l.r = bufio.NewReader(l.conn)
+	l.conn, l.r = conn, bufio.NewReader(conn)
 	return nil
 }
 

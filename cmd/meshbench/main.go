@@ -1,14 +1,12 @@
-// Command meshbench measures AgentMesh: any directory or endpoint by its URL (`meshbench run`), most figures of
-// docs/performance.md (`meshbench figures`), and the broadcasts of the MEW gateway and the AgentRelay relay (`meshbench
-// mew`, `meshbench agentrelay`).
+// Command meshbench measures AgentMesh: most figures of docs/performance.md (`meshbench figures`), and the broadcasts of
+// the MEW gateway and the AgentRelay relay (`meshbench mew`, `meshbench agentrelay`).
 //
-// Use it to check a figure, not to generate load in production. If it did not start the directory itself, it withdraws
-// the cards that it registered there. A figure is absolute, or a ratio to a control that is measured in the same run,
+// It starts the servers that it measures. A figure is absolute, or a ratio to a control that is measured in the same run,
 // in turn with the program: a plain net/http server that returns the same bytes and headers, one that commits the same
 // bytes to disk, a raw log, the standard library's cryptography, or a relay in Node. A ratio is the median over the
 // rounds. Servers run in their own processes, so that their processor time can be measured apart from the client's.
 //
-// Start reading with scenario.go for the requests, load.go for the rounds, and figures.go for the table.
+// Start reading with figures.go for the table, bench.go for the requests, and load.go for the rounds.
 package main
 
 import (
@@ -24,7 +22,6 @@ import (
 
 // commands is the grammar of the command line.
 type commands struct {
-	Run     runCmd     `cmd:"" help:"Measure a directory or an endpoint, in turn with a control server that returns the same responses."`
 	Figures figuresCmd `cmd:"" help:"Measure the table of docs/performance.md and show which targets are met."`
 	Mew     mewCmd     `cmd:"" help:"Compare the MEW gateway with a Node.js relay that only broadcasts."`
 	Control controlCmd `cmd:"" hidden:"" help:"Run a control server."`
@@ -64,7 +61,7 @@ func run(ctx context.Context, args []string, s streams, errOut io.Writer) (err e
 	}()
 	var c commands
 	parser, err := kong.New(&c, kong.Name("meshbench"),
-		kong.Description("Measures AgentMesh directories and endpoints."),
+		kong.Description("Measures AgentMesh."),
 		kong.Writers(s.out, errOut), kong.Exit(func(code int) { panic(exitCode(code)) }))
 	if err != nil {
 		return err

@@ -74,13 +74,3 @@ func ratio(a, b []sample, property func(sample) float64) float64 {
 	}
 	return median(values)
 }
-
-func sumRounds(rounds []sample) (ops, errors int, fault string) {
-	for _, s := range rounds {
-		ops, errors = ops+s.Ops, errors+s.Errors
-		if fault == "" {
-			fault = s.Fault
-		}
-	}
-	return ops, errors, fault
-}

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -53,16 +51,14 @@ func (s *sender) nextMessage(to wire.AgentID, now time.Time) ([]byte, error) {
 // prepareMessage registers a card for every worker and sends its first message, so that the recipient knows the sender.
 func (b *bench) prepareMessage(ctx context.Context) (traffic, error) {
 	t := traffic{base: b.endpoint, status: http.StatusOK}
-	if b.endpoint == nil {
-		return t, errors.New("the message scenario needs --endpoint")
-	}
 	recipient, key, err := b.fetchRecipient(ctx)
 	if err != nil {
 		return t, err
 	}
+	directory := client.NewDirectory(b.directory.String(), client.NewHTTP(client.HTTPConfig{Local: true}), nil)
 	senders := make([]sender, b.workers)
 	for i := range senders {
-		if senders[i], err = b.newSender(ctx, i); err != nil {
+		if senders[i], err = newSender(ctx, directory, fmt.Sprintf("%s sender %d", b.corpus.prefix, i)); err != nil {
 			return t, err
 		}
 	}
@@ -88,34 +84,31 @@ func (b *bench) prepareMessage(ctx context.Context) (traffic, error) {
 }
 
 func (b *bench) fetchRecipient(ctx context.Context) (wire.AgentID, *signing.PublicKey, error) {
-	l := link{base: b.endpoint}
-	defer l.close()
-	a, err := l.exchange(ctx, request(http.MethodGet, b.endpoint, b.endpoint.EscapedPath(), nil))
+	a, err := sendOnce(ctx, b.endpoint, request(http.MethodGet, b.endpoint, b.endpoint.EscapedPath(), nil), http.StatusOK)
 	if err != nil {
 		return "", nil, fmt.Errorf("read the card at the endpoint: %w", err)
 	}
 	card, err := wire.ParseObject(a.Body)
-	if err != nil || a.Status != http.StatusOK {
-		return "", nil, fmt.Errorf("the endpoint returns no card: status %d: %.200s", a.Status, a.Body)
+	if err != nil {
+		return "", nil, fmt.Errorf("read the card at the endpoint: %w", err)
 	}
 	key, err := signing.ParsePublicKey(card.GetStr("public_key"))
 	return wire.AgentID(card.GetStr("agent_id")), key, err
 }
 
-func (b *bench) newSender(ctx context.Context, i int) (sender, error) {
-	key := newKey(fmt.Sprintf("%s sender %d", b.fresh.prefix, i))
+// newSender registers a sender, whose key is derived from the name.
+func newSender(ctx context.Context, directory *client.Directory, name string) (sender, error) {
+	key := newKey(name)
 	id := key.private.Public().AgentID()
-	card, err := wire.ParseObject(cardJSON(id, "Sender "+strconv.Itoa(i), "Measures.", endpointOf(id), key.text, []string{"measuring"}, []string{string(wire.Deliver)}))
+	card, err := wire.ParseObject(cardJSON(id, "Sender", "Measures.", endpointOf(id), key.text, []string{"measuring"}, []string{string(wire.Deliver)}))
 	if err != nil {
 		return sender{}, err
 	}
-	_, kept, err := client.NewDirectory(b.base(), b.calls, nil).Register(ctx, card, client.Credential(b.credential), key.private)
+	_, kept, err := directory.Register(ctx, card, benchCredential, key.private)
 	if err != nil {
-		return sender{}, fmt.Errorf("register sender %d: %w", i, err)
+		return sender{}, fmt.Errorf("register %s: %w", name, err)
 	}
-	id = wire.AgentID(kept.GetStr("agent_id"))
-	b.senders = append(b.senders, id)
-	return sender{id: id, key: key.private}, nil
+	return sender{id: wire.AgentID(kept.GetStr("agent_id")), key: key.private}, nil
 }
 
 // introduce sends the first message of a sender. A node limits its look-ups of strangers' cards (AM-43), so introduce
@@ -141,10 +134,8 @@ func (b *bench) introduce(ctx context.Context, t traffic, w int) error {
 		if err != nil || seconds > 60 {
 			return fmt.Errorf("refused: %.200s", a.Body)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Duration(seconds) * time.Second):
+		if err := sleep(ctx, time.Duration(seconds)*time.Second); err != nil {
+			return err
 		}
 	}
 }
@@ -167,17 +158,6 @@ func checkReply(body []byte, asker, replier wire.AgentID, key *signing.PublicKey
 	return err
 }
 
-func baseURL(text string) (*url.URL, error) {
-	u, err := url.Parse(strings.TrimRight(text, "/"))
-	if err != nil {
-		return nil, err
-	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("%q is not an http or https URL", text)
-	}
-	return u, nil
-}
-
 // makeProof returns the header that proves the key of a card at its registration (AM-62).
 func (b *bench) makeProof(card []byte, key keyPair) (string, error) {
 	tree, err := wire.ParseObject(card)
@@ -185,7 +165,7 @@ func (b *bench) makeProof(card []byte, key keyPair) (string, error) {
 		return "", err
 	}
 	stamp := wire.FormatTime(time.Now())
-	sig, err := key.private.Sign(wire.KeyProofText(http.MethodPost, b.path("/agents"), b.base(), stamp, signing.Digest(tree)))
+	sig, err := key.private.Sign(wire.KeyProofText(http.MethodPost, b.path("/agents"), b.directory.String(), stamp, signing.Digest(tree)))
 	if err != nil {
 		return "", err
 	}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// benchCredential registers the cards of all figures. A directory that --data keeps has cards with it.
+const benchCredential = "meshbench-big-credential"
+
+// bench makes the requests to one directory and one node.
+type bench struct {
+	directory *url.URL // base URL, with /v1
+	endpoint  *url.URL
+	workers   int
+	corpus    *corpus      // the first lookupCards cards are for lookups, the others for registrations
+	made      atomic.Int64 // number of registrations for which a request was made
+}
+
+// newBench returns a bench for the directory and the endpoint with these URLs.
+func newBench(directory, endpoint string, workers int) (*bench, error) {
+	d, err := url.Parse(directory)
+	if err != nil {
+		return nil, err
+	}
+	e, err := url.Parse(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	return &bench{directory: d, endpoint: e, workers: workers, corpus: newCorpus(fmt.Sprintf("b%x", time.Now().UnixNano()))}, nil
+}
+
+// bench returns a bench for a child process that runs a directory and a node.
+func (c *child) bench(workers int) (*bench, error) { return newBench(c.Directory, c.Endpoint, workers) }
+
+// traffic makes the requests of a measurement and checks their responses.
+type traffic struct {
+	base    *url.URL
+	request func(worker int) ([]byte, error)
+	check   func(worker int, a answer) error // checks a response of the server under test
+	status  int                              // expected of every response
+	durable bool                             // the control must commit the bodies
+}
+
+// operation returns an operation that sends the traffic to base, which may be the server or a control.
+func (t traffic) operation(base *url.URL, workers int, check func(int, answer) error) operation {
+	links := make([]link, workers)
+	for i := range links {
+		links[i].base = base
+	}
+	return func(ctx context.Context, worker int) error {
+		req, err := t.request(worker)
+		if err != nil {
+			return err
+		}
+		a, err := links[worker].exchange(ctx, req)
+		if err == nil {
+			err = a.checkStatus(t.status)
+		}
+		if err != nil || check == nil {
+			return err
+		}
+		return check(worker, a)
+	}
+}
+
+// sample makes one request and returns the response, which the control then repeats.
+func (t traffic) sample(ctx context.Context) (answer, error) {
+	req, err := t.request(0)
+	if err != nil {
+		return answer{}, err
+	}
+	return sendOnce(ctx, t.base, req, t.status)
+}
+
+// path returns the path of a request below the directory's base URL.
+func (b *bench) path(rest string) string { return b.directory.EscapedPath() + rest }
+
+// cardPath returns the path of card i.
+func (b *bench) cardPath(i int) string { return b.path("/agents/" + string(b.corpus.id(i))) }
+
+// newRegistration returns the bytes of a request that registers a card.
+func (b *bench) newRegistration(card []byte, id wire.AgentID, headers ...string) []byte {
+	headers = append(headers, "Authorization", "Bearer "+benchCredential, keyHeader, string(id))
+	return request(http.MethodPost, b.directory, b.path("/agents"), card, headers...)
+}
+
+// registrations returns registrations of new cards, with a proof of the key if isProven is set.
+func (b *bench) registrations(isProven bool) traffic {
+	return traffic{base: b.directory, status: http.StatusCreated, durable: true, request: func(int) ([]byte, error) {
+		i := lookupCards + int(b.made.Add(1))
+		card := b.corpus.card(i)
+		if !isProven {
+			return b.newRegistration(card, b.corpus.id(i)), nil
+		}
+		proof, err := b.makeProof(card, b.corpus.keys[i%len(b.corpus.keys)])
+		return b.newRegistration(card, b.corpus.id(i), wire.HeaderKeyProof, proof), err
+	}}
+}
+
+// fill registers the cards that lookups and lists find.
+func (b *bench) fill(ctx context.Context) error {
+	return callEach(lookupCards, func(i int) error {
+		if _, err := sendOnce(ctx, b.directory, b.newRegistration(b.corpus.card(i), b.corpus.id(i)), http.StatusCreated); err != nil {
+			return fmt.Errorf("register the cards to look up: %w", err)
+		}
+		return nil
+	})
+}
+
+// lookups returns requests for random cards.
+func (b *bench) lookups() traffic {
+	return traffic{base: b.directory, status: http.StatusOK, request: func(int) ([]byte, error) {
+		return request(http.MethodGet, b.directory, b.cardPath(rand.IntN(lookupCards)), nil), nil
+	}}
+}
+
+// conditionalLookups returns requests for random cards that the client has.
+func (b *bench) conditionalLookups(ctx context.Context) (traffic, error) {
+	t := traffic{base: b.directory, status: http.StatusNotModified}
+	l := link{base: b.directory}
+	defer l.close()
+	ready := make([][]byte, lookupCards)
+	for i := range ready {
+		a, err := l.exchange(ctx, request(http.MethodGet, b.directory, b.cardPath(i), nil))
+		if err != nil {
+			return t, err
+		}
+		ready[i] = request(http.MethodGet, b.directory, b.cardPath(i), nil, "If-None-Match", a.Header.Get("Etag"))
+	}
+	t.request = func(int) ([]byte, error) { return ready[rand.IntN(len(ready))], nil }
+	return t, nil
+}
+
+// searches returns requests for one page of a search, so that the control can return the same bytes.
+func (b *bench) searches(q url.Values) traffic {
+	req := request(http.MethodGet, b.directory, b.path("/agents?"+q.Encode()), nil)
+	return traffic{base: b.directory, status: http.StatusOK, request: func(int) ([]byte, error) { return req, nil }}
+}

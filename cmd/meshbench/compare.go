@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+)
+
+// measure runs traffic with s.Concurrency workers, in turn with a control server that repeats one of its responses. cpu
+// returns the processor time of the server under test.
+func (s *study) measure(ctx context.Context, name string, tr traffic, cpu func() time.Duration) (outcome, error) {
+	control, stop, err := s.control(ctx, name, tr)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer stop()
+	tested := contender{name, s.Concurrency, tr.operation(tr.base, s.Concurrency, tr.check), cpu}
+	got := interleave(ctx, s.p, s.Rounds, s.Duration, tested, control)
+	return summarize(got[0], got[1]), ctx.Err()
+}
+
+// control starts a control server that repeats a response to the given traffic.
+func (s *study) control(ctx context.Context, name string, tr traffic) (contender, func() error, error) {
+	a, err := tr.sample(ctx)
+	if err != nil {
+		return contender{}, nil, err
+	}
+	script := newScript(a)
+	if tr.durable {
+		script.Commit = filepath.Join(s.dir, name+".control.db")
+	}
+	srv, err := startControl(ctx, script)
+	if err != nil {
+		return contender{}, nil, err
+	}
+	return contender{name + " (bare)", s.Concurrency, tr.operation(srv.url(), s.Concurrency, nil), srv.cpu}, srv.stop, nil
+}
+
+// outcome has the medians over the rounds of a contender, in microseconds except for the rate.
+type outcome struct {
+	Rate     float64 // operations per second
+	P50, P99 float64
+	CPU      float64 // of the server for one operation
+	// Ratios to the control, if there is one: medians of the rounds' ratios.
+	RateRatio, CPURatio float64
+
+	Errors int
+	Fault  string // the first error
+}
+
+// summarize returns the outcome of rounds. control has the rounds of the control, or nothing.
+func summarize(rounds, control []sample) outcome {
+	o := outcome{
+		Rate:      medianOf(rounds, sample.rate),
+		P50:       medianOf(rounds, func(s sample) float64 { return micros(s.P50) }),
+		P99:       medianOf(rounds, func(s sample) float64 { return micros(s.P99) }),
+		CPU:       medianOf(rounds, sample.cost),
+		RateRatio: ratio(rounds, control, sample.rate),
+		CPURatio:  ratio(rounds, control, sample.cost),
+	}
+	for _, s := range rounds {
+		o.Errors += s.Errors
+		if o.Fault == "" {
+			o.Fault = s.Fault
+		}
+	}
+	return o
+}
