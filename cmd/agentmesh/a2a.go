@@ -5,7 +5,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
-	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // a2aCmd has the commands for callers and for pinned cards. To write to an A2A agent, use send.
@@ -34,12 +33,9 @@ func (c *a2aTokenAddCmd) Run(ctx context.Context, a *app) error {
 type a2aTokenListCmd struct{}
 
 func (c *a2aTokenListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, a2a.ListTokens.Call(), func(page owner.List[a2a.Token]) {
-		rows := [][]string{{"CALLER", "ADDRESS", "SINCE"}}
-		for _, t := range page.Items {
-			rows = append(rows, []string{t.Name, t.Address, terminal.FormatTime(t.Created)})
-		}
-		a.List(rows, "no tokens: agentmesh a2a token add NAME makes one")
+	heads := []string{"CALLER", "ADDRESS", "SINCE"}
+	return askList(ctx, a, a2a.ListTokens.Call(), "no tokens: agentmesh a2a token add NAME makes one", heads, func(t a2a.Token) []string {
+		return []string{t.Name, t.Address, terminal.FormatTime(t.Created)}
 	})
 }
 

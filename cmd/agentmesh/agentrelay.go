@@ -28,19 +28,16 @@ type agentRelayCmd struct {
 type agentRelayAgentsCmd struct{}
 
 func (c *agentRelayAgentsCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, relay.ListAgents.Call(), func(page owner.List[relay.AgentView]) {
-		rows := [][]string{{"AGENT", "CONNECTED", "SINCE", "ACTIVE", "LIMITS"}}
-		for _, v := range page.Items {
-			connected, limits := "-", "yes"
-			if v.Connected {
-				connected = "yes"
-			}
-			if v.Trusted {
-				limits = "none"
-			}
-			rows = append(rows, []string{v.ID, connected, terminal.FormatTime(v.Since), terminal.FormatTime(v.Active), limits})
+	heads := []string{"AGENT", "CONNECTED", "SINCE", "ACTIVE", "LIMITS"}
+	return askList(ctx, a, relay.ListAgents.Call(), "no agents: agentmesh agentrelay token makes one", heads, func(v relay.AgentView) []string {
+		connected, limits := "-", "yes"
+		if v.Connected {
+			connected = "yes"
 		}
-		a.List(rows, "no agents: agentmesh agentrelay token makes one")
+		if v.Trusted {
+			limits = "none"
+		}
+		return []string{v.ID, connected, terminal.FormatTime(v.Since), terminal.FormatTime(v.Active), limits}
 	})
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,33 +16,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// linkPath returns the path of a link, or of a resource below it, in the owner API.
-func linkPath(parts ...string) string {
-	escaped := make([]string, len(parts))
-	for i, p := range parts {
-		escaped[i] = url.PathEscape(p)
-	}
-	return "agentrelay/links/" + strings.Join(escaped, "/")
-}
-
 type agentRelayFeedCmd struct {
 	Link  string `arg:"" help:"Name of the link."`
 	Limit int    `default:"50" help:"Maximum number of items, 1 to 1000."`
 }
 
 func (c *agentRelayFeedCmd) Run(ctx context.Context, a *app) error {
-	call := link.ShowFeed.Call(c.Link)
-	call.Query = params("limit", strconv.Itoa(c.Limit))
-	return ask(ctx, a, call, func(page owner.List[link.FeedItem]) {
-		rows := [][]string{{"AT", "FROM", "TYPE", "TEXT"}}
-		for _, i := range page.Items {
-			text := i.Note
-			if text == "" {
-				text = string(i.Payload)
-			}
-			rows = append(rows, []string{terminal.FormatTime(i.At), terminal.Clean(i.From), orDash(terminal.Truncate(i.Type, 20)), terminal.Truncate(text, 100)})
-		}
-		a.List(rows, "no broadcasts since agentmesh serve started; broadcasts are lost while the link is down")
+	feed := link.ShowFeed.Call(c.Link).Ask(params("limit", strconv.Itoa(c.Limit)))
+	const emptyText = "no broadcasts since agentmesh serve started; broadcasts are lost while the link is down"
+	return askList(ctx, a, feed, emptyText, []string{"AT", "FROM", "TYPE", "TEXT"}, func(i link.FeedItem) []string {
+		text := cmp.Or(i.Note, string(i.Payload))
+		return []string{terminal.FormatTime(i.At), i.From, orDash(terminal.Truncate(i.Type, 20)), terminal.Truncate(text, 100)}
 	})
 }
 
@@ -50,21 +35,18 @@ type agentRelayPeersCmd struct {
 }
 
 func (c *agentRelayPeersCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, link.ListPeers.Call(c.Link), func(page owner.List[link.PeerView]) {
-		rows := [][]string{{"ADDRESS", "TUNNEL TO", "ENCRYPTED", "SKILLS (UNPROVEN)"}}
-		for _, p := range page.Items {
-			key := "no"
-			switch {
-			case p.Pending != "":
-				key = "another key waits for you"
-			case p.ByOwner:
-				key = "your key"
-			case p.Recipient != "":
-				key = "first key"
-			}
-			rows = append(rows, []string{terminal.Clean(p.Address), orDash(string(p.Agent)), key, orDash(terminal.Truncate(strings.Join(p.Skills, ", "), 60))})
+	heads := []string{"ADDRESS", "TUNNEL TO", "ENCRYPTED", "SKILLS (UNPROVEN)"}
+	return askList(ctx, a, link.ListPeers.Call(c.Link), "no peers: nobody has written since agentmesh serve started", heads, func(p link.PeerView) []string {
+		key := "no"
+		switch {
+		case p.Pending != "":
+			key = "another key waits for you"
+		case p.ByOwner:
+			key = "your key"
+		case p.Recipient != "":
+			key = "first key"
 		}
-		a.List(rows, "no peers: nobody has written since agentmesh serve started")
+		return []string{p.Address, orDash(string(p.Agent)), key, orDash(terminal.Truncate(strings.Join(p.Skills, ", "), 60))}
 	})
 }
 
@@ -113,11 +95,13 @@ type agentRelayHistoryCmd struct {
 }
 
 type relayHistory struct {
-	Messages []struct {
-		From    string          `json:"from"`
-		Type    string          `json:"type"`
-		Payload json.RawMessage `json:"payload"`
-	} `json:"messages"`
+	Messages []relayMessage `json:"messages"`
+}
+
+type relayMessage struct {
+	From    string          `json:"from"`
+	Type    string          `json:"type"`
+	Payload json.RawMessage `json:"payload"`
 }
 
 func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
@@ -130,15 +114,13 @@ func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
 	if c.Search != "" {
 		payload = command{"search", c.Search, c.Limit}
 	}
-	call := post[relayHistory](linkPath(c.Link, "command"), struct {
+	call := post[relayHistory]("agentrelay/links/"+url.PathEscape(c.Link)+"/command", struct {
 		Type    string  `json:"type"`
 		Payload command `json:"payload"`
 	}{"command", payload})
 	return ask(ctx, a, call, func(r relayHistory) {
-		rows := [][]string{{"FROM", "TYPE", "TEXT"}}
-		for _, m := range r.Messages {
-			rows = append(rows, []string{terminal.Truncate(m.From, 64), orDash(terminal.Truncate(m.Type, 20)), terminal.Truncate(string(m.Payload), 100)})
-		}
-		a.List(rows, "the relay returned no messages")
+		showList(a, r.Messages, "the relay returned no messages", []string{"FROM", "TYPE", "TEXT"}, func(m relayMessage) []string {
+			return []string{terminal.Truncate(m.From, 64), orDash(terminal.Truncate(m.Type, 20)), terminal.Truncate(string(m.Payload), 100)}
+		})
 	})
 }

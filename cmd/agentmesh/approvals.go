@@ -30,21 +30,18 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 	if state == "all" {
 		state = ""
 	}
-	query := params("state", state, "limit", fmt.Sprint(c.Limit))
-	return ask(ctx, a, owner.ListApprovals.Call().Ask(query), func(page owner.List[owner.Approval]) {
-		rows := [][]string{{"ID", "KIND", "FROM", "WHAT", "SINCE", "STATE"}}
-		for _, approval := range page.Items {
-			what := terminal.Truncate(approval.Says(), 60)
-			if approval.Waiting > 0 {
-				what += fmt.Sprintf(" (and %d more)", approval.Waiting)
-			}
-			rows = append(rows, []string{approval.ID, approval.Kind, terminal.Truncate(approval.Shown().String(), 48), what, terminal.FormatTime(approval.Created), string(approval.State)})
+	emptyText := "nothing waits for you"
+	if state != "pending" {
+		emptyText = "no approvals in this state"
+	}
+	list := owner.ListApprovals.Call().Ask(params("state", state, "limit", fmt.Sprint(c.Limit)))
+	heads := []string{"ID", "KIND", "FROM", "WHAT", "SINCE", "STATE"}
+	return askList(ctx, a, list, emptyText, heads, func(approval owner.Approval) []string {
+		what := terminal.Truncate(approval.Says(), 60)
+		if approval.Waiting > 0 {
+			what += fmt.Sprintf(" (and %d more)", approval.Waiting)
 		}
-		emptyText := "nothing waits for you"
-		if state != "pending" {
-			emptyText = "no approvals in this state"
-		}
-		a.List(rows, emptyText)
+		return []string{approval.ID, approval.Kind, terminal.Truncate(approval.Shown().String(), 48), what, terminal.FormatTime(approval.Created), string(approval.State)}
 	})
 }
 

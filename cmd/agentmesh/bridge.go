@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
-	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 type bridgeCmd struct {
@@ -16,12 +15,8 @@ type bridgeCmd struct {
 type bridgeListCmd struct{}
 
 func (c *bridgeListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, daemon.ListBridges.Call(), func(page owner.List[daemon.BridgeState]) {
-		rows := [][]string{{"KIND", "SERVE"}}
-		for _, b := range page.Items {
-			rows = append(rows, []string{b.Kind, b.Serve})
-		}
-		a.Table(rows)
+	return askList(ctx, a, daemon.ListBridges.Call(), "no protocols", []string{"KIND", "SERVE"}, func(b daemon.BridgeState) []string {
+		return []string{b.Kind, b.Serve}
 	})
 }
 

@@ -56,12 +56,9 @@ func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
 	for _, v := range c.Verified {
 		query.Add("verified", v)
 	}
-	return showPages(ctx, a, "directory/cards", query, "cursor", c.Limit, func(all []directory.OperatorCard) {
-		rows := [][]string{{"AGENT", "NAME", "HOST", "OWNER", "EXPIRES", "PROVEN"}}
-		for _, l := range all {
-			rows = append(rows, []string{string(l.AgentID), terminal.Truncate(l.Name, 40), terminal.Truncate(l.Host, 40), l.Owner, terminal.FormatTime(l.Expires), orDash(joinProofs(l))})
-		}
-		a.List(rows, "no cards")
+	heads := []string{"AGENT", "NAME", "HOST", "OWNER", "EXPIRES", "PROVEN"}
+	return showPages(ctx, a, "directory/cards", query, "cursor", c.Limit, "no cards", heads, func(l directory.OperatorCard) []string {
+		return []string{string(l.AgentID), terminal.Truncate(l.Name, 40), terminal.Truncate(l.Host, 40), l.Owner, terminal.FormatTime(l.Expires), orDash(joinProofs(l))}
 	})
 }
 
@@ -79,8 +76,8 @@ func joinProofs(l directory.OperatorCard) string {
 	return strings.Join(list, ",")
 }
 
-// showPages shows what [fetchPages] returns: as JSON with --json, otherwise through show.
-func showPages[T any](ctx context.Context, a *app, path string, query url.Values, nextParam string, limit int, show func([]T)) error {
+// showPages shows what [fetchPages] returns: as JSON with --json, or else like [showList].
+func showPages[T any](ctx context.Context, a *app, path string, query url.Values, nextParam string, limit int, emptyText string, heads []string, row func(T) []string) error {
 	o, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -89,7 +86,7 @@ func showPages[T any](ctx context.Context, a *app, path string, query url.Values
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	return a.report(owner.Page(all, ""), func() { show(all) })
+	return a.report(owner.Page(all, ""), func() { showList(a, all, emptyText, heads, row) })
 }
 
 // fetchPages reads up to limit items of a list, page by page. nextParam is the query parameter for the next page.
@@ -167,12 +164,9 @@ const noLimit = 100_000
 type cardsBansCmd struct{}
 
 func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
-	return showPages(ctx, a, "directory/bans", url.Values{}, "after", noLimit, func(all []moderation.Ban) {
-		rows := [][]string{{"KIND", "VALUE", "SINCE", "REASON"}}
-		for _, b := range all {
-			rows = append(rows, []string{string(b.Kind), b.Value, terminal.FormatTime(b.At), terminal.Truncate(b.Reason, 80)})
-		}
-		a.List(rows, "nobody is banned")
+	heads := []string{"KIND", "VALUE", "SINCE", "REASON"}
+	return showPages(ctx, a, "directory/bans", url.Values{}, "after", noLimit, "nobody is banned", heads, func(b moderation.Ban) []string {
+		return []string{string(b.Kind), b.Value, terminal.FormatTime(b.At), terminal.Truncate(b.Reason, 80)}
 	})
 }
 
@@ -181,12 +175,9 @@ type cardsReportsCmd struct {
 }
 
 func (c *cardsReportsCmd) Run(ctx context.Context, a *app) error {
-	return showPages(ctx, a, "directory/reports", params("agent_id", c.ID), "after", noLimit, func(all []directory.Report) {
-		rows := [][]string{{"REPORT", "AGENT", "KIND", "FROM", "AT", "TEXT"}}
-		for _, r := range all {
-			rows = append(rows, []string{r.ID, string(r.AgentID), r.Kind, r.From, terminal.FormatTime(r.At), terminal.Truncate(r.Text, 80)})
-		}
-		a.List(rows, "no reports")
+	heads := []string{"REPORT", "AGENT", "KIND", "FROM", "AT", "TEXT"}
+	return showPages(ctx, a, "directory/reports", params("agent_id", c.ID), "after", noLimit, "no reports", heads, func(r directory.Report) []string {
+		return []string{r.ID, string(r.AgentID), r.Kind, r.From, terminal.FormatTime(r.At), terminal.Truncate(r.Text, 80)}
 	})
 }
 

@@ -32,15 +32,14 @@ type conversationsListCmd struct {
 func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 	query := params("state", c.State, "limit", fmt.Sprint(c.Limit))
 	return ask(ctx, a, owner.ListConversations.Call().Ask(query), func(page owner.ConversationList) {
-		rows := [][]string{{"CONVERSATION", "PEER", "STATE", "INTENT", "LAST"}}
-		for _, v := range page.Items {
-			rows = append(rows, []string{v.ID, v.Shown().String(), string(v.State), string(v.Intent), terminal.FormatTime(v.Last)})
-		}
 		emptyText := "no conversations yet"
 		if c.State != "" {
 			emptyText = "no conversations in this state"
 		}
-		a.List(rows, emptyText)
+		heads := []string{"CONVERSATION", "PEER", "STATE", "INTENT", "LAST"}
+		showList(a, page.Items, emptyText, heads, func(v owner.Conversation) []string {
+			return []string{v.ID, v.Shown().String(), string(v.State), string(v.Intent), terminal.FormatTime(v.Last)}
+		})
 	})
 }
 

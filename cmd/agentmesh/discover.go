@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -107,18 +108,12 @@ func (a *app) showFound(page owner.List[owner.Found]) {
 
 // showARD shows the agents of a foreign registry. An agent without an address appears with its identifier.
 func (a *app) showARD(page owner.FoundARD) {
-	if len(page.Items) == 0 {
-		a.Note("no agents found")
-		return
+	showList(a, page.Items, "no agents found", []string{"AGENT", "NAME", "CAPABILITIES", "DESCRIPTION"}, func(e client.ARDEntry) []string {
+		return []string{cmp.Or(e.Address, e.Identifier), terminal.Truncate(e.Name, 40), terminal.Truncate(strings.Join(e.Capabilities, ","), 40), terminal.Truncate(e.Description, 60)}
+	})
+	if len(page.Items) > 0 {
+		a.Note("nothing here is proven: it is what the registry says")
 	}
-	rows := [][]string{{"AGENT", "NAME", "CAPABILITIES", "DESCRIPTION"}}
-	for _, e := range page.Items {
-		rows = append(rows, []string{
-			cmp.Or(e.Address, e.Identifier), terminal.Truncate(e.Name, 40), terminal.Truncate(strings.Join(e.Capabilities, ","), 40), terminal.Truncate(e.Description, 60),
-		})
-	}
-	a.Table(rows)
-	a.Note("nothing here is proven: it is what the registry says")
 }
 
 // joinTexts returns the strings of the list at key, separated by commas.

@@ -13,7 +13,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge"
-	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 type linksCmd struct {
@@ -27,16 +26,9 @@ type linksCmd struct {
 type linksListCmd struct{}
 
 func (c *linksListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, daemon.ListLinks.Call(), func(page owner.List[bridge.LinkStatus]) {
-		if len(page.Items) == 0 {
-			a.Note("there are no links; add one with: agentmesh links add KIND URL")
-			return
-		}
-		rows := [][]string{{"LINK", "KIND", "STATE", "SINCE", "PEERS", "TO"}}
-		for _, l := range page.Items {
-			rows = append(rows, []string{l.Name, l.Kind, string(l.State), terminal.FormatTime(l.Since), strconv.Itoa(l.Peers), l.To})
-		}
-		a.Table(rows)
+	heads := []string{"LINK", "KIND", "STATE", "SINCE", "PEERS", "TO"}
+	return askList(ctx, a, daemon.ListLinks.Call(), "there are no links; add one with: agentmesh links add KIND URL", heads, func(l bridge.LinkStatus) []string {
+		return []string{l.Name, l.Kind, string(l.State), terminal.FormatTime(l.Since), strconv.Itoa(l.Peers), l.To}
 	})
 }
 

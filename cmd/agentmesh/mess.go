@@ -255,14 +255,12 @@ func (c *messListCmd) Run(ctx context.Context, a *app) error {
 	if a.globals.JSON {
 		return a.JSON(json.RawMessage(v.With("threads", wire.Arr(list...)).JSON()))
 	}
-	rows := [][]string{{"REF", "STATUS", "PRIORITY", "FROM", "EXECUTOR", "INTENT"}}
-	for _, t := range list {
-		rows = append(rows, []string{
+	showList(a, list, "no threads", []string{"REF", "STATUS", "PRIORITY", "FROM", "EXECUTOR", "INTENT"}, func(t wire.Value) []string {
+		return []string{
 			t.GetStr("ref"), t.GetStr("status"), t.GetStr("priority"), owner.ShowParty(t, "requestor_id"),
 			owner.ShowParty(t, "executor_id"), terminal.Truncate(t.GetStr("intent"), 60),
-		})
-	}
-	a.List(rows, "no threads")
+		}
+	})
 	if v.GetStr("next") != "" {
 		a.Note("there are more threads: list more with --limit")
 	}

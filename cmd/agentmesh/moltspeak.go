@@ -191,30 +191,22 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Usage, errors.New("give a text, --capability or --org"))
 	}
 	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
-	return ask(ctx, a, moltspeak.SearchAgents.Call().Ask(query), func(page owner.List[moltspeak.Entry]) {
-		rows := [][]string{{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}}
-		for _, e := range page.Items {
-			rows = append(rows, []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)})
-		}
-		a.List(rows, "the registry lists no matching agents")
+	heads := []string{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}
+	return askList(ctx, a, moltspeak.SearchAgents.Call().Ask(query), "the registry lists no matching agents", heads, func(e moltspeak.Entry) []string {
+		return []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)}
 	})
 }
 
 type moltspeakPeersCmd struct{}
 
 func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, moltspeak.ListPeers.Call(), func(page owner.List[moltspeak.PeerView]) {
-		rows := [][]string{{"AGENT", "FIRST SEEN", "KEY", "LISTED BY", "GRANTED", "ATTESTED", "REFUSED KEY"}}
-		for _, p := range page.Items {
-			var attested []string
-			for _, claim := range p.Attested {
-				attested = append(attested, claim.Capability+" by "+claim.Org)
-			}
-			rows = append(rows, []string{
-				p.Name, terminal.FormatTime(p.First), p.Key, orDash(p.Vouched), orDash(strings.Join(p.Granted, ",")), orDash(strings.Join(attested, ", ")), orDash(p.Refused),
-			})
+	heads := []string{"AGENT", "FIRST SEEN", "KEY", "LISTED BY", "GRANTED", "ATTESTED", "REFUSED KEY"}
+	return askList(ctx, a, moltspeak.ListPeers.Call(), "no key of a MoltSpeak agent is pinned yet", heads, func(p moltspeak.PeerView) []string {
+		var attested []string
+		for _, claim := range p.Attested {
+			attested = append(attested, claim.Capability+" by "+claim.Org)
 		}
-		a.List(rows, "no key of a MoltSpeak agent is pinned yet")
+		return []string{p.Name, terminal.FormatTime(p.First), p.Key, orDash(p.Vouched), orDash(strings.Join(p.Granted, ",")), orDash(strings.Join(attested, ", ")), orDash(p.Refused)}
 	})
 }
 
@@ -248,33 +240,31 @@ type moltspeakConsentCmd struct {
 type moltspeakConsentListCmd struct{}
 
 func (c *moltspeakConsentListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, moltspeak.ListConsents.Call(), func(page owner.List[moltspeak.Grant]) {
-		rows := [][]string{{"CONSENT", "AGENT", "SCOPE", "LIMITS", "PURPOSE", "UNTIL", "STATE"}}
-		for _, g := range page.Items {
-			state := "live"
-			switch {
-			case g.Revoked != 0:
-				state = "revoked"
-			case g.Used != "":
-				state = "used"
-			case time.Now().Unix() >= g.Expires:
-				state = "expired"
-			}
-			rows = append(rows, []string{g.ID, g.Peer, strings.Join(g.Scope, ","), orDash(describeConstraints(g.Constraints)), g.Purpose, terminal.FormatTime(time.Unix(g.Expires, 0)), state})
+	heads := []string{"CONSENT", "AGENT", "SCOPE", "LIMITS", "PURPOSE", "UNTIL", "STATE"}
+	return askList(ctx, a, moltspeak.ListConsents.Call(), "you have given no consent", heads, func(g moltspeak.Grant) []string {
+		state := "live"
+		switch {
+		case g.Revoked != 0:
+			state = "revoked"
+		case g.Used != "":
+			state = "used"
+		case time.Now().Unix() >= g.Expires:
+			state = "expired"
 		}
-		a.List(rows, "you have given no consent")
+		return []string{g.ID, g.Peer, strings.Join(g.Scope, ","), orDash(describeConstraints(g.Constraints)), g.Purpose, terminal.FormatTime(time.Unix(g.Expires, 0)), state}
 	})
 }
 
 func describeConstraints(c message.Constraints) string {
 	var words []string
-	for _, l := range []struct {
-		set  bool
-		word string
-	}{{c.OneTime, "one message"}, {c.NoStorage, "no storage"}, {c.NoForward, "not passed on"}} {
-		if l.set {
-			words = append(words, l.word)
-		}
+	if c.OneTime {
+		words = append(words, "one message")
+	}
+	if c.NoStorage {
+		words = append(words, "no storage")
+	}
+	if c.NoForward {
+		words = append(words, "not passed on")
 	}
 	return strings.Join(words, ", ")
 }

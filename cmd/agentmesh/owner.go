@@ -80,7 +80,22 @@ func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T,
 	return v, a.report(raw, func() { show(v) })
 }
 
-// report writes a result: as JSON with --json, otherwise through show.
+// askList makes a call to the owner API and shows the list that it returns like [ask], as a table with one row for each
+// item. If the list is empty, it prints emptyText instead.
+func askList[T any](ctx context.Context, a *app, c owner.Call[owner.List[T]], emptyText string, heads []string, row func(T) []string) error {
+	return ask(ctx, a, c, func(page owner.List[T]) { showList(a, page.Items, emptyText, heads, row) })
+}
+
+// showList prints items as a table. If the list is empty, it prints emptyText to standard error.
+func showList[T any](a *app, items []T, emptyText string, heads []string, row func(T) []string) {
+	rows := [][]string{heads}
+	for _, item := range items {
+		rows = append(rows, row(item))
+	}
+	a.List(rows, emptyText)
+}
+
+// report writes a result: as JSON with --json, or else with show.
 func (a *app) report(result any, show func()) error {
 	if a.globals.JSON {
 		return a.JSON(result)

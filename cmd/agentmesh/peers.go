@@ -22,12 +22,9 @@ type peersCmd struct {
 type peersListCmd struct{}
 
 func (c *peersListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, owner.ListPeers.Call(), func(page owner.List[owner.Peer]) {
-		rows := [][]string{{"NAME", "AGENT", "ALIAS", "STANDING", "SINCE", "KEY"}}
-		for _, p := range page.Items {
-			rows = append(rows, []string{p.Shown().String(), p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(string(p.Standing)), terminal.FormatTime(p.Since), describePin(p)})
-		}
-		a.List(rows, "you have made no decisions about other agents yet")
+	heads := []string{"NAME", "AGENT", "ALIAS", "STANDING", "SINCE", "KEY"}
+	return askList(ctx, a, owner.ListPeers.Call(), "you have made no decisions about other agents yet", heads, func(p owner.Peer) []string {
+		return []string{p.Shown().String(), p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(string(p.Standing)), terminal.FormatTime(p.Since), describePin(p)}
 	})
 }
 

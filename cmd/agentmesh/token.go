@@ -41,12 +41,10 @@ func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 type tokenListCmd struct{}
 
 func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
-	return showPages(ctx, a, "tokens", url.Values{}, "after", noLimit, func(all []operator.Token) {
-		rows := [][]string{{"ID", "EXPIRES", "USES", "USED", "BY", "LABEL"}}
-		for _, t := range all {
-			rows = append(rows, []string{t.ID, terminal.FormatTime(t.Expires), fmt.Sprintf("%d/%d", t.Count, max(1, t.Uses)), terminal.FormatTime(t.Used), orDash(t.UsedBy), terminal.Truncate(t.Label, 60)})
-		}
-		a.List(rows, "no codes: agentmesh token create makes one")
+	heads := []string{"ID", "EXPIRES", "USES", "USED", "BY", "LABEL"}
+	return showPages(ctx, a, "tokens", url.Values{}, "after", noLimit, "no codes: agentmesh token create makes one", heads, func(t operator.Token) []string {
+		uses := fmt.Sprintf("%d/%d", t.Count, max(1, t.Uses))
+		return []string{t.ID, terminal.FormatTime(t.Expires), uses, terminal.FormatTime(t.Used), orDash(t.UsedBy), terminal.Truncate(t.Label, 60)}
 	})
 }
 
