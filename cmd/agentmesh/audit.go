@@ -64,11 +64,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, since, after string) (last
 	defer func() { err = errors.Join(err, o.Close()) }()
 	for {
 		query := params("kind", c.Kind, "peer", c.Peer, "since", since, "after", after, "limit", "500")
-		raw, err := o.Call(ctx, "GET", "audit", query, nil)
-		if err != nil {
-			return after, err
-		}
-		page, err := daemon.Decode[auditPage](raw)
+		page, err := daemon.Fetch(ctx, o, get[auditPage]("audit", query))
 		if err != nil {
 			return after, err
 		}

@@ -78,12 +78,10 @@ func joinProofs(l directory.OperatorCard) string {
 
 // showPages shows what [fetchPages] returns: as JSON with --json, or else like [showList].
 func showPages[T any](ctx context.Context, a *app, path string, query url.Values, nextParam string, limit int, emptyText string, heads []string, row func(T) []string) error {
-	o, err := a.connect(ctx)
+	all, err := withResult(ctx, a, func(o *daemon.Client) ([]T, error) {
+		return fetchPages[T](ctx, o, path, query, nextParam, limit)
+	})
 	if err != nil {
-		return err
-	}
-	all, err := fetchPages[T](ctx, o, path, query, nextParam, limit)
-	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	return a.report(owner.Page(all, ""), func() { showList(a, all, emptyText, heads, row) })
@@ -91,18 +89,15 @@ func showPages[T any](ctx context.Context, a *app, path string, query url.Values
 
 // fetchPages reads up to limit items of a list, page by page. nextParam is the query parameter for the next page.
 func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query url.Values, nextParam string, limit int) ([]T, error) {
+	type itemPage struct {
+		Items  []T    `json:"items"`
+		Tokens []T    `json:"tokens"` // instead of items
+		Cursor string `json:"cursor"`
+		Next   string `json:"next"`
+	}
 	all := []T{}
 	for {
-		raw, err := o.Call(ctx, http.MethodGet, path, query, nil)
-		if err != nil {
-			return all, err
-		}
-		page, err := daemon.Decode[struct {
-			Items  []T    `json:"items"`
-			Tokens []T    `json:"tokens"` // instead of items
-			Cursor string `json:"cursor"`
-			Next   string `json:"next"`
-		}](raw)
+		page, err := daemon.Fetch(ctx, o, get[itemPage](path, query))
 		if err != nil {
 			return all, err
 		}
@@ -193,33 +188,27 @@ func (c *cardsDismissCmd) Run(ctx context.Context, a *app) error {
 type cardsExportCmd struct{}
 
 func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
 	type exportPage struct {
 		Cards []json.RawMessage `json:"cards"`
 		After uint64            `json:"after"`
 	}
 	out, n := bufio.NewWriter(a.Out), 0
-	for after := uint64(0); ; {
-		var raw json.RawMessage
-		if raw, err = o.Call(ctx, http.MethodGet, "directory/export", params("after", fmt.Sprint(after)), nil); err != nil {
-			break
+	err := a.withClient(ctx, func(o *daemon.Client) error {
+		for after := uint64(0); ; {
+			page, err := daemon.Fetch(ctx, o, get[exportPage]("directory/export", params("after", fmt.Sprint(after))))
+			if err != nil {
+				return err
+			}
+			for _, line := range page.Cards {
+				_, _ = out.Write(append(terminal.EscapeUnsafe(line), '\n')) // Flush returns the error
+			}
+			n += len(page.Cards)
+			if after = page.After; after == 0 {
+				return nil
+			}
 		}
-		var page exportPage
-		if page, err = daemon.Decode[exportPage](raw); err != nil {
-			break
-		}
-		for _, line := range page.Cards {
-			_, _ = out.Write(append(terminal.EscapeUnsafe(line), '\n')) // Flush returns the error
-		}
-		n += len(page.Cards)
-		if after = page.After; after == 0 {
-			break
-		}
-	}
-	if err := errors.Join(err, out.Flush(), o.Close()); err != nil {
+	})
+	if err := errors.Join(err, out.Flush()); err != nil {
 		return err
 	}
 	a.Note("%s", countText(n, "card"))
@@ -248,12 +237,8 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 		defer file.Close()
 		in = file
 	}
-	o, err := a.connect(ctx)
+	result, err := withResult(ctx, a, func(o *daemon.Client) (directory.ImportResult, error) { return c.send(ctx, o, in) })
 	if err != nil {
-		return err
-	}
-	result, err := c.send(ctx, o, in)
-	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	return a.report(result, func() {
@@ -267,14 +252,10 @@ func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reade
 		if len(lines) == 0 {
 			return nil
 		}
-		raw, err := o.Call(ctx, http.MethodPost, "directory/import", nil, struct {
+		result, err := daemon.Fetch(ctx, o, post[directory.ImportResult]("directory/import", struct {
 			Cards  []json.RawMessage `json:"cards"`
 			Reason string            `json:"reason"`
-		}{lines, c.Reason})
-		if err != nil {
-			return err
-		}
-		result, err := daemon.Decode[directory.ImportResult](raw)
+		}{lines, c.Reason}))
 		total.Added, total.Skipped, total.Refused = total.Added+result.Added, total.Skipped+result.Skipped, total.Refused+result.Refused
 		lines, size = nil, 0
 		return err

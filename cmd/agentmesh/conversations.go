@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -49,24 +48,22 @@ type conversationsShowCmd struct {
 }
 
 func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
 	all := fullConversation{entries: []json.RawMessage{}}
 	isFirst := true
-	err = readConversation(ctx, o, c.ID, c.Peer, func(page owner.Transcript, raw json.RawMessage) error {
-		if a.globals.JSON {
-			return all.add(raw)
-		}
-		if isFirst {
-			a.showConversation(page.Conversation)
-			isFirst = false
-		}
-		a.showTranscript(page.Transcript)
-		return nil
+	err := a.withClient(ctx, func(o *daemon.Client) error {
+		return readConversation(ctx, o, c.ID, c.Peer, func(page owner.Transcript, raw json.RawMessage) error {
+			if a.globals.JSON {
+				return all.add(raw)
+			}
+			if isFirst {
+				a.showConversation(page.Conversation)
+				isFirst = false
+			}
+			a.showTranscript(page.Transcript)
+			return nil
+		})
 	})
-	if err := errors.Join(err, o.Close()); err != nil || !a.globals.JSON {
+	if err != nil || !a.globals.JSON {
 		return err
 	}
 	return a.JSON(all)
@@ -214,20 +211,12 @@ type conversationsDeleteCmd struct {
 }
 
 func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
-	if err != nil {
+	if _, err := callRaw(ctx, a, owner.DeleteConversation.Call(c.ID).Ask(params("peer", c.Peer))); err != nil {
 		return err
 	}
-	_, err = daemon.Raw(ctx, o, owner.DeleteConversation.Call(c.ID).Ask(params("peer", c.Peer)))
-	if err := errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	if a.globals.JSON {
-		return a.JSON(struct {
-			ID      string `json:"conversation_id"` // as the user gave it
-			Deleted bool   `json:"deleted"`
-		}{c.ID, true})
-	}
-	a.Note("deleted")
-	return nil
+	result := struct {
+		ID      string `json:"conversation_id"` // as the user gave it
+		Deleted bool   `json:"deleted"`
+	}{c.ID, true}
+	return a.report(result, func() { a.Note("deleted") })
 }

@@ -113,11 +113,7 @@ func (f *follower) run(ctx context.Context) error {
 // list prints the items in the inbox that were not printed before.
 func (f *follower) list(ctx context.Context) error {
 	for after := f.c.After; ; {
-		raw, err := f.o.Call(ctx, "GET", "inbox", f.c.query(after), nil)
-		if err != nil {
-			return err
-		}
-		page, err := daemon.Decode[owner.List[json.RawMessage]](raw)
+		page, err := daemon.Fetch(ctx, f.o, get[owner.List[json.RawMessage]]("inbox", f.c.query(after)))
 		if err != nil {
 			return err
 		}
@@ -201,18 +197,17 @@ func nextItem(ctx context.Context, a *app, timeout time.Duration) (json.RawMessa
 	if o.Local == nil {
 		query.Set("wait", fmt.Sprint(int((timeout+time.Second-1)/time.Second)))
 	}
-	raw, err := o.Call(ctx, "GET", "inbox", query, nil)
+	page, err := daemon.Fetch(ctx, o, get[owner.List[json.RawMessage]]("inbox", query))
 	if err := errors.Join(err, o.Close()); err != nil {
 		return nil, err
 	}
-	page, err := daemon.Decode[owner.List[json.RawMessage]](raw)
-	if err == nil && len(page.Items) > 0 {
+	if len(page.Items) > 0 {
 		return page.Items[0], nil
 	}
-	if err == nil && o.Local != nil {
+	if o.Local != nil {
 		sleep(ctx, min(timeout, pollInterval))
 	}
-	return nil, err
+	return nil, nil
 }
 
 func (a *app) showLine(i owner.Item) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"strings"
 	"time"
 
@@ -45,11 +44,8 @@ func (a *app) readOwnCard(ctx context.Context) (wire.Value, error) {
 		return wire.Value{}, err
 	}
 	if o := daemon.Running(ctx, dir); o != nil {
-		raw, err := o.Call(ctx, http.MethodGet, "card", nil, nil)
-		if err := errors.Join(err, o.Close()); err != nil {
-			return wire.Value{}, err
-		}
-		return daemon.Decode[wire.Value](raw)
+		card, err := daemon.Fetch(ctx, o, owner.ShowCard.Call())
+		return card, errors.Join(err, o.Close())
 	}
 	card, err := datadir.Dir(dir).Card()
 	if err == nil && card.IsNull() {

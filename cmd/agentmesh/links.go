@@ -129,14 +129,11 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if !change.Running {
-		o, err = a.connect(ctx)
+		err := a.withClient(ctx, func(*daemon.Client) error { return nil })
 		if exit.Code(err) == exit.Config && ctx.Err() == nil { // a node would not start with the new link
-			return errors.Join(err, a.removeLink(change.Name))
+			err = errors.Join(err, a.removeLink(change.Name))
 		}
 		if err != nil {
-			return err
-		}
-		if err := o.Close(); err != nil {
 			return err
 		}
 		return a.report(change, func() { a.Note("added %s; agentmesh serve will use it", terminal.Clean(change.Name)) })

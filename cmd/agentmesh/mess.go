@@ -69,19 +69,15 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 	if strings.HasSuffix(path, "/") || strings.Contains(path, "//") {
 		return wire.Value{}, errEmptyRef
 	}
-	o, err := a.connect(ctx)
+	raw, err := callRaw(ctx, a, owner.Call[wire.Value]{Method: method, Path: messAPI + path, Query: query, Body: body})
 	if err != nil {
-		return wire.Value{}, err
-	}
-	raw, err := o.Call(ctx, method, messAPI+path, query, body)
-	if err = errors.Join(err, o.Close()); err != nil {
 		return wire.Value{}, err
 	}
 	return parseMessAnswer(raw)
 }
 
 func messPost(ctx context.Context, a *app, b thread.Block) (wire.Value, error) {
-	return messCallIdempotent(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), nil)
+	return messCallIdempotent(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), "")
 }
 
 func parseMessAnswer(raw []byte) (wire.Value, error) {

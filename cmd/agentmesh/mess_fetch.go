@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
@@ -21,26 +19,22 @@ type messFetchCmd struct {
 	Out        string `short:"o" placeholder:"FILE" help:"Write the file to FILE, or to standard output for -. Without it, the file is only kept with the thread."`
 }
 
-func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
+func (c *messFetchCmd) Run(ctx context.Context, a *app) error {
 	if c.Ref == "" || c.Attachment == "" {
 		return errEmptyRef
 	}
 	if c.Out == "-" && a.globals.JSON {
 		return exit.Fail(exit.Usage, errors.New("--out - and --json both write to standard output: use one of them"))
 	}
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, o.Close()) }()
+	return a.withClient(ctx, func(o *daemon.Client) error { return c.fetch(ctx, a, o) })
+}
+
+// fetch makes the exchange fetch the attachment if it is an address, and writes the file to --out.
+func (c *messFetchCmd) fetch(ctx context.Context, a *app, o *daemon.Client) (err error) {
 	got := mess.Fetched{File: c.Attachment}
 	if strings.Contains(c.Attachment, "://") {
-		raw, err := o.Call(ctx, http.MethodPost, "mess/fetch/"+url.PathEscape(c.Ref), nil, mess.FetchCall{URI: c.Attachment})
-		if err != nil {
+		if got, err = daemon.Fetch(ctx, o, post[mess.Fetched]("mess/fetch/"+url.PathEscape(c.Ref), mess.FetchCall{URI: c.Attachment})); err != nil {
 			return err
-		}
-		if err := json.Unmarshal(raw, &got); err != nil {
-			return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 		}
 	} else if c.Out == "" {
 		return exit.FailHint(exit.Usage, errors.New("the file is already kept with the thread: name a file to write with --out"), "agentmesh mess fetch "+terminal.Clean(c.Ref)+" "+terminal.Clean(c.Attachment)+" --out photo.jpg")

@@ -37,12 +37,10 @@ func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return exit.Fail(exit.Input, err)
 	}
-	o, err := a.connect(ctx)
+	raw, err := withResult(ctx, a, func(o *daemon.Client) ([]byte, error) {
+		return callBytes(ctx, o, http.MethodPost, messAPI+"import", data, octets)
+	})
 	if err != nil {
-		return err
-	}
-	raw, err := callBytes(ctx, o, http.MethodPost, "http://localhost/owner/"+messAPI+"import", data)
-	if err = errors.Join(err, o.Close()); err != nil {
 		return exit.Fail(exit.Code(err), fmt.Errorf("%s: %w", terminal.Clean(c.Path), err))
 	}
 	return a.report(json.RawMessage(raw), func() { a.Print("1 thread imported") })
@@ -54,25 +52,23 @@ func (c *messImportCmd) importDirectory(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	resp, err := o.Do(ctx, http.MethodPost, "mess/import", nil, folder.ImportCall{Dir: dir})
-	if err != nil {
-		return errors.Join(err, o.Close())
-	}
-	defer resp.Body.Close()
-	var progress folder.ImportProgress
-	for dec := json.NewDecoder(resp.Body); dec.More(); {
-		if err := dec.Decode(&progress); err != nil {
-			return errors.Join(exit.Fail(exit.Unavailable, err), o.Close())
+	return a.withClient(ctx, func(o *daemon.Client) error {
+		resp, err := o.Do(ctx, http.MethodPost, "mess/import", nil, folder.ImportCall{Dir: dir})
+		if err != nil {
+			return err
 		}
-		if progress.All > 0 && !progress.Ended {
-			a.Note("%d of %d thread files read", progress.Done, progress.All)
+		defer resp.Body.Close()
+		var progress folder.ImportProgress
+		for dec := json.NewDecoder(resp.Body); dec.More(); {
+			if err := dec.Decode(&progress); err != nil {
+				return exit.Fail(exit.Unavailable, err)
+			}
+			if progress.All > 0 && !progress.Ended {
+				a.Note("%d of %d thread files read", progress.Done, progress.All)
+			}
 		}
-	}
-	return errors.Join(c.report(a, progress), o.Close())
+		return c.report(a, progress)
+	})
 }
 
 // report prints the result of an import. It returns an error if some files could not be read.
@@ -137,7 +133,7 @@ type exportReport struct {
 }
 
 // exportDirectory writes the files in this process, so that they belong to the user who runs the command.
-func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) (err error) {
+func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) error {
 	v, err := messCall(ctx, a, http.MethodGet, "export/"+url.PathEscape(c.Ref), params("format", "v2"), nil)
 	if err != nil {
 		return err
@@ -146,12 +142,9 @@ func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) (err error)
 	if err := json.Unmarshal(v.JSON(), &export); err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 	}
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, o.Close()) }()
-	names, err := export.Write(c.Dir, func(name string) ([]byte, error) { return fetchAttachment(ctx, o, export.Ref, name) })
+	names, err := withResult(ctx, a, func(o *daemon.Client) ([]string, error) {
+		return export.Write(c.Dir, func(name string) ([]byte, error) { return fetchAttachment(ctx, o, export.Ref, name) })
+	})
 	if err != nil {
 		if _, hasCode := errors.AsType[*exit.Error](err); hasCode {
 			return err
@@ -167,5 +160,5 @@ func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) (err error)
 }
 
 func fetchAttachment(ctx context.Context, o *daemon.Client, ref, name string) ([]byte, error) {
-	return callBytes(ctx, o, http.MethodGet, "http://localhost/owner/"+messAPI+"requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(name), nil)
+	return callBytes(ctx, o, http.MethodGet, attachmentPath(ref, name), nil, octets)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -9,31 +8,19 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // messCallIdempotent makes a call that changes something, with an idempotency key. If the running agentmesh goes away
 // before it answers, the call is repeated once. The repetition returns the result of the first call if there is one.
-func messCallIdempotent(ctx context.Context, a *app, method, path string, body []byte, header map[string]string) (wire.Value, error) {
-	key := rand.Text()
-	attempt := func() (raw []byte, err error) {
-		o, err := a.connect(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, o.Close()) }()
-		req, err := http.NewRequestWithContext(ctx, method, "http://localhost/owner/"+path, bytes.NewReader(body))
-		if err != nil {
-			return nil, err
-		}
-		req.Header.Set(httpapi.DoorHeader, "cli")
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Idempotency-Key", key)
-		for name, value := range header {
-			req.Header.Set(name, value)
-		}
-		return o.Send(req)
+func messCallIdempotent(ctx context.Context, a *app, method, path string, body []byte, ifMatch string) (wire.Value, error) {
+	header := http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {rand.Text()}}
+	if ifMatch != "" {
+		header.Set("If-Match", ifMatch)
+	}
+	attempt := func() ([]byte, error) {
+		return withResult(ctx, a, func(o *daemon.Client) ([]byte, error) { return callBytes(ctx, o, method, path, body, header) })
 	}
 	raw, err := attempt()
 	_, lost := errors.AsType[*url.Error](err)

@@ -13,7 +13,7 @@ import (
 
 // messSendToLink sends the requests in a block only to the exchange behind a link.
 func messSendToLink(ctx context.Context, a *app, b thread.Block, link string) error {
-	v, err := messCallIdempotent(ctx, a, http.MethodPost, "mess/send/"+url.PathEscape(link), b.Tree().JSON(), nil)
+	v, err := messCallIdempotent(ctx, a, http.MethodPost, "mess/send/"+url.PathEscape(link), b.Tree().JSON(), "")
 	if err != nil {
 		return err
 	}

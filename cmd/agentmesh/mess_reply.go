@@ -53,8 +53,7 @@ func (c messReply) read(ctx context.Context, a *app) (t messThread, err error) {
 // send sends an entry about the thread. The exchange refuses it if the thread has a newer message than t.serial.
 func (c messReply) send(ctx context.Context, a *app, t messThread, e thread.Entry) error {
 	body := wire.Obj(wire.Field("mess", thread.Block{e}.Tree())).JSON()
-	header := map[string]string{"If-Match": `"` + t.serial + `"`}
-	return a.showMess(messCallIdempotent(ctx, a, http.MethodPatch, messAPI+"requests/"+url.PathEscape(t.ref), body, header))
+	return a.showMess(messCallIdempotent(ctx, a, http.MethodPatch, messAPI+"requests/"+url.PathEscape(t.ref), body, `"`+t.serial+`"`))
 }
 
 type messAnswerCmd struct {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -78,25 +79,30 @@ func uploadFile(ctx context.Context, a *app, ref, name string) (wire.Value, erro
 	if err != nil {
 		return wire.Value{}, exit.Fail(exit.Input, err)
 	}
-	o, err := a.connect(ctx)
+	raw, err := withResult(ctx, a, func(o *daemon.Client) ([]byte, error) {
+		return callBytes(ctx, o, http.MethodPost, attachmentPath(ref, filepath.Base(name)), data, octets)
+	})
 	if err != nil {
-		return wire.Value{}, err
-	}
-	target := "http://localhost/owner/" + messAPI + "requests/" + url.PathEscape(ref) + "/attachments/" + url.PathEscape(filepath.Base(name))
-	raw, err := callBytes(ctx, o, http.MethodPost, target, data)
-	if err = errors.Join(err, o.Close()); err != nil {
 		return wire.Value{}, err
 	}
 	return wire.Parse(raw)
 }
 
+// attachmentPath returns the path of an attachment of a thread in the owner API.
+func attachmentPath(ref, name string) string {
+	return messAPI + "requests/" + url.PathEscape(ref) + "/attachments/" + url.PathEscape(name)
+}
+
+// octets is the header of a call whose body is a file.
+var octets = http.Header{"Content-Type": {"application/octet-stream"}}
+
 // callBytes makes a call with data as its body, and returns the body of the answer. Neither needs to be JSON.
-func callBytes(ctx context.Context, o *daemon.Client, method, target string, data []byte) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(data))
+func callBytes(ctx context.Context, o *daemon.Client, method, path string, data []byte, header http.Header) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://localhost/owner/"+path, bytes.NewReader(data))
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(req.Header, header)
 	req.Header.Set(httpapi.DoorHeader, "cli")
-	req.Header.Set("Content-Type", "application/octet-stream")
 	return o.Send(req)
 }

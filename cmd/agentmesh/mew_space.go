@@ -43,14 +43,10 @@ func listMewSpaces(ctx context.Context, o *daemon.Client) (out mewSpaces, err er
 
 // listOrEmpty reads a list from the owner API. The list is empty if the process does not serve it.
 func listOrEmpty[T any](ctx context.Context, o *daemon.Client, path string) ([]T, error) {
-	raw, err := o.Call(ctx, http.MethodGet, path, nil, nil)
+	page, err := daemon.Fetch(ctx, o, get[owner.List[T]](path, nil))
 	if errors.Is(err, owner.ErrNotServed) {
-		return []T{}, nil
+		err = nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	page, err := daemon.Decode[owner.List[T]](raw)
 	return append([]T{}, page.Items...), err
 }
 
@@ -149,12 +145,8 @@ func (s mewSendResult) describeAbsent(e mewEnvelope) string {
 type mewSpacesCmd struct{}
 
 func (c *mewSpacesCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
+	all, err := withResult(ctx, a, func(o *daemon.Client) (mewSpaces, error) { return listMewSpaces(ctx, o) })
 	if err != nil {
-		return err
-	}
-	all, err := listMewSpaces(ctx, o)
-	if err = errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	if a.globals.JSON {

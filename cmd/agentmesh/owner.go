@@ -47,7 +47,30 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// ask makes one call to the owner API and shows the answer: as JSON with --json, otherwise through show.
+// withClient calls f with a client of the owner API, and closes the client afterwards.
+func (a *app) withClient(ctx context.Context, f func(*daemon.Client) error) error {
+	o, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(o), o.Close())
+}
+
+// withResult is like [app.withClient], and returns the result of f.
+func withResult[T any](ctx context.Context, a *app, f func(*daemon.Client) (T, error)) (v T, err error) {
+	err = a.withClient(ctx, func(o *daemon.Client) error {
+		v, err = f(o)
+		return err
+	})
+	return v, err
+}
+
+// callRaw makes one call to the owner API and returns the JSON of the answer.
+func callRaw[T any](ctx context.Context, a *app, c owner.Call[T]) (json.RawMessage, error) {
+	return withResult(ctx, a, func(o *daemon.Client) (json.RawMessage, error) { return daemon.Raw(ctx, o, c) })
+}
+
+// ask makes one call to the owner API and shows the answer: as JSON with --json, or else with show.
 func ask[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) error {
 	_, err := askFor(ctx, a, c, show)
 	return err
@@ -55,13 +78,8 @@ func ask[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) erro
 
 // askFor is like [ask], and also returns the answer.
 func askFor[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) (T, error) {
-	o, err := a.connect(ctx)
-	if err != nil {
-		var zero T
-		return zero, err
-	}
-	raw, err := daemon.Raw(ctx, o, c)
-	return showAnswer(a, raw, errors.Join(err, o.Close()), show)
+	raw, err := callRaw(ctx, a, c)
+	return showAnswer(a, raw, err, show)
 }
 
 // showAnswer parses an answer of the owner API, shows it like [ask], and returns it. It returns err if err is not nil.
@@ -104,13 +122,9 @@ func (a *app) report(result any, show func()) error {
 	return nil
 }
 
-func fetch[T any](ctx context.Context, a *app, c owner.Call[T]) (v T, err error) {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return v, err
-	}
-	v, err = daemon.Fetch(ctx, o, c)
-	return v, errors.Join(err, o.Close())
+// fetch makes one call to the owner API and returns the answer.
+func fetch[T any](ctx context.Context, a *app, c owner.Call[T]) (T, error) {
+	return withResult(ctx, a, func(o *daemon.Client) (T, error) { return daemon.Fetch(ctx, o, c) })
 }
 
 // get returns a GET call for an operation that has no [owner.Endpoint].

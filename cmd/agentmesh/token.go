@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/directory/operator"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // tokenCmd manages the codes that a directory in mode invite requires (AM-56).
@@ -53,20 +53,12 @@ type tokenRevokeCmd struct {
 }
 
 func (c *tokenRevokeCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
-	if err != nil {
+	if _, err := callRaw(ctx, a, owner.Call[owner.None]{Method: http.MethodDelete, Path: "tokens/" + url.PathEscape(c.ID)}); err != nil {
 		return err
 	}
-	_, err = o.Call(ctx, http.MethodDelete, "tokens/"+url.PathEscape(c.ID), nil, nil)
-	if err := errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	if a.globals.JSON {
-		return a.JSON(struct {
-			ID      string `json:"id"`
-			Revoked bool   `json:"revoked"`
-		}{c.ID, true})
-	}
-	a.Note("revoked")
-	return nil
+	result := struct {
+		ID      string `json:"id"`
+		Revoked bool   `json:"revoked"`
+	}{c.ID, true}
+	return a.report(result, func() { a.Note("revoked") })
 }
