@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -54,13 +53,21 @@ func formatSpan(from, to time.Time) string {
 	return from.Format("Mon 2 Jan 15:04") + " - " + to.Format("Mon 2 Jan 15:04")
 }
 
-type calendarFreeCmd struct {
+// freeFlags say which free times to find.
+type freeFlags struct {
 	Around   string `placeholder:"TIME" help:"Search around this time, such as 2026-02-21T10:00:00-08:00 (default: now)."`
 	Duration string `default:"30m" help:"Length of the event."`
 }
 
+// call returns the call that finds the free times.
+func (f freeFlags) call() owner.Call[daemon.CalendarFree] {
+	return get[daemon.CalendarFree]("calendar/free", params("around", f.Around, "duration", f.Duration))
+}
+
+type calendarFreeCmd struct{ freeFlags }
+
 func (c *calendarFreeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, get[daemon.CalendarFree]("calendar/free", freeQuery(c.Around, c.Duration)), func(v daemon.CalendarFree) {
+	return ask(ctx, a, c.call(), func(v daemon.CalendarFree) {
 		if len(v.Free) == 0 {
 			a.Note("no free time of %s within two weeks", terminal.Clean(v.Duration))
 		}
@@ -70,20 +77,15 @@ func (c *calendarFreeCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-func freeQuery(around, duration string) url.Values {
-	return params("around", around, "duration", duration)
-}
-
 type calendarProposeCmd struct {
-	Agent    string `arg:"" help:"Agent id or alias."`
-	Title    string `arg:"" help:"Title of the event."`
-	Around   string `placeholder:"TIME" help:"Search around this time, such as 2026-02-21T10:00:00-08:00 (default: now)."`
-	Duration string `default:"30m" help:"Length of the event."`
+	Agent string `arg:"" help:"Agent id or alias."`
+	Title string `arg:"" help:"Title of the event."`
+	freeFlags
 	Location string `placeholder:"TEXT" help:"Place of the event."`
 }
 
 func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
-	free, err := fetch(ctx, a, get[daemon.CalendarFree]("calendar/free", freeQuery(c.Around, c.Duration)))
+	free, err := fetch(ctx, a, c.call())
 	if err != nil {
 		return err
 	}
@@ -94,13 +96,9 @@ func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
 	for _, t := range free.Free {
 		times = append(times, t.Format(time.RFC3339))
 	}
-	event := []wire.Member{
-		{Key: "title", Value: wire.Text(c.Title)}, {Key: "proposed_times", Value: wire.Texts(times)}, {Key: "duration", Value: wire.Text(c.Duration)},
-	}
-	if c.Location != "" {
-		event = append(event, wire.TextField("location", c.Location))
-	}
-	payload := wire.Obj(wire.TextField("action", "propose"), wire.Field("event", wire.Obj(event...)))
+	event := wire.Obj(wire.TextField("title", c.Title), wire.Field("proposed_times", wire.Texts(times)), wire.TextField("duration", c.Duration))
+	event = withTexts(event, "location", c.Location)
+	payload := wire.Obj(wire.TextField("action", "propose"), wire.Field("event", event))
 	send := sendCmd{To: c.Agent, Payload: string(payload.JSON()), sendFlags: sendFlags{Intent: string(wire.Schedule), Wait: true}}
 	return send.Run(ctx, a)
 }

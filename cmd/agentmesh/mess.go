@@ -152,18 +152,19 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (c *messRequestCmd) body() wire.Value {
-	body := wire.Obj(wire.TextField("intent", c.Intent))
-	add := func(key string, v wire.Value, set bool) {
-		if set {
-			body = body.With(key, v)
-		}
+	body := withTexts(wire.Obj(wire.TextField("intent", c.Intent)), "id", c.ID, "priority", c.Priority)
+	if len(c.Requires) > 0 {
+		body = body.With("requires", wire.Texts(c.Requires))
 	}
-	add("id", wire.Text(c.ID), c.ID != "")
-	add("priority", wire.Text(c.Priority), c.Priority != "")
-	add("requires", wire.Texts(c.Requires), len(c.Requires) > 0)
-	add("context", wire.Texts(c.Context), len(c.Context) > 0)
-	add("confirm_before", wire.Bool(true), c.Confirm)
-	add("constraints", wire.Obj(wire.Field("timing", wire.Obj(wire.TextField("expires", c.Expires)))), c.Expires != "")
+	if len(c.Context) > 0 {
+		body = body.With("context", wire.Texts(c.Context))
+	}
+	if c.Confirm {
+		body = body.With("confirm_before", wire.Bool(true))
+	}
+	if c.Expires != "" {
+		body = body.With("constraints", wire.Obj(wire.Field("timing", wire.Obj(wire.TextField("expires", c.Expires)))))
+	}
 	return body
 }
 
@@ -278,22 +279,14 @@ func (c *messShowCmd) Run(ctx context.Context, a *app) error {
 	return a.showMess(v, nil)
 }
 
-func messSetStatus(ctx context.Context, a *app, ref, code string, extra ...wire.Member) error {
-	body := wire.Obj(append([]wire.Member{wire.TextField("re", ref), wire.TextField("code", code)}, extra...)...)
-	return messSend(ctx, a, thread.Block{{Type: "status", Body: body}})
-}
-
 type messClaimCmd struct {
 	Ref string `arg:"" help:"Ref of the thread."`
 	ETA string `placeholder:"WHEN" help:"Expected time of completion, or the duration until then."`
 }
 
 func (c *messClaimCmd) Run(ctx context.Context, a *app) error {
-	var more []wire.Member
-	if c.ETA != "" {
-		more = append(more, wire.TextField("eta", c.ETA))
-	}
-	return messSetStatus(ctx, a, c.Ref, "claimed", more...)
+	body := withTexts(wire.Obj(wire.TextField("re", c.Ref), wire.TextField("code", "claimed")), "eta", c.ETA)
+	return messSend(ctx, a, thread.Block{{Type: "status", Body: body}})
 }
 
 type messCancelCmd struct {
@@ -302,10 +295,7 @@ type messCancelCmd struct {
 }
 
 func (c *messCancelCmd) Run(ctx context.Context, a *app) error {
-	body := wire.Obj(wire.Field("re", wire.Texts(c.Refs)))
-	if c.Reason != "" {
-		body = body.With("reason", wire.Text(c.Reason))
-	}
+	body := withTexts(wire.Obj(wire.Field("re", wire.Texts(c.Refs))), "reason", c.Reason)
 	return messSend(ctx, a, thread.Block{{Type: "cancel", Body: body}})
 }
 

@@ -96,9 +96,6 @@ func (c *messConfirmCmd) Run(ctx context.Context, a *app) error {
 	if c.Serial == 0 && t.action != "" {
 		a.Note("the executor asks to: %s", terminal.Truncate(t.action, 300))
 	}
-	body := wire.Obj(wire.TextField("re", t.ref), wire.Field("confirm", wire.Bool(!c.No)))
-	if c.Reason != "" {
-		body = body.With("reason", wire.Text(c.Reason))
-	}
+	body := withTexts(wire.Obj(wire.TextField("re", t.ref), wire.Field("confirm", wire.Bool(!c.No))), "reason", c.Reason)
 	return c.send(ctx, a, t, thread.Entry{Type: "reply", Body: body})
 }

@@ -45,23 +45,18 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	var more []wire.Member
-	code := c.Status
+	body := wire.Obj(wire.TextField("re", c.Ref))
 	switch {
 	case c.Ask != "":
-		code = "needs_input"
-		more = append(more, wire.Field("questions", wire.Arr(wire.Obj(wire.TextField("field", "answer"), wire.TextField("question", c.Ask)))))
+		question := wire.Obj(wire.TextField("field", "answer"), wire.TextField("question", c.Ask))
+		body = body.With("code", wire.Text("needs_input")).With("questions", wire.Arr(question))
 	case c.Confirm != "":
-		code = "needs_confirmation"
-		more = append(more, wire.TextField("action", c.Confirm))
+		body = withTexts(body, "code", "needs_confirmation", "action", c.Confirm)
+	default:
+		body = withTexts(body, "code", c.Status)
 	}
-	if c.Message != "" {
-		more = append(more, wire.TextField("message", c.Message))
-	}
-	if c.Reason != "" {
-		more = append(more, wire.TextField("reason", c.Reason))
-	}
-	return messSetStatus(ctx, a, c.Ref, code, more...)
+	body = withTexts(body, "message", c.Message, "reason", c.Reason)
+	return messSend(ctx, a, thread.Block{{Type: "status", Body: body}})
 }
 
 // checkStatus returns an error that names the missing flag if the status needs more than its code.

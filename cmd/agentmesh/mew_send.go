@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,12 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
-
-// mewReason is the payload of an envelope that carries a reason and nothing else.
-type mewReason struct {
-	Reason string `json:"reason,omitempty"`
-}
 
 type mewChatCmd struct {
 	Text     string   `arg:"" help:"Text of the message."`
@@ -28,17 +23,13 @@ type mewChatCmd struct {
 	mewTarget
 }
 
-type mewText struct {
-	Text   string `json:"text"`
-	Format string `json:"format"`
-}
-
 func (c *mewChatCmd) Run(ctx context.Context, a *app) error {
 	format := "plain"
 	if c.Markdown {
 		format = "markdown"
 	}
-	return c.send(ctx, a, mewEnvelope{Kind: "chat", To: c.To, Context: c.Context, Payload: mewText{c.Text, format}}, "sent")
+	payload := wire.Obj(wire.TextField("text", c.Text), wire.TextField("format", format))
+	return c.send(ctx, a, mewEnvelope{Kind: "chat", To: c.To, Context: c.Context, Payload: payload}, "sent")
 }
 
 type mewProposeCmd struct {
@@ -48,21 +39,13 @@ type mewProposeCmd struct {
 	mewTarget
 }
 
-type mewToolCall struct {
-	Method string        `json:"method"`
-	Params mewToolParams `json:"params"`
-}
-
-type mewToolParams struct {
-	Name      string          `json:"name"`
-	Arguments json.RawMessage `json:"arguments"`
-}
-
 func (c *mewProposeCmd) Run(ctx context.Context, a *app) error {
-	if !json.Valid([]byte(c.Arguments)) || !strings.HasPrefix(strings.TrimSpace(c.Arguments), "{") {
+	arguments, err := wire.ParseForeign([]byte(c.Arguments), 64, 1<<17)
+	if err != nil || arguments.Kind() != wire.Object {
 		return exit.Fail(exit.Usage, errors.New("arguments must be a JSON object"))
 	}
-	payload := mewToolCall{"tools/call", mewToolParams{c.Tool, json.RawMessage(c.Arguments)}}
+	tool := wire.Obj(wire.TextField("name", c.Tool), wire.Field("arguments", arguments))
+	payload := wire.Obj(wire.TextField("method", "tools/call"), wire.Field("params", tool))
 	return c.send(ctx, a, mewEnvelope{Kind: "mcp/proposal", To: c.To, Payload: payload}, "proposed")
 }
 
@@ -106,7 +89,7 @@ type mewCancelCmd struct {
 }
 
 func (c *mewCancelCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, mewEnvelope{Kind: "reasoning/cancel", Context: c.Sequence, Payload: mewReason{c.Reason}}, "asked to stop")
+	return c.send(ctx, a, mewEnvelope{Kind: "reasoning/cancel", Context: c.Sequence, Payload: withTexts(wire.Obj(), "reason", c.Reason)}, "asked to stop")
 }
 
 type mewPauseCmd struct {
@@ -136,7 +119,7 @@ type mewResumeCmd struct {
 }
 
 func (c *mewResumeCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, mewEnvelope{Kind: "participant/resume", To: []string{c.Participant}, Payload: mewReason{c.Reason}}, "resumed")
+	return c.send(ctx, a, mewEnvelope{Kind: "participant/resume", To: []string{c.Participant}, Payload: withTexts(wire.Obj(), "reason", c.Reason)}, "resumed")
 }
 
 type mewShutdownCmd struct {
@@ -146,36 +129,23 @@ type mewShutdownCmd struct {
 }
 
 func (c *mewShutdownCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, mewEnvelope{Kind: "participant/shutdown", To: []string{c.Participant}, Payload: mewReason{c.Reason}}, "asked to leave")
+	return c.send(ctx, a, mewEnvelope{Kind: "participant/shutdown", To: []string{c.Participant}, Payload: withTexts(wire.Obj(), "reason", c.Reason)}, "asked to leave")
 }
 
-// encodeCapabilities returns capabilities as JSON. Each is written as in the configuration: a kind, or a JSON pattern.
-func encodeCapabilities(list []string) ([]json.RawMessage, error) {
-	out := []json.RawMessage{}
+// parseCapabilities parses capabilities. Each is written as in the configuration: a kind, or a JSON pattern.
+func parseCapabilities(list []string) (wire.Value, error) {
+	var out []wire.Value
 	for _, s := range list {
-		if !strings.HasPrefix(s, "{") {
-			raw, err := json.Marshal(struct {
-				Kind string `json:"kind"`
-			}{s})
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", s, err)
+		capability := wire.Obj(wire.TextField("kind", s))
+		if strings.HasPrefix(s, "{") {
+			var err error
+			if capability, err = wire.Parse([]byte(s)); err != nil {
+				return wire.Value{}, exit.Fail(exit.Usage, fmt.Errorf("%s is neither a kind nor JSON", s))
 			}
-			out = append(out, raw)
-			continue
 		}
-		if !json.Valid([]byte(s)) {
-			return nil, exit.Fail(exit.Usage, fmt.Errorf("%s is neither a kind nor JSON", s))
-		}
-		out = append(out, json.RawMessage(s))
+		out = append(out, capability)
 	}
-	return out, nil
-}
-
-type mewGrant struct {
-	Recipient    string            `json:"recipient"`
-	Grant        string            `json:"grant_id,omitempty"`
-	Capabilities []json.RawMessage `json:"capabilities,omitempty"`
-	Reason       string            `json:"reason,omitempty"`
+	return wire.Arr(out...), nil
 }
 
 type mewGrantCmd struct {
@@ -186,12 +156,12 @@ type mewGrantCmd struct {
 }
 
 func (c *mewGrantCmd) Run(ctx context.Context, a *app) error {
-	capabilities, err := encodeCapabilities(c.Capability)
+	capabilities, err := parseCapabilities(c.Capability)
 	if err != nil {
 		return err
 	}
-	return c.send(ctx, a, mewEnvelope{Kind: "capability/grant", To: []string{c.Participant},
-		Payload: mewGrant{Recipient: c.Participant, Capabilities: capabilities, Reason: c.Reason}}, "granted")
+	payload := withTexts(wire.Obj(wire.TextField("recipient", c.Participant), wire.Field("capabilities", capabilities)), "reason", c.Reason)
+	return c.send(ctx, a, mewEnvelope{Kind: "capability/grant", To: []string{c.Participant}, Payload: payload}, "granted")
 }
 
 type mewRevokeCmd struct {
@@ -206,12 +176,15 @@ func (c *mewRevokeCmd) Run(ctx context.Context, a *app) error {
 	if (c.Grant == "") == (len(c.Capability) == 0) {
 		return exit.Fail(exit.Usage, errors.New("name capabilities or --grant, not both"))
 	}
-	capabilities, err := encodeCapabilities(c.Capability)
+	capabilities, err := parseCapabilities(c.Capability)
 	if err != nil {
 		return err
 	}
-	return c.send(ctx, a, mewEnvelope{Kind: "capability/revoke", To: []string{c.Participant},
-		Payload: mewGrant{Recipient: c.Participant, Grant: c.Grant, Capabilities: capabilities, Reason: c.Reason}}, "revoked")
+	payload := withTexts(wire.Obj(wire.TextField("recipient", c.Participant)), "grant_id", c.Grant, "reason", c.Reason)
+	if c.Grant == "" {
+		payload = payload.With("capabilities", capabilities)
+	}
+	return c.send(ctx, a, mewEnvelope{Kind: "capability/revoke", To: []string{c.Participant}, Payload: payload}, "revoked")
 }
 
 type mewInviteCmd struct {
@@ -221,18 +194,13 @@ type mewInviteCmd struct {
 	mewTarget
 }
 
-type mewInvitation struct {
-	Name    string            `json:"participant_id"`
-	Initial []json.RawMessage `json:"initial_capabilities"`
-	Reason  string            `json:"reason,omitempty"`
-}
-
 func (c *mewInviteCmd) Run(ctx context.Context, a *app) error {
-	capabilities, err := encodeCapabilities(c.Capability)
+	capabilities, err := parseCapabilities(c.Capability)
 	if err != nil {
 		return err
 	}
-	return c.send(ctx, a, mewEnvelope{Kind: "space/invite", Payload: mewInvitation{c.Name, capabilities, c.Reason}}, "invited "+terminal.Clean(c.Name))
+	payload := withTexts(wire.Obj(wire.TextField("participant_id", c.Name), wire.Field("initial_capabilities", capabilities)), "reason", c.Reason)
+	return c.send(ctx, a, mewEnvelope{Kind: "space/invite", Payload: payload}, "invited "+terminal.Clean(c.Name))
 }
 
 type mewKickCmd struct {
@@ -241,11 +209,7 @@ type mewKickCmd struct {
 	mewTarget
 }
 
-type mewKick struct {
-	Participant string `json:"participant_id"`
-	Reason      string `json:"reason,omitempty"`
-}
-
 func (c *mewKickCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, mewEnvelope{Kind: "space/kick", Payload: mewKick{c.Participant, c.Reason}}, "removed")
+	payload := withTexts(wire.Obj(wire.TextField("participant_id", c.Participant)), "reason", c.Reason)
+	return c.send(ctx, a, mewEnvelope{Kind: "space/kick", Payload: payload}, "removed")
 }

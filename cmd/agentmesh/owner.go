@@ -6,12 +6,14 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // connect returns a client of the owner API. A running serve answers its calls, or else this process (see
@@ -137,12 +139,22 @@ func post[T any](path string, body any) owner.Call[T] {
 	return owner.Call[T]{Method: http.MethodPost, Path: path, Body: body}
 }
 
+// withTexts returns an object with a member for each pair of a name and a text. It omits empty texts.
+func withTexts(object wire.Value, pairs ...string) wire.Value {
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			object = object.With(pair[0], wire.Text(pair[1]))
+		}
+	}
+	return object
+}
+
 // params returns query parameters from pairs of names and values. It omits empty values.
 func params(pairs ...string) url.Values {
 	q := url.Values{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			q.Add(pairs[i], pairs[i+1])
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			q.Add(pair[0], pair[1])
 		}
 	}
 	return q
