@@ -30,9 +30,7 @@ func (c *agentRelayFeedCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-type agentRelayPeersCmd struct {
-	Link string `arg:"" help:"Name of the link."`
-}
+type agentRelayPeersCmd struct{ linkArg }
 
 func (c *agentRelayPeersCmd) Run(ctx context.Context, a *app) error {
 	heads := []string{"ADDRESS", "TUNNEL TO", "ENCRYPTED", "SKILLS (UNPROVEN)"}

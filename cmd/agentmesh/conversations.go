@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"strconv"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
-	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -42,85 +40,40 @@ func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-type conversationsShowCmd struct {
+// conversationArg names a conversation.
+type conversationArg struct {
 	ID   string `arg:"" help:"Conversation id, or the beginning of the id."`
 	Peer string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
 }
 
+type conversationsShowCmd struct{ conversationArg }
+
 func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
-	all := fullConversation{entries: []json.RawMessage{}}
-	isFirst := true
-	err := a.withClient(ctx, func(o *daemon.Client) error {
-		return readConversation(ctx, o, c.ID, c.Peer, func(page owner.Transcript, raw json.RawMessage) error {
-			if a.globals.JSON {
-				return all.add(raw)
-			}
-			if isFirst {
-				a.showConversation(page.Conversation)
-				isFirst = false
-			}
-			a.showTranscript(page.Transcript)
-			return nil
-		})
-	})
-	if err != nil || !a.globals.JSON {
+	all, err := withResult(ctx, a, func(o *daemon.Client) (owner.Transcript, error) { return readConversation(ctx, o, c.ID, c.Peer) })
+	if err != nil {
 		return err
 	}
-	return a.JSON(all)
+	return a.report(all, func() {
+		a.showConversation(all.Conversation)
+		a.showTranscript(all.Transcript)
+	})
 }
 
-// readConversation reads a conversation and calls visit for each page of its transcript.
-func readConversation(ctx context.Context, o *daemon.Client, id, peer string, visit func(page owner.Transcript, raw json.RawMessage) error) error {
+// readConversation returns a conversation with all pages of its transcript. id may be the beginning of the id.
+func readConversation(ctx context.Context, o *daemon.Client, id, peer string) (all owner.Transcript, err error) {
+	entries := []owner.Entry{}
 	for after := uint64(0); ; {
 		query := params("peer", peer, "after", strconv.FormatUint(after, 10))
-		raw, err := daemon.Raw(ctx, o, owner.ShowConversation.Call(id).Ask(query))
-		if err != nil {
-			return err
+		if all, err = daemon.Fetch(ctx, o, owner.ShowConversation.Call(id).Ask(query)); err != nil {
+			return all, err
 		}
-		page, err := daemon.Decode[owner.Transcript](raw)
-		if err != nil {
-			return err
+		entries = append(entries, all.Transcript...)
+		if after = all.Next; after == 0 {
+			all.Transcript = entries
+			return all, nil
 		}
-		if err := visit(page, raw); err != nil {
-			return err
-		}
-		if after = page.Next; after == 0 {
-			return nil
-		}
-		id, peer = page.ID, page.Peer // the caller may have given only the beginning of the id
+		id, peer = all.ID, all.Peer
 	}
-}
-
-// fullConversation is a conversation from the owner API with the complete transcript from all pages.
-type fullConversation struct {
-	fields  map[string]json.RawMessage // the other members of the last page
-	entries []json.RawMessage
-}
-
-func (f *fullConversation) add(page json.RawMessage) error {
-	f.fields = nil
-	if err := json.Unmarshal(page, &f.fields); err != nil {
-		return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
-	}
-	var entries []json.RawMessage
-	if err := json.Unmarshal(f.fields["transcript"], &entries); err != nil {
-		return exit.Fail(exit.Unavailable, fmt.Errorf("read the transcript: %w", err))
-	}
-	f.entries = append(f.entries, entries...)
-	delete(f.fields, "transcript")
-	delete(f.fields, "next")
-	return nil
-}
-
-// MarshalJSON writes one object: the fields, and the transcript as one more field.
-func (f fullConversation) MarshalJSON() ([]byte, error) {
-	all := maps.Clone(f.fields)
-	transcript, err := json.Marshal(f.entries)
-	all["transcript"] = transcript
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(all)
 }
 
 func (a *app) showConversation(v owner.Conversation) {
@@ -193,8 +146,7 @@ func payloadLine(message json.RawMessage) string {
 }
 
 type conversationsCloseCmd struct {
-	ID     string `arg:"" help:"Conversation id, or the beginning of the id."`
-	Peer   string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
+	conversationArg
 	Status string `default:"completed" enum:"completed,failed" help:"Final state of the conversation: ${enum}."`
 	Wait   bool   `help:"Wait for the other side's answer."`
 }
@@ -205,10 +157,7 @@ func (c *conversationsCloseCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-type conversationsDeleteCmd struct {
-	ID   string `arg:"" help:"Conversation id, or the beginning of the id."`
-	Peer string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
-}
+type conversationsDeleteCmd struct{ conversationArg }
 
 func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
 	if _, err := callRaw(ctx, a, owner.DeleteConversation.Call(c.ID).Ask(params("peer", c.Peer))); err != nil {

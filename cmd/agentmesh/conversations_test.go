@@ -7,13 +7,14 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// TestConversationPages: readConversation reads all pages of a conversation with the peer that the first page names, and
-// fullConversation joins them for --json.
+// TestConversationPages: readConversation joins all pages of a conversation with the peer that the first page names.
 func TestConversationPages(t *testing.T) {
 	pages := map[string]string{
 		"/owner/conversations/be?after=0":                `{"conversation_id":"conv_be","peer":"am_p","transcript":[{"n":1},{"n":2}],"entries":3,"next":2}`,
@@ -27,19 +28,10 @@ func TestConversationPages(t *testing.T) {
 		}
 		fmt.Fprint(w, page)
 	}))}}}
-	all := fullConversation{entries: []json.RawMessage{}}
-	lines := 0
-	err := readConversation(t.Context(), o, "be", "", func(page owner.Transcript, raw json.RawMessage) error {
-		lines += len(page.Transcript)
-		return all.add(raw)
-	})
-	if err != nil || lines != 3 {
-		t.Fatalf("%d entries, %v, want 3", lines, err)
-	}
-	got, err := json.Marshal(all)
-	want := `{"conversation_id":"conv_be","entries":3,"peer":"am_p","transcript":[{"n":1},{"n":2},{"n":3}]}`
-	if err != nil || string(got) != want {
-		t.Errorf("joined: %s, %v, want %s", got, err, want)
+	got, err := readConversation(t.Context(), o, "be", "")
+	want := owner.Transcript{Conversation: owner.Conversation{ID: "conv_be", Peer: "am_p", Entries: 3}, Transcript: []owner.Entry{{N: 1}, {N: 2}, {N: 3}}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("readConversation() = %v, difference (-want +got):\n%s", err, diff)
 	}
 }
 

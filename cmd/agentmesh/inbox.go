@@ -54,19 +54,17 @@ const pollSeconds = 50
 // follow prints items as they arrive until the user stops it. With --state, it prints an item when the item enters that
 // state. An older item may then come after newer ones, for example a held item that the owner approves later.
 func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
-	o, err := a.connect(ctx)
-	if err == nil {
-		err = requireServe(o, "only serve receives messages")
-	}
-	if err != nil {
+	return a.withClient(ctx, func(o *daemon.Client) error {
+		if err := requireServe(o, "only serve receives messages"); err != nil {
+			return err
+		}
+		f := follower{c: c, a: a, o: o, seen: make(map[string]bool)}
+		err := f.run(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
-	}
-	f := follower{c: c, a: a, o: o, seen: make(map[string]bool)}
-	err = f.run(ctx)
-	if ctx.Err() != nil {
-		err = nil
-	}
-	return errors.Join(err, o.Close())
+	})
 }
 
 // follower prints each item once, as long as it remembers the id.
@@ -214,9 +212,12 @@ func (a *app) showLine(i owner.Item) {
 	a.Print("%s %s %-11s %s %s %s %s", terminal.Clean(i.ID), terminal.FormatTime(i.At), i.State, terminal.Clean(i.Shown().String()), terminal.Clean(cmp.Or(string(i.Conversation), i.About)), terminal.Clean(string(i.Intent)), terminal.Truncate(string(i.Payload), 300))
 }
 
-type inboxShowCmd struct {
+// itemArg names an item of the inbox.
+type itemArg struct {
 	ID string `arg:"" help:"Id of the item."`
 }
+
+type inboxShowCmd struct{ itemArg }
 
 func (c *inboxShowCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, owner.ShowItem.Call(c.ID), a.showItem)
@@ -272,22 +273,16 @@ func failureRows(i owner.Item) (rows [][]string) {
 	return rows
 }
 
-type inboxRetryCmd struct {
-	ID string `arg:"" help:"Id of the item."`
-}
+func (a *app) showState(i owner.Item) { a.Print("%s: %s", i.State, terminal.Clean(i.ID)) }
+
+type inboxRetryCmd struct{ itemArg }
 
 func (c *inboxRetryCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, owner.RetryItem.Call(c.ID), func(i owner.Item) {
-		a.Print("%s: %s", i.State, terminal.Clean(i.ID))
-	})
+	return ask(ctx, a, owner.RetryItem.Call(c.ID), a.showState)
 }
 
-type inboxAckCmd struct {
-	ID string `arg:"" help:"Id of the item."`
-}
+type inboxAckCmd struct{ itemArg }
 
 func (c *inboxAckCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, owner.Acknowledge.Call(c.ID), func(i owner.Item) {
-		a.Print("%s: %s", i.State, terminal.Clean(i.ID))
-	})
+	return ask(ctx, a, owner.Acknowledge.Call(c.ID), a.showState)
 }

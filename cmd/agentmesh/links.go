@@ -32,23 +32,24 @@ func (c *linksListCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-type linksStatusCmd struct {
+// linkArg names a link.
+type linkArg struct {
 	Link string `arg:"" help:"Name of the link."`
 }
+
+type linksStatusCmd struct{ linkArg }
 
 func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
 	l, err := a.findLink(ctx, c.Link)
 	if err != nil {
 		return err
 	}
-	if a.globals.JSON {
-		return a.JSON(l)
-	}
-	a.Table([][]string{
-		{"link", l.Name}, {"kind", l.Kind}, {"to", l.To}, {"state", string(l.State)}, {"since", terminal.FormatTime(l.Since)},
-		{"peers", strconv.Itoa(l.Peers)}, {"next try", terminal.FormatTime(l.Retry)}, {"last error", orDash(l.Error)},
+	return a.report(l, func() {
+		a.Table([][]string{
+			{"link", l.Name}, {"kind", l.Kind}, {"to", l.To}, {"state", string(l.State)}, {"since", terminal.FormatTime(l.Since)},
+			{"peers", strconv.Itoa(l.Peers)}, {"next try", terminal.FormatTime(l.Retry)}, {"last error", orDash(l.Error)},
+		})
 	})
-	return nil
 }
 
 func (a *app) findLink(ctx context.Context, name string) (bridge.LinkStatus, error) {
@@ -64,9 +65,7 @@ func (a *app) findLink(ctx context.Context, name string) (bridge.LinkStatus, err
 	return bridge.LinkStatus{}, exit.FailHint(exit.Input, fmt.Errorf("there is no link %s", terminal.Clean(name)), "agentmesh links list")
 }
 
-type linksTestCmd struct {
-	Link string `arg:"" help:"Name of the link."`
-}
+type linksTestCmd struct{ linkArg }
 
 func (c *linksTestCmd) Run(ctx context.Context, a *app) error {
 	result, err := askFor(ctx, a, daemon.TestLink.Call(c.Link), a.showLinkTest)
@@ -166,9 +165,7 @@ func (a *app) removeLink(name string) error {
 	return src.RemoveLink(name, daemon.LinkKinds())
 }
 
-type linksRemoveCmd struct {
-	Link string `arg:"" help:"Name of the link."`
-}
+type linksRemoveCmd struct{ linkArg }
 
 func (c *linksRemoveCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, daemon.RemoveLink.Call(c.Link), func(l daemon.ConfigChange) { a.Note("removed %s", terminal.Clean(l.Name)) })

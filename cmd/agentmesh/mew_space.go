@@ -77,18 +77,18 @@ func (t mewTarget) path(ctx context.Context, o *daemon.Client) (string, error) {
 
 // withSpace runs f with the path of the space in the owner API. With needsServe, a serve must be running.
 func (t mewTarget) withSpace(ctx context.Context, a *app, needsServe bool, f func(o *daemon.Client, path string) error) error {
-	o, err := a.connect(ctx)
-	if err == nil && needsServe {
-		err = requireServe(o, "only serve runs spaces")
-	}
-	if err != nil {
-		return err
-	}
-	path, err := t.path(ctx, o)
-	if err == nil {
-		err = f(o, path)
-	}
-	return errors.Join(err, o.Close())
+	return a.withClient(ctx, func(o *daemon.Client) error {
+		if needsServe {
+			if err := requireServe(o, "only serve runs spaces"); err != nil {
+				return err
+			}
+		}
+		path, err := t.path(ctx, o)
+		if err != nil {
+			return err
+		}
+		return f(o, path)
+	})
 }
 
 // mewEnvelope is an envelope from a command. The space adds the other members.
@@ -312,9 +312,7 @@ func (t mewTarget) sendAndAwait(ctx context.Context, a *app, e mewEnvelope, kind
 	})
 }
 
-type mewConnectCmd struct {
-	Link string `arg:"" help:"Name of the link."`
-}
+type mewConnectCmd struct{ linkArg }
 
 func (c *mewConnectCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, post[bridge.LinkStatus]("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http/httptest"
@@ -204,22 +203,20 @@ func (l *outboxLoad) recount(ctx context.Context) {
 func (l *outboxLoad) bodies(ctx context.Context, n *loadNode, conv int, direction string) []string {
 	l.t.Helper()
 	var texts []string
-	err := readConversation(ctx, n.owner, loadConversation(conv), "", func(page owner.Transcript, _ json.RawMessage) error {
-		for _, e := range page.Transcript {
-			v, err := wire.ParseObject(e.Message)
-			if err != nil {
-				return err
-			}
-			payload, _ := v.Get("payload")
-			message, _ := payload.Get("message")
-			if e.Direction == direction {
-				texts = append(texts, message.GetStr("body"))
-			}
-		}
-		return nil
-	})
+	all, err := readConversation(ctx, n.owner, loadConversation(conv), "")
 	if err != nil && exit.Code(err) != exit.No {
 		l.t.Fatal(err)
+	}
+	for _, e := range all.Transcript {
+		v, err := wire.ParseObject(e.Message)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		payload, _ := v.Get("payload")
+		message, _ := payload.Get("message")
+		if e.Direction == direction {
+			texts = append(texts, message.GetStr("body"))
+		}
 	}
 	return texts
 }

@@ -34,12 +34,12 @@ func (a *app) connect(ctx context.Context) (*daemon.Client, error) {
 	return daemon.Connect(ctx, datadir.Dir(dir), a.options)
 }
 
-// requireServe closes o and returns an error if no serve runs. reason tells the user what needs serve.
+// requireServe returns an error if no serve runs. reason tells the user what needs serve.
 func requireServe(o *daemon.Client, reason string) error {
 	if o.Local == nil {
 		return nil
 	}
-	return errors.Join(exit.FailHint(exit.Unavailable, errors.New("no agentmesh serve runs here, and "+reason), "start it with: agentmesh serve"), o.Close())
+	return exit.FailHint(exit.Unavailable, errors.New("no agentmesh serve runs here, and "+reason), "start it with: agentmesh serve")
 }
 
 func sleep(ctx context.Context, d time.Duration) {

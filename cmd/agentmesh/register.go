@@ -39,22 +39,20 @@ func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
 // fetchDirectories makes a call for each directory, or one call with "" for all configured directories.
 func fetchDirectories[T any](ctx context.Context, a *app, directories []string, call func(string) owner.Call[owner.List[T]]) (page owner.List[T], err error) {
 	a.server.Directory = directories // used only if no serve runs; a running serve keeps its own
-	o, err := a.connect(ctx)
-	if err != nil {
-		return page, err
-	}
-	defer o.Close()
 	if len(directories) == 0 {
 		directories = []string{""}
 	}
-	for _, directory := range directories {
-		found, err := daemon.Fetch(ctx, o, call(directory))
-		if err != nil {
-			return page, err
+	err = a.withClient(ctx, func(o *daemon.Client) error {
+		for _, directory := range directories {
+			found, err := daemon.Fetch(ctx, o, call(directory))
+			if err != nil {
+				return err
+			}
+			page.Items = append(page.Items, found.Items...)
 		}
-		page.Items = append(page.Items, found.Items...)
-	}
-	return page, nil
+		return nil
+	})
+	return page, err
 }
 
 // askDirectories makes the calls of [fetchDirectories] and shows the listings.

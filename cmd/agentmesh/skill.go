@@ -238,15 +238,11 @@ func (c *skillInstallCmd) probe(ctx context.Context, a *app) error {
 	if c.TokenFile == "" {
 		return nil
 	}
-	src, err := a.source()
+	o, err := a.options()
 	if err != nil {
 		return err
 	}
-	cfg, err := src.LoadAndCheck(daemon.LinkKinds())
-	if err != nil {
-		return err
-	}
-	daemon.ProbeHooks(ctx, src, cfg, func(name string, err error) {
+	daemon.ProbeHooks(ctx, o.Source, o.Config, func(name string, err error) {
 		if err != nil {
 			a.Note("%s does not accept messages yet: %s", terminal.Clean(name), terminal.Clean(err.Error()))
 		} else {
@@ -326,10 +322,12 @@ func (c *skillInstallCmd) tokenPath() (string, error) {
 	if err != nil {
 		return "", exit.Fail(exit.Input, err)
 	}
-	if data, err := os.ReadFile(token); err != nil {
-		return "", exit.FailHint(exit.Input, err, "the file must contain the gateway's hooks.token, or the token of the A2A peer")
-	} else if len(bytes.TrimSpace(data)) == 0 {
-		return "", exit.FailHint(exit.Input, fmt.Errorf("%s is empty", token), "the file must contain the gateway's hooks.token, or the token of the A2A peer")
+	data, err := os.ReadFile(token)
+	if err == nil && len(bytes.TrimSpace(data)) == 0 {
+		err = fmt.Errorf("%s is empty", token)
+	}
+	if err != nil {
+		return "", exit.FailHint(exit.Input, err, "the file must contain the token of the gateway, its hooks.token or that of the A2A peer")
 	}
 	return token, nil
 }

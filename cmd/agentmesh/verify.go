@@ -21,8 +21,7 @@ import (
 )
 
 type conversationsExportCmd struct {
-	ID     string `arg:"" help:"Conversation id, or the beginning of the id."`
-	Peer   string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
+	conversationArg
 	Opened bool   `help:"Include the key of each sealed message, so that anyone who has the file can read these messages."`
 	Output string `short:"o" placeholder:"FILE" help:"Write to a file instead of standard output."`
 }
