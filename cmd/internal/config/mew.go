@@ -1,9 +1,7 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
@@ -106,18 +104,12 @@ func (s Source) LoadMEWSpace(c MEWSpace) (gateway.SpaceConfig, error) {
 		if part.Capabilities, err = parseCapabilities(p.Capabilities); err != nil {
 			return out, err
 		}
-		token := os.Getenv(p.TokenEnv)
-		if p.TokenFile != "" {
-			data, err := os.ReadFile(s.ResolvePath(p.TokenFile))
-			if err != nil {
-				return out, fmt.Errorf("participant %s: read token_file: %w", p.Name, err)
-			}
-			token = string(data)
+		token, err := s.Secret("participant "+p.Name, p.TokenFile, p.TokenEnv)
+		if err != nil {
+			return out, err
 		}
-		if token = strings.TrimSpace(token); token != "" {
+		if token != "" {
 			part.Tokens = []string{token}
-		} else if p.TokenFile != "" || p.TokenEnv != "" {
-			return out, fmt.Errorf("participant %s: %w", p.Name, errors.New("the token is empty"))
 		}
 		out.Participants = append(out.Participants, part)
 	}
