@@ -163,20 +163,13 @@ func (a *app) rejectStrangers(ctx context.Context) error {
 
 // callAndDeliver makes a call that may queue messages. If no serve runs, it attempts to deliver them before it returns.
 func (a *app) callAndDeliver(ctx context.Context, call func(*daemon.Client) (json.RawMessage, error)) (json.RawMessage, error) {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	stop := func() {}
-	if o.Local != nil { // no serve runs that would deliver the messages
-		stop = o.Local.Deliver(ctx)
-	}
-	raw, err := call(o)
-	if err == nil && o.Local != nil {
-		o.Local.AwaitAttempts(ctx)
-	}
-	stop()
-	return raw, errors.Join(err, o.Close())
+	return a.withDelivery(ctx, func(o *daemon.Client) (json.RawMessage, error) {
+		raw, err := call(o)
+		if err == nil && o.Local != nil {
+			o.Local.AwaitAttempts(ctx)
+		}
+		return raw, err
+	})
 }
 
 func decideApproval(ctx context.Context, o *daemon.Client, id string, d owner.Decision) (json.RawMessage, error) {

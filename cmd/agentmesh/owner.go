@@ -67,6 +67,16 @@ func withResult[T any](ctx context.Context, a *app, f func(*daemon.Client) (T, e
 	return v, err
 }
 
+// withDelivery is like [withResult]. If no serve runs, this process delivers the outbox while f runs.
+func (a *app) withDelivery(ctx context.Context, f func(*daemon.Client) (json.RawMessage, error)) (json.RawMessage, error) {
+	return withResult(ctx, a, func(o *daemon.Client) (json.RawMessage, error) {
+		if o.Local != nil {
+			defer o.Local.Deliver(ctx)()
+		}
+		return f(o)
+	})
+}
+
 // callRaw makes one call to the owner API and returns the JSON of the answer.
 func callRaw[T any](ctx context.Context, a *app, c owner.Call[T]) (json.RawMessage, error) {
 	return withResult(ctx, a, func(o *daemon.Client) (json.RawMessage, error) { return daemon.Raw(ctx, o, c) })

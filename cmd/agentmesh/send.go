@@ -143,26 +143,18 @@ func (c *replyCmd) Run(ctx context.Context, a *app) error {
 // send makes a call that sends a message, and shows the result. If no serve runs, this process makes the first attempt
 // itself and always waits for it.
 func (a *app) send(ctx context.Context, c sendFlags, call sendCall) error {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	wait := c.Wait
-	stop := func() {}
-	if o.Local != nil {
-		wait = true
-		stop = o.Local.Deliver(ctx)
-	}
-	seconds := 0
-	if wait {
-		seconds = daemon.SendWait
-	}
-	answer, err := daemon.Raw(ctx, o, call(seconds))
-	if err == nil && c.Approve {
-		answer, err = a.approveSent(ctx, o, answer, seconds)
-	}
-	stop()
-	result, err := showAnswer(a, answer, errors.Join(err, o.Close()), a.showSent)
+	answer, err := a.withDelivery(ctx, func(o *daemon.Client) (json.RawMessage, error) {
+		seconds := 0
+		if c.Wait || o.Local != nil {
+			seconds = daemon.SendWait
+		}
+		answer, err := daemon.Raw(ctx, o, call(seconds))
+		if err == nil && c.Approve {
+			return a.approveSent(ctx, o, answer, seconds)
+		}
+		return answer, err
+	})
+	result, err := showAnswer(a, answer, err, a.showSent)
 	if err != nil {
 		return err
 	}
