@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 
-	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/doctor"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
@@ -16,16 +15,12 @@ type doctorCmd struct {
 
 func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	a.server.Directory = c.Directory
-	dir, err := a.dataDir()
-	if err != nil {
-		return err
-	}
-	src, err := a.source()
+	src, dir, err := a.sourceAndDir()
 	if err != nil {
 		return err
 	}
 	report, err := doctor.Examine(ctx, doctor.Options{
-		Dir: datadir.Dir(dir), Source: src, Directories: c.Directory, Version: thisBuild().Version, Passphrase: a.readKeyPassphrase,
+		Dir: dir, Source: src, Directories: c.Directory, Version: thisBuild().Version, Passphrase: a.readKeyPassphrase,
 	}, c.URL)
 	if err != nil {
 		return err

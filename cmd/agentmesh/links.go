@@ -153,15 +153,11 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 
 // removeLink undoes links add: it removes the link from the configuration file, and deletes the link's token.
 func (a *app) removeLink(name string) error {
-	src, err := a.source()
+	src, dir, err := a.sourceAndDir()
 	if err != nil {
 		return err
 	}
-	dir, err := a.dataDir()
-	if err != nil {
-		return err
-	}
-	_ = os.Remove(filepath.Join(dir, "links", name+".token")) // a link may have none
+	_ = os.Remove(dir.Path(filepath.Join("links", name+".token"))) // a link may have none
 	return src.RemoveLink(name, daemon.LinkKinds())
 }
 

@@ -244,11 +244,8 @@ func (a *app) dataDir() (string, error) {
 
 // fileDir returns the data directory for a command that works on a database file.
 func (a *app) fileDir(command string) (string, error) {
-	src, err := a.source()
-	if err = cmp.Or(err, engine.Refuse(src, command)); err != nil {
-		return "", err
-	}
-	return a.dataDir()
+	src, dir, err := a.sourceAndDir()
+	return string(dir), cmp.Or(err, engine.Refuse(src, command))
 }
 
 // configFile returns the configuration file, and whether the user named it.
@@ -269,6 +266,17 @@ func (a *app) source() (config.Source, error) {
 	return config.Source{File: file, Required: required, Environ: a.environ, Settings: settings}, err
 }
 
+// sourceAndDir returns the sources of the command's configuration, and the data directory.
+func (a *app) sourceAndDir() (config.Source, datadir.Dir, error) {
+	src, err := a.source()
+	if err != nil {
+		return src, "", err
+	}
+	dir, err := a.dataDir()
+	return src, datadir.Dir(dir), err
+}
+
+// newLogger returns the logger of the process.
 func (a *app) newLogger(c config.Log) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Level)) // config.Check has validated the level
@@ -284,34 +292,22 @@ func (a *app) newLogger(c config.Log) *slog.Logger {
 }
 
 func (a *app) quickstart() (quickstart.Env, error) {
-	file, _, err := a.configFile()
-	if err != nil {
-		return quickstart.Env{}, err
-	}
-	dir, err := a.dataDir()
-	return quickstart.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: datadir.Dir(dir), File: file, Options: a.options}, err
+	src, dir, err := a.sourceAndDir()
+	return quickstart.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: dir, File: src.File, Options: a.options}, err
 }
 
 func (a *app) database() (database.Env, error) {
-	src, err := a.source()
-	if err != nil {
-		return database.Env{}, err
-	}
-	dir, err := a.dataDir()
-	return database.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: datadir.Dir(dir), Source: src, Options: a.options}, err
+	src, dir, err := a.sourceAndDir()
+	return database.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: dir, Source: src, Options: a.options}, err
 }
 
 func (a *app) options() (daemon.Options, error) {
-	src, err := a.source()
+	src, dir, err := a.sourceAndDir()
 	if err != nil {
 		return daemon.Options{}, err
 	}
 	cfg, err := src.LoadAndCheck(daemon.LinkKinds())
-	if err != nil {
-		return daemon.Options{}, err
-	}
-	dir, err := a.dataDir()
 	return daemon.Options{
-		Config: cfg, Source: src, Dir: datadir.Dir(dir), Build: thisBuild(), Passphrase: a.readKeyPassphrase, Note: a.Note, Logger: a.newLogger(cfg.Log),
+		Config: cfg, Source: src, Dir: dir, Build: thisBuild(), Passphrase: a.readKeyPassphrase, Note: a.Note, Logger: a.newLogger(cfg.Log),
 	}, err
 }
