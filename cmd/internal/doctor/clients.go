@@ -32,10 +32,10 @@ func (d *examination) checkClients(ctx context.Context, base string) {
 		return
 	}
 	forged := forgedAddr()
-	h, reach := d.newPeerClient(false)
-	defer h.Close()
+	p := d.newPeer(false)
+	defer p.Close()
 	header := http.Header{"X-Forwarded-For": {forged.String()}}
-	if _, err := getWith(ctx, h, reach, strings.TrimRight(base, "/")+"/health?probe="+url.QueryEscape(probe.Probe), header); err != nil {
+	if _, err := p.get(ctx, strings.TrimRight(base, "/")+"/health?probe="+url.QueryEscape(probe.Probe), header); err != nil {
 		d.warn(check, "is the reverse proxy up? (docs/operations.md)", "the public URL does not answer, so this check cannot tell how clients are distinguished: %s", terminal.Clean(err.Error()))
 		return
 	}

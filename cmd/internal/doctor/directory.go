@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -35,9 +34,9 @@ func directoryURLs(u *url.URL) []string {
 
 // checkDirectory examines the directory at u as its users see it: whether it lists agents, returns the first card as
 // listed, reports good health, and has the right time. It returns false, without a finding, if u is not a directory.
-func (d *examination) checkDirectory(ctx context.Context, h *client.HTTP, reach client.Reach, u *url.URL) bool {
+func (d *examination) checkDirectory(ctx context.Context, p peer, u *url.URL) bool {
 	for _, base := range directoryURLs(u) {
-		s, err := get(ctx, h, reach, base+"/agents?limit=1")
+		s, err := p.get(ctx, base+"/agents?limit=1", nil)
 		if err != nil || s.status != http.StatusOK {
 			continue
 		}
@@ -54,9 +53,9 @@ func (d *examination) checkDirectory(ctx context.Context, h *client.HTTP, reach 
 		} else {
 			d.ok("directory", "%s answers and lists agents", terminal.Clean(base))
 		}
-		d.checkHealth(ctx, h, reach, u.Scheme+"://"+u.Host)
+		d.checkHealth(ctx, p, u.Scheme+"://"+u.Host)
 		for card := range agents.Elems() {
-			d.checkListedCard(ctx, h, reach, base, card)
+			d.checkListedCard(ctx, p, base, card)
 		}
 		return true
 	}
@@ -64,8 +63,8 @@ func (d *examination) checkDirectory(ctx context.Context, h *client.HTTP, reach 
 }
 
 // checkHealth reads the health document. Only directories of this project have one.
-func (d *examination) checkHealth(ctx context.Context, h *client.HTTP, reach client.Reach, origin string) {
-	s, err := get(ctx, h, reach, origin+"/health")
+func (d *examination) checkHealth(ctx context.Context, p peer, origin string) {
+	s, err := p.get(ctx, origin+"/health", nil)
 	var doc struct {
 		Status string
 		Parts  map[string]struct{ Status string }
@@ -90,14 +89,15 @@ func (d *examination) checkHealth(ctx context.Context, h *client.HTTP, reach cli
 	}
 }
 
-func (d *examination) checkListedCard(ctx context.Context, h *client.HTTP, reach client.Reach, base string, listed wire.Value) {
+// checkListedCard fetches a card that the list shows and compares the two.
+func (d *examination) checkListedCard(ctx context.Context, p peer, base string, listed wire.Value) {
 	const check = "cards"
 	id := wire.AgentID(listed.GetStr("agent_id"))
 	if !id.Valid() {
 		d.fail(check, "peers refuse such a card", "the list shows a card without a valid agent_id")
 		return
 	}
-	s, err := get(ctx, h, reach, base+"/agents/"+url.PathEscape(string(id)))
+	s, err := p.get(ctx, base+"/agents/"+url.PathEscape(string(id)), nil)
 	if err != nil || s.status != http.StatusOK {
 		d.fail(check, "does the proxy forward every path, and answers of every size?", "the card of %s is listed but cannot be fetched", id)
 		return
@@ -111,7 +111,7 @@ func (d *examination) checkListedCard(ctx context.Context, h *client.HTTP, reach
 		d.warn(check, "a cache in between may be out of date", "the card of %s differs from the one in the list", id)
 		return
 	}
-	s, err = get(ctx, h, reach, base+"/agents/"+url.PathEscape(string(id))+"/record")
+	s, err = p.get(ctx, base+"/agents/"+url.PathEscape(string(id))+"/record", nil)
 	var record struct {
 		Verification struct{ Key string }
 	}

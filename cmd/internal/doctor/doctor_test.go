@@ -51,9 +51,9 @@ func TestDoctorOtherAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := examination{cfg: config.Default(), card: card, elsewhere: true}
-	h, _ := d.newPeerClient(true)
-	defer h.Close()
-	d.checkListing(t.Context(), h, srv.URL)
+	p := d.newPeer(true)
+	defer p.Close()
+	d.checkListing(t.Context(), p, srv.URL)
 	last := d.findings[len(d.findings)-1]
 	if last.State != findingFail || strings.Contains(last.Text, datadir.FileCard) || !strings.Contains(last.Do, "where the agent runs") {
 		t.Errorf("found %+v", last)

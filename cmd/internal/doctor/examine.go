@@ -19,7 +19,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/engine"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -136,11 +135,11 @@ func (d *examination) examineHome(ctx context.Context) {
 	if !configured || d.card.IsNull() {
 		return
 	}
-	http := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: d.opts.Version})
-	defer http.Close()
-	d.checkListings(ctx, http)
-	if local || d.checkEndpointHost(ctx, base, named) {
-		d.checkEndpoint(ctx, http, local)
+	p := d.newPeer(local)
+	defer p.Close()
+	d.checkListings(ctx, p)
+	if local && d.running || !local && d.checkEndpointHost(ctx, base, named) {
+		d.checkEndpoint(ctx, p)
 	}
 }
 
@@ -155,9 +154,9 @@ func (d *examination) checkOwnDirectory(ctx context.Context, target string, loca
 	if err != nil {
 		return
 	}
-	h, reach := d.newPeerClient(local)
-	defer h.Close()
-	if !d.checkDirectory(ctx, h, reach, u) {
+	p := d.newPeer(local)
+	defer p.Close()
+	if !d.checkDirectory(ctx, p, u) {
 		d.fail("directory", "does a proxy forward /v1 to the process?", "%s/v1/agents does not answer with a list", terminal.Clean(target))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -29,20 +30,32 @@ type answer struct {
 	dated  bool          // the answer has a Date header
 }
 
-func get(ctx context.Context, h *client.HTTP, reach client.Reach, target string) (answer, error) {
-	return getWith(ctx, h, reach, target, http.Header{})
+// peer makes requests with the same address guard as a peer of the agent.
+type peer struct {
+	*client.HTTP
+	reach client.Reach
 }
 
-func getWith(ctx context.Context, h *client.HTTP, reach client.Reach, target string, header http.Header) (answer, error) {
+// newPeer returns a peer. If local is set, the examined process is on this machine. The caller closes the peer.
+func (d *examination) newPeer(local bool) peer {
+	p := peer{client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: d.opts.Version}), client.Public}
+	if local {
+		p.reach = client.Loopback
+	}
+	return p
+}
+
+// get makes a GET request with additional headers, which may be nil.
+func (p peer) get(ctx context.Context, target string, header http.Header) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return answer{}, err
 	}
-	req.Header = header
+	maps.Copy(req.Header, header)
 	req.Header.Set("Accept", "application/json")
-	resp, err := h.Do(ctx, reach, req)
+	resp, err := p.Do(ctx, p.reach, req)
 	if err != nil {
 		return answer{}, err
 	}
@@ -54,7 +67,8 @@ func getWith(ctx context.Context, h *client.HTTP, reach client.Reach, target str
 	return s, err
 }
 
-func (d *examination) checkListings(ctx context.Context, h *client.HTTP) {
+// checkListings asks each directory of the node for the node's card.
+func (d *examination) checkListings(ctx context.Context, p peer) {
 	urls := d.cfg.DirectoryURLs()
 	if d.status != nil && len(d.opts.Directories) == 0 { // the directories that the running node really uses
 		urls = nil
@@ -69,13 +83,14 @@ func (d *examination) checkListings(ctx context.Context, h *client.HTTP) {
 		d.warn("directory", "name one: --directory URL, or directories in the configuration", "no directory is configured: nobody can find the agent, and peers must add its card by hand")
 	}
 	for _, u := range urls {
-		d.checkListing(ctx, h, strings.TrimRight(u, "/"))
+		d.checkListing(ctx, p, strings.TrimRight(u, "/"))
 	}
 }
 
-func (d *examination) checkListing(ctx context.Context, h *client.HTTP, base string) {
-	id := d.card.GetStr("agent_id")
-	s, err := get(ctx, h, client.Owner, base+"/agents/"+url.PathEscape(id))
+// checkListing asks a directory for the card. The owner chose the directory, so it may be at any address.
+func (d *examination) checkListing(ctx context.Context, p peer, base string) {
+	p.reach = client.Owner
+	s, err := p.get(ctx, base+"/agents/"+url.PathEscape(d.card.GetStr("agent_id")), nil)
 	if err != nil {
 		d.fail("directory", "is the URL right, and does this machine reach the network?", "%s cannot be reached: %s", terminal.Clean(base), terminal.Clean(err.Error()))
 		return
@@ -166,17 +181,10 @@ func (d *examination) checkClock(base string, ahead time.Duration) {
 
 // checkEndpoint fetches the card from the endpoint that the card names. It uses the same address guard as peers: no
 // peer of this project connects to an address that the guard refuses.
-func (d *examination) checkEndpoint(ctx context.Context, h *client.HTTP, local bool) {
+func (d *examination) checkEndpoint(ctx context.Context, p peer) {
 	const check = "endpoint"
 	target := d.card.GetStr("endpoint")
-	reach := client.Public
-	if local {
-		if !d.running {
-			return
-		}
-		reach = client.Loopback
-	}
-	s, err := get(ctx, h, reach, target)
+	s, err := p.get(ctx, target, nil)
 	guard, refused := errors.AsType[*client.GuardError](err)
 	switch {
 	case refused:

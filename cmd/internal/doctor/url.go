@@ -41,16 +41,16 @@ func (d *examination) examineURL(ctx context.Context, target string) error {
 	if !d.checkName(ctx, u, local) || !d.checkCertificate(ctx, u) {
 		return nil
 	}
-	h, reach := d.newPeerClient(local)
-	defer h.Close()
-	if isDirectoryURL(u) && d.checkDirectory(ctx, h, reach, u) {
+	p := d.newPeer(local)
+	defer p.Close()
+	if isDirectoryURL(u) && d.checkDirectory(ctx, p, u) {
 		return nil
 	}
-	endpoint, listedAt, ok := d.findCard(ctx, h, reach, u)
+	endpoint, listedAt, ok := d.findCard(ctx, p, u)
 	if !ok {
 		return nil
 	}
-	d.checkEndpointProof(ctx, h, reach, endpoint)
+	d.checkEndpointProof(ctx, p, endpoint)
 	urls := d.opts.Directories
 	if len(urls) == 0 {
 		urls = d.cfg.Directories
@@ -62,19 +62,9 @@ func (d *examination) examineURL(ctx context.Context, target string) error {
 		d.warn("registration", "name one: --directory URL", "no directory to compare the card with")
 	}
 	for _, base := range urls {
-		d.checkListing(ctx, h, strings.TrimRight(base, "/"))
+		d.checkListing(ctx, p, strings.TrimRight(base, "/"))
 	}
 	return nil
-}
-
-// newPeerClient returns an HTTP client with the same address guard as a peer's client, and the addresses that it may
-// reach. If local is set, the peer is on this machine. The caller closes the client.
-func (d *examination) newPeerClient(local bool) (*client.HTTP, client.Reach) {
-	h := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: d.opts.Version})
-	if local {
-		return h, client.Loopback
-	}
-	return h, client.Public
 }
 
 // checkName looks up the host's name and reports whether peers can use its addresses. Unless local is set, the name must
@@ -147,18 +137,18 @@ func (d *examination) checkCertificate(ctx context.Context, u *url.URL) bool {
 
 // findCard fetches the card from the URL itself, or from the endpoint in the node's well-known document. It returns that
 // endpoint, and the directory that the well-known document names.
-func (d *examination) findCard(ctx context.Context, h *client.HTTP, reach client.Reach, u *url.URL) (endpoint, listedAt string, ok bool) {
-	known, knownErr := get(ctx, h, reach, u.Scheme+"://"+u.Host+"/.well-known/agentmesh.json")
+func (d *examination) findCard(ctx context.Context, p peer, u *url.URL) (endpoint, listedAt string, ok bool) {
+	known, knownErr := p.get(ctx, u.Scheme+"://"+u.Host+"/.well-known/agentmesh.json", nil)
 	var doc wire.WellKnown
 	if knownErr == nil && known.status == http.StatusOK && json.Unmarshal(known.body, &doc) == nil {
 		listedAt = doc.Directory
 	}
 	endpoint = u.String()
-	s, err := get(ctx, h, reach, endpoint)
+	s, err := p.get(ctx, endpoint, nil)
 	if err == nil && s.status != http.StatusOK || err == nil && !isCard(s.body) {
 		if doc.Endpoint != "" {
 			endpoint = doc.Endpoint
-			s, err = get(ctx, h, reach, endpoint)
+			s, err = p.get(ctx, endpoint, nil)
 		}
 	}
 	guard, refused := errors.AsType[*client.GuardError](err)
@@ -171,7 +161,7 @@ func (d *examination) findCard(ctx context.Context, h *client.HTTP, reach client
 		return "", "", false
 	}
 	card := s.status == http.StatusOK && isCard(s.body)
-	if !card && doc.Endpoint == "" && d.checkDirectory(ctx, h, reach, u) {
+	if !card && doc.Endpoint == "" && d.checkDirectory(ctx, p, u) {
 		return "", "", false
 	}
 	if s.dated {
@@ -191,8 +181,8 @@ func isCard(body []byte) bool {
 }
 
 // checkEndpointProof validates the card and proves its endpoint (AM-63) as a directory does.
-func (d *examination) checkEndpointProof(ctx context.Context, h *client.HTTP, reach client.Reach, endpoint string) {
-	card, err := wire.ParseCard(d.card, wire.CardRules{AllowHTTP: func(string) bool { return reach == client.Loopback }})
+func (d *examination) checkEndpointProof(ctx context.Context, p peer, endpoint string) {
+	card, err := wire.ParseCard(d.card, wire.CardRules{AllowHTTP: func(string) bool { return p.reach == client.Loopback }})
 	if field, bad := errors.AsType[*wire.FieldError](err); bad {
 		d.fail("card", "correct it: no directory accepts this card", "%s", field.Error())
 		return
@@ -200,7 +190,7 @@ func (d *examination) checkEndpointProof(ctx context.Context, h *client.HTTP, re
 	if card.Endpoint != endpoint {
 		d.fail("card", "card.endpoint must be the address under which the node answers", "the card names %s", terminal.Clean(card.Endpoint))
 	}
-	if err := probe.Check(ctx, h, reach, card, "agentmesh-doctor"); err != nil {
+	if err := probe.Check(ctx, p.HTTP, p.reach, card, "agentmesh-doctor"); err != nil {
 		d.fail("endpoint proof", "a directory would show the endpoint as not proven", "%s", terminal.Clean(err.Error()))
 		return
 	}
