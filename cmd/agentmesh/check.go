@@ -22,16 +22,14 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if a.globals.JSON {
-		err = a.JSON(r)
-	} else {
+	err = a.report(r, func() {
 		for _, p := range r.Problems {
 			a.Print("%s", terminal.Clean(p))
 		}
 		if r.OK {
 			a.Print("ok: %d conversations, every transcript is complete", r.Conversations)
 		}
-	}
+	})
 	if err == nil && !r.OK {
 		err = exit.FailSilently(exit.No)
 	}

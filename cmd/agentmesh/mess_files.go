@@ -82,21 +82,17 @@ func (c *messImportCmd) report(a *app, progress folder.ImportProgress) error {
 	for _, reason := range progress.Reasons {
 		a.Note("not imported: %s", terminal.Clean(reason))
 	}
-	if a.globals.JSON {
-		if err := a.JSON(progress); err != nil {
-			return err
-		}
-	} else {
+	err := a.report(progress, func() {
 		text := countText(progress.Imported.Imported, "thread") + " imported"
 		if progress.Here > 0 {
 			text += fmt.Sprintf(", %d already here", progress.Here)
 		}
 		a.Print("%s", text)
-	}
-	if progress.Left > 0 {
+	})
+	if err == nil && progress.Left > 0 {
 		return exit.Fail(exit.Input, errors.New(countText(progress.Left, "file")+" could not be read"))
 	}
-	return nil
+	return err
 }
 
 // countText returns a number with its noun, such as "1 file" or "2 files".

@@ -66,10 +66,16 @@ func (a *app) askDirectories(ctx context.Context, directories []string, call fun
 
 // showListings shows the listings. It returns an error if any directory failed.
 func (a *app) showListings(page owner.List[owner.Listing]) error {
-	if a.globals.JSON {
-		if err := a.JSON(page); err != nil {
-			return err
+	err := a.report(page, func() {
+		for _, r := range page.Items {
+			a.Print("%s", terminal.Clean(r.Describe(terminal.FormatTime)))
+			if r.Hint != "" {
+				a.Hint("%s", terminal.Clean(r.Hint))
+			}
 		}
+	})
+	if err != nil {
+		return err
 	}
 	code := exit.OK
 	for _, r := range page.Items {
@@ -79,13 +85,6 @@ func (a *app) showListings(page owner.List[owner.Listing]) error {
 			code = exit.Forbidden
 		case !r.Refused:
 			code = exit.Unavailable // another attempt may succeed
-		}
-		if a.globals.JSON {
-			continue
-		}
-		a.Print("%s", terminal.Clean(r.Describe(terminal.FormatTime)))
-		if r.Hint != "" {
-			a.Hint("%s", terminal.Clean(r.Hint))
 		}
 	}
 	if code != exit.OK {
