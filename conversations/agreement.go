@@ -334,26 +334,25 @@ func AgreedIn(payload wire.Value) string {
 	return meta.GetStr("agreed_in")
 }
 
-// takeBack ends the standing proposal, and the agreement if the message is about it. It does nothing if the message
-// cancels an agreed event and waits for our owner, or withdraws a message that waits (AM-36).
+// takeBack ends the standing proposal, and the agreement if the message is about the agreement. If the message cancels
+// an agreed event and waits for our owner, takeBack ends only a proposal that nobody has accepted, which the owner could
+// otherwise accept although the peer no longer has it. It does nothing if the message withdraws a message that waits
+// (AM-36).
 func (c Conversation) takeBack(e Event, from Side) Conversation {
 	if in := AgreedIn(e.Payload); in != "" && in != c.Key.ID {
 		return c // the message is about another conversation (AM-87)
 	}
 	if c.IsAbout(e.Payload) {
-		if e.Intent == wire.Schedule && c.InForce() {
-			switch e.Payload.GetStr("action") {
-			case "cancel", "decline":
-				if e.Waits {
-					return c
-				}
-			case "withdraw":
-				if len(c.Held) > 0 {
-					return c
-				}
-			}
+		waits := e.Waits
+		if e.Payload.GetStr("action") == "withdraw" {
+			waits = len(c.Held) > 0
 		}
-		c = c.cancel(from, e.At)
+		switch {
+		case !waits || e.Intent != wire.Schedule || !c.InForce():
+			c = c.cancel(from, e.At)
+		case c.Proposal == nil || c.Proposal.Accepted:
+			return c
+		}
 	}
 	c.Proposal, c.Replaced, c.Accept, c.Overtaken, c.Unclear, c.TermsAt = nil, nil, nil, nil, "", e.At
 	return c

@@ -128,6 +128,47 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
+// TestHeldCancel checks AM-88: a cancel that waits for our owner leaves the agreement in force, but ends a proposal that
+// stands beside it, so that we cannot accept what the peer no longer has. Its release leaves a newer agreement alone.
+func TestHeldCancel(t *testing.T) {
+	at := func(minutes int, e conversations.Event) conversations.Event {
+		e.At = start.Add(time.Duration(minutes) * time.Minute)
+		return e
+	}
+	cancel := at(3, messageEvent(t, conversations.Received, "msg_4", `{"action":"cancel"}`))
+	cancel.Waits = true
+	held := after(t, messageEvent(t, conversations.Sent, "msg_1", lunch),
+		messageEvent(t, conversations.Received, "msg_2", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z","metadata":{"in_reply_to":"msg_1"}}`),
+		at(1, eventAbout(conversations.AcceptCounts, "msg_2")), at(2, messageEvent(t, conversations.Received, "msg_3", atCafe)), cancel)
+	if !held.InForce() || held.Proposal != nil {
+		t.Fatalf("while the cancel waits: agreement %+v, proposal %+v; want only the agreement", held.Agreement, held.Proposal)
+	}
+	released := at(6, conversations.Event{Kind: conversations.HoldEnded, ID: "msg_4", Intent: wire.Schedule, Payload: cancel.Payload, Arrived: cancel.At})
+	next := func(events ...conversations.Event) conversations.Conversation {
+		t.Helper()
+		c := held
+		for _, e := range events {
+			var err error
+			if c, err = c.Next(e, idle); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return c
+	}
+	accepts := at(4, messageEvent(t, conversations.Sent, "msg_5", agreeToIt))
+	if c := next(accepts, at(5, eventAbout(conversations.AcceptCounts, "msg_5"))); c.Agreement.String() == lunchTerms {
+		t.Error("our accept of the proposal that the peer took back counts")
+	}
+	if c := next(released); c.InForce() {
+		t.Error("after the release, the agreement is in force")
+	}
+	newer := next(at(4, messageEvent(t, conversations.Received, "msg_6", lunch)), at(4, messageEvent(t, conversations.Sent, "msg_7", `{"action":"accept","selected_time":"2026-03-04T12:00:00Z"}`)),
+		at(5, eventAbout(conversations.AcceptCounts, "msg_7")), released)
+	if a := newer.Agreement; !newer.InForce() || a.Time != "2026-03-04T12:00:00Z" {
+		t.Errorf("after the release, the newer agreement is %+v, want it in force", a)
+	}
+}
+
 // TestHeldAccept checks AM-88: a waiting accept is taken by the answer to it, by the next message if the peer said that
 // its owner decides, or by a close as completed, and by nothing else.
 func TestHeldAccept(t *testing.T) {
