@@ -181,7 +181,10 @@ func ReadError(status int, v wire.Value) *Error {
 		}
 	}
 	e := &Error{Code: code, Status: status, Name: "UNKNOWN"}
-	i := slices.IndexFunc(Errors(), func(e *Error) bool { return reason != "" && e.Reason == reason || reason == "" && e.Code == code })
+	i := slices.IndexFunc(Errors(), func(e *Error) bool {
+		isShared := e.Code == ErrTooLarge.Code // several rows have this code, so it means nothing without their status
+		return reason != "" && e.Reason == reason || reason == "" && e.Code == code && (!isShared || e.Status == status)
+	})
 	if i >= 0 {
 		found := *Errors()[i]
 		e = &found

@@ -91,6 +91,17 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestServerErrorWithoutReason checks that the general error -32000 of JSON-RPC keeps the HTTP status with which it came,
+// because three errors of ours have this code.
+func TestServerErrorWithoutReason(t *testing.T) {
+	fault := parse(t, `{"code":-32000,"message":"the token has expired"}`)
+	for _, status := range []int{200, 400, 401, 403, 408, 413, 429, 502, 503} {
+		if got := message.ReadError(status, fault); got.Status != status || got.Message != "the token has expired" {
+			t.Errorf("with HTTP %d: status %d, %q", status, got.Status, got.Message)
+		}
+	}
+}
+
 // TestVersions checks A2A-7 and A2A-D2.
 func TestVersions(t *testing.T) {
 	old := strings.Replace(hello, "ROLE_USER", "user", 1)
