@@ -56,7 +56,7 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 				add(o.length.from(o.shiftStart(start)))
 			}
 		}
-		if moved > 24*time.Hour { // starts did not list all recurrences that may have moved into the window
+		if moved > maxShift { // starts did not list all recurrences that may have moved into the window
 			problems = append(problems, Problem{UID: e.uid, Text: "some recurrences moved by days; all the time counts as busy"})
 			add(window)
 		}
@@ -172,11 +172,14 @@ func (o *overrides) maxChange(zone zone) (shift, length time.Duration) {
 	return shift, length
 }
 
+// maxShift is how far an override of following recurrences may move them; see [event.starts].
+const maxShift = 24 * time.Hour
+
 // maxRules bounds the rules of one event, which should have one (RFC 5545 §3.8.5.3).
 const maxRules = 16
 
-// starts lists the starts of the event's recurrences. length is about the longest that one takes: recurrences by a rule
-// that end before the window or start after it are left out. DTSTART is a recurrence even if no rule produces it. See
+// starts lists the starts of the event's recurrences, which take at most about length. It leaves out recurrences by a
+// rule that are outside the window even if they move by maxShift. DTSTART is a recurrence even if no rule produces it. See
 // listRecurrences for budget.
 func (e event) starts(window Interval, length time.Duration, budget *int) ([]moment, error) {
 	starts := append([]moment{e.start}, e.extra...)
@@ -186,7 +189,7 @@ func (e event) starts(window Interval, length time.Duration, budget *int) ([]mom
 	if len(e.rules) > maxRules {
 		return nil, fmt.Errorf("more than %d rules", maxRules)
 	}
-	from, until := e.start.zone.wall(window.Start.Add(-length-24*time.Hour)), e.start.zone.wall(window.End)
+	from, until := e.start.zone.wall(window.Start.Add(-length-maxShift)), e.start.zone.wall(window.End.Add(maxShift))
 	for _, rule := range e.rules {
 		walls, err := listRecurrences(rule, e.start.wall, from, until, e.start.zone.wall, budget)
 		if err != nil {
