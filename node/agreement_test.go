@@ -1,18 +1,23 @@
 package node_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 const (
@@ -322,6 +327,49 @@ func TestOwnAmbiguousAccept(t *testing.T) {
 	}
 	if got := ann.got(); len(got) != 0 || len(pendingAsks(t, sarah)) != 0 {
 		t.Errorf("%d messages left, %d wait for the owner", len(got), len(pendingAsks(t, sarah)))
+	}
+}
+
+// unreadableItems is a store that cannot read inbox items while broken is set.
+type unreadableItems struct {
+	store.Store
+	broken *atomic.Bool
+}
+
+func (u unreadableItems) Records() store.Records {
+	return unreadableItemRecords{u.Store.Records(), u.broken}
+}
+
+type unreadableItemRecords struct {
+	store.Records
+	broken *atomic.Bool
+}
+
+func (u unreadableItemRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	if ns == "inbox" && u.broken.Load() {
+		return store.Record{}, store.ErrUnavailable
+	}
+	return u.Records.Get(ctx, ns, key, now)
+}
+
+// TestAcceptOfAnUnreadableItem: if the node cannot read the held proposal that the owner accepts, the owner learns that,
+// and not that the accept answers something else.
+func TestAcceptOfAnUnreadableItem(t *testing.T) {
+	mesh, broken := meshtest.New(t), new(atomic.Bool)
+	sarah := mesh.Node("sarah", func(cfg *node.Config) {
+		cfg.Policy.Mode, cfg.Store = acl.Approval, unreadableItems{meshtest.Store(t), broken}
+	})
+	ann := mesh.Stranger("ann")
+	must(t, sarah.Post(ann.Sign(in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, proposeCoffee)))), http.StatusAccepted)
+	items, _, err := sarah.Inbox(t.Context(), node.ItemHeld, "", 10)
+	if err != nil || len(items) != 1 {
+		t.Fatalf("%d items, %v", len(items), err)
+	}
+	out := outgoing(t, ann.ID, wire.Schedule, `{"action":"accept"}`)
+	out.Conv, out.Answers, out.InReplyTo = "conv_one", items[0].ID, items[0].MessageID
+	broken.Store(true)
+	if _, err := sarah.Send(t.Context(), out, 0); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("accept = %v, want %v", err, store.ErrUnavailable)
 	}
 }
 

@@ -108,9 +108,8 @@ func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key sto
 	if err != nil {
 		return nil, fmt.Errorf("encode cancellation: %w", err)
 	}
-	return []store.Change{{IfRev: store.Any, Record: store.Record{
-		NS: nsCancelled, Key: calendar.UID(key.Peer, in), Body: body, Expires: now.Add(2 * n.cfg.Retention),
-	}}}, nil
+	mark := store.Record{NS: nsCancelled, Key: calendar.UID(key.Peer, in), Body: body, Expires: now.Add(2 * n.cfg.Retention)}
+	return []store.Change{{IfRev: store.Any, Record: mark}}, nil
 }
 
 // agreement returns what was agreed in a conversation, with any later cancellation, or nil.

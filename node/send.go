@@ -397,7 +397,9 @@ func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) err
 		return err
 	}
 	conv := u.Conversation()
-	if item, err := n.Item(ctx, out.Answers); err == nil && item.State == ItemHeld {
+	if item, err := n.Item(ctx, out.Answers); err != nil && out.Answers != "" {
+		return err
+	} else if item.State == ItemHeld {
 		ended := conversations.Event{Kind: conversations.HoldEnded, At: now}
 		if _, _, err := item.release(ctx, n, &ended); err != nil {
 			return err
@@ -407,8 +409,7 @@ func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) err
 	if answers := conv.Acceptable(out.Intent); answers != "" && !out.Once {
 		out.InReplyTo = answers
 	}
-	_, err = conv.Next(conversations.Event{
-		Kind: conversations.Replied, At: now, Intent: out.Intent, Payload: out.Payload, Answers: out.InReplyTo,
-	}, n.book.IdleFor())
+	accept := conversations.Event{Kind: conversations.Replied, At: now, Intent: out.Intent, Payload: out.Payload, Answers: out.InReplyTo}
+	_, err = conv.Next(accept, n.book.IdleFor())
 	return err
 }
