@@ -13,7 +13,7 @@ import (
 const (
 	defaultMaxConns        = 10_000
 	defaultMaxConnsPerAddr = 256
-	networkShare           = 4 // a network gets 1/networkShare of the connections, but at least as many as an address
+	networkShare           = 4 // one network gets 1/networkShare of the connections, or as many as one address, up to half of them
 )
 
 // limitConns bounds the connections of l: all of them, per address, and per network, so that one network cannot use up
@@ -31,7 +31,7 @@ func limitConns(l net.Listener, cfg Config, counts *connCounts) *limitedListener
 	if cfg.Local {
 		c.perAddr = -1
 	}
-	c.perNetwork = max(c.perAddr, c.max/networkShare)
+	c.perNetwork = max(c.max/networkShare, min(c.perAddr, c.max/2), 1)
 	return c
 }
 

@@ -251,7 +251,9 @@ func TestConnectionCaps(t *testing.T) { // AM-76
 		want int // connections of one address that stay open, of four
 	}{
 		{"per address", Config{MaxConnsPerAddr: 2}, 2},
-		{"in all", Config{MaxConns: 3}, 3},
+		{"in all", Config{MaxConns: 3, MaxConnsPerAddr: -1}, 3},
+		{"more per address than in all", Config{MaxConns: 4}, 2},
+		{"one in all", Config{MaxConns: 1}, 1},
 		{"local profile has none per address", Config{Local: true, MaxConnsPerAddr: 2}, 4},
 		{"switched off", Config{MaxConns: -1, MaxConnsPerAddr: -1}, 4},
 	} {

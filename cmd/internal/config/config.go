@@ -318,7 +318,8 @@ type Network struct {
 	CORSOrigins []string `key:"cors_origins"`
 	// The maximum number of simultaneous connections.
 	MaxConnections int `key:"max_connections"`
-	// The maximum number of simultaneous connections from one address, in the public profile.
+	// The maximum number of simultaneous connections from one address, in the public profile. One network never gets more
+	// than half of max_connections.
 	MaxConnectionsPerAddress int `key:"max_connections_per_address"`
 	// Address and port on which this process takes requests for bridges from the other processes with the same store,
 	// such as 10.0.0.5:7201. They connect to this address, over plain HTTP, so it must be in a private network. Empty:
