@@ -32,10 +32,11 @@ const (
 )
 
 // namedSetup is the process around a node whose owner has named it, without a program.
-type namedSetup struct{}
+type namedSetup struct{ page *ownerPage }
 
-func (namedSetup) Profile() web.Profile {
-	return web.Profile{Name: "Sarah's agent", Owner: "Sarah", Description: "Schedules.", Directories: []string{"https://directory.example/v1"}, File: "/data/agentmesh.yaml", Fixed: []string{"name"}}
+func (s namedSetup) Profile() web.Profile {
+	directories := append([]string{"https://directory.example/v1"}, s.page.directories...)
+	return web.Profile{Name: "Sarah's agent", Owner: "Sarah", Description: "Schedules.", Directories: directories, File: "/data/agentmesh.yaml", Fixed: []string{"name"}}
 }
 func (namedSetup) SaveProfile(context.Context, web.Profile) error {
 	return errors.New("name: not today")

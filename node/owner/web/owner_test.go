@@ -26,9 +26,10 @@ type ownerPage struct {
 	edge  *httpapi.Owner
 	links *web.DecisionLinks
 
-	member *meshtest.Member
-	stop   func()
-	http   *http.Client
+	member      *meshtest.Member
+	directories []string // that the configuration has besides the one of namedSetup
+	stop        func()
+	http        *http.Client
 }
 
 // servePage serves the page of a member until the test ends, and signs a client in.
@@ -65,7 +66,7 @@ func (p *ownerPage) start(m *meshtest.Member) {
 	p.member = m
 	p.edge = httpapi.NewOwner(httpapi.OwnerConfig{Dir: p.dir, Listen: p.addr, LinkHost: linkHost})
 	owner.Mount(p.edge.Group(), m.OwnerAPI().Operations()...)
-	web.Mount(p.edge.Pages(), m.OwnerAPI(), namedSetup{}, nil)
+	web.Mount(p.edge.Pages(), m.OwnerAPI(), namedSetup{p}, nil)
 	p.links = web.MountDecisions(p.edge, web.DecisionConfig{Node: m.OwnerAPI(), Records: m.Store.Records(), URL: "https://" + linkHost})
 	if err := p.edge.Listen(); err != nil {
 		p.t.Fatal(err)

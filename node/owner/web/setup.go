@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -59,6 +60,7 @@ type Programs struct {
 // None reports whether nothing answers messages except the owner.
 func (p Programs) None() bool { return len(p.Hooks) == 0 && p.DoorUsed.IsZero() }
 
+// maxDirectories bounds the directories in the form, unless the configuration has more already.
 const maxDirectories = 20
 
 type profileView struct {
@@ -100,13 +102,15 @@ func (p *pages) saveProfile(c echo.Context) error {
 		return err
 	}
 	profile := p.setup.Profile()
+	most := max(maxDirectories, len(profile.Directories))
 	if form.Get("keep") == "" { // keep is the button that skips the form
 		profile.Name, profile.Owner = strings.TrimSpace(form.Get("name")), strings.TrimSpace(form.Get("owner"))
 		profile.Description = strings.TrimSpace(form.Get("description"))
 		profile.Directories = strings.Fields(form.Get("directories"))
 	}
-	if len(profile.Directories) > maxDirectories {
-		return p.profilePage(c, http.StatusBadRequest, "There are too many directories.", profile)
+	if n := len(profile.Directories); n > most {
+		wrong := fmt.Sprintf("Nothing was saved: the form takes at most %d directories, not %d. Add more in the configuration file.", most, n)
+		return p.profilePage(c, http.StatusBadRequest, wrong, profile)
 	}
 	if err := p.setup.SaveProfile(c.Request().Context(), profile); err != nil {
 		return p.profilePage(c, http.StatusBadRequest, "Nothing was saved: "+err.Error(), profile)

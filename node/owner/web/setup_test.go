@@ -3,6 +3,7 @@ package web_test
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,8 +24,15 @@ func TestPageProfile(t *testing.T) {
 	if status != http.StatusBadRequest || !strings.Contains(body, "Nothing was saved: name: not today") || !strings.Contains(body, "https://a.example/v1\nhttps://b.example/v1</textarea>") {
 		t.Errorf("a refused value: %d\n%s", status, body)
 	}
-	if status, _ := p.post("profile", url.Values{"directories": {strings.Repeat("https://a.example/v1 ", 21)}}); status != http.StatusBadRequest {
-		t.Errorf("too many directories: %d", status)
+	many := url.Values{"directories": {strings.Repeat("https://a.example/v1 ", 21)}}
+	if status, body := p.post("profile", many); status != http.StatusBadRequest || !strings.Contains(body, "at most 20 directories, not 21. Add more in the configuration file.") {
+		t.Errorf("too many directories: %d\n%s", status, body)
+	}
+	p.directories = slices.Repeat([]string{"https://b.example/v1"}, 20) // the configuration file has 21
+	for name, form := range map[string]url.Values{"the button that skips the form": {"keep": {"1"}}, "another name": many} {
+		if _, body := p.post("profile", form); !strings.Contains(body, "name: not today") {
+			t.Errorf("%s, with 21 configured directories:\n%s", name, body)
+		}
 	}
 	if body := p.must("connect"); !strings.Contains(body, "claude mcp add agentmesh -- agentmesh --data &#39;/my data&#39; mcp") {
 		t.Errorf("the page for programs:\n%s", body)
