@@ -1,6 +1,7 @@
 package signing
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"math"
 	"slices"
@@ -125,7 +126,7 @@ func compareES(a, b string) int {
 	y, yok := arrayIndex(b)
 	switch {
 	case xok && yok:
-		return int(x) - int(y)
+		return cmp.Compare(x, y)
 	case xok:
 		return -1
 	case yok:
