@@ -157,12 +157,6 @@ func (tb *Tab) Shows(text string) {
 	tb.Until(fmt.Sprintf(`document.body && document.body.innerText.includes(%q)`, text))
 }
 
-// Hides waits until the page does not show a text.
-func (tb *Tab) Hides(text string) {
-	tb.t.Helper()
-	tb.Until(fmt.Sprintf(`document.body && !document.body.innerText.includes(%q)`, text))
-}
-
 // Open opens a page. If the owner's page shows its sign-in form, Open signs in with secret.
 func (tb *Tab) Open(url, secret string) {
 	tb.t.Helper()
