@@ -22,8 +22,8 @@ const nsAliases = "aliases" // key: alias; body: agent id or principal; term "pe
 
 var aliasForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// ListPeers implements [owner.Peers]: it lists the peers in rules, aliases, pinned keys and the configured lists.
-func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
+// ListPeers implements [owner.Peers]: it lists every peer that the node knows from rules, aliases and pinned keys.
+func (o OwnerAPI) ListPeers(ctx context.Context, only string) ([]owner.Peer, error) {
 	n := o.n
 	now := time.Now()
 	views := map[string]*owner.Peer{}
@@ -53,9 +53,7 @@ func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
 		v := view(string(r.Body))
 		v.Aliases = append(v.Aliases, r.Key)
 	}
-	for p, err := range store.All(func(after wire.AgentID) ([]client.Pin, wire.AgentID, error) {
-		return n.cards.Pins(ctx, after, 500, now)
-	}) {
+	for p, err := range n.cards.Pins(ctx, wire.AgentID(only), now) {
 		if err != nil {
 			return nil, err
 		}
@@ -72,8 +70,10 @@ func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
 		v.Standing, v.Configured = acl.Blocked, true
 	}
 	items := make([]owner.Peer, 0, len(views))
-	for _, v := range views {
-		items = append(items, *v)
+	for id, v := range views {
+		if only == "" || only == id {
+			items = append(items, *v)
+		}
 	}
 	slices.SortFunc(items, func(a, b owner.Peer) int { return strings.Compare(a.ID, b.ID) })
 	return items, nil

@@ -234,6 +234,12 @@ func TestOwnerNamesThings(t *testing.T) {
 		if !found {
 			t.Errorf("peers = %+v", peers)
 		}
+		for id, want := range map[string]int{string(chris.ID): 1, "am_nobody": 0} {
+			peers.Items = nil
+			if sarah.Call("GET", "/peers?id="+id, nil, &peers); len(peers.Items) != want || want > 0 && (peers.Items[0].ID != id || peers.Items[0].Standing != "blocked") {
+				t.Errorf("the peer %s = %+v", id, peers)
+			}
+		}
 		sarah.Call("POST", "/peers/c", map[string]string{"action": "forget"}, nil)
 		if a := sarah.Ask("POST", "/peers/c", []byte(`{"action":"block"}`)); a.Status != http.StatusNotFound {
 			t.Errorf("alias of a forgotten peer: %d %s", a.Status, a.Body)

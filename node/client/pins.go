@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -275,22 +276,30 @@ func (c *Cards) PinOf(ctx context.Context, id wire.AgentID, now time.Time) (Pin,
 	return p.Pin, err
 }
 
-// Pins returns at most limit pins in the order of agent ids. after is the last id of the previous page, or "". next is
-// the after of the next page, or "" on the last page.
-func (c *Cards) Pins(ctx context.Context, after wire.AgentID, limit int, now time.Time) (pins []Pin, next wire.AgentID, err error) {
-	if c.cfg.Records == nil {
-		return nil, "", nil
-	}
-	page, err := c.cfg.Records.List(ctx, nsPins, "", string(after), limit, now)
-	if err != nil {
-		return nil, "", fmt.Errorf("list pins: %w", err)
-	}
-	for _, rec := range page.Records {
-		p, err := readPin(rec)
-		if err != nil {
-			return nil, "", err
+// Pins returns the pins in the order of agent ids, or the pin of only if that is not "".
+func (c *Cards) Pins(ctx context.Context, only wire.AgentID, now time.Time) iter.Seq2[Pin, error] {
+	return store.All(func(after wire.AgentID) (pins []Pin, next wire.AgentID, err error) {
+		switch {
+		case c.cfg.Records == nil:
+			return nil, "", nil
+		case only != "":
+			pin, err := c.PinOf(ctx, only, now)
+			if err == nil && pin.Agent != "" {
+				pins = append(pins, pin)
+			}
+			return pins, "", err
 		}
-		pins = append(pins, p.Pin)
-	}
-	return pins, wire.AgentID(page.Next), nil
+		page, err := c.cfg.Records.List(ctx, nsPins, "", string(after), 500, now)
+		if err != nil {
+			return nil, "", fmt.Errorf("list pins: %w", err)
+		}
+		for _, rec := range page.Records {
+			p, err := readPin(rec)
+			if err != nil {
+				return nil, "", err
+			}
+			pins = append(pins, p.Pin)
+		}
+		return pins, wire.AgentID(page.Next), nil
+	})
 }

@@ -35,8 +35,8 @@ func MountAgent(g *echo.Group, operations ...Operation) {
 type agentNode struct{ Node }
 
 // ListPeers implements [Peers]. It leaves out what peers call themselves, because a name can give orders as well.
-func (n agentNode) ListPeers(ctx context.Context) ([]Peer, error) {
-	peers, err := n.Node.ListPeers(ctx)
+func (n agentNode) ListPeers(ctx context.Context, only string) ([]Peer, error) {
+	peers, err := n.Node.ListPeers(ctx, only)
 	for i := range peers {
 		peers[i].Name = ""
 	}

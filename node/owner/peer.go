@@ -52,7 +52,8 @@ type PeerChange struct {
 // Peers are the peers that a node remembers. The name of a peer is its id, an alias or, for rules, a foreign address.
 type Peers interface {
 	Names
-	ListPeers(ctx context.Context) ([]Peer, error)
+	// ListPeers returns the peers in the order of their ids, or the one whose id is only if that is not "".
+	ListPeers(ctx context.Context, only string) ([]Peer, error)
 	// AddPeer adds a card on the owner's authority. by is the door of the request.
 	AddPeer(ctx context.Context, in NewPeer, by string) (AddedPeer, error)
 	ChangePeer(ctx context.Context, name string, change PeerChange, by string) (Peer, error)
@@ -68,7 +69,7 @@ var (
 func peerOperations(n Peers) []Operation {
 	return []Operation{
 		ListPeers.Serve(func(c echo.Context, _ None) (List[Peer], error) {
-			peers, err := n.ListPeers(c.Request().Context())
+			peers, err := n.ListPeers(c.Request().Context(), c.QueryParam("id"))
 			return Page(peers, ""), err
 		}),
 		AddPeer.Serve(func(c echo.Context, in NewPeer) (AddedPeer, error) {

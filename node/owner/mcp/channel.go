@@ -130,8 +130,7 @@ func (c *Channel) push(ctx context.Context, item owner.Item) {
 	if conn == nil {
 		return
 	}
-	key := keyFor(item.Verified, c.tools.keyOf(ctx, string(item.Peer)))
-	content, err := json.Marshal(untrusted(textOfJSON(item.Payload), authorOf(item), key, 1000))
+	content, err := json.Marshal(untrusted(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item), 1000))
 	if err != nil {
 		return
 	}

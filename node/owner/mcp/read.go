@@ -266,16 +266,12 @@ func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxRes
 		return inboxResult{}, err
 	}
 	out := inboxResult{Items: []inboxItem{}, Cursor: list.Next}
-	keys := map[string]string{}
-	if len(list.Items) > 0 {
-		keys = t.keys(ctx)
-	}
 	for _, item := range list.Items {
 		view := inboxItem{Item: item.ID, State: string(item.State), Conversation: string(item.Conversation), Intent: name(string(item.Intent)), At: item.At}
 		if item.State == owner.ItemHeld {
 			view.Waits = true
 		} else {
-			view.Text = untrusted(textOfJSON(item.Payload), authorOf(item), keyFor(item.Verified, keys[string(item.Peer)]), 200)
+			view.Text = untrusted(textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), 200)
 		}
 		out.Items = append(out.Items, view)
 	}
@@ -293,29 +289,25 @@ func authorOf(item owner.Item) string {
 	return string(item.Peer)
 }
 
-// keyFor returns the fingerprint that proves an author, or "" if no signature was checked.
-func keyFor(verified, fingerprint string) string {
-	if verified != "signature" {
+// keyOf returns the fingerprint that proves the author of an item, or "" if no signature was checked.
+func (t *tools) keyOf(ctx context.Context, item owner.Item) string {
+	if item.Verified != "signature" {
 		return ""
 	}
-	return fingerprint
+	return t.pinOf(ctx, string(item.Peer))
 }
 
-// keys returns the pinned fingerprint of each peer.
-func (t *tools) keys(ctx context.Context) map[string]string {
-	out := map[string]string{}
-	list, err := owner.Fetch(ctx, t.api, owner.ListPeers.Call())
-	if err != nil {
-		return out // the author counts as not proven
+// pinOf returns the pinned fingerprint of a peer, or "" if no key is pinned or the pin cannot be read.
+func (t *tools) pinOf(ctx context.Context, peer string) string {
+	list, err := owner.Fetch(ctx, t.api, owner.ListPeers.Call().Ask(url.Values{"id": {peer}}))
+	i := slices.IndexFunc(list.Items, func(p owner.Peer) bool { return p.ID == peer })
+	if err != nil || i < 0 {
+		return ""
 	}
-	for _, p := range list.Items {
-		out[p.ID] = p.Fingerprint
-	}
-	return out
+	return list.Items[i].Fingerprint
 }
 
-func (t *tools) keyOf(ctx context.Context, peer string) string { return t.keys(ctx)[peer] }
-
+// readArgs are the arguments of mesh_read.
 type readArgs struct {
 	Conversation string `json:"conversation"`
 	Peer         string `json:"peer,omitempty" jsonschema:"needed if two agents use this id"`
@@ -354,7 +346,7 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 	if c.Agreement != nil {
 		out.Agreement = string(c.Agreement.Standing)
 	}
-	key := t.keyOf(ctx, c.Peer)
+	key := t.pinOf(ctx, c.Peer)
 	for _, e := range c.Transcript {
 		entry := readEntry{N: e.N, At: e.At}
 		message, err := wire.ParseObject(e.Message)

@@ -217,7 +217,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 		case action == wire.ActionPending:
 			out.Next = "the other side's owner decides; call mesh_wait later"
 		default:
-			out.Status, out.Reply = "replied", untrusted(textOf(reply), from, t.keyOf(ctx, from), maxResult/2)
+			out.Status, out.Reply = "replied", untrusted(textOf(reply), from, t.pinOf(ctx, from), maxResult/2)
 		}
 	case sent.Err != nil:
 		out.Code = name(string(sent.Err.Code)) // the text of a failure may be a peer's

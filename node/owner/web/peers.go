@@ -36,7 +36,7 @@ const maxPeerRows = 100
 func (p *pages) showPeers(c echo.Context) error { return p.peersPage(c, http.StatusOK, "") }
 
 func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
-	peers, err := p.n.ListPeers(c.Request().Context())
+	peers, err := p.n.ListPeers(c.Request().Context(), "")
 	if err != nil {
 		return owner.Explain(err)
 	}

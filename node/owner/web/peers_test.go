@@ -65,7 +65,7 @@ func TestPagePerson(t *testing.T) {
 	person := "people/" + string(chris.ID())
 	standing := func() acl.Standing {
 		t.Helper()
-		peers, err := sarah.OwnerAPI().ListPeers(t.Context())
+		peers, err := sarah.OwnerAPI().ListPeers(t.Context(), "")
 		i := slices.IndexFunc(peers, func(p owner.Peer) bool { return p.ID == string(chris.ID()) })
 		if err != nil || i < 0 {
 			t.Fatalf("the peer is not there: %v", err)

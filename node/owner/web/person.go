@@ -5,7 +5,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"slices"
 	"sync"
 
 	"github.com/labstack/echo/v4"
@@ -99,13 +98,13 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	if len(view.Conversations) > 0 {
 		view.Rule, view.Address = cmp.Or(view.Conversations[0].Principal, id), view.Conversations[0].Address
 	}
-	peers, err := p.n.ListPeers(ctx)
+	peers, err := p.n.ListPeers(ctx, view.Rule)
 	if err != nil {
 		return view, err
 	}
 	peer := owner.Peer{ID: view.Rule}
-	if i := slices.IndexFunc(peers, func(known owner.Peer) bool { return known.ID == view.Rule }); i >= 0 {
-		peer = peers[i]
+	if len(peers) > 0 {
+		peer = peers[0]
 	} else if len(view.Conversations) == 0 && !wire.AgentID(id).Valid() {
 		return view, owner.Fault(http.StatusNotFound, "there is no such peer", "")
 	}
@@ -155,12 +154,11 @@ func (p *pages) undo(c echo.Context) *httpapi.Undo {
 
 // standing returns what the rules say about a principal, for an undo. Without a rule it is Unknown.
 func (p *pages) standing(c echo.Context, principal string) (acl.Standing, error) {
-	peers, err := p.n.ListPeers(c.Request().Context())
-	i := slices.IndexFunc(peers, func(known owner.Peer) bool { return known.ID == principal })
-	if err != nil || i < 0 {
+	peers, err := p.n.ListPeers(c.Request().Context(), principal)
+	if err != nil || len(peers) == 0 {
 		return acl.Unknown, err
 	}
-	return peers[i].Standing, nil
+	return peers[0].Standing, nil
 }
 
 // doneBlocked is [doneWith] for a block, which the next page offers to undo.

@@ -145,7 +145,7 @@ func (p *pages) showCompose(c echo.Context) error {
 }
 
 func (p *pages) composePage(c echo.Context, status int, wrong string, view composeView) error {
-	peers, err := p.n.ListPeers(c.Request().Context())
+	peers, err := p.n.ListPeers(c.Request().Context(), "")
 	if err != nil {
 		return owner.Explain(err)
 	}
