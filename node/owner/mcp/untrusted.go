@@ -29,6 +29,13 @@ func untrusted(text, from, key string, limit int) *Untrusted {
 	return &Untrusted{cut(clean(text), limit), name(from), key}
 }
 
+// The beginnings of links that a program may follow. Browsers need no slashes after the scheme of HTTP, take a backslash
+// for a slash, and complete a target of Markdown or HTML that begins with two slashes.
+var (
+	httpScheme   = regexp.MustCompile(`(?i)\b(https?):`)
+	targetOfLink = regexp.MustCompile(`([(<="':]\s*[/\\])([/\\])`)
+)
+
 // clean removes control, format and bidirectional characters except line breaks and tabs, and makes URLs inert.
 func clean(text string) string {
 	text = strings.Map(func(r rune) rune {
@@ -41,7 +48,8 @@ func clean(text string) string {
 		}
 		return r
 	}, text)
-	return strings.ReplaceAll(text, "://", "[:]//")
+	text = strings.ReplaceAll(httpScheme.ReplaceAllString(text, "$1[:]"), "://", "[:]//")
+	return targetOfLink.ReplaceAllString(text, "$1[/]$2")
 }
 
 // cut returns the beginning of a text that takes at most limit bytes of JSON, with a mark if the text is longer.
