@@ -149,3 +149,26 @@ func (b *Bridge) NameAt(t *testing.T, at string) string {
 	}
 	return found.Name
 }
+
+// CountRead returns how many messages of its conversation a request for a task keeps in memory.
+func (b *Bridge) CountRead(t *testing.T, id string) (n int) {
+	t.Helper()
+	rec, err := b.records.Get(t.Context(), nsTasks, id, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := decodeTask(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := contents{}
+	if err := read.add(t.Context(), b.cfg.Store.Steps(), task); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range read[task.key()] {
+		if e.N > 0 {
+			n++
+		}
+	}
+	return n
+}

@@ -16,6 +16,8 @@ import (
 const (
 	defaultPage = 50
 	maxPage     = 100
+
+	maxPageBytes = 4 << 20 // a page with more bytes of tasks ends early
 )
 
 type listQuery struct {
@@ -94,20 +96,29 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 	if q.last != (position{}) {
 		tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return comparePositions(t.position(), q.last) <= 0 })
 	}
-	if len(tasks) > q.size {
-		tasks = tasks[:q.size]
-		token, _ := json.Marshal(tasks[q.size-1].position()) // never fails
-		next = base64.RawURLEncoding.EncodeToString(token)
-	}
 	include, _ := call.Params.Get("includeArtifacts")
 	artifacts, _ := include.Boolean()
-	list, known := []wire.Value{}, contents{}
-	for _, t := range tasks {
-		task, err := b.view(ctx, t, max(history, 0), artifacts, known) // no history without historyLength
-		if err != nil {
+	list, size := []wire.Value{}, 0
+	for few := range slices.Chunk(tasks[:min(q.size, len(tasks))], 10) { // so that the messages of a few tasks are in memory at once
+		if size > maxPageBytes {
+			break
+		}
+		known := contents{}
+		if err := known.add(ctx, b.cfg.Store.Steps(), few...); err != nil {
 			return wire.Value{}, err
 		}
-		list = append(list, task.Value())
+		for _, t := range few {
+			task, err := b.view(ctx, t, max(history, 0), artifacts, known) // no history without historyLength
+			if err != nil {
+				return wire.Value{}, err
+			}
+			v := task.Value()
+			list, size = append(list, v), size+len(v.JSON())
+		}
+	}
+	if len(list) < len(tasks) {
+		token, _ := json.Marshal(tasks[len(list)-1].position()) // never fails
+		next = base64.RawURLEncoding.EncodeToString(token)
 	}
 	return wire.Obj(
 		wire.Field("tasks", wire.Arr(list...)), wire.TextField("nextPageToken", next),

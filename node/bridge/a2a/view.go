@@ -10,27 +10,46 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// contents caches the entries of conversations by message id.
+// contents is what was said in tasks, by conversation and message id.
 type contents map[store.ConvKey]map[wire.MessageID]store.Entry
 
-func (c contents) read(ctx context.Context, steps store.Steps, key store.ConvKey) (map[wire.MessageID]store.Entry, error) {
-	if found, ok := c[key]; ok {
-		return found, nil
+// add reads the messages of tasks, each conversation once. A conversation that c has already is not read again. Other
+// messages of the conversations are not kept, because a conversation has no bound but time.
+func (c contents) add(ctx context.Context, steps store.Steps, tasks ...*taskRow) error {
+	found := make(contents)
+	for _, t := range tasks {
+		key := t.key()
+		if c[key] != nil {
+			continue
+		}
+		if found[key] == nil {
+			found[key] = make(map[wire.MessageID]store.Entry)
+		}
+		for _, id := range t.Messages {
+			found[key][id] = store.Entry{}
+		}
+		for _, entry := range t.Log {
+			found[key][entry.Reply] = store.Entry{}
+		}
 	}
-	found := make(map[wire.MessageID]store.Entry)
-	for after := uint64(0); ; {
-		page, err := steps.Transcript(ctx, key, after, 100)
-		if err != nil {
-			return nil, err
+	for key, said := range found {
+		for after, more := uint64(0), true; more; {
+			const batch = 16 // a message of a caller may have a megabyte
+			page, err := steps.Transcript(ctx, key, after, batch)
+			if err != nil {
+				return err
+			}
+			for _, e := range page {
+				after = e.N
+				if _, ok := said[wire.MessageID(e.MessageID)]; ok {
+					said[wire.MessageID(e.MessageID)] = e
+				}
+			}
+			more = len(page) == batch
 		}
-		for _, e := range page {
-			found[wire.MessageID(e.MessageID)], after = e, e.N
-		}
-		if len(page) < 100 {
-			c[key] = found
-			return found, nil
-		}
+		c[key] = said
 	}
+	return nil
 }
 
 // stateView is one state of a task, with what its message said.
@@ -41,15 +60,15 @@ type stateView struct {
 
 // views returns the states of a task, oldest first.
 func (b *Bridge) views(ctx context.Context, t *taskRow, known contents) ([]stateView, error) {
-	said, err := known.read(ctx, b.cfg.Store.Steps(), t.key())
-	if err != nil {
+	if err := known.add(ctx, b.cfg.Store.Steps(), t); err != nil {
 		return nil, err
 	}
+	said := known[t.key()]
 	var out []stateView
 	for _, entry := range t.Log {
 		v := stateView{task: message.Task{ID: t.ID, Context: t.Context, State: entry.State, At: entry.At}}
 		text, id := entry.Text, wire.HashOf(t.ID, entry.At.String())
-		if e, ok := said[entry.Reply]; ok && entry.Reply != "" {
+		if e := said[entry.Reply]; entry.Reply != "" {
 			if content, ok := conversations.ReadContent(e); ok {
 				reply := message.ReadReply(content.Intent, content.Payload, string(entry.Reply), t.Mesh)
 				text, id, v.artifacts = reply.Text, string(entry.Reply), reply.Artifacts
@@ -92,11 +111,7 @@ func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bo
 	if history == 0 {
 		return task, nil
 	}
-	said, err := known.read(ctx, b.cfg.Store.Steps(), t.key())
-	if err != nil {
-		return message.Task{}, err
-	}
-	asked := t.Messages
+	said, asked := known[t.key()], t.Messages
 	for i, s := range states {
 		for len(asked) > 0 && (i == len(states)-1 || said[asked[0]].At.Before(s.task.At)) {
 			if v, err := wire.Parse(said[asked[0]].Raw); err == nil {
