@@ -334,7 +334,11 @@ func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (logEntry, error)
 		return logEntry{State: a2a.TaskStateRejected, Text: message.TextRejected}, nil
 	case conv.At(time.Now(), cmp.Or(b.cfg.Idle, conversations.DefaultIdle)) == conversations.Expired:
 		return logEntry{State: a2a.TaskStateFailed, Text: message.TextExpired}, nil
-	case conv.State != conversations.Open && time.Since(conv.Last) > closeTime:
+	case conv.State != conversations.Open && time.Since(conv.Last) <= closeTime:
+		return logEntry{}, nil
+	case conv.State == conversations.Completed:
+		return logEntry{State: a2a.TaskStateCompleted}, nil
+	case conv.State != conversations.Open:
 		return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, nil
 	}
 	return logEntry{}, nil
