@@ -498,6 +498,36 @@ func TestResourcesAndPrompts(t *testing.T) {
 	}
 }
 
+// TestUnreachableNode: while the node does not answer, a resource is not reported as missing.
+func TestUnreachableNode(t *testing.T) {
+	sarah := meshtest.New(t).Node("sarah", open)
+	sarah.Agent = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "starting", http.StatusServiceUnavailable) })
+	s := connect(t, sarah)
+	for _, uri := range []string{"mesh://inbox", "mesh://conversation/conv_one", "mesh://agent/am_ann"} {
+		if _, err := s.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err == nil || strings.Contains(err.Error(), "not found") {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
+}
+
+// TestWholeMessageIsShown: what a message has besides its text is in the text that a tool shows.
+func TestWholeMessageIsShown(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", open)
+	chris := mesh.Stranger("chris")
+	for i, message := range []string{`{"body":"see","reply_requested":true,"priority":"high"}`, `{"body":"see","attachment":"the contract"}`} {
+		draft := chris.Draft(sarah.ID(), wire.Deliver, `{"action":"deliver","message":`+message+`}`)
+		if a := meshtest.Post(t, sarah.URL, chris.Sign(draft)); a.Status >= 300 {
+			t.Fatalf("post: %d %s", a.Status, a.Body)
+		}
+		page := connect(t, sarah).call("mesh_read", args{"conversation": string(draft.Conversation)})
+		shown, _ := at(page, "entries.0.they_wrote.untrusted_text").(string)
+		if i == 0 && shown != "see" || i == 1 && !strings.Contains(shown, "the contract") {
+			t.Errorf("%s is shown as %q", message, shown)
+		}
+	}
+}
+
 // TestHTTPBadInput: the HTTP handler refuses what is too large, too deep, of another type or version, and stays alive.
 func TestHTTPBadInput(t *testing.T) {
 	sarah := meshtest.New(t).Node("sarah", open)

@@ -3,11 +3,16 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // addResources adds the inbox, conversations and agents as resources, with the same JSON as the tools.
@@ -39,7 +44,11 @@ func (t *tools) resource(ctx context.Context, req *sdk.ReadResourceRequest) (*sd
 	default:
 		return nil, sdk.ResourceNotFoundError(uri)
 	}
-	if err != nil {
+	refusal, _ := errors.AsType[*wire.Error](err)
+	switch {
+	case errors.Is(err, owner.ErrNoAnswer), refusal != nil && refusal.Status >= http.StatusInternalServerError:
+		return nil, err
+	case err != nil:
 		return nil, sdk.ResourceNotFoundError(uri)
 	}
 	data, err := json.Marshal(out)

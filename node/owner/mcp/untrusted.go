@@ -97,11 +97,13 @@ func names(list wire.Value) []string {
 	return out
 }
 
-// textOf returns what a payload says: the text of a message, or else the JSON of the payload without its metadata.
+// textOf returns what a payload says: the text of a message that has only a text, or else the JSON of the payload without
+// its metadata.
 func textOf(payload wire.Value) string {
 	message, _ := payload.Get("message")
+	more := payload.Without("action", "message", "metadata").Len() + message.Without("subject", "body", "priority", "reply_requested", "format").Len()
 	switch {
-	case message.Kind() == wire.Object && message.GetStr("body") != "" && payload.Without("action", "message", "metadata").Len() == 0:
+	case message.Kind() == wire.Object && message.GetStr("body") != "" && more == 0:
 		if subject := message.GetStr("subject"); subject != "" {
 			return subject + "\n" + message.GetStr("body")
 		}
