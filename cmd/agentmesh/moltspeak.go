@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -36,8 +37,7 @@ type moltspeakStatusCmd struct{}
 func (c *moltspeakStatusCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, moltspeak.ShowStatus.Call(), func(s moltspeak.Status) {
 		rows := [][]string{
-			{"agent", s.Agent}, {"key", s.Key}, {"encryption key", s.EncKey}, {"endpoint", orDash(s.URL)},
-			{"sessions", fmt.Sprint(s.Sessions)},
+			{"agent", s.Agent}, {"key", s.Key}, {"encryption key", s.EncKey}, {"endpoint", orDash(s.URL)}, {"sessions", fmt.Sprint(s.Sessions)},
 		}
 		for _, r := range s.Registries {
 			state := "does not list the node: " + r.Error
@@ -182,9 +182,12 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Usage, errors.New("give a text, --capability or --org"))
 	}
 	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
-	heads := []string{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}
-	return askList(ctx, a, moltspeak.SearchAgents.Call().Ask(query), "the registry lists no matching agents", heads, func(e moltspeak.Entry) []string {
-		return []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)}
+	return ask(ctx, a, moltspeak.SearchAgents.Call().Ask(query), func(page owner.List[registry.Entry]) {
+		rows := [][]string{{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}}
+		for _, e := range page.Items {
+			rows = append(rows, []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)})
+		}
+		a.List(rows, "the registry lists no matching agents")
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/quota"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -64,8 +65,8 @@ type Config struct {
 	Reveal    []string // peers whose personal data reaches the inbox and hooks unmasked
 	Origins   []string // origins of web pages that may open /stream, besides our own
 	Addresses *httpapi.Addresses
-	Registry  bool // serve the registry façade
-	NoAuth    bool // the façade accepts any key from anybody, for development (MS-54)
+	Registry  bool // serve the registry
+	NoAuth    bool // the registry accepts any key from anybody, for development (MS-54)
 	Local     bool // the local profile: the bridge may call endpoints on loopback (AM-82)
 
 	// Secret handles a secret from an agent of our organization (MS-37). It must neither store nor log the secret. A
@@ -106,8 +107,8 @@ type Bridge struct {
 	streams       *streams
 	callbacks     *bridge.DueQueue // answers that are delivered without the outbox
 	sockets       *sockets
-	registry      *registryServer
-	registrar     *registrar
+	registry      *registry.Server
+	registrar     *registry.Registrar
 	grants        grants
 	replays       replays
 	links         *links
@@ -131,9 +132,18 @@ func New(cfg Config) (*Bridge, error) {
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
 	}
 	b.callbacks = bridge.NewDueQueue(b.records, nsCallbacks, b.answerConsent, func(err error) { b.cfg.Logger.Warn("moltspeak: deliver answers to requests for consent", "err", err) })
-	b.registry, b.grants, b.replays = newRegistryServer(cfg, b.challenge), grants{b.records, cfg.Key}, replays{b.records, cfg.Logger}
-	b.registrar = &registrar{
-		links: cfg.Links, http: cfg.HTTP, token: cfg.RegistryToken, reachableURL: ownURL(cfg.URL).reachableFrom, log: cfg.Logger, states: make(map[string]RegistryState),
+	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // MS-34
+	b.capabilities = capabilitiesWith(b.cfg.Tools)
+	b.grants, b.replays = grants{b.records, cfg.Key}, replays{b.records, cfg.Logger}
+	served := registry.Config{Records: b.records, Addresses: cfg.Addresses, NoAuth: cfg.NoAuth, Local: cfg.Local, Logger: cfg.Logger, Challenge: b.challenge}
+	if len(cfg.Directories) > 0 {
+		served.Directory = cfg.Directories[0]
+	}
+	b.registry = registry.NewServer(served)
+	b.registrar = &registry.Registrar{
+		Self:  registry.Entry{ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: cfg.URL, Capabilities: b.capabilities},
+		Links: cfg.Links, HTTP: cfg.HTTP, Token: cfg.RegistryToken, Logger: cfg.Logger,
+		Reachable: func(base string) bool { return ownURL(cfg.URL).reachableFrom(base) != "" },
 	}
 	b.pins = newPins(cfg, &listedKeys{
 		registrar: b.registrar, directories: cfg.Directories, quota: quota.NewLookups(), log: cfg.Logger, cache: make(map[string]listedKey),
@@ -141,11 +151,6 @@ func New(cfg Config) (*Bridge, error) {
 	var err error
 	if b.links, err = newLinks(cfg.Links, cfg.Logger); err != nil {
 		return nil, err
-	}
-	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // MS-34
-	b.capabilities = capabilitiesWith(b.cfg.Tools)
-	b.registrar.self = Entry{
-		ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: cfg.URL, Capabilities: b.capabilities,
 	}
 	cfg.Mesh.Asks().Handle(askConsent, consentResolver{b})
 	return b, nil
@@ -161,10 +166,10 @@ func (b *Bridge) Run(ctx context.Context) error {
 	work.Go(func() { b.callbacks.Run(ctx) })
 	work.Go(func() { b.pins.run(ctx) })
 	if b.cfg.Registry {
-		work.Go(func() { b.registry.proveEndpoints(ctx) })
+		work.Go(func() { b.registry.Run(ctx) })
 	}
 	if b.cfg.Serve && b.cfg.URL != "" {
-		work.Go(func() { b.registrar.run(ctx) })
+		work.Go(func() { b.registrar.Run(ctx) })
 	}
 	<-ctx.Done()
 	b.sockets.close()

@@ -212,22 +212,6 @@ func TestEndpointUnderAFlood(t *testing.T) {
 	}
 }
 
-// TestRefusedRegistrationsAreFree: a refused registration costs its address nothing (AM-43).
-func TestRefusedRegistrationsAreFree(t *testing.T) {
-	r, _ := newTestRig(t, func(c *Config) { c.Registry = true })
-	door := apitest.NewDoor(t, r.b.Mount)
-	headers := []string{"Content-Type", "application/json", "Authorization", "Bearer " + mine}
-	add := func(want int, name string) {
-		t.Helper()
-		door.Dial(want, apitest.Newcomer, "POST", "/api/v1/agents", register(name, "https://x.example"), headers...)
-	}
-	add(http.StatusCreated, "taken@x")
-	for range registrationsPerHour + 1 {
-		add(http.StatusConflict, "taken@x")
-	}
-	add(http.StatusCreated, "another@x")
-}
-
 // TestStrangersAskForConsent: strangers' questions about consent leave room for those of known peers.
 func TestStrangersAskForConsent(t *testing.T) {
 	r, _ := newTestRig(t, nil)

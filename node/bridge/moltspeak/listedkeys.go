@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/quota"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -23,7 +24,7 @@ const (
 
 // listedKeys looks up the keys that registries and directories list for a name before its first message pins a key.
 type listedKeys struct {
-	registrar   *registrar
+	registrar   *registry.Registrar
 	directories []Directory
 	quota       quota.Lookups
 	log         *slog.Logger
@@ -50,7 +51,7 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 	if ok && now.Before(listed.until) {
 		return listed, nil
 	}
-	registries := l.registrar.registries()
+	registries := l.registrar.Registries()
 	card := len(l.directories) > 0 && wire.AgentID(name.Agent).Valid()
 	if len(registries) == 0 && !card {
 		return listedKey{}, nil
@@ -63,16 +64,16 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 	listed = listedKey{until: now.Add(keepListedKeys)}
 	complete := true
 	for _, r := range registries {
-		key, err := r.key(ctx, name.Name())
+		key, err := r.Key(ctx, name.Name())
 		switch {
 		case err != nil:
 			complete = false
-			l.log.WarnContext(ctx, "moltspeak: ask a registry for a key", "registry", r.base, "peer", name.Name(), "err", err)
+			l.log.WarnContext(ctx, "moltspeak: ask a registry for a key", "registry", r.Base, "peer", name.Name(), "err", err)
 		case key != "" && listed.key != "" && listed.key != key:
-			l.log.WarnContext(ctx, "moltspeak: registries disagree about a key", "registries", []string{listed.by, r.base}, "peer", name.Name())
+			l.log.WarnContext(ctx, "moltspeak: registries disagree about a key", "registries", []string{listed.by, r.Base}, "peer", name.Name())
 			return listedKey{}, message.Fail(message.CodeAuthFailed)
 		case key != "" && listed.key == "":
-			listed.key, listed.by = key, r.base
+			listed.key, listed.by = key, r.Base
 		}
 	}
 	if listed.key == "" && card {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,18 +14,47 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
 )
 
-func serveRegistry(t *testing.T) (*rig, string) {
+// serveRegistry returns the URL of a foreign registry: that of another bridge.
+func serveRegistry(t *testing.T) string {
 	t.Helper()
 	r, _ := newTestRig(t, func(c *Config) {
 		c.Registry, c.Local = true, true
 		c.Agent, c.Key, c.Box = message.Agent{Agent: "registry", Org: "there"}, keyOf("registry@there"), boxOf("registry@there")
 	})
-	return r, r.serve().URL
+	return r.serve().URL
+}
+
+const mine = "a-bearer-of-my-choosing"
+
+// addEntry registers an agent in a registry, and returns the status and the body of the answer.
+func addEntry(t *testing.T, base, body string) (int, []byte) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "POST", base+"/api/v1/agents", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+mine)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, got
+}
+
+func register(name, endpoint string) string {
+	a := self(name)
+	return fmt.Sprintf(`{"agent_name":"%s","org":"%s","public_key":"%s","endpoint":"%s"}`, a.Agent, a.Org, a.Key, endpoint)
 }
 
 // newRigWithRegistries returns a bridge whose links name these registries.
@@ -43,14 +73,14 @@ func newRigWithRegistries(t *testing.T, change func(*Config), urls ...string) (*
 // TestRegistryVouches: registries decide which key a new name has, but never the key of a pinned name (MS-23, MS-56).
 // A listed key is trust level 2.
 func TestRegistryVouches(t *testing.T) {
-	_, first := serveRegistry(t)
-	_, second := serveRegistry(t)
+	first := serveRegistry(t)
+	second := serveRegistry(t)
 	r, _ := newRigWithRegistries(t, nil, first, second)
 	const known, other, disputed, pinned = "known@x", "other@x", "disputed@x", "pinned@x"
 	add := func(base, name, keyName string) {
 		t.Helper()
 		body := strings.Replace(register(name, "https://x.example"), self(name).Key, self(keyName).Key, 1)
-		if status, got := (registryClient{t, base}).do("POST", "/api/v1/agents", mine, body); status != http.StatusCreated {
+		if status, got := addEntry(t, base, body); status != http.StatusCreated {
 			t.Fatalf("%d %s", status, got)
 		}
 	}
@@ -160,7 +190,7 @@ func TestRegistryThatLies(t *testing.T) {
 		func(w http.ResponseWriter) { fmt.Fprint(w, strings.Repeat("[", 1000)) },
 		func(w http.ResponseWriter) { fmt.Fprint(w, `{"agent":7}`) },
 		func(w http.ResponseWriter) { fmt.Fprint(w, `{"agent":{"id":"somebody@else","public_key":"x"}}`) },
-		func(w http.ResponseWriter) { fmt.Fprint(w, strings.Repeat(" ", 2*registryBody)) },
+		func(w http.ResponseWriter) { fmt.Fprint(w, strings.Repeat(" ", 2<<20)) },
 	} {
 		answer.Store(&reply)
 		name := fmt.Sprintf("n%d@x", i)
@@ -264,49 +294,9 @@ func TestFailedLookup(t *testing.T) {
 	}
 }
 
-// TestListedElsewhere: the bridge registers in the registry of a link, stays registered, registers again if it is
-// forgotten, and finds others there (MS-56).
-func TestListedElsewhere(t *testing.T) {
-	there, base := serveRegistry(t)
-	r, _ := newRigWithRegistries(t, func(c *Config) { c.URL = "http://127.0.0.1:1/moltspeak/v0.1" }, base)
-	remote, now := r.b.registrar.registries()[0], time.Now()
-	c := registryClient{t, base}
-	r.b.registrar.renew(t.Context(), remote, now)
-	if _, body := c.do("GET", "/api/v1/agents/me@home", "", ""); !strings.Contains(body, r.b.self.Key) || !strings.Contains(body, `"task.create"`) {
-		t.Fatalf("listed: %s", body)
-	}
-	if got := r.b.registrar.list(); len(got) != 1 || got[0].Registered.IsZero() || got[0].Error != "" {
-		t.Errorf("the owner is shown %+v", got)
-	}
-	later := now.Add(heartbeatGap)
-	r.b.registrar.renew(t.Context(), remote, later)
-	if got := r.b.registrar.list(); !got[0].Registered.Equal(later.UTC()) {
-		t.Errorf("after a heartbeat: %+v", got)
-	}
-	found, err := remote.search(t.Context(), map[string][]string{"org": {"home"}})
-	if err != nil || len(found) != 1 || found[0].ID != "me@home" {
-		t.Errorf("search: %+v, %v", found, err)
-	}
-	thief := r.b.registrar.registries()[0]
-	thief.token = "another bearer, of somebody else"
-	if err := thief.register(t.Context(), Entry{ID: "me@home", AgentName: "me", Org: "home", PublicKey: self(dog).Key}); err == nil {
-		t.Error("a name was taken over")
-	}
-	gone := store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsRegistry, Key: "me@home"}}
-	if err := there.b.records.Apply(t.Context(), []store.Change{gone}, now); err != nil {
-		t.Fatal(err)
-	}
-	for _, at := range []time.Time{later.Add(heartbeatGap), later.Add(2 * heartbeatGap)} {
-		r.b.registrar.renew(t.Context(), remote, at)
-	}
-	if _, body := c.do("GET", "/api/v1/agents/me@home", "", ""); !strings.Contains(body, r.b.self.Key) {
-		t.Errorf("a registry that forgot us: %s", body)
-	}
-}
-
 // TestListsItself: a link that names a registry makes the node register there by itself.
 func TestListsItself(t *testing.T) {
-	_, base := serveRegistry(t)
+	base := serveRegistry(t)
 	r, _ := newRigWithRegistries(t, func(c *Config) { c.URL = "http://127.0.0.1:1/moltspeak/v0.1" }, base)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -316,10 +306,10 @@ func TestListsItself(t *testing.T) {
 	for listed := false; !listed; {
 		select {
 		case <-tick.C:
-			got := r.b.registrar.list()
+			got := r.b.registrar.States()
 			listed = len(got) == 1 && !got[0].Registered.IsZero()
 		case <-deadline:
-			t.Fatalf("not listed: %+v", r.b.registrar.list())
+			t.Fatalf("not listed: %+v", r.b.registrar.States())
 		}
 	}
 	stop()
@@ -350,5 +340,73 @@ func TestAttestations(t *testing.T) {
 		if code := r.code(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"],"capabilities":`+bad+`}`)); code != message.CodeInvalidParam && code != message.CodeMissingField {
 			t.Errorf("%s: %q", bad, code)
 		}
+	}
+}
+
+// TestChallenge: the registry of the bridge proves an endpoint by a verify, which the agent answers with either form of
+// the answer, and the key of an agent by a message that it signed (MS-55).
+func TestChallenge(t *testing.T) {
+	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.Local = true, true })
+	entry := func(name string) registry.Entry {
+		a := self(name)
+		return registry.Entry{ID: name, AgentName: a.Agent, Org: a.Org, PublicKey: a.Key, Endpoint: r.server.URL + "/" + name + "/message"}
+	}
+	signer, core := cat, false
+	r.reply = func(peer string, got wire.Value) []byte {
+		challenge, _ := got.Get("p")
+		d := r.draft(peer, message.OpVerifyResponse, `{"challenge":"`+challenge.GetStr("challenge")+`"}`)
+		d.Re = got.GetStr("id")
+		if core {
+			d = d.ToCore()
+		}
+		return r.sign(signer, d)
+	}
+	if err := r.b.challenge(t.Context(), entry(cat), time.Now()); err != nil {
+		t.Error(err)
+	}
+	if err := r.b.challenge(t.Context(), entry(dog), time.Now()); err == nil {
+		t.Error("another signed for the endpoint")
+	}
+	core = true
+	if err := r.b.challenge(t.Context(), entry(cat), time.Now()); err != nil {
+		t.Errorf("by the core operations: %v", err)
+	}
+	r.down.Store(true)
+	if err := r.b.challenge(t.Context(), entry(cat), time.Now()); err == nil {
+		t.Error("an endpoint that is gone proved its key")
+	}
+	r.down.Store(false)
+	signed, base := dog, r.serve().URL
+	score := func(want string) {
+		t.Helper()
+		resp, err := http.Get(base + "/api/v1/agents/" + signed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if body, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(body), `"trust_score":`+want) {
+			t.Errorf("%s, %v, want a score of %s", body, err, want)
+		}
+	}
+	addEntry(t, base, register(dog, ""))
+	r.sendRaw(cat, r.sign(cat, r.draft(dog, message.OpPing, `{"nonce":1}`)))
+	score("0.5")
+	r.say(dog, r.draft(dog, message.OpPing, `{"nonce":1}`))
+	score("0.7")
+}
+
+// TestRegistryProvesByItself: the registry challenges endpoints by itself and stops with the bridge.
+func TestRegistryProvesByItself(t *testing.T) {
+	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.Local = true, true })
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.b.Run(ctx) }()
+	addEntry(t, r.serve().URL, register(cat, r.server.URL+"/"+cat+"/message"))
+	if m := r.receive(cat); m.Op != message.OpVerify {
+		t.Errorf("the endpoint got %s", m.Op)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -429,9 +430,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 
 // challenge sends a verify to the endpoint of a registry entry, and checks the answer with the key of the entry. It
 // pins no key.
-func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, proveTime)
-	defer cancel()
+func (b *Bridge) challenge(ctx context.Context, e registry.Entry, now time.Time) error {
 	key, ok := message.ParseKey(e.PublicKey)
 	if !ok {
 		return errors.New("the public key of the entry is not valid")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -41,7 +42,7 @@ type Status struct {
 	Serving  bool   `json:"serving"`
 	Sessions int    `json:"sessions"`
 
-	Registries []RegistryState `json:"registries,omitempty"` // named by links
+	Registries []registry.State `json:"registries,omitempty"` // named by links
 }
 
 // sendWait is how long a command waits for an answer: the time that the peer has (AM-32), and some for the network.
@@ -64,7 +65,7 @@ type Done struct {
 // The owner's operations of the bridge.
 var (
 	ShowStatus       = owner.Endpoint[owner.None, Status]{Method: http.MethodGet, Path: "/moltspeak", Right: owner.Read}
-	SearchAgents     = owner.Endpoint[owner.None, owner.List[Entry]]{Method: http.MethodGet, Path: "/moltspeak/search", Right: owner.Read}
+	SearchAgents     = owner.Endpoint[owner.None, owner.List[registry.Entry]]{Method: http.MethodGet, Path: "/moltspeak/search", Right: owner.Read}
 	SendMessage      = owner.Endpoint[NewMessage, owner.Sent]{Method: http.MethodPost, Path: "/moltspeak/send", Right: owner.Send}
 	ListConsents     = owner.Endpoint[owner.None, owner.List[Grant]]{Method: http.MethodGet, Path: "/moltspeak/consents", Right: owner.Read}
 	RevokeConsent    = owner.Endpoint[owner.None, Done]{Method: http.MethodDelete, Path: "/moltspeak/consents/:id", Right: owner.Decide}
@@ -79,10 +80,10 @@ func (b *Bridge) Operations() []owner.Operation {
 	return []owner.Operation{
 		ShowStatus.Serve(func(echo.Context, owner.None) (Status, error) {
 			return Status{
-				Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()), Registries: b.registrar.list(),
+				Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()), Registries: b.registrar.States(),
 			}, nil
 		}),
-		SearchAgents.Serve(b.registrar.search),
+		SearchAgents.Serve(b.registrar.Search),
 		SendMessage.Serve(b.ownerSend),
 		ListConsents.Serve(func(c echo.Context, _ owner.None) (owner.List[Grant], error) {
 			list, err := b.grants.list(c.Request().Context(), "", time.Now())

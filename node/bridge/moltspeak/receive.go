@@ -214,7 +214,7 @@ func (b *Bridge) checkTime(c *request) *message.Error {
 		return e
 	}
 	if b.cfg.Registry {
-		b.registry.proveKey(c.ctx, c.m.From.Name(), c.peer.Key, c.now)
+		b.registry.ProveKey(c.ctx, c.m.From.Name(), c.peer.Key, c.now)
 	}
 	return nil
 }

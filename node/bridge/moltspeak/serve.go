@@ -20,16 +20,16 @@ import (
 // answerTime is the longest time that a handler may take to answer a message. A batch gets twice as long.
 const answerTime = 60 * time.Second
 
-// Mount adds the endpoint (MS-44) and the registry façade, if they are switched on.
+// Mount adds the endpoint (MS-44) and the registry, if they are switched on.
 func (b *Bridge) Mount(e *echo.Echo) {
 	if b.cfg.Serve {
-		g := e.Group("/moltspeak/v0.1", guard(b.cfg.Addresses, b.respondError))
+		g := e.Group("/moltspeak/v0.1", b.guard)
 		g.POST("/message", b.serveMessage)
 		g.POST("/batch", b.serveBatch)
 		g.GET("/stream", b.serveStream)
 	}
 	if b.cfg.Registry {
-		b.registry.mount(e, b.cfg.Addresses)
+		b.registry.Mount(e)
 	}
 }
 
@@ -50,13 +50,9 @@ func (b *Bridge) respondError(c echo.Context, e *message.Error) error {
 	return respond(c, b.refuse(&request{ctx: c.Request().Context(), now: time.Now()}, e))
 }
 
-func retryAfter(c echo.Context, d time.Duration) {
-	c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10))
-}
-
 func respond(c echo.Context, r Response) error {
 	if r.Delay > 0 {
-		retryAfter(c, r.Delay)
+		c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((r.Delay+time.Second-1)/time.Second), 10))
 	}
 	httpapi.Private(c)
 	return httpapi.Raw(c, r.Status, r.Body)
@@ -113,15 +109,13 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, out)
 }
 
-// guard charges every request of a group to its address. refuse answers in the format of the group.
-func guard(addresses *httpapi.Addresses, refuse func(echo.Context, *message.Error) error) echo.MiddlewareFunc {
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			if e := charge(c, addresses); e != nil {
-				return refuse(c, e)
-			}
-			return next(c)
+// guard charges every request to its address.
+func (b *Bridge) guard(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if e := charge(c, b.cfg.Addresses); e != nil {
+			return b.respondError(c, e)
 		}
+		return next(c)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package quota bounds what the peers of a MoltSpeak agent may use: messages, look-ups of keys, registrations.
+// Package quota bounds what the peers of a MoltSpeak agent may use: messages and look-ups of keys.
 // Strangers cannot use up what known peers need, and share their part fairly by source.
 package quota
 
@@ -79,10 +79,4 @@ func (l Lookups) Of(signed, known bool) *rate.Pool {
 		return l.known
 	}
 	return l.signed
-}
-
-// NewRegistrations bounds the registrations in a registry to perHour for each address. A tenth of the places is
-// available at once, and all of them within the time for which a registration is kept.
-func NewRegistrations(perHour, places int, kept time.Duration) *rate.Registrations {
-	return rate.NewRegistrations(perHour, rate.NewPool(rate.Limit(float64(places)/kept.Seconds()), places/10))
 }

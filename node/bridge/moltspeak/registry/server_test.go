@@ -1,82 +1,25 @@
-package moltspeak
+package registry
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 
-	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
-	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-type cards []string
-
-func (c cards) Search(context.Context, client.Query) (wire.Listing, error) {
-	var l wire.Listing
-	for _, text := range c {
-		v, err := wire.Parse([]byte(text))
-		if err != nil {
-			return l, err
-		}
-		l.Agents = append(l.Agents, v)
-	}
-	return l, nil
-}
-
-func (c cards) Record(_ context.Context, id wire.AgentID) (wire.CardRecord, error) {
-	l, err := c.Search(context.Background(), client.Query{})
-	for _, card := range l.Agents {
-		if card.GetStr("agent_id") == string(id) {
-			return wire.CardRecord{Card: card, Verification: l.Verification[id]}, err
-		}
-	}
-	return wire.CardRecord{}, client.ErrUnknownAgent
-}
-
 const listedCard = `{"agent_id":"am_x","name":"X","description":"talks","capabilities":["talk"],"metadata":{"moltspeak":"https://x.example/moltspeak/v0.1","moltspeak_agent":"am_x@agentmesh","moltspeak_key":"ed25519:AAAA"}}`
-
-type registryClient struct {
-	t    *testing.T
-	base string
-}
-
-func (c registryClient) do(method, path, token, body string) (int, string) {
-	c.t.Helper()
-	req, err := http.NewRequestWithContext(c.t.Context(), method, c.base+path, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if body != "" {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	got, err := io.ReadAll(resp.Body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return resp.StatusCode, strings.TrimSpace(string(got))
-}
 
 // TestRegistry checks each row of §9 with its keys, and the bearer token that guards an entry (MS-53 to MS-55).
 func TestRegistry(t *testing.T) {
-	r, _ := newTestRig(t, func(c *Config) {
-		c.Registry, c.Directories = true, []Directory{cards{listedCard, `{"agent_id":"am_y","name":"Y"}`}}
+	_, c := newTestServer(t, func(c *Config) {
+		c.Local, c.Directory = false, &cards{list: []wire.Value{mustTree(t, listedCard), mustTree(t, `{"agent_id":"am_y","name":"Y"}`)}}
 	})
-	c := registryClient{t, r.serve().URL}
 	const other = "another-bearer-entirely"
-	key := self(cat).Key
+	key := keyOf(cat)
 	add := func(name string) string {
 		return fmt.Sprintf(`{"agent_name":"%s","org":"acme","public_key":"%s","endpoint":"https://cat.example/","description":"Purrs","capabilities":["purr","nap"]}`, name, key)
 	}
@@ -128,10 +71,9 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestRegistryWithoutAuth: without auth the façade behaves like the public registry, for development.
+// TestRegistryWithoutAuth: without auth the registry behaves like the public registry, for development.
 func TestRegistryWithoutAuth(t *testing.T) {
-	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.NoAuth = true, true })
-	c := registryClient{t, r.serve().URL}
+	_, c := newTestServer(t, func(c *Config) { c.NoAuth = true })
 	if status, body := c.do("POST", "/api/v1/agents", "", `{"agent_name":"a","org":"b","public_key":"any"}`); status != 201 {
 		t.Errorf("%d %s", status, body)
 	}
@@ -140,28 +82,18 @@ func TestRegistryWithoutAuth(t *testing.T) {
 	}
 }
 
-type broken struct{}
-
-func (broken) Search(context.Context, client.Query) (wire.Listing, error) {
-	return wire.Listing{}, wire.ErrUnavailable
-}
-
-func (broken) Record(context.Context, wire.AgentID) (wire.CardRecord, error) {
-	return wire.CardRecord{}, wire.ErrUnavailable
-}
-
-// TestDiscover: all directories are asked, each agent is listed once, and a directory that does not answer does not
-// block the others.
-func TestDiscover(t *testing.T) {
-	r, _ := newTestRig(t, func(c *Config) {
-		c.Directories = []Directory{broken{}, cards{`{"agent_id":"am_z","name":"Z"}`, listedCard}, cards{listedCard}}
-	})
-	m, _ := r.say(cat, r.draft(cat, message.OpDiscover, `{"capability":"talk"}`))
-	if text := string(m.P.JSON()); !strings.Contains(text, `"endpoint":"https://x.example/moltspeak/v0.1"`) || !strings.Contains(text, `"agent":"am_x@agentmesh"`) || !strings.Contains(text, `"org":"agentmesh"`) || strings.Count(text, `"am_x"`) != 1 || !strings.Contains(text, `"am_z"`) {
-		t.Errorf("results: %s", text)
+// TestRefusedRegistrationsAreFree: a refused registration costs its address nothing (AM-43).
+func TestRefusedRegistrationsAreFree(t *testing.T) {
+	s, _ := newTestServer(t, func(c *Config) { c.Local = false })
+	door := apitest.NewDoor(t, s.Mount)
+	headers := []string{"Content-Type", "application/json", "Authorization", "Bearer " + mine}
+	add := func(want int, name string) {
+		t.Helper()
+		door.Dial(want, apitest.Newcomer, "POST", "/api/v1/agents", register(name, "https://x.example"), headers...)
 	}
-	r, _ = newTestRig(t, func(c *Config) { c.Directories = []Directory{broken{}} })
-	if code := r.code(cat, r.draft(cat, message.OpDiscover, `{"capability":"talk"}`)); code != message.CodeTimeout {
-		t.Errorf("no directory answers: %q", code)
+	add(http.StatusCreated, "taken@x")
+	for range registrationsPerHour + 1 {
+		add(http.StatusConflict, "taken@x")
 	}
+	add(http.StatusCreated, "another@x")
 }

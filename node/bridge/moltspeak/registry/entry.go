@@ -1,7 +1,8 @@
-package moltspeak
+package registry
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -17,6 +18,77 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+const (
+	ns          = "moltspeak/registry"
+	maxDocument = 8 << 10
+	minBearer   = 16 // MS-54
+)
+
+// Entry is an agent in a registry (MS-53).
+type Entry struct {
+	ID           string    `json:"id"`
+	AgentName    string    `json:"agent_name"`
+	Org          string    `json:"org"`
+	PublicKey    string    `json:"public_key"`
+	Endpoint     string    `json:"endpoint"`
+	Description  string    `json:"description"`
+	Capabilities []string  `json:"capabilities"`
+	TrustScore   float64   `json:"trust_score"`
+	Status       string    `json:"status"`
+	CreatedAt    time.Time `json:"created_at"`
+	UpdatedAt    time.Time `json:"updated_at"`
+	LastSeenAt   time.Time `json:"last_seen_at"`
+}
+
+// registration is a stored entry.
+type registration struct {
+	Entry
+	Bearer   credential.Hash `json:"bearer,omitzero"`   // hash of the bearer token that guards it
+	Gone     bool            `json:"gone,omitempty"`    // deleted; the name stays reserved (MS-55)
+	Key      time.Time       `json:"key,omitzero"`      // when a message was signed with the listed key
+	Answered time.Time       `json:"answered,omitzero"` // when its endpoint last proved the key; zero after a failure
+	Tried    time.Time       `json:"tried,omitzero"`    // when its endpoint was last asked
+
+	rev      store.Rev
+	readOnly bool // the entry is a card of the directory
+}
+
+// trustScore returns the trust score of an entry from its proofs (MS-55).
+func trustScore(key, endpoint bool) float64 {
+	switch {
+	case key && endpoint:
+		return 0.9
+	case endpoint:
+		return 0.8
+	case key:
+		return 0.7
+	}
+	return 0.5
+}
+
+// The times for which a name stays registered after its agent was last seen. A name that was proven or deleted stays
+// longer (MS-55).
+const (
+	keepClaimed = 30 * 24 * time.Hour
+	keepProven  = 365 * 24 * time.Hour
+)
+
+func (k registration) until() time.Time {
+	if k.Gone || k.TrustScore > trustScore(false, false) {
+		return k.LastSeenAt.Add(keepProven)
+	}
+	return k.LastSeenAt.Add(keepClaimed)
+}
+
+// change returns the change that stores the registration, provided that its stored revision is k.rev.
+func (k registration) change() store.Change {
+	body, err := json.Marshal(k)
+	if err != nil {
+		panic(err) // a struct of strings and times
+	}
+	return store.Change{IfRev: k.rev, Max: maxRegistered, Record: store.Record{NS: ns, Key: k.ID, Body: body, Terms: []string{"agent"}, Expires: k.until()}}
+}
+
 // submission is the parsed body of POST and PUT.
 type submission struct {
 	name, org, key, endpoint, description string
@@ -24,9 +96,9 @@ type submission struct {
 	given                                 map[string]bool
 }
 
-// readSubmission parses a body. fault is the reason for a refusal, or "".
-func (s *registryServer) readSubmission(c echo.Context) (in submission, fault string) {
-	raw, err := httpapi.Body(c, maxRegistryDoc)
+// readSubmission parses a body. refusal is the reason for a refusal, or "".
+func (s *Server) readSubmission(c echo.Context) (in submission, refusal string) {
+	raw, err := httpapi.Body(c, maxDocument)
 	v, bad := wire.ParseObject(raw)
 	if err != nil || bad != nil {
 		return in, "Invalid JSON body"
@@ -44,7 +116,7 @@ func (s *registryServer) readSubmission(c echo.Context) (in submission, fault st
 	}
 	u, err := url.Parse(in.endpoint)
 	switch {
-	case in.endpoint != "" && (err != nil || u.Scheme != "https" && !(s.local && u.Scheme == "http") || u.Host == "" || u.User != nil || len(in.endpoint) > 2048):
+	case in.endpoint != "" && (err != nil || u.Scheme != "https" && !(s.cfg.Local && u.Scheme == "http") || u.Host == "" || u.User != nil || len(in.endpoint) > 2048):
 		return in, "endpoint must be an https URL"
 	case len(in.description) > 4096:
 		return in, "description is too long"
@@ -61,20 +133,20 @@ func bearer(c echo.Context) credential.Hash {
 	return credential.HashOf(text)
 }
 
-func (s *registryServer) add(c echo.Context) error {
-	in, fault := s.readSubmission(c)
-	if fault != "" {
-		return refuse(c, http.StatusBadRequest, fault)
+func (s *Server) add(c echo.Context) error {
+	in, refusal := s.readSubmission(c)
+	if refusal != "" {
+		return refuse(c, http.StatusBadRequest, refusal)
 	}
 	if in.name == "" || in.org == "" || in.key == "" {
-		return httpapi.JSON(c, http.StatusBadRequest, registryFault{Error: "Missing required fields", Required: []string{"agent_name", "org", "public_key"}})
+		return httpapi.JSON(c, http.StatusBadRequest, fault{Error: "Missing required fields", Required: []string{"agent_name", "org", "public_key"}})
 	}
 	a, ok := message.ParseName(in.name + "@" + in.org)
 	if !ok {
 		return refuse(c, http.StatusBadRequest, "agent_name and org must be 1 to 128 of A-Z a-z 0-9 _ -")
 	}
 	owner := bearer(c)
-	if !s.noAuth {
+	if !s.cfg.NoAuth {
 		if _, ok := message.ParseKey(in.key); !ok {
 			return refuse(c, http.StatusBadRequest, "public_key must be ed25519: and a key in base64")
 		}
@@ -89,8 +161,7 @@ func (s *registryServer) add(c echo.Context) error {
 	}, Bearer: owner}
 	from := httpapi.ClientAddr(c)
 	if wait, _ := s.registrations.Take(from, now); wait > 0 {
-		retryAfter(c, wait)
-		return refuse(c, http.StatusTooManyRequests, "Too many registrations")
+		return refuseFor(c, wait, "Too many registrations")
 	}
 	_, taken, err := s.cache.card(c.Request().Context(), k.ID)
 	if err == nil && taken {
@@ -104,10 +175,9 @@ func (s *registryServer) add(c echo.Context) error {
 	}
 	switch {
 	case errors.Is(err, store.ErrConflict): // the name is registered, or is reserved after a deletion
-		return httpapi.JSON(c, http.StatusConflict, registryFault{Error: "Agent already registered", AgentID: k.ID})
+		return httpapi.JSON(c, http.StatusConflict, fault{Error: "Agent already registered", AgentID: k.ID})
 	case errors.Is(err, store.ErrQuota):
-		retryAfter(c, time.Hour)
-		return refuse(c, http.StatusTooManyRequests, "the registry is full")
+		return refuseFor(c, time.Hour, "the registry is full")
 	case err != nil:
 		return err
 	}
@@ -115,22 +185,8 @@ func (s *registryServer) add(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusCreated, registrationAnswer{true, &k.Entry})
 }
 
-// The times for which a name stays registered after its agent was last seen. A name that was proven or deleted stays
-// longer (MS-55).
-const (
-	keepClaimed = 30 * 24 * time.Hour
-	keepProven  = 365 * 24 * time.Hour
-)
-
-func (k registration) until() time.Time {
-	if k.Gone || k.TrustScore > trustScore(false, false) {
-		return k.LastSeenAt.Add(keepProven)
-	}
-	return k.LastSeenAt.Add(keepClaimed)
-}
-
 // save stores an entry and updates the cache.
-func (s *registryServer) save(ctx context.Context, k registration, now time.Time) error {
+func (s *Server) save(ctx context.Context, k registration, now time.Time) error {
 	if err := s.cache.refresh(ctx); err != nil { // checkRoom needs the existing entries
 		return err
 	}
@@ -140,9 +196,7 @@ func (s *registryServer) save(ctx context.Context, k registration, now time.Time
 	if err := s.cache.checkRoom(k, now); err != nil {
 		return err
 	}
-	err := s.records.Apply(ctx, []store.Change{{IfRev: k.rev, Max: maxRegistered, Record: store.Record{
-		NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"}, Expires: k.until(),
-	}}}, now)
+	err := s.cfg.Records.Apply(ctx, []store.Change{k.change()}, now)
 	if err == nil {
 		s.cache.put(k)
 	}
@@ -150,14 +204,14 @@ func (s *registryServer) save(ctx context.Context, k registration, now time.Time
 }
 
 // find returns a live entry or a card of the directory.
-func (s *registryServer) find(c echo.Context) (registration, bool, error) {
+func (s *Server) find(c echo.Context) (registration, bool, error) {
 	ctx := c.Request().Context()
 	id := c.Param("id")
 	var k registration
 	if _, ok := message.ParseName(id); !ok {
 		return k, false, nil
 	}
-	rev, ok, err := store.ReadRecord(ctx, s.records, nsRegistry, id, &k, time.Now())
+	rev, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &k, time.Now())
 	k.rev = rev
 	if err != nil || ok {
 		return k, ok && !k.Gone, err
@@ -166,7 +220,7 @@ func (s *registryServer) find(c echo.Context) (registration, bool, error) {
 	return registration{Entry: e, readOnly: true}, ok, err
 }
 
-func (s *registryServer) get(c echo.Context) error {
+func (s *Server) get(c echo.Context) error {
 	k, ok, err := s.find(c)
 	if err != nil {
 		return err
@@ -180,7 +234,7 @@ func (s *registryServer) get(c echo.Context) error {
 }
 
 // change applies a change to an entry if the caller owns the entry, and answers the request.
-func (s *registryServer) change(c echo.Context, change func(*registration, time.Time), answer func(registration) any) error {
+func (s *Server) change(c echo.Context, change func(*registration, time.Time), answer func(registration) any) error {
 	k, ok, err := s.find(c)
 	if err != nil {
 		return err
@@ -188,7 +242,7 @@ func (s *registryServer) change(c echo.Context, change func(*registration, time.
 	if !ok {
 		return refuse(c, http.StatusNotFound, "Agent not found")
 	}
-	if !s.noAuth || k.readOnly {
+	if !s.cfg.NoAuth || k.readOnly {
 		given := bearer(c)
 		switch {
 		case k.readOnly:
@@ -206,8 +260,7 @@ func (s *registryServer) change(c echo.Context, change func(*registration, time.
 			return refuse(c, http.StatusConflict, "the entry was changed meanwhile")
 		}
 		if errors.Is(err, store.ErrQuota) {
-			retryAfter(c, time.Hour)
-			return refuse(c, http.StatusTooManyRequests, "the registry is full")
+			return refuseFor(c, time.Hour, "the registry is full")
 		}
 		return err
 	}
@@ -215,10 +268,10 @@ func (s *registryServer) change(c echo.Context, change func(*registration, time.
 	return httpapi.JSON(c, http.StatusOK, answer(k))
 }
 
-func (s *registryServer) put(c echo.Context) error {
-	in, fault := s.readSubmission(c)
-	if fault != "" {
-		return refuse(c, http.StatusBadRequest, fault)
+func (s *Server) put(c echo.Context) error {
+	in, refusal := s.readSubmission(c)
+	if refusal != "" {
+		return refuse(c, http.StatusBadRequest, refusal)
 	}
 	return s.change(c, func(k *registration, now time.Time) {
 		if in.given["endpoint"] && in.endpoint != k.Endpoint {
@@ -235,13 +288,13 @@ func (s *registryServer) put(c echo.Context) error {
 	}, func(k registration) any { return registrationAnswer{true, &k.Entry} })
 }
 
-func (s *registryServer) remove(c echo.Context) error {
+func (s *Server) remove(c echo.Context) error {
 	return s.change(c, func(k *registration, _ time.Time) {
 		k.Gone, k.Endpoint, k.Description, k.Capabilities = true, "", "", []string{} // the name stays reserved
 	}, func(registration) any { return registrationAnswer{Success: true} })
 }
 
-func (s *registryServer) heartbeat(c echo.Context) error {
+func (s *Server) heartbeat(c echo.Context) error {
 	return s.change(c, func(k *registration, now time.Time) { k.LastSeenAt = now }, func(k registration) any {
 		return struct {
 			Success bool      `json:"success"`

@@ -1,4 +1,4 @@
-package moltspeak
+package registry
 
 import (
 	"context"
@@ -33,8 +33,8 @@ func (p *proofs) ask(id string) {
 	}
 }
 
-// proveEndpoints challenges the endpoints in the queue, one after the other, until ctx ends.
-func (s *registryServer) proveEndpoints(ctx context.Context) {
+// Run challenges the endpoints in the queue, one after the other, until ctx ends.
+func (s *Server) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -42,26 +42,26 @@ func (s *registryServer) proveEndpoints(ctx context.Context) {
 		case id := <-s.proofs.queue:
 			s.proofs.waiting.Delete(id)
 			if err := s.proveEndpoint(ctx, id, time.Now()); err != nil && ctx.Err() == nil {
-				s.log.InfoContext(ctx, "moltspeak: the endpoint of a registered agent did not prove its key", "agent", id, "err", err)
+				s.cfg.Logger.InfoContext(ctx, "moltspeak: the endpoint of a registered agent did not prove its key", "agent", id, "err", err)
 			}
 		}
 	}
 }
 
-// proveKey records that a registered agent signed a message with its registered key (MS-55).
-func (s *registryServer) proveKey(ctx context.Context, name, key string, now time.Time) {
+// ProveKey records that a registered agent signed a message with its registered key (MS-55).
+func (s *Server) ProveKey(ctx context.Context, name, key string, now time.Time) {
 	if !s.cache.hasUnprovenKey(name, key) {
 		return
 	}
 	if err := s.changeEntry(ctx, name, now, func(k *registration) { k.Key = now.UTC() }); err != nil {
-		s.log.WarnContext(ctx, "moltspeak: store the proof of a key", "agent", name, "err", err)
+		s.cfg.Logger.WarnContext(ctx, "moltspeak: store the proof of a key", "agent", name, "err", err)
 	}
 }
 
 // changeEntry changes a live entry of the registry. It does nothing if the entry is gone or was changed meanwhile.
-func (s *registryServer) changeEntry(ctx context.Context, id string, now time.Time, change func(*registration)) error {
+func (s *Server) changeEntry(ctx context.Context, id string, now time.Time, change func(*registration)) error {
 	var k registration
-	rev, ok, err := store.ReadRecord(ctx, s.records, nsRegistry, id, &k, now)
+	rev, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &k, now)
 	if err != nil || !ok || k.Gone {
 		return err
 	}
@@ -75,13 +75,15 @@ func (s *registryServer) changeEntry(ctx context.Context, id string, now time.Ti
 
 // proveEndpoint makes the endpoint of an entry sign a challenge with the key of the entry, unless it did so or was
 // asked not long ago. A failure withdraws an earlier proof of the endpoint.
-func (s *registryServer) proveEndpoint(ctx context.Context, id string, now time.Time) error {
+func (s *Server) proveEndpoint(ctx context.Context, id string, now time.Time) error {
 	var k registration
-	_, ok, err := store.ReadRecord(ctx, s.records, nsRegistry, id, &k, now)
+	_, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &k, now)
 	if err != nil || !ok || k.Gone || k.Endpoint == "" || now.Sub(k.Answered) < proveAgain || now.Sub(k.Tried) < proveEvery {
 		return err
 	}
-	callErr := s.challenge(ctx, k.Entry, now)
+	calling, cancel := context.WithTimeout(ctx, proveTime)
+	callErr := s.cfg.Challenge(calling, k.Entry, now)
+	cancel()
 	return errors.Join(callErr, s.changeEntry(ctx, id, now, func(it *registration) {
 		if it.Endpoint != k.Endpoint {
 			return // the endpoint changed meanwhile

@@ -1,4 +1,4 @@
-package moltspeak
+package registry
 
 import (
 	"cmp"
@@ -17,15 +17,15 @@ import (
 
 // The bounds of the cache.
 const (
-	cardsFor         = time.Minute // maximum age of the cached cards
-	maxCardPages     = 100         // of 100 cards
-	maxRegistryBytes = 16 << 20    // of all registered entries; their text is in memory twice
+	cardsFor     = time.Minute // maximum age of the cached cards
+	maxCardPages = 100         // of 100 cards
+	maxBytes     = 16 << 20    // of all registered entries; their text is in memory twice
 )
 
-// registryCache holds the content of the registry in memory, in the order in which it is listed, so that most lists and
+// cache holds the content of the registry in memory, in the order in which it is listed, so that most lists and
 // searches read neither the store nor the directory. Registered entries are read from the store once, and later changes
 // go to both. The cards of the directory are read page by page, at most once a minute.
-type registryCache struct {
+type cache struct {
 	records   store.Records
 	directory Directory
 
@@ -56,12 +56,12 @@ func newCachedEntry(k registration) *cachedEntry {
 	return &cachedEntry{e, words, size, k.Gone, k.until()}
 }
 
-func newRegistryCache(records store.Records, d Directory) *registryCache {
-	return &registryCache{records: records, directory: d, own: make(map[string]*cachedEntry), cards: make(map[string]*cachedEntry)}
+func newCache(records store.Records, d Directory) *cache {
+	return &cache{records: records, directory: d, own: make(map[string]*cachedEntry), cards: make(map[string]*cachedEntry)}
 }
 
 // list returns the live entries, most trusted first.
-func (s *registryCache) list(ctx context.Context) ([]*cachedEntry, error) {
+func (s *cache) list(ctx context.Context) ([]*cachedEntry, error) {
 	if err := s.refresh(ctx); err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (s *registryCache) list(ctx context.Context) ([]*cachedEntry, error) {
 }
 
 // card returns the entry of a card in the directory.
-func (s *registryCache) card(ctx context.Context, id string) (Entry, bool, error) {
+func (s *cache) card(ctx context.Context, id string) (Entry, bool, error) {
 	if err := s.refresh(ctx); err != nil {
 		return Entry{}, false, err
 	}
@@ -85,7 +85,7 @@ func (s *registryCache) card(ctx context.Context, id string) (Entry, bool, error
 }
 
 // hasUnprovenKey reports whether an agent is registered here with this key but has not signed a message with it yet.
-func (s *registryCache) hasUnprovenKey(id, key string) bool {
+func (s *cache) hasUnprovenKey(id, key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	it := s.own[id]
@@ -93,7 +93,7 @@ func (s *registryCache) hasUnprovenKey(id, key string) bool {
 }
 
 // checkRoom refuses an entry if all entries together would become too large. The caller holds s.writing.
-func (s *registryCache) checkRoom(k registration, now time.Time) error {
+func (s *cache) checkRoom(k registration, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	growth := newCachedEntry(k).size
@@ -109,14 +109,14 @@ func (s *registryCache) checkRoom(k registration, now time.Time) error {
 			total += it.size
 		}
 	}
-	if total > maxRegistryBytes {
+	if total > maxBytes {
 		return store.ErrQuota
 	}
 	return nil
 }
 
 // put updates the cache after an entry was stored.
-func (s *registryCache) put(k registration) {
+func (s *cache) put(k registration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, it := s.own[k.ID], newCachedEntry(k)
@@ -132,7 +132,7 @@ func (s *registryCache) put(k registration) {
 }
 
 // rebuild sorts the live entries. The caller holds s.mu.
-func (s *registryCache) rebuild() {
+func (s *cache) rebuild() {
 	maps.DeleteFunc(s.own, func(_ string, it *cachedEntry) bool { return !time.Now().Before(it.until) })
 	out := make([]*cachedEntry, 0, len(s.own)+len(s.cards))
 	for id, it := range s.cards {
@@ -153,7 +153,7 @@ func (s *registryCache) rebuild() {
 
 // refresh reads the entries if they were never read, and the cards if they are old. While one caller reads the cards
 // again, other callers get the old cards.
-func (s *registryCache) refresh(ctx context.Context) error {
+func (s *cache) refresh(ctx context.Context) error {
 	stale := func() (loaded, old bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -185,11 +185,11 @@ func (s *registryCache) refresh(ctx context.Context) error {
 
 // load reads the entries from the store. It holds s.mu, so a concurrent change is either read here or put into the
 // cache afterward.
-func (s *registryCache) load(ctx context.Context) error {
+func (s *cache) load(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := make(map[string]*cachedEntry)
-	for k, err := range store.DecodeAll(ctx, s.records, nsRegistry, "", time.Now(), store.Decode[registration]) {
+	for k, err := range store.DecodeAll(ctx, s.records, ns, "", time.Now(), store.Decode[registration]) {
 		if err != nil {
 			return err
 		}
@@ -200,7 +200,7 @@ func (s *registryCache) load(ctx context.Context) error {
 }
 
 // readCards reads the directory's cards with metadata.moltspeak, or returns the cached ones if it does not answer.
-func (s *registryCache) readCards(ctx context.Context) map[string]*cachedEntry {
+func (s *cache) readCards(ctx context.Context) map[string]*cachedEntry {
 	out := make(map[string]*cachedEntry)
 	if s.directory == nil {
 		return out

@@ -1,4 +1,4 @@
-package moltspeak
+package registry
 
 import (
 	"context"
@@ -11,53 +11,20 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
-	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/quota"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 const (
-	nsRegistry     = "moltspeak/registry"
-	maxRegistered  = 10_000
-	maxRegistryDoc = 8 << 10
-	minBearer      = 16 // MS-54
-
-	registrationsPerHour = 20 // registrations from one address
+	maxRegistered        = 10_000
+	registrationsPerHour = 20 // from one address
 )
 
-// Entry is an agent in the registry façade (MS-53).
-type Entry struct {
-	ID           string    `json:"id"`
-	AgentName    string    `json:"agent_name"`
-	Org          string    `json:"org"`
-	PublicKey    string    `json:"public_key"`
-	Endpoint     string    `json:"endpoint"`
-	Description  string    `json:"description"`
-	Capabilities []string  `json:"capabilities"`
-	TrustScore   float64   `json:"trust_score"`
-	Status       string    `json:"status"`
-	CreatedAt    time.Time `json:"created_at"`
-	UpdatedAt    time.Time `json:"updated_at"`
-	LastSeenAt   time.Time `json:"last_seen_at"`
-}
-
-// registration is a stored entry.
-type registration struct {
-	Entry
-	Bearer   credential.Hash `json:"bearer,omitzero"`   // hash of the bearer token that guards it
-	Gone     bool            `json:"gone,omitempty"`    // deleted; the name stays reserved (MS-55)
-	Key      time.Time       `json:"key,omitzero"`      // when a message was signed with the listed key
-	Answered time.Time       `json:"answered,omitzero"` // when its endpoint last proved the key; zero after a failure
-	Tried    time.Time       `json:"tried,omitzero"`    // when its endpoint was last asked
-
-	rev      store.Rev
-	readOnly bool // the entry is a card of the directory
-}
-
-type registryFault struct {
+type fault struct {
 	Error    string   `json:"error"`
 	Required []string `json:"required,omitempty"`
 	AgentID  string   `json:"agent_id,omitempty"`
@@ -68,57 +35,53 @@ type registrationAnswer struct {
 	Agent   *Entry `json:"agent,omitempty"`
 }
 
-// trustScore returns the trust score of an entry from its proofs (MS-55).
-func trustScore(key, endpoint bool) float64 {
-	switch {
-	case key && endpoint:
-		return 0.9
-	case endpoint:
-		return 0.8
-	case key:
-		return 0.7
-	}
-	return 0.5
-}
-
 func refuse(c echo.Context, status int, text string) error {
-	return httpapi.JSON(c, status, registryFault{Error: text})
+	return httpapi.JSON(c, status, fault{Error: text})
 }
 
-// registryServer serves the registry façade: registered entries, and cards of a directory.
-type registryServer struct {
-	records       store.Records
-	cache         *registryCache
+// refuseFor refuses a request that may be repeated after wait.
+func refuseFor(c echo.Context, wait time.Duration, text string) error {
+	c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10))
+	return refuse(c, http.StatusTooManyRequests, text)
+}
+
+// Directory is a directory of agent cards.
+type Directory interface {
+	Search(ctx context.Context, q client.Query) (wire.Listing, error)
+}
+
+// Config is the configuration of a [Server]. Records, Logger and Challenge are required.
+type Config struct {
+	Records   store.Records
+	Directory Directory // its cards with metadata.moltspeak are listed too; nil for none
+	Addresses *httpapi.Addresses
+	NoAuth    bool // accept any key from anybody, for development (MS-54)
+	Local     bool // the local profile: registrations are not limited, and endpoints may be http
+	Logger    *slog.Logger
+	// Challenge makes the endpoint of an entry prove the key of the entry.
+	Challenge func(ctx context.Context, e Entry, now time.Time) error
+}
+
+// Server serves a registry: registered entries, and cards of a directory.
+type Server struct {
+	cfg           Config
+	cache         *cache
 	proofs        *proofs
 	registrations *rate.Registrations // nil in the local profile
-	noAuth, local bool
-	log           *slog.Logger
-	// challenge makes the endpoint of an entry prove the key of the entry.
-	challenge func(ctx context.Context, e Entry, now time.Time) error
 }
 
-// newRegistryServer returns a registry that proves endpoints with challenge.
-func newRegistryServer(cfg Config, challenge func(context.Context, Entry, time.Time) error) *registryServer {
-	var cards Directory
-	if len(cfg.Directories) > 0 {
-		cards = cfg.Directories[0]
-	}
-	s := &registryServer{
-		records: cfg.Store.Records(), cache: newRegistryCache(cfg.Store.Records(), cards), proofs: &proofs{queue: make(chan string, 256)},
-		noAuth: cfg.NoAuth, local: cfg.Local, log: cfg.Logger, challenge: challenge,
-	}
-	if !cfg.Local {
-		s.registrations = quota.NewRegistrations(registrationsPerHour, maxRegistered, keepClaimed)
+// NewServer returns a registry.
+func NewServer(cfg Config) *Server {
+	s := &Server{cfg: cfg, cache: newCache(cfg.Records, cfg.Directory), proofs: &proofs{queue: make(chan string, 256)}}
+	if !cfg.Local { // a tenth of the places is available at once, and all of them within the time for which an entry is kept
+		s.registrations = rate.NewRegistrations(registrationsPerHour, rate.NewPool(rate.Limit(maxRegistered/keepClaimed.Seconds()), maxRegistered/10))
 	}
 	return s
 }
 
-// mount adds the routes of the public registry (§9).
-func (s *registryServer) mount(e *echo.Echo, addresses *httpapi.Addresses) {
-	g := e.Group("/api", guard(addresses, func(c echo.Context, e *message.Error) error {
-		retryAfter(c, e.Delay)
-		return refuse(c, e.Status, "Too many requests")
-	}))
+// Mount adds the routes of the public registry (§9).
+func (s *Server) Mount(e *echo.Echo) {
+	g := e.Group("/api", s.guard)
 	g.GET("/health", func(c echo.Context) error {
 		return httpapi.JSON(c, http.StatusOK, struct {
 			Status    string    `json:"status"`
@@ -135,7 +98,17 @@ func (s *registryServer) mount(e *echo.Echo, addresses *httpapi.Addresses) {
 	g.GET("/v1/search", s.search)
 }
 
-func (s *registryServer) stats(c echo.Context) error {
+// guard charges every request to its address.
+func (s *Server) guard(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if wait, ok := s.cfg.Addresses.Allow(httpapi.ClientAddr(c)); !ok {
+			return refuseFor(c, wait, "Too many requests")
+		}
+		return next(c)
+	}
+}
+
+func (s *Server) stats(c echo.Context) error {
 	all, err := s.cache.list(c.Request().Context())
 	if err != nil {
 		return err
@@ -161,7 +134,7 @@ func intParam(c echo.Context, name string, fallback, low, high int) int {
 	return min(max(n, low), high)
 }
 
-func (s *registryServer) list(c echo.Context) error {
+func (s *Server) list(c echo.Context) error {
 	all, err := s.cache.list(c.Request().Context())
 	if err != nil {
 		return err
@@ -191,7 +164,7 @@ type searchQuery struct {
 }
 
 // search filters by only one parameter of the query: capability, or else org, or else q.
-func (s *registryServer) search(c echo.Context) error {
+func (s *Server) search(c echo.Context) error {
 	query := searchQuery{c.QueryParam("q"), c.QueryParam("capability"), c.QueryParam("org")}
 	if query == (searchQuery{}) || len(query.Q)+len(query.Capability)+len(query.Org) > message.MaxText {
 		return refuse(c, http.StatusBadRequest, "Provide q, capability, or org parameter")

@@ -1,0 +1,65 @@
+package moltspeak
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// cards is a directory with fixed cards.
+type cards []string
+
+func (c cards) Search(context.Context, client.Query) (wire.Listing, error) {
+	var l wire.Listing
+	for _, text := range c {
+		v, err := wire.Parse([]byte(text))
+		if err != nil {
+			return l, err
+		}
+		l.Agents = append(l.Agents, v)
+	}
+	return l, nil
+}
+
+func (c cards) Record(_ context.Context, id wire.AgentID) (wire.CardRecord, error) {
+	l, err := c.Search(context.Background(), client.Query{})
+	for _, card := range l.Agents {
+		if card.GetStr("agent_id") == string(id) {
+			return wire.CardRecord{Card: card, Verification: l.Verification[id]}, err
+		}
+	}
+	return wire.CardRecord{}, client.ErrUnknownAgent
+}
+
+const listedCard = `{"agent_id":"am_x","name":"X","description":"talks","capabilities":["talk"],"metadata":{"moltspeak":"https://x.example/moltspeak/v0.1","moltspeak_agent":"am_x@agentmesh","moltspeak_key":"ed25519:AAAA"}}`
+
+// broken is a directory that does not answer.
+type broken struct{}
+
+func (broken) Search(context.Context, client.Query) (wire.Listing, error) {
+	return wire.Listing{}, wire.ErrUnavailable
+}
+
+func (broken) Record(context.Context, wire.AgentID) (wire.CardRecord, error) {
+	return wire.CardRecord{}, wire.ErrUnavailable
+}
+
+// TestDiscover: all directories are asked, each agent is listed once, and a directory that does not answer does not
+// block the others.
+func TestDiscover(t *testing.T) {
+	r, _ := newTestRig(t, func(c *Config) {
+		c.Directories = []Directory{broken{}, cards{`{"agent_id":"am_z","name":"Z"}`, listedCard}, cards{listedCard}}
+	})
+	m, _ := r.say(cat, r.draft(cat, message.OpDiscover, `{"capability":"talk"}`))
+	if text := string(m.P.JSON()); !strings.Contains(text, `"endpoint":"https://x.example/moltspeak/v0.1"`) || !strings.Contains(text, `"agent":"am_x@agentmesh"`) || !strings.Contains(text, `"org":"agentmesh"`) || strings.Count(text, `"am_x"`) != 1 || !strings.Contains(text, `"am_z"`) {
+		t.Errorf("results: %s", text)
+	}
+	r, _ = newTestRig(t, func(c *Config) { c.Directories = []Directory{broken{}} })
+	if code := r.code(cat, r.draft(cat, message.OpDiscover, `{"capability":"talk"}`)); code != message.CodeTimeout {
+		t.Errorf("no directory answers: %q", code)
+	}
+}
