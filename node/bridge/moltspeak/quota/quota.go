@@ -32,7 +32,10 @@ func (k Known) Take(name, org string, now time.Time) (wait time.Duration, ok boo
 	if wait, ok = k.agents.Take(name, now); !ok {
 		return wait, false
 	}
-	return k.orgs.Take(org, now)
+	if wait, ok = k.orgs.Take(org, now); !ok {
+		k.agents.Return(name, now)
+	}
+	return wait, ok
 }
 
 // Strangers is the message quota of strangers: per stranger as for a known peer, and for all together as for one
