@@ -21,6 +21,9 @@ import (
 
 const askConsent = "moltspeak-consent"
 
+// proofPrefix begins a proof that names a consent of ours. The id of the consent follows.
+const proofPrefix = "consent-token:"
+
 // Grant is the owner's consent: what data a peer may get, why, and until when (MS-42). Times are in Unix seconds.
 type Grant struct {
 	ID      string   `json:"jti"`
@@ -176,6 +179,11 @@ func (question consentAsk) findOpen(b *Bridge, c *request) (acl.Ask, error) {
 	return acl.Ask{}, store.ErrNotFound
 }
 
+// consentRejected returns the answer to a request for consent that the owner rejected.
+func consentRejected() message.Respond {
+	return message.Respond{Status: "error", Data: wire.Obj(wire.TextField("action", "rejected"))}
+}
+
 // consentResolver carries out the owner's decision about a request for consent.
 type consentResolver struct{ b *Bridge }
 
@@ -185,7 +193,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
 		return err
 	}
-	changes, answer := d.Changes, message.Respond{Status: "error", Data: wire.Obj(wire.TextField("action", "rejected"))}
+	changes, answer := d.Changes, consentRejected()
 	if d.Choice == acl.Approve {
 		if err := ask.CheckBody(); err != nil {
 			return err
@@ -211,7 +219,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 			changes = append(changes, p.change())
 		}
 		answer = message.Respond{Status: "success", Data: wire.Obj(wire.TextField("action", "granted"), wire.TextField("consent_token", token),
-			wire.TextField("proof", "consent-token:"+g.ID), wire.Field("expires", wire.Int(g.Expires)), wire.Field("scope", wire.Texts(g.Scope)))}
+			wire.TextField("proof", proofPrefix+g.ID), wire.Field("expires", wire.Int(g.Expires)), wire.Field("scope", wire.Texts(g.Scope)))}
 	}
 	cb := callback{
 		DueRow: bridge.DueRow{Party: body.Peer, Due: d.Now}, Re: body.Re, P: answer.Value(), Class: message.Internal, Boxed: body.Boxed,
@@ -269,6 +277,18 @@ func (g grants) checkToken(ctx context.Context, token, peer string, now time.Tim
 func (g grants) find(ctx context.Context, id, peer string, now time.Time) (grant Grant, ok bool) {
 	_, known, err := store.ReadRecord(ctx, g.records, nsConsents, id, &grant, now)
 	return grant, err == nil && known && grant.Peer == peer && grant.isLive(now)
+}
+
+// answerNow returns the answer to a request for consent that waits to be delivered: p, or a rejection if the owner has
+// revoked the consent that p announces.
+func (g grants) answerNow(ctx context.Context, p wire.Value, now time.Time) (wire.Value, error) {
+	data, _ := p.Get("data")
+	var grant Grant
+	_, _, err := store.ReadRecord(ctx, g.records, nsConsents, strings.TrimPrefix(data.GetStr("proof"), proofPrefix), &grant, now)
+	if grant.Revoked != 0 {
+		p = consentRejected().Value()
+	}
+	return p, err
 }
 
 // revoke ends a grant at once. Revoking it again does nothing.

@@ -361,7 +361,8 @@ func TestStreamsAreScanned(t *testing.T) {
 	}
 }
 
-// TestConsentAnswerIsRetried: a peer that cannot be reached when the owner decides gets the answer later.
+// TestConsentAnswerIsRetried: a peer that cannot be reached when the owner decides gets the answer later. If the owner
+// revoked the consent meanwhile, the peer gets no token.
 func TestConsentAnswerIsRetried(t *testing.T) {
 	r, _ := newTestRig(t, nil)
 	r.say(cat, r.draft(cat, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`))
@@ -378,9 +379,20 @@ func TestConsentAnswerIsRetried(t *testing.T) {
 		t.Fatal("the peer got an answer")
 	}
 	r.Reconnect()
+	waits := r.callbacks()
 	r.answerConsent()
 	if data, _ := r.receive(cat).P.Get("data"); data.GetStr("consent_token") == "" {
 		t.Errorf("the answer is %s", data.JSON())
+	}
+	grants, err := r.b.grants.list(t.Context(), cat, time.Now())
+	if err != nil || len(grants) != 1 || r.b.grants.revoke(t.Context(), grants[0].ID, time.Now()) != nil {
+		t.Fatalf("%+v, %v", grants, err)
+	}
+	if err := r.b.answerConsent(t.Context(), waits[0]); err != nil {
+		t.Fatal(err)
+	}
+	if m := r.receive(cat); m.P.GetStr("status") != "error" || strings.Contains(string(m.P.JSON()), "token") {
+		t.Errorf("the owner revoked the consent before the peer got the answer %s", m.P.JSON())
 	}
 	if n := len(r.callbacks()); n != 0 {
 		t.Errorf("%d answers wait after the delivery", n)

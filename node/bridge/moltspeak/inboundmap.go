@@ -254,7 +254,7 @@ func (c *request) markClass(payload wire.Value, grants grants) wire.Value {
 	mark, _ := meta.Get("bridge")
 	mark = mark.With("cls", wire.Text(string(c.m.Class)))
 	if p := c.m.PII; p != nil && c.m.Class == message.PII {
-		jti, named := strings.CutPrefix(p.Proof, "consent-token:")
+		jti, named := strings.CutPrefix(p.Proof, proofPrefix)
 		_, given := grants.find(c.ctx, jti, c.m.From.Name(), c.now)
 		mark = mark.With("consent", wire.Obj(wire.TextField("granted_by", wire.OneLine(p.GrantedBy, message.MaxText)),
 			wire.TextField("purpose", wire.OneLine(p.Purpose, message.MaxText)), wire.Field("verified", wire.Bool(named && given))))

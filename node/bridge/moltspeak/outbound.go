@@ -405,7 +405,11 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	if err != nil {
 		return storeFailure(err)
 	}
-	d := message.Draft{ID: uuid(random32()), Re: cb.Re, Op: message.OpConsentResponse, Time: now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: cb.P, Class: cb.Class}
+	answer, err := b.grants.answerNow(ctx, cb.P, now)
+	if err != nil {
+		return storeFailure(err)
+	}
+	d := message.Draft{ID: uuid(random32()), Re: cb.Re, Op: message.OpConsentResponse, Time: now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: answer, Class: cb.Class}
 	if b.links.usesCoreOnly(to, p) {
 		d = d.ToCore()
 	}

@@ -146,7 +146,7 @@ func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, nam
 		return screening{}, refuse.Because(err)
 	}
 	return screening{message.PII, &message.PIIMeta{
-		Types: found, GrantedBy: grant.Subject, Purpose: grant.Purpose, Proof: "consent-token:" + grant.ID,
+		Types: found, GrantedBy: grant.Subject, Purpose: grant.Purpose, Proof: proofPrefix + grant.ID,
 		Expires: time.Unix(grant.Expires, 0).UTC(),
 	}, uses}, nil
 }
