@@ -71,7 +71,9 @@ func (b *Bridge) serveMessage(c echo.Context) error {
 	return respond(c, r)
 }
 
-// serveBatch answers each entry in order. An entry that fails does not stop the rest (MS-46).
+// serveBatch answers each entry in order. An entry that fails does not stop the rest (MS-46). The handler has twice
+// answerTime; an entry that it reaches after answerTime is refused, because the answers to all others would be lost if
+// that entry took too long.
 func (b *Bridge) serveBatch(c echo.Context) error {
 	raw, bad := readBody(c, message.MaxBatch)
 	if bad != nil {
@@ -84,18 +86,23 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 	if e != nil {
 		return b.respondError(c, e)
 	}
-	out := make([]json.RawMessage, len(entries))
+	out, late := make([]json.RawMessage, len(entries)), time.Now().Add(answerTime)
 	for i, entry := range entries {
 		x := &request{ctx: c.Request().Context(), now: time.Now(), sources: b.cfg.Addresses.Sources(c)}
-		if i > 0 { // the request itself paid for the first entry
-			if e := charge(c, b.cfg.Addresses); e != nil {
-				out[i] = b.refuse(x, e).Body
-				continue
-			}
+		var e *message.Error
+		switch {
+		case x.now.After(late):
+			e = message.Fail(message.CodeTimeout)
+		case i > 0: // the request itself paid for the first entry
+			e = charge(c, b.cfg.Addresses)
 		}
 		data := entry.JSON()
 		x.size = len(data)
-		var e *message.Error
+		if e != nil {
+			x.packet, _ = message.OpenPacket(entry, len(data), nil) // the error names the message if it is not in a box
+			out[i] = b.refuse(x, e).Body
+			continue
+		}
 		if x.packet, e = message.OpenPacket(entry, len(data), b.cfg.Box); e != nil {
 			r := b.refuse(x, e)
 			countForgery(c, b.cfg.Addresses, r)
