@@ -130,6 +130,56 @@ func TestPersonalDataIsReadLast(t *testing.T) {
 	}
 }
 
+// TestClassOfAnswers: the answer that a peer gives on the connection of our message is accepted only as its class demands,
+// like any other message: encrypted, with a consent, and a secret never reaches the node (MS-37, MS-39).
+func TestClassOfAnswers(t *testing.T) {
+	var log bytes.Buffer
+	r, n := newTestRig(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	const data = `{"status":"success","data":"jane.doe@example.com"}`
+	covered := newPIIDraft(r, cat, data, personal.TypeEmail).PII
+	for _, tt := range []struct {
+		name  string
+		class message.Class
+		pii   *message.PIIMeta
+		boxed bool
+		want  message.Code
+	}{
+		{"plain conf", message.Confidential, nil, false, message.CodeClassification},
+		{"boxed conf", message.Confidential, nil, true, ""},
+		{"plain pii", message.PII, covered, false, message.CodeClassification},
+		{"pii of a peer that may not send it", message.PII, covered, true, message.CodeCapability},
+		{"secret", message.Secret, nil, true, message.CodeClassification},
+		{"pii without a consent", message.PII, nil, true, message.CodeConsent},
+		{"pii", message.PII, covered, true, ""},
+	} {
+		if tt.want == message.CodeConsent {
+			if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.reply = func(peer string, got wire.Value) []byte {
+			d := r.draft(peer, message.OpRespond, data)
+			d.Re, d.Class, d.PII = got.GetStr("id"), tt.class, tt.pii
+			raw := r.sign(peer, d)
+			if tt.boxed {
+				raw = message.Seal(mustTree(t, string(raw)), boxOf(peer), boxOf("me@home").Public())
+			}
+			return raw
+		}
+		before := len(n.got)
+		_, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, `{"action":"query","domain":"weather"}`))
+		refused, ok := errors.AsType[*message.Error](err)
+		if ok != (tt.want != "") || ok && refused.Code != tt.want || (len(n.got) == before) != (tt.want != "") {
+			t.Errorf("%s: %v, the node got %d messages", tt.name, err, len(n.got)-before)
+		}
+	}
+	if kept := string(n.got[len(n.got)-2].Raw); strings.Contains(kept, "jane.doe@") || strings.Contains(log.String(), "jane.doe@") {
+		t.Errorf("the answer is kept unmasked: %s\n%s", kept, &log)
+	}
+}
+
 // TestSecretsAreNotKept: a secret is passed on in memory and is stored nowhere (MS-37).
 func TestSecretsAreNotKept(t *testing.T) {
 	const marker = "correct-horse-battery-staple"

@@ -285,7 +285,16 @@ func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, endpoint 
 	if !c.m.Op.IsAnswer() {
 		return nil
 	}
-	if _, e := b.receiveReply(c); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
+	e := b.checkContent(c)
+	switch {
+	case e != nil:
+		return fmt.Errorf("moltspeak: the answer is not accepted: %w", e)
+	case c.m.Class == message.Secret:
+		_, e = b.handleSecret(c, false)
+	default:
+		_, e = b.receiveReply(c)
+	}
+	if e != nil && !errors.Is(e, wire.ErrConversationClosed) {
 		b.cfg.Logger.WarnContext(ctx, "moltspeak: an answer was not accepted", "peer", to.Name(), "err", e)
 	}
 	return nil

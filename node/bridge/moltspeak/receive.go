@@ -111,10 +111,8 @@ func (b *Bridge) process(c *request) (answer, *message.Error) {
 		}
 		return answer{}, nil
 	}
-	for _, check := range []func(*request) *message.Error{b.checkClass, b.checkCapability, (*request).checkConsent} {
-		if e := check(c); e != nil {
-			return answer{}, e
-		}
+	if e := b.checkContent(c); e != nil {
+		return answer{}, e
 	}
 	if c.m.Class == message.Secret {
 		return b.handleSecret(c, isRepeat)
@@ -223,6 +221,16 @@ func errReusedID() *message.Error {
 	e := message.FailAt(message.CodeInvalidParam, "id", "was used before with other content")
 	e.Status = http.StatusConflict
 	return e
+}
+
+// checkContent checks what depends on the class of a message.
+func (b *Bridge) checkContent(c *request) *message.Error {
+	for _, check := range []func(*request) *message.Error{b.checkClass, b.checkCapability, (*request).checkConsent} {
+		if e := check(c); e != nil {
+			return e
+		}
+	}
+	return nil
 }
 
 // checkClass checks that a message was sent as its class requires (MS-36 to MS-39).
