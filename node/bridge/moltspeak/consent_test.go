@@ -331,6 +331,46 @@ func TestBlockedAnswerIsReported(t *testing.T) {
 	}
 }
 
+// failingRecords fails while down is set.
+type failingRecords struct {
+	store.Records
+	down *bool
+}
+
+func (f failingRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	if *f.down {
+		return store.Record{}, errors.New("the database does not answer")
+	}
+	return f.Records.Get(ctx, ns, key, now)
+}
+
+// TestAnswerDuringAFailure: if the consent for an answer cannot be read, the peer gets an error that lets it
+// repeat its message, and then the answer. The owner gets no notice that the answer was blocked.
+func TestAnswerDuringAFailure(t *testing.T) {
+	r, n := newTestRig(t, func(c *Config) {
+		c.OnBlocked = func(_ context.Context, _ bridge.Address, cause error) { t.Errorf("a notice: %v", cause) }
+	})
+	r.getConsent(`{"action":"request","data_types":["email"],"purpose":"x","duration":"24h"}`)
+	down := false
+	r.b.pins.records = failingRecords{r.b.records, &down}
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		down = true
+		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","answer":"jane.doe@example.com"}}`)}, nil
+	}
+	raw := r.sign(cat, r.draft(cat, message.OpQuery, plainQuery))
+	if m, status := r.sendRaw(cat, raw); m.P.GetStr("code") != string(message.CodeInternal) || status != http.StatusInternalServerError {
+		t.Errorf("%d %s", status, m.P.JSON())
+	}
+	down = false
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","answer":"jane.doe@example.com"}}`), Duplicate: true}, nil
+	}
+	p, e := message.ReadPacket(r.b.Receive(t.Context(), raw, nil, nil).Body, boxOf(cat))
+	if e != nil || p.Tree.GetStr("op") != string(message.OpRespond) || p.Tree.GetStr("cls") != "pii" {
+		t.Errorf("the answer to the repeat: %s, %v", p.Tree.JSON(), e)
+	}
+}
+
 // TestStreamsAreScanned: a stream is scanned as a whole, including data that is split across two chunks and binary
 // data. For a consent it counts as one message.
 func TestStreamsAreScanned(t *testing.T) {

@@ -142,8 +142,8 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	}
 	out, e := b.screen(ctx, to, scanned, "out "+wire.HashOf(d.ID), now) // also before another attempt, because the owner may have revoked the consent
 	if e != nil {
-		if cause := e.Unwrap(); cause != nil {
-			return nil, storeFailure(cause)
+		if e.Code == message.CodeInternal {
+			return nil, storeFailure(e)
 		}
 		return nil, blockedError(e, to)
 	}

@@ -47,14 +47,14 @@ func (b *Bridge) reply(c *request, a answer) Response {
 		out, e := b.screen(c.ctx, to, a.p, "re "+replayKey(c.m.From, c.m.ID), c.now)
 		if e == nil && len(out.uses) > 0 {
 			if err := b.records.Apply(c.ctx, out.uses, c.now); err != nil {
-				e = message.Fail(message.CodeConsent).Because(err)
+				e = message.Fail(message.CodeInternal).Because(err)
 			}
 		}
 		if e != nil {
 			out.class = class
 			// The log has the types of the data. The peer learns only the error code.
-			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types)
-			if c.fresh && b.cfg.OnBlocked != nil {
+			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types, "cause", e.Unwrap())
+			if c.fresh && e.Code != message.CodeInternal && b.cfg.OnBlocked != nil {
 				b.cfg.OnBlocked(c.ctx, c.address, blockedError(e, to))
 			}
 			a.op, a.p, r.Status = message.OpError, message.Fail(e.Code).Payload(true), e.Status
@@ -125,25 +125,29 @@ func (s screening) proof() string {
 
 // screen scans an outgoing message for personal data (MS-40), and returns the class of the message and the consent that
 // covers the data. name identifies the message; it stays the same when the message is sent again. If no consent covers
-// the data, or the peer cannot get the data encrypted, the error is E_CONSENT. If the message has no personal data and
-// the peer does not accept internal messages, the error is E_CLASSIFICATION.
+// the data, or the peer cannot get the data encrypted, the error is E_CONSENT, and E_INTERNAL if the store fails. If the
+// message has no personal data and the peer does not accept internal messages, the error is E_CLASSIFICATION.
 func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, name string, now time.Time) (screening, *message.Error) {
 	found := personal.Types(p)
-	peer, known, err := b.pins.get(ctx, to.Name(), now)
+	peer, _, err := b.pins.get(ctx, to.Name(), now)
 	if len(found) == 0 {
 		if err == nil && !peer.takes(message.Internal) {
 			return screening{}, message.FailAt(message.CodeClassification, "cls", "the peer does not accept internal messages")
 		}
 		return screening{class: message.Internal}, nil
 	}
-	refuse := message.FailAt(message.CodeConsent, "p", "holds personal data that no consent covers")
-	refuse.Types = found
-	if err != nil || !known || peer.EncKey == "" || !peer.takes(message.PII) {
-		return screening{}, refuse.Because(err) // the message cannot be encrypted, or the peer does not accept the class (MS-38)
+	var grant *Grant
+	var uses []store.Change
+	if peer.EncKey != "" && peer.takes(message.PII) { // otherwise the message cannot be encrypted, or the peer does not accept the class (MS-38)
+		grant, uses, err = b.grants.findCovering(ctx, to.Name(), found, name, now)
 	}
-	grant, uses, err := b.grants.findCovering(ctx, to.Name(), found, name, now)
-	if err != nil || grant == nil {
-		return screening{}, refuse.Because(err)
+	switch {
+	case err != nil:
+		return screening{}, message.Fail(message.CodeInternal).Because(err)
+	case grant == nil:
+		refuse := message.FailAt(message.CodeConsent, "p", "holds personal data that no consent covers")
+		refuse.Types = found
+		return screening{}, refuse
 	}
 	return screening{message.PII, &message.PIIMeta{
 		Types: found, GrantedBy: grant.Subject, Purpose: grant.Purpose, Proof: proofPrefix + grant.ID,
