@@ -179,7 +179,7 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 	}
 	t.Re, t.Boxed, t.Confidential = c.m.ID, c.packet.Boxed, c.m.Class == message.Confidential
 	a, e := b.passToNode(c, address, intent, payload, conv, []store.Change{convChange(t, store.Any, c.now)})
-	if e == nil && a.status == http.StatusOK && !t.Done && !isAside { // this answer is final; a later close adds nothing
+	if e == nil && a.p.GetStr("status") != "partial" && !t.Done && !isAside { // this answer is final; a later close adds nothing
 		if err := updateConversation(c.ctx, b.records, t, c.now, func(t *convState) { t.Done = true }); err != nil {
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store a conversation", "err", err)
 		}
@@ -314,7 +314,11 @@ func (b *Bridge) answerOutcome(c *request, out bridge.Outcome) (answer, *message
 		}
 		return answer{op: message.OpRespond, p: message.Respond{Status: status, Data: data}.Value(), status: http.StatusOK, fromOwner: true}, nil
 	}
-	return answer{op: message.OpRespond, p: toRespond(data, c.native).Value(), status: http.StatusOK, fromOwner: true}, nil
+	r := toRespond(data, c.native)
+	if c.native && c.m.Op == message.OpTask && payload.GetStr("action") != "respond" {
+		r.Status = "partial" // the conversation of an AgentMesh payload stays open until it is closed (§10)
+	}
+	return answer{op: message.OpRespond, p: r.Value(), status: http.StatusOK, fromOwner: true}, nil
 }
 
 // toRespond turns our payload into a respond message. A payload with the action respond keeps its status. If the peer

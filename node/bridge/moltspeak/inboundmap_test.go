@@ -259,3 +259,37 @@ func TestHookRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestCounterAtOnce: an AgentMesh payload that a hook answers at once, such as with a counter-proposal, leaves the
+// conversation open on both sides until one of them closes it (§10).
+func TestCounterAtOnce(t *testing.T) {
+	const propose, counter = `{"action":"propose","terms":{"description":"d"}}`, `{"action":"counter","terms":{"description":"e"}}`
+	there, n := newTestRig(t, nil)
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":` + counter + `}`)}, nil
+	}
+	m, status := there.say(cat, there.draft(cat, message.OpTask, `{"action":"create","task_id":"t","type":"mesh.negotiate","params":`+propose+`}`))
+	if status != http.StatusOK || m.P.GetStr("status") != "partial" {
+		t.Errorf("the counter-proposal: %d %s", status, m.P.JSON())
+	}
+	here, mine := newTestRig(t, nil)
+	here.reply = func(peer string, got wire.Value) []byte {
+		d := here.draft(peer, message.OpRespond, string(m.P.JSON()))
+		d.Re = got.GetStr("id")
+		return here.sign(peer, d)
+	}
+	if _, err := here.b.Deliver(t.Context(), newDelivery(t, cat, wire.Negotiate, propose)); err != nil {
+		t.Fatal(err)
+	}
+	if len(mine.got) != 1 || string(mine.got[0].Payload.Without("metadata").JSON()) != counter {
+		t.Errorf("the node got %d messages: %+v", len(mine.got), mine.got)
+	}
+	closing := newDelivery(t, cat, wire.Negotiate, `{"action":"close","status":"completed"}`)
+	closing.Message.Conversation = n.got[0].ConvID
+	if _, err := there.b.Deliver(t.Context(), closing); err != nil {
+		t.Fatal(err)
+	}
+	if m := there.receive(cat); m.P.GetStr("status") != "success" {
+		t.Errorf("the close: %s", m.P.JSON())
+	}
+}
