@@ -84,7 +84,7 @@ func (c *connection) open(ctx context.Context, raw []byte) Response {
 	switch {
 	case r.Status >= http.StatusBadRequest || r.Sender.Agent == "":
 	case proves, x.m.Op == message.OpHello && r.Fresh:
-		if !c.b.sockets.bind(c.conn, r.Sender.Name(), r.Known) {
+		if !c.b.sockets.bind(c.conn, x.peer.identity(), r.Known) {
 			c.end(ctx, message.Fail(message.CodeRateLimit), "too many streams")
 			return r
 		}

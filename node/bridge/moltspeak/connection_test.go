@@ -2,10 +2,12 @@ package moltspeak
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -41,10 +43,12 @@ func (o testStream) exchange(raw []byte, n int) []wire.Value {
 	return out
 }
 
+func pinnedPeer(name string) peer { return peer{Name: name, Key: self(name).Key} }
+
 // isBound reports whether the stream gets what is pushed to the peer. Pushed messages arrive before later answers.
 func (o testStream) isBound(peer string) bool {
 	o.t.Helper()
-	o.r.b.sockets.push(peer, o.r.sign("me@home", message.Draft{ID: "pushed", Op: message.OpPong, Re: "x", Time: time.Now(), From: us, To: self(peer), P: wire.Obj(), Class: message.Internal}))
+	o.r.b.sockets.push(pinnedPeer(peer).identity(), o.r.sign("me@home", message.Draft{ID: "pushed", Op: message.OpPong, Re: "x", Time: time.Now(), From: us, To: self(peer), P: wire.Obj(), Class: message.Internal}))
 	m := o.exchange(o.r.sign(peer, o.r.draft(peer, message.OpPing, `{"nonce":"after"}`)), 1)[0]
 	if m.GetStr("id") != "pushed" {
 		return false
@@ -214,6 +218,35 @@ func TestRecordedHelloKeepsTheChallenge(t *testing.T) {
 	proof.Re = ack.ID
 	if m, status := r.say(cat, proof); status != 200 || m.Op == message.OpError {
 		t.Errorf("the answer to the first challenge: %d %s", status, m.P.JSON())
+	}
+}
+
+// TestUnpinnedKeyGetsNoAnswers: after the owner unpinned a peer, no answer to the peer's new key goes to a stream that the
+// old key opened.
+func TestUnpinnedKeyGetsNoAnswers(t *testing.T) {
+	const bird = "bird@air"
+	r, n := newTestRig(t, nil)
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: http.StatusAccepted, Raw: []byte(`{"payload":{"action":"received"}}`)}, nil
+	}
+	old := r.open(t, r.serve())
+	old.exchange(r.sign(bird, r.draft(bird, message.OpHello, helloBody)), 1)
+	if !old.isBound(bird) {
+		t.Fatal("the stream is not bound")
+	}
+	if err := r.b.pins.unpin(t.Context(), bird); err != nil {
+		t.Fatal(err)
+	}
+	q := r.draft(bird, message.OpQuery, plainQuery)
+	q.From.Key, q.From.EncKey = self(dog).Key, ""
+	r.sendRaw(bird, r.sign(dog, q))
+	final := newDelivery(t, bird, n.got[0].Intent, `{"action":"answer","answer":"sunny"}`)
+	final.Address, final.To, final.Message.Conversation = n.got[0].Address, n.got[0].Peer, n.got[0].ConvID
+	if _, err := r.b.Deliver(t.Context(), final); err != nil {
+		t.Fatal(err)
+	}
+	if got := old.exchange(r.sign(bird, r.draft(bird, message.OpPing, `{"nonce":1}`)), 1)[0]; got.GetStr("op") != "error" {
+		t.Errorf("the stream of the old key got %s", got.JSON())
 	}
 }
 

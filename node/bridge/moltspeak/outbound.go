@@ -240,7 +240,8 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, 
 	}
 	pushed := false
 	if body, err := b.packFor(ctx, to, InboundLink, raw, t.Boxed); err == nil {
-		pushed = b.sockets.push(to.Name(), body)
+		p, _, err := b.pins.get(ctx, to.Name(), now)
+		pushed = err == nil && b.sockets.push(p.identity(), body)
 	}
 	switch {
 	case !ok && pushed:

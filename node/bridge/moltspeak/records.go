@@ -54,7 +54,12 @@ type peer struct {
 	rev store.Rev
 }
 
-// takes reports whether the peer accepts messages of a class: its hello listed the class, or no classes (MS-38).
+// identity returns the name and the pinned key of the peer. After the owner unpinned a peer, the next one with its name
+// is another one.
+func (p peer) identity() string { return p.Name + " " + p.Key }
+
+// takes reports whether the peer accepts messages of a class: it listed the class in its hello, or it listed none
+// (MS-38).
 func (p peer) takes(c message.Class) bool {
 	return len(p.Classes) == 0 || slices.Contains(p.Classes, c)
 }

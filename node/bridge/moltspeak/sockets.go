@@ -14,7 +14,7 @@ const helloTime = 10 * time.Second
 
 type socket struct {
 	conn  *websocket.Conn
-	peer  string // the peer to which it is bound; "" if it is not bound
+	peer  string // the identity of the peer to which it is bound; "" if it is not bound
 	known bool
 	since time.Time
 	hello *time.Timer
@@ -100,7 +100,7 @@ func (s *sockets) remove(c *websocket.Conn) {
 	s.wait.Done()
 }
 
-// push queues raw on the newest connection of a peer. It returns false if the peer has none, or if that one is closing
+// push queues raw on the newest connection that the key of a peer opened. It returns false if the peer has none, or if that one is closing
 // or its queue is full. The message may still get lost, so the caller also stores it if it can.
 func (s *sockets) push(peer string, raw []byte) bool {
 	s.mu.Lock()
