@@ -28,7 +28,7 @@ type moltspeakCmd struct {
 	Search  moltspeakSearchCmd  `cmd:"" help:"Find MoltSpeak agents in the registry of a link."`
 	Peers   moltspeakPeersCmd   `cmd:"" aliases:"list" help:"List MoltSpeak agents and their pinned keys."`
 	Grant   moltspeakGrantCmd   `cmd:"" help:"Grant an agent a capability: pii, or the right to send query, task or stream without a session."`
-	Unpin   moltspeakUnpinCmd   `cmd:"" help:"Forget the pinned key of an agent. The next key that the agent shows is pinned."`
+	Unpin   moltspeakUnpinCmd   `cmd:"" help:"Forget the pinned key of an agent, what you granted to it, and your consents for it. The next key that the agent shows is pinned."`
 	Consent moltspeakConsentCmd `cmd:"" help:"List and revoke your consents to send personal data."`
 }
 

@@ -234,7 +234,7 @@ func TestUnpinnedKeyGetsNoAnswers(t *testing.T) {
 	if !old.isBound(bird) {
 		t.Fatal("the stream is not bound")
 	}
-	if err := r.b.pins.unpin(t.Context(), bird); err != nil {
+	if err := r.b.unpin(t.Context(), bird); err != nil {
 		t.Fatal(err)
 	}
 	q := r.draft(bird, message.OpQuery, plainQuery)

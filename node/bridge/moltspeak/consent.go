@@ -313,6 +313,24 @@ func (g grants) revoke(ctx context.Context, id string, now time.Time) error {
 	}
 }
 
+// revocations returns the changes that revoke all live grants of a peer.
+func (g grants) revocations(ctx context.Context, peer string, now time.Time) (changes []store.Change, err error) {
+	for rec, err := range store.AllRecords(ctx, g.records, nsConsents, "peer:"+wire.HashOf(peer), now) {
+		if err != nil {
+			return nil, err
+		}
+		grant, err := store.Decode[Grant](rec)
+		if err != nil {
+			return nil, err
+		}
+		if grant.isLive(now) {
+			grant.Revoked = now.Unix()
+			changes = append(changes, grant.change(rec.Rev))
+		}
+	}
+	return changes, nil
+}
+
 // list returns the grants, or those of one peer if peer is not empty.
 func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, error) {
 	term := ""

@@ -134,6 +134,35 @@ func TestRevokedConsentStopsAttempts(t *testing.T) {
 	}
 }
 
+// TestUnpinRevokesConsents: if the owner forgets the key of a peer, the next key with that name gets no personal data
+// with the consents for the old one. Consents for others stay.
+func TestUnpinRevokesConsents(t *testing.T) {
+	r, _ := newTestRig(t, nil)
+	r.getConsent(`{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`)
+	other := Grant{ID: "dogs", Peer: dog, Expires: time.Now().Add(time.Hour).Unix()}
+	if err := r.b.records.Apply(t.Context(), []store.Change{other.change(store.Absent)}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.b.unpin(t.Context(), cat); err != nil {
+		t.Fatal(err)
+	}
+	next := r.draft(cat, message.OpPing, `{"nonce":1}`)
+	next.From.Key, next.From.EncKey = self(dog).Key, self(dog).EncKey
+	r.sendRaw(dog, r.sign(dog, next))
+	private := newDelivery(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"jane.doe@example.com"}}`)
+	if _, err := r.b.Deliver(t.Context(), private); err == nil || len(r.queue(cat)) != 0 {
+		t.Errorf("to another key: %v, %d messages left", err, len(r.queue(cat)))
+	}
+	for _, name := range []string{cat, dog} {
+		if list, err := r.b.grants.list(t.Context(), name, time.Now()); err != nil || len(list) != 1 || list[0].isLive(time.Now()) != (name == dog) {
+			t.Errorf("consents for %s: %+v, %v", name, list, err)
+		}
+	}
+	if err := r.b.unpin(t.Context(), "nobody@x"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("of an unknown peer: %v", err)
+	}
+}
+
 // TestConsentToAnotherRequest changes a stored question: approving it grants nothing, and the question stays open.
 func TestConsentToAnotherRequest(t *testing.T) {
 	r, _ := newTestRig(t, nil)

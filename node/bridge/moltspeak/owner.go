@@ -1,6 +1,7 @@
 package moltspeak
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // PeerView is a peer as the owner API shows it.
@@ -97,7 +99,7 @@ func (b *Bridge) Operations() []owner.Operation {
 			return owner.List[PeerView]{Items: list}, err
 		}),
 		UnpinPeer.Serve(func(c echo.Context, _ owner.None) (Done, error) {
-			return Done{true}, b.pins.unpin(c.Request().Context(), c.Param("name"))
+			return Done{true}, b.unpin(c.Request().Context(), c.Param("name"))
 		}),
 		GrantCapability.Serve(func(c echo.Context, _ owner.None) (Done, error) {
 			return Done{true}, b.pins.setGranted(c.Request().Context(), c.Param("name"), c.Param("capability"), true)
@@ -106,6 +108,22 @@ func (b *Bridge) Operations() []owner.Operation {
 			return Done{true}, b.pins.setGranted(c.Request().Context(), c.Param("name"), c.Param("capability"), false)
 		}),
 	}
+}
+
+// unpin deletes what we know about a peer, including its key and the capabilities that the owner granted, so that the
+// next key that it shows is pinned. Only the owner changes a pin (MS-23). It revokes the owner's consents for the peer,
+// because otherwise the agent with the next key would get personal data with them.
+func (b *Bridge) unpin(ctx context.Context, name string) error {
+	now := time.Now()
+	p, known, err := b.pins.get(ctx, name, now)
+	if err != nil || !known {
+		return cmp.Or(err, store.ErrNotFound)
+	}
+	changes, err := b.grants.revocations(ctx, name, now)
+	if err != nil {
+		return err
+	}
+	return b.records.Apply(ctx, append(changes, store.Change{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}), now)
 }
 
 // Test sends a hello to the peer behind a link and verifies the answer.

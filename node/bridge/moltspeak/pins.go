@@ -198,18 +198,8 @@ func (pins *pins) list(ctx context.Context) ([]PeerView, error) {
 	return out, nil
 }
 
-// unpin deletes what we know about a peer, including its key and the capabilities that the owner granted, so that the
-// next key that it shows is pinned. Only the owner changes a pin (MS-23).
-func (pins *pins) unpin(ctx context.Context, name string) error {
-	now := time.Now()
-	p, known, err := pins.get(ctx, name, now)
-	if err != nil || !known {
-		return cmp.Or(err, store.ErrNotFound)
-	}
-	return pins.records.Apply(ctx, []store.Change{{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}}, now)
-}
-
-// setGranted grants a peer a capability permanently, at trust level 4 (MS-28), or revokes the grant.
+// setGranted grants a peer a capability permanently, or revokes the grant. A granted capability has trust level 4
+// (MS-28).
 func (pins *pins) setGranted(ctx context.Context, name, capability string, granted bool) error {
 	now := time.Now()
 	p, known, err := pins.get(ctx, name, now)

@@ -59,7 +59,7 @@ func TestPins(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Refused != forged.From.Key {
 		t.Errorf("the owner is shown %+v, %v", list, err)
 	}
-	if err := r.b.pins.unpin(t.Context(), cat); err != nil {
+	if err := r.b.unpin(t.Context(), cat); err != nil {
 		t.Fatal(err)
 	}
 	if m, status := r.sendRaw(dog, r.sign(dog, forged)); status >= 300 {
