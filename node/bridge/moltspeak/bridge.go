@@ -2,8 +2,6 @@ package moltspeak
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"log/slog"
 	"slices"
@@ -175,12 +173,4 @@ func (b *Bridge) Run(ctx context.Context) error {
 	b.sockets.close()
 	work.Wait()
 	return nil
-}
-
-// uuid returns a hash of the parts in the form of a version 4 UUID.
-func uuid(parts ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	sum[6], sum[8] = sum[6]&0x0f|0x40, sum[8]&0x3f|0x80
-	h := hex.EncodeToString(sum[:16])
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }

@@ -124,7 +124,7 @@ func (c *connection) answer(x *request, raw []byte) (r Response, proves bool) {
 // challenge returns a challenge for the sender of a hello, wrapped in the same way as the hello.
 func (c *connection) challenge(x *request) []byte {
 	b := c.b
-	c.verifyID = uuid(random32())
+	c.verifyID = newID()
 	c.sentChallenge = challenge{text: random32(), key: x.peer.Key, expires: x.now.Add(challengeLife), known: x.isKnown(), sources: x.sources}
 	class := message.Internal
 	if !x.peer.takes(class) {

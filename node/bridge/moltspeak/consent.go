@@ -203,7 +203,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 			subject = "owner@" + r.b.self.Org
 		}
 		g := Grant{
-			ID: uuid(random32()), Issuer: r.b.self.Name(), Subject: subject, Peer: body.Peer, Issued: d.Now.Unix(),
+			ID: newID(), Issuer: r.b.self.Name(), Subject: subject, Peer: body.Peer, Issued: d.Now.Unix(),
 			Expires: d.Now.Add(durations[body.Duration]).Unix(), Scope: body.Types, Purpose: body.Purpose,
 			Constraints: body.Constraints,
 		}

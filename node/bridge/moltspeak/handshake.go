@@ -3,6 +3,7 @@ package moltspeak
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -23,7 +24,6 @@ const (
 // ends all sessions.
 type session struct {
 	ID      string
-	Peer    string
 	key     string // the pinned key of the peer
 	Expires time.Time
 	active  time.Time
@@ -55,6 +55,14 @@ func random32() string {
 	var b [32]byte
 	rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
+}
+
+// newID returns a version 4 UUID (MS-3).
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 // challenge returns the challenge for the sender of a hello. Each peer has at most one. A fresh hello gets a new
@@ -140,7 +148,7 @@ func (h *handshakes) open(peer string, c challenge, now time.Time) (session, boo
 		return session{}, false
 	}
 	s := &session{
-		ID: random32()[:32], Peer: peer, key: c.key, Expires: now.Add(sessionLife), active: now, known: c.known, sources: c.sources,
+		ID: random32()[:32], key: c.key, Expires: now.Add(sessionLife), active: now, known: c.known, sources: c.sources,
 	}
 	h.sessions[peer] = s
 	return *s, true

@@ -149,7 +149,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	}
 	if !ok || now.Sub(o.Sent) > resendWithin || o.Proof != out.proof() {
 		class := out.class.ForAnswer(draft.Class)
-		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(random32()), now, b.self, message.Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
+		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = newID(), now, b.self, message.Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
 		draft.Ext = ownURL(b.cfg.URL).ext(endpoint)
 		tree, err := message.Sign(draft.Tree(), b.cfg.Key)
 		if err != nil {
@@ -419,7 +419,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	if err != nil {
 		return storeFailure(err)
 	}
-	d := message.Draft{ID: uuid(random32()), Re: cb.Re, Op: message.OpConsentResponse, Time: now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: answer, Class: cb.Class}
+	d := message.Draft{ID: newID(), Re: cb.Re, Op: message.OpConsentResponse, Time: now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: answer, Class: cb.Class}
 	if b.links.usesCoreOnly(to, p) {
 		d = d.ToCore()
 	}
@@ -455,7 +455,7 @@ func (b *Bridge) challenge(ctx context.Context, e registry.Entry, now time.Time)
 	}
 	text := random32()
 	d := message.Draft{
-		ID: uuid(random32()), Op: message.OpVerify, Time: now, From: b.self, To: message.Agent{Agent: e.AgentName, Org: e.Org}, Class: message.Public,
+		ID: newID(), Op: message.OpVerify, Time: now, From: b.self, To: message.Agent{Agent: e.AgentName, Org: e.Org}, Class: message.Public,
 		P: wire.Obj(wire.TextField("challenge", text), wire.Field("timestamp", wire.Int(now.UnixMilli()))),
 	}
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)

@@ -147,7 +147,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 
 func (b *Bridge) greet(ctx context.Context, l bridge.Link, endpoint string, to message.Agent) error {
 	now := time.Now()
-	d := message.Draft{ID: uuid(random32()), Op: message.OpHello, Time: now, From: b.self, To: to, P: helloPayload(b.capabilities), Class: message.Internal}
+	d := message.Draft{ID: newID(), Op: message.OpHello, Time: now, From: b.self, To: to, P: helloPayload(b.capabilities), Class: message.Internal}
 	d.Ext = ownURL(b.cfg.URL).ext(endpoint)
 	ack, err := b.handshakeCall(ctx, l, endpoint, d, to)
 	if err != nil {
@@ -160,7 +160,7 @@ func (b *Bridge) greet(ctx context.Context, l bridge.Link, endpoint string, to m
 	if text == "" {
 		return nil // the peer opens no session
 	}
-	proof := message.Draft{ID: uuid(random32()), Re: ack.m.ID, Op: message.OpVerifyResponse, Time: time.Now(), From: b.self, To: to, P: wire.Obj(wire.TextField("challenge", text)), Class: message.Internal}
+	proof := message.Draft{ID: newID(), Re: ack.m.ID, Op: message.OpVerifyResponse, Time: time.Now(), From: b.self, To: to, P: wire.Obj(wire.TextField("challenge", text)), Class: message.Internal}
 	result, err := b.handshakeCall(ctx, l, endpoint, proof, to)
 	if err != nil {
 		return err

@@ -42,8 +42,6 @@ type request struct {
 
 	address  bridge.Address // the address of the sender
 	standing acl.Standing   // what the owner decided about the sender
-
-	id string // the id of the reply
 }
 
 // answer is the content of the reply to a message. If op is empty and stored is nil, no reply is sent (MS-45).
@@ -66,13 +64,6 @@ type Response struct {
 	Known  bool          // Sender is a known peer, not a stranger
 	Fresh  bool          // Sender is set, and the message cannot be a replayed recording
 	Forged bool          // the request was refused because its box, sender, key or signature did not verify
-}
-
-func (c *request) replyID() string {
-	if c.id == "" {
-		c.id = uuid(random32())
-	}
-	return c.id
 }
 
 // Receive handles one message or envelope and returns the response. It never fails: an error becomes a signed error

@@ -65,7 +65,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 	if re == "" {
 		re = message.ReadableID(c.packet.Tree)
 	}
-	d := message.Draft{ID: c.replyID(), Re: re, Op: a.op, Time: c.now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: a.p, Class: class, PII: meta, Ext: a.ext}
+	d := message.Draft{ID: newID(), Re: re, Op: a.op, Time: c.now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: a.p, Class: class, PII: meta, Ext: a.ext}
 	if re != "" && b.links.usesCoreOnly(to, c.peer) { // a respond must name the message that it answers
 		d = d.ToCore()
 	}

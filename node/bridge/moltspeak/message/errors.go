@@ -148,14 +148,11 @@ func (e *Error) Payload(stranger bool) wire.Value {
 	return v.With("suggestion", hint)
 }
 
-// Fault is the p of an error message from a peer. Message is the peer's text: untrusted.
+// Fault is the p of an error message from a peer, without the peer's texts.
 type Fault struct {
 	Code        Code
-	Category    string
-	Message     string
 	Field       string
 	Recoverable bool
-	Action      string
 	Delay       time.Duration
 }
 
@@ -171,7 +168,9 @@ var otherCodes = map[string]Code{
 }
 
 func parseFault(r *reader) Payload {
-	f := Fault{Category: r.optText("category"), Message: r.optText("message"), Field: r.optText("field")}
+	r.optText("category")
+	r.optText("message")
+	f := Fault{Field: r.optText("field")}
 	text := r.text("code")
 	row, ok := RowOf(Code(text))
 	if !ok {
@@ -183,7 +182,6 @@ func parseFault(r *reader) Payload {
 		f.Recoverable, _ = recoverable.Boolean()
 	}
 	if hint, ok := r.v.Get("suggestion"); ok {
-		f.Action = hint.GetStr("action")
 		if ms, ok := integer(hint, "delay_ms"); ok && ms > 0 {
 			f.Delay = time.Duration(min(ms, int64(24*time.Hour/time.Millisecond))) * time.Millisecond
 		}

@@ -241,11 +241,11 @@ func TestCodes(t *testing.T) {
 		m := Message{Op: OpError, P: e.Payload(false)}
 		p, bad := m.Payload()
 		f, ok := p.(Fault)
-		if bad != nil || !ok || f.Code != row.Code || f.Category != row.Category || f.Recoverable != row.Recoverable {
+		if bad != nil || !ok || f.Code != row.Code || m.P.GetStr("category") != row.Category || f.Recoverable != row.Recoverable {
 			t.Errorf("%s came back as %+v, %v", row.Code, f, bad)
 		}
-		if f.Action != row.Action || row.Recoverable && f.Action == "" {
-			t.Errorf("%s is recoverable %v and has the hint %q", row.Code, row.Recoverable, f.Action)
+		if hint, _ := m.P.Get("suggestion"); hint.GetStr("action") != row.Action || row.Recoverable && row.Action == "" {
+			t.Errorf("%s is recoverable %v and has the hint %s", row.Code, row.Recoverable, hint.JSON())
 		}
 		if f.Wire().Code == "" {
 			t.Errorf("%s has no code of AgentMesh", row.Code)

@@ -24,9 +24,9 @@ const maxAttested = 10
 
 // Hello opens a handshake.
 type Hello struct {
-	Attested               []Attestation
-	Versions, Capabilities []string
-	Classes                []Class // empty: unknown
+	Attested []Attestation
+	Versions []string
+	Classes  []Class // empty: unknown
 }
 
 // Verify asks for proof of a key.
@@ -66,7 +66,6 @@ type Stream struct {
 // Tool calls or describes a tool, or lists all tools.
 type Tool struct {
 	Action, Tool string
-	Input        wire.Value
 }
 
 // Consent requests, grants, revokes or verifies permission to use personal data.
@@ -132,7 +131,7 @@ func (m Message) Payload() (Payload, *Error) {
 func parseHello(r *reader) Payload {
 	h := Hello{Versions: r.texts("protocol_versions", true)}
 	r.texts("extensions", false)
-	h.Capabilities, h.Attested = r.readCapabilities("capabilities")
+	h.Attested = r.attestations()
 	size, _ := r.whole("max_message_size")
 	r.check(size >= 0, "max_message_size", "must not be negative")
 	for _, c := range r.texts("supported_cls", false) {
@@ -142,23 +141,23 @@ func parseHello(r *reader) Payload {
 	return h
 }
 
-// readCapabilities reads a list of capabilities, each of them a text or an object that may have an attestation.
-func (r *reader) readCapabilities(key string) (names []string, list []Attestation) {
+// attestations returns the attestations in the list of capabilities, each of which is a text or an object that may have
+// an attestation.
+func (r *reader) attestations() (list []Attestation) {
+	const key = "capabilities"
 	v, ok := r.opt(key, wire.Array)
 	if !ok {
-		return nil, nil
+		return nil
 	}
 	r.check(v.Len() <= MaxList, key, "has too many entries")
 	for e := range v.Elems() {
 		if s, isText := e.Str(); isText {
 			r.check(len(s) <= MaxText, key, "must hold short texts")
-			names = append(names, s)
 			continue
 		}
 		sub := &reader{v: e, path: r.path + key + ".", bad: r.bad}
 		sub.check(e.Kind() == wire.Object, "", "must hold texts and objects")
 		a := Attestation{Capability: sub.name("capability")}
-		names = append(names, a.Capability)
 		if proof, ok := sub.opt("attestation", wire.Object); ok {
 			in := &reader{v: proof, path: sub.path + "attestation.", bad: r.bad}
 			a.Type, a.Org, a.Signature, a.Expires = in.oneOf("type", "org-signed"), in.name("org"), in.name("signature"), in.millis("expires")
@@ -174,7 +173,7 @@ func (r *reader) readCapabilities(key string) (names []string, list []Attestatio
 			r.err = sub.err
 		}
 	}
-	return names, list
+	return list
 }
 
 func parseVerify(r *reader) Payload {
@@ -279,9 +278,9 @@ func parseTool(r *reader) Payload {
 	if t.Action != "list" {
 		t.Tool = r.name("tool")
 	}
-	t.Input, _ = r.opt("input", wire.Object)
+	r.opt("input", wire.Object)
 	if t.Action == "invoke" {
-		t.Input = r.need("input", wire.Object)
+		r.need("input", wire.Object)
 	}
 	if ms, ok := r.whole("timeout_ms"); ok {
 		r.check(0 < ms && ms <= 3600_000, "timeout_ms", "must be 1 to 3600000")
