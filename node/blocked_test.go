@@ -77,7 +77,7 @@ func TestBlockedAndAllowed(t *testing.T) {
 	chris := mesh.Stranger("chris")
 	sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Allow = []string{string(chris.ID)} })
 	sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "block"}, nil)
-	peers, err := sarah.OwnerAPI().ListPeers(t.Context())
+	peers, err := sarah.OwnerAPI().ListPeers(t.Context(), "")
 	if err != nil || len(peers) != 1 || peers[0].Standing != acl.Blocked {
 		t.Errorf("peers = %+v, %v, want one that is blocked", peers, err)
 	}

@@ -182,12 +182,9 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Usage, errors.New("give a text, --capability or --org"))
 	}
 	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
-	return ask(ctx, a, moltspeak.SearchAgents.Call().Ask(query), func(page owner.List[registry.Entry]) {
-		rows := [][]string{{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}}
-		for _, e := range page.Items {
-			rows = append(rows, []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)})
-		}
-		a.List(rows, "the registry lists no matching agents")
+	heads := []string{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}
+	return askList(ctx, a, moltspeak.SearchAgents.Call().Ask(query), "the registry lists no matching agents", heads, func(e registry.Entry) []string {
+		return []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)}
 	})
 }
 
