@@ -249,7 +249,30 @@ func TestNothingIsSpentOffline(t *testing.T) {
 	}
 }
 
-// TestAnswersLeaveRoom: peers that make the node answer cannot use up its budget. Notices of held messages wait for
+// TestFailedSendsAreFree: what a connection that has ended does not take uses up no budget (AR-53).
+func TestFailedSendsAreFree(t *testing.T) {
+	x, _ := newLinkedNode(t, nil, Config{})
+	s := x.link.sender
+	s.mu.Lock()
+	ended := s.conn
+	s.mu.Unlock()
+	x.Disconnect()
+	s.setConn(ended) // as before the link notices the end
+	for range 3 {
+		s.answer("agent-042", []byte(`{}`))
+		if err := x.link.writeNow([]byte(`{}`)); err == nil {
+			t.Error("a frame of the owner left over a connection that has ended")
+		}
+		if _, err := x.Deliver(t.Context(), newDelivery(t, wire.NewConversationID(), wire.RequestInfo, `{"action":"ask","question":"where?"}`)); err == nil {
+			t.Error("a message left over a connection that has ended")
+		}
+	}
+	if all, answers := s.budget.Count(time.Now()), s.answers.Count(time.Now()); all != 0 || answers != 0 {
+		t.Errorf("%d of the budget and %d of the part for answers are spent, want 0 and 0", all, answers)
+	}
+}
+
+// TestAnswersLeaveRoom: peers that make the node answer cannot use up its budget. Notices that the owner decides wait for
 // their part of the budget, in order, and answers of the outbox wait for the same part (AR-53).
 func TestAnswersLeaveRoom(t *testing.T) {
 	x, n := newLinkedNode(t, nil, Config{})

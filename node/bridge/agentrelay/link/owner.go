@@ -153,11 +153,10 @@ func (l *Link) sendBroadcast(_ echo.Context, in Broadcast) (owner.None, error) {
 
 // writeNow sends a frame for the owner, or returns why that is not possible now.
 func (l *Link) writeNow(data []byte) error {
-	if wait := l.sender.budget.Take(time.Now()); wait > 0 {
-		return wire.ErrRateLimited.After(wait)
-	}
-	err := l.sender.write(data)
+	wait, err := l.sender.send(data, false)
 	switch {
+	case wait > 0:
+		return wire.ErrRateLimited.After(wait)
 	case err == nil:
 		return nil
 	case l.Status().State != bridge.LinkUp && errors.Is(err, errDown):

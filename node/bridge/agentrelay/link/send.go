@@ -57,12 +57,12 @@ func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	l.sender.answer(peer, data)
 }
 
-// takeTurn charges a message to the budget, as sender.charge does, or returns an error if the message must wait.
-func (l *Link) takeTurn(isAnswer bool) error {
-	if !l.sender.isConnected() {
+// explainWait returns the error for the outbox if a frame must wait, or if the connection did not take it.
+func (l *Link) explainWait(wait time.Duration, err error) error {
+	switch {
+	case err != nil:
 		return retryLater(0, l.offlineReason())
-	}
-	if wait := l.sender.charge(isAnswer); wait > 0 {
+	case wait > 0:
 		return retryLater(wait, overBudget)
 	}
 	return nil
@@ -83,14 +83,15 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 	case data == nil:
 		return bridge.Delivered{Queued: true}, nil
 	}
-	if err := l.takeTurn(conversations.AnswersIn(d.Message.Payload) != ""); err != nil {
+	isAnswer := conversations.AnswersIn(d.Message.Payload) != ""
+	if err := l.explainWait(l.sender.check(isAnswer)); err != nil {
 		return bridge.Delivered{}, err
 	}
 	if err := l.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
 		return bridge.Delivered{}, retryLater(0, notStored)
 	}
-	if err := l.sender.write(data); err != nil {
-		return bridge.Delivered{}, retryLater(0, l.offlineReason())
+	if err := l.explainWait(l.sender.send(data, isAnswer)); err != nil {
+		return bridge.Delivered{}, err
 	}
 	return bridge.Delivered{Queued: true}, nil
 }

@@ -53,43 +53,46 @@ func (s *sender) clearConn() {
 	}
 }
 
-func (s *sender) isConnected() bool {
+// check returns how long a frame must wait for the budget, and an answer also for its part of the budget. Without a
+// connection, the error is errDown.
+func (s *sender) check(isAnswer bool) (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.conn != nil
+	return s.checkLocked(isAnswer)
 }
 
-// write queues a frame on the connection. The frame may be lost with the connection, and ARC acknowledges no frame, so
-// nil does not mean that the frame arrived (AR-53).
-func (s *sender) write(data []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *sender) checkLocked(isAnswer bool) (wait time.Duration, err error) {
 	if s.conn == nil {
-		return errDown
+		return 0, errDown
 	}
-	return s.conn.Send(websocket.Text(data))
-}
-
-// charge charges a frame to the budget, and an answer also to the part for answers. If the frame must wait, charge
-// charges nothing and returns how long.
-func (s *sender) charge(isAnswer bool) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.chargeLocked(isAnswer)
-}
-
-func (s *sender) chargeLocked(isAnswer bool) time.Duration {
 	now := time.Now()
 	if isAnswer {
-		if wait := s.answers.Peek(now); wait > 0 {
-			return wait
-		}
+		wait = s.answers.Peek(now)
 	}
-	wait := s.budget.Take(now)
-	if isAnswer && wait == 0 {
+	return max(wait, s.budget.Peek(now)), nil
+}
+
+// send queues a frame on the connection, and charges it to the budget, or returns how long it must wait. The frame may be
+// lost with the connection, and ARC acknowledges no frame, so a wait of 0 does not mean that the frame arrived (AR-53).
+func (s *sender) send(data []byte, isAnswer bool) (time.Duration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sendLocked(data, isAnswer)
+}
+
+func (s *sender) sendLocked(data []byte, isAnswer bool) (time.Duration, error) {
+	if wait, err := s.checkLocked(isAnswer); wait > 0 || err != nil {
+		return wait, err
+	}
+	if err := s.conn.Send(websocket.Text(data)); err != nil {
+		return 0, err
+	}
+	now := time.Now()
+	s.budget.Take(now)
+	if isAnswer {
 		s.answers.Take(now)
 	}
-	return wait
+	return 0, nil
 }
 
 // answer sends a frame to a peer, or queues it until connection and budget allow. If the process ends, the queue is
@@ -104,8 +107,12 @@ func (s *sender) answer(peer string, data []byte) {
 
 // drain sends the waiting answers. The caller holds s.mu.
 func (s *sender) drain() {
-	for s.unsent.Len() > 0 && s.conn != nil && s.resume == nil {
-		if wait := s.chargeLocked(true); wait > 0 {
+	for s.unsent.Len() > 0 && s.resume == nil {
+		wait, err := s.sendLocked(s.unsent.First(), true)
+		if err != nil {
+			return // the next connection sends it
+		}
+		if wait > 0 {
 			s.resume = time.AfterFunc(wait, func() {
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -113,9 +120,6 @@ func (s *sender) drain() {
 				s.drain()
 			})
 			return
-		}
-		if s.conn.Send(websocket.Text(s.unsent.First())) != nil {
-			return // the next connection sends it
 		}
 		s.unsent.RemoveFirst()
 	}

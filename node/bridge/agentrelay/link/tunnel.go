@@ -159,11 +159,8 @@ func (l *Link) sendTunnel(ctx context.Context, peer string, message []byte) ([]b
 		return nil, retryLater(time.Second, err.Error())
 	}
 	defer stop()
-	if err := l.takeTurn(false); err != nil {
+	if err := l.explainWait(l.sender.send(data, false)); err != nil {
 		return nil, err
-	}
-	if err := l.sender.write(data); err != nil {
-		return nil, retryLater(0, l.offlineReason())
 	}
 	ctx, cancel := context.WithTimeout(ctx, tunnelTimeout)
 	defer cancel()
