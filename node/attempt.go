@@ -19,11 +19,11 @@ import (
 // attemptTime bounds one attempt, whatever a transport does. A peer may take up to 30 s to answer (AM-45).
 const attemptTime = 45 * time.Second
 
-// attempt makes one attempt to deliver the outbox entry with this id. first is set if no attempt has begun yet; the
-// entry is stored as in flight nevertheless. attempt returns when the next attempt is due, or the zero time if the
-// entry is done. If ctx or the process ends during the attempt, the entry stays in flight, and the process that has the
-// queue next tries it again.
-func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time) {
+// attempt makes one attempt to deliver the outbox entry with this id. first reports that no attempt has begun yet,
+// although the entry is stored as in flight. attempt returns when the next attempt is due, or the zero time if the
+// entry is done, and what was missing for this one. If ctx or the process ends during the attempt, the entry stays in
+// flight, and the process that has the queue next tries it again.
+func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time, awaits string) {
 	e, err := n.loadEntry(ctx, id)
 	var earlier []outbox.Entry
 	if err == nil {
@@ -31,16 +31,16 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return time.Time{}
+		return time.Time{}, ""
 	case err != nil:
 		n.log.Warn("read outbox entry", "letter", id, "err", err)
-		return time.Now().Add(sendPauses[0])
+		return time.Now().Add(sendPauses[0]), ""
 	case e.State != SendQueued: // it ended with an earlier entry of its conversation
 		n.outbox.waiters.Give(e.ID, e.sent())
-		return time.Time{}
+		return time.Time{}, ""
 	case earlier != nil:
 		n.outbox.AddRemote(earlier...)
-		return time.Now()
+		return time.Now(), ""
 	}
 	if !first || time.Since(e.Signed) >= sameBytes {
 		e.Processed = e.Processed || e.InFlight && !first // the outcome of the attempt in flight is unknown
@@ -56,8 +56,8 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	if err != nil {
 		return n.retryOrEnd(ctx, e, err)
 	}
-	if !n.session.IsCurrent(ctx) { // after a standstill, another process may have the queue
-		return time.Now().Add(sendPauses[0])
+	if !n.session.IsCurrent(ctx) { // this process stood still: another one may have the queue now
+		return time.Now().Add(sendPauses[0]), ""
 	}
 	deliver, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
@@ -66,15 +66,15 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return time.Now() // the process that has the queue next tries it again
+		return time.Now(), "" // the process that has the queue next tries it again
 	case errors.Is(err, client.ErrReplyUnverified):
-		return n.endWithBadReply(ctx, e, err)
+		return n.endWithBadReply(ctx, e, err), ""
 	case err != nil && e.Action == wire.ActionClose && isConversationClosed(err):
-		return n.endWithSuccess(ctx, e, bridge.Delivered{}) // AM-38: the conversation was closed already
+		return n.endWithSuccess(ctx, e, bridge.Delivered{}), "" // AM-38: the conversation was closed already
 	case err != nil:
 		return n.retryOrEnd(ctx, e, err)
 	}
-	return n.endWithSuccess(ctx, e, got)
+	return n.endWithSuccess(ctx, e, got), ""
 }
 
 // findEarlierEntry returns the first entry that waits in the conversation of e, unless that is e. Another process may

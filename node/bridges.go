@@ -91,11 +91,7 @@ func (b *bridges) find(kind string) (attached, bool) {
 	return attached{}, false
 }
 
-func (b *bridges) hasKind(kind string) bool {
-	_, ok := b.find(kind)
-	return ok
-}
-
+// route returns the route to the bridge that handles an intent.
 func (b *bridges) route(intent wire.Intent) (Route, bool) {
 	for _, a := range b.all() {
 		h, ok := a.service.(bridge.Handler)

@@ -23,7 +23,9 @@ func newDeliveries(n *Node) *deliveries {
 		stored, next, err := n.listEntries(ctx, "state:"+string(SendQueued), after, limit)
 		entries := make([]outbox.Entry, len(stored))
 		for i, e := range stored {
-			entries[i] = e.queueEntry()
+			if entries[i] = e.queueEntry(); e.Awaits != "" {
+				entries[i].Due = time.Time{} // it may be there already
+			}
 		}
 		return entries, next, err
 	}

@@ -114,10 +114,11 @@ func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) 
 	})
 }
 
-// retryOrEnd postpones an entry, or ends it (AM-47). It returns the time of the next attempt, or the zero time.
-func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) time.Time {
+// retryOrEnd postpones an entry to its next attempt, or ends it (AM-47). It returns the time at which the next attempt
+// is due, or the zero time if the entry has ended, and what the entry awaits.
+func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due time.Time, awaits string) {
 	f := failureOf(cause)
-	e.Status, e.Err, e.Hint = f.status, f.reported, f.hint
+	e.Status, e.Err, e.Hint, e.Awaits = f.status, f.reported, f.hint, f.awaits
 	if f.reported.Code == wire.InvalidSignature && n.registrar.IsRotationRecent() {
 		f.retry, f.processed = true, false // the peer may not know the new key yet
 	}
@@ -129,12 +130,12 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) time.
 		return n.endEntry(ctx, e, func(_ context.Context, o *deliveryOutcome) error {
 			o.addNotice("unknown", "it is not known whether a message was delivered")
 			return nil
-		})
+		}), ""
 	}
 	now := time.Now()
-	due := now.Add(pauseAfter(e.Attempts+1, f.after))
+	due = now.Add(pauseAfter(e.Attempts+1, f.after))
 	if !f.retry || due.After(e.Created.Add(giveUpAfter)) && n.clock.Reliable() {
-		return n.endWithFailure(ctx, e)
+		return n.endWithFailure(ctx, e), ""
 	}
 	e.InFlight, e.Attempts, e.Due = false, e.Attempts+1, due.UTC()
 	n.logDelivery(e, outcomePostponed, cause.Error())
@@ -142,7 +143,7 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) time.
 		n.log.Error("store outbox entry", "letter", e.ID, "err", err) // the stored entry stays in flight, which is safe
 	}
 	n.outbox.waiters.Give(e.ID, e.sent())
-	return due
+	return due, e.Awaits
 }
 
 // endWithFailure ends an entry that the node gives up. The conversation fails too, unless the peer can still fetch the
@@ -356,7 +357,8 @@ func (n *Node) nameOf(ctx context.Context, e OutboxEntry) string {
 type failure struct {
 	retry     bool          // a later attempt may succeed
 	processed bool          // the peer may have processed the message
-	after     time.Duration // the pause that the peer asked for, or 0
+	after     time.Duration // the pause that the peer asked for; 0: none
+	awaits    string        // what was missing, see [client.SendError]
 	status    int           // HTTP status; 0 without an answer
 	reported  *SendFailure  // what the owner sees
 	hint      string
@@ -365,7 +367,7 @@ type failure struct {
 func failureOf(err error) failure {
 	f := failure{reported: &SendFailure{Message: wire.OneLine(err.Error(), 300)}}
 	if e, ok := errors.AsType[*client.SendError](err); ok {
-		f.retry, f.processed, f.after, f.status, f.hint = e.Retry, e.Processed, e.After, e.Status, e.Hint()
+		f.retry, f.processed, f.after, f.awaits, f.status, f.hint = e.Retry, e.Processed, e.After, e.Awaits, e.Status, e.Hint()
 		if e.Refusal != nil {
 			f.reported = &SendFailure{Code: e.Refusal.Code, Message: e.Refusal.Message}
 		}

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -51,6 +52,13 @@ func (m mesh) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent, error)
 		To: out.To, Address: out.Address, Conv: out.Conv, Intent: out.Intent, Payload: out.Payload, Via: cmp.Or(out.Author, "bridge"),
 		Records: out.Records, Deadline: out.Deadline,
 	}, out.Wait)
+}
+
+// Reachable implements [bridge.Mesh].
+func (m mesh) Reachable(a bridge.Address) {
+	m.n.outbox.Release(func(awaits string) bool {
+		return awaits == a.String() || a.Peer == "" && strings.HasPrefix(awaits, a.String())
+	})
 }
 
 // Decide implements [bridge.Mesh].

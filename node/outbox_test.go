@@ -203,6 +203,46 @@ func TestRetryAfterWinsIfLonger(t *testing.T) {
 	})
 }
 
+// TestReachable: a message that awaits a link leaves as soon as the bridge reports that the link works, or after a restart.
+// A message that awaits another peer behind the link, or only time, keeps its pause.
+func TestReachable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		awaits := map[string]string{"wire:test/ann": "wire:test/", "wire:test/ben": "wire:test/ben", "wire:test/cid": "wire:other/", "wire:test/dot": ""}
+		w := &wireTransport{deliver: func(_ context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+			return bridge.Delivered{}, &client.SendError{Retry: true, Awaits: awaits[d.Address]}
+		}}
+		dir := t.TempDir()
+		l := loneNode(t, dir, w)
+		mesh, err := l.Attach(bridge.Kind{Name: "wire"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, peer := range []string{"ann", "ben", "cid", "dot"} {
+			mustSend(t, l.Node, to(peer, wire.ConversationID("conv_"+peer), peer), 0)
+		}
+		check := func(when string, want ...string) {
+			t.Helper()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if got := slices.Sorted(slices.Values(w.deliveries())); !slices.Equal(got, want) {
+				t.Errorf("%s: attempts for %v, want %v", when, got, want)
+			}
+			time.Sleep(9 * time.Minute)
+			synctest.Wait()
+			w.seen = nil
+		}
+		check("at first", "ann", "ben", "cid", "dot")
+		mesh.Reachable(bridge.Address{Kind: "wire", Link: "test", Peer: "ben"})
+		check("one peer can be reached", "ben")
+		mesh.Reachable(bridge.Address{Kind: "wire", Link: "test"})
+		check("the link works", "ann", "ben")
+		l.stop()
+		l = loneNode(t, dir, w)
+		defer l.stop()
+		check("after a restart", "ann", "ben", "cid")
+	})
+}
+
 // TestRestartMidQueue: the next process delivers what the previous one left, once and in order. An interrupted attempt
 // is repeated with the same bytes (AM-46, AM-48).
 func TestRestartMidQueue(t *testing.T) {

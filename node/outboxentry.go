@@ -21,24 +21,18 @@ const (
 	sameBytes   = 14 * time.Minute // how long the same signed bytes may be sent (AM-48)
 )
 
-// OutboxEntry is one of our messages in the outbox.
+// OutboxEntry is one of our messages in the outbox, in the form in which a record holds it. The owner sees only the
+// embedded part.
 type OutboxEntry struct {
 	owner.OutboxEntry
-	Signer string    `json:"-"` // fingerprint of the key that signed Raw
-	Keep   time.Time `json:"-"` // when the record of an ended entry expires
-	// Reply is the id of the verified reply that ended the entry, for a waiter in another process.
-	Reply wire.MessageID `json:"-"`
+	Signer string `json:"signer"`           // fingerprint of the key that signed Raw
+	Awaits string `json:"awaits,omitempty"` // what was missing for the newest attempt, see [client.SendError]
+	Raw    []byte `json:"raw,omitempty"`    // the signed bytes to send
+	// Reply is the id of the verified reply that ended the entry, for a caller that waits in another process.
+	Reply wire.MessageID `json:"reply,omitempty"`
 
-	Raw []byte `json:"-"` // the signed bytes to send
-	rev store.Rev
-}
-
-// storedEntry is an outbox entry as a record holds it.
-type storedEntry struct {
-	OutboxEntry
-	Signer string         `json:"signer"`
-	Raw    []byte         `json:"raw,omitempty"`
-	Reply  wire.MessageID `json:"reply,omitempty"`
+	Keep time.Time `json:"-"` // when the record of an ended entry expires
+	rev  store.Rev
 }
 
 func (e OutboxEntry) key() store.ConvKey {
@@ -50,7 +44,7 @@ func waitTerm(key store.ConvKey) string { return "wait:" + key.Peer + "/" + key.
 // change returns the change that stores the entry. It fails if the stored entry changed since it was read. Every entry
 // can be found by its state and by its conversation; waitTerm finds only queued entries.
 func (e OutboxEntry) change() store.Change {
-	body, err := json.Marshal(storedEntry{OutboxEntry: e, Signer: e.Signer, Raw: e.Raw, Reply: e.Reply})
+	body, err := json.Marshal(e)
 	if err != nil {
 		panic(fmt.Sprintf("encode outbox entry: %v", err)) // only fields we filled
 	}
@@ -62,12 +56,10 @@ func (e OutboxEntry) change() store.Change {
 }
 
 func decodeEntry(r store.Record) (OutboxEntry, error) {
-	var s storedEntry
-	if err := json.Unmarshal(r.Body, &s); err != nil {
+	e := OutboxEntry{Keep: r.Expires, rev: r.Rev}
+	if err := json.Unmarshal(r.Body, &e); err != nil {
 		return OutboxEntry{}, fmt.Errorf("decode outbox entry: %w", err)
 	}
-	e := s.OutboxEntry
-	e.Raw, e.Signer, e.Reply, e.rev, e.Keep = s.Raw, s.Signer, s.Reply, r.Rev, r.Expires
 	return e, nil
 }
 

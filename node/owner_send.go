@@ -104,7 +104,8 @@ func (k *repeatKey) find(ctx context.Context, records store.Records) (Sent, erro
 // resolveRecipient returns the agent id for what the owner typed. For a foreign address, such as
 // "agentrelay:free/agent-042", that is the pseudonym, and the address is returned too.
 func (o OwnerAPI) resolveRecipient(ctx context.Context, name string) (to wire.AgentID, address string, err error) {
-	if a, err := bridge.ParseAddress(name); err == nil && o.n.bridges.hasKind(a.Kind) {
+	a, err := bridge.ParseAddress(name)
+	if _, ok := o.n.bridges.find(a.Kind); ok && err == nil {
 		return a.Pseudonym(), a.String(), nil
 	}
 	to, err = o.resolvePeer(ctx, name)

@@ -29,6 +29,9 @@ type Mesh interface {
 	// Find searches the directories that the node joined and returns at most q.Limit cards. The content of cards is
 	// untrusted. If no directory returns a card, the error is that of the last directory that failed.
 	Find(ctx context.Context, q client.Query) ([]wire.Card, error)
+	// Reachable tells the node that the peer at an address, or without a peer in the address the link and every peer
+	// behind it, can be reached again. The node delivers at once what awaits that; see [client.SendError].
+	Reachable(a Address)
 	// Follow calls handle for each event of the node until ctx ends. If handle is slow, events are lost, and an event
 	// with Missing set reports the loss.
 	Follow(ctx context.Context, handle func(Event))

@@ -54,8 +54,11 @@ func (a Answer) Message() (wire.Message, error) {
 // SendError is a failed attempt to send a message. The outbox decides by its fields when to try again (AM-47, AM-48).
 type SendError struct {
 	Retry     bool          // try again later
-	Processed bool          // the peer may have processed the message
-	After     time.Duration // wait at least this long; 0 if the peer set no time
+	Processed bool          // the peer may have processed the message nevertheless
+	After     time.Duration // wait at least this long; 0 if the peer did not say
+	// Awaits is the address of the link, without a peer, or of the peer behind a link that must be reachable first, or
+	// "". The message is sent again as soon as the bridge reports that; see bridge.Mesh.
+	Awaits string
 
 	Status  int           // HTTP status; 0 without an answer
 	Refusal *wire.Error   // the peer's error, with a printable message; nil if the answer is not a protocol error

@@ -45,8 +45,9 @@ type Config struct {
 	// ""; next is empty on the last page.
 	Load func(ctx context.Context, after string, limit int) (entries []Entry, next string, err error)
 	// Attempt makes one attempt and returns when the next attempt is due, or the zero time if the entry is done. first
-	// is set if no attempt has begun yet; the entry is stored as in flight nevertheless.
-	Attempt func(ctx context.Context, id string, first bool) (due time.Time)
+	// reports that no attempt has begun yet, although the entry is stored as in flight. awaits is what was missing for
+	// the attempt, see [Scheduler.Release], or "".
+	Attempt func(ctx context.Context, id string, first bool) (due time.Time, awaits string)
 	Logger  *slog.Logger
 }
 
@@ -92,6 +93,9 @@ type queue struct {
 	key     convKey
 	entries []queuedEntry // in the order of their ids
 	turn    uint64        // the value of [Scheduler.turns] when its last attempt began
+
+	awaits   string // what was missing for its last attempt
+	released bool   // something was released since its last attempt began
 }
 
 type queuedEntry struct {
@@ -167,6 +171,22 @@ func (s *Scheduler) Add(entries ...Entry) { s.add(entries, storedHere) }
 
 // AddRemote schedules entries that another process has stored, if this process has the queue.
 func (s *Scheduler) AddRemote(entries ...Entry) { s.add(entries, storedElsewhere) }
+
+// Release makes the entries due for which something was missing that is there now. matches reports whether an entry
+// awaits that.
+func (s *Scheduler) Release(matches func(awaits string) bool) {
+	s.mu.Lock()
+	now := time.Now()
+	for _, q := range s.queues {
+		q.released = true // an active attempt may have begun too early
+		if head := &q.entries[0]; q.awaits != "" && matches(q.awaits) && head.due.After(now) {
+			head.due = now
+		}
+	}
+	heap.Init(&s.ready)
+	s.mu.Unlock()
+	s.wake()
+}
 
 // Reload makes Run load the stored entries again, because some may be missing.
 func (s *Scheduler) Reload() {
@@ -320,17 +340,23 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 		load.active++
 		s.active++
 		s.turns++
-		q.turn = s.turns
-		attempts.Go(func() { s.finish(q, head.number, s.cfg.Attempt(ctx, formatID(head.number), head.first)) })
+		q.turn, q.awaits, q.released = s.turns, "", false
+		attempts.Go(func() {
+			due, awaits := s.cfg.Attempt(ctx, formatID(head.number), head.first)
+			s.finish(q, head.number, due, awaits)
+		})
 	}
 	return idle
 }
 
-// finish puts a queue back after an attempt for the entry with this number. A zero due means that the entry is done.
+// finish puts a queue back after an attempt for the entry with this number. due and awaits are the results of the attempt.
 // The entry need not be the first of its queue any more, because units may be reported in another order than they were
 // committed.
-func (s *Scheduler) finish(q *queue, number int64, due time.Time) {
+func (s *Scheduler) finish(q *queue, number int64, due time.Time, awaits string) {
 	s.mu.Lock()
+	if q.awaits = awaits; awaits != "" && q.released {
+		due = time.Now()
+	}
 	i := slices.IndexFunc(q.entries, func(w queuedEntry) bool { return w.number == number })
 	if due.IsZero() {
 		q.entries = slices.Delete(q.entries, i, i+1)

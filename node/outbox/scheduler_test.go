@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -76,7 +78,7 @@ func TestQueueKeepsALateEntry(t *testing.T) {
 		s.ready.Pop()
 		s.peers[q.key.peer], s.active = &peerLoad{active: 1}, 1
 		s.Add(inFlight(1))
-		s.finish(q, 2, due)
+		s.finish(q, 2, due, "")
 		if len(q.entries) == 0 || q.entries[0].number != 1 || q.entries[0].due.After(time.Now()) || len(s.ready) != 1 {
 			t.Errorf("due %v: queue = %+v, want the first entry ready", due, q.entries)
 		}
@@ -98,9 +100,9 @@ func TestReloadFails(t *testing.T) {
 				}
 				return []Entry{{ID: formatID(1), Conv: conv}}, "", nil
 			},
-			Attempt: func(context.Context, string, bool) time.Time {
+			Attempt: func(context.Context, string, bool) (time.Time, string) {
 				attempts++
-				return time.Time{}
+				return time.Time{}, ""
 			},
 			Logger: slog.New(slog.DiscardHandler),
 		})
@@ -113,6 +115,45 @@ func TestReloadFails(t *testing.T) {
 		synctest.Wait()
 		if loads != 3 || attempts != 1 {
 			t.Errorf("%d loads and %d attempts, want 3 and 1", loads, attempts)
+		}
+	})
+}
+
+// TestRelease: an entry whose attempt failed because something was missing is due at once when that is there, even if it
+// came during the attempt. Entries that await something else, or only time, wait on.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const wait = time.Hour
+		attempts := map[string][]time.Duration{} // by what the entry awaits: since the start
+		awaits := map[string]string{formatID(1): "link", formatID(2): "other", formatID(3): ""}
+		begun := time.Now()
+		s := New(Config{
+			Load: func(context.Context, string, int) (entries []Entry, next string, err error) {
+				for id := range awaits {
+					entries = append(entries, Entry{ID: id, Conv: store.ConvKey{ID: id}})
+				}
+				return entries, "", nil
+			},
+			Attempt: func(_ context.Context, id string, _ bool) (time.Time, string) {
+				attempts[awaits[id]] = append(attempts[awaits[id]], time.Since(begun))
+				time.Sleep(time.Second)
+				return time.Now().Add(wait), awaits[id]
+			},
+			Logger: slog.New(slog.DiscardHandler),
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go s.Run(ctx)
+		release := func() { s.Release(func(awaits string) bool { return awaits == "link" }) }
+		time.Sleep(time.Minute) // the pauses have begun
+		release()
+		time.Sleep(time.Second / 2)
+		release()
+		time.Sleep(time.Minute)
+		want := map[string][]time.Duration{"link": {0, time.Minute, time.Minute + time.Second}, "other": {0}, "": {0}}
+		if diff := cmp.Diff(want, attempts); diff != "" {
+			t.Error(diff)
 		}
 	})
 }

@@ -64,6 +64,9 @@ func (m Mesh) Find(context.Context, client.Query) ([]wire.Card, error) { return 
 // Follow implements [bridge.Mesh].
 func (m Mesh) Follow(ctx context.Context, _ func(bridge.Event)) { <-ctx.Done() }
 
+// Reachable implements [bridge.Mesh].
+func (m Mesh) Reachable(bridge.Address) {}
+
 // Decide implements [bridge.Mesh].
 func (m Mesh) Decide(context.Context, store.ConvKey, bool) error { return wire.ErrUnavailable }
 
