@@ -62,9 +62,11 @@ type Scheduler struct {
 	queues map[convKey]*queue // each has at least one entry
 	ready  queueHeap          // queues without an active attempt that are not parked, by due time
 	peers  map[peer]*peerLoad // peers with an active attempt
-	active int                // number of active attempts
-	last   int64              // the number in the last id of NewID
-	turns  uint64             // number of attempts that have begun
+	// awaiting has what was missing for the last attempt of a queue, or "" while an attempt is active.
+	awaiting map[*queue]string
+	active   int    // number of active attempts
+	last     int64  // the number in the last id of NewID
+	turns    uint64 // number of attempts that have begun
 }
 
 // state is what this process does with the queue.
@@ -93,9 +95,8 @@ type queue struct {
 	key     convKey
 	entries []queuedEntry // in the order of their ids
 	turn    uint64        // the value of [Scheduler.turns] when its last attempt began
-
-	awaits   string // what was missing for its last attempt
-	released bool   // something was released since its last attempt began
+	// released reports that something was released while the active attempt ran.
+	released bool
 }
 
 type queuedEntry struct {
@@ -120,6 +121,7 @@ type peerLoad struct {
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, wakeup: make(chan struct{}, 1), queues: make(map[convKey]*queue), peers: make(map[peer]*peerLoad),
+		awaiting: make(map[*queue]string),
 	}
 }
 
@@ -177,9 +179,9 @@ func (s *Scheduler) AddRemote(entries ...Entry) { s.add(entries, storedElsewhere
 func (s *Scheduler) Release(matches func(awaits string) bool) {
 	s.mu.Lock()
 	now := time.Now()
-	for _, q := range s.queues {
+	for q, awaits := range s.awaiting {
 		q.released = true // an active attempt may have begun too early
-		if head := &q.entries[0]; q.awaits != "" && matches(q.awaits) && head.due.After(now) {
+		if head := &q.entries[0]; awaits != "" && matches(awaits) && head.due.After(now) {
 			head.due = now
 		}
 	}
@@ -248,6 +250,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 		s.mu.Lock()
 		clear(s.queues)
 		clear(s.peers)
+		clear(s.awaiting)
 		s.ready = nil
 		s.mu.Unlock()
 	}()
@@ -340,7 +343,7 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 		load.active++
 		s.active++
 		s.turns++
-		q.turn, q.awaits, q.released = s.turns, "", false
+		q.turn, q.released, s.awaiting[q] = s.turns, false, ""
 		attempts.Go(func() {
 			due, awaits := s.cfg.Attempt(ctx, formatID(head.number), head.first)
 			s.finish(q, head.number, due, awaits)
@@ -354,7 +357,9 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 // committed.
 func (s *Scheduler) finish(q *queue, number int64, due time.Time, awaits string) {
 	s.mu.Lock()
-	if q.awaits = awaits; awaits != "" && q.released {
+	if awaits == "" {
+		delete(s.awaiting, q)
+	} else if s.awaiting[q] = awaits; q.released {
 		due = time.Now()
 	}
 	i := slices.IndexFunc(q.entries, func(w queuedEntry) bool { return w.number == number })

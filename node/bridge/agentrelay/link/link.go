@@ -313,6 +313,7 @@ func (l *Link) runConnection(ctx context.Context, queues []chan wire.Value) erro
 		l.sender.setConn(conn) // a link that is up can send
 		defer l.sender.clearConn()
 		l.setStatus(bridge.LinkUp, "", time.Time{})
+		l.cfg.Mesh.Reachable(l.address(""))
 	}
 	<-l.dialing
 	if err != nil {

@@ -249,6 +249,47 @@ func TestNothingIsSpentOffline(t *testing.T) {
 	}
 }
 
+// reachedMesh records which peers the bridge reports as reachable again.
+type reachedMesh struct {
+	bridge.Mesh
+	reached chan bridge.Address
+}
+
+func (m reachedMesh) Reachable(a bridge.Address) { m.reached <- a }
+
+// TestMessagesAwaitTheLink: a message that fails because the link is not connected awaits the link, through the tunnel
+// too, and the link reports each connection. A message beyond the budget awaits only its time (AR-53).
+func TestMessagesAwaitTheLink(t *testing.T) {
+	mesh := reachedMesh{bridgetest.NewMesh(&fakeNode{}, openStore(t)), make(chan bridge.Address, 10)}
+	x, _ := newLinkedNode(t, nil, Config{Mesh: mesh})
+	link := x.link.address("")
+	check := func(when, want string, errs ...error) {
+		t.Helper()
+		for _, err := range errs {
+			if e, ok := errors.AsType[*client.SendError](err); !ok || !e.Retry || e.Awaits != want {
+				t.Errorf("%s: %+v, want an error that awaits %q", when, err, want)
+			}
+		}
+	}
+	d := newDelivery(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"x"}}`)
+	for range 2 {
+		if got := <-mesh.reached; got != link {
+			t.Errorf("%v can be reached, want %v", got, link)
+		}
+		x.Disconnect()
+		_, direct := x.Deliver(t.Context(), d)
+		_, tunneled := x.link.sendTunnel(t.Context(), "agent-042", []byte(`{"message_id":"msg_1"}`))
+		check("not connected", link.String(), direct, tunneled)
+		x.Reconnect()
+	}
+	x.link.sender.budget = rate.NewWindows(1, 0)
+	if _, err := x.Deliver(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	_, err := x.Deliver(t.Context(), d)
+	check("over the budget", "", err)
+}
+
 // TestFailedSendsAreFree: what a connection that has ended does not take uses up no budget (AR-53).
 func TestFailedSendsAreFree(t *testing.T) {
 	x, _ := newLinkedNode(t, nil, Config{})

@@ -29,7 +29,7 @@ const (
 )
 
 // retryLater returns an error that makes the outbox try again, with the reason for the owner.
-func retryLater(after time.Duration, reason string) error {
+func retryLater(after time.Duration, reason string) *client.SendError {
 	return &client.SendError{Retry: true, After: after, Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(reason)}
 }
 
@@ -61,7 +61,9 @@ func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 func (l *Link) explainWait(wait time.Duration, err error) error {
 	switch {
 	case err != nil:
-		return retryLater(0, l.offlineReason())
+		failed := retryLater(0, l.offlineReason())
+		failed.Awaits = l.address("").String()
+		return failed
 	case wait > 0:
 		return retryLater(wait, overBudget)
 	}

@@ -175,31 +175,86 @@ func TestLinkShutdown(t *testing.T) {
 	}
 }
 
-// TestLinkDeliverFails: an envelope that the space refuses fails for good; one that it cannot accept now is tried
-// again.
+// chatTo returns the error of an attempt to deliver a message to a participant.
+func (k *testLink) chatTo(peer string) error {
+	address := bridge.Address{Kind: Kind, Link: "home", Peer: peer}
+	m, err := wire.ParseDraft(wire.Draft{
+		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: "am_test", To: address.Pseudonym(), Time: time.Now(),
+		Intent: wire.Deliver, Payload: mewtest.Parse(k.t, `{"action":"deliver","message":{"body":"x"}}`),
+	}.Tree())
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	_, err = k.Deliver(k.t.Context(), bridge.Delivery{ID: string(m.ID), To: m.To, Address: address.String(), Message: m, Attempt: 1})
+	return err
+}
+
+// TestLinkDeliverFails: an envelope that the space refuses fails for good. One that the space cannot accept now awaits its
+// participant or the link.
 func TestLinkDeliverFails(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"}, "chat/*")
-	deliver := func(peer string) error {
-		address := bridge.Address{Kind: Kind, Link: "home", Peer: peer}
-		m, err := wire.ParseDraft(wire.Draft{
-			ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: "am_test", To: address.Pseudonym(), Time: time.Now(),
-			Intent: wire.Deliver, Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"x"}}`),
-		}.Tree())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = l.Deliver(t.Context(), bridge.Delivery{ID: string(m.ID), To: m.To, Address: address.String(), Message: m, Attempt: 1})
-		return err
-	}
-	if err := deliver("cat"); !errors.Is(err, wire.ErrNotAllowed) {
+	if err := l.chatTo("cat"); !errors.Is(err, wire.ErrNotAllowed) {
 		t.Errorf("without the capability: %v, want it refused for good", err)
 	}
-	if e, ok := errors.AsType[*client.SendError](deliver("nobody")); !ok || !e.Retry {
-		t.Errorf("to somebody who is away: %v, want it tried again", e)
+	check := func(peer, awaits string) {
+		t.Helper()
+		if e, ok := errors.AsType[*client.SendError](l.chatTo(peer)); !ok || !e.Retry || e.Awaits != awaits {
+			t.Errorf("to %s: %+v, want it to await %q", peer, e, awaits)
+		}
 	}
+	check("nobody", "mew:home/nobody")
+	cat := l.peers["cat"]
+	cat.Send(`{"kind":"participant/pause","to":["node"],"payload":{}}`)
+	l.await("paused", func() bool { return l.l.View().Participants[0].Paused })
+	check("cat", "mew:home/")
 	l.Disconnect()
-	if e, ok := errors.AsType[*client.SendError](deliver("cat")); !ok || !e.Retry {
-		t.Errorf("over a broken link: %v, want it tried again", e)
+	check("cat", "mew:home/")
+}
+
+// reachedMesh records which peers the bridge reports as reachable again.
+type reachedMesh struct {
+	bridgetest.Mesh
+	reached chan string
+}
+
+func (m reachedMesh) Reachable(a bridge.Address) { m.reached <- a.String() }
+
+// TestLinkReportsReachable: the link reports to the node each join of its own and of a participant, each new sender that
+// the gateway does not list, and the end of a pause.
+func TestLinkReportsReachable(t *testing.T) {
+	r := start(t, newClubConfig(t, allKinds, "cat", "dog"))
+	mesh := reachedMesh{reached: make(chan string, 100)}
+	k := newTestLink(t, r, Config{Mesh: mesh, Records: r.Store.Records()}, "cat")
+	cat := k.peers["cat"]
+	check := func(when, want string) {
+		t.Helper()
+		select {
+		case got := <-mesh.reached:
+			if got != want {
+				t.Errorf("%s: %s can be reached, want %s", when, got, want)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%s: nobody can be reached, want %s", when, want)
+		}
+	}
+	check("joined", "mew:home/")
+	r.Join("dog-token")
+	check("a participant joined", "mew:home/dog")
+	for range 2 {
+		k.Inject(t.Context(), "http-client", []byte(`{"id":"h1","kind":"chat","to":["node"],"payload":{"text":"x"}}`))
+	}
+	check("a new sender", "mew:home/http-client")
+	cat.Send(`{"kind":"participant/pause","to":["node"],"payload":{}}`)
+	cat.Send(`{"kind":"participant/resume","to":["node"],"payload":{}}`)
+	check("resumed", "mew:home/")
+	cat.Send(`{"kind":"participant/resume","to":["node"],"payload":{}}`) // nothing was paused
+	cat.Send(`{"kind":"participant/pause","to":["node"],"payload":{"timeout_seconds":0.05}}`)
+	check("the time of the pause is over", "mew:home/")
+	k.Disconnect()
+	k.Reconnect()
+	check("joined again", "mew:home/")
+	if n := len(mesh.reached); n != 0 {
+		t.Errorf("%d more reports, the first for %s", n, <-mesh.reached)
 	}
 }
 

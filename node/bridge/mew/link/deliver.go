@@ -27,21 +27,28 @@ func (l *Link) deliver(ctx context.Context, peer string, d bridge.Delivery) (bri
 		return bridge.Delivered{}, wire.ErrIntent.At("a MEW space takes mesh.message")
 	}
 	if err != nil {
-		return bridge.Delivered{}, l.deliveryError(err)
+		return bridge.Delivered{}, l.deliveryError(peer, err)
 	}
 	return bridge.Delivered{Queued: true}, nil
 }
 
 // deliveryError returns the error for the outbox. The outbox tries again, unless the space refused the envelope or the
-// node may not send it.
-func (l *Link) deliveryError(err error) error {
+// node may not send it. A message that cannot reach the peer or the space awaits it.
+func (l *Link) deliveryError(peer string, err error) error {
 	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
 		return wire.ErrNotAllowed.At(refused.Error())
 	}
 	if errors.Is(err, errMayNot) {
 		return wire.ErrNotAllowed.At(errMayNot.Error())
 	}
-	return &client.SendError{Retry: true, After: l.space.pauseLeft(), Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(err.Error())}
+	failed := &client.SendError{Retry: true, After: l.space.pauseLeft(), Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(err.Error())}
+	switch {
+	case errors.Is(err, errAbsent):
+		failed.Awaits = l.address(peer).String()
+	case errors.Is(err, errNotJoined), errors.Is(err, errLinkEnded), errors.Is(err, errPaused):
+		failed.Awaits = l.address("").String()
+	}
+	return failed
 }
 
 var (

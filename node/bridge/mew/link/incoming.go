@@ -40,14 +40,12 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 		return job{}, false
 	}
 	m.mu.Lock()
-	proceed, me := m.conn != nil, m.space.me // without a connection, the node has not joined
+	proceed, me, isNew := m.conn != nil, m.space.me, false // without a connection, the node has not joined
 	if proceed {
 		if envelope.RuleOf(e.Kind).Remembered {
 			j.e.Detach()
 		}
-		if _, listed := m.space.participants[e.From]; !listed && e.From != me && len(m.space.unlisted) < maxParticipants && len(e.From) <= envelope.MaxName {
-			m.space.unlisted[strings.Clone(e.From)] = struct{}{}
-		}
+		isNew = m.space.addUnlisted(e.From)
 		m.space.board.Observe(&j.e, j.at)
 		if j.e.Kind == envelope.KindProposal && slices.Contains(j.e.To, me) {
 			m.space.board.SetConversation(proposalConv(m.link.Name, &j))
@@ -60,6 +58,9 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 		proceed = false
 	}
 	m.mu.Unlock()
+	if isNew {
+		m.reached(e.From)
+	}
 	if !proceed {
 		return job{}, false
 	}
@@ -87,18 +88,19 @@ func (m *membership) isForNode(e *envelope.Envelope, me string) bool {
 }
 
 func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
+	joined := ""
 	m.mu.Lock()
 	switch {
 	case e.Kind == envelope.KindWelcome && e.From == envelope.FromSystem:
 		if m.handleWelcome(conn, e) {
 			m.mu.Unlock()
 			m.log.Info("joined the space", "as", envelope.ToPrintable(m.space.me, envelope.MaxName))
-			m.onJoin()
+			m.reached("")
 			return
 		}
 	case e.Kind == envelope.KindPresence && e.From == envelope.FromSystem:
 		if m.conn != nil {
-			m.space.handlePresence(e)
+			joined = m.space.handlePresence(e)
 		}
 		m.feeds.Tell(e.Tree.JSON())
 	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream): // only the gateway sends as these two
@@ -114,6 +116,9 @@ func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 		m.feeds.Tell(e.Tree.JSON())
 	}
 	m.mu.Unlock()
+	if joined != "" {
+		m.reached(joined)
+	}
 }
 
 // handleWelcome stores what the gateway says about this node and the space. first is false for a later welcome on the
@@ -167,8 +172,12 @@ func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
 		m.beginPause(e)
 	case envelope.KindResume:
 		m.mu.Lock()
+		paused := m.pause.on
 		m.pause.stop()
 		m.mu.Unlock()
+		if paused {
+			m.reached("")
+		}
 	case envelope.KindRequestStatus, envelope.KindForget: // the link cannot forget a part of its context, so it only answers
 		m.answer(e, envelope.KindStatus, m.statusPayload(ctx))
 	case envelope.KindCompact:
@@ -233,15 +242,18 @@ func (m *membership) beginPause(e *envelope.Envelope) {
 // when the time of that pause is over.
 func (m *membership) endPause(id string) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.pause.on || m.pause.cause != id {
-		return
+	ended := m.pause.on && m.pause.cause == id
+	if ended {
+		m.pause.stop()
+		err := m.put(&envelope.Draft{Kind: envelope.KindResume, To: []string{m.space.me}, Correlation: []string{id},
+			Payload: wire.Obj(wire.TextField("reason", "timeout"))})
+		if err != nil {
+			m.log.Debug("tell the space that the pause is over", "err", err)
+		}
 	}
-	m.pause.stop()
-	err := m.put(&envelope.Draft{Kind: envelope.KindResume, To: []string{m.space.me}, Correlation: []string{id},
-		Payload: wire.Obj(wire.TextField("reason", "timeout"))})
-	if err != nil {
-		m.log.Debug("tell the space that the pause is over", "err", err)
+	m.mu.Unlock()
+	if ended {
+		m.reached("")
 	}
 }
 

@@ -77,9 +77,15 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 	}
 	l.space = &membership{
 		cfg: &b.cfg, link: &cfg, token: b.cfg.Tokens[cfg.Name], target: target, log: log, records: l.records,
-		receive: l.queue, onJoin: l.wakeSharing, wake: make(chan struct{}, 1),
+		receive: l.queue, wake: make(chan struct{}, 1),
 		state:  bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: target.Redacted(), State: bridge.LinkConnecting, Since: time.Now().UTC()},
 		echoes: make(map[string]chan outcome),
+		reached: func(peer string) {
+			if peer == "" {
+				l.wakeSharing()
+			}
+			b.cfg.Mesh.Reachable(l.address(peer))
+		},
 	}
 	return l, nil
 }

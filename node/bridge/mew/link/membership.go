@@ -36,7 +36,7 @@ type membership struct {
 	log     *slog.Logger
 	records *records
 	receive func(job)     // queues an envelope for the node
-	onJoin  func()        // called after each join
+	reached func(string)  // called when a participant can be reached again, or with "" when the node can speak again
 	wake    chan struct{} // makes the link connect now
 	feeds   view.Feeds
 

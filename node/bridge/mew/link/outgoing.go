@@ -78,7 +78,10 @@ func (m *membership) put(s *envelope.Draft) error {
 	if s.ID == "" {
 		s.ID = envelope.NewID()
 	}
-	return m.conn.Send(websocket.Text(s.JSON(m.space.me)))
+	if m.conn.Send(websocket.Text(s.JSON(m.space.me))) != nil {
+		return errLinkEnded
+	}
+	return nil
 }
 
 // say sends an envelope and waits until the space has accepted it: a gateway sends every envelope back to its sender.

@@ -45,18 +45,32 @@ func (s *spaceState) forget(id string) {
 	}
 }
 
-func (s *spaceState) handlePresence(e *envelope.Envelope) {
+// addUnlisted records a sender that the gateway does not list. It returns false if the sender is listed, or known already.
+func (s *spaceState) addUnlisted(id string) bool {
+	_, listed := s.participants[id]
+	_, known := s.unlisted[id]
+	if listed || known || id == s.me || len(s.unlisted) >= maxParticipants || len(id) > envelope.MaxName {
+		return false
+	}
+	s.unlisted[strings.Clone(id)] = struct{}{}
+	return true
+}
+
+// handlePresence updates the participants, and returns the id of the one that has joined, or "".
+func (s *spaceState) handlePresence(e *envelope.Envelope) (joined string) {
 	who, _ := e.Payload.Get("participant")
 	id := who.GetStr("id")
 	switch e.Payload.GetStr("event") {
 	case "join":
 		caps, _ := who.Get("capabilities")
 		s.addParticipant(id, caps)
+		return id
 	case "leave":
 		s.forget(id)
 		delete(s.unlisted, id)
 		s.board.Leave(id)
 	}
+	return ""
 }
 
 // handleStream updates the list of streams. The link stores nothing else about them.
