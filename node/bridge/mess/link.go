@@ -174,8 +174,6 @@ func (l *link) run(ctx context.Context) error {
 
 // setStatus records the state of the link after a poll that ended with err.
 func (l *link) setStatus(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	state, text := bridge.LinkUp, ""
 	if err != nil {
 		state, text = bridge.LinkConnecting, explainLinkError(err).Error()
@@ -185,9 +183,15 @@ func (l *link) setStatus(err error) {
 	} else if e, sent := errors.AsType[*client.SendError](err); sent && !ok && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
 		state = bridge.LinkDown
 	}
+	l.mu.Lock()
+	isBack := state == bridge.LinkUp && l.status.State != bridge.LinkUp
 	l.status.Set(state, text)
 	if state == bridge.LinkConnecting {
 		l.status.Retry = time.Now().Add(folder.PollEvery)
+	}
+	l.mu.Unlock()
+	if isBack {
+		l.cfg.Mesh.Reachable(bridge.Address{Kind: Kind, Link: l.cfg.Name})
 	}
 }
 

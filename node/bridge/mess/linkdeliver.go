@@ -25,7 +25,9 @@ import (
 // delivered, it is a permanent *wire.Error.
 func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 	defer func() {
-		if _, sent := errors.AsType[*client.SendError](err); !sent && !thread.IsRefusal(err) {
+		if failed, sent := errors.AsType[*client.SendError](err); sent && failed.Status == 0 { // the exchange did not answer
+			failed.Awaits = bridge.Address{Kind: Kind, Link: l.cfg.Name}.String()
+		} else if !sent && !thread.IsRefusal(err) {
 			err = toRetry(err) // the store or the disk failed
 		}
 	}()
@@ -302,7 +304,12 @@ func (l *link) acceptPayload(ctx context.Context, from, ref, number string, payl
 	if err != nil {
 		return err
 	}
-	in.ConvID, in.Name, in.Records = wire.ConversationID(k.Conv), from, l.change(ref, k)
+	in.Intent, in.Payload = k.Intent, l.Address().Mark(payload, false)
+	in.Raw = in.Payload.JSON()
+	if len(in.Raw) > wire.MaxMessage-8<<10 {
+		return thread.TooLarge("the answer is too large for a message")
+	}
+	in.Digest, in.ConvID, in.Name, in.Records = sha256.Sum256(in.Raw), wire.ConversationID(k.Conv), from, l.change(ref, k)
 	_, err = l.cfg.Mesh.Accept(ctx, in)
 	return err
 }

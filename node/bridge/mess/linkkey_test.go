@@ -2,8 +2,10 @@ package mess
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -157,12 +159,23 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestDownLinkIsQuiet: a link that is down tries nothing until the owner acts.
+// reachedMesh records what the link reports as reachable again.
+type reachedMesh struct {
+	bridge.Mesh
+	reached []string
+}
+
+func (m *reachedMesh) Reachable(a bridge.Address) { m.reached = append(m.reached, a.String()) }
+
+// TestDownLinkIsQuiet: a link that is down tries nothing until the owner acts; it once went on polling. Messages await the
+// link, which reports that it works again.
 func TestDownLinkIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, remote, _ := newListRemote(t)
 		r := &refusingRemote{listRemote: remote, err: &client.SendError{Status: http.StatusUnauthorized}}
 		l.remote = r
+		mesh := reachedMesh{Mesh: l.cfg.Mesh}
+		l.cfg.Mesh = &mesh
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go l.run(ctx)
@@ -179,6 +192,9 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		if _, refused := refusalReason(err); err == nil || refused || r.said != 0 || !strings.Contains(err.Error(), "agentmesh links test") {
 			t.Errorf("a message is tried %d times: %v", r.said, err)
 		}
+		if failed, ok := errors.AsType[*client.SendError](err); !ok || failed.Awaits != "mess:garden/" || len(mesh.reached) > 0 {
+			t.Errorf("a message over a link that is down: %+v, want it to await the link; %v can be reached", err, mesh.reached)
+		}
 		if err := l.Test(ctx); err == nil {
 			t.Error("the test says that it works")
 		}
@@ -192,6 +208,17 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		synctest.Wait()
 		if state := l.Status().State; state != bridge.LinkUp {
 			t.Errorf("after a test that worked it is %s", state)
+		}
+		r.err = &client.SendError{Retry: true} // no answer
+		time.Sleep(time.Minute)
+		err = l.Deliver(ctx, bridge.Delivery{ID: "a", Address: l.Address().String(), Message: m})
+		if failed, ok := errors.AsType[*client.SendError](err); !ok || failed.Awaits != "mess:garden/" {
+			t.Errorf("a message to an exchange that does not answer: %+v, want it to await the link", err)
+		}
+		r.err = nil
+		time.Sleep(time.Minute)
+		if want := []string{"mess:garden/", "mess:garden/"}; !slices.Equal(mesh.reached, want) {
+			t.Errorf("%v can be reached, want %v", mesh.reached, want)
 		}
 		time.Sleep(time.Minute)
 		if synctest.Wait(); r.polls < 10 {

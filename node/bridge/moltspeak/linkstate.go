@@ -113,11 +113,11 @@ func stateAfter(err error) bridge.LinkState {
 	return bridge.LinkConnecting
 }
 
-// downAgain is the time after which the outbox tries again to deliver a message whose link is down. While a link is
-// down, only a test makes calls over it.
-const downAgain = 10 * time.Minute
+// linkAddress returns the address of all peers behind a link.
+func linkAddress(name string) bridge.Address { return bridge.Address{Kind: Kind, Link: name} }
 
-// check refuses a delivery over a link that is down. The message waits until a test of the link succeeds.
+// check refuses a delivery over a link that is down, because only a test makes calls over it. The message waits until a
+// test of the link succeeds.
 func (s *links) check(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,5 +125,5 @@ func (s *links) check(name string) error {
 	if status == nil || status.State != bridge.LinkDown {
 		return nil
 	}
-	return &client.SendError{Retry: true, After: downAgain, Cause: fmt.Errorf("link %s is down (%s); mend it, then: agentmesh links test %s", name, status.Error, name)}
+	return &client.SendError{Retry: true, Awaits: linkAddress(name).String(), Cause: fmt.Errorf("link %s is down (%s); mend it, then: agentmesh links test %s", name, status.Error, name)}
 }

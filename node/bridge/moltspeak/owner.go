@@ -141,7 +141,9 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 		return errors.New("the link names no peer: set options.peer to agent@org")
 	}
 	err = b.greet(ctx, l, endpoint, to)
-	b.links.record(name, err)
+	if b.links.record(name, err); err == nil {
+		b.cfg.Mesh.Reachable(linkAddress(name))
+	}
 	return err
 }
 
