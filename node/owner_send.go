@@ -44,7 +44,8 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 	return sent, err
 }
 
-// nsRepeats has the results of calls with an idempotency key for keepRepeats, at most maxRepeats of them.
+// nsRepeats has the results of calls with an idempotency key, for keepRepeats. maxRepeats bounds how many are added in
+// an hour: more than the agent may send.
 const (
 	nsRepeats   = "repeats"
 	keepRepeats = 24 * time.Hour
@@ -81,7 +82,8 @@ func (k *repeatKey) changes(sent Sent, now time.Time) []store.Change {
 	if err != nil {
 		panic(fmt.Sprintf("encode result: %v", err)) // only ids and states
 	}
-	return []store.Change{{Max: maxRepeats, Record: store.Record{NS: nsRepeats, Key: k.key, Body: body, Expires: now.Add(keepRepeats)}}}
+	hour := []string{now.UTC().Format("2006-01-02T15")}
+	return []store.Change{{Max: maxRepeats, Record: store.Record{NS: nsRepeats, Key: k.key, Body: body, Terms: hour, Expires: now.Add(keepRepeats)}}}
 }
 
 // find returns the result of an earlier call with the key, or store.ErrNotFound. If that call sent another message, it

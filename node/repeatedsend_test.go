@@ -2,14 +2,17 @@ package node_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // TestRepeatedSend: a call that is repeated with its idempotency key sends one message, also if the first one waits for
@@ -49,6 +52,28 @@ func TestRepeatedSend(t *testing.T) {
 	chris.Call("GET", "/inbox", nil, &inbox)
 	if len(inbox.Items) != 2 {
 		t.Errorf("chris got %d messages, want 2", len(inbox.Items))
+	}
+}
+
+// TestManyKeys: 10,000 keys of earlier hours leave room for new ones.
+func TestManyKeys(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Node("chris", open)
+	sarah := mesh.Node("sarah", func(c *node.Config) { c.Outbound.Mode = acl.Open })
+	for n := range 20 {
+		changes := make([]store.Change, 500)
+		for i := range changes {
+			changes[i].Record = store.Record{NS: "repeats", Key: fmt.Sprint(n, "/", i), Terms: []string{"earlier"}, Expires: time.Now().Add(time.Hour)}
+		}
+		if err := sarah.Store.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status := sarah.CallAgent("POST", "/send", map[string]any{
+		"to": chris.ID(), "intent": "mesh.message", "idempotency_key": "k", "wait_seconds": 5, "payload": json.RawMessage(hello),
+	}, nil)
+	if status != http.StatusOK {
+		t.Errorf("after 10,000 keys of earlier hours: %d, want 200", status)
 	}
 }
 

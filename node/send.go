@@ -75,8 +75,8 @@ var ErrRecipientChanged = &wire.Error{
 	Code: wire.InvalidSignature, Status: http.StatusConflict, Message: "the recipient's key is not the one you were shown; reject this and send it again",
 }
 
-// ErrOutboxFull means that too many messages wait for delivery.
-var ErrOutboxFull = &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable, Retry: true, Message: "too many messages wait for delivery"}
+// ErrOutboxFull means that too many messages wait for delivery, or were sent with an idempotency key in this hour.
+var ErrOutboxFull = &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable, Retry: true, Message: "too many messages wait for delivery, or were sent with an idempotency key in this hour"}
 
 // ErrConversationFull means that the transcript has reached its maximum size. A close is still sent.
 var ErrConversationFull = &wire.Error{
