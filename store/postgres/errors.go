@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -35,6 +37,12 @@ func isUnavailable(err error) bool {
 		}
 	}
 	return state == "" && !errors.Is(err, errFault)
+}
+
+// isBroken reports whether err means that a connection broke, or that the server did not answer in time.
+func isBroken(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // sqlState returns the code of an error of the server, or "".

@@ -19,7 +19,7 @@ var (
 	ErrUnreachable = errors.New("no database server answers")
 )
 
-// classifyOpen adds one of the errors of Open to err, if one applies.
+// classifyOpen adds one of the errors of Open to err, or store.ErrUnavailable, if one applies.
 func classifyOpen(err error) error {
 	var connecting *pgconn.ConnectError
 	switch state := sqlState(err); {
@@ -31,6 +31,8 @@ func classifyOpen(err error) error {
 		return fmt.Errorf("%w: %w", ErrLogin, err)
 	case errors.As(err, &connecting):
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	case state != "" && isUnavailable(err), isBroken(err):
+		return unavailable(err)
 	}
 	return err
 }

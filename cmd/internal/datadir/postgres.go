@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/postgres"
 )
@@ -77,6 +78,8 @@ func ExplainPostgres(err error) error {
 		hint = "check user and password in the file of store.postgres, PGPASSFILE and pg_hba.conf"
 	case errors.Is(err, postgres.ErrUnreachable):
 		code, hint = exit.Unavailable, "is the server up, and are host, port and sslmode in store.postgres right?"
+	case errors.Is(err, store.ErrUnavailable):
+		code, hint = exit.Unavailable, "mend what the message of the server names, such as a full disk"
 	}
 	return exit.FailHint(code, err, hint)
 }
