@@ -151,7 +151,12 @@ func (c *Conn) open(ws *websocket.Conn) {
 // RemoteAddr returns the other end of the connection.
 func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
 
-// tick pings a silent peer, and drops it if it stays silent.
+// HasReadSince reports whether the peer has sent a byte since t.
+func (c *Conn) HasReadSince(t time.Time) bool {
+	return c.start.Add(time.Duration(c.lastRead.Load())).After(t)
+}
+
+// tick pings a silent peer and drops a peer that stays silent.
 func (c *Conn) tick() {
 	silent := time.Since(c.start) - time.Duration(c.lastRead.Load())
 	if silent >= c.opt.Silence {

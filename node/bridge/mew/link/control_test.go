@@ -291,6 +291,45 @@ func TestLinkFlood(t *testing.T) {
 	close(node.free)
 }
 
+// TestLinkWithoutEcho: a message that gets no echo counts as accepted if the gateway still answers. If nothing comes over
+// the connection, the message may be lost, so the outbox keeps it.
+func TestLinkWithoutEcho(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			conn, err := websocket.Accept(w, r, websocket.Options{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			err = conn.Send(websocket.Text([]byte(`{"id":"1","from":"system:gateway","kind":"system/welcome","payload":{"you":{"id":"node","capabilities":["chat"]},"participants":[{"id":"cat"}]}}`)))
+			for err == nil {
+				if _, _, err = conn.Read(); err == nil && answers {
+					err = conn.Send(websocket.Text([]byte(`null`)))
+				}
+			}
+		}))
+		t.Cleanup(srv.Close)
+		r := start(t, newClubConfig(t, allKinds))
+		link := bridge.Link{Name: "home", Kind: Kind, URL: "ws" + strings.TrimPrefix(srv.URL, "http"), Space: "lab"}
+		k := newTestLinkWith(t, r, Config{Links: []bridge.Link{link}, Mesh: bridgetest.Mesh{}, Records: r.Store.Records()},
+			func(b *Bridge) { b.links[0].space.echoPatience = 50 * time.Millisecond })
+		failed := make(chan error, 1)
+		go func() { failed <- k.chatTo("cat") }()
+		select {
+		case err := <-failed:
+			if err != nil || !answers {
+				t.Errorf("the gateway answers %v: %v, want it to count as accepted only then", answers, err)
+			}
+			continue
+		case <-time.After(time.Second):
+		}
+		k.Disconnect() // as the ping does after a while
+		if e, ok := errors.AsType[*client.SendError](<-failed); answers || !ok || !e.Retry || e.Awaits != "mew:home/" {
+			t.Errorf("the gateway answers %v: %+v, want it to await the link", answers, e)
+		}
+	}
+}
+
 // newOddGateway starts a server that behaves unlike our gateway: it wants a join message, repeats itself, and sends
 // invalid messages.
 func newOddGateway(t *testing.T, joined chan<- string) *httptest.Server {

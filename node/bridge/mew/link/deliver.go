@@ -45,7 +45,7 @@ func (l *Link) deliveryError(peer string, err error) error {
 	switch {
 	case errors.Is(err, errAbsent):
 		failed.Awaits = l.address(peer).String()
-	case errors.Is(err, errNotJoined), errors.Is(err, errLinkEnded), errors.Is(err, errPaused):
+	case errors.Is(err, errNotJoined), errors.Is(err, errLinkEnded), errors.Is(err, errPaused), errors.Is(err, context.DeadlineExceeded):
 		failed.Awaits = l.address("").String()
 	}
 	return failed

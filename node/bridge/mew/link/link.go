@@ -20,7 +20,7 @@ const (
 	joinAfter       = 2 * time.Second  // without a welcome, the link sends a join message (MEW-L1)
 	welcomeBy       = 15 * time.Second // without a welcome by then, the connection ends
 	steadyAfter     = time.Minute      // after a connection of this length the back-off starts again
-	echoPatience    = 10 * time.Second // for the echo of our own envelope
+	echoPatience    = 10 * time.Second // of membership.echoPatience
 	linkWorkers     = 4
 	linkQueue       = 256    // envelopes that wait for one worker
 	maxParticipants = 10_000 // participants of a space that a link remembers
@@ -77,7 +77,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 	}
 	l.space = &membership{
 		cfg: &b.cfg, link: &cfg, token: b.cfg.Tokens[cfg.Name], target: target, log: log, records: l.records,
-		receive: l.queue, wake: make(chan struct{}, 1),
+		echoPatience: echoPatience, receive: l.queue, wake: make(chan struct{}, 1),
 		state:  bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: target.Redacted(), State: bridge.LinkConnecting, Since: time.Now().UTC()},
 		echoes: make(map[string]chan outcome),
 		reached: func(peer string) {

@@ -40,6 +40,8 @@ type membership struct {
 	wake    chan struct{} // makes the link connect now
 	feeds   view.Feeds
 
+	echoPatience time.Duration // for the echo of our own envelope
+
 	mu     sync.Mutex
 	state  bridge.LinkStatus
 	down   string          // why the link stays down until its owner connects it; empty: it connects by itself

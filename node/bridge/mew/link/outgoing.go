@@ -85,7 +85,8 @@ func (m *membership) put(s *envelope.Draft) error {
 }
 
 // say sends an envelope and waits until the space has accepted it: a gateway sends every envelope back to its sender.
-// If no echo arrives in time, say assumes that the space accepted the envelope.
+// If no echo arrives in time, say assumes that the space accepted the envelope, unless nothing at all arrived since:
+// then the connection may be broken, and say waits for its end.
 func (m *membership) say(ctx context.Context, s envelope.Draft) error {
 	_, err := m.sayFor(ctx, s)
 	return err
@@ -102,6 +103,7 @@ func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.
 		m.mu.Unlock()
 		return answer, errEchoes
 	}
+	sent, conn := time.Now(), m.conn
 	err = m.put(&s)
 	if err == nil {
 		m.echoes[s.ID] = c
@@ -115,13 +117,17 @@ func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.
 		delete(m.echoes, s.ID)
 		m.mu.Unlock()
 	}()
-	select {
-	case e := <-c:
-		return e.answer, e.err
-	case <-time.After(echoPatience):
-		return answer, nil
-	case <-ctx.Done():
-		return answer, ctx.Err()
+	for {
+		select {
+		case e := <-c:
+			return e.answer, e.err
+		case <-time.After(m.echoPatience):
+			if conn.HasReadSince(sent) {
+				return answer, nil
+			}
+		case <-ctx.Done():
+			return answer, ctx.Err()
+		}
 	}
 }
 
