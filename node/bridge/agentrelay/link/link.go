@@ -78,7 +78,7 @@ type Link struct {
 	tunneling sync.WaitGroup // goroutines that handle tunneled messages
 	firstWait time.Duration  // first wait of the back-off
 	handled   func()         // for tests: called after each frame; may be nil
-	wake      chan struct{}  // wakes up a link that is down
+	wake      chan struct{}  // makes a link that is not connected connect now
 	renewed   bool           // for Run: the link has registered again and has not been up since
 	dialing   chan struct{}  // has a value while Run or Test connects or registers: a second connection ends the first
 
@@ -158,7 +158,7 @@ func (l *Link) setStatus(state bridge.LinkState, fault string, retry time.Time) 
 }
 
 // Test connects, ends that connection at once, and returns the error. If the link is up, Test does nothing, because a
-// second connection would end the first one (AR-13). If the link is down and the test succeeds, Run connects again.
+// second connection would end the first one (AR-13). If the test succeeds, Run connects at once.
 func (l *Link) Test(ctx context.Context) error {
 	select {
 	case l.dialing <- struct{}{}:
@@ -225,6 +225,7 @@ func (l *Link) Run(ctx context.Context) error {
 		l.log.Info("the link is broken", "err", faultText(err), "retry_in", wait.Round(time.Second))
 		select {
 		case <-ctx.Done():
+		case <-l.wake:
 		case <-time.After(wait):
 		}
 	}

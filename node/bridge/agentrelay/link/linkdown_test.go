@@ -166,6 +166,25 @@ func TestDownLink(t *testing.T) {
 	}
 }
 
+// TestTestEndsTheWait: a test that succeeds ends the minute for which a link waits after the relay limited it.
+func TestTestEndsTheWait(t *testing.T) {
+	x, _ := newLinkedNode(t, nil, Config{})
+	x.relay.refuse(http.StatusTooManyRequests)
+	x.relay.cut()
+	for x.link.Status().Retry.Before(time.Now().Add(waitAfterRate / 2)) {
+		<-time.After(time.Millisecond)
+	}
+	x.relay.refuse(0)
+	begun := time.Now()
+	if err := x.link.Test(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x.waitFor(bridge.LinkUp)
+	if took := time.Since(begun); took > waitAfterRate/2 {
+		t.Errorf("the link was up %v after the test", took)
+	}
+}
+
 // TestOldTestWakesNobody: a test that succeeded before the link was up again does not wake it when it is down later
 // (AR-52).
 func TestOldTestWakesNobody(t *testing.T) {
