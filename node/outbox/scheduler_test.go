@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,6 +126,7 @@ func TestRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const wait = time.Hour
+		var mu sync.Mutex
 		attempts := map[string][]time.Duration{} // by what the entry awaits: since the start
 		awaits := map[string]string{formatID(1): "link", formatID(2): "other", formatID(3): ""}
 		begun := time.Now()
@@ -136,7 +138,9 @@ func TestRelease(t *testing.T) {
 				return entries, "", nil
 			},
 			Attempt: func(_ context.Context, id string, _ bool) (time.Time, string) {
+				mu.Lock()
 				attempts[awaits[id]] = append(attempts[awaits[id]], time.Since(begun))
+				mu.Unlock()
 				time.Sleep(time.Second)
 				return time.Now().Add(wait), awaits[id]
 			},
@@ -151,6 +155,7 @@ func TestRelease(t *testing.T) {
 		time.Sleep(time.Second / 2)
 		release()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		want := map[string][]time.Duration{"link": {0, time.Minute, time.Minute + time.Second}, "other": {0}, "": {0}}
 		if diff := cmp.Diff(want, attempts); diff != "" {
 			t.Error(diff)
