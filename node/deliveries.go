@@ -24,7 +24,7 @@ func newDeliveries(n *Node) *deliveries {
 		entries := make([]outbox.Entry, len(stored))
 		for i, e := range stored {
 			if entries[i] = e.queueEntry(); e.Awaits != "" {
-				entries[i].Due = time.Time{} // it may be there already
+				entries[i].Due = time.Now() // it may be there already
 			}
 		}
 		return entries, next, err
