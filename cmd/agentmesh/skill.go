@@ -327,7 +327,7 @@ func (c *skillInstallCmd) tokenPath() (string, error) {
 		err = fmt.Errorf("%s is empty", token)
 	}
 	if err != nil {
-		return "", exit.FailHint(exit.Input, err, "the file must contain the token of the gateway, its hooks.token or that of the A2A peer")
+		return "", exit.FailHint(exit.Input, err, "the file must contain the gateway's hooks.token, or the token of the A2A peer")
 	}
 	return token, nil
 }

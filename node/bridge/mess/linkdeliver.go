@@ -304,12 +304,7 @@ func (l *link) acceptPayload(ctx context.Context, from, ref, number string, payl
 	if err != nil {
 		return err
 	}
-	in.Intent, in.Payload = k.Intent, l.Address().Mark(payload, false)
-	in.Raw = in.Payload.JSON()
-	if len(in.Raw) > wire.MaxMessage-8<<10 {
-		return thread.TooLarge("the answer is too large for a message")
-	}
-	in.Digest, in.ConvID, in.Name, in.Records = sha256.Sum256(in.Raw), wire.ConversationID(k.Conv), from, l.change(ref, k)
+	in.ConvID, in.Name, in.Records = wire.ConversationID(k.Conv), from, l.change(ref, k)
 	_, err = l.cfg.Mesh.Accept(ctx, in)
 	return err
 }
