@@ -274,7 +274,7 @@ func TestAmbiguousAccept(t *testing.T) {
 					t.Errorf("the next one is answered with %s", m.Payload.JSON())
 				}
 				items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
-				if err != nil || len(items) != 1 || !strings.Contains(items[0].Note, "does not say which") {
+				if err != nil || len(items) != 1 || !strings.Contains(items[0].Note, "without saying which") {
 					t.Errorf("the owner has %+v, %v", items, err)
 				}
 			}
