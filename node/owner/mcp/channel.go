@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -46,6 +47,9 @@ func (c *Channel) Connect(ctx context.Context) (sdk.Connection, error) {
 // retryFeed is how long a channel waits after a failed request, or before it looks at held items again.
 const retryFeed = 5 * time.Second
 
+// batchSize is the number of items that a channel reads at once. An item may have 256 KiB, and an answer 64 MiB.
+const batchSize = 100
+
 // run pushes messages of listed peers until ctx ends: new ones, which follow the item with the id last, and held ones
 // when the owner releases them.
 func (c *Channel) run(ctx context.Context, last string) {
@@ -55,9 +59,9 @@ func (c *Channel) run(ctx context.Context, last string) {
 		if len(c.held) > 0 {
 			wait = int(retryFeed.Seconds())
 		}
-		query := map[string][]string{"state": {string(owner.ItemNew)}, "wait": {formatInt(wait)}, "limit": {formatInt(pageSize)}}
+		query := url.Values{"state": {string(owner.ItemNew)}, "wait": {formatInt(wait)}, "limit": {formatInt(pageSize)}}
 		if last != "" {
-			query["after"] = []string{last}
+			query.Set("after", last)
 		}
 		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(query))
 		if err != nil {
@@ -79,17 +83,25 @@ func (c *Channel) run(ctx context.Context, last string) {
 // pushReleased pushes the items that the owner has released since the previous call, up to the item with the id last.
 // It also notes which items of listed peers are held now. If a request fails, the next call tries again.
 func (c *Channel) pushReleased(ctx context.Context, last string) {
-	list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(map[string][]string{"state": {string(owner.ItemHeld)}, "limit": {"1000"}}))
-	if err != nil {
-		return
+	var held []string
+	query := url.Values{"state": {string(owner.ItemHeld)}, "limit": {formatInt(batchSize)}}
+	for {
+		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(query))
+		if err != nil {
+			return
+		}
+		for _, item := range list.Items {
+			if c.isListed(item) {
+				held = append(held, item.ID)
+			}
+		}
+		if list.Next == "" {
+			break
+		}
+		query.Set("after", list.Next)
 	}
 	before := c.held
-	c.held = nil
-	for _, item := range list.Items {
-		if c.isListed(item) {
-			c.held = append(c.held, item.ID)
-		}
-	}
+	c.held = held
 	for _, id := range before {
 		if id > last || slices.Contains(c.held, id) {
 			continue // still held, or later than last, where run pushes it
@@ -109,7 +121,7 @@ func (c *Channel) pushReleased(ctx context.Context, last string) {
 // returns the newest id that it has read.
 func (c *Channel) skipOld(ctx context.Context) (last string) {
 	for ctx.Err() == nil {
-		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(map[string][]string{"limit": {"1000"}, "after": {last}}))
+		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(url.Values{"limit": {formatInt(batchSize)}, "after": {last}}))
 		if err != nil || len(list.Items) == 0 {
 			return last
 		}
