@@ -1,11 +1,11 @@
 package calendar
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -24,7 +24,8 @@ const (
 const (
 	maxFile   = 8 << 20 // bytes of one file
 	maxLine   = 256 << 10
-	maxNested = 8 // components inside components; RFC 5545 needs three
+	maxHead   = 4 << 10 // bytes of the name and the parameters of a content line
+	maxNested = 8       // components inside components; RFC 5545 needs three
 	maxEvents = 50_000
 )
 
@@ -112,29 +113,45 @@ func parse(text []byte, owner *time.Location, window Interval) (calendarData, er
 	}
 }
 
-// checkBounds refuses text that would be too expensive to read.
+// unfold joins the continuations of content lines, as go-ical does.
+var unfold = strings.NewReplacer("\r\n ", "", "\r\n\t", "", "\n ", "", "\n\t", "")
+
+// lineHead matches the name and the parameters of a content line.
+var lineHead = regexp.MustCompile(`^[^;:]+(?:;[^=:;"]+=(?:"[^"]*"|[^";:,]*)(?:,(?:"[^"]*"|[^";:,]*))*)*:`)
+
+// checkBounds refuses text that would be too expensive to read: go-ical descends into components without a bound, and
+// needs quadratic time for the value of a parameter.
 func checkBounds(text []byte) error {
 	if len(text) > maxFile {
 		return fmt.Errorf("larger than %d MiB", maxFile>>20)
 	}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, maxLine)
-	nested, line := 0, 0
-	for lines.Scan() {
-		line++
-		name, _, _ := bytes.Cut(lines.Bytes(), []byte(":"))
-		switch strings.ToUpper(string(name)) {
+	for line := range bytes.Lines(text) {
+		if len(line) > maxLine {
+			return fmt.Errorf("a line is longer than %d KiB", maxLine>>10)
+		}
+	}
+	nested := 0
+	for line := range strings.Lines(unfold.Replace(string(text))) {
+		end := max(0, strings.IndexAny(line, ";:"))
+		if line[end] == ';' {
+			if head := lineHead.FindString(line); head == "" {
+				return errors.New("malformed parameters of a line")
+			} else if len(head) > maxHead {
+				return fmt.Errorf("the parameters of a line are longer than %d KiB", maxHead>>10)
+			}
+		}
+		switch strings.ToUpper(line[:end]) {
 		case "BEGIN":
 			nested++
 		case "END":
 			nested--
 		}
 		if nested > maxNested {
-			return fmt.Errorf("line %d: components nested more than %d deep", line, maxNested)
+			return fmt.Errorf("components nested more than %d deep", maxNested)
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("a line is longer than %d KiB", maxLine>>10)
+		if nested < 0 {
+			return errors.New("it ends a component that did not begin")
+		}
 	}
 	if nested != 0 {
 		return errors.New("it ends inside a component")

@@ -241,6 +241,10 @@ func TestUnreadable(t *testing.T) {
 		{"cut in the middle", object(vevent("UID:1", "DTSTART:20260310T090000Z"))[:60]},
 		{"junk behind a quoted value", object("BEGIN:VEVENT", `DTSTART;TZID="a"b:20260310T090000`, "END:VEVENT")},
 		{"nested too deep", object(strings.Repeat("BEGIN:X\n", 20) + strings.Repeat("END:X\n", 20))},
+		{"nested too deep, folded", object(strings.Repeat("BEG\n IN:X\n", 20) + strings.Repeat("EN\n D:X\n", 20))},
+		{"nested too deep, with parameters", object(strings.Repeat("BEGIN;A=B:X\n", 20) + strings.Repeat("END;A=B:X\n", 20))},
+		{"a long parameter, folded", object(vevent("UID:1", "DTSTART:20260310T090000Z", "X-A;B="+strings.Repeat("xxxx\n ", 2000)+":c"))},
+		{"a long parameter, after a colon in a name", object(vevent("UID:1", "DTSTART:20260310T090000Z", "X-A;B:C="+strings.Repeat("x", 10_000)+":c"))},
 		{"ten million bytes of one event", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DESCRIPTION:"+strings.Repeat("x", 10<<20)))},
 		{"one long line", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DESCRIPTION:"+strings.Repeat("x", 1<<20)))},
 	} {
