@@ -75,7 +75,7 @@ func (o OwnerAPI) exportKeys(ctx context.Context, id *Identity, peer wire.AgentI
 			if err != nil {
 				continue // no directory lists a foreign pseudonym, and a peer may be listed elsewhere
 			}
-			for _, k := range history.Keys[max(0, len(history.Keys)-maxExportKeys):] {
+			for _, k := range slices.Backward(history.Keys[max(0, len(history.Keys)-maxExportKeys):]) {
 				add(agent, k.PublicKey)
 			}
 		}
@@ -83,6 +83,6 @@ func (o OwnerAPI) exportKeys(ctx context.Context, id *Identity, peer wire.AgentI
 	return keys
 }
 
-// maxExportKeys bounds the keys of one side that exportKeys takes from one directory, newest first. An export has at
+// maxExportKeys bounds the keys of one side that exportKeys takes from one directory: the newest, beginning with the latest. An export has at
 // most twice as many keys in all.
 const maxExportKeys = 16

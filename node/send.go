@@ -221,7 +221,7 @@ type posting struct {
 	unwatch func()       // stops the watch
 }
 
-// result returns the queued message, or err, the result of the commit, translated for the caller.
+// result returns the queued message. If the commit failed with err, result returns err, translated for the caller.
 func (p *posting) result(err error) (queuedMessage, error) {
 	if errors.Is(err, store.ErrQuota) && !isRefusal(err) {
 		err = ErrOutboxFull

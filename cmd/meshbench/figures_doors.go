@@ -51,7 +51,7 @@ func (s *study) measureDoors(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		s.add(newFigure(door.name+": server CPU beside bare", o.CPURatio, "×", "%.1f µs; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, o.Rate, o.P50, o.P99, o.Errors, o.Fault))
+		s.add(newFigure(door.name+": server CPU vs. bare", o.CPURatio, "×", "%.1f µs; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, o.Rate, o.P50, o.P99, o.Errors, o.Fault))
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func (s *study) measureHTTP(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		f := newFigure(m.name+": throughput beside bare", o.RateRatio, "×", "%.0f/s, p99 %.0f µs, %.1f µs server CPU, %.2f × bare, %d errors %s", o.Rate, o.P99, o.CPU, o.CPURatio, o.Errors, o.Fault)
+		f := newFigure(m.name+": throughput vs. bare", o.RateRatio, "×", "%.0f/s, p99 %.0f µs, %.1f µs server CPU, %.2f × bare, %d errors %s", o.Rate, o.P99, o.CPU, o.CPURatio, o.Errors, o.Fault)
 		if m.minRate > 0 {
 			f = f.withMin(m.minRate)
 		}
@@ -72,7 +72,7 @@ func (s *study) measureLookups(ctx context.Context, b *bench, cpu func() time.Du
 	)
 	get, cond, bare := summarize(got[0], got[2]), summarize(got[1], got[0]), summarize(got[2], nil)
 	s.add(
-		newFigure("get: server CPU beside bare", get.CPURatio, "×", "%.1f µs beside %.1f µs; %.0f/s, p99 %.0f µs, %d errors", get.CPU, bare.CPU, get.Rate, get.P99, get.Errors).withMax(1.2),
+		newFigure("get: server CPU vs. bare", get.CPURatio, "×", "%.1f µs beside %.1f µs; %.0f/s, p99 %.0f µs, %d errors", get.CPU, bare.CPU, get.Rate, get.P99, get.Errors).withMax(1.2),
 		newFigure("get-conditional: server CPU beside get", cond.CPURatio, "×", "%.1f µs; %.0f/s, %d errors", cond.CPU, cond.Rate, cond.Errors).withMax(1),
 	)
 	return ctx.Err()

@@ -64,7 +64,8 @@ func medianOf(rounds []sample, property func(sample) float64) float64 {
 	return median(values)
 }
 
-// ratio returns the median over the rounds of a's property divided by b's, without rounds in which b's is 0.
+// ratio divides the property of a by that of b in each round and returns the median. It leaves out rounds in which that
+// of b is 0.
 func ratio(a, b []sample, property func(sample) float64) float64 {
 	var values []float64
 	for i := range min(len(a), len(b)) {

@@ -85,7 +85,8 @@ func (b *Box) listPending(ctx context.Context, now time.Time, urgent bool) (pend
 	return pending, nil
 }
 
-// Run sends the waiting notices, one batch at a time, until ctx ends. The next start sends the rest.
+// Run sends the waiting notices, one batch at a time, until ctx ends. The next start sends the rest. A batch lists the
+// first notices and counts the others.
 func (b *Box) Run(ctx context.Context) {
 	if b.cfg.Target == nil {
 		return
@@ -128,7 +129,7 @@ func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err e
 	}
 	since := due[0].At
 	if due[0].Count > 0 {
-		since = s.Last // each further notice of the kind moves the time of a counting notice
+		since = s.Last // a notice with a count gets a new At whenever another of its kind arrives
 	}
 	if batchEnd := since.Add(b.cfg.Batch); now.Before(batchEnd) {
 		return batchEnd, nil
@@ -196,7 +197,8 @@ func (b *Box) withLink(ctx context.Context, n Notice) Notice {
 	return n
 }
 
-// clearMarks stores s and removes the todo marks of the sent notices, except those that have changed meanwhile.
+// clearMarks stores s and removes the todo marks of the notices that the batch lists or counts, except those that
+// have changed meanwhile.
 func (b *Box) clearMarks(ctx context.Context, due []pendingNotice, s Status, now time.Time) error {
 	changes := []store.Change{s.change()}
 	for _, w := range due {

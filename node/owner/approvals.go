@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The kinds of questions that a node asks. Bridges add kinds of their own.
+// The kinds of questions that a node asks. [AskQuestion] is another one, and bridges add their own.
 const (
 	AskMessage     = "message"     // an incoming message that waits (AM-31)
 	AskOutgoing    = "outgoing"    // our message that waits (AM-50)
@@ -26,7 +26,7 @@ const (
 	AskKeyChange   = "key-change"  // a peer's key is not the pinned one (AM-11)
 )
 
-// RuleUnproven is the rule of a question about an agent whose derived id does not match the key on its card.
+// RuleUnproven is the rule of a question about an agent whose derived id does not lead to the key on its card.
 const RuleUnproven = "id=unproven"
 
 // Approval is a question as shown to the owner: about whom, with what text, and with every message that it covers.
@@ -85,7 +85,7 @@ func (a Approval) Says() string {
 	return a.ShowTitle()
 }
 
-// ShowTitle returns our title of the question with the name of its subject, or its short id. The name is untrusted.
+// ShowTitle returns our title of the question, with the name of the subject (untrusted) or a short form of its id.
 func (a Approval) ShowTitle() string {
 	if wire.AgentID(a.Subject).Valid() { // the stored title has the id
 		return strings.ReplaceAll(a.Title, a.Subject, a.Shown().String())
@@ -184,12 +184,12 @@ func DescribeEnd(ask acl.Ask) string {
 	case acl.AskApproved, acl.AskRejected:
 		return fmt.Sprintf("too late: it was decided (%s) by %s at %s", ask.Choice, ask.By, at)
 	case acl.AskWithdrawn:
-		return "too late: it was taken back, answered by hand, or its conversation ended, at " + at
+		return "too late: at " + at + " it was taken back or answered by hand, or its conversation ended"
 	}
 	if !ask.Displaced.IsZero() {
 		return "too late: the list was full, and another sender got its place at " + ask.Displaced.UTC().Format("2 Jan 15:04:05 MST")
 	}
-	return "too late: nobody decided until " + ask.Expires.UTC().Format("2 Jan 15:04:05 MST") + ", and it expired"
+	return "too late: it expired undecided at " + ask.Expires.UTC().Format("2 Jan 15:04:05 MST")
 }
 
 // decidedBy returns the door that the body of a request names, or else that of its header.

@@ -114,8 +114,8 @@ type NewMessage struct {
 	By             string `json:"-"` // "agent" if it came through the agent's door, else empty
 }
 
-// NewReply answers in a conversation: the newest waiting message, if there is one. With Item it answers only the message
-// of that item, and fails if this message was answered already, because two agents may read one inbox.
+// NewReply answers the newest waiting message of a conversation. If none waits, it adds a message to the conversation.
+// With Item it answers only the message of that item, and fails if this message was answered already, because two agents may read one inbox.
 type NewReply struct {
 	Conversation string      `json:"conversation,omitempty"`
 	Peer         string      `json:"peer,omitempty"`

@@ -20,7 +20,7 @@ type MoltSpeak struct {
 	Domains []string `key:"domains"`
 	// Tools that peers may list and call. A hook of xyz.moltspeak.tool runs them.
 	Tools []MoltSpeakTool `key:"tools"`
-	// Peers (agent@org) whose confidential messages may arrive unencrypted.
+	// Peers (agent@org) whose confidential messages, and ours to them if they have no key, may be unencrypted.
 	PlainConf []string `key:"plain_conf"`
 	// Peers (agent@org) whose personal data reaches inbox and hooks unmasked.
 	// Danger: the inbox then also stores and shows that data.

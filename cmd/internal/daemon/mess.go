@@ -34,7 +34,7 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 		Mesh: mesh, Names: p.node.OwnerAPI(), Notices: p.notices, Store: p.bridgeStore, HTTP: p.http, Logger: p.log,
 	}
 	if c.Directory != "" {
-		cfg.Mirror = p.src.ResolvePath(c.Directory)
+		cfg.Mirror = p.src.ResolvePath(c.Directory) // the folder of thread files
 	}
 	cfg.Links, cfg.Tokens = splitLinks(links)
 	for i, l := range cfg.Links {

@@ -94,10 +94,10 @@ func expandEnum(help, enum string) string {
 	return strings.ReplaceAll(help, "${enum}", strings.ReplaceAll(enum, ",", ", "))
 }
 
-// roffLine escapes a line of text. A line that begins with a dot or a quote would otherwise be a request.
+// roffLine escapes a line of text. A line that begins with a dot would otherwise be a request.
 func roffLine(s string) string {
 	s = escape(s)
-	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
+	if strings.HasPrefix(s, ".") {
 		s = `\&` + s
 	}
 	return s

@@ -29,7 +29,8 @@ func (b *Bridge) addressOf(name string) bridge.Address {
 	return bridge.Address{Kind: Kind, Link: InboundLink, Peer: name}
 }
 
-// taskIDOf returns the id of the task that a message opens. The same message of the same caller opens the same task.
+// taskIDOf returns the id of the task that a message opens. The same message of the same caller with a token, or of a
+// relay, opens the same task.
 // The id need not be secret, because a task is served only to its caller.
 func taskIDOf(address, messageID string) string {
 	h := wire.HashOf(address, "task", messageID)

@@ -92,7 +92,8 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	return ref, nil
 }
 
-// findSent returns the thread of an earlier delivery of this request, or "": ours, of the last day, with its client id.
+// findSent returns our thread of the last day that has the client id of this request, because an earlier attempt
+// delivered it, or "".
 func (r *dirRemote) findSent(ctx context.Context, root *os.Root, list map[string]bool, req thread.Request, now time.Time) string {
 	if req.ID == "" {
 		return ""

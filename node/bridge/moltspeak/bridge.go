@@ -59,7 +59,7 @@ type Config struct {
 	URL       string   // URL of our endpoint, as peers see it; empty if peers cannot call us
 	Domains   []string // domains of the queries that become messages of xyz.moltspeak.query
 	Tools     []ToolInfo
-	PlainConf []string // peers whose confidential messages may arrive unencrypted (MS-37)
+	PlainConf []string // peers whose confidential messages, and ours to them if they have no key, may be unencrypted (MS-37)
 	Reveal    []string // peers whose personal data reaches the inbox and hooks unmasked
 	Origins   []string // origins of web pages that may open /stream, besides our own
 	Addresses *httpapi.Addresses
@@ -74,8 +74,9 @@ type Config struct {
 	// OnOtherKey is called if a peer shows a key other than the pinned one, at most once an hour for each peer. If it
 	// is nil, the bridge only logs the event.
 	OnOtherKey func(ctx context.Context, address bridge.Address)
-	// OnBlocked is called if an answer for which the peer waits may not leave, such as for personal data without a
-	// consent (MS-40), but not again if the peer repeats its message. If it is nil, the bridge only logs the event.
+	// OnBlocked is called if the bridge must not send an answer that the peer waits for, for example because it has
+	// personal data without a consent (MS-40). It is not called again if the peer repeats its message. If it is nil, the
+	// bridge only logs the event.
 	OnBlocked func(ctx context.Context, address bridge.Address, cause error)
 	// RegistryToken returns the bearer token for our entry in a foreign registry, by the base URL of the registry.
 	RegistryToken func(base string) client.Credential

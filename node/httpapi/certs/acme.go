@@ -58,7 +58,7 @@ func ACME(cfg ACMEConfig) *Source {
 	return s
 }
 
-// authority gets certificates from one ACME authority. Only [Source.Run] calls fetch.
+// authority is our client of one ACME authority. Only [Source.Run] calls fetch.
 type authority struct {
 	cfg      ACMEConfig
 	log      *slog.Logger

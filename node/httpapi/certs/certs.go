@@ -44,7 +44,7 @@ type State struct {
 	Err      error     // why the last attempt failed
 }
 
-// Valid returns an error that explains why clients cannot connect now, or nil if the certificate is valid.
+// Valid returns an error that explains why clients cannot connect now, or nil if there is a certificate that has not expired.
 func (s State) Valid(now time.Time) error {
 	switch {
 	case s.NotAfter.IsZero() && s.Err != nil:

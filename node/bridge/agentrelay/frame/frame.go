@@ -21,8 +21,8 @@ import (
 const (
 	// MaxSize bounds a message, in bytes.
 	MaxSize = 64 << 10
-	// ReadLimit is the size above which a relay closes the connection. A frame between MaxSize and ReadLimit gets an
-	// error as answer.
+	// ReadLimit is the size above which a relay closes the connection. A frame between MaxSize and ReadLimit is
+	// answered with an error.
 	ReadLimit = 4 * MaxSize
 
 	MaxDepth    = 32
@@ -40,7 +40,7 @@ const (
 const (
 	// RelayID is the id of the relay in from and to. No agent may register it (AR-4).
 	RelayID = "relay"
-	// Everybody addresses all connected agents (AR-20).
+	// Everybody is the target that stands for all connected agents (AR-20).
 	Everybody = "*"
 )
 

@@ -26,10 +26,12 @@ func cronError(expr string) string {
 		return "must be a cron expression of five fields: " + strings.Join(names, ", ")
 	}
 	for i, f := range cronFields {
-		onlyField := slices.Repeat([]string{"*"}, len(cronFields))
-		onlyField[i] = parts[i]
-		if !gronx.IsValid(strings.Join(onlyField, " ")) {
-			return fmt.Sprintf("the %s must be from %d to %d", f.name, f.low, f.high)
+		onlyPart := slices.Repeat([]string{"*"}, len(cronFields))
+		// The library stops at the first part of a list that matches the time of its own start.
+		for onlyPart[i] = range strings.SplitSeq(parts[i], ",") {
+			if !gronx.IsValid(strings.Join(onlyPart, " ")) {
+				return fmt.Sprintf("the %s must be from %d to %d", f.name, f.low, f.high)
+			}
 		}
 	}
 	if !gronx.IsValid(expr) {

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// maxSpan bounds durations, and how far ahead a time that [TimeOrSpan] reads may lie.
+// maxSpan is the longest duration. It also bounds how far in the future a time may be for [TimeOrSpan].
 const maxSpan = 10 * 366 * 24 * time.Hour
 
 // partOf matches one part of a duration in the short notation: 45m, 2h, 3d, 1w, 30s.
@@ -52,7 +52,8 @@ func ParseSpan(s string) (time.Duration, bool) {
 	return total, total > 0
 }
 
-// isoForm matches what ISO 8601 allows; the library accepts more.
+// isoForm matches the ISO 8601 durations that we accept, with a fraction only of seconds; the library accepts more.
+// parseISOSpan also refuses a bare P or T.
 var isoForm = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^P(?:\d{1,6}W|(?:\d{1,4}Y)?(?:\d{1,4}M)?(?:\d{1,6}D)?(?:T(?:\d{1,6}H)?(?:\d{1,8}M)?(?:\d{1,10}(?:\.\d{1,9})?S)?)?)$`)
 })
@@ -73,7 +74,7 @@ func parseISOSpan(s string) (time.Duration, bool) {
 	return span, span > 0 && span <= maxSpan
 }
 
-// isISOSpan reports whether s is an ISO 8601 duration (1.1 draft: estimate).
+// isISOSpan reports whether s is an ISO 8601 duration (the member estimate of the 1.1 draft).
 func isISOSpan(s string) bool {
 	_, ok := parseISOSpan(s)
 	return ok

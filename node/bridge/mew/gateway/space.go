@@ -59,7 +59,7 @@ type httpAnswer struct {
 	body wire.Value
 }
 
-// unlock ends the sessions of connections whose queue overflowed, and unlocks the space.
+// unlock ends the sessions of connections that took no more frames, and unlocks the space.
 func (s *Space) unlock() {
 	for len(s.out.slow) > 0 {
 		slow := s.out.slow
