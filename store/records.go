@@ -22,7 +22,7 @@ func ReadRecord(ctx context.Context, r Records, ns, key string, v any, now time.
 	if err != nil {
 		return 0, false, err
 	}
-	return rec.Rev, true, json.Unmarshal(rec.Body, v)
+	return rec.Rev, true, decodeInto(rec, v)
 }
 
 // AllRecords returns the live records of a namespace that carry a term, in the order of their keys. An empty term
@@ -37,10 +37,15 @@ func AllRecords(ctx context.Context, r Records, ns, term string, now time.Time) 
 
 // Decode decodes the JSON body of a record.
 func Decode[T any](rec Record) (v T, err error) {
-	if err = json.Unmarshal(rec.Body, &v); err != nil {
-		err = fmt.Errorf("read record %s of %s: %w", rec.Key, rec.NS, err)
-	}
+	err = decodeInto(rec, &v)
 	return v, err
+}
+
+func decodeInto(rec Record, v any) error {
+	if err := json.Unmarshal(rec.Body, v); err != nil {
+		return fmt.Errorf("read record %s of %s: %w", rec.Key, rec.NS, err)
+	}
+	return nil
 }
 
 // DecodeAll works like [AllRecords], but decodes the records.

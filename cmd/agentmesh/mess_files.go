@@ -37,13 +37,13 @@ func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return exit.Fail(exit.Input, err)
 	}
-	raw, err := withResult(ctx, a, func(o *daemon.Client) ([]byte, error) {
-		return callBytes(ctx, o, http.MethodPost, messAPI+"import", data, octets)
+	return a.withClient(ctx, func(o *daemon.Client) error {
+		raw, err := callBytes(ctx, o, http.MethodPost, messAPI+"import", data, octets)
+		if err != nil {
+			return exit.Fail(exit.Code(err), fmt.Errorf("%s: %w", terminal.Clean(c.Path), err))
+		}
+		return a.report(json.RawMessage(raw), func() { a.Print("1 thread imported") })
 	})
-	if err != nil {
-		return exit.Fail(exit.Code(err), fmt.Errorf("%s: %w", terminal.Clean(c.Path), err))
-	}
-	return a.report(json.RawMessage(raw), func() { a.Print("1 thread imported") })
 }
 
 // importDirectory imports the directory through the owner API, and prints the progress and the result.

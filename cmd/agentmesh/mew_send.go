@@ -139,7 +139,7 @@ func parseCapabilities(list []string) (wire.Value, error) {
 		capability := wire.Obj(wire.TextField("kind", s))
 		if strings.HasPrefix(s, "{") {
 			var err error
-			if capability, err = wire.Parse([]byte(s)); err != nil {
+			if capability, err = wire.ParseForeign([]byte(s), wire.MaxDepth, wire.MaxValues); err != nil {
 				return wire.Value{}, exit.Fail(exit.Usage, fmt.Errorf("%s is neither a kind nor JSON", s))
 			}
 		}

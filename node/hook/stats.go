@@ -41,6 +41,7 @@ func (s *Stats) Add(route string, err error, now time.Time) {
 	}
 }
 
+// List returns the counts of all routes that ran, by name.
 func (s *Stats) List() []RouteStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

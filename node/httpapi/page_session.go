@@ -114,6 +114,7 @@ func (s *sessions) end(value string, all bool) error {
 	return s.save()
 }
 
+// save writes the whole file. The caller holds mu.
 func (s *sessions) save() error {
 	data, err := json.Marshal(sessionFile{Token: s.token.mark(), Sessions: s.list})
 	if err != nil {

@@ -352,7 +352,8 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 	return idle
 }
 
-// finish puts a queue back after an attempt for the entry with this number. due and awaits are the results of the attempt.
+// finish puts a queue back after an attempt for the entry with this number. due and awaits are the results of the attempt;
+// a zero due means that the entry is done.
 // The entry need not be the first of its queue any more, because units may be reported in another order than they were
 // committed.
 func (s *Scheduler) finish(q *queue, number int64, due time.Time, awaits string) {

@@ -344,7 +344,7 @@ func (r *Registrar) recordVisit(s *registrationState, err error) (next time.Time
 		s.Refused = true
 	}
 	next = now.Add(max(min(r.cfg.Pause(s.Failures), maxRetryPause), after))
-	r.cfg.Logger.Warn("keep the node listed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
+	r.cfg.Logger.Warn("keep listed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
 	return next
 }
 

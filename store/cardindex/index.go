@@ -84,6 +84,7 @@ type expiredCard struct {
 	expires int64
 }
 
+// drop removes a card. The caller holds mu.
 func (ix *Index) drop(s Slot, terms []string) {
 	if ix.expires.get(s) == 0 {
 		return
@@ -93,6 +94,7 @@ func (ix *Index) drop(s Slot, terms []string) {
 	ix.all.remove(s)
 }
 
+// change replaces the terms of a card. The caller holds mu.
 func (ix *Index) change(s Slot, old, terms []string) {
 	for removed, term := range Diff(old, terms) {
 		if removed {

@@ -266,7 +266,7 @@ func (l *link) newInbound(peer, id string, intent wire.Intent, payload wire.Valu
 		return bridge.Inbound{}, thread.Bad("from", "is not a valid name of a peer")
 	}
 	if len(raw) > wire.MaxMessage-8<<10 {
-		return bridge.Inbound{}, thread.TooLarge("the block is too large for a message")
+		return bridge.Inbound{}, thread.TooLarge("the message is too large")
 	}
 	l.mu.Lock()
 	if len(l.peers) < maxPeers {

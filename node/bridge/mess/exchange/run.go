@@ -148,16 +148,16 @@ func (x *Exchange) Purge(ctx context.Context, now time.Time) (removed int, err e
 		if isNeeded {
 			continue
 		}
-		err := x.remove(ctx, ref, now)
-		if errors.Is(err, store.ErrConflict) {
-			continue // somebody just changed it
+		switch failure := x.remove(ctx, ref, now); {
+		case failure == nil:
+			removed++
+		case ctx.Err() != nil:
+			return removed, failure
+		case !errors.Is(failure, store.ErrConflict): // such as a damaged record; a conflict means that somebody just changed it
+			err = errors.Join(err, failure)
 		}
-		if err != nil {
-			return removed, err
-		}
-		removed++
 	}
-	return removed, nil
+	return removed, err
 }
 
 func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error {
