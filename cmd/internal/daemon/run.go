@@ -95,12 +95,14 @@ func Run(
 			if err != nil {
 				o.Logger.Warn("the process did not stop cleanly before it starts again", "err", err)
 			}
-		case ctx.Err() == nil && !up && started == nil && isAway(err):
+		case ctx.Err() != nil && !up && started == nil && (isAway(err) || errors.Is(err, context.Canceled)):
+			return nil // it was told to end while it started again
+		case !up && started == nil && isAway(err):
 			o.Logger.Warn("start again in a second, because the database does not answer", "err", err)
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
-				return err
+				return nil
 			}
 			continue
 		default:

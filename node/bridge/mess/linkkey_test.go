@@ -217,6 +217,7 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		}
 		r.err = nil
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if want := []string{"mess:garden/", "mess:garden/"}; !slices.Equal(mesh.reached, want) {
 			t.Errorf("%v can be reached, want %v", mesh.reached, want)
 		}
