@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
@@ -131,7 +132,8 @@ func TestPersonalDataIsReadLast(t *testing.T) {
 }
 
 // TestClassOfAnswers: the answer that a peer gives on the connection of our message is accepted only as its class demands,
-// like any other message: encrypted, with a consent, and a secret never reaches the node (MS-37, MS-39).
+// like any other message: encrypted, with a consent, and a secret never reaches the node (MS-37, MS-39). The error for a
+// refused answer tells the node that the peer accepted our message.
 func TestClassOfAnswers(t *testing.T) {
 	var log bytes.Buffer
 	r, n := newTestRig(t, func(c *Config) {
@@ -171,7 +173,7 @@ func TestClassOfAnswers(t *testing.T) {
 		before := len(n.got)
 		_, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, `{"action":"query","domain":"weather"}`))
 		refused, ok := errors.AsType[*message.Error](err)
-		if ok != (tt.want != "") || ok && refused.Code != tt.want || (len(n.got) == before) != (tt.want != "") {
+		if ok != (tt.want != "") || ok != errors.Is(err, client.ErrReplyUnverified) || ok && refused.Code != tt.want || (len(n.got) == before) != (tt.want != "") {
 			t.Errorf("%s: %v, the node got %d messages", tt.name, err, len(n.got)-before)
 		}
 	}

@@ -92,11 +92,11 @@ func (s *links) record(name string, err error) {
 	status.Set(state, text)
 }
 
-// stateAfter returns the state of a link after a call that ended with err. A peer that refuses a single message has
-// answered, so the link is up. A refused token, or a key that either side does not accept as the pinned one, takes the
+// stateAfter returns the state of a link after a call that ended with err. A peer that refuses a single message, or
+// whose answer we refuse for its content, has answered, so the link is up. A refused token, or a key that either side does not accept as the pinned one, takes the
 // link down, because every later call would fail in the same way.
 func stateAfter(err error) bridge.LinkState {
-	if err == nil {
+	if err == nil || errors.Is(err, client.ErrReplyUnverified) {
 		return bridge.LinkUp
 	}
 	if f, ok := errors.AsType[message.Fault](err); ok {

@@ -42,6 +42,13 @@ func TestLinkGoesDown(t *testing.T) {
 		{"too many", bridge.LinkUp, func(r *rig) { r.reply = refusal(r, message.CodeRateLimit) }},
 		{"the token is refused", bridge.LinkDown, func(r *rig) { r.status = http.StatusUnauthorized }},
 		{"the server is broken", bridge.LinkConnecting, func(r *rig) { r.status = http.StatusServiceUnavailable }},
+		{"the answer is refused", bridge.LinkUp, func(r *rig) {
+			r.reply = func(peer string, got wire.Value) []byte {
+				d := r.draft(peer, message.OpRespond, `{"status":"success","data":1}`)
+				d.Re, d.Class = got.GetStr("id"), message.Confidential
+				return r.sign(peer, d)
+			}
+		}},
 		{"another key answers", bridge.LinkDown, func(r *rig) {
 			r.reply = func(peer string, got wire.Value) []byte {
 				d := r.draft(peer, message.OpRespond, `{"status":"success","data":1}`)

@@ -288,8 +288,8 @@ func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, endpoint 
 	}
 	e := b.checkContent(c)
 	switch {
-	case e != nil:
-		return fmt.Errorf("moltspeak: the answer is not accepted: %w", e)
+	case e != nil: // the peer accepted our message, so the owner must not send it again
+		return fmt.Errorf("moltspeak: the answer is not accepted: %w: %w", client.ErrReplyUnverified, e)
 	case c.m.Class == message.Secret:
 		_, e = b.handleSecret(c, false)
 	default:
