@@ -21,6 +21,9 @@ import (
 
 const askConsent = "moltspeak-consent"
 
+// aboutConsent returns the About of the question for consent of a peer.
+func aboutConsent(peer string) string { return askConsent + "/" + peer }
+
 // proofPrefix begins a proof that names a consent of ours. The id of the consent follows.
 const proofPrefix = "consent-token:"
 
@@ -149,7 +152,7 @@ func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 	}
 	body := encode(question)
 	ask, changes := b.cfg.Mesh.Asks().Open(acl.Ask{
-		Kind: askConsent, Subject: c.address.String(), Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
+		Kind: askConsent, Subject: c.address.String(), About: aboutConsent(question.Peer), Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
 		Body: body, Hash: acl.HashBody(body), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
 		Purge: c.purge(), Lasting: true,
 	}, slot)

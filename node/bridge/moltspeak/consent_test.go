@@ -163,6 +163,46 @@ func TestUnpinRevokesConsents(t *testing.T) {
 	}
 }
 
+const askForEmail = `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`
+
+// questions returns the pending questions to the owner.
+func (r *rig) questions() []acl.Ask {
+	r.t.Helper()
+	asks, _, err := r.b.cfg.Mesh.Asks().List(r.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return asks
+}
+
+func (r *rig) approve(ask acl.Ask) error {
+	_, err := r.b.cfg.Mesh.Asks().Decide(r.t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now())
+	return err
+}
+
+// TestUnpinWithdrawsQuestions: the owner can no longer approve what a peer asked for with a key that was unpinned. The
+// agent with the next key can ask at once, and the questions of others stay.
+func TestUnpinWithdrawsQuestions(t *testing.T) {
+	r, _ := newTestRig(t, nil)
+	r.say(cat, r.draft(cat, message.OpConsent, askForEmail))
+	old := r.questions()
+	r.say(dog, r.draft(dog, message.OpConsent, askForEmail))
+	if err := r.b.unpin(t.Context(), cat); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.approve(old[0]); !errors.Is(err, acl.ErrAskGone) {
+		t.Errorf("approve = %v, want %v", err, acl.ErrAskGone)
+	}
+	next := r.draft(cat, message.OpConsent, askForEmail)
+	next.From.Key, next.From.EncKey = self(dog).Key, self(dog).EncKey
+	if m, status := r.sendRaw(dog, r.sign(dog, next)); status != http.StatusAccepted {
+		t.Errorf("the next key asks: %d %s", status, m.P.JSON())
+	}
+	if waiting := r.questions(); len(waiting) != 2 || !strings.HasSuffix(waiting[0].Subject, dog) {
+		t.Errorf("waiting: %+v", waiting)
+	}
+}
+
 // TestConsentToAnotherRequest changes a stored question: approving it grants nothing, and the question stays open.
 func TestConsentToAnotherRequest(t *testing.T) {
 	r, _ := newTestRig(t, nil)

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
@@ -111,19 +113,24 @@ func (b *Bridge) Operations() []owner.Operation {
 }
 
 // unpin deletes what we know about a peer, including its key and the capabilities that the owner granted, so that the
-// next key that it shows is pinned. Only the owner changes a pin (MS-23). It revokes the owner's consents for the peer,
-// because otherwise the agent with the next key would get personal data with them.
+// next key that it shows is pinned. Only the owner changes a pin (MS-23). It revokes the owner's consents for the peer
+// and withdraws its questions for consent, because otherwise the agent with the next key would get personal data.
 func (b *Bridge) unpin(ctx context.Context, name string) error {
 	now := time.Now()
 	p, known, err := b.pins.get(ctx, name, now)
 	if err != nil || !known {
 		return cmp.Or(err, store.ErrNotFound)
 	}
-	changes, err := b.grants.revocations(ctx, name, now)
+	revoked, err := b.grants.revocations(ctx, name, now)
 	if err != nil {
 		return err
 	}
-	return b.records.Apply(ctx, append(changes, store.Change{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}), now)
+	withdrawn, err := b.cfg.Mesh.Asks().WithdrawAbout(ctx, aboutConsent(name), func(acl.Ask) bool { return true }, now)
+	if err != nil {
+		return err
+	}
+	unpinned := store.Change{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}
+	return b.records.Apply(ctx, slices.Concat(revoked, withdrawn, []store.Change{unpinned}), now)
 }
 
 // Test sends a hello to the peer behind a link and verifies the answer.
