@@ -138,8 +138,8 @@ func (b *Bridge) askForConsent(c *request, p message.Consent) (answer, *message.
 // consentDelay is the time after which a peer may ask again if its question was refused.
 const consentDelay = time.Minute
 
-// open stores the question. It fails with store.ErrConflict if another question of the peer waits, and with
-// store.ErrQuota if too many questions wait.
+// open stores the question. It fails with store.ErrConflict if another question of the peer waits or its pin changed,
+// and with store.ErrQuota if too many questions wait.
 func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 	slot := acl.Slot{Key: "moltspeak-consent/" + wire.HashOf(c.address.String()), Term: "moltspeak-consent", Max: maxConsentAsks}
 	var room []store.Change
@@ -156,7 +156,7 @@ func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 		Body: body, Hash: acl.HashBody(body), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
 		Purge: c.purge(), Lasting: true,
 	}, slot)
-	changes = append(room, changes...)
+	changes = slices.Concat(room, changes, []store.Change{c.peer.change()}) // with its pin, so that an unpin at the same time fails
 	if err := b.records.Apply(c.ctx, changes, c.now); err != nil {
 		return acl.Ask{}, err
 	}
@@ -217,8 +217,8 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 		changes = append(changes, g.change(store.Absent))
 		if p, known, err := r.b.pins.get(ctx, body.Peer, d.Now); err != nil {
 			return err
-		} else if known && !p.Chosen { // keep the pin, so that nobody else can take the name and get the consent
-			p.Chosen = true
+		} else if known { // keep the pin, so that nobody else can take the name and get the consent
+			p.Chosen = true // stored even if it is set already: then an unpin at the same time fails
 			changes = append(changes, p.change())
 		}
 		answer = message.Respond{Status: "success", Data: wire.Obj(wire.TextField("action", "granted"), wire.TextField("consent_token", token),

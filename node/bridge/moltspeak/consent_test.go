@@ -203,6 +203,67 @@ func TestUnpinWithdrawsQuestions(t *testing.T) {
 	}
 }
 
+// recordsMeanwhile runs a function once: after the first list or before the first unit.
+type recordsMeanwhile struct {
+	store.Records
+	run func()
+}
+
+func (r *recordsMeanwhile) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	page, err := r.Records.List(ctx, ns, term, after, limit, now)
+	r.runOnce()
+	return page, err
+}
+
+func (r *recordsMeanwhile) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	r.runOnce()
+	return r.Records.Apply(ctx, changes, now)
+}
+
+func (r *recordsMeanwhile) runOnce() {
+	run := r.run
+	r.run = func() {}
+	run()
+}
+
+// TestConsentDuringUnpin: neither a consent nor a question for the old key stays, if it comes while the owner unpins the
+// peer.
+func TestConsentDuringUnpin(t *testing.T) {
+	for name, play := range map[string]func(r *rig){
+		"an approval": func(r *rig) {
+			r.say(cat, r.draft(cat, message.OpConsent, askForEmail))
+			r.b.grants.records = &recordsMeanwhile{r.b.records, func() {
+				if err := r.approve(r.questions()[0]); err != nil {
+					r.t.Error(err)
+				}
+			}}
+		},
+		"a question": func(r *rig) {
+			r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows its keys
+			r.b.records = &recordsMeanwhile{r.b.records, func() {
+				if m, status := r.say(cat, r.draft(cat, message.OpConsent, askForEmail)); status != http.StatusAccepted {
+					r.t.Errorf("request: %d %s", status, m.P.JSON())
+				}
+			}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := newTestRig(t, nil)
+			play(r)
+			if err := r.b.unpin(t.Context(), cat); !errors.Is(err, store.ErrConflict) {
+				t.Errorf("unpin = %v, want %v", err, store.ErrConflict)
+			}
+			if err := r.b.unpin(t.Context(), cat); err != nil {
+				t.Errorf("unpin again = %v", err)
+			}
+			list, err := r.b.grants.list(t.Context(), cat, time.Now())
+			if waiting := r.questions(); err != nil || len(waiting) != 0 || len(list) > 0 && list[0].isLive(time.Now()) {
+				t.Errorf("left: %+v, %+v, %v", list, waiting, err)
+			}
+		})
+	}
+}
+
 // TestConsentToAnotherRequest changes a stored question: approving it grants nothing, and the question stays open.
 func TestConsentToAnotherRequest(t *testing.T) {
 	r, _ := newTestRig(t, nil)
