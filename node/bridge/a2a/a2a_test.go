@@ -36,6 +36,7 @@ type host struct {
 	tokens map[string]string
 	stop   func()
 	cfg    func(*a2a.Config)
+	wrap   func(bridge.Mesh) bridge.Mesh // nil: none
 }
 
 // serve starts a node with an A2A bridge. The node hands its messages to agent, or to the inbox if agent is nil.
@@ -88,6 +89,9 @@ func (h *host) start() {
 	var err error
 	if cfg.Mesh, err = h.node.Attach(a2a.LinkKind(), cfg.Links); err != nil {
 		h.t.Fatal(err)
+	}
+	if h.wrap != nil {
+		cfg.Mesh = h.wrap(cfg.Mesh)
 	}
 	if h.bridge, err = a2a.New(cfg); err != nil {
 		h.t.Fatal(err)

@@ -38,7 +38,7 @@ func TestEndOfConversation(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if end, err := b.endOf(t.Context(), key); err != nil || end.State != tt.want {
+		if end, _, err := b.endOf(t.Context(), key); err != nil || end.State != tt.want {
 			t.Errorf("%s %v ago: %q, %v, want %q", tt.status, tt.ago, end.State, err, tt.want)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -331,6 +332,42 @@ func TestContexts(t *testing.T) {
 	convs, err := h.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now())
 	if err != nil || len(convs.Conversations) != 3 {
 		t.Errorf("%d conversations, %v, want one for each context", len(convs.Conversations), err)
+	}
+}
+
+// slowMesh waits after it has accepted a close.
+type slowMesh struct {
+	bridge.Mesh
+	accepted func()
+}
+
+func (m slowMesh) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+	out, err := m.Mesh.Accept(ctx, in)
+	if in.Payload.GetStr("action") == wire.ActionClose {
+		m.accepted()
+	}
+	return out, err
+}
+
+// TestCancelOfAHookThatFails checks that the task is canceled if its hook fails because the caller has canceled, also if
+// the bridge learns of the failure first.
+func TestCancelOfAHookThatFails(t *testing.T) {
+	closed := make(chan struct{})
+	h := serve(t, agent(func(context.Context, hook.Call) (hook.Answer, error) {
+		<-closed
+		return hook.Answer{}, errors.New("nobody waits any more")
+	}), nil, nil)
+	h.stop()
+	h.wrap = func(m bridge.Mesh) bridge.Mesh {
+		return slowMesh{m, func() {
+			close(closed)
+			<-time.After(300 * time.Millisecond)
+		}}
+	}
+	h.start()
+	id := text(h.rpc("ann", "SendMessage", message("m1", "", "a", later)), "result.task.id")
+	if v := h.rpc("ann", "CancelTask", `{"id":"`+id+`"}`); text(v, "result.status.state") != "TASK_STATE_CANCELED" {
+		t.Errorf("cancel: %s", v.JSON())
 	}
 }
 

@@ -280,14 +280,19 @@ func (b *Bridge) sync(ctx context.Context, key store.ConvKey) error {
 	if err != nil {
 		return err
 	}
-	end, err := b.endOf(ctx, key)
+	end, isOpen, err := b.endOf(ctx, key)
 	if err != nil {
 		return err
 	}
 	for _, t := range tasks {
 		err := b.advance(ctx, t.ID, func(t *taskRow) (logEntry, bool) {
 			item, ok := t.item(items)
-			if entry, known := itemStates[item.State]; ok && known && !(t.last().State == a2a.TaskStateInputRequired && !entry.State.Terminal()) {
+			entry, known := itemStates[item.State]
+			switch {
+			case !ok, !known:
+			case t.last().State == a2a.TaskStateInputRequired && !entry.State.Terminal():
+			case item.State == owner.ItemFailed && !isOpen: // the end of the conversation stopped the hook
+			default:
 				return entry, true
 			}
 			return end, end.State != ""
@@ -316,32 +321,32 @@ func (b *Bridge) isOpen(ctx context.Context, key store.ConvKey) (bool, error) {
 // decides how they end.
 const closeTime = time.Minute
 
-// endOf returns the state that the end of a conversation gives to its open tasks. The entry has no state if the
-// conversation is open, or was closed less than closeTime ago.
-func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (logEntry, error) {
+// endOf returns the state that the end of a conversation gives to its open tasks, and whether the conversation is open.
+// The entry has no state if the conversation is open, or was closed less than closeTime ago.
+func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (end logEntry, isOpen bool, err error) {
 	row, err := b.cfg.Store.Steps().Conversation(ctx, key, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
-		return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, nil
+		return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, false, nil
 	}
 	if err != nil {
-		return logEntry{}, err
+		return logEntry{}, false, err
 	}
 	conv, err := conversations.Decode(row)
 	switch {
 	case err != nil:
-		return logEntry{}, err
+		return logEntry{}, false, err
 	case conv.Rejected:
-		return logEntry{State: a2a.TaskStateRejected, Text: message.TextRejected}, nil
+		return logEntry{State: a2a.TaskStateRejected, Text: message.TextRejected}, false, nil
 	case conv.At(time.Now(), cmp.Or(b.cfg.Idle, conversations.DefaultIdle)) == conversations.Expired:
-		return logEntry{State: a2a.TaskStateFailed, Text: message.TextExpired}, nil
-	case conv.State != conversations.Open && time.Since(conv.Last) <= closeTime:
-		return logEntry{}, nil
+		return logEntry{State: a2a.TaskStateFailed, Text: message.TextExpired}, false, nil
+	case conv.State == conversations.Open:
+		return logEntry{}, true, nil
+	case time.Since(conv.Last) <= closeTime:
+		return logEntry{}, false, nil
 	case conv.State == conversations.Completed:
-		return logEntry{State: a2a.TaskStateCompleted}, nil
-	case conv.State != conversations.Open:
-		return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, nil
+		return logEntry{State: a2a.TaskStateCompleted}, false, nil
 	}
-	return logEntry{}, nil
+	return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, false, nil
 }
 
 func (b *Bridge) syncAll(ctx context.Context) error {
