@@ -56,9 +56,8 @@ func (m mesh) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent, error)
 
 // Reachable implements [bridge.Mesh].
 func (m mesh) Reachable(a bridge.Address) {
-	m.n.outbox.Release(func(awaits string) bool {
-		return awaits == a.String() || a.Peer == "" && strings.HasPrefix(awaits, a.String())
-	})
+	to := a.String()
+	m.n.outbox.Release(func(awaits string) bool { return awaits == to || a.Peer == "" && strings.HasPrefix(awaits, to) })
 }
 
 // Decide implements [bridge.Mesh].

@@ -29,6 +29,8 @@ const (
 	maxPerPeer    = 4  // concurrent attempts to one peer, so that a hanging peer does not delay the others (AM-79)
 	loadPage      = 500
 	loadPause     = 5 * time.Second // before the store is read again after an error
+	releaseGap    = time.Second     // between an attempt and the one that a release causes
+	maxReleases   = 100             // releases that the scheduler remembers during an attempt
 )
 
 // Entry is an outbox entry that waits for its delivery.
@@ -56,17 +58,16 @@ type Scheduler struct {
 	cfg    Config
 	wakeup chan struct{} // holds one token if there may be something to do
 
-	mu     sync.Mutex
-	state  state
-	reload bool               // entries may be missing
-	queues map[convKey]*queue // each has at least one entry
-	ready  queueHeap          // queues without an active attempt that are not parked, by due time
-	peers  map[peer]*peerLoad // peers with an active attempt
-	// awaiting has what was missing for the last attempt of a queue, or "" while an attempt is active.
-	awaiting map[*queue]string
-	active   int    // number of active attempts
-	last     int64  // the number in the last id of NewID
-	turns    uint64 // number of attempts that have begun
+	mu       sync.Mutex
+	state    state
+	reload   bool               // entries may be missing
+	queues   map[convKey]*queue // each has at least one entry
+	ready    queueHeap          // queues without an active attempt that are not parked, by due time
+	peers    map[peer]*peerLoad // peers with an active attempt
+	awaiting map[*queue]missing // queues with an active attempt, or whose last attempt lacked something
+	active   int                // number of active attempts
+	last     int64              // the number in the last id of NewID
+	turns    uint64             // number of attempts that have begun
 }
 
 // state is what this process does with the queue.
@@ -95,8 +96,13 @@ type queue struct {
 	key     convKey
 	entries []queuedEntry // in the order of their ids
 	turn    uint64        // the value of [Scheduler.turns] when its last attempt began
-	// released reports that something was released while the active attempt ran.
-	released bool
+}
+
+// missing is what was missing for the last attempt of a queue.
+type missing struct {
+	awaits   string                     // "" while the attempt is active
+	ended    time.Time                  // when the attempt ended
+	released []func(awaits string) bool // what was released while the attempt was active
 }
 
 type queuedEntry struct {
@@ -121,7 +127,7 @@ type peerLoad struct {
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, wakeup: make(chan struct{}, 1), queues: make(map[convKey]*queue), peers: make(map[peer]*peerLoad),
-		awaiting: make(map[*queue]string),
+		awaiting: make(map[*queue]missing),
 	}
 }
 
@@ -174,20 +180,30 @@ func (s *Scheduler) Add(entries ...Entry) { s.add(entries, storedHere) }
 // AddRemote schedules entries that another process has stored, if this process has the queue.
 func (s *Scheduler) AddRemote(entries ...Entry) { s.add(entries, storedElsewhere) }
 
-// Release makes the entries due for which something was missing that is there now. matches reports whether an entry
-// awaits that.
+// Release makes the entries due for which something was missing that is there now, but not within releaseGap of their last
+// attempt. matches reports whether an entry awaits that.
 func (s *Scheduler) Release(matches func(awaits string) bool) {
 	s.mu.Lock()
 	now := time.Now()
-	for q, awaits := range s.awaiting {
-		q.released = true // an active attempt may have begun too early
-		if head := &q.entries[0]; awaits != "" && matches(awaits) && head.due.After(now) {
-			head.due = now
+	for q, m := range s.awaiting {
+		switch {
+		case m.awaits == "" && len(m.released) < maxReleases: // the active attempt may have begun too early
+			m.released = append(m.released, matches)
+			s.awaiting[q] = m
+		case m.awaits != "" && matches(m.awaits):
+			q.entries[0].advance(now.Add(max(0, m.ended.Add(releaseGap).Sub(now))))
 		}
 	}
 	heap.Init(&s.ready)
 	s.mu.Unlock()
 	s.wake()
+}
+
+// advance makes an entry due at t, unless it is due earlier.
+func (w *queuedEntry) advance(t time.Time) {
+	if w.due.After(t) {
+		w.due = t
+	}
 }
 
 // Reload makes Run load the stored entries again, because some may be missing.
@@ -343,7 +359,7 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 		load.active++
 		s.active++
 		s.turns++
-		q.turn, q.released, s.awaiting[q] = s.turns, false, ""
+		q.turn, s.awaiting[q] = s.turns, missing{}
 		attempts.Go(func() {
 			due, awaits := s.cfg.Attempt(ctx, formatID(head.number), head.first)
 			s.finish(q, head.number, due, awaits)
@@ -358,20 +374,23 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 // committed.
 func (s *Scheduler) finish(q *queue, number int64, due time.Time, awaits string) {
 	s.mu.Lock()
-	if awaits == "" {
-		delete(s.awaiting, q)
-	} else if s.awaiting[q] = awaits; q.released {
-		due = time.Now()
-	}
+	released, now := s.awaiting[q].released, time.Now()
+	delete(s.awaiting, q)
 	i := slices.IndexFunc(q.entries, func(w queuedEntry) bool { return w.number == number })
 	if due.IsZero() {
 		q.entries = slices.Delete(q.entries, i, i+1)
 	} else {
 		q.entries[i].due, q.entries[i].first = due, false
+		if awaits != "" {
+			s.awaiting[q] = missing{awaits: awaits, ended: now}
+			if slices.ContainsFunc(released, func(matches func(string) bool) bool { return matches(awaits) }) {
+				q.entries[i].advance(now.Add(releaseGap))
+			}
+		}
 	}
 	if len(q.entries) > 0 {
 		if head := &q.entries[0]; head.due.IsZero() {
-			head.due = time.Now() // after the conversations that already wait
+			head.due = now // after the conversations that already wait
 		}
 		heap.Push(&s.ready, q)
 	} else {

@@ -121,7 +121,8 @@ func TestReloadFails(t *testing.T) {
 }
 
 // TestRelease: an entry whose attempt failed because something was missing is due at once when that is there, even if it
-// came during the attempt. Entries that await something else, or only time, wait on.
+// came during the attempt, but not within a second of that attempt. Entries that await something else, or only time, wait
+// on, whatever comes during their attempts.
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -150,13 +151,17 @@ func TestRelease(t *testing.T) {
 		defer stop()
 		go s.Run(ctx)
 		release := func() { s.Release(func(awaits string) bool { return awaits == "link" }) }
-		time.Sleep(time.Minute) // the pauses have begun
-		release()
 		time.Sleep(time.Second / 2)
-		release()
+		release() // during the first attempts
+		time.Sleep(time.Minute - time.Second/2)
+		release() // in the pause
+		time.Sleep(time.Second * 5 / 4)
+		release() // a quarter of a second after the end of an attempt
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		want := map[string][]time.Duration{"link": {0, time.Minute, time.Minute + time.Second}, "other": {0}, "": {0}}
+		want := map[string][]time.Duration{
+			"link": {0, 2 * time.Second, time.Minute, time.Minute + 2*time.Second}, "other": {0}, "": {0},
+		}
 		if diff := cmp.Diff(want, attempts); diff != "" {
 			t.Error(diff)
 		}

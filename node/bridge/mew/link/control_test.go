@@ -219,8 +219,8 @@ type reachedMesh struct {
 
 func (m reachedMesh) Reachable(a bridge.Address) { m.reached <- a.String() }
 
-// TestLinkReportsReachable: the link reports to the node each join of its own and of a participant, each new sender that
-// the gateway does not list, and the end of a pause.
+// TestLinkReportsReachable: the link reports to the node each join of its own and of a participant who was away, each new
+// sender that the gateway does not list, and the end of a pause.
 func TestLinkReportsReachable(t *testing.T) {
 	r := start(t, newClubConfig(t, allKinds, "cat", "dog"))
 	mesh := reachedMesh{reached: make(chan string, 100)}
@@ -240,6 +240,7 @@ func TestLinkReportsReachable(t *testing.T) {
 	check("joined", "mew:home/")
 	r.Join("dog-token")
 	check("a participant joined", "mew:home/dog")
+	k.l.space.handle(t.Context(), nil, []byte(`{"id":"1","from":"system:gateway","kind":"system/presence","payload":{"event":"join","participant":{"id":"dog"}}}`))
 	for range 2 {
 		k.Inject(t.Context(), "http-client", []byte(`{"id":"h1","kind":"chat","to":["node"],"payload":{"text":"x"}}`))
 	}

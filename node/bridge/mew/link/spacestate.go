@@ -22,12 +22,14 @@ type spaceState struct {
 	board        view.Board
 }
 
-func (s *spaceState) addParticipant(id string, caps wire.Value) {
+// addParticipant stores a participant and reports whether it is new.
+func (s *spaceState) addParticipant(id string, caps wire.Value) (isNew bool) {
 	if id == "" || id == s.me || len(id) > envelope.MaxName {
-		return
+		return false
 	}
-	if _, known := s.participants[id]; !known && len(s.participants) >= maxParticipants {
-		return
+	_, known := s.participants[id]
+	if !known && len(s.participants) >= maxParticipants {
+		return false
 	}
 	s.forget(id)
 	if n := len(caps.JSON()); s.capsBytes+n > maxCapsBytes {
@@ -36,6 +38,7 @@ func (s *spaceState) addParticipant(id string, caps wire.Value) {
 	caps = envelope.DetachValue(caps)
 	s.participants[strings.Clone(id)] = caps
 	s.capsBytes += len(caps.JSON())
+	return !known
 }
 
 func (s *spaceState) forget(id string) {
@@ -56,15 +59,16 @@ func (s *spaceState) addUnlisted(id string) bool {
 	return true
 }
 
-// handlePresence updates the participants, and returns the id of the one that has joined, or "".
+// handlePresence updates the participants, and returns the id of the one that has joined and was not there, or "".
 func (s *spaceState) handlePresence(e *envelope.Envelope) (joined string) {
 	who, _ := e.Payload.Get("participant")
 	id := who.GetStr("id")
 	switch e.Payload.GetStr("event") {
 	case "join":
 		caps, _ := who.Get("capabilities")
-		s.addParticipant(id, caps)
-		return id
+		if s.addParticipant(id, caps) {
+			return id
+		}
 	case "leave":
 		s.forget(id)
 		delete(s.unlisted, id)
