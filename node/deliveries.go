@@ -57,7 +57,7 @@ func (d *deliveries) onCommit(changes []store.Change) {
 		if e.State == SendQueued {
 			d.AddRemote(e.queueEntry())
 		}
-		if e.State != SendQueued || e.Attempts > 0 && !e.InFlight {
+		if e.State != SendQueued || e.Err != nil && !e.InFlight {
 			d.waiters.Give(e.ID, e.sent())
 		}
 	}

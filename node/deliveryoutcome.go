@@ -118,12 +118,12 @@ func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) 
 // is due, or the zero time if the entry has ended, and what the entry awaits.
 func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due time.Time, awaits string) {
 	f := failureOf(cause)
-	e.Status, e.Err, e.Hint, e.Awaits = f.status, f.reported, f.hint, f.awaits
+	e.Status, e.Err, e.Hint, e.Awaits = f.Status, f.reported, f.hint, f.Awaits
 	if f.reported.Code == wire.InvalidSignature && n.registrar.IsRotationRecent() {
-		f.retry, f.processed = true, false // the peer may not know the new key yet
+		f.Retry, f.Processed = true, false // the peer may not know the new key yet
 	}
-	e.Processed = e.Processed || f.processed
-	e.Doubtful = e.Doubtful || f.processed && e.MessageID != e.First
+	e.Processed = e.Processed || f.Processed
+	e.Doubtful = e.Doubtful || f.Processed && e.MessageID != e.First
 	if _, retryable := errors.AsType[retryableError](cause); errors.Is(cause, errUnknownDelivery) && !retryable {
 		e.State = SendUnknown
 		e.Hint = "ask the peer whether it has the message before you send it again"
@@ -132,12 +132,15 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 			return nil
 		}), ""
 	}
-	now := time.Now()
-	due = now.Add(pauseAfter(e.Attempts+1, f.after))
-	if !f.retry || due.After(e.Created.Add(giveUpAfter)) && n.clock.Reliable() {
+	now, attempts := time.Now(), e.Attempts+1
+	due = now.Add(pauseAfter(attempts, f.After))
+	if f.Unsent {
+		due, attempts = now.Add(pauseAfter(0, f.After)), e.Attempts
+	}
+	if !f.Retry || !f.Unsent && due.After(e.Created.Add(giveUpAfter)) && n.clock.Reliable() {
 		return n.endWithFailure(ctx, e), ""
 	}
-	e.InFlight, e.Attempts, e.Due = false, e.Attempts+1, due.UTC()
+	e.InFlight, e.Attempts, e.Due = false, attempts, due.UTC()
 	n.logDelivery(e, outcomePostponed, cause.Error())
 	if err := n.store.Records().Apply(context.WithoutCancel(ctx), []store.Change{e.change()}, now); err != nil {
 		n.log.Error("store outbox entry", "letter", e.ID, "err", err) // the stored entry stays in flight, which is safe
@@ -355,26 +358,22 @@ func (n *Node) nameOf(ctx context.Context, e OutboxEntry) string {
 
 // failure classifies why an attempt failed, as AM-47 and AM-48 require.
 type failure struct {
-	retry     bool          // a later attempt may succeed
-	processed bool          // the peer may have processed the message
-	after     time.Duration // the pause that the peer asked for; 0: none
-	awaits    string        // what was missing, see [client.SendError]
-	status    int           // HTTP status; 0 without an answer
-	reported  *SendFailure  // what the owner sees
-	hint      string
+	client.SendError
+	reported *SendFailure // what the owner sees
+	hint     string
 }
 
 func failureOf(err error) failure {
 	f := failure{reported: &SendFailure{Message: wire.OneLine(err.Error(), 300)}}
 	if e, ok := errors.AsType[*client.SendError](err); ok {
-		f.retry, f.processed, f.after, f.awaits, f.status, f.hint = e.Retry, e.Processed, e.After, e.Awaits, e.Status, e.Hint()
+		f.SendError, f.hint = *e, e.Hint()
 		if e.Refusal != nil {
 			f.reported = &SendFailure{Code: e.Refusal.Code, Message: e.Refusal.Message}
 		}
 		return f
 	}
 	if _, retryable := errors.AsType[retryableError](err); retryable {
-		f.retry = true
+		f.Retry = true
 	}
 	if e, ok := errors.AsType[*client.UnprovenError](err); ok {
 		f.hint = e.Hint()

@@ -186,6 +186,38 @@ func TestSendSchedule(t *testing.T) {
 	})
 }
 
+// TestUnsent: a message that a limit holds back waits as long as the limit demands, also beyond 72 h, and that counts as no
+// attempt.
+func TestUnsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		w := &wireTransport{}
+		w.deliver = func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+			switch now := time.Since(began); {
+			case now < 20*time.Minute:
+				return bridge.Delivered{}, &client.SendError{Retry: true}
+			case now < 80*time.Hour:
+				return bridge.Delivered{}, &client.SendError{Retry: true, Unsent: true, After: time.Hour}
+			}
+			return bridge.Delivered{}, nil
+		}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		mustSend(t, l.Node, to("ann", "conv_1", "hello"), 0)
+		time.Sleep(82 * time.Hour)
+		synctest.Wait()
+		const failures = 5 // after 0 s, 5 s, 35 s, 3 min and 13 min
+		for i := failures + 1; i < len(w.at); i++ {
+			if gap := w.at[i].Sub(w.at[i-1]).Round(time.Second); gap != time.Hour || w.seen[i].Attempt != failures+1 {
+				t.Errorf("attempt %d after %v, want %d after %v", w.seen[i].Attempt, gap, failures+1, time.Hour)
+			}
+		}
+		if entry := theEntry(t, l.Node); entry.State != node.SendDelivered || entry.Attempts != failures+1 {
+			t.Errorf("the entry is %s after %d attempts, want it delivered after %d", entry.State, entry.Attempts, failures+1)
+		}
+	})
+}
+
 func TestRetryAfterWinsIfLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wireTransport{deliver: failWith(&client.SendError{Retry: true, After: 20 * time.Minute})}

@@ -59,6 +59,9 @@ type SendError struct {
 	// Awaits is the address of the link, without a peer, or of the peer behind a link that must be reachable first, or
 	// "". The message is sent again as soon as the bridge reports that; see bridge.Mesh.
 	Awaits string
+	// Unsent means that a limit on what may be sent held the message back. That is not an attempt: the message waits only
+	// for the time in After, or a few seconds, and is not given up.
+	Unsent bool
 
 	Status  int           // HTTP status; 0 without an answer
 	Refusal *wire.Error   // the peer's error, with a printable message; nil if the answer is not a protocol error

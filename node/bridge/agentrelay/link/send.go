@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
@@ -65,7 +66,9 @@ func (l *Link) explainWait(wait time.Duration, err error) error {
 		failed.Awaits = l.address("").String()
 		return failed
 	case wait > 0:
-		return retryLater(wait, overBudget)
+		over := retryLater(wait+rand.N(wait/4+time.Second), overBudget)
+		over.Unsent = true
+		return over
 	}
 	return nil
 }

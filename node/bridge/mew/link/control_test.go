@@ -211,6 +211,18 @@ func TestLinkDeliverFails(t *testing.T) {
 	check("cat", "mew:home/")
 }
 
+// TestLinkRateLimited: on its first day, a message that the rate limit of the space holds back waits without an attempt.
+func TestLinkRateLimited(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"}).l
+	limited := refusalOf(mewtest.Parse(t, `{"error":"rate_limited"}`))
+	for age, unsent := range map[time.Duration]bool{0: true, 23 * time.Hour: true, 25 * time.Hour: false} {
+		e, ok := errors.AsType[*client.SendError](l.deliveryError("cat", limited, time.Now().Add(-age)))
+		if !ok || !e.Retry || e.Unsent != unsent || e.After < limitPause {
+			t.Errorf("after %v: %+v, want no attempt: %v", age, e, unsent)
+		}
+	}
+}
+
 // reachedMesh records which peers the bridge reports as reachable again.
 type reachedMesh struct {
 	bridgetest.Mesh

@@ -3,6 +3,8 @@ package link
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
@@ -27,14 +29,15 @@ func (l *Link) deliver(ctx context.Context, peer string, d bridge.Delivery) (bri
 		return bridge.Delivered{}, wire.ErrIntent.At("a MEW space takes mesh.message")
 	}
 	if err != nil {
-		return bridge.Delivered{}, l.deliveryError(peer, err)
+		return bridge.Delivered{}, l.deliveryError(peer, err, m.Time)
 	}
 	return bridge.Delivered{Queued: true}, nil
 }
 
 // deliveryError returns the error for the outbox. The outbox tries again, unless the space refused the envelope or the
-// node may not send it. A message that cannot reach the peer or the space awaits it.
-func (l *Link) deliveryError(peer string, err error) error {
+// node may not send it. A message that cannot reach the peer or the space awaits it. The rate limit of a space costs a
+// message no attempts on its first day.
+func (l *Link) deliveryError(peer string, err error, written time.Time) error {
 	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
 		return wire.ErrNotAllowed.At(refused.Error())
 	}
@@ -43,6 +46,8 @@ func (l *Link) deliveryError(peer string, err error) error {
 	}
 	failed := &client.SendError{Retry: true, After: l.space.pauseLeft(), Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(err.Error())}
 	switch {
+	case errors.Is(err, errLimited):
+		failed.After, failed.Unsent = limitPause+rand.N(limitPause/4), time.Since(written) < 24*time.Hour
 	case errors.Is(err, errAbsent):
 		failed.Awaits = l.address(peer).String()
 	case errors.Is(err, errNotJoined), errors.Is(err, errLinkEnded), errors.Is(err, errPaused), errors.Is(err, context.DeadlineExceeded):

@@ -20,6 +20,7 @@ const (
 	joinAfter       = 2 * time.Second  // without a welcome, the link sends a join message (MEW-L1)
 	welcomeBy       = 15 * time.Second // without a welcome by then, the connection ends
 	steadyAfter     = time.Minute      // after a connection of this length the back-off starts again
+	limitPause      = time.Minute      // after the space limited the rate of this node
 	echoPatience    = 10 * time.Second // of membership.echoPatience
 	linkWorkers     = 4
 	linkQueue       = 256    // envelopes that wait for one worker

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ func (e *refusedBySpace) Error() string { return "the space refused the envelope
 var (
 	errNotJoined = errors.New("the node is not in the space now")
 	errEchoes    = errors.New("too many messages wait for the space to confirm them, or this message waits already; try again in a moment")
+	errLimited   = errors.New("the space accepts nothing from this node now")
 	errMayNot    = errors.New("the node's capabilities in the space do not allow this")
 )
 
@@ -35,8 +37,10 @@ type outcome struct {
 // space may accept the envelope later.
 func refusalOf(payload wire.Value) error {
 	switch payload.GetStr("error") {
-	case "rate_limited", "participant_paused":
-		return errors.New("the space accepts nothing from this node now: " + errorText(payload))
+	case "rate_limited":
+		return fmt.Errorf("%w: %s", errLimited, errorText(payload))
+	case "participant_paused":
+		return errors.New("the space paused this node: " + errorText(payload))
 	}
 	return &refusedBySpace{errorText(payload)}
 }
