@@ -30,6 +30,7 @@ const (
 	welcomePatience = 5 * time.Second
 	firstBackoff    = time.Second // AR-52
 	lastBackoff     = time.Minute
+	reliableAfter   = 3 * time.Second  // of Link.reliableAfter
 	healthyAfter    = time.Minute      // after a connection of this length the back-off starts again
 	waitAfterPolicy = 30 * time.Second // after the relay closed the connection with 1008
 	waitAfterRate   = time.Minute      // after the relay limited the link
@@ -77,10 +78,13 @@ type Link struct {
 	tunneled  *waiting.Places
 	tunneling sync.WaitGroup // goroutines that handle tunneled messages
 	firstWait time.Duration  // first wait of the back-off
-	handled   func()         // for tests: called after each frame; may be nil
-	wake      chan struct{}  // makes a link that is not connected connect now
-	renewed   bool           // for Run: the link has registered again and has not been up since
-	dialing   chan struct{}  // has a value while Run or Test connects or registers: a second connection ends the first
+	// reliableAfter is the age of a connection at which the outbox sends what awaited the link. ARC acknowledges no frame,
+	// so a relay that ends each connection after its welcome would swallow these messages.
+	reliableAfter time.Duration
+	handled       func()        // for tests: called after each frame; may be nil
+	wake          chan struct{} // makes a link that is not connected connect now
+	renewed       bool          // for Run: the link has registered again and has not been up since
+	dialing       chan struct{} // has a value while Run or Test connects or registers: a second connection ends the first
 
 	mu     sync.Mutex
 	id     string // the node's id on the relay: from the stored registration, then from the welcome
@@ -120,7 +124,8 @@ func New(cfg Config) (*Link, error) {
 	l := &Link{
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Link.Name), target: target, sender: newSender(), itemLog: newItemLog(),
 		waiters: &waiters{all: make(map[string]chan wire.Value)}, convStore: convStore{cfg.Store.Records(), cfg.Link.Name},
-		firstWait: firstBackoff, wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1), tunnels: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
+		firstWait: firstBackoff, reliableAfter: reliableAfter,
+		wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1), tunnels: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
 		tunneled: waiting.NewPlaces(maxTunneled, maxTunneledOfOne),
 		status:   bridge.LinkStatus{Name: cfg.Link.Name, Kind: Kind, To: cfg.Link.URL, State: bridge.LinkConnecting},
 	}
@@ -314,7 +319,8 @@ func (l *Link) runConnection(ctx context.Context, queues []chan wire.Value) erro
 		l.sender.setConn(conn) // a link that is up can send
 		defer l.sender.clearConn()
 		l.setStatus(bridge.LinkUp, "", time.Time{})
-		l.cfg.Mesh.Reachable(l.address(""))
+		report := time.AfterFunc(l.reliableAfter, func() { l.cfg.Mesh.Reachable(l.address("")) })
+		defer report.Stop()
 	}
 	<-l.dialing
 	if err != nil {

@@ -258,7 +258,7 @@ type reachedMesh struct {
 func (m reachedMesh) Reachable(a bridge.Address) { m.reached <- a }
 
 // TestMessagesAwaitTheLink: a message that fails because the link is not connected awaits the link, through the tunnel
-// too, and the link reports each connection. A message beyond the budget awaits only its time (AR-53).
+// too, and the link reports each connection that lasts. A message beyond the budget awaits only its time (AR-53).
 func TestMessagesAwaitTheLink(t *testing.T) {
 	mesh := reachedMesh{bridgetest.NewMesh(&fakeNode{}, openStore(t)), make(chan bridge.Address, 10)}
 	x, _ := newLinkedNode(t, nil, Config{Mesh: mesh})
@@ -281,6 +281,15 @@ func TestMessagesAwaitTheLink(t *testing.T) {
 		_, tunneled := x.link.sendTunnel(t.Context(), "agent-042", []byte(`{"message_id":"msg_1"}`))
 		check("not connected", link.String(), direct, tunneled)
 		x.Reconnect()
+	}
+	<-mesh.reached
+	for range 3 { // connections that end early
+		x.Disconnect()
+		x.link.reliableAfter = time.Hour
+		x.Reconnect()
+	}
+	if n := len(mesh.reached); n != 0 {
+		t.Errorf("%d connections were reported too early", n)
 	}
 	x.link.sender.budget = rate.NewWindows(1, 0)
 	if _, err := x.Deliver(t.Context(), d); err != nil {

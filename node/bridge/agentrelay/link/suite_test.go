@@ -129,6 +129,7 @@ func newTestLink(t testing.TB, cfg Config, edit func(*bridge.Link)) *testLink {
 	out := &testLink{link: made, relay: relay, handled: make(chan struct{}, 1000), t: t}
 	out.link.handled = func() { out.handled <- struct{}{} }
 	out.link.firstWait = time.Millisecond
+	out.link.reliableAfter = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- made.Run(ctx) }()
