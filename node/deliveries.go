@@ -16,6 +16,7 @@ type deliveries struct {
 	*outbox.Scheduler
 	log     *slog.Logger
 	waiters waiting.Results[Sent] // by entry id: the outcome of the next attempt
+	linked  bool                  // links run in this process, see [Node.Run]
 }
 
 func newDeliveries(n *Node) *deliveries {
@@ -23,7 +24,7 @@ func newDeliveries(n *Node) *deliveries {
 		stored, next, err := n.listEntries(ctx, "state:"+string(SendQueued), after, limit)
 		entries := make([]outbox.Entry, len(stored))
 		for i, e := range stored {
-			if entries[i] = e.queueEntry(); e.Awaits != "" {
+			if entries[i] = e.queueEntry(); e.Awaits != "" && n.outbox.linked {
 				entries[i].Due = time.Now() // it may be there already
 			}
 		}
