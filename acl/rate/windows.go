@@ -42,6 +42,15 @@ func (w *Window) Add(now time.Time) {
 	w.sum++
 }
 
+// remove takes back an event that Add counted at a time, if that is still in the window.
+func (w *Window) remove(at time.Time) {
+	unit := at.UnixNano()/int64(w.unit) + w.ahead
+	if slot := w.slot(unit); unit > w.last-int64(len(w.slots)) && unit <= w.last && *slot > 0 {
+		*slot--
+		w.sum--
+	}
+}
+
 // wait returns how long it takes until the count is below limit.
 func (w *Window) wait(limit int, now time.Time) time.Duration {
 	excess := w.Count(now) - limit
@@ -92,6 +101,14 @@ func (a *Windows) Take(now time.Time) time.Duration {
 	a.minute.Add(now)
 	a.hour.Add(now)
 	return 0
+}
+
+// Return takes back a message that Take counted at a time, because it was not sent.
+func (a *Windows) Return(at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.minute.remove(at)
+	a.hour.remove(at)
 }
 
 // Count returns how many messages were sent in the last hour.

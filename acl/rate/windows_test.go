@@ -46,6 +46,15 @@ func TestWindows(t *testing.T) {
 		if a.Count(time.Now()) != 0 {
 			t.Error("something is left of long ago")
 		}
+		first := time.Now()
+		a.Take(first)
+		time.Sleep(10 * time.Second)
+		a.Take(time.Now())
+		a.Return(first)
+		a.Return(first.Add(-2 * time.Hour))
+		if n := a.Count(time.Now()); n != 1 {
+			t.Errorf("%d are left of two after one was returned, want 1", n)
+		}
 		none := rate.NewWindows(0, -1)
 		for range 10_000 {
 			if wait := none.Take(time.Now()); wait != 0 {

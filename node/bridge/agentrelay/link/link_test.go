@@ -23,6 +23,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // fakeNode is a node that accepts everything and answers with reply.
@@ -319,6 +320,57 @@ func TestFailedSendsAreFree(t *testing.T) {
 	}
 	if all, answers := s.budget.Count(time.Now()), s.answers.Count(time.Now()); all != 0 || answers != 0 {
 		t.Errorf("%d of the budget and %d of the part for answers are spent, want 0 and 0", all, answers)
+	}
+}
+
+// applyStore calls apply before it stores records.
+type applyStore struct {
+	store.Store
+	apply *func() error
+}
+
+type applyRecords struct {
+	store.Records
+	apply *func() error
+}
+
+func (s applyStore) Records() store.Records { return applyRecords{s.Store.Records(), s.apply} }
+
+func (r applyRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if err := (*r.apply)(); err != nil {
+		return err
+	}
+	return r.Records.Apply(ctx, changes, now)
+}
+
+// TestConversationWaitsForTheBudget: if two messages want the rest of the budget at the same time, the one that must wait
+// leaves its conversation unchanged. A message whose conversation cannot be stored uses up no budget (AR-53).
+func TestConversationWaitsForTheBudget(t *testing.T) {
+	apply := func() error { return store.ErrUnavailable }
+	x := newTestLink(t, Config{Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: applyStore{openStore(t), &apply}}, nil)
+	x.link.sender.budget = rate.NewWindows(1, 0)
+	first, second := wire.NewConversationID(), wire.NewConversationID()
+	deliver := func(conv wire.ConversationID) error {
+		_, err := x.Deliver(t.Context(), newDelivery(t, conv, wire.RequestInfo, `{"action":"ask","question":"where?"}`))
+		return err
+	}
+	if err := deliver(first); err == nil || x.link.sender.budget.Count(time.Now()) != 0 {
+		t.Errorf("without the store: %v, and %d of the budget are spent, want 0", err, x.link.sender.budget.Count(time.Now()))
+	}
+	var late error
+	apply = func() error {
+		apply = func() error { return nil }
+		late = deliver(second)
+		return nil
+	}
+	if err := deliver(first); err != nil || late == nil {
+		t.Errorf("the first message: %v, the second: %v, want only the first to leave", err, late)
+	}
+	c := x.link.convStore
+	for conv, want := range map[wire.ConversationID]bool{first: true, second: false} {
+		if s, err := c.read(t.Context(), c.key("agent-042", conv), time.Now()); err != nil || s.Asked != want {
+			t.Errorf("the conversation is %+v, %v, want it changed: %v", s, err, want)
+		}
 	}
 }
 

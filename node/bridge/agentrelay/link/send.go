@@ -88,15 +88,18 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 	case data == nil:
 		return bridge.Delivered{Queued: true}, nil
 	}
-	isAnswer := conversations.AnswersIn(d.Message.Payload) != ""
-	if err := l.explainWait(l.sender.check(isAnswer)); err != nil {
+	// The state of the conversation must not change before the frame may leave: it decides what the next attempt sends.
+	cancel, wait, err := l.sender.reserve(conversations.AnswersIn(d.Message.Payload) != "")
+	if err := l.explainWait(wait, err); err != nil {
 		return bridge.Delivered{}, err
 	}
 	if err := l.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
+		cancel()
 		return bridge.Delivered{}, retryLater(0, notStored)
 	}
-	if err := l.explainWait(l.sender.send(data, isAnswer)); err != nil {
-		return bridge.Delivered{}, err
+	if err := l.sender.write(data); err != nil {
+		cancel()
+		return bridge.Delivered{}, l.explainWait(0, err)
 	}
 	return bridge.Delivered{Queued: true}, nil
 }

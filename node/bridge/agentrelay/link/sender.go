@@ -53,27 +53,49 @@ func (s *sender) clearConn() {
 	}
 }
 
-// check returns how long a frame must wait for the budget, and an answer also for its part of the budget. Without a
-// connection, the error is errDown.
-func (s *sender) check(isAnswer bool) (time.Duration, error) {
+// reserve charges a frame to the budget, and an answer also to its part of the budget, or returns how long the frame must
+// wait. cancel takes the charge back. Without a connection, the error is errDown.
+func (s *sender) reserve(isAnswer bool) (cancel func(), wait time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.checkLocked(isAnswer)
+	return s.reserveLocked(isAnswer)
 }
 
-func (s *sender) checkLocked(isAnswer bool) (wait time.Duration, err error) {
+func (s *sender) reserveLocked(isAnswer bool) (cancel func(), wait time.Duration, err error) {
 	if s.conn == nil {
-		return 0, errDown
+		return nil, 0, errDown
 	}
 	now := time.Now()
 	if isAnswer {
 		wait = s.answers.Peek(now)
 	}
-	return max(wait, s.budget.Peek(now)), nil
+	if wait = max(wait, s.budget.Peek(now)); wait > 0 {
+		return nil, wait, nil
+	}
+	s.budget.Take(now)
+	if isAnswer {
+		s.answers.Take(now)
+	}
+	return func() {
+		s.budget.Return(now)
+		if isAnswer {
+			s.answers.Return(now)
+		}
+	}, 0, nil
 }
 
-// send queues a frame on the connection, and charges it to the budget, or returns how long it must wait. The frame may be
-// lost with the connection, and ARC acknowledges no frame, so a wait of 0 does not mean that the frame arrived (AR-53).
+// write queues a frame for which the budget is reserved on the connection. The frame may be lost with the connection, and
+// ARC acknowledges no frame, so nil does not mean that the frame arrived (AR-53).
+func (s *sender) write(data []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil {
+		return errDown
+	}
+	return s.conn.Send(websocket.Text(data))
+}
+
+// send charges a frame to the budget and queues it like write, or returns how long it must wait.
 func (s *sender) send(data []byte, isAnswer bool) (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,16 +103,13 @@ func (s *sender) send(data []byte, isAnswer bool) (time.Duration, error) {
 }
 
 func (s *sender) sendLocked(data []byte, isAnswer bool) (time.Duration, error) {
-	if wait, err := s.checkLocked(isAnswer); wait > 0 || err != nil {
+	cancel, wait, err := s.reserveLocked(isAnswer)
+	if wait > 0 || err != nil {
 		return wait, err
 	}
 	if err := s.conn.Send(websocket.Text(data)); err != nil {
+		cancel()
 		return 0, err
-	}
-	now := time.Now()
-	s.budget.Take(now)
-	if isAnswer {
-		s.answers.Take(now)
 	}
 	return 0, nil
 }
