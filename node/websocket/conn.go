@@ -156,6 +156,9 @@ func (c *Conn) HasReadSince(t time.Time) bool {
 	return c.start.Add(time.Duration(c.lastRead.Load())).After(t)
 }
 
+// Ping asks the peer for a sign of life.
+func (c *Conn) Ping() error { return c.Send(encode(opPing, nil)) }
+
 // tick pings a silent peer and drops a peer that stays silent.
 func (c *Conn) tick() {
 	silent := time.Since(c.start) - time.Duration(c.lastRead.Load())
@@ -164,7 +167,7 @@ func (c *Conn) tick() {
 		return
 	}
 	if silent >= c.opt.Ping {
-		_ = c.Send(encode(opPing, nil))
+		_ = c.Ping()
 		silent = 0
 	}
 	c.mu.Lock()

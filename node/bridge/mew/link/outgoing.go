@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-var errLinkEnded = errors.New("the connection ended before the space accepted the envelope")
+var errLinkEnded = errors.New("the connection ended, or fell silent, before the space accepted the envelope")
 
 // refusedBySpace is the error for an envelope that the gateway refused.
 type refusedBySpace struct{ text string }
@@ -89,8 +89,8 @@ func (m *membership) put(s *envelope.Draft) error {
 }
 
 // say sends an envelope and waits until the space has accepted it: a gateway sends every envelope back to its sender.
-// If no echo arrives in time, say assumes that the space accepted the envelope, unless nothing at all arrived since:
-// then the connection may be broken, and say waits for its end.
+// If no echo arrives in time, say assumes that the space accepted the envelope, unless nothing at all arrives, not even
+// the answer to a ping: then the connection may be broken, and the error is errLinkEnded.
 func (m *membership) say(ctx context.Context, s envelope.Draft) error {
 	_, err := m.sayFor(ctx, s)
 	return err
@@ -121,18 +121,20 @@ func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.
 		delete(m.echoes, s.ID)
 		m.mu.Unlock()
 	}()
-	for {
+	for _, patience := range []time.Duration{m.echoPatience, m.echoPatience / 2} {
 		select {
 		case e := <-c:
 			return e.answer, e.err
-		case <-time.After(m.echoPatience):
+		case <-time.After(patience):
 			if conn.HasReadSince(sent) {
 				return answer, nil
 			}
+			_ = conn.Ping() // if the connection has ended, leave ends the wait
 		case <-ctx.Done():
 			return answer, ctx.Err()
 		}
 	}
+	return answer, errLinkEnded
 }
 
 // endWait ends the wait for the outcome of an envelope. The caller holds m.mu.
