@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -133,20 +134,32 @@ func TestLinkWaitsForApproval(t *testing.T) {
 
 type refusingRemote struct {
 	*listRemote
+	mu          sync.Mutex
 	polls, said int
 	err         error
 }
 
-func (r *refusingRemote) list(context.Context) ([]remoteThread, error) {
-	r.polls++
-	return nil, r.err
+// answer makes all later calls end with err.
+func (r *refusingRemote) answer(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
 }
 
-func (r *refusingRemote) probe(context.Context) error { return r.err }
+// count adds a call to a counter and returns the error of the call.
+func (r *refusingRemote) count(n *int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	*n++
+	return r.err
+}
+
+func (r *refusingRemote) list(context.Context) ([]remoteThread, error) { return nil, r.count(&r.polls) }
+
+func (r *refusingRemote) probe(context.Context) error { return r.count(new(int)) }
 
 func (r *refusingRemote) create(context.Context, string, wire.Value) (string, error) {
-	r.said++
-	return "", r.err
+	return "", r.count(&r.said)
 }
 
 // TestUnreachable: the error of a failed call names its cause.
@@ -201,7 +214,7 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		if synctest.Wait(); r.polls != 1 {
 			t.Errorf("%d polls after a test that failed", r.polls)
 		}
-		r.err = nil
+		r.answer(nil)
 		if err := l.Test(ctx); err != nil {
 			t.Error(err)
 		}
@@ -209,13 +222,13 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		if state := l.Status().State; state != bridge.LinkUp {
 			t.Errorf("after a test that worked it is %s", state)
 		}
-		r.err = &client.SendError{Retry: true} // no answer
+		r.answer(&client.SendError{Retry: true}) // no answer
 		time.Sleep(time.Minute)
 		err = l.Deliver(ctx, bridge.Delivery{ID: "a", Address: l.Address().String(), Message: m})
 		if failed, ok := errors.AsType[*client.SendError](err); !ok || failed.Awaits != "mess:garden/" {
 			t.Errorf("a message to an exchange that does not answer: %+v, want it to await the link", err)
 		}
-		r.err = nil
+		r.answer(nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if want := []string{"mess:garden/", "mess:garden/"}; !slices.Equal(mesh.reached, want) {
