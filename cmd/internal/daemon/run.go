@@ -96,7 +96,7 @@ func Run(
 				o.Logger.Warn("the process did not stop cleanly before it starts again", "err", err)
 			}
 		case ctx.Err() != nil && !up && started == nil && (isAway(err) || errors.Is(err, context.Canceled)):
-			return nil // it was told to end while it started again
+			return nil // somebody ended the process while it started again
 		case !up && started == nil && isAway(err):
 			o.Logger.Warn("start again in a second, because the database does not answer", "err", err)
 			select {
