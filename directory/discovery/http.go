@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -172,7 +171,7 @@ func answerErrors(next echo.HandlerFunc) echo.HandlerFunc {
 		h := c.Response().Header()
 		h.Set("Cache-Control", "no-store")
 		if refused.RetryAfter > 0 {
-			h.Set("Retry-After", strconv.FormatInt(int64((refused.RetryAfter+time.Second-1)/time.Second), 10))
+			h.Set("Retry-After", strconv.FormatInt(wire.CeilSeconds(refused.RetryAfter), 10))
 		}
 		return errors.Join(err, httpapi.JSON(c, refused.Status, f))
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -61,7 +60,7 @@ func SetErrorHeaders(h http.Header, e *wire.Error) {
 	switch e.Status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if e.RetryAfter > 0 {
-			h.Set("Retry-After", strconv.FormatInt(int64((e.RetryAfter+time.Second-1)/time.Second), 10))
+			h.Set("Retry-After", strconv.FormatInt(wire.CeilSeconds(e.RetryAfter), 10))
 		}
 	case http.StatusUnauthorized:
 		if e.Code == wire.Unauthorized {

@@ -71,6 +71,9 @@ func (e *Error) At(detail string) *Error {
 	return &c
 }
 
+// CeilSeconds returns d in whole seconds, rounded up, so that a peer that waits as long is not refused again.
+func CeilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
 // After returns a copy that asks the peer to try again after d.
 func (e *Error) After(d time.Duration) *Error {
 	c := *e

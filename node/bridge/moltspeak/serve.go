@@ -52,7 +52,7 @@ func (b *Bridge) respondError(c echo.Context, e *message.Error) error {
 
 func respond(c echo.Context, r Response) error {
 	if r.Delay > 0 {
-		c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((r.Delay+time.Second-1)/time.Second), 10))
+		c.Response().Header().Set("Retry-After", strconv.FormatInt(wire.CeilSeconds(r.Delay), 10))
 	}
 	httpapi.Private(c)
 	return httpapi.Raw(c, r.Status, r.Body)

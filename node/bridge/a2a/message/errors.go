@@ -202,6 +202,6 @@ func (e *Error) SetHeader(h http.Header) {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
 	if e.After > 0 {
-		h.Set("Retry-After", strconv.FormatInt(int64((e.After+time.Second-1)/time.Second), 10))
+		h.Set("Retry-After", strconv.FormatInt(wire.CeilSeconds(e.After), 10))
 	}
 }

@@ -53,7 +53,7 @@ func answerFault(c echo.Context, status int, code, message string) error {
 
 // answerRateLimit answers a request that came too early. wait is the time until the next one may come.
 func answerRateLimit(c echo.Context, wait time.Duration) error {
-	c.Response().Header().Set("Retry-After", strconv.Itoa(int((wait+time.Second-1)/time.Second)))
+	c.Response().Header().Set("Retry-After", strconv.FormatInt(wire.CeilSeconds(wait), 10))
 	return answerFault(c, http.StatusTooManyRequests, frame.CodeRate, "too many requests; try again later")
 }
 

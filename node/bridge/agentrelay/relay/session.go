@@ -98,7 +98,7 @@ func (s *session) chargeFrame() bool {
 		s.conn.Close(frame.CloseRate, "rate limit")
 		return false
 	}
-	s.refuse(frame.Frame{}, frame.Refuse(frame.CodeRate, fmt.Sprintf("you sent as many messages as you may; send the next one in %v", (wait+time.Second-1).Truncate(time.Second))))
+	s.refuse(frame.Frame{}, frame.Refuse(frame.CodeRate, fmt.Sprintf("you sent as many messages as you may; send the next one in %v", time.Duration(wire.CeilSeconds(wait))*time.Second)))
 	return false
 }
 

@@ -103,11 +103,10 @@ func RefuseName(status int, name string) *Refusal {
 	return Refuse(status, name, wire.TextField("error", name))
 }
 
-// RefuseRate returns the refusal of a sender that must wait. It rounds up: a sender that obeys is not refused again.
+// RefuseRate returns the refusal of a sender that must wait.
 func RefuseRate(wait time.Duration) *Refusal {
-	seconds := int64((wait + time.Second - 1) / time.Second)
 	return Refuse(http.StatusTooManyRequests, "rate_limited", wire.TextField("error", "rate_limited"),
-		wire.Field("retry_after", wire.Int(max(seconds, 1))))
+		wire.Field("retry_after", wire.Int(max(wire.CeilSeconds(wait), 1))))
 }
 
 // RefuseStore returns the refusal of a change that could not be stored. Nothing was changed.

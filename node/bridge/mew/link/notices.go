@@ -3,7 +3,6 @@ package link
 import (
 	"context"
 	"errors"
-	"math"
 	"strings"
 	"sync"
 	"time"
@@ -39,7 +38,7 @@ func (l *Link) tellRefusal(ctx context.Context, e *envelope.Envelope, err error)
 	if limited {
 		status := l.space.statusPayload(ctx).With("status", wire.Text("rate_limited"))
 		if refusal.RetryAfter > 0 {
-			status = status.With("retry_after", wire.Int(int64(math.Ceil(refusal.RetryAfter.Seconds()))))
+			status = status.With("retry_after", wire.Int(wire.CeilSeconds(refusal.RetryAfter)))
 		}
 		l.space.answer(e, envelope.KindStatus, status)
 	}

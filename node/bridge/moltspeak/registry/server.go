@@ -41,7 +41,7 @@ func refuse(c echo.Context, status int, text string) error {
 
 // refuseFor refuses a request that may be repeated after wait.
 func refuseFor(c echo.Context, wait time.Duration, text string) error {
-	c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10))
+	c.Response().Header().Set("Retry-After", strconv.FormatInt(wire.CeilSeconds(wait), 10))
 	return refuse(c, http.StatusTooManyRequests, text)
 }
 
