@@ -142,7 +142,7 @@ func (c *Channel) push(ctx context.Context, item owner.Item) {
 	if conn == nil {
 		return
 	}
-	content, err := json.Marshal(untrusted(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item), 1000))
+	content, err := json.Marshal(untrusted(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item, map[wire.AgentID]string{}), 1000))
 	if err != nil {
 		return
 	}

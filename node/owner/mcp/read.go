@@ -265,13 +265,13 @@ func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxRes
 	if err != nil {
 		return inboxResult{}, err
 	}
-	out := inboxResult{Items: []inboxItem{}, Cursor: list.Next}
+	out, pins := inboxResult{Items: []inboxItem{}, Cursor: list.Next}, map[wire.AgentID]string{}
 	for _, item := range list.Items {
 		view := inboxItem{Item: item.ID, State: string(item.State), Conversation: string(item.Conversation), Intent: name(string(item.Intent)), At: item.At}
 		if item.State == owner.ItemHeld {
 			view.Waits = true
 		} else {
-			view.Text = untrusted(textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), 200)
+			view.Text = untrusted(textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item, pins), 200)
 		}
 		out.Items = append(out.Items, view)
 	}
@@ -289,12 +289,16 @@ func authorOf(item owner.Item) string {
 	return string(item.Peer)
 }
 
-// keyOf returns the fingerprint that proves the author of an item, or "" if no signature was checked.
-func (t *tools) keyOf(ctx context.Context, item owner.Item) string {
+// keyOf returns the fingerprint that proves the author of an item, or "" if no signature was checked. pins has the
+// fingerprints that were read before; keyOf adds to it.
+func (t *tools) keyOf(ctx context.Context, item owner.Item, pins map[wire.AgentID]string) string {
 	if item.Verified != "signature" {
 		return ""
 	}
-	return t.pinOf(ctx, string(item.Peer))
+	if _, read := pins[item.Peer]; !read {
+		pins[item.Peer] = t.pinOf(ctx, string(item.Peer))
+	}
+	return pins[item.Peer]
 }
 
 // pinOf returns the pinned fingerprint of a peer, or "" if no key is pinned or the pin cannot be read.
