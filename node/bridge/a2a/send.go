@@ -165,7 +165,7 @@ func (b *Bridge) conversationFor(ctx context.Context, address, contextID, messag
 		return "", err
 	}
 	for _, t := range tasks {
-		open, err := b.isOpen(ctx, t.key())
+		_, open, err := b.endOf(ctx, t.key())
 		if err != nil {
 			return "", err
 		}

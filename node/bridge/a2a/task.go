@@ -304,19 +304,6 @@ func (b *Bridge) sync(ctx context.Context, key store.ConvKey) error {
 	return nil
 }
 
-// isOpen reports whether messages may follow in a conversation.
-func (b *Bridge) isOpen(ctx context.Context, key store.ConvKey) (bool, error) {
-	row, err := b.cfg.Store.Steps().Conversation(ctx, key, time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	conv, err := conversations.Decode(row)
-	return err == nil && conv.At(time.Now(), cmp.Or(b.cfg.Idle, conversations.DefaultIdle)) == conversations.Open, err
-}
-
 // closeTime is how long the open tasks of a closed conversation wait for our close, which comes as a delivery and
 // decides how they end.
 const closeTime = time.Minute
