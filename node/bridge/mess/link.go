@@ -191,7 +191,7 @@ func (l *link) setStatus(err error) {
 	}
 	l.mu.Unlock()
 	if isBack {
-		l.cfg.Mesh.Reachable(bridge.Address{Kind: Kind, Link: l.cfg.Name})
+		l.cfg.Mesh.Reachable(addressAt(l.cfg.Name, ""))
 	}
 }
 
@@ -261,7 +261,7 @@ func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) 
 
 // newInbound returns the message of the mesh for what a peer said, which is raw.
 func (l *link) newInbound(peer, id string, intent wire.Intent, payload wire.Value, raw []byte) (bridge.Inbound, error) {
-	address := bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}
+	address := addressAt(l.cfg.Name, peer)
 	if err := address.Validate(); err != nil {
 		return bridge.Inbound{}, thread.Bad("from", "is not a valid name of a peer")
 	}

@@ -26,7 +26,7 @@ import (
 func (l *link) Deliver(ctx context.Context, d bridge.Delivery) (err error) {
 	defer func() {
 		if failed, sent := errors.AsType[*client.SendError](err); sent && failed.Status == 0 { // the exchange did not answer
-			failed.Awaits = bridge.Address{Kind: Kind, Link: l.cfg.Name}.String()
+			failed.Awaits = addressAt(l.cfg.Name, "").String()
 		} else if !sent && !thread.IsRefusal(err) {
 			err = toRetry(err) // the store or the disk failed
 		}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -271,7 +270,7 @@ func (l *link) localThread(ctx context.Context, requester string, k knownThread)
 }
 
 func (l *link) pseudonym(peer string) string {
-	return string(bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}.Pseudonym())
+	return string(addressAt(l.cfg.Name, peer).Pseudonym())
 }
 
 // receive passes a message of a thread to the node, and stores k in the same unit. If the node refuses the message

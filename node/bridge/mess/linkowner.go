@@ -41,8 +41,11 @@ func (l *link) Knows(ctx context.Context, ref, conv string) (bool, error) {
 }
 
 // Address returns the address of the exchange of the link.
-func (l *link) Address() bridge.Address {
-	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: thread.ExchangeID}
+func (l *link) Address() bridge.Address { return addressAt(l.cfg.Name, thread.ExchangeID) }
+
+// addressAt returns the address of a peer behind a link or, if peer is empty, of the link and all its peers.
+func addressAt(link, peer string) bridge.Address {
+	return bridge.Address{Kind: Kind, Link: link, Peer: peer}
 }
 
 // Send sends a thread that may be claimed to the exchange. sent reports whether this call or an earlier one sent it.
