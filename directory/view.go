@@ -30,6 +30,7 @@ type cardView struct {
 	updated                time.Time // in whole seconds, like Last-Modified
 	header                 []string  // AgentMesh-Verification
 	verification           []byte    // JSON
+	credential             string    // hash of the credential, in hex; "" for a card of a mirrored directory
 
 	body     []byte    // nil if loadView has not read it, or if it is too large to cache
 	read     time.Time // when body was read from the store
@@ -171,6 +172,9 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		header:       []string{"key=" + stamp(shown.Key) + "; endpoint=" + stamp(shown.Endpoint) + "; alive=" + stamp(shown.Alive)},
 		verification: encoded,
 	}
+	if c.Owner != [32]byte{} {
+		v.credential = hex.EncodeToString(c.Owner[:])
+	}
 	if end := m.DistrustEnd(); now.Before(end) {
 		v.until = end
 	}
@@ -216,14 +220,12 @@ func (r *Registry) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, 
 // CredentialOf returns the hash of the credential of the card with this id. It returns "" for an unknown card, and for
 // a card of a mirrored directory.
 func (r *Registry) CredentialOf(ctx context.Context, id wire.AgentID) (string, error) {
-	card, err := listing.Get(ctx, r.cards, id, wire.Now())
+	v, _, err := r.loadView(ctx, id, wire.Now())
 	switch {
 	case errors.Is(err, wire.ErrNoAgent):
 		return "", nil
 	case err != nil:
 		return "", err
-	case card.Owner == [32]byte{}:
-		return "", nil
 	}
-	return hex.EncodeToString(card.Owner[:]), nil
+	return v.credential, nil
 }
