@@ -12,13 +12,13 @@ import (
 
 // How often a process collects garbage.
 const (
-	// busyGarbage is for a process that collects all the time. It is more than a small process uses, so that such a
+	// busyHeap is for a process that collects all the time. It is many times what a small process uses, so that such a
 	// process does not spend a tenth of its processor time on collections.
-	busyGarbage = 40 << 20
+	busyHeap = 128 << 20
 	// busyPause is the time between two collections below which a process is busy.
 	busyPause = time.Second
 	// maxPercent bounds GOGC, because the runtime does not collect a heap below 4 MiB × GOGC / 100.
-	maxPercent = busyGarbage / (4 << 20) * 100
+	maxPercent = busyHeap / (4 << 20) * 100
 )
 
 // Adapt sets GOGC after each collection, until the process ends. A small process that is busy collects less often than
@@ -56,7 +56,8 @@ func (c *collector) adapt() {
 
 // choose returns GOGC for a process that uses live bytes of heap.
 func choose(live uint64, busy bool) int {
-	gogc := int(max(busyGarbage, live/2) * 100 / max(live, 1))
+	garbage := max(busyHeap-min(live, busyHeap), live/2)
+	gogc := int(garbage * 100 / max(live, 1))
 	if busy {
 		return min(gogc, maxPercent)
 	}
