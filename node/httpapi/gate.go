@@ -1,13 +1,12 @@
 package httpapi
 
 import (
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -42,8 +41,7 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		g.meter.enter()
 		defer g.meter.leave()
 		h := c.Response().Header()
-		id := binary.BigEndian.AppendUint64(nil, rand.Uint64()) // unique, but not secret
-		h[headerRequestID] = []string{hex.EncodeToString(id)}
+		h[headerRequestID] = []string{strconv.FormatUint(rand.Uint64()|1<<63, 16)} // 16 digits; unique, but not secret
 		h[headerNoSniff] = noSniff
 		done, err := g.admit(c)
 		if err == nil && !done {
