@@ -54,9 +54,7 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 		n: n, in: in,
 		key: store.ConvKey{Peer: string(in.Peer), ID: string(in.ConvID)},
 	}
-	waiting, cancel := context.WithTimeout(ctx, n.cfg.SyncDeadline)
-	leave, err := n.acceptLock.Lock(waiting, string(in.Peer)+" "+string(in.MessageID))
-	cancel()
+	leave, err := n.acceptLock.Lock(ctx, string(in.Peer)+" "+string(in.MessageID), n.cfg.SyncDeadline)
 	if err != nil {
 		return n.answerRunning(ctx, in, err)
 	}

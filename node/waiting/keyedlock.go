@@ -3,6 +3,7 @@ package waiting
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -26,9 +27,9 @@ type keyLock struct {
 	users int           // callers that hold the lock or wait for it; guarded by KeyedLock.mu
 }
 
-// Lock waits until the caller holds key, and returns the function that unlocks it. The error is ctx's error, or
-// wire.ErrUnavailable if too many keys are locked.
-func (k *KeyedLock) Lock(ctx context.Context, key string) (unlock func(), err error) {
+// Lock waits until the caller holds key, and returns the function that unlocks it. It waits at most the time within, if
+// that is not 0. The error is that of a context, or wire.ErrUnavailable if too many keys are locked.
+func (k *KeyedLock) Lock(ctx context.Context, key string, within time.Duration) (unlock func(), err error) {
 	k.mu.Lock()
 	l := k.locks[key]
 	if l == nil {
@@ -43,9 +44,20 @@ func (k *KeyedLock) Lock(ctx context.Context, key string) (unlock func(), err er
 	l.users++
 	k.mu.Unlock()
 
+	unlock = func() { l.turn <- struct{}{}; k.drop(key, l) }
+	select {
+	case <-l.turn: // usually, and then no timer is needed
+		return unlock, nil
+	default:
+	}
+	if within > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, within)
+		defer cancel()
+	}
 	select {
 	case <-l.turn:
-		return func() { l.turn <- struct{}{}; k.drop(key, l) }, nil
+		return unlock, nil
 	case <-ctx.Done():
 		k.drop(key, l)
 		return nil, ctx.Err()

@@ -59,7 +59,7 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 		}
 		t, contextID = found, found.Context
 	}
-	unlock, err := b.contexts.Lock(ctx, address+" "+contextID) // two messages must not open two conversations
+	unlock, err := b.contexts.Lock(ctx, address+" "+contextID, 0) // two messages must not open two conversations
 	if err != nil {
 		return nil, err
 	}
