@@ -23,11 +23,11 @@ import (
 
 const module = "github.com/agentmesh/agentmesh"
 
-// lines are the import rules: a package imports only packages of a lower line. A "*" in a pattern matches one element
-// of a path, and the first matching pattern counts. Add each new package here with its line.
-var lines = []struct {
+// layers are the import rules: a package imports only packages of a lower layer. A "*" in a pattern matches one element
+// of a path, and the first matching pattern counts. Add each new package here with its layer.
+var layers = []struct {
 	pattern string
-	line    int
+	layer   int
 }{
 	{"node/wire", 0},
 	{"node/subprocess", 0},
@@ -106,7 +106,7 @@ var lines = []struct {
 	{"cmd/internal/quickstart", 8},
 	{"cmd/internal/welcome", 8},
 
-	{"node/bridge/*/*", 5}, // the parts of a bridge; the codecs are on line 2
+	{"node/bridge/*/*", 5}, // the parts of a bridge; the codecs are in layer 2
 
 	{"directory", 6},
 	{"node", 6},
@@ -116,8 +116,8 @@ var lines = []struct {
 	{"docs", 9},
 }
 
-// sameLine lists the allowed imports between packages of one line.
-var sameLine = map[string][]string{
+// sameLayer lists the allowed imports between packages of one layer.
+var sameLayer = map[string][]string{
 	"store/bolt":              {"store", "store/cardindex", "store/engine", "store/local"},
 	"store/cardindex":         {"store"},
 	"store/engine":            {"store", "store/cardindex"},
@@ -203,17 +203,17 @@ func inner(importPath string) (string, bool) {
 	return strings.CutPrefix(importPath, module+"/")
 }
 
-func lineOf(pkg string) (int, bool) {
-	for _, l := range lines {
+func layerOf(pkg string) (int, bool) {
+	for _, l := range layers {
 		if ok, _ := path.Match(l.pattern, pkg); ok {
-			return l.line, true
+			return l.layer, true
 		}
 	}
 	return 0, false
 }
 
 // bridgeOf returns the bridge that a package belongs to, "" for any other package. The parts of one bridge may import
-// each other on one line.
+// each other in one layer.
 func bridgeOf(pkg string) string {
 	rest, ok := strings.CutPrefix(pkg, "node/bridge/")
 	bridge, _, part := strings.Cut(rest, "/")
@@ -232,23 +232,23 @@ func matchesAny(patterns []string, pkg string) bool {
 
 // importFault returns why pkg may not import imp, or "" if it may.
 func importFault(pkg, imp string) string {
-	from, ok := lineOf(pkg)
+	from, ok := layerOf(pkg)
 	if !ok {
-		return "the package has no line: add it to the table in docs/docs_test.go and in docs/architecture.md"
+		return "the package has no layer: add it to the table in docs/docs_test.go and in docs/architecture.md"
 	}
 	if in, ok := inner(imp); ok {
-		to, known := lineOf(in)
+		to, known := layerOf(in)
 		switch {
 		case !known:
 			return "" // reported for the package itself
 		case (in == "store/bolt" || in == "store/postgres") && !matchesAny(choosesEngine, pkg):
 			return "only " + strings.Join(choosesEngine, ", ") + " may choose an engine: all other packages use package store"
-		case to < from || slices.Contains(sameLine[pkg], in) || to == from && bridgeOf(pkg) != "" && bridgeOf(pkg) == bridgeOf(in):
+		case to < from || slices.Contains(sameLayer[pkg], in) || to == from && bridgeOf(pkg) != "" && bridgeOf(pkg) == bridgeOf(in):
 			return ""
 		case to == from && from == 6:
-			return "services do not import each other: use an interface of a lower line, which cmd implements"
+			return "services do not import each other: use an interface of a lower layer, which cmd implements"
 		}
-		return "a package may import only packages of a lower line"
+		return "a package may import only packages of a lower layer"
 	}
 	if pkg == "node/wire" && strings.Contains(strings.SplitN(imp, "/", 2)[0], ".") {
 		return "node/wire may import only the standard library"

@@ -19,7 +19,7 @@ import (
 
 // pathBounds are the largest sizes of the paths of one message. They may only shrink. A path is what runs in one
 // goroutine below its root function. "owner sends" ends when the outbox has the message, and "delivery" is one attempt
-// of the outbox. A climb is a function that a package of a lower line calls while a function of its own package is
+// of the outbox. A climb is a function that a package of a lower layer calls while a function of its own package is
 // already on the stack, so a reader of the path has to go back up.
 var pathBounds = []struct {
 	name, root              string
@@ -56,8 +56,8 @@ func TestPathsOfMessages(t *testing.T) {
 				files[f[2]] = true
 				packages[f[1]]++
 			}
-			line, _ := lineOf(f[1])
-			if from, _ := lineOf(f[4]); f[4] != "" && from < line {
+			layer, _ := layerOf(f[1])
+			if from, _ := layerOf(f[4]); f[4] != "" && from < layer {
 				climbs = append(climbs, strings.TrimPrefix(f[3], module+"/")+" from "+f[4])
 			}
 		}
@@ -89,7 +89,7 @@ func writeTracers(t *testing.T, dir string) string {
 	}
 	for _, p := range packages(t) {
 		pkg, ok := inner(p.ImportPath)
-		if line, _ := lineOf(pkg); !ok || line > 6 || strings.HasPrefix(pkg, "directory") || strings.HasPrefix(pkg, "docs") {
+		if layer, _ := layerOf(pkg); !ok || layer > 6 || strings.HasPrefix(pkg, "directory") || strings.HasPrefix(pkg, "docs") {
 			continue
 		}
 		for _, name := range p.GoFiles {
