@@ -21,8 +21,8 @@ func channelOf(schema string) string {
 }
 
 const (
-	maxPayload    = 7000             // bytes of hints in a notification; PostgreSQL allows 8,000
-	maxPayloads   = 16               // notifications of a group; if it needs more, hints are lost
+	maxPayload    = 7000             // bytes of encoded hints in a notification; PostgreSQL allows 7,999 in all
+	maxPayloads   = 16               // notifications after one group commit; if it needs more, hints are lost
 	listenRetry   = 2 * time.Second  // between attempts to connect; meanwhile, readers read everything again
 	listenTimeout = 20 * time.Second // after which the connection is tested
 )
@@ -46,7 +46,9 @@ func encodeHints(by string, hints []store.Hint) []string {
 			continue
 		}
 		seen[h] = true
-		grown := 2*(len(h.NS)+len(h.Key)) + 16
+		hint := [2]string{h.NS, h.Key}
+		encoded, _ := json.Marshal(hint) // two strings
+		grown := len(encoded) + len(",")
 		if !utf8.ValidString(h.NS+h.Key) || strings.ContainsRune(h.NS+h.Key, 0) || grown > maxPayload {
 			n.Lost = true
 			continue
@@ -55,7 +57,7 @@ func encodeHints(by string, hints []store.Hint) []string {
 			payloads = append(payloads, n.encode())
 			n, size = notification{By: by, Lost: n.Lost}, grown
 		}
-		n.Hints = append(n.Hints, [2]string{h.NS, h.Key})
+		n.Hints = append(n.Hints, hint)
 	}
 	if payloads = append(payloads, n.encode()); len(payloads) > maxPayloads {
 		return []string{notification{By: by, Lost: true}.encode()}

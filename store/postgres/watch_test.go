@@ -2,6 +2,9 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -84,5 +87,24 @@ func TestTellsLost(t *testing.T) {
 	}
 	if one.writer.unheard {
 		t.Error("the next group would tell it again")
+	}
+}
+
+// TestEncodeHints: each notification is below the limit of PostgreSQL, although JSON writes "<" as six bytes.
+func TestEncodeHints(t *testing.T) {
+	var hints []store.Hint
+	for i := range 20 {
+		hints = append(hints, store.Hint{NS: "inbox", Key: strings.Repeat("<", 500) + strconv.Itoa(i)})
+	}
+	got := 0
+	for _, payload := range encodeHints("process", hints) {
+		var n notification
+		if err := json.Unmarshal([]byte(payload), &n); err != nil || n.Lost || len(payload) >= 8000 {
+			t.Fatalf("a notification of %d bytes, lost %t: %v", len(payload), n.Lost, err)
+		}
+		got += len(n.Hints)
+	}
+	if got != len(hints) {
+		t.Errorf("%d of %d hints", got, len(hints))
 	}
 }
