@@ -149,7 +149,7 @@ func PeekManifest(archive io.Reader) (m Manifest, whole io.Reader) {
 // SaveArchive writes an archive to a temporary file beside name, reads its table of contents back, and only then
 // renames it to name. It returns the size of the file and its manifest. An existing file is an error.
 func SaveArchive(name string, r io.Reader, encryption *signing.AgeFile) (n int64, manifest Manifest, err error) {
-	if _, err := os.Lstat(name); err == nil {
+	if exists(name) {
 		return 0, manifest, exit.Fail(exit.Input, fmt.Errorf("%s exists", name))
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(name), ".agentmesh-backup-*") // mode 0600

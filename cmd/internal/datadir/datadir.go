@@ -65,8 +65,10 @@ func Open(dir string) (Dir, error) {
 }
 
 // HasAgent reports whether the directory holds an agent.
-func (d Dir) HasAgent() bool {
-	_, err := os.Lstat(d.Path(FileCard))
+func (d Dir) HasAgent() bool { return exists(d.Path(FileCard)) }
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
 	return err == nil
 }
 
@@ -74,7 +76,7 @@ func (d Dir) HasAgent() bool {
 // because it is what remains of a lost database. A file that cannot be examined counts, and so does an import that is not
 // finished.
 func (d Dir) HasDatabase() bool {
-	if _, err := os.Lstat(d.Path(bolt.ImportPath(FileDatabase))); err == nil {
+	if exists(d.Path(bolt.ImportPath(FileDatabase))) {
 		return true
 	}
 	info, err := os.Stat(d.Path(FileDatabase))
@@ -201,8 +203,7 @@ func (d Dir) RetiredKey(digits string) string {
 // HasRetired reports whether the signing key with this fingerprint is among the retired keys.
 func (d Dir) HasRetired(fingerprint string) bool {
 	_, digits, _ := strings.Cut(fingerprint, ":")
-	_, err := os.Stat(d.RetiredKey(digits))
-	return err == nil
+	return exists(d.RetiredKey(digits))
 }
 
 func retiredName(digits string) string { return FileKey + "." + digits[:min(len(digits), 16)] }

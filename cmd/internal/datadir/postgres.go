@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/store"
@@ -49,10 +48,7 @@ func (d Dir) Lock() (unlock func(), err error) {
 
 // UsedPostgres reports whether a process has used a PostgreSQL database for this data directory, or has imported into
 // its database file: both leave the lock file.
-func (d Dir) UsedPostgres() bool {
-	_, err := os.Stat(d.Path(FileLock))
-	return err == nil
-}
+func (d Dir) UsedPostgres() bool { return exists(d.Path(FileLock)) }
 
 // ExplainPostgres adds an exit code and a hint to the error err, for a PostgreSQL database that cannot be opened or copied.
 func ExplainPostgres(err error) error {

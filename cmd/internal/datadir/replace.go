@@ -104,19 +104,16 @@ func isReplacement(name string) bool {
 // replaceWith replaces the content of the directory with the content of the folder stage. It returns the folder that
 // keeps the old content, or "" if the directory was empty.
 func (d Dir) replaceWith(stage string) (kept string, err error) {
-	names, _, err := d.listEntries()
-	if err != nil {
-		return "", err
-	}
 	id := time.Now().UTC().Format("20060102-150405.000")
 	if err := os.Rename(stage, d.Path(prefixReplace+id)); err != nil {
 		return "", exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
 	}
 	atomicfile.SyncDir(string(d))
-	if len(names) > 0 {
-		kept = d.Path(prefixReplaced + id)
+	err = d.finishReplace()
+	if kept = d.Path(prefixReplaced + id); !exists(kept) {
+		kept = ""
 	}
-	return kept, d.finishReplace()
+	return kept, err
 }
 
 // finishReplace finishes a restore that has passed its decision point, if there is one.
@@ -158,10 +155,8 @@ func (d Dir) finishPhase(id, phase string) error {
 		if err != nil {
 			return err
 		}
-		if len(names) > 0 {
-			if err := moveEntries(string(d), d.Path(prefixReplaced+id), names); err != nil {
-				return err
-			}
+		if err := moveEntries(string(d), d.Path(prefixReplaced+id), names); err != nil {
+			return err
 		}
 		if err := os.Rename(d.Path(prefixReplace+id), d.Path(prefixPlace+id)); err != nil {
 			return err
@@ -173,11 +168,17 @@ func (d Dir) finishPhase(id, phase string) error {
 	if err != nil {
 		return err
 	}
-	var names []string
+	var names, inTheWay []string
 	for _, e := range entries {
 		if e.Name() != FileDatabase {
 			names = append(names, e.Name())
 		}
+		if exists(d.Path(e.Name())) { // for example, the archive contains replaced-TIME of an earlier restore
+			inTheWay = append(inTheWay, e.Name())
+		}
+	}
+	if err := moveEntries(string(d), d.Path(prefixReplaced+id), inTheWay); err != nil {
+		return err
 	}
 	if err := moveEntries(source, string(d), append(names, FileDatabase)); err != nil {
 		return err
@@ -185,7 +186,11 @@ func (d Dir) finishPhase(id, phase string) error {
 	return removeEmpty(source)
 }
 
+// moveEntries moves the named entries of the directory source to target. It makes target if there are any.
 func moveEntries(source, target string, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
 	if err := os.MkdirAll(target, 0o700); err != nil {
 		return err
 	}

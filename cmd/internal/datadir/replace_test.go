@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
@@ -94,6 +95,58 @@ func TestFinishReplace(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReplaceMakesRoom: folders that a restore leaves in place, such as replaced-TIME of an earlier restore, make room
+// for folders of the archive with the same names. A restore that could not move them continues.
+func TestReplaceMakesRoom(t *testing.T) {
+	const earlier = prefixReplaced + "20260101-000000.000"
+	stage := func(t *testing.T, d Dir, name string) string {
+		t.Helper()
+		for _, folder := range []string{earlier, "lost+found", name + "/" + earlier, name + "/lost+found"} {
+			if err := os.MkdirAll(d.Path(folder), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(d.Path(folder), "a"), []byte(strings.Split(folder, "/")[0]), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, err := bolt.Open(t.Context(), filepath.Join(d.Path(name), FileDatabase), bolt.Config{})
+		if err == nil {
+			err = s.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Path(name)
+	}
+	check := func(t *testing.T, d Dir, kept, name string) {
+		t.Helper()
+		for _, folder := range []string{earlier, "lost+found"} {
+			if data, err := os.ReadFile(filepath.Join(d.Path(folder), "a")); string(data) != name {
+				t.Errorf("%s has %q, %v, want the file of the archive", folder, data, err)
+			}
+			if data, err := os.ReadFile(filepath.Join(kept, folder, "a")); string(data) != folder {
+				t.Errorf("%s in the kept folder has %q, %v, want the old file", folder, data, err)
+			}
+		}
+	}
+	t.Run("restore", func(t *testing.T) {
+		d := Dir(t.TempDir())
+		kept, err := d.replaceWith(stage(t, d, PrefixRestore+"1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, d, kept, PrefixRestore+"1")
+	})
+	t.Run("continue", func(t *testing.T) {
+		d := Dir(filepath.Join(t.TempDir(), "data"))
+		stage(t, d, prefixPlace+"2")
+		if _, err := Open(string(d)); err != nil {
+			t.Fatal(err)
+		}
+		check(t, d, d.Path(prefixReplaced+"2"), prefixPlace+"2")
+	})
 }
 
 // TestRestoreLocks: whatever the directory contains, a restore excludes other restores, imports and processes that
