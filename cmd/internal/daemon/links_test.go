@@ -10,7 +10,7 @@ import (
 )
 
 // TestUndo: if a serve does not start with a changed configuration, the undo restores the file behind a symbolic link,
-// its mode, and a removed token. It removes an added token.
+// its mode, and a removed token. It removes an added token. It undoes all changes since the last start.
 func TestUndo(t *testing.T) {
 	dir := t.TempDir()
 	file, target, token := filepath.Join(dir, "agentmesh.yaml"), filepath.Join(dir, "dotfiles.yaml"), filepath.Join(dir, "links", "lab.token")
@@ -61,5 +61,22 @@ func TestUndo(t *testing.T) {
 	check(target, text)
 	if _, err := os.Stat(filepath.Join(dir, "links", "den.token")); !os.IsNotExist(err) {
 		t.Errorf("the token of a link that was not added is left: %v", err)
+	}
+
+	// Two changes before the process starts again.
+	if _, err := c.add(NewLink{Name: "den", Kind: "mew", URL: "wss://den.example", Space: "den", Token: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.remove("lab"); err != nil {
+		t.Fatal(err)
+	}
+	c.p.rerun.start(nil) // for another reason than a change
+	if err := c.p.rerun.takeUndo()(); err != nil {
+		t.Fatal(err)
+	}
+	check(target, text)
+	check(token, "secret\n")
+	if _, err := os.Stat(filepath.Join(dir, "links", "den.token")); !os.IsNotExist(err) {
+		t.Errorf("the token of the first of two changes is left: %v", err)
 	}
 }

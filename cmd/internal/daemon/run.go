@@ -35,8 +35,11 @@ func (r *rerun) start(undo func() error) bool {
 	}
 	r.sockets.hold()
 	r.mu.Lock()
-	if r.undo == nil { // an earlier change may still wait for the start
+	switch earlier := r.undo; {
+	case earlier == nil:
 		r.undo = undo
+	case undo != nil: // an earlier change still waits for the start
+		r.undo = func() error { return errors.Join(undo(), earlier()) }
 	}
 	r.failed = nil
 	r.mu.Unlock()
