@@ -27,14 +27,19 @@ func (e *GuardError) Error() string {
 // connection is made. So a name that resolves to another address the second time does not get around the guard.
 type guard struct {
 	private []netip.Prefix
-	public  *ssrf.Guardian
 }
 
 // azureHost is the virtual address of Azure's host agent. It is in a public range, so the library does not deny it.
 var azureHost = netip.MustParsePrefix("168.63.129.16/32")
 
+var public = ssrf.New(ssrf.WithDeniedV4Prefixes(azureHost))
+
+// IsPublic reports whether peers on the internet may call an address. The registries of RFC 6890 list those that they
+// may not, such as private ones and the address space that customers of a provider share (100.64.0.0/10).
+func IsPublic(addr netip.Addr) bool { return public.SafeAddr(addr.Unmap()) == nil }
+
 func newGuard(private []netip.Prefix) guard {
-	g := guard{public: ssrf.New(ssrf.WithDeniedV4Prefixes(azureHost), ssrf.WithAnyPort())}
+	var g guard
 	for _, p := range private {
 		g.private = append(g.private, p.Masked())
 	}
@@ -72,7 +77,7 @@ func (g guard) addressFault(addr netip.Addr, plain, loopback bool) string {
 		return ""
 	case plain:
 		return "plain http is only for private addresses that the configuration allows"
-	case g.public.SafeAddr(addr) != nil:
+	case !IsPublic(addr):
 		return "not a public address"
 	}
 	return ""

@@ -67,8 +67,8 @@ func (d *examination) examineURL(ctx context.Context, target string) error {
 	return nil
 }
 
-// checkName looks up the host's name and reports whether peers can use its addresses. Unless local is set, the name must
-// not have a private address, except one that network.allow_private permits.
+// checkName looks up the host's name and reports whether peers can use its addresses. Unless local is set, all of them
+// must be public or permitted by network.allow_private.
 func (d *examination) checkName(ctx context.Context, u *url.URL, local bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -82,7 +82,7 @@ func (d *examination) checkName(ctx context.Context, u *url.URL, local bool) boo
 	for _, a := range addrs {
 		a = a.Unmap()
 		list = append(list, a.String())
-		private = private || !local && isPrivate(a) && !slices.ContainsFunc(d.cfg.Network.AllowPrivate, func(p netip.Prefix) bool { return p.Contains(a) })
+		private = private || !local && !client.IsPublic(a) && !slices.ContainsFunc(d.cfg.Network.AllowPrivate, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
 	if private {
 		d.fail("name", "peers on the internet refuse such addresses: point the name at a public address", "%s is at %s", terminal.Clean(u.Hostname()), strings.Join(list, ", "))
@@ -90,11 +90,6 @@ func (d *examination) checkName(ctx context.Context, u *url.URL, local bool) boo
 	}
 	d.ok("name", "%s is at %s", terminal.Clean(u.Hostname()), strings.Join(list, ", "))
 	return true
-}
-
-// isPrivate reports whether an address cannot be reached from the internet. The client's guard knows more such addresses.
-func isPrivate(a netip.Addr) bool {
-	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast()
 }
 
 // checkCertificate connects as a peer does, checks the certificate and its remaining lifetime, and reports whether a peer

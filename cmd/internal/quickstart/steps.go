@@ -23,6 +23,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/docs/operations"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/client"
 )
 
 //go:embed text
@@ -33,7 +34,8 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 		data, err := json.Marshal(text) // YAML reads JSON strings
 		return string(data), err
 	},
-	"sh": terminal.QuoteShell,
+	"sh":   terminal.QuoteShell,
+	"join": strings.Join,
 }).ParseFS(texts, "text/*"))
 
 func render(kind string, from any) ([]byte, error) {
@@ -53,6 +55,9 @@ type steps struct {
 	Health  string   `json:"health,omitempty"`
 	Records []string `json:"records,omitempty"` // of the name, for its DNS zone
 	Found   bool     `json:"resolves"`          // the name server has those records
+	// Unreachable are the addresses of the name or, if it has none and the machine has no public one, of the machine,
+	// that others on the internet cannot call.
+	Unreachable []string `json:"unreachable,omitempty"`
 
 	Mode, User, Program, Run, Backup, Backups string `json:"-"`
 	TLS, NewUser                              bool   `json:"-"`
@@ -71,7 +76,7 @@ func (g *Edge) finish(ctx context.Context, e Env, c config.Config, kind string) 
 	}
 	if g.Public() {
 		s.Health = c.PublicURL + "/readyz"
-		s.Records, s.Found = g.records(ctx)
+		s.findRecords(ctx)
 	}
 	if path, err := os.Executable(); err == nil {
 		if s.Program = path; isTemporary(path) {
@@ -106,22 +111,35 @@ func (g *Edge) finish(ctx context.Context, e Env, c config.Config, kind string) 
 // lookupTimeout is how long the name server may take.
 const lookupTimeout = 5 * time.Second
 
-// records returns the address records of the public name, and whether the name server has them. If it does not, the
-// records are those that the operator should add, with the public addresses of this machine.
-func (g *Edge) records(ctx context.Context) (list []string, found bool) {
+// findRecords looks up the addresses of the public name.
+func (s *steps) findRecords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	addresses, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", g.domain) // an error means that the records are still missing
-	if found = len(addresses) > 0; !found {
-		addresses = publicAddresses()
+	addresses, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", s.Domain) // an error means that the records are still missing
+	if s.Found = len(addresses) > 0; !s.Found {
+		addresses = machineAddresses()
 	}
+	s.setRecords(addresses)
+}
+
+// setRecords sets the records for the addresses of the public name. If the name has none yet, addresses are those of
+// this machine: the records for the public ones are those that the operator should add.
+func (s *steps) setRecords(addresses []netip.Addr) {
 	for _, a := range addresses {
-		list = append(list, fmt.Sprintf("%s. %s %s", g.domain, recordType(a.Unmap()), a.Unmap()))
+		public := client.IsPublic(a)
+		if !public {
+			s.Unreachable = append(s.Unreachable, a.Unmap().String())
+		}
+		if public || s.Found {
+			s.Records = append(s.Records, fmt.Sprintf("%s. %s %s", s.Domain, recordType(a.Unmap()), a.Unmap()))
+		}
 	}
-	if len(list) == 0 {
-		list = []string{g.domain + ". A <the public IPv4 address>", g.domain + ". AAAA <the public IPv6 address, if there is one>"}
+	switch {
+	case len(s.Records) == 0:
+		s.Records = []string{s.Domain + ". A <the public IPv4 address>", s.Domain + ". AAAA <the public IPv6 address, if there is one>"}
+	case !s.Found:
+		s.Unreachable = nil // the machine has public addresses besides
 	}
-	return list, found
 }
 
 func recordType(a netip.Addr) string {
@@ -131,11 +149,12 @@ func recordType(a netip.Addr) string {
 	return "AAAA"
 }
 
-func publicAddresses() (list []netip.Addr) {
+// machineAddresses returns the addresses of this machine, except those that never leave it or its local network.
+func machineAddresses() (list []netip.Addr) {
 	interfaces, _ := net.InterfaceAddrs() // without a list, the operator fills in the addresses
 	for _, a := range interfaces {
 		p, err := netip.ParsePrefix(a.String())
-		if err == nil && p.Addr().IsGlobalUnicast() && !p.Addr().IsPrivate() {
+		if err == nil && p.Addr().IsGlobalUnicast() {
 			list = append(list, p.Addr())
 		}
 	}
