@@ -290,9 +290,9 @@ func TestAcceptInOurNegotiation(t *testing.T) {
 			if got := sarah.Post(raw).Message(t, sarah); got.Action() != wire.ActionReceived {
 				t.Errorf("a repeat gets %s", got.Payload.JSON())
 			}
-			letters, _, err := sarah.Outbox(t.Context(), node.SendQueued, "", 10)
-			if last := letters[len(letters)-1]; err != nil || last.Action != wire.ActionClose {
-				t.Errorf("outbox = %+v, %v, want the close last", letters, err)
+			entries, _, err := sarah.Outbox(t.Context(), node.SendQueued, "", 10)
+			if last := entries[len(entries)-1]; err != nil || last.Action != wire.ActionClose {
+				t.Errorf("outbox = %+v, %v, want the close last", entries, err)
 			}
 		})
 	}

@@ -109,7 +109,7 @@ func TestDeleteTakesOutboxEntries(t *testing.T) {
 		sarah := meshtest.InMemory(t).Node("sarah", unlimited)
 		sarah.Connect(bridge.Kind{Name: "wire"}, w)
 		sarah.Start()
-		letters := func() (list []string) {
+		entries := func() (list []string) {
 			got, _, err := sarah.Outbox(t.Context(), "", "", 10)
 			if err != nil {
 				t.Fatal(err)
@@ -122,13 +122,13 @@ func TestDeleteTakesOutboxEntries(t *testing.T) {
 		mustSend(t, sarah.Node, to("chris", "conv_ended", "one"), time.Second)
 		away.Store(true)
 		mustSend(t, sarah.Node, to("chris", "conv_waits", "two"), time.Second)
-		equal(t, "entries", letters(), []string{"conv_ended delivered", "conv_waits queued"})
+		equal(t, "entries", entries(), []string{"conv_ended delivered", "conv_waits queued"})
 		for _, conv := range []string{"conv_ended", "conv_waits"} {
 			if got := sarah.Call("DELETE", "/conversations/"+conv, nil, nil); got != http.StatusNoContent {
 				t.Fatalf("delete %s = %d", conv, got)
 			}
 		}
-		equal(t, "entries", letters(), []string{"conv_waits queued"})
+		equal(t, "entries", entries(), []string{"conv_waits queued"})
 		away.Store(false)
 		time.Sleep(10 * time.Second)
 		equal(t, "deliveries", w.deliveries(), []string{"one", "two", "two"})

@@ -122,7 +122,7 @@ func TestTailIsRefused(t *testing.T) {
 		raws = append(raws, chris.says("a2")...)
 		decide(t, sarah, ask, choice)
 		wantTexts(t, sarah, node.ItemRejected, "a1", "b1", "a2")
-		letters := 0
+		closes := 0
 		for _, id := range []string{"conv_a", "conv_b"} {
 			entries, err := sarah.Store.Steps().Transcript(t.Context(), store.ConvKey{Peer: string(chris.ID), ID: id}, 0, 100)
 			if err != nil {
@@ -130,12 +130,12 @@ func TestTailIsRefused(t *testing.T) {
 			}
 			for _, e := range entries {
 				if e.Out && strings.Contains(string(e.Raw), "OWNER_REJECTED") {
-					letters++
+					closes++
 				}
 			}
 		}
-		if letters != 3 { // the second close in conv_a is only the answer to a repeat
-			t.Errorf("%s: %d closes are in the transcripts, want 3", choice, letters)
+		if closes != 3 { // the second close in conv_a is only the answer to a repeat
+			t.Errorf("%s: %d closes are in the transcripts, want 3", choice, closes)
 		}
 		if sent := outboxEntries(t, sarah); len(sent) != 2 {
 			t.Errorf("%s: %d messages leave, want one close for each conversation", choice, len(sent))

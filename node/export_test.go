@@ -70,7 +70,7 @@ func TestExport(t *testing.T) {
 		for at := 0; at < len(lines[i])-1; at += 7 {
 			changed := []byte(lines[i])
 			changed[at] ^= 1
-			broken("a letter was changed", join(lines[:i], []string{string(changed)}, lines[i+1:]))
+			broken("a character was changed", join(lines[:i], []string{string(changed)}, lines[i+1:]))
 		}
 	}
 	broken("cut in the middle", whole[:len(whole)/2])

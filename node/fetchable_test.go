@@ -35,13 +35,13 @@ func stateOf(t *testing.T, m *meshtest.Member, peer wire.AgentID, id string) con
 // awaitFailed waits until the given number of the member's messages have failed, and returns their outbox entries.
 func awaitFailed(t *testing.T, m *meshtest.Member, want int) []node.OutboxEntry {
 	t.Helper()
-	var letters []node.OutboxEntry
+	var entries []node.OutboxEntry
 	waitFor(t, fmt.Sprint(want, " messages have failed"), func() (done bool) {
 		var err error
-		letters, _, err = m.Outbox(t.Context(), node.SendFailed, "", 10)
-		return err == nil && len(letters) == want
+		entries, _, err = m.Outbox(t.Context(), node.SendFailed, "", 10)
+		return err == nil && len(entries) == want
 	})
-	return letters
+	return entries
 }
 
 // TestFetchableAnswer: if an answer cannot be delivered, but its receiver can fetch it by repeating its message, the

@@ -43,9 +43,9 @@ func TestManyFollowersFail(t *testing.T) {
 		if got := w.deliveries(); len(got) != 1 {
 			t.Errorf("%d messages were sent, want the first alone", len(got))
 		}
-		letters, _, err := l.Outbox(t.Context(), node.SendFailed, "", 1000)
-		if err != nil || len(letters) != queued+1 {
-			t.Errorf("%d entries have failed, %v; want %d", len(letters), err, queued+1)
+		entries, _, err := l.Outbox(t.Context(), node.SendFailed, "", 1000)
+		if err != nil || len(entries) != queued+1 {
+			t.Errorf("%d entries have failed, %v; want %d", len(entries), err, queued+1)
 		}
 	})
 }

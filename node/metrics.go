@@ -135,6 +135,7 @@ func refusalLevel(e *wire.Error) slog.Level {
 }
 
 // logDelivery counts an attempt to deliver and logs it in one line. cause, if any, is why the attempt failed.
+// The key of the entry's id is an older word, because docs/operations.md promises stable keys.
 func (n *Node) logDelivery(e OutboxEntry, outcome, cause string) {
 	n.counters.deliveries[outcome].Inc()
 	level := slog.LevelInfo

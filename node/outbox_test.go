@@ -120,11 +120,11 @@ func runLoneNode(t *testing.T, dir string, wires bridge.Transport, run func(*nod
 
 func theEntry(t *testing.T, n *node.Node) node.OutboxEntry {
 	t.Helper()
-	letters, _, err := n.Outbox(t.Context(), "", "", 10)
-	if err != nil || len(letters) != 1 {
-		t.Fatalf("outbox = %v, %v, want one entry", letters, err)
+	entries, _, err := n.Outbox(t.Context(), "", "", 10)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("outbox = %v, %v, want one entry", entries, err)
 	}
-	return letters[0]
+	return entries[0]
 }
 
 func noticeKinds(t *testing.T, s store.Store) []string {
@@ -322,11 +322,11 @@ func TestRestartMidQueue(t *testing.T) {
 	if string(first.seen[0].Raw) != string(second.seen[0].Raw) {
 		t.Error("the interrupted message was sent with other bytes")
 	}
-	letters, _, err := l.Outbox(t.Context(), "", "", 10)
+	entries, _, err := l.Outbox(t.Context(), "", "", 10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, entry := range letters {
+	for i, entry := range entries {
 		if entry.State != node.SendDelivered || entry.Processed != (i == 0) {
 			t.Errorf("entry %d is %s, maybe processed %v; want delivered, and only the first may have been processed before",
 				i, entry.State, entry.Processed)
@@ -363,16 +363,16 @@ func TestFinalFailure(t *testing.T) {
 		mustSend(t, l.Node, closing, 0)
 		close(release)
 		synctest.Wait()
-		letters, _, err := l.Outbox(t.Context(), "", "", 10)
-		if err != nil || len(letters) != 3 {
-			t.Fatalf("entries: %v, %v, want three", letters, err)
+		entries, _, err := l.Outbox(t.Context(), "", "", 10)
+		if err != nil || len(entries) != 3 {
+			t.Fatalf("entries: %v, %v, want three", entries, err)
 		}
 		for i, want := range []node.SendState{node.SendFailed, node.SendFailed, node.SendDelivered} {
-			if letters[i].State != want {
-				t.Errorf("entry %d is %s, want %s", i, letters[i].State, want)
+			if entries[i].State != want {
+				t.Errorf("entry %d is %s, want %s", i, entries[i].State, want)
 			}
 		}
-		if got := letters[0].Err.Message; got != "no such participant[2J" {
+		if got := entries[0].Err.Message; got != "no such participant[2J" {
 			t.Errorf("reason %q", got)
 		}
 		if got := w.deliveries(); slices.Contains(got, "2") {
@@ -426,8 +426,8 @@ func TestSendRefuses(t *testing.T) {
 			}
 		})
 	}
-	letters, _, err := l.Outbox(t.Context(), "", "", 10)
-	if err != nil || len(letters) != 0 {
-		t.Errorf("outbox: %v, %v, want empty", letters, err)
+	entries, _, err := l.Outbox(t.Context(), "", "", 10)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("outbox: %v, %v, want empty", entries, err)
 	}
 }

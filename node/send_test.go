@@ -245,13 +245,13 @@ func TestAgreement(t *testing.T) {
 					t.Errorf("%s's owner got no notice with title, time and place: %+v", side.Name, list)
 				}
 			}
-			letters, _, err := chris.Outbox(t.Context(), "", "", 10)
+			entries, _, err := chris.Outbox(t.Context(), "", "", 10)
 			if err != nil {
 				t.Fatal(err)
 			}
 			waitFor(t, "the close is delivered", func() bool {
-				letters, _, err = chris.Outbox(t.Context(), node.SendDelivered, "", 10)
-				return err == nil && letters[len(letters)-1].Action == wire.ActionClose
+				entries, _, err = chris.Outbox(t.Context(), node.SendDelivered, "", 10)
+				return err == nil && entries[len(entries)-1].Action == wire.ActionClose
 			})
 		})
 	}

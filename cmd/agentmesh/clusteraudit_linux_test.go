@@ -24,7 +24,7 @@ func (l *clusterLoad) audit() {
 	t, begun := l.t, time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	l.awaitLetters(ctx)
+	l.awaitNumbered(ctx)
 	l.c.awaitServing(ctx)
 	var lost atomic.Int64
 	lose := func(format string, args ...any) {
@@ -62,18 +62,18 @@ func (l *clusterLoad) audit() {
 		doubled.Add(int64(l.auditMailbox(ctx, b, lose)))
 	})
 	disordered := 0
-	for conv, n := range l.letters {
+	for conv, n := range l.numbered {
 		ids := map[string]bool{}
-		for i, letter := range l.arrived[conv] {
-			number, id, _ := strings.Cut(letter, " ")
+		for i, entry := range l.arrived[conv] {
+			number, id, _ := strings.Cut(entry, " ")
 			if number != strconv.Itoa(i) {
 				disordered++
-				t.Errorf("in %s, letter %s came at place %d", conv, number, i)
+				t.Errorf("in %s, message %s came at place %d", conv, number, i)
 			}
 			ids[id] = true
 		}
 		if got := len(l.arrived[conv]); got < n || got > n+1 { // one more if the last call had no answer
-			lose("%d letters of %s arrived, and %d were acknowledged", got, conv, n)
+			lose("%d numbered messages of %s arrived, and %d were acknowledged", got, conv, n)
 		}
 		doubled.Add(int64(len(l.arrived[conv]) - len(ids)))
 	}
@@ -83,7 +83,7 @@ func (l *clusterLoad) audit() {
 			t.Errorf("%s was answered by %v", to, ids)
 		}
 	}
-	t.Logf("%d acknowledged (%v); %d lost, %d doubled, %d letters out of order; %d letters were sent again with the same id; refusals: %v; the audit took %v",
+	t.Logf("%d acknowledged (%v); %d lost, %d doubled, %d numbered messages out of order; %d numbered messages were sent again with the same id; refusals: %v; the audit took %v",
 		l.acknowledged(), l.total, lost.Load(), doubled.Load(), disordered, l.repeated, l.refusals, time.Since(begun).Round(time.Second))
 	if doubled.Load() != 0 || lost.Load() != 0 {
 		t.Errorf("%d writes were lost and %d were doubled", lost.Load(), doubled.Load())
@@ -95,14 +95,14 @@ func (l *clusterLoad) audit() {
 	}
 }
 
-// awaitLetters waits until every acknowledged letter has arrived and every approved message was answered.
-func (l *clusterLoad) awaitLetters(ctx context.Context) {
+// awaitNumbered waits until every acknowledged numbered message has arrived and every approved message was answered.
+func (l *clusterLoad) awaitNumbered(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 8*time.Minute) // a delivery that failed in an outage waits for minutes
 	defer cancel()
-	err := poll(ctx, "letters are on the way", func() (bool, error) {
+	err := poll(ctx, "numbered messages are on the way", func() (bool, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		for conv, n := range l.letters {
+		for conv, n := range l.numbered {
 			if len(l.arrived[conv]) < n {
 				return false, nil
 			}

@@ -30,15 +30,15 @@ const (
 	ackCard     = "registration"
 	ackMessage  = "message"
 	ackApproval = "approval"
-	ackLetter   = "letter" // a message that the agent sends, accepted by the owner API
+	ackNumbered = "numbered message" // a message that the agent sends, accepted by the owner API
 	ackMail     = "mail"
-	arrival     = "arrival" // of a letter at its recipient, and not an acknowledgement
+	arrival     = "arrival" // of a numbered message at its recipient, and not an acknowledgement
 )
 
 const (
 	loadPeers      = 8
-	letterBatch    = 12              // letters of a conversation
-	lettersAhead   = 400             // letters that may be on the way
+	numberedBatch  = 12              // numbered messages of a conversation
+	numberedAhead  = 400             // numbered messages that may be on the way
 	repeatFor      = 3 * time.Minute // longer than a fault of TestDatabaseTrouble
 	outageTolerate = 5 * time.Second // the promise for a fault: service is back
 )
@@ -60,9 +60,9 @@ type clusterLoad struct {
 	messages    []roundTrip
 	approvals   map[string]bool
 	lateReplies map[string][]wire.MessageID
-	letters     map[string]int      // acknowledged letters by conversation; their numbers are 0 to n-1
-	arrived     map[string][]string // message ids of the letters of a conversation, in the order of their first arrival
-	repeated    int                 // letters that came again with the same id
+	numbered    map[string]int      // acknowledged numbered messages by conversation; their numbers are 0 to n-1
+	arrived     map[string][]string // message ids of the numbered messages of a conversation, in the order of their first arrival
+	repeated    int                 // numbered messages that came again with the same id
 	mailboxes   []*loadMailbox
 }
 
@@ -78,7 +78,7 @@ func newClusterLoad(t *testing.T, c *cluster) *clusterLoad {
 	l := &clusterLoad{
 		t: t, c: c, http: client.NewHTTP(client.HTTPConfig{Local: true}), total: map[string]int{}, last: map[string]time.Time{},
 		longest: map[string]time.Duration{}, refusals: map[string]int{}, approvals: map[string]bool{}, lateReplies: map[string][]wire.MessageID{},
-		letters: map[string]int{}, arrived: map[string][]string{},
+		numbered: map[string]int{}, arrived: map[string][]string{},
 	}
 	t.Cleanup(l.http.Close)
 	l.front = httptest.NewServer(http.HandlerFunc(l.receive))
@@ -136,7 +136,7 @@ func (l *clusterLoad) gaps() map[string]time.Duration {
 	return gaps
 }
 
-// receive is the endpoint of the peers. It records letters, and replies to held messages.
+// receive is the endpoint of the peers. It records numbered messages, and replies to held messages.
 func (l *clusterLoad) receive(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -162,13 +162,13 @@ func (l *clusterLoad) receive(w http.ResponseWriter, r *http.Request) {
 	conv, seen := string(m.Conversation), l.arrived[string(m.Conversation)]
 	payload, _ := v.Get("payload")
 	message, _ := payload.Get("message")
-	letter := message.GetStr("body") + " " + string(m.ID)
-	if slices.Contains(seen, letter) {
+	entry := message.GetStr("body") + " " + string(m.ID)
+	if slices.Contains(seen, entry) {
 		l.repeated++
 		l.mu.Unlock()
 		return
 	}
-	l.arrived[conv] = append(seen, letter)
+	l.arrived[conv] = append(seen, entry)
 	l.mu.Unlock()
 	l.ack(arrival)
 }
@@ -192,7 +192,7 @@ func (l *clusterLoad) run(ctx context.Context, work *sync.WaitGroup) {
 		l.message(ctx, wire.Negotiate, `{"action":"propose","terms":{"description":"a deal"}}`)
 	})
 	forever(1, l.approve)
-	forever(4, l.sendLetters)
+	forever(4, l.sendNumbered)
 	forever(2, l.useMailbox)
 }
 
@@ -344,17 +344,17 @@ func (l *clusterLoad) approve(ctx context.Context) {
 	}
 }
 
-// sendLetters sends numbered letters in a new conversation, each at another process, until a call has no answer.
-func (l *clusterLoad) sendLetters(ctx context.Context) {
+// sendNumbered sends numbered messages in a new conversation, each at another process, until a call has no answer.
+func (l *clusterLoad) sendNumbered(ctx context.Context) {
 	l.mu.Lock()
-	to, ahead := l.peers[len(l.letters)%len(l.peers)].Public().AgentID(), l.total[ackLetter]-l.total[arrival]
+	to, ahead := l.peers[len(l.numbered)%len(l.peers)].Public().AgentID(), l.total[ackNumbered]-l.total[arrival]
 	l.mu.Unlock()
-	if ahead > lettersAhead {
+	if ahead > numberedAhead {
 		<-time.After(20 * time.Millisecond)
 		return
 	}
 	conv := string(wire.NewConversationID())
-	for n := range letterBatch {
+	for n := range numberedBatch {
 		attempt, cancel := context.WithTimeout(ctx, impatient.Timeout)
 		_, o := l.c.nextOwner()
 		_, err := o.Call(attempt, "POST", "send", nil, map[string]any{
@@ -367,9 +367,9 @@ func (l *clusterLoad) sendLetters(ctx context.Context) {
 			return
 		}
 		l.mu.Lock()
-		l.letters[conv] = n + 1
+		l.numbered[conv] = n + 1
 		l.mu.Unlock()
-		l.ack(ackLetter)
+		l.ack(ackNumbered)
 	}
 }
 
