@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ type sendCall func(waitSeconds int) owner.Call[owner.Sent]
 type sendFlags struct {
 	Intent string `placeholder:"INTENT" help:"Intent of the message (default: mesh.message for send, the intent of the conversation for reply)."`
 	Action string `placeholder:"NAME" help:"Send a payload with only this action: accept, decline, cancel, withdraw…"`
+	Text   bool   `help:"Send the payload as a text, even if it begins with {, @ or -."`
 	Seal   bool   `xor:"seal" help:"Encrypt the message so that only its recipient can read it. In a conversation with a sealed message, this is the default."`
 	Open   bool   `xor:"seal" help:"Do not encrypt the message, even if outgoing.seal is prefer."`
 	Wait   bool   `help:"Wait for the answer and print it."`
@@ -33,6 +35,7 @@ type sendFlags struct {
 }
 
 // payload returns the payload from an argument: a JSON object, @FILE, - for standard input, or a text for mesh.message.
+// With --text, every argument is a text.
 func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 	switch {
 	case c.Action != "" && text != "":
@@ -41,14 +44,14 @@ func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 		return wire.Obj(wire.TextField("action", c.Action)), nil
 	case text == "":
 		return wire.Value{}, exit.Fail(exit.Usage, errors.New("the message is empty: give a payload, a text or --action"))
-	case text == "-":
+	case text == "-" && !c.Text:
 		return a.readObject("-")
-	case strings.HasPrefix(text, "@"):
+	case strings.HasPrefix(text, "@") && !c.Text:
 		return a.readObject(text[1:])
-	case strings.HasPrefix(strings.TrimSpace(text), "{"):
+	case strings.HasPrefix(strings.TrimSpace(text), "{") && !c.Text:
 		v, err := wire.ParseObject([]byte(text))
 		if err != nil {
-			return wire.Value{}, exit.FailHint(exit.Input, fmt.Errorf("payload refused: %w", err), `what begins with { is JSON; send such a text with --intent mesh.message as '{"action":"deliver","message":{"body":"…"}}'`)
+			return wire.Value{}, exit.FailHint(exit.Input, fmt.Errorf("payload refused: %w", err), "what begins with { is JSON; add --text to send it as a text")
 		}
 		return v, nil
 	case c.Intent != "" && c.Intent != string(wire.Deliver):
@@ -104,12 +107,10 @@ func (c *sendCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.Intent == "" {
-		c.Intent = string(wire.Deliver)
-	}
+	intent := wire.Intent(cmp.Or(c.Intent, string(wire.Deliver)))
 	return a.send(ctx, c.sendFlags, func(wait int) owner.Call[owner.Sent] {
 		return owner.SendMessage.With(owner.NewMessage{
-			To: c.To, Conversation: wire.ConversationID(c.Conversation), Intent: wire.Intent(c.Intent), Payload: payload,
+			To: c.To, Conversation: wire.ConversationID(c.Conversation), Intent: intent, Payload: payload,
 			Seal: c.sealChoice(), WaitSeconds: wait,
 		})
 	})

@@ -32,3 +32,25 @@ func TestExamplePayload(t *testing.T) {
 		}
 	}
 }
+
+// TestTextPayload: with --text, an argument that would be read as JSON, a file or standard input is sent as it is. The
+// error for broken JSON names the flag.
+func TestTextPayload(t *testing.T) {
+	for _, text := range []string{"{hello}", `{"a":1}`, " {", "@sarah: hello", "-"} {
+		c := sendFlags{Text: true}
+		payload, err := c.payload(&app{}, text)
+		message, _ := payload.Get("message")
+		if body := message.GetStr("body"); err != nil || body != text || c.Intent != string(wire.Deliver) {
+			t.Errorf("%q is sent as %q with intent %q, %v", text, body, c.Intent, err)
+		}
+	}
+	c := sendFlags{}
+	_, err := c.payload(&app{}, "{hello}")
+	if failed, ok := errors.AsType[*exit.Error](err); !ok || !strings.Contains(failed.Hint, "--text") {
+		t.Errorf("the error for broken JSON is %v", err)
+	}
+	c = sendFlags{Text: true, Intent: string(wire.Schedule)}
+	if _, err := c.payload(&app{}, "{hello}"); exit.Code(err) != exit.Usage {
+		t.Errorf("a text with an intent that needs a JSON object: %v", err)
+	}
+}
