@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 type inboxCmd struct {
@@ -193,7 +194,7 @@ func nextItem(ctx context.Context, a *app, timeout time.Duration) (json.RawMessa
 	}
 	query := params("state", "new", "limit", "1")
 	if o.Local == nil {
-		query.Set("wait", fmt.Sprint(int((timeout+time.Second-1)/time.Second)))
+		query.Set("wait", fmt.Sprint(wire.CeilSeconds(timeout)))
 	}
 	page, err := daemon.Fetch(ctx, o, get[owner.List[json.RawMessage]]("inbox", query))
 	if err := errors.Join(err, o.Close()); err != nil {

@@ -69,10 +69,7 @@ type linksTestCmd struct{ linkArg }
 
 func (c *linksTestCmd) Run(ctx context.Context, a *app) error {
 	result, err := askFor(ctx, a, daemon.TestLink.Call(c.Link), a.showLinkTest)
-	if err != nil {
-		return err
-	}
-	return linkTestError(result)
+	return cmp.Or(err, linkTestError(result))
 }
 
 func (a *app) showLinkTest(t daemon.LinkTest) {
@@ -141,14 +138,12 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if a.globals.JSON {
-		return errors.Join(a.JSON(tested), linkTestError(tested))
-	}
-	a.showLinkTest(tested)
-	if tested.OK {
-		a.Hint(linkSteps[c.Kind], terminal.Clean(change.Name))
-	}
-	return linkTestError(tested)
+	err = a.report(tested, func() {
+		if a.showLinkTest(tested); tested.OK {
+			a.Hint(linkSteps[c.Kind], terminal.Clean(change.Name))
+		}
+	})
+	return cmp.Or(err, linkTestError(tested))
 }
 
 // removeLink undoes links add: it removes the link from the configuration file, and deletes the link's token.
