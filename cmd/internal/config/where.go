@@ -69,24 +69,14 @@ var keyStep = regexp.MustCompile(`[^.\[\]]+`)
 // returns 0 if the file has no part of the key.
 func lineOf(n *yaml.Node, key string) (line int) {
 	for _, step := range keyStep.FindAllString(key, -1) {
-		next := (*yaml.Node)(nil)
-		switch {
-		case n == nil:
-		case n.Kind == yaml.MappingNode:
-			for i := 0; i+1 < len(n.Content); i += 2 {
-				if n.Content[i].Value == step {
-					line, next = n.Content[i].Line, n.Content[i+1]
-				}
-			}
-		case n.Kind == yaml.SequenceNode:
-			if i, err := strconv.Atoi(step); err == nil && i < len(n.Content) {
-				line, next = n.Content[i].Line, n.Content[i]
-			}
+		name, value := findMember(n, step)
+		if i, err := strconv.Atoi(step); err == nil && n != nil && n.Kind == yaml.SequenceNode && i < len(n.Content) {
+			name, value = n.Content[i], n.Content[i]
 		}
-		if next == nil {
+		if name == nil {
 			return line
 		}
-		n = next
+		line, n = name.Line, value
 	}
 	return line
 }

@@ -86,14 +86,14 @@ func (d *decoder) decodeTable(n *yaml.Node, v reflect.Value, prefix string) erro
 	for i := range v.NumField() {
 		key := v.Type().Field(i).Tag.Get("key")
 		fields[key] = i
-		keys = append(keys, key)
+		keys = append(keys, join(prefix, key))
 	}
 	var seen []string
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name, val := n.Content[i], n.Content[i+1]
 		field, ok := fields[name.Value]
 		if !ok {
-			return fmt.Errorf("%s:%d: %w", d.file, name.Line, unknownKey(join(prefix, name.Value), joinAll(prefix, keys)))
+			return fmt.Errorf("%s:%d: %w", d.file, name.Line, unknownKey(join(prefix, name.Value), keys))
 		}
 		if slices.Contains(seen, name.Value) {
 			return d.fail(name, join(prefix, name.Value), "is set twice")
@@ -189,14 +189,6 @@ func join(prefix, key string) string {
 		return key
 	}
 	return prefix + "." + key
-}
-
-func joinAll(prefix string, keys []string) []string {
-	out := make([]string, len(keys))
-	for i, k := range keys {
-		out[i] = join(prefix, k)
-	}
-	return out
 }
 
 // unknownKey returns an error that names an unknown key and the key that the user probably meant.

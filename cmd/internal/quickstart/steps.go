@@ -126,12 +126,16 @@ func (s *steps) findRecords(ctx context.Context) {
 // this machine: the records for the public ones are those that the operator should add.
 func (s *steps) setRecords(addresses []netip.Addr) {
 	for _, a := range addresses {
+		a, kind := a.Unmap(), "AAAA"
+		if a.Is4() {
+			kind = "A"
+		}
 		public := client.IsPublic(a)
 		if !public {
-			s.Unreachable = append(s.Unreachable, a.Unmap().String())
+			s.Unreachable = append(s.Unreachable, a.String())
 		}
 		if public || s.Found {
-			s.Records = append(s.Records, fmt.Sprintf("%s. %s %s", s.Domain, recordType(a.Unmap()), a.Unmap()))
+			s.Records = append(s.Records, fmt.Sprintf("%s. %s %s", s.Domain, kind, a))
 		}
 	}
 	switch {
@@ -140,13 +144,6 @@ func (s *steps) setRecords(addresses []netip.Addr) {
 	case !s.Found:
 		s.Unreachable = nil // the machine has public addresses besides
 	}
-}
-
-func recordType(a netip.Addr) string {
-	if a.Is4() {
-		return "A"
-	}
-	return "AAAA"
 }
 
 // machineAddresses returns the addresses of this machine, except those that never leave it or its local network.
