@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -112,7 +111,7 @@ func parseSince(text string, now time.Time) (string, error) {
 	if text == "" {
 		return "", nil
 	}
-	if d, err := config.ParseDuration(text); err == nil && d >= 0 {
+	if d, err := config.ParseDuration(text); err == nil {
 		return now.Add(-d).UTC().Format(time.RFC3339), nil
 	}
 	for _, layout := range []string{time.RFC3339, time.DateOnly} {
@@ -121,17 +120,4 @@ func parseSince(text string, now time.Time) (string, error) {
 		}
 	}
 	return "", errors.New("--since must be a date, a time such as 2026-02-21T10:00:00Z, or a duration such as 36h")
-}
-
-func verifyAudit(in io.Reader) (acl.AuditSpan, error) {
-	span, err := acl.VerifyAudit(in)
-	switch {
-	case errors.Is(err, acl.ErrAuditChain):
-		return span, exit.FailHint(exit.No, err, "a part is not intact: export the log without --since, --kind and --peer")
-	case err != nil:
-		return span, exit.Fail(exit.Input, err)
-	case span.Last == 0:
-		return span, exit.Fail(exit.Input, errors.New("the log is empty"))
-	}
-	return span, nil
 }

@@ -35,10 +35,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	if c.ARD != "" {
 		query.Set("url", c.ARD)
 		page, err := askFor(ctx, a, owner.DiscoverARD.Call().Ask(query), a.showARD)
-		if err != nil {
-			return err
-		}
-		return foundError(len(page.Items))
+		return cmp.Or(err, foundError(len(page.Items)))
 	}
 	page, err := fetchDirectories(ctx, a, c.Directory, func(directory string) owner.Call[owner.List[owner.Found]] {
 		query.Set("directory", directory)
@@ -47,8 +44,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	err = a.report(page, func() { a.showFound(page) })
-	if err != nil {
+	if err := a.report(page, func() { a.showFound(page) }); err != nil {
 		return err
 	}
 	found := 0

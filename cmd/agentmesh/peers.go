@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -45,12 +46,7 @@ func describePin(p owner.Peer) string {
 	return text
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func orDash(s string) string { return cmp.Or(s, "-") }
 
 type peersAddCmd struct {
 	Card  string `arg:"" help:"File with a card, - for standard input, or the URL of a card, such as an agent's endpoint."`

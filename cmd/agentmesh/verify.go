@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/conversations"
@@ -139,9 +140,14 @@ func verifyConversation(r io.Reader) (verification, error) {
 }
 
 func verifyLog(r io.Reader) (verification, error) {
-	span, err := verifyAudit(r)
-	if err != nil {
-		return verification{}, err
+	span, err := acl.VerifyAudit(r)
+	switch {
+	case errors.Is(err, acl.ErrAuditChain):
+		return verification{}, exit.FailHint(exit.No, err, "a part is not intact: export the log without --since, --kind and --peer")
+	case err != nil:
+		return verification{}, exit.Fail(exit.Input, err)
+	case span.Last == 0:
+		return verification{}, exit.Fail(exit.Input, errors.New("the log is empty"))
 	}
 	return verification{Kind: "audit", Entries: span.Last - span.First + 1, First: span.First, Last: span.Last, Prev: span.Prev, Hash: span.Hash}, nil
 }

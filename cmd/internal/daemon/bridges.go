@@ -62,7 +62,6 @@ func (p *Process) addBridges() error {
 	p.bridgeStore = p.store.Under(p.hosting.held())
 	for _, kind := range bridgeKinds() {
 		var links []linkConfig
-		var plain []bridge.Link
 		for _, l := range p.cfg.Links {
 			if l.Kind != kind.Name {
 				continue
@@ -71,14 +70,15 @@ func (p *Process) addBridges() error {
 			if err != nil {
 				return exit.Fail(exit.Config, err)
 			}
-			links, plain = append(links, linkConfig{Link: l, Token: token}), append(plain, l)
+			links = append(links, linkConfig{Link: l, Token: token})
 		}
 		for _, l := range ownLinks(p, kind.Name) {
-			links, plain = append(links, linkConfig{Link: l, own: true}), append(plain, l)
+			links = append(links, linkConfig{Link: l, own: true})
 		}
 		var mesh bridge.Mesh
 		if p.node != nil {
 			var err error
+			plain, _ := splitLinks(links)
 			if mesh, err = p.node.Attach(kind.Kind, plain); err != nil {
 				return exit.Fail(exit.Config, err)
 			}
