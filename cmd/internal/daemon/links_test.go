@@ -1,12 +1,16 @@
 package daemon
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/node/owner/web"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // TestUndo: if a serve does not start with a changed configuration, the undo restores the file behind a symbolic link,
@@ -78,5 +82,36 @@ func TestUndo(t *testing.T) {
 	check(token, "secret\n")
 	if _, err := os.Stat(filepath.Join(dir, "links", "den.token")); !os.IsNotExist(err) {
 		t.Errorf("the token of the first of two changes is left: %v", err)
+	}
+}
+
+// TestUndoProfile: if a serve does not start after the owner has saved a profile, for example because somebody edited
+// another part of the file, the old file is back, and the serve goes on.
+func TestUndoProfile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agentmesh.yaml")
+	const text = "name: Me\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{src: config.Source{File: file}, rerun: &rerun{stop: func() {}}}
+	if err := (setup{p}).SaveProfile(t.Context(), web.Profile{Name: "You"}); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(file); err != nil || string(data) == text {
+		t.Errorf("the profile is not in the file: %q, %v", data, err)
+	}
+	undo := p.rerun.takeUndo()
+	if undo == nil {
+		t.Fatal("nothing undoes the change")
+	}
+	if err := undo(); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(file); err != nil || string(data) != text {
+		t.Errorf("after the undo, the file has %q, %v", data, err)
+	}
+	err := (setup{p}).SaveProfile(t.Context(), web.Profile{Name: strings.Repeat("x", 257)})
+	if _, isFault := errors.AsType[*wire.Error](err); err == nil || isFault || p.rerun.takeUndo() != nil {
+		t.Errorf("a name that is too long: %v", err)
 	}
 }

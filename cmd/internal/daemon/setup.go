@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path/filepath"
@@ -47,13 +48,12 @@ func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
 			edits = append(edits, e)
 		}
 	}
-	s.p.rerun.editing.Lock()
-	defer s.p.rerun.editing.Unlock()
-	err := s.p.src.Rewrite(edits, LinkKinds())
-	if err == nil {
-		s.p.rerun.start(nil)
-	}
-	return err
+	var refused error // as it is, for the page
+	_, err := configChanger{s.p}.apply("", func() error {
+		refused = s.p.src.Rewrite(edits, LinkKinds())
+		return refused
+	})
+	return cmp.Or(refused, err)
 }
 
 // Programs implements [web.Setup].
