@@ -126,7 +126,7 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 		return err
 	}
 	ask, changes := n.asks.Open(acl.Ask{
-		ID: fmt.Sprintf("%s_%d", item.ID, item.Attempt), Kind: askInterrupted, Subject: item.subject(), Conv: item.key(),
+		Kind: askInterrupted, Subject: item.subject(), Conv: item.key(),
 		Title: fmt.Sprintf("run %s again for %s?", item.Route, item.Intent), Body: body, Hash: item.Digest,
 		Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: now, Expires: now.Add(n.cfg.HoldFor),
 	}, acl.Slot{})

@@ -172,6 +172,9 @@ func TestOtherHookAsksTheOwner(t *testing.T) {
 			if item := theItem(t, again); item.State != node.ItemInterrupted || item.Ask != ask.ID || len(seen.all()) != 0 {
 				t.Fatalf("item = %+v, calls = %q", item, seen.all())
 			}
+			if later := acl.NewAskID(time.Now().Add(time.Millisecond)); later < ask.ID {
+				t.Errorf("a later question %s is listed before %s", later, ask.ID)
+			}
 			pendingAnswer := again.Post(chris.Sign(d))
 			must(t, pendingAnswer, http.StatusAccepted)
 			decide(t, again, ask, choice)
