@@ -150,8 +150,8 @@ func (b *Bridge) NameAt(t *testing.T, at string) string {
 	return found.Name
 }
 
-// CountRead returns how many messages of its conversation a request for a task keeps in memory.
-func (b *Bridge) CountRead(t *testing.T, id string) (n int) {
+// CountRead returns how many messages of its conversation a request for a task keeps in memory, and their bytes.
+func (b *Bridge) CountRead(t *testing.T, id string) (n, bytes int) {
 	t.Helper()
 	rec, err := b.records.Get(t.Context(), nsTasks, id, time.Now())
 	if err != nil {
@@ -162,13 +162,13 @@ func (b *Bridge) CountRead(t *testing.T, id string) (n int) {
 		t.Fatal(err)
 	}
 	read := contents{}
-	if err := read.add(t.Context(), b.cfg.Store.Steps(), task); err != nil {
+	if err := read.add(t.Context(), b.cfg.Store.Steps(), -1, task); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range read[task.key()] {
 		if e.N > 0 {
-			n++
+			n, bytes = n+1, bytes+len(e.Raw)
 		}
 	}
-	return n
+	return n, bytes
 }

@@ -17,7 +17,7 @@ const (
 	defaultPage = 50
 	maxPage     = 100
 
-	maxPageBytes = 4 << 20 // a page with more bytes of tasks ends early
+	maxPageBytes = 4 << 20 // a page with more bytes of tasks ends early; also of a caller's messages in the history of one task
 )
 
 type listQuery struct {
@@ -98,17 +98,18 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 	}
 	include, _ := call.Params.Get("includeArtifacts")
 	artifacts, _ := include.Boolean()
+	history = max(history, 0) // no history without historyLength
 	list, size := []wire.Value{}, 0
 	for few := range slices.Chunk(tasks[:min(q.size, len(tasks))], 10) { // so that the messages of a few tasks are in memory at once
 		if size > maxPageBytes {
 			break
 		}
 		known := contents{}
-		if err := known.add(ctx, b.cfg.Store.Steps(), few...); err != nil {
+		if err := known.add(ctx, b.cfg.Store.Steps(), history, few...); err != nil {
 			return wire.Value{}, err
 		}
 		for _, t := range few {
-			task, err := b.view(ctx, t, max(history, 0), artifacts, known) // no history without historyLength
+			task, err := b.view(ctx, t, history, artifacts, known)
 			if err != nil {
 				return wire.Value{}, err
 			}

@@ -147,7 +147,7 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 	} else if err != nil {
 		return err
 	}
-	states, err := b.views(ctx, t, contents{})
+	states, err := b.views(ctx, t, 0, contents{})
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message,
 			return bridge.Inbound{}, nil, message.ErrUnsupported.At("the task has too many messages")
 		case !known:
 			t.Messages = append(t.Messages, id)
-			t.Log = append(t.Log, logEntry{State: a2a.TaskStateSubmitted, At: later(now, t.last().At)})
+			t.enter(logEntry{State: a2a.TaskStateSubmitted}, now)
 		}
 	} else {
 		conv, err := b.conversationFor(ctx, address, contextID, m.ID)
@@ -149,13 +149,6 @@ func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message,
 		return in, nil, message.ErrTooLarge
 	}
 	return in, t, nil
-}
-
-func later(now, last time.Time) time.Time {
-	if now.After(last) {
-		return now.UTC()
-	}
-	return last.Add(time.Millisecond)
 }
 
 // conversationFor returns the newest open conversation of a context, or a new conversation (A2A-D3).

@@ -98,53 +98,6 @@ func TestSendMessage(t *testing.T) {
 	}
 }
 
-// TestLongConversation checks that a request for a task keeps only the messages of that task in memory, however long the
-// conversation is, and that a list of its tasks has each answer.
-func TestLongConversation(t *testing.T) {
-	h := serve(t, echo(t), nil, nil)
-	first := ""
-	for i := range 40 { // the transcript has more than one page
-		v := h.send("ann", fmt.Sprint("m", i), `,"contextId":"one"`, fmt.Sprint("hello ", i))
-		if i == 0 {
-			first = text(v, "result.task.id")
-		}
-	}
-	if n := h.bridge.CountRead(t, first); n != 2 {
-		t.Errorf("a task with a message and its answer reads %d messages", n)
-	}
-	tasks := at(h.rpc("ann", "ListTasks", `{"contextId":"one","includeArtifacts":true,"historyLength":5}`), "result.tasks")
-	for i := range 40 {
-		task := tasks.At(39 - i)
-		if text(task, "artifacts.0.parts.0.text") != fmt.Sprint("you said: hello ", i) || text(task, "history.0.parts.0.text") != fmt.Sprint("hello ", i) {
-			t.Errorf("task %d is %s", i, task.JSON())
-		}
-	}
-}
-
-// TestListOfLargeTasks checks that a page of large tasks ends early, and that the pages have each task once.
-func TestListOfLargeTasks(t *testing.T) {
-	h := serve(t, echo(t), nil, nil)
-	const n = 12
-	for i := range n {
-		h.send("ann", fmt.Sprint("m", i), "", strings.Repeat("x", 240_000))
-	}
-	seen, pages := make(map[string]bool), 0
-	for token, more := "", true; more; more = token != "" {
-		status, _, body := h.request("ann", "GET", h.base+"/tasks?pageSize=100&includeArtifacts=true&historyLength=1&pageToken="+token, "")
-		if status != 200 || len(body) > 10<<20 {
-			t.Fatalf("%d, %d bytes", status, len(body))
-		}
-		v := parse(t, body)
-		for task := range at(v, "tasks").Elems() {
-			seen[task.GetStr("id")] = true
-		}
-		token, pages = v.GetStr("nextPageToken"), pages+1
-	}
-	if len(seen) != n || pages < 2 {
-		t.Errorf("%d tasks on %d pages, want %d on at least 2", len(seen), pages, n)
-	}
-}
-
 // TestStates checks which states of tasks follow from what our side does.
 func TestStates(t *testing.T) {
 	gate := make(chan struct{})

@@ -121,7 +121,7 @@ func (s *taskStream) update(ctx context.Context, t *taskRow) (*taskRow, error) {
 	if !t.last().At.After(s.seen.At) {
 		return t, nil
 	}
-	states, err := s.b.views(ctx, t, contents{})
+	states, err := s.b.views(ctx, t, 0, contents{})
 	if err != nil {
 		return t, err
 	}

@@ -53,6 +53,19 @@ type logEntry struct {
 
 func (t *taskRow) last() logEntry { return t.Log[len(t.Log)-1] }
 
+// enter adds a state. If the task has too many, the oldest one without a message of ours goes, or else the oldest one.
+func (t *taskRow) enter(entry logEntry, now time.Time) {
+	entry.At = now.UTC()
+	if last := t.last().At; !entry.At.After(last) {
+		entry.At = last.Add(time.Millisecond) // states have an order, whatever the clock does
+	}
+	if len(t.Log) >= maxLog {
+		i := max(0, slices.IndexFunc(t.Log, func(e logEntry) bool { return e.Reply == "" }))
+		t.Log = slices.Delete(t.Log, i, i+1)
+	}
+	t.Log = append(t.Log, entry)
+}
+
 // has reports whether our message brought a state of the task.
 func (t *taskRow) has(id wire.MessageID) bool {
 	return slices.ContainsFunc(t.Log, func(e logEntry) bool { return e.Reply == id })
@@ -156,14 +169,7 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 		if entry.Reply == "" && entry.State == last.State && entry.Text == last.Text {
 			return nil
 		}
-		entry.At = now.UTC()
-		if !entry.At.After(last.At) {
-			entry.At = last.At.Add(time.Millisecond) // states have an order, whatever the clock does
-		}
-		if len(t.Log) >= maxLog {
-			t.Log = slices.Delete(t.Log, 1, 2)
-		}
-		t.Log = append(t.Log, entry)
+		t.enter(entry, now)
 		changes, err := b.pushChanges(ctx, t, now)
 		if err != nil {
 			return err

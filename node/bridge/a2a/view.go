@@ -13,10 +13,12 @@ import (
 // contents is what was said in tasks, by conversation and message id.
 type contents map[store.ConvKey]map[wire.MessageID]store.Entry
 
-// add reads the messages of tasks, each conversation once. A conversation that c has already is not read again. Other
-// messages of the conversations are not kept, because a conversation has no bound but time.
-func (c contents) add(ctx context.Context, steps store.Steps, tasks ...*taskRow) error {
-	found := make(contents)
+// add reads the messages of tasks, each conversation once. A conversation that c has already is not read again. Of the
+// callers' messages, it keeps the newest of each task: at most history of them, or any number if history is negative,
+// with at most maxPageBytes. Other messages of the conversations are not kept, because a conversation has no bound but
+// time.
+func (c contents) add(ctx context.Context, steps store.Steps, history int, tasks ...*taskRow) error {
+	found, taskOf, size := make(contents), make(map[wire.MessageID]*taskRow), make(map[*taskRow]int)
 	for _, t := range tasks {
 		key := t.key()
 		if c[key] != nil {
@@ -25,8 +27,12 @@ func (c contents) add(ctx context.Context, steps store.Steps, tasks ...*taskRow)
 		if found[key] == nil {
 			found[key] = make(map[wire.MessageID]store.Entry)
 		}
-		for _, id := range t.Messages {
-			found[key][id] = store.Entry{}
+		wanted := t.Messages
+		if history >= 0 {
+			wanted = wanted[max(0, len(wanted)-history):]
+		}
+		for _, id := range wanted {
+			found[key][id], taskOf[id] = store.Entry{}, t
 		}
 		for _, entry := range t.Log {
 			found[key][entry.Reply] = store.Entry{}
@@ -41,8 +47,18 @@ func (c contents) add(ctx context.Context, steps store.Steps, tasks ...*taskRow)
 			}
 			for _, e := range page {
 				after = e.N
-				if _, ok := said[wire.MessageID(e.MessageID)]; ok {
-					said[wire.MessageID(e.MessageID)] = e
+				id := wire.MessageID(e.MessageID)
+				if _, ok := said[id]; !ok {
+					continue
+				}
+				said[id] = e
+				if t := taskOf[id]; t != nil {
+					size[t] += len(e.Raw)
+					for i := 0; size[t] > maxPageBytes; i++ {
+						oldest := said[t.Messages[i]]
+						size[t] -= len(oldest.Raw)
+						said[t.Messages[i]] = store.Entry{At: oldest.At}
+					}
 				}
 			}
 			more = len(page) == batch
@@ -58,9 +74,9 @@ type stateView struct {
 	artifacts []wire.Value // that came with the state
 }
 
-// views returns the states of a task, oldest first.
-func (b *Bridge) views(ctx context.Context, t *taskRow, known contents) ([]stateView, error) {
-	if err := known.add(ctx, b.cfg.Store.Steps(), t); err != nil {
+// views returns the states of a task, oldest first. It adds to known what was said in them; see [contents.add].
+func (b *Bridge) views(ctx context.Context, t *taskRow, history int, known contents) ([]stateView, error) {
+	if err := known.add(ctx, b.cfg.Store.Steps(), history, t); err != nil {
 		return nil, err
 	}
 	said := known[t.key()]
@@ -98,9 +114,10 @@ func mergeArtifacts(states []stateView) []wire.Value {
 	return out
 }
 
-// view returns a task with its newest messages: at most history of them, or all if history is negative.
+// view returns a task with its newest messages: at most history of them, or any number if history is negative, and at
+// most maxPageBytes of its caller.
 func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bool, known contents) (message.Task, error) {
-	states, err := b.views(ctx, t, known)
+	states, err := b.views(ctx, t, history, known)
 	if err != nil {
 		return message.Task{}, err
 	}
@@ -116,6 +133,8 @@ func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bo
 		for len(asked) > 0 && (i == len(states)-1 || said[asked[0]].At.Before(s.task.At)) {
 			if v, err := wire.Parse(said[asked[0]].Raw); err == nil {
 				task.History = append(task.History, v.With("contextId", wire.Text(t.Context)).With("taskId", wire.Text(t.ID)))
+			} else { // too old, so the history begins later
+				task.History = nil
 			}
 			asked = asked[1:]
 		}
