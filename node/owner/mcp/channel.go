@@ -24,7 +24,7 @@ type Channel struct {
 	peers []string
 	inner sdk.Transport
 
-	held []string // the items of the peers that waited for the owner; only pushReleased and run use it
+	known map[string]bool // ids of new items that need no push any more; only pushNew and run use it
 
 	mu   sync.Mutex
 	conn sdk.Connection // nil until the client connects
@@ -32,7 +32,7 @@ type Channel struct {
 
 // NewChannel returns a channel for messages of peers, named by id or address. Messages of others are not pushed.
 func NewChannel(cfg Config, peers []string) *Channel {
-	return &Channel{tools: &tools{api: cfg.Client}, peers: peers}
+	return &Channel{tools: &tools{api: cfg.Client}, peers: peers, known: make(map[string]bool)}
 }
 
 // Connect implements [sdk.Transport] and keeps the connection for pushes.
@@ -44,102 +44,85 @@ func (c *Channel) Connect(ctx context.Context) (sdk.Connection, error) {
 	return conn, err
 }
 
-// retryFeed is how long a channel waits after a failed request, or before it looks at held items again.
+// retryFeed is how long a channel waits after a failed request, or before it opens a broken stream again.
 const retryFeed = 5 * time.Second
 
 // batchSize is the number of items that a channel reads at once. An item may have 256 KiB, and an answer 64 MiB.
 const batchSize = 100
 
-// run pushes messages of listed peers until ctx ends: new ones, which follow the item with the id last, and held ones
-// when the owner releases them.
-func (c *Channel) run(ctx context.Context, last string) {
+// run pushes messages of listed peers until ctx ends, each when its item becomes new: when it comes, when the owner
+// releases it, or when a hook leaves it to the agent.
+func (c *Channel) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		c.pushReleased(ctx, last)
-		wait := maxWaitSeconds
-		if len(c.held) > 0 {
-			wait = int(retryFeed.Seconds())
-		}
-		query := url.Values{"state": {string(owner.ItemNew)}, "wait": {formatInt(wait)}, "limit": {formatInt(pageSize)}}
-		if last != "" {
-			query.Set("after", last)
-		}
-		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(query))
-		if err != nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(retryFeed):
+		for event, err := range c.tools.events(ctx, []string{string(owner.TopicInbox)}) {
+			if err == nil {
+				err = c.follow(ctx, event)
 			}
-			continue
-		}
-		for _, item := range list.Items {
-			last = item.ID
-			if c.isListed(item) {
-				c.push(ctx, item)
+			if err != nil {
+				break
 			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryFeed):
 		}
 	}
 }
 
-// pushReleased pushes the items that the owner has released since the previous call, up to the item with the id last.
-// It also notes which items of listed peers are held now. If a request fails, the next call tries again.
-func (c *Channel) pushReleased(ctx context.Context, last string) {
-	var held []string
-	query := url.Values{"state": {string(owner.ItemHeld)}, "limit": {formatInt(batchSize)}}
-	for {
-		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(query))
-		if err != nil {
-			return
-		}
-		for _, item := range list.Items {
-			if c.isListed(item) {
-				held = append(held, item.ID)
-			}
-		}
-		if list.Next == "" {
-			break
-		}
-		query.Set("after", list.Next)
-	}
-	before := c.held
-	c.held = held
-	for _, id := range before {
-		if id > last || slices.Contains(c.held, id) {
-			continue // still held, or later than last, where run pushes it
-		}
-		item, err := owner.Fetch(ctx, c.tools.api, owner.ShowItem.Call(id))
+// follow handles an event of the inbox, or the beginning of a stream. After an error, the next stream makes up for it.
+func (c *Channel) follow(ctx context.Context, event owner.Event) error {
+	switch {
+	case event.Topic != owner.TopicInbox: // earlier events may be lost
+		return c.pushNew(ctx)
+	case event.State != string(owner.ItemNew):
+		delete(c.known, event.ID)
+	case !c.known[event.ID]:
+		item, err := owner.Fetch(ctx, c.tools.api, owner.ShowItem.Call(event.ID))
 		refusal, _ := errors.AsType[*wire.Error](err)
 		switch {
 		case err == nil && item.State == owner.ItemNew:
 			c.push(ctx, item)
 		case err != nil && (refusal == nil || refusal.Status != http.StatusNotFound):
-			c.held = append(c.held, id)
+			return err
 		}
 	}
+	return nil
 }
 
-// skipOld returns the id of the newest item that exists already, or "" if the inbox is empty. If a request fails, it
-// returns the newest id that it has read.
-func (c *Channel) skipOld(ctx context.Context) (last string) {
-	for ctx.Err() == nil {
-		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(url.Values{"limit": {formatInt(batchSize)}, "after": {last}}))
-		if err != nil || len(list.Items) == 0 {
-			return last
+// pushNew pushes all new items that the channel does not know yet.
+func (c *Channel) pushNew(ctx context.Context) error {
+	found := make(map[string]bool)
+	query := url.Values{"state": {string(owner.ItemNew)}, "limit": {formatInt(batchSize)}}
+	for more := true; more; {
+		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(query))
+		if err != nil {
+			return err
 		}
-		last = list.Items[len(list.Items)-1].ID
+		for _, item := range list.Items {
+			found[item.ID] = true
+			if !c.known[item.ID] {
+				c.push(ctx, item)
+			}
+		}
+		query.Set("after", list.Next)
+		more = list.Next != ""
 	}
-	return last
+	c.known = found
+	return nil
 }
 
 func (c *Channel) isListed(item owner.Item) bool {
 	return slices.Contains(c.peers, string(item.Peer)) || item.Address != "" && slices.Contains(c.peers, item.Address)
 }
 
-// push writes one notification. A failed write is not repeated: the message stays in the inbox.
+// push writes a notification about a new item of a listed peer, unless no client is connected. A failed write is not
+// repeated: the message stays in the inbox.
 func (c *Channel) push(ctx context.Context, item owner.Item) {
+	c.known[item.ID] = true
 	c.mu.Lock()
 	conn := c.conn
 	c.mu.Unlock()
-	if conn == nil {
+	if conn == nil || !c.isListed(item) {
 		return
 	}
 	content, err := json.Marshal(untrusted(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item, map[wire.AgentID]string{}), 1000))

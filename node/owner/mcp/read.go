@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"iter"
 	"net/url"
 	"slices"
 	"strconv"
@@ -439,33 +440,48 @@ func (t *tools) wait(ctx context.Context, _ *sdk.CallToolRequest, in waitArgs) (
 	return nil, waitResult{changed, list.Items}, err
 }
 
+// awaitChange waits for an event of one of topics. If the inbox is one of them, a new message ends the wait too.
 func (t *tools) awaitChange(ctx context.Context, topics []string, seconds int) ([]change, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+	waiting, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 	defer cancel()
-	event, err := t.nextEvent(ctx, topics)
-	if err != nil || event.Topic == "" {
-		return nil, err
-	}
-	return []change{{string(event.Topic), name(event.ID), name(event.State), name(event.Conversation)}}, nil
-}
-
-// nextEvent returns the next event of one of topics, or the zero event if ctx or the stream ends first.
-func (t *tools) nextEvent(ctx context.Context, topics []string) (event owner.Event, err error) {
-	resp, err := t.api.Do(ctx, "GET", strings.TrimPrefix(owner.StreamEvents.Path, "/"), url.Values{"topics": {strings.Join(topics, ",")}}, nil)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = nil
-		}
-		return event, err
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		if data, ok := strings.CutPrefix(lines.Text(), "data:"); ok {
-			if err := json.Unmarshal([]byte(data), &event); err == nil {
-				return event, nil
+	for event, err := range t.events(waiting, topics) {
+		switch {
+		case err != nil:
+			return nil, err
+		case event.Topic != "":
+			return []change{{string(event.Topic), name(event.ID), name(event.State), name(event.Conversation)}}, nil
+		case slices.Contains(topics, string(owner.TopicInbox)):
+			if list, err := t.listInbox(ctx, inboxArgs{Limit: 1}, 0); err != nil || len(list.Items) > 0 {
+				return nil, err
 			}
 		}
 	}
-	return owner.Event{}, nil
+	return nil, nil
+}
+
+// events returns the events of topics until ctx or the stream ends. It begins with an event without a topic when the
+// stream is open: the reader misses no later change. An error ends it.
+func (t *tools) events(ctx context.Context, topics []string) iter.Seq2[owner.Event, error] {
+	return func(yield func(owner.Event, error) bool) {
+		path := strings.TrimPrefix(owner.StreamEvents.Path, "/")
+		resp, err := t.api.Do(ctx, "GET", path, url.Values{"topics": {strings.Join(topics, ",")}}, nil)
+		if err != nil {
+			if ctx.Err() == nil {
+				yield(owner.Event{}, err)
+			}
+			return
+		}
+		defer resp.Body.Close()
+		if !yield(owner.Event{}, nil) {
+			return
+		}
+		lines := bufio.NewScanner(resp.Body)
+		for lines.Scan() {
+			data, ok := strings.CutPrefix(lines.Text(), "data:")
+			var event owner.Event
+			if ok && json.Unmarshal([]byte(data), &event) == nil && !yield(event, nil) {
+				return
+			}
+		}
+	}
 }

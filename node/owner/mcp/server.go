@@ -105,9 +105,8 @@ func ServeStdio(ctx context.Context, s *sdk.Server, in io.ReadCloser, out io.Wri
 		defer cancel()
 		channel.inner = transport
 		transport = channel
-		last := channel.skipOld(ctx) // before the client can connect, so that no message is missed
-		channel.pushReleased(ctx, last)
-		go channel.run(ctx, last)
+		_ = channel.pushNew(ctx) // pushes nothing before the client connects, so that only later messages are news
+		go channel.run(ctx)
 	}
 	return s.Run(ctx, transport)
 }

@@ -2,16 +2,13 @@ package mcp_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/meshtest"
@@ -118,83 +115,6 @@ func TestDiscover2026(t *testing.T) {
 		if resp.StatusCode != http.StatusMethodNotAllowed {
 			t.Errorf("%s = %d, want 405", method, resp.StatusCode)
 		}
-	}
-}
-
-// TestChannel: a message of a listed peer is pushed into the session, as untrusted text, and a held one after its release.
-// A message of another is not pushed (MCP-G4).
-func TestChannel(t *testing.T) {
-	mesh := meshtest.New(t)
-	sarah := mesh.Node("sarah", open)
-	friend, other := mesh.Stranger("friend"), mesh.Stranger("other")
-	post := func(s *meshtest.Stranger, text string) {
-		if a := meshtest.Post(t, sarah.URL, s.Sign(s.Draft(sarah.ID(), wire.Deliver, `{"action":"deliver","message":{"body":"`+text+`"}}`))); a.Status >= 300 {
-			t.Fatalf("post: %d %s", a.Status, a.Body)
-		}
-	}
-	post(friend, "before the session")
-	offer := friend.Draft(sarah.ID(), wire.Negotiate, `{"action":"propose","terms":{"description":"A website"}}`)
-	if a := meshtest.Post(t, sarah.URL, friend.Sign(offer)); a.Status != http.StatusAccepted {
-		t.Fatalf("post: %d %s, want it held", a.Status, a.Body)
-	}
-	cfg := mcp.Config{Client: agentOf(sarah), Version: "test", Channel: true}
-	in, out := startStdio(t, cfg, mcp.NewChannel(cfg, []string{string(friend.ID)}))
-	lines := make(chan string, 10)
-	go func() {
-		for {
-			line, err := out.ReadString('\n')
-			if err != nil {
-				return
-			}
-			lines <- line
-		}
-	}()
-	if _, err := io.WriteString(in, initialize+"\n"); err != nil {
-		t.Fatal(err)
-	}
-	next := func() string {
-		select {
-		case line := <-lines:
-			return line
-		case <-time.After(20 * time.Second):
-			t.Fatal("nothing was pushed")
-			return ""
-		}
-	}
-	if answer := next(); !strings.Contains(answer, `"claude/channel"`) {
-		t.Errorf("the capability is missing: %s", answer)
-	}
-	post(other, "from another")
-	post(friend, "hello \\u202e from a friend")
-	var pushed struct {
-		Method string
-		Params struct {
-			Content string
-			Meta    map[string]string
-		}
-	}
-	line := next()
-	if err := json.NewDecoder(bytes.NewReader([]byte(line))).Decode(&pushed); err != nil {
-		t.Fatal(err)
-	}
-	if pushed.Method != "notifications/claude/channel" || !strings.Contains(pushed.Params.Content, `"untrusted_text":"hello  from a friend"`) ||
-		pushed.Params.Meta["from"] != string(friend.ID) || pushed.Params.Meta["item"] == "" {
-		t.Errorf("pushed = %s", line)
-	}
-	select {
-	case line := <-lines:
-		t.Errorf("also pushed: %s", line)
-	case <-time.After(200 * time.Millisecond):
-	}
-	asks, _, err := sarah.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
-	if err != nil || len(asks) != 1 {
-		t.Fatalf("asks = %+v, %v", asks, err)
-	}
-	if _, err := sarah.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if line := next(); !strings.Contains(line, "A website") {
-		t.Errorf("after the release of an earlier message: %s", line)
 	}
 }
 
