@@ -91,6 +91,22 @@ func Check(t testing.TB, h http.Handler) http.Handler {
 	})
 }
 
+// Describes reports whether the document has an operation for a request.
+func Describes(r *http.Request) bool {
+	doc, err := document()
+	if err == nil {
+		_, _, err = doc.FindRoute(pathOnly(r))
+	}
+	return err == nil
+}
+
+// pathOnly returns a request without the host, which the document does not name.
+func pathOnly(r *http.Request) *http.Request {
+	request := r.Clone(r.Context())
+	request.URL.Scheme, request.URL.Host, request.Host = "", "", ""
+	return request
+}
+
 // Compare returns an error if a request or its response differs from the document. It is for tests that talk to a real
 // process. sent is the body of the request; Compare does not read the body of r.
 func Compare(r *http.Request, sent []byte, status int, header http.Header, body []byte) error {
@@ -107,8 +123,7 @@ func Compare(r *http.Request, sent []byte, status int, header http.Header, body 
 			return err
 		}
 	}
-	request := r.Clone(r.Context())
-	request.URL.Scheme, request.URL.Host, request.Host = "", "", ""
+	request := pathOnly(r)
 	request.Body = io.NopCloser(bytes.NewReader(sent))
 	request.ContentLength = int64(len(sent))
 	if r.Method == http.MethodHead {

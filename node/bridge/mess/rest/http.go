@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -280,26 +279,4 @@ func (d *Server) ReadBlock(c echo.Context, path ...string) (thread.Block, *excha
 	}
 	block, err := thread.FromTree(v)
 	return block, replay, err
-}
-
-// PublicRoutes returns the routes that openapi.yaml describes: all that are not only for the owner. {} stands for a
-// segment.
-func PublicRoutes() []string {
-	list := []string{"POST register", sharedRoute} // these need no key
-	for name, r := range routes {
-		if r.owner == "" {
-			list = append(list, name)
-		}
-	}
-	slices.Sort(list)
-	return list
-}
-
-// RouteOf returns the name of the route for a request, or "" if the path has nothing after the exchange id.
-func RouteOf(method, escapedPath string) string {
-	path, err := segmentsOf(escapedPath, "/api/v1/exchanges/")
-	if err != nil || len(path) < 2 {
-		return ""
-	}
-	return routeOf(method, path[1:])
 }
