@@ -106,9 +106,16 @@ func (r *Rules) Forget(ctx context.Context, principal string, now time.Time) err
 	return nil
 }
 
-// All returns all stored rules, ordered by principal. An error ends the iteration.
-func (r *Rules) All(ctx context.Context, now time.Time) iter.Seq2[Rule, error] {
+// All returns all stored rules, ordered by principal, or the one about only if that is not "". An error ends the
+// iteration.
+func (r *Rules) All(ctx context.Context, only string, now time.Time) iter.Seq2[Rule, error] {
 	return func(yield func(Rule, error) bool) {
+		if only != "" {
+			if rule, err := r.get(ctx, only, now); err != nil || rule.Standing != Unknown {
+				yield(rule, err)
+			}
+			return
+		}
 		for rec, err := range store.AllRecords(ctx, r.records, r.ns, "", now) {
 			var rule Rule
 			if err == nil {

@@ -84,7 +84,7 @@ func TestAllRules(t *testing.T) {
 		}
 	}
 	var got []acl.Rule
-	for r, err := range rules.All(t.Context(), start) {
+	for r, err := range rules.All(t.Context(), "", start) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-const nsAliases = "aliases" // key: alias; body: agent id or principal; term "peer:<id>"
+const nsAliases = "aliases" // key: alias; body: agent id or principal; term aliasTerm
 
 var aliasForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
@@ -33,20 +33,24 @@ func (o OwnerAPI) ListPeers(ctx context.Context, only string) ([]owner.Peer, err
 		}
 		return views[id]
 	}
-	for r, err := range n.rules.All(ctx, now) {
+	for r, err := range n.rules.All(ctx, only, now) {
 		if err != nil {
 			return nil, err
 		}
 		v := view(r.Principal)
 		v.Standing, v.Since = r.Standing, r.Since
 	}
-	for r, err := range n.recipients.All(ctx, now) {
+	for r, err := range n.recipients.All(ctx, only, now) {
 		if err != nil {
 			return nil, err
 		}
 		view(r.Principal).Write = r.Standing == acl.Approved
 	}
-	for r, err := range store.AllRecords(ctx, n.store.Records(), nsAliases, "", now) {
+	aliases := ""
+	if only != "" {
+		aliases = aliasTerm(only)
+	}
+	for r, err := range store.AllRecords(ctx, n.store.Records(), nsAliases, aliases, now) {
 		if err != nil {
 			return nil, err
 		}
@@ -182,8 +186,14 @@ func (o OwnerAPI) changePeer(ctx context.Context, id wire.AgentID, change owner.
 		}
 		changes, entry.Kind, entry.Digest = repin, acl.AuditKey, change.Fingerprint
 	case "forget":
-		if err := errors.Join(n.cards.Forget(ctx, id), o.dropAliases(ctx, peer)); err != nil {
+		if err := n.cards.Forget(ctx, id); err != nil {
 			return err
+		}
+		for r, err := range store.AllRecords(ctx, n.store.Records(), nsAliases, aliasTerm(peer), now) {
+			if err != nil {
+				return err
+			}
+			changes = append(changes, store.Change{Record: store.Record{NS: nsAliases, Key: r.Key}, IfRev: store.Any, Delete: true})
 		}
 		changes = append(changes, n.rules.Change(peer, acl.Unknown, now), n.recipients.Change(peer, acl.Unknown, now))
 	default:
@@ -208,24 +218,12 @@ func checkAlias(alias string) error {
 
 func aliasChange(alias, peer string) store.Change {
 	return store.Change{IfRev: store.Any, Record: store.Record{
-		NS: nsAliases, Key: alias, Body: []byte(peer), Terms: []string{"peer:" + peer},
+		NS: nsAliases, Key: alias, Body: []byte(peer), Terms: []string{aliasTerm(peer)},
 	}}
 }
 
-func (o OwnerAPI) dropAliases(ctx context.Context, peer string) error {
-	page, err := o.n.store.Records().List(ctx, nsAliases, "peer:"+peer, "", 1000, time.Now())
-	if err != nil {
-		return err
-	}
-	var changes []store.Change
-	for _, r := range page.Records {
-		changes = append(changes, store.Change{Record: store.Record{NS: nsAliases, Key: r.Key}, IfRev: store.Any, Delete: true})
-	}
-	if len(changes) == 0 {
-		return nil
-	}
-	return o.n.store.Records().Apply(ctx, changes, time.Now())
-}
+// aliasTerm finds the aliases of a peer.
+func aliasTerm(peer string) string { return "peer:" + peer }
 
 // Peer returns the agent id for an alias or an id that the owner typed. Its errors are for the owner.
 func (n *Node) Peer(ctx context.Context, name string) (wire.AgentID, error) {

@@ -100,7 +100,7 @@ func (o OwnerAPI) Audit() *acl.Audit { return o.n.audit }
 
 // NamesOf implements [owner.Names].
 func (o OwnerAPI) NamesOf(ctx context.Context, id string) (names owner.PeerNames, err error) {
-	page, err := o.n.store.Records().List(ctx, nsAliases, "peer:"+id, "", 1, time.Now())
+	page, err := o.n.store.Records().List(ctx, nsAliases, aliasTerm(id), "", 1, time.Now())
 	for _, r := range page.Records {
 		names.PeerAlias = r.Key
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner/web"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // TestOwnerRefuses sends bad requests to the owner API, and checks the status and the part of the message that tells
@@ -239,6 +240,13 @@ func TestOwnerNamesThings(t *testing.T) {
 			if sarah.Call("GET", "/peers?id="+id, nil, &peers); len(peers.Items) != want || want > 0 && (peers.Items[0].ID != id || peers.Items[0].Standing != "blocked") {
 				t.Errorf("the peer %s = %+v", id, peers)
 			}
+		}
+		damaged := store.Change{IfRev: store.Any, Record: store.Record{NS: "rules", Key: "am_other", Body: []byte("damaged")}}
+		if err := sarah.Store.Records().Apply(t.Context(), []store.Change{damaged}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if one, err := sarah.OwnerAPI().ListPeers(t.Context(), string(chris.ID)); err != nil || len(one) != 1 || len(one[0].Aliases) != 1 {
+			t.Errorf("a peer beside a damaged rule = %+v, %v", one, err)
 		}
 		sarah.Call("POST", "/peers/c", map[string]string{"action": "forget"}, nil)
 		if a := sarah.Ask("POST", "/peers/c", []byte(`{"action":"block"}`)); a.Status != http.StatusNotFound {
