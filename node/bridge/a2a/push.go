@@ -110,8 +110,8 @@ func (b *Bridge) pushChanges(ctx context.Context, t *taskRow, now time.Time) ([]
 		return nil, err
 	}
 	for _, rec := range page.Records {
-		var r pushRow
-		if err := json.Unmarshal(rec.Body, &r); err != nil {
+		r, err := store.Decode[pushRow](rec)
+		if err != nil {
 			return nil, err
 		}
 		if r.Due.IsZero() {
@@ -126,25 +126,19 @@ func (b *Bridge) pushChanges(ctx context.Context, t *taskRow, now time.Time) ([]
 // sent again later, and given up after pushAttempts attempts, or at once if the guard refuses the URL. notify deletes
 // the configuration after the last state of the task, if the task is gone, or if the owner has blocked the caller.
 func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
-	var r pushRow
-	if err := json.Unmarshal(rec.Body, &r); err != nil {
-		return err
-	}
 	now := time.Now()
-	row, err := b.records.Get(ctx, nsTasks, r.Task, now)
-	if errors.Is(err, store.ErrNotFound) {
-		return b.pushes.Forget(ctx, rec)
-	}
+	r, err := store.Decode[pushRow](rec)
 	if err != nil {
 		return err
 	}
-	t, err := decodeTask(row)
-	if err != nil {
-		return err
+	t, err := b.loadTask(ctx, r.Task)
+	if err == nil {
+		err = b.checkNotBlocked(ctx, t.Address)
 	}
-	if err := b.checkNotBlocked(ctx, t.Address); errors.Is(err, message.ErrTaskNotFound) {
+	if errors.Is(err, message.ErrTaskNotFound) {
 		return b.pushes.Forget(ctx, rec)
-	} else if err != nil {
+	}
+	if err != nil {
 		return err
 	}
 	states, err := b.views(ctx, t, 0, contents{})
@@ -255,8 +249,8 @@ func (b *Bridge) handlePush(ctx context.Context, call message.Call, from caller)
 }
 
 func readConfig(rec store.Record) (wire.Value, error) {
-	var r pushRow
-	if err := json.Unmarshal(rec.Body, &r); err != nil {
+	r, err := store.Decode[pushRow](rec)
+	if err != nil {
 		return wire.Value{}, err
 	}
 	return wire.ValueOf(r.Config)

@@ -189,13 +189,8 @@ func (b *Bridge) cancel(ctx context.Context, from caller, t *taskRow) (*taskRow,
 	if err != nil {
 		return nil, err
 	}
-	for _, other := range tasks {
-		err := b.advance(ctx, other.ID, func(*taskRow) (logEntry, bool) {
-			return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, true
-		})
-		if err != nil {
-			return nil, err
-		}
+	if err := b.advanceAll(ctx, tasks, logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}); err != nil {
+		return nil, err
 	}
 	return b.findTask(ctx, t.Address, t.ID)
 }

@@ -112,8 +112,8 @@ func decodeTask(rec store.Record) (*taskRow, error) {
 	return t, nil
 }
 
-// findTask returns a task, or message.ErrTaskNotFound if it does not exist or belongs to another caller (A2A-14).
-func (b *Bridge) findTask(ctx context.Context, address, id string) (*taskRow, error) {
+// loadTask returns a task, or message.ErrTaskNotFound if it does not exist.
+func (b *Bridge) loadTask(ctx context.Context, id string) (*taskRow, error) {
 	rec, err := b.records.Get(ctx, nsTasks, id, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, message.ErrTaskNotFound
@@ -121,7 +121,12 @@ func (b *Bridge) findTask(ctx context.Context, address, id string) (*taskRow, er
 	if err != nil {
 		return nil, err
 	}
-	t, err := decodeTask(rec)
+	return decodeTask(rec)
+}
+
+// findTask returns a task, or message.ErrTaskNotFound if it does not exist or belongs to another caller (A2A-14).
+func (b *Bridge) findTask(ctx context.Context, address, id string) (*taskRow, error) {
+	t, err := b.loadTask(ctx, id)
 	if err == nil && t.Address != address {
 		return nil, message.ErrTaskNotFound
 	}
@@ -150,14 +155,10 @@ func (b *Bridge) tasksWith(ctx context.Context, term string) ([]*taskRow, error)
 func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (logEntry, bool)) error {
 	for {
 		now := time.Now()
-		rec, err := b.records.Get(ctx, nsTasks, id, now)
-		if errors.Is(err, store.ErrNotFound) {
+		t, err := b.loadTask(ctx, id)
+		if errors.Is(err, message.ErrTaskNotFound) {
 			return nil
 		}
-		if err != nil {
-			return err
-		}
-		t, err := decodeTask(rec)
 		if err != nil {
 			return err
 		}
@@ -186,6 +187,16 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 	}
 }
 
+// advanceAll adds a state to each of the tasks that has not ended.
+func (b *Bridge) advanceAll(ctx context.Context, tasks []*taskRow, entry logEntry) error {
+	for _, t := range tasks {
+		if err := b.advance(ctx, t.ID, func(*taskRow) (logEntry, bool) { return entry, true }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // answer records a message of ours in the task that it belongs to: the one whose message it answers, or else the newest
 // open task of the conversation. Without such a task, or if it has ended, answer makes a new one, so that the caller
 // can find the message; a receipt gets no new task. A close ends every task of the conversation.
@@ -199,12 +210,7 @@ func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	reply := message.ReadReply(d.Message.Intent, d.Message.Payload, string(d.Message.ID), false)
 	entry := logEntry{State: reply.State, Reply: d.Message.ID}
 	if d.Message.Action() == wire.ActionClose {
-		for _, t := range tasks {
-			if err := b.advance(ctx, t.ID, func(*taskRow) (logEntry, bool) { return entry, true }); err != nil {
-				return err
-			}
-		}
-		return nil
+		return b.advanceAll(ctx, tasks, entry)
 	}
 	i := slices.IndexFunc(tasks, func(t *taskRow) bool { return about != "" && slices.Contains(t.Messages, about) })
 	if i < 0 {
@@ -255,14 +261,12 @@ func (b *Bridge) syncReceipt(ctx context.Context, t *taskRow, key store.ConvKey,
 
 // item returns the inbox item of the newest message of the task.
 func (t *taskRow) item(items []bridge.ItemState) (bridge.ItemState, bool) {
-	if len(t.Messages) == 0 {
-		return bridge.ItemState{}, false
+	for _, item := range items {
+		if len(t.Messages) > 0 && item.MessageID == t.Messages[len(t.Messages)-1] {
+			return item, true
+		}
 	}
-	i := slices.IndexFunc(items, func(i bridge.ItemState) bool { return i.MessageID == t.Messages[len(t.Messages)-1] })
-	if i < 0 {
-		return bridge.ItemState{}, false
-	}
-	return items[i], true
+	return bridge.ItemState{}, false
 }
 
 // itemStates maps states of inbox items to states of tasks. The others come with a message of ours, or change nothing.

@@ -283,10 +283,8 @@ func (c Call) IDOf(member string) (string, *Error) {
 }
 
 // HistoryLength returns the number of messages that the caller wants, or -1 if it does not say.
-func (c Call) HistoryLength() (int, *Error) { return historyLength(c.Params) }
-
-func historyLength(v wire.Value) (int, *Error) {
-	n, ok := v.Get("historyLength")
+func (c Call) HistoryLength() (int, *Error) {
+	n, ok := c.Params.Get("historyLength")
 	if !ok || n.IsNull() {
 		return -1, nil
 	}
