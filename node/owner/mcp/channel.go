@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -92,7 +93,7 @@ func (c *Channel) follow(ctx context.Context, event owner.Event) error {
 // pushNew pushes all new items that the channel does not know yet.
 func (c *Channel) pushNew(ctx context.Context) error {
 	found := make(map[string]bool)
-	query := url.Values{"state": {string(owner.ItemNew)}, "limit": {formatInt(batchSize)}}
+	query := url.Values{"state": {string(owner.ItemNew)}, "limit": {strconv.Itoa(batchSize)}}
 	for more := true; more; {
 		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(query))
 		if err != nil {
@@ -125,7 +126,7 @@ func (c *Channel) push(ctx context.Context, item owner.Item) {
 	if conn == nil || !c.isListed(item) {
 		return
 	}
-	content, err := json.Marshal(untrusted(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item, map[wire.AgentID]string{}), 1000))
+	content, err := json.Marshal(untrusted(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item), 1000))
 	if err != nil {
 		return
 	}

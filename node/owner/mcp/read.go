@@ -22,8 +22,6 @@ import (
 // pageSize is how many entries a list has at most.
 const pageSize = 10
 
-func formatInt(n int) string { return strconv.Itoa(n) }
-
 func clampPageSize(n int) int {
 	if n < 1 {
 		return pageSize
@@ -116,7 +114,7 @@ func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs)
 	out := foundResult{Agents: []foundAgent{}}
 	limit := clampPageSize(in.Limit)
 	for pages := 0; len(out.Agents) < limit && at.Directory < len(self.Directories) && pages < maxPages; pages++ {
-		query := url.Values{"limit": {formatInt(limit - len(out.Agents))}, "directory": {self.Directories[at.Directory].Directory}}
+		query := url.Values{"limit": {strconv.Itoa(limit - len(out.Agents))}, "directory": {self.Directories[at.Directory].Directory}}
 		for key, value := range map[string]string{"q": in.Query, "capability": in.Capability, "intent": in.Intent, "cursor": at.Cursor} {
 			if value != "" {
 				query.Set(key, value)
@@ -237,6 +235,11 @@ type inboxItem struct {
 	Text         *Untrusted `json:"text,omitempty"`
 }
 
+// newInboxItem returns an item without its text.
+func newInboxItem(i owner.Item) inboxItem {
+	return inboxItem{Item: i.ID, State: string(i.State), Conversation: string(i.Conversation), Intent: name(string(i.Intent)), At: i.At}
+}
+
 type inboxResult struct {
 	Items  []inboxItem `json:"items"`
 	Cursor string      `json:"cursor,omitempty"`
@@ -248,9 +251,9 @@ func (t *tools) inbox(ctx context.Context, _ *sdk.CallToolRequest, in inboxArgs)
 }
 
 func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxResult, error) {
-	query := url.Values{"limit": {formatInt(clampPageSize(in.Limit))}}
+	query := url.Values{"limit": {strconv.Itoa(clampPageSize(in.Limit))}}
 	if wait > 0 {
-		query.Set("wait", formatInt(wait))
+		query.Set("wait", strconv.Itoa(wait))
 	}
 	switch in.State {
 	case "":
@@ -266,13 +269,13 @@ func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxRes
 	if err != nil {
 		return inboxResult{}, err
 	}
-	out, pins := inboxResult{Items: []inboxItem{}, Cursor: list.Next}, map[wire.AgentID]string{}
+	out := inboxResult{Items: []inboxItem{}, Cursor: list.Next}
 	for _, item := range list.Items {
-		view := inboxItem{Item: item.ID, State: string(item.State), Conversation: string(item.Conversation), Intent: name(string(item.Intent)), At: item.At}
+		view := newInboxItem(item)
 		if item.State == owner.ItemHeld {
 			view.Waits = true
 		} else {
-			view.Text = untrusted(textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item, pins), 200)
+			view.Text = untrusted(textOfJSON(item.Payload), authorOf(item), t.keyOf(ctx, item), 200)
 		}
 		out.Items = append(out.Items, view)
 	}
@@ -290,16 +293,12 @@ func authorOf(item owner.Item) string {
 	return string(item.Peer)
 }
 
-// keyOf returns the fingerprint that proves the author of an item, or "" if no signature was checked. pins has the
-// fingerprints that were read before; keyOf adds to it.
-func (t *tools) keyOf(ctx context.Context, item owner.Item, pins map[wire.AgentID]string) string {
+// keyOf returns the fingerprint that proves the author of an item, or "" if no signature was checked.
+func (t *tools) keyOf(ctx context.Context, item owner.Item) string {
 	if item.Verified != "signature" {
 		return ""
 	}
-	if _, read := pins[item.Peer]; !read {
-		pins[item.Peer] = t.pinOf(ctx, string(item.Peer))
-	}
-	return pins[item.Peer]
+	return t.pinOf(ctx, string(item.Peer))
 }
 
 // pinOf returns the pinned fingerprint of a peer, or "" if no key is pinned or the pin cannot be read.
@@ -364,14 +363,13 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 		case payload.Kind() != wire.Object:
 			payload = message // of another network, or withheld
 		}
-		if text := textOf(payload); e.Direction == "out" {
+		switch text := textOf(payload); {
+		case e.Direction == "out":
 			entry.Ours = cut(clean(text), entrySize)
-		} else {
-			from, proof := c.Peer, key
-			if message.GetStr("signature") == "" {
-				proof = ""
-			}
-			entry.Text = untrusted(text, from, proof, entrySize)
+		case message.GetStr("signature") == "":
+			entry.Text = untrusted(text, c.Peer, "", entrySize)
+		default:
+			entry.Text = untrusted(text, c.Peer, key, entrySize)
 		}
 		out.Entries = append(out.Entries, entry)
 	}
@@ -400,7 +398,7 @@ func (t *tools) ack(ctx context.Context, _ *sdk.CallToolRequest, in ackArgs) (*s
 		if err != nil {
 			return nil, nil, err
 		}
-		out.Items = append(out.Items, inboxItem{Item: item.ID, State: string(item.State), Conversation: string(item.Conversation), Intent: name(string(item.Intent)), At: item.At})
+		out.Items = append(out.Items, newInboxItem(item))
 	}
 	return nil, out, nil
 }
@@ -427,8 +425,7 @@ func (t *tools) wait(ctx context.Context, _ *sdk.CallToolRequest, in waitArgs) (
 	if in.Seconds != nil {
 		seconds = min(max(*in.Seconds, 0), maxWaitSeconds)
 	}
-	others := slices.DeleteFunc(slices.Clone(in.Topics), func(s string) bool { return s == string(owner.TopicInbox) })
-	if len(others) == 0 {
+	if !slices.ContainsFunc(in.Topics, func(s string) bool { return s != string(owner.TopicInbox) }) {
 		list, err := t.listInbox(ctx, inboxArgs{}, seconds)
 		return nil, waitResult{Items: list.Items}, err
 	}

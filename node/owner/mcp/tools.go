@@ -14,15 +14,11 @@ const (
 	destroys               // ends something
 )
 
-func (e effect) annotations(title string, open bool) *sdk.ToolAnnotations {
-	return &sdk.ToolAnnotations{
-		Title: title, ReadOnlyHint: e == reads, IdempotentHint: e == reads || e == marks, DestructiveHint: new(e == destroys), OpenWorldHint: new(open),
-	}
-}
-
 // add adds a tool. open reports that the tool reaches other people's agents.
 func add[In any](s *sdk.Server, id, title, description string, e effect, open bool, handle sdk.ToolHandlerFor[In, any]) {
-	sdk.AddTool(s, &sdk.Tool{Name: id, Title: title, Description: description, Annotations: e.annotations(title, open)}, handle)
+	sdk.AddTool(s, &sdk.Tool{Name: id, Title: title, Description: description, Annotations: &sdk.ToolAnnotations{
+		Title: title, ReadOnlyHint: e == reads, IdempotentHint: e == reads || e == marks, DestructiveHint: new(e == destroys), OpenWorldHint: new(open),
+	}}, handle)
 }
 
 func (t *tools) addTools(s *sdk.Server) {
