@@ -2,11 +2,9 @@ package a2a
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -58,24 +56,14 @@ func (b *Bridge) AnswerCall(ctx context.Context, raw []byte) (task, token string
 }
 
 func (b *Bridge) handleRelayed(ctx context.Context, call message.Call, v wire.Value) (wire.Value, error) {
-	from := caller{name: anonymous, verified: bridge.VerifiedNone, relayed: v.GetStr("task")}
-	switch hash := v.GetStr("token"); {
-	case hash != "":
-		name, found, err := b.findCallerByHash(ctx, hash)
-		if err != nil {
-			return wire.Value{}, errors.Join(message.ErrUnavailable, err)
-		}
-		if !found {
-			return wire.Value{}, message.ErrUnauthenticated
-		}
-		from.name, from.verified = name, bridge.VerifiedBearer
-	case !b.cfg.Anonymous:
-		return wire.Value{}, message.ErrUnauthenticated
+	from, err := b.identify(ctx, v.GetStr("token"))
+	if err != nil {
+		return wire.Value{}, err
 	}
 	if call.Method != message.SendMessage && call.Method != message.CancelTask || !b.cfg.Serve {
 		return wire.Value{}, message.ErrUnsupported
 	}
-	from.address = b.addressOf(from.name)
+	from.relayed = v.GetStr("task")
 	extensions, _ := v.Get("extensions")
 	from.mesh = slices.ContainsFunc(slices.Collect(extensions.Elems()), func(e wire.Value) bool {
 		uri, _ := e.Str()

@@ -12,7 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -97,15 +97,16 @@ func (b *Bridge) serveREST(c echo.Context) error {
 // serve handles a request: allowance of the address, token, body, call, answer.
 func (b *Bridge) serve(c echo.Context, call message.Call, read func([]byte) (message.Call, *message.Error)) error {
 	httpapi.Private(c)
-	from, e := b.authenticate(c)
-	if e != nil {
-		return b.refuse(c, call, e)
+	from, err := b.authenticate(c)
+	if err != nil {
+		return b.refuse(c, call, message.FromMesh(err))
 	}
-	body, e := readBody(c)
-	if e != nil {
-		return b.refuse(c, call, e)
+	body, err := readBody(c)
+	if err != nil {
+		return b.refuse(c, call, message.FromMesh(err))
 	}
-	if call, e = read(body); e != nil {
+	call, e := read(body)
+	if e != nil {
 		return b.refuse(c, call, e)
 	}
 	if own, _ := b.cfg.Mesh.Identity(); call.Tenant != "" && call.Tenant != string(own.ID) {
@@ -129,41 +130,31 @@ func (b *Bridge) serve(c echo.Context, call message.Call, read func([]byte) (mes
 }
 
 // authenticate finds the caller by its bearer token. Wrong tokens count against the address (AM-43).
-func (b *Bridge) authenticate(c echo.Context) (caller, *message.Error) {
+func (b *Bridge) authenticate(c echo.Context) (caller, error) {
 	ctx := c.Request().Context()
 	if err := b.cfg.Addresses.Check(c); err != nil {
-		return caller{}, message.FromMesh(err)
+		return caller{}, err
 	}
-	from := caller{name: anonymous, verified: bridge.VerifiedNone, sources: b.cfg.Addresses.Sources(c)}
-	bearer, ok := httpapi.Bearer(c.Request())
-	switch {
-	case ok:
-		name, found, err := b.findCaller(ctx, bearer)
-		if err != nil {
-			return from, message.ErrUnavailable.Because(err)
-		}
-		if !found {
-			b.cfg.Addresses.Fault(ctx, httpapi.ClientAddr(c))
-			return from, message.ErrUnauthenticated
-		}
-		from.name, from.verified = name, bridge.VerifiedBearer
-	case !b.cfg.Anonymous:
-		return from, message.ErrUnauthenticated
+	hash := ""
+	bearer, hasToken := httpapi.Bearer(c.Request())
+	if hasToken {
+		hash = credential.HashOf(bearer).String()
 	}
-	from.address = b.addressOf(from.name)
-	return from, nil
+	from, err := b.identify(ctx, hash)
+	if hasToken && errors.Is(err, message.ErrUnauthenticated) {
+		b.cfg.Addresses.Fault(ctx, httpapi.ClientAddr(c))
+	}
+	from.sources = b.cfg.Addresses.Sources(c)
+	return from, err
 }
 
-func readBody(c echo.Context) ([]byte, *message.Error) {
+func readBody(c echo.Context) ([]byte, error) {
 	message.AcceptMediaType(c.Request().Header)
 	body, err := httpapi.Body(c, message.MaxBody)
-	if err != nil {
-		if errors.Is(err, wire.ErrSyntax) {
-			return nil, message.ErrParse.Because(err)
-		}
-		return nil, message.FromMesh(err)
+	if errors.Is(err, wire.ErrSyntax) {
+		err = message.ErrParse.Because(err)
 	}
-	return body, nil
+	return body, err
 }
 
 func (b *Bridge) refuse(c echo.Context, call message.Call, e *message.Error) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -138,13 +139,24 @@ func (b *Bridge) revokeToken(ctx context.Context, name string) (Token, error) {
 	return Token{Name: name, Address: b.addressOf(name).String()}, err
 }
 
-func (b *Bridge) findCaller(ctx context.Context, bearer string) (name string, ok bool, err error) {
-	return b.findCallerByHash(ctx, credential.HashOf(bearer).String())
-}
-
-// findCallerByHash returns the name of the caller whose bearer token has this hash, in hex.
-func (b *Bridge) findCallerByHash(ctx context.Context, hash string) (name string, ok bool, err error) {
-	var t Token
-	_, ok, err = store.ReadRecord(ctx, b.records, nsTokens, hash, &t, time.Now())
-	return t.Name, ok && err == nil, err
+// identify returns the caller whose bearer token has this hash, in hex, or the caller without a token if hash is "". It
+// returns message.ErrUnauthenticated for an unknown token, or if callers need a token.
+func (b *Bridge) identify(ctx context.Context, hash string) (caller, error) {
+	from := caller{name: anonymous, verified: bridge.VerifiedNone}
+	switch {
+	case hash != "":
+		var t Token
+		_, found, err := store.ReadRecord(ctx, b.records, nsTokens, hash, &t, time.Now())
+		if err != nil {
+			return from, err
+		}
+		if !found {
+			return from, message.ErrUnauthenticated
+		}
+		from.name, from.verified = t.Name, bridge.VerifiedBearer
+	case !b.cfg.Anonymous:
+		return from, message.ErrUnauthenticated
+	}
+	from.address = b.addressOf(from.name)
+	return from, nil
 }
