@@ -363,16 +363,16 @@ var errNotFull = errors.New("the caller has room for more tasks")
 // evict removes the older half of a caller's ended tasks. It returns errNotFull if the caller has fewer than maxTasks.
 func (b *Bridge) evict(ctx context.Context, address string) error {
 	tasks, err := b.tasksWith(ctx, ofTerm(address))
+	if err != nil {
+		return err
+	}
 	if len(tasks) < maxTasks {
 		return errNotFull
 	}
 	tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() })
-	for page := range slices.Chunk(tasks[min(len(tasks)/2, maxTasks/2):], 500) { // an older version kept more
-		var changes []store.Change
-		for _, t := range page {
-			changes = append(changes, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsTasks, Key: t.ID}}) // it has ended, so nothing changes it
-		}
-		err = errors.Join(err, b.records.Apply(ctx, changes, time.Now()))
+	var changes []store.Change
+	for _, t := range tasks[len(tasks)/2:] {
+		changes = append(changes, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsTasks, Key: t.ID}}) // it has ended, so nothing changes it
 	}
-	return err
+	return b.records.Apply(ctx, changes, time.Now())
 }
