@@ -19,12 +19,6 @@ import (
 // maxWaitSeconds is how long a tool waits at most. Clients give up after about a minute.
 const maxWaitSeconds = 25
 
-var (
-	errManySends = errors.New("you send too often; wait a minute, or ask your owner with mesh_ask_owner")
-	errContent   = errors.New("give either text or data")
-	errQuestion  = errors.New("question is the id of an earlier question; put the text into text")
-)
-
 type sendArgs struct {
 	To             string         `json:"to" jsonschema:"agent id, alias or address"`
 	Text           string         `json:"text,omitempty" jsonschema:"what to say"`
@@ -168,7 +162,7 @@ func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs
 		return nil, nil, errors.New("give text to ask, or question to read an answer")
 	}
 	if in.Question != "" && !strings.HasPrefix(in.Question, "ask_") {
-		return nil, nil, errQuestion
+		return nil, nil, errors.New("question is the id of an earlier question; put the text into text")
 	}
 	wait := min(max(in.WaitSeconds, 0), maxWaitSeconds)
 	request := owner.AskOwner.With(owner.NewQuestion{Text: in.Text, Conversation: in.Conversation, WaitSeconds: wait})
@@ -192,7 +186,7 @@ func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs
 // message that cannot be sent fails at its first attempt.
 func (t *tools) startSend(seconds int) (wait int, err error) {
 	if !t.sends.Allow() {
-		return 0, errManySends
+		return 0, errors.New("you send too often; wait a minute, or ask your owner with mesh_ask_owner")
 	}
 	return min(max(seconds, 1), maxWaitSeconds), nil
 }
@@ -238,7 +232,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 func payloadOf(text string, data map[string]any) (wire.Value, error) {
 	switch {
 	case (strings.TrimSpace(text) == "") == (data == nil):
-		return wire.Value{}, errContent
+		return wire.Value{}, errors.New("give either text or data")
 	case data == nil:
 		return wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text)))), nil
 	}
