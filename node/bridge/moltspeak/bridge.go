@@ -99,18 +99,17 @@ type Bridge struct {
 	// capabilities are those that our hello, hello_ack and pong messages and our registry entries list.
 	capabilities []string
 
-	knownQuota    quota.Known     // MS-48
-	strangerQuota quota.Strangers // all other peers: they cannot use up the quota of known peers
-	pins          *pins
-	handshake     *handshakes
-	streams       *streams
-	callbacks     *bridge.DueQueue // answers that are delivered without the outbox
-	sockets       *sockets
-	registry      *registry.Server
-	registrar     *registry.Registrar
-	grants        grants
-	replays       replays
-	links         *links
+	quotas    quotas
+	pins      *pins
+	handshake *handshakes
+	streams   *streams
+	callbacks *bridge.DueQueue // answers that are delivered without the outbox
+	sockets   *sockets
+	registry  *registry.Server
+	registrar *registry.Registrar
+	grants    grants
+	replays   replays
+	links     *links
 }
 
 // New returns a bridge. [Bridge.Run] starts it.
@@ -127,7 +126,7 @@ func New(cfg Config) (*Bridge, error) {
 			Agent: cfg.Agent.Agent, Org: cfg.Agent.Org,
 			Key: message.SigPrefix + cfg.Key.Public().Text64(), EncKey: "x25519:" + cfg.Box.Public().String(),
 		},
-		knownQuota: quota.NewKnown(), strangerQuota: quota.NewStrangers(),
+		quotas:    quotas{quota.NewKnown(), quota.NewStrangers()},
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
 	}
 	b.callbacks = bridge.NewDueQueue(b.records, nsCallbacks, b.answerConsent, func(err error) { b.cfg.Logger.Warn("moltspeak: deliver answers to requests for consent", "err", err) })

@@ -23,6 +23,24 @@ func limitRequests(c *Config) {
 	c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: 6}).Addresses()
 }
 
+// TestAnswersToCallsAreFree: an answer to our own call is accepted even if the peer has used up its quota.
+func TestAnswersToCallsAreFree(t *testing.T) {
+	r, n := newTestRig(t, nil)
+	r.reply = func(peer string, got wire.Value) []byte {
+		d := r.draft(peer, message.OpRespond, `{"status":"success","data":"sunny"}`)
+		d.Re = got.GetStr("id")
+		return r.sign(peer, d)
+	}
+	for used := false; !used; {
+		_, ok := r.b.quotas.known.Take(cat, "acme", time.Now().Add(time.Hour)) // no token comes back while the test runs
+		used = !ok
+	}
+	_, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, `{"action":"query","domain":"weather","params":{}}`))
+	if err != nil || len(n.got) == 0 {
+		t.Errorf("%v, the node got %d messages", err, len(n.got))
+	}
+}
+
 // TestBatchIsCharged: an address pays for every message of a batch. Otherwise one request could make a hundred
 // strangers known (AM-43).
 func TestBatchIsCharged(t *testing.T) {

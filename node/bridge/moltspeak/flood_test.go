@@ -144,12 +144,12 @@ func TestStrangersUseNoRates(t *testing.T) {
 	r, _ := newTestRig(t, nil)
 	later, network := time.Now().Add(time.Minute), apitest.Networks[0] // later: no token comes back before the next message
 	for i := range 3000 {
-		r.b.strangerQuota.Take(fmt.Sprintf("a%d@acme", i), rate.AddrSources(network.Addr(i)), later)
+		r.b.quotas.strangers.Take(fmt.Sprintf("a%d@acme", i), rate.AddrSources(network.Addr(i)), later)
 	}
-	if _, ok := r.b.strangerQuota.Take("more@other", rate.AddrSources(network.Addr(1)), later); ok {
+	if _, ok := r.b.quotas.strangers.Take("more@other", rate.AddrSources(network.Addr(1)), later); ok {
 		t.Error("one more stranger of the network has something left")
 	}
-	if _, ok := r.b.strangerQuota.Take("newcomer@acme", rate.AddrSources(apitest.Newcomer), later); !ok {
+	if _, ok := r.b.quotas.strangers.Take("newcomer@acme", rate.AddrSources(apitest.Newcomer), later); !ok {
 		t.Error("a stranger from elsewhere has nothing left")
 	}
 	if code := r.code(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); code != "" {

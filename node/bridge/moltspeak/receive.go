@@ -146,8 +146,8 @@ func (b *Bridge) checkShape(c *request) (e *message.Error) {
 	return nil
 }
 
-// checkSender checks the key and the signature. Then it checks the rates, so that only verified messages use up the
-// rate of a sender (MS-48).
+// checkSender checks the key and the signature. Then it charges the message, so that only verified messages use up the
+// quota of a sender (MS-48). An answer to our call costs the peer nothing, because we asked for it.
 func (b *Bridge) checkSender(c *request) (e *message.Error) {
 	if c.peer, c.key, e = b.pins.check(c); e != nil {
 		return e
@@ -157,17 +157,10 @@ func (b *Bridge) checkSender(c *request) (e *message.Error) {
 	}
 	c.signed = true
 	c.digest = sha256.Sum256(signing.Canonical(c.m.Tree.Without("sig"), signing.Python))
-	var wait time.Duration
-	var ok bool
-	if c.isKnown() {
-		wait, ok = b.knownQuota.Take(c.m.From.Name(), c.m.From.Org, c.now)
-	} else {
-		wait, ok = b.strangerQuota.Take(c.m.From.Name(), c.sources, c.now)
-	}
-	if !ok {
-		e := message.Fail(message.CodeRateLimit)
-		e.Delay = wait
-		return e
+	if !c.called {
+		if e := b.quotas.charge(c); e != nil {
+			return e
+		}
 	}
 	return b.checkListedKey(c)
 }

@@ -2,9 +2,11 @@ package moltspeak
 
 import (
 	"iter"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/quota"
 )
 
 // The maximum size of each table, and the part that strangers may use, so that they cannot fill a table.
@@ -42,6 +44,28 @@ func (b *Bridge) checkStanding(c *request) *message.Error {
 		return message.Fail(message.CodeCapability)
 	}
 	return nil
+}
+
+// quotas are the message quotas of peers (MS-48).
+type quotas struct {
+	known     quota.Known
+	strangers quota.Strangers // all other peers: they cannot use up the quota of known peers
+}
+
+// charge charges one message to its verified sender.
+func (q quotas) charge(c *request) *message.Error {
+	wait, ok := time.Duration(0), false
+	if c.isKnown() {
+		wait, ok = q.known.Take(c.m.From.Name(), c.m.From.Org, c.now)
+	} else {
+		wait, ok = q.strangers.Take(c.m.From.Name(), c.sources, c.now)
+	}
+	if ok {
+		return nil
+	}
+	e := message.Fail(message.CodeRateLimit)
+	e.Delay = wait
+	return e
 }
 
 // isKnown reports whether the sender is a known peer: it is behind a link, we called it, the owner decided about it, or
