@@ -280,7 +280,7 @@ func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, endpoint 
 		}
 	}
 	if f, failed := c.body.(message.Fault); failed && f.Code != message.CodeTaskFailed {
-		again := f.Recoverable && (f.Code == message.CodeRateLimit || f.Code == message.CodeTimeout || f.Code == message.CodeInternal)
+		again := f.Recoverable && f.Code.IsTemporary()
 		return fmt.Errorf("moltspeak: %w: %w", f, &client.SendError{Retry: again, Processed: true, After: f.Delay, Status: f.Wire().Status, Refusal: f.Wire()})
 	}
 	if !c.m.Op.IsAnswer() {

@@ -412,7 +412,7 @@ func TestStreamsStartAgain(t *testing.T) {
 	if deliver(2) == nil { // start and one chunk
 		t.Fatal("an interrupted stream was delivered")
 	}
-	far.b.streams.end("near@home", string(d.Message.Conversation))
+	far.b.streams.finish("near@home", string(d.Message.Conversation), nil)
 	if deliver(100) == nil {
 		t.Fatal("a stream that the peer dropped was delivered")
 	}

@@ -31,6 +31,7 @@ type openStream struct {
 	chunks              int64
 	data                []byte
 	began, active       time.Time
+	ended               bool // its end is being handled, so it takes no more parts
 	sources             []rate.Source
 }
 
@@ -42,8 +43,9 @@ type streams struct {
 
 func newStreams() *streams { return &streams{open: make(map[string]*openStream)} }
 
-// add adds a part of a stream. complete is the whole stream if the part is a valid end, and otherwise nil. sources are
-// the sources of the sender; they count only if it is a stranger.
+// add adds a part of a stream. complete is the whole stream if the part is a valid end, and otherwise nil. The caller
+// that gets a complete stream must call finish. sources are the sources of the sender; they count only if it is a
+// stranger.
 func (s *streams) add(m *message.Message, p message.Stream, known bool, sources []rate.Source, now time.Time) (complete *openStream, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +59,7 @@ func (s *streams) add(m *message.Message, p message.Stream, known bool, sources 
 		}
 		return nil, s.start(key, m, p, &openStream{known: known, sources: sources, began: now, active: now})
 	}
-	if st == nil {
+	if st == nil || st.ended {
 		return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is not an open stream")
 	}
 	if st.class != m.Class && p.Action != "error" {
@@ -72,17 +74,18 @@ func (s *streams) add(m *message.Message, p message.Stream, known bool, sources 
 		}
 		return nil, e
 	case "end":
-		s.drop(key)
-		if p.Total >= 0 && p.Total != st.chunks {
-			return nil, message.FailAt(message.CodeInvalidParam, "p.total_chunks", "differs from the number of received chunks")
+		switch {
+		case p.Total >= 0 && p.Total != st.chunks:
+			e = message.FailAt(message.CodeInvalidParam, "p.total_chunks", "differs from the number of received chunks")
+		case p.Checksum != "" && p.Checksum != message.Checksum(sha256.Sum256(st.data)):
+			e = message.FailAt(message.CodeInvalidParam, "p.checksum", "does not match")
+		default:
+			st.ended = true
+			return st, nil
 		}
-		if p.Checksum != "" && p.Checksum != message.Checksum(sha256.Sum256(st.data)) {
-			return nil, message.FailAt(message.CodeInvalidParam, "p.checksum", "does not match")
-		}
-		return st, nil
 	}
-	s.drop(key) // "error"
-	return nil, nil
+	s.drop(key) // "error", or an end that is not valid
+	return nil, e
 }
 
 func (s *streams) start(key string, m *message.Message, p message.Stream, st *openStream) *message.Error {
@@ -142,10 +145,17 @@ func (s *streams) drop(key string) {
 	}
 }
 
-func (s *streams) end(peer, id string) {
+// finish drops a stream after its last part was handled with the outcome e. If the refusal e is temporary, the stream
+// stays open for another attempt at its end.
+func (s *streams) finish(peer, id string, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(wire.HashOf(peer, id))
+	key := wire.HashOf(peer, id)
+	if st := s.open[key]; st != nil && e != nil && e.Code.IsTemporary() {
+		st.ended = false
+		return
+	}
+	s.drop(key)
 }
 
 func (s *streams) sweep(now time.Time) {
@@ -157,36 +167,42 @@ func (s *streams) sweep(now time.Time) {
 }
 
 // handleStream collects a stream and passes it on when it is complete (MS-32).
-func (b *Bridge) handleStream(c *request, p message.Stream) (answer, *message.Error) {
+func (b *Bridge) handleStream(c *request, p message.Stream) (a answer, e *message.Error) {
 	done, e := b.streams.add(&c.m, p, c.isKnown(), c.sources, c.now)
 	if e != nil {
 		return answer{}, e
 	}
-	if c.m.Class == message.PII {
-		if e := c.m.PII.CheckCoverage(personal.Types(c.m.P), c.now); e != nil {
-			b.streams.end(c.m.From.Name(), p.ID)
-			return answer{}, e
-		}
+	isPersonal, payload := c.m.Class == message.PII, wire.Value{}
+	if isPersonal {
+		e = c.m.PII.CheckCoverage(personal.Types(c.m.P), c.now)
 	}
-	if done == nil {
+	if e == nil && done == nil {
 		return answer{}, b.replays.store(c)
 	}
-	c.m.PII = done.pii
-	text := string(done.data)
-	if done.kind == "binary" {
-		text = base64.StdEncoding.EncodeToString(done.data)
+	if e == nil {
+		c.m.PII, payload = done.pii, done.payload(p.ID)
+		if isPersonal { // parts may hide data that is split across two of them, or in base64
+			e = c.m.PII.CheckCoverage(personal.Types(message.StreamText(payload)), c.now)
+		}
 	}
-	payload := wire.Obj(wire.TextField("action", "stream"), wire.TextField("stream_id", p.ID))
-	for _, m := range []struct{ key, value string }{{"type", done.kind}, {"content_type", done.content}} {
+	if e == nil {
+		a, e = b.passOn(c, IntentStream, payload, "conv_"+wire.HashOf(c.m.From.Name(), "stream", p.ID), convState{})
+	}
+	b.streams.finish(c.m.From.Name(), p.ID, e)
+	return a, e
+}
+
+// payload returns the payload of a complete stream for the node.
+func (st *openStream) payload(id string) wire.Value {
+	text := string(st.data)
+	if st.kind == "binary" {
+		text = base64.StdEncoding.EncodeToString(st.data)
+	}
+	payload := wire.Obj(wire.TextField("action", "stream"), wire.TextField("stream_id", id))
+	for _, m := range []struct{ key, value string }{{"type", st.kind}, {"content_type", st.content}} {
 		if m.value != "" {
 			payload = payload.With(m.key, wire.Text(m.value))
 		}
 	}
-	payload = payload.With("data", wire.Text(text))
-	if c.m.Class == message.PII { // parts may hide data that is split across two of them, or in base64
-		if e := c.m.PII.CheckCoverage(personal.Types(message.StreamText(payload)), c.now); e != nil {
-			return answer{}, e
-		}
-	}
-	return b.passOn(c, IntentStream, payload, "conv_"+wire.HashOf(c.m.From.Name(), "stream", p.ID), convState{})
+	return payload.With("data", wire.Text(text))
 }

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 func messageFrom(peer string) *message.Message {
@@ -77,6 +79,25 @@ func TestStreamsHaveOneClass(t *testing.T) {
 	})
 	if code != "" || len(n.got) != 2 || strings.Contains(string(n.got[1].Payload.JSON()), "jane.doe") {
 		t.Errorf("what each piece holds is not masked: %q, %d messages, %s", code, len(n.got), n.got[len(n.got)-1].Payload.JSON())
+	}
+}
+
+// TestStreamEndIsRepeated: a stream whose end was refused for the moment stays open, so that the peer can repeat the
+// end. Any other refusal drops the stream.
+func TestStreamEndIsRepeated(t *testing.T) {
+	for refusal, stays := range map[*wire.Error]bool{wire.ErrHoldsFull: true, wire.ErrUnavailable: true, wire.ErrNotAllowed: false} {
+		r, n := newTestRig(t, nil)
+		r.shake(cat)
+		n.take = func(bridge.Inbound) (bridge.Outcome, error) { return bridge.Outcome{}, refusal }
+		if code := r.streamFrom(cat, "text", "hello", func(string, *message.Draft) {}); code.IsTemporary() != stays {
+			t.Fatalf("%v: %q", refusal, code)
+		}
+		n.take = nil
+		before := len(n.got)
+		code := r.code(cat, r.draft(cat, message.OpStream, `{"action":"end","stream_id":"s","total_chunks":1}`))
+		if delivered := len(n.got) > before; delivered != stays || (code == "") != stays || len(r.b.streams.open) != 0 || r.b.streams.bytes != 0 {
+			t.Errorf("%v: the repeated end: %q, delivered %v, %d bytes stay", refusal, code, delivered, r.b.streams.bytes)
+		}
 	}
 }
 

@@ -68,6 +68,12 @@ func RowOf(c Code) (codeRow, bool) {
 	return codeRow{}, false
 }
 
+// IsTemporary reports whether the same message may succeed later.
+func (c Code) IsTemporary() bool {
+	row, _ := RowOf(c)
+	return row.Action == "retry_after"
+}
+
 // Error is a refusal in terms of the protocol. Its cause is for the log and is never sent.
 type Error struct {
 	Code        Code
