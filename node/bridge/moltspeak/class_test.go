@@ -99,6 +99,45 @@ func TestPersonalData(t *testing.T) {
 	}
 }
 
+// TestPersonalDataBesideThePayload: personal data in ext, or in a member that the protocol does not know, needs the same
+// consent as in the payload, and is masked in the transcript. The URL of an endpoint is not personal data.
+func TestPersonalDataBesideThePayload(t *testing.T) {
+	r, n := newTestRig(t, nil)
+	r.sayBoxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins the key
+	if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
+		t.Fatal(err)
+	}
+	const endpoint = `"agentmesh.endpoint":{"url":"http://192.0.2.1:8080/moltspeak/v0.1"}`
+	for _, beside := range []string{`{"ext":{` + endpoint + `,"acme.about":{"note":"ask jane.doe@example.com"}}}`, `{"note":"ask jane.doe@example.com"}`} {
+		for _, declared := range []string{personal.TypePhone, personal.TypeEmail} {
+			d := newPIIDraft(r, cat, plainQuery, declared)
+			tree := d.Tree()
+			for _, m := range mustTree(t, beside).Members() {
+				tree = tree.With(m.Key, m.Value)
+			}
+			before := len(n.got)
+			signed, err := message.Sign(tree, keyOf(cat))
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, _ := r.sendRaw(cat, message.Seal(signed, boxOf(cat), boxOf("me@home").Public()))
+			switch covered := declared == personal.TypeEmail; {
+			case !covered && (m.P.GetStr("code") != string(message.CodeConsent) || len(n.got) > before):
+				t.Errorf("%s with a consent for another type: %s", beside, m.P.JSON())
+			case covered && (m.Op != message.OpRespond || len(n.got) == before):
+				t.Errorf("%s with consent: %s", beside, m.P.JSON())
+			case covered && strings.Contains(string(n.got[before].Raw), "jane.doe"):
+				t.Errorf("the transcript has %s", n.got[before].Raw)
+			}
+		}
+	}
+	d := newPIIDraft(r, cat, plainQuery, personal.TypeEmail)
+	d.Ext = mustTree(t, "{"+endpoint+"}")
+	if m, _ := r.sayBoxed(cat, d); m.Op != message.OpRespond {
+		t.Errorf("an endpoint with an IP address: %s", m.P.JSON())
+	}
+}
+
 // TestPersonalDataIsReadLast: the slow scan for personal data comes last. Size, named consent and the peer's
 // permission are checked first (MS-50).
 func TestPersonalDataIsReadLast(t *testing.T) {

@@ -280,7 +280,11 @@ func (c *request) maskMessage() []byte {
 	if c.m.Class != message.PII {
 		return c.m.Tree.JSON()
 	}
-	return c.m.Tree.With("p", c.m.PII.Mask(c.m.P)).JSON()
+	masked := c.m.Tree
+	for _, m := range c.m.PII.Mask(c.m.Content()).Members() {
+		masked = masked.With(m.Key, m.Value)
+	}
+	return masked.JSON()
 }
 
 // answerOutcome turns the node's outcome into an answer (MS-45).

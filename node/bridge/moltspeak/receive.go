@@ -244,7 +244,7 @@ func (c *request) checkConsent() *message.Error {
 	if c.m.Class != message.PII || c.m.Op == message.OpStream {
 		return nil
 	}
-	return c.m.PII.CheckCoverage(personal.Types(c.m.P), c.now)
+	return c.m.PII.CheckCoverage(personal.Types(c.m.Content()), c.now)
 }
 
 // checkCapability checks the required capabilities (MS-28, MS-35).

@@ -174,7 +174,7 @@ func (b *Bridge) handleStream(c *request, p message.Stream) (a answer, e *messag
 	}
 	isPersonal, payload := c.m.Class == message.PII, wire.Value{}
 	if isPersonal {
-		e = c.m.PII.CheckCoverage(personal.Types(c.m.P), c.now)
+		e = c.m.PII.CheckCoverage(personal.Types(c.m.Content()), c.now)
 	}
 	if e == nil && done == nil {
 		return answer{}, b.replays.store(c)

@@ -134,6 +134,12 @@ func Parse(tree wire.Value) (Message, *Error) {
 	return m, r.err
 }
 
+// Content returns the members that may hold personal data: the payload, ext and members that the protocol does not
+// know.
+func (m Message) Content() wire.Value {
+	return m.Tree.Without("v", "id", "ts", "op", "from", "to", "cls", "sig", "re", "exp", "cap", "pii_meta")
+}
+
 // IsAnswer reports whether the operation answers a message.
 func (op Op) IsAnswer() bool {
 	switch op {
