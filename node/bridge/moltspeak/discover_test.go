@@ -63,3 +63,32 @@ func TestDiscover(t *testing.T) {
 		t.Errorf("no directory answers: %q", code)
 	}
 }
+
+// searched counts the searches in a directory without cards.
+type searched struct {
+	cards
+	times *int
+}
+
+func (s searched) Search(context.Context, client.Query) (wire.Listing, error) {
+	*s.times++
+	return wire.Listing{}, nil
+}
+
+// TestStrangersPayForSearches: a stranger that asks for agents with any of five capabilities pays for five searches, so
+// that it cannot make the node search more often than it may write.
+func TestStrangersPayForSearches(t *testing.T) {
+	for peer, most := range map[string]int{"owl@acme": 200, cat: 300} {
+		times := 0
+		r, _ := newTestRig(t, func(c *Config) { c.Directories = []Directory{searched{times: &times}} })
+		answered := 0
+		for range 60 {
+			if r.code(peer, r.draft(peer, message.OpDiscover, `{"capabilities":{"any":["a","b","c","d","e"]}}`)) == "" {
+				answered++
+			}
+		}
+		if slack := 25; times > most+slack || times < most-slack || times != 5*answered { // some quota comes back while the test runs
+			t.Errorf("%s caused %d searches with %d answers, want about %d searches", peer, times, answered, most)
+		}
+	}
+}

@@ -316,7 +316,7 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	case message.Ping:
 		a = answer{op: message.OpPong, p: wire.Obj(wire.Field("nonce", p.Nonce), wire.TextField("status", "alive"), wire.Field("capabilities_active", wire.Texts(b.capabilities)))}
 	case message.Discover:
-		a, e = discover(c, p, b.cfg.Directories)
+		a, e = discover(c, p, b.cfg.Directories, b.quotas)
 	case message.Consent:
 		a, e = b.handleConsent(c, p)
 	case message.Ack:

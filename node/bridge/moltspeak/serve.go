@@ -174,12 +174,21 @@ func (b *Bridge) serveStream(c echo.Context) error {
 }
 
 // discover answers with cards from the directories. Only agents that speak MoltSpeak have an endpoint in the results.
-func discover(c *request, d message.Discover, directories []Directory) (answer, *message.Error) {
+// Each alternative is a search of its own. A stranger's message pays for the first one, and each further search costs the
+// stranger as much as a message.
+func discover(c *request, d message.Discover, directories []Directory, quotas quotas) (answer, *message.Error) {
 	wanted := [][]string{d.All}
 	if len(d.All) == 0 {
 		wanted = nil
 		for _, one := range d.Any[:min(len(d.Any), 5)] {
 			wanted = append(wanted, []string{one})
+		}
+	}
+	if !c.isKnown() {
+		for range wanted[1:] {
+			if e := quotas.charge(c); e != nil {
+				return answer{}, e
+			}
 		}
 	}
 	var results []wire.Value
