@@ -25,10 +25,20 @@ const (
 type convState struct {
 	Conv      wire.ConversationID `json:"conv"`
 	Ref       string              `json:"ref,omitempty"`       // the ref of a reply to the peer's last message (AR-28)
-	Answering string              `json:"answering,omitempty"` // type of the peer's last message; "" once the node has answered it
+	Answering string              `json:"answering,omitempty"` // type of the peer's last message
+	Answer    wire.MessageID      `json:"answer,omitempty"`    // the node's answer to the peer's last message, if that is a question
 	Asked     bool                `json:"asked,omitempty"`     // the last question is from the node
 	LastOurs  bool                `json:"ours,omitempty"`      // the node wrote last; its provisional answers do not count
 	Mesh      bool                `json:"mesh,omitempty"`      // the peer is an AgentMesh node
+}
+
+// answeringTo returns the type of the peer's message that the node's message id answers, or "" if another message of the
+// node has answered it.
+func (s convState) answeringTo(id wire.MessageID) string {
+	if s.Answer != "" && s.Answer != id {
+		return ""
+	}
+	return s.Answering
 }
 
 // hashKey returns a short key for texts of any length.

@@ -121,7 +121,7 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 			asked = one
 		}
 	}
-	s, err := fromMesh(m.Intent, m.Payload, asked.Answering)
+	s, err := fromMesh(m.Intent, m.Payload, asked.answeringTo(m.ID))
 	if err != nil {
 		return nil, nil, undeliverableError{err.Error()}
 	}
@@ -142,9 +142,10 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 		ref = string(m.ID)
 	}
 	pending := m.Action() == wire.ActionPending
-	next := convState{Conv: m.Conversation, Ref: t.Ref, Answering: t.Answering, Asked: t.Asked || s.kind == "question", LastOurs: !pending || t.LastOurs, Mesh: t.Mesh}
+	next := t
+	next.Conv, next.Asked, next.LastOurs = m.Conversation, t.Asked || s.kind == "question", !pending || t.LastOurs
 	if s.kind == "answer" && asked.Ref == t.Ref {
-		next.Answering = ""
+		next.Answer = m.ID // another attempt must send an answer again
 	}
 	data, err := l.seal(ctx, peer, s.encode(peer, ref, m.Conversation, m.ID))
 	if err != nil {
