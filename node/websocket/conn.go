@@ -3,10 +3,13 @@ package websocket
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,6 +85,7 @@ type Conn struct {
 	slow    bool        // the peer overflowed its queue; the writer must not extend the deadline
 	fault   *CloseError // why the connection ends
 	timer   *time.Timer
+	pings   []waitingPing // pings of Confirm, oldest first
 	writers sync.WaitGroup
 
 	deadline time.Time // the last write deadline; only the writer uses it
@@ -129,7 +133,7 @@ func (c *Conn) open(ws *websocket.Conn) {
 		_ = c.Send(encode(opPong, []byte(payload))) // a closed connection needs no pong
 		return nil
 	})
-	ws.SetPongHandler(func(string) error { return nil })
+	ws.SetPongHandler(func(name string) error { c.acceptPong(name); return nil })
 	ws.SetCloseHandler(func(code int, _ string) error {
 		if code == CodeNone {
 			code = CodeNormal
@@ -158,6 +162,51 @@ func (c *Conn) HasReadSince(t time.Time) bool {
 
 // Ping asks the peer for a sign of life.
 func (c *Conn) Ping() error { return c.Send(encode(opPing, nil)) }
+
+// waitingPing is a ping that the peer has not answered yet.
+type waitingPing struct {
+	name     string
+	answered chan error
+}
+
+// Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. If the
+// connection ends first, the error says why. Another goroutine must read.
+func (c *Conn) Confirm(ctx context.Context) error {
+	ping := waitingPing{rand.Text(), make(chan error, 1)}
+	c.mu.Lock()
+	c.pings = append(c.pings, ping)
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.pings = slices.DeleteFunc(c.pings, func(p waitingPing) bool { return p == ping })
+		c.mu.Unlock()
+	}()
+	if err := c.Send(encode(opPing, []byte(ping.name))); err != nil {
+		return err
+	}
+	select {
+	case err := <-ping.answered:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// acceptPong ends the wait for a ping and for all earlier ones: a peer may answer only the last of several pings.
+func (c *Conn) acceptPong(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := slices.IndexFunc(c.pings, func(p waitingPing) bool { return p.name == name })
+	c.endPings(last+1, nil)
+}
+
+// endPings ends the wait for the first n pings. The caller holds c.mu.
+func (c *Conn) endPings(n int, err error) {
+	for _, p := range c.pings[:n] {
+		p.answered <- err
+	}
+	c.pings = c.pings[n:]
+}
 
 // tick pings a silent peer and drops a peer that stays silent.
 func (c *Conn) tick() {
@@ -270,6 +319,7 @@ func (c *Conn) finish(err error) error {
 		fault = newCloseError(err)
 	}
 	c.fault = fault
+	c.endPings(len(c.pings), fault)
 	answered := websocket.IsCloseError(err, fault.Code) || fault.Remote
 	flush := c.ending && !answered && fault.Code != CodeAbnormal
 	c.ending = true

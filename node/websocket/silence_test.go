@@ -2,6 +2,7 @@ package websocket
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
@@ -90,6 +91,42 @@ func TestSilence(t *testing.T) {
 		}
 		c.Abort()
 		c.readToEnd()
+	})
+}
+
+// TestConfirm: Confirm returns when the peer has read all frames before it, and fails if the peer does not read or the
+// connection ends.
+func TestConfirm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := pair(t, Options{}, Options{Ping: -1})
+		ended := make(chan *CloseError)
+		go func() { ended <- c.readToEnd() }()
+		confirm := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			return c.Confirm(ctx)
+		}
+		if err := confirm(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the peer does not read: %v", err)
+		}
+		broken := make(chan error)
+		go func() { broken <- confirm() }()
+		synctest.Wait()
+		c.Abort()
+		if end, err := <-ended, <-broken; err != end {
+			t.Errorf("the connection ended with %v: %v", end, err)
+		}
+		s.readToEnd()
+
+		s, c = pair(t, Options{}, Options{Ping: -1})
+		go func() { ended <- c.readToEnd() }()
+		go func() { ended <- s.readToEnd() }()
+		if err := confirm(); err != nil || len(c.pings) != 0 {
+			t.Errorf("the peer reads: %v, and %d pings wait", err, len(c.pings))
+		}
+		c.Close(CodeNormal, "")
+		<-ended
+		<-ended
 	})
 }
 
