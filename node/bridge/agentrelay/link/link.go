@@ -31,6 +31,7 @@ const (
 	firstBackoff    = time.Second // AR-52
 	lastBackoff     = time.Minute
 	reliableAfter   = 3 * time.Second  // of Link.reliableAfter
+	readPatience    = 10 * time.Second // for the relay to read a frame
 	healthyAfter    = time.Minute      // after a connection of this length the back-off starts again
 	waitAfterPolicy = 30 * time.Second // after the relay closed the connection with 1008
 	waitAfterRate   = time.Minute      // after the relay limited the link

@@ -374,39 +374,6 @@ func TestConversationWaitsForTheBudget(t *testing.T) {
 	}
 }
 
-// TestAnswerIsRepeated: if the connection ends between the commit of an answer and its frame, the next attempt sends the
-// same frame. The next message of the node is not an answer.
-func TestAnswerIsRepeated(t *testing.T) {
-	apply := func() error { return nil }
-	n := &fakeNode{}
-	x := newTestLink(t, Config{Mesh: bridgetest.Mesh{Receiver: n}, Store: applyStore{openStore(t), &apply}}, nil)
-	n.mu.Lock()
-	n.reply = func(in bridge.Inbound) (bridge.Outcome, error) {
-		return bridge.Outcome{Status: 200}, x.link.convStore.records.Apply(context.Background(), in.Records, time.Now())
-	}
-	n.mu.Unlock()
-	x.from("agent-042", `{"id":"q1","type":"question","payload":"why?"}`)
-	d := newDelivery(t, n.got[0].ConvID, wire.Deliver, `{"action":"deliver","message":{"body":"so"}}`)
-	x.link.sender.mu.Lock()
-	conn := x.link.sender.conn
-	x.link.sender.mu.Unlock()
-	apply = func() error { x.link.sender.clearConn(); return nil }
-	if _, err := x.Deliver(t.Context(), d); err == nil {
-		t.Error("a message left without a connection")
-	}
-	apply = func() error { return nil }
-	x.link.sender.setConn(conn)
-	for _, want := range []string{"answer", "thought"} {
-		if _, err := x.Deliver(t.Context(), d); err != nil {
-			t.Fatal(err)
-		}
-		if f := x.nextFrame(); f.GetStr("type") != want || (f.GetStr("ref") == "q1") != (want == "answer") {
-			t.Errorf("the peer got %s, want a frame of type %s", f.JSON(), want)
-		}
-		d = newDelivery(t, n.got[0].ConvID, wire.Deliver, `{"action":"deliver","message":{"body":"by the way"}}`)
-	}
-}
-
 // TestAnswersLeaveRoom: peers that make the node answer cannot use up its budget. Notices that the owner decides wait for
 // their part of the budget, in order, and answers of the outbox wait for the same part (AR-53).
 func TestAnswersLeaveRoom(t *testing.T) {

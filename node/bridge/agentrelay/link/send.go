@@ -36,8 +36,11 @@ func retryLater(after time.Duration, reason string) *client.SendError {
 
 func (l *Link) offlineReason() string {
 	s := l.Status()
-	if s.State == bridge.LinkDown {
+	switch s.State {
+	case bridge.LinkDown:
 		return "the link " + s.Name + " is down: " + s.Error
+	case bridge.LinkUp:
+		return "the connection of the link " + s.Name + " gave no sign of life"
 	}
 	return "the link " + s.Name + " is not connected"
 }
@@ -73,8 +76,8 @@ func (l *Link) explainWait(wait time.Duration, err error) error {
 	return nil
 }
 
-// Deliver sends a message of the outbox to a peer. It succeeds when the frame is queued on the connection, or at once
-// if nothing is to be sent. Only a reply proves that the message arrived (AR-53).
+// Deliver sends a message of the outbox to a peer. It succeeds when the relay has read the frame, or at once if nothing
+// is to be sent. Only a reply proves that the message arrived (AR-53).
 func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridge.Delivered, error) {
 	if !frame.ValidAgentID(to) || to == frame.RelayID {
 		return bridge.Delivered{}, undeliverableError{"the address does not name an agent of a relay"}
@@ -97,9 +100,13 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 		cancel()
 		return bridge.Delivered{}, retryLater(0, notStored)
 	}
-	if err := l.sender.write(data); err != nil {
+	conn, err := l.sender.write(data)
+	if err != nil {
 		cancel()
 		return bridge.Delivered{}, l.explainWait(0, err)
+	}
+	if err := l.explainWait(0, confirm(ctx, conn)); err != nil {
+		return bridge.Delivered{}, err
 	}
 	return bridge.Delivered{Queued: true}, nil
 }

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -84,18 +85,30 @@ func (s *sender) reserveLocked(isAnswer bool) (cancel func(), wait time.Duration
 	}, 0, nil
 }
 
-// write queues a frame for which the budget is reserved on the connection. The frame may be lost with the connection, and
-// ARC acknowledges no frame, so nil does not mean that the frame arrived (AR-53).
-func (s *sender) write(data []byte) error {
+// write queues a frame for which the budget is reserved on the connection, and returns the connection.
+func (s *sender) write(data []byte) (*websocket.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn == nil {
-		return errDown
+		return nil, errDown
 	}
-	return s.conn.Send(websocket.Text(data))
+	return s.conn, s.conn.Send(websocket.Text(data))
 }
 
-// send charges a frame to the budget and queues it like write, or returns how long it must wait.
+// confirm waits until the relay has read what was queued on the connection before. ARC acknowledges no frame, so a pong
+// shows that. From a relay that answers no pings, any byte counts that it sends meanwhile. Without a sign of life the
+// connection may be broken, and the frame lost (AR-53).
+func confirm(ctx context.Context, conn *websocket.Conn) error {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, readPatience)
+	defer cancel()
+	if err := conn.Confirm(ctx); err != nil && !conn.HasReadSince(began) {
+		return err
+	}
+	return nil
+}
+
+// send charges a frame to the budget and queues it on the connection, or returns how long it must wait.
 func (s *sender) send(data []byte, isAnswer bool) (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,0 +1,85 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestSilentConnection: a message counts as sent only if the relay gives a sign of life after it. If the connection is
+// broken without a sign, the message awaits the link (AR-53).
+func TestSilentConnection(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		stall := make(chan struct{})
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			conn, err := websocket.Accept(w, r, websocket.Options{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = conn.Send(websocket.Text([]byte(`{"id":"w","from":"relay","to":["our-node"],"type":"welcome","payload":{},"ts":1}`)))
+			if !answers {
+				<-stall
+			}
+			conn.Drain()
+		}))
+		t.Cleanup(srv.Close)
+		x := newTestLink(t, Config{Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: openStore(t)}, func(l *bridge.Link) {
+			l.URL = "ws" + strings.TrimPrefix(srv.URL, "http") + "/arc"
+		})
+		wait := patience
+		if !answers {
+			wait = 50 * time.Millisecond
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		_, err := x.Deliver(ctx, newDelivery(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"hi"}}`))
+		cancel()
+		close(stall)
+		if failed, ok := errors.AsType[*client.SendError](err); ok == answers || ok && (!failed.Retry || failed.Awaits != "agentrelay:free/") {
+			t.Errorf("the relay answers %v: %v, want the message to await the link without an answer", answers, err)
+		}
+	}
+}
+
+// TestAnswerIsRepeated: if the connection ends between the commit of an answer and its frame, the next attempt sends the
+// same frame. The next message of the node is not an answer.
+func TestAnswerIsRepeated(t *testing.T) {
+	apply := func() error { return nil }
+	n := &fakeNode{}
+	x := newTestLink(t, Config{Mesh: bridgetest.Mesh{Receiver: n}, Store: applyStore{openStore(t), &apply}}, nil)
+	n.mu.Lock()
+	n.reply = func(in bridge.Inbound) (bridge.Outcome, error) {
+		return bridge.Outcome{Status: 200}, x.link.convStore.records.Apply(context.Background(), in.Records, time.Now())
+	}
+	n.mu.Unlock()
+	x.from("agent-042", `{"id":"q1","type":"question","payload":"why?"}`)
+	d := newDelivery(t, n.got[0].ConvID, wire.Deliver, `{"action":"deliver","message":{"body":"so"}}`)
+	x.link.sender.mu.Lock()
+	conn := x.link.sender.conn
+	x.link.sender.mu.Unlock()
+	apply = func() error { x.link.sender.clearConn(); return nil }
+	if _, err := x.Deliver(t.Context(), d); err == nil {
+		t.Error("a message left without a connection")
+	}
+	apply = func() error { return nil }
+	x.link.sender.setConn(conn)
+	for _, want := range []string{"answer", "thought"} {
+		if _, err := x.Deliver(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+		if f := x.nextFrame(); f.GetStr("type") != want || (f.GetStr("ref") == "q1") != (want == "answer") {
+			t.Errorf("the peer got %s, want a frame of type %s", f.JSON(), want)
+		}
+		d = newDelivery(t, n.got[0].ConvID, wire.Deliver, `{"action":"deliver","message":{"body":"by the way"}}`)
+	}
+}
