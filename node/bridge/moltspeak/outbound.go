@@ -22,7 +22,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// resendWithin is how long we resend the same bytes: less than the time in which the peer recognizes a repeat (MS-30).
+// resendWithin is how long we resend the same bytes: less than the time in which the peer accepts their ts. Later bytes
+// have another ts, and MS-30 permits only one content under an id, so they also have another id.
 const resendWithin = 4 * time.Minute
 
 // Deliver implements [bridge.Transport].
