@@ -311,10 +311,7 @@ func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	if err := countAccept(ctx, a.unit, a.newItem(ItemNew), ""); err != nil {
 		return bridge.Outcome{}, err
 	}
-	echo := wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
-		wire.Member{Key: "status", Value: wire.Text(a.in.Payload.GetStr("status"))},
-	)
+	echo := wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", a.in.Payload.GetStr("status")))
 	a.unit.Add(a.n.notices.Change(a.n.notice("closed", a.in.Peer, a.in.Name, a.key, a.now)))
 	a.unit.Add(a.n.bridges.observe(a.in)...)
 	return a.answer(ctx, http.StatusOK, echo)

@@ -173,10 +173,7 @@ func (o OwnerAPI) CloseConversation(ctx context.Context, id string, in owner.Clo
 		return Sent{}, err
 	}
 	out.Via = owner.Author(in.By)
-	out.Payload = wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
-		wire.Member{Key: "status", Value: wire.Text(in.Status)},
-	)
+	out.Payload = wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", in.Status))
 	return o.send(ctx, out, wait)
 }
 

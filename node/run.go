@@ -34,6 +34,8 @@ type run struct {
 	provisional signedMessage       // the answer that the sender gets if the hook takes too long
 	settled     atomic.Bool         // set by the hook or by the deadline, whichever comes first
 	result      chan bridge.Outcome // receives the reply if it leaves on the connection
+
+	screen func(context.Context, wire.Value) error // see [bridge.Inbound]; may be nil
 }
 
 // start works on r in the background.
@@ -68,6 +70,7 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	r := &run{
 		n: a.n, itemID: item.ID, message: message, payload: a.in.Payload, route: a.route, done: done,
 		stranger: a.stranger, result: make(chan bridge.Outcome, 1), unattended: a.in.Unattended, provisional: provisional,
+		screen: a.in.Screen,
 	}
 	if claimed {
 		a.hook = r
@@ -156,6 +159,9 @@ func (r *run) fail(ctx context.Context, err error) {
 func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 	r.n.runs.Stats.Add(r.route.Name, hookErr, time.Now())
 	s := &hookOutcome{run: r, viaOutbox: r.unattended || !r.settled.CompareAndSwap(false, true), answer: answer, err: hookErr}
+	if r.screen != nil && !s.viaOutbox && answer.Payload != nil {
+		s.err = r.screen(ctx, *answer.Payload)
+	}
 	out, err := s.commit(ctx)
 	if _, refused := errors.AsType[*wire.Error](err); err != nil && hookErr == nil && (refused || errors.Is(err, store.ErrQuota)) {
 		r.n.log.Warn("the hook's answer cannot be sent", "route", r.route.Name, "item", r.itemID, "err", err)

@@ -1,6 +1,7 @@
 package moltspeak
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"net/http"
@@ -195,9 +196,25 @@ func (b *Bridge) passToNode(c *request, address string, intent wire.Intent, payl
 	}
 	in.Hold = hold && payload.GetStr("action") != wire.ActionClose && (c.m.Op != message.OpRespond && c.m.Op != message.OpError)
 	in.Records = append(records, replayChange(c.m, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, c.isKnown(), store.Any, c.now))
+	var blocked *message.Error // why the answer must not be sent
+	in.Screen = func(ctx context.Context, payload wire.Value) error {
+		a, _ := b.answerOutcome(c, bridge.Outcome{Status: http.StatusOK, Reply: &wire.Message{Payload: payload}})
+		if !a.fromOwner {
+			return nil // the peer gets no answer to its answer
+		}
+		_, e := b.screen(ctx, c.m.From, a.p, c.answerName(), c.now)
+		if e == nil || e.Code == message.CodeInternal { // reply tells the peer to try again
+			return nil
+		}
+		blocked = message.Fail(e.Code)
+		return &wire.Error{Code: wire.OwnerRejected, Status: http.StatusConflict, Message: blockedError(e, c.m.From).Error()}
+	}
 	out, err := b.cfg.Mesh.Accept(c.ctx, in)
-	if err != nil {
+	switch {
+	case err != nil:
 		return answer{}, message.FromWire(err)
+	case blocked != nil:
+		return answer{}, blocked
 	}
 	return b.answerOutcome(c, out)
 }

@@ -44,7 +44,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 	}
 	var meta *message.PIIMeta
 	if a.fromOwner {
-		out, e := b.screen(c.ctx, to, a.p, "re "+replayKey(c.m.From, c.m.ID), c.now)
+		out, e := b.screen(c.ctx, to, a.p, c.answerName(), c.now)
 		if e == nil && len(out.uses) > 0 {
 			if err := b.records.Apply(c.ctx, out.uses, c.now); err != nil {
 				e = message.Fail(message.CodeInternal).Because(err)
@@ -100,6 +100,9 @@ func (b *Bridge) pack(c *request, raw []byte) []byte {
 	}
 	return message.Wrap(tree, c.packet.Enveloped)
 }
+
+// answerName identifies the answer to the request for [Bridge.screen].
+func (c *request) answerName() string { return "re " + replayKey(c.m.From, c.m.ID) }
 
 // screening is the class of an outgoing message and the consent that it uses.
 type screening struct {
