@@ -148,14 +148,7 @@ func (c *connection) acceptProof(x *request) (answer, *message.Error) {
 	if e := c.b.authenticate(x); e != nil {
 		return answer{}, e
 	}
-	text := ""
-	switch p := x.body.(type) {
-	case message.Verify:
-		text = p.Challenge
-	case message.Respond:
-		text = p.Data.GetStr("challenge")
-	}
-	if !sent.isAnsweredBy(x.peer.Key, text, x.now) {
+	if !sent.isAnsweredBy(x.peer.Key, challengeIn(x.m, x.body), x.now) {
 		return answer{}, message.Fail(message.CodeAuthFailed)
 	}
 	s, ok := c.b.handshake.establish(x.m.From.Name(), sent, x.now)

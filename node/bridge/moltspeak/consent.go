@@ -41,6 +41,14 @@ type Grant struct {
 
 	Constraints message.Constraints `json:"constraints,omitzero"`
 	Used        string              `json:"used,omitempty"` // the message that used up a one-time grant
+
+	rev store.Rev
+}
+
+func decodeGrant(rec store.Record) (Grant, error) {
+	g, err := store.Decode[Grant](rec)
+	g.rev = rec.Rev
+	return g, err
 }
 
 func (g Grant) isLive(now time.Time) bool {
@@ -318,20 +326,14 @@ func (g grants) revoke(ctx context.Context, id string, now time.Time) error {
 
 // revocations returns the changes that revoke all live grants of a peer.
 func (g grants) revocations(ctx context.Context, peer string, now time.Time) (changes []store.Change, err error) {
-	for rec, err := range store.AllRecords(ctx, g.records, nsConsents, "peer:"+wire.HashOf(peer), now) {
-		if err != nil {
-			return nil, err
-		}
-		grant, err := store.Decode[Grant](rec)
-		if err != nil {
-			return nil, err
-		}
+	list, err := g.list(ctx, peer, now)
+	for _, grant := range list {
 		if grant.isLive(now) {
 			grant.Revoked = now.Unix()
-			changes = append(changes, grant.change(rec.Rev))
+			changes = append(changes, grant.change(grant.rev))
 		}
 	}
-	return changes, nil
+	return changes, err
 }
 
 // list returns the grants, or those of one peer if peer is not empty.
@@ -341,7 +343,7 @@ func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, 
 		term = "peer:" + wire.HashOf(peer)
 	}
 	out := []Grant{}
-	for grant, err := range store.DecodeAll(ctx, g.records, nsConsents, term, now, store.Decode[Grant]) {
+	for grant, err := range store.DecodeAll(ctx, g.records, nsConsents, term, now, decodeGrant) {
 		if err != nil {
 			return nil, err
 		}
@@ -358,19 +360,12 @@ func (g grants) findCovering(ctx context.Context, peer string, types []string, n
 		return nil, nil, err
 	}
 	list = slices.DeleteFunc(list, func(grant Grant) bool { return !grant.covers(types, name, now) })
+	if len(list) == 0 {
+		return nil, nil, nil
+	}
 	if i := slices.IndexFunc(list, func(grant Grant) bool { return !grant.Constraints.OneTime }); i >= 0 {
 		return &list[i], nil, nil
 	}
-	for _, grant := range list {
-		var current Grant
-		rev, ok, err := store.ReadRecord(ctx, g.records, nsConsents, grant.ID, &current, now)
-		if err != nil {
-			return nil, nil, err
-		}
-		if ok && current.covers(types, name, now) {
-			current.Used = name
-			return &current, []store.Change{current.change(rev)}, nil
-		}
-	}
-	return nil, nil, nil
+	list[0].Used = name
+	return &list[0], []store.Change{list[0].change(list[0].rev)}, nil
 }

@@ -210,14 +210,10 @@ const (
 	levelProven
 )
 
-// requiredLevel returns the lowest level that allows a peer to send a message of this operation and class.
+// requiredLevel returns the lowest level that allows a peer to send a message of this operation and class. Tools and
+// personal data have rules of their own.
 func requiredLevel(m message.Message) int {
-	switch {
-	case m.Class == message.PII:
-		return levelProven
-	case m.Op == message.OpTool:
-		return levelProven
-	case m.Op == message.OpTask, m.Op == message.OpStream, m.Op == message.OpQuery && m.Class != message.Public:
+	if m.Op == message.OpTask || m.Op == message.OpStream || m.Op == message.OpQuery && m.Class != message.Public {
 		return levelSession
 	}
 	return levelSigned

@@ -38,9 +38,6 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	}
 	now := time.Now()
 	endpoint, reach, err := b.endpointOf(ctx, address, to, now)
-	if err == nil {
-		err = b.links.check(address.Link)
-	}
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
@@ -108,11 +105,12 @@ func storeFailure(err error) error {
 	return &client.SendError{Retry: true, Cause: err}
 }
 
-// endpointOf returns the endpoint of a peer, from its link or else its signed messages, or "" if it cannot be called.
+// endpointOf returns the endpoint of a peer, from its link or else its signed messages, or "" if it cannot be called. The
+// error says why a delivery to it must wait or fail.
 func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Agent, now time.Time) (string, client.Reach, error) {
 	if l, ok := b.links.find(a.Link); ok {
 		endpoint, err := message.Endpoint(l.URL)
-		return endpoint, client.Owner, err
+		return endpoint, client.Owner, cmp.Or(err, b.links.check(l.Name))
 	}
 	if a.Link != InboundLink {
 		return "", 0, fmt.Errorf("moltspeak: there is no link %s", a.Link)
@@ -430,9 +428,6 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	}
 	raw := tree.JSON()
 	endpoint, reach, err := b.endpointOf(ctx, address, to, now)
-	if err == nil {
-		err = b.links.check(address.Link)
-	}
 	var kept error
 	if cb.Tries == 0 || endpoint == "" {
 		kept = b.keepAnswer(ctx, to, convState{Re: cb.Re, Boxed: cb.Boxed}, raw, message.Draft{Op: message.OpRespond}, now)
