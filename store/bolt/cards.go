@@ -40,28 +40,14 @@ func cardByID(tx *bbolt.Tx, id string) (card engine.CardRow, ok bool, err error)
 	return card, err == nil, err
 }
 
-// get returns the card of id if accept returns true for it.
-func (c cards) get(ctx context.Context, id string, accept func(store.Card) bool) (card store.Card, err error) {
-	err = c.s.view(ctx, func(tx *bbolt.Tx) error {
-		row, ok, err := cardByID(tx, id)
-		if err != nil {
-			return err
-		}
-		if !ok || !accept(row.Card) {
-			return store.ErrNotFound
-		}
-		card = row.Card
-		return nil
-	})
-	return card, err
-}
-
 func (c cards) Get(ctx context.Context, id string, now time.Time) (store.Card, error) {
-	return c.get(ctx, id, func(card store.Card) bool { return card.Live(now) })
+	card, err := readRow(ctx, c.s, id, cardByID, func(card engine.CardRow) bool { return card.Live(now) })
+	return card.Card, err
 }
 
 func (c cards) Held(ctx context.Context, id string, now time.Time) (store.Card, error) {
-	return c.get(ctx, id, func(card store.Card) bool { return card.Held(now) })
+	card, err := readRow(ctx, c.s, id, cardByID, func(card engine.CardRow) bool { return card.Held(now) })
+	return card.Card, err
 }
 
 func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
@@ -88,25 +74,20 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 		}
 		return func() error {
 			if exists && !held {
-				if err := purgeCard(t, old, put.Now); err != nil {
-					return err
-				}
+				purgeCard(t, old, put.Now)
 				old = engine.CardRow{}
 			}
 			row := engine.CardRow{Card: card}
 			if held {
 				row.Seq, row.Registered, row.Change = old.Seq, old.Registered, old.Change
 			}
-			rev, err := t.nextRev()
-			if err != nil {
-				return err
-			}
-			row.Rev = rev
+			row.Rev = t.nextRev()
 			if err := writeCard(t, &row, old.Card, put.Now); err != nil {
 				return err
 			}
 			stored = row.Card
-			return records(rev)
+			records(row.Rev)
+			return nil
 		}, nil
 	})
 	if err != nil {
@@ -171,34 +152,21 @@ func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, ownSeq uint64, now time.Tim
 func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error {
 	cards := bucketCards.in(t.Tx)
 	if row.Seq == 0 {
-		seq, err := cards.b.NextSequence()
-		if err != nil {
-			return err
-		}
+		seq := cards.next()
 		if seq > math.MaxUint32 {
 			return fmt.Errorf("%w: all %d places for cards are used up", store.ErrUnavailable, uint32(math.MaxUint32))
 		}
 		row.Seq = seq
-		if err := bucketIDs.in(t.Tx).put([]byte(row.ID), u64(seq)); err != nil {
-			return err
-		}
+		bucketIDs.in(t.Tx).put([]byte(row.ID), u64(seq))
 	}
-	if err := logChange(t, row, false, now); err != nil {
-		return err
-	}
-	if err := bucketCounts.in(t.Tx).replace(old.Counts, row.Counts, countKey(row.Seq)); err != nil {
-		return err
-	}
-	if err := cards.put(u64(row.Seq), engine.EncodeCard(*row)); err != nil {
-		return err
-	}
+	logChange(t, row, false, now)
+	bucketCounts.in(t.Tx).replace(old.Counts, row.Counts, countKey(row.Seq))
+	cards.put(u64(row.Seq), engine.EncodeCard(*row))
 	scheduled := int64(engine.NoTime)
 	if old.Seq != 0 && old.Live(now) {
 		scheduled = engine.CardDue(old) // for a reserved card, perhaps no sweep is scheduled before its reservation ends
 	}
-	if err := scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, engine.CardDue(row.Card)); err != nil {
-		return err
-	}
+	scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, engine.CardDue(row.Card))
 	s, terms, expires := cardindex.Slot(row.Seq), row.Terms, engine.Deadline(row.Expires)
 	if row.Withdrawn {
 		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
@@ -209,21 +177,16 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 }
 
 // logChange moves the change of row to the end of the feed. ended reports whether the reservation of the id has ended.
-func logChange(t *txn, row *engine.CardRow, ended bool, now time.Time) error {
+func logChange(t *txn, row *engine.CardRow, ended bool, now time.Time) {
 	changes := bucketChanges.in(t.Tx)
 	if row.Change != 0 {
-		if err := changes.delete(u64(row.Change)); err != nil {
-			return err
-		}
+		changes.delete(u64(row.Change))
 	}
-	n, err := changes.b.NextSequence()
-	if err != nil {
-		return err
-	}
+	n := changes.next()
 	row.Change, t.change = n, n
 	t.note(store.WatchCards, row.ID)
 	change := store.CardChange{ID: row.ID, Gone: row.Withdrawn || ended, Withdrawn: row.Withdrawn, At: now}
-	return changes.put(u64(n), engine.EncodeChange(engine.ChangeRow{CardChange: change, Seq: row.Seq}))
+	changes.put(u64(n), engine.EncodeChange(engine.ChangeRow{CardChange: change, Seq: row.Seq}))
 }
 
 // countKey returns the function that makes the keys of a card in bucketCounts.
@@ -232,21 +195,15 @@ func countKey(seq uint64) func(text string) []byte {
 }
 
 // purgeCard removes the row of a card whose id is no longer held. The tombstone in the feed and the id row stay.
-func purgeCard(t *txn, row engine.CardRow, now time.Time) error {
+func purgeCard(t *txn, row engine.CardRow, now time.Time) {
 	if !row.Withdrawn {
-		if err := logChange(t, &row, true, now); err != nil {
-			return err
-		}
+		logChange(t, &row, true, now)
 		s, terms := cardindex.Slot(row.Seq), row.Terms
 		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
 	}
-	if err := bucketCounts.in(t.Tx).replace(row.Counts, nil, countKey(row.Seq)); err != nil {
-		return err
-	}
-	if err := bucketCards.in(t.Tx).delete(u64(row.Seq)); err != nil {
-		return err
-	}
-	return scheduleSweep(t.Tx, kindTombstone, u64(row.Change), engine.NoTime, engine.Nanos(now.Add(engine.TombstoneLife)))
+	bucketCounts.in(t.Tx).replace(row.Counts, nil, countKey(row.Seq))
+	bucketCards.in(t.Tx).delete(u64(row.Seq))
+	scheduleSweep(t.Tx, kindTombstone, u64(row.Change), engine.NoTime, engine.Nanos(now.Add(engine.TombstoneLife)))
 }
 
 func (c cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reservedUntil time.Time, changes []store.Change, now time.Time) error {
@@ -267,16 +224,12 @@ func (c cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reserve
 		}
 		return func() error {
 			row := old
-			row.Withdrawn, row.ReservedUntil = true, reservedUntil
-			rev, err := t.nextRev()
-			if err != nil {
-				return err
-			}
-			row.Rev = rev
+			row.Withdrawn, row.ReservedUntil, row.Rev = true, reservedUntil, t.nextRev()
 			if err := writeCard(t, &row, old.Card, now); err != nil {
 				return err
 			}
-			return records(rev)
+			records(row.Rev)
+			return nil
 		}, nil
 	})
 }

@@ -122,7 +122,7 @@ func (f *findings) cards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 		}
 		f.expect(rowExists(tx, bucketChanges, u64(card.Change)), bucketCards, k)
 		for _, count := range card.Counts {
-			f.expect(rowExists(tx, bucketCounts, binary.BigEndian.AppendUint64(engine.CountKey(count), card.Seq)), bucketCards, k)
+			f.expect(rowExists(tx, bucketCounts, countKey(card.Seq)(count)), bucketCards, k)
 		}
 	})
 	each(bucketIDs, func([]byte, []byte) {})

@@ -55,7 +55,7 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 		return 0, 0, err
 	}
 	// Hold the lock until the rename, because writes of another process to the old file would be lost.
-	from, err := openBolt(path, &bbolt.Options{Timeout: offlineWait, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	from, err := openBolt(path, &bbolt.Options{Timeout: offlineWait})
 	if err != nil {
 		return 0, 0, err
 	}
@@ -99,7 +99,7 @@ func compactFrom(ctx context.Context, from *bbolt.DB, dst string) error {
 		return fmt.Errorf("%s: %w", dst, fs.ErrExist)
 	}
 	// NoSync is safe, because nothing uses the copy before the Sync at the end.
-	to, err := openBolt(dst, &bbolt.Options{Timeout: offlineWait, NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	to, err := openBolt(dst, &bbolt.Options{Timeout: offlineWait, NoSync: true})
 	if err != nil {
 		return err
 	}

@@ -50,18 +50,12 @@ func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err 
 
 // writeConv stores conv in place of old (zero for a new conversation), with the entries of its step. It sets Entries, and
 // Seq of a new conversation.
-func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step store.Step) error {
+func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step store.Step) {
 	rows := bucketConvs.in(t.Tx)
 	scheduled := engine.Deadline(old.Expires)
 	if old.Seq == 0 {
-		seq, err := rows.b.NextSequence()
-		if err != nil {
-			return err
-		}
-		conv.Seq, scheduled = seq, engine.NoTime
-		if err := bucketConvKeys.in(t.Tx).put(engine.ConvKey(conv.Key), u64(seq)); err != nil {
-			return err
-		}
+		conv.Seq, scheduled = rows.next(), engine.NoTime
+		bucketConvKeys.in(t.Tx).put(engine.ConvKey(conv.Key), u64(conv.Seq))
 	}
 	seq := u64(conv.Seq)
 	for i, e := range step.Append {
@@ -70,17 +64,11 @@ func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step st
 			row.Replay = engine.ReplayHash(step.Replay.Sender, step.Replay.MessageID)
 		}
 		conv.Entries++
-		if err := rows.put(convRowKey(seq, convEntry, u64(conv.Entries)), engine.EncodeEntry(row)); err != nil {
-			return err
-		}
+		rows.put(convRowKey(seq, convEntry, u64(conv.Entries)), engine.EncodeEntry(row))
 	}
-	if err := bucketConvTerms.in(t.Tx).replace(old.Terms, conv.Terms, convTermKey(conv.Seq)); err != nil {
-		return err
-	}
-	if err := rows.put(convRowKey(seq, convRow, nil), engine.EncodeConv(*conv)); err != nil {
-		return err
-	}
-	return scheduleSweep(t.Tx, kindConv, seq, scheduled, engine.Deadline(conv.Expires))
+	bucketConvTerms.in(t.Tx).replace(old.Terms, conv.Terms, convTermKey(conv.Seq))
+	rows.put(convRowKey(seq, convRow, nil), engine.EncodeConv(*conv))
+	scheduleSweep(t.Tx, kindConv, seq, scheduled, engine.Deadline(conv.Expires))
 }
 
 // convTermKey returns the function that makes the keys of a conversation in bucketConvTerms.
@@ -90,20 +78,17 @@ func convTermKey(seq uint64) func(term string) []byte {
 
 // deleteConv removes a conversation with its transcript. Its replay records stay until they expire.
 func deleteConv(t *txn, conv store.Conversation) error {
-	if _, err := deleteEntries(t, conv.Seq, math.MaxInt); err != nil {
-		return err
+	_, err := deleteEntries(t, conv.Seq, math.MaxInt)
+	if err == nil {
+		deleteConvRow(t, conv)
 	}
-	return deleteConvRow(t, conv)
+	return err
 }
 
-func deleteConvRow(t *txn, conv store.Conversation) error {
-	if err := bucketConvTerms.in(t.Tx).replace(conv.Terms, nil, convTermKey(conv.Seq)); err != nil {
-		return err
-	}
-	if err := bucketConvKeys.in(t.Tx).delete(engine.ConvKey(conv.Key)); err != nil {
-		return err
-	}
-	return bucketConvs.in(t.Tx).delete(convRowKey(u64(conv.Seq), convRow, nil))
+func deleteConvRow(t *txn, conv store.Conversation) {
+	bucketConvTerms.in(t.Tx).replace(conv.Terms, nil, convTermKey(conv.Seq))
+	bucketConvKeys.in(t.Tx).delete(engine.ConvKey(conv.Key))
+	bucketConvs.in(t.Tx).delete(convRowKey(u64(conv.Seq), convRow, nil))
 }
 
 // deleteEntries removes up to limit rows of a conversation, but not its main row, and returns how many it removed.
@@ -120,26 +105,13 @@ func deleteEntries(t *txn, seq uint64, limit int) (int, error) {
 		keys = append(keys, bytes.Clone(row.key))
 	}
 	for _, k := range keys {
-		if err := rows.delete(k); err != nil {
-			return 0, err
-		}
+		rows.delete(k)
 	}
 	return len(keys), nil
 }
 
-func (s steps) Conversation(ctx context.Context, key store.ConvKey, now time.Time) (conv store.Conversation, err error) {
-	err = s.s.view(ctx, func(tx *bbolt.Tx) error {
-		row, ok, err := convByKey(tx, key)
-		if err != nil {
-			return err
-		}
-		if !ok || !engine.IsLive(row.Expires, now) {
-			return store.ErrNotFound
-		}
-		conv = row
-		return nil
-	})
-	return conv, err
+func (s steps) Conversation(ctx context.Context, key store.ConvKey, now time.Time) (store.Conversation, error) {
+	return readRow(ctx, s.s, key, convByKey, func(conv store.Conversation) bool { return engine.IsLive(conv.Expires, now) })
 }
 
 func (s steps) Conversations(ctx context.Context, term string, before uint64, limit int, now time.Time) (store.ConvPage, error) {

@@ -152,7 +152,7 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 		return tally, notBegun
 	}
 	// NoSync is safe here: nobody uses the file before the Sync in finish.
-	to, err := openBolt(part, &bbolt.Options{Timeout: offlineWait, NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	to, err := openBolt(part, &bbolt.Options{Timeout: offlineWait, NoSync: true})
 	if err != nil {
 		return tally, err
 	}
@@ -164,9 +164,10 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 		}
 	}()
 	for _, b := range buckets {
-		if err := c.create(b, 0); err != nil {
-			return tally, err
-		}
+		c.create(b, 0)
+	}
+	if c.err != nil {
+		return tally, c.err
 	}
 	n, err := fill(func(r engine.Row) error {
 		tally.Add(r)
@@ -215,12 +216,11 @@ func importRow(c *copier, r engine.Row) error {
 		if err != nil {
 			return err
 		}
-		if err := c.put(bucketIDs, []byte(change.ID), u64(change.Seq)); err != nil {
-			return err
-		}
+		c.put(bucketIDs, []byte(change.ID), u64(change.Seq))
 		return c.putDue(bucketChanges, u64(r.Num), r.Value, kindTombstone, r.Due)
 	case engine.KindEntry:
-		return c.put(bucketConvs, convRowKey(u64(r.Num), convEntry, u64(r.N)), r.Value)
+		c.put(bucketConvs, convRowKey(u64(r.Num), convEntry, u64(r.N)), r.Value)
+		return c.err
 	case engine.KindConv:
 		return importConv(c, r)
 	case engine.KindReplay:
@@ -237,9 +237,7 @@ func importCard(c *copier, r engine.Row) error {
 		return err
 	}
 	for _, count := range card.Counts {
-		if err := c.put(bucketCounts, binary.BigEndian.AppendUint64(engine.CountKey(count), r.Num), nil); err != nil {
-			return err
-		}
+		c.put(bucketCounts, countKey(r.Num)(count), nil)
 	}
 	return c.putDue(bucketCards, u64(r.Num), r.Value, kindCard, engine.CardDue(card.Card))
 }
@@ -249,17 +247,11 @@ func importConv(c *copier, r engine.Row) error {
 	if err != nil {
 		return err
 	}
-	if err := c.put(bucketConvKeys, engine.ConvKey(conv.Key), u64(r.Num)); err != nil {
-		return err
-	}
+	c.put(bucketConvKeys, engine.ConvKey(conv.Key), u64(r.Num))
 	for _, term := range conv.Terms {
-		if err := c.put(bucketConvTerms, convTermKey(r.Num)(term), nil); err != nil {
-			return err
-		}
+		c.put(bucketConvTerms, convTermKey(r.Num)(term), nil)
 	}
-	if err := c.put(bucketConvs, convRowKey(u64(r.Num), convRow, nil), r.Value); err != nil {
-		return err
-	}
+	c.put(bucketConvs, convRowKey(u64(r.Num), convRow, nil), r.Value)
 	return c.due(kindConv, u64(r.Num), engine.Deadline(conv.Expires))
 }
 
@@ -271,13 +263,11 @@ func importReplay(c *copier, r engine.Row) error {
 		return err
 	}
 	hash, seq := engine.ReplayHash(rec.Sender, rec.MessageID), u64(rec.ConvSeq)
-	if err := c.put(bucketReplays, replayKey(part(rec.Expires), hash), r.Value); err != nil {
-		return err
+	c.put(bucketReplays, replayKey(part(rec.Expires), hash), r.Value)
+	if c.err == nil && rowExists(c.tx, bucketConvs, convRowKey(seq, convRow, nil)) {
+		c.put(bucketConvs, convRowKey(seq, convReplay, hash), nil)
 	}
-	if !rowExists(c.tx, bucketConvs, convRowKey(seq, convRow, nil)) {
-		return nil
-	}
-	return c.put(bucketConvs, convRowKey(seq, convReplay, hash), nil)
+	return c.err
 }
 
 func importRecord(c *copier, r engine.Row) error {
@@ -290,32 +280,28 @@ func importRecord(c *copier, r engine.Row) error {
 		return err
 	}
 	for _, term := range rec.Terms {
-		if err := c.put(bucketRecordTerms, engine.TermKey(ns, term, key), nil); err != nil {
-			return err
-		}
+		c.put(bucketRecordTerms, engine.TermKey(ns, term, key), nil)
 	}
 	return c.putDue(bucketRecords, r.Key, r.Value, kindRecord, engine.Deadline(rec.Expires))
 }
 
 func (c *copier) putDue(b bucket, key, value []byte, kind byte, due int64) error {
-	if err := c.put(b, key, value); err != nil {
-		return err
-	}
+	c.put(b, key, value)
 	return c.due(kind, key, due)
 }
 
 // due schedules a sweep of a row, unless due is engine.Never.
 func (c *copier) due(kind byte, key []byte, due int64) error {
-	if due == engine.Never {
-		return nil
+	if due != engine.Never {
+		c.put(bucketExpiries, expiryKey(due, kind, key), nil)
 	}
-	return c.put(bucketExpiries, expiryKey(due, kind, key), nil)
+	return c.err
 }
 
 // importNumbers stores the numbers after which the new database continues to count.
 func importNumbers(c *copier, n engine.Numbers) error {
-	if err := c.begin(); err != nil {
-		return err
+	if !c.begin() {
+		return c.err
 	}
 	if n.Rev > math.MaxUint64>>20 {
 		return fmt.Errorf("revision %d is too large for fences", n.Rev)
@@ -325,5 +311,6 @@ func importNumbers(c *copier, n engine.Numbers) error {
 			return err
 		}
 	}
-	return c.put(bucketMeta, keyFences, u64(n.FenceOffset(n.Rev<<20)))
+	c.put(bucketMeta, keyFences, u64(n.FenceOffset(n.Rev<<20)))
+	return c.err
 }

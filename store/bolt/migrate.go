@@ -1,6 +1,7 @@
 package bolt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,14 +41,12 @@ func addChecksums(from *bbolt.Tx, to *copier) error {
 		if old == nil {
 			return fmt.Errorf("%w: it has no bucket %s", ErrDamaged, b.name)
 		}
-		if err := to.create(b, old.Sequence()); err != nil {
-			return err
-		}
-		if err := old.ForEach(func(k, v []byte) error { return to.put(b, k, v) }); err != nil {
+		to.create(b, old.Sequence())
+		if err := old.ForEach(func(k, v []byte) error { to.put(b, k, v); return to.err }); err != nil {
 			return err
 		}
 	}
-	return nil
+	return to.err
 }
 
 // migrate brings the database to the newest schema with steps, or returns ErrNewerSchema. It keeps the database of the
@@ -94,7 +93,7 @@ func (s *Store) rewrite(ctx context.Context, step migration, have uint64) error 
 		return err
 	}
 	// NoSync is safe here: nobody uses the new file before the Sync in finish.
-	to, err := openBolt(dst, &bbolt.Options{Timeout: offlineWait, NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	to, err := openBolt(dst, &bbolt.Options{Timeout: offlineWait, NoSync: true})
 	if err != nil {
 		return err
 	}
@@ -154,11 +153,12 @@ func removeIfThere(name string) error {
 	return nil
 }
 
-// copier fills a new database, a few MiB in each transaction.
+// copier fills a new database, a few MiB in each transaction. After the first error, it does nothing.
 type copier struct {
 	ctx     context.Context
 	db      *bbolt.DB
 	tx      *bbolt.Tx // nil between two transactions
+	err     error
 	log     *slog.Logger
 	size    int // size of the rows in tx
 	rows    int
@@ -170,63 +170,58 @@ const (
 	copyLogEvery = 10 * time.Second // between two log lines about the progress
 )
 
-func (c *copier) create(b bucket, sequence uint64) error {
-	if err := c.begin(); err != nil {
-		return err
+func (c *copier) create(b bucket, sequence uint64) {
+	if !c.begin() {
+		return
 	}
-	made, err := c.tx.CreateBucket(b.name)
-	if err != nil {
-		return err
+	var made *bbolt.Bucket
+	if made, c.err = c.tx.CreateBucket(b.name); c.err == nil {
+		c.err = made.SetSequence(sequence)
 	}
-	return made.SetSequence(sequence)
 }
 
 // put stores a row. It is fastest if the rows come in the order of their keys. It does not keep key or value.
-func (c *copier) put(b bucket, key, value []byte) error {
+func (c *copier) put(b bucket, key, value []byte) {
 	if c.size >= copyBatch {
-		if err := c.commit(); err != nil {
-			return err
-		}
+		c.commit()
 	}
-	if err := c.begin(); err != nil {
-		return err
+	if !c.begin() {
+		return
 	}
 	c.size += len(key) + len(value)
 	c.rows++
 	rows := b.in(c.tx)
 	rows.b.FillPercent = 1 // most rows come in the order of their keys
-	return rows.put(key, slices.Clip(value))
+	c.err = rows.b.Put(key, rows.seal(key, slices.Clip(value))) // an empty key of an imported row is an error, not a panic
 }
 
-func (c *copier) begin() (err error) {
-	if c.tx == nil {
-		c.tx, err = c.db.Begin(true)
+// begin begins a transaction if there is none. It returns false after an error.
+func (c *copier) begin() bool {
+	if c.tx == nil && c.err == nil {
+		c.tx, c.err = c.db.Begin(true)
 	}
-	return err
+	return c.err == nil
 }
 
-func (c *copier) commit() error {
+func (c *copier) commit() {
 	if time.Since(c.lastLog) >= copyLogEvery {
 		c.lastLog = time.Now()
 		c.log.Info("still migrating the database", slog.Int("rows", c.rows))
 	}
-	if err := c.ctx.Err(); err != nil {
-		return err
+	if c.err = cmp.Or(c.err, c.ctx.Err()); c.err != nil {
+		return
 	}
 	tx := c.tx
 	c.tx, c.size = nil, 0
-	return tx.Commit()
+	c.err = tx.Commit()
 }
 
 func (c *copier) finish(schema uint64) error {
-	if err := c.begin(); err != nil {
-		return err
+	if c.begin() {
+		c.err = setSchema(c.tx, schema)
 	}
-	if err := setSchema(c.tx, schema); err != nil {
-		return err
-	}
-	if err := c.commit(); err != nil {
-		return err
+	if c.commit(); c.err != nil {
+		return c.err
 	}
 	return c.db.Sync()
 }

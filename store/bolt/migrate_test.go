@@ -156,13 +156,9 @@ func expectFixture(t *testing.T, s *Store) {
 // bucket.
 func nextMigrations(pause func()) []migration {
 	return append(slices.Clip(migrations), func(from *bbolt.Tx, to *copier) error {
-		if err := to.create(newBucket("next", 1), 0); err != nil {
-			return err
-		}
+		to.create(newBucket("next", 1), 0)
 		for _, b := range buckets {
-			if err := to.create(b, from.Bucket(b.name).Sequence()); err != nil {
-				return err
-			}
+			to.create(b, from.Bucket(b.name).Sequence())
 			for row, err := range b.in(from).from(nil, nil) {
 				if string(row.key) == string(keySchema) {
 					continue
@@ -170,16 +166,14 @@ func nextMigrations(pause func()) []migration {
 				if string(b.name) == string(bucketRecords.name) {
 					row.value = reverse(row.value)
 				}
-				if err := errors.Join(err, to.put(b, row.key, row.value)); err != nil {
-					return err
+				if to.put(b, row.key, row.value); err != nil || to.err != nil {
+					return errors.Join(err, to.err)
 				}
 			}
 		}
-		if err := to.commit(); err != nil { // part of the rows may be in the file
-			return err
-		}
+		to.commit() // part of the rows may be in the file
 		pause()
-		return nil
+		return to.err
 	})
 }
 

@@ -144,12 +144,7 @@ func (s *Store) openFile() error {
 	if err := preflight(s.path, s.cfg.LockTimeout); err != nil {
 		return err
 	}
-	opts := &bbolt.Options{
-		Timeout:         s.cfg.LockTimeout,
-		NoFreelistSync:  true, // each commit would write the whole list; instead, opening the file scans for free pages
-		FreelistType:    bbolt.FreelistMapType,
-		InitialMmapSize: max(s.cfg.InitialMmapSize, 0),
-	}
+	opts := &bbolt.Options{Timeout: s.cfg.LockTimeout, InitialMmapSize: max(s.cfg.InitialMmapSize, 0)}
 	db, err := openBolt(s.path, opts)
 	if errors.Is(err, syscall.ENOMEM) && opts.InitialMmapSize > 0 {
 		s.log.Warn("no address space to map ahead", slog.Int("bytes", opts.InitialMmapSize))
@@ -260,7 +255,8 @@ const pageSize = 8 << 10
 func openBolt(path string, opts *bbolt.Options) (db *bbolt.DB, err error) {
 	var file *os.File
 	seen := *opts
-	seen.PageSize = pageSize
+	seen.PageSize, seen.FreelistType = pageSize, bbolt.FreelistMapType
+	seen.NoFreelistSync = true // each commit would write the whole list; instead, opening the file scans for free pages
 	seen.OpenFile = func(name string, flag int, mode fs.FileMode) (_ *os.File, err error) {
 		file, err = os.OpenFile(name, flag, mode)
 		return file, err
@@ -312,6 +308,23 @@ func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) error {
 		return fmt.Errorf("%w: the file is not open", store.ErrUnavailable)
 	}
 	return catchDamage(func() error { return s.db.View(fn) })
+}
+
+// readRow returns the row that find finds in a read transaction. If there is none, or accept returns false for it, the
+// error is store.ErrNotFound.
+func readRow[K, T any](ctx context.Context, s *Store, key K, find func(*bbolt.Tx, K) (T, bool, error), accept func(T) bool) (found T, err error) {
+	err = s.view(ctx, func(tx *bbolt.Tx) error {
+		row, ok, err := find(tx, key)
+		if err != nil {
+			return err
+		}
+		if !ok || !accept(row) {
+			return store.ErrNotFound
+		}
+		found = row
+		return nil
+	})
+	return found, err
 }
 
 // reopenFile closes and opens the file and brings the index up to date. Only the leader of the writer calls it.

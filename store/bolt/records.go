@@ -39,25 +39,19 @@ func (r records) Apply(ctx context.Context, changes []store.Change, now time.Tim
 			return nil, err
 		}
 		return func() error {
-			rev, err := t.nextRev()
-			if err != nil {
-				return err
-			}
-			return write(rev)
+			write(t.nextRev())
+			return nil
 		}, nil
 	})
 }
 
 // planRecords checks changes and returns a function that writes them under one revision.
-func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev) error, error) {
+func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev), error) {
 	writes, err := engine.PlanRecords(t, changes, now)
-	return func(rev store.Rev) error {
+	return func(rev store.Rev) {
 		for _, w := range writes {
-			if err := t.writeRecord(w, rev); err != nil {
-				return err
-			}
+			t.writeRecord(w, rev)
 		}
-		return nil
 	}, err
 }
 
@@ -69,15 +63,15 @@ func (t *txn) CountRecords(key engine.CountOf, now int64) (int, error) {
 	return t.counts.count(t.Tx, key, now)
 }
 
-func (t *txn) writeRecord(w engine.RecordWrite, rev store.Rev) error {
-	t.note(w.Change.Record.NS, w.Change.Record.Key)
-	if w.Change.Delete {
-		if !w.Exists {
-			return nil
-		}
-		return deleteRecord(t, w.Old)
-	}
+func (t *txn) writeRecord(w engine.RecordWrite, rev store.Rev) {
 	rec := w.Change.Record
+	t.note(rec.NS, rec.Key)
+	if w.Change.Delete {
+		if w.Exists {
+			deleteRecord(t, w.Old)
+		}
+		return
+	}
 	rec.Rev = rev
 	scheduled := int64(engine.NoTime) // the time for which a sweep of the record is already scheduled
 	if w.Exists {
@@ -85,44 +79,28 @@ func (t *txn) writeRecord(w engine.RecordWrite, rev store.Rev) error {
 		t.counts.remove(w.Old)
 	}
 	key := engine.RecordKey(rec.NS, rec.Key)
-	if err := bucketRecords.in(t.Tx).put(key, engine.EncodeRecord(rec)); err != nil {
-		return err
-	}
-	if err := replaceRecordTerms(t, rec, w.Old.Terms, rec.Terms); err != nil {
-		return err
-	}
+	bucketRecords.in(t.Tx).put(key, engine.EncodeRecord(rec))
+	replaceRecordTerms(t, rec, w.Old.Terms, rec.Terms)
 	t.counts.add(rec)
-	return scheduleSweep(t.Tx, kindRecord, key, scheduled, engine.Deadline(rec.Expires))
+	scheduleSweep(t.Tx, kindRecord, key, scheduled, engine.Deadline(rec.Expires))
 }
 
 // deleteRecord removes a record with its terms. The row in bucketExpiries stays until the sweep reaches it.
-func deleteRecord(t *txn, rec store.Record) error {
-	if err := bucketRecords.in(t.Tx).delete(engine.RecordKey(rec.NS, rec.Key)); err != nil {
-		return err
-	}
+func deleteRecord(t *txn, rec store.Record) {
+	bucketRecords.in(t.Tx).delete(engine.RecordKey(rec.NS, rec.Key))
 	t.counts.remove(rec)
-	return replaceRecordTerms(t, rec, rec.Terms, nil)
+	replaceRecordTerms(t, rec, rec.Terms, nil)
 }
 
-func replaceRecordTerms(t *txn, rec store.Record, old, terms []string) error {
-	return bucketRecordTerms.in(t.Tx).replace(engine.SortedSet(old), engine.SortedSet(terms), func(term string) []byte {
+func replaceRecordTerms(t *txn, rec store.Record, old, terms []string) {
+	bucketRecordTerms.in(t.Tx).replace(engine.SortedSet(old), engine.SortedSet(terms), func(term string) []byte {
 		return engine.TermKey(rec.NS, term, rec.Key)
 	})
 }
 
-func (r records) Get(ctx context.Context, ns, key string, now time.Time) (rec store.Record, err error) {
-	err = r.s.view(ctx, func(tx *bbolt.Tx) error {
-		row, ok, err := recordAt(tx, ns, key)
-		if err != nil {
-			return err
-		}
-		if !ok || !engine.IsLive(row.Expires, now) {
-			return store.ErrNotFound
-		}
-		rec = row
-		return nil
-	})
-	return rec, err
+func (r records) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	find := func(tx *bbolt.Tx, key string) (store.Record, bool, error) { return recordAt(tx, ns, key) }
+	return readRow(ctx, r.s, key, find, func(rec store.Record) bool { return engine.IsLive(rec.Expires, now) })
 }
 
 func (r records) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {

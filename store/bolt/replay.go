@@ -134,18 +134,14 @@ func putReplay(tx *bbolt.Tx, step store.Step, old []byte, conv *store.Conversati
 		row.ConvSeq = found.Seq
 	}
 	if old != nil {
-		if err := replays.delete(old); err != nil {
-			return err
-		}
+		replays.delete(old)
 	}
 	row.SetAnswer(rec.Status, rec.Answer, step, conv)
-	if err := replays.put(replayKey(part(rec.Expires), hash), engine.EncodeReplay(row)); err != nil {
-		return err
+	replays.put(replayKey(part(rec.Expires), hash), engine.EncodeReplay(row))
+	if !hasReplayEntry(step) && row.ConvSeq != 0 {
+		bucketConvs.in(tx).put(convRowKey(u64(row.ConvSeq), convReplay, hash), nil)
 	}
-	if hasReplayEntry(step) || row.ConvSeq == 0 {
-		return nil
-	}
-	return bucketConvs.in(tx).put(convRowKey(u64(row.ConvSeq), convReplay, hash), nil)
+	return nil
 }
 
 // sweepReplays removes up to limit records of ended parts. The records of open conversations move to the current part.
@@ -179,14 +175,10 @@ func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 		}
 	}
 	for i, k := range live {
-		if err := replays.put(replayKey(current, k[4:]), liveRows[i]); err != nil {
-			return 0, err
-		}
+		replays.put(replayKey(current, k[4:]), liveRows[i])
 	}
 	for _, k := range append(expired, live...) {
-		if err := replays.delete(k); err != nil {
-			return 0, err
-		}
+		replays.delete(k)
 	}
 	return len(expired) + len(live), nil
 }

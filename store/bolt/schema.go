@@ -81,10 +81,8 @@ func schemaOf(tx *bbolt.Tx) (uint64, error) {
 // read it and refuse the file.
 func setSchema(tx *bbolt.Tx, schema uint64) error {
 	meta := bucketMeta.in(tx)
-	if err := meta.b.Put(keySchema, u64(schema)); err != nil {
-		return err
-	}
-	return meta.put(keySchemaAgain, u64(schema))
+	meta.put(keySchemaAgain, u64(schema))
+	return meta.b.Put(keySchema, u64(schema))
 }
 
 func u64(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }

@@ -125,7 +125,8 @@ func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 			if err != nil { // the previous snapshot is no longer valid
 				t.damage.Note("replaced", err)
 			}
-			return meta.put(keySnapshots, append(slices.Clone(tag), known[:min(len(known), tagSize)]...))
+			meta.put(keySnapshots, append(slices.Clone(tag), known[:min(len(known), tagSize)]...))
+			return nil
 		}, nil
 	})
 	if err != nil {

@@ -57,10 +57,7 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 			return nil, err
 		}
 		return func() error {
-			rev, err := t.nextRev()
-			if err != nil {
-				return err
-			}
+			rev := t.nextRev()
 			if step.Conv != nil {
 				applied.Rev = rev
 				t.noteConv(step.Conv.Key)
@@ -74,10 +71,9 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 					return err
 				}
 			}
-			if err := answer(written); err != nil {
-				return err
-			}
-			return records(rev)
+			answer(written)
+			records(rev)
+			return nil
 		}, nil
 	})
 	if err != nil {
@@ -93,8 +89,8 @@ func hasReplayEntry(step store.Step) bool {
 
 // planAnswer returns a function that replaces the answer of an existing replay record. The function takes the
 // conversation that the step wrote, or nil.
-func planAnswer(t *txn, step store.Step) (func(*store.Conversation) error, error) {
-	nothing := func(*store.Conversation) error { return nil }
+func planAnswer(t *txn, step store.Step) (func(*store.Conversation), error) {
+	nothing := func(*store.Conversation) {}
 	if step.Answer == nil {
 		return nothing, nil
 	}
@@ -105,9 +101,9 @@ func planAnswer(t *txn, step store.Step) (func(*store.Conversation) error, error
 	if rec.Digest != step.Answer.Digest {
 		return nil, store.ErrMismatch
 	}
-	return func(conv *store.Conversation) error {
+	return func(conv *store.Conversation) {
 		rec.SetAnswer(step.Answer.Status, step.Answer.Answer, step, conv)
-		return bucketReplays.in(t.Tx).put(key, engine.EncodeReplay(rec))
+		bucketReplays.in(t.Tx).put(key, engine.EncodeReplay(rec))
 	}, nil
 }
 
@@ -140,7 +136,8 @@ func planConv(t *txn, step store.Step) (func(store.Rev) (*store.Conversation, er
 			conv.Entries = 0
 		}
 		conv.Rev = rev
-		return &conv, writeConv(t, &conv, old, step)
+		writeConv(t, &conv, old, step)
+		return &conv, nil
 	}, nil
 }
 
@@ -168,11 +165,8 @@ func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, c
 			if err := deleteConv(t, conv); err != nil {
 				return err
 			}
-			rev, err := t.nextRev()
-			if err != nil {
-				return err
-			}
-			return records(rev)
+			records(t.nextRev())
+			return nil
 		}, nil
 	})
 }
@@ -211,9 +205,7 @@ func forgetAnswers(t *txn, seq uint64) error {
 		}
 	}
 	for key, rec := range answers {
-		if err := bucketReplays.in(t.Tx).put([]byte(key), engine.EncodeReplay(rec)); err != nil {
-			return err
-		}
+		bucketReplays.in(t.Tx).put([]byte(key), engine.EncodeReplay(rec))
 	}
 	return nil
 }

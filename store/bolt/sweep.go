@@ -36,11 +36,10 @@ func expiryKey(at int64, kind byte, key []byte) []byte {
 
 // scheduleSweep makes Sweep look at a row at the time due. scheduled is when Sweep will look at it anyway, or
 // engine.NoTime if that is not certain.
-func scheduleSweep(tx *bbolt.Tx, kind byte, key []byte, scheduled, due int64) error {
-	if due == engine.Never || scheduled != engine.NoTime && scheduled <= due {
-		return nil
+func scheduleSweep(tx *bbolt.Tx, kind byte, key []byte, scheduled, due int64) {
+	if due != engine.Never && (scheduled == engine.NoTime || scheduled > due) {
+		bucketExpiries.in(tx).put(expiryKey(due, kind, key), nil)
 	}
-	return bucketExpiries.in(tx).put(expiryKey(due, kind, key), nil)
 }
 
 // Sweep implements [store.Store].
@@ -128,14 +127,8 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 		if result.more {
 			continue // the rest of the row is swept later, so its entry stays
 		}
-		if err := expiries.delete(k); err != nil {
-			return 0, err
-		}
-		if result.due != engine.Never {
-			if err := scheduleSweep(t.Tx, k[8], k[9:], engine.NoTime, result.due); err != nil {
-				return 0, err
-			}
-		}
+		expiries.delete(k)
+		scheduleSweep(t.Tx, k[8], k[9:], engine.NoTime, result.due)
 	}
 	return n, nil
 }
@@ -178,7 +171,8 @@ func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 		t.after = append(t.after, func(ix *cardindex.Index) { ix.DropExpired(s, terms) })
 		return sweepResult{due: engine.Nanos(card.ReservedUntil)}, nil
 	}
-	return sweepResult{due: engine.Never}, purgeCard(t, card, now)
+	purgeCard(t, card, now)
+	return sweepResult{due: engine.Never}, nil
 }
 
 // dropTombstone removes the tombstone of a card. An index snapshot older than the tombstone can no longer catch up.
@@ -200,18 +194,14 @@ func dropTombstone(t *txn, change []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := changes.delete(change); err != nil {
-		return err
-	}
+	changes.delete(change)
 	if c.Change > number(floor) {
-		if err := meta.put(keyFloor, u64(c.Change)); err != nil {
-			return err
-		}
+		meta.put(keyFloor, u64(c.Change))
 	}
-	if number(seq) != c.Seq {
-		return nil
+	if number(seq) == c.Seq {
+		ids.delete([]byte(c.ID))
 	}
-	return ids.delete([]byte(c.ID))
+	return nil
 }
 
 func sweepConv(t *txn, key []byte, now time.Time, limit int) (sweepResult, error) {
@@ -229,7 +219,8 @@ func sweepConv(t *txn, key []byte, now time.Time, limit int) (sweepResult, error
 	if n == limit {
 		return sweepResult{rows: n, more: true}, nil
 	}
-	return sweepResult{rows: n, due: engine.Never}, deleteConvRow(t, conv)
+	deleteConvRow(t, conv)
+	return sweepResult{rows: n, due: engine.Never}, nil
 }
 
 func sweepRecord(t *txn, key []byte, now time.Time) (sweepResult, error) {
@@ -248,5 +239,6 @@ func sweepRecord(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	if engine.IsLive(rec.Expires, now) {
 		return sweepResult{due: engine.Deadline(rec.Expires)}, nil
 	}
-	return sweepResult{due: engine.Never}, deleteRecord(t, rec)
+	deleteRecord(t, rec)
+	return sweepResult{due: engine.Never}, nil
 }

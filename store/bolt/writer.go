@@ -35,10 +35,7 @@ type txn struct {
 }
 
 // nextRev returns a new revision. It is called once per unit, so that no two units of a commit share a revision.
-func (t *txn) nextRev() (store.Rev, error) {
-	n, err := bucketMeta.in(t.Tx).b.NextSequence()
-	return store.Rev(n), err
-}
+func (t *txn) nextRev() store.Rev { return store.Rev(bucketMeta.in(t.Tx).next()) }
 
 func (t *txn) note(ns, key string) {
 	if t.watch {
