@@ -68,7 +68,7 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 		if err := engine.CheckPut(old.Card, held, put, card.Owner); err != nil {
 			return nil, err
 		}
-		records, err := planRecords(t, put.Records, put.Now)
+		records, err := engine.PlanRecords(t, put.Records, put.Now)
 		if err != nil {
 			return nil, err
 		}
@@ -86,7 +86,7 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 				return err
 			}
 			stored = row.Card
-			records(row.Rev)
+			t.writeRecords(records, row.Rev)
 			return nil
 		}, nil
 	})
@@ -218,7 +218,7 @@ func (c cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reserve
 		if ifRev != store.Any && ifRev != old.Rev {
 			return nil, store.ErrConflict
 		}
-		records, err := planRecords(t, changes, now)
+		records, err := engine.PlanRecords(t, changes, now)
 		if err != nil {
 			return nil, err
 		}
@@ -228,7 +228,7 @@ func (c cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reserve
 			if err := writeCard(t, &row, old.Card, now); err != nil {
 				return err
 			}
-			records(row.Rev)
+			t.writeRecords(records, row.Rev)
 			return nil
 		}, nil
 	})

@@ -39,6 +39,15 @@ func convByKey(tx *bbolt.Tx, key store.ConvKey) (conv store.Conversation, ok boo
 	return convBySeq(tx, seq)
 }
 
+// Conv implements [engine.StepTx].
+func (t *txn) Conv(key store.ConvKey) (*store.Conversation, error) {
+	conv, ok, err := convByKey(t.Tx, key)
+	if !ok {
+		return nil, err
+	}
+	return &conv, nil
+}
+
 func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err error) {
 	row, err := bucketConvs.in(tx).get(convRowKey(seq, convRow, nil))
 	if row == nil || err != nil {

@@ -50,7 +50,10 @@ func TestCommitFails(t *testing.T) {
 					}, nil
 				},
 				func(t *txn) (func() error, error) {
-					return func() error { return putReplay(t.Tx, store.Step{Replay: replay}, nil, nil) }, nil
+					return func() error {
+						putReplay(t.Tx, store.Step{Replay: replay}, nil, engine.ReplayRow{Replay: *replay})
+						return nil
+					}, nil
 				},
 				func(*txn) (func() error, error) { return nil, store.ErrConflict },
 			)

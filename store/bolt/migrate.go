@@ -191,11 +191,11 @@ func (c *copier) put(b bucket, key, value []byte) {
 	c.size += len(key) + len(value)
 	c.rows++
 	rows := b.in(c.tx)
-	rows.b.FillPercent = 1 // most rows come in the order of their keys
+	rows.b.FillPercent = 1                                      // most rows come in the order of their keys
 	c.err = rows.b.Put(key, rows.seal(key, slices.Clip(value))) // an empty key of an imported row is an error, not a panic
 }
 
-// begin begins a transaction if there is none. It returns false after an error.
+// begin begins a transaction unless one has begun. It returns false after an error.
 func (c *copier) begin() bool {
 	if c.tx == nil && c.err == nil {
 		c.tx, c.err = c.db.Begin(true)

@@ -310,7 +310,7 @@ func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) error {
 	return catchDamage(func() error { return s.db.View(fn) })
 }
 
-// readRow returns the row that find finds in a read transaction. If there is none, or accept returns false for it, the
+// readRow returns the row that find finds in a read transaction. If it finds nothing, or accept returns false, the
 // error is store.ErrNotFound.
 func readRow[K, T any](ctx context.Context, s *Store, key K, find func(*bbolt.Tx, K) (T, bool, error), accept func(T) bool) (found T, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {

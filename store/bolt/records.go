@@ -34,25 +34,15 @@ func recordAt(tx *bbolt.Tx, ns, key string) (rec store.Record, ok bool, err erro
 
 func (r records) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
 	return r.s.writer.doFor(ctx, r.by, func(t *txn) (func() error, error) {
-		write, err := planRecords(t, changes, now)
+		records, err := engine.PlanRecords(t, changes, now)
 		if err != nil || len(changes) == 0 {
 			return nil, err
 		}
 		return func() error {
-			write(t.nextRev())
+			t.writeRecords(records, t.nextRev())
 			return nil
 		}, nil
 	})
-}
-
-// planRecords checks changes and returns a function that writes them under one revision.
-func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev), error) {
-	writes, err := engine.PlanRecords(t, changes, now)
-	return func(rev store.Rev) {
-		for _, w := range writes {
-			t.writeRecord(w, rev)
-		}
-	}, err
 }
 
 func (t *txn) CheckLease(held *store.Lease) error { return t.leases.Check(held, time.Now()) }
@@ -61,6 +51,13 @@ func (t *txn) Record(ns, key string) (store.Record, bool, error) { return record
 
 func (t *txn) CountRecords(key engine.CountOf, now int64) (int, error) {
 	return t.counts.count(t.Tx, key, now)
+}
+
+// writeRecords writes the records of a unit under one revision.
+func (t *txn) writeRecords(writes []engine.RecordWrite, rev store.Rev) {
+	for _, w := range writes {
+		t.writeRecord(w, rev)
+	}
 }
 
 func (t *txn) writeRecord(w engine.RecordWrite, rev store.Rev) {

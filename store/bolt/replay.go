@@ -79,25 +79,36 @@ func isReplayLive(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (bool, erro
 	return ok && conv.Open && engine.IsLive(conv.Expires, now), err
 }
 
-// liveReplay returns the record of a message and whether it counts at now. If it does not exist, the key is nil.
-func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) (key []byte, rec engine.ReplayRow, live bool, err error) {
-	key, rec, err = findReplay(tx, engine.ReplayHash(sender, messageID))
-	if err == nil && key != nil {
-		live, err = isReplayLive(tx, rec, now)
+// Replay implements [engine.StepTx].
+func (t *txn) Replay(sender, messageID string, now time.Time) (rec engine.StoredReplay, live bool, err error) {
+	return liveReplay(t.Tx, sender, messageID, now)
+}
+
+// WithAnswer implements [engine.StepTx].
+func (t *txn) WithAnswer(rec engine.ReplayRow, now time.Time) (store.Replay, error) {
+	return withAnswer(t.Tx, rec, now)
+}
+
+// liveReplay returns the record of a message and whether it counts at now. Its Place is its key, or nil if it does not
+// exist.
+func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) (rec engine.StoredReplay, live bool, err error) {
+	rec.Place, rec.ReplayRow, err = findReplay(tx, engine.ReplayHash(sender, messageID))
+	if err == nil && rec.Place != nil {
+		live, err = isReplayLive(tx, rec.ReplayRow, now)
 	}
-	return key, rec, live, err
+	return rec, live, err
 }
 
 func (s steps) FindReplay(ctx context.Context, sender, messageID string, now time.Time) (rec store.Replay, err error) {
 	err = s.s.view(ctx, func(tx *bbolt.Tx) error {
-		_, found, live, err := liveReplay(tx, sender, messageID, now)
+		found, live, err := liveReplay(tx, sender, messageID, now)
 		if err != nil {
 			return err
 		}
 		if !live {
 			return store.ErrNotFound
 		}
-		rec, err = withAnswer(tx, found, now)
+		rec, err = withAnswer(tx, found.ReplayRow, now)
 		return err
 	})
 	return rec, err
@@ -120,28 +131,16 @@ func withAnswer(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (store.Replay
 }
 
 // putReplay stores the record of a step. old is the key of an earlier record of the message that no longer counts, or
-// nil. conv is the conversation that the step wrote, or nil. If no entry of the transcript names the record, putReplay
-// adds a row to the conversation that names it.
-func putReplay(tx *bbolt.Tx, step store.Step, old []byte, conv *store.Conversation) error {
-	rec := *step.Replay
-	replays, hash := bucketReplays.in(tx), engine.ReplayHash(rec.Sender, rec.MessageID)
-	row := engine.ReplayRow{Replay: rec}
-	if conv != nil && conv.Key == rec.Conv {
-		row.ConvSeq = conv.Seq
-	} else if found, ok, err := convByKey(tx, rec.Conv); err != nil {
-		return err
-	} else if ok && engine.IsLive(found.Expires, step.Now) {
-		row.ConvSeq = found.Seq
-	}
+// nil. If no entry of the transcript names the record, putReplay adds a row to the conversation that names it.
+func putReplay(tx *bbolt.Tx, step store.Step, old []byte, row engine.ReplayRow) {
+	replays, hash := bucketReplays.in(tx), engine.ReplayHash(row.Sender, row.MessageID)
 	if old != nil {
 		replays.delete(old)
 	}
-	row.SetAnswer(rec.Status, rec.Answer, step, conv)
-	replays.put(replayKey(part(rec.Expires), hash), engine.EncodeReplay(row))
+	replays.put(replayKey(part(row.Expires), hash), engine.EncodeReplay(row))
 	if !hasReplayEntry(step) && row.ConvSeq != 0 {
 		bucketConvs.in(tx).put(convRowKey(u64(row.ConvSeq), convReplay, hash), nil)
 	}
-	return nil
 }
 
 // sweepReplays removes up to limit records of ended parts. The records of open conversations move to the current part.

@@ -21,7 +21,7 @@ import (
 // so it must set its results and not add to them.
 type plan func(t *txn) (write func() error, err error)
 
-// txn is the transaction of one group of units. It implements [engine.RecordTx].
+// txn is the transaction of one group of units. It implements [engine.StepTx].
 type txn struct {
 	*bbolt.Tx
 	counts *liveCounts

@@ -76,7 +76,7 @@ func (c cardStore) Put(ctx context.Context, put store.PutCard) (store.Card, erro
 		if err := engine.CheckPut(before, held, put, card.Owner); err != nil {
 			return nil, err
 		}
-		records, err := planRecords(t, put.Records, put.Now)
+		records, err := engine.PlanRecords(t, put.Records, put.Now)
 		if err != nil {
 			return nil, err
 		}
@@ -99,7 +99,7 @@ func (c cardStore) Put(ctx context.Context, put store.PutCard) (store.Card, erro
 				return err
 			}
 			stored = next.Card
-			records(next.Rev)
+			t.writeRecords(records, next.Rev)
 			return nil
 		}, nil
 	})
@@ -247,7 +247,7 @@ func (c cardStore) Withdraw(ctx context.Context, id string, ifRev store.Rev, res
 		case ifRev != store.Any && ifRev != old.Rev:
 			return nil, store.ErrConflict
 		}
-		records, err := planRecords(t, changes, now)
+		records, err := engine.PlanRecords(t, changes, now)
 		if err != nil {
 			return nil, err
 		}
@@ -257,7 +257,7 @@ func (c cardStore) Withdraw(ctx context.Context, id string, ifRev store.Rev, res
 			if err := t.putCard(&next, old, now); err != nil {
 				return err
 			}
-			records(next.Rev)
+			t.writeRecords(records, next.Rev)
 			return nil
 		}, nil
 	})

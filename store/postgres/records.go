@@ -25,30 +25,27 @@ func (r recordStore) Apply(ctx context.Context, changes []store.Change, now time
 	var n needs
 	n.addRecords(changes)
 	return r.s.writer.do(ctx, n, func(t *txn) (func() error, error) {
-		write, err := planRecords(t, changes, now)
+		writes, err := engine.PlanRecords(t, changes, now)
 		if err != nil {
 			return nil, err
 		}
-		return func() error { write(t.nextRev()); return nil }, nil
+		return func() error { t.writeRecords(writes, t.nextRev()); return nil }, nil
 	})
 }
 
-// planRecords checks changes and returns a function that writes them under one revision.
-func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev), error) {
-	writes, err := engine.PlanRecords(t, changes, now)
-	return func(rev store.Rev) {
-		for _, w := range writes {
-			rec := w.Change.Record
-			t.note(rec.NS, rec.Key)
-			if w.Exists {
-				t.dropRecord(w.Old)
-			}
-			if !w.Change.Delete {
-				rec.Rev = rev
-				t.putRecord(rec)
-			}
+// writeRecords writes the records of a unit under one revision.
+func (t *txn) writeRecords(writes []engine.RecordWrite, rev store.Rev) {
+	for _, w := range writes {
+		rec := w.Change.Record
+		t.note(rec.NS, rec.Key)
+		if w.Exists {
+			t.dropRecord(w.Old)
 		}
-	}, err
+		if !w.Change.Delete {
+			rec.Rev = rev
+			t.putRecord(rec)
+		}
+	}
 }
 
 func (t *txn) Record(ns, key string) (rec store.Record, ok bool, err error) {

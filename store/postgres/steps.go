@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -37,60 +38,29 @@ func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, e
 	n.addRecords(step.Records)
 	var applied store.Applied
 	err := s.s.writer.do(ctx, n, func(t *txn) (func() error, error) {
-		applied = store.Applied{}
-		if err := t.CheckLease(step.Held); err != nil {
-			return nil, err
-		}
-		if step.Replay != nil {
-			before, err := t.liveReplay(step.Replay.Sender, step.Replay.MessageID, step.Now)
-			switch {
-			case err != nil:
-				return nil, err
-			case before != nil && before.Digest != step.Replay.Digest:
-				return nil, store.ErrMismatch
-			case before != nil:
-				rec, err := t.withAnswer(*before, step.Now)
-				applied = store.Applied{Dup: true, Replay: &rec}
-				return nil, err
-			}
-		}
-		var answered *engine.ReplayRow
-		if step.Answer != nil {
-			var err error
-			answered, err = t.liveReplay(step.Answer.Sender, step.Answer.MessageID, step.Now)
-			if err != nil {
-				return nil, err
-			}
-			if answered != nil && answered.Digest != step.Answer.Digest {
-				return nil, store.ErrMismatch
-			}
-		}
-		conv, err := planConv(t, step)
-		if err != nil {
-			return nil, err
-		}
-		records, err := planRecords(t, step.Records, step.Now)
-		if err != nil {
+		plan, dup, err := engine.PlanStep(t, step)
+		applied = store.Applied{Dup: dup != nil, Replay: dup}
+		if err != nil || dup != nil {
 			return nil, err
 		}
 		return func() error {
 			rev := t.nextRev()
-			var written *store.Conversation
-			if step.Conv != nil {
-				applied.Rev = rev
-				t.noteConv(step.Conv.Key)
-				written = conv(rev)
+			if plan.Expired != nil {
+				t.dropConv(*plan.Expired)
 			}
-			if step.Replay != nil {
-				if err := t.putReplay(step, written); err != nil {
-					return err
-				}
+			if plan.Conv != nil {
+				applied.Rev, plan.Conv.Rev = rev, rev
+				t.noteConv(plan.Conv.Key)
+				t.putConv(plan.Conv, plan.Old.Terms, step.Append)
 			}
-			if answered != nil {
-				answered.SetAnswer(step.Answer.Status, step.Answer.Answer, step, written)
-				t.storeReplay(*answered)
+			plan.Complete()
+			if plan.Replay != nil {
+				t.putReplay(*plan.Replay)
 			}
-			records(rev)
+			if plan.Answered != nil {
+				t.putReplay(plan.Answered.ReplayRow)
+			}
+			t.writeRecords(plan.Records, rev)
 			return nil
 		}, nil
 	})
@@ -100,49 +70,22 @@ func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, e
 	return applied, nil
 }
 
-// planConv checks the revision of a step's conversation and returns a function that writes the row and the entries. The
-// function returns the row. If the step changes no conversation, the function is nil.
-func planConv(t *txn, step store.Step) (func(store.Rev) *store.Conversation, error) {
-	if step.Conv == nil {
-		return nil, nil
+// putConv stores a conversation with its new entries. A new conversation gets its revision as Seq. terms are the terms
+// of the row that is replaced.
+func (t *txn) putConv(conv *store.Conversation, terms []string, added []store.Entry) {
+	conv.Seq = cmp.Or(conv.Seq, uint64(conv.Rev))
+	for _, e := range added {
+		conv.Entries++
+		t.put(entries, entryKey(conv.Seq, conv.Entries), row{value: engine.EncodeEntry(engine.EntryRow{Entry: e})})
 	}
-	conv, key := *step.Conv, engine.ConvKey(step.Conv.Key)
-	conv.Terms = engine.SortedSet(conv.Terms)
-	old, err := t.conv(step.Conv.Key)
-	if err != nil {
-		return nil, err
-	}
-	live := old != nil && engine.IsLive(old.Expires, step.Now)
-	have := store.Absent
-	if old != nil {
-		have = old.Rev
-	}
-	if !engine.RevFits(conv.Rev, live, have) {
-		return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
-	}
-	return func(rev store.Rev) *store.Conversation {
-		conv.Rev, conv.Seq, conv.Entries = rev, uint64(rev), 0
-		var terms []string // of the row that is replaced
-		switch {
-		case live:
-			conv.Seq, conv.Entries, terms = old.Seq, old.Entries, old.Terms
-		case old != nil:
-			t.dropConv(*old)
+	for removed, term := range cardindex.Diff(terms, conv.Terms) {
+		if removed {
+			t.drop(convTerms, convTermKey(term, conv.Seq))
+		} else {
+			t.put(convTerms, convTermKey(term, conv.Seq), row{num: int64(conv.Seq)})
 		}
-		for _, e := range step.Append {
-			conv.Entries++
-			t.put(entries, entryKey(conv.Seq, conv.Entries), row{value: engine.EncodeEntry(engine.EntryRow{Entry: e})})
-		}
-		for removed, term := range cardindex.Diff(terms, conv.Terms) {
-			if removed {
-				t.drop(convTerms, convTermKey(term, conv.Seq))
-			} else {
-				t.put(convTerms, convTermKey(term, conv.Seq), row{num: int64(conv.Seq)})
-			}
-		}
-		t.put(convs, key, row{num: int64(conv.Seq), due: engine.Deadline(conv.Expires), value: engine.EncodeConv(conv)})
-		return &conv
-	}, nil
+	}
+	t.put(convs, engine.ConvKey(conv.Key), row{num: int64(conv.Seq), due: engine.Deadline(conv.Expires), value: engine.EncodeConv(*conv)})
 }
 
 func convTermKey(term string, seq uint64) []byte {
@@ -159,8 +102,8 @@ func splitEntryKey(key []byte) (seq, n uint64, ok bool) {
 	return binary.BigEndian.Uint64(key), binary.BigEndian.Uint64(key[8:]), true
 }
 
-// conv returns a conversation, live or not, or nil.
-func (t *txn) conv(key store.ConvKey) (*store.Conversation, error) {
+// Conv implements [engine.StepTx].
+func (t *txn) Conv(key store.ConvKey) (*store.Conversation, error) {
 	stored, err := t.get(convs, engine.ConvKey(key))
 	if stored == nil || err != nil {
 		return nil, err
@@ -178,26 +121,20 @@ func (t *txn) dropConv(conv store.Conversation) {
 	t.drop(convs, engine.ConvKey(conv.Key))
 }
 
-// liveReplay returns the record of a message if it counts at now, or nil.
-func (t *txn) liveReplay(sender, messageID string, now time.Time) (*engine.ReplayRow, error) {
+// Replay implements [engine.StepTx].
+func (t *txn) Replay(sender, messageID string, now time.Time) (rec engine.StoredReplay, live bool, err error) {
 	stored, err := t.get(replays, engine.ReplayHash(sender, messageID))
 	if stored == nil || err != nil {
-		return nil, err
+		return rec, false, err
 	}
-	rec, err := engine.DecodeReplay(stored.value)
-	if err != nil {
-		return nil, err
+	if rec.ReplayRow, err = engine.DecodeReplay(stored.value); err != nil {
+		return rec, false, err
 	}
 	var conv *store.Conversation
 	if rec.ConvSeq != 0 && !engine.IsLive(rec.Expires, now) {
-		if conv, err = t.conv(rec.Conv); err != nil {
-			return nil, err
-		}
+		conv, err = t.Conv(rec.Conv)
 	}
-	if !isReplayLive(rec, conv, now) {
-		return nil, nil
-	}
-	return &rec, nil
+	return rec, isReplayLive(rec.ReplayRow, conv, now), err
 }
 
 // isReplayLive reports whether a record counts at now: it has not expired, or its conversation is open. conv is the
@@ -207,8 +144,9 @@ func isReplayLive(rec engine.ReplayRow, conv *store.Conversation, now time.Time)
 		conv != nil && conv.Seq == rec.ConvSeq && conv.Open && engine.IsLive(conv.Expires, now)
 }
 
-func (t *txn) withAnswer(rec engine.ReplayRow, now time.Time) (store.Replay, error) {
-	conv, err := t.conv(rec.Conv)
+// WithAnswer implements [engine.StepTx].
+func (t *txn) WithAnswer(rec engine.ReplayRow, now time.Time) (store.Replay, error) {
+	conv, err := t.Conv(rec.Conv)
 	if err != nil {
 		return store.Replay{}, err
 	}
@@ -224,28 +162,7 @@ func (t *txn) withAnswer(rec engine.ReplayRow, now time.Time) (store.Replay, err
 	})
 }
 
-// putReplay stores the record of a step, in place of one that no longer counts. written is the conversation that the
-// step wrote, or nil.
-func (t *txn) putReplay(step store.Step, written *store.Conversation) error {
-	r := engine.ReplayRow{Replay: *step.Replay}
-	switch {
-	case written != nil && r.Conv == step.Conv.Key:
-		r.ConvSeq = written.Seq
-	case r.Conv != (store.ConvKey{}):
-		conv, err := t.conv(r.Conv)
-		if err != nil {
-			return err
-		}
-		if conv != nil && engine.IsLive(conv.Expires, step.Now) {
-			r.ConvSeq = conv.Seq
-		}
-	}
-	r.SetAnswer(r.Status, r.Answer, step, written)
-	t.storeReplay(r)
-	return nil
-}
-
-func (t *txn) storeReplay(r engine.ReplayRow) {
+func (t *txn) putReplay(r engine.ReplayRow) {
 	t.put(replays, engine.ReplayHash(r.Sender, r.MessageID), row{num: int64(r.ConvSeq), due: engine.Deadline(r.Expires), value: engine.EncodeReplay(r)})
 }
 
@@ -254,7 +171,7 @@ func (s stepStore) Forget(ctx context.Context, key store.ConvKey, ifRev store.Re
 	n.row(convs, engine.ConvKey(key))
 	n.addRecords(changes)
 	return s.s.writer.do(ctx, n, func(t *txn) (func() error, error) {
-		conv, err := t.conv(key)
+		conv, err := t.Conv(key)
 		switch {
 		case err != nil:
 			return nil, err
@@ -263,7 +180,7 @@ func (s stepStore) Forget(ctx context.Context, key store.ConvKey, ifRev store.Re
 		case !engine.RevFits(ifRev, true, conv.Rev):
 			return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
 		}
-		records, err := planRecords(t, changes, now)
+		records, err := engine.PlanRecords(t, changes, now)
 		if err != nil {
 			return nil, err
 		}
@@ -281,10 +198,10 @@ func (s stepStore) Forget(ctx context.Context, key store.ConvKey, ifRev store.Re
 					return err
 				}
 				rec.Forget()
-				t.storeReplay(rec)
+				t.putReplay(rec)
 			}
 			t.dropConv(*conv)
-			records(t.nextRev())
+			t.writeRecords(records, t.nextRev())
 			return nil
 		}, nil
 	})

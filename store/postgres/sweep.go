@@ -128,7 +128,7 @@ func sweepReplay(t *txn, key []byte, r row, now time.Time) error {
 	}
 	var conv *store.Conversation
 	if rec.ConvSeq != 0 {
-		if conv, err = t.conv(rec.Conv); err != nil {
+		if conv, err = t.Conv(rec.Conv); err != nil {
 			return err
 		}
 	}

@@ -18,7 +18,7 @@ import (
 type cell struct{ old, now *row }
 
 // txn is the transaction of one group of units. Rows that a unit writes are in memory until flush. It implements
-// [engine.RecordTx].
+// [engine.StepTx].
 type txn struct {
 	ctx    context.Context
 	conn   *pgx.Conn

@@ -1,0 +1,134 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// StepTx is the transaction of a unit that changes a conversation. It reads what the earlier units of the group left.
+type StepTx interface {
+	RecordTx
+	// Conv returns a conversation, live or not, or nil.
+	Conv(key store.ConvKey) (*store.Conversation, error)
+	// Replay returns the record of a message, and whether it counts at now. rec is zero if the record does not exist.
+	Replay(sender, messageID string, now time.Time) (rec StoredReplay, live bool, err error)
+	// WithAnswer returns a record as [store.Steps] does.
+	WithAnswer(rec ReplayRow, now time.Time) (store.Replay, error)
+}
+
+// StoredReplay is the row of a replay record. Place is for the engine, and says where the row is; it may be nil.
+type StoredReplay struct {
+	ReplayRow
+	Place []byte
+}
+
+// StepPlan is a step that has passed the checks, with what the unit must write.
+type StepPlan struct {
+	step     store.Step
+	Conv     *store.Conversation // the row; Seq is 0 for a new conversation, and the unit sets Rev
+	Old      store.Conversation  // the row that Conv replaces; zero for a new conversation
+	Expired  *store.Conversation // an expired conversation with the same key, which must be removed first
+	Replay   *ReplayRow          // see Complete
+	Before   StoredReplay        // a record of the same message that no longer counts, in place of which Replay comes
+	Answered *StoredReplay       // the record that gets an answer; see Complete
+	Records  []RecordWrite
+}
+
+// PlanStep checks a step in the order of [store.Steps]. If dup is not nil, the message was accepted before, and the
+// unit writes nothing.
+func PlanStep(tx StepTx, step store.Step) (p StepPlan, dup *store.Replay, err error) {
+	p.step = step
+	if err := tx.CheckLease(step.Held); err != nil {
+		return p, nil, err
+	}
+	live := false
+	if r := step.Replay; r != nil {
+		p.Before, live, err = tx.Replay(r.Sender, r.MessageID, step.Now)
+		switch {
+		case err != nil:
+			return p, nil, err
+		case live && p.Before.Digest != r.Digest:
+			return p, nil, store.ErrMismatch
+		case live:
+			rec, err := tx.WithAnswer(p.Before.ReplayRow, step.Now)
+			return p, &rec, err
+		}
+	}
+	if a := step.Answer; a != nil {
+		rec, live, err := tx.Replay(a.Sender, a.MessageID, step.Now)
+		switch {
+		case err != nil:
+			return p, nil, err
+		case live && rec.Digest != a.Digest:
+			return p, nil, store.ErrMismatch
+		case live:
+			p.Answered = &rec
+		}
+	}
+	if err := p.planConv(tx); err != nil {
+		return p, nil, err
+	}
+	if err := p.planReplay(tx); err != nil {
+		return p, nil, err
+	}
+	p.Records, err = PlanRecords(tx, step.Records, step.Now)
+	return p, nil, err
+}
+
+// planConv checks the revision of the step's conversation.
+func (p *StepPlan) planConv(tx StepTx) error {
+	if p.step.Conv == nil {
+		return nil
+	}
+	old, err := tx.Conv(p.step.Conv.Key)
+	if err != nil {
+		return err
+	}
+	switch {
+	case old == nil:
+	case IsLive(old.Expires, p.step.Now):
+		p.Old = *old
+	default:
+		p.Expired = old
+	}
+	if !RevFits(p.step.Conv.Rev, p.Old.Seq != 0, p.Old.Rev) {
+		return fmt.Errorf("conversation: %w", store.ErrConflict)
+	}
+	conv := *p.step.Conv
+	conv.Terms, conv.Seq, conv.Entries = SortedSet(conv.Terms), p.Old.Seq, p.Old.Entries
+	p.Conv = &conv
+	return nil
+}
+
+// planReplay finds the conversation of a new replay record, unless the step itself writes it.
+func (p *StepPlan) planReplay(tx StepTx) error {
+	if p.step.Replay == nil {
+		return nil
+	}
+	p.Replay = &ReplayRow{Replay: *p.step.Replay}
+	if key := p.Replay.Conv; key != (store.ConvKey{}) && (p.Conv == nil || p.Conv.Key != key) {
+		conv, err := tx.Conv(key)
+		if err != nil {
+			return err
+		}
+		if conv != nil && IsLive(conv.Expires, p.step.Now) {
+			p.Replay.ConvSeq = conv.Seq
+		}
+	}
+	return nil
+}
+
+// Complete sets the answers of Replay and Answered. Call it after Conv and its entries are written.
+func (p *StepPlan) Complete() {
+	if r := p.Replay; r != nil {
+		if p.Conv != nil && p.Conv.Key == r.Conv {
+			r.ConvSeq = p.Conv.Seq
+		}
+		r.SetAnswer(r.Status, r.Answer, p.step, p.Conv)
+	}
+	if p.Answered != nil {
+		p.Answered.SetAnswer(p.step.Answer.Status, p.step.Answer.Answer, p.step, p.Conv)
+	}
+}
