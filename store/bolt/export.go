@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
@@ -208,94 +209,53 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 
 // importRow stores a row, and the rows of indexes and expiries that are derived from it.
 func importRow(c *copier, r engine.Row) error {
-	switch r.Kind {
-	case engine.KindCard:
-		return importCard(c, r)
-	case engine.KindChange:
-		change, err := engine.DecodeChange(r.Num, r.Value)
-		if err != nil {
-			return err
+	decoded, err := r.Decode()
+	if err != nil {
+		return err
+	}
+	seq := u64(r.Num)
+	switch v := decoded.(type) {
+	case engine.CardRow:
+		for _, count := range v.Counts {
+			c.put(bucketCounts, countKey(r.Num)(count), nil)
 		}
-		c.put(bucketIDs, []byte(change.ID), u64(change.Seq))
-		return c.putDue(bucketChanges, u64(r.Num), r.Value, kindTombstone, r.Due)
-	case engine.KindEntry:
-		c.put(bucketConvs, convRowKey(u64(r.Num), convEntry, u64(r.N)), r.Value)
-		return c.err
-	case engine.KindConv:
-		return importConv(c, r)
-	case engine.KindReplay:
-		return importReplay(c, r)
-	case engine.KindRecord:
-		return importRecord(c, r)
-	}
-	return r.Check() // an unknown kind
-}
-
-func importCard(c *copier, r engine.Row) error {
-	card, err := engine.DecodeCard(r.Num, r.Value)
-	if err != nil {
-		return err
-	}
-	for _, count := range card.Counts {
-		c.put(bucketCounts, countKey(r.Num)(count), nil)
-	}
-	return c.putDue(bucketCards, u64(r.Num), r.Value, kindCard, engine.CardDue(card.Card))
-}
-
-func importConv(c *copier, r engine.Row) error {
-	conv, err := engine.DecodeConv(r.Num, r.Value)
-	if err != nil {
-		return err
-	}
-	c.put(bucketConvKeys, engine.ConvKey(conv.Key), u64(r.Num))
-	for _, term := range conv.Terms {
-		c.put(bucketConvTerms, convTermKey(r.Num)(term), nil)
-	}
-	c.put(bucketConvs, convRowKey(u64(r.Num), convRow, nil), r.Value)
-	return c.due(kindConv, u64(r.Num), engine.Deadline(conv.Expires))
-}
-
-// importReplay stores a replay record. If its conversation exists, importReplay adds a row that names the record to the
-// conversation, because the entries of other engines do not name it.
-func importReplay(c *copier, r engine.Row) error {
-	rec, err := engine.DecodeReplay(r.Value)
-	if err != nil {
-		return err
-	}
-	hash, seq := engine.ReplayHash(rec.Sender, rec.MessageID), u64(rec.ConvSeq)
-	c.put(bucketReplays, replayKey(part(rec.Expires), hash), r.Value)
-	if c.err == nil && rowExists(c.tx, bucketConvs, convRowKey(seq, convRow, nil)) {
-		c.put(bucketConvs, convRowKey(seq, convReplay, hash), nil)
+		c.put(bucketCards, seq, r.Value)
+		c.due(kindCard, seq, engine.CardDue(v.Card))
+	case engine.ChangeRow:
+		c.put(bucketIDs, []byte(v.ID), u64(v.Seq))
+		c.put(bucketChanges, seq, r.Value)
+		c.due(kindTombstone, seq, r.Due)
+	case engine.EntryRow:
+		c.put(bucketConvs, convRowKey(seq, convEntry, u64(r.N)), r.Value)
+	case store.Conversation:
+		c.put(bucketConvKeys, engine.ConvKey(v.Key), seq)
+		for _, term := range v.Terms {
+			c.put(bucketConvTerms, convTermKey(r.Num)(term), nil)
+		}
+		c.put(bucketConvs, convRowKey(seq, convRow, nil), r.Value)
+		c.due(kindConv, seq, engine.Deadline(v.Expires))
+	case engine.ReplayRow:
+		hash, conv := engine.ReplayHash(v.Sender, v.MessageID), u64(v.ConvSeq)
+		c.put(bucketReplays, replayKey(part(v.Expires), hash), r.Value)
+		// The entries of other engines do not name their record, so a row of the conversation does.
+		if c.err == nil && rowExists(c.tx, bucketConvs, convRowKey(conv, convRow, nil)) {
+			c.put(bucketConvs, convRowKey(conv, convReplay, hash), nil)
+		}
+	case store.Record:
+		for _, term := range v.Terms {
+			c.put(bucketRecordTerms, engine.TermKey(v.NS, term, v.Key), nil)
+		}
+		c.put(bucketRecords, r.Key, r.Value)
+		c.due(kindRecord, r.Key, engine.Deadline(v.Expires))
 	}
 	return c.err
-}
-
-func importRecord(c *copier, r engine.Row) error {
-	ns, key, ok := engine.SplitRecordKey(r.Key)
-	if !ok {
-		return r.Check()
-	}
-	rec, err := engine.DecodeRecord(ns, key, r.Value)
-	if err != nil {
-		return err
-	}
-	for _, term := range rec.Terms {
-		c.put(bucketRecordTerms, engine.TermKey(ns, term, key), nil)
-	}
-	return c.putDue(bucketRecords, r.Key, r.Value, kindRecord, engine.Deadline(rec.Expires))
-}
-
-func (c *copier) putDue(b bucket, key, value []byte, kind byte, due int64) error {
-	c.put(b, key, value)
-	return c.due(kind, key, due)
 }
 
 // due schedules a sweep of a row, unless due is engine.Never.
-func (c *copier) due(kind byte, key []byte, due int64) error {
+func (c *copier) due(kind byte, key []byte, due int64) {
 	if due != engine.Never {
 		c.put(bucketExpiries, expiryKey(due, kind, key), nil)
 	}
-	return c.err
 }
 
 // importNumbers stores the numbers after which the new database continues to count.

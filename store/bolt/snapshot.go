@@ -74,17 +74,12 @@ func (n *snapshotter) run() {
 		case <-n.ctx.Done():
 			return
 		case <-n.wake:
-			n.take()
 		}
-	}
-}
-
-func (n *snapshotter) take() {
-	// Reset the counter even if the snapshot fails, so that the next attempt comes after the same number of changes.
-	n.changed.Store(0)
-	err := n.s.writeSnapshot(n.ctx)
-	if err != nil && n.ctx.Err() == nil {
-		n.s.log.Warn("card index snapshot was not written", slog.Any("err", err))
+		// Reset the counter even if the snapshot fails, so that the next attempt comes after the same number of changes.
+		n.changed.Store(0)
+		if err := n.s.writeSnapshot(n.ctx); err != nil && n.ctx.Err() == nil {
+			n.s.log.Warn("card index snapshot was not written", slog.Any("err", err))
+		}
 	}
 }
 
@@ -108,9 +103,7 @@ func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 		}
 	}()
 	tag := make([]byte, tagSize)
-	if _, err = rand.Read(tag); err != nil {
-		return errors.Join(err, f.Close())
-	}
+	rand.Read(tag) // never fails: crypto/rand
 	err = s.dumpIndex(ctx, f, tag)
 	if err == nil {
 		err = f.Sync()

@@ -3,7 +3,6 @@
 package cardindex
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -119,22 +118,13 @@ func (ix *Index) change(s Slot, old, terms []string) {
 func Diff(old, terms []string) func(yield func(bool, string) bool) {
 	return func(yield func(bool, string) bool) {
 		for len(old) > 0 || len(terms) > 0 {
-			order := 0
 			switch {
-			case len(old) == 0:
-				order = 1
-			case len(terms) == 0:
-				order = -1
-			default:
-				order = cmp.Compare(old[0], terms[0])
-			}
-			switch {
-			case order < 0:
+			case len(terms) == 0 || len(old) > 0 && old[0] < terms[0]:
 				if !yield(true, old[0]) {
 					return
 				}
 				old = old[1:]
-			case order > 0:
+			case len(old) == 0 || terms[0] < old[0]:
 				if !yield(false, terms[0]) {
 					return
 				}

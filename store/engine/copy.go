@@ -43,31 +43,32 @@ type Row struct {
 	Value  []byte
 }
 
-// Check returns ErrDamaged with the name of the row, unless the row can be decoded.
-func (r Row) Check() (err error) {
+// Decode returns the CardRow, ChangeRow, EntryRow, Conversation, ReplayRow or Record that the row holds. If it cannot
+// be decoded, the error is ErrDamaged with the name of the row.
+func (r Row) Decode() (any, error) {
 	switch r.Kind {
 	case KindCard:
-		_, err = DecodeCard(r.Num, r.Value)
+		return DecodeCard(r.Num, r.Value)
 	case KindChange:
-		_, err = DecodeChange(r.Num, r.Value)
+		return DecodeChange(r.Num, r.Value)
 	case KindEntry:
-		if _, err = DecodeEntry(r.N, r.Value); err != nil {
+		e, err := DecodeEntry(r.N, r.Value)
+		if err != nil {
 			err = fmt.Errorf("conversation %d: %w", r.Num, err)
 		}
+		return e, err
 	case KindConv:
-		_, err = DecodeConv(r.Num, r.Value)
+		return DecodeConv(r.Num, r.Value)
 	case KindReplay:
-		_, err = DecodeReplay(r.Value)
+		return DecodeReplay(r.Value)
 	case KindRecord:
 		ns, key, ok := SplitRecordKey(r.Key)
 		if !ok {
-			return fmt.Errorf("%w: record key %x", store.ErrDamaged, r.Key)
+			return nil, fmt.Errorf("%w: record key %x", store.ErrDamaged, r.Key)
 		}
-		_, err = DecodeRecord(ns, key, r.Value)
-	default:
-		err = fmt.Errorf("%w: row of kind %d", store.ErrDamaged, r.Kind)
+		return DecodeRecord(ns, key, r.Value)
 	}
-	return err
+	return nil, fmt.Errorf("%w: row of kind %d", store.ErrDamaged, r.Kind)
 }
 
 // Numbers are the counters by which a database numbers new rows. Each is at least as large as every number that the

@@ -19,6 +19,9 @@ type Hint struct {
 	By *Handle
 }
 
+// Remote is the handle of the hints that come from another process.
+var Remote = &Handle{}
+
 // Watchers passes hints about commits on to the readers of [Watchers.Watch]. The zero value is ready to use.
 type Watchers struct {
 	shared atomic.Bool
@@ -38,12 +41,6 @@ func (w *Watchers) Share() { w.shared.Store(true) }
 
 // Shared reports whether [Watchers.Share] was called.
 func (w *Watchers) Shared() bool { return w.shared.Load() }
-
-func (w *Watchers) add(reader *watcher) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.list = append(w.list, reader)
-}
 
 // remove ends a watcher, if it has not ended yet.
 func (w *Watchers) remove(reader *watcher) {
@@ -65,19 +62,6 @@ func (w *Watchers) Close() {
 	w.list = nil
 }
 
-// TellRemote passes on the hints of a commit of another process.
-func (w *Watchers) TellRemote(hints []store.Hint) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, reader := range w.list {
-		for _, hint := range hints {
-			if slices.Contains(reader.namespaces, hint.NS) {
-				reader.send(hint)
-			}
-		}
-	}
-}
-
 // Lose tells every reader that hints of other processes were lost.
 func (w *Watchers) Lose() {
 	w.mu.Lock()
@@ -87,7 +71,7 @@ func (w *Watchers) Lose() {
 	}
 }
 
-// Tell passes on the hints of a commit.
+// Tell passes on the hints of a commit to every reader except that of the handle itself.
 func (w *Watchers) Tell(hints []Hint) {
 	if len(hints) == 0 {
 		return
@@ -125,7 +109,9 @@ func (w *watcher) send(hint store.Hint) {
 // Watch implements [store.Watcher] for a handle. The channel is also closed by Close.
 func (w *Watchers) Watch(ctx context.Context, by *Handle, namespaces ...string) <-chan store.Hint {
 	reader := &watcher{by: by, namespaces: slices.Clone(namespaces), hints: make(chan store.Hint, maxHints)}
-	w.add(reader)
+	w.mu.Lock()
+	w.list = append(w.list, reader)
+	w.mu.Unlock()
 	context.AfterFunc(ctx, func() { w.remove(reader) })
 	return reader.hints
 }

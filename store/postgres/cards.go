@@ -263,28 +263,16 @@ func (c cardStore) Withdraw(ctx context.Context, id string, ifRev store.Rev, res
 	})
 }
 
-// find returns the card of id if accept returns true for it, and otherwise [store.ErrNotFound].
-func (c cardStore) find(ctx context.Context, id string, accept func(store.Card) bool) (store.Card, error) {
-	stored, err := c.s.get(ctx, cards, []byte(id))
-	if err != nil {
-		return store.Card{}, err
-	}
-	card, err := engine.DecodeCard(uint64(stored.num), stored.value)
-	if err == nil && !accept(card.Card) {
-		err = store.ErrNotFound
-	}
-	if err != nil {
-		return store.Card{}, err
-	}
-	return card.Card, nil
-}
+func decodeCard(r row) (engine.CardRow, error) { return engine.DecodeCard(uint64(r.num), r.value) }
 
 func (c cardStore) Get(ctx context.Context, id string, now time.Time) (store.Card, error) {
-	return c.find(ctx, id, func(card store.Card) bool { return card.Live(now) })
+	card, err := readRow(ctx, c.s, cards, []byte(id), decodeCard, func(card engine.CardRow) bool { return card.Live(now) })
+	return card.Card, err
 }
 
 func (c cardStore) Held(ctx context.Context, id string, now time.Time) (store.Card, error) {
-	return c.find(ctx, id, func(card store.Card) bool { return card.Held(now) })
+	card, err := readRow(ctx, c.s, cards, []byte(id), decodeCard, func(card engine.CardRow) bool { return card.Held(now) })
+	return card.Card, err
 }
 
 func (c cardStore) HasCount(ctx context.Context, key string, now time.Time) (found bool, err error) {

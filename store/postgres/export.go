@@ -209,7 +209,7 @@ func (x *exporter) query(sql string, args []any, fn func(stored) error) error {
 
 // row passes on a row, or notes that it is damaged.
 func (x *exporter) row(r engine.Row) error {
-	if err := r.Check(); err != nil {
+	if _, err := r.Decode(); err != nil {
 		return x.damaged(err)
 	}
 	if len(x.faults) > 0 {
@@ -382,82 +382,45 @@ func (l *loader) flush() error {
 }
 
 // add stores a row with the rows that follow from it.
-func (l *loader) add(r engine.Row) (err error) {
-	switch r.Kind {
-	case engine.KindCard:
-		err = l.card(r)
-	case engine.KindChange:
-		err = l.change(r)
-	case engine.KindEntry:
+func (l *loader) add(r engine.Row) error {
+	decoded, err := r.Decode()
+	if err != nil {
+		return err
+	}
+	num := int64(r.Num)
+	switch v := decoded.(type) {
+	case engine.CardRow:
+		for _, count := range v.Counts {
+			if !v.Withdrawn {
+				l.put(cardCounts, cardCountKey(count, v.ID), 0, engine.Deadline(v.Expires), nil)
+			}
+		}
+		l.put(cards, []byte(v.ID), num, engine.CardDue(v.Card), r.Value)
+	case engine.ChangeRow:
+		value, err := json.Marshal(feedLine{At: v.At, Gone: v.Gone, Withdrawn: v.Withdrawn, Seq: v.Seq})
+		if err != nil {
+			return err
+		}
+		l.put(changes, []byte(v.ID), num, r.Due, value)
+	case engine.EntryRow:
 		l.put(entries, entryKey(r.Num, r.N), 0, 0, r.Value)
-	case engine.KindConv:
-		err = l.conv(r)
-	case engine.KindReplay:
-		var rec engine.ReplayRow
-		if rec, err = engine.DecodeReplay(r.Value); err == nil {
-			l.put(replays, engine.ReplayHash(rec.Sender, rec.MessageID), int64(rec.ConvSeq), engine.Deadline(rec.Expires), r.Value)
+	case store.Conversation:
+		for _, term := range engine.SortedSet(v.Terms) {
+			l.put(convTerms, convTermKey(term, r.Num), num, 0, nil)
 		}
-	case engine.KindRecord:
-		err = l.record(r)
-	default:
-		err = r.Check() // an unknown kind
-	}
-	if err == nil && l.size >= loadBatch {
-		err = l.flush()
-	}
-	return err
-}
-
-func (l *loader) card(r engine.Row) error {
-	card, err := engine.DecodeCard(r.Num, r.Value)
-	if err != nil {
-		return err
-	}
-	for _, count := range card.Counts {
-		if !card.Withdrawn {
-			l.put(cardCounts, cardCountKey(count, card.ID), 0, engine.Deadline(card.Expires), nil)
+		l.put(convs, engine.ConvKey(v.Key), num, engine.Deadline(v.Expires), r.Value)
+	case engine.ReplayRow:
+		l.put(replays, engine.ReplayHash(v.Sender, v.MessageID), int64(v.ConvSeq), engine.Deadline(v.Expires), r.Value)
+	case store.Record:
+		due := engine.Deadline(v.Expires)
+		for _, term := range engine.SortedSet(v.Terms) {
+			l.put(recordTerms, engine.TermKey(v.NS, term, v.Key), 0, due, nil)
 		}
+		l.put(records, r.Key, 0, due, r.Value)
 	}
-	l.put(cards, []byte(card.ID), int64(r.Num), engine.CardDue(card.Card), r.Value)
-	return nil
-}
-
-func (l *loader) change(r engine.Row) error {
-	c, err := engine.DecodeChange(r.Num, r.Value)
-	if err != nil {
-		return err
+	if l.size >= loadBatch {
+		return l.flush()
 	}
-	value, err := json.Marshal(feedLine{At: c.At, Gone: c.Gone, Withdrawn: c.Withdrawn, Seq: c.Seq})
-	l.put(changes, []byte(c.ID), int64(r.Num), r.Due, value)
-	return err
-}
-
-func (l *loader) conv(r engine.Row) error {
-	conv, err := engine.DecodeConv(r.Num, r.Value)
-	if err != nil {
-		return err
-	}
-	for _, term := range engine.SortedSet(conv.Terms) {
-		l.put(convTerms, convTermKey(term, r.Num), int64(r.Num), 0, nil)
-	}
-	l.put(convs, engine.ConvKey(conv.Key), int64(r.Num), engine.Deadline(conv.Expires), r.Value)
-	return nil
-}
-
-func (l *loader) record(r engine.Row) error {
-	ns, key, ok := engine.SplitRecordKey(r.Key)
-	if !ok {
-		return r.Check()
-	}
-	rec, err := engine.DecodeRecord(ns, key, r.Value)
-	if err != nil {
-		return err
-	}
-	due := engine.Deadline(rec.Expires)
-	for _, term := range engine.SortedSet(rec.Terms) {
-		l.put(recordTerms, engine.TermKey(ns, term, key), 0, due, nil)
-	}
-	l.put(records, r.Key, 0, due, r.Value)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -81,18 +82,8 @@ func (t *txn) dropRecord(rec store.Record) {
 }
 
 func (r recordStore) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
-	stored, err := r.s.get(ctx, records, engine.RecordKey(ns, key))
-	if err != nil {
-		return store.Record{}, err
-	}
-	rec, err := engine.DecodeRecord(ns, key, stored.value)
-	if err == nil && !engine.IsLive(rec.Expires, now) {
-		err = store.ErrNotFound
-	}
-	if err != nil {
-		return store.Record{}, err
-	}
-	return rec, nil
+	decode := func(r row) (store.Record, error) { return engine.DecodeRecord(ns, key, r.value) }
+	return readRow(ctx, r.s, records, engine.RecordKey(ns, key), decode, func(rec store.Record) bool { return engine.IsLive(rec.Expires, now) })
 }
 
 func (r recordStore) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
@@ -131,6 +122,19 @@ func (s *Store) get(ctx context.Context, tb *table, key []byte) (r row, err erro
 		return s.pool.QueryRow(ctx, tb.read, key).Scan(&r.num, &r.due, &r.value)
 	})
 	return r, err
+}
+
+// readRow reads and decodes a row. If it does not exist, or accept returns false, the error is store.ErrNotFound.
+func readRow[T any](ctx context.Context, s *Store, tb *table, key []byte, decode func(row) (T, error), accept func(T) bool) (found T, err error) {
+	stored, err := s.get(ctx, tb, key)
+	if err != nil {
+		return found, err
+	}
+	read, err := decode(stored)
+	if err != nil || !accept(read) {
+		return found, cmp.Or(err, store.ErrNotFound)
+	}
+	return read, nil
 }
 
 // query calls fn for each row of a query, with the columns in scans.

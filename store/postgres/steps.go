@@ -237,18 +237,8 @@ func (s stepStore) FindReplay(ctx context.Context, sender, messageID string, now
 }
 
 func (s stepStore) Conversation(ctx context.Context, key store.ConvKey, now time.Time) (store.Conversation, error) {
-	stored, err := s.s.get(ctx, convs, engine.ConvKey(key))
-	if err != nil {
-		return store.Conversation{}, err
-	}
-	conv, err := engine.DecodeConv(uint64(stored.num), stored.value)
-	if err == nil && !engine.IsLive(conv.Expires, now) {
-		err = store.ErrNotFound
-	}
-	if err != nil {
-		return store.Conversation{}, err
-	}
-	return conv, nil
+	decode := func(r row) (store.Conversation, error) { return engine.DecodeConv(uint64(r.num), r.value) }
+	return readRow(ctx, s.s, convs, engine.ConvKey(key), decode, func(conv store.Conversation) bool { return engine.IsLive(conv.Expires, now) })
 }
 
 func (s stepStore) Conversations(ctx context.Context, term string, before uint64, limit int, now time.Time) (store.ConvPage, error) {

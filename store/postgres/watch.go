@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/local"
 )
 
 // channelOf returns the channel of the notifications of all processes on a schema of a database.
@@ -142,11 +143,11 @@ func (s *Store) receive(ctx context.Context, conn *pgx.Conn) {
 		if err := json.Unmarshal([]byte(got.Payload), &n); err != nil || n.Lost {
 			s.watchers.Lose()
 		}
-		hints := make([]store.Hint, len(n.Hints))
+		hints := make([]local.Hint, len(n.Hints))
 		for i, h := range n.Hints {
-			hints[i] = store.Hint{NS: h[0], Key: h[1]}
+			hints[i] = local.Hint{Hint: store.Hint{NS: h[0], Key: h[1]}, By: local.Remote}
 		}
-		s.watchers.TellRemote(hints)
+		s.watchers.Tell(hints)
 	}
 }
 
