@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -77,8 +78,6 @@ type Config struct {
 	AllowPrivate []netip.Prefix
 	// Addresses limits each client address of the listener; nil for no limits.
 	Addresses *httpapi.Addresses
-	// Keys caches parsed public keys; nil creates a cache.
-	Keys *signing.KeyCache
 	// Site is shown on the public pages, with Version.
 	Site    site.Operator
 	Version string
@@ -122,7 +121,6 @@ type Registry struct {
 	cards store.Cards
 	recs  store.Records
 	keys  *signing.KeyCache
-	log   *slog.Logger
 
 	views      *viewCache
 	pages      *lru.Cache[string, *encodedPage] // by query
@@ -136,7 +134,7 @@ type Registry struct {
 	relay      *mailbox.Relay
 	calls      *a2arelay.Service
 	bans       *moderation.Bans
-	reporting  reporting
+	reporting  sync.Mutex      // serializes reports, so that concurrent reports at this process cannot exceed the bounds
 	reporters  *rate.Allowance // reports by address; nil for no limit
 	gate       *admission.Gate
 	days       *history.History
@@ -148,9 +146,6 @@ func New(cfg Config) *Registry {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Keys == nil {
-		cfg.Keys = signing.NewKeyCache(cachedKeys)
-	}
 	cfg.Site.Name = cmp.Or(cfg.Site.Name, "AgentMesh directory")
 	if cfg.Mode == "" || cfg.Local {
 		cfg.Mode = Open
@@ -160,8 +155,7 @@ func New(cfg Config) *Registry {
 		cfg:     cfg,
 		cards:   cfg.Store.Cards(),
 		recs:    cfg.Store.Records(),
-		keys:    cfg.Keys,
-		log:     cfg.Logger,
+		keys:    signing.NewKeyCache(cachedKeys),
 		views:   newViewCache(cachedViews),
 		pages:   newCache[*encodedPage](cachedPages),
 		changes: waiting.NewNotifier(maxWaiting),

@@ -54,7 +54,7 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 		wait := min(mirrorRetry<<min(failures, 20), mirrorPause)
 		wait = wait/2 + rand.N(wait)
 		failures++
-		r.log.WarnContext(ctx, "mirror cannot follow its source", "source", source.Base, "again_in", wait, "err", err)
+		r.cfg.Logger.WarnContext(ctx, "mirror cannot follow its source", "source", source.Base, "again_in", wait, "err", err)
 		waiting.Pause(ctx, wait)
 	}
 }
@@ -80,7 +80,7 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && failed.Code == wire.InvalidMessage && since != "" {
 		// Another directory answers there now, or the source was restored from a backup. So the old feed now counts as
 		// another source: the next call drops its cards, and reads the whole new feed.
-		r.log.WarnContext(ctx, "the source does not know our position in its feed: reading the whole feed again", "source", source.Base)
+		r.cfg.Logger.WarnContext(ctx, "the source does not know our position in its feed: reading the whole feed again", "source", source.Base)
 		former := store.Record{NS: recordNS, Key: key + " before"}
 		return false, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any, Delete: true}, {Record: former, IfRev: store.Any}}, now)
 	}
@@ -140,7 +140,7 @@ func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c
 		if errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
 			return err
 		}
-		r.log.WarnContext(ctx, "a card of the source is not acceptable here", "agent_id", c.AgentID, "err", err)
+		r.cfg.Logger.WarnContext(ctx, "a card of the source is not acceptable here", "agent_id", c.AgentID, "err", err)
 		return r.dropCard(ctx, c)
 	}
 	if held.Live(now) && bytes.Equal(held.Body, card.Body) && bytes.Equal(held.Meta, card.Meta) && held.Expires.Equal(card.Expires) {
@@ -158,11 +158,7 @@ func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 	now := wire.Now()
 	var changes []store.Change
 	if c.Change == wire.ChangeRemoved && moderation.CheckReason(c.Reason) == nil {
-		change, err := moderation.Removal{AgentID: c.AgentID, Reason: c.Reason, At: now}.Change()
-		if err != nil {
-			return err
-		}
-		changes = append(changes, change)
+		changes = append(changes, moderation.Removal{AgentID: c.AgentID, Reason: c.Reason, At: now}.Change())
 	}
 	err := r.cards.Withdraw(ctx, string(c.AgentID), store.Any, now.Add(reservation), changes, now)
 	r.afterWrite(string(c.AgentID))
@@ -187,10 +183,7 @@ func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, r
 	if err != nil {
 		return store.Card{}, err
 	}
-	stored, err := newRow(c, [32]byte{}, m, maxLifetime, now) // without an owner: no credential has this hash
-	if err != nil {
-		return store.Card{}, err
-	}
+	stored := newRow(c, [32]byte{}, m, maxLifetime, now) // without an owner: no credential has this hash
 	stored.Registered, stored.Counts = rec.RegisteredAt, nil
 	if rec.ExpiresAt.Before(stored.Expires) {
 		stored.Expires = rec.ExpiresAt

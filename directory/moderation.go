@@ -33,9 +33,7 @@ func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by str
 			return err
 		}
 		m.HandedOver = true
-		if held.Meta, err = m.Encode(); err != nil {
-			return err
-		}
+		held.Meta = m.Encode()
 		if held.Withdrawn {
 			held.Expires = now // the card stays out of every list
 		}
@@ -47,7 +45,7 @@ func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by str
 		if err != nil {
 			return fmt.Errorf("hand over %s: %w", id, err)
 		}
-		r.log.InfoContext(ctx, "card handed over by the operator", "agent_id", held.ID, "reason", reason)
+		r.cfg.Logger.InfoContext(ctx, "card handed over by the operator", "agent_id", held.ID, "reason", reason)
 		return nil
 	}
 	return wire.ErrUnavailable.Because(errors.New("lost every race for the card"))
@@ -71,12 +69,8 @@ func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by strin
 		return err
 	}
 	now := wire.Now()
-	change, err := moderation.Removal{AgentID: id, Reason: reason, At: now}.Change()
-	if err != nil {
-		return err
-	}
-	changes := append(r.cfg.Audit.Changes(now, string(id), "removed", reason, by), change)
-	err = r.cards.Withdraw(ctx, string(id), store.Any, now.Add(reservation), changes, now)
+	changes := append(r.cfg.Audit.Changes(now, string(id), "removed", reason, by), moderation.Removal{AgentID: id, Reason: reason, At: now}.Change())
+	err := r.cards.Withdraw(ctx, string(id), store.Any, now.Add(reservation), changes, now)
 	r.afterWrite(string(id))
 	if errors.Is(err, store.ErrNotFound) {
 		return wire.ErrNoAgent
@@ -84,7 +78,7 @@ func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by strin
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", id, err)
 	}
-	r.log.InfoContext(ctx, "card removed by the operator", "agent_id", id, "reason", reason)
+	r.cfg.Logger.InfoContext(ctx, "card removed by the operator", "agent_id", id, "reason", reason)
 	return nil
 }
 
@@ -93,7 +87,7 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 	if err := r.bans.Add(ctx, ban, by); err != nil {
 		return 0, err
 	}
-	r.log.InfoContext(ctx, "banned", "ban", string(ban.Kind)+":"+ban.Value, "reason", ban.Reason)
+	r.cfg.Logger.InfoContext(ctx, "banned", "ban", string(ban.Kind)+":"+ban.Value, "reason", ban.Reason)
 	remove := func(id wire.AgentID) error {
 		err := r.Remove(ctx, id, ban.Reason, by)
 		switch {
@@ -117,7 +111,7 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 		}
 		card, err := listing.ParseCard(c)
 		if err != nil {
-			r.log.WarnContext(ctx, "a stored card cannot be read", "agent_id", c.ID, "err", err)
+			r.cfg.Logger.WarnContext(ctx, "a stored card cannot be read", "agent_id", c.ID, "err", err)
 			continue
 		}
 		if ban.Matches(card, r.keys) && (ban.Kind != moderation.BanNetwork || !r.relay.Owns(card)) {

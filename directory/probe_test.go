@@ -308,7 +308,7 @@ func TestProbeAfterDoubt(t *testing.T) { // AM-60
 		m := listing.Meta{Proven: wire.Now(), Replaced: wire.Now()}
 		time.Sleep(listing.Distrust - time.Hour)
 		m.AddProbe(true, wire.Now())
-		held.Meta, _ = m.Encode()
+		held.Meta = m.Encode()
 		if queued() != 0 {
 			t.Error("an endpoint that was just probed is queued")
 		}
@@ -317,7 +317,7 @@ func TestProbeAfterDoubt(t *testing.T) { // AM-60
 			t.Error("after 72 hours the endpoint is not queued")
 		}
 		m.AddProbe(true, wire.Now())
-		held.Meta, _ = m.Encode()
+		held.Meta = m.Encode()
 		time.Sleep(time.Hour)
 		if queued() != 0 {
 			t.Error("after the probe the endpoint is queued again")

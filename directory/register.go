@@ -107,10 +107,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	}
 	m := listing.Meta{Derived: g.c.HasDerivedID(g.now), Current: wire.KeyChange{Since: g.now}}
 	m.SetProof(proof.Header, proof.Text, g.now)
-	row, err := newRow(g.c, g.owner, m, r.cfg.Lifetime, g.now)
-	if err != nil {
-		return wire.Registered{}, err
-	}
+	row := newRow(g.c, g.owner, m, r.cfg.Lifetime, g.now)
 	put := store.PutCard{Card: row, IfRev: store.Absent, Records: append(charge, invite...), Now: g.now}
 	r.gate.AddQuotas(&put)
 	done, err := r.put(ctx, put, g.c, m, "registered")
@@ -130,10 +127,7 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	row, err := newRow(c, held.Owner, m, r.cfg.Lifetime, now)
-	if err != nil {
-		return wire.Registered{}, err
-	}
+	row := newRow(c, held.Owner, m, r.cfg.Lifetime, now)
 	put := store.PutCard{Card: row, IfRev: held.Rev, Now: now}
 	if !held.Live(now) || !slices.Equal(slices.Sorted(slices.Values(held.Counts)), slices.Sorted(slices.Values(row.Counts))) { // quotas do not refuse a card that they already count
 		r.gate.AddQuotas(&put)
@@ -161,16 +155,12 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, c submission.Cand
 	if verb == "registered" {
 		r.days.Add(history.Registered, wire.Now())
 	}
-	r.log.InfoContext(ctx, "card "+verb, "agent_id", stored.ID, "expires", stored.Expires)
+	r.cfg.Logger.InfoContext(ctx, "card "+verb, "agent_id", stored.ID, "expires", stored.Expires)
 	return wire.Registered{AgentID: wire.AgentID(stored.ID), RegisteredAt: stored.Registered, ExpiresAt: stored.Expires}, nil
 }
 
 // newRow returns the stored form of a card that expires after life (AM-55).
-func newRow(c submission.Candidate, owner [32]byte, m listing.Meta, life time.Duration, now time.Time) (store.Card, error) {
-	encoded, err := m.Encode()
-	if err != nil {
-		return store.Card{}, err
-	}
+func newRow(c submission.Candidate, owner [32]byte, m listing.Meta, life time.Duration, now time.Time) store.Card {
 	terms, host := searchTerms(c.Card), c.Host
 	if c.Mailbox {
 		terms, host = append(terms, mailbox.CardTerm(owner)), ""
@@ -179,7 +169,7 @@ func newRow(c submission.Candidate, owner [32]byte, m listing.Meta, life time.Du
 	return store.Card{
 		ID:            string(c.Card.ID),
 		Body:          c.Served,
-		Meta:          encoded,
+		Meta:          m.Encode(),
 		Owner:         owner,
 		Terms:         replaceCheckTerms(m, terms, now),
 		Counts:        admission.Counts(owner, host),
@@ -187,7 +177,7 @@ func newRow(c submission.Candidate, owner [32]byte, m listing.Meta, life time.Du
 		Updated:       now,
 		Expires:       expires,
 		ReservedUntil: expires.Add(reservation),
-	}, nil
+	}
 }
 
 // getForOwner returns the card with this id to its owner. It fails with 401 without a credential, then 404 for an
@@ -284,7 +274,7 @@ func (r *Registry) Withdraw(ctx context.Context, id wire.AgentID, s Submission) 
 		case err != nil:
 			return err
 		}
-		r.log.InfoContext(ctx, "card withdrawn", "agent_id", held.ID)
+		r.cfg.Logger.InfoContext(ctx, "card withdrawn", "agent_id", held.ID)
 		return nil
 	}
 	return wire.ErrUnavailable.Because(errors.New("lost every race for the card"))

@@ -2,14 +2,12 @@ package directory
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -55,9 +53,6 @@ const (
 	reportsPerHour = 10 // of one address
 )
 
-// reporting serializes reports, so that concurrent reports at this process cannot exceed the bounds.
-type reporting struct{ mu sync.Mutex }
-
 // Report stores a report of a card and notifies the operator. It replaces an earlier report of the card from the same
 // address. If there are too many reports, it replaces a report of the network that sent most, or fails with
 // [wire.ErrQuota].
@@ -86,12 +81,9 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 		reporter += " " + report.Kind + " " + report.Text
 	}
 	key := credential.HashOf(string(id) + " " + reporter).Name()
-	body, err := json.Marshal(Report{key, id, report.Kind, report.Text, from, now})
-	if err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	r.reporting.mu.Lock()
-	defer r.reporting.mu.Unlock()
+	body := store.Encode(Report{key, id, report.Kind, report.Text, from, now})
+	r.reporting.Lock()
+	defer r.reporting.Unlock()
 	all, err := r.recs.List(ctx, reportNS, "", "", maxReports, now)
 	if err != nil {
 		return fmt.Errorf("count reports: %w", err)
@@ -120,7 +112,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 		return fmt.Errorf("store report: %w", err)
 	}
 	r.days.Add(history.Reported, now)
-	r.log.WarnContext(ctx, "a card was reported", "agent_id", id, "kind", report.Kind)
+	r.cfg.Logger.WarnContext(ctx, "a card was reported", "agent_id", id, "kind", report.Kind)
 	return nil
 }
 

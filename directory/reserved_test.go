@@ -106,10 +106,7 @@ func TestSquattedCardOfBefore(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			row, err := newRow(c, credential.HashOf(alice), listing.Meta{Current: wire.KeyChange{Since: wire.Now()}}, lifetime, wire.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
+			row := newRow(c, credential.HashOf(alice), listing.Meta{Current: wire.KeyChange{Since: wire.Now()}}, lifetime, wire.Now())
 			if _, err := w.reg.cards.Put(t.Context(), store.PutCard{Card: row, IfRev: store.Absent, Now: wire.Now()}); err != nil {
 				t.Fatal(err)
 			}

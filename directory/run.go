@@ -22,11 +22,11 @@ const Lease = "directory"
 func (r *Registry) Run(ctx context.Context) {
 	// A list that is made while the disk is full needs the key for its second page.
 	if _, err := r.cursors.Get(ctx); err != nil && ctx.Err() == nil {
-		r.log.Error("cannot store the key for cursors: lists with a second page fail until the store works", "err", err)
+		r.cfg.Logger.Error("cannot store the key for cursors: lists with a second page fail until the store works", "err", err)
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { r.days.Keep(ctx, r.recs, recordNS, "history", r.log) })
+	running.Go(func() { r.days.Keep(ctx, r.recs, recordNS, "history", r.cfg.Logger) })
 	running.Go(func() { followProcesses(ctx, r) })
 	if r.cfg.HTTP != nil {
 		r.cfg.Session.Do(ctx, Lease, r.prober.Run)
@@ -47,11 +47,11 @@ func followProcesses(ctx context.Context, r *Registry) {
 			r.bans.Forget()
 		case mailbox.MailNS, mailbox.OffersNS:
 			if err := r.relay.TakeChange(ctx, hint.NS, hint.Key); err != nil {
-				r.log.WarnContext(ctx, "cannot read mail of another process", "err", err)
+				r.cfg.Logger.WarnContext(ctx, "cannot read mail of another process", "err", err)
 			}
 		case a2arelay.NSTasks:
 			if err := r.calls.TakeChange(ctx, hint.Key); err != nil {
-				r.log.WarnContext(ctx, "cannot read a task of another process", "err", err)
+				r.cfg.Logger.WarnContext(ctx, "cannot read a task of another process", "err", err)
 			}
 		default: // hints were lost
 			r.bans.Forget()
@@ -82,9 +82,7 @@ func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool)
 			return nil
 		}
 		m.AddProbe(answered, now)
-		if held.Meta, err = m.Encode(); err != nil {
-			return err
-		}
+		held.Meta = m.Encode()
 		held.Terms = replaceCheckTerms(m, held.Terms, now)
 		_, err = r.cards.Put(ctx, store.PutCard{Card: held, IfRev: held.Rev, Now: now})
 		r.afterWrite(held.ID)

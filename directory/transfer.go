@@ -122,10 +122,7 @@ func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) 
 	}
 	m.ForgetEndpoint()
 	m.Derived = c.HasDerivedID(now)
-	stored, err := newRow(c, [32]byte(owner), m, r.cfg.Lifetime, now)
-	if err != nil {
-		return store.PutCard{}, err
-	}
+	stored := newRow(c, [32]byte(owner), m, r.cfg.Lifetime, now)
 	stored.Registered, stored.Updated = e.Registered, e.Updated
 	if e.Expires.Before(stored.Expires) && !e.Expires.IsZero() {
 		stored.Expires, stored.ReservedUntil = e.Expires, e.Expires.Add(reservation)

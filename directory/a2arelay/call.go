@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -122,10 +121,7 @@ func (s *Service) queue(ctx context.Context, t *taskRow, call Call, changes []st
 			)),
 		))
 	}
-	raw, err := json.Marshal(call)
-	if err != nil {
-		return err
-	}
+	raw := store.Encode(call)
 	m := mailbox.Mail{Box: t.Agent, From: t.Source, Networks: t.Networks, Size: len(raw), Call: true}
 	_, err = s.cfg.Queue(ctx, m, raw, changes)
 	return err

@@ -52,10 +52,7 @@ type taskRow struct {
 func (t *taskRow) changes() (list []store.Change, size int) {
 	text, expires := t.Task.JSON(), t.Created.Add(mailbox.Life)
 	t.Size, t.Inline = len(text), nil
-	row, err := json.Marshal(t)
-	if err != nil {
-		panic("a2arelay: encode task: " + err.Error()) // cannot happen: every field can be encoded
-	}
+	row := store.Encode(t)
 	return []store.Change{
 		{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{NS: NSTasks, Key: t.ID, Body: row, Terms: []string{"agent:" + string(t.Agent)}, Expires: expires}},
 		{IfRev: store.Any, Record: store.Record{NS: nsBodies, Key: t.ID, Body: text, Expires: expires}},

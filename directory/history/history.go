@@ -18,9 +18,8 @@ const (
 	// Days is the number of days whose counts are kept.
 	Days = 30
 
-	saveEvery    = time.Minute           // a crash loses the counts since the last save
-	maxConflicts = 8                     // attempts after the first one
-	keep         = Days * 24 * time.Hour // how long the record lives after a save
+	saveEvery = time.Minute           // a crash loses the counts since the last save
+	keep      = Days * 24 * time.Hour // how long the record lives after a save
 )
 
 // Kind is what is counted.
@@ -93,13 +92,7 @@ func (h *History) List(now time.Time) []Day {
 func (h *History) Keep(ctx context.Context, records store.Records, ns, key string, log *slog.Logger) {
 	tick := time.Tick(saveEvery)
 	for {
-		err := h.save(context.WithoutCancel(ctx), records, ns, key)
-		for range maxConflicts {
-			if errors.Is(err, store.ErrConflict) { // another process added its counts
-				err = h.save(context.WithoutCancel(ctx), records, ns, key)
-			}
-		}
-		if err != nil {
+		if err := store.Retry(func() error { return h.save(context.WithoutCancel(ctx), records, ns, key) }); err != nil {
 			log.Warn("cannot store the counts of the last days", "err", err)
 		}
 		if ctx.Err() != nil {
@@ -127,10 +120,10 @@ func (h *History) save(ctx context.Context, records store.Records, ns, key strin
 	h.mu.Lock()
 	added := h.added
 	h.stored, h.added = sum(stored, added), nil
-	body, err := json.Marshal(h.stored)
+	body := store.Encode(h.stored)
 	h.mu.Unlock()
-	if err != nil || len(added) == 0 {
-		return err
+	if len(added) == 0 {
+		return nil
 	}
 	change := store.Change{Record: store.Record{NS: ns, Key: key, Body: body, Expires: now.Add(keep)}, IfRev: rec.Rev}
 	if err = records.Apply(ctx, []store.Change{change}, now); err != nil {

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/net/idna"
 
-	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -69,12 +68,12 @@ func ParseMeta(c store.Card) (Meta, error) {
 }
 
 // Encode returns the JSON of m. It writes <, > and & in retired cards without escapes.
-func (m Meta) Encode() ([]byte, error) {
-	data, err := httpapi.Encode(m)
+func (m Meta) Encode() []byte {
+	data, err := wire.Encode(m)
 	if err != nil {
-		return nil, fmt.Errorf("write the metadata of a card: %w", err)
+		panic("listing: encode metadata: " + err.Error()) // times, numbers and texts
 	}
-	return bytes.TrimSpace(data), nil
+	return bytes.TrimSpace(data)
 }
 
 // DistrustEnd returns when a replaced key counts as proven. It is zero if the key was never replaced or is not proven.

@@ -177,14 +177,14 @@ func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transi
 			fetched, taken = nil, nil // a closed channel would be ready again at once
 			continue
 		case <-taken:
-			if !c.withdrawPending(owner, o) {
+			if !c.withdraw(owner, o, true) {
 				continue // a poll fetched the message at the same moment
 			}
 			return Reply{}, false
 		case <-end:
 		case <-ctx.Done():
 		}
-		if c.withdraw(owner, o) {
+		if c.withdraw(owner, o, false) {
 			return Reply{}, false
 		}
 		return <-o.answer, true // the reply came at the same moment
@@ -228,17 +228,14 @@ func (c *Connections) Take(owner [32]byte, box wire.AgentID, conv wire.Conversat
 		return nil
 	}
 	var taken []*Transit
-	rest := conn.pending[:0]
-	for _, o := range conn.pending {
+	conn.pending = slices.DeleteFunc(conn.pending, func(o *Transit) bool {
 		if len(taken) == limit || box != "" && o.Message.To != box || conv != "" && o.Message.Conversation != conv {
-			rest = append(rest, o)
-			continue
+			return false
 		}
 		close(o.taken)
 		taken = append(taken, o)
-	}
-	clear(conn.pending[len(rest):])
-	conn.pending = rest
+		return true
+	})
 	return taken
 }
 
@@ -252,34 +249,18 @@ func (c *Connections) Find(owner [32]byte, id string) *Transit {
 	return nil
 }
 
-// withdraw ends the wait for a reply; later replies are refused. It returns false if a reply has already come.
-func (c *Connections) withdraw(owner [32]byte, o *Transit) bool {
+// withdraw ends the wait for a reply; later replies are refused. It returns false if a reply has already come, or, with
+// pending, if a poll has fetched the message.
+func (c *Connections) withdraw(owner [32]byte, o *Transit, pending bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.all[owner]
-	if conn == nil || conn.transits[o.ID] == nil {
+	if conn == nil || conn.transits[o.ID] == nil || pending && !slices.Contains(conn.pending, o) {
 		return false
 	}
-	conn.drop(o)
-	return true
-}
-
-// withdrawPending withdraws a message that no poll has fetched. It returns false if a poll has fetched it.
-func (c *Connections) withdrawPending(owner [32]byte, o *Transit) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	conn := c.all[owner]
-	if conn == nil || !slices.Contains(conn.pending, o) {
-		return false
-	}
-	conn.drop(o)
-	return true
-}
-
-// drop forgets a message that passes through. The caller holds Connections.mu.
-func (conn *connection) drop(o *Transit) {
 	delete(conn.transits, o.ID)
 	conn.pending = slices.DeleteFunc(conn.pending, func(p *Transit) bool { return p == o })
+	return true
 }
 
 // Reply delivers an agent's reply to the sender of o. It returns [wire.ErrLateReply] if the sender has left or already

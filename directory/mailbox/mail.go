@@ -7,7 +7,6 @@ import (
 	"crypto/subtle"
 	"encoding/base32"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -137,10 +136,6 @@ func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, c
 	if err != nil {
 		return "", err
 	}
-	body, err := json.Marshal(m)
-	if err != nil {
-		return "", fmt.Errorf("write mail: %w", err)
-	}
 	key, expires := counts.NewKey(now), now.Add(Life)
 	id, err := r.relayID(ctx, owner, key)
 	if err != nil {
@@ -150,7 +145,7 @@ func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, c
 		return "", err
 	}
 	err = r.records.Apply(ctx, append(changes(id),
-		store.Change{Record: store.Record{NS: MailNS, Key: key, Body: body, Terms: []string{boxTerm(m.Box), ownerTerm(owner)}, Expires: expires}, Max: MaxMail},
+		store.Change{Record: store.Record{NS: MailNS, Key: key, Body: store.Encode(m), Terms: []string{boxTerm(m.Box), ownerTerm(owner)}, Expires: expires}, Max: MaxMail},
 		store.Change{Record: store.Record{NS: mailTextNS, Key: key, Body: raw, Expires: expires}},
 	), now)
 	if err != nil {
@@ -196,10 +191,10 @@ func (r *Relay) TakeChange(ctx context.Context, ns, key string) error {
 		counts.Remove(key)
 		return nil
 	}
-	var m Mail
-	if err == nil {
-		err = json.Unmarshal(rec.Body, &m)
+	if err != nil {
+		return err
 	}
+	m, err := store.Decode[Mail](rec)
 	if err != nil {
 		return err
 	}
@@ -274,7 +269,7 @@ func (r *Relay) Counts(ctx context.Context) (*Counts, error) {
 		for rec, err := range store.AllRecords(ctx, r.records, MailNS, "", now) {
 			var m Mail
 			if err == nil {
-				err = json.Unmarshal(rec.Body, &m)
+				m, err = store.Decode[Mail](rec)
 			}
 			if err != nil {
 				return fmt.Errorf("count mail: %w", err)

@@ -67,10 +67,9 @@ func ownerOf(key string) (owner [32]byte, ok bool) {
 	return owner, n == len(owner) && err == nil
 }
 
-func (f offer) change(key, term string, rev store.Rev) (store.Change, error) {
-	body, err := json.Marshal(f)
+func (f offer) change(key, term string, rev store.Rev) store.Change {
 	expires := f.Created.Add(ReplyWithin + giveUpWithin) // the sender can still read a reply of the last moment
-	return store.Change{Record: store.Record{NS: OffersNS, Key: key, Body: body, Terms: []string{term}, Expires: expires}, IfRev: rev}, err
+	return store.Change{Record: store.Record{NS: OffersNS, Key: key, Body: store.Encode(f), Terms: []string{term}, Expires: expires}, IfRev: rev}
 }
 
 func (f offer) isOver(now time.Time) bool { return !now.Before(f.Created.Add(ReplyWithin)) }
@@ -156,10 +155,7 @@ func (o *Offers) offer(ctx context.Context, owner [32]byte, key string, t *Trans
 		return false
 	}
 	f := offer{From: t.Message.From, To: t.Message.To, Conversation: t.Message.Conversation, Created: t.Created}
-	put, err := f.change(key, hex.EncodeToString(owner[:])+":"+string(t.Sender), store.Absent)
-	if err != nil {
-		return false
-	}
+	put := f.change(key, hex.EncodeToString(owner[:])+":"+string(t.Sender), store.Absent)
 	put.Max = TransitShare
 	text := store.Record{NS: offerTextNS, Key: key, Body: t.Raw, Expires: put.Record.Expires}
 	return o.records.Apply(ctx, []store.Change{put, {Record: text}}, t.Created) == nil
@@ -235,7 +231,10 @@ func (o *Offers) Take(ctx context.Context, owner [32]byte, box wire.AgentID, con
 			continue
 		}
 		f.Taken = true
-		raw, err := o.update(ctx, record, f, nil, now)
+		text, err := o.records.Get(ctx, offerTextNS, record.Key, now)
+		if err == nil {
+			err = o.update(ctx, record, f, nil, now)
+		}
 		if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 			continue // another poll has it, or the sender has left
 		}
@@ -243,33 +242,17 @@ func (o *Offers) Take(ctx context.Context, owner [32]byte, box wire.AgentID, con
 			return taken, err
 		}
 		taken = append(taken, &Transit{
-			ID: strings.TrimPrefix(record.Key, hex.EncodeToString(owner[:])), Raw: raw, Created: f.Created, ReplyBy: f.Created.Add(ReplyWithin),
+			ID: strings.TrimPrefix(record.Key, hex.EncodeToString(owner[:])), Raw: text.Body, Created: f.Created, ReplyBy: f.Created.Add(ReplyWithin),
 		})
 	}
 	return taken, err
 }
 
-// update replaces an offer and wakes its sender. It also replaces the text, unless text is nil. It returns the text.
-func (o *Offers) update(ctx context.Context, old store.Record, f offer, text []byte, now time.Time) ([]byte, error) {
-	put, err := f.change(old.Key, old.Terms[0], old.Rev)
-	if err != nil {
-		return nil, err
-	}
-	changes := []store.Change{put}
-	if text == nil {
-		record, err := o.records.Get(ctx, offerTextNS, old.Key, now)
-		if err != nil {
-			return nil, err
-		}
-		text = record.Body
-	} else {
-		changes = append(changes, store.Change{
-			Record: store.Record{NS: offerTextNS, Key: old.Key, Body: text, Expires: old.Expires}, IfRev: store.Any,
-		})
-	}
-	err = o.records.Apply(ctx, changes, now)
+// update replaces an offer, together with changes, and wakes its sender.
+func (o *Offers) update(ctx context.Context, old store.Record, f offer, changes []store.Change, now time.Time) error {
+	err := o.records.Apply(ctx, append(changes, f.change(old.Key, old.Terms[0], old.Rev)), now)
 	o.wakeSender(old.Key)
-	return text, err
+	return err
 }
 
 // Reply delivers an agent's reply to the sender, which may wait at any process. It returns [wire.ErrLateReply] if the
@@ -295,7 +278,8 @@ func (o *Offers) Reply(ctx context.Context, owner [32]byte, relayID string, raw 
 	if f.Status, err = CheckReply(wire.Message{From: f.From, To: f.To, Conversation: f.Conversation}, raw); err != nil {
 		return err
 	}
-	if _, err = o.update(ctx, record, f, raw, now); errors.Is(err, store.ErrConflict) {
+	text := store.Record{NS: offerTextNS, Key: record.Key, Body: raw, Expires: record.Expires}
+	if err = o.update(ctx, record, f, []store.Change{{Record: text, IfRev: store.Any}}, now); errors.Is(err, store.ErrConflict) {
 		return wire.ErrLateReply
 	}
 	return err

@@ -3,7 +3,6 @@ package moderation
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -181,14 +180,10 @@ func (b *Bans) Add(ctx context.Context, ban Ban, by string) error {
 		return err
 	}
 	ban.At = wire.Now()
-	body, err := json.Marshal(ban)
-	if err != nil {
-		return fmt.Errorf("write ban: %w", err)
-	}
 	changes := append(b.audit.Changes(ban.At, ban.key(), "banned", ban.Reason, by), store.Change{
-		Record: store.Record{NS: BansNS, Key: ban.key(), Body: body}, IfRev: store.Any, Max: maxBans,
+		Record: store.Record{NS: BansNS, Key: ban.key(), Body: store.Encode(ban)}, IfRev: store.Any, Max: maxBans,
 	})
-	err = b.records.Apply(ctx, changes, ban.At)
+	err := b.records.Apply(ctx, changes, ban.At)
 	b.Forget()
 	if errors.Is(err, store.ErrQuota) {
 		return wire.ErrQuota

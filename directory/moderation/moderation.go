@@ -4,7 +4,6 @@ package moderation
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 	"unicode/utf8"
@@ -35,13 +34,9 @@ func CheckReason(reason string) error {
 }
 
 // Change returns the change that stores the removal.
-func (r Removal) Change() (store.Change, error) {
-	body, err := json.Marshal(r)
-	if err != nil {
-		return store.Change{}, fmt.Errorf("write removal: %w", err)
-	}
-	rec := store.Record{NS: removedNS, Key: string(r.AgentID), Body: body, Expires: r.At.Add(removalLife)}
-	return store.Change{Record: rec, IfRev: store.Any}, nil
+func (r Removal) Change() store.Change {
+	rec := store.Record{NS: removedNS, Key: string(r.AgentID), Body: store.Encode(r), Expires: r.At.Add(removalLife)}
+	return store.Change{Record: rec, IfRev: store.Any}
 }
 
 // Audit returns the change that writes a decision into the audit log, for its transaction. Nil means no audit log.

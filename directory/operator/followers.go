@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -80,10 +81,5 @@ func (f *Followers) List() []Follower {
 }
 
 func (f *Followers) listByRead() []Follower {
-	list := make([]Follower, 0, len(f.readers))
-	for _, r := range f.readers {
-		list = append(list, r)
-	}
-	slices.SortFunc(list, func(a, b Follower) int { return b.Last.Compare(a.Last) })
-	return list
+	return slices.SortedFunc(maps.Values(f.readers), func(a, b Follower) int { return b.Last.Compare(a.Last) })
 }

@@ -63,25 +63,24 @@ func Mount(shell *httpapi.Pages, cfg Config) {
 		shell.SetBar(func(ctx context.Context) httpapi.Bar { return httpapi.Bar{Name: cfg.Name} })
 		shell.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "directory", "") })
 	}
-	entries := []httpapi.Nav{
-		{Path: "directory", Title: "Directory"},
-		{Path: "directory/cards", Title: "Cards", Under: under},
-		{Path: "directory/reports", Title: "Reports", Under: under, Count: p.countReports},
-		{Path: "directory/bans", Title: "Bans", Under: under},
-		{Path: "directory/invites", Title: "Invite codes", Under: under},
-		{Path: "directory/changes", Title: "Changes", Under: under},
-	}
-	shell.Add(entries...)
+	shell.Add(
+		httpapi.Nav{Path: "directory", Title: "Directory"},
+		httpapi.Nav{Path: "directory/cards", Title: "Cards", Under: under},
+		httpapi.Nav{Path: "directory/reports", Title: "Reports", Under: under, Count: p.countReports},
+		httpapi.Nav{Path: "directory/bans", Title: "Bans", Under: under},
+		httpapi.Nav{Path: "directory/invites", Title: "Invite codes", Under: under},
+		httpapi.Nav{Path: "directory/changes", Title: "Changes", Under: under},
+	)
 	g := shell.Group()
 	g.GET("/directory", p.showOverview)
 	g.GET("/directory/cards", p.showCards)
-	g.POST("/directory/cards", p.changeCard)
+	g.POST("/directory/cards", form(p.changeCard))
 	g.GET("/directory/reports", p.showReports)
-	g.POST("/directory/reports", p.dismiss)
+	g.POST("/directory/reports", form(p.dismiss))
 	g.GET("/directory/bans", p.showBans)
-	g.POST("/directory/bans", p.changeBan)
+	g.POST("/directory/bans", form(p.changeBan))
 	g.GET("/directory/invites", p.showInvites)
-	g.POST("/directory/invites", p.changeInvite)
+	g.POST("/directory/invites", form(p.changeInvite))
 	g.GET("/directory/changes", p.showChanges)
 }
 
@@ -170,23 +169,32 @@ func (p *pages) showCards(c echo.Context) error {
 	return p.render(c, p.cards, "Cards", v)
 }
 
-func (p *pages) changeCard(c echo.Context) error {
-	form, err := httpapi.Form(c, maxForm)
+// form returns the handler that reads a form and passes it to do.
+func form(do func(echo.Context, url.Values) error) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		form, err := httpapi.Form(c, maxForm)
+		if err != nil {
+			return err
+		}
+		return do(c, form)
+	}
+}
+
+// finish answers a form: with an error, or with the page at path and the message did.
+func finish(c echo.Context, err error, path, did string) error {
 	if err != nil {
 		return err
 	}
+	return httpapi.Done(c, path, did)
+}
+
+func (p *pages) changeCard(c echo.Context, form url.Values) error {
 	ctx, id, reason := c.Request().Context(), wire.AgentID(form.Get("agent")), form.Get("reason")
 	switch form.Get("action") {
 	case "remove":
-		if err := p.dir.Remove(ctx, id, reason, door); err != nil {
-			return err
-		}
-		return httpapi.Done(c, "directory/cards", "removed")
+		return finish(c, p.dir.Remove(ctx, id, reason, door), "directory/cards", "removed")
 	case "handover":
-		if err := p.dir.HandOver(ctx, id, reason, door); err != nil {
-			return err
-		}
-		return httpapi.Done(c, "directory/cards", "handed")
+		return finish(c, p.dir.HandOver(ctx, id, reason, door), "directory/cards", "handed")
 	case "ban":
 		return p.ban(c, form.Get("what"), reason)
 	}
@@ -199,15 +207,8 @@ func (p *pages) ban(c echo.Context, what, reason string) error {
 		return err
 	}
 	ban.Reason = reason
-	if _, err := p.dir.Ban(c.Request().Context(), ban, door); err != nil {
-		return err
-	}
-	return httpapi.Done(c, "directory/bans", "banned")
-}
-
-type reportsView struct {
-	Reports []directory.Report
-	Next    string
+	_, err = p.dir.Ban(c.Request().Context(), ban, door)
+	return finish(c, err, "directory/bans", "banned")
 }
 
 func (p *pages) showReports(c echo.Context) error {
@@ -215,23 +216,11 @@ func (p *pages) showReports(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.render(c, p.reports, "Reports", reportsView{list, next})
+	return p.render(c, p.reports, "Reports", ReportPage{list, next})
 }
 
-func (p *pages) dismiss(c echo.Context) error {
-	form, err := httpapi.Form(c, maxForm)
-	if err != nil {
-		return err
-	}
-	if err := p.dir.DismissReport(c.Request().Context(), form.Get("report")); err != nil {
-		return err
-	}
-	return httpapi.Done(c, "directory/reports", "dismissed")
-}
-
-type bansView struct {
-	Bans []moderation.Ban
-	Next string
+func (p *pages) dismiss(c echo.Context, form url.Values) error {
+	return finish(c, p.dir.DismissReport(c.Request().Context(), form.Get("report")), "directory/reports", "dismissed")
 }
 
 func (p *pages) showBans(c echo.Context) error {
@@ -239,22 +228,15 @@ func (p *pages) showBans(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.render(c, p.bans, "Bans", bansView{list, next})
+	return p.render(c, p.bans, "Bans", BanPage{list, next})
 }
 
-func (p *pages) changeBan(c echo.Context) error {
-	form, err := httpapi.Form(c, maxForm)
-	if err != nil {
-		return err
-	}
+func (p *pages) changeBan(c echo.Context, form url.Values) error {
 	if form.Get("action") == "ban" {
 		return p.ban(c, form.Get("what"), form.Get("reason"))
 	}
 	ban := moderation.Ban{Kind: moderation.BanKind(form.Get("kind")), Value: form.Get("value")}
-	if err := p.dir.Bans().Lift(c.Request().Context(), ban, form.Get("reason"), door); err != nil {
-		return err
-	}
-	return httpapi.Done(c, "directory/bans", "lifted")
+	return finish(c, p.dir.Bans().Lift(c.Request().Context(), ban, form.Get("reason"), door), "directory/bans", "lifted")
 }
 
 type invitesView struct {
@@ -280,16 +262,9 @@ func (p *pages) listInvites(c echo.Context, v invitesView) error {
 	return p.render(c, p.invites, "Invite codes", v)
 }
 
-func (p *pages) changeInvite(c echo.Context) error {
-	form, err := httpapi.Form(c, maxForm)
-	if err != nil {
-		return err
-	}
+func (p *pages) changeInvite(c echo.Context, form url.Values) error {
 	if form.Get("action") == "revoke" {
-		if err := p.dir.Admission().RevokeToken(c.Request().Context(), form.Get("code"), door); err != nil {
-			return err
-		}
-		return httpapi.Done(c, "directory/invites", "revoked")
+		return finish(c, p.dir.Admission().RevokeToken(c.Request().Context(), form.Get("code"), door), "directory/invites", "revoked")
 	}
 	days, err := strconv.Atoi(form.Get("days"))
 	if err != nil || days < 1 || days > inviteMax {

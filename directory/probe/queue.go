@@ -4,6 +4,8 @@ package probe
 import (
 	"sync"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // Bounds of the probe queue.
@@ -48,10 +50,7 @@ func (q *Queue) Add(t Target) {
 	q.line = append(q.line, t)
 	q.in[t] = true
 	q.byHost[t.Host]++
-	select {
-	case q.added <- struct{}{}:
-	default:
-	}
+	waiting.Wake(q.added)
 }
 
 // Next removes at most n cards whose hosts may be probed at now, and starts the pauses of those hosts. again is when

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -397,11 +396,8 @@ func (l *loader) add(r engine.Row) error {
 		}
 		l.put(cards, []byte(v.ID), num, engine.CardDue(v.Card), r.Value)
 	case engine.ChangeRow:
-		value, err := json.Marshal(feedLine{At: v.At, Gone: v.Gone, Withdrawn: v.Withdrawn, Seq: v.Seq})
-		if err != nil {
-			return err
-		}
-		l.put(changes, []byte(v.ID), num, r.Due, value)
+		line := feedLine{At: v.At, Gone: v.Gone, Withdrawn: v.Withdrawn, Seq: v.Seq}
+		l.put(changes, []byte(v.ID), num, r.Due, store.Encode(line))
 	case engine.EntryRow:
 		l.put(entries, entryKey(r.Num, r.N), 0, 0, r.Value)
 	case store.Conversation:

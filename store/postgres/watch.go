@@ -67,8 +67,7 @@ func encodeHints(by string, hints []store.Hint) []string {
 }
 
 func (n notification) encode() string {
-	text, _ := json.Marshal(n) // strings and a boolean
-	return string(text)
+	return string(store.Encode(n))
 }
 
 // Watch implements [store.Watcher]. The channel is also closed when the store closes.
