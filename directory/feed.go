@@ -1,11 +1,11 @@
 package directory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -159,19 +159,8 @@ func (r *Registry) getChanges(c echo.Context) error {
 		return wire.ErrQuery.Because(err)
 	}
 	limit, wait := maxLimit, 0
-	for _, p := range []struct {
-		name       string
-		least, max int
-		to         *int
-	}{{"limit", 1, maxLimit, &limit}, {"wait", 0, int(maxWait / time.Second), &wait}} {
-		if !params.Has(p.name) {
-			continue
-		}
-		n, err := strconv.ParseUint(params.Get(p.name), 10, 16)
-		if err != nil || int(n) < p.least || int(n) > p.max {
-			return wire.ErrQuery.At(p.name + " must be " + strconv.Itoa(p.least) + " to " + strconv.Itoa(p.max))
-		}
-		*p.to = int(n)
+	if err := cmp.Or(readNumber(params, "limit", 1, maxLimit, &limit), readNumber(params, "wait", 0, int(maxWait/time.Second), &wait)); err != nil {
+		return err
 	}
 	if wait > 0 {
 		if err := httpapi.KeepOpen(c, maxWait+10*time.Second); err != nil {

@@ -86,11 +86,7 @@ func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
 	if len(q.Prefixes) > maxPrefixes {
 		return false, wire.ErrQuery.At("at most 3 capability_prefix")
 	}
-	for _, prefix := range q.Prefixes {
-		to.Prefixes = append(to.Prefixes, capFamily+prefix)
-	}
-	slices.Sort(to.Prefixes)
-	to.Prefixes = slices.Compact(to.Prefixes)
+	to.Prefixes = prefixTerms(capFamily, q.Prefixes)
 	return possible, nil
 }
 

@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -184,14 +185,23 @@ func ParseQuery(raw string) (Query, error) {
 	for _, check := range given("verified") {
 		q.Verified = append(q.Verified, listing.Check(check))
 	}
-	if params.Has("limit") {
-		n, err := strconv.ParseUint(params.Get("limit"), 10, 16)
-		if err != nil || n < 1 || n > maxLimit {
-			return Query{}, wire.ErrQuery.At("limit must be 1 to 100")
-		}
-		q.Limit = int(n)
+	if err := readNumber(params, "limit", 1, maxLimit, &q.Limit); err != nil {
+		return Query{}, err
 	}
 	return q, nil
+}
+
+// readNumber sets *to to the parameter with this name, which must be least to most. Without it, *to stays as it is.
+func readNumber(params url.Values, name string, least, most int, to *int) error {
+	if !params.Has(name) {
+		return nil
+	}
+	n, err := strconv.ParseUint(params.Get(name), 10, 16)
+	if err != nil || int(n) < least || int(n) > most {
+		return wire.ErrQuery.At(fmt.Sprintf("%s must be %d to %d", name, least, most))
+	}
+	*to = int(n)
+	return nil
 }
 
 // encodedPage is a page of a search as it is sent. It may be sent again before the time until, unless a card is

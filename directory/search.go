@@ -112,13 +112,7 @@ func (q Query) plan() (plan, error) {
 	if n > maxWords {
 		return plan{}, wire.ErrQuery.At("q must have at most 8 words")
 	}
-	p := plan{query: store.CardQuery{Limit: q.Limit}}
-	for _, s := range q.Capabilities {
-		p.query.All = append(p.query.All, capFamily+s)
-	}
-	for _, s := range q.Intents {
-		p.query.All = append(p.query.All, intentFamily+s)
-	}
+	p := plan{query: store.CardQuery{Limit: q.Limit, All: append(prefixTerms(capFamily, q.Capabilities), prefixTerms(intentFamily, q.Intents)...)}}
 	possible, err := q.addFilters(&p.query)
 	if err != nil {
 		return plan{}, err

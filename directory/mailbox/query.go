@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"net/url"
 	"strconv"
 	"time"
@@ -51,9 +52,6 @@ func ParseQuery(params url.Values) (Query, error) {
 
 // Bounded returns q with its limit and its wait within their bounds.
 func (q Query) Bounded() Query {
-	if q.Limit == 0 {
-		q.Limit = defaultPage
-	}
-	q.Limit, q.Wait = min(q.Limit, MaxPage), min(q.Wait, MaxWait)
+	q.Limit, q.Wait = min(cmp.Or(q.Limit, defaultPage), MaxPage), min(q.Wait, MaxWait)
 	return q
 }

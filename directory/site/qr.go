@@ -1,7 +1,7 @@
 package site
 
 import (
-	"strconv"
+	"fmt"
 
 	"rsc.io/qr"
 )
@@ -33,15 +33,7 @@ func NewQR(text string) *QR {
 			if run == 0 {
 				continue
 			}
-			path = append(path, 'M')
-			path = strconv.AppendInt(path, int64(x+quietZone), 10)
-			path = append(path, ' ')
-			path = strconv.AppendInt(path, int64(y+quietZone), 10)
-			path = append(path, 'h')
-			path = strconv.AppendInt(path, int64(run), 10)
-			path = append(path, "v1h-"...)
-			path = strconv.AppendInt(path, int64(run), 10)
-			path = append(path, 'z')
+			path = fmt.Appendf(path, "M%d %dh%dv1h-%dz", x+quietZone, y+quietZone, run, run)
 			x += run
 		}
 	}

@@ -8,15 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"time"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
-
-// offlineWait is the time for which Check, CompactInPlace and Hold wait until another process closes the file.
-const offlineWait = 200 * time.Millisecond
 
 // checkOffline returns nil if path names a database that only its owner can access, that passes preflight, and into
 // which no import was interrupted.
@@ -30,14 +26,14 @@ func checkOffline(path string) error {
 	if err := checkMode(path); err != nil {
 		return err
 	}
-	return preflight(path, offlineWait)
+	return preflight(path)
 }
 
 func openOffline(path string) (*bbolt.DB, error) {
 	if err := checkOffline(path); err != nil {
 		return nil, err
 	}
-	return openBolt(path, &bbolt.Options{ReadOnly: true, Timeout: offlineWait})
+	return openBolt(path, &bbolt.Options{ReadOnly: true})
 }
 
 // CompactInPlace replaces the database at path, which must not be open elsewhere, with a copy without free pages, and
@@ -55,7 +51,7 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 		return 0, 0, err
 	}
 	// Hold the lock until the rename, because writes of another process to the old file would be lost.
-	from, err := openBolt(path, &bbolt.Options{Timeout: offlineWait})
+	from, err := openBolt(path, &bbolt.Options{})
 	if err != nil {
 		return 0, 0, err
 	}
@@ -99,7 +95,7 @@ func compactFrom(ctx context.Context, from *bbolt.DB, dst string) error {
 		return fmt.Errorf("%s: %w", dst, fs.ErrExist)
 	}
 	// NoSync is safe, because nothing uses the copy before the Sync at the end.
-	to, err := openBolt(dst, &bbolt.Options{Timeout: offlineWait, NoSync: true})
+	to, err := openBolt(dst, &bbolt.Options{NoSync: true})
 	if err != nil {
 		return err
 	}

@@ -153,7 +153,7 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 		return tally, notBegun
 	}
 	// NoSync is safe here: nobody uses the file before the Sync in finish.
-	to, err := openBolt(part, &bbolt.Options{Timeout: offlineWait, NoSync: true})
+	to, err := openBolt(part, &bbolt.Options{NoSync: true})
 	if err != nil {
 		return tally, err
 	}

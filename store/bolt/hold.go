@@ -14,7 +14,7 @@ func Hold(path string) (release func(), err error) {
 	if err := checkOffline(path); err != nil {
 		return none, err
 	}
-	db, err := openBolt(path, &bbolt.Options{Timeout: offlineWait})
+	db, err := openBolt(path, &bbolt.Options{})
 	if err != nil {
 		return none, err
 	}

@@ -93,7 +93,7 @@ func (s *Store) rewrite(ctx context.Context, step migration, have uint64) error 
 		return err
 	}
 	// NoSync is safe here: nobody uses the new file before the Sync in finish.
-	to, err := openBolt(dst, &bbolt.Options{Timeout: offlineWait, NoSync: true})
+	to, err := openBolt(dst, &bbolt.Options{NoSync: true})
 	if err != nil {
 		return err
 	}

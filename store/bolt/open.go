@@ -47,8 +47,6 @@ type Config struct {
 	// can grow without waiting for readers. 0 means 4 GiB, or nothing if the system refuses that much, on 32-bit
 	// systems, and on Windows, where the file itself would grow. A negative number reserves nothing.
 	InitialMmapSize int
-	// LockTimeout is how long Open waits for another process to close the file. 0 means 200 ms.
-	LockTimeout time.Duration
 	// LeaseTTL is the time for which a lease lasts without renewal. 0 means that a lease lasts until its handle is
 	// closed. That is enough, because no other process can open the file.
 	LeaseTTL time.Duration
@@ -65,9 +63,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.InitialMmapSize == 0 {
 		c.InitialMmapSize = mapAhead
-	}
-	if c.LockTimeout <= 0 {
-		c.LockTimeout = 200 * time.Millisecond
 	}
 	if c.Committed == nil {
 		c.Committed = func(Commit) {}
@@ -141,10 +136,10 @@ func (s *Store) openFile() error {
 	if err := readAhead(s.path, s.log); err != nil {
 		return err
 	}
-	if err := preflight(s.path, s.cfg.LockTimeout); err != nil {
+	if err := preflight(s.path); err != nil {
 		return err
 	}
-	opts := &bbolt.Options{Timeout: s.cfg.LockTimeout, InitialMmapSize: max(s.cfg.InitialMmapSize, 0)}
+	opts := &bbolt.Options{InitialMmapSize: max(s.cfg.InitialMmapSize, 0)}
 	db, err := openBolt(s.path, opts)
 	if errors.Is(err, syscall.ENOMEM) && opts.InitialMmapSize > 0 {
 		s.log.Warn("no address space to map ahead", slog.Int("bytes", opts.InitialMmapSize))
@@ -194,7 +189,7 @@ const leastSize = 4 * 4096
 
 // preflight refuses a truncated or damaged file before bbolt opens it for writing. When bbolt opens a file for writing,
 // it scans all pages in its own goroutine, in which we cannot recover from a panic.
-func preflight(path string, timeout time.Duration) error {
+func preflight(path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		return nil
@@ -205,7 +200,7 @@ func preflight(path string, timeout time.Duration) error {
 	if info.Size() < leastSize { // bbolt does not report this as an error
 		return fmt.Errorf("%w: a database is larger than %d bytes", ErrDamaged, info.Size())
 	}
-	db, err := openBolt(path, &bbolt.Options{ReadOnly: true, Timeout: timeout})
+	db, err := openBolt(path, &bbolt.Options{ReadOnly: true})
 	if err != nil {
 		return err
 	}
@@ -250,12 +245,15 @@ func checkPages(tx *bbolt.Tx) error {
 // much of it stays empty.
 const pageSize = 8 << 10
 
+// lockWait is the time for which another process may still keep the file open.
+const lockWait = 200 * time.Millisecond
+
 // openBolt is bbolt.Open with the errors of this package. If another process replaced the file while openBolt waited
 // for the lock ([CompactInPlace]), the opened file is no longer the database, and the error is ErrLocked.
 func openBolt(path string, opts *bbolt.Options) (db *bbolt.DB, err error) {
 	var file *os.File
 	seen := *opts
-	seen.PageSize, seen.FreelistType = pageSize, bbolt.FreelistMapType
+	seen.Timeout, seen.PageSize, seen.FreelistType = lockWait, pageSize, bbolt.FreelistMapType
 	seen.NoFreelistSync = true // each commit would write the whole list; instead, opening the file scans for free pages
 	seen.OpenFile = func(name string, flag int, mode fs.FileMode) (_ *os.File, err error) {
 		file, err = os.OpenFile(name, flag, mode)

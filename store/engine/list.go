@@ -30,7 +30,9 @@ func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, rea
 				return
 			}
 			if err == nil {
-				terms, err = cardTerms(terms[:0], uint64(s), row)
+				var head CardHead
+				head, err = DecodeCardHead(terms[:0], uint64(s), row)
+				terms = head.Terms
 			}
 			if err == nil && tierOf(terms, q, tiers) != tier {
 				return

@@ -76,7 +76,7 @@ func DecodeCardHead(dst [][]byte, seq uint64, row []byte) (CardHead, error) {
 	if h.Expires == NoTime {
 		h.Expires = Never
 	}
-	r.time()
+	r.u64()
 	h.Withdrawn = r.byte() == 1
 	r.take(8 + 32 + 8 + 8)
 	r.take(r.uint())
@@ -96,27 +96,9 @@ func Texts(terms [][]byte) []string {
 	return texts
 }
 
-// cardTerms appends the terms of a row to dst. They are slices of the row and must not outlive the transaction.
-func cardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
-	if len(row) == 0 || row[0] != rowVersion {
-		return nil, fmt.Errorf("%w: card %d has an unknown version", store.ErrDamaged, seq)
-	}
-	r := reader{b: row[1:]}
-	r.take(cardFixed)
-	r.take(r.uint())
-	dst = r.spans(dst)
-	if r.err != nil {
-		return nil, fmt.Errorf("%w: card %d: %w", store.ErrDamaged, seq, r.err)
-	}
-	return dst, nil
-}
-
-// cardFixed is the size of the fields between the version and the id of a card; see rowVersion.
-const cardFixed = 8 + 8 + 8 + 1 + 8 + 32 + 8 + 8
-
 // decodeCardForList decodes a row without its terms and counts, a large part of the row that lists do not need.
 func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
-	r := reader{b: row[1:]} // cardTerms has checked the version
+	r := reader{b: row[1:]} // DecodeCardHead has checked the version
 	c := store.Card{Seq: seq, Rev: store.Rev(r.u64()), Expires: r.time(), ReservedUntil: r.time()}
 	c.Withdrawn = r.byte() == 1
 	r.u64()

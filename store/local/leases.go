@@ -64,19 +64,19 @@ func (l *Leases) take(name string, h *Handle, floor uint64, force bool) (store.L
 	current := l.held[name]
 	switch {
 	case current.isLive(now) && current.holder == h:
-		l.held[name] = row{fence: current.fence, holder: h, until: l.end(now)}
-		return store.Lease{Name: name, Fence: current.fence}, nil
 	case current.isLive(now):
 		return store.Lease{}, store.ErrLeaseTaken
 	case current.holder != nil && !force:
 		return store.Lease{}, errEnded
+	default:
+		l.last = max(l.last, floor) + 1
+		current.fence = l.last
 	}
-	l.last = max(l.last, floor) + 1
 	if l.held == nil {
 		l.held = make(map[string]row)
 	}
-	l.held[name] = row{fence: l.last, holder: h, until: l.end(now)}
-	return store.Lease{Name: name, Fence: l.last}, nil
+	l.held[name] = row{fence: current.fence, holder: h, until: l.end(now)}
+	return store.Lease{Name: name, Fence: current.fence}, nil
 }
 
 // errEnded means that the lease has ended, but that a unit of its last holder may be in the running commit.
