@@ -1,6 +1,7 @@
 package acl
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -99,15 +100,9 @@ type Audit struct {
 
 // NewAudit returns the log stored in recs.
 func NewAudit(recs store.Records, cfg AuditConfig) *Audit {
-	if cfg.MaxEntries == 0 {
-		cfg.MaxEntries = 100_000
-	}
-	if cfg.Keep == 0 {
-		cfg.Keep = 365 * 24 * time.Hour
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.MaxEntries = cmp.Or(cfg.MaxEntries, 100_000)
+	cfg.Keep = cmp.Or(cfg.Keep, 365*24*time.Hour)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Audit{cfg: cfg, records: recs, wake: make(chan struct{}, 1), counts: newCounts()}
 }
 

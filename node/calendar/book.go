@@ -1,6 +1,7 @@
 package calendar
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,9 +38,7 @@ var _ Source = (*Book)(nil)
 
 // NewBook returns a book. [Book.Run] starts it.
 func NewBook(cfg BookConfig) *Book {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Failed == nil {
 		cfg.Failed = func(context.Context, Event, bool, error) {}
 	}

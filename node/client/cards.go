@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -129,9 +130,7 @@ func NewCards(cfg CardsConfig) *Cards {
 	if cfg.KeyCache == nil {
 		cfg.KeyCache = signing.NewKeyCache(keyCache)
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Size <= 0 {
 		cfg.Size = defaultSize
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -80,9 +81,7 @@ type connPool struct {
 
 // NewHTTP returns a client. The caller must close it after the last call.
 func NewHTTP(cfg HTTPConfig) *HTTP {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Connect <= 0 {
 		cfg.Connect = defaultConnect
 	}

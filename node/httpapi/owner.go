@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -65,9 +66,7 @@ type Owner struct {
 
 // NewOwner returns an owner's listener without the routes of services.
 func NewOwner(cfg OwnerConfig) *Owner {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	o := &Owner{cfg: cfg, pages: newPages(cfg.Dir), opened: make(chan net.Listener, 1)}
 	cross := http.NewCrossOriginProtection()
 	o.echo = newEcho(&gate{log: cfg.Logger, meter: cfg.Metrics.ownerRequests(), admit: func(c echo.Context) (bool, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html"
 	"html/template"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -115,11 +116,16 @@ func formatLength(s string) string {
 	if n == 1 {
 		return "1 character"
 	}
-	digits := fmt.Sprint(n)
+	return FormatNumber(int64(n)) + " characters"
+}
+
+// FormatNumber formats a number with a comma between groups of three digits.
+func FormatNumber(n int64) string {
+	digits := strconv.FormatInt(n, 10)
 	for i := len(digits) - 3; i > 0; i -= 3 {
 		digits = digits[:i] + "," + digits[i:]
 	}
-	return digits + " characters"
+	return digits
 }
 
 // pageLine shows a name or title in one line and cuts it if it is too long.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -72,9 +73,7 @@ type Server struct {
 // New returns a server with the routes that every service has: /health, /readyz, /.well-known/agentmesh.json and
 // /openapi.yaml.
 func New(cfg Config) *Server {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	s := &Server{
 		cfg: cfg, addresses: newAddresses(cfg), clients: &clients{cfg: cfg}, conns: newConnCounts(cfg.Metrics),
 		bypass: cfg.Metrics.Limiter("plain-http"),

@@ -105,12 +105,15 @@ func (n Notice) Detail() string {
 }
 
 // Shown returns how to show a peer.
-func (p Peer) Shown() ShownName {
+func (p Peer) Shown() ShownName { return p.ShownAt(p.ID) }
+
+// ShownAt returns how to show a peer with a foreign address. address is the id of the peer if it has none.
+func (p Peer) ShownAt(address string) ShownName {
 	names := PeerNames{PeerName: p.Name}
 	if len(p.Aliases) > 0 {
 		names.PeerAlias = p.Aliases[0]
 	}
-	return ShowName(names, p.ID, p.ID)
+	return ShowName(names, address, p.ID)
 }
 
 // Names looks up the names of peers.

@@ -9,6 +9,7 @@ package certs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -141,8 +142,5 @@ func (s *Source) step(ctx context.Context) time.Duration {
 }
 
 func newSource(log *slog.Logger) *Source {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Source{log: log, first: make(chan struct{})}
+	return &Source{log: cmp.Or(log, slog.New(slog.DiscardHandler)), first: make(chan struct{})}
 }

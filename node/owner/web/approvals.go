@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 	"unicode"
@@ -205,14 +206,14 @@ func (p *pages) showApprovals(c echo.Context) error {
 	if view.State == acl.AskPending { // oldest first, so that a new question moves nothing
 		asks, err := list(c.QueryParam("after"), maxAskCards)
 		if err != nil {
-			return owner.Explain(err)
+			return err
 		}
 		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Next
 		view.Strangers = slices.ContainsFunc(asks.Items, isAboutSender)
 	} else {
 		asks, err := listLatest("ask_", c.QueryParam("before"), func(a owner.Approval) string { return a.ID }, list)
 		if err != nil {
-			return owner.Explain(err)
+			return err
 		}
 		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Older
 	}
@@ -231,7 +232,7 @@ func (p *pages) showApproval(c echo.Context) error { return p.approvalPage(c, ht
 func (p *pages) approvalPage(c echo.Context, status int, wrong string) error {
 	ask, err := p.n.FindApproval(c.Request().Context(), c.Param("id"))
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	view := viewAsk(ask)
 	view.Whole = true
@@ -243,11 +244,7 @@ func (p *pages) approvalPage(c echo.Context, status int, wrong string) error {
 
 // decide carries out a choice. The form has the hash of what the page showed, so the owner decides exactly about that
 // (AM-34).
-func (p *pages) decide(c echo.Context) error {
-	form, err := httpapi.Form(c, maxPageForm)
-	if err != nil {
-		return err
-	}
+func (p *pages) decide(c echo.Context, form url.Values) error {
 	ctx, choice := c.Request().Context(), acl.Choice(form.Get("choice"))
 	var was acl.Standing
 	if choice == acl.Block { // for an undo
@@ -256,7 +253,7 @@ func (p *pages) decide(c echo.Context) error {
 			was, err = p.standing(c, ask.Subject)
 		}
 		if err != nil {
-			return owner.Explain(err)
+			return err
 		}
 	}
 	decided, err := p.n.Decide(ctx, c.Param("id"), owner.Decision{Choice: choice, Hash: form.Get("hash"), Text: form.Get("text"), By: door}, 0)
@@ -277,7 +274,7 @@ func (p *pages) decide(c echo.Context) error {
 	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status < http.StatusInternalServerError {
 		return p.approvalPage(c, http.StatusConflict, "It cannot be released: "+refusal.Message+". Nothing was decided.")
 	}
-	return owner.Explain(err)
+	return err
 }
 
 // isProposal reports whether the question is about a meeting that somebody proposes to the owner.
@@ -298,15 +295,12 @@ func decidedText(ask acl.Ask) string {
 	return text
 }
 
-func (p *pages) rejectStrangers(c echo.Context) error {
-	if _, err := httpapi.Form(c, maxPageForm); err != nil {
-		return err
-	}
+func (p *pages) rejectStrangers(c echo.Context, _ url.Values) error {
 	if err := httpapi.KeepOpen(c, owner.RejectFor); err != nil {
 		return err
 	}
 	if _, err := p.n.RejectStrangers(c.Request().Context(), door); err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	return httpapi.Done(c, "approvals", "strangers")
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,7 +39,7 @@ func (p *pages) showConversations(c echo.Context) error {
 	view := conversationsView{State: conversations.State(q.State), States: convStates}
 	list, err := p.n.ListConversations(ctx, view.State, q.Before, pageSize)
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	view.Items, view.Next = list.Items, list.Next
 	return p.shell.Render(c, p.conversations, httpapi.View{
@@ -151,7 +152,7 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 	ctx := c.Request().Context()
 	part, err := p.readPart(c)
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	path := convPath(part.Peer, part.ID)
 	view := conversationView{
@@ -162,7 +163,7 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 	view.Messages, view.Later = viewMessages(part)
 	waiting, err := p.newItems(ctx, part.Peer, part.ID)
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	view.New = len(waiting)
 	if part.Bytes <= maxChainBytes {
@@ -188,18 +189,15 @@ func (p *pages) newItems(ctx context.Context, peer, id string) ([]owner.Item, er
 	return slices.DeleteFunc(page.Items, func(i owner.Item) bool { return i.State != owner.ItemNew }), err
 }
 
-func (p *pages) markRead(c echo.Context) error {
-	if _, err := httpapi.Form(c, maxPageForm); err != nil {
-		return err
-	}
+func (p *pages) markRead(c echo.Context, _ url.Values) error {
 	ctx, peer, id := c.Request().Context(), c.Param("peer"), c.Param("id")
 	items, err := p.newItems(ctx, peer, id)
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	for _, item := range items {
 		if _, err := p.n.Acknowledge(ctx, item.ID); err != nil {
-			return owner.Explain(err)
+			return err
 		}
 	}
 	return httpapi.Done(c, convPath(peer, id), "read")
@@ -249,11 +247,7 @@ func viewMessages(part owner.Transcript) (list []messageView, next uint64) {
 }
 
 // reply answers in the conversation, and thereby the newest message that waits there.
-func (p *pages) reply(c echo.Context) error {
-	form, err := httpapi.Form(c, maxPageForm)
-	if err != nil {
-		return err
-	}
+func (p *pages) reply(c echo.Context, form url.Values) error {
 	ctx, peer, id := c.Request().Context(), c.Param("peer"), c.Param("id")
 	typed := replyForm{
 		Text: form.Get("text"), Action: form.Get("action"), Payload: form.Get("payload"),
@@ -261,7 +255,7 @@ func (p *pages) reply(c echo.Context) error {
 	}
 	conv, err := p.n.ReadTranscript(ctx, id, peer, math.MaxUint64)
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	answer := owner.NewReply{Conversation: conv.ID, Peer: conv.Peer}
 	if answer.Intent, answer.Payload, err = typed.payload(conv.Intent); err != nil {
@@ -272,26 +266,22 @@ func (p *pages) reply(c echo.Context) error {
 		return p.conversationPage(c, refusal.Status, refusal.Message, typed)
 	}
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	return httpapi.Done(c, convPath(conv.Peer, conv.ID), doneKey(sent))
 }
 
-func (p *pages) close(c echo.Context) error {
-	form, err := httpapi.Form(c, maxPageForm)
-	if err != nil {
-		return err
-	}
+func (p *pages) close(c echo.Context, form url.Values) error {
 	order := owner.Close{Peer: c.Param("peer"), Status: form.Get("status")}
 	if order.Status != "completed" && order.Status != "failed" {
 		return owner.Fault(http.StatusBadRequest, "status must be completed or failed", "")
 	}
-	_, err = p.n.CloseConversation(c.Request().Context(), c.Param("id"), order, 0)
+	_, err := p.n.CloseConversation(c.Request().Context(), c.Param("id"), order, 0)
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
 		return p.conversationPage(c, refusal.Status, refusal.Message, replyForm{})
 	}
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	return httpapi.Done(c, convPath(order.Peer, c.Param("id")), "closed")
 }

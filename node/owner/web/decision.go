@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -65,9 +66,7 @@ type decisionLink struct {
 
 // MountDecisions adds the page of links to the owner's listener.
 func MountDecisions(listener *httpapi.Owner, cfg DecisionConfig) *DecisionLinks {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Node = namedNode{owner.WithNames(cfg.Node), localNode{cfg.Node}}
 	group, pages := listener.Links()
 	l := &DecisionLinks{

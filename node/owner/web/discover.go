@@ -52,12 +52,12 @@ func (p *pages) discover(c echo.Context) error {
 		}
 		answers, err := p.n.Discover(c.Request().Context(), "", client.Query{Text: view.Query, Limit: maxFound})
 		if err != nil {
-			return owner.Explain(err)
+			return err
 		}
 		for _, a := range answers {
 			found, err := p.viewAnswer(c, a)
 			if err != nil {
-				return owner.Explain(err)
+				return err
 			}
 			view.Answers = append(view.Answers, found)
 		}

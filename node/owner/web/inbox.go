@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"net/url"
 	"slices"
 
 	"github.com/labstack/echo/v4"
@@ -43,7 +44,7 @@ func (p *pages) showInbox(c echo.Context) error {
 			return p.n.ListItems(ctx, owner.Query{State: string(view.State), After: after, Limit: limit})
 		})
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	view.Items.Older = items.Older
 	for _, item := range items.Items {
@@ -55,7 +56,7 @@ func (p *pages) showInbox(c echo.Context) error {
 func (p *pages) showItem(c echo.Context) error {
 	item, err := p.n.FindItem(c.Request().Context(), c.Param("id"))
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	return p.shell.Render(c, p.item, httpapi.View{
 		Title: "Message", Topics: []string{string(owner.TopicInbox)}, Said: p.doneMessage(c), Data: viewItem(item),
@@ -64,13 +65,10 @@ func (p *pages) showItem(c echo.Context) error {
 
 // changeItem returns the handler of a form that changes an item and has no fields. did names the text that the next page
 // shows; see [httpapi.Done].
-func changeItem(did string, change func(ctx context.Context, id string) (owner.Item, error)) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if _, err := httpapi.Form(c, maxPageForm); err != nil {
-			return err
-		}
+func changeItem(did string, change func(ctx context.Context, id string) (owner.Item, error)) func(echo.Context, url.Values) error {
+	return func(c echo.Context, _ url.Values) error {
 		if _, err := change(c.Request().Context(), c.Param("id")); err != nil {
-			return owner.Explain(err)
+			return err
 		}
 		return httpapi.Done(c, "inbox", did)
 	}

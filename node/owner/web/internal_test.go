@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -136,7 +137,7 @@ func TestLatest(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	for got, want := range map[string]string{
-		formatNumber(0): "0", formatNumber(999): "999", formatNumber(1000): "1,000", formatNumber(1234567): "1,234,567",
+		httpapi.FormatNumber(0): "0", httpapi.FormatNumber(999): "999", httpapi.FormatNumber(1000): "1,000", httpapi.FormatNumber(1234567): "1,234,567",
 		formatSize(512): "512 bytes", formatSize(8 << 30): "8 GiB", formatSize(1536): "1.5 KiB",
 		formatDays(24 * time.Hour): "24 hours", formatDays(7 * 24 * time.Hour): "7 days", formatCount(49): "49", formatCount(50): "50+",
 	} {

@@ -42,7 +42,7 @@ func (p *pages) showLog(c echo.Context) error {
 	ctx, log := c.Request().Context(), p.n.Audit()
 	first, last, err := auditSpan(ctx, log)
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	view := logView{}
 	if s := c.QueryParam("before"); s != "" {
@@ -58,7 +58,7 @@ func (p *pages) showLog(c echo.Context) error {
 		from := max(first, last-min(last, pageSize)+1)
 		view.Entries, _, err = log.List(ctx, acl.AuditFilter{}, from-1, int(last-from+1), time.Now())
 		if err != nil {
-			return owner.Explain(err)
+			return err
 		}
 		slices.Reverse(view.Entries)
 		if from > first {
@@ -66,7 +66,7 @@ func (p *pages) showLog(c echo.Context) error {
 		}
 	}
 	if view.Names, err = owner.AuditNames(ctx, p.n, slices.Concat(view.Entries, view.Recent)); err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	return p.shell.Render(c, p.audit, httpapi.View{Title: "Log", Topics: []string{string(owner.TopicAudit)}, Data: view})
 }

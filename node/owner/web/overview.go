@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -32,12 +33,12 @@ func (p *pages) showOverview(c echo.Context) error {
 	ctx := c.Request().Context()
 	status, err := p.n.Overview(ctx, httpapi.MaxCount)
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	view := overviewView{None: p.setup != nil && p.setup.Programs().None(), Asks: formatCount(status.Approvals), Items: formatCount(p.countItems(ctx)), Queued: status.Outbox["queued"]}
 	asks, err := p.n.ListApprovals(ctx, acl.AskPending, "", overviewAsks)
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	view.First = viewAsks(asks.Items)
 	return p.shell.Render(c, p.overview, httpapi.View{
@@ -68,7 +69,7 @@ func (p *pages) viewRefusals(ctx context.Context, maxCount int) []refusalView {
 func (p *pages) showSettings(c echo.Context) error {
 	status, err := p.n.Overview(c.Request().Context(), httpapi.MaxCount)
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	view := settingsView{Status: status, Refusals: p.viewRefusals(c.Request().Context(), settingsRefusals)}
 	return p.shell.Render(c, p.settings, httpapi.View{
@@ -77,14 +78,10 @@ func (p *pages) showSettings(c echo.Context) error {
 	})
 }
 
-func (p *pages) pause(c echo.Context) error {
-	form, err := httpapi.Form(c, maxPageForm)
-	if err != nil {
-		return err
-	}
+func (p *pages) pause(c echo.Context, form url.Values) error {
 	paused := form.Get("paused") == "yes"
 	if err := p.n.SetPaused(c.Request().Context(), paused, door); err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	if paused {
 		return httpapi.Done(c, "settings", "paused")
@@ -110,7 +107,7 @@ func (p *pages) showLimits(c echo.Context) error {
 		if n <= 0 {
 			return "no limit"
 		}
-		return formatNumber(int64(n)) + " an hour"
+		return httpapi.FormatNumber(int64(n)) + " an hour"
 	}
 	view := limitsView{
 		Mode: limits.Mode,
@@ -122,14 +119,14 @@ func (p *pages) showLimits(c echo.Context) error {
 		},
 		Holds: []ruleView{
 			{"Waiting messages of one stranger", "16, at most 64 KiB"},
-			{"Strangers with waiting messages", formatNumber(int64(acl.SenderSlot("").Max))},
+			{"Strangers with waiting messages", httpapi.FormatNumber(int64(acl.SenderSlot("").Max))},
 			{"Of a known sender, in one conversation", "16"},
 			{"A question waits", formatDays(limits.HoldFor)},
 		},
 		Kept: []ruleView{
 			{"A silent conversation expires after", formatDays(limits.Idle)},
 			{"An ended conversation is kept for", formatDays(limits.Retention)},
-			{"Maximum number of conversations", formatNumber(int64(limits.MaxKept))},
+			{"Maximum number of conversations", httpapi.FormatNumber(int64(limits.MaxKept))},
 			{"Maximum size of all messages", formatSize(limits.MaxBytes)},
 		},
 		Hold: limits.Hold, Refusals: p.viewRefusals(c.Request().Context(), limitsRefusals),
@@ -146,7 +143,7 @@ func (p *pages) showNotices(c echo.Context) error {
 			return owner.NamedNotices(ctx, p.n, after, limit)
 		})
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	return p.shell.Render(c, p.notices, httpapi.View{Title: "Notices", Topics: []string{string(owner.TopicNotices)}, Data: noticesView{found}})
 }
@@ -154,17 +151,9 @@ func (p *pages) showNotices(c echo.Context) error {
 // formatCount formats a count up to httpapi.MaxCount, the largest one that the navigation shows.
 func formatCount(n int) string {
 	if n >= httpapi.MaxCount {
-		return formatNumber(httpapi.MaxCount) + "+"
+		return httpapi.FormatNumber(httpapi.MaxCount) + "+"
 	}
-	return formatNumber(int64(n))
-}
-
-func formatNumber(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
+	return httpapi.FormatNumber(int64(n))
 }
 
 func formatSize(bytes int64) string {
@@ -178,7 +167,7 @@ func formatSize(bytes int64) string {
 
 func formatDays(d time.Duration) string {
 	if d >= 48*time.Hour {
-		return formatNumber(int64(d/(24*time.Hour))) + " days"
+		return httpapi.FormatNumber(int64(d/(24*time.Hour))) + " days"
 	}
-	return formatNumber(int64(d/time.Hour)) + " hours"
+	return httpapi.FormatNumber(int64(d/time.Hour)) + " hours"
 }

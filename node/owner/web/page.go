@@ -82,14 +82,11 @@ const (
 // Mount adds the pages of a node to the owner's page. Without a setup, the pages for the first run are left out. log gets
 // errors that no page shows; nil discards them.
 func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
 	read := func(name string) *httpapi.PageTemplate {
 		return shell.Template(pageFiles, "page/"+name+".html", "page/parts.html", "page/message.html")
 	}
 	p := &pages{
-		n: namedNode{owner.WithNames(n), localNode{n}}, setup: setup, log: log, shell: shell,
+		n: namedNode{owner.WithNames(n), localNode{n}}, setup: setup, log: cmp.Or(log, slog.New(slog.DiscardHandler)), shell: shell,
 		overview: read("overview"), settings: read("settings"), found: read("discover"), approvals: read("approvals"), approval: read("approval"), inbox: read("inbox"),
 		item: read("item"), conversations: read("conversations"), conversation: read("conversation"),
 		compose: read("compose"), peers: read("peers"), outbox: read("outbox"), limits: read("limits"), notices: read("notices"),
@@ -121,34 +118,49 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	if setup != nil {
 		p.mountSetup()
 	}
-	g := shell.Group()
-	g.GET("/", p.showOverview)
-	g.POST("/pause", p.pause)
-	g.GET("/approvals", p.showApprovals)
-	g.GET("/approvals/:id", p.showApproval)
-	g.POST("/approvals/:id", p.decide)
-	g.POST("/approvals/strangers", p.rejectStrangers)
-	g.GET("/inbox", p.showInbox)
-	g.GET("/inbox/:id", p.showItem)
-	g.POST("/inbox/:id/ack", changeItem("read", p.n.Acknowledge))
-	g.POST("/inbox/:id/retry", changeItem("retried", p.n.RetryItem))
-	g.GET("/conversations", p.showConversations)
-	g.GET("/conversations/:peer/:id", p.showConversation)
-	g.POST("/conversations/:peer/:id/reply", p.reply)
-	g.POST("/conversations/:peer/:id/read", p.markRead)
-	g.POST("/conversations/:peer/:id/close", p.close)
-	g.GET("/compose", p.showCompose)
-	g.POST("/compose", p.send)
-	g.GET("/people", p.showPeers)
-	g.POST("/people", p.changePeer)
-	g.GET("/people/:id", p.showPerson)
-	g.GET("/peers", func(c echo.Context) error { return httpapi.Done(c, "people", "") }) // the earlier path of /people
-	g.GET("/discover", p.discover)
-	g.GET("/settings", p.showSettings)
-	g.GET("/outbox", p.showOutbox)
-	g.GET("/limits", p.showLimits)
-	g.GET("/notices", p.showNotices)
-	g.GET("/log", p.showLog)
+	p.get("/", p.showOverview)
+	p.post("/pause", p.pause)
+	p.get("/approvals", p.showApprovals)
+	p.get("/approvals/:id", p.showApproval)
+	p.post("/approvals/:id", p.decide)
+	p.post("/approvals/strangers", p.rejectStrangers)
+	p.get("/inbox", p.showInbox)
+	p.get("/inbox/:id", p.showItem)
+	p.post("/inbox/:id/ack", changeItem("read", p.n.Acknowledge))
+	p.post("/inbox/:id/retry", changeItem("retried", p.n.RetryItem))
+	p.get("/conversations", p.showConversations)
+	p.get("/conversations/:peer/:id", p.showConversation)
+	p.post("/conversations/:peer/:id/reply", p.reply)
+	p.post("/conversations/:peer/:id/read", p.markRead)
+	p.post("/conversations/:peer/:id/close", p.close)
+	p.get("/compose", p.showCompose)
+	p.post("/compose", p.send)
+	p.get("/people", p.showPeers)
+	p.post("/people", p.changePeer)
+	p.get("/people/:id", p.showPerson)
+	p.get("/peers", func(c echo.Context) error { return httpapi.Done(c, "people", "") }) // the earlier path of /people
+	p.get("/discover", p.discover)
+	p.get("/settings", p.showSettings)
+	p.get("/outbox", p.showOutbox)
+	p.get("/limits", p.showLimits)
+	p.get("/notices", p.showNotices)
+	p.get("/log", p.showLog)
+}
+
+// get adds a page to the routes. It explains errors to the owner.
+func (p *pages) get(path string, show echo.HandlerFunc) {
+	p.shell.Group().GET(path, func(c echo.Context) error { return owner.Explain(show(c)) })
+}
+
+// post adds a form to the routes. It explains errors to the owner.
+func (p *pages) post(path string, act func(c echo.Context, form url.Values) error) {
+	p.shell.Group().POST(path, func(c echo.Context) error {
+		form, err := httpapi.Form(c, maxPageForm)
+		if err != nil {
+			return err
+		}
+		return owner.Explain(act(c, form))
+	})
 }
 
 // nameOf returns the name of a peer for the pages of bridges.

@@ -38,7 +38,7 @@ func (p *pages) showPeers(c echo.Context) error { return p.peersPage(c, http.Sta
 func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
 	peers, err := p.n.ListPeers(c.Request().Context(), "")
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	view := peersView{Mode: p.n.Limits().Mode, Query: c.QueryParam("q")}
 	for _, peer := range peers {
@@ -87,11 +87,7 @@ func (p *pages) row(peer owner.Peer) peerRow {
 }
 
 // changePeer makes one change to a peer, or adds the card of a new one.
-func (p *pages) changePeer(c echo.Context) error {
-	form, err := httpapi.Form(c, maxPageForm)
-	if err != nil {
-		return err
-	}
+func (p *pages) changePeer(c echo.Context, form url.Values) error {
 	ctx, action := c.Request().Context(), form.Get("action")
 	alias := strings.TrimSpace(form.Get("alias"))
 	if action == "add" {
@@ -102,7 +98,7 @@ func (p *pages) changePeer(c echo.Context) error {
 	}
 	was, err := p.standing(c, form.Get("peer"))
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	changed, err := p.n.ChangePeer(ctx, form.Get("peer"), owner.PeerChange{Action: action, Alias: alias}, door)
 	path, person := "people", form.Get("person")
@@ -149,7 +145,7 @@ func (p *pages) showOutbox(c echo.Context) error {
 			return p.n.ListOutbox(ctx, view.State, after, limit)
 		})
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	view.Entries = entries
 	return p.shell.Render(c, p.outbox, httpapi.View{Title: "Outbox", Topics: []string{string(owner.TopicOutbox)}, Data: view})

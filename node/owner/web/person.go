@@ -65,7 +65,7 @@ func (p *pages) personPage(c echo.Context, id string, status int, wrong string) 
 	}
 	view, err := p.findPerson(c, id)
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	if view.Asked = c.QueryParam("card") != ""; view.Asked && p.setup != nil && wire.AgentID(id).Valid() {
 		if err := httpapi.KeepOpen(c, discoverFor); err != nil {
@@ -74,7 +74,7 @@ func (p *pages) personPage(c echo.Context, id string, status int, wrong string) 
 		for _, a := range p.setup.LookUp(ctx, wire.AgentID(id)) {
 			found, err := p.viewAnswer(c, a)
 			if err != nil {
-				return owner.Explain(err)
+				return err
 			}
 			view.Found = append(view.Found, found)
 		}
@@ -118,13 +118,7 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	return view, err
 }
 
-func (v personView) Shown() owner.ShownName {
-	names := owner.PeerNames{PeerName: v.Name}
-	if len(v.Aliases) > 0 {
-		names.PeerAlias = v.Aliases[0]
-	}
-	return owner.ShowName(names, v.Address, v.ID)
-}
+func (v personView) Shown() owner.ShownName { return v.ShownAt(v.Address) }
 
 // undoActions are the actions that take a block back, by the standing before it.
 var undoActions = map[acl.Standing]string{acl.Unknown: "unblock", acl.Allowed: "allow", acl.Approved: "approve"}

@@ -3,6 +3,7 @@ package web
 import (
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,7 +84,7 @@ func (m meeting) event() (wire.Value, error) {
 	if len(times) == 0 {
 		return wire.Value{}, errors.New("name at least one time")
 	}
-	event := wire.Obj(wire.Member{Key: "proposed_times", Value: wire.Texts(times)})
+	event := wire.Obj(wire.Field("proposed_times", wire.Texts(times)))
 	for _, text := range []struct{ key, value string }{{"title", m.Title}, {"duration", m.Duration}, {"location", m.Place}} {
 		if value := strings.TrimSpace(text.value); value != "" {
 			event = event.With(text.key, wire.Text(value))
@@ -100,7 +101,7 @@ func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) 
 		if err != nil {
 			return intent, event, err
 		}
-		return intent, wire.Obj(wire.Member{Key: "action", Value: wire.Text("counter")}, wire.Member{Key: "event", Value: event}), nil
+		return intent, wire.Obj(wire.TextField("action", "counter"), wire.Field("event", event)), nil
 	case strings.TrimSpace(f.Payload) != "":
 		v, err := wire.ParseObject([]byte(f.Payload))
 		if err != nil {
@@ -111,21 +112,18 @@ func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) 
 		if !slices.Contains(plainActions[intent], f.Action) {
 			return intent, wire.Value{}, errors.New("there is no such answer here")
 		}
-		members := []wire.Member{{Key: "action", Value: wire.Text(f.Action)}}
+		members := []wire.Member{wire.TextField("action", f.Action)}
 		if f.Action == "accept" && f.Selected != "" {
-			members = append(members, wire.Member{Key: "selected_time", Value: wire.Text(f.Selected)})
+			members = append(members, wire.TextField("selected_time", f.Selected))
 		}
 		if reason := strings.TrimSpace(f.Text); reason != "" {
-			members = append(members, wire.Member{Key: "reason", Value: wire.Text(reason)})
+			members = append(members, wire.TextField("reason", reason))
 		}
 		return intent, wire.Obj(members...), nil
 	case strings.TrimSpace(f.Text) == "":
 		return intent, wire.Value{}, errors.New("there is nothing to say yet")
 	}
-	return wire.Deliver, wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text("deliver")},
-		wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text(f.Text)})},
-	), nil
+	return wire.Deliver, wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", f.Text)))), nil
 }
 
 type composeView struct {
@@ -147,7 +145,7 @@ func (p *pages) showCompose(c echo.Context) error {
 func (p *pages) composePage(c echo.Context, status int, wrong string, view composeView) error {
 	peers, err := p.n.ListPeers(c.Request().Context(), "")
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	view.Peers, view.Intents = peers[:min(len(peers), maxPeerOptions)], wire.StandardIntents()
 	view.Zone = time.Now().Format("MST, -07:00")
@@ -155,12 +153,7 @@ func (p *pages) composePage(c echo.Context, status int, wrong string, view compo
 	return p.shell.Render(c, p.compose, httpapi.View{Title: "Write", Status: status, Wrong: wrong, Data: view})
 }
 
-func (p *pages) send(c echo.Context) error {
-	form, err := httpapi.Form(c, maxPageForm)
-	if err != nil {
-		return err
-	}
-	ctx := c.Request().Context()
+func (p *pages) send(c echo.Context, form url.Values) error {
 	view := composeView{
 		To: strings.TrimSpace(form.Get("to")), Kind: form.Get("kind"), Text: form.Get("text"), Intent: strings.TrimSpace(form.Get("intent")),
 		Payload: form.Get("payload"),
@@ -171,21 +164,26 @@ func (p *pages) send(c echo.Context) error {
 	if view.Seal = owner.SealChoice(form.Get("seal")); !view.Seal.IsValid() {
 		return p.composePage(c, http.StatusBadRequest, "there is no such way to send it", view)
 	}
-	message := owner.NewMessage{To: view.To, Seal: view.Seal}
 	var sent owner.Sent
-	if message.Intent, message.Payload, err = view.message(); err == nil {
-		sent, err = p.n.Send(ctx, message, 0)
+	intent, payload, err := view.message()
+	if err == nil {
+		sent, err = p.n.Send(c.Request().Context(), owner.NewMessage{To: view.To, Seal: view.Seal, Intent: intent, Payload: payload}, 0)
 	}
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
 		return p.composePage(c, refusal.Status, refusal.Message, view)
 	}
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
+	return doneSent(c, sent, "sent")
+}
+
+// doneSent is [httpapi.Done] for a form that sent a message to a new conversation.
+func doneSent(c echo.Context, sent owner.Sent, did string) error {
 	if sent.State == owner.SendHeld {
 		return httpapi.Done(c, "approvals", "held")
 	}
-	return httpapi.Done(c, convPath(string(sent.To), string(sent.Conversation)), "sent")
+	return httpapi.Done(c, convPath(string(sent.To), string(sent.Conversation)), did)
 }
 
 func (v composeView) message() (wire.Intent, wire.Value, error) {
@@ -206,17 +204,13 @@ func (v composeView) message() (wire.Intent, wire.Value, error) {
 		if err != nil {
 			return "", event, wrong(err.Error())
 		}
-		return wire.Schedule, wire.Obj(
-			wire.Member{Key: "action", Value: wire.Text("propose")}, wire.Member{Key: "event", Value: event},
-		), nil
+		return wire.Schedule, wire.Obj(wire.TextField("action", "propose"), wire.Field("event", event)), nil
 	}
 	if strings.TrimSpace(v.Text) == "" {
 		return "", wire.Value{}, wrong("there is nothing to say yet")
 	}
 	if v.Kind == "question" {
-		return wire.RequestInfo, wire.Obj(
-			wire.Member{Key: "action", Value: wire.Text("ask")}, wire.Member{Key: "question", Value: wire.Text(v.Text)},
-		), nil
+		return wire.RequestInfo, wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", v.Text)), nil
 	}
 	return replyForm{Text: v.Text}.payload(wire.Deliver)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -71,17 +72,16 @@ type profileView struct {
 }
 
 func (p *pages) mountSetup() {
-	g := p.shell.Group()
-	g.GET("/profile", func(c echo.Context) error { return p.profilePage(c, http.StatusOK, "", p.setup.Profile()) })
-	g.POST("/profile", p.saveProfile)
-	g.POST("/hello", p.sayHello)
-	g.GET("/connect", p.showConnect)
+	p.get("/profile", func(c echo.Context) error { return p.profilePage(c, http.StatusOK, "", p.setup.Profile()) })
+	p.post("/profile", p.saveProfile)
+	p.post("/hello", p.sayHello)
+	p.get("/connect", p.showConnect)
 }
 
 func (p *pages) profilePage(c echo.Context, status int, wrong string, profile Profile) error {
 	state, err := p.n.Overview(c.Request().Context(), httpapi.MaxCount)
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
 	title := "Your agent"
 	if profile.Fresh {
@@ -96,11 +96,7 @@ func (p *pages) profilePage(c echo.Context, status int, wrong string, profile Pr
 
 // saveProfile changes the configuration. The browser gets the response before the process starts again, and its request
 // for the next page waits until the process has started.
-func (p *pages) saveProfile(c echo.Context) error {
-	form, err := httpapi.Form(c, maxPageForm)
-	if err != nil {
-		return err
-	}
+func (p *pages) saveProfile(c echo.Context, form url.Values) error {
 	profile := p.setup.Profile()
 	most := max(maxDirectories, len(profile.Directories))
 	if form.Get("keep") == "" { // keep is the button that skips the form
@@ -118,10 +114,7 @@ func (p *pages) saveProfile(c echo.Context) error {
 	return httpapi.Done(c, "profile", "profile")
 }
 
-func (p *pages) sayHello(c echo.Context) error {
-	if _, err := httpapi.Form(c, maxPageForm); err != nil {
-		return err
-	}
+func (p *pages) sayHello(c echo.Context, _ url.Values) error {
 	_, payload, err := replyForm{Text: "Hello! Is anybody there?"}.payload(wire.Deliver)
 	if err != nil {
 		return err
@@ -132,12 +125,9 @@ func (p *pages) sayHello(c echo.Context) error {
 		return p.profilePage(c, refusal.Status, refusal.Message, p.setup.Profile())
 	}
 	if err != nil {
-		return owner.Explain(err)
+		return err
 	}
-	if sent.State == owner.SendHeld {
-		return httpapi.Done(c, "approvals", "held")
-	}
-	return httpapi.Done(c, convPath(string(sent.To), string(sent.Conversation)), "hello")
+	return doneSent(c, sent, "hello")
 }
 
 // block is a text that the owner copies into another program or a file.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,9 +89,7 @@ const (
 
 // New makes a gateway and reads the stored state of its spaces. It starts nothing; see [Gateway.Run].
 func New(ctx context.Context, cfg Config) (*Gateway, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Audit == nil {
 		cfg.Audit = acl.NewAudit(cfg.Records, acl.AuditConfig{Logger: cfg.Logger})
 	}
