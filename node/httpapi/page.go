@@ -238,23 +238,21 @@ func selfURL(r *http.Request) string {
 // entry with its entries; nil if it has none. The current entry has the longest path that the page's path starts with.
 func (p *Pages) navigation(ctx context.Context, path string) (top, sub []navItem) {
 	current := -1
-	index := make(map[string]int) // the index in top of each top entry, by title
+	isTop := make(map[string]bool) // by title
 	for i, n := range p.nav {
 		matches := path == n.Path || n.Path != "" && strings.HasPrefix(path, n.Path+"/")
 		if matches && (current < 0 || len(n.Path) > len(p.nav[current].Path)) {
 			current = i
 		}
-		if n.Under == "" {
-			index[n.Title] = -1
-		}
+		isTop[n.Title] = isTop[n.Title] || n.Under == ""
 	}
 	parent := func(n Nav) string {
-		if _, ok := index[n.Under]; ok {
+		if isTop[n.Under] {
 			return n.Under
 		}
 		return n.Title
 	}
-	counts := make(map[string]int)
+	counts := make(map[string]int) // by the title of the top entry
 	for i, n := range p.nav {
 		title, count := parent(n), 0
 		if n.Count != nil {
@@ -266,15 +264,12 @@ func (p *Pages) navigation(ctx context.Context, path string) (top, sub []navItem
 			sub = append(sub, item)
 		}
 		if title == n.Title {
-			index[title] = len(top)
 			top = append(top, item)
 		}
 	}
-	for title, count := range counts {
-		top[index[title]].Count = formatNavCount(count)
-	}
-	if current >= 0 {
-		top[index[parent(p.nav[current])]].Current = true
+	for i := range top {
+		top[i].Count = formatNavCount(counts[top[i].Title])
+		top[i].Current = current >= 0 && top[i].Title == parent(p.nav[current])
 	}
 	if len(sub) < 2 {
 		sub = nil
@@ -316,32 +311,26 @@ func Done(c echo.Context, path, did string) error {
 	return c.Redirect(http.StatusSeeOther, target)
 }
 
-// Fault responds with a page that explains err. It returns the error for the log.
-func (p *Pages) Fault(c echo.Context, err error) error {
-	refusal := PublicError(err)
-	if c.Response().Committed {
-		return err
-	}
-	title := "This did not work"
-	if refusal.Status == http.StatusNotFound {
-		title = "Page not found"
-	}
-	text := refusal.Message
-	if refusal.Status >= http.StatusInternalServerError && !errors.Is(refusal, wire.ErrUnavailable) {
-		text = "Something went wrong on this node. Look for " + c.Response().Header().Get(headerRequestID) + " in the log for the reason."
-	}
-	if err := p.Render(c, p.faultPage, View{Title: title, Status: refusal.Status, Wrong: text}); err != nil {
-		return err
-	}
-	return refusal
-}
-
+// renderFaults responds to an error with a page that explains it. It returns the error for the log.
 func (p *Pages) renderFaults(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if err := next(c); err != nil {
-			return p.Fault(c, err)
+		err := next(c)
+		if err == nil || c.Response().Committed {
+			return err
 		}
-		return nil
+		refusal := PublicError(err)
+		title := "This did not work"
+		if refusal.Status == http.StatusNotFound {
+			title = "Page not found"
+		}
+		text := refusal.Message
+		if refusal.Status >= http.StatusInternalServerError && !errors.Is(refusal, wire.ErrUnavailable) {
+			text = "Something went wrong on this node. Look for " + c.Response().Header().Get(headerRequestID) + " in the log for the reason."
+		}
+		if err := p.Render(c, p.faultPage, View{Title: title, Status: refusal.Status, Wrong: text}); err != nil {
+			return err
+		}
+		return refusal
 	}
 }
 

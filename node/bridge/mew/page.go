@@ -192,7 +192,7 @@ func (p *spacePages) findSpace(c echo.Context) (*ownerSpace, error) {
 func (p *spacePages) showSpace(c echo.Context) error {
 	s, err := p.findSpace(c)
 	if err != nil {
-		return p.shell.Fault(c, err)
+		return err
 	}
 	return p.renderSpace(c, s, nil)
 }
@@ -205,11 +205,11 @@ func (p *spacePages) renderSpace(c echo.Context, s *ownerSpace, new *invited) er
 		view.Link = &st
 		shared, err := s.link.Conversations(ctx)
 		if err != nil {
-			return p.shell.Fault(c, err)
+			return err
 		}
 		unshared, err := s.link.Unshared(ctx)
 		if err != nil {
-			return p.shell.Fault(c, err)
+			return err
 		}
 		view.Shared, view.Unshared = p.viewConversations(ctx, shared), p.viewConversations(ctx, unshared)
 	}
@@ -232,29 +232,27 @@ var errBadForm = view.NewFault(http.StatusBadRequest, "the form has no action th
 func (p *spacePages) act(c echo.Context) error {
 	s, err := p.findSpace(c)
 	if err != nil {
-		return p.shell.Fault(c, err)
+		return err
 	}
 	form, err := httpapi.Form(c, 64<<10)
 	if err != nil {
-		return p.shell.Fault(c, err)
+		return err
 	}
-	ctx := c.Request().Context()
+	ctx, did := c.Request().Context(), "sent"
 	switch do := form.Get("do"); do {
 	case "connect":
 		if s.link == nil {
-			return p.shell.Fault(c, errBadForm)
+			return errBadForm
 		}
 		s.link.Connect()
-		return httpapi.Done(c, s.Path, "connect")
+		did = "connect"
 	case "show", "hide":
 		id, peer, ok := strings.Cut(form.Get("conversation"), " ")
 		if s.link == nil || !ok {
-			return p.shell.Fault(c, errBadForm)
+			return errBadForm
 		}
-		if err := s.link.SetSharing(ctx, store.ConvKey{Peer: peer, ID: id}, do == "show"); err != nil {
-			return p.shell.Fault(c, err)
-		}
-		return httpapi.Done(c, s.Path, map[string]string{"show": "shared", "hide": "hidden"}[do])
+		err = s.link.SetSharing(ctx, store.ConvKey{Peer: peer, ID: id}, do == "show")
+		did = map[string]string{"show": "shared", "hide": "hidden"}[do]
 	case "invite":
 		return p.invite(c, s, form)
 	case "approve", "reject":
@@ -262,24 +260,24 @@ func (p *spacePages) act(c echo.Context) error {
 	default:
 		e, ok := formEnvelope(do, form)
 		if !ok || do == "kick" && !s.Hosted {
-			return p.shell.Fault(c, errBadForm)
+			return errBadForm
 		}
-		heard := s.findAudience(e.JSON())
-		if _, _, err = s.Say(ctx, e.JSON()); err == nil && do == "chat" && (heard.listeners == 0 || len(heard.absent) > 0) {
-			return httpapi.Done(c, s.Path, "unheard")
+		if heard := s.findAudience(e.JSON()); do == "chat" && (heard.listeners == 0 || len(heard.absent) > 0) {
+			did = "unheard"
 		}
+		_, _, err = s.Say(ctx, e.JSON())
 	}
 	if err != nil {
-		return p.shell.Fault(c, err)
+		return err
 	}
-	return httpapi.Done(c, s.Path, "sent")
+	return httpapi.Done(c, s.Path, did)
 }
 
 // invite adds a participant to a hosted space and shows its token.
 func (p *spacePages) invite(c echo.Context, s *ownerSpace, form url.Values) error {
 	name := strings.TrimSpace(form.Get("participant"))
 	if !s.Hosted || name == "" {
-		return p.shell.Fault(c, errBadForm)
+		return errBadForm
 	}
 	payload := wire.Obj(wire.TextField("participant_id", name))
 	if caps := strings.Fields(form.Get("capabilities")); len(caps) > 0 {
@@ -288,14 +286,14 @@ func (p *spacePages) invite(c echo.Context, s *ownerSpace, form url.Values) erro
 	e := wire.Obj(wire.TextField("kind", envelope.KindInvite), wire.Field("payload", payload))
 	_, body, err := s.Say(c.Request().Context(), e.JSON())
 	if err != nil {
-		return p.shell.Fault(c, err)
+		return err
 	}
 	answer, err := wire.ParseForeign(body, envelope.MaxDepth, envelope.MaxValues)
 	if err != nil {
-		return p.shell.Fault(c, err)
+		return err
 	}
 	if answer.GetStr("token") == "" {
-		return p.shell.Fault(c, view.NewFault(http.StatusConflict, "the space has a participant with this name"))
+		return view.NewFault(http.StatusConflict, "the space has a participant with this name")
 	}
 	return p.renderSpace(c, s, &invited{name, answer.GetStr("token"), answer.GetStr("connection_url")})
 }

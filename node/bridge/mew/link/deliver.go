@@ -103,8 +103,7 @@ func (l *Link) deliverClose(ctx context.Context, peer string, m wire.Message) er
 	case m.Intent == IntentProposal:
 		return l.reject(ctx, m.Conversation, "disagree")
 	case m.Intent == IntentRequest:
-		return l.sendResponse(ctx, m.Conversation, wire.Obj(
-			wire.Field("error", rpcFault(rpcRefused, "the owner of this node refused the request"))))
+		return l.sendResponse(ctx, m.Conversation, rpcError(rpcRefused, "the owner of this node refused the request"))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 const (
@@ -83,7 +84,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 		echoes: make(map[string]chan outcome),
 		reached: func(peer string) {
 			if peer == "" {
-				l.wakeSharing()
+				waiting.Wake(l.shareWake)
 			}
 			b.cfg.Mesh.Reachable(l.address(peer))
 		},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -24,8 +25,9 @@ const (
 	rpcFailed   = -32000
 )
 
-func rpcFault(code int64, message string) wire.Value {
-	return wire.Obj(wire.Field("code", wire.Int(code)), wire.TextField("message", message))
+// rpcError returns an object with the error of a JSON-RPC response.
+func rpcError(code int64, message string) wire.Value {
+	return wire.Obj(wire.Field("error", wire.Obj(wire.Field("code", wire.Int(code)), wire.TextField("message", message))))
 }
 
 // handleProposal gives an mcp/proposal for this node to the node, which asks the owner about it (MEW-L3). A proposal
@@ -55,7 +57,9 @@ func (l *Link) handleProposal(ctx context.Context, j job) error {
 }
 
 // dropProposal takes a proposal off the list of pending ones, because the owner is never asked about it.
-func (l *Link) dropProposal(j *job) { l.space.setWaiting(proposalConv(l.cfg.Name, j), false) }
+func (l *Link) dropProposal(j *job) {
+	l.space.withBoard(func(b *view.Board) { b.SetWaiting(proposalConv(l.cfg.Name, j), false) })
+}
 
 // proposalConv returns the conversation in which the owner is asked about a proposal. Each proposal has its own.
 func proposalConv(link string, j *job) wire.ConversationID {
@@ -73,23 +77,19 @@ func (l *Link) proposalTerm(id string) string { return l.records.key("prop", env
 // closeProposals withdraws the questions about proposals that their proposer withdrew or that somebody else fulfilled.
 func (l *Link) closeProposals(ctx context.Context, j job, reason string, proposerOnly bool) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
-		for after, more := "", true; more; more = after != "" {
-			page, err := l.records.store.List(ctx, nsLinks, l.proposalTerm(id), after, 100, time.Now())
+		for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.proposalTerm(id), time.Now()) {
 			if err != nil {
 				return err
 			}
-			for _, rec := range page.Records {
-				var p storedProposal
-				if json.Unmarshal(rec.Body, &p) != nil || p.Envelope != id || proposerOnly && p.From != j.e.From {
-					continue
-				}
-				fromProposer := j
-				fromProposer.e.From = p.From // the conversation is with the proposer
-				if err := l.withdraw(ctx, fromProposer, p.Conv, IntentProposal, "", reason, []store.Change{l.records.drop("prop", string(p.Conv))}); err != nil {
-					return err
-				}
+			var p storedProposal
+			if json.Unmarshal(rec.Body, &p) != nil || p.Envelope != id || proposerOnly && p.From != j.e.From {
+				continue
 			}
-			after = page.Next
+			fromProposer := j
+			fromProposer.e.From = p.From // the conversation is with the proposer
+			if err := l.withdraw(ctx, fromProposer, p.Conv, IntentProposal, "", reason, []store.Change{l.records.drop("prop", string(p.Conv))}); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -160,7 +160,7 @@ func (l *Link) runProposal(ctx context.Context, from string, proposal wire.Value
 	params, _ := proposal.Get("params")
 	name := params.GetStr("name")
 	if proposal.GetStr("method") != methodCall || !slices.Contains(toolNames, name) {
-		return wire.Obj(wire.Field("error", rpcFault(rpcNoMethod, "this node has no such method or tool")))
+		return rpcError(rpcNoMethod, "this node has no such method or tool")
 	}
 	arguments, _ := params.Get("arguments")
 	return l.runTool(ctx, from, name, arguments)
@@ -244,7 +244,7 @@ func (l *Link) handleRequest(ctx context.Context, j job) error {
 	case methodCall:
 		return l.handleToolCall(ctx, j, id)
 	default:
-		l.respond(&j.e, id, wire.Obj(wire.Field("error", rpcFault(rpcNoMethod, "this node has no such method"))))
+		l.respond(&j.e, id, rpcError(rpcNoMethod, "this node has no such method"))
 		return nil
 	}
 	l.respond(&j.e, id, wire.Obj(wire.Field("result", result)))
@@ -268,7 +268,7 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	params, _ := j.e.Payload.Get("params")
 	name := params.GetStr("name")
 	fault := func(code int64, text string) {
-		l.respond(&j.e, id, wire.Obj(wire.Field("error", rpcFault(code, text))))
+		l.respond(&j.e, id, rpcError(code, text))
 	}
 	if !slices.Contains(l.cfg.Policy.Tools, name) {
 		fault(rpcParams, "this node offers no such tool here")
@@ -283,12 +283,7 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	}
 	in.Records = []store.Change{l.records.remember("asked", string(conv), storedRequest{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent, true)}
 	in.Draw, in.Unattended = bridge.DrawToolCall, true // the result comes through the outbox
-	out, err := l.b.cfg.Mesh.Accept(ctx, in)
-	l.tellRefusal(ctx, &j.e, err)
-	if err == nil && out.Held {
-		l.tellPending(ctx, &j.e, out)
-	}
-	return err
+	return l.submit(ctx, &j.e, in)
 }
 
 // sendResponse answers, once, the request that a conversation is about or that carried out its proposal.
@@ -313,7 +308,7 @@ func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, paylo
 // answerExpired tells the senders of proposals and requests that nobody decided about them in time. The link tries again
 // later if the space does not take an answer now.
 func (l *Link) answerExpired(ctx context.Context) {
-	fault := wire.Obj(wire.Field("error", rpcFault(rpcRefused, "the owner of this node did not decide in time")))
+	fault := rpcError(rpcRefused, "the owner of this node did not decide in time")
 	for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.cfg.Name+"/expired", time.Now()) {
 		var conv wire.ConversationID
 		if err = cmp.Or(err, json.Unmarshal(rec.Body, &conv)); err == nil {

@@ -120,26 +120,32 @@ func (m *membership) reportDown() {
 	m.setState(bridge.LinkDown, errors.New(reason+"; agentmesh mew connect joins again"), time.Time{})
 }
 
-func (m *membership) dial(ctx context.Context) (*websocket.Conn, error) {
+// dial connects to the gateway. The caller calls welcomed when the welcome comes. After joinAfter without a welcome, the
+// link sends a join message, for a gateway that ignores the token in the header, and after welcomeBy the connection ends.
+func (m *membership) dial(ctx context.Context) (conn *websocket.Conn, welcomed func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, welcomeBy)
 	defer cancel()
 	h := http.Header{"Authorization": {"Bearer " + string(m.token)}}
-	conn, err := websocket.Dial(ctx, m.cfg.Dial, m.target.String(), websocket.Options{ReadLimit: maxWelcome, Header: h})
+	conn, err = websocket.Dial(ctx, m.cfg.Dial, m.target.String(), websocket.Options{ReadLimit: maxWelcome, Header: h})
 	if hs, ok := errors.AsType[*websocket.HandshakeError](err); ok && (hs.Status == http.StatusUnauthorized || hs.Status == http.StatusForbidden) {
-		return nil, fmt.Errorf("the gateway refuses the token: %w", err)
+		return nil, nil, fmt.Errorf("the gateway refuses the token: %w", err)
+	} else if err != nil {
+		return nil, nil, err
 	}
-	return conn, err
-}
-
-// joinMessage returns an object of type join, for a gateway that ignores the token in the header.
-func (m *membership) joinMessage() []byte {
-	return wire.Obj(wire.TextField("type", "join"), wire.TextField("space", m.link.Space), wire.TextField("token", string(m.token)),
-		wire.TextField("participantId", m.link.Participant)).JSON()
+	join := time.AfterFunc(joinAfter, func() {
+		message := wire.Obj(wire.TextField("type", "join"), wire.TextField("space", m.link.Space), wire.TextField("token", string(m.token)),
+			wire.TextField("participantId", m.link.Participant))
+		if err := conn.Send(websocket.Text(message.JSON())); err != nil {
+			m.log.Debug("send to the space", "err", err)
+		}
+	})
+	timeout := time.AfterFunc(welcomeBy, conn.Abort)
+	return conn, func() { join.Stop(); timeout.Stop() }, nil
 }
 
 // testJoin joins the space once and leaves.
 func (m *membership) testJoin(ctx context.Context) error {
-	conn, err := m.dial(ctx)
+	conn, welcomed, err := m.dial(ctx)
 	if err != nil {
 		return err
 	}
@@ -147,10 +153,7 @@ func (m *membership) testJoin(ctx context.Context) error {
 	defer stop()
 	defer conn.Drain()
 	defer conn.Close(websocket.CodeNormal, "")
-	join := time.AfterFunc(joinAfter, func() { m.send(conn, m.joinMessage()) })
-	defer join.Stop()
-	timeout := time.AfterFunc(welcomeBy, conn.Abort)
-	defer timeout.Stop()
+	defer welcomed()
 	for {
 		_, data, err := conn.Read()
 		if err != nil {
@@ -162,25 +165,16 @@ func (m *membership) testJoin(ctx context.Context) error {
 	}
 }
 
-func (m *membership) send(conn *websocket.Conn, data []byte) {
-	if err := conn.Send(websocket.Text(data)); err != nil {
-		m.log.Debug("send to the space", "err", err)
-	}
-}
-
 // runSession joins the space and handles its messages until the connection ends.
 func (m *membership) runSession(ctx context.Context) error {
-	conn, err := m.dial(ctx)
+	conn, welcomed, err := m.dial(ctx)
 	if err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close(websocket.CodeGoingAway, "") })
 	defer stop()
 	defer m.leave(conn)
-	join := time.AfterFunc(joinAfter, func() { m.send(conn, m.joinMessage()) })
-	defer join.Stop()
-	timeout := time.AfterFunc(welcomeBy, conn.Abort)
-	defer timeout.Stop()
+	defer welcomed()
 	for {
 		_, data, err := conn.Read()
 		if err != nil {
@@ -191,8 +185,7 @@ func (m *membership) runSession(ctx context.Context) error {
 		}
 		j, ok := m.handle(ctx, conn, bytes.Clone(data))
 		if m.isJoined(conn) {
-			join.Stop()
-			timeout.Stop()
+			welcomed()
 		}
 		if ok {
 			m.receive(j)
@@ -314,7 +307,7 @@ func (m *membership) view() view.Space {
 }
 
 // claimProposal returns the pending proposal with a key, and the id of this node in the space. Nobody else can claim a
-// proposal to others until setDecided releases it. For a proposal to this node, the question to the owner decides.
+// proposal to others until the board no longer has it as decided. For a proposal to this node, the question to the owner decides.
 func (m *membership) claimProposal(key string) (p view.Proposal, me string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -324,23 +317,11 @@ func (m *membership) claimProposal(key string) (p view.Proposal, me string, ok b
 	return p, m.space.me, ok
 }
 
-// setDecided records whether the owner has decided a proposal to others.
-func (m *membership) setDecided(key string, decided bool) {
+// withBoard calls do with the board of the space.
+func (m *membership) withBoard(do func(*view.Board)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.space.board.SetDecided(key, decided)
-}
-
-func (m *membership) settle(key string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.space.board.Settle(key)
-}
-
-func (m *membership) setWaiting(conv wire.ConversationID, waits bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.space.board.SetWaiting(conv, waits)
+	do(&m.space.board)
 }
 
 func (m *membership) isToNode(ids []string) bool {

@@ -28,7 +28,7 @@ func (l *Link) tellRefusal(ctx context.Context, e *envelope.Envelope, err error)
 	switch {
 	case e.Kind == envelope.KindRequest:
 		id, _ := e.Payload.Get("id")
-		l.respond(e, id, wire.Obj(wire.Field("error", rpcFault(rpcRefused, refusal.Message))))
+		l.respond(e, id, rpcError(rpcRefused, refusal.Message))
 		return
 	case e.Kind == envelope.KindProposal && refusal.Retry:
 		l.space.answer(e, envelope.KindReject, wire.Obj(wire.TextField("reason", "busy")))
@@ -42,6 +42,16 @@ func (l *Link) tellRefusal(ctx context.Context, e *envelope.Envelope, err error)
 		}
 		l.space.answer(e, envelope.KindStatus, status)
 	}
+}
+
+// submit gives a message to the node. It tells the sender if the node refuses the message, or asks the owner.
+func (l *Link) submit(ctx context.Context, e *envelope.Envelope, in bridge.Inbound) error {
+	out, err := l.b.cfg.Mesh.Accept(ctx, in)
+	l.tellRefusal(ctx, e, err)
+	if err == nil && out.Held {
+		l.tellPending(ctx, e, out)
+	}
+	return err
 }
 
 // tellPending tells the sender of an envelope that the owner decides about it first: for each request, which has no

@@ -35,10 +35,10 @@ func (l *Link) Decide(ctx context.Context, key string, approve bool, reason stri
 		err = l.space.say(context.WithoutCancel(ctx), d) // the space may accept it after the caller gave up
 	}
 	if err != nil {
-		l.space.setDecided(key, false)
+		l.space.withBoard(func(b *view.Board) { b.SetDecided(key, false) })
 		return 0, nil, sayFault(err)
 	}
-	l.space.settle(p.Key)
+	l.space.withBoard(func(b *view.Board) { b.Settle(p.Key) })
 	return http.StatusOK, sayBody(d.ID, wire.Value{}), nil
 }
 
@@ -76,7 +76,7 @@ func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approv
 		}
 		return "", err
 	}
-	l.space.setWaiting(p.Conv, false)
+	l.space.withBoard(func(b *view.Board) { b.SetWaiting(p.Conv, false) })
 	return s.ID, nil
 }
 

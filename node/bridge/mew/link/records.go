@@ -73,14 +73,11 @@ func load[T any](ctx context.Context, r *records, kind, rest string) (v T, ok bo
 	if rest == "" || len(rest) > 300 {
 		return v, false
 	}
-	rec, err := r.store.Get(ctx, nsLinks, r.key(kind, rest), time.Now())
-	if err != nil {
-		if !errors.Is(err, store.ErrNotFound) && ctx.Err() == nil {
-			r.log.Warn("read the state of the link", "err", err)
-		}
-		return v, false
+	_, ok, err := store.ReadRecord(ctx, r.store, nsLinks, r.key(kind, rest), &v, time.Now())
+	if err != nil && ctx.Err() == nil {
+		r.log.Warn("read the state of the link", "err", err)
 	}
-	return v, json.Unmarshal(rec.Body, &v) == nil
+	return v, ok && err == nil
 }
 
 // openKey returns the part of a record key that names a conversation with a peer.

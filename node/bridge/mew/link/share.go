@@ -164,12 +164,8 @@ func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, show bool) err
 	} else if err != nil {
 		return err
 	}
-	l.wakeSharing()
-	return nil
-}
-
-func (l *Link) wakeSharing() {
 	waiting.Wake(l.shareWake)
+	return nil
 }
 
 // runSharing sends the space the answers to what expired and the new entries of conversations, until ctx ends.
@@ -230,7 +226,7 @@ func (l *Link) share(ctx context.Context, b Conversation) error {
 		}
 	}
 	if len(entries) == maxShared {
-		l.wakeSharing()
+		waiting.Wake(l.shareWake)
 	}
 	return nil
 }
@@ -287,12 +283,7 @@ func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool
 	if err != nil {
 		return true, err
 	}
-	out, err := l.b.cfg.Mesh.Accept(ctx, in)
-	l.tellRefusal(ctx, &j.e, err)
-	if err == nil && out.Held {
-		l.tellPending(ctx, &j.e, out)
-	}
-	return true, err
+	return true, l.submit(ctx, &j.e, in)
 }
 
 // sendForward sends a participant's chat to the agent in a conversation that the participant sees.
@@ -320,7 +311,7 @@ func (b *Bridge) follow(ctx context.Context) {
 		}
 		if c.Missing || c.Conv != (store.ConvKey{}) {
 			for _, l := range b.links {
-				l.wakeSharing()
+				waiting.Wake(l.shareWake)
 			}
 		}
 	})
@@ -333,12 +324,12 @@ func (b *Bridge) followItem(ctx context.Context, item bridge.ItemState) {
 		return
 	}
 	if item.Intent == IntentProposal && item.State != "running" { // running comes after the decision
-		l.space.setWaiting(item.Conversation, item.State == "held")
+		l.space.withBoard(func(b *view.Board) { b.SetWaiting(item.Conversation, item.State == "held") })
 	}
 	switch {
 	case item.State == "expired" && item.Intent != wire.Deliver:
 		l.records.apply(ctx, l.records.remember("expired", string(item.Conversation), item.Conversation, keepSent, false))
-		l.wakeSharing()
+		waiting.Wake(l.shareWake)
 	case item.Intent == wire.Deliver:
 		if key, ok := load[string](ctx, l.records, "msg", string(item.MessageID)); ok {
 			switch item.State {

@@ -66,7 +66,7 @@ func (l *Link) runTool(ctx context.Context, from, tool string, arguments wire.Va
 		} else if e, ok := errors.AsType[*toolFault](err); ok {
 			code, text = rpcParams, e.text
 		}
-		return wire.Obj(wire.Field("error", rpcFault(code, text)))
+		return rpcError(code, text)
 	}
 	text := wire.Obj(wire.TextField("type", "text"), wire.TextField("text", string(v.JSON())))
 	return wire.Obj(wire.Field("result", wire.Obj(
