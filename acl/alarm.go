@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -36,10 +37,7 @@ func (a *Alarm) Advance(t time.Time) {
 		return
 	}
 	a.at = t
-	select {
-	case a.changed <- struct{}{}:
-	default:
-	}
+	waiting.Wake(a.changed)
 }
 
 func (a *Alarm) next() time.Time {

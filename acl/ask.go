@@ -224,10 +224,6 @@ func (a Ask) auditEntry(kind AuditKind, now time.Time) AuditEntry {
 	}
 }
 
-func freeSlot(slot string) store.Change {
-	return store.Change{Record: store.Record{NS: nsOpen, Key: slot}, IfRev: store.Any, Delete: true}
-}
-
 func decodeAsk(rec store.Record) (storedAsk, error) {
 	s := storedAsk{rev: rec.Rev}
 	if err := json.Unmarshal(rec.Body, &s); err != nil {

@@ -78,11 +78,11 @@ func (q *Asks) OnOpen(f func(Ask) []store.Change) { q.onOpen = f }
 // unit. Call Log during set-up.
 func (q *Asks) Log(a *Audit) { q.audit = a }
 
-func (q *Asks) appendEntry(changes []store.Change, ask Ask, kind AuditKind, now time.Time) []store.Change {
+func (q *Asks) appendEntry(changes []store.Change, e AuditEntry) []store.Change {
 	if q.audit == nil {
 		return changes
 	}
-	return append(changes, q.audit.Change(ask.auditEntry(kind, now)))
+	return append(changes, q.audit.Change(e))
 }
 
 // Open returns the ask in its stored form, and the changes that store it and take its slot. The caller adds the changes
@@ -108,7 +108,7 @@ func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 	if q.onOpen != nil {
 		changes = append(changes, q.onOpen(ask)...)
 	}
-	return ask, q.appendEntry(changes, ask, AuditHeld, ask.Created)
+	return ask, q.appendEntry(changes, ask.auditEntry(AuditHeld, ask.Created))
 }
 
 // Get returns an ask, or store.ErrNotFound.
@@ -202,7 +202,7 @@ func (q *Asks) withdraw(ctx context.Context, term string, match func(Ask) bool, 
 	changes, err := q.regroup(ctx, withdrawn, now)
 	for _, s := range withdrawn {
 		s.State, s.Decided, s.Behind, s.Seq = AskWithdrawn, now.UTC(), "", 0
-		changes = q.appendEntry(append(changes, s.change()), s.Ask, AuditWithdrawn, now)
+		changes = q.appendEntry(append(changes, s.change()), s.auditEntry(AuditWithdrawn, now))
 	}
 	return changes, err
 }
@@ -225,13 +225,9 @@ func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([
 }
 
 func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(storedAsk)) error {
-	for rec, err := range store.AllRecords(ctx, q.records, AskNamespace, term, now) {
+	for s, err := range store.DecodeAll(ctx, q.records, AskNamespace, term, now, decodeAsk) {
 		if err != nil {
 			return fmt.Errorf("list asks with %s: %w", term, err)
-		}
-		s, err := decodeAsk(rec)
-		if err != nil {
-			return err
 		}
 		do(s)
 	}
@@ -272,10 +268,10 @@ func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text,
 		if shown == 0 {
 			ended.OwnHash = ""
 		}
-		d.Changes = q.appendEntry(append(d.Changes, ended.change()), ended.Ask, AuditDecided, now)
+		d.Changes = q.appendEntry(append(d.Changes, ended.change()), ended.auditEntry(AuditDecided, now))
 		for _, t := range tail[:shown] {
 			t = t.decide(choice, by, now)
-			d.Changes = q.appendEntry(append(d.Changes, t.change()), t.Ask, AuditDecided, now)
+			d.Changes = q.appendEntry(append(d.Changes, t.change()), t.auditEntry(AuditDecided, now))
 			d.Tail = append(d.Tail, t.Ask)
 		}
 		err = resolver.Resolve(ctx, s.Ask, d)

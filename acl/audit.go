@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -103,7 +104,10 @@ func NewAudit(recs store.Records, cfg AuditConfig) *Audit {
 	cfg.MaxEntries = cmp.Or(cfg.MaxEntries, 100_000)
 	cfg.Keep = cmp.Or(cfg.Keep, 365*24*time.Hour)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	return &Audit{cfg: cfg, records: recs, wake: make(chan struct{}, 1), counts: newCounts()}
+	return &Audit{
+		cfg: cfg, records: recs, wake: make(chan struct{}, 1),
+		counts: counts{sums: make(map[AuditEntry]AuditEntry), budget: countsPerHour, filled: time.Now()},
+	}
 }
 
 // OnSeal sets a function that is called after entries are sealed. It must not block. Call OnSeal during set-up.
@@ -119,10 +123,7 @@ func (a *Audit) Change(e AuditEntry) store.Change {
 	e.N, e.Prev, e.Hash = 0, "", ""
 	e.Note = strings.ToValidUTF8(e.Note[:min(len(e.Note), 300)], "")
 	key := fmt.Sprintf("%014x%08x%s", e.At.UnixMicro(), a.seq.Add(1), strings.ToLower(rand.Text()[:8]))
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
+	waiting.Wake(a.wake)
 	return store.Change{Record: store.Record{NS: nsAuditNew, Key: key, Body: encode(e)}}
 }
 
@@ -208,7 +209,8 @@ func (a *Audit) sealSome(ctx context.Context) (took int, err error) {
 	if err != nil || len(page.Records) == 0 {
 		return 0, err
 	}
-	head, rev, err := a.head(ctx, now)
+	head := auditHead{Hash: strings.Repeat("0", 64), First: 1}
+	rev, _, err := store.ReadRecord(ctx, a.records, nsAuditHead, keyHead, &head, now)
 	if err != nil {
 		return 0, err
 	}
@@ -234,21 +236,6 @@ func (a *Audit) sealSome(ctx context.Context) (took int, err error) {
 	}
 	changes = append(changes, store.Change{IfRev: rev, Record: store.Record{NS: nsAuditHead, Key: keyHead, Body: encode(head)}})
 	return len(page.Records), a.records.Apply(ctx, changes, now)
-}
-
-func (a *Audit) head(ctx context.Context, now time.Time) (auditHead, store.Rev, error) {
-	rec, err := a.records.Get(ctx, nsAuditHead, keyHead, now)
-	if errors.Is(err, store.ErrNotFound) {
-		return auditHead{Hash: strings.Repeat("0", 64), First: 1}, store.Absent, nil
-	}
-	if err != nil {
-		return auditHead{}, 0, err
-	}
-	var head auditHead
-	if err := json.Unmarshal(rec.Body, &head); err != nil {
-		return auditHead{}, 0, fmt.Errorf("decode head: %w", err)
-	}
-	return head, rec.Rev, nil
 }
 
 func (a *Audit) entryChange(e AuditEntry, now time.Time) store.Change {

@@ -3,6 +3,7 @@ package acl
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -16,43 +17,34 @@ const (
 // counts holds the sums that wait to be stored.
 type counts struct {
 	mu   sync.Mutex
-	sums map[AuditEntry]*AuditEntry // by the fields that all events of a sum share
+	sums map[AuditEntry]AuditEntry // by the fields that all events of a sum share
 
 	budget int       // number of sums that may be stored now
 	filled time.Time // when budget last grew
-}
-
-func newCounts() counts {
-	return counts{sums: make(map[AuditEntry]*AuditEntry), budget: countsPerHour, filled: time.Now()}
 }
 
 func (c *counts) add(e AuditEntry) {
 	key := AuditEntry{Kind: e.Kind, Subject: e.Subject, Rule: e.Rule, By: cmp.Or(e.By, ByRule), Note: e.Note}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sum := c.sums[key]
-	if sum == nil && len(c.sums) >= maxCounts {
-		key.Subject = ""
-		key.Note = "many"
-		sum = c.sums[key]
+	sum, known := c.sums[key]
+	if !known && len(c.sums) >= maxCounts {
+		key.Subject, key.Note = "", "many"
+		sum, known = c.sums[key]
 	}
-	if sum == nil {
-		first := key
-		first.At = e.At
-		sum = &first
-		c.sums[key] = sum
+	if !known {
+		sum = key
+		sum.At = e.At
 	}
 	sum.Count++
 	sum.Until = e.At
+	c.sums[key] = sum
 }
 
 // Recent returns at most limit sums that are not stored yet, newest first.
 func (a *Audit) Recent(limit int) []AuditEntry {
 	a.counts.mu.Lock()
-	list := make([]AuditEntry, 0, len(a.counts.sums))
-	for _, s := range a.counts.sums {
-		list = append(list, *s)
-	}
+	list := slices.Collect(maps.Values(a.counts.sums))
 	a.counts.mu.Unlock()
 	slices.SortFunc(list, func(x, y AuditEntry) int { return y.Until.Compare(x.Until) })
 	return list[:min(limit, len(list))]
@@ -71,10 +63,7 @@ func (c *counts) take(now time.Time, last bool) []AuditEntry {
 	if last {
 		limit = countsPerHour
 	}
-	list := make([]AuditEntry, 0, len(c.sums))
-	for _, s := range c.sums {
-		list = append(list, *s)
-	}
+	list := slices.Collect(maps.Values(c.sums))
 	slices.SortFunc(list, func(x, y AuditEntry) int { return cmp.Compare(y.Count, x.Count) })
 	list = list[:min(limit, len(list))]
 	for _, e := range list {
@@ -88,11 +77,10 @@ func (c *counts) giveBack(list []AuditEntry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range list {
-		if s := c.sums[e.sumKey()]; s != nil {
-			s.At, s.Count = e.At, s.Count+e.Count
-			continue
+		if later, ok := c.sums[e.sumKey()]; ok {
+			e.Count, e.Until = e.Count+later.Count, later.Until
 		}
-		c.sums[e.sumKey()] = &e
+		c.sums[e.sumKey()] = e
 	}
 	c.budget += len(list)
 }

@@ -3,7 +3,6 @@ package acl
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -55,25 +54,14 @@ func (r *Rules) Standing(ctx context.Context, principal string, now time.Time) (
 	if _, ok := r.block[principal]; ok {
 		return Blocked, nil
 	}
-	rule, err := r.get(ctx, principal, now)
-	if err != nil {
-		return Unknown, err
+	var rule Rule
+	if _, _, err := store.ReadRecord(ctx, r.records, r.ns, principal, &rule, now); err != nil {
+		return Unknown, fmt.Errorf("read rule: %w", err)
 	}
 	if _, ok := r.allow[principal]; ok && rule.Standing != Blocked {
 		return Allowed, nil
 	}
 	return rule.Standing, nil
-}
-
-func (r *Rules) get(ctx context.Context, principal string, now time.Time) (Rule, error) {
-	rec, err := r.records.Get(ctx, r.ns, principal, now)
-	if errors.Is(err, store.ErrNotFound) {
-		return Rule{Principal: principal}, nil
-	}
-	if err != nil {
-		return Rule{}, fmt.Errorf("read rule: %w", err)
-	}
-	return decodeRule(rec)
 }
 
 // Change returns the change that stores a standing, or that removes the rule if s is Unknown. It has no precondition,
@@ -109,31 +97,15 @@ func (r *Rules) Forget(ctx context.Context, principal string, now time.Time) err
 // All returns all stored rules, ordered by principal, or the one about only if that is not "". An error ends the
 // iteration.
 func (r *Rules) All(ctx context.Context, only string, now time.Time) iter.Seq2[Rule, error] {
+	if only == "" {
+		return store.DecodeAll(ctx, r.records, r.ns, "", now, store.Decode[Rule])
+	}
 	return func(yield func(Rule, error) bool) {
-		if only != "" {
-			if rule, err := r.get(ctx, only, now); err != nil || rule.Standing != Unknown {
-				yield(rule, err)
-			}
-			return
-		}
-		for rec, err := range store.AllRecords(ctx, r.records, r.ns, "", now) {
-			var rule Rule
-			if err == nil {
-				rule, err = decodeRule(rec)
-			}
-			if !yield(rule, err) || err != nil {
-				return
-			}
+		var rule Rule
+		if _, found, err := store.ReadRecord(ctx, r.records, r.ns, only, &rule, now); err != nil || found {
+			yield(rule, err)
 		}
 	}
-}
-
-func decodeRule(rec store.Record) (Rule, error) {
-	var rule Rule
-	if err := json.Unmarshal(rec.Body, &rule); err != nil {
-		return Rule{}, fmt.Errorf("decode rule: %w", err)
-	}
-	return rule, nil
 }
 
 // encode encodes one of our own structs, which cannot fail.

@@ -111,10 +111,7 @@ func (q *Asks) displace(ctx context.Context, p *takenSlot, now time.Time) ([]sto
 		s.Behind, s.Seq, s.Displaced = "", 0, now.UTC()
 		entry := s.auditEntry(AuditExpired, now)
 		entry.Note = "the list was full, and the slot went to a sender whose network has fewer slots"
-		changes = append(changes, s.change())
-		if q.audit != nil {
-			changes = append(changes, q.audit.Change(entry))
-		}
+		changes = q.appendEntry(append(changes, s.change()), entry)
 	}
 	return changes, nil
 }

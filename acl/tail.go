@@ -185,7 +185,7 @@ func (q *Asks) regroup(ctx context.Context, ending []storedAsk, now time.Time) (
 func (s storedAsk) releaseSlot(remaining []storedAsk) (changes []store.Change) {
 	if len(remaining) == 0 {
 		if s.Slot != "" {
-			changes = append(changes, freeSlot(s.Slot))
+			changes = append(changes, store.Change{Record: store.Record{NS: nsOpen, Key: s.Slot}, IfRev: store.Any, Delete: true})
 		}
 		return changes
 	}

@@ -102,10 +102,6 @@ func (a *Allowance) Return(addr netip.Addr, now time.Time) {
 	if a == nil {
 		return
 	}
-	if addr == Unknown {
-		a.unknown.Return("", now)
-		return
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, p := range a.payers(addr, now) {
@@ -116,13 +112,6 @@ func (a *Allowance) Return(addr netip.Addr, now time.Time) {
 func (a *Allowance) draw(addr netip.Addr, now time.Time, take bool) (wait time.Duration, ok bool) {
 	if a == nil {
 		return 0, true
-	}
-	if addr == Unknown {
-		if take {
-			return a.unknown.Take("", now)
-		}
-		wait := a.unknown.Peek("", now)
-		return wait, wait == 0
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -149,6 +138,9 @@ type payer struct {
 // payers returns the buckets that pay for the address: its own and, for IPv6, that of the narrowest network with room,
 // usually its /56. If the address itself gets no bucket, that network pays alone.
 func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
+	if addr == Unknown {
+		return []payer{{a.unknown, ""}}
+	}
 	keys := networkKeys(addr)
 	maxPayers := 1
 	if addr.Unmap().Is6() && a.levels[0].hasRoom(keys[0], now) {

@@ -52,6 +52,12 @@ func (b *Buckets) clock(now time.Time) time.Time {
 	return b.last
 }
 
+// lock locks b, and returns the caller's time by the clock of b.
+func (b *Buckets) lock(now time.Time) time.Time {
+	b.mu.Lock()
+	return b.clock(now)
+}
+
 type bucket struct {
 	key    string
 	fullAt time.Time // the time at which the bucket will be full, or became full
@@ -78,9 +84,8 @@ func (b *Buckets) Peek(key string, now time.Time) time.Duration {
 	if b == nil {
 		return 0
 	}
-	b.mu.Lock()
+	now = b.lock(now)
 	defer b.mu.Unlock()
-	now = b.clock(now)
 	wait := b.wait(key, now)
 	if wait > 0 {
 		b.refused.Add(1)
@@ -91,34 +96,27 @@ func (b *Buckets) Peek(key string, now time.Time) time.Duration {
 // Take takes a token from the bucket of key, or returns how long key must wait for one. While maxKeys buckets exist, a
 // key without a bucket waits until one of them is full.
 func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) {
-	if b == nil {
-		return 0, true
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now = b.clock(now)
-	if wait := b.wait(key, now); wait > 0 {
-		b.refused.Add(1)
-		return wait, false
-	}
-	b.set(key, b.debt(key, now)+b.interval, now)
-	return 0, true
+	return b.take(key, now, false)
 }
 
 // TakeOrReplace is [Buckets.Take] for keys that strangers can invent: a key without a bucket never waits, because its
 // bucket replaces the one that is closest to full.
 func (b *Buckets) TakeOrReplace(key string, now time.Time) (wait time.Duration, ok bool) {
+	return b.take(key, now, true)
+}
+
+func (b *Buckets) take(key string, now time.Time, replace bool) (wait time.Duration, ok bool) {
 	if b == nil {
 		return 0, true
 	}
-	b.mu.Lock()
+	now = b.lock(now)
 	defer b.mu.Unlock()
-	now = b.clock(now)
-	if b.has(key) {
-		if wait := b.wait(key, now); wait > 0 {
-			b.refused.Add(1)
-			return wait, false
-		}
+	if !replace || b.has(key) {
+		wait = b.wait(key, now)
+	}
+	if wait > 0 {
+		b.refused.Add(1)
+		return wait, false
 	}
 	b.set(key, b.debt(key, now)+b.interval, now)
 	return 0, true
@@ -144,9 +142,8 @@ func (b *Buckets) has(key string) bool { return b.keys[key] != nil }
 
 // hasRoom reports whether key has a bucket or can get one. A new bucket may replace only a bucket that is full.
 func (b *Buckets) hasRoom(key string, now time.Time) bool {
-	b.mu.Lock()
+	now = b.lock(now)
 	defer b.mu.Unlock()
-	now = b.clock(now)
 	return b.has(key) || len(b.keys) < b.maxKeys || b.timeToFull(b.order[0], now) == 0
 }
 
@@ -155,9 +152,8 @@ func (b *Buckets) charge(key string, now time.Time) {
 	if b == nil {
 		return
 	}
-	b.mu.Lock()
+	now = b.lock(now)
 	defer b.mu.Unlock()
-	now = b.clock(now)
 	b.set(key, min(b.debt(key, now)+b.interval, b.maxDebt), now)
 }
 
@@ -166,9 +162,8 @@ func (b *Buckets) Return(key string, now time.Time) {
 	if b == nil {
 		return
 	}
-	b.mu.Lock()
+	now = b.lock(now)
 	defer b.mu.Unlock()
-	now = b.clock(now)
 	if b.has(key) {
 		b.set(key, max(0, b.debt(key, now)-b.interval), now)
 	}
@@ -180,11 +175,10 @@ func (b *Buckets) isEmpty(key string, now time.Time) (wait time.Duration, empty 
 	if b == nil {
 		return 0, false
 	}
-	b.mu.Lock()
+	now = b.lock(now)
 	defer b.mu.Unlock()
-	now = b.clock(now)
 	if b.has(key) {
-		wait = max(0, b.debt(key, now)+b.interval-b.maxDebt)
+		wait = b.wait(key, now)
 	}
 	return wait, wait > 0
 }
@@ -222,9 +216,8 @@ func (b *Buckets) set(key string, debt time.Duration, now time.Time) {
 func (b *Buckets) Snapshot(now time.Time) []byte {
 	owed := map[string]int64{}
 	if b != nil {
-		b.mu.Lock()
+		clockNow := b.lock(now)
 		defer b.mu.Unlock()
-		clockNow := b.clock(now)
 		for key, k := range b.keys {
 			if wait := b.timeToFull(k, clockNow); wait > 0 {
 				owed[key] = now.Add(wait).UnixMilli()

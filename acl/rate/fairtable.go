@@ -49,15 +49,14 @@ func (t *FairTable[K]) Add(e Entry[K]) {
 
 // Remove removes the entry with this key.
 func (t *FairTable[K]) Remove(key K) {
-	for i, e := range t.entries {
-		if e.Key == key {
-			t.entries = append(t.entries[:i], t.entries[i+1:]...)
-			for _, s := range sourcesOrWidest(e.Sources) {
-				t.held[s.Key]--
-			}
-			return
-		}
+	i := slices.IndexFunc(t.entries, func(e Entry[K]) bool { return e.Key == key })
+	if i < 0 {
+		return
 	}
+	for _, s := range sourcesOrWidest(t.entries[i].Sources) {
+		t.held[s.Key]--
+	}
+	t.entries = slices.Delete(t.entries, i, i+1)
 }
 
 // Postpone sets GivesWayLast of the entry with this key.

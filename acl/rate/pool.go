@@ -124,9 +124,8 @@ func sourcesOrID(sources []Source, id string) []Source {
 }
 
 func (p *Pool) waitFor(reserve int, now time.Time) time.Duration {
-	p.all.mu.Lock()
+	now = p.all.lock(now)
 	defer p.all.mu.Unlock()
-	now = p.all.clock(now)
 	return max(0, p.all.debt("", now)+time.Duration(reserve+1)*p.all.interval-p.all.maxDebt)
 }
 

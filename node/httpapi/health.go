@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"sync"
@@ -147,9 +148,7 @@ func (h *health) document(ctx context.Context) (healthDocument, error) {
 		case err != nil:
 			doc.Status = "degraded"
 			doc.Parts[p.name] = partStatus{"unavailable"}
-			if firstErr == nil {
-				firstErr = err
-			}
+			firstErr = cmp.Or(firstErr, err)
 		case shown == nil:
 			doc.Parts[p.name] = partStatus{"ok"}
 		default:
