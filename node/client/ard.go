@@ -69,10 +69,7 @@ func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEnt
 	if err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, "", errors.New("a registry is a URL such as https://registry.example/ard, or a domain")
 	}
-	c := ardClient{http: h, reach: Public}
-	if h.cfg.Local && IsLoopbackURL(u) {
-		c.reach = Loopback
-	}
+	c := ardClient{http: h, reach: h.reachOf(IsLoopbackURL(u))}
 	base, err := c.findBase(ctx, u)
 	if err != nil {
 		return nil, "", err

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
@@ -21,9 +22,7 @@ func newLookups(perMinute int) *rate.Pool {
 	if perMinute < 0 {
 		return nil
 	}
-	if perMinute == 0 {
-		perMinute = defaultLookups
-	}
+	perMinute = cmp.Or(perMinute, defaultLookups)
 	return rate.NewPool(rate.PerMinute(perMinute), perMinute)
 }
 

@@ -145,10 +145,7 @@ func NewCards(cfg CardsConfig) *Cards {
 // cached failures. The error is a *[wire.Error]: ErrUnknownSender, ErrSignature (the pinned key was replaced),
 // ErrNoDirectory, ErrRateLimited or ErrUnavailable.
 func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, origin Origin, now time.Time) (Peer, error) {
-	peer, err := c.get(ctx, id, &origin, now)
-	if err == nil {
-		peer, err = c.recheck(ctx, peer, now)
-	}
+	peer, err := c.getChecked(ctx, id, &origin, now)
 	if err != nil {
 		return Peer{}, publicError(err)
 	}
@@ -159,10 +156,7 @@ func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, origin Origin, now 
 // The error may match [ErrUnknownAgent], [ErrUnreachable] or [ErrUnusableCard]. It may wrap a *[KeyChangedError] or an
 // *[UnprovenError], which have a hint for the owner.
 func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer, error) {
-	peer, err := c.get(ctx, id, nil, now)
-	if err == nil {
-		peer, err = c.recheck(ctx, peer, now)
-	}
+	peer, err := c.getChecked(ctx, id, nil, now)
 	switch {
 	case err == nil && peer.IsDoubtful():
 		err = &UnprovenError{peer}
@@ -173,6 +167,15 @@ func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer,
 		return Peer{}, fmt.Errorf("find %s: %w", wire.OneLine(string(id), 140), err)
 	}
 	return peer, nil
+}
+
+// getChecked returns the peer like get. It updates a doubtful peer if the owner has accepted its key meanwhile.
+func (c *Cards) getChecked(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (Peer, error) {
+	peer, err := c.get(ctx, id, origin, now)
+	if err == nil {
+		peer, err = c.recheck(ctx, peer, now)
+	}
+	return peer, err
 }
 
 // get returns the peer from the cache, from a look-up in flight, or from a new look-up. origin is the origin of the
@@ -283,7 +286,8 @@ func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, f *pendingLookup
 	} else if !unreachable {
 		c.cache.Remove(id)
 	}
-	if isCacheable(err) && !(refresh && unreachable) {
+	isOurFault := errors.Is(publicError(err), wire.ErrUnavailable) // this call or our store failed
+	if !isOurFault && !(refresh && unreachable) {
 		c.misses.Add(id, miss{err, now.Add(missFor)})
 	}
 }
@@ -360,11 +364,7 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 		old, ok := c.cache.Get(id)
 		if !ok {
 			c.mu.Unlock()
-			peer, err = c.get(ctx, id, origin, now)
-			if err != nil {
-				return Peer{}, false, publicError(err)
-			}
-			if peer, err = c.recheck(ctx, peer, now); err != nil {
+			if peer, err = c.getChecked(ctx, id, origin, now); err != nil {
 				return Peer{}, false, publicError(err)
 			}
 			return peer, true, nil

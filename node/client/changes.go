@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -34,12 +33,7 @@ func (d *Directory) Changes(ctx context.Context, since string, wait time.Duratio
 		return wire.ChangePage{}, err
 	}
 	var page wire.ChangePage
-	// The strict reader comes first, because json.Unmarshal accepts duplicate names and any number of values.
-	_, err = wire.ParseLimits(resp.body, wire.MaxDepth+4, pageValues)
-	if err == nil {
-		err = json.Unmarshal(resp.body, &page)
-	}
-	if err != nil {
+	if err := decodeStrict(resp.body, wire.MaxDepth+4, &page); err != nil {
 		return wire.ChangePage{}, d.badAnswer(r.op, resp.status, err)
 	}
 	for _, c := range page.Changes {

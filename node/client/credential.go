@@ -16,6 +16,5 @@ func NewCredential() Credential { return Credential(rand.Text() + rand.Text()) }
 const redacted = "[redacted]"
 
 func (c Credential) String() string             { return redacted }
-func (c Credential) GoString() string           { return redacted }
 func (c Credential) Format(s fmt.State, _ rune) { fmt.Fprint(s, redacted) }
 func (c Credential) LogValue() slog.Value       { return slog.StringValue(redacted) }

@@ -56,13 +56,6 @@ func NewDirectory(base string, h *HTTP, rt http.RoundTripper) *Directory {
 // IsInside reports whether the directory is in this process, so that calls need no network.
 func (d *Directory) IsInside() bool { return d.inside }
 
-func (d *Directory) reach(h *HTTP) Reach {
-	if d.Loopback && h.cfg.Local {
-		return Loopback
-	}
-	return Public
-}
-
 // The largest answers of a directory, in bytes.
 const (
 	maxCardAnswer = 256 << 10
@@ -75,8 +68,8 @@ type request struct {
 	header           http.Header
 	body             []byte
 	cred             Credential
-	max              int // largest answer in bytes
-	timeout          time.Duration
+	max              int           // largest answer in bytes; 0 means maxCardAnswer
+	timeout          time.Duration // 0 means defaultAnswer
 }
 
 type response struct {
@@ -87,10 +80,7 @@ type response struct {
 
 // do makes a call. It returns an error unless the status of the answer is one of expected.
 func (d *Directory) do(ctx context.Context, r request, expected ...int) (response, error) {
-	if r.timeout == 0 {
-		r.timeout = defaultAnswer
-	}
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.timeout, defaultAnswer))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, r.method, d.Base+r.path, bytes.NewReader(r.body))
 	if err != nil {
@@ -110,7 +100,7 @@ func (d *Directory) do(ctx context.Context, r request, expected ...int) (respons
 	if err != nil {
 		return response{}, d.unreachable(r.op, err)
 	}
-	body, err := ReadAll(resp, r.max)
+	body, err := ReadAll(resp, cmp.Or(r.max, maxCardAnswer))
 	if errors.Is(err, ErrAnswerTooLarge) {
 		return response{}, d.badAnswer(r.op, resp.StatusCode, err)
 	} else if err != nil {
@@ -126,20 +116,9 @@ func (d *Directory) do(ctx context.Context, r request, expected ...int) (respons
 // assigned: some directories replace agent_id, and all later messages must use the new id (AM-57). If key is not nil,
 // the registration includes a proof of the key (AM-62).
 func (d *Directory) Register(ctx context.Context, card wire.Value, cred Credential, key *signing.PrivateKey) (wire.Registered, wire.Value, error) {
-	r := request{op: opRegister, method: http.MethodPost, path: "/agents", header: http.Header{}, body: card.JSON(), cred: cred, max: maxCardAnswer}
-	if d.Invite != "" {
-		r.header.Set(wire.HeaderInvite, string(d.Invite))
-	}
-	if err := d.prove(r, card, key, nil); err != nil {
-		return wire.Registered{}, wire.Value{}, err
-	}
-	resp, err := d.do(ctx, r, http.StatusCreated, http.StatusOK)
+	reg, err := d.submit(ctx, request{op: opRegister, method: http.MethodPost, path: "/agents", cred: cred}, card, key, nil)
 	if err != nil {
 		return wire.Registered{}, wire.Value{}, err
-	}
-	reg, err := parseRegistration(resp.body)
-	if err != nil {
-		return wire.Registered{}, wire.Value{}, d.badAnswer(r.op, resp.status, err)
 	}
 	return reg, card.With("agent_id", wire.Text(string(reg.AgentID))), nil
 }
@@ -156,25 +135,32 @@ func (d *Directory) Rotate(ctx context.Context, card wire.Value, cred Credential
 }
 
 func (d *Directory) put(ctx context.Context, op string, card wire.Value, cred Credential, key, previous *signing.PrivateKey) (wire.Registered, error) {
-	id := wire.AgentID(card.GetStr("agent_id"))
-	path, err := agentPath(id)
+	path, err := agentPath(wire.AgentID(card.GetStr("agent_id")))
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	r := request{op: op, method: http.MethodPut, path: path, header: http.Header{}, body: card.JSON(), cred: cred, max: maxCardAnswer}
+	return d.submit(ctx, request{op: op, method: http.MethodPut, path: path, cred: cred}, card, key, previous)
+}
+
+// submit sends a card with the proofs of its keys. The answer to a renewal must have the id of the card.
+func (d *Directory) submit(ctx context.Context, r request, card wire.Value, key, previous *signing.PrivateKey) (wire.Registered, error) {
+	r.header, r.body = http.Header{}, card.JSON()
+	if r.op == opRegister && d.Invite != "" {
+		r.header.Set(wire.HeaderInvite, string(d.Invite))
+	}
 	if err := d.prove(r, card, key, previous); err != nil {
 		return wire.Registered{}, err
 	}
-	resp, err := d.do(ctx, r, http.StatusOK, http.StatusCreated)
+	resp, err := d.do(ctx, r, http.StatusCreated, http.StatusOK)
 	if err != nil {
 		return wire.Registered{}, err
 	}
 	reg, err := parseRegistration(resp.body)
-	if err == nil && reg.AgentID != id {
+	if err == nil && r.op != opRegister && string(reg.AgentID) != card.GetStr("agent_id") {
 		err = errors.New("the answer names another agent")
 	}
 	if err != nil {
-		return wire.Registered{}, d.badAnswer(op, resp.status, err)
+		return wire.Registered{}, d.badAnswer(r.op, resp.status, err)
 	}
 	return reg, nil
 }
@@ -185,7 +171,7 @@ func (d *Directory) Withdraw(ctx context.Context, id wire.AgentID, cred Credenti
 	if err != nil {
 		return err
 	}
-	_, err = d.do(ctx, request{op: opWithdraw, method: http.MethodDelete, path: path, cred: cred, max: maxCardAnswer}, http.StatusNoContent, http.StatusOK)
+	_, err = d.do(ctx, request{op: opWithdraw, method: http.MethodDelete, path: path, cred: cred}, http.StatusNoContent, http.StatusOK)
 	return err
 }
 

@@ -45,12 +45,6 @@ func publicError(err error) error {
 	return wire.ErrUnavailable.Because(err)
 }
 
-// isCacheable reports whether the agent or its directory caused a failure, and not this call or our store.
-func isCacheable(err error) bool {
-	public := publicError(err)
-	return !errors.Is(public, wire.ErrUnavailable)
-}
-
 // fetch finds the agent's card: the card that our owner added, otherwise the card that ask finds in the directories. If
 // refresh is set, it asks the directories in both cases, and keeps our owner's card if they list no newer key. old is
 // the cached entry to revalidate; it may be nil. If pay is nil, the look-up is free.
@@ -151,7 +145,7 @@ func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*e
 		e.peer.EndpointProven = f.EndpointProven
 		return &e, nil
 	}
-	peer, err := c.newPeer(f.Card, d.reach(c.cfg.HTTP), now)
+	peer, err := c.newPeer(f.Card, c.cfg.HTTP.reachOf(d.Loopback), now)
 	if err != nil {
 		return nil, err
 	}
@@ -217,20 +211,12 @@ func (c *Cards) ownerCard(ctx context.Context, id wire.AgentID, pin storedPin, n
 }
 
 func (c *Cards) ownerEntry(card wire.Value, now time.Time) (*entry, error) {
-	peer, err := c.newPeer(card, c.ownerReach(), now)
+	peer, err := c.newPeer(card, c.cfg.HTTP.reachOf(true), now)
 	if err != nil {
 		return nil, err
 	}
 	peer.Until = now.Add(maxFresh)
 	return &entry{peer: peer, fetched: now, asked: now}, nil
-}
-
-// ownerReach returns the reach of the endpoints on cards that our owner added (AM-82).
-func (c *Cards) ownerReach() Reach {
-	if c.cfg.HTTP.cfg.Local {
-		return Loopback
-	}
-	return Public
 }
 
 // offeredKey is a key that a directory lists, but that only the owner can accept.

@@ -160,14 +160,7 @@ func literalHost(host string) (addr netip.Addr, literal bool) {
 
 // isASCIIHost reports whether host has only the characters of host names and of addresses without brackets.
 func isASCIIHost(host string) bool {
-	for i := range len(host) {
-		switch c := host[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '-', c == '_', c == ':':
-		default:
-			return false
-		}
-	}
-	return true
+	return strings.Trim(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:") == ""
 }
 
 func isLocalhost(host string) bool {

@@ -37,7 +37,7 @@ func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fe
 	if err != nil {
 		return Fetched{}, err
 	}
-	r := request{op: opCard, method: http.MethodGet, path: path, header: http.Header{}, max: maxCardAnswer, timeout: lookupTimeout}
+	r := request{op: opCard, method: http.MethodGet, path: path, header: http.Header{}, timeout: lookupTimeout}
 	statuses := []int{http.StatusOK}
 	if etag != "" {
 		r.header.Set("If-None-Match", etag)
@@ -105,7 +105,7 @@ func maxAge(h http.Header) time.Duration {
 // Record returns all that the directory knows about id. Only directories of this project serve records.
 func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	var rec wire.CardRecord
-	err := d.getDocument(ctx, request{op: opRecord, max: maxCardAnswer}, id, "/record", &rec)
+	err := d.getDocument(ctx, request{op: opRecord}, id, "/record", &rec)
 	if err == nil && rec.Card.GetStr("agent_id") != string(id) {
 		err = d.badAnswer(opRecord, http.StatusOK, errors.New("it is the record of another agent"))
 	}
@@ -133,13 +133,17 @@ func (d *Directory) getDocument(ctx context.Context, r request, id wire.AgentID,
 	if err != nil {
 		return err
 	}
-	// First the strict reader, because json.Unmarshal accepts duplicate names. A history may be as large as a page.
-	_, err = wire.ParseLimits(resp.body, wire.MaxDepth+3, pageValues)
-	if err == nil {
-		err = json.Unmarshal(resp.body, dst)
-	}
-	if err != nil {
+	if err := decodeStrict(resp.body, wire.MaxDepth+3, dst); err != nil { // a history may be as large as a page
 		return d.badAnswer(r.op, resp.status, err)
 	}
 	return nil
+}
+
+// decodeStrict decodes a document of at most pageValues values. The strict reader comes first, because json.Unmarshal
+// accepts duplicate names and any number of values.
+func decodeStrict(body []byte, depth int, dst any) error {
+	if _, err := wire.ParseLimits(body, depth, pageValues); err != nil {
+		return err
+	}
+	return json.Unmarshal(body, dst)
 }

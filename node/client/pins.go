@@ -220,7 +220,7 @@ func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint s
 // AddPeer stores a card from the owner and pins its key, even if another key was pinned. The card takes precedence over
 // the cards of directories. If the card is not acceptable, the error is [ErrUnusableCard].
 func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Peer, error) {
-	peer, err := c.newPeer(card, c.ownerReach(), now)
+	peer, err := c.newPeer(card, c.cfg.HTTP.reachOf(true), now)
 	if err != nil {
 		return Peer{}, err
 	}

@@ -62,14 +62,14 @@ func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, 
 // Acknowledge removes a message from the mailbox.
 func (d *Directory) Acknowledge(ctx context.Context, cred Credential, relayID string) error {
 	path := "/relay/" + url.PathEscape(relayID) + "/ack"
-	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, cred: cred, max: maxCardAnswer}, http.StatusOK)
+	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, cred: cred}, http.StatusOK)
 	return err
 }
 
 // PublishA2ACard publishes the A2A card of the agent id. The directory then accepts A2A calls for the agent.
 func (d *Directory) PublishA2ACard(ctx context.Context, cred Credential, id wire.AgentID, card []byte) error {
 	path := "/mailbox/" + url.PathEscape(string(id)) + "/a2a"
-	_, err := d.do(ctx, request{op: opMail, method: http.MethodPut, path: path, body: card, cred: cred, max: maxCardAnswer}, http.StatusNoContent)
+	_, err := d.do(ctx, request{op: opMail, method: http.MethodPut, path: path, body: card, cred: cred}, http.StatusNoContent)
 	return err
 }
 
@@ -78,7 +78,7 @@ func (d *Directory) PublishA2ACard(ctx context.Context, cred Credential, id wire
 func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer []byte) (next []byte, err error) {
 	path := "/relay/" + url.PathEscape(task) + "/task"
 	header := http.Header{"X-A2a-Notification-Token": {token}}
-	resp, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, header: header, body: answer, max: maxCardAnswer}, http.StatusOK, http.StatusNotFound)
+	resp, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, header: header, body: answer}, http.StatusOK, http.StatusNotFound)
 	if err != nil {
 		return nil, err
 	}
@@ -94,6 +94,6 @@ func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer [
 // Answer passes a reply or an error body to the waiting sender of a message. [ErrTaken] means that it no longer waits.
 func (d *Directory) Answer(ctx context.Context, cred Credential, relayID string, body []byte) error {
 	path := "/relay/" + url.PathEscape(relayID) + "/reply"
-	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, body: body, cred: cred, max: maxCardAnswer}, http.StatusOK)
+	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, body: body, cred: cred}, http.StatusOK)
 	return err
 }

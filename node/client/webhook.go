@@ -26,10 +26,9 @@ func ParseWebhookSecret(text string) (WebhookSecret, error) {
 	return WebhookSecret{key}, nil
 }
 
-func (WebhookSecret) String() string             { return "[redacted]" }
-func (WebhookSecret) GoString() string           { return "[redacted]" }
-func (WebhookSecret) LogValue() slog.Value       { return slog.StringValue("[redacted]") }
-func (WebhookSecret) Format(s fmt.State, _ rune) { fmt.Fprint(s, "[redacted]") }
+func (WebhookSecret) String() string             { return redacted }
+func (WebhookSecret) LogValue() slog.Value       { return slog.StringValue(redacted) }
+func (WebhookSecret) Format(s fmt.State, _ rune) { fmt.Fprint(s, redacted) }
 
 // Sign returns "v1," and the base64 HMAC-SHA-256 of id.timestamp.body.
 func (s WebhookSecret) Sign(id, timestamp string, body []byte) string {

@@ -2,7 +2,6 @@ package registration
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -26,18 +25,10 @@ type nodeID struct {
 func (r *Registrar) adopt(ctx context.Context, id wire.AgentID) error {
 	r.taking.Lock()
 	defer r.taking.Unlock()
-	if err := r.storeID(ctx, nodeID{AgentID: id}); err != nil {
+	if err := r.storeRecord(context.WithoutCancel(ctx), keyNodeID, nodeID{AgentID: id}, store.Any); err != nil {
 		return err
 	}
 	return r.setID(nodeID{AgentID: id})
-}
-
-func (r *Registrar) storeID(ctx context.Context, id nodeID) error {
-	body, err := json.Marshal(id)
-	if err != nil {
-		return err
-	}
-	return r.storeRecord(context.WithoutCancel(ctx), keyNodeID, body, store.Any, time.Now())
 }
 
 // setID puts id on the card, with the key chain from it to the node's key. An endpoint that is the mailbox of the old
@@ -100,7 +91,7 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	old := r.identity.Load()
 	oldFingerprint := old.Key.Public().Fingerprint()
 	chain := r.chainTo(key, time.Now())
-	if err := r.storeID(ctx, nodeID{old.Card.ID, chain}); err != nil {
+	if err := r.storeRecord(context.WithoutCancel(ctx), keyNodeID, nodeID{old.Card.ID, chain}, store.Any); err != nil {
 		return err
 	}
 	for _, p := range r.registrations {
@@ -126,7 +117,7 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	if err := r.setIdentity(key, card); err != nil {
 		return err
 	}
-	if err := r.storeRecord(ctx, keyRotated, []byte("{}"), store.Any, time.Now()); err != nil {
+	if err := r.storeRecord(ctx, keyRotated, struct{}{}, store.Any); err != nil {
 		r.cfg.Logger.Error("tell other processes of the new key", "err", err) // they read the new key at their next start
 	}
 	return nil

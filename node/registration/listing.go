@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -103,15 +104,8 @@ func (r *Registrar) each(ctx context.Context, directory string, do func(*registr
 		list = append(list, p.listing(time.Now()))
 		r.mu.Unlock()
 	}
-	r.wake()
+	waiting.Wake(r.wakeup)
 	return list, ctx.Err()
-}
-
-func (r *Registrar) wake() {
-	select {
-	case r.wakeup <- struct{}{}:
-	default:
-	}
 }
 
 // removeCard removes the node from a directory. It stores the outcome in s, and returns the time of the next visit.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -85,7 +86,7 @@ func (r *Registrar) scheduleOthers(current *registration) {
 		}
 	}
 	r.mu.Unlock()
-	r.wake()
+	waiting.Wake(r.wakeup)
 }
 
 // otherIDError means that a directory assigns an id to a node that is already known by another id.

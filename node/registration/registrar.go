@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -161,26 +162,12 @@ func (r *Registrar) restoreStates(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-func (r *Registrar) loadState(ctx context.Context, p *registration, now time.Time) (registrationState, store.Rev, error) {
-	rec, err := r.cfg.Store.Records().Get(ctx, Namespace, p.recordKey(), now)
-	if errors.Is(err, store.ErrNotFound) {
-		return registrationState{Directory: p.dir.Base}, store.Absent, nil
+func (r *Registrar) loadState(ctx context.Context, p *registration, now time.Time) (s registrationState, rev store.Rev, err error) {
+	if rev, _, err = store.ReadRecord(ctx, r.cfg.Store.Records(), Namespace, p.recordKey(), &s, now); err != nil {
+		err = fmt.Errorf("read the registration in %s: %w", p.dir.Base, err)
 	}
-	state := registrationState{}
-	if err == nil {
-		state, err = p.decode(rec)
-	}
-	if err != nil {
-		return state, 0, fmt.Errorf("read the registration in %s: %w", p.dir.Base, err)
-	}
-	return state, rec.Rev, nil
-}
-
-func (p *registration) decode(rec store.Record) (registrationState, error) {
-	s := registrationState{}
-	err := json.Unmarshal(rec.Body, &s)
 	s.Directory = p.dir.Base // the directory may have a new address
-	return s, err
+	return s, rev, err
 }
 
 // OnRemote takes over what another process stored: the state of a registration, an adopted id, or a rotated key.
@@ -213,8 +200,9 @@ func (r *Registrar) takeRecord(rec store.Record) error {
 	if i < 0 {
 		return nil
 	}
-	s, err := r.registrations[i].decode(rec)
+	s, err := store.Decode[registrationState](rec)
 	if err == nil {
+		s.Directory = r.registrations[i].dir.Base // it may have a new address
 		r.takeState(r.registrations[i], s)
 	}
 	return err
@@ -222,7 +210,7 @@ func (r *Registrar) takeRecord(rec store.Record) error {
 
 func (r *Registrar) takeState(p *registration, s registrationState) {
 	r.setState(p, s)
-	r.wake()
+	waiting.Wake(r.wakeup)
 }
 
 // loadRecord reads a record into dst, if the record exists.
@@ -233,8 +221,12 @@ func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now tim
 	return nil
 }
 
-func (r *Registrar) storeRecord(ctx context.Context, key string, body []byte, ifRev store.Rev, now time.Time) error {
-	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: Namespace, Key: key, Body: body}, IfRev: ifRev}}, now)
+func (r *Registrar) storeRecord(ctx context.Context, key string, v any, ifRev store.Rev) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: Namespace, Key: key, Body: body}, IfRev: ifRev}}, time.Now())
 }
 
 // Credential derives the bearer for one directory from the node's secret, so that the node stores one secret and no
@@ -390,7 +382,7 @@ func (r *Registrar) change(ctx context.Context, p *registration, decide func(*re
 			return err
 		}
 		if s != stored {
-			err = r.storeState(context.WithoutCancel(ctx), p, s, rev)
+			err = r.storeRecord(context.WithoutCancel(ctx), p.recordKey(), s, rev)
 		}
 		if !errors.Is(err, store.ErrConflict) {
 			r.setNext(p, next)
@@ -399,14 +391,6 @@ func (r *Registrar) change(ctx context.Context, p *registration, decide func(*re
 		}
 		known = registrationState{} // another process has stored one
 	}
-}
-
-func (r *Registrar) storeState(ctx context.Context, p *registration, s registrationState, ifRev store.Rev) error {
-	body, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return r.storeRecord(ctx, p.recordKey(), body, ifRev, time.Now())
 }
 
 func (r *Registrar) setNext(p *registration, next time.Time) {
