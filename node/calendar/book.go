@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -84,19 +83,16 @@ func (b *Book) Add(e Event) store.Change {
 
 // Cancel returns an event and the changes that remove it, or no changes if the event is unknown or already removed.
 func (b *Book) Cancel(ctx context.Context, uid string, now time.Time) (Event, []store.Change, error) {
-	rec, err := b.cfg.Records.Get(ctx, Namespace, uid, now)
+	var e entry
+	rev, found, err := store.ReadRecord(ctx, b.cfg.Records, Namespace, uid, &e, now)
 	if err != nil {
-		if errors.Is(err, store.ErrNotFound) {
-			return Event{}, nil, nil
-		}
 		return Event{}, nil, fmt.Errorf("read agreed event: %w", err)
 	}
-	e, err := decodeEntry(rec)
-	if err != nil || e.State == removed {
-		return Event{}, nil, err
+	if !found || e.State == removed {
+		return Event{}, nil, nil
 	}
 	e.State, e.Attempts, e.Due = removed, 0, time.Time{}
-	return e.Event, []store.Change{{Record: e.record(), IfRev: rec.Rev}}, nil
+	return e.Event, []store.Change{{Record: e.record(), IfRev: rev}}, nil
 }
 
 // OnCommit wakes the writer if a committed unit changes events. It is an observer for [store.Observed.OnCommit].
@@ -107,9 +103,7 @@ func (b *Book) OnCommit(changes []store.Change) {
 }
 
 // Wake makes Run look for events to write.
-func (b *Book) Wake() {
-	waiting.Wake(b.wake)
-}
+func (b *Book) Wake() { waiting.Wake(b.wake) }
 
 // Run writes events to the calendar until ctx ends.
 func (b *Book) Run(ctx context.Context) {
@@ -165,8 +159,7 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 	if ctx.Err() != nil {
 		return 0
 	}
-	change := store.Change{Record: e.record(), IfRev: e.rev}
-	next := idlePause
+	next, isRemoved := idlePause, err == nil && e.State == removed
 	switch {
 	case err != nil:
 		if e.Attempts == 0 {
@@ -176,14 +169,11 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 		next = min(firstPause<<min(e.Attempts, 6), lastPause)
 		e.Attempts++
 		e.Due = now.Add(next)
-		change.Record = e.record()
-	case e.State == removed:
-		change.Delete = true
-	default:
+	case !isRemoved:
 		b.cfg.Logger.Info("event written", "uid", e.Event.UID)
 		e.State = written
-		change.Record = e.record()
 	}
+	change := store.Change{Record: e.record(), IfRev: e.rev, Delete: isRemoved}
 	if err := b.cfg.Records.Apply(ctx, []store.Change{change}, now); err != nil {
 		b.cfg.Logger.Warn("keep event", "uid", e.Event.UID, "err", err) // the next attempt retries
 		return firstPause
@@ -196,28 +186,24 @@ func (b *Book) Name() string { return "agreed events" }
 
 // Busy lists the times of the agreed events, so that they count as busy before they are in the owner's calendar.
 func (b *Book) Busy(ctx context.Context, window Interval, _ *time.Location) ([]Interval, []Problem, error) {
+	events, err := b.Events(ctx, window.Start)
 	var out []Interval
-	err := b.each(ctx, "", window.Start, func(e entry) {
-		if i, ok := e.interval().clip(window); ok && e.State != removed {
+	for _, e := range events {
+		if i, ok := (Interval{e.Start, e.Start.Add(e.Duration)}).clip(window); ok {
 			out = append(out, i)
 		}
-	})
+	}
 	return out, nil, err
-}
-
-func (e entry) interval() Interval {
-	return Interval{e.Event.Start, e.Event.Start.Add(e.Event.Duration)}
 }
 
 // countOn counts the events that were agreed for the day of t, in the zone of t.
 func (b *Book) countOn(ctx context.Context, t, now time.Time) (n int, err error) {
-	y, m, d := t.Date()
-	err = b.each(ctx, "", now, func(e entry) {
-		ey, em, ed := e.Event.Start.In(t.Location()).Date()
-		if e.State != removed && ey == y && em == m && ed == d {
+	events, err := b.Events(ctx, now)
+	for _, e := range events {
+		if e.Start.In(t.Location()).Format(time.DateOnly) == t.Format(time.DateOnly) {
 			n++
 		}
-	})
+	}
 	return n, err
 }
 
@@ -236,16 +222,12 @@ const maxEntries = 10_000
 
 func (b *Book) each(ctx context.Context, term string, now time.Time, do func(entry)) error {
 	seen := 0
-	for rec, err := range store.AllRecords(ctx, b.cfg.Records, Namespace, term, now) {
+	for e, err := range store.DecodeAll(ctx, b.cfg.Records, Namespace, term, now, decodeEntry) {
 		if err != nil {
 			return fmt.Errorf("list agreed events: %w", err)
 		}
 		if seen++; seen > maxEntries {
 			return fmt.Errorf("more than %d agreed events", maxEntries)
-		}
-		e, err := decodeEntry(rec)
-		if err != nil {
-			return err
 		}
 		do(e)
 	}

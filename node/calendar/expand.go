@@ -1,6 +1,7 @@
 package calendar
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -30,7 +31,7 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		changed := changes[e.uid]
+		changed := cmp.Or(changes[e.uid], &overrides{})
 		moved, longest := changed.maxChange(e.start.zone)
 		starts, err := e.starts(window, max(longest, e.length.estimate()), &budget)
 		if err != nil {
@@ -131,18 +132,12 @@ func (o *overrides) sortFollowing() {
 }
 
 func (o *overrides) replaces(start time.Time) bool {
-	if o == nil {
-		return false
-	}
 	_, ok := o.byInstant[start.Unix()]
 	return ok
 }
 
 // findFollowing returns the last override at or before start that also moves all later recurrences, or nil.
 func (o *overrides) findFollowing(start time.Time) *event {
-	if o == nil {
-		return nil
-	}
 	n := sort.Search(len(o.following), func(i int) bool { return o.following[i].id.instant().After(start) })
 	if n == 0 {
 		return nil
@@ -163,9 +158,6 @@ func (e event) shiftStart(start moment) moment {
 
 // maxChange returns the largest shift, in either direction, and the largest length that an override in following makes.
 func (o *overrides) maxChange(zone zone) (shift, length time.Duration) {
-	if o == nil {
-		return 0, 0
-	}
 	for _, e := range o.following {
 		shift, length = max(shift, e.shift(zone).Abs()), max(length, e.length.estimate())
 	}

@@ -2,6 +2,7 @@ package calendar
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -15,7 +16,7 @@ type dayPart struct{ from, to int }
 // DefaultHours are usual working hours.
 const DefaultHours = "mon-fri 09:00-17:00"
 
-var dayNames = [...]string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
+var dayNames = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
 
 // ParseHours reads lists such as "mon-fri 09:00-12:00 13:00-17:00, sat 10:00-12:00". "24:00" ends a day.
 func ParseHours(text string) (Hours, error) {
@@ -52,15 +53,7 @@ func parseDays(text string) (first, last int, err error) {
 	if !ok {
 		to = from
 	}
-	first, last = -1, -1
-	for i, name := range dayNames {
-		if name == from {
-			first = i
-		}
-		if name == to {
-			last = i
-		}
-	}
+	first, last = slices.Index(dayNames, from), slices.Index(dayNames, to)
 	if first < 0 || last < 0 {
 		return 0, 0, fmt.Errorf("hours: %q is not a day or a range of days: write sun mon tue wed thu fri sat", text)
 	}
@@ -100,10 +93,5 @@ func (h Hours) within(window Interval, zone *time.Location) []Interval {
 }
 
 func (h Hours) isEmpty() bool {
-	for _, d := range h.days {
-		if len(d) > 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(h.days[:], func(parts []dayPart) bool { return len(parts) > 0 })
 }

@@ -54,9 +54,7 @@ func NewPlanner(cfg Config) (*Planner, error) {
 	if len(cfg.Sources) == 0 {
 		return nil, errors.New("calendar: no source of busy times")
 	}
-	if cfg.Zone == nil {
-		cfg.Zone = time.UTC
-	}
+	cfg.Zone = cmp.Or(cfg.Zone, time.UTC)
 	if cfg.Hours.isEmpty() {
 		cfg.Hours, _ = ParseHours(DefaultHours)
 	}

@@ -109,10 +109,7 @@ func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) 
 			return hold(fmt.Sprintf("%s fits; %s", t.In(s.Planner.Zone()).Format("Mon 2 Jan 15:04"), reason))
 		}
 		if s.Planner.Reserve(q.Conversation, Interval{t, t.Add(o.duration)}, now) {
-			return Reply{Payload: wire.Obj(
-				wire.Member{Key: "action", Value: wire.Text("accept")},
-				wire.Member{Key: "selected_time", Value: wire.Text(t.In(s.Planner.Zone()).Format(time.RFC3339))},
-			)}
+			return Reply{Payload: wire.Obj(wire.TextField("action", "accept"), wire.TextField("selected_time", t.In(s.Planner.Zone()).Format(time.RFC3339)))}
 		}
 	}
 	return s.counter(q, view, o)
@@ -125,27 +122,19 @@ func (s *Scheduler) counter(q Question, view View, o offer) Reply {
 	}
 	near := view.Near(o.times[0], o.duration, offersPerCounter)
 	if len(near) == 0 {
-		return Reply{Payload: wire.Obj(
-			wire.Member{Key: "action", Value: wire.Text("decline")},
-			wire.Member{Key: "reason", Value: wire.Text("no free time around the proposed ones")},
-		)}
+		return Reply{Payload: wire.Obj(wire.TextField("action", "decline"), wire.TextField("reason", "no free time around the proposed ones"))}
 	}
 	texts := make([]string, len(near))
 	for i, t := range near {
 		texts[i] = t.In(s.Planner.Zone()).Format(time.RFC3339)
 	}
 	members := []wire.Member{
-		{Key: "title", Value: wire.Text(q.Offered.Title)},
-		{Key: "proposed_times", Value: wire.Texts(texts)},
-		{Key: "duration", Value: wire.Text(formatLength(o.duration))},
+		wire.TextField("title", q.Offered.Title), wire.Field("proposed_times", wire.Texts(texts)), wire.TextField("duration", formatLength(o.duration)),
 	}
 	if location := q.Offered.Location; location != "" {
-		members = append(members, wire.Member{Key: "location", Value: wire.Text(location)})
+		members = append(members, wire.TextField("location", location))
 	}
-	return Reply{Payload: wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text("counter")},
-		wire.Member{Key: "event", Value: wire.Obj(members...)},
-	)}
+	return Reply{Payload: wire.Obj(wire.TextField("action", "counter"), wire.Field("event", wire.Obj(members...)))}
 }
 
 // answerAcceptance answers the acceptance of a time that we offered. If the time still fits and the limits allow it,
@@ -169,7 +158,7 @@ func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.T
 	if !s.Planner.Reserve(q.Conversation, Interval{t, t.Add(d)}, now) {
 		return hold("it was accepted, but the time was promised to somebody else meanwhile")
 	}
-	return Reply{Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("accept")})}
+	return Reply{Payload: wire.Obj(wire.TextField("action", "accept"))}
 }
 
 // holdReason returns why the owner must be asked before we agree to an event, or "" if we may agree.
