@@ -93,20 +93,6 @@ func readEntry(raw []byte) (*entry, error) {
 	return e, nil
 }
 
-// isKept reports whether the message goes into the history. Its sender may opt out (AR-46).
-func (d *delivery) isKept() bool {
-	v, _ := d.frame.Tree.Get("agentmesh_nostore")
-	optedOut, _ := v.Boolean()
-	return !optedOut
-}
-
-func (d *delivery) newEntry() *entry {
-	return &entry{
-		id: d.id, from: d.from, kind: d.frame.Type, ts: d.ts, seq: d.seq, to: d.frame.To, broadcast: d.frame.IsBroadcast(), raw: d.bytes,
-		text: frame.SearchText(d.frame.Type, d.frame.Payload),
-	}
-}
-
 func (h *history) add(e *entry) {
 	h.list = append(h.list, e)
 	h.bytes += len(e.raw)

@@ -71,16 +71,12 @@ func loadRegistry(ctx context.Context, records store.Records, limit int, clock *
 		records: records, max: limit, clock: clock, agents: make(map[string]*registration), tokens: make(map[string]string),
 		unsaved: make(map[string]bool),
 	}
-	for rec, err := range store.AllRecords(ctx, records, nsAgents, "", time.Now()) {
-		a := &registration{}
-		if err == nil {
-			err = json.Unmarshal(rec.Body, a)
-		}
+	for a, err := range store.DecodeAll(ctx, records, nsAgents, "", time.Now(), store.Decode[registration]) {
 		if err != nil {
-			return nil, fmt.Errorf("read agent %q of the relay: %w", rec.Key, err)
+			return nil, fmt.Errorf("read the agents of the relay: %w", err)
 		}
 		a.stored = a.Active
-		r.put(a)
+		r.put(&a)
 	}
 	return r, nil
 }

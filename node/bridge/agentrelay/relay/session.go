@@ -104,13 +104,9 @@ func (s *session) chargeFrame() bool {
 
 // delivery is a frame on its way to its receivers.
 type delivery struct {
-	id    string
-	from  string
+	*entry
 	frame frame.Frame
-	ts    int64
-	seq   uint64
-	bytes []byte
-	entry *entry // of the history; nil if the message does not go there
+	kept  *entry // entry if the message goes into the history, or nil
 }
 
 // forward stamps a frame and delivers it. The extensions come first, so that what they store is durable before anybody
@@ -119,13 +115,14 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 	if r.cfg.Extensions.Semantic { // without it, nobody needs the payload (AR-22)
 		s.noteDiscovery(f)
 	}
-	d := delivery{id: frame.NewID(), from: s.id, frame: f}
+	d := delivery{entry: &entry{id: frame.NewID(), from: s.id, kind: f.Type, to: f.To, broadcast: f.IsBroadcast()}, frame: f}
 	d.ts, d.seq = r.agents.stamps.next()
-	d.bytes = f.Stamp(d.id, s.id, d.ts)
+	d.raw = f.Stamp(d.id, s.id, d.ts)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	if r.history != nil && d.isKept() {
-		d.entry = d.newEntry()
+	noStore, _ := f.Tree.Get("agentmesh_nostore") // the sender may opt out of the history (AR-46)
+	if optedOut, _ := noStore.Boolean(); r.history != nil && !optedOut {
+		d.text, d.kept = frame.SearchText(f.Type, f.Payload), d.entry
 	}
 	isStored := false
 	if r.votes != nil {
@@ -134,8 +131,8 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 			return fault
 		}
 	}
-	if d.entry != nil && !isStored {
-		if err := r.history.append(ctx, d.entry); err != nil {
+	if d.kept != nil && !isStored {
+		if err := r.history.append(ctx, d.kept); err != nil {
 			r.log.Error("store a message of the relay", "err", err)
 			return frame.Refuse(frame.CodeUnavailable, "the relay cannot take messages now")
 		}
@@ -150,7 +147,7 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 // deliver queues the encoded frame for all its receivers, once each (AR-20, AR-25). A receiver that is gone or too slow
 // misses it (AR-23).
 func (r *Relay) deliver(d delivery) {
-	out := websocket.Text(d.bytes)
+	out := websocket.Text(d.raw)
 	if !d.frame.IsBroadcast() {
 		for _, s := range r.conns.ofAgents(d.frame.To) {
 			_ = s.conn.Send(out)

@@ -91,15 +91,11 @@ type votes struct {
 
 func loadVotes(ctx context.Context, records store.Records, cfg Extensions) (*votes, error) {
 	v := &votes{voteFor: cmp.Or(cfg.VoteFor, defaultVoteFor), all: make(map[string]*proposal)}
-	for rec, err := range store.AllRecords(ctx, records, nsVotes, "", time.Now()) {
-		p := &proposal{}
-		if err == nil {
-			err = json.Unmarshal(rec.Body, p)
-		}
+	for p, err := range store.DecodeAll(ctx, records, nsVotes, "", time.Now(), store.Decode[proposal]) {
 		if err != nil {
-			return nil, fmt.Errorf("read vote %q: %w", rec.Key, err)
+			return nil, fmt.Errorf("read the votes of the relay: %w", err)
 		}
-		v.all[p.ID] = p
+		v.all[p.ID] = &p
 	}
 	return v, nil
 }
@@ -150,13 +146,8 @@ func (v *votes) oldestVote() string {
 	if len(v.all) < maxVotes {
 		return ""
 	}
-	var first *proposal
-	for _, p := range v.all {
-		if p.Status != "" && (first == nil || p.Closed.Before(first.Closed)) {
-			first = p
-		}
-	}
-	return first.ID // not nil: at most maxOpen are open
+	closed := slices.DeleteFunc(slices.Collect(maps.Values(v.all)), func(p *proposal) bool { return p.Status == "" })
+	return slices.MinFunc(closed, func(a, b *proposal) int { return a.Closed.Compare(b.Closed) }).ID // at most maxOpen are open
 }
 
 func (v *votes) forget(id string) {
@@ -166,7 +157,7 @@ func (v *votes) forget(id string) {
 }
 
 // observe handles the messages that concern votes. A proposal to everybody opens a vote. A vote that is sent to the
-// proposer counts, and the relay delivers it too (AR-40, AR-41). isStored is true if observe has stored d.entry.
+// proposer counts, and the relay delivers it too (AR-40, AR-41). isStored is true if observe has stored d.kept.
 func (r *Relay) observe(ctx context.Context, d delivery) (isStored bool, fault *frame.Refusal) {
 	switch {
 	case d.frame.Type == "proposal" && d.frame.IsBroadcast():
@@ -202,7 +193,7 @@ func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
 	if old != "" {
 		changes = append(changes, store.Change{Record: store.Record{NS: nsVotes, Key: old}, IfRev: store.Any, Delete: true})
 	}
-	if err := r.store(ctx, d.entry, changes...); err != nil {
+	if err := r.store(ctx, d.kept, changes...); err != nil {
 		r.log.Error("store a proposal", "err", err)
 		return frame.Refuse(frame.CodeUnavailable, "the relay cannot take proposals now")
 	}

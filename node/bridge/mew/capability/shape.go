@@ -87,12 +87,7 @@ func (s *shape) match(v, root wire.Value, b *Budget) bool {
 	}
 	switch s.kind {
 	case wire.Array:
-		for _, alternative := range s.elems {
-			if alternative.match(v, root, b) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(s.elems, func(alternative *shape) bool { return alternative.match(v, root, b) })
 	case wire.Object:
 		if v.Kind() != wire.Object {
 			return false
@@ -151,21 +146,11 @@ func (s *shape) contains(c *shape, b *Budget) bool {
 		return false
 	}
 	if c.kind == wire.Array {
-		for _, alternative := range c.elems {
-			if !s.contains(alternative, b) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(c.elems, func(alternative *shape) bool { return !s.contains(alternative, b) })
 	}
 	switch {
 	case s.kind == wire.Array:
-		for _, alternative := range s.elems {
-			if alternative.contains(c, b) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(s.elems, func(alternative *shape) bool { return alternative.contains(c, b) })
 	case s.kind != c.kind:
 		return false
 	case s.kind == wire.String:

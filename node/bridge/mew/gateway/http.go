@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -268,18 +269,11 @@ func (g *Gateway) listParticipants(w http.ResponseWriter, r *http.Request) {
 func (s *Space) participants() wire.Value {
 	s.mu.Lock()
 	defer s.unlock()
-	names := make([]string, 0, len(s.members.byName))
-	for name, m := range s.members.byName {
-		if !m.record.Barred {
-			names = append(names, name)
+	var out []wire.Value
+	for _, name := range slices.Sorted(maps.Keys(s.members.byName)) {
+		if m := s.members.byName[name]; !m.record.Barred {
+			out = append(out, wire.Obj(wire.TextField("id", m.runtime), wire.Field("connected", wire.Bool(m.isPresent())), wire.Field("capabilities", m.shown)))
 		}
-	}
-	slices.Sort(names)
-	out := make([]wire.Value, len(names))
-	for i, name := range names {
-		m := s.members.byName[name]
-		out[i] = wire.Obj(wire.TextField("id", m.runtime), wire.Field("connected", wire.Bool(m.isPresent())),
-			wire.Field("capabilities", m.shown))
 	}
 	return wire.Arr(out...)
 }

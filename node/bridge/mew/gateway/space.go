@@ -96,9 +96,6 @@ func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, 
 
 // checkRate counts an envelope or frame of m, and refuses it if m has sent too many.
 func (s *Space) checkRate(m *member) *envelope.Refusal {
-	if s.rates == nil {
-		return nil
-	}
 	if wait, ok := s.rates.Take(m.name, time.Now()); !ok {
 		return envelope.RefuseRate(wait)
 	}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -401,12 +402,7 @@ func (ss *streams) endOrphans(now time.Time) (announcements []envelope.Outgoing)
 
 // listByAge lists the streams in the order in which they were opened.
 func (ss *streams) listByAge() []*stream {
-	out := make([]*stream, 0, len(ss.open))
-	for _, st := range ss.open {
-		out = append(out, st)
-	}
-	slices.SortFunc(out, func(a, b *stream) int { return a.created.Compare(b.created) })
-	return out
+	return slices.SortedFunc(maps.Values(ss.open), func(a, b *stream) int { return a.created.Compare(b.created) })
 }
 
 // list returns the descriptions of the streams, for the welcome of a joining participant. cut reports whether some
