@@ -279,22 +279,18 @@ func (r *reader) parseMoment(p *ical.Prop) (m moment, problem string, err error)
 	if p == nil {
 		return m, "", errors.New("is missing")
 	}
-	text := strings.TrimSpace(p.Value)
+	layout, text := localLayout, strings.TrimSpace(p.Value)
 	m.zone = namedZone{r.zones.owner}
 	switch len(text) {
 	case len(dateLayout):
-		m.day = true
-		m.wall, err = time.Parse(dateLayout, text)
-		return m, "", newTimeError(err)
+		layout, m.day = dateLayout, true
 	case len(utcLayout):
-		m.zone = namedZone{time.UTC}
-		m.wall, err = time.Parse(utcLayout, text)
-		return m, "", newTimeError(err)
+		layout, m.zone = utcLayout, namedZone{time.UTC}
 	}
-	if m.wall, err = time.Parse(localLayout, text); err != nil {
-		return m, "", newTimeError(err)
+	if m.wall, err = time.Parse(layout, text); err != nil {
+		return m, "", errNoTime
 	}
-	if id := p.Params.Get(ical.PropTimezoneID); id != "" {
+	if id := p.Params.Get(ical.PropTimezoneID); id != "" && layout == localLayout {
 		z, ok := r.zones.find(id)
 		if !ok {
 			return m, "its time zone is not known", nil
@@ -304,12 +300,7 @@ func (r *reader) parseMoment(p *ical.Prop) (m moment, problem string, err error)
 	return m, "", nil
 }
 
-func newTimeError(err error) error {
-	if err != nil {
-		return errors.New("is neither a date nor a time")
-	}
-	return nil
-}
+var errNoTime = errors.New("is neither a date nor a time")
 
 // parseMoments parses every value of a list such as EXDATE. A period in RDATE becomes a separate event.
 func (r *reader) parseMoments(comp *ical.Component, name string) (out []moment, periods []event, err error) {

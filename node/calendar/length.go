@@ -95,7 +95,7 @@ func parsePeriod(text string) (Interval, error) {
 	from, to, _ := strings.Cut(strings.TrimSpace(text), "/")
 	start, err := time.Parse(utcLayout, from)
 	if err != nil {
-		return Interval{}, newTimeError(err)
+		return Interval{}, errNoTime
 	}
 	if end, err := time.Parse(utcLayout, to); err == nil && !end.Before(start) {
 		return Interval{start, end}, nil

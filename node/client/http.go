@@ -172,7 +172,7 @@ func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Re
 	req = req.Clone(ctx)
 	req.Host = ""
 	if req.Header.Get("User-Agent") == "" {
-		req.Header.Set("User-Agent", h.userAgent())
+		req.Header.Set("User-Agent", strings.TrimSuffix("agentmesh/"+h.cfg.Version, "/"))
 	}
 	began := time.Now()
 	resp, err := h.pools[poolOf(reach, req.URL.Scheme)].transport.RoundTrip(req)
@@ -208,13 +208,6 @@ type busyError struct {
 
 func (e *busyError) Error() string { return "too many calls to " + e.host + " at once" }
 func (e *busyError) Unwrap() error { return e.cause }
-
-func (h *HTTP) userAgent() string {
-	if h.cfg.Version == "" {
-		return "agentmesh"
-	}
-	return "agentmesh/" + h.cfg.Version
-}
 
 // body is the body of a response. Closing it ends the call.
 type body struct {

@@ -174,28 +174,23 @@ func (o *Owner) Listen() error {
 		return err
 	}
 	o.socket = socket
-	if err = o.listenAgent(); err != nil || o.cfg.Listen == "" {
-		return o.closeIf(err)
-	}
-	if !LoopbackHost(o.cfg.Listen) {
+	err = o.listenAgent()
+	switch {
+	case err != nil || o.cfg.Listen == "":
+	case !LoopbackHost(o.cfg.Listen):
 		err = errors.New("listen for the owner: the address is not a loopback address")
-	} else {
+	default:
 		o.mu.Lock()
 		err = o.listenTCP(o.cfg.Listen)
 		o.mu.Unlock()
 	}
-	return o.closeIf(err)
-}
-
-func (o *Owner) closeIf(err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		o.socket.Close()
+		if o.agentSocket != nil {
+			o.agentSocket.Close()
+		}
+		o.socket, o.agentSocket = nil, nil
 	}
-	o.socket.Close()
-	if o.agentSocket != nil {
-		o.agentSocket.Close()
-	}
-	o.socket, o.agentSocket = nil, nil
 	return err
 }
 

@@ -28,10 +28,6 @@ type changedTopics struct {
 	wake   chan struct{}
 }
 
-func newChangedTopics() *changedTopics {
-	return &changedTopics{topics: make(map[string]struct{}), wake: make(chan struct{}, 1)}
-}
-
 func (d *changedTopics) mark(topic string) {
 	d.mu.Lock()
 	if len(d.topics) < maxTopics {
@@ -59,7 +55,7 @@ func (p *Pages) stream(c echo.Context) error {
 		return wire.ErrUnavailable
 	}
 	ctx, cancel := context.WithCancel(c.Request().Context())
-	changed := newChangedTopics()
+	changed := &changedTopics{topics: make(map[string]struct{}), wake: make(chan struct{}, 1)}
 	var sources sync.WaitGroup
 	for _, s := range p.sources {
 		sources.Go(func() { s(ctx, changed.mark) })

@@ -145,13 +145,9 @@ const RejectFor = 2 * time.Minute
 
 func approvalOperations(n Approvals) []Operation {
 	return []Operation{
-		ListApprovals.Serve(func(c echo.Context, _ None) (List[Approval], error) {
-			q, err := ReadQuery(c, acl.AskPending, acl.AskApproved, acl.AskRejected, acl.AskWithdrawn, acl.AskExpired)
-			if err != nil {
-				return List[Approval]{}, err
-			}
-			return n.ListApprovals(c.Request().Context(), acl.AskState(q.State), q.After, q.Limit)
-		}),
+		serveList(ListApprovals, func(ctx context.Context, q Query) (List[Approval], error) {
+			return n.ListApprovals(ctx, acl.AskState(q.State), q.After, q.Limit)
+		}, acl.AskPending, acl.AskApproved, acl.AskRejected, acl.AskWithdrawn, acl.AskExpired),
 		ShowApproval.Serve(func(c echo.Context, _ None) (Approval, error) {
 			return n.FindApproval(c.Request().Context(), c.Param("id"))
 		}),
@@ -190,12 +186,4 @@ func DescribeEnd(ask acl.Ask) string {
 		return "too late: the list was full, and another sender got its place at " + ask.Displaced.UTC().Format("2 Jan 15:04:05 MST")
 	}
 	return "too late: it expired undecided at " + ask.Expires.UTC().Format("2 Jan 15:04:05 MST")
-}
-
-// decidedBy returns the door that the body of a request names, or else that of its header.
-func decidedBy(c echo.Context, by string) string {
-	if doorForm.MatchString(by) {
-		return by
-	}
-	return Door(c)
 }

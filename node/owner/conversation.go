@@ -136,13 +136,9 @@ const exportTime = 5 * time.Minute
 
 func conversationOperations(n Conversations) []Operation {
 	return []Operation{
-		ListConversations.Serve(func(c echo.Context, _ None) (ConversationList, error) {
-			q, err := ReadQuery(c, conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired)
-			if err != nil {
-				return ConversationList{}, err
-			}
-			return n.ListConversations(c.Request().Context(), conversations.State(q.State), q.Before, q.Limit)
-		}),
+		serveList(ListConversations, func(ctx context.Context, q Query) (ConversationList, error) {
+			return n.ListConversations(ctx, conversations.State(q.State), q.Before, q.Limit)
+		}, conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired),
 		ShowConversation.Serve(func(c echo.Context, _ None) (Transcript, error) {
 			var after uint64
 			if s := c.QueryParam("after"); s != "" {

@@ -51,7 +51,7 @@ var doorForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // Door returns the name of the interface through which a request came, from [httpapi.DoorHeader]: "api" if the header
 // has no valid name.
-func Door(c echo.Context) string { return doorOf(c.Request().Header.Get(httpapi.DoorHeader)) }
+func Door(c echo.Context) string { return decidedBy(c, "") }
 
 // Author returns who wrote a message that came through a door: "agent" or "owner".
 func Author(door string) string {
@@ -61,9 +61,12 @@ func Author(door string) string {
 	return "owner"
 }
 
-func doorOf(name string) string {
-	if doorForm.MatchString(name) {
-		return name
+// decidedBy returns the door that the body of a request names, or else that of its header.
+func decidedBy(c echo.Context, by string) string {
+	for _, name := range []string{by, c.Request().Header.Get(httpapi.DoorHeader)} {
+		if doorForm.MatchString(name) {
+			return name
+		}
 	}
 	return "api"
 }

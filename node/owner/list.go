@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -60,6 +61,17 @@ func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
 		q.Wait = time.Duration(seconds) * time.Second
 	}
 	return q, nil
+}
+
+// serveList returns the operation of a list, whose state must be one of states.
+func serveList[S ~string, Out any](e Endpoint[None, Out], list func(context.Context, Query) (Out, error), states ...S) Operation {
+	return e.Serve(func(c echo.Context, _ None) (out Out, err error) {
+		q, err := ReadQuery(c, states...)
+		if err != nil {
+			return out, err
+		}
+		return list(c.Request().Context(), q)
+	})
 }
 
 // maxWait bounds, in seconds, how long a request waits for a first delivery, an answer or an item.

@@ -163,13 +163,9 @@ func messageOperations(n Messages) []Operation {
 		CancelEvent.Serve(func(c echo.Context, in Cancellation) (Sent, error) {
 			return serveSend(c, in, in.WaitSeconds, n.CancelEvent)
 		}),
-		ListOutbox.Serve(func(c echo.Context, _ None) (List[OutboxEntry], error) {
-			q, err := ReadQuery(c, SendQueued, SendDelivered, SendUnverified, SendFailed, SendUnknown, SendHeld)
-			if err != nil {
-				return List[OutboxEntry]{}, err
-			}
-			return n.ListOutbox(c.Request().Context(), SendState(q.State), q.After, q.Limit)
-		}),
+		serveList(ListOutbox, func(ctx context.Context, q Query) (List[OutboxEntry], error) {
+			return n.ListOutbox(ctx, SendState(q.State), q.After, q.Limit)
+		}, SendQueued, SendDelivered, SendUnverified, SendFailed, SendUnknown, SendHeld),
 	}
 }
 

@@ -174,12 +174,19 @@ func WithNames(n Node) Node { return named{n} }
 
 type named struct{ Node }
 
-func fillList[T any](ctx context.Context, n Names, page List[T], err error, fill func(*namer, *T)) (List[T], error) {
+// fillOne returns v with the names that fill adds. It prefers err to an error of a look-up.
+func fillOne[T any](ctx context.Context, n Names, v T, err error, fill func(*namer, *T)) (T, error) {
 	l := newNamer(ctx, n)
-	for i := range page.Items {
-		fill(l, &page.Items[i])
-	}
-	return page, cmp.Or(err, l.err)
+	fill(l, &v)
+	return v, cmp.Or(err, l.err)
+}
+
+func fillList[T any](ctx context.Context, n Names, page List[T], err error, fill func(*namer, *T)) (List[T], error) {
+	return fillOne(ctx, n, page, err, func(l *namer, page *List[T]) {
+		for i := range page.Items {
+			fill(l, &page.Items[i])
+		}
+	})
 }
 
 func (n named) ListItems(ctx context.Context, q Query) (List[Item], error) {
@@ -189,9 +196,7 @@ func (n named) ListItems(ctx context.Context, q Query) (List[Item], error) {
 
 func (n named) FindItem(ctx context.Context, id string) (Item, error) {
 	item, err := n.Node.FindItem(ctx, id)
-	l := newNamer(ctx, n)
-	l.fillItem(&item)
-	return item, cmp.Or(err, l.err)
+	return fillOne(ctx, n, item, err, (*namer).fillItem)
 }
 
 func (n named) ListOutbox(ctx context.Context, state SendState, after string, limit int) (List[OutboxEntry], error) {
@@ -206,9 +211,7 @@ func (n named) ListApprovals(ctx context.Context, state acl.AskState, after stri
 
 func (n named) FindApproval(ctx context.Context, id string) (Approval, error) {
 	ask, err := n.Node.FindApproval(ctx, id)
-	l := newNamer(ctx, n)
-	l.fillApproval(&ask)
-	return ask, cmp.Or(err, l.err)
+	return fillOne(ctx, n, ask, err, (*namer).fillApproval)
 }
 
 func (n named) Decide(ctx context.Context, id string, d Decision, wait time.Duration) (Decided, error) {
@@ -219,18 +222,13 @@ func (n named) Decide(ctx context.Context, id string, d Decision, wait time.Dura
 
 func (n named) ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (ConversationList, error) {
 	list, err := n.Node.ListConversations(ctx, state, before, limit)
-	l := newNamer(ctx, n)
-	for i := range list.Items {
-		l.fillConversation(&list.Items[i])
-	}
-	return list, cmp.Or(err, l.err)
+	items, err := fillList(ctx, n, List[Conversation]{Items: list.Items}, err, (*namer).fillConversation)
+	return ConversationList{items.Items, list.Next}, err
 }
 
 func (n named) ReadTranscript(ctx context.Context, id, peer string, after uint64) (Transcript, error) {
 	t, err := n.Node.ReadTranscript(ctx, id, peer, after)
-	l := newNamer(ctx, n)
-	l.fillConversation(&t.Conversation)
-	return t, cmp.Or(err, l.err)
+	return fillOne(ctx, n, t, err, func(l *namer, t *Transcript) { l.fillConversation(&t.Conversation) })
 }
 
 // Notice is a notice with the names of the peer that it is about.

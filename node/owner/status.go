@@ -72,12 +72,8 @@ func controlOperations(n Node) []Operation {
 		ShowStatus.Serve(func(c echo.Context, _ None) (Status, error) { return n.Status(c.Request().Context()) }),
 		Pause.Serve(pause(true)),
 		Resume.Serve(pause(false)),
-		ListNotices.Serve(func(c echo.Context, _ None) (List[Notice], error) {
-			q, err := ReadQuery[string](c)
-			if err != nil {
-				return List[Notice]{}, err
-			}
-			return NamedNotices(c.Request().Context(), n, q.After, q.Limit)
+		serveList[string](ListNotices, func(ctx context.Context, q Query) (List[Notice], error) {
+			return NamedNotices(ctx, n, q.After, q.Limit)
 		}),
 	}
 }

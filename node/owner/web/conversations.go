@@ -268,7 +268,11 @@ func (p *pages) reply(c echo.Context, form url.Values) error {
 	if err != nil {
 		return err
 	}
-	return httpapi.Done(c, convPath(conv.Peer, conv.ID), doneKey(sent))
+	did := "sent"
+	if sent.State == owner.SendHeld {
+		did = "held"
+	}
+	return httpapi.Done(c, convPath(conv.Peer, conv.ID), did)
 }
 
 func (p *pages) close(c echo.Context, form url.Values) error {
@@ -284,11 +288,4 @@ func (p *pages) close(c echo.Context, form url.Values) error {
 		return err
 	}
 	return httpapi.Done(c, convPath(order.Peer, c.Param("id")), "closed")
-}
-
-func doneKey(sent owner.Sent) string {
-	if sent.State == owner.SendHeld {
-		return "held"
-	}
-	return "sent"
 }

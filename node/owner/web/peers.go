@@ -51,18 +51,14 @@ func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
 		}
 		view.Peers = append(view.Peers, p.row(peer))
 	}
+	self := httpapi.PagePath + "/people"
+	if view.Query != "" {
+		self += "?q=" + url.QueryEscape(view.Query)
+	}
 	return p.shell.Render(c, p.peers, httpapi.View{
 		Title: "People", Status: status, Wrong: wrong, Said: p.doneMessage(c), Undo: p.undo(c), Topics: []string{string(owner.TopicPeers)},
-		Self: selfOfPeers(view.Query), Data: view,
+		Self: self, Data: view,
 	})
-}
-
-func selfOfPeers(query string) string {
-	self := httpapi.PagePath + "/people"
-	if query != "" {
-		self += "?q=" + url.QueryEscape(query)
-	}
-	return self
 }
 
 func (p *pages) row(peer owner.Peer) peerRow {

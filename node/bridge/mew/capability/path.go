@@ -104,8 +104,3 @@ func eachChild(v wire.Value, hit func(wire.Value) bool) bool {
 	}
 	return false
 }
-
-func smallInt(s string) (int, bool) {
-	n, err := strconv.ParseInt(s, 10, 32)
-	return int(n), err == nil
-}

@@ -190,11 +190,11 @@ func normalNumber(token string) string {
 	mantissa, exponent := token, 0
 	if i := strings.IndexAny(token, "eE"); i >= 0 {
 		mantissa = token[:i]
-		e, ok := smallInt(token[i+1:])
-		if !ok {
+		e, err := strconv.ParseInt(token[i+1:], 10, 32)
+		if err != nil {
 			return token
 		}
-		exponent = e
+		exponent = int(e)
 	}
 	sign := ""
 	if mantissa[0] == '-' {

@@ -90,9 +90,7 @@ const (
 // New makes a gateway and reads the stored state of its spaces. It starts nothing; see [Gateway.Run].
 func New(ctx context.Context, cfg Config) (*Gateway, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	if cfg.Audit == nil {
-		cfg.Audit = acl.NewAudit(cfg.Records, acl.AuditConfig{Logger: cfg.Logger})
-	}
+	cfg.Audit = cmp.Or(cfg.Audit, acl.NewAudit(cfg.Records, acl.AuditConfig{Logger: cfg.Logger}))
 	g := &Gateway{
 		cfg: cfg, log: cfg.Logger, spaces: make(map[string]*Space), tokens: newTokens(), began: time.Now(),
 		joinPenalties: newJoinPenalties(),

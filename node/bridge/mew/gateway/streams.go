@@ -200,14 +200,12 @@ func (ss *streams) targets(payload wire.Value) ([]*member, *envelope.Refusal) {
 
 // frameStreamID returns the stream id of a frame of the form #id#data (spec 3.10.3). ok is false for any other message.
 func frameStreamID(data []byte) (id string, ok bool) {
-	if len(data) == 0 || data[0] != '#' {
+	rest, ok := bytes.CutPrefix(data, []byte{'#'})
+	head, _, found := bytes.Cut(rest, []byte{'#'})
+	if !ok || !found {
 		return "", false
 	}
-	end := bytes.IndexByte(data[1:], '#')
-	if end < 0 {
-		return "", false
-	}
-	return string(data[1 : 1+end]), true
+	return string(head), true
 }
 
 // handleFrame delivers a stream frame with unchanged bytes and the same WebSocket message type (MEW-46, MEW-47).
