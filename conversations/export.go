@@ -110,10 +110,7 @@ func (x *Exporter) Seal(self wire.AgentID, key *signing.PrivateKey) error {
 	if err != nil {
 		return fmt.Errorf("sign export: %w", err)
 	}
-	if _, err := x.to.Write(append(seal.JSON(), '\n')); err != nil {
-		return fmt.Errorf("write export: %w", err)
-	}
-	return nil
+	return x.writeLine(seal)
 }
 
 // ErrExport means that an export was changed or is incomplete.

@@ -3,7 +3,6 @@ package conversations
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -199,11 +198,7 @@ func (u *Unit) fill(step *store.Step) {
 		e.N, e.Chain = row.Entries+uint64(i)+1, prev
 		step.Append = append(step.Append, e)
 	}
-	body, err := json.Marshal(u.conv)
-	if err != nil {
-		panic(fmt.Sprintf("conversations: encode: %v", err)) // cannot happen: all fields can be encoded
-	}
-	row.Body, row.Chain, row.Updated = body, prev, step.Now
+	row.Body, row.Chain, row.Updated = wire.MustMarshal(u.conv), prev, step.Now
 	row.Terms = []string{stateTerm(u.conv.State), peerTerm(u.conv.Key.Peer)}
 	row.Open = u.conv.State == Open
 	row.Expires = step.Now.Add(cmp.Or(u.book.Retention, DefaultRetention))

@@ -311,10 +311,9 @@ func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	if err := countAccept(ctx, a.unit, a.newItem(ItemNew), ""); err != nil {
 		return bridge.Outcome{}, err
 	}
-	echo := wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", a.in.Payload.GetStr("status")))
 	a.unit.Add(a.n.notices.Change(a.n.notice("closed", a.in.Peer, a.in.Name, a.key, a.now)))
 	a.unit.Add(a.n.bridges.observe(a.in)...)
-	return a.answer(ctx, http.StatusOK, echo)
+	return a.answer(ctx, http.StatusOK, closePayload(a.in.Payload.GetStr("status")))
 }
 
 // toInbox implements line 16 for a message that no hook handles (AM-71, AM-74).
@@ -338,9 +337,11 @@ func (a *acceptance) toOwner(ctx context.Context) (bridge.Outcome, error) {
 
 func receiptPayload() wire.Value { return actionOf(wire.ActionReceived) }
 
-func actionOf(action string) wire.Value {
-	return wire.Obj(wire.Member{Key: "action", Value: wire.Text(action)})
+func closePayload(status string) wire.Value {
+	return actionOf(wire.ActionClose).With("status", wire.Text(status))
 }
+
+func actionOf(action string) wire.Value { return wire.Obj(wire.TextField("action", action)) }
 
 func (a *acceptance) recordMessage(ctx context.Context, kind conversations.Kind) error {
 	err := a.unit.Record(ctx, conversations.Event{

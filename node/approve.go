@@ -255,11 +255,7 @@ func (v *heldDecision) refuse(ctx context.Context) error {
 
 // rejectionPayload returns the close that ends a refused conversation (AM-35).
 func rejectionPayload(reason wire.Code) wire.Value {
-	return wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
-		wire.Member{Key: "status", Value: wire.Text("failed")},
-		wire.Member{Key: "reason", Value: wire.Text(string(reason))},
-	)
+	return closePayload("failed").With("reason", wire.Text(string(reason)))
 }
 
 // reply sends payload as a new message, and stores it as the answer to a repeat of the held message (AM-22).

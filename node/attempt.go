@@ -140,7 +140,7 @@ func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) 
 
 // signAgain gives the entry a new id, time and signature; its metadata member resend_of names the first id.
 func (n *Node) signAgain(e *OutboxEntry, now time.Time) error {
-	m, err := e.message()
+	m, err := parseStored(e.Raw)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (n *Node) signAgain(e *OutboxEntry, now time.Time) error {
 // the peer may know only the new key. The peer still recognizes a repeat, because its digest covers no signature
 // (AM-17).
 func (n *Node) currentMessage(e *OutboxEntry) (wire.Message, error) {
-	m, err := e.message()
+	m, err := parseStored(e.Raw)
 	if err != nil || e.Signer == n.fingerprint() {
 		return m, err
 	}

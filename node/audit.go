@@ -3,7 +3,6 @@ package node
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -81,15 +80,11 @@ func (n *Node) AuditPolicy(ctx context.Context) error {
 		links[link.(string)] = mode.(acl.Mode)
 		return true
 	})
-	text, err := json.Marshal(struct {
+	tree, err := wire.ValueOf(struct {
 		Access   acl.Policy
 		Outgoing OutboundPolicy
 		Links    map[string]acl.Mode
 	}{policy, n.cfg.Outbound, links})
-	if err != nil {
-		return fmt.Errorf("encode policy: %w", err)
-	}
-	tree, err := wire.ParseObject(text)
 	if err != nil {
 		return fmt.Errorf("encode policy: %w", err)
 	}

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -104,28 +103,33 @@ func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key sto
 	if err != nil || !agreed.Conversation().InForce() {
 		return nil, err
 	}
-	body, err := json.Marshal(conversations.Cancellation{By: by, At: now.UTC()})
-	if err != nil {
-		return nil, fmt.Errorf("encode cancellation: %w", err)
-	}
+	body := wire.MustMarshal(conversations.Cancellation{By: by, At: now.UTC()})
 	mark := store.Record{NS: nsCancelled, Key: calendar.UID(key.Peer, in), Body: body, Expires: now.Add(2 * n.cfg.Retention)}
 	return []store.Change{{IfRev: store.Any, Record: mark}}, nil
 }
 
-// agreement returns what was agreed in a conversation, with any later cancellation, or nil.
-func (n *Node) agreement(ctx context.Context, conv conversations.Conversation, now time.Time) (*conversations.Agreement, error) {
-	if !conv.InForce() {
-		return conv.Agreement, nil
+// viewAgreement returns what was agreed in a conversation, with any later cancellation, or nil.
+func (o OwnerAPI) viewAgreement(ctx context.Context, conv conversations.Conversation, now time.Time) (*owner.Agreement, error) {
+	if conv.Agreement == nil {
+		return nil, nil
 	}
-	var c conversations.Cancellation
-	if _, _, err := store.ReadRecord(ctx, n.store.Records(), nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), &c, now); err != nil {
-		return nil, fmt.Errorf("read cancellation: %w", err)
+	v := &owner.Agreement{Agreement: *conv.Agreement, Standing: owner.StandingAgreed}
+	if conv.InForce() {
+		var c conversations.Cancellation
+		if _, _, err := store.ReadRecord(ctx, o.n.store.Records(), nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), &c, now); err != nil {
+			return nil, fmt.Errorf("read cancellation: %w", err)
+		}
+		if c.At.After(v.At) {
+			v.Cancelled = &c
+		}
 	}
-	a := *conv.Agreement
-	if c.At.After(a.At) {
-		a.Cancelled = &c
+	switch {
+	case v.Cancelled != nil:
+		v.Standing = owner.StandingCancelled
+	case conv.State == conversations.Failed:
+		v.Standing = owner.StandingFailed
 	}
-	return &a, nil
+	return v, nil
 }
 
 // isCancellation reports whether the message cancels an event that its sender agreed with us. Such a message is
@@ -149,20 +153,15 @@ func (n *Node) CancelEvent(ctx context.Context, m owner.Cancellation, wait time.
 	if err != nil {
 		return Sent{}, err
 	}
-	payload := actionOf("cancel")
-	if m.Reason != "" {
-		payload = payload.With("reason", wire.Text(m.Reason))
-	}
 	out := Outgoing{To: wire.AgentID(e.Peer), Address: e.Address, Intent: wire.Schedule, Via: owner.Author(m.By)}
-	now := time.Now()
-	agreed, err := n.book.Load(ctx, store.ConvKey{Peer: e.Peer, ID: e.Conversation}, now)
+	agreed, err := n.book.Load(ctx, store.ConvKey{Peer: e.Peer, ID: e.Conversation}, time.Now())
 	if err != nil {
 		return Sent{}, err
 	}
 	if agreed.Conversation().Sealed {
 		out.Seal = Sealed
 	}
-	out.Payload = withMeta(payload, metaAgreedIn, e.Conversation)
+	out.Payload = withMeta(actionOf("cancel").WithOptional("reason", m.Reason), metaAgreedIn, e.Conversation)
 	return n.Send(ctx, out, wait)
 }
 

@@ -1,11 +1,13 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -29,14 +31,27 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 	if !conv.Mine || conv.State != conversations.Open || conv.Intent != wire.Schedule && conv.Intent != wire.Negotiate {
 		return nil
 	}
-	payload := wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
-		wire.Member{Key: "status", Value: wire.Text("completed")},
-	)
 	_, _, err := n.enqueue(ctx, u, Outgoing{
-		To: peer, Address: conv.Address, Conv: wire.ConversationID(conv.Key.ID), Intent: conv.Intent, Payload: payload, Via: "node",
+		To: peer, Address: conv.Address, Conv: wire.ConversationID(conv.Key.ID), Intent: conv.Intent,
+		Payload: closePayload("completed"), Via: "node",
 	})
 	return err
+}
+
+// agreedEvent returns the change that adds an agreed event to the owner's calendar, if the node has one and the
+// agreement has a time and a duration. It cleans and shortens the texts, which come from the peer.
+func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, name string, now time.Time) []store.Change {
+	start, ok := wire.ParseInstant(conv.Agreement.Time)
+	length, known := calendar.ParseLength(conv.Agreement.Duration)
+	if n.cfg.Agreed == nil || !ok || !known {
+		return nil
+	}
+	return []store.Change{n.cfg.Agreed.Add(calendar.Event{
+		UID: calendar.UID(conv.Key.Peer, conv.Key.ID), Title: cmp.Or(wire.OneLine(conv.Agreement.Title, 200), "Meeting"),
+		Location: wire.OneLine(conv.Agreement.Location, 200), With: wire.OneLine(cmp.Or(name, string(peer)), 200),
+		Start: start, Duration: length, Made: now,
+		Peer: conv.Key.Peer, Address: conv.Address, Conversation: conv.Key.ID,
+	})}
 }
 
 // countAccept records that an accept counts if the message of item makes it count: the peer's accept, which counts when
@@ -59,10 +74,6 @@ func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID 
 // agreedText returns the title of an agreed event, and a line with its time and place. The peer may have written these
 // texts; [notify.Box] cleans them.
 func agreedText(a conversations.Agreement, name string) (title, text string) {
-	title = a.Title
-	if title == "" {
-		title = "Meeting"
-	}
 	var parts []string
 	if at, ok := wire.ParseInstant(a.Time); ok {
 		parts = append(parts, at.Format("Mon 2 Jan 2006 15:04 -07:00"))
@@ -78,7 +89,7 @@ func agreedText(a conversations.Agreement, name string) (title, text string) {
 	if name != "" {
 		parts = append(parts, "with "+name)
 	}
-	return title, strings.Join(parts, " ")
+	return cmp.Or(a.Title, "Meeting"), strings.Join(parts, " ")
 }
 
 // noticeTitles are the titles of notices by kind. They contain no text of a message (AM-36).

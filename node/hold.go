@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -115,14 +114,11 @@ func (a *acceptance) openAsk(ctx context.Context, item Item, stranger bool) (acl
 // newAsk returns a question about item; the caller must store it. hold is the kind of the hold, "sender" or "intent".
 // reason, if any, tells the owner more.
 func (a *acceptance) newAsk(item Item, hold, reason string) acl.Ask {
-	body, err := json.Marshal(owner.HeldBody{
+	body := wire.MustMarshal(owner.HeldBody{
 		Item: item.ID, Hold: hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
 		Proof: item.Verified, Intent: item.Intent, Reason: reason, Sealed: item.Sealed, Payload: item.Payload,
 		Unproven: a.in.Unproven,
 	})
-	if err != nil {
-		panic(fmt.Sprintf("encode question: %v", err)) // the body consists of strings and checked JSON
-	}
 	return acl.Ask{
 		ID: acl.NewAskID(a.now), Kind: askMessage, Subject: item.subject(), Conv: a.key,
 		Title: fmt.Sprintf("%s from %s", item.Intent, bridge.Party("", item.Address, string(item.Peer))), Body: body, Hash: item.Digest, Size: len(item.Payload),
@@ -151,9 +147,6 @@ func (a *acceptance) senderSlot() acl.Slot {
 }
 
 func pendingPayload(now time.Time, reason string) wire.Value {
-	return wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text(wire.ActionPending)},
-		wire.Member{Key: "estimated_response", Value: wire.Text(wire.FormatTime(now.Add(wire.OwnerDecides)))},
-		wire.Member{Key: "reason", Value: wire.Text(reason)},
-	)
+	estimate := wire.FormatTime(now.Add(wire.OwnerDecides))
+	return actionOf(wire.ActionPending).With("estimated_response", wire.Text(estimate)).With("reason", wire.Text(reason))
 }

@@ -73,15 +73,11 @@ func (n *Node) takeState(r store.Record) error {
 // SetPause makes line 5 of the receive table refuse every message, or accept messages again, durably (AM-86). by names the command or page
 // that the owner used.
 func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
-	body, err := json.Marshal(paused)
-	if err != nil {
-		return err
-	}
 	entry := acl.AuditEntry{At: time.Now(), Kind: acl.AuditResume, By: by}
 	if paused {
 		entry.Kind = acl.AuditPause
 	}
-	return n.saveState(ctx, keyPaused, body, entry.At, n.audit.Change(entry)) // readState applies it after the commit
+	return n.saveState(ctx, keyPaused, strconv.AppendBool(nil, paused), entry.At, n.audit.Change(entry)) // readState applies it after the commit
 }
 
 // IsPaused reports whether the node refuses all messages.
@@ -107,9 +103,7 @@ func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
 
 // housekeep stores the limits and does the node's periodic work (AM-44, AM-23).
 func (n *Node) housekeep(ctx context.Context) {
-	meter := time.Tick(meterEvery)
-	sweep := time.NewTicker(sweepEvery)
-	defer sweep.Stop()
+	meter, sweep := time.Tick(meterEvery), time.Tick(sweepEvery)
 	for {
 		select {
 		case <-ctx.Done():
@@ -127,7 +121,7 @@ func (n *Node) housekeep(ctx context.Context) {
 			if err := n.remind(ctx, now); err != nil && ctx.Err() == nil {
 				n.log.Warn("remind agents", "err", err)
 			}
-		case now := <-sweep.C:
+		case now := <-sweep:
 			if n.clock.Reliable() { // a wrong clock must not delete what is still valid
 				n.sweep(ctx, now)
 			}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -83,21 +84,13 @@ func (i Item) key() store.ConvKey {
 }
 
 func (i Item) subject() string {
-	if i.Principal != "" {
-		return i.Principal
-	}
-	return string(i.Peer)
+	return cmp.Or(i.Principal, string(i.Peer))
 }
 
 // change returns the change that stores the item. It fails if the stored item changed since it was read.
 func (i Item) change() store.Change {
-	body, err := json.Marshal(i)
-	if err != nil {
-		panic(fmt.Sprintf("encode inbox item: %v", err)) // only fields we filled
-	}
 	return store.Change{IfRev: i.rev, Held: i.held, Record: store.Record{
-		NS: nsInbox, Key: i.ID, Body: body, Expires: i.Expires,
-		Terms: i.terms(),
+		NS: nsInbox, Key: i.ID, Body: wire.MustMarshal(i), Expires: i.Expires, Terms: i.terms(),
 	}}
 }
 

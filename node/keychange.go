@@ -24,12 +24,7 @@ func (n *Node) reportKeyChange(ctx context.Context, change client.KeyChange) {
 // the same peer, whatever the key.
 func (n *Node) askKeyChange(ctx context.Context, change client.KeyChange) error {
 	now := time.Now()
-	body, err := json.Marshal(keyChangeAsk{
-		Agent: change.Agent, Directory: change.Directory, Old: change.Old, New: change.New,
-	})
-	if err != nil {
-		return fmt.Errorf("encode question: %w", err)
-	}
+	body := wire.MustMarshal(keyChangeAsk{Agent: change.Agent, Directory: change.Directory, Old: change.Old, New: change.New})
 	ask, changes := n.asks.Open(acl.Ask{
 		Kind: askKeyChange, Subject: string(change.Agent), Title: fmt.Sprintf("the key of %s changed", change.Agent),
 		Body: body, Hash: change.New, Choices: []acl.Choice{acl.Approve, acl.Reject, acl.Block},

@@ -77,12 +77,8 @@ func (a *acceptance) openedRecord() []store.Change {
 	if !a.isMetered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
 		return nil
 	}
-	body, err := json.Marshal(a.key)
-	if err != nil {
-		panic(fmt.Sprintf("encode conversation key: %v", err)) // a key is two strings, which always encode
-	}
 	return []store.Change{{IfRev: store.Any, Record: store.Record{
-		NS: nsOpened, Key: a.key.Peer + "/" + a.key.ID, Body: body, Terms: []string{linkOf(a.in.Address)},
+		NS: nsOpened, Key: a.key.Peer + "/" + a.key.ID, Body: wire.MustMarshal(a.key), Terms: []string{linkOf(a.in.Address)},
 		Expires: a.now.Add(a.n.cfg.Retention),
 	}}}
 }

@@ -100,11 +100,7 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 // limit, so it does nothing if the outbox has or had the answer. A receiver recognizes a second copy by the message id
 // (AM-21).
 func (n *Node) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) error {
-	tree, err := wire.ParseObject(raw)
-	if err != nil {
-		return err
-	}
-	m, err := wire.ParseMessage(tree)
+	m, err := parseStored(raw)
 	if err != nil {
 		return err
 	}

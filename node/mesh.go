@@ -3,6 +3,10 @@ package node
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -60,13 +64,41 @@ func (m mesh) Reachable(a bridge.Address) {
 	m.n.outbox.Release(func(awaits string) bool { return awaits == to || a.Peer == "" && strings.HasPrefix(awaits, to) })
 }
 
-// Decide implements [bridge.Mesh].
+// Decide implements [bridge.Mesh]. A bridge's command and the owner's page decide the same question (THREATS 39). Decide
+// refuses if no message is held there because of its intent, or if our answer to the message waits instead, which the
+// bridge has not shown to the owner. It also refuses if the question is whether the sender may write at all, which
+// concerns more than this message.
 func (m mesh) Decide(ctx context.Context, conv store.ConvKey, approve bool) error {
 	choice := acl.Reject
 	if approve {
 		choice = acl.Approve
 	}
-	return m.n.decideHeld(ctx, conv, choice, m.kind)
+	held, err := m.n.itemsOf(ctx, conv, ItemHeld)
+	if err != nil {
+		return err
+	}
+	if len(held) == 0 {
+		return owner.Fault(http.StatusConflict, "nothing waits for a decision here: it was decided, withdrawn, or it expired", "see agentmesh inbox for what became of it")
+	}
+	ask, err := m.n.asks.Get(ctx, held[0].Ask, time.Now())
+	if err != nil {
+		return owner.Explain(err)
+	}
+	if ask.Kind != askMessage {
+		return owner.Fault(http.StatusConflict, "your answer waits for a decision here, not the message; decide about the answer first", "agentmesh approvals show "+ask.ID)
+	}
+	var body owner.HeldBody
+	if err := json.Unmarshal(ask.Body, &body); err != nil {
+		return fmt.Errorf("decode question: %w", err)
+	}
+	if body.Hold == "sender" {
+		return owner.Fault(http.StatusConflict, "the sender is not approved yet; decide about the sender first", "agentmesh approvals show "+ask.ID)
+	}
+	ended, err := m.n.asks.Decide(ctx, ask.ID, ask.Hash, choice, m.kind, time.Now())
+	if errors.Is(err, acl.ErrAskGone) {
+		return owner.Fault(http.StatusConflict, owner.DescribeEnd(ended), "")
+	}
+	return owner.Explain(err)
 }
 
 // Standing implements [bridge.Mesh].

@@ -280,12 +280,17 @@ func (s signedMessage) transcriptEntry() store.Entry {
 
 // parseOwn parses a stored message of ours and computes the digest that was signed.
 func parseOwn(raw []byte) (wire.Message, [32]byte, error) {
+	m, err := parseStored(raw)
+	return m, signing.Digest(m.Tree.Without("signature")), err
+}
+
+// parseStored parses a message that was checked before it was stored.
+func parseStored(raw []byte) (wire.Message, error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {
-		return wire.Message{}, [32]byte{}, fmt.Errorf("read own message: %w", err)
+		return wire.Message{}, fmt.Errorf("read stored message: %w", err)
 	}
-	m, err := wire.ParseMessage(tree)
-	return m, signing.Digest(tree.Without("signature")), err
+	return wire.ParseMessage(tree)
 }
 
 // unavailable translates an error of the store for the sender: a message that cannot be made durable is not

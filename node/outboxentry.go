@@ -44,15 +44,11 @@ func waitTerm(key store.ConvKey) string { return "wait:" + key.Peer + "/" + key.
 // change returns the change that stores the entry. It fails if the stored entry changed since it was read. Every entry
 // can be found by its state and by its conversation; waitTerm finds only queued entries.
 func (e OutboxEntry) change() store.Change {
-	body, err := json.Marshal(e)
-	if err != nil {
-		panic(fmt.Sprintf("encode outbox entry: %v", err)) // only fields we filled
-	}
 	terms := []string{"state:" + string(e.State), convTerm(e.key())}
 	if e.State == SendQueued {
 		terms = append(terms, waitTerm(e.key()))
 	}
-	return store.Change{IfRev: e.rev, Record: store.Record{NS: nsOutbox, Key: e.ID, Body: body, Terms: terms, Expires: e.Keep}}
+	return store.Change{IfRev: e.rev, Record: store.Record{NS: nsOutbox, Key: e.ID, Body: wire.MustMarshal(e), Terms: terms, Expires: e.Keep}}
 }
 
 func decodeEntry(r store.Record) (OutboxEntry, error) {
@@ -68,14 +64,6 @@ func (e OutboxEntry) sent() Sent {
 	return Sent{
 		MessageID: e.First, Conversation: e.Conversation, State: e.State, Status: e.Status, Err: e.Err, Hint: e.Hint,
 	}
-}
-
-func (e OutboxEntry) message() (wire.Message, error) {
-	tree, err := wire.ParseObject(e.Raw)
-	if err != nil {
-		return wire.Message{}, fmt.Errorf("read own message: %w", err)
-	}
-	return wire.ParseMessage(tree)
 }
 
 // Outbox lists the entries in the given state, in the order of sending. An empty state selects all entries. after is

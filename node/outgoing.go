@@ -38,7 +38,7 @@ func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now 
 // fields that differ between kinds of questions. name is the recipient's name, or "".
 func (p permission) openAsk(n *Node, out Outgoing, name string, ask acl.Ask, body any) (acl.Ask, []store.Change, error) {
 	var err error
-	if ask.Body, err = json.Marshal(body); err != nil {
+	if ask.Body, err = json.Marshal(body); err != nil { // it may have a time that another agent chose
 		return acl.Ask{}, nil, fmt.Errorf("encode outgoing message: %w", err)
 	}
 	shown, err := wire.ParseObject(ask.Body)

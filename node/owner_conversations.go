@@ -24,7 +24,7 @@ func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conve
 		v.Principal = conv.Principal
 	}
 	v.Proposal = owner.NewProposal(conv)
-	v.Agreement, err = o.n.viewAgreement(ctx, conv, now)
+	v.Agreement, err = o.viewAgreement(ctx, conv, now)
 	return v, err
 }
 
@@ -172,8 +172,7 @@ func (o OwnerAPI) CloseConversation(ctx context.Context, id string, in owner.Clo
 	if err != nil {
 		return Sent{}, err
 	}
-	out.Via = owner.Author(in.By)
-	out.Payload = wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", in.Status))
+	out.Via, out.Payload = owner.Author(in.By), closePayload(in.Status)
 	return o.send(ctx, out, wait)
 }
 

@@ -78,12 +78,8 @@ func (k *repeatKey) changes(sent Sent, now time.Time) []store.Change {
 	if k == nil {
 		return nil
 	}
-	body, err := json.Marshal(repeatResult{k.digest, sent})
-	if err != nil {
-		panic(fmt.Sprintf("encode result: %v", err)) // only ids and states
-	}
 	hour := []string{now.UTC().Format("2006-01-02T15")}
-	return []store.Change{{Max: maxRepeats, Record: store.Record{NS: nsRepeats, Key: k.key, Body: body, Terms: hour, Expires: now.Add(keepRepeats)}}}
+	return []store.Change{{Max: maxRepeats, Record: store.Record{NS: nsRepeats, Key: k.key, Body: wire.MustMarshal(repeatResult{k.digest, sent}), Terms: hour, Expires: now.Add(keepRepeats)}}}
 }
 
 // find returns the result of an earlier call with the key, or store.ErrNotFound. If that call sent another message, it

@@ -118,11 +118,7 @@ func (n *Node) originalMessage(ctx context.Context, item Item) (wire.Message, er
 		}
 		for _, e := range entries {
 			if e.MessageID == string(item.MessageID) && !e.Out {
-				tree, err := wire.ParseObject(e.Raw)
-				if err != nil {
-					return wire.Message{}, fmt.Errorf("read stored message: %w", err)
-				}
-				return wire.ParseMessage(tree)
+				return parseStored(e.Raw)
 			}
 			after = e.N
 		}

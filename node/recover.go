@@ -119,12 +119,9 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 	now := time.Now()
 	item.State = ItemInterrupted
 	item.Note = "the node restarted while the agent worked on it; the agent may have done its work"
-	body, err := json.Marshal(interruptedRun{
+	body := wire.MustMarshal(interruptedRun{
 		Item: item.ID, From: item.Peer, Name: item.PeerName, Route: item.Route, Intent: item.Intent, Note: item.Note, Load: item.Payload,
 	})
-	if err != nil {
-		return err
-	}
 	ask, changes := n.asks.Open(acl.Ask{
 		Kind: askInterrupted, Subject: item.subject(), Conv: item.key(),
 		Title: fmt.Sprintf("run %s again for %s?", item.Route, item.Intent), Body: body, Hash: item.Digest,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -57,11 +56,7 @@ func (b *Box) loadStatus(ctx context.Context, now time.Time) (s Status, err erro
 
 func (s Status) change() store.Change {
 	s.Target, s.Waiting, s.Quiet = "", 0, false
-	body, err := json.Marshal(s)
-	if err != nil {
-		panic(fmt.Sprintf("notify: encode: %v", err)) // only fields we filled
-	}
-	return store.Change{Record: store.Record{NS: nsStatus, Key: keyStatus, Body: body}, IfRev: store.Any}
+	return store.Change{Record: store.Record{NS: nsStatus, Key: keyStatus, Body: wire.MustMarshal(s)}, IfRev: store.Any}
 }
 
 // listPending lists the notices that the target has not got yet, oldest first, at most maxCounted. If urgent is set, it

@@ -61,11 +61,7 @@ func newID(at time.Time) string {
 }
 
 func (n Notice) record(keep time.Duration) store.Record {
-	body, err := json.Marshal(n)
-	if err != nil {
-		panic(fmt.Sprintf("notify: encode: %v", err)) // only fields we filled
-	}
-	return store.Record{NS: Namespace, Key: n.ID, Body: body, Expires: n.At.Add(keep)}
+	return store.Record{NS: Namespace, Key: n.ID, Body: wire.MustMarshal(n), Expires: n.At.Add(keep)}
 }
 
 // termTodo marks the notices that the target has not got yet.

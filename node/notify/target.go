@@ -3,7 +3,6 @@ package notify
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -87,11 +86,7 @@ func (c Command) Send(ctx context.Context, b Batch) error {
 	if c.Format != Text {
 		input = nil
 		for _, n := range b.Notices {
-			line, err := json.Marshal(n)
-			if err != nil {
-				return fmt.Errorf("encode notice: %w", err)
-			}
-			input = append(append(input, line...), '\n')
+			input = append(append(input, wire.MustMarshal(n)...), '\n')
 		}
 	}
 	result, err := subprocess.Command{Argv: c.Argv, Env: c.Env, MaxOutput: 64 << 10}.Run(ctx, input)

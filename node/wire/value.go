@@ -269,6 +269,15 @@ func (v *Value) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// MustMarshal is [json.Marshal] for a value of which every field can be encoded. It panics if one cannot.
+func MustMarshal(x any) []byte {
+	data, err := json.Marshal(x)
+	if err != nil {
+		panic(fmt.Sprintf("encode %T: %v", x, err))
+	}
+	return data
+}
+
 // ValueOf converts a value that [json.Marshal] can encode.
 func ValueOf(x any) (Value, error) {
 	data, err := json.Marshal(x)
