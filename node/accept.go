@@ -403,7 +403,7 @@ func (a *acceptance) complete(status int, reply signedMessage) bridge.Outcome {
 // keeps a message.
 func (n *Node) replayFor() time.Duration {
 	const relayTTL = 7 * 24 * time.Hour
-	w := n.window
+	w := n.cfg.Window
 	return 24*time.Hour + max(w.Past+w.Future, relayTTL)
 }
 

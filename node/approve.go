@@ -177,16 +177,12 @@ func (v *heldDecision) release(ctx context.Context) error {
 			return err
 		}
 	}
-	route := v.n.route(v.item.Intent)
-	if conv.Unclear == v.item.MessageID && conv.Unclear != "" { // AM-88
-		if _, ok := conv.Clarification(v.item.MessageID); !ok {
-			v.item.State, v.item.Note = ItemNew, noteUnclear
-			v.unit.Add(v.item.change())
-			return nil
-		}
-		route = clarifyRoute
-	}
-	if route.Handler != nil {
+	switch route, mustAsk := v.n.routeIn(conv, v.item.MessageID, v.item.Intent); {
+	case mustAsk: // AM-88
+		v.item.State, v.item.Note = ItemNew, noteUnclear
+		v.unit.Add(v.item.change())
+		return nil
+	case route.Handler != nil:
 		return v.releaseToHook(route)
 	}
 	return v.releaseToInbox(ctx)
@@ -205,7 +201,9 @@ func (v *heldDecision) releaseToHook(route Route) error {
 		v.unit.Then(freePlace)
 		return nil
 	}
-	r := &run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: freePlace, unattended: true}
+	r := &run{
+		n: v.n, key: v.item.key(), itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: freePlace, unattended: true,
+	}
 	v.unit.Then(func() { v.n.start(r) })
 	return nil
 }
@@ -260,8 +258,8 @@ func rejectionPayload(reason wire.Code) wire.Value {
 
 // reply sends payload as a new message, and stores it as the answer to a repeat of the held message (AM-22).
 func (v *heldDecision) reply(ctx context.Context, payload wire.Value) error {
-	_, raw, err := v.n.enqueue(ctx, v.unit, v.item.reply(payload))
-	v.unit.Answer = v.item.answer(http.StatusOK, raw)
+	s, err := v.n.enqueue(ctx, v.unit, v.item.reply(payload))
+	v.unit.Answer = v.item.answer(http.StatusOK, s.Raw)
 	return err
 }
 

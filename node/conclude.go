@@ -31,7 +31,7 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 	if !conv.Mine || conv.State != conversations.Open || conv.Intent != wire.Schedule && conv.Intent != wire.Negotiate {
 		return nil
 	}
-	_, _, err := n.enqueue(ctx, u, Outgoing{
+	_, err := n.enqueue(ctx, u, Outgoing{
 		To: peer, Address: conv.Address, Conv: wire.ConversationID(conv.Key.ID), Intent: conv.Intent,
 		Payload: closePayload("completed"), Via: "node",
 	})

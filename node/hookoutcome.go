@@ -30,15 +30,7 @@ type hookOutcome struct {
 // commit stores the outcome of the hook and returns the answer to a sender that waits on the connection. It changes
 // nothing if the item was answered or deleted meanwhile.
 func (s *hookOutcome) commit(ctx context.Context) (out bridge.Outcome, err error) {
-	n := s.run.n
-	item, err := n.Item(ctx, s.run.itemID)
-	if errors.Is(err, store.ErrNotFound) { // deleted meanwhile
-		return bridge.Outcome{Status: http.StatusServiceUnavailable, Raw: wire.ErrUnavailable.AppendJSON(nil)}, nil
-	}
-	if err != nil {
-		return out, err
-	}
-	err = n.book.Insist(ctx, item.key(), func(u *conversations.Unit) (err error) {
+	err = s.run.n.book.Insist(ctx, s.run.key, func(u *conversations.Unit) (err error) {
 		s.unit = u
 		out, err = s.fill(ctx)
 		return err
@@ -111,7 +103,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	n := s.run.n
 	out := s.item.reply(payload)
 	out.Via, out.Answers = "hook", s.item.ID
-	if s.run.sealTo == nil { // not in every attempt at the unit, because it may ask a directory
+	if !s.run.sealed { // not in every attempt at the unit, because it may ask a directory
 		recipient, err := n.sealRecipient(ctx, out, s.unit.Conversation())
 		if err == nil && recipient != "" {
 			err = checkSealable(payload)
@@ -119,9 +111,9 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 		if err != nil {
 			return false, err
 		}
-		s.run.sealTo = &recipient
+		s.run.sealTo, s.run.sealed = recipient, true
 	}
-	out.sealTo = *s.run.sealTo
+	out.sealTo = s.run.sealTo
 	p, err := n.permit(ctx, out, s.unit.Now)
 	if err != nil {
 		return false, err
@@ -147,31 +139,23 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	return true, err
 }
 
-// sealRecipient returns the age recipient of the reply, or "" for an open reply, such as a receipt of the node.
-func (s *hookOutcome) sealRecipient() string {
-	if s.run.sealTo == nil {
-		return ""
-	}
-	return *s.run.sealTo
-}
-
 func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Outcome, error) {
 	n := s.run.n
 	if s.viaOutbox {
 		answer := s.item.reply(payload)
-		answer.sealTo = s.sealRecipient()
-		_, raw, err := n.enqueue(ctx, s.unit, answer)
-		s.unit.Answer = s.item.answer(http.StatusOK, raw)
+		answer.sealTo = s.run.sealTo
+		queued, err := n.enqueue(ctx, s.unit, answer)
+		s.unit.Answer = s.item.answer(http.StatusOK, queued.Raw)
 		return bridge.Outcome{}, err
 	}
 	reply, err := n.signFor(wire.Draft{
 		Conversation: s.item.Conversation, To: s.item.Peer, Time: s.unit.Now, Intent: s.item.Intent, Payload: payload,
-	}, s.sealRecipient())
+	}, s.run.sealTo)
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
 	event := conversations.Event{
-		Kind: conversations.Replied, At: s.unit.Now, Intent: s.item.Intent, Payload: payload, Sealed: s.sealRecipient() != "",
+		Kind: conversations.Replied, At: s.unit.Now, Intent: s.item.Intent, Payload: payload, Sealed: s.run.sealTo != "",
 		ID: reply.Message.ID, Answers: s.item.MessageID, Direct: true,
 	}
 	if payload.GetStr("action") == wire.ActionClose {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -44,14 +43,6 @@ func (h hookRetries) try(ctx context.Context, now time.Time) (next time.Time) {
 	return next
 }
 
-// routeOf returns the route of a stored item: that of its intent, or clarifyRoute for the ambiguous accept in conv.
-func (h hookRetries) routeOf(item Item, conv conversations.Conversation) Route {
-	if item.MessageID != "" && item.MessageID == conv.Unclear {
-		return clarifyRoute
-	}
-	return h.n.route(item.Intent)
-}
-
 // start runs the hook of an item again, or ends the wait if the hook must not run any more.
 func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error {
 	return h.startIn(ctx, item, now, func() (func(), error) { return h.n.runs.ReserveFor(item.Trust == "") })
@@ -69,7 +60,7 @@ func (h hookRetries) startIn(ctx context.Context, item Item, now time.Time, rese
 	if err != nil {
 		return err
 	}
-	switch route := h.routeOf(item, thread.Conversation()); {
+	switch route, _ := n.routeIn(thread.Conversation(), item.MessageID, item.Intent); {
 	case !thread.IsOpen():
 		item.State, item.Note = ItemFailed, noteEnded
 	case standing == acl.Blocked: // blocked since the message was accepted (AM-25)

@@ -57,7 +57,7 @@ func (n *Node) WellKnown() wire.WellKnown {
 	doc := wire.WellKnown{
 		AgentMesh: wire.Version, AgentID: n.ID(), Endpoint: n.Card().Endpoint,
 		MaxMessage: wire.MaxMessage, MaxCard: wire.MaxCard,
-		WindowPast: int(n.window.Past.Seconds()), WindowFuture: int(n.window.Future.Seconds()),
+		WindowPast: int(n.cfg.Window.Past.Seconds()), WindowFuture: int(n.cfg.Window.Future.Seconds()),
 	}
 	for _, f := range signing.Forms() {
 		doc.CanonicalForms = append(doc.CanonicalForms, f.String())

@@ -88,12 +88,11 @@ func (a *acceptance) openedRecord() []store.Change {
 // conversations and removes the records of ended ones.
 func (n *Node) countOpenConversations(ctx context.Context, link string, limit int, now time.Time) (int, error) {
 	var all []store.Record
-	for after, more := "", true; more && len(all) < limit; more = after != "" {
-		page, err := n.store.Records().List(ctx, nsOpened, link, after, 100, now)
+	for rec, err := range store.AllRecords(ctx, n.store.Records(), nsOpened, link, now) {
 		if err != nil {
 			return 0, err
 		}
-		all, after = append(all, page.Records...), page.Next
+		all = append(all, rec)
 	}
 	if len(all) < limit {
 		return len(all), nil

@@ -133,11 +133,7 @@ func (n *Node) lookUpRecipient(ctx context.Context, out Outgoing) recipientInfo 
 	if out.Address != "" {
 		return recipientInfo{Foreign: true}
 	}
-	peer, err := n.cards.Find(ctx, out.To, time.Now())
-	doubtful, unproven := unprovenIn(err)
-	if unproven != nil {
-		peer, err = doubtful, nil
-	}
+	peer, unproven, err := n.findRecipient(ctx, out.To)
 	if err != nil {
 		return recipientInfo{Error: wire.OneLine(err.Error(), 200)}
 	}
@@ -176,10 +172,7 @@ func (n *Node) checkRecipientKey(ctx context.Context, out Outgoing, shown recipi
 	if out.Address != "" || shown.Fingerprint == "" {
 		return nil
 	}
-	peer, err := n.cards.Find(ctx, out.To, time.Now())
-	if doubtful, unproven := unprovenIn(err); unproven != nil {
-		peer, err = doubtful, nil
-	}
+	peer, _, err := n.findRecipient(ctx, out.To)
 	switch {
 	case errors.Is(err, client.ErrUnknownAgent):
 		return ErrNoRecipient

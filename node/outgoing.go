@@ -142,7 +142,7 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 	if err != nil {
 		return err
 	}
-	p := posting{n: r.n, out: out}
+	p := posting{queuedMessage: queuedMessage{n: r.n, out: out}}
 	queued, err := p.result(r.n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
 		p.unit = u
 		u.Add(changes...)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"iter"
@@ -128,12 +129,7 @@ func count[T any](maxCount int, list iter.Seq2[T, error]) (total int, err error)
 	return total, nil
 }
 
-func (n *Node) mode() acl.Mode {
-	if n.cfg.Policy.Mode == "" {
-		return acl.Approval
-	}
-	return n.cfg.Policy.Mode
-}
+func (n *Node) mode() acl.Mode { return cmp.Or(n.cfg.Policy.Mode, acl.Approval) }
 
 func (n *Node) storeState(ctx context.Context) string {
 	if err := n.store.Ping(ctx); err != nil {

@@ -73,11 +73,10 @@ func (r recovery) recoverRun(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	retries := hookRetries{n}
-	if route := retries.routeOf(item, thread.Conversation()); route.Handler != nil && !route.Repeatable {
+	if route, _ := n.routeIn(thread.Conversation(), item.MessageID, item.Intent); route.Handler != nil && !route.Repeatable {
 		return r.askAboutRun(ctx, item)
 	}
-	return retries.startIn(ctx, item, time.Now(), func() (func(), error) { return n.runs.AwaitRoom(ctx) })
+	return hookRetries{n}.startIn(ctx, item, time.Now(), func() (func(), error) { return n.runs.AwaitRoom(ctx) })
 }
 
 // recordProvisional adds the provisional answer to the transcript, unless that was done before. From then on the reply
@@ -101,7 +100,7 @@ func (r recovery) recordProvisional(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return n.recordPending(ctx, id, signedMessage{Message: m, Raw: rec.Answer, Digest: digest})
+	return n.recordPending(ctx, item.key(), id, signedMessage{Message: m, Raw: rec.Answer, Digest: digest})
 }
 
 const (
@@ -136,29 +135,22 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 // runAgain starts the hook of an item again. The changes of the owner's decision, if any, are stored with the item.
 // done frees the place in the queue that the caller reserved.
 func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []store.Change, done func()) error {
-	r, claimed, err := n.prepareRerun(ctx, &item, route)
-	if err == nil {
-		err = n.storeItem(ctx, item, decided)
-	}
-	if err != nil || !claimed {
+	payload, message, err := n.readItem(ctx, item)
+	if err != nil {
 		done()
 		return err
 	}
-	r.done = done
-	n.start(r)
-	return nil
-}
-
-// prepareRerun returns a new run for an item and marks the item as running; the caller must store the item. If another
-// process must run the hook, claimed is false, and the item waits.
-func (n *Node) prepareRerun(ctx context.Context, item *Item, route Route) (r *run, claimed bool, err error) {
-	payload, message, err := n.readItem(ctx, *item)
-	if err != nil {
-		return nil, false, err
-	}
 	item.Note, item.Route, item.RetryAt = "", route.Name, time.Time{}
-	claimed = n.claimRun(item)
-	return &run{n: n, itemID: item.ID, message: message, payload: payload, route: route, unattended: true, stranger: item.Trust == ""}, claimed, nil
+	claimed := n.claimRun(&item) // otherwise the item waits for another process
+	if err := n.storeItem(ctx, item, decided); err != nil || !claimed {
+		done()
+		return err
+	}
+	n.start(&run{
+		n: n, key: item.key(), itemID: item.ID, message: message, payload: payload, route: route, done: done,
+		unattended: true, stranger: item.Trust == "",
+	})
+	return nil
 }
 
 func (n *Node) readItem(ctx context.Context, item Item) (payload wire.Value, message wire.Message, err error) {

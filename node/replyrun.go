@@ -21,14 +21,8 @@ const (
 // the hook gives no answer, the node sends nothing, not even a receipt: two nodes that confirm each other's replies
 // would never stop.
 func (n *Node) newReplyRun(item *Item, m *wire.Message, conv conversations.Conversation) *run {
-	route := n.route(m.Intent)
-	if conv.Unclear == m.ID {
-		if _, ok := conv.Clarification(m.ID); !ok {
-			return nil
-		}
-		route = clarifyRoute
-	}
-	if route.Handler == nil || !route.Replies || !item.ActionKnown || m.Action() == wire.ActionClose {
+	route, mustAsk := n.routeIn(conv, m.ID, m.Intent)
+	if mustAsk || route.Handler == nil || !route.Replies || !item.ActionKnown || m.Action() == wire.ActionClose {
 		return nil
 	}
 	done, err := n.runs.Reserve()
@@ -40,11 +34,21 @@ func (n *Node) newReplyRun(item *Item, m *wire.Message, conv conversations.Conve
 		done()
 		return nil
 	}
-	return &run{n: n, itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, unattended: true}
+	return &run{n: n, key: item.key(), itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, unattended: true}
 }
 
 // clarifyRoute answers an ambiguous accept with our offer again, reduced to a single time (AM-88).
 var clarifyRoute = Route{Name: "agreement", Repeatable: true, Replies: true, Handler: clarifier{}}
+
+// routeIn returns the route of a message: that of its intent, or clarifyRoute for the ambiguous accept in conv. mustAsk
+// reports whether only the owner can answer that accept.
+func (n *Node) routeIn(conv conversations.Conversation, id wire.MessageID, intent wire.Intent) (route Route, mustAsk bool) {
+	if id == "" || id != conv.Unclear {
+		return n.route(intent), false
+	}
+	_, ok := conv.Clarification(id)
+	return clarifyRoute, !ok
+}
 
 // noteUnclear is the note on an ambiguous accept that the owner must answer.
 const noteUnclear = "this accepts without saying which proposal or time: ask, or propose a single time"

@@ -19,6 +19,7 @@ import (
 // deadline race to set settled. If the hook wins, its reply leaves on the connection, otherwise through the outbox.
 type run struct {
 	n       *Node
+	key     store.ConvKey
 	itemID  string
 	message wire.Message
 	payload wire.Value
@@ -26,7 +27,8 @@ type run struct {
 	done    func() // frees the reserved place
 
 	to     *recipientInfo // what the owner sees about the recipient of the answer; nil unless the owner must approve the answer
-	sealTo *string        // the age recipient of the answer, or "" for an open one; nil until there is an answer
+	sealTo string         // the age recipient of the answer; empty for an open one, such as a receipt of the node
+	sealed bool           // sealTo is settled
 
 	stranger bool // the run counts against the strangers' share of the hooks
 
@@ -68,7 +70,7 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 		message = *a.in.Native
 	}
 	r := &run{
-		n: a.n, itemID: item.ID, message: message, payload: a.in.Payload, route: a.route, done: done,
+		n: a.n, key: a.key, itemID: item.ID, message: message, payload: a.in.Payload, route: a.route, done: done,
 		stranger: a.stranger, result: make(chan bridge.Outcome, 1), unattended: a.in.Unattended, provisional: provisional,
 		screen: a.in.Screen,
 	}
@@ -100,7 +102,7 @@ func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outc
 	if !r.settled.CompareAndSwap(false, true) {
 		return <-r.result // the hook was first and is storing its reply
 	}
-	if err := r.n.recordPending(context.WithoutCancel(ctx), r.itemID, r.provisional); err != nil {
+	if err := r.n.recordPending(context.WithoutCancel(ctx), r.key, r.itemID, r.provisional); err != nil {
 		r.n.log.Warn("record pending answer", "item", r.itemID, "err", err)
 	}
 	return provisional
@@ -178,15 +180,8 @@ func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 }
 
 // recordPending records that the sender got the provisional answer, in the item and in the transcript.
-func (n *Node) recordPending(ctx context.Context, itemID string, provisional signedMessage) error {
-	item, err := n.Item(ctx, itemID)
-	if errors.Is(err, store.ErrNotFound) { // the owner deleted the conversation meanwhile
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return n.book.Insist(ctx, item.key(), func(u *conversations.Unit) error {
+func (n *Node) recordPending(ctx context.Context, key store.ConvKey, itemID string, provisional signedMessage) error {
+	return n.book.Insist(ctx, key, func(u *conversations.Unit) error {
 		item, err := n.Item(ctx, itemID)
 		if errors.Is(err, store.ErrNotFound) || u.New() { // deleted meanwhile
 			return nil

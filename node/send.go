@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -144,18 +145,17 @@ func (n *Node) checkSendable(ctx context.Context, out *Outgoing) error {
 		}
 		return nil
 	}
-	_, err = n.cards.Find(ctx, out.To, time.Now())
+	_, out.unproven, err = n.findRecipient(ctx, out.To)
 	if errors.Is(err, client.ErrUnknownAgent) {
 		return ErrNoRecipient
 	}
-	_, out.unproven = unprovenIn(err)
 	return nil // other faults may be gone at the delivery
 }
 
 // dispatch adds the message to its conversation and to the outbox in one unit. The caller must call await or unwatch on
 // the result.
 func (n *Node) dispatch(ctx context.Context, out Outgoing) (queuedMessage, error) {
-	p := posting{n: n, out: out}
+	p := posting{queuedMessage: queuedMessage{n: n}}
 	err := n.book.Do(ctx, out.key(), func(u *conversations.Unit) error {
 		p.unit, p.out = u, out
 		return p.fill(ctx)
@@ -212,13 +212,9 @@ func (p queuedMessage) addReply(ctx context.Context, sent Sent) Sent {
 
 // posting builds the unit that stores an outgoing message.
 type posting struct {
-	n       *Node
-	out     Outgoing
-	unit    *conversations.Unit
-	item    Item         // the inbox item that the message answers; zero if it answers none
-	sent    wire.Message // the signed message
-	first   <-chan Sent  // receives the outcome of the first attempt
-	unwatch func()       // stops the watch
+	queuedMessage // what the unit stores
+	unit          *conversations.Unit
+	item          Item // the inbox item that the message answers; zero if it answers none
 }
 
 // result returns the queued message. If the commit failed with err, result returns err, translated for the caller.
@@ -226,11 +222,7 @@ func (p *posting) result(err error) (queuedMessage, error) {
 	if errors.Is(err, store.ErrQuota) && !isRefusal(err) {
 		err = ErrOutboxFull
 	}
-	if err != nil {
-		return queuedMessage{}, err
-	}
-	queued := Sent{MessageID: p.sent.ID, Conversation: p.sent.Conversation, State: SendQueued}
-	return queuedMessage{n: p.n, out: p.out, queued: queued, first: p.first, unwatch: p.unwatch}, nil
+	return p.queuedMessage, err
 }
 
 // fill adds the message and everything that follows from it to the unit. It does not withdraw a question that the
@@ -257,16 +249,16 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		return err
 	}
 	p.out.entryID = p.n.newEntryID(u)
-	m, raw, err := p.n.enqueue(ctx, u, p.out)
+	s, err := p.n.enqueue(ctx, u, p.out)
 	if err != nil {
 		return err
 	}
-	if err := p.answer(ctx, raw); err != nil {
+	if err := p.answer(ctx, s.Raw); err != nil {
 		return err
 	}
 	u.Add(p.out.Records...)
-	u.Add(p.out.repeat.changes(Sent{MessageID: m.ID, Conversation: p.out.Conv, State: SendQueued}, u.Now)...)
-	p.sent = m
+	p.queued = Sent{MessageID: s.Message.ID, Conversation: p.out.Conv, State: SendQueued}
+	u.Add(p.out.repeat.changes(p.queued, u.Now)...)
 	p.first, p.unwatch = p.n.outbox.waiters.Expect(p.out.entryID)
 	u.Otherwise(p.unwatch)
 	return nil
@@ -322,7 +314,7 @@ func (p *posting) answer(ctx context.Context, raw []byte) error {
 }
 
 // enqueue signs a message and adds it to the conversation, the transcript and the outbox.
-func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing) (wire.Message, []byte, error) {
+func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing) (signedMessage, error) {
 	if out.InReplyTo != "" {
 		out.Payload = withMeta(out.Payload, "in_reply_to", string(out.InReplyTo)) // AM-16, AM-34
 	}
@@ -330,7 +322,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 		Conversation: out.Conv, To: out.To, Time: u.Now, Intent: out.Intent, Payload: out.Payload,
 	}, out.sealTo)
 	if err != nil {
-		return wire.Message{}, nil, err
+		return s, err
 	}
 	event := conversations.Event{
 		Kind: conversations.Sent, At: u.Now, Intent: out.Intent, Payload: out.Payload, Principal: principal(out), Address: out.Address,
@@ -346,7 +338,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	// A close that reports a rejection is not an event, because the rejection ended the conversation (AM-35).
 	if !out.isClose() || !u.Conversation().Rejected {
 		if err := u.Record(ctx, event); err != nil {
-			return wire.Message{}, nil, err
+			return s, err
 		}
 	}
 	u.Append(s.transcriptEntry())
@@ -361,7 +353,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	change := entry.change()
 	change.Max = maxQueued
 	u.Add(change)
-	return s.Message, s.Raw, nil
+	return s, nil
 }
 
 // newEntryID returns an id that sorts after all outbox entries of the conversation, whichever process stored them.
@@ -374,10 +366,7 @@ func (n *Node) newEntryID(u *conversations.Unit) string {
 // principal returns the recipient's foreign address, or else its agent id. A more exact principal is unknown until the
 // recipient answers.
 func principal(out Outgoing) string {
-	if out.Address != "" {
-		return out.Address
-	}
-	return string(out.To)
+	return cmp.Or(out.Address, string(out.To))
 }
 
 // withMeta sets one of our extensions in the payload's metadata (AM-16).

@@ -32,14 +32,16 @@ func unprovenKeyOf(peer client.Peer) *bridge.UnprovenKey {
 	}
 }
 
-// unprovenIn returns the peer in the error of a look-up, and the key of that peer that the owner must accept first, or
-// nil.
-func unprovenIn(err error) (client.Peer, *bridge.UnprovenKey) {
-	e, ok := errors.AsType[*client.UnprovenError](err)
-	if !ok {
-		return client.Peer{}, nil
+// findRecipient returns the card of an agent. It also returns an agent whose key the owner must accept first, with that
+// key.
+func (n *Node) findRecipient(ctx context.Context, id wire.AgentID) (client.Peer, *bridge.UnprovenKey, error) {
+	peer, err := n.cards.Find(ctx, id, time.Now())
+	if e, ok := errors.AsType[*client.UnprovenError](err); ok {
+		if key := unprovenKeyOf(e.Peer); key != nil {
+			return e.Peer, key, nil
+		}
 	}
-	return e.Peer, unprovenKeyOf(e.Peer)
+	return peer, nil, err
 }
 
 // pinChanges returns the changes that pin the key that the owner was shown, if any.
