@@ -12,7 +12,7 @@ import (
 )
 
 // viewAsk returns the question with all messages that are decided with it.
-func (n *Node) viewAsk(ctx context.Context, ask acl.Ask) (owner.Approval, error) {
+func (o OwnerAPI) viewAsk(ctx context.Context, ask acl.Ask) (owner.Approval, error) {
 	v := owner.Approval{Ask: ask}
 	var about struct {
 		Name    string          `json:"name"`
@@ -24,7 +24,7 @@ func (n *Node) viewAsk(ctx context.Context, ask acl.Ask) (owner.Approval, error)
 	if ask.Kind != askMessage {
 		return v, nil
 	}
-	tail, err := n.asks.Tail(ctx, ask, time.Now())
+	tail, err := o.n.asks.Tail(ctx, ask, time.Now())
 	if err != nil {
 		return v, err
 	}
@@ -40,18 +40,6 @@ func (n *Node) viewAsk(ctx context.Context, ask acl.Ask) (owner.Approval, error)
 		v.Messages = append(v.Messages, m)
 	}
 	return v, nil
-}
-
-func (n *Node) viewAsks(ctx context.Context, asks []acl.Ask) ([]owner.Approval, error) {
-	views := make([]owner.Approval, 0, len(asks))
-	for _, ask := range asks {
-		v, err := n.viewAsk(ctx, ask)
-		if err != nil {
-			return nil, err
-		}
-		views = append(views, v)
-	}
-	return views, nil
 }
 
 const maxSummary = 160

@@ -242,7 +242,7 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 		return out, err
 	}
 	answer, err := e.n.cfg.HTTP.Send(ctx, peer, d.Raw)
-	if err != nil && e.n.fetchMovedCard(ctx, &peer, err) {
+	if err != nil && e.fetchMovedCard(ctx, &peer, err) {
 		answer, err = e.n.cfg.HTTP.Send(ctx, peer, d.Raw)
 	}
 	if err != nil {
@@ -276,7 +276,7 @@ const movedGap = 3 * time.Second
 // fetchMovedCard fetches a peer's card again after a delivery that the peer cannot have processed. If the card names
 // another endpoint, it replaces *peer and returns true (AM-86). A final refusal always causes a fetch, a failed
 // connection at most one within movedGap. fetchMovedCard does not follow a key that the pinned key does not vouch for.
-func (n *Node) fetchMovedCard(ctx context.Context, peer *client.Peer, cause error) bool {
+func (e endpoint) fetchMovedCard(ctx context.Context, peer *client.Peer, cause error) bool {
 	failed, ok := errors.AsType[*client.SendError](cause)
 	if !ok || failed.Processed || failed.Retry && failed.Status != 0 {
 		return false
@@ -285,11 +285,11 @@ func (n *Node) fetchMovedCard(ctx context.Context, peer *client.Peer, cause erro
 	if failed.Retry {
 		gap = movedGap
 	}
-	listed, err := n.cards.Again(ctx, peer.Card.ID, gap, time.Now())
+	listed, err := e.n.cards.Again(ctx, peer.Card.ID, gap, time.Now())
 	if err != nil || listed.Card.Endpoint == peer.Card.Endpoint {
 		return false
 	}
-	n.log.Info("the peer has moved", "peer", listed.Card.ID, "from", peer.Card.Endpoint, "to", listed.Card.Endpoint)
+	e.n.log.Info("the peer has moved", "peer", listed.Card.ID, "from", peer.Card.Endpoint, "to", listed.Card.Endpoint)
 	*peer = listed
 	return true
 }

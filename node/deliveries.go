@@ -14,9 +14,10 @@ import (
 // deliveries schedules the outbox entries and passes the outcome of an attempt to its waiter.
 type deliveries struct {
 	*outbox.Scheduler
-	log     *slog.Logger
-	waiters waiting.Results[Sent] // by entry id: the outcome of the next attempt
-	linked  bool                  // links run in this process, see [Node.Run]
+	log      *slog.Logger
+	waiters  waiting.Results[Sent]          // by entry id: the outcome of the next attempt
+	released waiting.Results[queuedMessage] // by question: approved messages, for the callers that wait for them
+	linked   bool                           // links run in this process, see [Node.Run]
 }
 
 func newDeliveries(n *Node) *deliveries {

@@ -216,7 +216,7 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 	digest := replyDigest(d)
 	opened, seal, note := o.n.unsealReply(d)
 	m, action := &opened, opened.Action()
-	o.seal, o.name = seal, o.n.nameOf(ctx, o.entry)
+	o.seal, o.name = seal, o.peerName(ctx)
 	isOpen, err := o.record(ctx, m, action)
 	if err != nil {
 		return err
@@ -344,12 +344,12 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 	return item, nil
 }
 
-// nameOf returns the name on the peer's card, or "". After a delivery the card is in the cache.
-func (n *Node) nameOf(ctx context.Context, e OutboxEntry) string {
-	if e.Address != "" {
+// peerName returns the name on the peer's card, or "". After a delivery the card is in the cache.
+func (o *deliveryOutcome) peerName(ctx context.Context) string {
+	if o.entry.Address != "" {
 		return ""
 	}
-	peer, err := n.cards.Find(ctx, e.To, time.Now())
+	peer, err := o.n.cards.Find(ctx, o.entry.To, time.Now())
 	if err != nil {
 		return ""
 	}

@@ -24,11 +24,12 @@ const Lease = "node"
 // error if the limits cannot be stored at the end.
 func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
-	n.background.Go(func() { n.store.Follow(ctx) })
-	n.background.Go(func() { n.audit.Run(ctx) })
+	var background sync.WaitGroup
+	background.Go(func() { n.store.Follow(ctx) })
+	background.Go(func() { n.audit.Run(ctx) })
 	var err error
 	if !n.cfg.Follower {
-		n.background.Go(func() {
+		background.Go(func() {
 			n.session.Do(ctx, Lease, func(ctx context.Context) {
 				duties{n}.run(ctx)
 				err = n.saveMeter(context.WithoutCancel(ctx), time.Now())
@@ -38,7 +39,7 @@ func (n *Node) Run(ctx context.Context) error {
 	<-ctx.Done()
 	n.events.Close()
 	n.runs.Stop()
-	n.background.Wait()
+	background.Wait()
 	return err
 }
 
@@ -58,7 +59,7 @@ func (d duties) run(ctx context.Context) {
 		all.Go(func() { n.cfg.Agreed.Run(ctx) })
 	}
 	for _, d := range n.cfg.Directories {
-		all.Go(func() { n.readMailbox(ctx, d) })
+		all.Go(func() { mailbox{n}.read(ctx, d) })
 	}
 	all.Wait()
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,6 +25,23 @@ const (
 	askInterrupted = owner.AskInterrupted
 	askKeyChange   = owner.AskKeyChange
 )
+
+// question is the body of a question of the node. resolve carries out the owner's decision.
+type question interface {
+	resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error
+}
+
+// resolver decodes the body of a question and resolves it.
+type resolver[Q question] struct{ n *Node }
+
+// Resolve implements [acl.Resolver].
+func (r resolver[Q]) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
+	var q Q
+	if err := json.Unmarshal(ask.Body, &q); err != nil {
+		return fmt.Errorf("decode question: %w", err)
+	}
+	return q.resolve(ctx, r.n, ask, d)
+}
 
 // The reasons that the node gives to a waiting sender. The fixed texts reveal nothing about the owner.
 const (

@@ -80,7 +80,7 @@ func (h hookRetries) startIn(ctx context.Context, item Item, now time.Time, rese
 // RetryItem implements [owner.Inbox]. It refuses an item that is neither waiting nor failed, or whose intent no hook
 // handles.
 func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) {
-	item, err := o.n.findItem(ctx, id)
+	item, err := o.findItem(ctx, id)
 	if err != nil {
 		return owner.Item{}, err
 	}

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
-	"github.com/agentmesh/agentmesh/node/bridge"
-	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -216,38 +214,3 @@ func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemSta
 }
 
 func convTerm(key store.ConvKey) string { return "conv:" + key.Peer + "/" + key.ID }
-
-// newHookCall returns what a hook gets for the item. It contains the peer's current standing, because the owner may
-// have decided since the message came.
-func (n *Node) newHookCall(ctx context.Context, item Item, m wire.Message, conv conversations.Conversation) hook.Call {
-	const history = 20 // transcript entries that a hook gets; the owner API has the older ones
-	after := conv.Entries - min(conv.Entries, history)
-	entries, err := n.book.Transcript(ctx, item.key(), after, history)
-	if err != nil {
-		n.log.Warn("read transcript for hook", "conversation", item.Conversation, "err", err)
-	}
-	entries = slices.DeleteFunc(entries, func(e store.Entry) bool {
-		return e.N > conv.Entries || !e.Out && !conv.IsReleased(wire.MessageID(e.MessageID))
-	})
-	trust := item.Trust
-	if standing, err := n.rules.Standing(ctx, item.subject(), time.Now()); err == nil {
-		trust = string(standing)
-	}
-	if m.ID == "" { // a foreign message
-		m = wire.Message{
-			ID: item.MessageID, Conversation: item.Conversation, From: item.Peer, To: n.ID(), Time: item.At, Intent: item.Intent,
-		}
-	}
-	var progress func(hook.Result)
-	if item.Address != "" {
-		progress = func(r hook.Result) {
-			n.bridges.progress.Publish(bridge.Progress{Address: item.Address, MessageID: item.MessageID, Conversation: item.Conversation, Result: r})
-		}
-	}
-	return hook.Call{
-		Message: m, Payload: item.Payload, Conversation: conv, History: entries,
-		Sender:      hook.Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: trust},
-		ActionKnown: item.ActionKnown, Sealed: item.Sealed, Attempt: item.Attempt, Approved: item.Let, Reply: item.Kind == kindReply,
-		Reminder: !item.Reminded.IsZero(), Progress: progress,
-	}
-}

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -42,32 +41,26 @@ type keyChangeAsk struct {
 	New       string       `json:"new"`
 }
 
-type keyChangeResolver struct{ n *Node }
-
-// Resolve pins exactly the key that the owner was shown if the owner approves, and blocks the agent if the owner chose
+// resolve pins exactly the key that the owner was shown if the owner approves, and blocks the agent if the owner chose
 // that.
-func (r keyChangeResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
-	var body keyChangeAsk
-	if err := json.Unmarshal(ask.Body, &body); err != nil {
-		return fmt.Errorf("decode question: %w", err)
-	}
+func (q keyChangeAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
 	changes := d.Changes
 	switch d.Choice {
 	case acl.Approve:
-		if body.New != ask.Hash || string(body.Agent) != ask.Subject {
-			return r.n.logNotShown(ask, errors.New("the question was opened for another agent or key"))
+		if q.New != ask.Hash || string(q.Agent) != ask.Subject {
+			return n.logNotShown(ask, errors.New("the question was opened for another agent or key"))
 		}
-		repin, err := r.n.cards.RepinChanges(ctx, body.Agent, body.New, d.Now)
+		repin, err := n.cards.RepinChanges(ctx, q.Agent, q.New, d.Now)
 		if err != nil {
 			return err
 		}
 		changes = append(changes, repin...)
 	case acl.Block:
-		changes = append(changes, r.n.rules.Change(string(body.Agent), acl.Blocked, d.Now))
+		changes = append(changes, n.rules.Change(string(q.Agent), acl.Blocked, d.Now))
 	}
-	if err := r.n.store.Records().Apply(ctx, changes, d.Now); err != nil {
+	if err := n.store.Records().Apply(ctx, changes, d.Now); err != nil {
 		return err
 	}
-	r.n.cards.Drop(body.Agent)
+	n.cards.Drop(q.Agent)
 	return nil
 }

@@ -61,7 +61,7 @@ func (a *acceptance) checkOpenLimit(ctx context.Context) error {
 	if !a.isMetered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
 		return nil
 	}
-	n, err := a.n.countOpenConversations(ctx, linkOf(a.in.Address), a.in.Meter.MaxOpen(), a.now)
+	n, err := a.countOpen(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -72,7 +72,7 @@ func (a *acceptance) checkOpenLimit(ctx context.Context) error {
 }
 
 // openedRecord returns the record of a conversation that this message opens over a metered link. The record may outlive
-// the conversation; then [Node.countOpenConversations] removes it.
+// the conversation; then countOpen removes it.
 func (a *acceptance) openedRecord() []store.Change {
 	if !a.isMetered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
 		return nil
@@ -83,18 +83,18 @@ func (a *acceptance) openedRecord() []store.Change {
 	}}}
 }
 
-// countOpenConversations returns how many open conversations count against the limit of a link. If the link has fewer
-// records than limit, it returns their number, although some conversations may have ended. Otherwise it loads the
-// conversations and removes the records of ended ones.
-func (n *Node) countOpenConversations(ctx context.Context, link string, limit int, now time.Time) (int, error) {
+// countOpen returns how many open conversations count against the limit of the message's link. If the link has fewer
+// records than its limit, countOpen returns their number, although some conversations may have ended. Otherwise it
+// loads the conversations and removes the records of ended ones.
+func (a *acceptance) countOpen(ctx context.Context) (int, error) {
 	var all []store.Record
-	for rec, err := range store.AllRecords(ctx, n.store.Records(), nsOpened, link, now) {
+	for rec, err := range store.AllRecords(ctx, a.n.store.Records(), nsOpened, linkOf(a.in.Address), a.now) {
 		if err != nil {
 			return 0, err
 		}
 		all = append(all, rec)
 	}
-	if len(all) < limit {
+	if len(all) < a.in.Meter.MaxOpen() {
 		return len(all), nil
 	}
 	var ended []store.Change
@@ -103,7 +103,7 @@ func (n *Node) countOpenConversations(ctx context.Context, link string, limit in
 		if err := json.Unmarshal(rec.Body, &key); err != nil {
 			return 0, fmt.Errorf("decode an open conversation: %w", err)
 		}
-		thread, err := n.book.Load(ctx, key, now)
+		thread, err := a.n.book.Load(ctx, key, a.now)
 		if err != nil {
 			return 0, err
 		}
@@ -112,7 +112,7 @@ func (n *Node) countOpenConversations(ctx context.Context, link string, limit in
 		}
 	}
 	if len(ended) > 0 {
-		if err := n.store.Records().Apply(ctx, ended, now); err != nil {
+		if err := a.n.store.Records().Apply(ctx, ended, a.now); err != nil {
 			return 0, err
 		}
 	}

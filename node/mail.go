@@ -19,10 +19,11 @@ const maxMailAge = 7 * 24 * time.Hour // the maximum age of mail (AM-20, AM-68)
 // MailWaits makes the node look into its mailboxes now. The directory in the same process calls it.
 func (n *Node) MailWaits() { n.mailArrived.Broadcast() }
 
-// readMailbox reads the mailbox at dir until ctx ends.
-func (n *Node) readMailbox(ctx context.Context, dir *client.Directory) {
+// read reads the mailbox at dir until ctx ends.
+func (m mailbox) read(ctx context.Context, dir *client.Directory) {
+	n := m.n
 	mailreader.New(mailreader.Config{
-		Node: mailbox{n}, Dir: dir, Endpoint: n.cfg.Relay != nil && n.cfg.Relay.Base == dir.Base, News: n.mailArrived.Wait, Logger: n.log,
+		Node: m, Dir: dir, Endpoint: n.cfg.Relay != nil && n.cfg.Relay.Base == dir.Base, News: n.mailArrived.Wait, Logger: n.log,
 	}).Run(ctx)
 }
 
@@ -80,7 +81,7 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 		}
 		var out bridge.Outcome
 		if out, err = n.Accept(ctx, in); err == nil && out.Duplicate && out.Status == http.StatusOK {
-			err = n.enqueueAnswer(ctx, out.Raw, now) // the answer came too late for the pass-through
+			err = m.enqueueAnswer(ctx, out.Raw, now) // the answer came too late for the pass-through
 		}
 	}
 	refused, ok := errors.AsType[*wire.Error](err)
@@ -99,22 +100,22 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 // enqueueAnswer puts an answer of ours that is already signed and stored into the outbox. Repeats are charged to no
 // limit, so it does nothing if the outbox has or had the answer. A receiver recognizes a second copy by the message id
 // (AM-21).
-func (n *Node) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) error {
-	m, err := parseStored(raw)
+func (m mailbox) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) error {
+	answer, err := parseStored(raw)
 	if err != nil {
 		return err
 	}
-	for e, err := range n.allEntries(ctx, convTerm(store.ConvKey{Peer: string(m.To), ID: string(m.Conversation)})) {
-		if err != nil || e.First == m.ID {
+	for e, err := range m.n.allEntries(ctx, convTerm(store.ConvKey{Peer: string(answer.To), ID: string(answer.Conversation)})) {
+		if err != nil || e.First == answer.ID {
 			return err
 		}
 	}
-	id, _ := n.outbox.NewID(now, 0)
-	entry := OutboxEntry{Raw: raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
-		ID: id, State: SendQueued, To: m.To, Conversation: m.Conversation, MessageID: m.ID, First: m.ID,
-		Intent: m.Intent, Action: m.Action(), Created: now, Signed: m.Time, InFlight: n.outbox.HasQueue(), Fetchable: true,
+	id, _ := m.n.outbox.NewID(now, 0)
+	entry := OutboxEntry{Raw: raw, Signer: m.n.fingerprint(), OutboxEntry: owner.OutboxEntry{
+		ID: id, State: SendQueued, To: answer.To, Conversation: answer.Conversation, MessageID: answer.ID, First: answer.ID,
+		Intent: answer.Intent, Action: answer.Action(), Created: now, Signed: answer.Time, InFlight: m.n.outbox.HasQueue(), Fetchable: true,
 	}}
 	change := entry.change()
 	change.Max = maxQueued
-	return n.store.Records().Apply(ctx, []store.Change{change}, now)
+	return m.n.store.Records().Apply(ctx, []store.Change{change}, now)
 }

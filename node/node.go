@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -138,25 +137,20 @@ type Node struct {
 	savedMeter []byte // what saveMeter stored last; only saveMeter uses it
 	cards      *client.Cards
 	verifier   *client.Verifier
-	window     client.Window // with the defaults filled in
 	notices    *notify.Box
 
-	acceptLock     *waiting.KeyedLock // one acceptance at a time per sender and message id
-	runs           *hook.Pool         // hooks that run or wait
-	refusals       refusals           // the newest refused messages
-	inboxChanged   waiting.Signal     // wakes callers that wait for the inbox
-	mailArrived    waiting.Signal     // wakes the mailbox readers
-	expiryAlarm    *acl.Alarm         // runs a function when the next question expires
-	events         *events.Hub        // passes events to watchers
-	streams        events.Streams     // limits the event streams
-	outbox         *deliveries
-	releaseWaiters waiting.Results[queuedMessage] // passes approved messages to the callers that wait for them
-	registrar      *registration.Registrar
-	counters       counters
+	acceptLock   *waiting.KeyedLock // one acceptance at a time per sender and message id
+	runs         *hook.Pool         // hooks that run or wait
+	refusals     refusals           // the newest refused messages
+	inboxChanged waiting.Signal     // wakes callers that wait for the inbox
+	mailArrived  waiting.Signal     // wakes the mailbox readers
+	expiryAlarm  *acl.Alarm         // runs a function when the next question expires
+	events       *events.Hub        // passes events to watchers
+	outbox       *deliveries
+	registrar    *registration.Registrar
+	counters     counters
 
 	bridges bridges
-
-	background sync.WaitGroup
 }
 
 // New makes a node from cfg. It starts no background work; [Node.Run] does.
@@ -171,24 +165,23 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	cfg.Retention = cmp.Or(cfg.Retention, DefaultRetention)
 	cfg.MaxKept = cmp.Or(cfg.MaxKept, 100_000)
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, 8<<30)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Window.Past = cmp.Or(cfg.Window.Past, client.DefaultPast)
 	cfg.Window.Future = cmp.Or(cfg.Window.Future, client.DefaultFuture)
 	observed := store.Observe(cfg.Store)
 	cfg.Store = observed
 	n := &Node{
-		window:  cfg.Window,
 		cfg:     cfg,
 		log:     cfg.Logger,
 		started: time.Now(),
 		clock:   store.NewWallClock(cfg.Logger),
 		store:   observed,
-		session: cfg.Session,
+		session: cmp.Or(cfg.Session, store.NewSession(observed.Leases(), cfg.Logger)),
 		book:    &conversations.Book{Steps: cfg.Store.Steps(), Idle: cfg.Idle, Retention: cfg.Retention, MaxBytes: cfg.MaxConvBytes},
 		rules:   acl.NewRules(cfg.Store.Records(), cfg.Policy),
 		asks:    acl.NewAsks(cfg.Store),
+
+		audit: cmp.Or(cfg.Audit, acl.NewAudit(cfg.Store.Records(), acl.AuditConfig{Logger: cfg.Logger})),
 
 		recipients:  acl.NewRecipients(cfg.Store.Records()),
 		meter:       acl.NewMeter(cfg.Rates, cfg.Exempt...),
@@ -197,23 +190,15 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		runs:        hook.NewPool(maxHookRuns, maxHookQueue),
 		expiryAlarm: acl.NewAlarm(),
 		events:      events.New(time.Now()),
-		streams:     events.NewStreams(),
-	}
-	if n.session == nil {
-		n.session = store.NewSession(observed.Leases(), cfg.Logger)
-	}
-	n.audit = cfg.Audit
-	if n.audit == nil {
-		n.audit = acl.NewAudit(cfg.Store.Records(), acl.AuditConfig{Logger: cfg.Logger})
 	}
 	n.notices.OnStatusChange(func() { n.events.Publish(Event{Topic: TopicStatus}) })
 	n.audit.OnSeal(func() { n.events.Publish(Event{Topic: TopicAudit}) })
 	n.asks.Log(n.audit)
 	n.asks.Handle(askMessage, messageResolver{n})
-	n.asks.Handle(askOutgoing, outgoingResolver{n})
-	n.asks.Handle(askTask, taskResolver{n})
-	n.asks.Handle(askInterrupted, interruptedResolver{n})
-	n.asks.Handle(askKeyChange, keyChangeResolver{n})
+	n.asks.Handle(askOutgoing, resolver[outgoingAsk]{n})
+	n.asks.Handle(askTask, resolver[taskAnswer]{n})
+	n.asks.Handle(askInterrupted, resolver[interruptedRun]{n})
+	n.asks.Handle(askKeyChange, resolver[keyChangeAsk]{n})
 	n.asks.Handle(owner.AskQuestion, owner.Questions{Records: n.store.Records()})
 	cfg.Cards.Directories, cfg.Cards.HTTP, cfg.Cards.Records = cfg.Directories, cfg.HTTP, cfg.Store.Records()
 	cfg.Cards.OnKeyChange = n.reportKeyChange

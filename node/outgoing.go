@@ -109,50 +109,44 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 	return ask, nil
 }
 
-type outgoingResolver struct{ n *Node }
-
-// Resolve sends or drops the message. Before it sends, it checks the block list, the allowlist and the recipient's key
+// resolve sends or drops the message. Before it sends, it checks the block list, the allowlist and the recipient's key
 // again.
-func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
-	var body outgoingAsk
-	if err := json.Unmarshal(ask.Body, &body); err != nil {
-		return fmt.Errorf("decode outgoing message: %w", err)
-	}
-	out := body.Outgoing
+func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
+	out := q.Outgoing
 	out.waited = ask.Expires
 	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
-		return r.drop(ctx, ask, out, d)
+		return drop(ctx, n, ask, out, d)
 	}
 	if err := ask.CheckBody(); err != nil {
-		return r.n.logNotShown(ask, err)
+		return n.logNotShown(ask, err)
 	}
-	if _, err := r.n.permit(ctx, out, d.Now); err != nil {
+	if _, err := n.permit(ctx, out, d.Now); err != nil {
 		return err
 	}
-	if err := r.n.checkRecipientKey(ctx, out, body.Recipient); err != nil {
+	if err := n.checkRecipientKey(ctx, out, q.Recipient); err != nil {
 		return err
 	}
-	if err := r.n.resolveSeal(ctx, &out, d.Now); err != nil {
+	if err := n.resolveSeal(ctx, &out, d.Now); err != nil {
 		return err
 	}
-	if body.Sealed && out.sealTo == "" {
+	if q.Sealed && out.sealTo == "" {
 		return ErrCannotSeal.At("you were shown it as sealed")
 	}
-	changes, err := r.n.pinChanges(ctx, out.To, body.Recipient.Unproven, d.Now)
+	changes, err := n.pinChanges(ctx, out.To, q.Recipient.Unproven, d.Now)
 	if err != nil {
 		return err
 	}
-	p := posting{queuedMessage: queuedMessage{n: r.n, out: out}}
-	queued, err := p.result(r.n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
+	p := posting{queuedMessage: queuedMessage{n: n, out: out}}
+	queued, err := p.result(n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
 		p.unit = u
 		u.Add(changes...)
 		u.Add(d.Changes...)
 		if d.Choice == acl.ApproveAlways {
-			u.Add(r.n.recipients.Change(ask.Subject, acl.Approved, d.Now))
+			u.Add(n.recipients.Change(ask.Subject, acl.Approved, d.Now))
 		}
 		return p.fill(ctx)
 	}))
-	if err == nil && !r.n.releaseWaiters.Give(ask.ID, queued) {
+	if err == nil && !n.outbox.released.Give(ask.ID, queued) {
 		queued.unwatch() // nobody waits for its delivery
 	}
 	return err
@@ -161,7 +155,7 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 // expectRelease returns a channel that receives the queued message when the owner approves the question ask. The caller
 // must call end.
 func (n *Node) expectRelease(ask string) (released <-chan queuedMessage, end func()) {
-	ch, forget := n.releaseWaiters.Expect(ask)
+	ch, forget := n.outbox.released.Expect(ask)
 	return ch, func() {
 		forget()
 		select {
@@ -173,8 +167,7 @@ func (n *Node) expectRelease(ask string) (released <-chan queuedMessage, end fun
 }
 
 // drop stores that the message is not sent. An inbox item that it was to answer is new again.
-func (r outgoingResolver) drop(ctx context.Context, ask acl.Ask, out Outgoing, d acl.Decision) error {
-	n := r.n
+func drop(ctx context.Context, n *Node, ask acl.Ask, out Outgoing, d acl.Decision) error {
 	return n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
 		u.Add(d.Changes...)
 		if err := u.EndHold(ctx, out.waited); err != nil {
@@ -200,5 +193,3 @@ const noteNotSent = "you did not approve the answer that waited"
 
 // ErrAsksFull means that too many of our messages wait for the owner.
 var ErrAsksFull = &wire.Error{Code: wire.RateLimited, Status: 429, Retry: true, Message: "too many messages wait for your approval"}
-
-var _ acl.Resolver = outgoingResolver{}

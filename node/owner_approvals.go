@@ -15,10 +15,12 @@ import (
 // ListApprovals implements [owner.Approvals].
 func (o OwnerAPI) ListApprovals(ctx context.Context, state acl.AskState, after string, limit int) (owner.List[owner.Approval], error) {
 	asks, next, err := o.n.asks.List(ctx, acl.AskFilter{State: state}, after, limit, time.Now())
-	if err != nil {
-		return owner.List[owner.Approval]{}, err
+	views := make([]owner.Approval, len(asks))
+	for i, ask := range asks {
+		if views[i], err = o.viewAsk(ctx, ask); err != nil {
+			break
+		}
 	}
-	views, err := o.n.viewAsks(ctx, asks)
 	return owner.Page(views, next), err
 }
 
@@ -28,7 +30,7 @@ func (o OwnerAPI) FindApproval(ctx context.Context, id string) (owner.Approval, 
 	if err != nil {
 		return owner.Approval{}, err
 	}
-	return o.n.viewAsk(ctx, ask)
+	return o.viewAsk(ctx, ask)
 }
 
 // findAsk returns the question with this id, or with this unique prefix of an id. If that question is behind another
@@ -83,7 +85,7 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 
 // RejectStrangers implements [owner.Approvals].
 func (o OwnerAPI) RejectStrangers(ctx context.Context, by string) (int, error) {
-	rejected, err := o.n.RejectStrangers(ctx, by)
+	rejected, err := o.rejectStrangers(ctx, by)
 	if err != nil {
 		o.n.log.Warn("reject strangers", "rejected", rejected, "err", err)
 		return rejected, owner.Fault(http.StatusConflict, fmt.Sprintf("%d senders were rejected, but some could not be", rejected), "see agentmesh approvals list, and try again")

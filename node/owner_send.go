@@ -114,12 +114,13 @@ func (o OwnerAPI) resolveRecipient(ctx context.Context, name string) (to wire.Ag
 func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duration) (Sent, error) {
 	var out Outgoing
 	if m.Item != "" {
-		item, err := o.n.findItem(ctx, m.Item)
+		item, err := o.findItem(ctx, m.Item)
 		if err != nil {
 			return Sent{}, err
 		}
 		if item.Kind == kindTask {
-			return o.answerTask(ctx, item, m)
+			sent, err := o.answerTask(ctx, item, m)
+			return sent, explainSeal(err)
 		}
 		if out, err = o.newAnswer(ctx, item); err != nil {
 			return Sent{}, err
@@ -138,14 +139,6 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 		out.Intent = m.Intent
 	}
 	return o.send(ctx, out, wait)
-}
-
-func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (Sent, error) {
-	if m.Seal == Sealed {
-		return Sent{}, owner.Fault(http.StatusBadRequest, "a task of a bridge cannot be answered sealed", "")
-	}
-	sent, err := o.n.answerTask(ctx, item, m.Payload, owner.Author(m.By))
-	return sent, explainSeal(err)
 }
 
 // newReply returns a message that continues a conversation and answers the newest message that waits there, if any.

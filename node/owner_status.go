@@ -44,6 +44,10 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	if err != nil {
 		return owner.Status{}, err
 	}
+	storeState := "ok"
+	if err := n.store.Ping(ctx); err != nil {
+		storeState = err.Error()
+	}
 	id := n.registrar.Identity()
 	var process httpapi.ProcessStatus
 	if n.cfg.Process != nil {
@@ -60,7 +64,7 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	return owner.Status{
 		ProcessStatus: process, AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
 		Paused: n.IsPaused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
-		Inbox: items, Approvals: asks, Outbox: outbox, Hooks: hooks, Waiting: waiting, Store: n.storeState(ctx), Notify: notifyStatus,
+		Inbox: items, Approvals: asks, Outbox: outbox, Hooks: hooks, Waiting: waiting, Store: storeState, Notify: notifyStatus,
 	}, nil
 }
 
@@ -130,12 +134,5 @@ func count[T any](maxCount int, list iter.Seq2[T, error]) (total int, err error)
 }
 
 func (n *Node) mode() acl.Mode { return cmp.Or(n.cfg.Policy.Mode, acl.Approval) }
-
-func (n *Node) storeState(ctx context.Context) string {
-	if err := n.store.Ping(ctx); err != nil {
-		return err.Error()
-	}
-	return "ok"
-}
 
 func hexOf(sum [32]byte) string { return hex.EncodeToString(sum[:]) }

@@ -48,13 +48,13 @@ func (o OwnerAPI) ListItems(ctx context.Context, q owner.Query) (owner.List[owne
 
 // FindItem implements [owner.Inbox].
 func (o OwnerAPI) FindItem(ctx context.Context, id string) (owner.Item, error) {
-	item, err := o.n.findItem(ctx, id)
+	item, err := o.findItem(ctx, id)
 	return item.Item, err
 }
 
 // Acknowledge implements [owner.Inbox].
 func (o OwnerAPI) Acknowledge(ctx context.Context, id string) (owner.Item, error) {
-	item, err := o.n.findItem(ctx, id)
+	item, err := o.findItem(ctx, id)
 	if err == nil {
 		item, err = o.n.Acknowledge(ctx, item.ID)
 	}
@@ -62,12 +62,12 @@ func (o OwnerAPI) Acknowledge(ctx context.Context, id string) (owner.Item, error
 }
 
 // findItem returns the item with this id, or with this unique prefix of an id.
-func (n *Node) findItem(ctx context.Context, id string) (Item, error) {
-	item, err := n.Item(ctx, id)
+func (o OwnerAPI) findItem(ctx context.Context, id string) (Item, error) {
+	item, err := o.n.Item(ctx, id)
 	if !errors.Is(err, store.ErrNotFound) {
 		return item, err
 	}
-	candidates, _, err := n.Inbox(ctx, "", id, 2)
+	candidates, _, err := o.n.Inbox(ctx, "", id, 2)
 	if err != nil {
 		return Item{}, err
 	}
@@ -100,7 +100,7 @@ func (o OwnerAPI) SetPaused(ctx context.Context, paused bool, by string) error {
 
 // FollowEvents implements [owner.Events].
 func (o OwnerAPI) FollowEvents(last string) (owner.EventStream, error) {
-	leave, ok := o.n.streams.Enter()
+	leave, ok := o.n.events.Enter()
 	if !ok {
 		return owner.EventStream{}, owner.ErrManyStreams
 	}

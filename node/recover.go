@@ -161,42 +161,36 @@ func (n *Node) readItem(ctx context.Context, item Item) (payload wire.Value, mes
 	return payload, message, err
 }
 
-type interruptedResolver struct{ n *Node }
-
-// Resolve runs the hook again if the owner approves and a hook still handles the intent. Otherwise the message stays in
+// resolve runs the hook again if the owner approves and a hook still handles the intent. Otherwise the message stays in
 // the inbox for the owner to answer. An approval fails, and the question stays open, if the stored message differs from
 // what the owner was shown.
-func (r interruptedResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
-	var body interruptedRun
-	if err := json.Unmarshal(ask.Body, &body); err != nil {
-		return fmt.Errorf("decode question: %w", err)
-	}
-	item, err := r.n.Item(ctx, body.Item)
+func (q interruptedRun) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
+	item, err := n.Item(ctx, q.Item)
 	if err != nil {
 		return err
 	}
 	if item.State != ItemInterrupted {
 		return store.ErrConflict
 	}
-	if route := r.n.route(item.Intent); d.Choice == acl.Approve && route.Handler != nil {
-		if standing, err := r.n.rules.Standing(ctx, ask.Subject, d.Now); err != nil {
+	if route := n.route(item.Intent); d.Choice == acl.Approve && route.Handler != nil {
+		if standing, err := n.rules.Standing(ctx, ask.Subject, d.Now); err != nil {
 			return err
 		} else if standing == acl.Blocked { // blocked since the message was accepted (AM-25)
 			return wire.ErrNotAllowed
 		}
-		payload, message, err := r.n.readItem(ctx, item)
+		payload, message, err := n.readItem(ctx, item)
 		if err != nil {
 			return err
 		}
-		if err := item.checkShown(payload, message, body.Load, ask.Hash); err != nil {
-			return r.n.logNotShown(ask, err)
+		if err := item.checkShown(payload, message, q.Load, ask.Hash); err != nil {
+			return n.logNotShown(ask, err)
 		}
-		done, err := r.n.runs.Reserve()
+		done, err := n.runs.Reserve()
 		if err != nil {
 			return err
 		}
-		return r.n.runAgain(ctx, item, route, d.Changes, done)
+		return n.runAgain(ctx, item, route, d.Changes, done)
 	}
 	item.State = ItemNew
-	return r.n.storeItem(ctx, item, d.Changes)
+	return n.storeItem(ctx, item, d.Changes)
 }

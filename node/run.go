@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -142,7 +143,43 @@ func (r *run) call(ctx context.Context) (hook.Answer, error) {
 	if err != nil {
 		return hook.Answer{}, err
 	}
-	return r.route.Handler.Handle(ctx, r.n.newHookCall(ctx, item, r.message, thread.Conversation()))
+	return r.route.Handler.Handle(ctx, r.newCall(ctx, item, thread.Conversation()))
+}
+
+// newCall returns what a hook gets for the item. It contains the peer's current standing, because the owner may
+// have decided since the message came.
+func (r *run) newCall(ctx context.Context, item Item, conv conversations.Conversation) hook.Call {
+	n, m := r.n, r.message
+	const history = 20 // transcript entries that a hook gets; the owner API has the older ones
+	after := conv.Entries - min(conv.Entries, history)
+	entries, err := n.book.Transcript(ctx, item.key(), after, history)
+	if err != nil {
+		n.log.Warn("read transcript for hook", "conversation", item.Conversation, "err", err)
+	}
+	entries = slices.DeleteFunc(entries, func(e store.Entry) bool {
+		return e.N > conv.Entries || !e.Out && !conv.IsReleased(wire.MessageID(e.MessageID))
+	})
+	trust := item.Trust
+	if standing, err := n.rules.Standing(ctx, item.subject(), time.Now()); err == nil {
+		trust = string(standing)
+	}
+	if m.ID == "" { // a foreign message
+		m = wire.Message{
+			ID: item.MessageID, Conversation: item.Conversation, From: item.Peer, To: n.ID(), Time: item.At, Intent: item.Intent,
+		}
+	}
+	var progress func(hook.Result)
+	if item.Address != "" {
+		progress = func(r hook.Result) {
+			n.bridges.progress.Publish(bridge.Progress{Address: item.Address, MessageID: item.MessageID, Conversation: item.Conversation, Result: r})
+		}
+	}
+	return hook.Call{
+		Message: m, Payload: item.Payload, Conversation: conv, History: entries,
+		Sender:      hook.Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: trust},
+		ActionKnown: item.ActionKnown, Sealed: item.Sealed, Attempt: item.Attempt, Approved: item.Let, Reply: item.Kind == kindReply,
+		Reminder: !item.Reminded.IsZero(), Progress: progress,
+	}
 }
 
 // fail stores that the hook failed, see [hookOutcome.fail]. If the node stops or has lost its duties, the item stays

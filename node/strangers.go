@@ -15,18 +15,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-const (
-	rejectBatch = 20 // questions decided at once
-)
+const rejectBatch = 20 // questions decided at once
 
-// RejectStrangers rejects every waiting sender who is unknown to the owner, and remembers each rejection (AM-35). It
+// rejectStrangers rejects every waiting sender who is unknown to the owner, and remembers each rejection (AM-35). It
 // decides several questions at once, so that they share disk writes. After an error, which leaves a question unchanged,
 // it goes on. It returns the number of rejections. by names the command or page that the owner used.
-func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, err error) {
+func (o OwnerAPI) rejectStrangers(ctx context.Context, by string) (rejected int, err error) {
 	began := time.Now()
 	var done atomic.Int64
 	for after := ""; ; {
-		asks, next, listErr := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, rejectBatch, began)
+		asks, next, listErr := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, rejectBatch, began)
 		if listErr != nil {
 			return int(done.Load()), errors.Join(err, listErr)
 		}
@@ -36,7 +34,7 @@ func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, er
 				next = ""
 				break
 			}
-			group.Go(func() error { return n.rejectStranger(ctx, ask, by, &done) })
+			group.Go(func() error { return o.rejectStranger(ctx, ask, by, &done) })
 		}
 		err = errors.Join(err, group.Wait())
 		if after = next; after == "" {
@@ -46,15 +44,15 @@ func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, er
 }
 
 // rejectStranger rejects the sender of a question if the owner does not know the sender, and counts that in done.
-func (n *Node) rejectStranger(ctx context.Context, ask acl.Ask, by string, done *atomic.Int64) error {
+func (o OwnerAPI) rejectStranger(ctx context.Context, ask acl.Ask, by string, done *atomic.Int64) error {
 	if !isAboutSender(ask) {
 		return nil
 	}
-	standing, err := n.rules.Standing(ctx, ask.Subject, time.Now())
+	standing, err := o.n.rules.Standing(ctx, ask.Subject, time.Now())
 	if err != nil || standing != acl.Unknown {
 		return err
 	}
-	_, err = n.asks.Decide(ctx, ask.ID, ask.Hash, acl.Reject, by, time.Now())
+	_, err = o.n.asks.Decide(ctx, ask.ID, ask.Hash, acl.Reject, by, time.Now())
 	switch {
 	case errors.Is(err, acl.ErrAskGone), errors.Is(err, store.ErrNotFound):
 		return nil

@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -70,14 +72,17 @@ func (n *Node) newTask(t bridge.Task, now time.Time) Item {
 }
 
 // answerTask gives the answer to a task to its bridge, or asks the owner first if the outbound rules require it.
-func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value, via string) (Sent, error) {
-	if payload.Kind() != wire.Object {
+func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (Sent, error) {
+	n := o.n
+	switch {
+	case m.Seal == Sealed:
+		return Sent{}, owner.Fault(http.StatusBadRequest, "a task of a bridge cannot be answered sealed", "")
+	case m.Payload.Kind() != wire.Object:
 		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
-	}
-	if item.State == ItemHeld {
+	case item.State == ItemHeld:
 		return Sent{}, owner.Fault(http.StatusConflict, "an answer to it waits for the owner", "agentmesh approvals show "+item.Ask)
 	}
-	out := Outgoing{To: item.Peer, Intent: item.Intent, Payload: payload, Via: via}
+	out := Outgoing{To: item.Peer, Intent: item.Intent, Payload: m.Payload, Via: owner.Author(m.By)}
 	p, err := n.permit(ctx, out, time.Now())
 	if err != nil {
 		return Sent{}, err
@@ -85,7 +90,7 @@ func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value, vi
 	if p.needsOwner {
 		return n.askTaskAnswer(ctx, item, out, p)
 	}
-	result, err := n.deliverAnswer(ctx, item, payload, nil)
+	result, err := n.deliverAnswer(ctx, item, m.Payload, nil)
 	if err != nil {
 		return Sent{}, err
 	}
@@ -124,4 +129,69 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 		}
 		item = current // another caller changed the item first: check it again
 	}
+}
+
+// taskAnswer is the body of an askTask question.
+type taskAnswer struct {
+	Item    string          `json:"item"`  // the task in the inbox
+	About   string          `json:"about"` // its matter, such as "mess/2026-11-22-001"
+	To      wire.AgentID    `json:"to"`
+	Name    string          `json:"name,omitempty"` // untrusted text
+	Intent  wire.Intent     `json:"intent"`
+	Asked   json.RawMessage `json:"asked"`   // the payload of the task; untrusted text
+	Payload wire.Value      `json:"payload"` // the answer
+}
+
+// askTaskAnswer asks the owner to approve the answer to a task, which is held meanwhile (AM-50).
+func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p permission) (Sent, error) {
+	ask, changes, err := p.openAsk(n, out, item.PeerName,
+		acl.Ask{Kind: askTask, About: item.About, Title: "answer to " + item.About, Created: time.Now()},
+		taskAnswer{item.ID, item.About, item.Peer, item.PeerName, item.Intent, item.Payload, out.Payload})
+	if err != nil {
+		return Sent{}, err
+	}
+	item.State, item.Ask = ItemHeld, ask.ID
+	err = n.storeItem(ctx, item, changes)
+	switch {
+	case isConflict(err):
+		return Sent{}, ErrAnswered
+	case errors.Is(err, store.ErrQuota):
+		return Sent{}, ErrAsksFull
+	case err != nil:
+		return Sent{}, err
+	}
+	return Sent{State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}, nil
+}
+
+// resolve delivers an approved answer after it checked the outbound rules again. A rejected answer returns the task to
+// the inbox.
+func (q taskAnswer) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
+	item, err := n.Item(ctx, q.Item)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	stillHeld := err == nil && item.State == ItemHeld && item.Ask == ask.ID
+	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
+		changes := d.Changes
+		if stillHeld {
+			item.State, item.Note = ItemNew, noteNotSent
+			changes = append(changes, item.change())
+		}
+		return n.store.Records().Apply(ctx, changes, d.Now)
+	}
+	if !stillHeld {
+		return ErrAnswered
+	}
+	if err := ask.CheckBody(); err != nil {
+		return n.logNotShown(ask, err)
+	}
+	if _, err := n.permit(ctx, Outgoing{To: item.Peer, Intent: q.Intent, Payload: q.Payload}, d.Now); err != nil {
+		return err
+	}
+	changes := d.Changes
+	if d.Choice == acl.ApproveAlways {
+		changes = append(changes, n.recipients.Change(ask.Subject, acl.Approved, d.Now))
+	}
+	_, err = n.deliverAnswer(ctx, item, q.Payload, changes)
+	return err
 }

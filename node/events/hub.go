@@ -21,7 +21,8 @@ const (
 
 // Hub passes every event to all watchers. It is safe for concurrent use.
 type Hub struct {
-	epoch string // distinguishes event ids of this process from those of others
+	epoch   string        // distinguishes event ids of this process from those of others
+	streams chan struct{} // has an element for each open event stream
 
 	mu       sync.Mutex
 	seq      uint64
@@ -36,7 +37,8 @@ type Watcher struct{ C chan owner.Event }
 // New returns a hub without watchers. now distinguishes its event ids from those of other processes.
 func New(now time.Time) *Hub {
 	return &Hub{
-		epoch: strconv.FormatInt(now.UnixMilli(), 36), ring: make([]owner.Event, maxKept), watchers: make(map[*Watcher]struct{}),
+		epoch: strconv.FormatInt(now.UnixMilli(), 36), streams: make(chan struct{}, maxStreams), ring: make([]owner.Event, maxKept),
+		watchers: make(map[*Watcher]struct{}),
 	}
 }
 
@@ -114,25 +116,18 @@ func (w *Watcher) give(ev owner.Event) {
 	for {
 		select {
 		case <-w.C:
-			continue
 		default:
+			w.C <- owner.Event{Topic: owner.TopicReset}
+			return
 		}
-		break
 	}
-	w.C <- owner.Event{Topic: owner.TopicReset}
 }
 
-// Streams limits the open event streams. Pages and agents share the limit.
-type Streams struct{ room chan struct{} }
-
-// NewStreams returns the limit without open streams.
-func NewStreams() Streams { return Streams{make(chan struct{}, maxStreams)} }
-
-// Enter takes one of the places; ok is false if all are taken.
-func (s Streams) Enter() (leave func(), ok bool) {
+// Enter takes a place for an event stream; ok is false if all places are taken. Pages and agents share them.
+func (h *Hub) Enter() (leave func(), ok bool) {
 	select {
-	case s.room <- struct{}{}:
-		return sync.OnceFunc(func() { <-s.room }), true
+	case h.streams <- struct{}{}:
+		return sync.OnceFunc(func() { <-h.streams }), true
 	default:
 		return nil, false
 	}
