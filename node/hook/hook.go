@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -163,10 +165,6 @@ func (c Call) document() []byte {
 		ID: m.ID, Conversation: m.Conversation, From: m.From, To: m.To, Time: m.Time, Intent: m.Intent, Payload: payload,
 	}
 	conv := c.Conversation
-	trust := c.Sender.Trust
-	if trust == "" {
-		trust = "unknown"
-	}
 	return wire.Obj(
 		wire.Member{Key: "type", Value: wire.Text(kind)},
 		wire.Member{Key: "attempt", Value: wire.Int(int64(c.Attempt))},
@@ -175,7 +173,7 @@ func (c Call) document() []byte {
 			wire.Member{Key: "agent_id", Value: wire.Text(string(c.Sender.AgentID))},
 			wire.Member{Key: "name", Value: wire.Text(wire.OneLine(c.Sender.Name, 256))},
 			wire.Member{Key: "verified", Value: wire.Text(c.Sender.Verified)},
-			wire.Member{Key: "trust", Value: wire.Text(trust)},
+			wire.Member{Key: "trust", Value: wire.Text(cmp.Or(c.Sender.Trust, "unknown"))},
 		)},
 		wire.Member{Key: "action_known", Value: wire.Bool(c.ActionKnown)},
 		wire.Member{Key: "approved", Value: wire.Bool(c.Approved)},
@@ -195,8 +193,7 @@ func (c Call) document() []byte {
 func (c Call) history() wire.Value {
 	room := maxHistory
 	var turns []wire.Value
-	for i := len(c.History) - 1; i >= 0; i-- {
-		e := c.History[i]
+	for _, e := range slices.Backward(c.History) {
 		if e.MessageID == string(c.Message.ID) && !e.Out {
 			continue
 		}
@@ -221,10 +218,7 @@ func (c Call) history() wire.Value {
 
 // loggerOr returns l, or a logger that discards everything if l is nil.
 func loggerOr(l *slog.Logger) *slog.Logger {
-	if l == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return l
+	return cmp.Or(l, slog.New(slog.DiscardHandler))
 }
 
 // boundedContext adds the default deadline to a context without one (AM-74).

@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -41,21 +42,14 @@ func (h OpenClaw) IsAsync() bool { return true }
 
 // Handle starts one run of the agent. A repeat has the same Idempotency-Key.
 func (h OpenClaw) Handle(ctx context.Context, c Call) (Answer, error) {
-	name := h.Name
-	if name == "" {
-		name = "AgentMesh"
-	}
-	members := []wire.Member{
-		{Key: "message", Value: wire.Text(h.prompt(c))},
-		{Key: "name", Value: wire.Text(name)},
-		{Key: "wakeMode", Value: wire.Text("now")},
-		{Key: "deliver", Value: wire.Bool(false)},
-	}
-	if h.AgentID != "" {
-		members = append(members, wire.Member{Key: "agentId", Value: wire.Text(h.AgentID)})
-	}
+	body := wire.Obj(
+		wire.TextField("message", h.prompt(c)),
+		wire.TextField("name", cmp.Or(h.Name, "AgentMesh")),
+		wire.TextField("wakeMode", "now"),
+		wire.Field("deliver", wire.Bool(false)),
+	).WithOptional("agentId", h.AgentID)
 	if h.SessionKey {
-		members = append(members, wire.TextField("sessionKey", "agentmesh:"+contextID(c)), wire.TextField("sessionMode", "persistent"))
+		body = body.With("sessionKey", wire.Text("agentmesh:"+contextID(c))).With("sessionMode", wire.Text("persistent"))
 	}
 	gateway := poster{url: h.URL, http: h.HTTP, log: loggerOr(h.Logger), header: func(time.Time) http.Header {
 		head := http.Header{}
@@ -64,7 +58,7 @@ func (h OpenClaw) Handle(ctx context.Context, c Call) (Answer, error) {
 		head.Set("Idempotency-Key", id)
 		return head
 	}}
-	if _, _, err := gateway.post(ctx, wire.Obj(members...).JSON()); err != nil {
+	if _, _, err := gateway.post(ctx, body.JSON()); err != nil {
 		return Answer{}, err
 	}
 	return Answer{Async: true}, nil
@@ -89,15 +83,11 @@ func newFence(key string, c Call) string {
 
 // writeHeader writes what the node knows about a message.
 func writeHeader(b *strings.Builder, c Call) {
-	trust := c.Sender.Trust
-	if trust == "" {
-		trust = "unknown to the owner"
-	}
 	if c.Reminder {
 		b.WriteString("Reminder: this message came before and has no answer yet.\n\n")
 	}
 	fmt.Fprintf(b, "A message from another agent arrived over AgentMesh.\n\nFrom: %s (identity checked by %s; trust: %s)\nIntent: %s\nConversation: %s\n\n",
-		c.Sender.AgentID, c.Sender.Verified, trust, c.Message.Intent, c.Message.Conversation)
+		c.Sender.AgentID, c.Sender.Verified, cmp.Or(c.Sender.Trust, "unknown to the owner"), c.Message.Intent, c.Message.Conversation)
 	if c.Sealed {
 		b.WriteString("The message was sealed: nobody else could read it on its way, and the answer will be sealed as well.\n\n")
 	}

@@ -32,6 +32,7 @@ type Pool struct {
 // NewPool returns a pool in which at most running hooks run, and at most queued hooks run or wait.
 func NewPool(running, queued int) *Pool {
 	p := &Pool{
+		Retries: Retries{wake: make(chan struct{}, 1)}, Stats: Stats{routes: make(map[string]*RouteStats)},
 		slots: make(chan struct{}, running), room: make(chan struct{}, queued),
 		strangerSlots: make(chan struct{}, running*3/4), strangerRoom: make(chan struct{}, queued*3/4),
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -37,11 +38,7 @@ const (
 )
 
 func (s TaskState) isKnown() bool {
-	switch s {
-	case TaskWorking, TaskInputRequired, TaskCompleted, TaskFailed, TaskRejected, TaskCanceled:
-		return true
-	}
-	return false
+	return slices.Contains([]TaskState{TaskWorking, TaskInputRequired, TaskCompleted, TaskFailed, TaskRejected, TaskCanceled}, s)
 }
 
 // Artifact is something that an agent made.
@@ -96,8 +93,8 @@ func ReadResult(payload wire.Value) (Result, error) {
 // AddTo returns payload with the result in its members "task" and "artifacts".
 func (r Result) AddTo(payload wire.Value) wire.Value {
 	if r.Task != nil {
-		task := []wire.Member{wire.TextField("state", string(r.Task.State))}
-		payload = payload.With("task", wire.Obj(appendText(task, "text", r.Task.Text)...))
+		task := wire.Obj(wire.TextField("state", string(r.Task.State)))
+		payload = payload.With("task", task.WithOptional("text", r.Task.Text))
 	}
 	if len(r.Artifacts) > 0 {
 		var list []wire.Value
@@ -259,44 +256,33 @@ func readPart(v wire.Value) (p Part, err error) {
 }
 
 func (a Artifact) tree() wire.Value {
-	var m []wire.Member
-	m = appendText(m, "id", a.ID)
-	m = appendText(m, "name", a.Name)
-	m = appendText(m, "description", a.Description)
+	v := wire.Obj().WithOptional("id", a.ID).WithOptional("name", a.Name).WithOptional("description", a.Description)
 	if a.Append {
-		m = append(m, wire.Field("append", wire.Bool(true)))
+		v = v.With("append", wire.Bool(true))
 	}
 	if a.Last {
-		m = append(m, wire.Field("last", wire.Bool(true)))
+		v = v.With("last", wire.Bool(true))
 	}
 	var parts []wire.Value
 	for _, p := range a.Parts {
 		parts = append(parts, p.tree())
 	}
-	return wire.Obj(append(m, wire.Field("parts", wire.Arr(parts...)))...)
+	return v.With("parts", wire.Arr(parts...))
 }
 
 func (p Part) tree() wire.Value {
-	var m []wire.Member
+	var content wire.Member
 	switch {
 	case p.Text != nil:
-		m = append(m, wire.TextField("text", *p.Text))
+		content = wire.TextField("text", *p.Text)
 	case p.Data != nil:
-		m = append(m, wire.Field("data", *p.Data))
+		content = wire.Field("data", *p.Data)
 	case p.URL != "":
-		m = append(m, wire.TextField("url", p.URL))
+		content = wire.TextField("url", p.URL)
 	default:
-		m = append(m, wire.TextField("raw", base64.StdEncoding.EncodeToString(p.Raw)))
+		content = wire.TextField("raw", base64.StdEncoding.EncodeToString(p.Raw))
 	}
-	m = appendText(m, "media_type", p.MediaType)
-	return wire.Obj(appendText(m, "filename", p.Filename)...)
-}
-
-func appendText(members []wire.Member, key, text string) []wire.Member {
-	if text == "" {
-		return members
-	}
-	return append(members, wire.TextField(key, text))
+	return wire.Obj(content).WithOptional("media_type", p.MediaType).WithOptional("filename", p.Filename)
 }
 
 // memberReader reads optional members, and keeps the first error.

@@ -3,7 +3,6 @@ package hook
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/waiting"
@@ -25,22 +24,14 @@ func RetryPause(failed int) time.Duration {
 // maxRetrySleep is the longest sleep before the store is read again, in case the clock was changed.
 const maxRetrySleep = 10 * time.Minute
 
-// Retries wakes the node when messages that wait for their hook are due. The store has the messages. The zero value is
-// ready to use and safe for concurrent use.
+// Retries wakes the node when messages that wait for their hook are due. The store has the messages. It is safe for
+// concurrent use.
 type Retries struct {
-	once sync.Once
 	wake chan struct{} // has room for one signal
 }
 
-func (r *Retries) signal() chan struct{} {
-	r.once.Do(func() { r.wake = make(chan struct{}, 1) })
-	return r.wake
-}
-
 // Changed reports that another message waits for its hook.
-func (r *Retries) Changed() {
-	waiting.Wake(r.signal())
-}
+func (r *Retries) Changed() { waiting.Wake(r.wake) }
 
 // Run calls try at the start, after Changed, and when a message is due, but at most once a second, until ctx ends. try
 // starts what is due, and returns when the next message is due, or the zero time.
@@ -53,7 +44,7 @@ func (r *Retries) Run(ctx context.Context, try func(ctx context.Context, now tim
 		select {
 		case <-time.After(sleep):
 		case <-ctx.Done():
-		case <-r.signal():
+		case <-r.wake:
 			waiting.Pause(ctx, time.Second)
 		}
 	}

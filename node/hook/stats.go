@@ -26,9 +26,6 @@ type Stats struct {
 func (s *Stats) Add(route string, err error, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.routes == nil {
-		s.routes = make(map[string]*RouteStats)
-	}
 	r := s.routes[route]
 	if r == nil {
 		r = &RouteStats{Route: route}
