@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -65,18 +67,8 @@ type hourCount struct {
 
 // New makes a box. It starts no background work; [Box.Run] does.
 func New(cfg Config) *Box {
-	if cfg.Content == "" {
-		cfg.Content = Summary
-	}
-	if cfg.Batch == 0 {
-		cfg.Batch = defaultBatch
-	}
-	if cfg.Keep == 0 {
-		cfg.Keep = defaultKeep
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Content, cfg.Logger = cmp.Or(cfg.Content, Summary), cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	cfg.Batch, cfg.Keep = cmp.Or(cfg.Batch, defaultBatch), cmp.Or(cfg.Keep, defaultKeep)
 	return &Box{cfg: cfg, wakeup: make(chan struct{}, 1), hours: make(map[string]*hourCount)}
 }
 
@@ -159,12 +151,7 @@ func (b *Box) OnCommit(changes []store.Change) {
 }
 
 // Wake makes Run look for notices.
-func (b *Box) Wake() {
-	select {
-	case b.wakeup <- struct{}{}:
-	default:
-	}
-}
+func (b *Box) Wake() { waiting.Wake(b.wakeup) }
 
 // List returns at most limit notices, oldest first. after is the next of the previous page, or ""; next is empty on the
 // last page.

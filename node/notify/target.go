@@ -35,10 +35,8 @@ func (b Batch) Title() string {
 	if n := len(b.Notices) + b.More; n > 1 {
 		return fmt.Sprintf("AgentMesh: %d notices", n)
 	}
-	return "AgentMesh: " + kindTitle(b.Notices[0].Kind)
+	return "AgentMesh: " + strings.ReplaceAll(b.Notices[0].Kind, "-", " ")
 }
-
-func kindTitle(kind string) string { return strings.ReplaceAll(kind, "-", " ") }
 
 // Text returns the batch for people, with a line for each notice and for its link.
 func (b Batch) Text() string {
@@ -156,23 +154,11 @@ func (w Webhook) Send(ctx context.Context, b Batch) error {
 func (b Batch) document() []byte {
 	list := make([]wire.Value, len(b.Notices))
 	for i, n := range b.Notices {
-		members := []wire.Member{
-			{Key: "id", Value: wire.Text(n.ID)}, {Key: "kind", Value: wire.Text(n.Kind)}, {Key: "title", Value: wire.Text(n.Title)},
-			{Key: "text", Value: wire.Text(n.Text)}, {Key: "at", Value: wire.Text(wire.FormatTime(n.At))},
-		}
-		if n.Peer != "" {
-			members = append(members, wire.Member{Key: "peer", Value: wire.Text(string(n.Peer))})
-		}
-		if n.Conversation != "" {
-			members = append(members, wire.Member{Key: "conversation_id", Value: wire.Text(string(n.Conversation))})
-		}
-		if n.Ask != "" {
-			members = append(members, wire.TextField("ask", n.Ask))
-		}
-		if n.Link != "" {
-			members = append(members, wire.TextField("link", n.Link))
-		}
-		list[i] = wire.Obj(members...)
+		list[i] = wire.Obj(
+			wire.TextField("id", n.ID), wire.TextField("kind", n.Kind), wire.TextField("title", n.Title),
+			wire.TextField("text", n.Text), wire.TextField("at", wire.FormatTime(n.At)),
+		).WithOptional("peer", string(n.Peer)).WithOptional("conversation_id", string(n.Conversation)).
+			WithOptional("ask", n.Ask).WithOptional("link", n.Link)
 	}
 	return wire.Obj(
 		wire.Member{Key: "type", Value: wire.Text("agentmesh.notices")},
