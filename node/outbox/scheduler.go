@@ -21,6 +21,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -249,12 +250,7 @@ func (s *Scheduler) add(entries []Entry, from origin) {
 	s.wake()
 }
 
-func (s *Scheduler) wake() {
-	select {
-	case s.wakeup <- struct{}{}:
-	default:
-	}
-}
+func (s *Scheduler) wake() { waiting.Wake(s.wakeup) }
 
 // Run makes attempts until ctx ends and the active attempts have ended.
 func (s *Scheduler) Run(ctx context.Context) {
@@ -270,16 +266,10 @@ func (s *Scheduler) Run(ctx context.Context) {
 		s.ready = nil
 		s.mu.Unlock()
 	}()
-	for {
-		err := s.load(ctx, leftBehind)
-		if err == nil {
-			break
-		}
+	for err := s.load(ctx, leftBehind); err != nil; err = s.load(ctx, leftBehind) {
 		s.cfg.Logger.Error("load outbox", "err", err)
-		select {
-		case <-ctx.Done():
+		if !waiting.Pause(ctx, loadPause) {
 			return
-		case <-time.After(loadPause):
 		}
 	}
 	s.setState(serving)

@@ -5,21 +5,16 @@ import "sync"
 // Notifier wakes readers that wait for a change. Only a bounded number may wait.
 type Notifier struct {
 	max     int
+	changed Signal
 	mu      sync.Mutex
-	changed chan struct{} // closed by Notify
 	waiting int
 }
 
 // NewNotifier returns a notifier for at most max readers.
-func NewNotifier(max int) *Notifier { return &Notifier{max: max, changed: make(chan struct{})} }
+func NewNotifier(max int) *Notifier { return &Notifier{max: max} }
 
 // Notify wakes the readers.
-func (n *Notifier) Notify() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	close(n.changed)
-	n.changed = make(chan struct{})
-}
+func (n *Notifier) Notify() { n.changed.Broadcast() }
 
 // Listen returns a channel that the next Notify closes, and a function to stop listening. ok is false if too many
 // readers wait.
@@ -30,7 +25,7 @@ func (n *Notifier) Listen() (changed <-chan struct{}, leave func(), ok bool) {
 		return nil, nil, false
 	}
 	n.waiting++
-	return n.changed, func() {
+	return n.changed.Wait(), func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.waiting--
