@@ -426,31 +426,19 @@ func (c Conversation) Clarification(id wire.MessageID) (payload wire.Value, ok b
 	if p == nil || p.Clarifies || p.isCut() {
 		return wire.Value{}, false
 	}
-	var members []wire.Member
-	add := func(key, text string) {
-		if text != "" {
-			members = append(members, wire.Member{Key: key, Value: wire.Text(text)})
-		}
-	}
-	member := "event"
+	terms, member := wire.Obj(), "event"
 	if p.Intent == wire.Negotiate {
 		member = "terms"
-		add("description", p.Description)
-		add("price", p.Price)
+		terms = terms.WithOptional("description", p.Description).WithOptional("price", p.Price)
 		if len(p.Conditions) > 0 {
-			members = append(members, wire.Member{Key: "conditions", Value: wire.Texts(p.Conditions)})
+			terms = terms.With("conditions", wire.Texts(p.Conditions))
 		}
 	} else {
-		add("title", p.Title)
+		terms = terms.WithOptional("title", p.Title)
 		if len(p.Times) > 0 {
-			add("selected_time", p.Times[0])
-			members = append(members, wire.Member{Key: "proposed_times", Value: wire.Texts(p.Times[:1])})
+			terms = terms.WithOptional("selected_time", p.Times[0]).With("proposed_times", wire.Texts(p.Times[:1]))
 		}
-		add("duration", p.Duration)
-		add("location", p.Location)
+		terms = terms.WithOptional("duration", p.Duration).WithOptional("location", p.Location)
 	}
-	return wire.Obj(
-		wire.Member{Key: "action", Value: wire.Text("counter")},
-		wire.Member{Key: member, Value: wire.Obj(members...)},
-	), true
+	return wire.Obj(wire.TextField("action", "counter"), wire.Field(member, terms)), true
 }

@@ -267,12 +267,7 @@ func (v *exportVerifier) checkMessage(e store.Entry) error {
 	if id := tree.GetStr("conversation_id"); id != string(v.report.Conversation) {
 		return errors.New("the message belongs to another conversation")
 	}
-	for _, key := range v.keys[sender] {
-		if _, err = key.VerifyValue(bare, tree.GetStr("signature"), signing.AnyTime(), e.At); err == nil {
-			break
-		}
-	}
-	if err != nil || len(v.keys[sender]) == 0 {
+	if !v.isSignedBy(sender, tree, e.At) {
 		return fmt.Errorf("no key of %s in the export verifies the message", sender)
 	}
 	if !slices.ContainsFunc(signing.Forms(), func(f signing.Form) bool { return sha256.Sum256(signing.Canonical(bare, f)) == e.Digest }) {
@@ -294,12 +289,18 @@ func (v *exportVerifier) checkSeal(tree wire.Value) error {
 		return errors.New("a line before the seal was changed")
 	}
 	v.sealRead = true
-	for _, key := range v.keys[v.report.Self] {
-		if _, err := key.VerifyValue(tree.Without("signature"), tree.GetStr("signature"), signing.AnyTime(), v.report.Exported); err == nil {
-			return nil
-		}
+	if !v.isSignedBy(v.report.Self, tree, v.report.Exported) {
+		return errors.New("no key of the exporting node verifies the seal")
 	}
-	return errors.New("no key of the exporting node verifies the seal")
+	return nil
+}
+
+// isSignedBy reports whether a key of an agent in the head verifies the signature of tree.
+func (v *exportVerifier) isSignedBy(agent wire.AgentID, tree wire.Value, at time.Time) bool {
+	return slices.ContainsFunc(v.keys[agent], func(key *signing.PublicKey) bool {
+		_, err := key.VerifyValue(tree.Without("signature"), tree.GetStr("signature"), signing.AnyTime(), at)
+		return err == nil
+	})
 }
 
 func decodeStrict(text []byte, v any) error {
