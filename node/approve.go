@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -292,11 +294,11 @@ func (i Item) canRepeat() bool { return i.Kind == kindMessage && i.Address == ""
 
 // answer returns the replay record by which a repeat of the item's message gets raw, or nil if the digest is not valid.
 func (i Item) answer(status int, raw []byte) *store.Replay {
-	digest, err := decodeDigest(i.Digest)
-	if err != nil {
+	digest, err := hex.DecodeString(i.Digest)
+	if err != nil || len(digest) != sha256.Size {
 		return nil
 	}
 	return &store.Replay{
-		Sender: string(i.Peer), MessageID: string(i.MessageID), Digest: digest, Conv: i.key(), Status: status, Answer: raw,
+		Sender: string(i.Peer), MessageID: string(i.MessageID), Digest: [32]byte(digest), Conv: i.key(), Status: status, Answer: raw,
 	}
 }

@@ -73,18 +73,14 @@ func firstText(v wire.Value, maxDepth int) string {
 	if text, ok := v.Str(); ok || maxDepth == 0 {
 		return text
 	}
-	switch v.Kind() {
-	case wire.Object:
-		for _, m := range v.Members() {
-			if text := firstText(m.Value, maxDepth-1); text != "" {
-				return text
-			}
+	for _, m := range v.Members() {
+		if text := firstText(m.Value, maxDepth-1); text != "" {
+			return text
 		}
-	case wire.Array:
-		for i := range v.Len() {
-			if text := firstText(v.At(i), maxDepth-1); text != "" {
-				return text
-			}
+	}
+	for e := range v.Elems() {
+		if text := firstText(e, maxDepth-1); text != "" {
+			return text
 		}
 	}
 	return ""

@@ -14,11 +14,8 @@ import (
 const (
 	nsWarned    = "warned"           // the keys that storeOnce remembers
 	warnListing = 3 * 24 * time.Hour // how long before the end of a listing the warnings start
-	warnAtMost  = 24 * time.Hour     // see warnBefore
+	warnAtMost  = 24 * time.Hour     // how long before the end of a question the owner is warned, unless HoldFor is short
 )
-
-// warnBefore returns how long before the end of a question the owner is warned: a seventh of HoldFor, at most a day.
-func (n *Node) warnBefore() time.Duration { return min(warnAtMost, n.cfg.HoldFor/7) }
 
 // warnOfExpiry warns the owner once about each question that will soon expire, and once a day about each listing that
 // will soon end because its renewal failed.
@@ -27,7 +24,7 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if ask.Expires.Sub(now) > n.warnBefore() {
+		if ask.Expires.Sub(now) > min(warnAtMost, n.cfg.HoldFor/7) {
 			continue
 		}
 		view, err := owner.WithNames(OwnerAPI{n}).FindApproval(ctx, ask.ID)

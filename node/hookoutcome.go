@@ -2,9 +2,7 @@ package node
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -251,12 +249,4 @@ func hookFailureNote(err error) string {
 		return "the hook's output is too large"
 	}
 	return "the hook failed; see the log"
-}
-
-func decodeDigest(s string) (d [32]byte, err error) {
-	b, err := hex.DecodeString(s)
-	if err != nil || len(b) != len(d) {
-		return d, fmt.Errorf("bad digest in the store")
-	}
-	return [32]byte(b), nil
 }
