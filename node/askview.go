@@ -12,7 +12,7 @@ import (
 )
 
 // viewAsk returns the question with all messages that are decided with it.
-func (o OwnerAPI) viewAsk(ctx context.Context, ask acl.Ask) (owner.Approval, error) {
+func viewAsk(ctx context.Context, asks *acl.Asks, ask acl.Ask) (owner.Approval, error) {
 	v := owner.Approval{Ask: ask}
 	var about struct {
 		Name    string          `json:"name"`
@@ -24,7 +24,7 @@ func (o OwnerAPI) viewAsk(ctx context.Context, ask acl.Ask) (owner.Approval, err
 	if ask.Kind != askMessage {
 		return v, nil
 	}
-	tail, err := o.n.asks.Tail(ctx, ask, time.Now())
+	tail, err := asks.Tail(ctx, ask, time.Now())
 	if err != nil {
 		return v, err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -82,6 +83,17 @@ func (b *bridges) all() []attached {
 	return b.attached
 }
 
+// servicesOf returns the connected services that are a T.
+func servicesOf[T any](b *bridges) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for _, a := range b.all() {
+			if s, ok := a.service.(T); ok && !yield(s) {
+				return
+			}
+		}
+	}
+}
+
 func (b *bridges) find(kind string) (attached, bool) {
 	for _, a := range b.all() {
 		if a.Name == kind {
@@ -147,19 +159,15 @@ func (b *bridges) checkAddress(to bridge.Address) error {
 // observe returns the changes that the bridges add to the unit that accepts an incoming message.
 func (b *bridges) observe(in bridge.Inbound) []store.Change {
 	var changes []store.Change
-	for _, a := range b.all() {
-		if o, ok := a.service.(bridge.Observer); ok {
-			changes = append(changes, o.Observe(in)...)
-		}
+	for o := range servicesOf[bridge.Observer](b) {
+		changes = append(changes, o.Observe(in)...)
 	}
 	return changes
 }
 
 func (b *bridges) reportCommit(changes []store.Change) {
-	for _, a := range b.all() {
-		if o, ok := a.service.(bridge.Observer); ok {
-			o.OnCommit(changes)
-		}
+	for o := range servicesOf[bridge.Observer](b) {
+		o.OnCommit(changes)
 	}
 }
 
@@ -170,11 +178,9 @@ func (b *bridges) reportFailure(ctx context.Context, e OutboxEntry) (about strin
 	if e.Err != nil {
 		u.Code, u.Reason = e.Err.Code, e.Err.Message
 	}
-	for _, a := range b.all() {
-		if o, ok := a.service.(bridge.FailureObserver); ok {
-			subject, silent, more := o.Undelivered(ctx, u)
-			about, quiet, changes = cmp.Or(about, subject), quiet || silent, append(changes, more...)
-		}
+	for o := range servicesOf[bridge.FailureObserver](b) {
+		subject, silent, more := o.Undelivered(ctx, u)
+		about, quiet, changes = cmp.Or(about, subject), quiet || silent, append(changes, more...)
 	}
 	return about, quiet, changes
 }
@@ -255,11 +261,7 @@ func (s screened) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 
 // tryCarriers offers a delivery to the carriers in turn. handled is false if no carrier has a way to the peer.
 func (e endpoint) tryCarriers(ctx context.Context, d bridge.Delivery, peer client.Peer) (out bridge.Delivered, handled bool, err error) {
-	for _, a := range e.n.bridges.all() {
-		c, ok := a.service.(bridge.Carrier)
-		if !ok {
-			continue
-		}
+	for c := range servicesOf[bridge.Carrier](&e.n.bridges) {
 		answer, ok, err := c.Carry(ctx, d.To, d.Raw)
 		if !ok && err == nil {
 			continue

@@ -109,14 +109,14 @@ func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key sto
 }
 
 // viewAgreement returns what was agreed in a conversation, with any later cancellation, or nil.
-func (o OwnerAPI) viewAgreement(ctx context.Context, conv conversations.Conversation, now time.Time) (*owner.Agreement, error) {
+func viewAgreement(ctx context.Context, records store.Records, conv conversations.Conversation, now time.Time) (*owner.Agreement, error) {
 	if conv.Agreement == nil {
 		return nil, nil
 	}
 	v := &owner.Agreement{Agreement: *conv.Agreement, Standing: owner.StandingAgreed}
 	if conv.InForce() {
 		var c conversations.Cancellation
-		if _, _, err := store.ReadRecord(ctx, o.n.store.Records(), nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), &c, now); err != nil {
+		if _, _, err := store.ReadRecord(ctx, records, nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), &c, now); err != nil {
 			return nil, fmt.Errorf("read cancellation: %w", err)
 		}
 		if c.At.After(v.At) {

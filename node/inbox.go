@@ -151,18 +151,23 @@ func (n *Node) allItems(ctx context.Context, term string) iter.Seq2[Item, error]
 }
 
 func (n *Node) listItems(ctx context.Context, term, after string, limit int) (items []Item, next string, err error) {
-	page, err := n.store.Records().List(ctx, nsInbox, term, after, limit, time.Now())
+	return listRecords(ctx, n.store.Records(), nsInbox, term, after, limit, decodeItem)
+}
+
+// listRecords returns a page of decoded records.
+func listRecords[T any](ctx context.Context, records store.Records, ns, term, after string, limit int, decode func(store.Record) (T, error)) (list []T, next string, err error) {
+	page, err := records.List(ctx, ns, term, after, limit, time.Now())
 	if err != nil {
 		return nil, "", err
 	}
 	for _, r := range page.Records {
-		item, err := decodeItem(r)
+		v, err := decode(r)
 		if err != nil {
 			return nil, "", err
 		}
-		items = append(items, item)
+		list = append(list, v)
 	}
-	return items, page.Next, nil
+	return list, page.Next, nil
 }
 
 // WaitInbox is [Node.Inbox], except that it waits up to wait for a first item.

@@ -45,10 +45,8 @@ func (m mailbox) Credential(dir *client.Directory) client.Credential {
 
 // Calls implements [mailreader.Node].
 func (m mailbox) Calls() mailreader.Calls {
-	for _, a := range m.n.bridges.all() {
-		if calls, ok := a.service.(mailreader.Calls); ok {
-			return calls
-		}
+	for calls := range servicesOf[mailreader.Calls](&m.n.bridges) {
+		return calls
 	}
 	return nil
 }

@@ -77,18 +77,7 @@ func (n *Node) Outbox(ctx context.Context, state SendState, after string, limit 
 }
 
 func (n *Node) listEntries(ctx context.Context, term, after string, limit int) (entries []OutboxEntry, next string, err error) {
-	page, err := n.store.Records().List(ctx, nsOutbox, term, after, limit, time.Now())
-	if err != nil {
-		return nil, "", fmt.Errorf("list outbox: %w", err)
-	}
-	for _, r := range page.Records {
-		e, err := decodeEntry(r)
-		if err != nil {
-			return nil, "", err
-		}
-		entries = append(entries, e)
-	}
-	return entries, page.Next, nil
+	return listRecords(ctx, n.store.Records(), nsOutbox, term, after, limit, decodeEntry)
 }
 
 // allEntries returns all outbox entries with a term, in the order of sending. Its pages are small, because an entry may

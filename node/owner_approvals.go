@@ -17,7 +17,7 @@ func (o OwnerAPI) ListApprovals(ctx context.Context, state acl.AskState, after s
 	asks, next, err := o.n.asks.List(ctx, acl.AskFilter{State: state}, after, limit, time.Now())
 	views := make([]owner.Approval, len(asks))
 	for i, ask := range asks {
-		if views[i], err = o.viewAsk(ctx, ask); err != nil {
+		if views[i], err = viewAsk(ctx, o.n.asks, ask); err != nil {
 			break
 		}
 	}
@@ -30,7 +30,7 @@ func (o OwnerAPI) FindApproval(ctx context.Context, id string) (owner.Approval, 
 	if err != nil {
 		return owner.Approval{}, err
 	}
-	return o.viewAsk(ctx, ask)
+	return viewAsk(ctx, o.n.asks, ask)
 }
 
 // findAsk returns the question with this id, or with this unique prefix of an id. If that question is behind another
@@ -85,7 +85,7 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 
 // RejectStrangers implements [owner.Approvals].
 func (o OwnerAPI) RejectStrangers(ctx context.Context, by string) (int, error) {
-	rejected, err := o.rejectStrangers(ctx, by)
+	rejected, err := rejectStrangers(ctx, o.n.asks, o.n.rules, by)
 	if err != nil {
 		o.n.log.Warn("reject strangers", "rejected", rejected, "err", err)
 		return rejected, owner.Fault(http.StatusConflict, fmt.Sprintf("%d senders were rejected, but some could not be", rejected), "see agentmesh approvals list, and try again")

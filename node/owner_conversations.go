@@ -24,7 +24,7 @@ func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conve
 		v.Principal = conv.Principal
 	}
 	v.Proposal = owner.NewProposal(conv)
-	v.Agreement, err = o.viewAgreement(ctx, conv, now)
+	v.Agreement, err = viewAgreement(ctx, o.n.store.Records(), conv, now)
 	return v, err
 }
 

@@ -20,11 +20,11 @@ const rejectBatch = 20 // questions decided at once
 // rejectStrangers rejects every waiting sender who is unknown to the owner, and remembers each rejection (AM-35). It
 // decides several questions at once, so that they share disk writes. After an error, which leaves a question unchanged,
 // it goes on. It returns the number of rejections. by names the command or page that the owner used.
-func (o OwnerAPI) rejectStrangers(ctx context.Context, by string) (rejected int, err error) {
+func rejectStrangers(ctx context.Context, queue *acl.Asks, rules *acl.Rules, by string) (rejected int, err error) {
 	began := time.Now()
 	var done atomic.Int64
 	for after := ""; ; {
-		asks, next, listErr := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, rejectBatch, began)
+		asks, next, listErr := queue.List(ctx, acl.AskFilter{State: acl.AskPending}, after, rejectBatch, began)
 		if listErr != nil {
 			return int(done.Load()), errors.Join(err, listErr)
 		}
@@ -34,7 +34,7 @@ func (o OwnerAPI) rejectStrangers(ctx context.Context, by string) (rejected int,
 				next = ""
 				break
 			}
-			group.Go(func() error { return o.rejectStranger(ctx, ask, by, &done) })
+			group.Go(func() error { return rejectStranger(ctx, queue, rules, ask, by, &done) })
 		}
 		err = errors.Join(err, group.Wait())
 		if after = next; after == "" {
@@ -44,15 +44,15 @@ func (o OwnerAPI) rejectStrangers(ctx context.Context, by string) (rejected int,
 }
 
 // rejectStranger rejects the sender of a question if the owner does not know the sender, and counts that in done.
-func (o OwnerAPI) rejectStranger(ctx context.Context, ask acl.Ask, by string, done *atomic.Int64) error {
+func rejectStranger(ctx context.Context, queue *acl.Asks, rules *acl.Rules, ask acl.Ask, by string, done *atomic.Int64) error {
 	if !isAboutSender(ask) {
 		return nil
 	}
-	standing, err := o.n.rules.Standing(ctx, ask.Subject, time.Now())
+	standing, err := rules.Standing(ctx, ask.Subject, time.Now())
 	if err != nil || standing != acl.Unknown {
 		return err
 	}
-	_, err = o.n.asks.Decide(ctx, ask.ID, ask.Hash, acl.Reject, by, time.Now())
+	_, err = queue.Decide(ctx, ask.ID, ask.Hash, acl.Reject, by, time.Now())
 	switch {
 	case errors.Is(err, acl.ErrAskGone), errors.Is(err, store.ErrNotFound):
 		return nil
