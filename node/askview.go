@@ -21,7 +21,7 @@ func viewAsk(ctx context.Context, asks *acl.Asks, ask acl.Ask) (owner.Approval, 
 	if json.Unmarshal(ask.Body, &about) == nil { // a bridge's question may have another body
 		v.Name, v.Summary = wire.OneLine(about.Name, 100), summaryOf(about.Payload)
 	}
-	if ask.Kind != askMessage {
+	if ask.Kind != owner.AskMessage {
 		return v, nil
 	}
 	tail, err := asks.Tail(ctx, ask, time.Now())

@@ -231,7 +231,7 @@ func (n *Node) noticeBridgeAsk(ask acl.Ask) []store.Change {
 }
 
 func isOwnKind(kind string) bool {
-	return slices.Contains([]string{askMessage, askOutgoing, askTask, askInterrupted, askKeyChange, owner.AskQuestion}, kind)
+	return slices.Contains([]string{owner.AskMessage, owner.AskOutgoing, owner.AskTask, owner.AskInterrupted, owner.AskKeyChange, owner.AskQuestion}, kind)
 }
 
 // screened wraps the transport of a bridge that does not look for personal data itself. It delivers a message with

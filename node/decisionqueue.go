@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -118,7 +119,7 @@ func (n *Node) finishDecisions(ctx context.Context) error {
 			return err
 		}
 		decided := ask.State == acl.AskApproved || ask.State == acl.AskRejected
-		if !decided || ask.Kind != askMessage || ask.Behind == "" || continued[ask.Behind] {
+		if !decided || ask.Kind != owner.AskMessage || ask.Behind == "" || continued[ask.Behind] {
 			continue
 		}
 		continued[ask.Behind] = true

@@ -32,7 +32,7 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 			return err
 		}
 		title := view.ShowTitle()
-		if ask.Kind == askMessage {
+		if ask.Kind == owner.AskMessage {
 			title = "a message of " + view.Shown().String() // not its text (AM-36)
 		}
 		notice := n.notice("expiring", "", "", ask.Conv, now)

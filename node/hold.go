@@ -17,15 +17,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The kinds of questions that a node itself asks its owner.
-const (
-	askMessage     = owner.AskMessage
-	askOutgoing    = owner.AskOutgoing
-	askTask        = owner.AskTask
-	askInterrupted = owner.AskInterrupted
-	askKeyChange   = owner.AskKeyChange
-)
-
 // question is the body of a question of the node. resolve carries out the owner's decision.
 type question interface {
 	resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error
@@ -138,7 +129,7 @@ func (a *acceptance) newAsk(item Item, hold, reason string) acl.Ask {
 		Unproven: a.in.Unproven,
 	})
 	return acl.Ask{
-		ID: acl.NewAskID(a.now), Kind: askMessage, Subject: item.subject(), Conv: a.key,
+		ID: acl.NewAskID(a.now), Kind: owner.AskMessage, Subject: item.subject(), Conv: a.key,
 		Title: fmt.Sprintf("%s from %s", item.Intent, bridge.Party("", item.Address, string(item.Peer))), Body: body, Hash: item.Digest, Size: len(item.Payload),
 		Choices: []acl.Choice{acl.Approve, acl.ApproveConversation, acl.ApproveAlways, acl.Reject, acl.Block},
 		Created: a.now, Expires: a.now.Add(a.n.cfg.HoldFor),

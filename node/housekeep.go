@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -172,7 +173,7 @@ func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) 
 	switch {
 	case item.State == ItemInterrupted:
 		item.State, item.Note = ItemFailed, "nobody decided in time whether the agent may run again"
-	case ask.Kind == askOutgoing, ask.Kind == askTask:
+	case ask.Kind == owner.AskOutgoing, ask.Kind == owner.AskTask:
 		item.State, item.Note = ItemFailed, "nobody decided in time whether the answer may leave"
 	default:
 		item.State = ItemExpired

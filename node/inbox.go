@@ -37,13 +37,6 @@ const (
 	ItemInterrupted = owner.ItemInterrupted
 )
 
-func (i Item) checkAnswerable() error {
-	if !i.State.IsUnanswered() {
-		return ErrAnswered
-	}
-	return nil
-}
-
 // Item is one message in the inbox.
 type Item struct {
 	owner.Item
@@ -100,7 +93,7 @@ func (i Item) terms() []string {
 	switch {
 	case i.Kind != kindTask:
 		terms = append(terms, convTerm(i.key()))
-	case i.checkAnswerable() == nil:
+	case i.State.IsUnanswered():
 		terms = append(terms, aboutTerm(i.About))
 	}
 	if i.State == ItemNew && !i.Woken.IsZero() {

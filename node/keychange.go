@@ -8,30 +8,27 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// reportKeyChange asks the owner about a peer's changed key (AM-11). The message with the new key was refused.
+// reportKeyChange asks the owner about a peer's changed key (AM-11). The message with the new key was refused. It
+// does not ask again while a question about the same peer waits, whatever the key.
 func (n *Node) reportKeyChange(ctx context.Context, change client.KeyChange) {
-	if err := n.askKeyChange(ctx, change); err != nil && !errors.Is(err, store.ErrConflict) {
-		n.log.Error("ask about changed key", "peer", change.Agent, "err", err)
-	}
-}
-
-// askKeyChange opens a question about a peer's changed key. While one waits, askKeyChange returns store.ErrConflict for
-// the same peer, whatever the key.
-func (n *Node) askKeyChange(ctx context.Context, change client.KeyChange) error {
 	now := time.Now()
 	body := wire.MustMarshal(keyChangeAsk{Agent: change.Agent, Directory: change.Directory, Old: change.Old, New: change.New})
 	ask, changes := n.asks.Open(acl.Ask{
-		Kind: askKeyChange, Subject: string(change.Agent), Title: fmt.Sprintf("the key of %s changed", change.Agent),
+		Kind: owner.AskKeyChange, Subject: string(change.Agent), Title: fmt.Sprintf("the key of %s changed", change.Agent),
 		Body: body, Hash: change.New, Choices: []acl.Choice{acl.Approve, acl.Reject, acl.Block},
 		Created: now, Expires: now.Add(n.cfg.HoldFor),
 	}, acl.Slot{Key: "key/" + string(change.Agent), Term: "key", Max: 1000})
 	notice := n.notice("key-change", change.Agent, "", store.ConvKey{Peer: string(change.Agent)}, now)
 	notice.Ask = ask.ID
-	return n.store.Records().Apply(ctx, append(changes, n.notices.Change(notice)), now)
+	err := n.store.Records().Apply(ctx, append(changes, n.notices.Change(notice)), now)
+	if err != nil && !errors.Is(err, store.ErrConflict) {
+		n.log.Error("ask about changed key", "peer", change.Agent, "err", err)
+	}
 }
 
 type keyChangeAsk struct {

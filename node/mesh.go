@@ -84,7 +84,7 @@ func (m mesh) Decide(ctx context.Context, conv store.ConvKey, approve bool) erro
 	if err != nil {
 		return owner.Explain(err)
 	}
-	if ask.Kind != askMessage {
+	if ask.Kind != owner.AskMessage {
 		return owner.Fault(http.StatusConflict, "your answer waits for a decision here, not the message; decide about the answer first", "agentmesh approvals show "+ask.ID)
 	}
 	var body owner.HeldBody

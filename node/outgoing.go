@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -18,7 +19,7 @@ import (
 // maxOutgoingAsks bounds our messages that wait for the owner.
 const maxOutgoingAsks = 200
 
-// outgoingAsk is the body of an askOutgoing question: the message exactly as it would be sent, and its recipient.
+// outgoingAsk is the body of an owner.AskOutgoing question: the message exactly as it would be sent, and its recipient.
 type outgoingAsk struct {
 	Outgoing
 	Recipient recipientInfo `json:"recipient"`
@@ -29,7 +30,7 @@ type outgoingAsk struct {
 // covers the recipient's key too.
 func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now time.Time) (acl.Ask, []store.Change, error) {
 	return p.openAsk(n, out, "", acl.Ask{
-		Kind: askOutgoing, Conv: out.key(), Created: now,
+		Kind: owner.AskOutgoing, Conv: out.key(), Created: now,
 		Title: fmt.Sprintf("send %s to %s", out.Intent, bridge.Party("", out.Address, string(out.To))),
 	}, outgoingAsk{out, to, out.sealTo != ""})
 }

@@ -76,7 +76,7 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 		}
 		decided.Sent = &sent
 	default: // the question was not about a message to send, or it was not approved
-		if ask.Kind == askTask && ask.State == acl.AskApproved {
+		if ask.Kind == owner.AskTask && ask.State == acl.AskApproved {
 			decided.Sent = &Sent{State: SendDelivered}
 		}
 	}

@@ -161,8 +161,8 @@ func (o OwnerAPI) newReply(ctx context.Context, key store.ConvKey) (Outgoing, er
 
 // newAnswer returns an answer to one inbox item, or ErrAnswered if the item does not wait any more.
 func (o OwnerAPI) newAnswer(ctx context.Context, item Item) (Outgoing, error) {
-	if err := item.checkAnswerable(); err != nil {
-		return Outgoing{}, err
+	if !item.State.IsUnanswered() {
+		return Outgoing{}, ErrAnswered
 	}
 	out, err := o.newFollowUp(ctx, item.key())
 	if err != nil {
@@ -222,7 +222,7 @@ func checkReleased(ctx context.Context, o OwnerAPI, out Outgoing) error {
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
-		if err != nil || ask.Kind == askMessage {
+		if err != nil || ask.Kind == owner.AskMessage {
 			return httpapi.ErrOwnerDecides
 		}
 	}

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// interruptedRun is the body of an askInterrupted question.
+// interruptedRun is the body of a question of the kind owner.AskInterrupted.
 type interruptedRun struct {
 	Item   string          `json:"item"`
 	From   wire.AgentID    `json:"from"`
@@ -34,30 +35,24 @@ func (r recovery) run(ctx context.Context) {
 	if err := n.finishDecisions(ctx); err != nil && ctx.Err() == nil {
 		n.log.Error("find unfinished decisions", "err", err)
 	}
-	interrupted, err := r.findInterruptedRuns(ctx)
-	if err != nil && ctx.Err() == nil {
-		n.log.Error("find interrupted hooks", "err", err)
+	current := n.runs.ID()
+	var interrupted []string // ids of items whose hooks were running when the previous process ended
+	for item, err := range n.allItems(ctx, stateTerm(ItemRunning)) {
+		if err != nil {
+			if ctx.Err() == nil {
+				n.log.Error("find interrupted hooks", "err", err)
+			}
+			break
+		}
+		if item.Runner != current {
+			interrupted = append(interrupted, item.ID)
+		}
 	}
 	for _, id := range interrupted {
 		if err := r.recoverRun(ctx, id); err != nil && ctx.Err() == nil {
 			n.log.Error("recover interrupted hook", "item", id, "err", err)
 		}
 	}
-}
-
-// findInterruptedRuns returns the ids of the items whose hooks were running when the previous process ended.
-func (r recovery) findInterruptedRuns(ctx context.Context) (interrupted []string, err error) {
-	n := r.n
-	current := n.runs.ID()
-	for item, err := range n.allItems(ctx, stateTerm(ItemRunning)) {
-		if err != nil {
-			return interrupted, err
-		}
-		if item.Runner != current {
-			interrupted = append(interrupted, item.ID)
-		}
-	}
-	return interrupted, nil
 }
 
 func (r recovery) recoverRun(ctx context.Context, id string) error {
@@ -122,7 +117,7 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 		Item: item.ID, From: item.Peer, Name: item.PeerName, Route: item.Route, Intent: item.Intent, Note: item.Note, Load: item.Payload,
 	})
 	ask, changes := n.asks.Open(acl.Ask{
-		Kind: askInterrupted, Subject: item.subject(), Conv: item.key(),
+		Kind: owner.AskInterrupted, Subject: item.subject(), Conv: item.key(),
 		Title: fmt.Sprintf("run %s again for %s?", item.Route, item.Intent), Body: body, Hash: item.Digest,
 		Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: now, Expires: now.Add(n.cfg.HoldFor),
 	}, acl.Slot{})

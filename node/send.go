@@ -269,7 +269,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 func (p *posting) release(ctx context.Context) error {
 	item, u := &p.item, p.unit
 	switch {
-	case p.out.Once && item.checkAnswerable() != nil:
+	case p.out.Once && !item.State.IsUnanswered():
 		return ErrAnswered
 	case p.out.isClose():
 		_, err := p.n.withdrawAsks(ctx, u, func(ask acl.Ask) bool { return !u.Changes(acl.AskNamespace, ask.ID) })

@@ -66,5 +66,5 @@ func rejectStranger(ctx context.Context, queue *acl.Asks, rules *acl.Rules, ask 
 // isAboutSender reports whether the question asks if a sender may write at all.
 func isAboutSender(ask acl.Ask) bool {
 	var held owner.HeldBody
-	return ask.Kind == askMessage && json.Unmarshal(ask.Body, &held) == nil && held.Hold == "sender"
+	return ask.Kind == owner.AskMessage && json.Unmarshal(ask.Body, &held) == nil && held.Hold == "sender"
 }

@@ -107,8 +107,8 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 		return wire.Value{}, owner.Fault(http.StatusConflict, "nothing here serves "+kind+" any more", "mark it as read: agentmesh inbox ack "+item.ID)
 	}
 	for {
-		if err := item.checkAnswerable(); err != nil {
-			return wire.Value{}, err
+		if !item.State.IsUnanswered() {
+			return wire.Value{}, ErrAnswered
 		}
 		result, err := a.Answer(ctx, bridge.Answer{
 			About: item.About, Turn: item.Turn, Payload: payload,
@@ -131,7 +131,7 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 	}
 }
 
-// taskAnswer is the body of an askTask question.
+// taskAnswer is the body of a question of the kind owner.AskTask.
 type taskAnswer struct {
 	Item    string          `json:"item"`  // the task in the inbox
 	About   string          `json:"about"` // its matter, such as "mess/2026-11-22-001"
@@ -145,7 +145,7 @@ type taskAnswer struct {
 // askTaskAnswer asks the owner to approve the answer to a task, which is held meanwhile (AM-50).
 func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p permission) (Sent, error) {
 	ask, changes, err := p.openAsk(n, out, item.PeerName,
-		acl.Ask{Kind: askTask, About: item.About, Title: "answer to " + item.About, Created: time.Now()},
+		acl.Ask{Kind: owner.AskTask, About: item.About, Title: "answer to " + item.About, Created: time.Now()},
 		taskAnswer{item.ID, item.About, item.Peer, item.PeerName, item.Intent, item.Payload, out.Payload})
 	if err != nil {
 		return Sent{}, err

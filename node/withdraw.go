@@ -9,6 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // cancelHeld withdraws the held messages that the sender cancels with this message (AM-36). Recording the message also
@@ -20,7 +21,7 @@ func (a *acceptance) cancelHeld(ctx context.Context) (out bridge.Outcome, done b
 		return bridge.Outcome{}, false, nil
 	}
 	withdrawn, err := a.n.withdrawAsks(ctx, a.unit, func(ask acl.Ask) bool {
-		return ask.Kind == askMessage && (a.in.Cancels == "" || a.in.Cancels == cmp.Or(ask.OwnHash, ask.Hash))
+		return ask.Kind == owner.AskMessage && (a.in.Cancels == "" || a.in.Cancels == cmp.Or(ask.OwnHash, ask.Hash))
 	})
 	if err != nil || len(withdrawn) == 0 {
 		return bridge.Outcome{}, false, err

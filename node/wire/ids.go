@@ -96,10 +96,7 @@ func (id AgentID) KeyDigits() string {
 	if !id.HasDerivedShape() {
 		return ""
 	}
-	hash, err := lowerBase32.DecodeString(strings.TrimPrefix(string(id), "am_"))
-	if err != nil {
-		return ""
-	}
+	hash, _ := lowerBase32.DecodeString(strings.TrimPrefix(string(id), "am_")) // the shape has only letters of base32
 	return hex.EncodeToString(hash)
 }
 
