@@ -40,7 +40,7 @@ const (
 	AuditRefused      AuditKind = "refused"      // a rule refused a message; only counted
 	AuditHeld         AuditKind = "held"         // a message, or another question, waits for the owner
 	AuditDecided      AuditKind = "decided"      // the owner decided; Choice is the decision
-	AuditWithdrawn    AuditKind = "withdrawn"    // withdrawn by its sender, or with its conversation
+	AuditWithdrawn    AuditKind = "withdrawn"    // the sender took the message back, or the conversation ended
 	AuditExpired      AuditKind = "expired"      // expired without a decision
 	AuditSent         AuditKind = "sent"         // the owner's rules permitted a message of ours; only counted
 	AuditRule         AuditKind = "rule"         // the owner changed a rule about a peer
@@ -53,7 +53,7 @@ const (
 	AuditPolicy       AuditKind = "policy" // the process started with another policy than the last time
 )
 
-// ByRule is the value of [AuditEntry.By] if no person acted. Otherwise By is usually the interface that the person
+// ByRule is the value of [AuditEntry.By] if a rule decided. Otherwise By is usually the interface that the person
 // used: "cli", "page", "api".
 const ByRule = "rule"
 
@@ -63,13 +63,13 @@ type AuditEntry struct {
 	At           time.Time `json:"at"`
 	Kind         AuditKind `json:"kind"`
 	Subject      string    `json:"subject,omitempty"` // the principal to which the entry refers
-	Rule         string    `json:"rule,omitempty"`    // the rule that decided: "access.mode=approval"
+	Rule         string    `json:"rule,omitempty"`    // what decided: "access.mode=approval", an error code, a directory
 	By           string    `json:"by"`
 	Choice       Choice    `json:"choice,omitempty"`
-	Ask          string    `json:"ask,omitempty"`
+	Ask          string    `json:"ask,omitempty"` // id of the question to the owner
 	AskKind      string    `json:"ask_kind,omitempty"`
 	Conversation string    `json:"conversation_id,omitempty"`
-	Digest       string    `json:"digest,omitempty"` // hash of what the owner saw
+	Digest       string    `json:"digest,omitempty"` // hash of what the entry is about: what the owner saw, a key, the policy
 	Note         string    `json:"note,omitempty"`   // written by us; never text of a peer
 	Count        uint64    `json:"count,omitempty"`  // number of events that the entry sums up
 	Until        time.Time `json:"until,omitzero"`   // time of the last of these events
@@ -179,10 +179,10 @@ func (a *Audit) flushAndSeal(ctx context.Context, now time.Time, last bool) {
 type auditHead struct {
 	N     uint64 `json:"n"`
 	Hash  string `json:"hash"`
-	First uint64 `json:"first"` // number of the oldest entry that MaxEntries left
+	First uint64 `json:"first"` // number of the oldest entry that is kept
 }
 
-// Seal adds the waiting entries to the chain, in the order in which they were created.
+// Seal adds the waiting entries to the chain, in the order of their times.
 func (a *Audit) Seal(ctx context.Context) error {
 	a.sealing.Lock()
 	defer a.sealing.Unlock()

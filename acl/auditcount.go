@@ -11,7 +11,7 @@ import (
 
 const (
 	maxCounts     = 1000 // sums in memory; further events of a kind and rule share one sum without a subject
-	countsPerHour = 60   // sums that are stored per hour, so that a flood cannot displace decisions from the log
+	countsPerHour = 60   // sums that are stored per hour on average, so that a flood cannot displace decisions from the log
 )
 
 // counts holds the sums that wait to be stored.

@@ -26,11 +26,11 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 		return err
 	}
 	s.p.say("message: prepare")
-	tr, err := b.prepareMessage(ctx)
+	messages, err := b.prepareMessage(ctx)
 	if err != nil {
 		return err
 	}
-	bare, stop, err := s.control(ctx, "message", tr)
+	bare, stop, err := s.control(ctx, "message", messages)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	contenders := append([]contender{{"message", b.workers, tr.operation(tr.base, b.workers, tr.check), srv.cpu}, bare, {"durable step", b.workers, accept, ownCPU}}, pieces...)
+	contenders := append([]contender{{"message", b.workers, messages.operation(messages.base, b.workers, messages.check), srv.cpu}, bare, {"durable step", b.workers, accept, ownCPU}}, pieces...)
 	got := interleave(ctx, s.p, s.Rounds, s.Duration, contenders...)
 	sums := make([]sample, s.Rounds)
 	var note strings.Builder

@@ -4,7 +4,7 @@
 // The package only translates: every search is one call of [Config.Find], with the bounds and cursors of the directory.
 // Texts of cards are passed on as JSON strings and never acted on.
 //
-// ARD changes monthly. Everything that depends on its version is in this package and in node/client/ard.go:
+// ARD changes monthly. The code that depends on its version is in this package and in node/client/ard.go:
 // [SpecVersion], and the paths and types beside it.
 package discovery
 
@@ -55,9 +55,10 @@ type Config struct {
 	Guard echo.MiddlewareFunc
 }
 
-// Search is a search in the directory. An agent must match Text, and at least one value of each list that is not empty.
+// Search is a search in the directory. An agent must have a word of Text, and match at least one value of each list
+// that is not empty.
 type Search struct {
-	Text         string // ranks agents by how many of its words they have; "" matches every agent
+	Text         string // agents with more of its words come first; "" matches every agent
 	Capabilities []string
 	Intents      []string
 	Checks       []string // key, endpoint, alive

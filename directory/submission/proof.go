@@ -56,14 +56,14 @@ func (r Rules) CheckProof(s Submission, t Target, c Candidate, now time.Time) (P
 
 type base struct{ url, path string }
 
-// bases returns the forms of a directory's base that a proof may name: own and, in the local profile, the other
-// loopback names with the port of own or of the request (AM-62).
-func bases(own string, local bool, host string) []base {
-	u, err := url.Parse(own)
+// bases returns the forms of a directory's base that a proof may name: baseURL and, in the local profile, the other
+// loopback names with the port of baseURL or of the request (AM-62).
+func bases(baseURL string, local bool, host string) []base {
+	u, err := url.Parse(baseURL)
 	if err != nil {
 		return nil
 	}
-	list := []base{{own, u.EscapedPath()}}
+	list := []base{{baseURL, u.EscapedPath()}}
 	if !local {
 		return list
 	}
@@ -151,15 +151,15 @@ func (r Rules) checkPreviousProof(before string, s Submission, p Proof, now time
 }
 
 // CheckSourceProof verifies a key proof that another directory passes on. The proof was made for a request to that
-// directory, whose base is own (AM-62). loopback means that own is on loopback.
-func (r Rules) CheckSourceProof(header, own string, loopback bool, c Candidate, now time.Time) (proven time.Time, text string, ok bool) {
+// directory, whose base is baseURL (AM-62). loopback means that baseURL is on loopback.
+func (r Rules) CheckSourceProof(header, baseURL string, loopback bool, c Candidate, now time.Time) (proven time.Time, text string, ok bool) {
 	proof, ok := wire.ParseKeyProof(header)
 	if !ok || proof.Time.After(now.Add(ProofWindow)) {
 		return time.Time{}, "", false
 	}
 	digest := signing.Digest(c.submitted)
 	window := signing.Window{From: proof.Time.Add(-ProofWindow), To: proof.Time.Add(ProofWindow)}
-	for _, base := range bases(own, loopback && r.Local, "") {
+	for _, base := range bases(baseURL, loopback && r.Local, "") {
 		for _, t := range []Target{{"POST", "/agents"}, {"PUT", "/agents/" + string(c.Card.ID)}} {
 			text := wire.KeyProofText(t.Method, base.path+t.Path, base.url, proof.Stamp, digest)
 			if c.Key.Verify(text, proof.Signature, window, now) == nil {

@@ -21,8 +21,8 @@ type token struct {
 	run  bool
 }
 
-// tokenize splits text into folded words by UAX #29 (AM-52): NFKC, case folding, no diacritics. It drops punctuation,
-// symbols, and marks at the beginning of a word. Most words are plain, so only the others need the slower segment.
+// tokenize splits text into words by UAX #29 and folds them: NFKC, case, and diacritics of Latin, Greek and Cyrillic
+// (AM-52). It drops punctuation and symbols, and combining marks with which a word begins. Most words are plain, so only the others need the slower segment.
 func tokenize(text string) []token {
 	list := make([]token, 0, len(text)/6+1)
 	for field := range strings.FieldsSeq(text) {
@@ -36,7 +36,7 @@ func tokenize(text string) []token {
 	return list
 }
 
-// isPlain reports whether a folded text is one word, because it has only ASCII letters and digits.
+// isPlain reports whether a folded text has only ASCII letters and digits, and so is one word.
 func isPlain(text string) bool {
 	for i := range len(text) {
 		if c := text[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
@@ -88,9 +88,8 @@ func bigrams(run string) []string {
 	return list
 }
 
-// Index returns at most limit distinct words by which a search finds the text. AM-52 does not require two kinds of
-// them: the parts of a word with an apostrophe, a dot or an underscore inside ("sarah" in "sarah's"), and each
-// character of a run. These come last, so that limit cuts them first.
+// Index returns at most limit distinct words by which a search finds the text. Two kinds of
+// them go beyond AM-52: the parts of a word with a sign inside ("sarah" in "sarah's"), and each character of a run. These come last, so that limit cuts them first.
 func Index(text string, limit int) []string {
 	tokens := tokenize(text)
 	main, more := slices.Grow([]string(nil), len(tokens)), []string(nil)
@@ -157,11 +156,11 @@ func fold(s string) string {
 	s = cases.Fold().String(norm.NFKD.String(s))
 	var b strings.Builder
 	b.Grow(len(s))
-	accented := false // whether fold drops the diacritics of the preceding base character
+	dropsMarks := false // whether fold drops the diacritics of the preceding base character
 	for _, r := range norm.NFKD.String(s) {
 		switch {
 		case unicode.Is(unicode.Mn, r):
-			if !accented {
+			if !dropsMarks {
 				b.WriteRune(r)
 			}
 			continue
@@ -170,7 +169,7 @@ func fold(s string) string {
 		case r == '’':
 			r = '\''
 		}
-		accented = unicode.In(r, unicode.Latin, unicode.Greek, unicode.Cyrillic)
+		dropsMarks = unicode.In(r, unicode.Latin, unicode.Greek, unicode.Cyrillic)
 		b.WriteRune(r)
 	}
 	return norm.NFKC.String(strokes.Replace(b.String()))

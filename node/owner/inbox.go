@@ -18,13 +18,13 @@ type ItemState string
 
 const (
 	ItemNew         ItemState = "new"         // waits for the owner or the owner's agent
-	ItemRead        ItemState = "read"        // acknowledged without a reply
+	ItemRead        ItemState = "read"        // read or acknowledged; nothing more is expected
 	ItemRunning     ItemState = "running"     // a hook is working on it
 	ItemWaiting     ItemState = "waiting"     // its hook could not be reached; the node tries again
 	ItemAnswered    ItemState = "answered"    // a reply is stored
 	ItemHeld        ItemState = "held"        // waits for the owner's decision
 	ItemRejected    ItemState = "rejected"    // the owner, or the agent, refused it
-	ItemWithdrawn   ItemState = "withdrawn"   // its sender took it back while it was held, or the conversation ended
+	ItemWithdrawn   ItemState = "withdrawn"   // its sender took it back, or the matter ended
 	ItemExpired     ItemState = "expired"     // the owner did not decide in time
 	ItemFailed      ItemState = "failed"      // the hook failed; the owner may still answer
 	ItemInterrupted ItemState = "interrupted" // a crash interrupted the hook; the owner decides whether to run it again
@@ -77,7 +77,7 @@ type Item struct {
 	Turn  string `json:"turn,omitempty"`  // with a task: what is to be done, as the bridge names it
 
 	Cancels  string    `json:"cancels,omitempty"`      // UID of the agreed event that it cancels
-	Takes    bool      `json:"takes_accept,omitempty"` // it is the peer's answer that makes our accept count
+	Takes    bool      `json:"takes_accept,omitempty"` // this item is the peer's answer by which our accept counts
 	Woken    time.Time `json:"woken,omitzero"`         // when an agent that answers later was woken
 	Reminded time.Time `json:"reminded,omitzero"`      // when it was woken a second time
 
@@ -85,12 +85,12 @@ type Item struct {
 	Expires time.Time `json:"expires"`
 }
 
-// NeedsOwner is the state in a [Query] for the items that need the owner, see [Item.NeedsOwner]. No request sets it.
+// NeedsOwner is the state in a [Query] for the items that need the owner, see [Item.NeedsOwner]. No item has it.
 const NeedsOwner = "needs-owner"
 
 // NeedsOwner reports whether the item waits for a person: its hook failed, or it is new and is more than a receipt, the
-// end of a matter, or a message that asks for nothing. A new item that has a note or cancels an agreed event always
-// waits for a person. With agrees, an accept asks the owner nothing.
+// end of a matter, or a message that asks for nothing. A new item that has a note, cancels an agreed event or has a
+// custom intent always waits for a person. agrees reports that the item is a plain accept, which asks nothing.
 func (i Item) NeedsOwner(agrees bool) bool {
 	if i.State != ItemNew || i.Note != "" || i.Cancels != "" {
 		return i.State == ItemNew || i.State == ItemFailed
@@ -135,7 +135,7 @@ type HookFailure struct {
 // Inbox has the messages that were accepted for the owner.
 type Inbox interface {
 	// ListItems lists items in the order of arrival. It waits up to q.Wait for a first item. If q names a conversation,
-	// it returns all items of that conversation at once.
+	// it does not wait, and returns all items of that conversation.
 	ListItems(ctx context.Context, q Query) (List[Item], error)
 	// FindItem returns the item with an id or a unique prefix of one.
 	FindItem(ctx context.Context, id string) (Item, error)

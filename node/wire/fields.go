@@ -87,11 +87,11 @@ func (f *fields) optBool(key string) bool {
 	return b
 }
 
-// oneOf returns an optional string that must be one of allowed. If it is absent, it is standard.
-func (f *fields) oneOf(key, reason, standard string, allowed ...string) string {
+// oneOf returns an optional string that must be one of allowed. If it is absent, oneOf returns fallback.
+func (f *fields) oneOf(key, reason, fallback string, allowed ...string) string {
 	m, ok := f.opt(key, String, reason)
 	if !ok {
-		return standard
+		return fallback
 	}
 	f.check(slices.Contains(allowed, m.text), key, reason)
 	return m.text

@@ -79,7 +79,7 @@ func (f *findings) pages(tx *bbolt.Tx) error {
 	return f.ctx.Err()
 }
 
-// rows decodes every row and follows every pointer from one row to another.
+// rows decodes the rows and follows the pointers from one row to another.
 func (f *findings) rows(tx *bbolt.Tx) {
 	each := func(b bucket, fn func(k, v []byte)) {
 		n := 0

@@ -19,7 +19,9 @@ import (
 //	bytes    uint length, then the bytes
 //	texts    uint length of the rest, uint count, count × uint length, then all texts without separators
 //
-// and the rows are as follows; each engine documents the keys of its rows:
+//	flags    1 byte; the bits are in parentheses
+//
+// The rows are as follows, each field as its name and its kind. Each engine documents its keys.
 //
 //	card     rev u64 · expires time · reserved until time · flags (1 withdrawn) · change u64 · owner hash ·
 //	         registered time · updated time · id bytes · terms texts · counts texts · body bytes · meta bytes
@@ -27,10 +29,10 @@ import (
 //	conv     rev u64 · expires time · flags (1 open) · updated time · chain hash · entries uint · peer bytes ·
 //	         id bytes · terms texts · body bytes
 //	entry    flags (1 out) · at time · digest hash · chain hash · replay bytes (see EntryRow) ·
-//	         message id bytes · raw bytes; in version 2, for a sealed payload, · key bytes
+//	         message id bytes · raw bytes; version 2, for a sealed payload, adds: key bytes
 //	replay   expires time · conv seq u64, or 0 · digest hash · status uint · conv peer bytes · conv id bytes ·
-//	         sender bytes · message id bytes · answer bytes; in version 2, instead of the answer, · uint number of the
-//	         entry of the transcript that is the answer; version 3 is version 2 without the sender, who is the conv peer
+//	         sender bytes · message id bytes · answer bytes; version 2 has, instead of the answer, the number of the
+//	         entry of the transcript that is the answer (entry uint); version 3 is version 2 without the sender, who is the conv peer
 //	record   rev u64 · expires time · terms texts · body bytes
 //
 // To add a field, add a new version byte. A decoder reads every version that was ever released.
@@ -111,7 +113,7 @@ func flag(v bool) byte {
 	return 0
 }
 
-// reader decodes a row. After the first error, all further fields are empty.
+// reader decodes a row. After the first error, further fields have no meaning.
 type reader struct {
 	b   []byte
 	err error

@@ -31,9 +31,9 @@ var (
 	counterFences = []byte("fences")
 )
 
-// share takes the lock of the processes that use the schema. If an import or export has it, the error is ErrCopying. If an
+// lockShared takes the lock of the processes that use the schema. If an import or export has it, the error is ErrCopying. If an
 // import was interrupted, the error is engine.ErrUnfinished.
-func share(ctx context.Context, conn *pgx.Conn) error {
+func lockShared(ctx context.Context, conn *pgx.Conn) error {
 	var locked bool
 	err := conn.QueryRow(ctx, "select pg_try_advisory_lock_shared($1, hashtext(current_schema()))", useLock).Scan(&locked)
 	switch {

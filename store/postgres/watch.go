@@ -88,7 +88,7 @@ func (s *Store) connectListener(ctx context.Context) (*pgx.Conn, error) {
 	}
 	_, err = conn.Exec(ctx, "listen "+s.channel)
 	if err == nil {
-		err = share(ctx, conn)
+		err = lockShared(ctx, conn)
 	}
 	if err != nil {
 		_ = conn.Close(ctx)

@@ -18,7 +18,7 @@ type MEW struct {
 	Origins []string `key:"origins"`
 }
 
-// MEWSpace is one space. A participant can only grant rights that it has itself. You are the participant owner.
+// MEWSpace is one space. A participant can only grant rights that it has itself. You are the participant named owner.
 type MEWSpace struct {
 	// A unique id. Clients name it in /ws?space=.
 	ID string `key:"id"`
@@ -28,7 +28,7 @@ type MEWSpace struct {
 	Participants []MEWParticipant `key:"participants"`
 	// Capabilities of participants without a list of their own: a kind such as mcp/proposal, or a pattern as JSON.
 	Defaults []string `key:"defaults"`
-	// Envelopes and WebSocket frames that each participant may send per minute. 0: no limit.
+	// Envelopes and frames of streams, counted together, that each participant may send per minute. 0: no limit.
 	RatePerMinute int `key:"rate_per_minute"`
 }
 
@@ -39,7 +39,7 @@ type MEWParticipant struct {
 	// The messages that the participant may send: kinds, or patterns as JSON. Empty: the defaults of the space.
 	// Danger: capability/grant, space/invite and space/kick let the participant decide about others.
 	Capabilities []string `key:"capabilities"`
-	// File with the participant's token. Without a file and a variable, the participant cannot join until you invite it.
+	// File with the participant's token. With neither a file nor a variable, the participant cannot join until you invite it.
 	TokenFile string `key:"token_file"`
 	// Environment variable with the participant's token.
 	TokenEnv string `key:"token_env"`

@@ -81,7 +81,7 @@ func (d *Directory) Run(ctx context.Context, e Env) error {
 	}
 	o, err := write(e, text)
 	if err == nil {
-		err = undo(e, daemon.InitDirectory(ctx, o))
+		err = undoOnError(e, daemon.InitDirectory(ctx, o))
 	}
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 	}
 	o, err := write(e, text)
 	if err == nil {
-		err = undo(e, daemon.Init(ctx, o, nil))
+		err = undoOnError(e, daemon.Init(ctx, o, nil))
 	}
 	if err != nil {
 		return err
@@ -184,12 +184,12 @@ func write(e Env, text []byte) (daemon.Options, error) {
 		return daemon.Options{}, exit.FailHint(exit.Config, fmt.Errorf("write the configuration: %w", err), "name another file with --config")
 	}
 	o, err := e.Options()
-	return o, undo(e, err)
+	return o, undoOnError(e, err)
 }
 
-// undo removes the configuration and the content of the data directory if err is not nil, so that the user can try
-// again. The directory was empty before. Its content stays if another process has begun to use it. undo returns err.
-func undo(e Env, err error) error {
+// undoOnError removes the configuration and the content of the data directory if err is not nil, so that the user can try
+// again. The directory was empty before. Its content stays if another process has begun to use it. undoOnError returns err.
+func undoOnError(e Env, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -38,8 +38,8 @@ func TestUndo(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := undo(Env{Dir: d, File: d.Path(datadir.FileConfig)}, tt.err); !errors.Is(err, tt.err) {
-			t.Errorf("undo returned %v, want %v", err, tt.err)
+		if err := undoOnError(Env{Dir: d, File: d.Path(datadir.FileConfig)}, tt.err); !errors.Is(err, tt.err) {
+			t.Errorf("undoOnError returned %v, want %v", err, tt.err)
 		}
 		if list, err := os.ReadDir(string(d)); err != nil || len(list) != tt.left {
 			t.Errorf("after %v, the directory holds %v, %v", tt.err, list, err)

@@ -100,7 +100,7 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 	artifacts, _ := include.Boolean()
 	history = max(history, 0) // no history without historyLength
 	list, size := []wire.Value{}, 0
-	for few := range slices.Chunk(tasks[:min(q.size, len(tasks))], 10) { // so that the messages of a few tasks are in memory at once
+	for few := range slices.Chunk(tasks[:min(q.size, len(tasks))], 10) { // so that only the messages of a few tasks are in memory at once
 		if size > maxPageBytes {
 			break
 		}

@@ -101,7 +101,7 @@ func (s *streams) start(key string, m *message.Message, p message.Stream, st *op
 }
 
 // displace drops a stream of another stranger to make room for st (AM-42). The source of the dropped stream must have
-// more streams than the source of st would then have. displace reports whether it dropped a stream.
+// more streams than the source of st would then have, for the number of agents that share it. displace reports whether it dropped a stream.
 func (s *streams) displace(st *openStream) bool {
 	if st.known {
 		return false
@@ -130,7 +130,7 @@ func (s *streams) chunk(st *openStream, p message.Stream) *message.Error {
 		return message.FailAt(message.CodeInvalidParam, "p.data", "a stream has at most 10 MiB")
 	case size > wire.MaxMessage && !st.known:
 		return message.FailAt(message.CodeInvalidParam, "p.data", "a stream of a stranger has at most 256 KiB")
-	case s.bytes+len(data) > maxStreamBytes: // known peers fill it: strangers have an eighth at most
+	case s.bytes+len(data) > maxStreamBytes: // only known peers can fill it: strangers together hold an eighth at most
 		return message.Fail(message.CodeRateLimit)
 	}
 	st.next, st.chunks, st.data = p.Seq+1, st.chunks+1, append(st.data, data...)

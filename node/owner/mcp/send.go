@@ -44,7 +44,7 @@ func (t *tools) send(ctx context.Context, _ *sdk.CallToolRequest, in sendArgs) (
 	if err != nil {
 		return nil, nil, err
 	}
-	wait, err := t.startSend(in.WaitSeconds)
+	wait, err := t.takeSend(in.WaitSeconds)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -67,7 +67,7 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if err != nil {
 		return nil, nil, err
 	}
-	wait, err := t.startSend(in.WaitSeconds)
+	wait, err := t.takeSend(in.WaitSeconds)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -96,7 +96,7 @@ type closeArgs struct {
 }
 
 func (t *tools) close(ctx context.Context, _ *sdk.CallToolRequest, in closeArgs) (*sdk.CallToolResult, any, error) {
-	wait, err := t.startSend(0)
+	wait, err := t.takeSend(0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -116,7 +116,7 @@ type scheduleResult struct {
 }
 
 func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in scheduleArgs) (*sdk.CallToolResult, any, error) {
-	if _, err := t.startSend(0); err != nil {
+	if _, err := t.takeSend(0); err != nil {
 		return nil, nil, err
 	}
 	query := url.Values{"duration": {in.Duration}}
@@ -144,7 +144,7 @@ func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in schedul
 
 type askArgs struct {
 	Text         string `json:"text,omitempty" jsonschema:"a question that yes or no answers"`
-	Conversation string `json:"conversation,omitempty" jsonschema:"that the question is about"`
+	Conversation string `json:"conversation,omitempty" jsonschema:"conversation that the question is about"`
 	Question     string `json:"question,omitempty" jsonschema:"id of an earlier question of yours, to read its answer"`
 	WaitSeconds  int    `json:"wait_seconds,omitempty" jsonschema:"0 to 25"`
 }
@@ -159,16 +159,16 @@ type askResult struct {
 
 func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs) (*sdk.CallToolResult, any, error) {
 	if (in.Text == "") == (in.Question == "") {
-		return nil, nil, errors.New("give text to ask, or question to read an answer")
+		return nil, nil, errors.New("set text to ask, or question to read an answer")
 	}
 	if in.Question != "" && !strings.HasPrefix(in.Question, "ask_") {
-		return nil, nil, errors.New("question is the id of an earlier question; put the text into text")
+		return nil, nil, errors.New("the argument question takes the id of an earlier question; put a new question into text")
 	}
 	wait := min(max(in.WaitSeconds, 0), maxWaitSeconds)
 	request := owner.AskOwner.With(owner.NewQuestion{Text: in.Text, Conversation: in.Conversation, WaitSeconds: wait})
 	if in.Question != "" {
 		request = owner.ShowQuestion.Call(in.Question).Ask(url.Values{"wait": {strconv.Itoa(wait)}})
-	} else if _, err := t.startSend(0); err != nil {
+	} else if _, err := t.takeSend(0); err != nil {
 		return nil, nil, err
 	}
 	q, err := owner.Fetch(ctx, t.api, request)
@@ -182,9 +182,9 @@ func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs
 	return nil, out, nil
 }
 
-// startSend takes one send from the limit and returns how many seconds to wait for the result: at least one, because a
+// takeSend takes one send from the limit and returns how many seconds to wait for the result: at least one, because a
 // message that cannot be sent fails at its first attempt.
-func (t *tools) startSend(seconds int) (wait int, err error) {
+func (t *tools) takeSend(seconds int) (wait int, err error) {
 	if !t.sends.Allow() {
 		return 0, errors.New("you send too often; wait a minute, or ask your owner with mesh_ask_owner")
 	}
@@ -200,7 +200,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 	out := sentResult{Status: string(sent.State), Conversation: string(sent.Conversation), Message: string(sent.MessageID), Question: sent.Ask}
 	switch {
 	case sent.State == owner.SendHeld:
-		out.Status, out.Next = "waits_for_owner", "tell your owner that this waits on the owner's page; then call mesh_wait, or mesh_ask_owner with question"
+		out.Status, out.Next = "waits_for_owner", "tell your owner that this waits on the owner's page; then call mesh_wait, or mesh_ask_owner with the id in question"
 	case sent.ReplyTree.Kind() == wire.Object:
 		reply, from := sent.ReplyTree, to
 		if payload, ok := reply.Get("payload"); ok {

@@ -21,9 +21,9 @@ type overviewView struct {
 }
 
 const (
-	overviewAsks     = 3
-	settingsRefusals = 10
-	limitsRefusals   = 64
+	maxAsksOnOverview     = 3
+	maxRefusalsOnSettings = 10
+	maxRefusalsOnLimits   = 64
 )
 
 func (p *pages) showOverview(c echo.Context) error {
@@ -36,7 +36,7 @@ func (p *pages) showOverview(c echo.Context) error {
 		return err
 	}
 	view := overviewView{None: p.setup != nil && p.setup.Programs().None(), Asks: formatCount(status.Approvals), Items: formatCount(p.countItems(ctx)), Queued: status.Outbox["queued"]}
-	asks, err := p.n.ListApprovals(ctx, acl.AskPending, "", overviewAsks)
+	asks, err := p.n.ListApprovals(ctx, acl.AskPending, "", maxAsksOnOverview)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (p *pages) showSettings(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	view := settingsView{Status: status, Refusals: p.viewRefusals(c.Request().Context(), settingsRefusals)}
+	view := settingsView{Status: status, Refusals: p.viewRefusals(c.Request().Context(), maxRefusalsOnSettings)}
 	return p.shell.Render(c, p.settings, httpapi.View{
 		Title: "Settings", Said: p.doneMessage(c), Data: view,
 		Topics: []string{string(owner.TopicOutbox), string(owner.TopicStatus), topicRefusals},
@@ -89,14 +89,14 @@ func (p *pages) pause(c echo.Context, form url.Values) error {
 	return httpapi.Done(c, "settings", "resumed")
 }
 
-// ruleView is a limit as the page shows it.
-type ruleView struct{ What, Value string }
+// limitView is a limit as the page shows it.
+type limitView struct{ What, Value string }
 
 type limitsView struct {
 	Mode     acl.Mode
-	Messages []ruleView
-	Holds    []ruleView
-	Kept     []ruleView
+	Messages []limitView
+	Holds    []limitView
+	Kept     []limitView
 	Hold     []acl.HoldRule
 	Refusals []refusalView
 }
@@ -111,25 +111,25 @@ func (p *pages) showLimits(c echo.Context) error {
 	}
 	view := limitsView{
 		Mode: limits.Mode,
-		Messages: []ruleView{
+		Messages: []limitView{
 			{"New conversations of one sender", perHour(limits.Rates.NewConversations)},
 			{"Messages in one conversation", perHour(limits.Rates.Conversation)},
 			{"Messages in all", perHour(limits.Rates.Total)},
 			{"Strangers together", "half of that, shared by source"},
 		},
-		Holds: []ruleView{
+		Holds: []limitView{
 			{"Waiting messages of one stranger", "16, at most 64 KiB"},
 			{"Strangers with waiting messages", httpapi.FormatNumber(int64(acl.SenderSlot("").Max))},
 			{"Of a known sender, in one conversation", "16"},
 			{"A question waits", formatDays(limits.HoldFor)},
 		},
-		Kept: []ruleView{
+		Kept: []limitView{
 			{"A silent conversation expires after", formatDays(limits.Idle)},
 			{"An ended conversation is kept for", formatDays(limits.Retention)},
 			{"Maximum number of conversations", httpapi.FormatNumber(int64(limits.MaxKept))},
 			{"Maximum size of all messages", formatSize(limits.MaxBytes)},
 		},
-		Hold: limits.Hold, Refusals: p.viewRefusals(c.Request().Context(), limitsRefusals),
+		Hold: limits.Hold, Refusals: p.viewRefusals(c.Request().Context(), maxRefusalsOnLimits),
 	}
 	return p.shell.Render(c, p.limits, httpapi.View{Title: "Limits", Topics: []string{topicRefusals}, Data: view})
 }

@@ -30,14 +30,14 @@ type personView struct {
 const (
 	maxPersonConversations = 20
 	maxConversationPages   = 5
-	conversationsPage      = 200
+	conversationsPerPage   = 200
 )
 
 // conversationsWith returns the newest conversations with a peer.
 func (p *pages) conversationsWith(ctx context.Context, peer string) (found []owner.Conversation, err error) {
 	before := uint64(0)
 	for range maxConversationPages {
-		page, err := p.n.ListConversations(ctx, "", before, conversationsPage)
+		page, err := p.n.ListConversations(ctx, "", before, conversationsPerPage)
 		if err != nil {
 			return nil, err
 		}
@@ -131,7 +131,7 @@ type lastBlock struct {
 	was  acl.Standing // before it
 }
 
-// undo returns the form that takes back the block that the previous form made, or nil if the previous form made no block.
+// undo returns the form that takes back the block that the previous form made, or nil if the peer is not blocked by it.
 func (p *pages) undo(c echo.Context) *httpapi.Undo {
 	p.blocked.mu.Lock()
 	defer p.blocked.mu.Unlock()

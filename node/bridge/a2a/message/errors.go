@@ -20,7 +20,7 @@ type Error struct {
 	Message string
 	After   time.Duration // sent as Retry-After; 0 means no header
 
-	outer bool // the answer over JSON-RPC has Status too, otherwise 200
+	outer bool // an answer over JSON-RPC also has Status as its HTTP status; otherwise that is 200
 	cause error
 }
 

@@ -188,14 +188,14 @@ func (m Message) Payload() (wire.Intent, wire.Value) {
 }
 
 // NewMessage returns the message with which we send a payload to another agent. A mesh.message with only a body and
-// parts becomes these parts, or a text part of the body; any other payload becomes a data part with our extension,
+// parts becomes these parts or, if it has none, a text part with the body; any other payload becomes a data part with our extension,
 // which an agent of the mesh reads back without loss.
 func NewMessage(id, contextID, taskID string, intent wire.Intent, payload wire.Value) wire.Value {
 	m := []wire.Member{wire.TextField("messageId", id), wire.TextField("contextId", contextID)}
 	if taskID != "" {
 		m = append(m, wire.TextField("taskId", taskID))
 	}
-	payload = withoutOurs(payload)
+	payload = withoutNodeMetadata(payload)
 	parts, metadata := plainParts(intent, payload), wire.Value{}
 	if parts == nil {
 		parts = []wire.Value{wire.Obj(wire.Field("data", payload), wire.TextField("mediaType", "application/json"))}
@@ -235,8 +235,8 @@ func plainParts(intent wire.Intent, payload wire.Value) []wire.Value {
 	return parts
 }
 
-// withoutOurs returns a payload without the members of metadata that only this node reads.
-func withoutOurs(payload wire.Value) wire.Value {
+// withoutNodeMetadata returns a payload without the members of metadata that only this node reads.
+func withoutNodeMetadata(payload wire.Value) wire.Value {
 	meta, ok := payload.Get("metadata")
 	if !ok {
 		return payload

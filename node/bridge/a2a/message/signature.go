@@ -18,7 +18,7 @@ import (
 
 var base64url = base64.RawURLEncoding.Strict()
 
-// SignCard adds a signature of the key to a card, as a JWS over the canonical form of the card (A2A-14). jku is the URL
+// SignCard signs a card with the key, in place of other signatures, as a JWS over the canonical form of the card (A2A-14). jku is the URL
 // of the key set. Only Ed25519 keys make such signatures; for another key the card is returned as it is.
 func SignCard(card wire.Value, key *signing.PrivateKey, jku string) (wire.Value, error) {
 	public := key.Public()
@@ -153,7 +153,7 @@ func (s Signature) checker(jwk wire.Value) (check func(data []byte) bool, member
 }
 
 // The members of a card that stay in the signed form even with a default value (A2A-14): the REQUIRED fields, and the
-// optional ones that have presence.
+// optional ones with explicit presence in Protocol Buffers.
 var (
 	required = []string{
 		"name", "description", "supportedInterfaces", "version", "capabilities", "defaultInputModes", "defaultOutputModes", "skills",
@@ -163,8 +163,8 @@ var (
 )
 
 // signedForm returns a card without the members whose values are the defaults of ProtoJSON. If bare is false, it keeps
-// required and optional members, as the specification demands, and all of params and header, which may have any
-// members. If bare is true, it removes everything that is empty, like the SDKs for Python and JavaScript.
+// required and optional members, as the specification demands, and leaves the members params and header as they
+// are, because they may contain anything. If bare is true, it removes everything that is empty, like the SDKs for Python and JavaScript.
 func signedForm(v wire.Value, bare bool) wire.Value {
 	switch v.Kind() {
 	case wire.Array:

@@ -147,7 +147,7 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Rep
 	}
 	body := bodyOf(payload)
 	hasResult := r.State == a2a.TaskStateCompleted || r.State == a2a.TaskStateWorking
-	rest := withoutOurs(payload).Without("action", "task", "artifacts", "metadata")
+	rest := withoutNodeMetadata(payload).Without("action", "task", "artifacts", "metadata")
 	switch {
 	case len(r.Artifacts) > 0 || !hasResult:
 		if r.Text == "" {
@@ -156,7 +156,7 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Rep
 	case body != "" && rest.Len() == 1:
 		r.Artifacts = append(r.Artifacts, artifactOf(id, wire.Obj(wire.TextField("text", body))))
 	case rest.Len() > 0:
-		data := wire.Obj(wire.Field("data", withoutOurs(payload).Without("task", "artifacts")), wire.TextField("mediaType", "application/json"))
+		data := wire.Obj(wire.Field("data", withoutNodeMetadata(payload).Without("task", "artifacts")), wire.TextField("mediaType", "application/json"))
 		parts := []wire.Value{data}
 		if body != "" {
 			parts = append([]wire.Value{wire.Obj(wire.TextField("text", body))}, parts...)
@@ -164,7 +164,7 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Rep
 		r.Artifacts = append(r.Artifacts, artifactOf(id, parts...))
 	}
 	if mesh {
-		data := wire.Obj(wire.Field("data", withoutOurs(payload)), wire.TextField("mediaType", "application/json"))
+		data := wire.Obj(wire.Field("data", withoutNodeMetadata(payload)), wire.TextField("mediaType", "application/json"))
 		r.Artifacts = append(r.Artifacts, artifactOf(id+"-mesh", data).
 			With("metadata", wire.Obj(wire.Field(Extension, wire.Obj(wire.TextField("intent", string(intent)))))).
 			With("extensions", wire.Texts([]string{Extension})))

@@ -84,8 +84,8 @@ func (t convStore) read(ctx context.Context, key string, now time.Time) (convSta
 	return out, err
 }
 
-// changes returns the changes that store the state of a conversation after a message. asked is the id of the message if
-// the peer wrote it, else "". refs are the ids by which the peer may refer to the conversation.
+// changes returns the changes that store the state of a conversation after a message. received is the id of the message
+// if the peer wrote it, else "". refs are the ids by which the peer may refer to the conversation.
 func (t convStore) changes(peer string, next convState, asked wire.MessageID, refs []string, now time.Time) []store.Change {
 	body, _ := json.Marshal(next) // strings and booleans always encode
 	out := []store.Change{putFor(now, nsConvs, t.key(peer, next.Conv), body), putFor(now, nsConvs, t.lastKey(peer), body)}

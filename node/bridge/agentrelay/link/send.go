@@ -45,7 +45,7 @@ func (l *Link) offlineReason() string {
 	return "the link " + s.Name + " is not connected"
 }
 
-// sendReply sends the node's immediate reply to a message, past the outbox.
+// sendReply sends the node's immediate reply to a message, without using the outbox.
 func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	data, changes, err := l.encode(ctx, peer, m)
 	if err != nil {

@@ -33,7 +33,7 @@ func (t *tx) applyQuery(ctx context.Context, e thread.Entry, path string) error 
 	var data wire.Value
 	switch q.Type {
 	case "capabilities":
-		data = wire.Obj(wire.Field("capabilities", registry.CapabilityTree(t.x.Executors.Available(q.Tags))))
+		data = wire.Obj(wire.Field("capabilities", registry.CapabilityArray(t.x.Executors.Available(q.Tags))))
 	case "executors":
 		data = wire.Obj(wire.Field("executors", t.x.Executors.Tree(q, t.who.Owner, maxAnswered)))
 	default:

@@ -22,8 +22,8 @@ type Capability struct {
 
 const maxCapabilities = 10_000
 
-// Available returns the catalogue and the capabilities of executors here that the catalogue does not describe, with
-// only their ids (MESS-36). With tags it returns only catalogue entries that have any of them, because nothing else has
+// Available returns the catalogue and the capabilities of admitted executors here that the catalogue does not describe,
+// with only their ids (MESS-36), at most maxCapabilities in all. With tags it returns only catalogue entries that have any of them, because nothing else has
 // tags. The result is in the order of the ids.
 func (r *Executors) Available(tags []string) []Capability {
 	r.mu.RLock()
@@ -157,8 +157,8 @@ func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// CapabilityTree returns capabilities as MESS shows them.
-func CapabilityTree(list []Capability) wire.Value {
+// CapabilityArray returns capabilities as MESS shows them.
+func CapabilityArray(list []Capability) wire.Value {
 	out := make([]wire.Value, len(list))
 	for i, c := range list {
 		out[i] = wire.Obj(wire.TextField("id", c.ID), wire.TextField("description", c.Description))

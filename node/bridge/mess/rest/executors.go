@@ -123,7 +123,7 @@ func (r *call) capabilities() error {
 	if err := r.Exchange.Load(); err != nil {
 		return err
 	}
-	list := registry.CapabilityTree(r.Exchange.Executors.Available(r.c.QueryParams()["tag"]))
+	list := registry.CapabilityArray(r.Exchange.Executors.Available(r.c.QueryParams()["tag"]))
 	return r.respond(http.StatusOK, wire.Obj(wire.Field("capabilities", list)))
 }
 

@@ -135,7 +135,7 @@ func (t *text) contains(c *text, b *Budget) bool {
 	case t.not || t.kind != textGlob || t.glob.tail == 0:
 		return false
 	}
-	head, crosses := "", true // c is "*" alone: any string
+	head, crosses := "", true // by default c is "*" alone, which matches any string, slashes included
 	if c.kind == textGlob {
 		if c.glob.tail == 0 {
 			return false
@@ -167,8 +167,8 @@ const (
 	compareWeight = 8
 )
 
-// NewComparison returns the budget of one grant or revocation.
-func NewComparison() *Budget { return &Budget{nodes: compareSteps, steps: compareSteps} }
+// NewComparisonBudget returns the budget of one grant or revocation.
+func NewComparisonBudget() *Budget { return &Budget{nodes: compareSteps, steps: compareSteps} }
 
 func newBudget() *Budget { return &Budget{nodes: maxNodes, steps: maxSteps} }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// DropIn is a space in the files of the reference implementation: a space.yaml and the folder beside it (MEW-D3 to
+// DropIn is a space that the files of the reference implementation configure: a space.yaml and the folder beside it (MEW-D3 to
 // MEW-D10).
 type DropIn struct {
 	Space     SpaceConfig
@@ -31,7 +31,7 @@ type DropIn struct {
 
 // ReadDropIn reads a space.yaml. It ignores members that it does not know, and fails on a token or a capability that it
 // cannot read (MEW-D3). The tokens of participants come from the file, from env and from the token folder. A
-// participant without a token in env and the folder gets a new one (MEW-D5).
+// participant with a token in neither env nor the folder gets a new one (MEW-D5).
 func ReadDropIn(file string, env func(string) string, log *slog.Logger) (*DropIn, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -231,7 +231,7 @@ func (d *DropIn) KeepToken(name, token string) error {
 	return atomicfile.WriteIn(root, name+".token", []byte(token+"\n"))
 }
 
-// Reload reads the token folder again and claims the tokens in it, because the operator may have added some (MEW-D5).
+// Reload reads the token folder again and accepts the tokens in it, because the operator may have added some (MEW-D5).
 func (d *DropIn) Reload(claim func(token, space, name string) error) {
 	for _, p := range d.Space.Participants {
 		token, err := d.readToken(p.Name)

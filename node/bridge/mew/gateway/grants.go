@@ -67,7 +67,7 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 // on these bases and ends with them. findBases refuses if the granter does not hold all of caps (MEW-24). It prefers
 // the granter's own capabilities to those that others granted.
 func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string, *envelope.Refusal) {
-	rests, b := make([]string, len(caps)), capability.NewComparison()
+	rests, b := make([]string, len(caps)), capability.NewComparisonBudget()
 	for i := range caps {
 		if p.by == s.members.operator { // the operator of the space holds every capability
 			rests[i] = "operator"
@@ -110,7 +110,7 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 	if id == "" && len(patterns) == 0 {
 		return envelope.RefuseShape("payload needs a grant_id or capabilities")
 	}
-	e, b := s.newEdit(), capability.NewComparison()
+	e, b := s.newEdit(), capability.NewComparisonBudget()
 	isNamed := func(h heldCapability) bool {
 		return id != "" && h.grant != nil && h.grant.ID == id || capability.FirstContaining(patterns, h.cap, b) != nil
 	}

@@ -41,7 +41,7 @@ type submission struct {
 	at        time.Time
 	to        []string // Envelope.To with names replaced by runtime ids
 
-	// The action of its kind sets the following fields.
+	// The function in actions for the envelope's kind sets the following fields.
 	silent    bool                // the envelope is not broadcast
 	before    []envelope.Outgoing // broadcast before the envelope
 	after     []envelope.Outgoing // broadcast after it
@@ -50,7 +50,7 @@ type submission struct {
 	extra     []wire.Member       // further members of the HTTP answer
 	code      int                 // status code of the HTTP answer; 0 means 200
 	direct    *envelope.Outgoing  // sent only to the sender
-	opened    *stream             // the stream that the envelope opened; gets the id of its stream/open
+	opened    *stream             // the stream that the envelope opened; the id of its stream/open becomes that of the stream
 }
 
 // httpAnswer is the HTTP answer to an envelope.
@@ -139,7 +139,7 @@ func (s *Space) judge(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// fill sets the fields that the sender left out (MEW-3, MEW-J6).
+// fill sets the sender, and the fields that the sender left out (MEW-3, MEW-J6).
 func (p *submission) fill() {
 	p.From = p.by.runtime
 	if p.ID == "" {
@@ -150,7 +150,8 @@ func (p *submission) fill() {
 	}
 }
 
-// checkState refuses envelopes of a participant that is paused or shut down (MEW-37, MEW-42).
+// checkState refuses envelopes of a participant that is paused or shut down, except kinds that are then allowed (MEW-37,
+// MEW-42).
 func (s *Space) checkState(m *member, r envelope.Rule) *envelope.Refusal {
 	switch {
 	case m.down && !r.AfterShutdown:
@@ -224,7 +225,7 @@ func (s *Space) announceAll(list []envelope.Outgoing) {
 	}
 }
 
-// tick removes what has expired: streams whose owner stays away (MEW-52), and old proposals.
+// tick removes what has expired: streams whose participant stays away (MEW-52), old proposals and reasoning.
 func (s *Space) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.unlock()
