@@ -2,6 +2,7 @@ package credential
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"math"
 	"net/netip"
@@ -36,8 +37,7 @@ func NewSharedLimit(records store.Records, ns string, perHour int) *SharedLimit 
 }
 
 // Take returns the changes that charge a registration to the address, or how long the address must wait. Commit the
-// changes with the registration. They fail with [store.ErrConflict] if another registration took the token meanwhile,
-// and with [store.ErrQuota] if others used up the bucket; after a conflict, call Take again.
+// changes with the registration. They fail with [store.ErrQuota] if other processes used up the bucket meanwhile.
 func (l *SharedLimit) Take(ctx context.Context, addr netip.Addr, now time.Time) (changes []store.Change, wait time.Duration, err error) {
 	if l == nil {
 		return nil, 0, nil
@@ -56,7 +56,7 @@ func (l *SharedLimit) Take(ctx context.Context, addr netip.Addr, now time.Time) 
 		}
 		end = end.Add(interval)
 		wait = max(wait, end.Sub(full))
-		record := store.Record{NS: l.ns, Key: endKey(end) + share.Key, Terms: []string{share.Key}, Expires: end}
+		record := store.Record{NS: l.ns, Key: endKey(end) + rand.Text(), Terms: []string{share.Key}, Expires: end}
 		changes = append(changes, store.Change{Record: record, Max: min(burst, maxCounted)})
 	}
 	if wait > 0 {

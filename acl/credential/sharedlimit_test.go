@@ -32,17 +32,12 @@ func sharedLimits(t *testing.T, n int) (register func(process int, addr netip.Ad
 		limits[i] = credential.NewSharedLimit(handles[i].Records(), "registered", 20)
 	}
 	register = func(process int, addr netip.Addr) (time.Duration, error) {
-		for {
-			now := time.Now()
-			changes, wait, err := limits[process].Take(context.Background(), addr, now)
-			if err != nil || wait > 0 {
-				return wait, err
-			}
-			err = handles[process].Records().Apply(context.Background(), changes, now)
-			if !errors.Is(err, store.ErrConflict) {
-				return 0, err
-			}
+		now := time.Now()
+		changes, wait, err := limits[process].Take(context.Background(), addr, now)
+		if err != nil || wait > 0 {
+			return wait, err
 		}
+		return 0, handles[process].Records().Apply(context.Background(), changes, now)
 	}
 	return register, func() {
 		if err := db.Close(); err != nil {
@@ -109,42 +104,6 @@ func TestSharedLimitRace(t *testing.T) {
 	all.Wait()
 	if n := accepted.Load(); n != 20 {
 		t.Errorf("%d registrations, want 20", n)
-	}
-}
-
-// TestSharedLimitSameToken: processes that are asked at the same moment cannot take the same token. Otherwise, N
-// processes would permit N registrations each time that an address regains a token.
-func TestSharedLimitSameToken(t *testing.T) {
-	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	limit := credential.NewSharedLimit(db.Records(), "registered", 20)
-	now := time.Now()
-	for _, addr := range []string{"192.0.2.1", "2001:db8::1"} {
-		var taken [3][]store.Change
-		for i := range taken {
-			at := now
-			if i > 0 { // the second and the third one begin before either is stored
-				at = now.Add(time.Second)
-			}
-			changes, wait, err := limit.Take(t.Context(), netip.MustParseAddr(addr), at)
-			if wait > 0 || err != nil {
-				t.Fatalf("%s: wait %v, %v", addr, wait, err)
-			}
-			taken[i] = changes
-			if i == 0 {
-				if err := db.Records().Apply(t.Context(), changes, at); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		for i, want := range []error{nil, store.ErrConflict} {
-			if err := db.Records().Apply(t.Context(), taken[1+i], now); !errors.Is(err, want) {
-				t.Errorf("%s: registration %d of the same token: %v, want %v", addr, i, err, want)
-			}
-		}
 	}
 }
 
