@@ -21,10 +21,7 @@ type Query struct {
 }
 
 func (q Query) values() url.Values {
-	v := url.Values{}
-	for _, c := range q.Capabilities {
-		v.Add("capability", c)
-	}
+	v := url.Values{"capability": q.Capabilities}
 	for _, i := range q.Intents {
 		v.Add("intent", string(i))
 	}

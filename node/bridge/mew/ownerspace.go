@@ -75,7 +75,8 @@ func ownerSay(c echo.Context, p *ownerSpace) error {
 		return err
 	}
 	heard := p.findAudience(body)
-	return forwardAnswer(c)(heard.addTo(p.Say(c.Request().Context(), body)))
+	status, answer, err := heard.addTo(p.Say(c.Request().Context(), body))
+	return forwardAnswer(c, status, answer, err)
 }
 
 // audience says who hears a chat of the owner. A space stores nothing for participants that are away.
@@ -133,7 +134,8 @@ func ownerDecide(c echo.Context, p *ownerSpace) error {
 	if err := readJSON(c, &d); err != nil {
 		return err
 	}
-	return forwardAnswer(c)(p.Decide(c.Request().Context(), c.Param("proposal"), d.Approve, d.Reason))
+	status, answer, err := p.Decide(c.Request().Context(), c.Param("proposal"), d.Approve, d.Reason)
+	return forwardAnswer(c, status, answer, err)
 }
 
 func readJSON(c echo.Context, into any) error {
@@ -147,14 +149,12 @@ func readJSON(c echo.Context, into any) error {
 	return nil
 }
 
-// forwardAnswer returns a function that answers a request with the answer of a space.
-func forwardAnswer(c echo.Context) func(status int, body []byte, err error) error {
-	return func(status int, body []byte, err error) error {
-		if err != nil {
-			return err
-		}
-		return httpapi.Raw(c, status, body)
+// forwardAnswer answers a request with the answer of a space.
+func forwardAnswer(c echo.Context, status int, body []byte, err error) error {
+	if err != nil {
+		return err
 	}
+	return httpapi.Raw(c, status, body)
 }
 
 // ownerEvents streams the envelopes of a space as server-sent events: "envelope" with an envelope as data, and "lost"

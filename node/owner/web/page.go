@@ -8,6 +8,7 @@ import (
 	"embed"
 	"encoding/json"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -116,7 +117,10 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 		httpapi.Nav{Path: "log", Title: "Log", Under: "Settings"},
 	)
 	if setup != nil {
-		p.mountSetup()
+		p.get("/profile", func(c echo.Context) error { return p.profilePage(c, http.StatusOK, "", p.setup.Profile()) })
+		p.post("/profile", p.saveProfile)
+		p.post("/hello", p.sayHello)
+		p.get("/connect", p.showConnect)
 	}
 	p.get("/", p.showOverview)
 	p.post("/pause", p.pause)

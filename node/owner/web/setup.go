@@ -71,13 +71,6 @@ type profileView struct {
 	None   bool // no program is connected
 }
 
-func (p *pages) mountSetup() {
-	p.get("/profile", func(c echo.Context) error { return p.profilePage(c, http.StatusOK, "", p.setup.Profile()) })
-	p.post("/profile", p.saveProfile)
-	p.post("/hello", p.sayHello)
-	p.get("/connect", p.showConnect)
-}
-
 func (p *pages) profilePage(c echo.Context, status int, wrong string, profile Profile) error {
 	state, err := p.n.Overview(c.Request().Context(), httpapi.MaxCount)
 	if err != nil {

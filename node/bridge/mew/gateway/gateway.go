@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
@@ -138,16 +139,19 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 		if s.members.byName[OperatorName] != nil {
 			return nil, fmt.Errorf("space %s: %s is the name of the owner; give the participant another name", sc.ID, OperatorName)
 		}
-		s.addOperator()
+		// The owner has no connection, and may send and grant everything.
+		s.members.operator = s.members.add(OperatorName, []capability.Capability{mustCapability(`{"kind":"*"}`)})
 	}
 	if err := s.load(ctx); err != nil {
 		return nil, err
 	}
 	for _, m := range s.members.byName {
 		for _, h := range m.record.Tokens {
-			if err := g.restoreToken(s, m, h); err != nil {
-				return nil, err
+			var hash credential.Hash
+			if err := hash.UnmarshalText([]byte(h)); err != nil || h == "" {
+				return nil, fmt.Errorf("participant %s of space %s: its token's hash is damaged", m.name, sc.ID)
 			}
+			g.tokens.add(hash, sc.ID, m.name)
 		}
 	}
 	for _, p := range sc.Participants {

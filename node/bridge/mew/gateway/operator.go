@@ -18,11 +18,6 @@ import (
 // OperatorName is the name of the owner in a hosted space. No participant may have it.
 const OperatorName = "owner"
 
-// addOperator adds the owner of a hosted space. The owner has no connection, and may send and grant everything.
-func (s *Space) addOperator() {
-	s.members.operator = s.members.add(OperatorName, []capability.Capability{mustCapability(`{"kind":"*"}`)})
-}
-
 // AddNode adds the node of this process as a participant, and returns the token with which the node joins. It adds a
 // number to the name if another participant has that name. Call AddNode before [Gateway.Run].
 func (s *Space) AddNode(name string) (token string, err error) {

@@ -77,13 +77,3 @@ func (t *tokens) hashesOf(space, name string) []string {
 	}
 	return out
 }
-
-// restoreToken makes the token of an invited participant valid again after a restart.
-func (g *Gateway) restoreToken(s *Space, m *member, hexHash string) error {
-	var hash credential.Hash
-	if err := hash.UnmarshalText([]byte(hexHash)); err != nil || hexHash == "" {
-		return fmt.Errorf("participant %s of space %s: its token's hash is damaged", m.name, s.cfg.ID)
-	}
-	g.tokens.add(hash, s.cfg.ID, m.name)
-	return nil
-}
