@@ -116,7 +116,7 @@ func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.De
 	out := q.Outgoing
 	out.waited = ask.Expires
 	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
-		return drop(ctx, n, ask, out, d)
+		return q.drop(ctx, n, ask, d)
 	}
 	if err := ask.CheckBody(); err != nil {
 		return n.logNotShown(ask, err)
@@ -168,16 +168,16 @@ func (n *Node) expectRelease(ask string) (released <-chan queuedMessage, end fun
 }
 
 // drop stores that the message is not sent. An inbox item that it was to answer is new again.
-func drop(ctx context.Context, n *Node, ask acl.Ask, out Outgoing, d acl.Decision) error {
-	return n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
+func (q outgoingAsk) drop(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
+	return n.book.Try(ctx, q.key(), d.Now, func(u *conversations.Unit) error {
 		u.Add(d.Changes...)
-		if err := u.EndHold(ctx, out.waited); err != nil {
+		if err := u.EndHold(ctx, ask.Expires); err != nil {
 			return err
 		}
-		if out.Answers == "" {
+		if q.Answers == "" {
 			return nil
 		}
-		item, err := n.Item(ctx, out.Answers)
+		item, err := n.Item(ctx, q.Answers)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
