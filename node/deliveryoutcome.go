@@ -259,7 +259,7 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 			item.ActionKnown, item.Note = false, note
 		}
 		if isOpen {
-			o.run = o.n.newReplyRun(&item, m, o.unit.Conversation())
+			o.run = o.newReplyRun(&item, m)
 		}
 		if o.run != nil {
 			o.unit.Otherwise(o.run.done)
@@ -274,6 +274,29 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 		return nil
 	}
 	return o.countAccept(ctx, m)
+}
+
+// newReplyRun returns the run of the hook that handles a synchronous reply, and marks item as running. It returns nil
+// if no hook handles the reply or the queue of runs is full; then the reply stays in the inbox. It also returns nil if
+// another process must run the hook; then item waits for that process. The hook's answer leaves through the outbox. If
+// the hook gives no answer, the node sends nothing, not even a receipt: two nodes that confirm each other's replies
+// would never stop.
+func (o *deliveryOutcome) newReplyRun(item *Item, m *wire.Message) *run {
+	n := o.n
+	route, mustAsk := n.routeIn(o.unit.Conversation(), m.ID, m.Intent)
+	if mustAsk || route.Handler == nil || !route.Replies || !item.ActionKnown || m.Action() == wire.ActionClose {
+		return nil
+	}
+	done, err := n.runs.Reserve()
+	if err != nil {
+		return nil
+	}
+	item.Route = route.Name
+	if !n.claimRun(item) {
+		done()
+		return nil
+	}
+	return &run{n: n, key: item.key(), itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, unattended: true}
 }
 
 // isReceipt reports whether an answer only confirms that our message arrived, that it waits for the peer's owner, or

@@ -225,6 +225,18 @@ func (s *hookOutcome) provisional(ctx context.Context) bridge.Outcome {
 	return bridge.Outcome{Status: rec.Status, Raw: rec.Answer}
 }
 
+// leaveToOwner puts a reply that the hook did not answer back into the inbox. If the hook gave a reason, the owner gets
+// a notice.
+func (s *hookOutcome) leaveToOwner() {
+	s.item.State = ItemNew
+	if s.answer.Hold == "" {
+		return
+	}
+	s.item.Note = s.answer.Hold
+	n := s.run.n
+	s.unit.Add(n.notices.Change(n.notice("message", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))
+}
+
 // hookFailureNote returns the note for the owner. The hook's own output stays in the log.
 func hookFailureNote(err error) string {
 	switch {

@@ -20,6 +20,13 @@ import (
 
 const nsInbox = "inbox"
 
+// The kinds of inbox items besides kindTask: a message that the peer sent on its own, and the synchronous reply to a
+// message of ours.
+const (
+	kindMessage = "message"
+	kindReply   = "reply"
+)
+
 // ItemState is the state of an inbox item.
 type ItemState = owner.ItemState
 

@@ -1,7 +1,10 @@
 package node
 
 import (
+	"context"
+
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -33,4 +36,31 @@ func (n *Node) route(intent wire.Intent) Route {
 		return bridged
 	}
 	return Route{Pattern: "*", Name: "inbox"}
+}
+
+// clarifyRoute answers an ambiguous accept with our offer again, reduced to a single time (AM-88).
+var clarifyRoute = Route{Name: "agreement", Repeatable: true, Replies: true, Handler: clarifier{}}
+
+// routeIn returns the route of a message: that of its intent, or clarifyRoute for the ambiguous accept in conv. mustAsk
+// reports whether only the owner can answer that accept.
+func (n *Node) routeIn(conv conversations.Conversation, id wire.MessageID, intent wire.Intent) (route Route, mustAsk bool) {
+	if id == "" || id != conv.Unclear {
+		return n.route(intent), false
+	}
+	_, ok := conv.Clarification(id)
+	return clarifyRoute, !ok
+}
+
+// noteUnclear is the note on an ambiguous accept that the owner must answer.
+const noteUnclear = "this accepts without saying which proposal or time: ask, or propose a single time"
+
+type clarifier struct{}
+
+// Handle repeats our offer with a single time. If that is not possible, it leaves the message to the owner.
+func (clarifier) Handle(_ context.Context, c hook.Call) (hook.Answer, error) {
+	payload, ok := c.Conversation.Clarification(c.Message.ID)
+	if !ok {
+		return hook.Answer{Hold: noteUnclear}, nil
+	}
+	return hook.Answer{Payload: &payload}, nil
 }
