@@ -31,17 +31,22 @@ func SealAgeFileKey(recipient string, plain []byte) (sealed, fileKey []byte, err
 	}
 	recorder := fileKeyRecorder{Recipient: to}
 	var out bytes.Buffer
-	w, err := age.Encrypt(&out, &recorder)
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := w.Write(plain); err != nil {
-		return nil, nil, err
-	}
-	if err := w.Close(); err != nil {
+	if err := encryptAge(&out, &recorder, plain); err != nil {
 		return nil, nil, err
 	}
 	return out.Bytes(), recorder.fileKey, nil
+}
+
+// encryptAge writes an age file with the content plain to out.
+func encryptAge(out io.Writer, to age.Recipient, plain []byte) error {
+	w, err := age.Encrypt(out, to)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(plain); err != nil {
+		return err
+	}
+	return w.Close()
 }
 
 type fileKeyRecorder struct {

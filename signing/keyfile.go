@@ -163,14 +163,7 @@ func lock(data, passphrase []byte) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	armored := agearmor.NewWriter(&out)
-	w, err := age.Encrypt(armored, recipient)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(data); err != nil {
-		return nil, err
-	}
-	if err := errors.Join(w.Close(), armored.Close()); err != nil {
+	if err := errors.Join(encryptAge(armored, recipient, data), armored.Close()); err != nil {
 		return nil, err
 	}
 	return out.Bytes(), nil
