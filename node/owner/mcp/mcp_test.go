@@ -238,7 +238,7 @@ func TestAskOwner(t *testing.T) {
 		t.Fatalf("approvals = %+v", waiting)
 	}
 	sarah.Call("POST", "/approvals/"+waiting.Items[0].ID, owner.Decision{Choice: acl.Reject, Hash: waiting.Items[0].Hash, Text: "at most ten"}, nil)
-	if text, failed := s.try("mesh_ask_owner", args{"question": "tea or coffee?"}); !failed || !strings.Contains(text, "put the text into text") {
+	if text, failed := s.try("mesh_ask_owner", args{"question": "tea or coffee?"}); !failed || !strings.Contains(text, "put a new question into text") {
 		t.Errorf("a text as the id of a question: %s", text)
 	}
 	if answer := s.call("mesh_ask_owner", args{"question": asked["question"], "wait_seconds": 5}); answer["state"] != "rejected" || answer["owner_says"] != "at most ten" {
