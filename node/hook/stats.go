@@ -16,7 +16,7 @@ type RouteStats struct {
 	Last     Fault     // its fault; "" if its error is not an [Error], as after a panic or from a bridge
 }
 
-// Stats counts runs and failures. The zero value is ready to use and safe for concurrent use.
+// Stats counts runs and failures. It is safe for concurrent use. NewPool makes it.
 type Stats struct {
 	mu     sync.Mutex
 	routes map[string]*RouteStats // one for each configured route and each kind of bridge

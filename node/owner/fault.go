@@ -71,9 +71,9 @@ func decidedBy(c echo.Context, by string) string {
 	return "api"
 }
 
-// decode reads a JSON request strictly, because a misspelled field may change a decision. An empty body is an empty
+// ReadRequest reads a JSON request strictly, because a misspelled field may change a decision. An empty body is an empty
 // request.
-func decode(c echo.Context, v any) error {
+func ReadRequest(c echo.Context, v any) error {
 	body, err := httpapi.Body(c, maxBody)
 	if err != nil || len(body) == 0 {
 		return err

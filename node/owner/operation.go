@@ -68,7 +68,7 @@ func (e Endpoint[In, Out]) Serve(do func(c echo.Context, in In) (Out, error)) Op
 	op.Handle = func(c echo.Context) error {
 		var in In
 		if op.Request != nil {
-			if err := decode(c, &in); err != nil {
+			if err := ReadRequest(c, &in); err != nil {
 				return err
 			}
 		}

@@ -130,7 +130,7 @@ type ShareRequest struct {
 
 func share(c echo.Context, l *link.Link) error {
 	var in ShareRequest
-	if err := readJSON(c, &in); err != nil {
+	if err := owner.ReadRequest(c, &in); err != nil {
 		return err
 	}
 	if err := l.SetSharing(c.Request().Context(), store.ConvKey{Peer: in.Peer, ID: in.Conversation}, !in.Stop); err != nil {

@@ -2,7 +2,6 @@ package mew
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -125,28 +124,20 @@ func (a audience) addTo(status int, body []byte, err error) (int, []byte, error)
 
 // ownerDecision is the owner's decision about a proposal.
 type ownerDecision struct {
-	Approve bool   `json:"approve"`
+	Approve *bool  `json:"approve"`
 	Reason  string `json:"reason"`
 }
 
 func ownerDecide(c echo.Context, p *ownerSpace) error {
 	var d ownerDecision
-	if err := readJSON(c, &d); err != nil {
+	if err := owner.ReadRequest(c, &d); err != nil {
 		return err
 	}
-	status, answer, err := p.Decide(c.Request().Context(), c.Param("proposal"), d.Approve, d.Reason)
+	if d.Approve == nil {
+		return owner.Fault(http.StatusBadRequest, "approve is missing", "")
+	}
+	status, answer, err := p.Decide(c.Request().Context(), c.Param("proposal"), *d.Approve, d.Reason)
 	return forwardAnswer(c, status, answer, err)
-}
-
-func readJSON(c echo.Context, into any) error {
-	body, err := httpapi.Body(c, 4<<10)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(body, into); err != nil {
-		return wire.ErrSyntax.Because(err)
-	}
-	return nil
 }
 
 // forwardAnswer answers a request with the answer of a space.

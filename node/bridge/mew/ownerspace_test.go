@@ -1,7 +1,14 @@
 package mew
 
 import (
+	"net/http/httptest"
+	"strings"
 	"testing"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // TestAudience: a chat reaches the participants that are connected, and the owner learns who is not.
@@ -27,4 +34,22 @@ func TestAudience(t *testing.T) {
 	await(t, func() bool {
 		return linked.findAudience([]byte(`{"kind":"chat","payload":{"text":"hello"}}`)).listeners == 0
 	})
+}
+
+// TestMisspelledDecision: a request without a decision decides nothing.
+func TestMisspelledDecision(t *testing.T) {
+	r := start(t)
+	alice := r.Join("alice-token")
+	alice.Send(`{"id":"p1","kind":"mcp/proposal","payload":{"method":"x"}}`)
+	alice.Fence()
+	e := echo.New()
+	owner.Mount(e.Group(""), Operations(r.G, nil)...)
+	path := "/mew/spaces/lab/proposals/" + mewtest.Key(t, r.G.Space("lab").View(), "p1")
+	for _, body := range []string{``, `{}`, `{"aprove":true}`, `{"approve":true,"x":1}`} {
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", path, strings.NewReader(body)))
+		if pending := len(r.G.Space("lab").View().Proposals); w.Code == 200 || pending != 1 {
+			t.Errorf("%s: %d with %d pending proposals: %s", body, w.Code, pending, w.Body)
+		}
+	}
 }
