@@ -62,7 +62,7 @@ const (
 func ParseMeta(c store.Card) (Meta, error) {
 	var m Meta
 	if err := json.Unmarshal(c.Meta, &m); err != nil {
-		return Meta{}, fmt.Errorf("read the metadata of card %s: %w", c.ID, err)
+		return Meta{}, fmt.Errorf("read the metadata of card %s: %w: %w", c.ID, store.ErrDamaged, err)
 	}
 	return m, nil
 }
