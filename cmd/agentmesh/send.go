@@ -24,7 +24,7 @@ type sendCall func(waitSeconds int) owner.Call[owner.Sent]
 type sendFlags struct {
 	Intent string `placeholder:"INTENT" help:"Intent of the message (default: mesh.message for send, the intent of the conversation for reply)."`
 	Action string `placeholder:"NAME" help:"Send a payload with only this action: accept, decline, cancel, withdraw…"`
-	Text   bool   `help:"Send the payload as a text, even if it begins with {, @ or -."`
+	Text   bool   `help:"Send the payload as a text, even if it begins with { or @. Before a text that may begin with -, write --."`
 	Seal   bool   `xor:"seal" help:"Encrypt the message so that only its recipient can read it. In a conversation with a sealed message, this is the default."`
 	Open   bool   `xor:"seal" help:"Do not encrypt the message, even if outgoing.seal is prefer."`
 	Wait   bool   `help:"Wait for the answer and print it."`
@@ -38,7 +38,7 @@ type sendFlags struct {
 // With --text, every argument is a text.
 func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 	switch {
-	case c.Action != "" && text != "":
+	case c.Action != "" && (text != "" || c.Text):
 		return wire.Value{}, exit.Fail(exit.Usage, errors.New("give an action or a payload, not both"))
 	case c.Action != "":
 		return wire.Obj(wire.TextField("action", c.Action)), nil

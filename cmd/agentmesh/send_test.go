@@ -53,4 +53,8 @@ func TestTextPayload(t *testing.T) {
 	if _, err := c.payload(&app{}, "{hello}"); exit.Code(err) != exit.Usage {
 		t.Errorf("a text with an intent that needs a JSON object: %v", err)
 	}
+	c = sendFlags{Text: true, Action: "accept"}
+	if _, err := c.payload(&app{}, ""); exit.Code(err) != exit.Usage {
+		t.Errorf("a text that became the flag --action=accept: %v", err)
+	}
 }
