@@ -34,18 +34,23 @@ func (r *rerun) start(undo func() error) bool {
 		return false
 	}
 	r.sockets.hold()
-	r.mu.Lock()
-	switch earlier := r.undo; {
-	case earlier == nil:
-		r.undo = undo
-	case undo != nil: // an earlier change still waits for the start
-		r.undo = func() error { return errors.Join(undo(), earlier()) }
-	}
-	r.failed = nil
-	r.mu.Unlock()
+	r.addUndo(undo)
+	r.fail(nil)
 	r.wanted.Store(true)
 	r.stop()
 	return true
+}
+
+// addUndo adds the undo of the newest change to those that still wait for the start.
+func (r *rerun) addUndo(undo func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch earlier := r.undo; {
+	case earlier == nil:
+		r.undo = undo
+	case undo != nil:
+		r.undo = func() error { return errors.Join(undo(), earlier()) }
+	}
 }
 
 // takeUndo returns the undo of the changes since the last start, or nil.
@@ -86,7 +91,7 @@ func Run(
 		r.wanted.Store(false)
 		page, up, err := o.serve(ctx, started)
 		switch {
-		case err != nil && !up && undo != nil && ctx.Err() == nil:
+		case err != nil && !up && undo != nil && ctx.Err() == nil && !isAway(err):
 			o.Logger.Error("the new configuration does not start, so the old one is back", "err", err)
 			r.fail(err)
 			if err := undo(); err != nil {
@@ -102,6 +107,7 @@ func Run(
 			return nil // somebody ended the process while it started again
 		case !up && started == nil && isAway(err):
 			o.Logger.Warn("start again in a second, because the database does not answer", "err", err)
+			r.addUndo(undo)
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():

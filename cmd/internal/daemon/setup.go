@@ -49,7 +49,7 @@ func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
 		}
 	}
 	var refused error // as it is, for the page
-	_, err := configChanger{s.p}.apply("", func() error {
+	_, err := configChanger(s).apply("", func() error {
 		refused = s.p.src.Rewrite(edits, LinkKinds())
 		return refused
 	})
