@@ -131,10 +131,10 @@ func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bo
 	said, asked := known[t.key()], t.Messages
 	for i, s := range states {
 		for len(asked) > 0 && (i == len(states)-1 || said[asked[0]].At.Before(s.task.At)) {
-			if v, err := wire.Parse(said[asked[0]].Raw); err == nil {
-				task.History = append(task.History, v.With("contextId", wire.Text(t.Context)).With("taskId", wire.Text(t.ID)))
-			} else { // too old, so the history begins later
+			if raw := said[asked[0]].Raw; len(raw) == 0 { // too old, so the history begins later
 				task.History = nil
+			} else if v, err := wire.ParseForeign(raw, relayedDepth, relayedValues); err == nil {
+				task.History = append(task.History, v.With("contextId", wire.Text(t.Context)).With("taskId", wire.Text(t.ID)))
 			}
 			asked = asked[1:]
 		}

@@ -88,6 +88,23 @@ func TestLargeTask(t *testing.T) {
 	}
 }
 
+// TestForeignNumbers checks that the history has a message whose metadata has a number that AgentMesh does not allow.
+func TestForeignNumbers(t *testing.T) {
+	h := serve(t, agent(func(context.Context, hook.Call) (hook.Answer, error) {
+		return payload(t, `{"action":"deliver","message":{"body":"go on"},"task":{"state":"input_required"}}`), nil
+	}), nil, nil)
+	id := text(h.send("ann", "m0", "", "hello"), "result.task.id")
+	for _, call := range []string{
+		`"SendMessage","params":` + message("m1", `,"metadata":{"trace":12345678901234567890},"taskId":"`+id+`"`, "hello", ""),
+		`"GetTask","params":{"id":"` + id + `"}`,
+	} {
+		_, _, body := h.request("ann", "POST", h.base, `{"jsonrpc":"2.0","id":1,"method":`+call+`}`, "A2A-Version", "1.0")
+		if !strings.Contains(body, `"m0"`) || !strings.Contains(body, `"trace":12345678901234567890`) {
+			t.Errorf("%.20s answers %s", call, body)
+		}
+	}
+}
+
 // TestManyStates checks that a task with many turns still shows what our agent said in the first of them.
 func TestManyStates(t *testing.T) {
 	turns := make(chan string)
