@@ -63,6 +63,7 @@ func (c *Channel) run(ctx context.Context) {
 				break
 			}
 		}
+		_ = c.pushNew(ctx) // all event streams may be taken; an error comes back with the next stream
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryFeed):
