@@ -94,14 +94,6 @@ func (r *Rules) Set(ctx context.Context, principal string, s Standing, now time.
 	return nil
 }
 
-// Forget removes the stored rule about a principal. The configured lists still apply.
-func (r *Rules) Forget(ctx context.Context, principal string, now time.Time) error {
-	if err := r.records.Apply(ctx, []store.Change{r.Change(principal, Unknown, now)}, now); err != nil {
-		return fmt.Errorf("remove rule: %w", err)
-	}
-	return nil
-}
-
 // All returns all stored rules, ordered by principal, or the one about only if that is not "". An error ends the
 // iteration.
 func (r *Rules) All(ctx context.Context, only string, now time.Time) iter.Seq2[Rule, error] {

@@ -51,20 +51,21 @@ func TestStanding(t *testing.T) {
 }
 
 func TestRulesForget(t *testing.T) {
-	rules := acl.NewRules(openStore(t).Records(), acl.Policy{Allow: []string{"am_a"}})
+	records := openStore(t).Records()
+	rules := acl.NewRules(records, acl.Policy{Allow: []string{"am_a"}})
 	for _, principal := range []string{"am_a", "am_b", "am_never"} {
 		if principal != "am_never" {
 			if err := rules.Set(t.Context(), principal, acl.Blocked, start); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := rules.Forget(t.Context(), principal, start); err != nil {
-			t.Errorf("Forget(%s): %v", principal, err)
+		if err := records.Apply(t.Context(), []store.Change{rules.Change(principal, acl.Unknown, start)}, start); err != nil {
+			t.Errorf("forget %s: %v", principal, err)
 		}
 	}
 	for principal, want := range map[string]acl.Standing{"am_a": acl.Allowed, "am_b": acl.Unknown} {
 		if got, err := rules.Standing(t.Context(), principal, start); err != nil || got != want {
-			t.Errorf("Standing(%s) after Forget = %q, %v, want %q", principal, got, err, want)
+			t.Errorf("Standing(%s) after the rule is forgotten = %q, %v, want %q", principal, got, err, want)
 		}
 	}
 	if err := rules.Set(t.Context(), "am_b", "friendly", start); err == nil {
