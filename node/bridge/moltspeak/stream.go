@@ -20,6 +20,7 @@ const (
 	streamIdle     = 10 * time.Minute
 	maxStreams     = 64 // open streams of all peers
 	maxStreamBytes = 64 << 20
+	maxRefusedEnds = 3 // of one stream; each attempt at the end reads all its data
 )
 
 type openStream struct {
@@ -32,6 +33,7 @@ type openStream struct {
 	data                []byte
 	began, active       time.Time
 	ended               bool // its end is being handled, so it takes no more parts
+	refusals            int  // how often its end was refused for the moment
 	sources             []rate.Source
 }
 
@@ -146,13 +148,13 @@ func (s *streams) drop(key string) {
 }
 
 // finish drops a stream after its last part was handled with the outcome e. If the refusal e is temporary, the stream
-// stays open for another attempt at its end.
+// stays open for another attempt at its end, until maxRefusedEnds.
 func (s *streams) finish(peer, id string, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := wire.HashOf(peer, id)
-	if st := s.open[key]; st != nil && e != nil && e.Code.IsTemporary() {
-		st.ended = false
+	if st := s.open[key]; st != nil && e != nil && e.Code.IsTemporary() && st.refusals+1 < maxRefusedEnds {
+		st.ended, st.refusals = false, st.refusals+1
 		return
 	}
 	s.drop(key)

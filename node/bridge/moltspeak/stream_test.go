@@ -101,6 +101,20 @@ func TestStreamEndIsRepeated(t *testing.T) {
 	}
 }
 
+// TestStreamEndsAreFew: a stream stays open for only a few attempts at its end, because each attempt reads all its data.
+func TestStreamEndsAreFew(t *testing.T) {
+	r, n := newTestRig(t, nil)
+	r.shake(cat)
+	n.take = func(bridge.Inbound) (bridge.Outcome, error) { return bridge.Outcome{}, wire.ErrUnavailable }
+	r.streamFrom(cat, "text", "hello", func(string, *message.Draft) {})
+	for len(n.got) < maxRefusedEnds && r.code(cat, r.draft(cat, message.OpStream, `{"action":"end","stream_id":"s"}`)).IsTemporary() {
+	}
+	code := r.code(cat, r.draft(cat, message.OpStream, `{"action":"end","stream_id":"s"}`))
+	if code != message.CodeInvalidParam || len(n.got) != maxRefusedEnds || r.b.streams.bytes != 0 {
+		t.Errorf("after %d refused ends: %q, %d bytes stay", len(n.got), code, r.b.streams.bytes)
+	}
+}
+
 // TestBinaryStreamsAreMasked: personal data in a binary stream is masked like text and needs the same consent.
 func TestBinaryStreamsAreMasked(t *testing.T) {
 	r, n := newTestRig(t, nil)
