@@ -138,6 +138,39 @@ func TestPersonalDataBesideThePayload(t *testing.T) {
 	}
 }
 
+// TestUnknownNestedMembersStayOutOfTheTranscript: an unknown member of from, to or pii_meta may hold personal data, so
+// the transcript does not get it. It gets the known members as they came.
+func TestUnknownNestedMembersStayOutOfTheTranscript(t *testing.T) {
+	r, n := newTestRig(t, nil)
+	r.sayBoxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins the key
+	if err := r.b.pins.setGranted(t.Context(), cat, "pii", true); err != nil {
+		t.Fatal(err)
+	}
+	const note = `{"note":"ask jane.doe@example.com"}`
+	d := newPIIDraft(r, cat, plainQuery, personal.TypeEmail)
+	d.PII.Scope, d.PII.MaskFields = []string{personal.TypeEmail}, []string{"secret"}
+	tree := d.Tree()
+	for _, key := range []string{"from", "to", "pii_meta"} {
+		member, _ := tree.Get(key)
+		if consent, ok := member.Get("consent"); ok {
+			member = member.With("consent", consent.With("about", mustTree(t, note)))
+		}
+		tree = tree.With(key, member.With("about", mustTree(t, note)))
+	}
+	signed, err := message.Sign(tree, keyOf(cat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _ := r.sendRaw(cat, message.Seal(signed, boxOf(cat), boxOf("me@home").Public()))
+	if m.Op != message.OpRespond || len(n.got) != 1 {
+		t.Fatalf("answered %s", m.P.JSON())
+	}
+	raw := mustTree(t, string(n.got[0].Raw)).Without("sig")
+	if want := d.Tree(); string(raw.JSON()) != string(want.JSON()) {
+		t.Errorf("the transcript has\n%s, want\n%s", raw.JSON(), want.JSON())
+	}
+}
+
 // TestPersonalDataIsReadLast: the slow scan for personal data comes last. Size, named consent and the peer's
 // permission are checked first (MS-50).
 func TestPersonalDataIsReadLast(t *testing.T) {

@@ -297,11 +297,7 @@ func (c *request) maskMessage() []byte {
 	if c.m.Class != message.PII {
 		return c.m.Tree.JSON()
 	}
-	masked := c.m.Tree
-	for _, m := range c.m.PII.Mask(c.m.Content()).Members() {
-		masked = masked.With(m.Key, m.Value)
-	}
-	return masked.JSON()
+	return c.m.Mask().JSON()
 }
 
 // answerOutcome turns the node's outcome into an answer (MS-45).

@@ -143,6 +143,9 @@ func (m *PIIMeta) value() wire.Value {
 	if !m.Expires.IsZero() {
 		consent = consent.With("expires", wire.Int(m.Expires.UnixMilli()))
 	}
+	if len(m.Scope) > 0 {
+		consent = consent.With("scope", wire.Texts(m.Scope))
+	}
 	v := wire.Obj(wire.Field("types", wire.Texts(m.Types)), wire.Field("consent", consent))
 	if len(m.MaskFields) > 0 {
 		v = v.With("mask_fields", wire.Texts(m.MaskFields))

@@ -140,6 +140,21 @@ func (m Message) Content() wire.Value {
 	return m.Tree.Without("v", "id", "ts", "op", "from", "to", "cls", "sig", "re", "exp", "cap", "pii_meta")
 }
 
+// Mask returns the tree of a message with personal data as the transcript may show it. It masks the content, and leaves
+// out members of from, to and pii_meta that the protocol does not know, because they may hold personal data, too.
+func (m Message) Mask() wire.Value {
+	masked := m.Tree
+	for _, member := range m.PII.Mask(m.Content()).Members() {
+		masked = masked.With(member.Key, member.Value)
+	}
+	for key, known := range map[string]wire.Value{"from": m.From.Value(), "to": m.To.Value(), "pii_meta": m.PII.value()} {
+		if _, ok := masked.Get(key); ok {
+			masked = masked.With(key, known)
+		}
+	}
+	return masked
+}
+
 // IsAnswer reports whether the operation answers a message.
 func (op Op) IsAnswer() bool {
 	switch op {
