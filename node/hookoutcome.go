@@ -241,7 +241,7 @@ func (s *hookOutcome) leaveToOwner() {
 func hookFailureNote(err error) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return "the hook took too long"
+		return hook.Timeout.Note()
 	case errors.Is(err, ErrOutbound), errors.Is(err, ErrBlocked):
 		return "your rules do not let your agent write to this peer"
 	case errors.Is(err, ErrCannotSeal):
@@ -250,15 +250,5 @@ func hookFailureNote(err error) string {
 	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status == http.StatusConflict {
 		return wire.OneLine("the answer cannot be sent: "+refusal.Message, 300)
 	}
-	switch hook.FaultOf(err) {
-	case hook.Timeout:
-		return "the hook took too long"
-	case hook.Unreachable:
-		return "the hook could not be reached"
-	case hook.Malformed:
-		return "the hook's output is not an answer; see the log"
-	case hook.TooLarge:
-		return "the hook's output is too large"
-	}
-	return "the hook failed; see the log"
+	return hook.FaultOf(err).Note()
 }

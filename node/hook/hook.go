@@ -119,6 +119,21 @@ func FaultOf(err error) Fault {
 	return ""
 }
 
+// Note returns what the owner learns about the failure. The handler's own output stays in the log.
+func (f Fault) Note() string {
+	switch f {
+	case Timeout:
+		return "the hook took too long"
+	case Unreachable:
+		return "the hook could not be reached"
+	case Malformed:
+		return "the hook's output is not an answer; see the log"
+	case TooLarge:
+		return "the hook's output is too large"
+	}
+	return "the hook failed; see the log"
+}
+
 // IsAsync reports whether a handler never answers at once, so that the sender need not wait.
 func IsAsync(h Handler) bool {
 	a, ok := h.(interface{ IsAsync() bool })
