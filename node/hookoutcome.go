@@ -72,6 +72,7 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	case s.answer.Hold != "":
 		return s.hold(ctx)
 	case s.answer.Err != nil:
+		s.item.State = ItemRejected
 		return s.refuse(ctx)
 	}
 	payload := receiptPayload()
@@ -146,6 +147,14 @@ func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Out
 		s.unit.Answer = s.item.answer(http.StatusOK, queued.Raw)
 		return bridge.Outcome{}, err
 	}
+	if s.run.screen != nil && s.answer.Payload != nil {
+		changes, refusal := s.run.screen(ctx, payload)
+		if refusal != nil {
+			s.answer = hook.Answer{Err: refusal}
+			return bridge.Outcome{}, refusal
+		}
+		s.unit.Add(changes...)
+	}
 	reply, err := n.signFor(wire.Draft{
 		Conversation: s.item.Conversation, To: s.item.Peer, Time: s.unit.Now, Intent: s.item.Intent, Payload: payload,
 	}, s.run.sealTo)
@@ -180,10 +189,9 @@ func (s *hookOutcome) hold(ctx context.Context) (bridge.Outcome, error) {
 	return s.answerPending(ctx)
 }
 
-// refuse passes the hook's refusal to the sender: as an error on the connection, or else as a close with the status
-// "failed".
+// refuse passes the refusal of the hook or of the bridge to the sender: as an error on the connection, or else as a
+// close with the status "failed".
 func (s *hookOutcome) refuse(ctx context.Context) (bridge.Outcome, error) {
-	s.item.State = ItemRejected
 	if s.viaOutbox {
 		return s.reply(ctx, rejectionPayload(s.answer.Err.Code))
 	}

@@ -120,7 +120,7 @@ func (s *hookOutcome) fail(ctx context.Context) (bridge.Outcome, error) {
 	}
 	s.item.State, s.item.Note = ItemFailed, hookFailureNote(s.err)
 	s.unit.Add(n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), now)))
-	return s.answerFailed()
+	return s.answerFailed(ctx)
 }
 
 func newHookFailure(err error, now time.Time) owner.HookFailure {
@@ -131,11 +131,15 @@ func newHookFailure(err error, now time.Time) owner.HookFailure {
 	return f
 }
 
-// answerFailed replies that the agent did not answer: at once if the sender waits on the connection, or else when it
-// repeats the message.
-func (s *hookOutcome) answerFailed() (bridge.Outcome, error) {
+// answerFailed replies that the agent did not answer, or why the bridge must not send the answer: at once if the sender
+// waits on the connection, or else when it repeats the message.
+func (s *hookOutcome) answerFailed(ctx context.Context) (bridge.Outcome, error) {
 	if s.item.Kind == kindReply { // nobody waits for an answer to an answer
 		return bridge.Outcome{}, nil
+	}
+	if s.answer.Err != nil && !s.viaOutbox { // the bridge must not send the answer
+		s.item.Pending = true // the owner's answer replaces the refusal
+		return s.refuse(ctx)
 	}
 	answer, err := s.run.n.sign(wire.Draft{
 		Conversation: s.item.Conversation, To: s.item.Peer, Time: s.unit.Now, Intent: s.item.Intent,

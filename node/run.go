@@ -38,7 +38,7 @@ type run struct {
 	settled     atomic.Bool         // set by the hook or by the deadline, whichever comes first
 	result      chan bridge.Outcome // receives the reply if it leaves on the connection
 
-	screen func(context.Context, wire.Value) error // see [bridge.Inbound]; may be nil
+	screen func(context.Context, wire.Value) ([]store.Change, *wire.Error) // see [bridge.Inbound]; may be nil
 }
 
 // start works on r in the background.
@@ -193,14 +193,11 @@ func (r *run) fail(ctx context.Context, err error) {
 }
 
 // settle stores the outcome of the hook exactly once, and decides whether the reply leaves on the connection or through
-// the outbox (AM-26, AM-75). If the answer cannot be sent, because a queue is full or the conversation refuses it,
-// settle treats the hook as failed and leaves the message to the owner.
+// the outbox (AM-26, AM-75). If the answer cannot be sent, because a queue is full or the conversation or the bridge
+// refuses it, settle treats the hook as failed and leaves the message to the owner.
 func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 	r.n.runs.Stats.Add(r.route.Name, hookErr, time.Now())
 	s := &hookOutcome{run: r, viaOutbox: r.unattended || !r.settled.CompareAndSwap(false, true), answer: answer, err: hookErr}
-	if r.screen != nil && !s.viaOutbox && answer.Payload != nil {
-		s.err = r.screen(ctx, *answer.Payload)
-	}
 	out, err := s.commit(ctx)
 	if _, refused := errors.AsType[*wire.Error](err); err != nil && hookErr == nil && (refused || errors.Is(err, store.ErrQuota)) {
 		r.n.log.Warn("the hook's answer cannot be sent", "route", r.route.Name, "item", r.itemID, "err", err)

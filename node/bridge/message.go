@@ -39,10 +39,11 @@ type Inbound struct {
 	Records []store.Change // the bridge's own state, changed in the step that accepts the message
 	// Unattended: the sender does not wait for the answer. The reply of a hook goes through the outbox.
 	Unattended bool
-	// Screen returns why the bridge must not send a hook's answer to the sender that waits for it, or nil if it may. Then
-	// the answer is not stored, and the message is left to the owner. The transport screens answers of the outbox. If
-	// Screen is nil, the bridge may send every answer.
-	Screen func(ctx context.Context, answer wire.Value) error
+	// Screen returns why the bridge must not send a hook's answer to the sender that waits for it. Then the refusal is
+	// stored instead of the answer, and the message is left to the owner. If the refusal is nil, the bridge may send the
+	// answer, and the step that stores the answer makes the changes, too. Another attempt at that step calls Screen again.
+	// The transport screens answers of the outbox. If Screen is nil, the bridge may send every answer.
+	Screen func(ctx context.Context, answer wire.Value) ([]store.Change, *wire.Error)
 	// Deadline ends the conversation that the message opens; zero: a period of silence ends it. At Purge the node
 	// deletes the message and what it stores of the conversation; zero: the owner's retention decides.
 	Deadline, Purge time.Time

@@ -196,25 +196,20 @@ func (b *Bridge) passToNode(c *request, address string, intent wire.Intent, payl
 	}
 	in.Hold = hold && payload.GetStr("action") != wire.ActionClose && (c.m.Op != message.OpRespond && c.m.Op != message.OpError)
 	in.Records = append(records, replayChange(c.m, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, c.isKnown(), store.Any, c.now))
-	var blocked *message.Error // why the answer must not be sent
-	in.Screen = func(ctx context.Context, payload wire.Value) error {
+	in.Screen = func(ctx context.Context, payload wire.Value) ([]store.Change, *wire.Error) {
 		a, _ := b.answerOutcome(c, bridge.Outcome{Status: http.StatusOK, Reply: &wire.Message{Payload: payload}})
 		if !a.fromOwner {
-			return nil // the peer gets no answer to its answer
+			return nil, nil // the peer gets no answer to its answer
 		}
-		_, e := b.screen(ctx, c.m.From, a.p, c.answerName(), c.now)
+		out, e := b.screen(ctx, c.m.From, a.p, c.answerName(), c.now)
 		if e == nil || e.Code == message.CodeInternal { // reply tells the peer to try again
-			return nil
+			return out.uses, nil
 		}
-		blocked = message.Fail(e.Code)
-		return &wire.Error{Code: wire.OwnerRejected, Status: http.StatusConflict, Message: blockedError(e, c.m.From).Error()}
+		return nil, &wire.Error{Code: wire.Code(e.Code), Status: http.StatusConflict, Message: blockedError(e, c.m.From).Error()}
 	}
 	out, err := b.cfg.Mesh.Accept(c.ctx, in)
-	switch {
-	case err != nil:
+	if err != nil {
 		return answer{}, message.FromWire(err)
-	case blocked != nil:
-		return answer{}, blocked
 	}
 	return b.answerOutcome(c, out)
 }

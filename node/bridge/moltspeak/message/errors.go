@@ -224,6 +224,8 @@ func FromWire(err error) *Error {
 		out.Delay = e.RetryAfter
 	case wire.ConversationClosed:
 		out = Fail(CodeTaskFailed)
+	case wire.Code(CodeConsent), wire.Code(CodeClassification): // the bridge blocked the answer of a hook
+		out = Fail(Code(e.Code))
 	default:
 		out = Fail(CodeTimeout)
 		out.Delay = e.RetryAfter
