@@ -35,9 +35,11 @@ var (
 	ErrClosed = errors.New("websocket: closed")
 	// ErrSlow means that the queue had no room for this frame. The connection is closing with 1013.
 	ErrSlow = errors.New("websocket: the peer reads too slowly")
+
+	errSilent = errors.New("the peer is silent")
 )
 
-// CloseError describes how a connection ended. It is the last error of Read.
+// CloseError describes how a connection ended. It is the last error of Read, and matches [ErrClosed].
 type CloseError struct {
 	Code   int
 	Reason string // if Remote, the peer's text: untrusted
@@ -57,6 +59,8 @@ func (e *CloseError) Error() string {
 }
 
 func (e *CloseError) Unwrap() error { return e.cause }
+
+func (e *CloseError) Is(target error) bool { return target == ErrClosed }
 
 const (
 	lingerTime  = 2 * time.Second // for the peer to read our close and answer it
@@ -85,7 +89,7 @@ type Conn struct {
 	slow    bool        // the peer overflowed its queue; the writer must not extend the deadline
 	fault   *CloseError // why the connection ends
 	timer   *time.Timer
-	pings   []waitingPing // pings of Confirm, oldest first
+	pings   pingList
 	writers sync.WaitGroup
 
 	deadline time.Time // the last write deadline; only the writer uses it
@@ -163,22 +167,30 @@ func (c *Conn) HasReadSince(t time.Time) bool {
 // Ping asks the peer for a sign of life.
 func (c *Conn) Ping() error { return c.Send(encode(opPing, nil)) }
 
+// pingList has the pings of Confirm. The mutex of the connection guards it.
+type pingList struct {
+	waiting  []waitingPing // oldest first
+	answered bool          // the peer has answered a ping
+}
+
 // waitingPing is a ping that the peer has not answered yet.
 type waitingPing struct {
 	name     string
 	answered chan error
 }
 
-// Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. If the
-// connection ends first, the error says why. Another goroutine must read.
-func (c *Conn) Confirm(ctx context.Context) error {
+// Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. It waits
+// no longer than patience. If the peer has never answered such a ping, any frame that arrives during the whole wait
+// counts as the pong. If the connection ends first, the error says why. Another goroutine must read.
+func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
+	began := time.Now()
 	ping := waitingPing{rand.Text(), make(chan error, 1)}
 	c.mu.Lock()
-	c.pings = append(c.pings, ping)
+	c.pings.waiting = append(c.pings.waiting, ping)
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
-		c.pings = slices.DeleteFunc(c.pings, func(p waitingPing) bool { return p == ping })
+		c.pings.waiting = slices.DeleteFunc(c.pings.waiting, func(p waitingPing) bool { return p == ping })
 		c.mu.Unlock()
 	}()
 	if err := c.Send(encode(opPing, []byte(ping.name))); err != nil {
@@ -189,30 +201,42 @@ func (c *Conn) Confirm(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-time.After(patience):
 	}
+	c.mu.Lock()
+	answers, ending := c.pings.answered, c.ending
+	c.mu.Unlock()
+	switch {
+	case ending:
+		return ErrClosed
+	case answers, !c.HasReadSince(began):
+		return errSilent
+	}
+	return nil
 }
 
 // acceptPong ends the wait for a ping and for all earlier ones: a peer may answer only the last of several pings.
 func (c *Conn) acceptPong(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	last := slices.IndexFunc(c.pings, func(p waitingPing) bool { return p.name == name })
+	last := slices.IndexFunc(c.pings.waiting, func(p waitingPing) bool { return p.name == name })
+	c.pings.answered = c.pings.answered || last >= 0
 	c.endPings(last+1, nil)
 }
 
 // endPings ends the wait for the first n pings. The caller holds c.mu.
 func (c *Conn) endPings(n int, err error) {
-	for _, p := range c.pings[:n] {
+	for _, p := range c.pings.waiting[:n] {
 		p.answered <- err
 	}
-	c.pings = c.pings[n:]
+	c.pings.waiting = c.pings.waiting[n:]
 }
 
 // tick pings a silent peer and drops a peer that stays silent.
 func (c *Conn) tick() {
 	silent := time.Since(c.start) - time.Duration(c.lastRead.Load())
 	if silent >= c.opt.Silence {
-		c.abort(errors.New("the peer is silent"))
+		c.abort(errSilent)
 		return
 	}
 	if silent >= c.opt.Ping {
@@ -319,7 +343,7 @@ func (c *Conn) finish(err error) error {
 		fault = newCloseError(err)
 	}
 	c.fault = fault
-	c.endPings(len(c.pings), fault)
+	c.endPings(len(c.pings.waiting), fault)
 	answered := websocket.IsCloseError(err, fault.Code) || fault.Remote
 	flush := c.ending && !answered && fault.Code != CodeAbnormal
 	c.ending = true

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,12 +102,8 @@ func TestConfirm(t *testing.T) {
 		s, c := pair(t, Options{}, Options{Ping: -1})
 		ended := make(chan *CloseError)
 		go func() { ended <- c.readToEnd() }()
-		confirm := func() error {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			defer cancel()
-			return c.Confirm(ctx)
-		}
-		if err := confirm(); !errors.Is(err, context.DeadlineExceeded) {
+		confirm := func() error { return c.Confirm(t.Context(), 5*time.Second) }
+		if err := confirm(); !errors.Is(err, errSilent) {
 			t.Errorf("the peer does not read: %v", err)
 		}
 		broken := make(chan error)
@@ -121,12 +118,76 @@ func TestConfirm(t *testing.T) {
 		s, c = pair(t, Options{}, Options{Ping: -1})
 		go func() { ended <- c.readToEnd() }()
 		go func() { ended <- s.readToEnd() }()
-		if err := confirm(); err != nil || len(c.pings) != 0 {
-			t.Errorf("the peer reads: %v, and %d pings wait", err, len(c.pings))
+		if err := confirm(); err != nil || len(c.pings.waiting) != 0 {
+			t.Errorf("the peer reads: %v, and %d pings wait", err, len(c.pings.waiting))
 		}
 		c.Close(CodeNormal, "")
 		<-ended
 		<-ended
+	})
+}
+
+// TestConfirmWithoutPong: from a peer that has answered no ping yet, any frame within the whole wait confirms the frames
+// before it, except the close of the connection. From a peer that has answered a ping, only a pong does.
+func TestConfirmWithoutPong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := pair(t, Options{Ping: -1}, Options{Ping: -1})
+		var answers atomic.Bool
+		pong := s.ws.PingHandler()
+		s.ws.SetPingHandler(func(name string) error {
+			if answers.Load() {
+				return pong(name)
+			}
+			return nil
+		})
+		ends := make(chan *CloseError, 2)
+		go func() { ends <- s.readToEnd() }()
+		go func() { ends <- c.readToEnd() }()
+		confirm := func(ctx context.Context, during func()) error {
+			timer := time.AfterFunc(time.Second, during)
+			defer timer.Stop()
+			return c.Confirm(ctx, 5*time.Second)
+		}
+		talk := func() { s.Send(Text([]byte("a frame"))) }
+		short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		if err := confirm(short, talk); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the caller waits no longer: %v", err)
+		}
+		if err := confirm(t.Context(), func() {}); !errors.Is(err, errSilent) {
+			t.Errorf("the peer sends nothing: %v", err)
+		}
+		if err := confirm(t.Context(), talk); err != nil {
+			t.Errorf("the peer has never answered a ping, but sends: %v", err)
+		}
+		answers.Store(true)
+		if err := confirm(t.Context(), talk); err != nil {
+			t.Errorf("the peer answers: %v", err)
+		}
+		answers.Store(false)
+		if err := confirm(t.Context(), talk); !errors.Is(err, errSilent) {
+			t.Errorf("the peer has answered a ping before, and only sends: %v", err)
+		}
+		err := confirm(t.Context(), func() { s.Close(CodeGoingAway, "") })
+		if closed, ok := errors.AsType[*CloseError](err); !ok || closed.Code != CodeGoingAway {
+			t.Errorf("the peer closes: %v", err)
+		}
+		<-ends
+		<-ends
+
+		s, c = pair(t, Options{Ping: -1}, Options{Ping: -1})
+		go func() { ends <- c.readToEnd() }()
+		err = confirm(t.Context(), func() {
+			talk()
+			time.Sleep(3 * time.Second)
+			c.Close(CodeNormal, "")
+		})
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("the connection is closing at the end of the wait: %v", err)
+		}
+		c.Abort()
+		<-ends
+		s.readToEnd()
 	})
 }
 

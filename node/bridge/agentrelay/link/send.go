@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -40,7 +41,7 @@ func (l *Link) offlineReason() string {
 	case bridge.LinkDown:
 		return "the link " + s.Name + " is down: " + s.Error
 	case bridge.LinkUp:
-		return "the connection of the link " + s.Name + " gave no sign of life"
+		return "the connection of the link " + s.Name + " ended or gave no sign of life"
 	}
 	return "the link " + s.Name + " is not connected"
 }
@@ -61,12 +62,15 @@ func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	l.sender.answer(peer, data)
 }
 
-// explainWait returns the error for the outbox if a frame must wait, or if the connection did not take it.
+// explainWait returns the error for the outbox if a frame must wait, or if the connection did not take it. A message
+// awaits the link, unless the connection ended after its frame: the relay may end the next connection for it as well.
 func (l *Link) explainWait(wait time.Duration, err error) error {
 	switch {
 	case err != nil:
 		failed := retryLater(0, l.offlineReason())
-		failed.Awaits = l.address("").String()
+		if !errors.Is(err, websocket.ErrClosed) {
+			failed.Awaits = l.address("").String()
+		}
 		return failed
 	case wait > 0:
 		over := retryLater(wait+rand.N(wait/4+time.Second), overBudget)
@@ -105,7 +109,8 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 		cancel()
 		return bridge.Delivered{}, l.explainWait(0, err)
 	}
-	if err := l.explainWait(0, confirm(ctx, conn)); err != nil {
+	// ARC acknowledges no frame. Without a sign of life the connection may be broken, and the frame lost (AR-53).
+	if err := l.explainWait(0, conn.Confirm(ctx, readPatience)); err != nil {
 		return bridge.Delivered{}, err
 	}
 	return bridge.Delivered{Queued: true}, nil

@@ -16,26 +16,34 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
+// newServedLink returns a link to a relay that serves each connection with serve after the welcome, and then reads it to
+// its end.
+func newServedLink(t *testing.T, serve func(*websocket.Conn)) *testLink {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := websocket.Accept(w, r, websocket.Options{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_ = conn.Send(websocket.Text([]byte(`{"id":"w","from":"relay","to":["our-node"],"type":"welcome","payload":{},"ts":1}`)))
+		serve(conn)
+		conn.Drain()
+	}))
+	t.Cleanup(srv.Close)
+	return newTestLink(t, Config{Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: openStore(t)}, func(l *bridge.Link) {
+		l.URL = "ws" + strings.TrimPrefix(srv.URL, "http") + "/arc"
+	})
+}
+
 // TestSilentConnection: a message counts as sent only if the relay gives a sign of life after it. If the connection is
 // broken without a sign, the message awaits the link (AR-53).
 func TestSilentConnection(t *testing.T) {
 	for _, answers := range []bool{true, false} {
 		stall := make(chan struct{})
-		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			conn, err := websocket.Accept(w, r, websocket.Options{})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_ = conn.Send(websocket.Text([]byte(`{"id":"w","from":"relay","to":["our-node"],"type":"welcome","payload":{},"ts":1}`)))
+		x := newServedLink(t, func(*websocket.Conn) {
 			if !answers {
 				<-stall
 			}
-			conn.Drain()
-		}))
-		t.Cleanup(srv.Close)
-		x := newTestLink(t, Config{Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: openStore(t)}, func(l *bridge.Link) {
-			l.URL = "ws" + strings.TrimPrefix(srv.URL, "http") + "/arc"
 		})
 		wait := patience
 		if !answers {
@@ -48,6 +56,33 @@ func TestSilentConnection(t *testing.T) {
 		if failed, ok := errors.AsType[*client.SendError](err); ok == answers || ok && (!failed.Retry || failed.Awaits != "agentrelay:free/") {
 			t.Errorf("the relay answers %v: %v, want the message to await the link without an answer", answers, err)
 		}
+	}
+}
+
+// TestRelayClosesAfterFrame: a message does not count as sent if the relay reads it and closes the connection, as it does
+// when it restarts or when the frame is one too many. The next attempt sends the message again. That attempt does not
+// come with the next connection, because the relay may close that one for the same reason (AR-53).
+func TestRelayClosesAfterFrame(t *testing.T) {
+	frames := make(chan string, 2)
+	x := newServedLink(t, func(conn *websocket.Conn) {
+		_, data, err := conn.Read()
+		if err != nil {
+			return // the test has ended
+		}
+		if frames <- string(data); len(frames) == 1 {
+			conn.Close(websocket.CodeGoingAway, "going down")
+		}
+	})
+	d := newDelivery(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"hi"}}`)
+	_, err := x.Deliver(t.Context(), d)
+	if failed, ok := errors.AsType[*client.SendError](err); !ok || !failed.Retry || failed.Unsent || failed.Awaits != "" {
+		t.Fatalf("the relay closed the connection: %v, want another attempt after a pause", err)
+	}
+	for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); _, err = x.Deliver(t.Context(), d) {
+		<-time.After(time.Millisecond)
+	}
+	if err != nil || <-frames != <-frames {
+		t.Errorf("the next connection: %v, want the same frame again", err)
 	}
 }
 

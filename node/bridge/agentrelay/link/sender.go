@@ -1,7 +1,6 @@
 package link
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"time"
@@ -93,19 +92,6 @@ func (s *sender) write(data []byte) (*websocket.Conn, error) {
 		return nil, errDown
 	}
 	return s.conn, s.conn.Send(websocket.Text(data))
-}
-
-// confirm waits until the relay has read what was queued on the connection before. ARC acknowledges no frame, so a pong
-// shows that. From a relay that answers no pings, any byte counts that it sends meanwhile. Without a sign of life the
-// connection may be broken, and the frame lost (AR-53).
-func confirm(ctx context.Context, conn *websocket.Conn) error {
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, readPatience)
-	defer cancel()
-	if err := conn.Confirm(ctx); err != nil && !conn.HasReadSince(began) {
-		return err
-	}
-	return nil
 }
 
 // send charges a frame to the budget and queues it on the connection, or returns how long it must wait.
