@@ -28,11 +28,19 @@ func (e undeliverableError) Is(target error) bool { return target == errUndelive
 const (
 	notStored  = "the link could not read or store the state of the conversation"
 	overBudget = "the link waits because of the relay's rate limit"
+	allUnread  = "the link waits until the relay has read earlier messages"
 )
 
 // retryLater returns an error that makes the outbox try again, with the reason for the owner.
 func retryLater(after time.Duration, reason string) *client.SendError {
 	return &client.SendError{Retry: true, After: after, Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(reason)}
+}
+
+// holdBack returns the error of retryLater for a message that a limit of the link holds back, which is not an attempt.
+func holdBack(after time.Duration, reason string) error {
+	held := retryLater(after, reason)
+	held.Unsent = true
+	return held
 }
 
 func (l *Link) offlineReason() string {
@@ -73,9 +81,7 @@ func (l *Link) explainWait(wait time.Duration, err error) error {
 		}
 		return failed
 	case wait > 0:
-		over := retryLater(wait+rand.N(wait/4+time.Second), overBudget)
-		over.Unsent = true
-		return over
+		return holdBack(wait+rand.N(wait/4+time.Second), overBudget)
 	}
 	return nil
 }
@@ -95,6 +101,11 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 	case data == nil:
 		return bridge.Delivered{Queued: true}, nil
 	}
+	leave, ok := l.sender.unread.Enter(to)
+	if !ok {
+		return bridge.Delivered{}, holdBack(0, allUnread)
+	}
+	defer leave()
 	// The state of the conversation must not change before the frame may leave: it decides what the next attempt sends.
 	cancel, wait, err := l.sender.reserve(conversations.AnswersIn(d.Message.Payload) != "")
 	if err := l.explainWait(wait, err); err != nil {

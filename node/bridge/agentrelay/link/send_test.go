@@ -86,6 +86,37 @@ func TestRelayClosesAfterFrame(t *testing.T) {
 	}
 }
 
+// TestUnreadMessages: a relay that reads nothing holds up only a few attempts. The others end at once, without a frame,
+// and do not count (AR-53).
+func TestUnreadMessages(t *testing.T) {
+	stall := make(chan struct{})
+	x := newServedLink(t, func(*websocket.Conn) { <-stall })
+	deliver := func() error {
+		_, err := x.Deliver(t.Context(), newDelivery(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"hi"}}`))
+		return err
+	}
+	ended := make(chan error, maxUnread)
+	for range maxUnread {
+		go func() { ended <- deliver() }()
+	}
+	spent := func() int { return x.link.sender.budget.Count(time.Now()) }
+	for deadline := time.Now().Add(patience); spent() < maxUnread && time.Now().Before(deadline); {
+		<-time.After(time.Millisecond)
+	}
+	if failed, ok := errors.AsType[*client.SendError](deliver()); !ok || !failed.Retry || !failed.Unsent || len(ended) > 0 || spent() != maxUnread {
+		t.Errorf("with %d unread messages: %v, and %d frames left", maxUnread, failed, spent())
+	}
+	close(stall)
+	for range maxUnread {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := deliver(); err != nil {
+		t.Errorf("the relay reads again: %v", err)
+	}
+}
+
 // TestAnswerIsRepeated: if the connection ends between the commit of an answer and its frame, the next attempt sends the
 // same frame. The next message of the node is not an answer.
 func TestAnswerIsRepeated(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
@@ -13,13 +14,15 @@ const (
 	maxUnsent    = 1000 // answers that wait; the peers take turns
 	ownPerMinute = 90   // AR-53: below what a relay allows
 	ownPerHour   = 950
+	maxUnread    = 4 // messages of the outbox that the relay has not read; each holds an attempt of the outbox
 )
 
 var errDown = errors.New("the link is not connected")
 
 // sender sends over the connection of a link, within the rate that a relay accepts.
 type sender struct {
-	budget *rate.Windows // of all frames that the link sends
+	budget *rate.Windows   // of all frames that the link sends
+	unread *waiting.Places // for messages of the outbox that the relay has not read yet
 
 	mu      sync.Mutex
 	conn    *websocket.Conn
@@ -31,7 +34,7 @@ type sender struct {
 func newSender() *sender {
 	return &sender{
 		budget: rate.NewWindows(ownPerMinute, ownPerHour), answers: rate.NewWindows(ownPerMinute*2/3, ownPerHour*2/3),
-		unsent: rate.NewFairQueue[[]byte](maxUnsent),
+		unsent: rate.NewFairQueue[[]byte](maxUnsent), unread: waiting.NewPlaces(maxUnread, maxUnread),
 	}
 }
 
