@@ -7,13 +7,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // The link stores the state of conversations (AR-57): which ref belongs to which conversation, the latest conversation
-// of each peer, and what an answer to each message refers to. A record expires a day after the message that last wrote it.
-// The node stores the messages themselves.
+// of each peer, what an answer to each message refers to, and what each message of the node answers. A record expires a
+// day after the message that last wrote it. The node stores the messages themselves.
 const (
 	nsRefs  = "agentrelay/refs"
 	nsConvs = "agentrelay/talk"
@@ -61,6 +62,11 @@ func (t convStore) messageKey(peer string, id wire.MessageID) string {
 	return t.link + "/" + hashKey(peer, "message", string(id))
 }
 
+// askedKey returns the key of the state that decides what a message of the node answers.
+func (t convStore) askedKey(peer string, id wire.MessageID) string {
+	return t.link + "/" + hashKey(peer, "asked", string(id))
+}
+
 func putFor(now time.Time, ns, key string, body []byte) store.Change {
 	return store.Change{IfRev: store.Any, Record: store.Record{NS: ns, Key: key, Body: body, Expires: now.Add(keepConv)}}
 }
@@ -82,6 +88,29 @@ func (t convStore) read(ctx context.Context, key string, now time.Time) (convSta
 	var out convState
 	_, _, err := store.ReadRecord(ctx, t.records, nsConvs, key, &out, now)
 	return out, err
+}
+
+// readAsked returns the state that decides what a message of the node answers. That is the one at its first attempt: the
+// state after the message of the peer that m names, or current. A later attempt must send the same, whatever the peer has
+// sent meanwhile.
+func (t convStore) readAsked(ctx context.Context, peer string, m wire.Message, current convState, now time.Time) (convState, error) {
+	keys := []string{t.askedKey(peer, m.ID)}
+	if id := conversations.AnswersIn(m.Payload); id != "" {
+		keys = append(keys, t.messageKey(peer, id))
+	}
+	for _, key := range keys {
+		if asked, err := t.read(ctx, key, now); err != nil || asked.Conv != "" {
+			return asked, err
+		}
+	}
+	return current, nil
+}
+
+// putAsked returns the change that stores the state of readAsked at the first attempt of a message.
+func (t convStore) putAsked(peer string, m wire.Message, asked convState, now time.Time) store.Change {
+	asked.Conv = m.Conversation // it is empty if the message opens the conversation
+	body, _ := json.Marshal(asked)
+	return putFor(now, nsConvs, t.askedKey(peer, m.ID), body)
 }
 
 // changes returns the changes that store the state of a conversation after a message. received is the id of the message

@@ -134,15 +134,9 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 	if err != nil {
 		return nil, nil, err
 	}
-	asked := t
-	if id := conversations.AnswersIn(m.Payload); id != "" {
-		one, err := l.convStore.read(ctx, l.convStore.messageKey(peer, id), now)
-		if err != nil {
-			return nil, nil, err
-		}
-		if one.Ref != "" { // else an older version stored the message
-			asked = one
-		}
+	asked, err := l.convStore.readAsked(ctx, peer, m, t, now)
+	if err != nil {
+		return nil, nil, err
 	}
 	s, err := fromMesh(m.Intent, m.Payload, asked.answeringTo(m.ID))
 	if err != nil {
@@ -168,7 +162,7 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 	next := t
 	next.Conv, next.Asked, next.LastOurs = m.Conversation, t.Asked || s.kind == "question", !pending || t.LastOurs
 	if s.kind == "answer" && asked.Ref == t.Ref {
-		next.Answer = m.ID // another attempt must send an answer again
+		next.Answer = m.ID // the next message of the node is not an answer
 	}
 	data, err := l.seal(ctx, peer, s.encode(peer, ref, m.Conversation, m.ID))
 	if err != nil {
@@ -177,5 +171,6 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 	if len(data) > frame.MaxSize {
 		return nil, nil, undeliverableError{"the message has more than the 64 KB that a relay takes"}
 	}
-	return data, l.convStore.changes(peer, next, "", []string{string(m.ID), ref}, now), nil
+	changes := l.convStore.changes(peer, next, "", []string{string(m.ID), ref}, now)
+	return data, append(changes, l.convStore.putAsked(peer, m, asked, now)), nil
 }

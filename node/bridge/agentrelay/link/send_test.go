@@ -149,3 +149,24 @@ func TestAnswerIsRepeated(t *testing.T) {
 		d = newDelivery(t, n.got[0].ConvID, wire.Deliver, `{"action":"deliver","message":{"body":"by the way"}}`)
 	}
 }
+
+// TestRepeatedMessageStaysTheSame: a message that is sent again leaves as it did first, as the answer to a question or not,
+// although the peer has asked something meanwhile. The new question is still unanswered then (AR-28, AR-53).
+func TestRepeatedMessageStaysTheSame(t *testing.T) {
+	x, n := newLinkedNode(t, nil, Config{})
+	x.from("agent-042", `{"id":"q1","type":"question","payload":"why?"}`)
+	for conv, want := range map[wire.ConversationID][2]string{n.all()[0].ConvID: {"answer", "q1"}, wire.NewConversationID(): {"thought", ""}} {
+		check := func(d bridge.Delivery, want [2]string) {
+			t.Helper()
+			if f := x.send(d); f.GetStr("type") != want[0] || f.GetStr("ref") != want[1] {
+				t.Errorf("the peer got %s, want type and ref %q", f.JSON(), want)
+			}
+		}
+		d := newDelivery(t, conv, wire.Deliver, `{"action":"deliver","message":{"body":"so"}}`)
+		check(d, want)
+		next := "after " + want[0]
+		x.from("agent-042", `{"id":"%s","type":"question","payload":"and now?","agentmesh_conv":"%s"}`, next, conv)
+		check(d, want)
+		check(newDelivery(t, conv, wire.Deliver, `{"action":"deliver","message":{"body":"then"}}`), [2]string{"answer", next})
+	}
+}
