@@ -39,7 +39,7 @@ var (
 	errSilent = errors.New("the peer is silent")
 )
 
-// CloseError describes how a connection ended. It is the last error of Read, and matches [ErrClosed].
+// CloseError describes how a connection ended. It is the last error of Read.
 type CloseError struct {
 	Code   int
 	Reason string // if Remote, the peer's text: untrusted
@@ -59,8 +59,6 @@ func (e *CloseError) Error() string {
 }
 
 func (e *CloseError) Unwrap() error { return e.cause }
-
-func (e *CloseError) Is(target error) bool { return target == ErrClosed }
 
 const (
 	lingerTime  = 2 * time.Second // for the peer to read our close and answer it

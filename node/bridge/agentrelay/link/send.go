@@ -10,7 +10,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 	"github.com/agentmesh/agentmesh/node/client"
-	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -70,15 +69,12 @@ func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	l.sender.answer(peer, data)
 }
 
-// explainWait returns the error for the outbox if a frame must wait, or if the connection did not take it. A message
-// awaits the link, unless the connection ended after its frame: the relay may end the next connection for it as well.
+// explainWait returns the error for the outbox if a frame must wait, or if the connection did not take it.
 func (l *Link) explainWait(wait time.Duration, err error) error {
 	switch {
 	case err != nil:
 		failed := retryLater(0, l.offlineReason())
-		if !errors.Is(err, websocket.ErrClosed) {
-			failed.Awaits = l.address("").String()
-		}
+		failed.Awaits = l.address("").String()
 		return failed
 	case wait > 0:
 		return holdBack(wait+rand.N(wait/4+time.Second), overBudget)
@@ -120,9 +116,10 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 		cancel()
 		return bridge.Delivered{}, l.explainWait(0, err)
 	}
-	// ARC acknowledges no frame. Without a sign of life the connection may be broken, and the frame lost (AR-53).
-	if err := l.explainWait(0, conn.Confirm(ctx, readPatience)); err != nil {
-		return bridge.Delivered{}, err
+	// ARC acknowledges no frame. Without a sign of life the connection may be broken, and the frame lost (AR-53). The message
+	// does not await the link, because a relay that closes each connection for this frame would get it over each.
+	if conn.Confirm(ctx, readPatience) != nil {
+		return bridge.Delivered{}, retryLater(0, l.offlineReason())
 	}
 	return bridge.Delivered{Queued: true}, nil
 }
