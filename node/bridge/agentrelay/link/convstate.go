@@ -115,11 +115,11 @@ func (t convStore) putAsked(peer string, m wire.Message, asked convState, now ti
 
 // changes returns the changes that store the state of a conversation after a message. received is the id of the message
 // if the peer wrote it, else "". refs are the ids by which the peer may refer to the conversation.
-func (t convStore) changes(peer string, next convState, asked wire.MessageID, refs []string, now time.Time) []store.Change {
+func (t convStore) changes(peer string, next convState, received wire.MessageID, refs []string, now time.Time) []store.Change {
 	body, _ := json.Marshal(next) // strings and booleans always encode
 	out := []store.Change{putFor(now, nsConvs, t.key(peer, next.Conv), body), putFor(now, nsConvs, t.lastKey(peer), body)}
-	if asked != "" {
-		out = append(out, putFor(now, nsConvs, t.messageKey(peer, asked), body))
+	if received != "" {
+		out = append(out, putFor(now, nsConvs, t.messageKey(peer, received), body))
 	}
 	for i, ref := range refs {
 		if ref != "" && !slices.Contains(refs[:i], ref) { // a unit may have each record only once
