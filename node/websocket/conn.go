@@ -157,8 +157,8 @@ func (c *Conn) open(ws *websocket.Conn) {
 // RemoteAddr returns the other end of the connection.
 func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
 
-// HasReadSince reports whether the peer has sent a byte since t.
-func (c *Conn) HasReadSince(t time.Time) bool {
+// hasReadSince reports whether the peer has sent a byte since t.
+func (c *Conn) hasReadSince(t time.Time) bool {
 	return c.start.Add(time.Duration(c.lastRead.Load())).After(t)
 }
 
@@ -207,7 +207,7 @@ func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	switch {
 	case ending:
 		return ErrClosed
-	case answers, !c.HasReadSince(began):
+	case answers, !c.hasReadSince(began):
 		return errSilent
 	}
 	return nil

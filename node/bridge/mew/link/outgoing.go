@@ -89,8 +89,8 @@ func (m *membership) put(s *envelope.Draft) error {
 }
 
 // say sends an envelope and waits until the space has accepted it: a gateway sends every envelope back to its sender.
-// If no echo arrives in time, say assumes that the space accepted the envelope, unless nothing at all arrives, not even
-// the answer to a ping: then the connection may be broken, and the error is errLinkEnded.
+// If no echo arrives in time, say assumes that the space accepted the envelope if the gateway has read it. Else the
+// connection may be broken, and the error is errLinkEnded.
 func (m *membership) say(ctx context.Context, s envelope.Draft) error {
 	_, err := m.sayFor(ctx, s)
 	return err
@@ -107,7 +107,7 @@ func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.
 		m.mu.Unlock()
 		return answer, errEchoes
 	}
-	sent, conn := time.Now(), m.conn
+	conn := m.conn
 	err = m.put(&s)
 	if err == nil {
 		m.echoes[s.ID] = c
@@ -121,20 +121,23 @@ func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.
 		delete(m.echoes, s.ID)
 		m.mu.Unlock()
 	}()
-	for _, patience := range []time.Duration{m.echoPatience, m.echoPatience / 2} {
-		select {
-		case e := <-c:
-			return e.answer, e.err
-		case <-time.After(patience):
-			if conn.HasReadSince(sent) {
-				return answer, nil
-			}
-			_ = conn.Ping() // if the connection has ended, leave ends the wait
-		case <-ctx.Done():
-			return answer, ctx.Err()
-		}
+	select {
+	case e := <-c:
+		return e.answer, e.err
+	case <-ctx.Done():
+		return answer, ctx.Err()
+	case <-time.After(m.echoPatience):
 	}
-	return answer, errLinkEnded
+	err = conn.Confirm(ctx, m.echoPatience/2) // a gateway that has read the envelope has accepted it
+	select {
+	case e := <-c:
+		return e.answer, e.err
+	default:
+	}
+	if err != nil && ctx.Err() == nil {
+		err = errLinkEnded
+	}
+	return answer, err
 }
 
 // endWait ends the wait for the outcome of an envelope. The caller holds m.mu.
