@@ -354,6 +354,9 @@ func TestInlineCommands(t *testing.T) {
 			named++
 			node := root
 			for _, word := range shellWords(m[1]) {
+				if word == "--" { // ends the flags
+					break
+				}
 				flag, isFlag := strings.CutPrefix(word, "--")
 				flag, _, _ = strings.Cut(flag, "=")
 				if next := manual.FindSubcommand(node, word); next != nil {
