@@ -81,7 +81,7 @@ func TestRelayClosesAfterFrame(t *testing.T) {
 	for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); _, err = x.Deliver(t.Context(), d) {
 		<-time.After(time.Millisecond)
 	}
-	if err != nil || <-frames != <-frames {
+	if first := <-frames; err != nil || <-frames != first {
 		t.Errorf("the next connection: %v, want the same frame again", err)
 	}
 }
