@@ -211,7 +211,7 @@ func (s storedAsk) record() store.Record {
 	if !s.Purge.IsZero() && s.Purge.Before(until) {
 		until = s.Purge
 	}
-	return store.Record{NS: AskNamespace, Key: s.ID, Body: encode(s), Terms: terms, Expires: until}
+	return store.Record{NS: AskNamespace, Key: s.ID, Body: wire.MustMarshal(s), Terms: terms, Expires: until}
 }
 
 // change fails with store.ErrConflict if the ask changed meanwhile.

@@ -124,7 +124,7 @@ func (a *Audit) Change(e AuditEntry) store.Change {
 	e.Note = strings.ToValidUTF8(e.Note[:min(len(e.Note), 300)], "")
 	key := fmt.Sprintf("%014x%08x%s", e.At.UnixMicro(), a.seq.Add(1), strings.ToLower(rand.Text()[:8]))
 	waiting.Wake(a.wake)
-	return store.Change{Record: store.Record{NS: nsAuditNew, Key: key, Body: encode(e)}}
+	return store.Change{Record: store.Record{NS: nsAuditNew, Key: key, Body: wire.MustMarshal(e)}}
 }
 
 // Add stores entries durably in a unit of their own.
@@ -234,7 +234,7 @@ func (a *Audit) sealSome(ctx context.Context) (took int, err error) {
 			Record: store.Record{NS: nsAudit, Key: auditKey(head.First)}, IfRev: store.Any, Delete: true,
 		})
 	}
-	changes = append(changes, store.Change{IfRev: rev, Record: store.Record{NS: nsAuditHead, Key: keyHead, Body: encode(head)}})
+	changes = append(changes, store.Change{IfRev: rev, Record: store.Record{NS: nsAuditHead, Key: keyHead, Body: wire.MustMarshal(head)}})
 	return len(page.Records), a.records.Apply(ctx, changes, now)
 }
 
@@ -244,14 +244,14 @@ func (a *Audit) entryChange(e AuditEntry, now time.Time) store.Change {
 		terms = append(terms, "subject:"+e.Subject)
 	}
 	return store.Change{Record: store.Record{
-		NS: nsAudit, Key: auditKey(e.N), Body: encode(e), Terms: terms, Expires: now.Add(a.cfg.Keep),
+		NS: nsAudit, Key: auditKey(e.N), Body: wire.MustMarshal(e), Terms: terms, Expires: now.Add(a.cfg.Keep),
 	}}
 }
 
 func auditKey(n uint64) string { return fmt.Sprintf("%016x", n) }
 
 func (e AuditEntry) computeHash() (string, error) {
-	tree, err := wire.ParseObject(encode(e))
+	tree, err := wire.ParseObject(wire.MustMarshal(e))
 	if err != nil {
 		return "", fmt.Errorf("hash audit entry: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -154,7 +155,7 @@ func (m *Meter) Snapshot(now time.Time) []byte {
 	for name, b := range m.buckets {
 		all[name] = b.Snapshot(now)
 	}
-	return encode(all)
+	return wire.MustMarshal(all)
 }
 
 // Restore loads a snapshot into a new meter, which may have other limits.

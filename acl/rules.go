@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -79,7 +80,7 @@ func (r *Rules) Change(principal string, s Standing, now time.Time) store.Change
 	if s == Unknown {
 		return store.Change{Record: rec, IfRev: store.Any, Delete: true}
 	}
-	rec.Body = encode(Rule{Principal: principal, Standing: s, Since: now.UTC()})
+	rec.Body = wire.MustMarshal(Rule{Principal: principal, Standing: s, Since: now.UTC()})
 	return store.Change{Record: rec, IfRev: store.Any}
 }
 
@@ -106,13 +107,4 @@ func (r *Rules) All(ctx context.Context, only string, now time.Time) iter.Seq2[R
 			yield(rule, err)
 		}
 	}
-}
-
-// encode encodes one of our own structs, which cannot fail.
-func encode(v any) []byte {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("acl: encode %T: %v", v, err))
-	}
-	return b
 }

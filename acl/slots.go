@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -26,7 +27,7 @@ type takenSlot struct {
 }
 
 func (p takenSlot) record(key, term string, expires time.Time) store.Record {
-	return store.Record{NS: nsOpen, Key: key, Terms: []string{term}, Body: encode(p), Expires: expires}
+	return store.Record{NS: nsOpen, Key: key, Terms: []string{term}, Body: wire.MustMarshal(p), Expires: expires}
 }
 
 // decodeSlot decodes a slot. An older version stored only the id of the ask.

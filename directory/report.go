@@ -81,7 +81,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 		reporter += " " + report.Kind + " " + report.Text
 	}
 	key := credential.HashOf(string(id) + " " + reporter).Name()
-	body := store.Encode(Report{key, id, report.Kind, report.Text, from, now})
+	body := wire.MustMarshal(Report{key, id, report.Kind, report.Text, from, now})
 	r.reporting.Lock()
 	defer r.reporting.Unlock()
 	all, err := r.recs.List(ctx, reportNS, "", "", maxReports, now)

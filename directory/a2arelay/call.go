@@ -121,7 +121,7 @@ func (s *Service) queue(ctx context.Context, t *taskRow, call Call, changes []st
 			)),
 		))
 	}
-	raw := store.Encode(call)
+	raw := wire.MustMarshal(call)
 	m := mailbox.Mail{Box: t.Agent, From: t.Source, Networks: t.Networks, Size: len(raw), Call: true}
 	_, err = s.cfg.Queue(ctx, m, raw, changes)
 	return err

@@ -52,7 +52,7 @@ type taskRow struct {
 func (t *taskRow) changes() (list []store.Change, size int) {
 	text, expires := t.Task.JSON(), t.Created.Add(mailbox.Life)
 	t.Size, t.Inline = len(text), nil
-	row := store.Encode(t)
+	row := wire.MustMarshal(t)
 	return []store.Change{
 		{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{NS: NSTasks, Key: t.ID, Body: row, Terms: []string{"agent:" + string(t.Agent)}, Expires: expires}},
 		{IfRev: store.Any, Record: store.Record{NS: nsBodies, Key: t.ID, Body: text, Expires: expires}},

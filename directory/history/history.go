@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -120,7 +121,7 @@ func (h *History) save(ctx context.Context, records store.Records, ns, key strin
 	h.mu.Lock()
 	added := h.added
 	h.stored, h.added = sum(stored, added), nil
-	body := store.Encode(h.stored)
+	body := wire.MustMarshal(h.stored)
 	h.mu.Unlock()
 	if len(added) == 0 {
 		return nil

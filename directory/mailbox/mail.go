@@ -145,7 +145,7 @@ func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, c
 		return "", err
 	}
 	err = r.records.Apply(ctx, append(changes(id),
-		store.Change{Record: store.Record{NS: MailNS, Key: key, Body: store.Encode(m), Terms: []string{boxTerm(m.Box), ownerTerm(owner)}, Expires: expires}, Max: MaxMail},
+		store.Change{Record: store.Record{NS: MailNS, Key: key, Body: wire.MustMarshal(m), Terms: []string{boxTerm(m.Box), ownerTerm(owner)}, Expires: expires}, Max: MaxMail},
 		store.Change{Record: store.Record{NS: mailTextNS, Key: key, Body: raw, Expires: expires}},
 	), now)
 	if err != nil {

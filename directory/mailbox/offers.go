@@ -69,7 +69,7 @@ func ownerOf(key string) (owner [32]byte, ok bool) {
 
 func (f offer) change(key, term string, rev store.Rev) store.Change {
 	expires := f.Created.Add(ReplyWithin + giveUpWithin) // the sender can still read a reply of the last moment
-	return store.Change{Record: store.Record{NS: OffersNS, Key: key, Body: store.Encode(f), Terms: []string{term}, Expires: expires}, IfRev: rev}
+	return store.Change{Record: store.Record{NS: OffersNS, Key: key, Body: wire.MustMarshal(f), Terms: []string{term}, Expires: expires}, IfRev: rev}
 }
 
 func (f offer) isOver(now time.Time) bool { return !now.Before(f.Created.Add(ReplyWithin)) }

@@ -181,7 +181,7 @@ func (b *Bans) Add(ctx context.Context, ban Ban, by string) error {
 	}
 	ban.At = wire.Now()
 	changes := append(b.audit.Changes(ban.At, ban.key(), "banned", ban.Reason, by), store.Change{
-		Record: store.Record{NS: BansNS, Key: ban.key(), Body: store.Encode(ban)}, IfRev: store.Any, Max: maxBans,
+		Record: store.Record{NS: BansNS, Key: ban.key(), Body: wire.MustMarshal(ban)}, IfRev: store.Any, Max: maxBans,
 	})
 	err := b.records.Apply(ctx, changes, ban.At)
 	b.Forget()

@@ -35,7 +35,7 @@ func CheckReason(reason string) error {
 
 // Change returns the change that stores the removal.
 func (r Removal) Change() store.Change {
-	rec := store.Record{NS: removedNS, Key: string(r.AgentID), Body: store.Encode(r), Expires: r.At.Add(removalLife)}
+	rec := store.Record{NS: removedNS, Key: string(r.AgentID), Body: wire.MustMarshal(r), Expires: r.At.Add(removalLife)}
 	return store.Change{Record: rec, IfRev: store.Any}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/waiting"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -65,15 +66,11 @@ type entry struct {
 const keepAfter = 24 * time.Hour // how long an entry is kept after the end of its event, or after the agreement if that is later
 
 func (e entry) record() store.Record {
-	body, err := json.Marshal(e)
-	if err != nil {
-		panic(fmt.Sprintf("calendar: encode entry: %v", err)) // only fields we filled
-	}
 	end := e.Event.Start.Add(e.Event.Duration)
 	if made := e.Event.Made; end.Before(made) {
 		end = made
 	}
-	return store.Record{NS: Namespace, Key: e.Event.UID, Body: body, Terms: []string{"state:" + string(e.State)}, Expires: end.Add(keepAfter)}
+	return store.Record{NS: Namespace, Key: e.Event.UID, Body: wire.MustMarshal(e), Terms: []string{"state:" + string(e.State)}, Expires: end.Add(keepAfter)}
 }
 
 // Add returns the change that stores an event, for the unit that makes the agreement.

@@ -105,8 +105,7 @@ func readPin(rec store.Record) (storedPin, error) {
 
 // change returns the change that writes the pin. It fails if the stored pin has changed since p was read.
 func (p storedPin) change(now time.Time) store.Change {
-	body, _ := json.Marshal(p.Pin) // cannot fail: the pin contains only texts and times
-	ch := store.Change{IfRev: p.rev, Record: store.Record{NS: nsPins, Key: string(p.Agent), Body: body, Terms: []string{byOwner}}}
+	ch := store.Change{IfRev: p.rev, Record: store.Record{NS: nsPins, Key: string(p.Agent), Body: wire.MustMarshal(p.Pin), Terms: []string{byOwner}}}
 	if !p.Owner {
 		ch.Record.Terms, ch.Record.Expires, ch.Max = []string{byStranger}, now.Add(strangerPinLife), maxStrangerPins
 	}

@@ -66,7 +66,7 @@ func (g Grant) covers(types []string, name string, now time.Time) bool {
 
 func (g Grant) change(rev store.Rev) store.Change {
 	return store.Change{IfRev: rev, Max: maxGrants, Record: store.Record{
-		NS: nsConsents, Key: g.ID, Body: encode(g), Terms: []string{"peer:" + wire.HashOf(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
+		NS: nsConsents, Key: g.ID, Body: wire.MustMarshal(g), Terms: []string{"peer:" + wire.HashOf(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
 	}}
 }
 
@@ -158,7 +158,7 @@ func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 			return acl.Ask{}, err
 		}
 	}
-	body := encode(question)
+	body := wire.MustMarshal(question)
 	ask, changes := b.cfg.Mesh.Asks().Open(acl.Ask{
 		Kind: askConsent, Subject: c.address.String(), About: aboutConsent(question.Peer), Title: "A MoltSpeak agent asks for consent to personal data", Rule: "moltspeak.consent",
 		Body: body, Hash: acl.HashBody(body), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
@@ -183,7 +183,7 @@ func (question consentAsk) findOpen(b *Bridge, c *request) (acl.Ask, error) {
 			continue
 		}
 		open.Re, open.Boxed, open.Confidential = question.Re, question.Boxed, question.Confidential
-		if string(encode(open)) == string(encode(question)) {
+		if string(wire.MustMarshal(open)) == string(wire.MustMarshal(question)) {
 			return ask, nil
 		}
 	}

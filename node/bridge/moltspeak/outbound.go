@@ -191,7 +191,7 @@ func loopback(target string) bool {
 // storeSent stores one of our messages before it is sent, so that its answer finds the conversation.
 func storeSent(ctx context.Context, records store.Records, o sentMessage, slot string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
 	record := func(key string, o sentMessage, keep time.Duration) store.Change {
-		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsSent, Key: key, Body: encode(o), Expires: now.Add(keep)}}
+		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsSent, Key: key, Body: wire.MustMarshal(o), Expires: now.Add(keep)}}
 	}
 	answerable := o
 	answerable.Raw = nil
@@ -379,7 +379,7 @@ const keepCallbacks = keepConfidential
 
 func (cb callback) change(rev store.Rev) store.Change {
 	return store.Change{IfRev: rev, Record: store.Record{
-		NS: nsCallbacks, Key: wire.HashOf(cb.Party, cb.Re), Body: encode(cb), Terms: []string{bridge.TermDue}, Expires: cb.Until,
+		NS: nsCallbacks, Key: wire.HashOf(cb.Party, cb.Re), Body: wire.MustMarshal(cb), Terms: []string{bridge.TermDue}, Expires: cb.Until,
 	}}
 }
 

@@ -154,7 +154,7 @@ func (pins *pins) update(c *request) *message.Error {
 	if c.now.Sub(p.Last) > forgetEmpty/2 { // not at each message, to avoid writes; so Last may be 12 h too early
 		p.Last = c.now.UTC()
 	}
-	if p.rev != store.Absent && string(encode(p)) == string(encode(c.peer)) {
+	if p.rev != store.Absent && string(wire.MustMarshal(p)) == string(wire.MustMarshal(c.peer)) {
 		return nil
 	}
 	err := pins.save(c.ctx, p, c.now)

@@ -3,7 +3,6 @@ package moltspeak
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -97,14 +96,6 @@ type sentMessage struct {
 	Proof   string    `json:"proof,omitempty"` // the consent that Raw names
 }
 
-func encode(v any) []byte {
-	data, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // structs of strings and times
-	}
-	return data
-}
-
 func decodePeer(rec store.Record) (peer, error) {
 	p, err := store.Decode[peer](rec)
 	p.rev = rec.Rev
@@ -118,7 +109,7 @@ func (p peer) change() store.Change {
 	if p.Chosen {
 		term, limit = "chosen", maxChosen
 	}
-	return store.Change{IfRev: p.rev, Max: limit, Record: store.Record{NS: nsPeers, Key: p.Name, Body: encode(p), Terms: []string{term}}}
+	return store.Change{IfRev: p.rev, Max: limit, Record: store.Record{NS: nsPeers, Key: p.Name, Body: wire.MustMarshal(p), Terms: []string{term}}}
 }
 
 func replayKey(from message.Agent, id string) string { return wire.HashOf(from.Name(), id) }
@@ -138,7 +129,7 @@ func replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, 
 		}
 	}
 	return store.Change{IfRev: rev, Max: maxReplays, Record: store.Record{
-		NS: nsReplays, Key: replayKey(m.From, m.ID), Body: encode(s), Terms: []string{term}, Expires: now.Add(keep),
+		NS: nsReplays, Key: replayKey(m.From, m.ID), Body: wire.MustMarshal(s), Terms: []string{term}, Expires: now.Add(keep),
 	}}
 }
 
@@ -200,7 +191,7 @@ func convKey(address, conv string) string { return wire.HashOf(address, conv) }
 
 func convChange(t convState, rev store.Rev, now time.Time) store.Change {
 	return store.Change{IfRev: rev, Record: store.Record{
-		NS: nsConversations, Key: convKey(t.Peer, t.Conv), Body: encode(t), Terms: []string{wire.HashOf(t.Peer)}, Expires: now.Add(keepConversations),
+		NS: nsConversations, Key: convKey(t.Peer, t.Conv), Body: wire.MustMarshal(t), Terms: []string{wire.HashOf(t.Peer)}, Expires: now.Add(keepConversations),
 	}}
 }
 

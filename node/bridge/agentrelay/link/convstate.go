@@ -2,7 +2,6 @@ package link
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -109,14 +108,13 @@ func (t convStore) readAsked(ctx context.Context, peer string, m wire.Message, c
 // putAsked returns the change that stores the state of readAsked at the first attempt of a message.
 func (t convStore) putAsked(peer string, m wire.Message, asked convState, now time.Time) store.Change {
 	asked.Conv = m.Conversation // it is empty if the message opens the conversation
-	body, _ := json.Marshal(asked)
-	return putFor(now, nsConvs, t.askedKey(peer, m.ID), body)
+	return putFor(now, nsConvs, t.askedKey(peer, m.ID), wire.MustMarshal(asked))
 }
 
 // changes returns the changes that store the state of a conversation after a message. received is the id of the message
 // if the peer wrote it, else "". refs are the ids by which the peer may refer to the conversation.
 func (t convStore) changes(peer string, next convState, received wire.MessageID, refs []string, now time.Time) []store.Change {
-	body, _ := json.Marshal(next) // strings and booleans always encode
+	body := wire.MustMarshal(next)
 	out := []store.Change{putFor(now, nsConvs, t.key(peer, next.Conv), body), putFor(now, nsConvs, t.lastKey(peer), body)}
 	if received != "" {
 		out = append(out, putFor(now, nsConvs, t.messageKey(peer, received), body))

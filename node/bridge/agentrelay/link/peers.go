@@ -155,7 +155,7 @@ func (p *peers) put(ctx context.Context, peer Peer) error {
 }
 
 func (p *peers) record(peer Peer) store.Record {
-	body, _ := json.Marshal(peer) // strings and a boolean always encode
+	body := wire.MustMarshal(peer)
 	terms := []string{"link:" + p.convStore.link}
 	if peer.Agent != "" {
 		terms = append(terms, "agent:"+string(peer.Agent))

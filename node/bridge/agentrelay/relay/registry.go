@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -92,8 +92,7 @@ func (r *registry) put(a *registration) {
 }
 
 func (a *registration) change(ifRev store.Rev) store.Change {
-	body, _ := json.Marshal(a) // strings and times always encode
-	rec := store.Record{NS: nsAgents, Key: a.ID, Body: body}
+	rec := store.Record{NS: nsAgents, Key: a.ID, Body: wire.MustMarshal(a)}
 	if a.Token == "" {
 		rec.Expires = a.Removed.Add(keepRemoved)
 	}

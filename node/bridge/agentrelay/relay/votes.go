@@ -3,7 +3,6 @@ package relay
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -71,8 +70,7 @@ func (p *proposal) clone() *proposal {
 }
 
 func (p *proposal) change() store.Change {
-	body, _ := json.Marshal(p) // strings, times and booleans always encode
-	rec := store.Record{NS: nsVotes, Key: p.ID, Body: body}
+	rec := store.Record{NS: nsVotes, Key: p.ID, Body: wire.MustMarshal(p)}
 	if p.Status != "" {
 		rec.Expires = p.Closed.Add(keepClosed)
 	}

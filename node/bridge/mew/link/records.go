@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -92,11 +91,7 @@ func (r *records) key(kind, rest string) string { return r.link + "/" + kind + "
 
 // remember returns the change that stores a record. Records in the context of the link are counted (MEW-L5).
 func (r *records) remember(kind, rest string, body any, keep time.Duration, inContext bool) store.Change {
-	data, err := json.Marshal(body)
-	if err != nil {
-		panic(fmt.Sprintf("mew: encode %T: %v", body, err)) // strings and trees only
-	}
-	rec := store.Record{NS: nsLinks, Key: r.key(kind, rest), Body: data, Expires: time.Now().Add(keep), Terms: []string{r.link + "/" + kind}}
+	rec := store.Record{NS: nsLinks, Key: r.key(kind, rest), Body: wire.MustMarshal(body), Expires: time.Now().Add(keep), Terms: []string{r.link + "/" + kind}}
 	if inContext {
 		rec.Terms = append(rec.Terms, r.link+"/context")
 	}
