@@ -40,6 +40,7 @@ func ParseForeign(data []byte, maxDepth, maxValues int) (Value, error) {
 
 func parse(p parser) (Value, error) {
 	var open stack
+	p.slab = make([]Member, min(maxMembers(p.text), slabSize))
 	p.skipSpace()
 	v, err := p.value(&open)
 	if err != nil {
@@ -62,6 +63,15 @@ func ParseObject(data []byte) (Value, error) {
 		return Value{}, &SyntaxError{Reason: "not a JSON object"}
 	}
 	return v, nil
+}
+
+// slabSize is the number of members in an allocation for many containers.
+const slabSize = 256
+
+// maxMembers returns an upper bound for the members and elements in a JSON text: each follows a comma or an opening
+// bracket. The bound is exact if no string contains these.
+func maxMembers(text string) int {
+	return strings.Count(text, ",") + strings.Count(text, "{") + strings.Count(text, "[")
 }
 
 // parser is a recursive descent parser. When a container closes, its members move from the stack to slab, one
@@ -137,8 +147,7 @@ func (p *parser) literal(word string, k Kind) (Value, error) {
 func (p *parser) settle(open *stack, start int) []Member {
 	n := open.n - start
 	if len(p.slab) < n {
-		const perMember = 24 // bytes of text per member; messages and cards have more
-		p.slab = make([]Member, max(n, min(len(p.text)/perMember, 256)))
+		p.slab = make([]Member, max(n, slabSize))
 	}
 	kids := p.slab[:n:n]
 	p.slab = p.slab[n:]

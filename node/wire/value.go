@@ -167,8 +167,12 @@ func (v Value) WithOptional(key, text string) Value {
 
 // Without returns a copy of the object v without the members named by keys.
 func (v Value) Without(keys ...string) Value {
-	kids := make([]Member, 0, v.Len())
-	for _, m := range v.Members() {
+	all := v.Members()
+	if last := len(all) - 1; last >= 0 && len(keys) == 1 && all[last].Key == keys[0] { // the signature of most messages
+		return Value{kind: Object, kids: all[:last:last]}
+	}
+	kids := make([]Member, 0, len(all))
+	for _, m := range all {
 		if !slices.Contains(keys, m.Key) {
 			kids = append(kids, m)
 		}
