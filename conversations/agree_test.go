@@ -20,8 +20,8 @@ const (
 	elsewhere = "Sightglass"
 )
 
-// TestJudgeAccept checks AM-88: whether an accept agrees, selects nothing, or is a proposal of its own depends on what it
-// names.
+// TestJudgeAccept checks AM-88: whether an accept agrees, selects nothing, or is a proposal of its own depends on what
+// it names.
 func TestJudgeAccept(t *testing.T) {
 	one := conversations.Terms{Title: "Coffee", Times: []string{ten}, Duration: "30m", Location: "Blue Bottle"}
 	several := one

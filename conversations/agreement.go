@@ -335,9 +335,9 @@ func AgreedIn(payload wire.Value) string {
 }
 
 // takeBack ends the standing proposal, and the agreement if the message is about the agreement. If the message cancels
-// an agreed event and waits for our owner, takeBack ends only a proposal that nobody has accepted, which the owner could
-// otherwise accept although the peer no longer has it. It does nothing if the message withdraws a message that waits
-// (AM-36).
+// an agreed event and waits for our owner, takeBack ends only a proposal that nobody has accepted, which the owner
+// could otherwise accept although the peer no longer has it. It does nothing if the message withdraws a message that
+// waits (AM-36).
 func (c Conversation) takeBack(e Event, from Side) Conversation {
 	if in := AgreedIn(e.Payload); in != "" && in != c.Key.ID {
 		return c // the message is about another conversation (AM-87)

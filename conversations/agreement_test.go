@@ -128,8 +128,9 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
-// TestHeldCancel checks AM-88: a cancel that waits for our owner leaves the agreement in force, but ends a proposal that
-// stands beside it, so that we cannot accept what the peer no longer has. Its release leaves a newer agreement alone.
+// TestHeldCancel checks AM-88: a cancel that waits for our owner leaves the agreement in force, but ends a proposal
+// that stands beside it, so that we cannot accept what the peer no longer has. Its release leaves a newer agreement
+// alone.
 func TestHeldCancel(t *testing.T) {
 	at := func(minutes int, e conversations.Event) conversations.Event {
 		e.At = start.Add(time.Duration(minutes) * time.Minute)

@@ -145,7 +145,8 @@ func TestChainProperties(t *testing.T) {
 	})
 }
 
-// TestLinkFormat: the hash is that of the documented bytes, computed by another program, so that stored chains stay valid.
+// TestLinkFormat: the hash is that of the documented bytes, computed by another program, so that stored chains stay
+// valid.
 func TestLinkFormat(t *testing.T) {
 	var prev [32]byte
 	for i := range prev {

@@ -73,8 +73,8 @@ func TestCallsOfBannedNetwork(t *testing.T) {
 	}
 }
 
-// TestCallBoundsOfNetworks: the addresses of one network do not fill the mailbox with calls, and the rest of the mailbox is
-// for other networks.
+// TestCallBoundsOfNetworks: the addresses of one network do not fill the mailbox with calls, and the rest of the
+// mailbox is for other networks.
 func TestCallBoundsOfNetworks(t *testing.T) { // THREATS row 31, AM-42
 	for network, pattern := range map[string]string{"an IPv4 /24": "203.0.113.%d:1", "an IPv6 /56": "[2001:db8:0:%02x::1]:1", "an IPv6 /48": "[2001:db8:0:%02x00::1]:1"} {
 		w := newCallWorld(t)
@@ -96,8 +96,8 @@ func TestCallBoundsOfNetworks(t *testing.T) { // THREATS row 31, AM-42
 	}
 }
 
-// TestCallRefusedCheaply: a call that is refused because the tasks of the agent are too many reads little from the store,
-// however large they are.
+// TestCallRefusedCheaply: a call that is refused because the tasks of the agent are too many reads little from the
+// store, however large they are.
 func TestCallRefusedCheaply(t *testing.T) { // THREATS row 26
 	w := newCallWorld(t)
 	listed := &listedStore{Store: w.store}
@@ -121,8 +121,8 @@ func TestCallRefusedCheaply(t *testing.T) { // THREATS row 26
 	}
 }
 
-// TestCallLargestReport: a report with as many JSON values as the relay accepts can be read again, although the relay adds
-// ids to it.
+// TestCallLargestReport: a report with as many JSON values as the relay accepts can be read again, although the relay
+// adds ids to it.
 func TestCallLargestReport(t *testing.T) { // THREATS row 26
 	w := newCallWorld(t)
 	task, _, _ := w.call("t", "SendMessage", sendParams("m", "hi", ""))

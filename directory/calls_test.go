@@ -327,8 +327,8 @@ func TestCallCancel(t *testing.T) {
 	}
 }
 
-// TestCallCancelFull: a cancel is not lost when the share of its caller in the mailbox is full. Before the agent takes the
-// message, the cancel needs no room. Afterwards it is refused.
+// TestCallCancelFull: a cancel is not lost when the share of its caller in the mailbox is full. Before the agent takes
+// the message, the cancel needs no room. Afterwards it is refused.
 func TestCallCancelFull(t *testing.T) {
 	w := newCallWorld(t)
 	var tasks []string

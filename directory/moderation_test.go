@@ -283,8 +283,8 @@ func TestExportImport(t *testing.T) {
 	operate[ImportResult](to, 400, "POST", "/directory/import", `{"cards":`)
 }
 
-// TestImportLargestCards moves cards of the largest depth and number of values, with as many earlier ones as a directory
-// keeps.
+// TestImportLargestCards moves cards of the largest depth and number of values, with as many earlier ones as a
+// directory keeps.
 func TestImportLargestCards(t *testing.T) {
 	from, to := newWorld(t), newWorld(t)
 	deep := wire.Int(1)
@@ -404,8 +404,8 @@ func TestBannedAtTheRelay(t *testing.T) {
 	}
 }
 
-// TestBanOfPrivateEndpoint: a ban of addresses also applies to endpoints there, which the operator admits by their network,
-// but not to mailboxes of the directory itself.
+// TestBanOfPrivateEndpoint: a ban of addresses also applies to endpoints there, which the operator admits by their
+// network, but not to mailboxes of the directory itself.
 func TestBanOfPrivateEndpoint(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
 		c.AllowPrivate, c.BaseURL = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, "https://10.1.2.3/v1"

@@ -19,8 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// sharedProcesses runs n processes of one directory on one store, whose calls take up to delay. They know of each other,
-// and the mailboxes of newRelayWorld are registered.
+// sharedProcesses runs n processes of one directory on one store, whose calls take up to delay. They know of each
+// other, and the mailboxes of newRelayWorld are registered.
 func sharedProcesses(t *testing.T, n int, delay time.Duration, change ...func(*Config)) (ws []*world, stop func()) {
 	t.Helper()
 	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1, InitialMmapSize: -1})
@@ -61,8 +61,8 @@ func (w *world) poll() ([]mailbox.Item, error) {
 	return w.pollMail(w.t.Context(), alice, mailbox.Query{Wait: 25 * time.Second})
 }
 
-// TestPassThroughOfProcesses: a sender gets the agent's own reply on its connection whichever processes the sender asks,
-// the agent polls, and the agent replies at. Nothing is left in the mailbox.
+// TestPassThroughOfProcesses: a sender gets the agent's own reply on its connection whichever processes the sender
+// asks, the agent polls, and the agent replies at. Nothing is left in the mailbox.
 func TestPassThroughOfProcesses(t *testing.T) { // AM-67
 	for _, n := range []int{2, 3} {
 		t.Run(fmt.Sprint(n, " processes"), func(t *testing.T) {
@@ -159,8 +159,8 @@ func TestPassThroughOfProcessesEnds(t *testing.T) { // AM-67
 	})
 }
 
-// TestPassThroughSharesOfProcesses: senders that nobody knows have no more places for pass-through at two processes than
-// at one.
+// TestPassThroughSharesOfProcesses: senders that nobody knows have no more places for pass-through at two processes
+// than at one.
 func TestPassThroughSharesOfProcesses(t *testing.T) { // THREATS 26, AM-67
 	synctest.Test(t, func(t *testing.T) {
 		ws, stop := sharedProcesses(t, 3, 0)
@@ -204,8 +204,8 @@ func TestPassThroughSharesOfProcesses(t *testing.T) { // THREATS 26, AM-67
 	})
 }
 
-// TestHourlyLimitOfProcesses: the registrations of an address in an hour have one limit for all processes together, also
-// after a restart, and a refused registration is free.
+// TestHourlyLimitOfProcesses: the registrations of an address in an hour have one limit for all processes together,
+// also after a restart, and a refused registration is free.
 func TestHourlyLimitOfProcesses(t *testing.T) { // AM-43, AM-58
 	synctest.Test(t, func(t *testing.T) {
 		ws, stop := sharedProcesses(t, 3, time.Millisecond, func(c *Config) { c.Quotas = Quotas{PerToken: -1, PerHost: 1} })

@@ -290,8 +290,8 @@ func TestKeyInDoubt(t *testing.T) { // AM-60
 	})
 }
 
-// TestProbeAfterDoubt: once a replaced key counts as proven again, the card is probed. The probe writes the card, and so
-// lets searches for proven keys find it.
+// TestProbeAfterDoubt: once a replaced key counts as proven again, the card is probed. The probe writes the card, and
+// so lets searches for proven keys find it.
 func TestProbeAfterDoubt(t *testing.T) { // AM-60
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, withProbes)

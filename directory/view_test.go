@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TestCardsWithoutEscapes: signs in a card do not make answers with the card and its export longer. Clients bound both by
-// the size of a card.
+// TestCardsWithoutEscapes: signs in a card do not make answers with the card and its export longer. Clients bound both
+// by the size of a card.
 func TestCardsWithoutEscapes(t *testing.T) {
 	w := newWorld(t)
 	card, now := testCard("am_x", text("signs", strings.Repeat("<", 10_000))), time.Now()

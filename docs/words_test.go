@@ -88,8 +88,8 @@ func TestComments(t *testing.T) {
 // ruleNumber matches the number of a rule of a protocol note.
 var ruleNumber = regexp.MustCompile(`\b(?:AM|MEW|MS|MESS|AR|A2A|OC|MCP|DISC)-\d`)
 
-// TestNoRulesInTexts checks that no text of the program cites the number of a rule: the people who read help, errors and
-// logs do not have the notes.
+// TestNoRulesInTexts checks that no text of the program cites the number of a rule: the people who read help, errors
+// and logs do not have the notes.
 func TestNoRulesInTexts(t *testing.T) {
 	texts := 0
 	eachGoFile(t, func(name string, fset *token.FileSet, f *ast.File) {
@@ -143,8 +143,8 @@ type declaration struct {
 	doc  *ast.CommentGroup
 }
 
-// documented returns the top-level declarations of a file that have a doc comment with a text. The comment of a group in
-// parentheses belongs to no name.
+// documented returns the top-level declarations of a file that have a doc comment with a text. The comment of a group
+// in parentheses belongs to no name.
 func documented(f *ast.File) []declaration {
 	var out []declaration
 	add := func(name string, doc *ast.CommentGroup) {

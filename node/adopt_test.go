@@ -97,8 +97,8 @@ func TestAdoptBesideOwnDirectory(t *testing.T) {
 	})
 }
 
-// TestAdoptForeignID: the node does not adopt an id that belongs to another key (AM-2), and leaves no registration under
-// that id.
+// TestAdoptForeignID: the node does not adopt an id that belongs to another key (AM-2), and leaves no registration
+// under that id.
 func TestAdoptForeignID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		minting := &memoryDirectory{assignedID: string(meshtest.Key("victim").Public().AgentID())}

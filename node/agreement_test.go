@@ -352,8 +352,8 @@ func (u unreadableItemRecords) Get(ctx context.Context, ns, key string, now time
 	return u.Records.Get(ctx, ns, key, now)
 }
 
-// TestAcceptOfAnUnreadableItem: if the node cannot read the held proposal that the owner accepts, the owner learns that,
-// and not that the accept answers something else.
+// TestAcceptOfAnUnreadableItem: if the node cannot read the held proposal that the owner accepts, the owner learns
+// that, and not that the accept answers something else.
 func TestAcceptOfAnUnreadableItem(t *testing.T) {
 	mesh, broken := meshtest.New(t), new(atomic.Bool)
 	sarah := mesh.Node("sarah", func(cfg *node.Config) {

@@ -105,8 +105,8 @@ func TestHookCloses(t *testing.T) {
 	}
 }
 
-// TestNoticeNamesThePeer: a notice has the name that a stranger gives itself in quotes, and the beginning of its id. The
-// whole id is in a member of its own.
+// TestNoticeNamesThePeer: a notice has the name that a stranger gives itself in quotes, and the beginning of its id.
+// The whole id is in a member of its own.
 func TestNoticeNamesThePeer(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Mode = acl.Approval })

@@ -20,8 +20,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// startTwoProcesses starts two processes of sarah in a bubble, the first of which has the duties of the node. If doomed is
-// not nil, the second one ends, as by kill -9, after its first commit to the inbox while doomed is set.
+// startTwoProcesses starts two processes of sarah in a bubble, the first of which has the duties of the node. If doomed
+// is not nil, the second one ends, as by kill -9, after its first commit to the inbox while doomed is set.
 func startTwoProcesses(t *testing.T, mesh *meshtest.Mesh, configure func(*node.Config), doomed *atomic.Bool) (holder, other *meshtest.Member) {
 	t.Helper()
 	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1, LeaseTTL: processTTL})
@@ -62,8 +62,8 @@ func sayInTurn(s stranger, texts ...string) {
 	}
 }
 
-// TestDecisionOfAKilledProcess: if the process at which the owner decided dies after the first message, the process with
-// the duties carries out the decision about the others within a minute.
+// TestDecisionOfAKilledProcess: if the process at which the owner decided dies after the first message, the process
+// with the duties carries out the decision about the others within a minute.
 func TestDecisionOfAKilledProcess(t *testing.T) {
 	for choice, state := range map[acl.Choice]node.ItemState{acl.Approve: node.ItemNew, acl.Reject: node.ItemRejected} {
 		synctest.Test(t, func(t *testing.T) {

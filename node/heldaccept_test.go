@@ -69,8 +69,8 @@ func TestHeldAcceptIsTaken(t *testing.T) {
 	}
 }
 
-// TestOvertakenAcceptIsTaken (AM-88): the peer's owner approves our accept while a counter of ours is on its way. The peer
-// has an agreement then, so we have it too.
+// TestOvertakenAcceptIsTaken (AM-88): the peer's owner approves our accept while a counter of ours is on its way. The
+// peer has an agreement then, so we have it too.
 func TestOvertakenAcceptIsTaken(t *testing.T) {
 	mesh := meshtest.New(t)
 	ann := newPeer(t, mesh, "ann")

@@ -99,8 +99,8 @@ func TestReleaseOfAmbiguousAccept(t *testing.T) {
 	}
 }
 
-// TestHeldAcceptCountsAtItsRelease: an accept that waits for the owner is shown as an accept after its release, and then
-// makes the agreement.
+// TestHeldAcceptCountsAtItsRelease: an accept that waits for the owner is shown as an accept after its release, and
+// then makes the agreement.
 func TestHeldAcceptCountsAtItsRelease(t *testing.T) {
 	mesh := meshtest.New(t)
 	ann := newPeer(t, mesh, "ann")

@@ -58,8 +58,8 @@ func TestMailBehindAStranger(t *testing.T) {
 	}
 }
 
-// TestMailBehindAFailingDirectory: while one directory fails, nobody can tell who sent a message whose sender the others do
-// not list. Such messages do not delay the mail of a peer that another directory lists.
+// TestMailBehindAFailingDirectory: while one directory fails, nobody can tell who sent a message whose sender the
+// others do not list. Such messages do not delay the mail of a peer that another directory lists.
 func TestMailBehindAFailingDirectory(t *testing.T) { // THREATS row 26
 	t.Parallel()
 	mesh, elsewhere := meshtest.New(t), meshtest.New(t)
@@ -92,8 +92,8 @@ func TestMailBehindAFailingDirectory(t *testing.T) { // THREATS row 26
 	})
 }
 
-// TestResendsByMailShareAnAnswer: however often a stranger signs a message again and leaves it in the mailbox, the answer
-// takes one place in the outbox. Resends are charged to no limit, so they could otherwise fill the outbox.
+// TestResendsByMailShareAnAnswer: however often a stranger signs a message again and leaves it in the mailbox, the
+// answer takes one place in the outbox. Resends are charged to no limit, so they could otherwise fill the outbox.
 func TestResendsByMailShareAnAnswer(t *testing.T) {
 	t.Parallel()
 	mesh := meshtest.New(t)

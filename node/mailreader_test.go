@@ -73,8 +73,8 @@ func TestMailOfReachableNode(t *testing.T) {
 	})
 }
 
-// TestFullOutboxHoldsUpNoMail: while the outbox is full, the answer to a repeated message waits, and the mail behind that
-// message does not.
+// TestFullOutboxHoldsUpNoMail: while the outbox is full, the answer to a repeated message waits, and the mail behind
+// that message does not.
 func TestFullOutboxHoldsUpNoMail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)

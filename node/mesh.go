@@ -64,10 +64,10 @@ func (m mesh) Reachable(a bridge.Address) {
 	m.n.outbox.Release(func(awaits string) bool { return awaits == to || a.Peer == "" && strings.HasPrefix(awaits, to) })
 }
 
-// Decide implements [bridge.Mesh]. A bridge's command and the owner's page decide the same question (THREATS 39). Decide
-// refuses if no message is held there because of its intent, or if our answer to the message waits instead, which the
-// bridge has not shown to the owner. It also refuses if the question is whether the sender may write at all, which
-// concerns more than this message.
+// Decide implements [bridge.Mesh]. A bridge's command and the owner's page decide the same question (THREATS 39).
+// Decide refuses if no message is held there because of its intent, or if our answer to the message waits instead,
+// which the bridge has not shown to the owner. It also refuses if the question is whether the sender may write at all,
+// which concerns more than this message.
 func (m mesh) Decide(ctx context.Context, conv store.ConvKey, approve bool) error {
 	choice := acl.Reject
 	if approve {

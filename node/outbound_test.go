@@ -336,8 +336,8 @@ func TestApproveAndWait(t *testing.T) {
 	}
 }
 
-// TestApprovalBeforeTheConversation: a question about a message that was to begin a conversation holds nothing there, so
-// its answer leaves the hold of the peer's message.
+// TestApprovalBeforeTheConversation: a question about a message that was to begin a conversation holds nothing there,
+// so its answer leaves the hold of the peer's message.
 func TestApprovalBeforeTheConversation(t *testing.T) {
 	for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
 		mesh := meshtest.InMemory(t)

@@ -192,8 +192,8 @@ func TestSendSchedule(t *testing.T) {
 	})
 }
 
-// TestUnsent: a message that a limit holds back waits as long as the limit demands, also beyond 72 h, and that counts as no
-// attempt.
+// TestUnsent: a message that a limit holds back waits as long as the limit demands, also beyond 72 h, and that counts
+// as no attempt.
 func TestUnsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -241,9 +241,9 @@ func TestRetryAfterWinsIfLonger(t *testing.T) {
 	})
 }
 
-// TestReachable: a message that awaits a link leaves as soon as the bridge reports that the link works, or after a restart
-// of the process that runs the links, but not in a command without links.
-// A message that awaits another peer behind the link, or only time, keeps its pause.
+// TestReachable: a message that awaits a link leaves as soon as the bridge reports that the link works, or after a
+// restart of the process that runs the links, but not in a command without links. A message that awaits another peer
+// behind the link, or only time, keeps its pause.
 func TestReachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		awaits := map[string]string{"wire:test/ann": "wire:test/", "wire:test/ben": "wire:test/ben", "wire:test/cid": "wire:other/", "wire:test/dot": ""}

@@ -528,8 +528,8 @@ func TestCommandsTakeNoLease(t *testing.T) {
 	}
 }
 
-// TestAmbiguousAcceptAtAnotherProcess (AM-88): an ambiguous accept that a process without the duties receives is answered
-// with a counter-proposal by the process that has them.
+// TestAmbiguousAcceptAtAnotherProcess (AM-88): an ambiguous accept that a process without the duties receives is
+// answered with a counter-proposal by the process that has them.
 func TestAmbiguousAcceptAtAnotherProcess(t *testing.T) {
 	t.Parallel()
 	ps := startProcesses(t, 2, time.Millisecond, withBook)

@@ -58,8 +58,8 @@ func TestQuestionToTheOwner(t *testing.T) {
 	}
 }
 
-// TestQuestionsAreBounded: an agent in a loop cannot fill the owner's list, and a decision about anything but a question
-// takes no text.
+// TestQuestionsAreBounded: an agent in a loop cannot fill the owner's list, and a decision about anything but a
+// question takes no text.
 func TestQuestionsAreBounded(t *testing.T) {
 	sarah := meshtest.New(t).Node("sarah", open)
 	for _, tt := range []struct {

@@ -63,7 +63,8 @@ func TestKeyRotation(t *testing.T) {
 	}
 }
 
-// TestOutboxEntryAfterRotation: after a rotation a queued message is sent with the same id and a signature of the new key.
+// TestOutboxEntryAfterRotation: after a rotation a queued message is sent with the same id and a signature of the new
+// key.
 func TestOutboxEntryAfterRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wireTransport{deliver: failWith(&client.SendError{Retry: true})}

@@ -124,8 +124,8 @@ type seal struct {
 	back   string // the age recipient to which its sender wants answers sealed
 }
 
-// unseal opens a sealed payload between lines 12 and 13 of the receive table, so that the later lines judge its content.
-// Every failure has the same error, and the owner gets a notice.
+// unseal opens a sealed payload between lines 12 and 13 of the receive table, so that the later lines judge its
+// content. Every failure has the same error, and the owner gets a notice.
 func (a *acceptance) unseal(ctx context.Context) error {
 	defer func() {
 		a.confirmsAccept = a.unit.Conversation().FindTaken(a.in.Payload) != nil

@@ -126,8 +126,8 @@ func TestHooksOfLostProcesses(t *testing.T) {
 	}
 }
 
-// TestDecideAtAnotherProcess: the owner decides at one process about a message that another process received. The sender
-// gets the final answer from any process, and whoever waits for the inbox at a third process learns of it.
+// TestDecideAtAnotherProcess: the owner decides at one process about a message that another process received. The
+// sender gets the final answer from any process, and whoever waits for the inbox at a third process learns of it.
 func TestDecideAtAnotherProcess(t *testing.T) {
 	t.Parallel()
 	ps := startProcesses(t, 3, time.Millisecond, mode(acl.Approval))

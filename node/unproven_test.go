@@ -217,8 +217,8 @@ func TestPinsOfBeforeStay(t *testing.T) {
 	must(t, meshtest.Post(t, chris.URL, mallory.Sign(mallory.Draft(chris.ID(), wire.Deliver, hello))), http.StatusOK)
 }
 
-// TestOutboxEntryToSquattedID: a message that was queued while no directory answered does not go to a squatter either. It
-// fails with a hint.
+// TestOutboxEntryToSquattedID: a message that was queued while no directory answered does not go to a squatter either.
+// It fails with a hint.
 func TestOutboxEntryToSquattedID(t *testing.T) {
 	t.Parallel()
 	mesh := meshtest.New(t)

@@ -17,7 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// explainable is a message with keys out of order, text outside ASCII, a slash, characters that Go escapes, and numbers.
+// explainable is a message with keys out of order, text outside ASCII, a slash, characters that Go escapes, and
+// numbers.
 const explainable = `{"to":"am_b","from":"am_a","payload":{"who":"Zoë <&>","url":"https://example.org/x","n":1,"f":1.5,"list":[1,{"b":2,"a":[]}],"empty":{}}}`
 
 // enough is a number of tries that reaches every combination.

@@ -46,8 +46,8 @@ func sharedLimits(t *testing.T, n int) (register func(process int, addr netip.Ad
 	}
 }
 
-// TestSharedLimit: two processes together permit the registrations of one token bucket for each address, and say exactly
-// how long to wait for the next one.
+// TestSharedLimit: two processes together permit the registrations of one token bucket for each address, and say
+// exactly how long to wait for the next one.
 func TestSharedLimit(t *testing.T) { // AM-58
 	synctest.Test(t, func(t *testing.T) {
 		register, closeStore := sharedLimits(t, 2)
@@ -107,8 +107,8 @@ func TestSharedLimitRace(t *testing.T) {
 	}
 }
 
-// TestSharedLimitAfterFastClock: a registration that was stored while the clock ran a day fast does not lock its address
-// out after the correction, and the limit still holds.
+// TestSharedLimitAfterFastClock: a registration that was stored while the clock ran a day fast does not lock its
+// address out after the correction, and the limit still holds.
 func TestSharedLimitAfterFastClock(t *testing.T) {
 	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1})
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// TestAgentOfAnotherUser: a process of another user sends through the agent's door, decides nothing, and cannot open the
-// data directory (THREATS row 40).
+// TestAgentOfAnotherUser: a process of another user sends through the agent's door, decides nothing, and cannot open
+// the data directory (THREATS row 40).
 func TestAgentOfAnotherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to start a process of another user")

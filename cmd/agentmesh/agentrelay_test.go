@@ -83,8 +83,8 @@ func (a *arcAgent) next() wire.Value {
 	return v
 }
 
-// TestRelaySurvivesKill kills the process of a relay with all extensions. After the restart, the relay still has its ids,
-// tokens, history and an open vote, and answers a query from its own directory and the history.
+// TestRelaySurvivesKill kills the process of a relay with all extensions. After the restart, the relay still has its
+// ids, tokens, history and an open vote, and answers a query from its own directory and the history.
 func TestRelaySurvivesKill(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "relay")
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })

@@ -136,7 +136,8 @@ func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 	return a.decide(ctx, c.ID, owner.Decision{Choice: choice, Hash: c.Hash, Text: c.Text})
 }
 
-// decide applies a decision to an approval as it is now or, with a hash, only to the content that the owner saw (AM-34).
+// decide applies a decision to an approval as it is now or, with a hash, only to the content that the owner saw
+// (AM-34).
 func (a *app) decide(ctx context.Context, id string, d owner.Decision) error {
 	answer, err := a.callAndDeliver(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		return decideApproval(ctx, o, id, d)

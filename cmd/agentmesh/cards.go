@@ -22,8 +22,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// cardsCmd has the commands for the operator of the directory that this process hosts. A change of cards or bans needs a
-// reason, which the audit log records. The public change feed also shows the reasons of removals.
+// cardsCmd has the commands for the operator of the directory that this process hosts. A change of cards or bans needs
+// a reason, which the audit log records. The public change feed also shows the reasons of removals.
 type cardsCmd struct {
 	List     cardsListCmd     `cmd:"" default:"withargs" help:"List cards as the operator sees them."`
 	Remove   cardsRemoveCmd   `cmd:"" help:"Remove a card. Its owner may register it again unless banned."`

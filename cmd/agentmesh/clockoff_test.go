@@ -19,8 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestClockOffIsTold: a command whose message is refused because of a wrong clock prints how wrong the clock is (AM-84).
-// The peer answers as if its clock were an hour ahead.
+// TestClockOffIsTold: a command whose message is refused because of a wrong clock prints how wrong the clock is
+// (AM-84). The peer answers as if its clock were an hour ahead.
 func TestClockOffIsTold(t *testing.T) {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 	peer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -34,8 +34,8 @@ func formOfFaults() faultForm {
 	return faultForm{quiet: time.Second, kills: 2, every: 3 * time.Second, stalls: 1, acknowledged: 500, outage: 4 * outageTolerate} // other tests run at the same time
 }
 
-// TestFaults makes three instances fail under load, and then their primary, which a synchronous standby replaces. Nothing
-// that was acknowledged is lost, and no recipient gets a letter twice or out of order.
+// TestFaults makes three instances fail under load, and then their primary, which a synchronous standby replaces.
+// Nothing that was acknowledged is lost, and no recipient gets a letter twice or out of order.
 func TestFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short")

@@ -215,9 +215,9 @@ func startFloodTarget(t *testing.T, config string, flags ...string) frontend {
 	return f
 }
 
-// TestFloodsAtEveryDoor floods every protocol of real processes. The attacker has 60 cards, 6 tokens and one network. The
-// honest clients are a newcomer, many agents behind one address, and a known peer. They are served within 5 seconds while
-// the attack continues (AM-33, AM-42, AM-43, THREATS 31 and 32).
+// TestFloodsAtEveryDoor floods every protocol of real processes. The attacker has 60 cards, 6 tokens and one network.
+// The honest clients are a newcomer, many agents behind one address, and a known peer. They are served within 5 seconds
+// while the attack continues (AM-33, AM-42, AM-43, THREATS 31 and 32).
 func TestFloodsAtEveryDoor(t *testing.T) {
 	t.Parallel()
 	known := meshtest.Key("known").Public().AgentID()

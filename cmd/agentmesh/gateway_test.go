@@ -35,8 +35,8 @@ const (
 	contactWire     = "../../node/owner/contact/testdata/openclaw.json"
 )
 
-// stubModel answers the gateway's requests for a chat completion. If the newest message of the mesh contains the name of
-// a tool in capitals, the model calls the tool once and then repeats its result.
+// stubModel answers the gateway's requests for a chat completion. If the newest message of the mesh contains the name
+// of a tool in capitals, the model calls the tool once and then repeats its result.
 type stubModel struct {
 	mu      sync.Mutex
 	prompts []string // the newest message of the mesh in each request
@@ -244,7 +244,8 @@ func (g *realGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(answer)
 }
 
-// passToContact passes a request of the gateway to the agent's door, and writes it to a file if the test runs with -update.
+// passToContact passes a request of the gateway to the agent's door, and writes it to a file if the test runs with
+// -update.
 func (g *realGateway) passToContact(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	if *update {

@@ -491,8 +491,8 @@ func TestAgentsPage(t *testing.T) {
 	}
 }
 
-// TestWakeUp plays the hook of docs/agents.md with a program in place of claude: the agent is started for a message, its
-// answer goes to the sender, and no text of the message is among its arguments.
+// TestWakeUp plays the hook of docs/agents.md with a program in place of claude: the agent is started for a message,
+// its answer goes to the sender, and no text of the message is among its arguments.
 func TestWakeUp(t *testing.T) {
 	t.Parallel()
 	scripts := blocks(t, "docs/agents.md", "<!-- played by TestWakeUp -->\n```sh")

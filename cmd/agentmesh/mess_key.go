@@ -6,8 +6,8 @@ import (
 	"net/url"
 )
 
-// messKeyCmd makes the API key with which an executor calls the exchange over HTTP. An executor that the owner set up has
-// no key, and an executor may lose its key. --take revokes a key that was leaked.
+// messKeyCmd makes the API key with which an executor calls the exchange over HTTP. An executor that the owner set up
+// has no key, and an executor may lose its key. --take revokes a key that was leaked.
 type messKeyCmd struct {
 	Executor string `arg:"" help:"Id of the executor."`
 	Take     bool   `help:"Revoke the key. The executor gets no offers until it has a new key."`

@@ -31,8 +31,8 @@ type messCrash struct {
 	done    map[string]bool   // acknowledged completions
 }
 
-// TestMESSCrash kills the process during requests, racing claims and completions. Afterwards, the exchange has everything
-// that it acknowledged, no claim has moved to another executor, and the thread directory catches up.
+// TestMESSCrash kills the process during requests, racing claims and completions. Afterwards, the exchange has
+// everything that it acknowledged, no claim has moved to another executor, and the thread directory catches up.
 func TestMESSCrash(t *testing.T) {
 	if runtime.GOOS == "windows" || testing.Short() {
 		t.Skip("no SIGKILL on Windows, or -short")

@@ -29,9 +29,9 @@ const (
 	loadTime          = 6 * time.Minute // an idle machine needs less than one minute
 )
 
-// TestOutboxUnderLoad sends four hundred messages in forty conversations to a peer that fails, delays messages and resets
-// connections, and kills one side twice meanwhile. Each message arrives once, in the order of its conversation, and gets
-// its answer (AM-21, AM-46 to AM-48).
+// TestOutboxUnderLoad sends four hundred messages in forty conversations to a peer that fails, delays messages and
+// resets connections, and kills one side twice meanwhile. Each message arrives once, in the order of its conversation,
+// and gets its answer (AM-21, AM-46 to AM-48).
 func TestOutboxUnderLoad(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
@@ -184,8 +184,8 @@ func (l *outboxLoad) write(ctx context.Context, writers *sync.WaitGroup) {
 	}
 }
 
-// recount reads which messages the sender has after a kill. It must have every message that it acknowledged, and at most
-// one more in each conversation: the message whose acknowledgement was lost.
+// recount reads which messages the sender has after a kill. It must have every message that it acknowledged, and at
+// most one more in each conversation: the message whose acknowledgement was lost.
 func (l *outboxLoad) recount(ctx context.Context) {
 	l.t.Helper()
 	for conv := range loadConversations {

@@ -12,7 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
-// envTestStore is the variable that makes the scripts run on one PostgreSQL server, with a schema for each data directory:
+// envTestStore is the variable that makes the scripts run on one PostgreSQL server, with a schema for each data
+// directory:
 //
 //	AGENTMESH_TEST_STORE=postgres go test ./cmd/agentmesh -run TestScripts
 const envTestStore = "AGENTMESH_TEST_STORE"

@@ -75,8 +75,8 @@ func runShell(t *testing.T, dir string, env []string, lines string) string {
 	return string(out)
 }
 
-// TestReadmeCurl runs the blocks of the README and of docs/debug-a-peer.md in order, against a serve on another port. At
-// the end, the conversation is still open (AM-22).
+// TestReadmeCurl runs the blocks of the README and of docs/debug-a-peer.md in order, against a serve on another port.
+// At the end, the conversation is still open (AM-22).
 func TestReadmeCurl(t *testing.T) {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 	dir := t.TempDir()
@@ -322,7 +322,8 @@ func agentmeshCalls(line string) []string {
 	return out
 }
 
-// TestReadmeNamesTheCommands: the README shows the first commands as lines that a reader can paste, in 700 words at most.
+// TestReadmeNamesTheCommands: the README shows the first commands as lines that a reader can paste, in 700 words at
+// most.
 func TestReadmeNamesTheCommands(t *testing.T) {
 	data, err := os.ReadFile("../../README.md")
 	if err != nil {

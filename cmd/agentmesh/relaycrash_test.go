@@ -21,8 +21,8 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// TestRelayCrash kills the real process with SIGKILL while it accepts mail and acknowledgements. Afterwards, the mailbox
-// has every accepted message once and byte for byte, except those that its reader acknowledged.
+// TestRelayCrash kills the real process with SIGKILL while it accepts mail and acknowledgements. Afterwards, the
+// mailbox has every accepted message once and byte for byte, except those that its reader acknowledged.
 func TestRelayCrash(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGKILL on Windows")

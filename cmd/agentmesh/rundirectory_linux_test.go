@@ -17,8 +17,8 @@ import (
 // insideMachine is the variable that tells this test that it runs in namespaces of its own.
 const insideMachine = "AGENTMESH_TEST_INSIDE_MACHINE"
 
-// TestRunADirectory plays docs/run-a-directory.md on an empty machine: in namespaces for the network and for mounts, with
-// a name server and a certificate authority of its own. Commands that quickstart prints run as printed.
+// TestRunADirectory plays docs/run-a-directory.md on an empty machine: in namespaces for the network and for mounts,
+// with a name server and a certificate authority of its own. Commands that quickstart prints run as printed.
 func TestRunADirectory(t *testing.T) {
 	if os.Getenv(insideMachine) == "" {
 		runInsideMachine(t)

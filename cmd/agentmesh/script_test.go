@@ -270,8 +270,8 @@ func agentmeshBinary(env []string) string {
 	return "agentmesh"
 }
 
-// halt implements the script command "halt NAME", which interrupts a serve and checks that it exits without an error, and
-// "halt -kill NAME", which kills it.
+// halt implements the script command "halt NAME", which interrupts a serve and checks that it exits without an error,
+// and "halt -kill NAME", which kills it.
 func halt(ts *testscript.TestScript, neg bool, args []string) {
 	kill := args[0] == "-kill"
 	name := args[len(args)-1]

@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/registration"
 )
 
-// TestSecretsStaySecret runs a serve with debug logging and many commands, and searches all their output for the secrets
-// of the data directory (THREATS 29).
+// TestSecretsStaySecret runs a serve with debug logging and many commands, and searches all their output for the
+// secrets of the data directory (THREATS 29).
 func TestSecretsStaySecret(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })

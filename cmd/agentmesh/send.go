@@ -213,8 +213,8 @@ func (a *app) showSent(s owner.Sent) {
 	}
 }
 
-// sendError returns an error with the exit code for a result, or nil for success. A delivered message is an error if the
-// peer's owner has yet to decide about it. A queued message is an error only with --wait.
+// sendError returns an error with the exit code for a result, or nil for success. A delivered message is an error if
+// the peer's owner has yet to decide about it. A queued message is an error only with --wait.
 func sendError(s owner.Sent, wait bool) error {
 	switch s.State {
 	case owner.SendHeld:

@@ -104,7 +104,8 @@ func (g *standInGateway) run(key, dispatched, message string) (string, error) {
 	return g.runs[same], nil
 }
 
-// TestSkillFrontMatter: the front matter has only fields that a gateway knows, because a gateway silently ignores others.
+// TestSkillFrontMatter: the front matter has only fields that a gateway knows, because a gateway silently ignores
+// others.
 func TestSkillFrontMatter(t *testing.T) {
 	_, rest, ok := strings.Cut(string(openclaw.Skill), "---\n")
 	head, body, closed := strings.Cut(rest, "\n---\n")

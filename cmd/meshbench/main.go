@@ -1,10 +1,10 @@
-// Command meshbench measures AgentMesh: most figures of docs/performance.md (`meshbench figures`), and the broadcasts of
-// the MEW gateway and the AgentRelay relay (`meshbench mew`, `meshbench agentrelay`).
+// Command meshbench measures AgentMesh: most figures of docs/performance.md (`meshbench figures`), and the broadcasts
+// of the MEW gateway and the AgentRelay relay (`meshbench mew`, `meshbench agentrelay`).
 //
-// It starts the servers that it measures. A figure is absolute, or a ratio to a control that is measured in the same run,
-// in turn with the program: a plain net/http server that returns the same bytes and headers, one that commits the same
-// bytes to disk, a raw log, the standard library's cryptography, or a relay in Node. A ratio is the median over the
-// rounds. Servers run in their own processes, so that their processor time can be measured apart from the client's.
+// It starts the servers that it measures. A figure is absolute, or a ratio to a control that is measured in the same
+// run, in turn with the program: a plain net/http server that returns the same bytes and headers, one that commits the
+// same bytes to disk, a raw log, the standard library's cryptography, or a relay in Node. A ratio is the median over
+// the rounds. Servers run in their own processes, so that their processor time can be measured apart from the client's.
 //
 // Start reading with figures.go for the table, bench.go for the requests, and load.go for the rounds.
 package main

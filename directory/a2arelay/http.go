@@ -237,8 +237,8 @@ func (t *taskRow) refusal() *message.Error {
 	return nil
 }
 
-// await waits until done reports true for a task, but no longer than blockFor, and returns the task. If too many callers
-// already wait, it returns at once.
+// await waits until done reports true for a task, but no longer than blockFor, and returns the task. If too many
+// callers already wait, it returns at once.
 func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(*taskRow) bool) (*taskRow, error) {
 	w := s.hub.enter(t.ID, from)
 	if w == nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestHubIsBounded: 10,000 open streams meet a bound for all, for one source and for one task, and leave nothing behind.
+// TestHubIsBounded: 10,000 open streams meet a bound for all, for one source and for one task, and leave nothing
+// behind.
 func TestHubIsBounded(t *testing.T) {
 	var h hub
 	var all []*waiter
@@ -51,8 +52,8 @@ func TestHubIsBounded(t *testing.T) {
 	}
 }
 
-// TestHubOfNetworks: one network does not take all places, whatever its width, and many sources that hold places leave the
-// second half to sources that have none.
+// TestHubOfNetworks: one network does not take all places, whatever its width, and many sources that hold places leave
+// the second half to sources that have none.
 func TestHubOfNetworks(t *testing.T) { // THREATS row 31, AM-42
 	from := func(address, narrow, wide string) caller {
 		return caller{source: wire.AgentID(address), networks: []wire.AgentID{wire.AgentID(narrow), wire.AgentID(wide)}}

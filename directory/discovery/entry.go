@@ -56,8 +56,8 @@ const agentKind = "agent"
 
 const maxA2A = 2048
 
-// A2ACard returns the URL of the A2A card that an agent card names in metadata.a2a, or "". The URL must have the scheme,
-// host and port of the agent's endpoint, because the directory checks only the endpoint.
+// A2ACard returns the URL of the A2A card that an agent card names in metadata.a2a, or "". The URL must have the
+// scheme, host and port of the agent's endpoint, because the directory checks only the endpoint.
 func A2ACard(card wire.Value) string {
 	metadata, _ := card.Get("metadata")
 	text := metadata.GetStr("a2a")

@@ -107,8 +107,8 @@ func (r *Relay) storeMail(ctx context.Context, p posting, now time.Time) (relayI
 	return id.(string), nil
 }
 
-// Queue stores mail in the mailbox of m.Box, together with changes, within the bounds of AM-68, and returns its relay id.
-// It sets m.Created. The mail is durable when Queue returns, and is stored even if ctx ends.
+// Queue stores mail in the mailbox of m.Box, together with changes, within the bounds of AM-68, and returns its relay
+// id. It sets m.Created. The mail is durable when Queue returns, and is stored even if ctx ends.
 func (r *Relay) Queue(ctx context.Context, m Mail, raw []byte, changes []store.Change) (relayID string, err error) {
 	_, held, err := r.Agent(ctx, m.Box)
 	if err != nil {

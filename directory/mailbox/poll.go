@@ -32,7 +32,8 @@ var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this t
 // for a reply, whatever their size. The rest follows, oldest first, and ends with the message that takes the page over
 // 1 MiB. Mail stays in its mailbox until it is acknowledged.
 //
-// During a poll with Wait the agents of the credential are connected: messages for their mailboxes pass through (AM-67).
+// During a poll with Wait the agents of the credential are connected: messages for their mailboxes pass through
+// (AM-67).
 type poll struct {
 	Query
 	*Waiter

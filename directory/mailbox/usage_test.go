@@ -51,8 +51,8 @@ func TestAllMailboxes(t *testing.T) { // AM-68
 	}
 }
 
-// TestCallsAtAHalfFullRelay: once half of the relay is used, calls of different sources can still use half of a mailbox,
-// and each source has one of the last places.
+// TestCallsAtAHalfFullRelay: once half of the relay is used, calls of different sources can still use half of a
+// mailbox, and each source has one of the last places.
 func TestCallsAtAHalfFullRelay(t *testing.T) { // AM-68
 	var counts Counts
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)

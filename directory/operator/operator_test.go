@@ -196,8 +196,8 @@ func TestStrangersTextIsInert(t *testing.T) {
 
 var paths = []string{"directory", "directory/cards", "directory/reports", "directory/bans", "directory/invites", "directory/changes"}
 
-// TestFollowersAreShown: the operator sees who reads the feed, as they name themselves, and nothing else. Many networks do
-// not fill the memory, and a mirror that goes on reading stays in the list.
+// TestFollowersAreShown: the operator sees who reads the feed, as they name themselves, and nothing else. Many networks
+// do not fill the memory, and a mirror that goes on reading stays in the list.
 func TestFollowersAreShown(t *testing.T) {
 	w := newWorld(t, httpapi.OwnerConfig{})
 	get := func(path, from, agent string) {

@@ -22,7 +22,8 @@ type token struct {
 }
 
 // tokenize splits text into words by UAX #29 and folds them: NFKC, case, and diacritics of Latin, Greek and Cyrillic
-// (AM-52). It drops punctuation and symbols, and combining marks with which a word begins. Most words are plain, so only the others need the slower segment.
+// (AM-52). It drops punctuation and symbols, and combining marks with which a word begins. Most words are plain, so
+// only the others need the slower segment.
 func tokenize(text string) []token {
 	list := make([]token, 0, len(text)/6+1)
 	for field := range strings.FieldsSeq(text) {
@@ -88,8 +89,9 @@ func bigrams(run string) []string {
 	return list
 }
 
-// Index returns at most limit distinct words by which a search finds the text. Two kinds of
-// them go beyond AM-52: the parts of a word with a sign inside ("sarah" in "sarah's"), and each character of a run. These come last, so that limit cuts them first.
+// Index returns at most limit distinct words by which a search finds the text. Two kinds of them go beyond AM-52: the
+// parts of a word with a sign inside ("sarah" in "sarah's"), and each character of a run. These come last, so that
+// limit cuts them first.
 func Index(text string, limit int) []string {
 	tokens := tokenize(text)
 	main, more := slices.Grow([]string(nil), len(tokens)), []string(nil)

@@ -14,7 +14,8 @@ import (
 // Service is what a process runs for a [Kind]: its links, and what it hosts for others. Constructing one starts
 // nothing.
 //
-// A service may also be a [Handler], an [Observer], a [FailureObserver], an [Answerer], a [Carrier] and a [PageMounter].
+// A service may also be a [Handler], an [Observer], a [FailureObserver], an [Answerer], a [Carrier] and a
+// [PageMounter].
 type Service interface {
 	Transport // to the peers behind the links
 

@@ -171,8 +171,8 @@ const maxShift = 24 * time.Hour
 const maxRules = 16
 
 // starts lists the starts of the event's recurrences, which take at most about length. It leaves out recurrences by a
-// rule that are outside the window even if they move by maxShift. DTSTART is a recurrence even if no rule produces it. See
-// listRecurrences for budget.
+// rule that are outside the window even if they move by maxShift. DTSTART is a recurrence even if no rule produces it.
+// See listRecurrences for budget.
 func (e event) starts(window Interval, length time.Duration, budget *int) ([]moment, error) {
 	starts := append([]moment{e.start}, e.extra...)
 	if len(e.rules) == 0 {

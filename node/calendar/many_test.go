@@ -65,8 +65,8 @@ func TestManyRules(t *testing.T) {
 	}
 }
 
-// TestManyTimesADay: the times of a day are the product of three lists, so a short rule may ask for more memory than there
-// is.
+// TestManyTimesADay: the times of a day are the product of three lists, so a short rule may ask for more memory than
+// there is.
 func TestManyTimesADay(t *testing.T) {
 	zeros := strings.Repeat("0,", 200) + "0"
 	listed := func(n int) string {

@@ -59,7 +59,8 @@ func TestSearchARD(t *testing.T) {
 	}
 }
 
-// TestSearchARDFails checks that the answer of a bad registry is bounded, and that the error shows its text on one line.
+// TestSearchARDFails checks that the answer of a bad registry is bounded, and that the error shows its text on one
+// line.
 func TestSearchARDFails(t *testing.T) {
 	answers := map[string]string{
 		"/big/search": `{"results":["` + strings.Repeat("x", 3<<20) + `"]}`, "/deep/search": strings.Repeat(`{"results":`, 5000),

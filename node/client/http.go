@@ -36,8 +36,8 @@ var reachNames = [...]string{"public", "loopback", "owner"}
 
 func (r Reach) String() string { return reachNames[r] }
 
-// reachOf returns the reach of the endpoints on cards: Loopback in the local profile (AM-82), if the owner gave the card
-// or the directory that lists it is on this machine.
+// reachOf returns the reach of the endpoints on cards: Loopback in the local profile (AM-82), if the owner gave the
+// card or the directory that lists it is on this machine.
 func (h *HTTP) reachOf(isTrusted bool) Reach {
 	if isTrusted && h.cfg.Local {
 		return Loopback

@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 )
 
-// TestProbe: a probe finds a wrong token and a channel that is off, and starts no run. The answers of the gateway are those
-// of OC-3 and OC-8.
+// TestProbe: a probe finds a wrong token and a channel that is off, and starts no run. The answers of the gateway are
+// those of OC-3 and OC-8.
 func TestProbe(t *testing.T) {
 	var status int
 	var body, sent string

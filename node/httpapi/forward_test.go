@@ -190,8 +190,8 @@ func TestForwardRefused(t *testing.T) {
 	}
 }
 
-// TestForwardSpoofed: a client cannot name another client, remove the headers of the process, or hide its address, and the
-// bridge sees no key.
+// TestForwardSpoofed: a client cannot name another client, remove the headers of the process, or hide its address, and
+// the bridge sees no key.
 func TestForwardSpoofed(t *testing.T) { // THREATS 24
 	front, _ := twoProcesses(t, forwardKey, func(c echo.Context) error {
 		return c.String(http.StatusOK, fmt.Sprint(ClientAddr(c), " ", c.Request().Header))
@@ -221,8 +221,8 @@ func TestForwardSpoofed(t *testing.T) { // THREATS 24
 	}
 }
 
-// TestForwardedOfOneClient: all processes together forward no more requests of one client at once than a client may have
-// connections.
+// TestForwardedOfOneClient: all processes together forward no more requests of one client at once than a client may
+// have connections.
 func TestForwardedOfOneClient(t *testing.T) { // AM-76
 	release := make(chan struct{})
 	front, _ := twoProcesses(t, forwardKey, func(c echo.Context) error {

@@ -124,8 +124,8 @@ func TestOwnerSocketOfALongPath(t *testing.T) { // docs/architecture.md, "Data d
 	}
 }
 
-// TestOwnerSocketOfAnotherUser: a directory that others may enter is not the one that a killed process made. Another user
-// may have made it after the temporary files were removed, with a socket that takes the owner's commands.
+// TestOwnerSocketOfAnotherUser: a directory that others may enter is not the one that a killed process made. Another
+// user may have made it after the temporary files were removed, with a socket that takes the owner's commands.
 func TestOwnerSocketOfAnotherUser(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("directories have no mode")

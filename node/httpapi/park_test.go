@@ -224,8 +224,8 @@ func TestParkedClientLeaves(t *testing.T) {
 	})
 }
 
-// TestParkedStop: a stop answers waiting requests, and does not wait for an idle connection or for a client that does not
-// read.
+// TestParkedStop: a stop answers waiting requests, and does not wait for an idle connection or for a client that does
+// not read.
 func TestParkedStop(t *testing.T) {
 	for name, prepare := range map[string]func(w *parkWorld){
 		"waiting": func(w *parkWorld) {

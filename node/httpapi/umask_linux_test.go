@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestAgentDoorUnderUmask: the group of the agent's door reaches its socket and its token under the umask of the shipped
-// systemd unit.
+// TestAgentDoorUnderUmask: the group of the agent's door reaches its socket and its token under the umask of the
+// shipped systemd unit.
 func TestAgentDoorUnderUmask(t *testing.T) {
 	group, err := user.LookupGroupId(strconv.Itoa(os.Getgid()))
 	if err != nil {

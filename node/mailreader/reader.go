@@ -2,8 +2,8 @@
 //
 // A directory may have a mailbox for each node that it lists (AM-64 to AM-68). A node without a public address keeps
 // one long poll open at the directory whose mailbox is its endpoint. If a message arrives there while its sender waits,
-// the directory passes it through and the node answers at once. At any other directory, its Reader looks into the mailbox
-// from time to time, and when the channel that Config.News returned closes.
+// the directory passes it through and the node answers at once. At any other directory, its Reader looks into the
+// mailbox from time to time, and when the channel that Config.News returned closes.
 package mailreader
 
 import (

@@ -159,7 +159,8 @@ func TestFailureIsRetried(t *testing.T) {
 	})
 }
 
-// TestBatchIDs: a further attempt has the id of the first one, unless the batch has grown, because a receiver drops repeats.
+// TestBatchIDs: a further attempt has the id of the first one, unless the batch has grown, because a receiver drops
+// repeats.
 func TestBatchIDs(t *testing.T) {
 	bubble(t, func(t *testing.T, recs store.Records) {
 		r := &recorder{fail: func(n int) error {

@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// BenchmarkResidentEntries measures the memory that 100,000 waiting entries need, with one and with a hundred entries in
-// each conversation. A peer has ten conversations.
+// BenchmarkResidentEntries measures the memory that 100,000 waiting entries need, with one and with a hundred entries
+// in each conversation. A peer has ten conversations.
 func BenchmarkResidentEntries(b *testing.B) {
 	const entries = 100_000
 	for _, each := range []int{1, 100} {

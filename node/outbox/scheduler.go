@@ -181,8 +181,8 @@ func (s *Scheduler) Add(entries ...Entry) { s.add(entries, storedHere) }
 // AddRemote schedules entries that another process has stored, if this process has the queue.
 func (s *Scheduler) AddRemote(entries ...Entry) { s.add(entries, storedElsewhere) }
 
-// Release makes the entries due for which something was missing that is there now, but not within releaseGap of their last
-// attempt. matches reports whether an entry awaits that.
+// Release makes the entries due for which something was missing that is there now, but not within releaseGap of their
+// last attempt. matches reports whether an entry awaits that.
 func (s *Scheduler) Release(matches func(awaits string) bool) {
 	s.mu.Lock()
 	now := time.Now()
@@ -358,10 +358,9 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 	return idle
 }
 
-// finish puts a queue back after an attempt for the entry with this number. due and awaits are the results of the attempt;
-// a zero due means that the entry is done.
-// The entry need not be the first of its queue any more, because units may be reported in another order than they were
-// committed.
+// finish puts a queue back after an attempt for the entry with this number. due and awaits are the results of the
+// attempt; a zero due means that the entry is done. The entry need not be the first of its queue any more, because
+// units may be reported in another order than they were committed.
 func (s *Scheduler) finish(q *queue, number int64, due time.Time, awaits string) {
 	s.mu.Lock()
 	released, now := s.awaiting[q].released, time.Now()

@@ -120,9 +120,9 @@ func TestReloadFails(t *testing.T) {
 	})
 }
 
-// TestRelease: an entry whose attempt failed because something was missing is due at once when that is there, even if it
-// came during the attempt, but not within a second of that attempt. Entries that await something else, or only time, wait
-// on, whatever comes during their attempts.
+// TestRelease: an entry whose attempt failed because something was missing is due at once when that is there, even if
+// it came during the attempt, but not within a second of that attempt. Entries that await something else, or only time,
+// wait on, whatever comes during their attempts.
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

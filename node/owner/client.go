@@ -118,7 +118,8 @@ func Fetch[Out any](ctx context.Context, c *Client, call Call[Out]) (out Out, er
 	return out, err
 }
 
-// ReadAnswer returns the body of an answer. For an answer with an error status, it returns an error as [Client.Do] does.
+// ReadAnswer returns the body of an answer. For an answer with an error status, it returns an error as [Client.Do]
+// does.
 func ReadAnswer(resp *http.Response) ([]byte, error) {
 	if resp.StatusCode >= 300 {
 		return nil, refusal(resp)

@@ -71,8 +71,8 @@ func decidedBy(c echo.Context, by string) string {
 	return "api"
 }
 
-// ReadRequest reads a JSON request strictly, because a misspelled field may change a decision. An empty body is an empty
-// request.
+// ReadRequest reads a JSON request strictly, because a misspelled field may change a decision. An empty body is an
+// empty request.
 func ReadRequest(c echo.Context, v any) error {
 	body, err := httpapi.Body(c, maxBody)
 	if err != nil || len(body) == 0 {

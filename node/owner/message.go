@@ -115,7 +115,8 @@ type NewMessage struct {
 }
 
 // NewReply answers the newest waiting message of a conversation. If none waits, it adds a message to the conversation.
-// With Item it answers only the message of that item, and fails if this message was answered already, because two agents may read one inbox.
+// With Item it answers only the message of that item, and fails if this message was answered already, because two
+// agents may read one inbox.
 type NewReply struct {
 	Conversation string      `json:"conversation,omitempty"`
 	Peer         string      `json:"peer,omitempty"`

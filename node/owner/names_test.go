@@ -67,8 +67,8 @@ func TestAuditNames(t *testing.T) {
 	}
 }
 
-// TestNameParties: an answer of a bridge has names for the ids of its parties, and the whole id of requester and executor.
-// Messages stay as they were sent.
+// TestNameParties: an answer of a bridge has names for the ids of its parties, and the whole id of requester and
+// executor. Messages stay as they were sent.
 func TestNameParties(t *testing.T) {
 	const id = "am_abcdefghijklmnopqrstuvwxyz"
 	v, err := wire.Parse([]byte(`{"thread":{"requestor_id":"` + id + `","executor_id":"bob","tags":["` + id + `",1],` +

@@ -303,8 +303,8 @@ func TestVisitDuringRotation(t *testing.T) {
 	}
 }
 
-// TestVisitAfterUnseenRotation: a process that has not learned of a rotation by another one renews the card with the new
-// key. The old key would be a replacement, about which every peer asks its owner (AM-60).
+// TestVisitAfterUnseenRotation: a process that has not learned of a rotation by another one renews the card with the
+// new key. The old key would be a replacement, about which every peer asks its owner (AM-60).
 func TestVisitAfterUnseenRotation(t *testing.T) {
 	db, k, d := openStore(t), &keys{all: []*signing.PrivateKey{meshtest.Key("sarah")}}, &fakeDirectory{}
 	first := newRegistrar(t, db.Handle("first"), k, d)
@@ -340,8 +340,8 @@ func TestRotationAfterUnseenRotation(t *testing.T) {
 	}
 }
 
-// TestRotationDuringReread: a rotation waits for a process that reads its identity again, so that the card keeps the key
-// chain of the rotation.
+// TestRotationDuringReread: a rotation waits for a process that reads its identity again, so that the card keeps the
+// key chain of the rotation.
 func TestRotationDuringReread(t *testing.T) {
 	k, d := &keys{all: []*signing.PrivateKey{meshtest.Key("sarah")}}, &fakeDirectory{}
 	r := newRegistrar(t, openStore(t), k, d)

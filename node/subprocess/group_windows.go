@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// setProcessGroup keeps console signals to this process away from the command, and makes cancellation kill the command's
-// process tree.
+// setProcessGroup keeps console signals to this process away from the command, and makes cancellation kill the
+// command's process tree.
 func setProcessGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 	cmd.Cancel = func() error {

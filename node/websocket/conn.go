@@ -177,9 +177,9 @@ type waitingPing struct {
 	answered chan error
 }
 
-// Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. It waits
-// no longer than patience. If the peer has never answered such a ping, any frame that arrives during the whole wait
-// counts as the pong. If the connection ends first, the error says why. Another goroutine must read.
+// Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. It
+// waits no longer than patience. If the peer has never answered such a ping, any frame that arrives during the whole
+// wait counts as the pong. If the connection ends first, the error says why. Another goroutine must read.
 func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	began := time.Now()
 	ping := waitingPing{rand.Text(), make(chan error, 1)}

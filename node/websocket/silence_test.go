@@ -127,8 +127,8 @@ func TestConfirm(t *testing.T) {
 	})
 }
 
-// TestConfirmWithoutPong: from a peer that has answered no ping yet, any frame within the whole wait confirms the frames
-// before it, except the close of the connection. From a peer that has answered a ping, only a pong does.
+// TestConfirmWithoutPong: from a peer that has answered no ping yet, any frame within the whole wait confirms the
+// frames before it, except the close of the connection. From a peer that has answered a ping, only a pong does.
 func TestConfirmWithoutPong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := pair(t, Options{Ping: -1}, Options{Ping: -1})

@@ -57,8 +57,8 @@ func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err 
 	return conv, err == nil, err
 }
 
-// writeConv stores conv in place of old (zero for a new conversation), with the entries of its step. It sets Entries, and
-// Seq of a new conversation.
+// writeConv stores conv in place of old (zero for a new conversation), with the entries of its step. It sets Entries,
+// and Seq of a new conversation.
 func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step store.Step) {
 	rows := bucketConvs.in(t.Tx)
 	scheduled := engine.Deadline(old.Expires)

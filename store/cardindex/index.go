@@ -59,8 +59,8 @@ func (ix *Index) Drop(s Slot, terms []string) {
 	ix.drop(s, terms)
 }
 
-// DropExpired is Drop for a card that has expired and may be renewed. During a dump it leaves the work to the next call,
-// because the dump would contain the card with only some of its terms, and no change in the feed would mend that.
+// DropExpired is Drop for a card that has expired and may be renewed. During a dump it leaves the work to the next
+// call, because the dump would contain the card with only some of its terms, and no change in the feed would mend that.
 func (ix *Index) DropExpired(s Slot, terms []string) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

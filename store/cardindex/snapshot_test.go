@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TestDropDuringDump: a card that a sweep drops during a dump, and that its owner renews after a restart, is found by all
-// of its terms.
+// TestDropDuringDump: a card that a sweep drops during a dump, and that its owner renews after a restart, is found by
+// all of its terms.
 func TestDropDuringDump(t *testing.T) {
 	const cards, expired, later = 30_000, 100, 200 // the slots alone fill several parts of the dump
 	terms := func(s Slot) []string {

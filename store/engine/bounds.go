@@ -160,8 +160,8 @@ func CheckStep(step store.Step) error {
 	return nil
 }
 
-// tierOf returns the index of the first tier that terms match, or -1 if they match no tier or do not match q. terms must
-// be sorted.
+// tierOf returns the index of the first tier that terms match, or -1 if they match no tier or do not match q. terms
+// must be sorted.
 func tierOf(terms [][]byte, q store.CardQuery, tiers []store.Tier) int {
 	if !carries(terms, q.All) || slices.ContainsFunc(q.Prefixes, func(p string) bool { return !carriesPrefix(terms, p) }) {
 		return -1

@@ -84,7 +84,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestOldReplayRow: a record that names its sender although the sender is the peer, as earlier versions wrote it, is read.
+// TestOldReplayRow: a record that names its sender although the sender is the peer, as earlier versions wrote it, is
+// read.
 func TestOldReplayRow(t *testing.T) {
 	row := EncodeReplay(sampleReferring)
 	at := strings.LastIndex(string(row), "\x01s\x01m")

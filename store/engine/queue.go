@@ -10,9 +10,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Queue collects units of work for group commits. It has no goroutine of its own: one of the waiting callers becomes the
-// leader and commits a group of queued units. So a single caller commits in its own goroutine. Passing the unit to another
-// goroutine and back would cost as much as half a commit to bbolt.
+// Queue collects units of work for group commits. It has no goroutine of its own: one of the waiting callers becomes
+// the leader and commits a group of queued units. So a single caller commits in its own goroutine. Passing the unit to
+// another goroutine and back would cost as much as half a commit to bbolt.
 type Queue[W any] struct {
 	commit func()
 	units  chan *Unit[W]
@@ -35,8 +35,8 @@ const (
 	skipped // withdrawn by its caller, whose context ended first
 )
 
-// NewQueue makes a queue for at most limit units. The leader calls commit, which takes a group with [Queue.Take], commits
-// it and reports the outcome of each unit.
+// NewQueue makes a queue for at most limit units. The leader calls commit, which takes a group with [Queue.Take],
+// commits it and reports the outcome of each unit.
 func NewQueue[W any](limit int, commit func()) *Queue[W] {
 	return &Queue[W]{commit: commit, units: make(chan *Unit[W], limit), lead: make(chan struct{}, 1)}
 }
@@ -86,7 +86,8 @@ func (q *Queue[W]) add(u *Unit[W]) error {
 	}
 }
 
-// Take appends at most max queued units to group. Only the leader may call it, and must then report the outcome of each.
+// Take appends at most max queued units to group. Only the leader may call it, and must then report the outcome of
+// each.
 func (q *Queue[W]) Take(group []*Unit[W], max int) []*Unit[W] {
 	for len(group) < max {
 		select {

@@ -267,8 +267,9 @@ func (p *ReplayRow) SetAnswer(status int, answer []byte, step store.Step, conv *
 // Forget removes the answer, because the conversation is gone.
 func (p *ReplayRow) Forget() { p.Status, p.Answer, p.Entry = 0, nil, 0 }
 
-// WithAnswer returns the record as [store.Steps] does. conv is the conversation with the seq of the record, or nil if it
-// does not exist. entry returns the row of an entry of its transcript, or nil if another process has removed it since.
+// WithAnswer returns the record as [store.Steps] does. conv is the conversation with the seq of the record, or nil if
+// it does not exist. entry returns the row of an entry of its transcript, or nil if another process has removed it
+// since.
 func (p ReplayRow) WithAnswer(conv *store.Conversation, now time.Time, entry func(n uint64) ([]byte, error)) (store.Replay, error) {
 	if p.ConvSeq == 0 {
 		return p.Replay, nil

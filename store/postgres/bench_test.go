@@ -62,8 +62,8 @@ func BenchmarkAccept(b *testing.B) {
 	})
 }
 
-// send accepts messages from a number of senders, who use any of the handles, as behind a load balancer. Each sender has
-// conversations of its own.
+// send accepts messages from a number of senders, who use any of the handles, as behind a load balancer. Each sender
+// has conversations of its own.
 func send(b *testing.B, senders int, handles ...store.Store) {
 	b.Helper()
 	server := pgtest.CPU()

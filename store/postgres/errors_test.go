@@ -19,8 +19,8 @@ type failedRead struct{}
 func (failedRead) Error() string     { return "read: connection reset" }
 func (failedRead) SafeToRetry() bool { return true }
 
-// TestOpenOfATroubledServer: Open fails with store.ErrUnavailable if the server cannot work now, such as with a full disk,
-// or the connection breaks, so that a process that starts again waits.
+// TestOpenOfATroubledServer: Open fails with store.ErrUnavailable if the server cannot work now, such as with a full
+// disk, or the connection breaks, so that a process that starts again waits.
 func TestOpenOfATroubledServer(t *testing.T) {
 	for _, tt := range []struct {
 		err  error

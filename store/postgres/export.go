@@ -31,8 +31,8 @@ var (
 	counterFences = []byte("fences")
 )
 
-// lockShared takes the lock of the processes that use the schema. If an import or export has it, the error is ErrCopying. If an
-// import was interrupted, the error is engine.ErrUnfinished.
+// lockShared takes the lock of the processes that use the schema. If an import or export has it, the error is
+// ErrCopying. If an import was interrupted, the error is engine.ErrUnfinished.
 func lockShared(ctx context.Context, conn *pgx.Conn) error {
 	var locked bool
 	err := conn.QueryRow(ctx, "select pg_try_advisory_lock_shared($1, hashtext(current_schema()))", useLock).Scan(&locked)

@@ -235,7 +235,8 @@ func TestTerminatedBackends(t *testing.T) {
 }
 
 // TestServerGone checks that a store without its server refuses calls in time and takes them again when the server is
-// back, and that a commit whose wait for a standby was canceled is not acknowledged, but that other processes hear of it.
+// back, and that a commit whose wait for a standby was canceled is not acknowledged, but that other processes hear of
+// it.
 func TestServerGone(t *testing.T) {
 	t.Parallel()
 	server := pgtest.New(t)
@@ -357,8 +358,8 @@ func TestStalledWriter(t *testing.T) {
 	}
 }
 
-// TestLeaseDuringCommit checks that a holder can renew its lease while a unit under the lease is being committed, and that
-// nobody else can take the lease meanwhile, although it has ended.
+// TestLeaseDuringCommit checks that a holder can renew its lease while a unit under the lease is being committed, and
+// that nobody else can take the lease meanwhile, although it has ended.
 func TestLeaseDuringCommit(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)
@@ -444,8 +445,8 @@ func TestSilentHost(t *testing.T) {
 	}
 }
 
-// TestSearchesShareFailure checks that searches that wait for the same read of the feed fail together if the server does
-// not answer it.
+// TestSearchesShareFailure checks that searches that wait for the same read of the feed fail together if the server
+// does not answer it.
 func TestSearchesShareFailure(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)

@@ -133,8 +133,8 @@ func mayNot(err error) error {
 	return err
 }
 
-// Migrate makes the tables or brings them to the version of this program, and returns their version before and after it.
-// It needs the rights to do so, which [Open] does not need afterwards.
+// Migrate makes the tables or brings them to the version of this program, and returns their version before and after
+// it. It needs the rights to do so, which [Open] does not need afterwards.
 func Migrate(ctx context.Context, cfg Config) (before, after int, err error) {
 	conn, err := connect(ctx, cfg)
 	if err != nil {

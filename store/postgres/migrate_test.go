@@ -101,8 +101,8 @@ func TestNewerSchema(t *testing.T) {
 	}
 }
 
-// TestStoreOnNewerSchema runs the scenarios of the suite on tables that a newer version has made, as during an upgrade of
-// several processes.
+// TestStoreOnNewerSchema runs the scenarios of the suite on tables that a newer version has made, as during an upgrade
+// of several processes.
 func TestStoreOnNewerSchema(t *testing.T) {
 	t.Parallel()
 	storetest.RunScenarios(t, func(t *testing.T) store.Store {

@@ -41,8 +41,9 @@ type Config struct {
 
 const (
 	defaultLeaseTTL = 15 * time.Second
-	// connectFor is the time after which an attempt to connect goes on with the next host, and a test of an idle connection
-	// fails. It is less than acquireFor, so that a host that does not answer does not keep a writer from the next one.
+	// connectFor is the time after which an attempt to connect goes on with the next host, and a test of an idle
+	// connection fails. It is less than acquireFor, so that a host that does not answer does not keep a writer from the
+	// next one.
 	connectFor = 3 * time.Second
 	// unsentFor is the time for which a server may leave unconfirmed what was sent to it.
 	unsentFor = 5 * time.Second

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// pipeline is a list of statements as messages of the protocol in one buffer, which is sent in one write. A batch of pgx
-// would copy each value through three buffers, which it makes again for each group.
+// pipeline is a list of statements as messages of the protocol in one buffer, which is sent in one write. A batch of
+// pgx would copy each value through three buffers, which it makes again for each group.
 //
 // Nothing is read until everything is written. So the answers must fit into the buffers of the connection, or else both
 // sides would wait for each other. The answer to a statement that returns no rows is a few bytes.
@@ -93,8 +93,8 @@ func sized(b []byte, extra int, body func([]byte) []byte) []byte {
 	return b
 }
 
-// run sends the pipeline. It calls executed with the number, from 0, and the tag of each statement that was executed. An
-// error that the server reported is a *pgconn.PgError.
+// run sends the pipeline. It calls executed with the number, from 0, and the tag of each statement that was executed.
+// An error that the server reported is a *pgconn.PgError.
 func (s *pipeline) run(ctx context.Context, executed func(i int, tag string)) (err error) {
 	s.message('S', func(b []byte) []byte { return b })
 	server := s.conn.PgConn()

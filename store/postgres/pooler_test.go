@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// TestPooler runs the suite through PgBouncer in transaction mode, with one handle and with several. Notifications have a
-// direct connection.
+// TestPooler runs the suite through PgBouncer in transaction mode, with one handle and with several. Notifications have
+// a direct connection.
 func TestPooler(t *testing.T) {
 	t.Parallel()
 	server := pgtest.New(t, "max_connections=300")

@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
-// TestVanishedHost checks that duties, hints, reads and sweeps go on soon after the host of the database vanished and another
-// one took its place. The connections to the old host stay open, as after a loss of power.
+// TestVanishedHost checks that duties, hints, reads and sweeps go on soon after the host of the database vanished and
+// another one took its place. The connections to the old host stay open, as after a loss of power.
 func TestVanishedHost(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Database(t)

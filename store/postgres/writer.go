@@ -173,8 +173,8 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 // rollback ends a transaction without a commit. After an error the pool closes the connection, which does the same.
 func (t *txn) rollback() { _, _ = t.conn.Exec(t.ctx, "rollback") }
 
-// commit writes all rows and commits, in one round trip. If err is not nil, maybe reports whether the transaction may be
-// committed nevertheless.
+// commit writes all rows and commits, in one round trip. If err is not nil, maybe reports whether the transaction may
+// be committed nevertheless.
 func (t *txn) commit(w *writer) (maybe bool, err error) {
 	s, sc := w.s, &w.pipeline
 	sc.reset(t.conn)

@@ -23,8 +23,8 @@ type Shared struct {
 }
 
 // RunShared tests an engine whose data several handles, as in several processes, have open at once. It runs the whole
-// suite of [Run] on calls that go to the handles in turn, and the tests of leases and of [store.Watcher]. open returns a
-// new, empty data set whose leases last for ttl, and which is closed when its test ends.
+// suite of [Run] on calls that go to the handles in turn, and the tests of leases and of [store.Watcher]. open returns
+// a new, empty data set whose leases last for ttl, and which is closed when its test ends.
 func RunShared(t *testing.T, open func(t *testing.T, ttl time.Duration) Shared) {
 	t.Helper()
 	Run(t, func(t *testing.T) store.Store {
@@ -149,8 +149,8 @@ func testLeaseOfClosed(t *testing.T, shared Shared, ttl time.Duration) {
 	}
 }
 
-// testStalledHolder checks that a holder that is suspended past the end of its lease cannot write afterwards, whether or
-// not another handle has taken the lease.
+// testStalledHolder checks that a holder that is suspended past the end of its lease cannot write afterwards, whether
+// or not another handle has taken the lease.
 func testStalledHolder(t *testing.T, shared Shared, ttl time.Duration) {
 	a, b := shared.Handle("a"), shared.Handle("b")
 	lease := acquire(t, a, "node")

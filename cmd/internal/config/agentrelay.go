@@ -8,8 +8,8 @@ import (
 // AgentRelay configures the AgentRelay (ARC) relay that this process hosts: POST /register, the WebSocket /arc and
 // GET /stats on the listener. The relay is for your own agents and those of friends; it is not a public service.
 type AgentRelay struct {
-	// Host a relay: on, off, or auto, which means on without a public_url. agentmesh bridge enable agentrelay sets it. Links
-	// to the relays of others do not need this.
+	// Host a relay: on, off, or auto, which means on without a public_url. agentmesh bridge enable agentrelay sets it.
+	// Links to the relays of others do not need this.
 	Serve string `key:"serve"`
 	// The relay's name in its welcome frame.
 	Name string `key:"name"`

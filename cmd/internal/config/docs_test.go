@@ -58,8 +58,8 @@ func configDoc(t *testing.T) string {
 	return b.String()
 }
 
-// writeTable writes the keys of a struct, then its tables. list is the key of the list whose entries the struct describes,
-// such as "links[].", or empty.
+// writeTable writes the keys of a struct, then its tables. list is the key of the list whose entries the struct
+// describes, such as "links[].", or empty.
 func writeTable(b *strings.Builder, comments map[string]string, v reflect.Value, list, prefix string) {
 	b.WriteString("| key | default | meaning |\n|---|---|---|\n")
 	var tables []int

@@ -39,7 +39,8 @@ type MEWParticipant struct {
 	// The messages that the participant may send: kinds, or patterns as JSON. Empty: the defaults of the space.
 	// Danger: capability/grant, space/invite and space/kick let the participant decide about others.
 	Capabilities []string `key:"capabilities"`
-	// File with the participant's token. With neither a file nor a variable, the participant cannot join until you invite it.
+	// File with the participant's token. With neither a file nor a variable, the participant cannot join until you invite
+	// it.
 	TokenFile string `key:"token_file"`
 	// Environment variable with the participant's token.
 	TokenEnv string `key:"token_env"`

@@ -24,15 +24,14 @@ type Notify struct {
 	// Environment variable with the same content.
 	SecretEnv string `key:"secret_env"`
 	// The base URL, without a path, at which browsers reach the pages /owner/link/… of owner_api.listen, such as that of
-	// your reverse proxy or of tailscale serve. Notices then contain a link that decides one question, once. Danger: a reader of such a
-	// notice can read the question and decide it. Empty: no links.
+	// your reverse proxy or of tailscale serve. Notices then contain a link that decides one question, once. Danger: a
+	// reader of such a notice can read the question and decide it. Empty: no links.
 	PageURL string `key:"page_url"`
 	// Kinds of notices that the node sends: approval, message, outgoing, question, handoff, expiring, unanswered, agreed,
 	// cancelled, closed, key-change, unreadable (a sealed message that could not be opened), hook-failed, interrupted,
 	// undelivered, unknown, reply-unverified, calendar (it could not be written), listing (a directory will soon stop
-	// listing you), reported (a card of our directory), personal (data that left over a bridge), mew-invited (an invitation
-	// to a space of ours), and the kinds of bridges.
-	// Empty: all.
+	// listing you), reported (a card of our directory), personal (data that left over a bridge), mew-invited (an
+	// invitation to a space of ours), and the kinds of bridges. Empty: all.
 	Kinds []string `key:"kinds"`
 	// Hours in which the node sends only urgent kinds, such as 22:00-07:00. It sends the other notices afterwards.
 	Quiet string `key:"quiet"`

@@ -68,7 +68,8 @@ func ownEntries(p *Process) []discovery.Entry {
 	}}
 }
 
-// mountContacts serves A2A at a URL for each contact, for an agent of the owner that has no other way to name a recipient.
+// mountContacts serves A2A at a URL for each contact, for an agent of the owner that has no other way to name a
+// recipient.
 func mountContacts(e *echo.Echo, door *contact.Door) {
 	e.POST("/a2a/:contact", func(c echo.Context) error {
 		name, err := url.PathUnescape(c.Param("contact"))

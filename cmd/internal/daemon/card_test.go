@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// TestCardSaysWhatTheOwnerSaid: the card publishes nothing about the person that the owner did not configure for it, and
-// no list of other agents (AM-4, AM-6).
+// TestCardSaysWhatTheOwnerSaid: the card publishes nothing about the person that the owner did not configure for it,
+// and no list of other agents (AM-4, AM-6).
 func TestCardSaysWhatTheOwnerSaid(t *testing.T) {
 	key, err := signing.GenerateEd25519()
 	if err != nil {

@@ -52,8 +52,8 @@ func TestCommandGivesUpOnASilentServe(t *testing.T) {
 	})
 }
 
-// TestAgentGivesUpOnASilentServe: a client of the agent's door knows no data directory, so its error names the socket and
-// not a process of the working directory.
+// TestAgentGivesUpOnASilentServe: a client of the agent's door knows no data directory, so its error names the socket
+// and not a process of the working directory.
 func TestAgentGivesUpOnASilentServe(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

@@ -150,8 +150,8 @@ func (p *Process) Close() error {
 	return p.store.Close()
 }
 
-// agentVersion returns the version in the User-Agent of this process. A mirror also names its URL there, for the operator
-// of the directory that it follows.
+// agentVersion returns the version in the User-Agent of this process. A mirror also names its URL there, for the
+// operator of the directory that it follows.
 func agentVersion(p *Process) string {
 	if p.mirror == "" || !p.cfg.Public() {
 		return p.build.Version
@@ -453,7 +453,8 @@ func (p *Process) ownerCard(c echo.Context) error {
 	return last
 }
 
-// Deliver delivers the outbox in the background during one command, until the caller calls stop. stop waits for the end.
+// Deliver delivers the outbox in the background during one command, until the caller calls stop. stop waits for the
+// end.
 func (p *Process) Deliver(ctx context.Context) (stop func()) {
 	if p.node == nil {
 		return func() {}

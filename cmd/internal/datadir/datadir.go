@@ -73,8 +73,8 @@ func exists(path string) bool {
 }
 
 // HasDatabase reports whether the directory has a database, which serve and init create. An empty file does not count,
-// because it is what remains of a lost database. A file that cannot be examined counts, and so does an import that is not
-// finished.
+// because it is what remains of a lost database. A file that cannot be examined counts, and so does an import that is
+// not finished.
 func (d Dir) HasDatabase() bool {
 	if exists(d.Path(bolt.ImportPath(FileDatabase))) {
 		return true

@@ -50,7 +50,8 @@ func (d Dir) Lock() (unlock func(), err error) {
 // its database file: both leave the lock file.
 func (d Dir) UsedPostgres() bool { return exists(d.Path(FileLock)) }
 
-// ExplainPostgres adds an exit code and a hint to the error err, for a PostgreSQL database that cannot be opened or copied.
+// ExplainPostgres adds an exit code and a hint to the error err, for a PostgreSQL database that cannot be opened or
+// copied.
 func ExplainPostgres(err error) error {
 	code, hint := exit.Config, ""
 	switch {

@@ -224,7 +224,8 @@ func unpack(z *zip.Reader, dir string) error {
 
 var errTooMuch = errors.New("the archive holds more data than any backup")
 
-// unpackFile writes one file and its parent directories. It returns the size of the file, which must be less than limit.
+// unpackFile writes one file and its parent directories. It returns the size of the file, which must be less than
+// limit.
 func unpackFile(root *os.Root, f *zip.File, mode fs.FileMode, limit int64) (n int64, err error) {
 	in, err := f.Open()
 	if err != nil {

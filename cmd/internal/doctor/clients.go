@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// checkClients sends a request with a forged X-Forwarded-For to the public URL and asks the running process which client
-// address it saw. A proxy corrects or extends the header; a tunnel passes it on unchanged.
+// checkClients sends a request with a forged X-Forwarded-For to the public URL and asks the running process which
+// client address it saw. A proxy corrects or extends the header; a tunnel passes it on unchanged.
 func (d *examination) checkClients(ctx context.Context, base string) {
 	const check = "clients"
 	status := d.status.Clients

@@ -60,8 +60,8 @@ func TestDoctorOtherAgent(t *testing.T) {
 	}
 }
 
-// TestDoctorInvalidConfiguration: without a valid configuration, doctor does not know whether the agent is on PostgreSQL,
-// so it does not report a missing database file.
+// TestDoctorInvalidConfiguration: without a valid configuration, doctor does not know whether the agent is on
+// PostgreSQL, so it does not report a missing database file.
 func TestDoctorInvalidConfiguration(t *testing.T) {
 	dir := datadir.Dir(t.TempDir())
 	for name, text := range map[string]string{datadir.FileConfig: "store: {postgres: 'postgres://db.example/mesh', nonsense: 1}\n", datadir.FileCard: "{}\n"} {
@@ -133,7 +133,8 @@ func TestDoctorDifferences(t *testing.T) {
 	}
 }
 
-// TestDoctorAgentDoor: doctor says what the agent's door is worth, and warns of hooks that have only the owner's socket.
+// TestDoctorAgentDoor: doctor says what the agent's door is worth, and warns of hooks that have only the owner's
+// socket.
 func TestDoctorAgentDoor(t *testing.T) {
 	exec := []config.Hook{{Intent: "mesh.message", Exec: []string{"./hook"}}}
 	for _, tc := range []struct {

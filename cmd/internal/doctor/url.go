@@ -92,8 +92,8 @@ func (d *examination) checkName(ctx context.Context, u *url.URL, local bool) boo
 	return true
 }
 
-// checkCertificate connects as a peer does, checks the certificate and its remaining lifetime, and reports whether a peer
-// could connect.
+// checkCertificate connects as a peer does, checks the certificate and its remaining lifetime, and reports whether a
+// peer could connect.
 func (d *examination) checkCertificate(ctx context.Context, u *url.URL) bool {
 	if u.Scheme == "http" {
 		if !daemon.IsLoopback(u.String()) {
@@ -130,8 +130,8 @@ func (d *examination) checkCertificate(ctx context.Context, u *url.URL) bool {
 	return true
 }
 
-// findCard fetches the card from the URL itself, or from the endpoint in the node's well-known document. It returns that
-// endpoint, and the directory that the well-known document names.
+// findCard fetches the card from the URL itself, or from the endpoint in the node's well-known document. It returns
+// that endpoint, and the directory that the well-known document names.
 func (d *examination) findCard(ctx context.Context, p peer, u *url.URL) (endpoint, listedAt string, ok bool) {
 	known, knownErr := p.get(ctx, u.Scheme+"://"+u.Host+"/.well-known/agentmesh.json", nil)
 	var doc wire.WellKnown

@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The record that names the agent whose messages are in a database: the fingerprint of its signing key and a hash of its
-// credential, with a space between them.
+// The record that names the agent whose messages are in a database: the fingerprint of its signing key and a hash of
+// its credential, with a space between them.
 const (
 	agentNS  = "instances"
 	agentKey = "agent"

@@ -1,5 +1,5 @@
-// Package engine opens the database that the configuration names, a file or PostgreSQL, and describes it to the operator.
-// Start with [Open].
+// Package engine opens the database that the configuration names, a file or PostgreSQL, and describes it to the
+// operator. Start with [Open].
 package engine
 
 import (
@@ -21,7 +21,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres"
 )
 
-// leaseTTL is how long a lease lasts on PostgreSQL, so that another process takes over within five seconds (decision 57).
+// leaseTTL is how long a lease lasts on PostgreSQL, so that another process takes over within five seconds (decision
+// 57).
 const leaseTTL = 3 * time.Second
 
 // Options names the database of a process.

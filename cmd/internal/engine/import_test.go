@@ -138,7 +138,8 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// TestImportModel applies random units, and compares every answer with a model, while the database moves between engines.
+// TestImportModel applies random units, and compares every answer with a model, while the database moves between
+// engines.
 func TestImportModel(t *testing.T) {
 	t.Parallel()
 	var at Options

@@ -35,7 +35,8 @@ type Keys struct {
 	sealed bool       // this process has seen or stored a record sealed for the key file's first identity; guarded by mu
 }
 
-// OpenKeys returns the keys of the agent in o.Dir, whose database is db. passphrase supplies the passphrase of the keys.
+// OpenKeys returns the keys of the agent in o.Dir, whose database is db. passphrase supplies the passphrase of the
+// keys.
 func OpenKeys(o Options, db store.Store, passphrase func() ([]byte, error)) (*Keys, error) {
 	k := &Keys{dir: o.Dir, db: db, passphrase: passphrase, log: o.Logger}
 	_, k.several = db.(*postgres.Store)

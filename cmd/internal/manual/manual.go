@@ -132,7 +132,8 @@ func CommandPath(n *kong.Node) string {
 	return CommandPath(n.Parent) + " " + n.Name
 }
 
-// seeAlso returns references to the pages of the same group. The main page lists all pages, so it refers to none of them.
+// seeAlso returns references to the pages of the same group. The main page lists all pages, so it refers to none of
+// them.
 func seeAlso(name string, root *kong.Node) string {
 	if name == "" {
 		return ".BR age (1),\n.BR curl (1)"

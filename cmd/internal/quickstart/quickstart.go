@@ -1,5 +1,5 @@
-// Package quickstart sets up a new directory or agent. It makes the data directory, writes a commented configuration, and
-// prints what the operator still has to do on the machine and at the name server.
+// Package quickstart sets up a new directory or agent. It makes the data directory, writes a commented configuration,
+// and prints what the operator still has to do on the machine and at the name server.
 package quickstart
 
 import (
@@ -187,8 +187,9 @@ func write(e Env, text []byte) (daemon.Options, error) {
 	return o, undoOnError(e, err)
 }
 
-// undoOnError removes the configuration and the content of the data directory if err is not nil, so that the user can try
-// again. The directory was empty before. Its content stays if another process has begun to use it. undoOnError returns err.
+// undoOnError removes the configuration and the content of the data directory if err is not nil, so that the user can
+// try again. The directory was empty before. Its content stays if another process has begun to use it. undoOnError
+// returns err.
 func undoOnError(e Env, err error) error {
 	if err == nil {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Frame writes a title and rows of a label and a value in a frame. It cleans the title and the values. On a terminal that
-// is too narrow it leaves the frame out, because a link that wraps inside a frame cannot be clicked.
+// Frame writes a title and rows of a label and a value in a frame. It cleans the title and the values. On a terminal
+// that is too narrow it leaves the frame out, because a link that wraps inside a frame cannot be clicked.
 func (u *UI) Frame(title string, rows [][2]string) {
 	label := 0
 	for _, r := range rows {

@@ -22,8 +22,8 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
-// UI is the terminal, or a test's stand-in for it. Results go to Out, notes and hints to Err, in lower case and without a
-// full stop. With --json the result is one JSON document, or one per line if it is a stream. Only the title of a
+// UI is the terminal, or a test's stand-in for it. Results go to Out, notes and hints to Err, in lower case and without
+// a full stop. With --json the result is one JSON document, or one per line if it is a stream. Only the title of a
 // [UI.Frame] is colored. Text that a stranger wrote must pass [Clean] before it reaches a terminal (THREATS 28).
 type UI struct {
 	In  io.Reader

@@ -25,8 +25,8 @@ func (m slowMesh) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome
 	return out, err
 }
 
-// TestCancelOfAHookThatFails checks that the task is canceled if its hook fails because the caller has canceled, also if
-// the bridge learns of the failure first.
+// TestCancelOfAHookThatFails checks that the task is canceled if its hook fails because the caller has canceled, also
+// if the bridge learns of the failure first.
 func TestCancelOfAHookThatFails(t *testing.T) {
 	closed := make(chan struct{})
 	h := serve(t, agent(func(context.Context, hook.Call) (hook.Answer, error) {

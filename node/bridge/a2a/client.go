@@ -60,8 +60,8 @@ func (o *outbound) place(a bridge.Address) (base *url.URL, token client.Credenti
 	return base, token, reach, nil
 }
 
-// reachOf returns the reach of the URLs that the card of the agent at base names. Only an agent on this machine may name
-// other addresses of this machine.
+// reachOf returns the reach of the URLs that the card of the agent at base names. Only an agent on this machine may
+// name other addresses of this machine.
 func (o *outbound) reachOf(base *url.URL) client.Reach {
 	if o.cfg.reach() == client.Loopback && client.IsLoopbackURL(base) {
 		return client.Loopback

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestCardBelowPath checks that the card of an agent whose URL has a path is below that path, as behind a relay, or else
-// at the root of the host.
+// TestCardBelowPath checks that the card of an agent whose URL has a path is below that path, as behind a relay, or
+// else at the root of the host.
 func TestCardBelowPath(t *testing.T) {
 	p := newPeerAgent(t)
 	agents := http.NewServeMux()

@@ -78,8 +78,8 @@ func meddle(m *meddler, ns string, more func(*a2a.Config)) func(*a2a.Config) {
 	}
 }
 
-// TestDeletePushDuringDelivery checks that a deleted push notification configuration is gone, even if a delivery changes
-// it at the same time.
+// TestDeletePushDuringDelivery checks that a deleted push notification configuration is gone, even if a delivery
+// changes it at the same time.
 func TestDeletePushDuringDelivery(t *testing.T) {
 	var m meddler
 	h := serve(t, nil, nil, meddle(&m, "a2a/push", nil))

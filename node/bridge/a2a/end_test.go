@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// TestEndOfConversation checks how the end of a conversation ends the tasks that are still open in it. A caller with our
-// extension may close a conversation itself, and then no close of ours decides.
+// TestEndOfConversation checks how the end of a conversation ends the tasks that are still open in it. A caller with
+// our extension may close a conversation itself, and then no close of ours decides.
 func TestEndOfConversation(t *testing.T) {
 	s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1})
 	if err != nil {

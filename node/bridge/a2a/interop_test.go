@@ -331,8 +331,8 @@ func rewriteCard(t *testing.T, proxy, real string) string {
 	return srv.URL
 }
 
-// TestRecordedAgent answers our client as @a2a-js/sdk 1.3.0 did when it was recorded. An answer to SendMessage is chosen
-// by the text of the message, one to another method by its order, and the last one repeats.
+// TestRecordedAgent answers our client as @a2a-js/sdk 1.3.0 did when it was recorded. An answer to SendMessage is
+// chosen by the text of the message, one to another method by its order, and the last one repeats.
 func TestRecordedAgent(t *testing.T) {
 	for _, file := range []string{"testdata/js/agent-jsonrpc.json", "testdata/js/agent-rest.json"} {
 		list := readExchanges(t, file)

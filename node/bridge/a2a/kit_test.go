@@ -138,8 +138,8 @@ func (k kitClient) stream(method, params string, more func(wire.Value) bool) (ev
 	return events
 }
 
-// TestKit checks the mandatory requirements of the public test kit for A2A 1.0 (a2a-tck), against a node whose hook is a
-// script and that lets callers without a token in, in both bindings.
+// TestKit checks the mandatory requirements of the public test kit for A2A 1.0 (a2a-tck), against a node whose hook is
+// a script and that lets callers without a token in, in both bindings.
 func TestKit(t *testing.T) {
 	script, err := filepath.Abs("testdata/kit.sh")
 	if err != nil {

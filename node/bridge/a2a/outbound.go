@@ -37,8 +37,8 @@ const (
 var errInFlight = errors.New("the agent has not answered the previous message yet")
 
 // sentRow is our side of a conversation: the newest message that we sent in it, and the task that it became. While Due
-// is set, the agent works on the task, and the bridge asks about it. If the next message is another task, the row of the
-// earlier one stays until that task ends.
+// is set, the agent works on the task, and the bridge asks about it. If the next message is another task, the row of
+// the earlier one stays until that task ends.
 type sentRow struct {
 	bridge.DueRow
 	Earlier bool                `json:"earlier,omitempty"` // a newer message of the conversation has its row

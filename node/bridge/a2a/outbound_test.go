@@ -406,8 +406,8 @@ func TestAnswerSurvivesFailures(t *testing.T) {
 
 const completed = `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"done"}]}]}`
 
-// TestAnswerSurvivesNewCard checks that the answer of an agent whose card has changed comes after the owner has unpinned
-// the agent.
+// TestAnswerSurvivesNewCard checks that the answer of an agent whose card has changed comes after the owner has
+// unpinned the agent.
 func TestAnswerSurvivesNewCard(t *testing.T) {
 	p := newPeerAgent(t)
 	var changed atomic.Bool

@@ -56,8 +56,8 @@ func (w *webhook) await(t *testing.T, state string) wire.Value {
 	}
 }
 
-// TestPush checks A2A-13: configurations with all methods and in both bindings, credentials, and a notification for each
-// state.
+// TestPush checks A2A-13: configurations with all methods and in both bindings, credentials, and a notification for
+// each state.
 func TestPush(t *testing.T) {
 	h := serve(t, echo(t), approval, nil)
 	hook := newWebhook(t)

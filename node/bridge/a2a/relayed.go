@@ -28,9 +28,9 @@ func (b *Bridge) RelayCard() []byte {
 	return card.JSON()
 }
 
-// AnswerCall carries out a call that the mailbox relay accepted, for the caller whose token has the hash in the call. It
-// returns the JSON-RPC answer, and the task and the token under which the relay expects the answer. A call that cannot
-// be read gets no answer. The error is a *[wire.Error] and means that the call may succeed later.
+// AnswerCall carries out a call that the mailbox relay accepted, for the caller whose token has the hash in the call.
+// It returns the JSON-RPC answer, and the task and the token under which the relay expects the answer. A call that
+// cannot be read gets no answer. The error is a *[wire.Error] and means that the call may succeed later.
 func (b *Bridge) AnswerCall(ctx context.Context, raw []byte) (task, token string, answer []byte, err error) {
 	v, err := wire.ParseForeign(raw, relayedDepth, relayedValues)
 	if err != nil {

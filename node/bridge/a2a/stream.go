@@ -19,8 +19,8 @@ import (
 // maxStreamTime is how long one stream may stay open; the client can subscribe again.
 const maxStreamTime = time.Hour
 
-// serveStream answers SendStreamingMessage and SubscribeToTask: first the task, then its updates in order, until the task
-// has ended. The stream of a message also ends when the task needs its caller (A2A-12).
+// serveStream answers SendStreamingMessage and SubscribeToTask: first the task, then its updates in order, until the
+// task has ended. The stream of a message also ends when the task needs its caller (A2A-12).
 func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) error {
 	ctx := c.Request().Context()
 	t, history, err := b.streamedTask(ctx, call, from)

@@ -23,8 +23,8 @@ func state(v wire.Value) string {
 	return ""
 }
 
-// TestStream checks A2A-12: first the task, then artifacts and states in order, the same for each stream, and the end of
-// the stream with the end of the task.
+// TestStream checks A2A-12: first the task, then artifacts and states in order, the same for each stream, and the end
+// of the stream with the end of the task.
 func TestStream(t *testing.T) {
 	started, goOn := make(chan struct{}), make(chan struct{})
 	h := serve(t, agent(func(_ context.Context, c hook.Call) (hook.Answer, error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 )
 
-// TestLongConversation checks that a request for a task keeps only the messages of that task in memory, however long the
-// conversation is, and that a list of its tasks has each answer.
+// TestLongConversation checks that a request for a task keeps only the messages of that task in memory, however long
+// the conversation is, and that a list of its tasks has each answer.
 func TestLongConversation(t *testing.T) {
 	h := serve(t, echo(t), nil, nil)
 	first := ""

@@ -180,8 +180,8 @@ type reachedMesh struct {
 
 func (m *reachedMesh) Reachable(a bridge.Address) { m.reached = append(m.reached, a.String()) }
 
-// TestDownLinkIsQuiet: a link that is down tries nothing until the owner acts; it once went on polling. Messages await the
-// link, which reports that it works again.
+// TestDownLinkIsQuiet: a link that is down tries nothing until the owner acts; it once went on polling. Messages await
+// the link, which reports that it works again.
 func TestDownLinkIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, remote, _ := newListRemote(t)

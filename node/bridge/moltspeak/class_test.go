@@ -99,8 +99,8 @@ func TestPersonalData(t *testing.T) {
 	}
 }
 
-// TestPersonalDataBesideThePayload: personal data in ext, or in a member that the protocol does not know, needs the same
-// consent as in the payload, and is masked in the transcript. The URL of an endpoint is not personal data.
+// TestPersonalDataBesideThePayload: personal data in ext, or in a member that the protocol does not know, needs the
+// same consent as in the payload, and is masked in the transcript. The URL of an endpoint is not personal data.
 func TestPersonalDataBesideThePayload(t *testing.T) {
 	r, n := newTestRig(t, nil)
 	r.sayBoxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins the key
@@ -203,9 +203,9 @@ func TestPersonalDataIsReadLast(t *testing.T) {
 	}
 }
 
-// TestClassOfAnswers: the answer that a peer gives on the connection of our message is accepted only as its class demands,
-// like any other message: encrypted, with a consent, and a secret never reaches the node (MS-37, MS-39). The error for a
-// refused answer tells the node that the peer accepted our message.
+// TestClassOfAnswers: the answer that a peer gives on the connection of our message is accepted only as its class
+// demands, like any other message: encrypted, with a consent, and a secret never reaches the node (MS-37, MS-39). The
+// error for a refused answer tells the node that the peer accepted our message.
 func TestClassOfAnswers(t *testing.T) {
 	var log bytes.Buffer
 	r, n := newTestRig(t, func(c *Config) {

@@ -221,8 +221,8 @@ func TestRecordedHelloKeepsTheChallenge(t *testing.T) {
 	}
 }
 
-// TestUnpinnedKeyGetsNoAnswers: after the owner unpinned a peer, no answer to the peer's new key goes to a stream that the
-// old key opened.
+// TestUnpinnedKeyGetsNoAnswers: after the owner unpinned a peer, no answer to the peer's new key goes to a stream that
+// the old key opened.
 func TestUnpinnedKeyGetsNoAnswers(t *testing.T) {
 	const bird = "bird@air"
 	r, n := newTestRig(t, nil)

@@ -226,8 +226,8 @@ func (r *recordsMeanwhile) runOnce() {
 	run()
 }
 
-// TestConsentDuringUnpin: neither a consent nor a question for the old key stays, if it comes while the owner unpins the
-// peer.
+// TestConsentDuringUnpin: neither a consent nor a question for the old key stays, if it comes while the owner unpins
+// the peer.
 func TestConsentDuringUnpin(t *testing.T) {
 	for name, play := range map[string]func(r *rig){
 		"an approval": func(r *rig) {

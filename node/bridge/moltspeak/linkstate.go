@@ -93,8 +93,8 @@ func (s *links) record(name string, err error) {
 }
 
 // stateAfter returns the state of a link after a call that ended with err. A peer that refuses a single message, or
-// whose answer we refuse for its content, has answered, so the link is up. A refused token, or a key that either side does not accept as the pinned one, takes the
-// link down, because every later call would fail in the same way.
+// whose answer we refuse for its content, has answered, so the link is up. A refused token, or a key that either side
+// does not accept as the pinned one, takes the link down, because every later call would fail in the same way.
 func stateAfter(err error) bridge.LinkState {
 	if err == nil || errors.Is(err, client.ErrReplyUnverified) {
 		return bridge.LinkUp
@@ -117,8 +117,8 @@ func stateAfter(err error) bridge.LinkState {
 // linkAddress returns the address of all peers behind a link.
 func linkAddress(name string) bridge.Address { return bridge.Address{Kind: Kind, Link: name} }
 
-// check refuses a delivery over a link that is down. The message waits until `agentmesh links test` succeeds. A link that
-// names no peer cannot be tested, so its deliveries go on.
+// check refuses a delivery over a link that is down. The message waits until `agentmesh links test` succeeds. A link
+// that names no peer cannot be tested, so its deliveries go on.
 func (s *links) check(name string) error {
 	if l, _ := s.find(name); l.Options["peer"] == "" {
 		return nil

@@ -105,8 +105,8 @@ func storeFailure(err error) error {
 	return &client.SendError{Retry: true, Cause: err}
 }
 
-// endpointOf returns the endpoint of a peer, from its link or else its signed messages, or "" if it cannot be called. The
-// error says why a delivery to it must wait or fail.
+// endpointOf returns the endpoint of a peer, from its link or else its signed messages, or "" if it cannot be called.
+// The error says why a delivery to it must wait or fail.
 func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Agent, now time.Time) (string, client.Reach, error) {
 	if l, ok := b.links.find(a.Link); ok {
 		endpoint, err := message.Endpoint(l.URL)

@@ -48,9 +48,9 @@ func newGrant() Grant {
 	}
 }
 
-// TestBlockedAnswerIsNotSent: an answer of a hook that the bridge must not send does not stand in the transcript, and the
-// owner gets the message with the reason. A repeat of the message gets the same refusal. After a consent, the hook's
-// answer leaves (MS-40).
+// TestBlockedAnswerIsNotSent: an answer of a hook that the bridge must not send does not stand in the transcript, and
+// the owner gets the message with the reason. A repeat of the message gets the same refusal. After a consent, the
+// hook's answer leaves (MS-40).
 func TestBlockedAnswerIsNotSent(t *testing.T) {
 	home, mesh := newAnsweringNode(t)
 	r := newRig(t, mesh, home.Store, nil)

@@ -100,8 +100,8 @@ func (s *sockets) remove(c *websocket.Conn) {
 	s.wait.Done()
 }
 
-// push queues raw on the newest connection that the key of a peer opened. It returns false if the peer has none, or if that one is closing
-// or its queue is full. The message may still get lost, so the caller also stores it if it can.
+// push queues raw on the newest connection that the key of a peer opened. It returns false if the peer has none, or if
+// that one is closing or its queue is full. The message may still get lost, so the caller also stores it if it can.
 func (s *sockets) push(peer string, raw []byte) bool {
 	s.mu.Lock()
 	var newest *socket

@@ -103,7 +103,8 @@ func (s *streams) start(key string, m *message.Message, p message.Stream, st *op
 }
 
 // displace drops a stream of another stranger to make room for st (AM-42). The source of the dropped stream must have
-// more streams than the source of st would then have, for the number of agents that share it. displace reports whether it dropped a stream.
+// more streams than the source of st would then have, for the number of agents that share it. displace reports whether
+// it dropped a stream.
 func (s *streams) displace(st *openStream) bool {
 	if st.known {
 		return false

@@ -101,7 +101,8 @@ func TestStreamEndIsRepeated(t *testing.T) {
 	}
 }
 
-// TestStreamEndsAreFew: a stream stays open for only a few attempts at its end, because each attempt reads all its data.
+// TestStreamEndsAreFew: a stream stays open for only a few attempts at its end, because each attempt reads all its
+// data.
 func TestStreamEndsAreFew(t *testing.T) {
 	r, n := newTestRig(t, nil)
 	r.shake(cat)

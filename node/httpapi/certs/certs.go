@@ -45,7 +45,8 @@ type State struct {
 	Err      error     // why the last attempt failed
 }
 
-// Valid returns an error that explains why clients cannot connect now, or nil if there is a certificate that has not expired.
+// Valid returns an error that explains why clients cannot connect now, or nil if there is a certificate that has not
+// expired.
 func (s State) Valid(now time.Time) error {
 	switch {
 	case s.NotAfter.IsZero() && s.Err != nil:

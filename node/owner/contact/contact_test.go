@@ -182,8 +182,8 @@ func TestContactApproval(t *testing.T) {
 	}
 }
 
-// TestContactApprovedLater: a task whose message the owner approves after the answer to another message of its context is
-// not completed by that answer.
+// TestContactApprovedLater: a task whose message the owner approves after the answer to another message of its context
+// is not completed by that answer.
 func TestContactApprovedLater(t *testing.T) {
 	d := newDoor(t, func(c *node.Config) { c.Policy.Mode, c.Outbound.Mode = acl.Open, acl.Approval }, open)
 	reply := func(item owner.Item, body string) {
@@ -279,8 +279,8 @@ func TestContactRoom(t *testing.T) {
 	}
 }
 
-// TestContactSameConversation checks that a stranger that uses the id of a conversation with a contact does not stop its
-// answers.
+// TestContactSameConversation checks that a stranger that uses the id of a conversation with a contact does not stop
+// its answers.
 func TestContactSameConversation(t *testing.T) {
 	mesh := meshtest.New(t)
 	d := &door{t: t, chris: mesh.Node("chris", open), sarah: mesh.Node("sarah", open)}
@@ -331,8 +331,8 @@ type handler func(hook.Call) hook.Answer
 
 func (f handler) Handle(_ context.Context, c hook.Call) (hook.Answer, error) { return f(c), nil }
 
-// TestRecordedOpenClaw posts what a real OpenClaw gateway sent to the URL of a contact (OC-6): the contact gets the text.
-// TestRealGateway in cmd/agentmesh records it.
+// TestRecordedOpenClaw posts what a real OpenClaw gateway sent to the URL of a contact (OC-6): the contact gets the
+// text. TestRealGateway in cmd/agentmesh records it.
 func TestRecordedOpenClaw(t *testing.T) {
 	request, err := os.ReadFile("testdata/openclaw.json")
 	if err != nil {

@@ -29,8 +29,8 @@ func untrusted(text, from, key string, limit int) *Untrusted {
 	return &Untrusted{cut(clean(text), limit), name(from), key}
 }
 
-// The beginnings of links that a program may follow. Browsers need no slashes after the scheme of HTTP, take a backslash
-// for a slash, and complete a target of Markdown or HTML that begins with two slashes.
+// The beginnings of links that a program may follow. Browsers need no slashes after the scheme of HTTP, take a
+// backslash for a slash, and complete a target of Markdown or HTML that begins with two slashes.
 var (
 	httpScheme   = regexp.MustCompile(`(?i)\b(https?):`)
 	targetOfLink = regexp.MustCompile(`([(<="':]\s*[/\\])([/\\])`)
@@ -97,8 +97,8 @@ func names(list wire.Value) []string {
 	return out
 }
 
-// textOf returns what a payload says: the text of a message that has only a text, or else the JSON of the payload without
-// its metadata.
+// textOf returns what a payload says: the text of a message that has only a text, or else the JSON of the payload
+// without its metadata.
 func textOf(payload wire.Value) string {
 	message, _ := payload.Get("message")
 	more := payload.Without("action", "message", "metadata").Len() + message.Without("subject", "body", "priority", "reply_requested", "format").Len()

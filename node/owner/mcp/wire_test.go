@@ -119,7 +119,8 @@ func TestDiscover2026(t *testing.T) {
 }
 
 // TestOpenClawSession replays what a real OpenClaw gateway sent to the server in one session (OC-2): every request gets
-// a result, and the owner's answer to the agent's question is in it. TestRealGateway in cmd/agentmesh records the session.
+// a result, and the owner's answer to the agent's question is in it. TestRealGateway in cmd/agentmesh records the
+// session.
 func TestOpenClawSession(t *testing.T) {
 	session, err := os.ReadFile("testdata/openclaw.jsonl")
 	if err != nil {

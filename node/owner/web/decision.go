@@ -79,8 +79,8 @@ func MountDecisions(listener *httpapi.Owner, cfg DecisionConfig) *DecisionLinks 
 	return l
 }
 
-// Link returns a link to a question, which replaces the previous one. It returns "" if the question cannot be decided by
-// a link. It implements [notify.Config.Link].
+// Link returns a link to a question, which replaces the previous one. It returns "" if the question cannot be decided
+// by a link. It implements [notify.Config.Link].
 func (l *DecisionLinks) Link(ctx context.Context, id string, now time.Time) (string, error) {
 	ask, err := l.cfg.Node.FindApproval(ctx, id)
 	if errors.Is(err, store.ErrNotFound) || err == nil && (ask.ID != id || ask.State != acl.AskPending || len(linkChoices(ask)) == 0) {

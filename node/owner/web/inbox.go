@@ -63,8 +63,8 @@ func (p *pages) showItem(c echo.Context) error {
 	})
 }
 
-// changeItem returns the handler of a form that changes an item and has no fields. did names the text that the next page
-// shows; see [httpapi.Done].
+// changeItem returns the handler of a form that changes an item and has no fields. did names the text that the next
+// page shows; see [httpapi.Done].
 func changeItem(did string, change func(ctx context.Context, id string) (owner.Item, error)) func(echo.Context, url.Values) error {
 	return func(c echo.Context, _ url.Values) error {
 		if _, err := change(c.Request().Context(), c.Param("id")); err != nil {

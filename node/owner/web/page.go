@@ -80,8 +80,8 @@ const (
 	maxShown    = 16 << 10 // bytes of a payload that a list shows in full
 )
 
-// Mount adds the pages of a node to the owner's page. Without a setup, the pages for the first run are left out. log gets
-// errors that no page shows; nil discards them.
+// Mount adds the pages of a node to the owner's page. Without a setup, the pages for the first run are left out. log
+// gets errors that no page shows; nil discards them.
 func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	read := func(name string) *httpapi.PageTemplate {
 		return shell.Template(pageFiles, "page/"+name+".html", "page/parts.html", "page/message.html")

@@ -123,8 +123,8 @@ func (v personView) Shown() owner.ShownName { return v.ShownAt(v.Address) }
 // undoActions are the actions that take a block back, by the standing before it.
 var undoActions = map[acl.Standing]string{acl.Unknown: "unblock", acl.Allowed: "allow", acl.Approved: "approve"}
 
-// lastBlock is the newest block by a form of the page. The undo comes from here and not from the URL, because anybody can
-// make a link.
+// lastBlock is the newest block by a form of the page. The undo comes from here and not from the URL, because anybody
+// can make a link.
 type lastBlock struct {
 	mu   sync.Mutex
 	peer string

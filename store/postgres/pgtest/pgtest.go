@@ -100,8 +100,8 @@ func New(t testing.TB, settings ...string) *Server {
 	return s
 }
 
-// Installed reports whether a server can be started on this machine. It is always true with AGENTMESH_TOOLS=required, so
-// that the start fails if PostgreSQL is missing.
+// Installed reports whether a server can be started on this machine. It is always true with AGENTMESH_TOOLS=required,
+// so that the start fails if PostgreSQL is missing.
 func Installed() bool {
 	_, err := find("initdb")
 	return err == nil || os.Getenv("AGENTMESH_TOOLS") == "required"

@@ -48,8 +48,8 @@ alter role USER set plan_cache_mode = force_generic_plan;
 
 // NewPooler starts PgBouncer in front of s. Each of users reaches the database postgres of s under the name of the
 // user, and gets the settings in UserSettings and a schema of that name. prepared reports whether PgBouncer knows
-// prepared statements; an older one needs default_query_exec_mode=exec. Without PgBouncer, the test is skipped, or fails
-// if the environment has AGENTMESH_TOOLS=required.
+// prepared statements; an older one needs default_query_exec_mode=exec. Without PgBouncer, the test is skipped, or
+// fails if the environment has AGENTMESH_TOOLS=required.
 func NewPooler(t testing.TB, s *Server, users ...string) (p *Pooler, prepared bool) {
 	t.Helper()
 	pgbouncer, err := exec.LookPath("pgbouncer")

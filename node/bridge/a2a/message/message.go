@@ -188,8 +188,8 @@ func (m Message) Payload() (wire.Intent, wire.Value) {
 }
 
 // NewMessage returns the message with which we send a payload to another agent. A mesh.message with only a body and
-// parts becomes these parts or, if it has none, a text part with the body; any other payload becomes a data part with our extension,
-// which an agent of the mesh reads back without loss.
+// parts becomes these parts or, if it has none, a text part with the body; any other payload becomes a data part with
+// our extension, which an agent of the mesh reads back without loss.
 func NewMessage(id, contextID, taskID string, intent wire.Intent, payload wire.Value) wire.Value {
 	m := []wire.Member{wire.TextField("messageId", id), wire.TextField("contextId", contextID)}
 	if taskID != "" {

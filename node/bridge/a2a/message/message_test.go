@@ -91,8 +91,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestServerErrorWithoutReason checks that the general error -32000 of JSON-RPC keeps the HTTP status with which it came,
-// because three errors of ours have this code.
+// TestServerErrorWithoutReason checks that the general error -32000 of JSON-RPC keeps the HTTP status with which it
+// came, because three errors of ours have this code.
 func TestServerErrorWithoutReason(t *testing.T) {
 	fault := parse(t, `{"code":-32000,"message":"the token has expired"}`)
 	for _, status := range []int{200, 400, 401, 403, 408, 413, 429, 502, 503} {

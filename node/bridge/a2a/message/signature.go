@@ -18,8 +18,9 @@ import (
 
 var base64url = base64.RawURLEncoding.Strict()
 
-// SignCard signs a card with the key, in place of other signatures, as a JWS over the canonical form of the card (A2A-14). jku is the URL
-// of the key set. Only Ed25519 keys make such signatures; for another key the card is returned as it is.
+// SignCard signs a card with the key, in place of other signatures, as a JWS over the canonical form of the card
+// (A2A-14). jku is the URL of the key set. Only Ed25519 keys make such signatures; for another key the card is returned
+// as it is.
 func SignCard(card wire.Value, key *signing.PrivateKey, jku string) (wire.Value, error) {
 	public := key.Public()
 	if public.Kind() != signing.KindEd25519 {
@@ -163,8 +164,9 @@ var (
 )
 
 // signedForm returns a card without the members whose values are the defaults of ProtoJSON. If bare is false, it keeps
-// required and optional members, as the specification demands, and leaves the members params and header as they
-// are, because they may contain anything. If bare is true, it removes everything that is empty, like the SDKs for Python and JavaScript.
+// required and optional members, as the specification demands, and leaves the members params and header as they are,
+// because they may contain anything. If bare is true, it removes everything that is empty, like the SDKs for Python and
+// JavaScript.
 func signedForm(v wire.Value, bare bool) wire.Value {
 	switch v.Kind() {
 	case wire.Array:

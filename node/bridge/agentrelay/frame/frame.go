@@ -149,7 +149,8 @@ func (f *Frame) readTargets(v wire.Value) *Refusal {
 	return nil
 }
 
-// readOptional returns a string member, which may be absent. It reports false if the member is not a string or too long.
+// readOptional returns a string member, which may be absent. It reports false if the member is not a string or too
+// long.
 func readOptional(v wire.Value, key string, limit int) (string, bool) {
 	m, ok := v.Get(key)
 	if !ok {

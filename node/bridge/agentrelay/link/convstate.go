@@ -32,8 +32,8 @@ type convState struct {
 	Mesh      bool                `json:"mesh,omitempty"`      // the peer is an AgentMesh node
 }
 
-// answeringTo returns the type of the peer's message that the node's message id answers, or "" if another message of the
-// node has answered it.
+// answeringTo returns the type of the peer's message that the node's message id answers, or "" if another message of
+// the node has answered it.
 func (s convState) answeringTo(id wire.MessageID) string {
 	if s.Answer != "" && s.Answer != id {
 		return ""
@@ -89,9 +89,9 @@ func (t convStore) read(ctx context.Context, key string, now time.Time) (convSta
 	return out, err
 }
 
-// readAsked returns the state that decides what a message of the node answers. That is the one at its first attempt: the
-// state after the message of the peer that m names, or current. A later attempt must send the same, whatever the peer has
-// sent meanwhile.
+// readAsked returns the state that decides what a message of the node answers. That is the one at its first attempt:
+// the state after the message of the peer that m names, or current. A later attempt must send the same, whatever the
+// peer has sent meanwhile.
 func (t convStore) readAsked(ctx context.Context, peer string, m wire.Message, current convState, now time.Time) (convState, error) {
 	keys := []string{t.askedKey(peer, m.ID)}
 	if id := conversations.AnswersIn(m.Payload); id != "" {

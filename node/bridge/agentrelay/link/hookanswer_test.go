@@ -30,8 +30,8 @@ func connectNode(t *testing.T, home *meshtest.Member) *testLink {
 	return x
 }
 
-// TestAnswerToOurs: the answer to a question of the node ends the conversation after the hook has handled the answer, and
-// not while the answer waits for the owner.
+// TestAnswerToOurs: the answer to a question of the node ends the conversation after the hook has handled the answer,
+// and not while the answer waits for the owner.
 func TestAnswerToOurs(t *testing.T) {
 	for state, set := range map[node.ItemState]func(*node.Config){
 		node.ItemAnswered: func(c *node.Config) {

@@ -343,8 +343,8 @@ func (r applyRecords) Apply(ctx context.Context, changes []store.Change, now tim
 	return r.Records.Apply(ctx, changes, now)
 }
 
-// TestConversationWaitsForTheBudget: if two messages want the rest of the budget at the same time, the one that must wait
-// leaves its conversation unchanged. A message whose conversation cannot be stored uses up no budget (AR-53).
+// TestConversationWaitsForTheBudget: if two messages want the rest of the budget at the same time, the one that must
+// wait leaves its conversation unchanged. A message whose conversation cannot be stored uses up no budget (AR-53).
 func TestConversationWaitsForTheBudget(t *testing.T) {
 	apply := func() error { return store.ErrUnavailable }
 	x := newTestLink(t, Config{Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: applyStore{openStore(t), &apply}}, nil)
@@ -374,8 +374,8 @@ func TestConversationWaitsForTheBudget(t *testing.T) {
 	}
 }
 
-// TestAnswersLeaveRoom: peers that make the node answer cannot use up its budget. Notices that the owner decides wait for
-// their part of the budget, in order, and answers of the outbox wait for the same part (AR-53).
+// TestAnswersLeaveRoom: peers that make the node answer cannot use up its budget. Notices that the owner decides wait
+// for their part of the budget, in order, and answers of the outbox wait for the same part (AR-53).
 func TestAnswersLeaveRoom(t *testing.T) {
 	x, n := newLinkedNode(t, nil, Config{})
 	n.mu.Lock()

@@ -116,8 +116,8 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 		cancel()
 		return bridge.Delivered{}, l.explainWait(0, err)
 	}
-	// ARC acknowledges no frame. Without a sign of life the connection may be broken, and the frame lost (AR-53). The message
-	// does not await the link, because a relay that closes each connection for this frame would get it over each.
+	// ARC acknowledges no frame. Without a sign of life the connection may be broken, and the frame lost (AR-53). The
+	// message does not await the link, because a relay that closes each connection for this frame would get it over each.
 	if conn.Confirm(ctx, readPatience) != nil {
 		return bridge.Delivered{}, retryLater(0, l.offlineReason())
 	}

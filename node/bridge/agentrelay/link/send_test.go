@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// newServedLink returns a link to a relay that serves each connection with serve after the welcome, and then reads it to
-// its end.
+// newServedLink returns a link to a relay that serves each connection with serve after the welcome, and then reads it
+// to its end.
 func newServedLink(t *testing.T, serve func(*websocket.Conn)) *testLink {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, err := websocket.Accept(w, r, websocket.Options{})
@@ -59,9 +59,9 @@ func TestSilentConnection(t *testing.T) {
 	}
 }
 
-// TestRelayClosesAfterFrame: a message does not count as sent if the relay reads it and closes the connection, as it does
-// when it restarts or when the frame is one too many. The next attempt sends the message again. That attempt does not
-// come with the next connection, because the relay may close that one for the same reason (AR-53).
+// TestRelayClosesAfterFrame: a message does not count as sent if the relay reads it and closes the connection, as it
+// does when it restarts or when the frame is one too many. The next attempt sends the message again. That attempt does
+// not come with the next connection, because the relay may close that one for the same reason (AR-53).
 func TestRelayClosesAfterFrame(t *testing.T) {
 	frames := make(chan string, 2)
 	x := newServedLink(t, func(conn *websocket.Conn) {
@@ -117,8 +117,8 @@ func TestUnreadMessages(t *testing.T) {
 	}
 }
 
-// TestAnswerIsRepeated: if the connection ends between the commit of an answer and its frame, the next attempt sends the
-// same frame. The next message of the node is not an answer.
+// TestAnswerIsRepeated: if the connection ends between the commit of an answer and its frame, the next attempt sends
+// the same frame. The next message of the node is not an answer.
 func TestAnswerIsRepeated(t *testing.T) {
 	apply := func() error { return nil }
 	n := &fakeNode{}
@@ -150,8 +150,8 @@ func TestAnswerIsRepeated(t *testing.T) {
 	}
 }
 
-// TestRepeatedMessageStaysTheSame: a message that is sent again leaves as it did first, as the answer to a question or not,
-// although the peer has asked something meanwhile. The new question is still unanswered then (AR-28, AR-53).
+// TestRepeatedMessageStaysTheSame: a message that is sent again leaves as it did first, as the answer to a question or
+// not, although the peer has asked something meanwhile. The new question is still unanswered then (AR-28, AR-53).
 func TestRepeatedMessageStaysTheSame(t *testing.T) {
 	x, n := newLinkedNode(t, nil, Config{})
 	x.from("agent-042", `{"id":"q1","type":"question","payload":"why?"}`)

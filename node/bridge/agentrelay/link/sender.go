@@ -56,8 +56,8 @@ func (s *sender) clearConn() {
 	}
 }
 
-// reserve charges a frame to the budget, and an answer also to its part of the budget, or returns how long the frame must
-// wait. cancel takes the charge back. Without a connection, the error is errDown.
+// reserve charges a frame to the budget, and an answer also to its part of the budget, or returns how long the frame
+// must wait. cancel takes the charge back. Without a connection, the error is errDown.
 func (s *sender) reserve(isAnswer bool) (cancel func(), wait time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -328,8 +328,8 @@ func TestHistoryOrder(t *testing.T) {
 	}
 }
 
-// TestHistoryAfterClockStep: an agent that registers after the clock was set back sees the messages since then, and none
-// from before (AR-46), also after a restart.
+// TestHistoryAfterClockStep: an agent that registers after the clock was set back sees the messages since then, and
+// none from before (AR-46), also after a restart.
 func TestHistoryAfterClockStep(t *testing.T) {
 	cfg := Config{Extensions: Extensions{History: true}}
 	s := newTestRelay(t, cfg)

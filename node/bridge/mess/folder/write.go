@@ -74,8 +74,9 @@ func writeAttachments(root *os.Root, at string, names []string, read func(name s
 	return nil
 }
 
-// mergeFolders moves the folder of a thread from the path old to the path at. If both exist, for example because another
-// tool has moved only some of the files, it moves the files that exist only in old, and removes the others from old.
+// mergeFolders moves the folder of a thread from the path old to the path at. If both exist, for example because
+// another tool has moved only some of the files, it moves the files that exist only in old, and removes the others from
+// old.
 func mergeFolders(root *os.Root, old, at string) error {
 	info, err := root.Lstat(old)
 	if err != nil || !info.IsDir() {

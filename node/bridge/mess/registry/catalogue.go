@@ -23,8 +23,8 @@ type Capability struct {
 const maxCapabilities = 10_000
 
 // Available returns the catalogue and the capabilities of admitted executors here that the catalogue does not describe,
-// with only their ids (MESS-36), at most maxCapabilities in all. With tags it returns only catalogue entries that have any of them, because nothing else has
-// tags. The result is in the order of the ids.
+// with only their ids (MESS-36), at most maxCapabilities in all. With tags it returns only catalogue entries that have
+// any of them, because nothing else has tags. The result is in the order of the ids.
 func (r *Executors) Available(tags []string) []Capability {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

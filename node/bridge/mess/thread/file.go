@@ -305,7 +305,8 @@ func ReadDocument(doc wire.Value, t *Thread) (Message, Block, error) {
 }
 
 // Adopt returns the thread and the messages of the files as ours, without acks. The thread has the state that the
-// envelope names. If it waits without a holder, only the owner can let it in, because the files do not say why it waits.
+// envelope names. If it waits without a holder, only the owner can let it in, because the files do not say why it
+// waits.
 func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	t := f.Thread
 	var messages []Message

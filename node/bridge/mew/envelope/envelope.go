@@ -210,8 +210,8 @@ func (e *Envelope) AppendDelivery(dst []byte, recipients []string) []byte {
 	return append(dst, '}')
 }
 
-// ParseSeconds reads a number of seconds above 0, from a number or a string, and reduces it to at most limit. It reports
-// false if v is not a number above 0.
+// ParseSeconds reads a number of seconds above 0, from a number or a string, and reduces it to at most limit. It
+// reports false if v is not a number above 0.
 func ParseSeconds(v wire.Value, limit time.Duration) (time.Duration, bool) {
 	number, _ := v.Num()
 	seconds, err := strconv.ParseFloat(number, 64)

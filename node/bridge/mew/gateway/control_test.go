@@ -191,8 +191,8 @@ func TestWithdraw(t *testing.T) {
 	})
 }
 
-// TestForgottenProposals: the gateway forgets a proposal with its id, even if a participant repeats the id of the oldest
-// one when there are too many.
+// TestForgottenProposals: the gateway forgets a proposal with its id, even if a participant repeats the id of the
+// oldest one when there are too many.
 func TestForgottenProposals(t *testing.T) {
 	var ps proposals
 	remember := func(id, name string) {

@@ -117,8 +117,8 @@ const (
 	maxWelcomePeople = 448 << 10 // bytes of the descriptions of all participants; beyond maxWelcomeCaps they omit the capabilities
 )
 
-// maxNested bounds the levels of a participant's capability or stream description. The envelope of the gateway around it
-// adds at most five (MEW-1).
+// maxNested bounds the levels of a participant's capability or stream description. The envelope of the gateway around
+// it adds at most five (MEW-1).
 const maxNested = envelope.MaxDepth - 5
 
 // welcome tells a participant its id, its capabilities and who else is in the space (MEW-34). cut is true if extra is

@@ -17,8 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// DropIn is a space that the files of the reference implementation configure: a space.yaml and the folder beside it (MEW-D3 to
-// MEW-D10).
+// DropIn is a space that the files of the reference implementation configure: a space.yaml and the folder beside it
+// (MEW-D3 to MEW-D10).
 type DropIn struct {
 	Space     SpaceConfig
 	Dir       string // the folder for tokens, logs and database (MEW-D4)

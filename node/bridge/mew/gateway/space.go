@@ -150,8 +150,8 @@ func (p *submission) fill() {
 	}
 }
 
-// checkState refuses envelopes of a participant that is paused or shut down, except kinds that are then allowed (MEW-37,
-// MEW-42).
+// checkState refuses envelopes of a participant that is paused or shut down, except kinds that are then allowed
+// (MEW-37, MEW-42).
 func (s *Space) checkState(m *member, r envelope.Rule) *envelope.Refusal {
 	switch {
 	case m.down && !r.AfterShutdown:

@@ -189,8 +189,8 @@ func (k *testLink) chatTo(peer string) error {
 	return err
 }
 
-// TestLinkDeliverFails: an envelope that the space refuses fails for good. One that the space cannot accept now awaits its
-// participant or the link.
+// TestLinkDeliverFails: an envelope that the space refuses fails for good. One that the space cannot accept now awaits
+// its participant or the link.
 func TestLinkDeliverFails(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"}, "chat/*")
 	if err := l.chatTo("cat"); !errors.Is(err, wire.ErrNotAllowed) {
@@ -211,7 +211,8 @@ func TestLinkDeliverFails(t *testing.T) {
 	check("cat", "mew:home/")
 }
 
-// TestLinkRateLimited: on its first day, a message that the rate limit of the space holds back waits without an attempt.
+// TestLinkRateLimited: on its first day, a message that the rate limit of the space holds back waits without an
+// attempt.
 func TestLinkRateLimited(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"}).l
 	limited := refusalOf(mewtest.Parse(t, `{"error":"rate_limited"}`))
@@ -231,8 +232,8 @@ type reachedMesh struct {
 
 func (m reachedMesh) Reachable(a bridge.Address) { m.reached <- a.String() }
 
-// TestLinkReportsReachable: the link reports to the node each join of its own and of a participant who was away, each new
-// sender that the gateway does not list, and the end of a pause.
+// TestLinkReportsReachable: the link reports to the node each join of its own and of a participant who was away, each
+// new sender that the gateway does not list, and the end of a pause.
 func TestLinkReportsReachable(t *testing.T) {
 	r := start(t, newClubConfig(t, allKinds, "cat", "dog"))
 	mesh := reachedMesh{reached: make(chan string, 100)}
@@ -305,8 +306,8 @@ func TestLinkFlood(t *testing.T) {
 }
 
 // TestLinkWithoutEcho: a message that gets no echo counts as accepted if the gateway still answers, if only a ping. If
-// nothing comes over the connection, the message may be lost, so the outbox keeps it; it does not wait for the end of the
-// connection.
+// nothing comes over the connection, the message may be lost, so the outbox keeps it; it does not wait for the end of
+// the connection.
 func TestLinkWithoutEcho(t *testing.T) {
 	for name, tt := range map[string]struct{ reads, answers, accepts bool }{
 		"answers": {true, true, true}, "answers pings": {true, false, true}, "is silent": {false, false, false},

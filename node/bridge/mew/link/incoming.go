@@ -238,8 +238,8 @@ func (m *membership) beginPause(e *envelope.Envelope) {
 	m.pause.timer = time.AfterFunc(wait, func() { m.endPause(id) })
 }
 
-// endPause ends the pause that the envelope with this id began, if it still lasts, and sends participant/resume. It runs
-// when the time of that pause is over.
+// endPause ends the pause that the envelope with this id began, if it still lasts, and sends participant/resume. It
+// runs when the time of that pause is over.
 func (m *membership) endPause(id string) {
 	m.mu.Lock()
 	ended := m.pause.on && m.pause.cause == id

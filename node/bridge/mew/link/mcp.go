@@ -305,8 +305,8 @@ func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, paylo
 	return err
 }
 
-// answerExpired tells the senders of proposals and requests that nobody decided about them in time. The link tries again
-// later if the space does not take an answer now.
+// answerExpired tells the senders of proposals and requests that nobody decided about them in time. The link tries
+// again later if the space does not take an answer now.
 func (l *Link) answerExpired(ctx context.Context) {
 	fault := rpcError(rpcRefused, "the owner of this node did not decide in time")
 	for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.cfg.Name+"/expired", time.Now()) {

@@ -120,8 +120,9 @@ func (m *membership) reportDown() {
 	m.setState(bridge.LinkDown, errors.New(reason+"; agentmesh mew connect joins again"), time.Time{})
 }
 
-// dial connects to the gateway. The caller calls welcomed when the welcome comes. After joinAfter without a welcome, the
-// link sends a join message, for a gateway that ignores the token in the header, and after welcomeBy the connection ends.
+// dial connects to the gateway. The caller calls welcomed when the welcome comes. After joinAfter without a welcome,
+// the link sends a join message, for a gateway that ignores the token in the header, and after welcomeBy the connection
+// ends.
 func (m *membership) dial(ctx context.Context) (conn *websocket.Conn, welcomed func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, welcomeBy)
 	defer cancel()
@@ -307,7 +308,8 @@ func (m *membership) view() view.Space {
 }
 
 // claimProposal returns the pending proposal with a key, and the id of this node in the space. Nobody else can claim a
-// proposal to others until the board no longer has it as decided. For a proposal to this node, the question to the owner decides.
+// proposal to others until the board no longer has it as decided. For a proposal to this node, the question to the
+// owner decides.
 func (m *membership) claimProposal(key string) (p view.Proposal, me string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -246,8 +246,8 @@ func TestLinkBring(t *testing.T) {
 	}
 }
 
-// TestLinkForwardNeedsOnePeer: peers choose the ids of conversations. If the space sees two conversations with one id, a
-// chat with that id goes to the owner and not to one of the peers.
+// TestLinkForwardNeedsOnePeer: peers choose the ids of conversations. If the space sees two conversations with one id,
+// a chat with that id goes to the owner and not to one of the peers.
 func TestLinkForwardNeedsOnePeer(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open", Transit: []bridge.Transit{{From: mesh, To: "home"}, {From: "home", To: mesh}}})
 	conv := wire.NewConversationID()

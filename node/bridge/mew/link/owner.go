@@ -42,8 +42,8 @@ func (l *Link) Decide(ctx context.Context, key string, approve bool, reason stri
 	return http.StatusOK, sayBody(d.ID, wire.Value{}), nil
 }
 
-// decideOwn decides a proposal to this node, about which the node has already opened an approval. decideOwn decides that
-// approval, and the node then makes the bridge send the result.
+// decideOwn decides a proposal to this node, about which the node has already opened an approval. decideOwn decides
+// that approval, and the node then makes the bridge send the result.
 func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approve bool, reason string) (string, error) {
 	mesh := l.b.cfg.Mesh
 	if mesh == nil {

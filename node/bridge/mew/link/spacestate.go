@@ -48,7 +48,8 @@ func (s *spaceState) forget(id string) {
 	}
 }
 
-// addUnlisted records a sender that the gateway does not list. It returns false if the sender is listed, or known already.
+// addUnlisted records a sender that the gateway does not list. It returns false if the sender is listed, or known
+// already.
 func (s *spaceState) addUnlisted(id string) bool {
 	_, listed := s.participants[id]
 	_, known := s.unlisted[id]
