@@ -193,6 +193,7 @@ func TestJSClient(t *testing.T) {
 
 // TestRecordedClient plays the requests of @a2a-js/sdk 1.3.0 as recorded, and compares the answers.
 func TestRecordedClient(t *testing.T) {
+	t.Parallel()
 	for _, file := range []string{"testdata/js/client-jsonrpc.json", "testdata/js/client-rest.json"} {
 		h := serveScript(t)
 		for i, x := range readExchanges(t, file) {
@@ -334,6 +335,7 @@ func rewriteCard(t *testing.T, proxy, real string) string {
 // TestRecordedAgent answers our client as @a2a-js/sdk 1.3.0 did when it was recorded. An answer to SendMessage is
 // chosen by the text of the message, one to another method by its order, and the last one repeats.
 func TestRecordedAgent(t *testing.T) {
+	t.Parallel()
 	for _, file := range []string{"testdata/js/agent-jsonrpc.json", "testdata/js/agent-rest.json"} {
 		list := readExchanges(t, file)
 		var mu sync.Mutex

@@ -141,6 +141,7 @@ func (k kitClient) stream(method, params string, more func(wire.Value) bool) (ev
 // TestKit checks the mandatory requirements of the public test kit for A2A 1.0 (a2a-tck), against a node whose hook is
 // a script and that lets callers without a token in, in both bindings.
 func TestKit(t *testing.T) {
+	t.Parallel()
 	script, err := filepath.Abs("testdata/kit.sh")
 	if err != nil {
 		t.Fatal(err)

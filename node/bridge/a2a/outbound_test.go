@@ -76,6 +76,7 @@ func (h *host) inbox(conv wire.ConversationID, n int) wire.Value {
 // TestTwoNodes checks that two nodes talk over A2A: the card is resolved and its signature verified, the answer comes
 // when the other owner has decided, payloads arrive without loss, and a close cancels the task.
 func TestTwoNodes(t *testing.T) {
+	t.Parallel()
 	far := serve(t, echo(t), approval, func(c *a2a.Config) { c.Anonymous = true })
 	near := serve(t, nil, nil, nil)
 	sent := near.write("a2a:"+far.url, "hello")
@@ -102,6 +103,7 @@ func TestTwoNodes(t *testing.T) {
 
 // TestBindings checks that our client reads tasks and messages of another agent over both bindings.
 func TestBindings(t *testing.T) {
+	t.Parallel()
 	for _, binding := range []string{"JSONRPC", "HTTP+JSON"} {
 		p := newPeerAgent(t)
 		p.binding = binding
@@ -168,6 +170,7 @@ func TestLostAnswer(t *testing.T) {
 
 // TestCancelRemote checks that our close cancels the task of the other agent.
 func TestCancelRemote(t *testing.T) {
+	t.Parallel()
 	p := newPeerAgent(t)
 	working := p.answer
 	p.answer = func(method string, params wire.Value) (string, int) {
@@ -251,6 +254,7 @@ func unpin(t *testing.T, h *host, address string) {
 
 // TestLinkToken checks that a link's token goes to the host of the link only, and that a refusal reaches the owner.
 func TestLinkToken(t *testing.T) {
+	t.Parallel()
 	p, thief := newPeerAgent(t), newPeerAgent(t)
 	p.token = "s3cret"
 	configured := "s3cret"
@@ -332,6 +336,7 @@ func TestGuard(t *testing.T) {
 
 // TestUnreachable checks that the error of a failed call names its cause.
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	p := newPeerAgent(t)
 	h := serve(t, nil, nil, func(c *a2a.Config) { c.Links = []bridge.Link{{Name: "far", Kind: "a2a", URL: p.URL}} })
 	h.write("a2a:far/agent", "so that the card is known")
@@ -409,6 +414,7 @@ const completed = `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMP
 // TestAnswerSurvivesNewCard checks that the answer of an agent whose card has changed comes after the owner has
 // unpinned the agent.
 func TestAnswerSurvivesNewCard(t *testing.T) {
+	t.Parallel()
 	p := newPeerAgent(t)
 	var changed atomic.Bool
 	working, plain := p.answer, p.card
@@ -447,6 +453,7 @@ func TestAnswerSurvivesNewCard(t *testing.T) {
 // TestAnswerOverdue checks that the bridge stops asking about a task after a week, whether the agent keeps answering
 // that it works or cannot be reached, and says so in the conversation.
 func TestAnswerOverdue(t *testing.T) {
+	t.Parallel()
 	for _, reachable := range []bool{true, false} {
 		p := newPeerAgent(t)
 		h := serve(t, nil, nil, nil)
@@ -477,6 +484,7 @@ func (h *host) own(method, path string) (int, string) {
 // TestFollow checks that our client waits on a stream of an agent that streams, instead of asking again and again, and
 // gets the answer when the stream has news. A stream that floods or ends at once costs no more than asking.
 func TestFollow(t *testing.T) {
+	t.Parallel()
 	for _, binding := range []string{"JSONRPC", "HTTP+JSON"} {
 		p := newPeerAgent(t)
 		p.binding = binding
@@ -535,6 +543,7 @@ func TestNewsOnStream(t *testing.T) {
 
 // TestFollowHostile checks that streams of a hostile agent end, and that the task is asked about all the same.
 func TestFollowHostile(t *testing.T) {
+	t.Parallel()
 	for name, stream := range map[string]func(http.ResponseWriter){
 		"flood": func(w http.ResponseWriter) {
 			for range 1000 {

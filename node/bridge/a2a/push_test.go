@@ -101,6 +101,7 @@ func TestPush(t *testing.T) {
 
 // TestPushSurvives checks that a notification that failed is sent again, also after a restart.
 func TestPushSurvives(t *testing.T) {
+	t.Parallel()
 	h := serve(t, echo(t), approval, nil)
 	hook := newWebhook(t)
 	hook.fail.Store(1 << 20)

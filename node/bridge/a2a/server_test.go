@@ -502,6 +502,7 @@ func TestRestart(t *testing.T) {
 // TestExpiry checks that a task fails when its conversation expires without an answer, and that a message afterwards
 // opens another conversation in the same context.
 func TestExpiry(t *testing.T) {
+	t.Parallel()
 	short := func(c *node.Config) { c.Idle = time.Second }
 	h := serve(t, nil, short, func(c *a2a.Config) { c.Idle = time.Second })
 	id := text(h.rpc("ann", "SendMessage", message("m1", `,"contextId":"c"`, "hello", later)), "result.task.id")

@@ -190,6 +190,7 @@ func (b *suiteBridge) Reconnect() {
 
 // TestSuite runs the tests of all bridges.
 func TestSuite(t *testing.T) {
+	t.Parallel()
 	address := func(peer string) bridge.Address { return bridge.Address{Kind: "a2a", Link: peer, Peer: "agent"} }
 	bridgetest.Suite{
 		Address:   address,

@@ -12,6 +12,7 @@ import (
 // TestLongConversation checks that a request for a task keeps only the messages of that task in memory, however long
 // the conversation is, and that a list of its tasks has each answer.
 func TestLongConversation(t *testing.T) {
+	t.Parallel()
 	h := serve(t, echo(t), nil, nil)
 	first := ""
 	for i := range 40 { // the transcript has more than one page
@@ -34,6 +35,7 @@ func TestLongConversation(t *testing.T) {
 
 // TestListOfLargeTasks checks that a page of large tasks ends early, and that the pages have each task once.
 func TestListOfLargeTasks(t *testing.T) {
+	t.Parallel()
 	h := serve(t, echo(t), nil, nil)
 	const n = 12
 	for i := range n {
@@ -59,6 +61,7 @@ func TestListOfLargeTasks(t *testing.T) {
 // TestLargeTask checks that a task with many large messages shows only the newest of them, without a gap, and that a
 // request for the task does not keep the others in memory.
 func TestLargeTask(t *testing.T) {
+	t.Parallel()
 	h := serve(t, agent(func(context.Context, hook.Call) (hook.Answer, error) {
 		return payload(t, `{"action":"deliver","message":{"body":"go on"},"task":{"state":"input_required"}}`), nil
 	}), nil, nil)
@@ -107,6 +110,7 @@ func TestForeignNumbers(t *testing.T) {
 
 // TestManyStates checks that a task with many turns still shows what our agent said in the first of them.
 func TestManyStates(t *testing.T) {
+	t.Parallel()
 	turns := make(chan string)
 	h := serve(t, agent(func(context.Context, hook.Call) (hook.Answer, error) {
 		return payload(t, `{"action":"deliver","message":{"body":"`+<-turns+`"},"task":{"state":"input_required"}}`), nil
