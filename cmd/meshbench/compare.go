@@ -53,7 +53,7 @@ func summarize(rounds, control []sample) outcome {
 	o := outcome{
 		Rate:      medianOf(rounds, sample.rate),
 		P50:       medianOf(rounds, func(s sample) float64 { return micros(s.P50) }),
-		P99:       medianOf(rounds, func(s sample) float64 { return micros(s.P99) }),
+		P99:       medianOf(rounds, sample.p99),
 		CPU:       medianOf(rounds, sample.cost),
 		RateRatio: ratio(rounds, control, sample.rate),
 		CPURatio:  ratio(rounds, control, sample.cost),

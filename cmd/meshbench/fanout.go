@@ -198,20 +198,22 @@ func (c *fanout) round(ctx context.Context, t *caseResult, client *loadClient, s
 	return errors.Join(allReading(), withStopped())
 }
 
+// printResults prints a table. The p99 ratio compares a case with the relay or, if a receiver stopped, with the same
+// case without it.
 func printResults(s streams, list []caseResult) error {
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "case\tdeliveries/s\tCPU/delivery\tp99\trelay\tCPU\tratio\tCPU ratio\tp99 beside all reading")
+	fmt.Fprintln(w, "case\tdeliveries/s\tCPU/delivery\tp99\trelay\tCPU\tratio\tCPU ratio\tp99 ratio")
 	for _, t := range list {
-		fmt.Fprintf(w, "%s\t%.0f\t%.2f µs\t%v\t", t.name, medianOf(t.samples, sample.rate), medianOf(t.samples, sample.cost), p99(t.samples))
+		fmt.Fprintf(w, "%s\t%.0f\t%.2f µs\t%v\t", t.name, medianOf(t.samples, sample.rate), medianOf(t.samples, sample.cost), medianP99(t.samples))
 		if len(t.relaySamples) > 0 {
-			fmt.Fprintf(w, "%.0f\t%.2f µs\t%.1f×\t%.1f×\t-\n", medianOf(t.relaySamples, sample.rate), medianOf(t.relaySamples, sample.cost),
-				ratio(t.samples, t.relaySamples, sample.rate), ratio(t.relaySamples, t.samples, sample.cost))
+			fmt.Fprintf(w, "%.0f\t%.2f µs\t%.1f×\t%.1f×\t%.2f×\n", medianOf(t.relaySamples, sample.rate), medianOf(t.relaySamples, sample.cost),
+				ratio(t.samples, t.relaySamples, sample.rate), ratio(t.relaySamples, t.samples, sample.cost), ratio(t.samples, t.relaySamples, sample.p99))
 		} else {
 			fmt.Fprintln(w, "-\t-\t-\t-\t-")
 		}
 		if len(t.stoppedSamples) > 0 {
 			fmt.Fprintf(w, "  one receiver stopped\t%.0f\t%.2f µs\t%v\t-\t-\t-\t-\t%.2f×\n", medianOf(t.stoppedSamples, sample.rate), medianOf(t.stoppedSamples, sample.cost),
-				p99(t.stoppedSamples), ratio(t.stoppedSamples, t.samples, func(s sample) float64 { return float64(s.P99) }))
+				medianP99(t.stoppedSamples), ratio(t.stoppedSamples, t.samples, sample.p99))
 		}
 		if t.memory > 0 {
 			fmt.Fprintf(w, "  resident per connection\t%.1f KiB\t\t\t\t\t\t\t\n", t.memory/1024)
@@ -223,6 +225,6 @@ func printResults(s streams, list []caseResult) error {
 	return w.Flush()
 }
 
-func p99(rounds []sample) time.Duration {
-	return time.Duration(medianOf(rounds, func(s sample) float64 { return float64(s.P99) })).Round(10 * time.Microsecond)
+func medianP99(rounds []sample) time.Duration {
+	return time.Duration(medianOf(rounds, sample.p99) * 1e3).Round(10 * time.Microsecond)
 }

@@ -25,6 +25,9 @@ func (s sample) rate() float64 {
 	return float64(s.Ops) / s.Elapsed.Seconds()
 }
 
+// p99 returns the 99th percentile in microseconds.
+func (s sample) p99() float64 { return micros(s.P99) }
+
 // cost returns the server's processor time per operation in microseconds; 0 if it is unknown.
 func (s sample) cost() float64 {
 	if s.Ops == 0 {
