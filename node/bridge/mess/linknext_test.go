@@ -3,8 +3,10 @@ package mess
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
@@ -71,6 +73,29 @@ func TestCancelOfADelegatedThread(t *testing.T) {
 	a.home.do(thread.OwnerID, "- cancel: {re: "+here+", reason: it rains}")
 	eventually(t, "the cancel over there", func() bool { return a.thread(goesOn).Status == thread.Cancelled })
 	a.home.want(here, thread.Cancelled)
+}
+
+// TestDelegatedBeforeWeKnowOurName: the exchange continues our first request as another thread, and a poll lists both
+// before the link has recorded the first one and learned from it who we are there.
+func TestDelegatedBeforeWeKnowOurName(t *testing.T) {
+	a := newForeignLink(t, nil)
+	a.register("carol")
+	lists := func() int {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.lists
+	}
+	eventually(t, "the first poll", func() bool { return a.home.bridge.links[0].Status().State == bridge.LinkUp })
+	see := a.hold("/requests/")
+	here, there := a.ask("{id: water, intent: water the roses}")
+	before := lists()
+	a.set(there, `{"mess":[{"status":{"re":"`+there+`","code":"delegated","delegated_to":"carol"}}]}`)
+	goesOn := a.thread(there).Successors[0]
+	eventually(t, "a list with both threads", func() bool { return lists() > before })
+	time.Sleep(50 * time.Millisecond) // the poll now reads the list
+	see()
+	a.home.waitSuccessor(here, goesOn)
+	a.home.want(here, thread.Received)
 }
 
 // TestDelegatedElsewhere: a delegation to an executor that the exchange does not know, or into a thread of somebody

@@ -102,11 +102,9 @@ func (l *link) poll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	self := l.remote.self(ctx)
-	if self == "" {
-		if self, err = l.learnSelf(ctx, list); err != nil {
-			return err
-		}
+	self, err := l.findSelf(ctx, list)
+	if err != nil {
+		return err
 	}
 	if err := l.followList(ctx, list, self); err != nil {
 		return err
@@ -114,8 +112,15 @@ func (l *link) poll(ctx context.Context) error {
 	return l.checkMissing(ctx, list, self)
 }
 
-// learnSelf reads our name from a listed thread that we opened, and stores it. Without such a thread it returns "".
-func (l *link) learnSelf(ctx context.Context, list []remoteThread) (string, error) {
+// findSelf returns our name at the exchange. If it is not known yet, findSelf reads it from a listed thread that we
+// opened, and stores it; without such a thread it returns "". It waits until a thread that we are opening is recorded,
+// because the list may contain that thread, and a successor of it that only our name shows to be ours.
+func (l *link) findSelf(ctx context.Context, list []remoteThread) (string, error) {
+	l.createMu.Lock()
+	defer l.createMu.Unlock()
+	if self := l.remote.self(ctx); self != "" {
+		return self, nil
+	}
 	for _, r := range list {
 		if r.requester == "" || l.known[r.ref] == r.updated {
 			continue

@@ -23,8 +23,10 @@ type foreignLink struct {
 	bob  string // the key of an executor
 	t    *testing.T
 
-	mu   sync.Mutex
-	held chan struct{} // while it is open, the calls of the link wait
+	mu    sync.Mutex
+	held  chan struct{} // while it is open, the GET calls of the link to URLs that contain path wait
+	path  string
+	lists int // number of lists that the link has got
 }
 
 func newForeignLink(t *testing.T, change func(*Config)) *foreignLink {
@@ -34,12 +36,17 @@ func newForeignLink(t *testing.T, change func(*Config)) *foreignLink {
 	a.bob = a.register("bob")
 	gate := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
-		held := a.held
+		held, path := a.held, a.path
 		a.mu.Unlock()
-		if held != nil && r.Method == http.MethodGet {
+		if held != nil && r.Method == http.MethodGet && strings.Contains(r.URL.Path, path) {
 			<-held
 		}
 		a.srv.Config.Handler.ServeHTTP(w, r)
+		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/requests") {
+			a.mu.Lock()
+			a.lists++
+			a.mu.Unlock()
+		}
 	}))
 	t.Cleanup(gate.Close)
 	a.home = newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
@@ -54,10 +61,13 @@ func newForeignLink(t *testing.T, change func(*Config)) *foreignLink {
 }
 
 // hideLink hides changes there from the link until the test calls see.
-func (a *foreignLink) hideLink() (see func()) {
+func (a *foreignLink) hideLink() (see func()) { return a.hold("") }
+
+// hold holds the GET calls of the link to URLs that contain path until the test calls see.
+func (a *foreignLink) hold(path string) (see func()) {
 	held := make(chan struct{})
 	a.mu.Lock()
-	a.held = held
+	a.held, a.path = held, path
 	a.mu.Unlock()
 	see = sync.OnceFunc(func() {
 		a.mu.Lock()
