@@ -44,30 +44,17 @@ func (r reference) file(name, mime string) (file, prefix string) {
 // listReferences returns the addresses in a message that can be fetched.
 func listReferences(m thread.Message) []reference {
 	var out []reference
-	for _, e := range m.Block() {
-		for _, key := range []string{"context", "content"} {
-			list, _ := e.Body.Get(key)
-			for c := range list.Elems() {
-				if c.Len() != 1 {
-					continue
-				}
-				if r, ok := referenceOf(c.Members()[0].Key, c.At(0)); ok {
-					r.serial = m.Serial
-					out = append(out, r)
-				}
-			}
+	_, _ = m.Block().MapContent(func(kind string, v wire.Value) (wire.Value, error) { // the function never fails
+		r := reference{m.Serial, kind, thread.ResourceURI(kind, v), v.GetStr("name"), v.GetStr("sha256")}
+		u, err := url.Parse(r.uri)
+		if _, file, ok := thread.SplitResource(v.GetStr("resource")); ok && v.GetStr(thread.NotFetched) != "" {
+			out = append(out, reference{serial: m.Serial, kind: kind, uri: v.GetStr("resource"), name: thread.AttachmentTail(file)})
+		} else if err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && rest.IsShared(u)) {
+			out = append(out, r)
 		}
-	}
+		return v, nil
+	})
 	return out
-}
-
-func referenceOf(kind string, v wire.Value) (reference, bool) {
-	if _, file, ok := thread.SplitResource(v.GetStr("resource")); ok && v.GetStr(thread.NotFetched) != "" {
-		return reference{kind: kind, uri: v.GetStr("resource"), name: thread.AttachmentTail(file)}, true
-	}
-	r := reference{kind: kind, uri: thread.ResourceURI(kind, v), name: v.GetStr("name"), digest: v.GetStr("sha256")}
-	u, err := url.Parse(r.uri)
-	return r, err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && rest.IsShared(u))
 }
 
 const fetchTimeout = time.Minute

@@ -26,35 +26,30 @@ func (t *tx) copyRequest(ctx context.Context, th *thread.Thread) (wire.Value, er
 	if err != nil {
 		return body, err
 	}
-	list, _ := body.Get("context")
-	if list.Kind() != wire.Array {
-		return body, nil
-	}
-	elems := slices.Collect(list.Elems())
-	for i, c := range elems {
-		if c.Len() != 1 || thread.ResourceURI(c.Members()[0].Key, wire.Text("any")) == "" || !thread.IsAttachmentName(c.At(0).GetStr("file")) {
-			continue
+	b, err := thread.Block{{Type: "request", Body: body}}.MapContent(func(kind string, v wire.Value) (wire.Value, error) {
+		file := v.GetStr("file")
+		if thread.ResourceURI(kind, wire.Text("any")) == "" || !thread.IsAttachmentName(file) {
+			return v, nil
 		}
-		rec, err := t.readRecord(ctx, NSFiles, th.Ref+"/"+c.At(0).GetStr("file"))
+		rec, err := t.readRecord(ctx, NSFiles, th.Ref+"/"+file)
 		if IgnoreMissing(err) != nil {
-			return body, err
+			return v, err
 		}
 		var a Attachment
 		if err != nil || json.Unmarshal(rec.Body, &a) != nil {
-			continue // named, but never stored
+			return v, nil // named, but never stored
 		}
 		if t.files.read += len(a.Data); t.files.read > maxCopied {
-			return body, errCopies
+			return v, errCopies
 		}
 		uri := "copy:" + rand.Text()
 		t.files.named[uri] = File{Mime: a.Mime, Data: a.Data, copied: true}
-		form := wire.Obj(wire.TextField("uri", uri))
-		if name, ok := c.At(0).Get("name"); ok {
-			form = form.With("name", name)
-		}
-		elems[i] = wire.Obj(wire.Field(c.Members()[0].Key, form))
+		return wire.Obj(wire.TextField("uri", uri)).WithOptional("name", v.GetStr("name")), nil
+	})
+	if err != nil {
+		return body, err
 	}
-	return body.With("context", wire.Arr(elems...)), nil
+	return b[0].Body, nil
 }
 
 // readRecord returns a record as this block leaves it.
