@@ -254,7 +254,7 @@ func explainTurn(t *thread.Thread, kind string) string {
 }
 
 func suggestionTask(t *thread.Thread, task bridge.Task) bridge.Task {
-	s := t.Suggestions[t.OpenSuggestion()-1]
+	s := t.FindSuggestion("")
 	task.Turn, task.Intent = t.Turn(), Intent
 	task.Peer, task.Name, task.Proof = senderOf(t, s.By)
 	task.Payload = wire.Obj(

@@ -29,7 +29,7 @@ var suggestionTexts = map[string]string{
 
 // suggestion returns the newest undecided suggestion in full, because the owner decides about it.
 func (p *pages) suggestion(ctx context.Context, t *thread.Thread) (*suggestionView, error) {
-	s := t.Suggestions[t.OpenSuggestion()-1]
+	s := t.FindSuggestion("")
 	view := &suggestionView{By: s.By, What: suggestionTexts[s.Type], Reason: s.Reason, Turn: t.Turn()}
 	if s.Type == "merge" {
 		for _, ref := range s.Re {

@@ -83,7 +83,7 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 	if !t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsOwner) {
 		return thread.Forbidden("only the requester may decide")
 	}
-	if s := th.ChooseSuggestion(id); th.IsForPeer(s) {
+	if s := th.FindSuggestion(id); th.IsForPeer(s) {
 		return t.forwardDecision(ctx, th, e, s, accept)
 	}
 	t.post(th, e)
@@ -103,7 +103,7 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 }
 
 func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bool) error {
-	s := th.ChooseSuggestion(id)
+	s := th.FindSuggestion(id)
 	if s == nil {
 		return thread.Conflict("there is no suggestion to decide about")
 	}

@@ -38,17 +38,6 @@ func ReadSuggestion(v wire.Value, path string) (Suggestion, error) {
 	return s, f.Err()
 }
 
-// OpenSuggestion returns the number, from 1, of the newest suggestion that waits for the requester's decision, or 0. A
-// decision that names only the thread means this suggestion.
-func (t *Thread) OpenSuggestion() int {
-	for i := len(t.Suggestions); i > 0; i-- {
-		if t.Suggestions[i-1].Decided == "" {
-			return i
-		}
-	}
-	return 0
-}
-
 // Entry returns the suggestion as MESS writes it, with our refs.
 func (s Suggestion) Entry() Entry {
 	body := wire.Obj(
@@ -59,12 +48,21 @@ func (s Suggestion) Entry() Entry {
 	return Entry{Type: "suggestion", Body: body.WithOptional("reason", s.Reason)}
 }
 
-// FindSuggestion returns the newest undecided suggestion with this id, or nil.
-func (t *Thread) FindSuggestion(id string) *Suggestion {
-	for i := len(t.Suggestions) - 1; i >= 0; i-- {
-		if t.Suggestions[i].ID == id && t.Suggestions[i].Decided == "" {
-			return &t.Suggestions[i]
+// OpenSuggestion returns the number, from 1, of the newest suggestion with this id that waits for the requester's
+// decision, or 0. Without an id it is the newest one of all: a decision that names only the thread means that one.
+func (t *Thread) OpenSuggestion(id string) int {
+	for i, s := range slices.Backward(t.Suggestions) {
+		if s.Decided == "" && (id == "" || s.ID == id) {
+			return i + 1
 		}
+	}
+	return 0
+}
+
+// FindSuggestion returns the suggestion of [Thread.OpenSuggestion], or nil.
+func (t *Thread) FindSuggestion(id string) *Suggestion {
+	if n := t.OpenSuggestion(id); n > 0 {
+		return &t.Suggestions[n-1]
 	}
 	return nil
 }
@@ -88,14 +86,6 @@ func (t *Thread) IsDecisionFor(e Entry, peer string) bool {
 
 // IsForPeer reports whether a peer's exchange must carry out the suggestion.
 func (t *Thread) IsForPeer(s *Suggestion) bool { return s != nil && t.Peers[s.By].Offered }
-
-// ChooseSuggestion returns the suggestion that a decision means: without an id, the newest open one.
-func (t *Thread) ChooseSuggestion(id string) *Suggestion {
-	if n := t.OpenSuggestion(); id == "" && n > 0 {
-		return &t.Suggestions[n-1]
-	}
-	return t.FindSuggestion(id)
-}
 
 // Proposal is what a suggestion would do.
 type Proposal struct {

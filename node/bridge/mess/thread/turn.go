@@ -24,8 +24,8 @@ func (t *Thread) Turn() string {
 		return TurnConfirm + "/" + strconv.Itoa(t.Serial)
 	case t.Parked == ParkedApproval:
 		return TurnRelease
-	case mine && t.Status.Open() && t.OpenSuggestion() > 0:
-		return TurnSuggestion + "/" + strconv.Itoa(t.OpenSuggestion())
+	case mine && t.Status.Open() && t.OpenSuggestion("") > 0:
+		return TurnSuggestion + "/" + strconv.Itoa(t.OpenSuggestion(""))
 	case !mine && t.Offered && t.IsClaimable() && t.IsOfferedTo(OwnerID), !mine && t.Holder == OwnerID && t.Status.Open() && !t.AwaitsRequester():
 		questions := 0
 		for _, e := range t.History {
