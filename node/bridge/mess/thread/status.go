@@ -135,10 +135,7 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 	},
 	Held: func(f *Fields, s *Status, _ bool) {
 		s.Reason = f.Text("reason", MaxProse)
-		s.ResumeETA = f.Text("resume_eta", 64)
-		_, isTime := wire.ParseTime(s.ResumeETA)
-		_, isSpan := ParseSpan(s.ResumeETA)
-		f.Check(s.ResumeETA == "" || isTime || isSpan, "resume_eta", "must be a time or a duration")
+		s.ResumeETA = f.timeOrSpanText("resume_eta")
 	},
 	Retrying: func(f *Fields, _ *Status, lax bool) {
 		_, hasAttempt := f.integer("attempt", 1, 1e6)
@@ -150,8 +147,8 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 	},
 	NeedsInput: func(f *Fields, s *Status, lax bool) { s.Questions = f.readQuestions(lax, s.Message) },
 	NeedsConfirmation: func(f *Fields, _ *Status, lax bool) {
-		f.Check(lax || f.Text("action", MaxProse) != "", "action", "is required")
-		f.Text("action", MaxProse)
+		action := f.Text("action", MaxProse)
+		f.Check(lax || action != "", "action", "is required")
 		f.Text("consequences", MaxProse)
 		f.Boolean("reversible")
 	},
@@ -187,31 +184,18 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 
 // checkETA checks eta, a time or a duration (MESS-18), and estimate, an ISO 8601 duration. They are kept as sent.
 func (f *Fields) checkETA() {
-	for _, key := range []string{"eta", "estimate"} {
-		s := f.Text(key, 64)
-		if s == "" {
-			continue
-		}
-		_, isTime := wire.ParseTime(s)
-		_, isSpan := ParseSpan(s)
-		if key == "estimate" {
-			f.Check(isISOSpan(s), key, "must be an ISO 8601 duration")
-			continue
-		}
-		f.Check(isTime || isSpan, key, "must be a time or a duration")
-	}
+	f.timeOrSpanText("eta")
+	estimate := f.Text("estimate", 64)
+	_, isSpan := parseISOSpan(estimate)
+	f.Check(estimate == "" || isSpan, "estimate", "must be an ISO 8601 duration")
 }
 
 // Reason reads a reason, which is a text or {type, detail}, as a text for people.
 func (f *Fields) Reason(required bool) string {
 	v, ok := f.Get("reason")
-	if !ok {
-		f.Check(!required, "reason", "is required")
-		return ""
-	}
-	if s, ok := v.Str(); ok {
-		f.Check(len(s) <= MaxProse && !hasControls(s), "reason", "must be a text")
-		return s
+	f.Check(ok || !required, "reason", "is required")
+	if v.Kind() != wire.Object {
+		return f.Text("reason", MaxProse)
 	}
 	g := f.In(v, "reason")
 	s := g.Required("type", maxName)

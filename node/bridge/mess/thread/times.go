@@ -74,12 +74,6 @@ func parseISOSpan(s string) (time.Duration, bool) {
 	return span, span > 0 && span <= maxSpan
 }
 
-// isISOSpan reports whether s is an ISO 8601 duration (the member estimate of the 1.1 draft).
-func isISOSpan(s string) bool {
-	_, ok := parseISOSpan(s)
-	return ok
-}
-
 // TimeOrSpan reads a point in time: RFC 3339 with an offset, or a duration from now.
 func TimeOrSpan(s string, now time.Time) (time.Time, bool) {
 	if t, ok := wire.ParseTime(s); ok {
@@ -113,6 +107,15 @@ func (f *Fields) timeOrSpan(key string, now time.Time) (time.Time, bool) {
 	t, ok := TimeOrSpan(s, now)
 	f.Check(ok, key, "must be an RFC 3339 time with an offset, or a duration such as 2h15m or PT45M")
 	return t, ok
+}
+
+// timeOrSpanText reads an optional time or duration that is kept as sent.
+func (f *Fields) timeOrSpanText(key string) string {
+	s := f.Text(key, 64)
+	_, isTime := wire.ParseTime(s)
+	_, isSpan := ParseSpan(s)
+	f.Check(s == "" || isTime || isSpan, key, "must be a time or a duration")
+	return s
 }
 
 // TimeText returns a time as a JSON value.
