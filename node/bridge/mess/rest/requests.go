@@ -182,7 +182,7 @@ func ThreadView(t *thread.Thread, messages []thread.Message) wire.Value {
 	for _, m := range messages {
 		mess := thread.ToResources(t.Ref, m.Mess)
 		if m.Serial == 1 {
-			if b, err := thread.FromTree(mess); err == nil && b.Version() == "" {
+			if b, err := thread.FromTree(mess); err == nil {
 				mess = b.AddVersion().Tree()
 			}
 		}

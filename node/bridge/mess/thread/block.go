@@ -16,12 +16,6 @@ const MaxDocument = 2 << 20
 // Limits are the limits of a block (MESS-61), which is nested in a message with a depth of at most wire.MaxDepth.
 var Limits = yamltree.Limits{Bytes: MaxDocument, Depth: 28, Nodes: 10_000, Keys: 1_000, KeyBytes: 512, Marks: 40_000}
 
-// Version10 and Version11 are the versions that we write (MESS-4).
-const (
-	Version10 = "1.0.0"
-	Version11 = "1.1.0"
-)
-
 // Entry is one entry of a block: its type, and its body as received.
 type Entry struct {
 	Type string
@@ -203,28 +197,12 @@ func (b Block) JSON() []byte {
 	return wire.Obj(wire.Field("MESS", b.Tree())).JSON()
 }
 
-// Version returns the version that the block states, or "".
-func (b Block) Version() string {
-	for _, e := range b {
-		if e.Type == "v" {
-			text, _ := versionText(e.Body)
-			return text
-		}
-	}
-	return ""
-}
-
-// versionText reads a version. YAML reads an unquoted 1.0 as a number.
-func versionText(v wire.Value) (string, bool) {
-	if text, ok := v.Str(); ok {
-		return text, true
-	}
-	return v.Num()
-}
-
 // checkVersion implements MESS-4: the major version must be 1, with any minor version.
 func checkVersion(v wire.Value, path string) error {
-	text, ok := versionText(v)
+	text, ok := v.Str()
+	if !ok { // YAML reads an unquoted 1.0 as a number
+		text, ok = v.Num()
+	}
 	major, _, _ := strings.Cut(text, ".")
 	if !ok || len(text) > 32 || strings.Trim(text, "0123456789.") != "" {
 		return Bad(path, "must be a version such as 1.0.0")
@@ -235,13 +213,14 @@ func checkVersion(v wire.Value, path string) error {
 	return nil
 }
 
-// AddVersion returns the block with a version entry: 1.1.0 only if it uses a field of 1.1 (MESS-4).
+// AddVersion returns the block with a version entry, unless it has one: 1.1.0 only if it uses a field of 1.1 (MESS-4).
 func (b Block) AddVersion() Block {
-	v := Version10
-	for _, e := range b {
-		if uses11(e) {
-			v = Version11
-		}
+	if b.Has("v") {
+		return b
+	}
+	v := "1.0.0"
+	if slices.ContainsFunc(b, uses11) {
+		v = "1.1.0"
 	}
 	return append(Block{{Type: "v", Body: wire.Text(v)}}, b...)
 }
