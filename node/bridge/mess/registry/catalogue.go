@@ -134,27 +134,20 @@ func (r *Executors) Restore(ctx context.Context, now time.Time) error {
 	for _, e := range executors {
 		r.put(e)
 	}
-	if err := r.restoreMeta(ctx, now); err != nil {
-		return fmt.Errorf("load catalogue and routing: %w", err)
-	}
-	return nil
-}
-
-func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
 	var list []Capability
 	for c, err := range store.DecodeAll(ctx, r.cfg.Records, NSCapabilities, "", now, store.Decode[Capability]) {
 		if err != nil {
-			return err
+			return fmt.Errorf("load the catalogue: %w", err)
 		}
 		list = append(list, c)
 	}
 	r.add(list)
 	var rules []thread.Rule
-	if _, found, err := store.ReadRecord(ctx, r.cfg.Records, NSMeta, "routing", &rules, now); err != nil || !found {
-		return err
+	_, found, err := store.ReadRecord(ctx, r.cfg.Records, NSMeta, "routing", &rules, now)
+	if found {
+		r.setRules(rules)
 	}
-	r.setRules(rules)
-	return nil
+	return err
 }
 
 // CapabilityArray returns capabilities as MESS shows them.

