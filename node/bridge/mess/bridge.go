@@ -29,7 +29,7 @@ const Kind = "mess"
 // Intent is the intent of AgentMesh messages with MESS requests and updates (MESS section 12).
 const Intent wire.Intent = "com.github.teaguesterling.mess.request"
 
-// Config is the configuration of a bridge. Exchange and Store are required even without Serve: the links use them.
+// Config is the configuration of a bridge. Exchange, Store and Mesh are required.
 type Config struct {
 	Exchange *exchange.Exchange
 	Serve    bool   // let strangers reach the exchange
@@ -42,7 +42,7 @@ type Config struct {
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // tokens of the links, by the name of the link
 
-	Mesh    bridge.Mesh // nil for an exchange without a mesh
+	Mesh    bridge.Mesh
 	Names   owner.Names // of agents, for the owner; nil without a node
 	Notices *notify.Box
 	Store   store.Store
@@ -72,7 +72,7 @@ type Bridge struct {
 
 // New returns a bridge. It fails if the configuration is incomplete.
 func New(cfg Config) (*Bridge, error) {
-	if cfg.Exchange == nil || cfg.Store == nil {
+	if cfg.Exchange == nil || cfg.Store == nil || cfg.Mesh == nil {
 		return nil, errors.New("mess: config is incomplete")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
@@ -80,11 +80,10 @@ func New(cfg Config) (*Bridge, error) {
 		cfg: cfg, x: cfg.Exchange, log: cfg.Logger, records: cfg.Store.Records(),
 		pushes: pushes{http: cfg.HTTP, log: cfg.Logger, places: waiting.NewPlaces(maxPushing, 1)},
 	}
-	b.server = &rest.Server{Exchange: b.x, Local: cfg.Local, Log: b.log, Names: cfg.Names}
-	if cfg.Mesh != nil {
-		b.server.Ask, b.server.Withdraw = b.askRegistration, b.withdrawRegistration
-		b.registerResolvers()
+	b.server = &rest.Server{
+		Exchange: b.x, Local: cfg.Local, Log: b.log, Names: cfg.Names, Ask: b.askRegistration, Withdraw: b.withdrawRegistration,
 	}
+	b.registerResolvers()
 	if cfg.Mirror != "" {
 		b.mirror = folder.NewMirror(b.x, cfg.Mirror, b.log)
 		b.x.Mirror = b.mirror.Schedule

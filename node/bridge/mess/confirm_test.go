@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
@@ -94,7 +95,7 @@ func TestDecisionAboutAnotherQuestion(t *testing.T) {
 // later one.
 func TestPageAnswersWhatItShowed(t *testing.T) {
 	l := newLab(t)
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store)})
 	if err != nil {
 		t.Fatal(err)
 	}

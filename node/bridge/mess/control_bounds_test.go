@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -18,7 +19,7 @@ import (
 // place of another peer.
 func TestControlMessagesAreBounded(t *testing.T) {
 	l := newLab(t)
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func TestControlMessagesWaitLonger(t *testing.T) {
 		l := newLab(t)
 		buckets := rate.NewBuckets(rate.PerHour(10_000), 1, 100)
 		l.LimitThreads(buckets, 10_000)
-		b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+		b, err := New(Config{Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +118,7 @@ func TestControlMessagesWaitLonger(t *testing.T) {
 // postpones or removes.
 func TestNotifierDoesNotWakeItself(t *testing.T) {
 	l := newLab(t)
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -88,7 +89,7 @@ func TestFetchIsGuarded(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called.Add(1) }))
 	defer srv.Close()
 	l := newLab(t)
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Local: true, HTTP: client.NewHTTP(client.HTTPConfig{Local: true})})
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store), Local: true, HTTP: client.NewHTTP(client.HTTPConfig{Local: true})})
 	if err != nil {
 		t.Fatal(err)
 	}

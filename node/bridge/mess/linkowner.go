@@ -106,9 +106,6 @@ func (l *link) sendWaiting(ctx context.Context) error {
 // withdrawRequest withdraws a foreign request that still waits for the owner to let it in.
 func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) error {
 	delete(l.awaiting, k.Conv)
-	if l.cfg.Mesh == nil {
-		return nil
-	}
 	held := false
 	_, err := l.cfg.Mesh.Asks().Withdraw(ctx, store.ConvKey{Peer: l.pseudonym(k.Peer), ID: k.Conv}, func(a acl.Ask) bool {
 		held = held || a.Kind == owner.AskMessage
@@ -138,7 +135,7 @@ func (l *link) acceptEntry(ctx context.Context, peer, conv, event string, e thre
 
 // loadAwaiting loads, after a start, the conversations whose request waits for the owner to let it in.
 func (l *link) loadAwaiting(ctx context.Context) error {
-	if l.awaiting != nil || l.cfg.Mesh == nil {
+	if l.awaiting != nil {
 		return nil
 	}
 	asked := map[string]bool{}

@@ -216,7 +216,7 @@ func endsConversation(c thread.Code) bool {
 // findAgents returns agents in the directory that can do a thread (MESS-44), except ourselves, the requester and agents
 // that have declined. It returns none if the thread is offered to only one executor.
 func (b *Bridge) findAgents(ctx context.Context, t *thread.Thread) ([]Agent, error) {
-	if b.cfg.Mesh == nil || t.Only != "" {
+	if t.Only != "" {
 		return nil, nil
 	}
 	cards, err := b.cfg.Mesh.Find(ctx, client.Query{Capabilities: t.CapabilityIDs(), Intents: []wire.Intent{Intent}, Limit: 20})
@@ -234,7 +234,7 @@ func (b *Bridge) wantsNotices(id string) bool {
 	case id == thread.OwnerID:
 		return b.cfg.Notices != nil
 	case id == exchange.ToDirectory, strings.HasPrefix(id, "am_"):
-		return b.cfg.Mesh != nil
+		return true
 	}
 	c := b.x.Executors.Get(id)
 	return b.cfg.Notify && c != nil && len(c.Notifications) > 0

@@ -171,12 +171,12 @@ func TestNoticesOfOneMillisecond(t *testing.T) {
 func TestNoticesOutliveTheProcess(t *testing.T) {
 	l := newLab(t)
 	box := notify.New(notify.Config{Records: l.store.Records()})
-	if _, err := New(Config{Exchange: l.Exchange, Store: l.store, Notices: box}); err != nil {
+	if _, err := New(Config{Exchange: l.Exchange, Store: l.store, Notices: box, Mesh: bridgetest.NewMesh(nil, l.store)}); err != nil {
 		t.Fatal(err)
 	}
 	l.request("agent", "{intent: look}") // the process ends here: no notice was delivered yet
 	again := labOn(t, l.store)
-	b, err := New(Config{Exchange: again.Exchange, Store: l.store, Notices: box})
+	b, err := New(Config{Exchange: again.Exchange, Store: l.store, Notices: box, Mesh: bridgetest.NewMesh(nil, l.store)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,9 +30,6 @@ func (b *Bridge) updateOwner(ctx context.Context, t *thread.Thread, changes []st
 	if err != nil {
 		return err
 	}
-	if b.cfg.Mesh == nil {
-		return b.records.Apply(ctx, changes, time.Now())
-	}
 	task, err := b.newTask(ctx, t)
 	if err != nil {
 		return err
@@ -42,9 +39,6 @@ func (b *Bridge) updateOwner(ctx context.Context, t *thread.Thread, changes []st
 
 // updateQuestions adds the changes that withdraw outdated questions about a thread and ask the current one.
 func (b *Bridge) updateQuestions(ctx context.Context, t *thread.Thread, changes []store.Change) ([]store.Change, error) {
-	if b.cfg.Mesh == nil {
-		return changes, nil
-	}
 	kind, title := questionOf(t)
 	asked := false
 	stale, err := b.cfg.Mesh.Asks().WithdrawAbout(ctx, aboutThread(t.Ref), func(a acl.Ask) bool {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
@@ -44,7 +45,7 @@ func noisePicture(t *testing.T, name string) []byte {
 func openPage(t *testing.T, l *lab) (tab *browsertest.Tab, base string) {
 	t.Helper()
 	browser := browsertest.Start(t)
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Serve: true})
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store), Serve: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -23,7 +24,7 @@ import (
 // else.
 func TestPage(t *testing.T) {
 	l := newLab(t)
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Serve: true})
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store), Serve: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -25,7 +26,7 @@ type formClient struct {
 func newFormClient(t *testing.T) *formClient {
 	t.Helper()
 	l := newLab(t)
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Serve: true})
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store), Serve: true})
 	if err != nil {
 		t.Fatal(err)
 	}

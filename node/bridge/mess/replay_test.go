@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/bridgetest"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -193,7 +194,7 @@ func TestReceivedAgainAfterACrash(t *testing.T) {
 	m := bridge.Call{From: "am_peer", Conv: "conv_1", ID: "msg_1", Payload: wire.Obj(wire.Field("mess", list))}
 	receive := func(s store.Store) (wire.Value, error) {
 		t.Helper()
-		b, err := New(Config{Exchange: labOn(t, s).Exchange, Store: s})
+		b, err := New(Config{Exchange: labOn(t, s).Exchange, Store: s, Mesh: bridgetest.NewMesh(nil, s)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +224,7 @@ func TestReceivedAgainAfterACrash(t *testing.T) {
 func TestFirstMessageAfterAStart(t *testing.T) {
 	l := newLab(t)
 	for i, text := range []string{"- request: {intent: look}", "- cancel: {re: theirs, reason: seen}"} {
-		b, err := New(Config{Exchange: labOn(t, l.store).Exchange, Store: l.store})
+		b, err := New(Config{Exchange: labOn(t, l.store).Exchange, Store: l.store, Mesh: bridgetest.NewMesh(nil, l.store)})
 		if err != nil {
 			t.Fatal(err)
 		}

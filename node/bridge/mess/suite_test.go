@@ -99,7 +99,7 @@ func TestBridgeSuite(t *testing.T) {
 		Peers:     [2]string{"roomba", "household:teague-phone"},
 		New: func(t *testing.T, mesh bridge.Mesh, node *meshtest.Member) bridgetest.Bridge {
 			s := meshtest.Store(t)
-			own, err := New(Config{Exchange: exchange.New(exchange.Config{Store: s}), Store: s})
+			own, err := New(Config{Exchange: exchange.New(exchange.Config{Store: s}), Store: s, Mesh: bridgetest.NewMesh(nil, s)})
 			if err != nil {
 				t.Fatal(err)
 			}
