@@ -139,7 +139,7 @@ func newLink(cfg LinkConfig) (*link, error) {
 	}
 	l.remote = &restRemote{
 		base: cfg.URL, exchange: cfg.Exchange, as: cfg.Options["as"], token: cfg.Token, http: cfg.HTTP,
-		store: restStore{&l.cfg},
+		cfg: &l.cfg,
 	}
 	return l, nil
 }

@@ -28,23 +28,22 @@ type restState struct {
 	OtherWords bool              `json:"other_words,omitempty"` // the server uses the codes of [legacyCodes]
 }
 
-type restStore struct{ cfg *LinkConfig }
+func (r *restRemote) stateKey() string { return "link/" + r.cfg.Name + "/rest" }
 
-func (m restStore) key() string { return "link/" + m.cfg.Name + "/rest" }
-
-func (m restStore) load(ctx context.Context) (out restState, err error) {
-	_, _, err = store.ReadRecord(ctx, m.cfg.Records, exchange.NSMeta, m.key(), &out, time.Now())
-	return out, err
-}
-
-// save stores the state, and a notice to the owner if notice is not empty.
-func (m restStore) save(ctx context.Context, v restState, notice string) error {
-	changes := []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: m.key(), Body: thread.Encode(v)}, IfRev: store.Any}}
-	if notice != "" {
-		m.cfg.Logger.Info(notice, "link", m.cfg.Name)
-		return m.cfg.notifyOwner(ctx, "the link "+m.cfg.Name+" registered", notice, changes)
+// save stores the state, and a notice to the owner if notice is not empty. The caller holds r.mu.
+func (r *restRemote) save(ctx context.Context, v restState, notice string) error {
+	changes := []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: r.stateKey(), Body: thread.Encode(v)}, IfRev: store.Any}}
+	var err error
+	if notice == "" {
+		err = r.cfg.Records.Apply(ctx, changes, time.Now())
+	} else {
+		r.cfg.Logger.Info(notice, "link", r.cfg.Name)
+		err = r.cfg.notifyOwner(ctx, "the link "+r.cfg.Name+" registered", notice, changes)
 	}
-	return m.cfg.Records.Apply(ctx, changes, time.Now())
+	if err == nil {
+		r.state = &v
+	}
+	return toRetry(err)
 }
 
 // joinError is the reason why the exchange does not accept us.
@@ -66,8 +65,8 @@ func (r *restRemote) join(ctx context.Context) (restState, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == nil {
-		read, err := r.store.load(ctx)
-		if err != nil {
+		var read restState
+		if _, _, err := store.ReadRecord(ctx, r.cfg.Records, exchange.NSMeta, r.stateKey(), &read, time.Now()); err != nil {
 			return restState{}, toRetry(err)
 		}
 		r.state = &read
@@ -87,11 +86,7 @@ func (r *restRemote) updateState(ctx context.Context, change func(*restState)) e
 	defer r.mu.Unlock()
 	v := *r.state
 	change(&v)
-	if err := r.store.save(ctx, v, ""); err != nil {
-		return toRetry(err)
-	}
-	r.state = &v
-	return nil
+	return r.save(ctx, v, "")
 }
 
 // exchangeOf returns the exchange id in a key (MESS-53), or "".
@@ -134,11 +129,7 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 		return v, newJoinError(true, "the exchange registered us and gave no usable key: give the link one in token_file")
 	}
 	v.ID, v.Of, v.Key = id, "", client.Credential(key)
-	if err := r.store.save(ctx, v, "as "+id+" at the exchange; the key is kept in the database"); err != nil {
-		return v, toRetry(err)
-	}
-	r.state = &v
-	return v, nil
+	return v, r.save(ctx, v, "as "+id+" at the exchange; the key is kept in the database")
 }
 
 // onlyExchange returns the exchange that a server names as its only one, or "". Public servers name none, because they

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 const question = `"mess":[{"status":{"re":"last","code":"needs_input","questions":[{"field":"much","question":"How much?"}]}}]`
@@ -200,7 +202,8 @@ func TestSpellingIsRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "that it is kept", func() bool {
-		kept, err := l.remote.(*restRemote).store.load(t.Context())
+		var kept restState
+		_, _, err := store.ReadRecord(t.Context(), l.records, exchange.NSMeta, l.remote.(*restRemote).stateKey(), &kept, time.Now())
 		return err == nil && kept.OtherWords
 	})
 	if err := l.remote.post(t.Context(), "", there, mustParse(t, "- status: {re: x, code: needs_input, questions: [{field: a, question: b}]}")); err != nil {

@@ -25,7 +25,7 @@ type restRemote struct {
 	as       string            // our name for the registration; "" means a random name
 	token    client.Credential // the configured key; "" means that we register
 	http     *client.HTTP
-	store    restStore
+	cfg      *LinkConfig
 
 	mu         sync.Mutex // held also during a registration
 	state      *restState // nil until it is loaded
