@@ -63,7 +63,7 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	if err != nil {
 		return "", err
 	}
-	list, err := r.refs(root)
+	list, err := listRefs(root)
 	if err != nil {
 		return "", toRetry(err)
 	}
@@ -206,9 +206,12 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 	return r.publish(ctx, ref)
 }
 
-func (r *dirRemote) refs(root *os.Root) (map[string]bool, error) {
+func listRefs(root *os.Root) (map[string]bool, error) {
 	refs := map[string]bool{}
-	err := r.walk(root, func(_ string, _ *os.Root, p folder.Place, _ int) { refs[p.Ref] = true })
+	err := folder.Walk(root, func(_ string, _ *os.Root, p folder.Place, _, _ int) error {
+		refs[p.Ref] = true
+		return nil
+	})
 	return refs, err
 }
 
@@ -216,39 +219,22 @@ func (r *dirRemote) refs(root *os.Root) (map[string]bool, error) {
 func (r *dirRemote) scan(root *os.Root) (out []remoteThread, err error) {
 	r.looks++
 	seen := make(map[string]string, len(r.seen))
-	err = r.walk(root, func(f string, sub *os.Root, p folder.Place, n int) {
+	err = folder.Walk(root, func(f string, sub *os.Root, p folder.Place, _, n int) error {
 		at := f + " " + p.Ref
 		updated, known := r.seen[at]
 		if !known || folder.IsDue(p.Ref, f, n, r.looks) {
 			stamp := p.Stamp(sub)
 			if stamp.Files == 0 {
-				return
+				return nil
 			}
 			updated = fmt.Sprintf("%s %d %d", f, stamp.Mod.UnixNano(), stamp.Size)
 		}
 		seen[at] = updated
 		out = append(out, remoteThread{ref: p.Ref, updated: updated})
+		return nil
 	})
 	r.seen = seen
 	return out, err
-}
-
-func (r *dirRemote) walk(root *os.Root, visit func(folder string, sub *os.Root, p folder.Place, n int)) error {
-	for _, f := range thread.Folders() {
-		sub, err := root.OpenRoot("exchange/" + f)
-		if err != nil {
-			return err
-		}
-		list, err := folder.Places(sub)
-		for _, p := range list {
-			visit(f, sub, p, len(list))
-		}
-		sub.Close()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (r *dirRemote) list(ctx context.Context) ([]remoteThread, error) {
@@ -315,7 +301,7 @@ func (r *dirRemote) isGone(root *os.Root, ref string) (bool, error) {
 			return false, nil
 		}
 	}
-	list, err := r.refs(root)
+	list, err := listRefs(root)
 	return len(list) > 0, err
 }
 

@@ -72,8 +72,8 @@ type Place struct {
 	flat bool // a file of version 1 rather than a folder
 }
 
-// Places returns the places in a folder whose names are those of threads.
-func Places(sub *os.Root) ([]Place, error) {
+// places returns the places in a folder whose names are those of threads.
+func places(sub *os.Root) ([]Place, error) {
 	dir, err := sub.Open(".")
 	if err != nil {
 		return nil, err
@@ -87,6 +87,26 @@ func Places(sub *os.Root) ([]Place, error) {
 		}
 	}
 	return out, err
+}
+
+// Walk calls visit for every place of a thread in a directory until visit returns an error. sub is the state folder,
+// and the place is number i of n in it.
+func Walk(root *os.Root, visit func(folder string, sub *os.Root, p Place, i, n int) error) error {
+	for _, f := range thread.Folders() {
+		sub, err := root.OpenRoot("exchange/" + f)
+		if err != nil {
+			return err
+		}
+		list, err := places(sub)
+		for i := 0; i < len(list) && err == nil; i++ {
+			err = visit(f, sub, list[i], i, len(list))
+		}
+		sub.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Stamp returns the stamp of the files of a thread, or the zero value for a symbolic link or an empty place.
@@ -128,46 +148,24 @@ var endedFolders = [2]string{thread.FolderOf(thread.Completed), thread.FolderOf(
 func (m *Mirror) read(ctx context.Context, root *os.Root, all bool) error {
 	m.polls++
 	pass := newProgress(m.log)
-	for _, f := range thread.Folders() {
-		if err := m.readFolder(ctx, root, f, all, &pass); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (m *Mirror) readFolder(ctx context.Context, root *os.Root, folder string, all bool, pass *progress) error {
-	dir := "exchange/" + folder
-	sub, err := root.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer sub.Close()
-	list, err := Places(sub)
-	if err != nil {
-		return err
-	}
-	for i, p := range list {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		pass.report("reading thread files", "folder", folder, "read", i, "of", len(list))
-		at := path.Join(dir, p.Ref)
+	return Walk(root, func(folder string, sub *os.Root, p Place, i, n int) error {
+		pass.report("reading thread files", "folder", folder, "read", i, "of", n)
+		at := path.Join("exchange", folder, p.Ref)
 		before, known := m.seen[at]
-		if known && !all && !IsDue(p.Ref, folder, len(list), m.polls) {
-			continue
+		if known && !all && !IsDue(p.Ref, folder, n, m.polls) {
+			return ctx.Err()
 		}
 		stamp := p.Stamp(sub)
 		if known && stamp == before || stamp == m.unreadable[at] || stamp.Files == 0 {
-			continue
+			return ctx.Err()
 		}
 		began := time.Now()
 		if err := m.readThread(ctx, root, at, p.flat); err != nil {
 			m.log.Warn("a thread file was skipped", "thread", p.Ref, "error", err)
 		}
 		m.importTime += time.Since(began)
-	}
-	return nil
+		return ctx.Err()
+	})
 }
 
 // readThread applies the changes in the files of a thread. A file that cannot be parsed is skipped until it changes. If
