@@ -175,10 +175,7 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 	if err != nil {
 		return err
 	}
-	t, messages, err := f.Adopt()
-	if err != nil {
-		return err
-	}
+	t, messages := f.Adopt()
 	said, _, err := r.extractEnclosures(ctx, b, t.Serial)
 	if err != nil {
 		return toRetry(err)
@@ -270,10 +267,7 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 	if err != nil {
 		return remoteView{}, err
 	}
-	t, messages, err := f.Adopt()
-	if err != nil {
-		return remoteView{}, err
-	}
+	t, messages := f.Adopt()
 	return remoteView{requester: t.Requester, holder: t.Holder, status: t.Status, messages: messages}, nil
 }
 

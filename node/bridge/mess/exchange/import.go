@@ -16,10 +16,7 @@ func (x *Exchange) Adopt(ctx context.Context, list []thread.ParsedFile) ([]*thre
 	var threads []*thread.Thread
 	tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
 	for _, f := range list {
-		t, messages, err := f.Adopt()
-		if err != nil {
-			return nil, err
-		}
+		t, messages := f.Adopt()
 		threads = append(threads, t)
 		tx.threads[t.Ref], tx.order = t, append(tx.order, t.Ref)
 		tx.changes = append(tx.changes, store.Change{Record: threadRecord(t)})

@@ -34,7 +34,7 @@ func (x *Exchange) ImportUpdate(ctx context.Context, f thread.ParsedFile) error 
 		ours[thread.Digest(doc.Without("received"))] = false
 	}
 	missing := len(ours)
-	for _, doc := range f.Documents {
+	for i, doc := range f.Documents {
 		digest := thread.Digest(doc.Without("received"))
 		if found, ok := ours[digest]; ok {
 			if !found {
@@ -43,7 +43,7 @@ func (x *Exchange) ImportUpdate(ctx context.Context, f thread.ParsedFile) error 
 			}
 			continue
 		}
-		if err := x.importDocument(ctx, t, doc); err != nil {
+		if err := x.importDocument(ctx, t.Ref, doc, f.Messages[i]); err != nil {
 			return err
 		}
 	}
@@ -54,24 +54,24 @@ func (x *Exchange) ImportUpdate(ctx context.Context, f thread.ParsedFile) error 
 	return nil
 }
 
-func (x *Exchange) importDocument(ctx context.Context, t *thread.Thread, doc wire.Value) error {
-	m, b, err := thread.ReadDocument(doc, t)
-	if err != nil || b.HasOnly("ack") || m.From == thread.ExchangeID {
+func (x *Exchange) importDocument(ctx context.Context, ref string, doc wire.Value, m thread.Message) error {
+	b := m.Block()
+	if b.HasOnly("ack") || m.From == thread.ExchangeID {
 		return nil // not a message of a participant
 	}
-	mark := store.Change{Record: store.Record{NS: NSSeen, Key: "file/" + t.Ref + "/" + thread.Digest(doc)}}
+	mark := store.Change{Record: store.Record{NS: NSSeen, Key: "file/" + ref + "/" + thread.Digest(doc)}}
 	if _, err := x.records.Get(ctx, NSSeen, mark.Record.Key, time.Now()); err == nil {
 		return nil
 	}
-	err = checkFileBlock(b)
+	err := checkFileBlock(b)
 	if err == nil {
 		who := WriterOfFiles(m.From)
-		_, err = x.Do(ctx, who, b, Options{Lax: true, Re: t.Ref, Records: []store.Change{mark}})
+		_, err = x.Do(ctx, who, b, Options{Lax: true, Re: ref, Records: []store.Change{mark}})
 	}
 	if !thread.IsRefusal(err) {
 		return err
 	}
-	return x.StoreRefusal(ctx, t.Ref, m, thread.PublicText(err), nil, mark)
+	return x.StoreRefusal(ctx, ref, m, thread.PublicText(err), nil, mark)
 }
 
 // checkFileBlock refuses entries that do not belong in the file of a thread. A writer of the file may speak in

@@ -184,6 +184,7 @@ func ThreadText(t *Thread, messages []Message) string {
 type ParsedFile struct {
 	Thread    *Thread
 	Documents []wire.Value // after the envelope, as read
+	Messages  []Message    // of the documents, in the same order
 }
 
 // fileLimits are the limits of a thread file: a document is a map around a block.
@@ -212,12 +213,15 @@ func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	if err != nil {
 		return ParsedFile{}, err
 	}
-	for i, doc := range docs[1:] {
-		if _, _, err := ReadDocument(doc, t); err != nil {
+	f := ParsedFile{Thread: t, Documents: docs[1:]}
+	for i, doc := range f.Documents {
+		m, err := readDocument(doc, t)
+		if err != nil {
 			return ParsedFile{}, Bad(fmt.Sprintf("document %d", i+2), PublicText(err))
 		}
+		f.Messages = append(f.Messages, m)
 	}
-	return ParsedFile{Thread: t, Documents: docs[1:]}, nil
+	return f, nil
 }
 
 // PublicText returns the text of an error for the sender of the input. Only refusals have a text of their own.
@@ -283,38 +287,29 @@ func (f *Fields) fileTime(key string) time.Time {
 	return at.UTC()
 }
 
-// ReadDocument reads a message document.
-func ReadDocument(doc wire.Value, t *Thread) (Message, Block, error) {
+// readDocument reads a message document.
+func readDocument(doc wire.Value, t *Thread) (Message, error) {
 	f := NewFields(doc, "message")
 	m := Message{From: f.Required("from", maxName), At: f.fileTime("received"), Channel: f.Text("channel", 64), Re: f.Refs("re", false)}
 	m.At = cmp.Or(m.At, t.Updated)
 	mess, ok := f.Get("MESS")
 	f.Check(ok, "MESS", "is required")
 	if err := f.Err(); err != nil {
-		return m, nil, err
+		return m, err
 	}
-	b, err := FromTreeAt(mess, 0)
-	if err != nil {
-		return m, nil, err
-	}
-	if len(b) == 0 {
-		return m, nil, Bad("MESS", "the block has no entry")
-	}
+	b, err := FromTree(mess)
 	m.Mess = b.Tree()
-	return m, b, nil
+	return m, err
 }
 
 // Adopt returns the thread and the messages of the files as ours, without acks. The thread has the state that the
 // envelope names. If it waits without a holder, only the owner can let it in, because the files do not say why it
 // waits.
-func (f ParsedFile) Adopt() (*Thread, []Message, error) {
+func (f ParsedFile) Adopt() (*Thread, []Message) {
 	t := f.Thread
 	var messages []Message
-	for _, doc := range f.Documents {
-		m, b, err := ReadDocument(doc, t)
-		if err != nil {
-			return nil, nil, err
-		}
+	for _, m := range f.Messages {
+		b := m.Block()
 		if b.HasOnly("ack") {
 			continue
 		}
@@ -350,5 +345,5 @@ func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 		t.Parked = ParkedApproval
 	}
 	t.Offered, t.Version = true, 1
-	return t, messages, nil
+	return t, messages
 }

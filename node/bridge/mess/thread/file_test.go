@@ -26,10 +26,7 @@ func TestAdoptedCanBeReleased(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		th, _, err := f.Adopt()
-		if err != nil {
-			t.Fatal(err)
-		}
+		th, _ := f.Adopt()
 		if !th.Unpark(time.Now()) || th.Status != Received {
 			t.Errorf("%s: the thread is %s, want it received", status, th.Status)
 		}
