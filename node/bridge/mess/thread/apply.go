@@ -33,7 +33,11 @@ func (t *Thread) Apply(e Entry, by string, now time.Time) error {
 		}
 		return t.AnswerAll("", reply.Answers, by, r, now)
 	case "answer":
-		return t.Answer("", by, r, now)
+		id := e.Body.GetStr("id")
+		if t.OpenQuestion(id) == nil { // perhaps the questions have no ids
+			id = ""
+		}
+		return t.Answer(id, by, r, now)
 	case "cancel":
 		if !r.Has(AsRequester) {
 			return Forbidden("only the requester may cancel")

@@ -302,6 +302,24 @@ func readDocument(doc wire.Value, t *Thread) (Message, error) {
 	return m, err
 }
 
+// adoptQuestions follows the questions of a thread that needs input through one entry of its files.
+func (t *Thread) adoptQuestions(e Entry) {
+	answers, _ := e.Body.Get("answers")
+	switch {
+	case t.Status != NeedsInput:
+	case e.Type == "status":
+		if s, err := ReadStatus(e.Body, "", true); err == nil && s.Code == NeedsInput {
+			t.Questions = s.Questions
+		}
+	case e.Type == "answer" || e.Type == "reply":
+		for i, q := range t.Questions {
+			if _, ok := answers.Get(q.ID); ok || q.ID != "" && q.ID == e.Body.GetStr("id") {
+				t.Questions[i].Answered = true
+			}
+		}
+	}
+}
+
 // Adopt returns the thread and the messages of the files as ours, without acks. The thread has the state that the
 // envelope names. If it waits without a holder, only the owner can let it in, because the files do not say why it
 // waits.
@@ -327,12 +345,8 @@ func (f ParsedFile) Adopt() (*Thread, []Message) {
 		t.Serial++
 		m.Serial = t.Serial
 		m.Ref = NewMessageRef(t.Ref, b.Head(), m.Serial)
-		if t.Status == NeedsInput {
-			for _, e := range b {
-				if s, err := ReadStatus(e.Body, "", true); e.Type == "status" && err == nil && s.Code == NeedsInput {
-					t.Questions = s.Questions
-				}
-			}
+		for _, e := range b {
+			t.adoptQuestions(e)
 		}
 		t.Bytes += len(Encode(m))
 		messages = append(messages, m)
