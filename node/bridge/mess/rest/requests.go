@@ -75,12 +75,8 @@ func (r *call) create() error {
 	if err != nil {
 		return err
 	}
-	v = v.Without("ref", "status", "created", "requestor_id", "executor_id")
-	if hints, ok := v.Get("response_hints"); ok {
-		v = v.Without("response_hints")
-		if _, both := v.Get("response_hint"); !both {
-			v = v.With("response_hint", hints)
-		}
+	if hints, ok := v.Get("response_hints"); ok && !thread.HasValue(v, "response_hint") {
+		v = v.With("response_hint", hints)
 	}
 	for _, m := range v.Members() {
 		if m.Value.IsNull() || !slices.Contains(requestMembers, m.Key) {
@@ -217,10 +213,8 @@ func (r *call) patch() error {
 		return r.respondState(http.StatusOK, kept)
 	}
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
-	if exchange.IsStatus(err, http.StatusNotFound) { // a late claim gets its own answer
-		if isClaim(v) && r.Exchange.IsTooLate(ctx, r.who, r.ref()) {
-			return thread.ErrTaken
-		}
+	if exchange.IsStatus(err, http.StatusNotFound) && isClaim(v) && r.Exchange.IsTooLate(ctx, r.who, r.ref()) {
+		return thread.ErrTaken
 	}
 	if err != nil {
 		return err
@@ -259,22 +253,17 @@ func isClaim(v wire.Value) bool {
 func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, error) {
 	f := thread.NewFields(v, "")
 	word, message := f.Text("status", 40), f.Text("message", thread.MaxProse)
-	var block thread.Block
-	if list, ok := f.Get("mess"); ok {
-		f.Check(list.Kind() == wire.Array, "mess", "must be a list")
-		if f.Err() == nil {
-			var err error
-			if block, err = thread.FromTreeAt(list, 0); err != nil {
-				return nil, nil, err
-			}
-		}
-	}
-	if err := f.Err(); err != nil {
-		return nil, nil, err
-	}
 	code, ok := thread.ParseCode(word)
-	if word != "" && !ok {
-		return nil, nil, thread.Bad("status", "is not a status")
+	f.Check(word == "" || ok, "status", "is not a status")
+	list, hasBlock := f.Get("mess")
+	f.Check(!hasBlock || list.Kind() == wire.Array, "mess", "must be a list")
+	err := f.Err()
+	var block thread.Block
+	if err == nil && hasBlock {
+		block, err = thread.FromTreeAt(list, 0)
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	lastCode, last := thread.Code(""), 0
 	for i, e := range block {
