@@ -46,7 +46,7 @@ type Config struct {
 	Names   owner.Names // of agents, for the owner; nil without a node
 	Notices *notify.Box
 	Store   store.Store
-	HTTP    *client.HTTP
+	HTTP    *client.HTTP // for links over REST, for fetches, and for notifications of executors
 	Logger  *slog.Logger
 }
 
@@ -90,14 +90,10 @@ func New(cfg Config) (*Bridge, error) {
 	}
 	b.x.WantsNotices = b.wantsNotices
 	for _, l := range cfg.Links {
-		made, err := newLink(LinkConfig{
+		b.links = append(b.links, newLink(LinkConfig{
 			Link: l, Token: cfg.Tokens[l.Name], Home: b.x, Records: b.records, Mesh: cfg.Mesh, Notices: cfg.Notices,
 			HTTP: cfg.HTTP, Logger: cfg.Logger, Offer: b.offerTo,
-		})
-		if err != nil {
-			return nil, err
-		}
-		b.links = append(b.links, made)
+		}))
 	}
 	return b, nil
 }

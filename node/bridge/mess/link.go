@@ -124,7 +124,7 @@ type link struct {
 const maxPeers = 10_000
 
 // newLink returns a link. It starts nothing.
-func newLink(cfg LinkConfig) (*link, error) {
+func newLink(cfg LinkConfig) *link {
 	l := &link{
 		cfg: cfg, x: cfg.Home, records: cfg.Records, log: cfg.Logger, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1), peers: map[string]bool{},
 		known: map[string]string{}, postponed: map[string]postponed{}, unlisted: map[string]postponed{}, unsettled: map[string]postponed{},
@@ -132,16 +132,13 @@ func newLink(cfg LinkConfig) (*link, error) {
 	}
 	if cfg.Dir != "" {
 		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", findEnclosure: l.findEnclosure}
-		return l, nil
-	}
-	if cfg.HTTP == nil {
-		return nil, errors.New("mess: a link needs a client")
+		return l
 	}
 	l.remote = &restRemote{
 		base: cfg.URL, exchange: cfg.Exchange, as: cfg.Options["as"], token: cfg.Token, http: cfg.HTTP,
 		cfg: &l.cfg,
 	}
-	return l, nil
+	return l
 }
 
 // run polls until ctx ends. A link that is down waits until the owner tests it: [bridge.LinkDown].

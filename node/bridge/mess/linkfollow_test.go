@@ -148,10 +148,8 @@ func TestRequestEndsBeforeItIsLetIn(t *testing.T) {
 	}
 	a.wakePoll()
 	eventually(t, "the question", func() bool { return pending() == 1 })
-	started, err := newLink(a.home.bridge.links[0].cfg)
-	if err == nil {
-		err = started.loadAwaiting(t.Context())
-	}
+	started := newLink(a.home.bridge.links[0].cfg)
+	err := started.loadAwaiting(t.Context())
 	if conv := started.convOf(there); err != nil || !started.awaiting[conv] || len(started.awaiting) != 1 {
 		t.Errorf("after a start the link knows %v, %v; want %s", started.awaiting, err, conv)
 	}

@@ -44,10 +44,7 @@ func TestLinkRegistersItself(t *testing.T) {
 		if n := w.home.countTitles("mess", "registered"); n != 1 {
 			t.Errorf("%d notices of the registration", n)
 		}
-		again, err := newLink(w.home.bridge.links[0].cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := newLink(w.home.bridge.links[0].cfg)
 		if err := again.remote.probe(t.Context()); err != nil || again.remote.self(t.Context()) != me {
 			t.Errorf("after a start we are %q, %v", again.remote.self(t.Context()), err)
 		}

@@ -197,10 +197,7 @@ func TestSpellingIsRemembered(t *testing.T) {
 	there, here := w.offerRequest("mow")
 	w.home.status(thread.OwnerID, here, "in_progress")
 	eventually(t, "the work over there", func() bool { return w.status(there) == thread.InProgress })
-	l, err := newLink(w.home.bridge.links[0].cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLink(w.home.bridge.links[0].cfg)
 	eventually(t, "that it is kept", func() bool {
 		var kept restState
 		_, _, err := store.ReadRecord(t.Context(), l.records, exchange.NSMeta, l.remote.(*restRemote).stateKey(), &kept, time.Now())

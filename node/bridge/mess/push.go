@@ -24,7 +24,7 @@ const pushTime = 30 * time.Second
 
 // pushes sends the notifications of executors (MESS-45). Each channel is tried once.
 type pushes struct {
-	http   *client.HTTP // nil if nothing is sent
+	http   *client.HTTP
 	log    *slog.Logger
 	places *waiting.Places // by executor
 	all    sync.WaitGroup
@@ -32,7 +32,7 @@ type pushes struct {
 
 // send notifies an executor about a thread. It does not wait for the result.
 func (p *pushes) send(ctx context.Context, c *registry.Executor, t *thread.Thread) {
-	if c == nil || p.http == nil {
+	if c == nil {
 		return
 	}
 	leave, ok := p.places.Enter(c.ID)
