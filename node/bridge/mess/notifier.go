@@ -84,8 +84,7 @@ func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err err
 		return next, err
 	}
 	directoryFailed := false
-	notices := store.All(func(after string) ([]exchange.Notice, string, error) { return b.x.Notices(ctx, after) })
-	for n, err := range notices {
+	for n, err := range b.x.Notices(ctx) {
 		if err != nil {
 			return next, err
 		}

@@ -3,6 +3,7 @@ package exchange
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -111,21 +112,13 @@ func (n Notice) change(now time.Time, count uint64) store.Change {
 	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Any}
 }
 
-// Notices returns a page of the undelivered notices, and the position of the next page, "" after the last one.
-func (x *Exchange) Notices(ctx context.Context, after string) (list []Notice, next string, err error) {
-	page, err := x.records.List(ctx, NSNotices, "", after, 200, time.Now())
-	if err != nil {
-		return nil, "", err
-	}
-	for _, rec := range page.Records {
+// Notices returns the undelivered notices, the oldest first. It ends after an error.
+func (x *Exchange) Notices(ctx context.Context) iter.Seq2[Notice, error] {
+	return store.DecodeAll(ctx, x.records, NSNotices, "", time.Now(), func(rec store.Record) (Notice, error) {
 		n, err := store.Decode[Notice](rec)
-		if err != nil {
-			return nil, "", err
-		}
 		n.key, n.rev = rec.Key, rec.Rev
-		list = append(list, n)
-	}
-	return list, page.Next, nil
+		return n, err
+	})
 }
 
 // News returns a channel that has a value after a notice was stored, or after a call of WakeNotifier.

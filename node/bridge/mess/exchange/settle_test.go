@@ -111,11 +111,10 @@ func TestReleasedThreadIsSettled(t *testing.T) {
 
 func countOffers(t *testing.T, l *lab, to, ref string) (n int) {
 	t.Helper()
-	list, _, err := l.Notices(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range list {
+	for e, err := range l.Notices(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		if e.To == to && e.Ref == ref && e.Kind == NoticeOffer {
 			n++
 		}
