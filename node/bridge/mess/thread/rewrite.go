@@ -157,11 +157,13 @@ func (b Block) WantsOwner() bool {
 	})
 }
 
-// PointAt makes every entry that has a reference refer to one thread.
+// PointAt makes every entry about a thread refer to one thread. In a PATCH, such an entry needs no reference (MESS-20).
 func (b Block) PointAt(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
-		if _, ok := e.Body.Get("re"); ok && e.Body.Kind() == wire.Object {
+		_, ok := e.Body.Get("re")
+		ok = ok || slices.Contains([]string{"status", "response", "reply", "answer", "cancel"}, e.Type)
+		if ok && e.Body.Kind() == wire.Object {
 			out[i].Body = e.Body.With("re", wire.Text(ref))
 		}
 	}
