@@ -13,7 +13,8 @@ import (
 type Options struct {
 	// ReadLimit bounds a message, in bytes. Zero: 1 MiB.
 	ReadLimit int64
-	// QueueFrames and QueueBytes bound the frames that wait for the peer. Zero: 4,096 frames and 8 MiB.
+	// QueueFrames and QueueBytes bound the frames that wait for the peer. Zero: 4,096 frames and 8 MiB. A single frame of
+	// more than QueueBytes is never sent.
 	QueueFrames, QueueBytes int
 	// WriteTimeout is how long the peer may take to accept all frames that wait when a write begins. Then the
 	// connection is dropped. Zero: 10 s.

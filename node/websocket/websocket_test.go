@@ -231,6 +231,16 @@ func TestSlowReader(t *testing.T) {
 	wantClose(t, c, websocket.CodeTryLater, true)
 }
 
+// TestLargeFrame: whether a frame is too large for the queue does not depend on what waits there. It once did, and a
+// sender could not know whether its last frame still counted.
+func TestLargeFrame(t *testing.T) {
+	c := dial(t, serve(t, websocket.Options{}, echo), websocket.Options{QueueBytes: 1000})
+	if err := c.Send(websocket.Text(make([]byte, 1001))); !errors.Is(err, websocket.ErrSlow) {
+		t.Errorf("Send = %v, want ErrSlow", err)
+	}
+	wantClose(t, c, websocket.CodeTryLater, false)
+}
+
 func TestReadLimit(t *testing.T) {
 	target := serve(t, websocket.Options{ReadLimit: 100}, func(c *websocket.Conn) { wantClose(t, c, websocket.CodeTooLarge, false) })
 	c := dial(t, target, websocket.Options{QueueBytes: 16 << 20})

@@ -13,7 +13,7 @@ func (c *Conn) Send(f *Frame) error {
 	switch {
 	case c.ending:
 		return ErrClosed
-	case c.queue.frames >= c.opt.QueueFrames, c.queue.bytes+len(f.bytes) > c.opt.QueueBytes && c.queue.frames > 0:
+	case c.queue.frames >= c.opt.QueueFrames, c.queue.bytes+len(f.bytes) > c.opt.QueueBytes:
 		c.fault = &CloseError{Code: CodeTryLater, Reason: reasonQueueFull}
 		c.queue.drop()
 		c.end(closeFrame(CodeTryLater, reasonQueueFull))

@@ -62,7 +62,7 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 	alice.Fence()
-	alice.Conn.Send(websocket.Of(websocket.BinaryType, make([]byte, 10<<20)))
+	alice.Conn.Send(websocket.Of(websocket.BinaryType, make([]byte, 7<<20))) // within the queue of the client
 	alice.AwaitClose(websocket.CodeTooLarge)
 }
 
