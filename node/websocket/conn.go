@@ -76,9 +76,8 @@ type Conn struct {
 	client bool
 	opened bool // the handshake is over; set before Accept or Dial returns
 
-	start    time.Time    // monotonic, because the wall clock may be set
-	lastRead atomic.Int64 // when the peer last sent a byte, in nanoseconds since start
-	buf      *bytes.Buffer
+	heard hearing
+	buf   *bytes.Buffer
 
 	mu      sync.Mutex
 	queue   frameQueue
@@ -93,6 +92,16 @@ type Conn struct {
 	deadline time.Time // the last write deadline; only the writer uses it
 }
 
+// hearing is what a connection notes to find out whether its peer is silent.
+type hearing struct {
+	start   time.Time    // of the connection; monotonic, because the wall clock may be set
+	last    atomic.Int64 // when the peer last sent a byte, in nanoseconds since start
+	reading atomic.Bool  // Read runs; otherwise what the peer sends does not arrive
+}
+
+func (h *hearing) note()                  { h.last.Store(int64(time.Since(h.start))) }
+func (h *hearing) silence() time.Duration { return time.Since(h.start) - time.Duration(h.last.Load()) }
+
 // queuedConn is the connection as gorilla sees it. After the handshake, gorilla writes only the close frame for a
 // protocol error or a message that is too large. That frame goes through the queue, so that frames never interleave.
 type queuedConn struct {
@@ -103,7 +112,7 @@ type queuedConn struct {
 func (t *queuedConn) Read(p []byte) (int, error) {
 	n, err := t.Conn.Read(p)
 	if n > 0 {
-		t.c.lastRead.Store(int64(time.Since(t.c.start)))
+		t.c.heard.note()
 	}
 	return n, err
 }
@@ -128,8 +137,8 @@ func (t *queuedConn) SetWriteDeadline(d time.Time) error {
 
 func (c *Conn) open(ws *websocket.Conn) {
 	c.ws = ws
-	c.start = time.Now()
-	c.lastRead.Store(0)
+	c.heard.start = time.Now()
+	c.heard.last.Store(0)
 	ws.SetReadLimit(c.opt.ReadLimit)
 	ws.SetPingHandler(func(payload string) error {
 		_ = c.Send(encode(opPong, []byte(payload))) // a closed connection needs no pong
@@ -157,11 +166,6 @@ func (c *Conn) open(ws *websocket.Conn) {
 // RemoteAddr returns the other end of the connection.
 func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
 
-// hasReadSince reports whether the peer has sent a byte since t.
-func (c *Conn) hasReadSince(t time.Time) bool {
-	return c.start.Add(time.Duration(c.lastRead.Load())).After(t)
-}
-
 // Ping asks the peer for a sign of life.
 func (c *Conn) Ping() error { return c.Send(encode(opPing, nil)) }
 
@@ -178,8 +182,9 @@ type waitingPing struct {
 }
 
 // Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. It
-// waits no longer than patience. If the peer has never answered such a ping, any frame that arrives during the whole
-// wait counts as the pong. If the connection ends first, the error says why. Another goroutine must read.
+// waits for patience, and again while nobody reads here. If the peer has never answered such a ping, any frame that
+// arrives during the whole wait counts as the pong. If the connection ends first, the error says why. Another goroutine
+// must read.
 func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	began := time.Now()
 	ping := waitingPing{rand.Text(), make(chan error, 1)}
@@ -194,12 +199,14 @@ func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	if err := c.Send(encode(opPing, []byte(ping.name))); err != nil {
 		return err
 	}
-	select {
-	case err := <-ping.answered:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(patience):
+	for waits := true; waits; waits = !c.heard.reading.Load() && !c.isClosing() {
+		select {
+		case err := <-ping.answered:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(patience):
+		}
 	}
 	c.mu.Lock()
 	answers, ending := c.pings.answered, c.ending
@@ -207,7 +214,7 @@ func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	switch {
 	case ending:
 		return ErrClosed
-	case answers, !c.hasReadSince(began):
+	case answers, c.heard.silence() >= time.Since(began):
 		return errSilent
 	}
 	return nil
@@ -230,10 +237,10 @@ func (c *Conn) endPings(n int, err error) {
 	c.pings.waiting = c.pings.waiting[n:]
 }
 
-// tick pings a silent peer and drops a peer that stays silent.
+// tick pings a silent peer and drops a peer that stays silent, unless nobody reads here.
 func (c *Conn) tick() {
-	silent := time.Since(c.start) - time.Duration(c.lastRead.Load())
-	if silent >= c.opt.Silence {
+	silent := c.heard.silence()
+	if silent >= c.opt.Silence && c.heard.reading.Load() {
 		c.abort(errSilent)
 		return
 	}
@@ -289,6 +296,8 @@ func (c *Conn) Close(code int, reason string) {
 // until it gets an error. The error is a *[CloseError]: the connection, and everything that belonged to it, has ended.
 func (c *Conn) Read() (Type, []byte, error) {
 	c.release()
+	c.heard.reading.Store(true)
+	defer c.heard.reading.Store(false)
 	for {
 		if c.in != nil && c.in.Buffered() == 0 {
 			c.waiter.wait()

@@ -191,6 +191,36 @@ func TestConfirmWithoutPong(t *testing.T) {
 	})
 }
 
+// TestBusyReader: while nobody reads here, nothing that the peer sends arrives. That is not the silence of the peer:
+// neither Confirm nor the connection fails. A reader that waits for a busy worker once cost the node its connection and
+// the frames that waited on it.
+func TestBusyReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := pair(t, Options{WriteTimeout: time.Hour}, Options{}) // a pipe has no buffer, as a socket has
+		ends := make(chan *CloseError, 2)
+		go func() { ends <- s.readToEnd() }()
+		s.Send(Text([]byte("much work")))
+		busy := make(chan struct{})
+		go func() {
+			c.Read()
+			close(busy)
+			time.Sleep(5*time.Minute + time.Second)
+			ends <- c.readToEnd()
+		}()
+		<-busy
+		if err := c.Confirm(t.Context(), 10*time.Second); err != nil {
+			t.Errorf("the reader is busy: %v", err)
+		}
+		time.Sleep(time.Hour)
+		c.Close(CodeNormal, "")
+		for range 2 {
+			if end := <-ends; end.Code != CodeNormal {
+				t.Errorf("a connection ended with %v", end)
+			}
+		}
+	})
+}
+
 // TestWriteTimeout: a peer that accepts no bytes for the write timeout is dropped, even if its queue is not full.
 func TestWriteTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
