@@ -214,7 +214,7 @@ func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	switch {
 	case ending:
 		return ErrClosed
-	case answers, c.heard.silence() >= time.Since(began):
+	case answers, time.Since(began) <= c.heard.silence():
 		return errSilent
 	}
 	return nil

@@ -79,8 +79,8 @@ type Link struct {
 	tunneled  *waiting.Places
 	tunneling sync.WaitGroup // goroutines that handle tunneled messages
 	firstWait time.Duration  // first wait of the back-off
-	// reliableAfter is the age of a connection at which the outbox sends what awaited the link. ARC acknowledges no frame,
-	// so a relay that ends each connection after its welcome would swallow these messages.
+	// reliableAfter is the age of a connection at which the outbox sends what awaited the link. A relay that ends each
+	// connection after its welcome would otherwise cost these messages their attempts.
 	reliableAfter time.Duration
 	handled       func()        // for tests: called after each frame; may be nil
 	wake          chan struct{} // makes a link that is not connected connect now

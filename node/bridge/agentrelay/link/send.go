@@ -36,7 +36,7 @@ func retryLater(after time.Duration, reason string) *client.SendError {
 }
 
 // holdBack returns the error of retryLater for a message that a limit of the link holds back, which is not an attempt.
-func holdBack(after time.Duration, reason string) error {
+func holdBack(after time.Duration, reason string) *client.SendError {
 	held := retryLater(after, reason)
 	held.Unsent = true
 	return held
@@ -99,29 +99,41 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 	}
 	leave, ok := l.sender.unread.Enter(to)
 	if !ok {
-		return bridge.Delivered{}, holdBack(0, allUnread)
+		held := holdBack(0, allUnread)
+		held.Awaits = l.address("").String()
+		return bridge.Delivered{}, held
 	}
-	defer leave()
-	// The state of the conversation must not change before the frame may leave: it decides what the next attempt sends.
-	cancel, wait, err := l.sender.reserve(conversations.AnswersIn(d.Message.Payload) != "")
-	if err := l.explainWait(wait, err); err != nil {
+	err = l.sendAndConfirm(ctx, data, changes, conversations.AnswersIn(d.Message.Payload) != "")
+	leave()
+	if err != nil {
 		return bridge.Delivered{}, err
+	}
+	l.cfg.Mesh.Reachable(l.address("")) // a message that found no place gets this one
+	return bridge.Delivered{Queued: true}, nil
+}
+
+// sendAndConfirm stores the changes, sends a frame, and waits until the relay has read it.
+func (l *Link) sendAndConfirm(ctx context.Context, data []byte, changes []store.Change, isAnswer bool) error {
+	// The state of the conversation must not change before the frame may leave: it decides what the next attempt sends.
+	cancel, wait, err := l.sender.reserve(isAnswer)
+	if err := l.explainWait(wait, err); err != nil {
+		return err
 	}
 	if err := l.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
 		cancel()
-		return bridge.Delivered{}, retryLater(0, notStored)
+		return retryLater(0, notStored)
 	}
 	conn, err := l.sender.write(data)
 	if err != nil {
 		cancel()
-		return bridge.Delivered{}, l.explainWait(0, err)
+		return l.explainWait(0, err)
 	}
 	// ARC acknowledges no frame. Without a sign of life the connection may be broken, and the frame lost (AR-53). The
 	// message does not await the link, because a relay that closes each connection for this frame would get it over each.
 	if conn.Confirm(ctx, readPatience) != nil {
-		return bridge.Delivered{}, retryLater(0, l.offlineReason())
+		return retryLater(0, l.offlineReason())
 	}
-	return bridge.Delivered{Queued: true}, nil
+	return nil
 }
 
 // encode returns the frame of a message, nil if nothing is to be sent, and the changes that store the conversation.

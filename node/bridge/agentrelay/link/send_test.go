@@ -30,7 +30,8 @@ func newServedLink(t *testing.T, serve func(*websocket.Conn)) *testLink {
 		conn.Drain()
 	}))
 	t.Cleanup(srv.Close)
-	return newTestLink(t, Config{Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: openStore(t)}, func(l *bridge.Link) {
+	mesh := reachedMesh{bridgetest.Mesh{Receiver: &fakeNode{}}, make(chan bridge.Address, 100)}
+	return newTestLink(t, Config{Mesh: mesh, Store: openStore(t)}, func(l *bridge.Link) {
 		l.URL = "ws" + strings.TrimPrefix(srv.URL, "http") + "/arc"
 	})
 }
@@ -87,7 +88,7 @@ func TestRelayClosesAfterFrame(t *testing.T) {
 }
 
 // TestUnreadMessages: a relay that reads nothing holds up only a few attempts. The others end at once, without a frame,
-// and do not count (AR-53).
+// and do not count. They leave when the relay has read a message (AR-53).
 func TestUnreadMessages(t *testing.T) {
 	stall := make(chan struct{})
 	x := newServedLink(t, func(*websocket.Conn) { <-stall })
@@ -103,14 +104,23 @@ func TestUnreadMessages(t *testing.T) {
 	for deadline := time.Now().Add(patience); spent() < maxUnread && time.Now().Before(deadline); {
 		<-time.After(time.Millisecond)
 	}
-	if failed, ok := errors.AsType[*client.SendError](deliver()); !ok || !failed.Retry || !failed.Unsent || len(ended) > 0 || spent() != maxUnread {
-		t.Errorf("with %d unread messages: %v, and %d frames left", maxUnread, failed, spent())
+	reached := x.link.cfg.Mesh.(reachedMesh).reached
+	<-reached // the link is up
+	own := x.link.address("")
+	if failed, ok := errors.AsType[*client.SendError](deliver()); !ok || !failed.Retry || !failed.Unsent || failed.Awaits != own.String() || len(ended) > 0 || spent() != maxUnread {
+		t.Errorf("with %d unread messages: %+v, and %d frames left", maxUnread, failed, spent())
+	}
+	if len(reached) > 0 {
+		t.Error("the link reports a place although the relay reads nothing")
 	}
 	close(stall)
 	for range maxUnread {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+	}
+	if len(reached) == 0 || <-reached != own {
+		t.Error("the relay has read a message, and the others still wait")
 	}
 	if err := deliver(); err != nil {
 		t.Errorf("the relay reads again: %v", err)
