@@ -197,9 +197,11 @@ func TestJoinsAndLeaves(t *testing.T) {
 	if after > heap+4<<20 || left > goroutines+2 {
 		t.Errorf("heap %d KiB, then %d KiB; goroutines %d, then %d", heap>>10, after>>10, goroutines, left)
 	}
+	s.mu.Lock()
 	if len(s.members.byID) != 0 || len(s.out.receivers) != 0 || len(s.board.ListReasoning()) != 0 {
 		t.Errorf("%d ids and %d receivers are left", len(s.members.byID), len(s.out.receivers))
 	}
+	s.mu.Unlock()
 	for range 200 { // and over sockets
 		p := r.Open("/ws", "")
 		p.Send(`{"type":"join","token":"bob-token","participantId":"` + strings.ToLower(rand.Text()) + `"}`)
