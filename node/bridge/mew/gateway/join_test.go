@@ -69,25 +69,27 @@ func TestHeaderThenJoin(t *testing.T) {
 
 func TestJoinRefused(t *testing.T) {
 	long := strings.Repeat("x", envelope.MaxName+1)
-	for _, tt := range []struct{ name, join string }{
-		{"wrong token", `{"type":"join","token":"nobody","participantId":"alice"}`},
-		{"no token", `{"type":"join","participantId":"alice"}`},
-		{"another space", `{"type":"join","space":"other","token":"alice-token"}`},
-		{"id of another", `{"type":"join","token":"alice-token","participantId":"bob"}`},
-		{"id of the gateway", `{"type":"join","token":"alice-token","participantId":"gateway"}`},
-		{"id of the system", `{"type":"join","token":"alice-token","participantId":"system:gateway"}`},
-		{"id with a slash", `{"type":"join","token":"alice-token","participantId":"a/b"}`},
-		{"id with dots", `{"type":"join","token":"alice-token","participantId":"a..b"}`},
-		{"id with #", `{"type":"join","token":"alice-token","participantId":"a#b"}`},
-		{"id with a control", `{"type":"join","token":"alice-token","participantId":"a\u0007b"}`},
-		{"long id", `{"type":"join","token":"alice-token","participantId":"` + long + `"}`},
-		{"an envelope", `{"kind":"chat","payload":{"text":"hi"}}`},
-		{"no JSON", `join`},
-		{"null", `null`},
-		{"a frame", `#stream-1#x`},
+	for _, tt := range []struct{ name, join, query string }{
+		{name: "another space in the URL", join: `{"type":"join","token":"alice-token"}`, query: "?space=other"},
+		{name: "another space in the URL, default in the join", join: `{"type":"join","space":"default","token":"alice-token"}`, query: "?space=other"},
+		{name: "wrong token", join: `{"type":"join","token":"nobody","participantId":"alice"}`},
+		{name: "no token", join: `{"type":"join","participantId":"alice"}`},
+		{name: "another space", join: `{"type":"join","space":"other","token":"alice-token"}`},
+		{name: "id of another", join: `{"type":"join","token":"alice-token","participantId":"bob"}`},
+		{name: "id of the gateway", join: `{"type":"join","token":"alice-token","participantId":"gateway"}`},
+		{name: "id of the system", join: `{"type":"join","token":"alice-token","participantId":"system:gateway"}`},
+		{name: "id with a slash", join: `{"type":"join","token":"alice-token","participantId":"a/b"}`},
+		{name: "id with dots", join: `{"type":"join","token":"alice-token","participantId":"a..b"}`},
+		{name: "id with #", join: `{"type":"join","token":"alice-token","participantId":"a#b"}`},
+		{name: "id with a control", join: `{"type":"join","token":"alice-token","participantId":"a\u0007b"}`},
+		{name: "long id", join: `{"type":"join","token":"alice-token","participantId":"` + long + `"}`},
+		{name: "an envelope", join: `{"kind":"chat","payload":{"text":"hi"}}`},
+		{name: "no JSON", join: `join`},
+		{name: "null", join: `null`},
+		{name: "a frame", join: `#stream-1#x`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := start(t, newLabConfig(t)).Open("/ws", "")
+			p := start(t, newLabConfig(t)).Open("/ws"+tt.query, "")
 			p.Send(tt.join)
 			e := p.Want("system/error")
 			if got := mewtest.Text(mewtest.Payload(e, "error")); got != "unauthorized" {

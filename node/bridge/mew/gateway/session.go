@@ -48,15 +48,20 @@ func addressOf(r *http.Request) netip.Addr {
 	return from.Addr()
 }
 
-// authenticate returns the member to which a token belongs, and its space. It fails if the client named another space:
-// space must be the id of that space, "default" or empty (MEW-J3).
-func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
+// isNamedBy reports whether a client that asks for a space may mean this one (MEW-J3).
+func (s *Space) isNamedBy(asked string) bool {
+	return asked == "" || asked == "default" || asked == s.cfg.ID
+}
+
+// authenticate returns the member to which a token belongs, and its space. It fails if the client asked for another
+// space.
+func (g *Gateway) authenticate(token, asked string) (*Space, *member, bool) {
 	if token == "" {
 		return nil, nil, false
 	}
 	owner, ok := g.tokens.lookup(token)
 	s := g.spaces[owner.space]
-	if !ok || s == nil || space != "" && space != "default" && space != s.cfg.ID {
+	if !ok || s == nil || !s.isNamedBy(asked) {
 		return nil, nil, false
 	}
 	s.mu.Lock()
@@ -182,12 +187,8 @@ func (g *Gateway) awaitJoin(ses *session, requested string, from netip.Addr) boo
 		return false
 	}
 	j, ok := parseJoin(data)
-	space := cmp.Or(j.space, requested)
-	if ok && requested != "" && requested != "default" && j.space != "" && j.space != "default" && requested != j.space {
-		ok = false // the join and the URL name different spaces
-	}
-	if !ok || !g.bindSession(ses, j.token, space) {
-		closeWith(ses.conn, g.chargeFailedJoin(from, space, envelope.RefuseToken("Authentication failed")))
+	if !ok || !g.bindSession(ses, j.token, j.space) || !ses.space.isNamedBy(requested) {
+		closeWith(ses.conn, g.chargeFailedJoin(from, cmp.Or(j.space, requested), envelope.RefuseToken("Authentication failed")))
 		return false
 	}
 	return g.enter(ses, j.id)
@@ -216,14 +217,12 @@ func (g *Gateway) handleMessage(ses *session, data []byte) bool {
 
 // isSameJoin reports whether a repeated join names the same participant and space.
 func (g *Gateway) isSameJoin(ses *session, j joinRequest) bool {
-	if j.space != "" && j.space != "default" && j.space != ses.space.cfg.ID {
-		return false
+	if j.token != "" {
+		if owner, ok := g.tokens.lookup(j.token); !ok || owner != (tokenOwner{ses.space.cfg.ID, ses.m.name}) {
+			return false
+		}
 	}
-	if j.token == "" {
-		return true
-	}
-	owner, ok := g.tokens.lookup(j.token)
-	return ok && owner == tokenOwner{ses.space.cfg.ID, ses.m.name}
+	return ses.space.isNamedBy(j.space)
 }
 
 // joinRequest holds the fields of a join; see readJoin for the forms in which a client may send it.
