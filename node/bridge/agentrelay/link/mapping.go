@@ -107,13 +107,20 @@ func textOf(p wire.Value) string {
 	return string(p.JSON())
 }
 
+// prepend returns an object with first and then the members of rest, which has no member with the same key.
+func prepend(first wire.Member, rest wire.Value) wire.Value {
+	return wire.Obj(append([]wire.Member{first}, rest.Members()...)...)
+}
+
+// withAction returns an object with an action and the other members of p.
+func withAction(action string, p wire.Value) wire.Value {
+	return prepend(wire.TextField("action", action), p.Without("action"))
+}
+
 func deliverPayload(p wire.Value, priority string) wire.Value {
 	m := wire.Obj(wire.TextField("body", textOf(p)))
 	if p.Kind() == wire.Object && p.GetStr("text") != "" {
-		m = wire.Obj(wire.TextField("body", p.GetStr("text")))
-		for _, extra := range p.Without("text", "body").Members() {
-			m = m.With(extra.Key, extra.Value)
-		}
+		m = prepend(wire.TextField("body", p.GetStr("text")), p.Without("text", "body"))
 	}
 	if own := m.GetStr("priority"); own != "low" {
 		m = m.With("priority", wire.Text(priority))
@@ -123,7 +130,7 @@ func deliverPayload(p wire.Value, priority string) wire.Value {
 
 func askPayload(p wire.Value) wire.Value {
 	if p.Kind() == wire.Object && p.GetStr("question") != "" {
-		return wire.Obj(append([]wire.Member{wire.TextField("action", "ask")}, p.Without("action").Members()...)...)
+		return withAction("ask", p)
 	}
 	v := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", textOf(p)))
 	if p.Kind() != wire.String {
@@ -135,7 +142,7 @@ func askPayload(p wire.Value) wire.Value {
 func answerPayload(p wire.Value) wire.Value {
 	if p.Kind() == wire.Object {
 		if _, closes := p.Get("status"); !closes {
-			return wire.Obj(append([]wire.Member{wire.TextField("action", "answer")}, p.Without("action").Members()...)...)
+			return withAction("answer", p)
 		}
 	}
 	return wire.Obj(wire.TextField("action", "answer"), wire.Field("answer", p))
@@ -143,7 +150,7 @@ func answerPayload(p wire.Value) wire.Value {
 
 func proposePayload(p wire.Value) wire.Value {
 	if terms, ok := p.Get("terms"); ok && terms.Kind() == wire.Object && terms.GetStr("description") != "" {
-		return wire.Obj(append([]wire.Member{wire.TextField("action", "propose")}, p.Without("action").Members()...)...)
+		return withAction("propose", p)
 	}
 	terms := wire.Obj(wire.TextField("description", textOf(p)))
 	if p.Kind() == wire.Object {
@@ -162,11 +169,7 @@ func votePayload(p wire.Value) (wire.Intent, wire.Value, bool) {
 	if yes {
 		action = "accept"
 	}
-	out := wire.Obj(wire.TextField("action", action))
-	for _, m := range p.Without("approve", "action", "weight").Members() {
-		out = out.With(m.Key, m.Value)
-	}
-	return wire.Negotiate, out, true
+	return wire.Negotiate, withAction(action, p.Without("approve", "weight")), true
 }
 
 // outgoing is a message of the node in the form in which it leaves.
@@ -242,10 +245,7 @@ func mapMessage(p wire.Value) outgoing {
 		out.payload = wire.Text(m.GetStr("body"))
 		return out
 	}
-	out.payload = wire.Obj(wire.TextField("text", m.GetStr("body")))
-	for _, extra := range m.Without("body", "text").Members() {
-		out.payload = out.payload.With(extra.Key, extra.Value)
-	}
+	out.payload = prepend(wire.TextField("text", m.GetStr("body")), m.Without("body", "text"))
 	return out
 }
 
@@ -272,11 +272,8 @@ func mapTerms(p, rest wire.Value) (outgoing, error) {
 	case "counter":
 		return outgoing{kind: "proposal", payload: rest, isReply: true}, nil
 	case "accept", "reject", "withdraw":
-		vote := wire.Obj(wire.Field("approve", wire.Bool(p.GetStr("action") == "accept")))
-		for _, m := range rest.Without("approve", "weight").Members() {
-			vote = vote.With(m.Key, m.Value)
-		}
-		return outgoing{kind: "vote", payload: vote, isReply: true}, nil
+		approve := wire.Field("approve", wire.Bool(p.GetStr("action") == "accept"))
+		return outgoing{kind: "vote", payload: prepend(approve, rest.Without("approve", "weight")), isReply: true}, nil
 	}
 	return outgoing{}, fmt.Errorf("AgentRelay cannot express this action of %s", wire.Negotiate)
 }

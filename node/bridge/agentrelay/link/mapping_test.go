@@ -1,8 +1,10 @@
 package link
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
@@ -30,6 +32,27 @@ func TestReplyStaysText(t *testing.T) {
 	q := x.send(newDelivery(t, wire.NewConversationID(), wire.RequestInfo, `{"action":"ask","question":"why?","metadata":{"in_reply_to":"msg_1"}}`))
 	if q.GetStr("payload") != "why?" {
 		t.Errorf("a question left as %s, want the text alone", q.JSON())
+	}
+}
+
+// TestManyMembers: a message with as many members as fit into a frame is mapped at once. A thought or a vote like this
+// once kept a worker busy for half a minute.
+func TestManyMembers(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`{"text":"x","approve":true`)
+	for i := 0; b.Len() < linkReadLimit-100; i++ {
+		fmt.Fprintf(&b, `,"%x":1`, i)
+	}
+	p, err := wire.ParseForeign([]byte(b.String()+"}"), frame.MaxDepth, linkReadLimit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"thought", "alert", "question", "answer", "proposal", "vote", "sync"} {
+		start := time.Now()
+		in := incoming{kind: kind, payload: p}
+		if _, _, ok := in.toMesh(); !ok || time.Since(start) > 5*time.Second {
+			t.Errorf("a %s with %d members is mapped %v, after %v", kind, p.Len(), ok, time.Since(start))
+		}
 	}
 }
 
