@@ -74,8 +74,8 @@ type Link struct {
 	itemLog   *itemLog
 	peers     *peers
 	convStore convStore
-	waiters   *waiters
-	tunnels   *rate.Buckets // limits the tunnel messages of each peer
+	waiters   waiting.Results[wire.Value] // by waitKey
+	tunnels   *rate.Buckets               // limits the tunnel messages of each peer
 	tunneled  *waiting.Places
 	tunneling sync.WaitGroup // goroutines that handle tunneled messages
 	firstWait time.Duration  // first wait of the back-off
@@ -124,7 +124,7 @@ func New(cfg Config) (*Link, error) {
 	}
 	l := &Link{
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Link.Name), target: target, sender: newSender(), itemLog: newItemLog(),
-		waiters: &waiters{all: make(map[string]chan wire.Value)}, convStore: convStore{cfg.Store.Records(), cfg.Link.Name},
+		convStore: convStore{cfg.Store.Records(), cfg.Link.Name},
 		firstWait: firstBackoff, reliableAfter: reliableAfter,
 		wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1), tunnels: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
 		tunneled: waiting.NewPlaces(maxTunneled, maxTunneledOfOne),

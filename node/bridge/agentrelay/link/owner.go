@@ -172,11 +172,8 @@ func (l *Link) sendCommand(c echo.Context, in Command) (wire.Value, error) {
 		return wire.Value{}, owner.Fault(http.StatusBadRequest, "type must be command or query", "")
 	}
 	ref := frame.NewID()
-	answers, stop, err := l.waiters.add(frame.RelayID, ref)
-	if err != nil {
-		return wire.Value{}, wire.ErrUnavailable.Because(err)
-	}
-	defer stop()
+	answers, forget := l.waiters.Expect(waitKey(frame.RelayID, ref))
+	defer forget()
 	if err := l.writeNow(frame.Request(frame.RelayID, in.Type, ref, in.Payload).JSON()); err != nil {
 		return wire.Value{}, err
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
@@ -16,56 +15,23 @@ const (
 	tunnelType      = "agentmesh"
 	tunnelTimeout   = 25 * time.Second // how long a sender waits for an answer
 	tunnelPerMinute = 60               // messages of one peer; bounded because the node signs each answer
-	maxWaiting      = 256
 
 	maxTunneled      = 64 // tunneled messages that the node handles at the same time
 	maxTunneledOfOne = 4  // of one peer; no node sends more at once (AM-79)
 )
 
-// waiters holds the goroutines that wait for an answer: a reply through the tunnel, or the relay's answer to a command.
-// The answer has the ref of the frame that it answers.
-type waiters struct {
-	mu  sync.Mutex
-	all map[string]chan wire.Value // by waitKey
-}
-
 func waitKey(from, ref string) string { return from + "\x00" + ref }
 
-// add registers a waiter for a frame of sender with this ref. The caller must call stop.
-func (w *waiters) add(sender, ref string) (answers <-chan wire.Value, stop func(), err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	key := waitKey(sender, ref)
-	if len(w.all) >= maxWaiting || w.all[key] != nil {
-		return nil, nil, errors.New("this message or too many others already wait for an answer over this link; try again later")
-	}
-	ch := make(chan wire.Value, 1)
-	w.all[key] = ch
-	return ch, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.all, key)
-	}, nil
-}
-
-// handToWaiter hands the payload of a frame to the goroutine that waits for it. It returns false if no goroutine waits.
+// handToWaiter hands the payload of a frame to the goroutine that waits for it: for a reply through the tunnel, or for
+// the relay's answer to a command. The answer has the ref of the frame that it answers. It returns false if no
+// goroutine waits.
 func (l *Link) handToWaiter(tree wire.Value) bool {
 	from, ref := tree.GetStr("from"), tree.GetStr("ref")
 	if ref == "" || from != frame.RelayID && tree.GetStr("type") != tunnelType {
 		return false
 	}
 	payload, _ := tree.Get("payload")
-	l.waiters.mu.Lock()
-	defer l.waiters.mu.Unlock()
-	ch := l.waiters.all[waitKey(from, ref)]
-	if ch == nil {
-		return false
-	}
-	select {
-	case ch <- payload:
-	default: // only the first answer counts
-	}
-	return true
+	return l.waiters.Give(waitKey(from, ref), payload)
 }
 
 // handleTunnel gives a signed message to the node, which receives it as if it had been posted (AR-59). The signature,
@@ -154,11 +120,8 @@ func (l *Link) sendTunnel(ctx context.Context, peer string, message []byte) ([]b
 	if !ok {
 		return nil, undeliverableError{"the message is larger than 60 KiB, which is the limit of the tunnel"}
 	}
-	answers, stop, err := l.waiters.add(peer, ref)
-	if err != nil {
-		return nil, retryLater(time.Second, err.Error())
-	}
-	defer stop()
+	answers, forget := l.waiters.Expect(waitKey(peer, ref))
+	defer forget()
 	if err := l.explainWait(l.sender.send(data, false)); err != nil {
 		return nil, err
 	}
