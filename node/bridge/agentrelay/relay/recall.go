@@ -117,11 +117,8 @@ func fitFrames(list []*entry, limit, room int) []wire.Value {
 	out := []wire.Value{}
 	for _, e := range list[:min(limit, len(list))] {
 		v, err := wire.ParseForeign(e.raw, frame.MaxDepth, frame.MaxValues)
-		if err != nil {
-			v = wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from), wire.Field("ts", wire.Int(e.ts)))
-		}
 		size := len(e.raw)
-		if size+1 > room && len(out) == 0 {
+		if err != nil || size+1 > room && len(out) == 0 {
 			v = wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from), wire.TextField("type", e.kind), wire.Field("ts", wire.Int(e.ts)), wire.Field("truncated", wire.Bool(true)))
 			size = len(v.JSON())
 		}
