@@ -96,19 +96,26 @@ func (b *Board) Observe(e *envelope.Envelope, at time.Time) {
 // startReasoning adds a sequence to the board, and drops the oldest one of its participant, or of all, at the bounds.
 func (b *Board) startReasoning(r Reasoning) {
 	b.concludeReasoning(r.From, r.ID)
-	own, first := 0, 0
-	for i := len(b.reasoning) - 1; i >= 0; i-- {
-		if b.reasoning[i].From == r.From {
-			own, first = own+1, i
+	b.reasoning = append(b.reasoning, r)
+	b.reasoning = shorten(b.reasoning, MaxOwnBoard, 0, func(other Reasoning) (int, bool) { return 0, other.From == r.From })
+	b.reasoning = shorten(b.reasoning, maxBoard, 0, func(Reasoning) (int, bool) { return 0, true })
+}
+
+// shorten drops the oldest items of a list beyond the bounds. measure returns the bytes of an item, and whether it
+// counts.
+func shorten[T any](list []T, maxCount, maxBytes int, measure func(T) (int, bool)) []T {
+	n, size := 0, 0
+	for i := len(list) - 1; i >= 0; i-- {
+		bytes, counts := measure(list[i])
+		if !counts {
+			continue
+		}
+		n, size = n+1, size+bytes
+		if n > maxCount || size > maxBytes {
+			list = slices.Delete(list, i, i+1)
 		}
 	}
-	switch {
-	case own >= MaxOwnBoard:
-		b.reasoning = slices.Delete(b.reasoning, first, first+1)
-	case len(b.reasoning) >= maxBoard:
-		b.reasoning = slices.Delete(b.reasoning, 0, 1)
-	}
-	b.reasoning = append(b.reasoning, r)
+	return list
 }
 
 func payloadOf(e *envelope.Envelope) json.RawMessage {
@@ -121,21 +128,9 @@ func payloadOf(e *envelope.Envelope) json.RawMessage {
 // add puts a proposal on the board, and drops the oldest ones of its proposer, and of all, beyond the bounds.
 func (b *Board) add(p Proposal) {
 	b.Settle(p.Key)
-	shorten := func(maxCount, maxBytes int, isCounted func(Proposal) bool) {
-		n, size := 1, len(p.Payload)
-		for i := len(b.proposals) - 1; i >= 0; i-- {
-			if !isCounted(b.proposals[i]) {
-				continue
-			}
-			n, size = n+1, size+len(b.proposals[i].Payload)
-			if n > maxCount || size > maxBytes {
-				b.proposals = slices.Delete(b.proposals, i, i+1)
-			}
-		}
-	}
-	shorten(MaxOwnBoard, MaxOwnBytes, func(other Proposal) bool { return other.From == p.From })
-	shorten(maxBoard, MaxBoardBytes, func(Proposal) bool { return true })
 	b.proposals = append(b.proposals, p)
+	b.proposals = shorten(b.proposals, MaxOwnBoard, MaxOwnBytes, func(other Proposal) (int, bool) { return len(other.Payload), other.From == p.From })
+	b.proposals = shorten(b.proposals, maxBoard, MaxBoardBytes, func(other Proposal) (int, bool) { return len(other.Payload), true })
 }
 
 // Find returns the pending proposal with a key.
