@@ -63,7 +63,7 @@ func (j *Journal) run(ctx context.Context) {
 
 func (j *Journal) logsEnvelopes() bool { return j != nil && j.envelopes != nil }
 
-// event is an entry of the envelope log. It becomes one line for each participant that the envelope concerns.
+// event is an entry of the envelope log. It becomes one line for each of its participants.
 type event struct {
 	at        time.Time
 	name      string // received, delivered, rejected
@@ -71,9 +71,7 @@ type event struct {
 	envelope  []byte
 	space     string
 	direction string
-	who       string // the participant; "" for a delivered envelope with receivers
-	how       string // the transport of this participant
-	receivers []*receiver
+	who       []*receiver // the participants: the sender, or the receivers
 	except    *member
 	reason    string // why the envelope was rejected
 }
@@ -98,32 +96,27 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	tail = append(tail, `,"direction":"`...)
 	tail = append(tail, e.direction...)
 	tail = append(tail, `","transport":"`...)
-	line := func(dst []byte, who, how string) []byte {
+	for _, r := range e.who {
+		if r.m == e.except {
+			continue
+		}
 		dst = append(dst, head...)
-		dst = wire.AppendString(dst, who)
+		dst = wire.AppendString(dst, r.id)
 		dst = append(dst, tail...)
-		dst = append(dst, how...)
+		dst = append(dst, r.how...)
 		dst = append(dst, '"')
 		if e.reason != "" {
 			dst = append(dst, `,"metadata":{"reason":`...)
 			dst = append(wire.AppendString(dst, e.reason), '}')
 		}
-		return append(dst, "}\n"...)
-	}
-	if e.receivers == nil {
-		return spill(line(dst, e.who, e.how))
-	}
-	for _, r := range e.receivers {
-		if r.m != e.except {
-			dst = spill(line(dst, r.id, r.how))
-		}
+		dst = spill(append(dst, "}\n"...))
 	}
 	return dst
 }
 
 // put queues an event. Its envelope counts in full, although connections may queue the same bytes.
 func (j *Journal) put(e *event) {
-	j.envelopes.put(max(len(e.receivers), 1), len(e.envelope)+128, e.write)
+	j.envelopes.put(len(e.who), len(e.envelope)+128, e.write)
 }
 
 // logInbound logs an accepted envelope in the form in which it is delivered. If reason is not empty, it logs a refused
@@ -132,7 +125,8 @@ func (j *Journal) logInbound(space string, p *submission, raw []byte, reason str
 	if !j.logsEnvelopes() {
 		return
 	}
-	e := &event{at: p.at, name: "received", id: p.ID, envelope: raw, space: space, direction: "inbound", who: p.by.runtime, how: p.transport, reason: reason}
+	sender := &receiver{m: p.by, id: p.by.runtime, how: p.transport}
+	e := &event{at: p.at, name: "received", id: p.ID, envelope: raw, space: space, direction: "inbound", who: []*receiver{sender}, reason: reason}
 	if reason != "" {
 		e.name = "rejected"
 		if _, isJoin := readJoin(p.Tree); !isJoin && p.Tree.Kind() == wire.Object { // a join has a token (MEW-D10)
@@ -147,7 +141,7 @@ func (j *Journal) logDelivery(space string, at time.Time, id string, raw []byte,
 		return
 	}
 	j.put(&event{
-		at: at, name: "delivered", id: id, envelope: raw, space: space, direction: "outbound", receivers: receivers, except: except,
+		at: at, name: "delivered", id: id, envelope: raw, space: space, direction: "outbound", who: receivers, except: except,
 	})
 }
 
@@ -162,7 +156,7 @@ func (j *Journal) logDirect(space string, id string, o envelope.Outgoing, r *rec
 	now := time.Now()
 	j.put(&event{
 		at: now, name: "delivered", id: id, envelope: o.Append(nil, id, envelope.FormatTime(now)), space: space,
-		direction: "outbound", who: r.id, how: r.how,
+		direction: "outbound", who: []*receiver{r},
 	})
 }
 
