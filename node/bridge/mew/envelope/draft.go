@@ -17,17 +17,8 @@ type Draft struct {
 
 // JSON returns the envelope as JSON, with the current time and this sender.
 func (s Draft) JSON(from string) []byte {
-	members := append(lead(s.ID, FormatTime(time.Now()), from), wire.TextField("kind", s.Kind))
-	if len(s.To) > 0 {
-		members = append(members, wire.Field("to", wire.Texts(s.To)))
-	}
-	if len(s.Correlation) > 0 {
-		members = append(members, wire.Field("correlation_id", wire.Texts(s.Correlation)))
-	}
-	if s.Context != "" {
-		members = append(members, wire.TextField("context", s.Context))
-	}
-	return wire.Obj(append(members, wire.Field("payload", s.Payload))...).JSON()
+	o := Outgoing{From: from, Kind: s.Kind, To: s.To, Correlation: s.Correlation, Context: s.Context, Payload: s.Payload}
+	return o.Append(nil, s.ID, FormatTime(time.Now()))
 }
 
 // RequestFor returns the JSON-RPC request for a proposal's payload, with new members jsonrpc and id.

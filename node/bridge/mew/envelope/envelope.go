@@ -201,7 +201,7 @@ func (e *Envelope) AppendDelivery(dst []byte, recipients []string) []byte {
 				continue
 			}
 		}
-		if len(dst) > 0 && dst[len(dst)-1] != '{' {
+		if dst[len(dst)-1] != '{' {
 			dst = append(dst, ',')
 		}
 		dst = append(wire.AppendString(dst, m.Key), ':')
@@ -227,27 +227,27 @@ func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05
 // NewID returns an id for a new envelope, or for an envelope that came without one.
 func NewID() string { return "env-" + strings.ToLower(rand.Text()) }
 
-// Outgoing is an envelope that the gateway writes.
+// Outgoing is an envelope with its sender, without id and time.
 type Outgoing struct {
 	From, Kind  string
 	To          []string
 	Correlation []string
+	Context     string
 	Payload     wire.Value
-}
-
-func lead(id, ts, from string) []wire.Member {
-	return []wire.Member{wire.TextField("protocol", Protocol), wire.TextField("id", id), wire.TextField("ts", ts), wire.TextField("from", from)}
 }
 
 // Append appends the envelope as JSON.
 func (o Outgoing) Append(dst []byte, id, ts string) []byte {
-	members := lead(id, ts, o.From)
+	members := []wire.Member{wire.TextField("protocol", Protocol), wire.TextField("id", id), wire.TextField("ts", ts), wire.TextField("from", o.From)}
 	if len(o.To) > 0 {
 		members = append(members, wire.Field("to", wire.Texts(o.To)))
 	}
 	members = append(members, wire.TextField("kind", o.Kind))
 	if len(o.Correlation) > 0 {
 		members = append(members, wire.Field("correlation_id", wire.Texts(o.Correlation)))
+	}
+	if o.Context != "" {
+		members = append(members, wire.TextField("context", o.Context))
 	}
 	members = append(members, wire.Field("payload", o.Payload))
 	return wire.Obj(members...).AppendJSON(dst)
