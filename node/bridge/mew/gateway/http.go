@@ -82,13 +82,15 @@ func (g *Gateway) cors(w http.ResponseWriter, r *http.Request) (done bool) {
 
 func errorBody(message string) wire.Value { return wire.Obj(wire.TextField("error", message)) }
 
-func answer(w http.ResponseWriter, status int, body wire.Value) {
+func answer(w http.ResponseWriter, status int, body wire.Value) { answerJSON(w, status, body.JSON()) }
+
+func answerJSON(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write(body.JSON()) // the client may be gone
+	_, _ = w.Write(body) // the client may be gone
 }
 
 func answerRefusal(w http.ResponseWriter, r *envelope.Refusal) {
@@ -175,11 +177,7 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 	case fault == nil:
 		answer(w, got.code, got.body)
 	case fault.Whole:
-		v, err := wire.ParseForeign(fault.Envelope(runtime, e.ID).Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())), envelope.MaxDepth, envelope.MaxValues)
-		if err != nil {
-			v = fault.Payload
-		}
-		answer(w, fault.Status, v)
+		answerJSON(w, fault.Status, fault.Envelope(runtime, e.ID).Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())))
 	default:
 		answerRefusal(w, fault)
 	}
