@@ -14,7 +14,7 @@ type Refusal struct {
 	Payload wire.Value // of system/error
 	Body    wire.Value // of the HTTP answer, if not the payload
 	Whole   bool       // the HTTP answer is the whole system/error envelope
-	Close   int        // if not 0, the connection is closed with this code
+	Close   int        // of a join: the connection is closed with this code
 	Reason  string     // for the logs
 }
 
@@ -33,11 +33,9 @@ func RefuseShape(message string) *Refusal {
 	return Refuse(http.StatusBadRequest, "VALIDATION_ERROR", wire.TextField("error", message), wire.TextField("code", "VALIDATION_ERROR"))
 }
 
-// RefuseTooLarge returns the refusal of a message with too many bytes. It closes the connection.
+// RefuseTooLarge returns the refusal of a message with too many bytes. A WebSocket refuses such a message itself.
 func RefuseTooLarge() *Refusal {
-	r := Refuse(http.StatusRequestEntityTooLarge, "too_large", wire.TextField("error", "the message is too large"), wire.TextField("code", "PROCESSING_ERROR"))
-	r.Close = 1009
-	return r
+	return Refuse(http.StatusRequestEntityTooLarge, "too_large", wire.TextField("error", "the message is too large"), wire.TextField("code", "PROCESSING_ERROR"))
 }
 
 // RefuseWith returns a refusal with a name and a message.

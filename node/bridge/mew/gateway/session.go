@@ -211,8 +211,8 @@ func (g *Gateway) handleMessage(ses *session, data []byte) bool {
 	if ses.m.session != ses {
 		return true // the session was replaced or kicked, and is being closed
 	}
-	_, fault = s.handle(ses.m, e, fault, "websocket")
-	return fault == nil || fault.Close == 0
+	_, _ = s.handle(ses.m, e, fault, "websocket") // the sender gets a refusal as an envelope
+	return true
 }
 
 // isSameJoin reports whether a repeated join names the same participant and space.
