@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
@@ -45,7 +46,7 @@ type Link struct {
 	records   *records
 	space     *membership
 	shareWake chan struct{} // wakes up the sharing of conversations
-	notices   notices
+	notices   *rate.Buckets // of notices to each sender, see newNotices
 
 	seed    maphash.Seed
 	queues  [linkWorkers]chan job
@@ -72,7 +73,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 	log := b.log.With("link", cfg.Name)
 	l := &Link{
 		b: b, cfg: &cfg, principal: Principal(cfg.Name), meter: bridge.NewLinkMeter(cfg.Policy.Limits), log: log,
-		records: &records{cfg.Name, b.cfg.Records, log}, shareWake: make(chan struct{}, 1), seed: maphash.MakeSeed(),
+		records: &records{cfg.Name, b.cfg.Records, log}, shareWake: make(chan struct{}, 1), notices: newNotices(), seed: maphash.MakeSeed(),
 	}
 	for i := range l.queues {
 		l.queues[i] = make(chan job, linkQueue)

@@ -3,26 +3,33 @@ package link
 import (
 	"context"
 	"errors"
-	"strings"
-	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-const (
-	tellEvery   = time.Minute // between two notices to one sender about limits, or about held chats (MEW-Q4)
-	maxNotified = 1000        // notices that are remembered; beyond them nobody gets one
-)
+// maxNotified bounds the senders with a notice in the last minute. Beyond it, nobody else gets a notice.
+const maxNotified = 1000
+
+// newNotices returns the limit of the notices to a sender: one in a minute about limits, and one about held chats
+// (MEW-Q4).
+func newNotices() *rate.Buckets { return rate.NewBuckets(rate.PerMinute(1), 1, maxNotified) }
+
+// shouldTell reports whether a sender may get a notice of a kind now, and charges it.
+func shouldTell(notices *rate.Buckets, kind, sender string) bool {
+	_, ok := notices.Take(kind+"/"+sender, time.Now())
+	return ok
+}
 
 // tellRefusal tells the sender of an envelope that the node refused it, if MEW has an envelope for that. The sender
 // learns nothing about other errors.
 func (l *Link) tellRefusal(ctx context.Context, e *envelope.Envelope, err error) {
 	refusal, ok := errors.AsType[*wire.Error](err)
 	limited := ok && refusal.Code == wire.RateLimited
-	if !ok || limited && !l.notices.shouldTell(e.From, time.Now()) {
+	if !ok || limited && !shouldTell(l.notices, "limit", e.From) {
 		return
 	}
 	switch {
@@ -55,43 +62,12 @@ func (l *Link) submit(ctx context.Context, e *envelope.Envelope, in bridge.Inbou
 }
 
 // tellPending tells the sender of an envelope that the owner decides about it first: for each request, which has no
-// other answer yet, and for chats as often as [notices.shouldTell] allows. It is silent about a message that waits
+// other answer yet, and for chats once in a minute. It is silent about a message that waits
 // behind an earlier question about the sender.
 func (l *Link) tellPending(ctx context.Context, e *envelope.Envelope, out bridge.Outcome) {
-	if out.Reply == nil || e.Kind != envelope.KindRequest && !l.notices.shouldTell("chat/"+e.From, time.Now()) {
+	if out.Reply == nil || e.Kind != envelope.KindRequest && !shouldTell(l.notices, "chat", e.From) {
 		return
 	}
 	status := l.space.statusPayload(ctx).With("status", wire.Text(wire.ActionPending))
 	l.space.answer(e, envelope.KindStatus, status.With("reason", wire.Text(out.Reply.Payload.GetStr("reason"))))
-}
-
-// notices remembers when each sender last got a notice.
-type notices struct {
-	mu     sync.Mutex
-	lastAt map[string]time.Time
-}
-
-// shouldTell reports whether a sender may get a notice now, and records the notice. A sender gets at most one in a
-// minute, and none while too many senders are remembered. The key names the sender and the kind of notice.
-func (n *notices) shouldTell(key string, now time.Time) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if now.Sub(n.lastAt[key]) < tellEvery {
-		return false
-	}
-	if len(n.lastAt) >= maxNotified {
-		for name, at := range n.lastAt {
-			if now.Sub(at) >= tellEvery {
-				delete(n.lastAt, name)
-			}
-		}
-	}
-	if len(n.lastAt) >= maxNotified {
-		return false
-	}
-	if n.lastAt == nil {
-		n.lastAt = make(map[string]time.Time)
-	}
-	n.lastAt[strings.Clone(key)] = now
-	return true
 }

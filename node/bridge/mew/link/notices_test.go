@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -108,22 +109,15 @@ func TestLinkLimitedRequest(t *testing.T) {
 }
 
 func TestLinkTellsOnceAMinute(t *testing.T) {
-	l := &notices{}
-	at := time.Now()
-	for after, want := range []bool{true, false, true} {
-		if l.shouldTell("cat", at.Add(time.Duration(after)*tellEvery/2)) != want {
-			t.Errorf("after %d half minutes: %v", after, !want)
+	synctest.Test(t, func(t *testing.T) {
+		notices := newNotices()
+		for after, want := range []bool{true, false, true} {
+			if shouldTell(notices, "chat", "cat") != want {
+				t.Errorf("after %d half minutes: %v", after, !want)
+			}
+			time.Sleep(30 * time.Second)
 		}
-	}
-	for n := range 3 * maxNotified {
-		l.shouldTell(fmt.Sprint(n), at.Add(tellEvery))
-	}
-	if len(l.lastAt) > maxNotified {
-		t.Errorf("%d senders are remembered, want at most %d", len(l.lastAt), maxNotified)
-	}
-	if !l.shouldTell("dog", at.Add(3*tellEvery)) {
-		t.Error("nobody gets notices any more")
-	}
+	})
 }
 
 // TestLinkTellsThatTheOwnerDecides: the sender of a tool call that waits for the owner gets a notice for each call; the
