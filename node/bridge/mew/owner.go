@@ -29,28 +29,19 @@ func Mount(e *echo.Echo, g *gateway.Gateway) {
 // Operations returns the owner's operations on the spaces of g, which may be nil, and on those behind the links of b.
 func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
 	const links = "/mew/links"
-	// withLink calls serve with the link that the path names.
-	withLink := func(serve func(c echo.Context, l *link.Link) error) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			l := b.Link(c.Param("name"))
-			if l == nil {
-				return view.NewFault(http.StatusNotFound, "there is no such link; agentmesh mew spaces names them")
-			}
-			return serve(c, l)
-		}
-	}
-	list := append(spaceOperations(links, func(name string) (*ownerSpace, error) {
+	findLink := func(name string) (*ownerSpace, error) {
 		if l := b.Link(name); l != nil {
 			return newJoinedSpace(l), nil
 		}
 		return nil, view.NewFault(http.StatusNotFound, "there is no such link; agentmesh mew spaces names them")
-	}),
+	}
+	list := append(spaceOperations(links, findLink),
 		owner.Raw(http.MethodGet, links, owner.Read, func(c echo.Context) error {
 			return httpapi.JSON(c, http.StatusOK, owner.List[LinkSummary]{Items: linkSummaries(b)})
 		}),
-		owner.Raw(http.MethodPost, links+"/:name/connect", owner.Decide, withLink(connect)),
-		owner.Raw(http.MethodPost, links+"/:name/conversations", owner.Decide, withLink(share)),
-		owner.Raw(http.MethodGet, links+"/:name/conversations", owner.Read, withLink(listConversations)),
+		owner.Raw(http.MethodPost, links+"/:name/connect", owner.Decide, with(findLink, connect)),
+		owner.Raw(http.MethodPost, links+"/:name/conversations", owner.Decide, with(findLink, share)),
+		owner.Raw(http.MethodGet, links+"/:name/conversations", owner.Read, with(findLink, listConversations)),
 	)
 	if g == nil {
 		return list
@@ -116,9 +107,9 @@ func linkSummaries(b *link.Bridge) []LinkSummary {
 	return out
 }
 
-func connect(c echo.Context, l *link.Link) error {
-	l.Connect()
-	return httpapi.JSON(c, http.StatusOK, l.Status())
+func connect(c echo.Context, p *ownerSpace) error {
+	p.link.Connect()
+	return httpapi.JSON(c, http.StatusOK, p.link.Status())
 }
 
 // ShareRequest names a conversation that a space may see from now on or, with Stop, may no longer see.
@@ -128,19 +119,19 @@ type ShareRequest struct {
 	Stop         bool   `json:"stop"`
 }
 
-func share(c echo.Context, l *link.Link) error {
+func share(c echo.Context, p *ownerSpace) error {
 	var in ShareRequest
 	if err := owner.ReadRequest(c, &in); err != nil {
 		return err
 	}
-	if err := l.SetSharing(c.Request().Context(), store.ConvKey{Peer: in.Peer, ID: in.Conversation}, !in.Stop); err != nil {
+	if err := p.link.SetSharing(c.Request().Context(), store.ConvKey{Peer: in.Peer, ID: in.Conversation}, !in.Stop); err != nil {
 		return err
 	}
 	return httpapi.JSON(c, http.StatusOK, in)
 }
 
-func listConversations(c echo.Context, l *link.Link) error {
-	all, err := l.Conversations(c.Request().Context())
+func listConversations(c echo.Context, p *ownerSpace) error {
+	all, err := p.link.Conversations(c.Request().Context())
 	if err != nil {
 		return err
 	}

@@ -49,22 +49,24 @@ func newJoinedSpace(l *link.Link) *ownerSpace {
 	return &ownerSpace{space: l, Path: "mew/link/" + url.PathEscape(name), Title: name, link: l}
 }
 
+// with calls serve with the space that the path names.
+func with(find func(name string) (*ownerSpace, error), serve func(c echo.Context, p *ownerSpace) error) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		p, err := find(c.Param("name"))
+		if err != nil {
+			return err
+		}
+		return serve(c, p)
+	}
+}
+
 // spaceOperations returns the owner's operations on the spaces below path. find returns a space by name.
 func spaceOperations(path string, find func(name string) (*ownerSpace, error)) []owner.Operation {
-	with := func(serve func(c echo.Context, p *ownerSpace) error) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			p, err := find(c.Param("name"))
-			if err != nil {
-				return err
-			}
-			return serve(c, p)
-		}
-	}
 	return []owner.Operation{
-		owner.Raw(http.MethodGet, path+"/:name", owner.Read, with(func(c echo.Context, p *ownerSpace) error { return httpapi.JSON(c, http.StatusOK, p.View()) })),
-		owner.Raw(http.MethodGet, path+"/:name/events", owner.Read, with(ownerEvents)),
-		owner.Raw(http.MethodPost, path+"/:name/messages", owner.Decide, with(ownerSay)),
-		owner.Raw(http.MethodPost, path+"/:name/proposals/:proposal", owner.Decide, with(ownerDecide)),
+		owner.Raw(http.MethodGet, path+"/:name", owner.Read, with(find, func(c echo.Context, p *ownerSpace) error { return httpapi.JSON(c, http.StatusOK, p.View()) })),
+		owner.Raw(http.MethodGet, path+"/:name/events", owner.Read, with(find, ownerEvents)),
+		owner.Raw(http.MethodPost, path+"/:name/messages", owner.Decide, with(find, ownerSay)),
+		owner.Raw(http.MethodPost, path+"/:name/proposals/:proposal", owner.Decide, with(find, ownerDecide)),
 	}
 }
 
