@@ -105,8 +105,8 @@ func (c *Conn) write() {
 		c.mu.Lock()
 		if len(c.queue.waiting) == 0 {
 			c.writing = false
-			if c.ending {
-				c.setCloseDeadline()
+			if c.ending { // give the peer some time to read our close and answer it
+				_ = c.conn.SetReadDeadline(time.Now().Add(lingerTime)) // it fails only on a broken connection
 			}
 			c.mu.Unlock()
 			return
@@ -130,12 +130,6 @@ func (c *Conn) write() {
 		}
 		c.mu.Unlock()
 	}
-}
-
-// setCloseDeadline gives the peer some time to read our close and answer it. The caller holds c.mu.
-func (c *Conn) setCloseDeadline() {
-	// SetReadDeadline fails only on a broken connection.
-	_ = c.conn.SetReadDeadline(time.Now().Add(lingerTime))
 }
 
 // writeAll writes frames in as few writes as possible and returns their total size.
