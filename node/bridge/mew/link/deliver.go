@@ -78,17 +78,21 @@ func (l *Link) sendChat(ctx context.Context, peer string, m wire.Message, id str
 		return err
 	}
 	message, _ := m.Payload.Get("message")
-	text := message.GetStr("body")
-	if s := message.GetStr("subject"); s != "" {
-		text = s + "\n\n" + text
-	}
-	payload := wire.Obj(wire.TextField("text", text))
+	payload := wire.Obj(wire.TextField("text", messageText(message)))
 	if f := message.GetStr("format"); f == "markdown" {
 		payload = payload.With("format", wire.Text(f))
 	}
 	l.records.apply(ctx, l.records.markOpen(l.address(peer).Pseudonym(), m.Conversation),
 		l.records.remember("sent", id, sentEnvelope{Conv: m.Conversation, Peer: peer}, keepSent, false))
 	return l.space.say(ctx, envelope.Draft{ID: id, Kind: envelope.KindChat, To: []string{peer}, Correlation: correlation, Context: string(m.Conversation), Payload: payload})
+}
+
+// messageText returns the subject and the body of a message of the mesh as one text.
+func messageText(message wire.Value) string {
+	if s := message.GetStr("subject"); s != "" {
+		return s + "\n\n" + message.GetStr("body")
+	}
+	return message.GetStr("body")
 }
 
 // deliverClose tells the space about the end of a conversation, if MEW has an envelope for it: the owner rejected a

@@ -172,11 +172,7 @@ func closePayload(result wire.Value) wire.Value {
 	if _, bad := result.Get("error"); bad {
 		status = "failed"
 	}
-	v := wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", status))
-	for _, m := range result.Members() {
-		v = v.With(m.Key, m.Value)
-	}
-	return v
+	return wire.Obj(append([]wire.Member{wire.TextField("action", wire.ActionClose), wire.TextField("status", status)}, result.Members()...)...)
 }
 
 // copyResult returns v with the result or the error of a JSON-RPC answer.

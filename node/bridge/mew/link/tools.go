@@ -226,10 +226,7 @@ func (b Conversation) entryText(e store.Entry) string {
 		return strings.TrimSpace("(closed: " + payload.GetStr("status") + " " + payload.GetStr("reason") + ")")
 	}
 	message, _ := payload.Get("message")
-	text := message.GetStr("body")
-	if s := message.GetStr("subject"); s != "" {
-		text = s + "\n\n" + text
-	}
+	text := messageText(message)
 	if text == "" {
 		text = v.GetStr("intent") + ": " + string(payload.Without("metadata").JSON())
 	}
