@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -144,7 +145,7 @@ func (r *registry) reserveID(id string, now time.Time) (free string, old *regist
 		if !r.clock.Reliable() { // a wrong clock must not cost an agent its id
 			return "", nil, errFull
 		}
-		if old = r.oldest(func(a *registration) bool { return a.Token != "" && !a.Used && now.Sub(a.Since) >= keepUnused }, registeredAt); old == nil {
+		if old = r.oldest(func(a *registration) bool { return a.Token != "" && !a.Used && now.Sub(a.Since) >= keepUnused }); old == nil {
 			return "", nil, errFull
 		}
 	}
@@ -162,8 +163,10 @@ func (r *registry) reserveID(id string, now time.Time) (free string, old *regist
 	return id, old, nil
 }
 
-// oldest returns the matching agent with the earliest time, or nil if no agent matches. The caller holds r.mu.
-func (r *registry) oldest(match func(*registration) bool, at func(*registration) time.Time) (first *registration) {
+// oldest returns the matching agent with the earliest time, or nil if no agent matches: the time of its removal, or of
+// its registration if it was not removed. The caller holds r.mu.
+func (r *registry) oldest(match func(*registration) bool) (first *registration) {
+	at := func(a *registration) time.Time { return cmp.Or(a.Removed, a.Since) }
 	for _, a := range r.agents {
 		if match(a) && (first == nil || at(a).Before(at(first))) {
 			first = a
@@ -171,10 +174,6 @@ func (r *registry) oldest(match func(*registration) bool, at func(*registration)
 	}
 	return first
 }
-
-func registeredAt(a *registration) time.Time { return a.Since }
-
-func removedAt(a *registration) time.Time { return a.Removed }
 
 // drop removes an agent from memory. The caller holds r.mu.
 func (r *registry) drop(a *registration) {
@@ -214,7 +213,7 @@ func (r *registry) oldestTombstone() *registration {
 	if len(r.agents)-len(r.tokens) < r.max {
 		return nil
 	}
-	return r.oldest(func(a *registration) bool { return a.Token == "" }, removedAt)
+	return r.oldest(func(a *registration) bool { return a.Token == "" })
 }
 
 // store changes an agent durably and deletes old, if it is not nil, in the same unit. The caller holds r.writing.
