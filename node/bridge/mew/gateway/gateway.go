@@ -3,7 +3,6 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -98,7 +97,6 @@ func New(ctx context.Context, cfg Config) (*Gateway, error) {
 		open:          make(map[*session]struct{}),
 	}
 	g.cfg.Spaces = nil // they contain tokens
-	g.tokens.keep = cfg.KeepToken
 	if cfg.Reload != nil {
 		g.tokens.reload = func() { cfg.Reload(g.tokens.claim) }
 	}
@@ -236,19 +234,17 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return nil
 }
 
-// errStopping means that the gateway is stopping or has too many connections.
-var errStopping = errors.New("mew: the gateway accepts no connections now")
-
-// addSession registers a connection. The caller must call removeSession.
-func (g *Gateway) addSession(ses *session) error {
+// addSession registers a connection. It returns false if the gateway is stopping or has too many connections; otherwise
+// the caller must call removeSession.
+func (g *Gateway) addSession(ses *session) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.stopping || len(g.open) >= maxSessions {
-		return errStopping
+		return false
 	}
 	g.open[ses] = struct{}{}
 	g.sessions.Add(1)
-	return nil
+	return true
 }
 
 func (g *Gateway) removeSession(ses *session) {

@@ -92,8 +92,8 @@ func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capab
 	if invitation != nil {
 		e.more = append(e.more, s.gate.Invited(*invitation))
 	}
-	if s.tokens.keep != nil { // before the commit, so that an invite never exists without its token
-		if err := s.tokens.keep(name, token); err != nil {
+	if s.gate.KeepToken != nil { // before the commit, so that an invite never exists without its token
+		if err := s.gate.KeepToken(name, token); err != nil {
 			s.gate.Logger.Error("write the token of an invited participant", "space", s.cfg.ID, "err", err)
 			fault = envelope.RefuseStore()
 		}

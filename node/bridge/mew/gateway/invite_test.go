@@ -125,7 +125,7 @@ func TestInviteIsRepeated(t *testing.T) {
 		t.Fatal(fault)
 	}
 	full := true
-	s.tokens.keep = func(string, string) error {
+	s.gate.KeepToken = func(string, string) error {
 		if full {
 			return errors.New("the disk is full")
 		}

@@ -37,7 +37,6 @@ type member struct {
 type heldCapability struct {
 	cap   *capability.Capability
 	grant *grant // nil for the member's own capability
-	fixed bool   // cannot be revoked (MEW-D7)
 }
 
 // key returns the key of the capability. A grant that rests on the capability names it by this key (MEW-25).
@@ -56,7 +55,7 @@ func (h heldCapability) source() string {
 	return "static"
 }
 
-// implicitCapability is a capability that every participant of a drop-in space holds (MEW-D7).
+// implicitCapability is a capability that every participant of a drop-in space holds. It cannot be revoked (MEW-D7).
 var implicitCapability = mustCapability(`{"id":"mcp-response","kind":"mcp/response"}`)
 
 func mustCapability(text string) capability.Capability {
@@ -84,7 +83,7 @@ func (m *member) recompute(dropIn bool) {
 		}
 	}
 	if dropIn {
-		m.held = append(m.held, heldCapability{cap: &implicitCapability, fixed: true})
+		m.held = append(m.held, heldCapability{cap: &implicitCapability})
 	}
 	for _, g := range m.record.Grants {
 		for i := range g.caps {

@@ -93,7 +93,7 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 		return // answered
 	}
 	ses.conn = conn
-	if g.addSession(ses) != nil {
+	if !g.addSession(ses) {
 		conn.Abort()
 		conn.Drain()
 		return

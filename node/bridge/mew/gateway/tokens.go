@@ -14,8 +14,6 @@ type tokens struct {
 	owners map[credential.Hash]tokenOwner
 	reload func() // looks for new tokens of the operator; may be nil
 	loaded time.Time
-
-	keep func(name, token string) error // stores the token of an invited participant for the operator; may be nil
 }
 
 type tokenOwner struct{ space, name string }
