@@ -1,6 +1,7 @@
 package message
 
 import (
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -143,16 +144,17 @@ func (m Message) Content() wire.Value {
 // Mask returns the tree of a message with personal data as the transcript may show it. It masks the content, and leaves
 // out members of from, to and pii_meta that the protocol does not know, because they may hold personal data, too.
 func (m Message) Mask() wire.Value {
-	masked := m.Tree
-	for _, member := range m.PII.Mask(m.Content()).Members() {
-		masked = masked.With(member.Key, member.Value)
-	}
-	for key, known := range map[string]wire.Value{"from": m.From.Value(), "to": m.To.Value(), "pii_meta": m.PII.value()} {
-		if _, ok := masked.Get(key); ok {
-			masked = masked.With(key, known)
+	known := map[string]wire.Value{"from": m.From.Value(), "to": m.To.Value(), "pii_meta": m.PII.value()}
+	content := m.PII.Mask(m.Content()).Members() // in the order of the tree
+	members := slices.Clone(m.Tree.Members())
+	for i, member := range members {
+		if v, ok := known[member.Key]; ok {
+			members[i].Value = v
+		} else if len(content) > 0 && content[0].Key == member.Key {
+			members[i].Value, content = content[0].Value, content[1:]
 		}
 	}
-	return masked
+	return wire.Obj(members...)
 }
 
 // IsAnswer reports whether the operation answers a message.
