@@ -6,6 +6,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -17,7 +18,7 @@ type delivery struct {
 	receivers []*receiver // replaced, never changed
 	slow      []*session  // connections that took no more frames
 	history   history
-	polls     polls
+	changed   waiting.Signal // wakes the polls
 	feeds     view.Feeds
 	scratch   []byte
 }
@@ -92,7 +93,7 @@ func (d *delivery) broadcast(id string, f *websocket.Frame, except *member) {
 	}
 	d.history.add(d.history.nextTime(time.Now()), f.Payload(), except)
 	d.journal.logDelivery(d.space, d.history.last, id, f.Payload(), d.receivers, except)
-	d.polls.wake()
+	d.changed.Broadcast()
 	d.feeds.Tell(f.Payload())
 }
 

@@ -78,19 +78,3 @@ func (h *history) since(t time.Time, m *member, limit int) (out []wire.Value, ne
 	}
 	return out, next
 }
-
-// polls holds the polls that wait for the next broadcast.
-type polls map[chan struct{}]struct{}
-
-func (p polls) wake() {
-	for c := range p {
-		close(c)
-		delete(p, c)
-	}
-}
-
-func (p polls) add() chan struct{} {
-	c := make(chan struct{})
-	p[c] = struct{}{}
-	return c
-}

@@ -213,10 +213,9 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 			return
 		}
 		messages, next := s.out.history.since(since, m, limit)
-		woken := s.out.polls.add()
+		woken := s.out.changed.Wait()
 		s.unlock()
 		if len(messages) > 0 || wait == 0 {
-			s.removePoll(woken)
 			answer(w, http.StatusOK, wire.Obj(wire.Field("messages", wire.Arr(messages...)),
 				wire.TextField("next_since", next.UTC().Format(time.RFC3339Nano))))
 			return
@@ -227,14 +226,7 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 		case <-ctx.Done():
 			wait = 0
 		}
-		s.removePoll(woken)
 	}
-}
-
-func (s *Space) removePoll(woken chan struct{}) {
-	s.mu.Lock()
-	defer s.unlock()
-	delete(s.out.polls, woken)
 }
 
 func pollQuery(q url.Values) (since time.Time, limit int, wait time.Duration, ok bool) {

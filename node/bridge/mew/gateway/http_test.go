@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"io"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 )
@@ -19,21 +19,17 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 // TestKickDuringRequest: a kick also ends the requests that the gateway has authenticated already: an envelope whose
 // body comes slowly is refused, and a waiting poll gets nothing more (MEW-30).
 func TestKickDuringRequest(t *testing.T) {
-	r := start(t, newBossConfig(t))
-	other := r.Join("other-token")
+	synctest.Test(t, testKickDuringRequest)
+}
+
+func testKickDuringRequest(t *testing.T) {
+	r := startOn(t, t.TempDir(), Config{Spaces: []SpaceConfig{newBossConfig(t)}}, mewtest.NewPipes())
+	polled := startPoll(r, "worker", "worker-token")
+	synctest.Wait()
 	kick := func() {
-		if status, body := r.Post("manager", "manager-token", `{"kind":"space/kick","payload":{"participant_id":"worker"}}`); status != 200 {
-			t.Errorf("kick: %d %s", status, body)
+		if fault := say(r.G.Space("lab"), "manager", `{"kind":"space/kick","payload":{"participant_id":"worker"}}`); fault != "" {
+			t.Errorf("kick: %s", fault)
 		}
-	}
-	_, body := r.Call("GET", "/participants/worker/messages", "worker-token", "") // the join of other
-	since := url.QueryEscape(mewtest.Parse(t, body).GetStr("next_since"))
-	polled := make(chan int, 1)
-	go func() {
-		status, _ := r.Call("GET", "/participants/worker/messages?wait=20&since="+since, "worker-token", "")
-		polled <- status
-	}()
-	for countPolls(r) == 0 {
 	}
 	slow := readerFunc(func(p []byte) (int, error) {
 		kick()
@@ -46,13 +42,13 @@ func TestKickDuringRequest(t *testing.T) {
 	if w.Code != 403 {
 		t.Errorf("the slow envelope: %d %s, want 403", w.Code, w.Body)
 	}
-	for _, s := range other.Fence() {
-		if strings.Contains(s, "still here") {
-			t.Errorf("the others got %s", s)
+	for _, e := range r.G.Space("lab").out.history.entries {
+		if strings.Contains(string(e.raw), "still here") {
+			t.Errorf("the others got %s", e.raw)
 		}
 	}
-	if status := <-polled; status != 403 {
-		t.Errorf("the waiting poll: %d, want 403", status)
+	if w := <-polled; w.Code != 403 {
+		t.Errorf("the waiting poll: %d, want 403", w.Code)
 	}
 }
 

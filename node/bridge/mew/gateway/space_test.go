@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -138,28 +139,34 @@ func TestPolling(t *testing.T) {
 	if fmt.Sprint(got) != "[m0 m1 m2 m3 m4]" {
 		t.Errorf("polled %s", got)
 	}
-	polled := make(chan string, 1)
-	go func() {
-		_, body := r.Call("GET", "/participants/bob/messages?wait=20&since="+url.QueryEscape(since), "bob-token", "")
-		polled <- body
-	}()
-	for countPolls(r) == 0 {
-	}
-	r.Post("alice", "alice-token", `{"id":"late","kind":"chat"}`)
-	if body := <-polled; !strings.Contains(body, `"late"`) {
-		t.Errorf("the waiting poll got %s", body)
-	}
-	if n := countPolls(r); n != 0 {
-		t.Errorf("%d polls still wait", n)
-	}
 }
 
-// countPolls returns the number of waiting polls.
-func countPolls(r *mewtest.Rig[*Gateway]) int {
-	s := r.G.Space("lab")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.out.polls)
+// TestWaitingPoll: a poll that waits gets the next envelope at once (MEW-60).
+func TestWaitingPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startOn(t, t.TempDir(), Config{Spaces: []SpaceConfig{newLabConfig(t)}}, mewtest.NewPipes())
+		start, polled := time.Now(), startPoll(r, "bob", "bob-token")
+		synctest.Wait()
+		if fault := say(r.G.Space("lab"), "alice", `{"id":"late","kind":"chat"}`); fault != "" {
+			t.Fatal(fault)
+		}
+		if w := <-polled; !strings.Contains(w.Body.String(), `"late"`) || time.Since(start) > 0 {
+			t.Errorf("the waiting poll got %d %s, after %v", w.Code, w.Body, time.Since(start))
+		}
+	})
+}
+
+// startPoll starts a poll that waits for 20 seconds.
+func startPoll(r *mewtest.Rig[*Gateway], name, token string) <-chan *httptest.ResponseRecorder {
+	polled := make(chan *httptest.ResponseRecorder, 1)
+	req := httptest.NewRequest("GET", "/participants/"+name+"/messages?wait=20", nil)
+	req.Header.Set("Authorization", "Bearer "+token)
+	go func() {
+		w := httptest.NewRecorder()
+		r.G.ServeHTTP(w, req)
+		polled <- w
+	}()
+	return polled
 }
 
 // TestHistory: times of receipt always grow, even if the clock is set back, and the history is bounded.
