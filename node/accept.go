@@ -159,7 +159,7 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 		}
 		a.route = clarifyRoute
 	}
-	if a.route.Handler != nil { // line 16
+	if a.route.handles(a.in.Reply) { // line 16
 		return a.run(ctx)
 	}
 	return a.toInbox(ctx)

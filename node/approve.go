@@ -184,7 +184,7 @@ func (v *heldDecision) release(ctx context.Context) error {
 		v.item.State, v.item.Note = ItemNew, noteUnclear
 		v.unit.Add(v.item.change())
 		return nil
-	case route.Handler != nil:
+	case route.handles(v.item.Kind == kindReply):
 		return v.releaseToHook(route)
 	}
 	return v.releaseToInbox(ctx)

@@ -284,7 +284,7 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 func (o *deliveryOutcome) newReplyRun(item *Item, m *wire.Message) *run {
 	n := o.n
 	route, mustAsk := n.routeIn(o.unit.Conversation(), m.ID, m.Intent)
-	if mustAsk || route.Handler == nil || !route.Replies || !item.ActionKnown || m.Action() == wire.ActionClose {
+	if mustAsk || !route.handles(true) || !item.ActionKnown || m.Action() == wire.ActionClose {
 		return nil
 	}
 	done, err := n.runs.Reserve()

@@ -58,6 +58,9 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	case s.unit.New():
 		s.item.State, s.item.Note = ItemFailed, noteDeleted
 		return s.provisional(ctx), nil
+	case s.item.Kind == kindReply && s.err == nil && !s.answer.Async && s.answer.Payload == nil:
+		s.leaveToOwner()
+		return s.provisional(ctx), countAccept(ctx, s.unit, s.item, "")
 	case !s.unit.IsOpen():
 		s.item.State, s.item.Note = ItemFailed, noteEnded
 		return s.answerPending(ctx)
@@ -66,9 +69,6 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	case s.answer.Async:
 		s.item.State, s.item.Woken = ItemNew, s.unit.Now
 		return s.answerPending(ctx)
-	case s.item.Kind == kindReply && s.answer.Payload == nil:
-		s.leaveToOwner()
-		return s.provisional(ctx), nil
 	case s.answer.Hold != "":
 		return s.hold(ctx)
 	case s.answer.Err != nil:
@@ -237,12 +237,10 @@ func (s *hookOutcome) provisional(ctx context.Context) bridge.Outcome {
 // a notice.
 func (s *hookOutcome) leaveToOwner() {
 	s.item.State = ItemNew
-	if s.answer.Hold == "" {
-		return
+	if n := s.run.n; s.answer.Hold != "" {
+		s.item.Note = s.answer.Hold
+		s.unit.Add(n.notices.Change(n.notice("message", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))
 	}
-	s.item.Note = s.answer.Hold
-	n := s.run.n
-	s.unit.Add(n.notices.Change(n.notice("message", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))
 }
 
 // hookFailureNote returns the note for the owner. The hook's own output stays in the log.

@@ -66,7 +66,7 @@ func (h hookRetries) startIn(ctx context.Context, item Item, now time.Time, rese
 		item.State, item.Note = ItemFailed, noteEnded
 	case standing == acl.Blocked: // blocked since the message was accepted (AM-25)
 		item.State, item.Note = ItemFailed, "the sender is blocked"
-	case route.Handler == nil: // the route was removed from the configuration
+	case !route.handles(item.Kind == kindReply): // the configuration was changed
 		item.State = ItemNew
 	default:
 		done, err := reserve()

@@ -20,8 +20,8 @@ import (
 
 const nsInbox = "inbox"
 
-// The kinds of inbox items besides kindTask: a message that the peer sent on its own, and the synchronous reply to a
-// message of ours.
+// The kinds of inbox items besides kindTask: a message that the peer sent on its own, and a reply to a message of ours:
+// a synchronous one, or one of a foreign protocol that has no answer to it.
 const (
 	kindMessage = "message"
 	kindReply   = "reply"
@@ -68,6 +68,9 @@ func (a *acceptance) newItem(state ItemState) Item {
 	}, Agrees: state != ItemHeld && a.unit.Conversation().IsPlainAccept(in.MessageID), Deferred: state == ItemHeld}
 	if in.Principal != string(in.Peer) {
 		item.Principal = in.Principal
+	}
+	if in.Reply {
+		item.Kind = kindReply
 	}
 	return item
 }

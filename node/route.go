@@ -16,9 +16,12 @@ type Route struct {
 	Handler    hook.Handler // nil: the inbox
 	Repeatable bool         // may run again after a crash during its run (AM-75)
 	Foreign    bool         // forwards messages to a foreign network, so a sealed one waits for the owner
-	Replies    bool         // also handles synchronous replies, which otherwise go to the inbox
+	Replies    bool         // also handles replies, which otherwise go to the inbox
 	Receipts   string       // the action of answers that only confirm our message, or ""
 }
+
+// handles reports whether the route has a handler for messages, or for replies.
+func (r Route) handles(reply bool) bool { return r.Handler != nil && (r.Replies || !reply) }
 
 // route returns the first configured route that matches, else the route of a bridge, else the inbox. A bridge takes
 // precedence over a configured route for all intents ("*").

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,12 +67,8 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	message := wire.Message{}
-	if a.in.Native != nil {
-		message = *a.in.Native
-	}
 	r := &run{
-		n: a.n, key: a.key, itemID: item.ID, message: message, payload: a.in.Payload, route: a.route, done: done,
+		n: a.n, key: a.key, itemID: item.ID, message: *cmp.Or(a.in.Native, new(wire.Message)), payload: a.in.Payload, route: a.route, done: done,
 		stranger: a.stranger, result: make(chan bridge.Outcome, 1), unattended: a.in.Unattended, provisional: provisional,
 		screen: a.in.Screen,
 	}

@@ -39,6 +39,9 @@ type Inbound struct {
 	Records []store.Change // the bridge's own state, changed in the step that accepts the message
 	// Unattended: the sender does not wait for the answer. The reply of a hook goes through the outbox.
 	Unattended bool
+	// Reply: the message answers one of ours, and the foreign protocol has no answer to it. Only a hook that also handles
+	// replies gets it. The bridge sets Unattended too.
+	Reply bool
 	// Screen returns why the bridge must not send a hook's answer to the sender that waits for it. Then the refusal is
 	// stored instead of the answer, and the message is left to the owner. If the refusal is nil, the bridge may send the
 	// answer, and the step that stores the answer makes the changes, too. Another attempt at that step calls Screen again.

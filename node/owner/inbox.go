@@ -46,7 +46,7 @@ func (s ItemState) IsUnanswered() bool {
 type Item struct {
 	ID    string    `json:"id"`
 	State ItemState `json:"state"`
-	Kind  string    `json:"kind"` // "message", "task", or "reply" for a synchronous answer to our message
+	Kind  string    `json:"kind"` // "message", "task", or "reply" for an answer to our message that itself gets no answer
 
 	Peer         wire.AgentID        `json:"peer"`
 	PeerName     string              `json:"peer_name,omitempty"`  // what the peer calls itself: untrusted

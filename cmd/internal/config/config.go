@@ -176,8 +176,8 @@ type Hook struct {
 	OpenClawAgent string `key:"openclaw_agent"`
 	// Give OpenClaw one session per conversation. Danger: the sender chooses the conversation.
 	OpenClawSession bool `key:"openclaw_session"`
-	// Also give the hook immediate answers to your own messages, which otherwise only go to the inbox. Danger: if both
-	// sides answer every answer, they go on until a limit.
+	// Also give the hook immediate answers to your own messages, and all answers of MoltSpeak peers, which otherwise only
+	// go to the inbox. Danger: if both sides answer every answer, they go on until a limit.
 	Replies bool `key:"replies"`
 	// Leave the messages in the inbox.
 	Inbox bool `key:"inbox"`

@@ -108,7 +108,11 @@ func (b *Bridge) handleDelegatedTask(c *request, t message.Task) (answer, *messa
 	if t.Action == "cancel" {
 		status = "failed"
 	}
-	return b.passToNode(c, o.Address, wire.Intent(o.Intent), closePayload(status), o.Conv, nil)
+	out, e := b.passToNode(c, o.Address, wire.Intent(o.Intent), closePayload(status), o.Conv, nil)
+	if e != nil {
+		return answer{}, e
+	}
+	return c.answerOutcome(out)
 }
 
 func closePayload(status string) wire.Value {
@@ -179,7 +183,11 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 		t = old
 	}
 	t.Re, t.Boxed, t.Confidential = c.m.ID, c.packet.Boxed, c.m.Class == message.Confidential
-	a, e := b.passToNode(c, address, intent, payload, conv, []store.Change{convChange(t, store.Any, c.now)})
+	out, e := b.passToNode(c, address, intent, payload, conv, []store.Change{convChange(t, store.Any, c.now)})
+	if e != nil {
+		return answer{}, e
+	}
+	a, e := c.answerOutcome(out)
 	if e == nil && a.p.GetStr("status") != "partial" && !t.Done && !isAside { // this answer is final; a later close adds nothing
 		if err := updateConversation(c.ctx, b.records, t, c.now, func(t *convState) { t.Done = true }); err != nil {
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store a conversation", "err", err)
@@ -188,19 +196,19 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 	return a, e
 }
 
-func (b *Bridge) passToNode(c *request, address string, intent wire.Intent, payload wire.Value, conv string, records []store.Change) (answer, *message.Error) {
+// passToNode passes the message to the node with changes to the bridge's own state. A hook's answer to an answer of the
+// peer leaves through the outbox, as a message of its own.
+func (b *Bridge) passToNode(c *request, address string, intent wire.Intent, payload wire.Value, conv string, records []store.Change) (bridge.Outcome, *message.Error) {
 	hold := b.needsOwner(c)
 	in, e := b.inbound(c, address, intent, payload, conv)
 	if e != nil {
-		return answer{}, e
+		return bridge.Outcome{}, e
 	}
-	in.Hold = hold && payload.GetStr("action") != wire.ActionClose && (c.m.Op != message.OpRespond && c.m.Op != message.OpError)
+	in.Reply = c.m.Op == message.OpRespond || c.m.Op == message.OpError
+	in.Unattended, in.Hold = in.Reply, hold && !in.Reply && payload.GetStr("action") != wire.ActionClose
 	in.Records = append(records, replayChange(c.m, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, c.isKnown(), store.Any, c.now))
 	in.Screen = func(ctx context.Context, payload wire.Value) ([]store.Change, *wire.Error) {
-		a, _ := b.answerOutcome(c, bridge.Outcome{Status: http.StatusOK, Reply: &wire.Message{Payload: payload}})
-		if !a.fromOwner {
-			return nil, nil // the peer gets no answer to its answer
-		}
+		a, _ := c.answerOutcome(bridge.Outcome{Status: http.StatusOK, Reply: &wire.Message{Payload: payload}})
 		out, e := b.screen(ctx, c.m.From, a.p, c.answerName(), c.now)
 		if e == nil || e.Code == message.CodeInternal { // reply tells the peer to try again
 			return out.uses, nil
@@ -209,9 +217,9 @@ func (b *Bridge) passToNode(c *request, address string, intent wire.Intent, payl
 	}
 	out, err := b.cfg.Mesh.Accept(c.ctx, in)
 	if err != nil {
-		return answer{}, message.FromWire(err)
+		return out, message.FromWire(err)
 	}
-	return b.answerOutcome(c, out)
+	return out, nil
 }
 
 // inbound returns the message for the node. It refuses integers beyond 2^53, deep nesting and large messages, because
@@ -296,10 +304,7 @@ func (c *request) maskMessage() []byte {
 }
 
 // answerOutcome turns the node's outcome into an answer (MS-45).
-func (b *Bridge) answerOutcome(c *request, out bridge.Outcome) (answer, *message.Error) {
-	if c.m.Op == message.OpRespond || c.m.Op == message.OpError {
-		return answer{held: out.Held || out.Duplicate && out.Status == http.StatusAccepted}, nil
-	}
+func (c *request) answerOutcome(out bridge.Outcome) (answer, *message.Error) {
 	raw, _ := wire.Parse(out.Raw)
 	if out.Status >= http.StatusBadRequest {
 		refusal, ok := wire.ParseError(out.Status, raw)
@@ -373,9 +378,10 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	if !intent.Standard() {
 		intent = wire.RequestInfo // an answer to a request for information commits nobody, whereas a custom intent without a hook would wait for the owner
 	}
-	a, e := b.passToNode(c, o.Address, intent, payload, o.Conv, nil)
-	if e != nil || end == "" || a.held { // a close would withdraw what waits for the owner
-		return a, e
+	out, e := b.passToNode(c, o.Address, intent, payload, o.Conv, nil)
+	mayWait := out.Held || out.Duplicate && out.Status == http.StatusAccepted
+	if e != nil || end == "" || mayWait { // a close would withdraw what waits for the owner
+		return answer{}, e
 	}
 	final := *c // the peer's answer also ends the conversation (§10)
 	final.m.ID = c.m.ID + "#close"
@@ -383,7 +389,7 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	if _, e := b.passToNode(&final, o.Address, wire.Intent(o.Intent), closePayload(end), o.Conv, nil); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
 		return answer{}, e
 	}
-	return a, nil
+	return answer{}, nil
 }
 
 // replyPayload turns a peer's answer into an AgentMesh payload. end is the status of the close that follows, or "".

@@ -51,7 +51,6 @@ type answer struct {
 	ext       wire.Value
 	status    int
 	fromOwner bool          // p contains text from the owner's side, so reply scans it for personal data
-	held      bool          // the message, an answer to one of ours, may wait for the owner
 	stored    *replayRecord // the reply to an earlier copy of the message, which is sent again
 }
 
