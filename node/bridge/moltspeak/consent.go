@@ -352,8 +352,9 @@ func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, 
 	return out, nil
 }
 
-// findCovering returns a live grant that covers every type, or nil if no grant does. It prefers a lasting grant. For a
-// one-time grant it also returns the change that uses up the grant.
+// findCovering returns a live grant that covers every type, or nil if no grant does. It prefers the grant that the
+// message used up in an earlier attempt, and then a lasting one. If it returns a one-time grant that is not used up, it
+// also returns the change that uses up the grant.
 func (g grants) findCovering(ctx context.Context, peer string, types []string, name string, now time.Time) (*Grant, []store.Change, error) {
 	list, err := g.list(ctx, peer, now)
 	if err != nil {
@@ -363,9 +364,19 @@ func (g grants) findCovering(ctx context.Context, peer string, types []string, n
 	if len(list) == 0 {
 		return nil, nil, nil
 	}
-	if i := slices.IndexFunc(list, func(grant Grant) bool { return !grant.Constraints.OneTime }); i >= 0 {
-		return &list[i], nil, nil
+	rank := func(grant Grant) int {
+		switch {
+		case grant.Used == name:
+			return 0
+		case !grant.Constraints.OneTime:
+			return 1
+		}
+		return 2
 	}
-	list[0].Used = name
-	return &list[0], []store.Change{list[0].change(list[0].rev)}, nil
+	best := slices.MinFunc(list, func(x, y Grant) int { return rank(x) - rank(y) })
+	if rank(best) < 2 {
+		return &best, nil, nil
+	}
+	best.Used = name
+	return &best, []store.Change{best.change(best.rev)}, nil
 }
