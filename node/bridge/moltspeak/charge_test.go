@@ -174,7 +174,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 	now := time.Now()
 	s := newStreams()
 	begin := func(peer, id string, known bool) *message.Error {
-		_, e := s.add(messageFrom(peer), message.Stream{Action: "start", ID: id}, known, nil, now)
+		_, e := s.add(partFrom(peer, known, nil, now), message.Stream{Action: "start", ID: id})
 		return e
 	}
 	begun := 0
@@ -200,7 +200,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 			if got := s.bytes; seq > 0 && got > most {
 				t.Fatalf("the stream of a %s has %d bytes", peer, got)
 			}
-			_, e = s.add(messageFrom(peer), message.Stream{Action: "chunk", ID: "s", Seq: seq, Data: chunk}, peer == "friend", nil, now)
+			_, e = s.add(partFrom(peer, peer == "friend", nil, now), message.Stream{Action: "chunk", ID: "s", Seq: seq, Data: chunk})
 			if e == nil && s.bytes != int(seq+1)*len(chunk) || e != nil && int(seq)*len(chunk) != most {
 				t.Fatalf("%s: chunk %d: %v, %d bytes", peer, seq, e, s.bytes)
 			}

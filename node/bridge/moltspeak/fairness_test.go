@@ -177,7 +177,7 @@ func TestOpenStreamsAreShared(t *testing.T) {
 		tick := func() time.Time { now = now.Add(time.Millisecond); return now }
 		s := newStreams()
 		begin := func(peer string, sources []rate.Source) *message.Error {
-			_, e := s.add(messageFrom(peer), message.Stream{Action: "start", ID: "s"}, false, sources, tick())
+			_, e := s.add(partFrom(peer, false, sources, tick()), message.Stream{Action: "start", ID: "s"})
 			return e
 		}
 		for i := range maxStreams / 2 {

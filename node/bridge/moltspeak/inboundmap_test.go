@@ -85,9 +85,9 @@ func TestStreams(t *testing.T) {
 	}
 	s := newStreams()
 	now := time.Now()
-	s.add(messageFrom("p"), message.Stream{Action: "start", ID: "i"}, true, nil, now)
-	s.add(messageFrom("p"), message.Stream{Action: "chunk", ID: "i", Data: "x"}, true, nil, now)
-	if _, e := s.add(messageFrom("p"), message.Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}, true, nil, now.Add(streamIdle)); e == nil || s.bytes != 0 {
+	s.add(partFrom("p", true, nil, now), message.Stream{Action: "start", ID: "i"})
+	s.add(partFrom("p", true, nil, now), message.Stream{Action: "chunk", ID: "i", Data: "x"})
+	if _, e := s.add(partFrom("p", true, nil, now.Add(streamIdle)), message.Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}); e == nil || s.bytes != 0 {
 		t.Errorf("an idle stream lives on: %v, %d bytes", e, s.bytes)
 	}
 	if len(n.got) != 1 {

@@ -31,6 +31,7 @@ type openStream struct {
 	next                int64            // expected seq; -1 before the first chunk
 	chunks              int64
 	data                []byte
+	last                [32]byte // digest of the start or of the last chunk
 	began, active       time.Time
 	ended               bool // its end is being handled, so it takes no more parts
 	refusals            int  // how often its end was refused for the moment
@@ -46,35 +47,36 @@ type streams struct {
 func newStreams() *streams { return &streams{open: make(map[string]*openStream)} }
 
 // add adds a part of a stream. complete is the whole stream if the part is a valid end, and otherwise nil. The caller
-// that gets a complete stream must call finish. sources are the sources of the sender; they count only if it is a
-// stranger.
-func (s *streams) add(m *message.Message, p message.Stream, known bool, sources []rate.Source, now time.Time) (complete *openStream, e *message.Error) {
+// that gets a complete stream must call finish.
+func (s *streams) add(c *request, p message.Stream) (complete *openStream, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sweep(now)
-	peer := m.From.Name()
-	key := wire.HashOf(peer, p.ID)
+	s.sweep(c.now)
+	key := wire.HashOf(c.m.From.Name(), p.ID)
 	st := s.open[key]
+	if st != nil && st.last == c.digest {
+		return nil, nil // a repeat of a part whose replay record could not be stored
+	}
 	if p.Action == "start" {
 		if st != nil {
 			return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is open already")
 		}
-		return nil, s.start(key, m, p, &openStream{known: known, sources: sources, began: now, active: now})
+		return nil, s.start(key, c, p)
 	}
 	if st == nil || st.ended {
 		return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is not an open stream")
 	}
-	if st.class != m.Class && p.Action != "error" {
+	if st.class != c.m.Class && p.Action != "error" {
 		s.drop(key)
 		return nil, message.FailAt(message.CodeClassification, "cls", "differs from the class of the stream's start")
 	}
-	st.active, st.pii = now, st.pii.Merge(m.PII)
+	st.active, st.pii = c.now, st.pii.Merge(c.m.PII)
 	switch p.Action {
 	case "chunk":
-		if e = s.chunk(st, p); e != nil {
-			s.drop(key)
+		if e = s.chunk(st, p); e == nil {
+			st.last = c.digest
+			return nil, nil
 		}
-		return nil, e
 	case "end":
 		switch {
 		case p.Total >= 0 && p.Total != st.chunks:
@@ -86,12 +88,15 @@ func (s *streams) add(m *message.Message, p message.Stream, known bool, sources 
 			return st, nil
 		}
 	}
-	s.drop(key) // "error", or an end that is not valid
+	s.drop(key) // "error", or a part that is not valid
 	return nil, e
 }
 
-func (s *streams) start(key string, m *message.Message, p message.Stream, st *openStream) *message.Error {
-	st.peer, st.kind, st.content, st.class, st.pii, st.next = m.From.Name(), p.Type, p.ContentType, m.Class, m.PII, -1
+func (s *streams) start(key string, c *request, p message.Stream) *message.Error {
+	st := &openStream{
+		peer: c.m.From.Name(), kind: p.Type, content: p.ContentType, class: c.m.Class, pii: c.m.PII, next: -1,
+		known: c.isKnown(), sources: c.sources, began: c.now, active: c.now, last: c.digest,
+	}
 	ofPeer := count(maps.Values(s.open), func(o *openStream) bool { return o.peer == st.peer })
 	strangers := count(maps.Values(s.open), func(o *openStream) bool { return !o.known })
 	full := len(s.open) >= maxStreams || !st.known && strangers >= maxStreams/2
@@ -171,7 +176,7 @@ func (s *streams) sweep(now time.Time) {
 
 // handleStream collects a stream and passes it on when it is complete (MS-32).
 func (b *Bridge) handleStream(c *request, p message.Stream) (a answer, e *message.Error) {
-	done, e := b.streams.add(&c.m, p, c.isKnown(), c.sources, c.now)
+	done, e := b.streams.add(c, p)
 	if e != nil {
 		return answer{}, e
 	}

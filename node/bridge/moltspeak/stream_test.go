@@ -1,19 +1,28 @@
 package moltspeak
 
 import (
+	"context"
+	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
-func messageFrom(peer string) *message.Message {
-	return &message.Message{From: message.Agent{Agent: peer}}
+// partFrom returns a message of its own digest that carries a part of a stream.
+func partFrom(peer string, known bool, sources []rate.Source, now time.Time) *request {
+	c := &request{m: message.Message{From: message.Agent{Agent: peer}}, called: known, sources: sources, now: now}
+	c.address.Link = InboundLink
+	rand.Read(c.digest[:])
+	return c
 }
 
 // streamFrom sends a stream of one chunk, part by part, and returns the code of the last answer.
@@ -113,6 +122,44 @@ func TestStreamEndsAreFew(t *testing.T) {
 	code := r.code(cat, r.draft(cat, message.OpStream, `{"action":"end","stream_id":"s"}`))
 	if code != message.CodeInvalidParam || len(n.got) != maxRefusedEnds || r.b.streams.bytes != 0 {
 		t.Errorf("after %d refused ends: %q, %d bytes stay", len(n.got), code, r.b.streams.bytes)
+	}
+}
+
+// fullRecords stores no replay record while full is set.
+type fullRecords struct {
+	store.Records
+	full *bool
+}
+
+func (f fullRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if *f.full && changes[0].Record.NS == nsReplays {
+		return errors.New("full")
+	}
+	return f.Records.Apply(ctx, changes, now)
+}
+
+// TestPartIsRepeated: a part whose replay record could not be stored can be repeated, and counts once.
+func TestPartIsRepeated(t *testing.T) {
+	r, n := newTestRig(t, nil)
+	r.shake(cat)
+	full := false
+	r.b.replays.records = fullRecords{r.b.records, &full}
+	for piece, p := range steps("text", "hello") {
+		raw := r.sign(cat, r.draft(cat, message.OpStream, p))
+		if full = piece != "end"; full {
+			if m, _ := r.sendRaw(cat, raw); m.P.GetStr("code") != string(message.CodeInternal) {
+				t.Errorf("%s without a replay record: %s", piece, m.P.JSON())
+			}
+			full = false
+		}
+		for range 2 {
+			if m, _ := r.sendRaw(cat, raw); m.Op == message.OpError {
+				t.Errorf("%s again: %s", piece, m.P.JSON())
+			}
+		}
+	}
+	if len(n.got) != 1 || n.got[0].Payload.GetStr("data") != "hello" {
+		t.Errorf("the node got %d messages", len(n.got))
 	}
 }
 
