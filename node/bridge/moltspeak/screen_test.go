@@ -143,3 +143,37 @@ func TestConsentForOneOfTwoAnswers(t *testing.T) {
 		t.Errorf("%d answers left, the owner has %s and %s", left.Load(), first, second)
 	}
 }
+
+// TestRetryUsesOneConsent: another attempt at a message uses the consent of the first attempt, even if the owner has
+// given another one meanwhile.
+func TestRetryUsesOneConsent(t *testing.T) {
+	r, _ := newTestRig(t, nil)
+	now := time.Now()
+	give := func(id string, oneTime bool) {
+		g := newGrant()
+		g.ID, g.Constraints.OneTime = id, oneTime
+		if err := r.b.records.Apply(t.Context(), []store.Change{g.change(store.Absent)}, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	attempt := func() string {
+		g, uses, err := r.b.grants.findCovering(t.Context(), cat, []string{personal.TypeEmail}, "m", now)
+		if err != nil || g == nil {
+			t.Fatalf("no consent covers the message: %v", err)
+		}
+		if err := r.b.records.Apply(t.Context(), uses, now); err != nil {
+			t.Fatal(err)
+		}
+		return g.ID
+	}
+	give("2", true)
+	for _, oneTime := range []bool{true, false} {
+		if used := attempt(); used != "2" {
+			t.Errorf("the message uses consent %s, want 2", used)
+		}
+		give(map[bool]string{true: "1", false: "3"}[oneTime], oneTime)
+	}
+	if used := attempt(); used != "2" {
+		t.Errorf("the message uses consent %s, want 2", used)
+	}
+}
