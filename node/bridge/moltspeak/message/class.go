@@ -72,25 +72,19 @@ func (r *reader) piiMeta() *PIIMeta {
 	if !ok {
 		return nil
 	}
-	sub := &reader{v: v, path: "pii_meta.", bad: CodeSchema}
+	sub := r.at("pii_meta", v)
 	m := &PIIMeta{Types: sub.texts("types", true), MaskFields: sub.texts("mask_fields", false)}
 	sub.check(len(m.Types) > 0, "types", "must have at least one entry")
 	for _, t := range m.Types {
 		sub.check(slices.Contains(personal.DataTypes(), t), "types", "must hold types of the schema")
 	}
 	if c, ok := sub.opt("consent", wire.Object); ok {
-		in := &reader{v: c, path: "pii_meta.consent.", bad: CodeSchema}
+		in := sub.at("consent", c)
 		m.GrantedBy, m.Purpose, m.Proof = in.name("granted_by"), in.name("purpose"), in.text("proof")
 		m.Expires = in.millis("expires")
 		if s, ok := c.Get("scope"); ok && s.Kind() == wire.Array {
 			m.Scope = in.texts("scope", false)
 		}
-		if sub.err == nil {
-			sub.err = in.err
-		}
-	}
-	if r.err == nil && sub.err != nil {
-		r.err = sub.err
 	}
 	return m
 }

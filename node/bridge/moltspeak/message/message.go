@@ -186,13 +186,10 @@ func (r *reader) agent(key string) Agent {
 	if !ok {
 		return Agent{}
 	}
-	sub := &reader{v: v, path: r.path + key + ".", bad: CodeSchema}
+	sub := r.at(key, v)
 	a := Agent{Agent: sub.text("agent"), Org: sub.text("org"), Key: sub.optText("key"), EncKey: sub.optText("enc_key")}
 	sub.check(ValidName(a.Agent), "agent", "must be 1 to 128 of A-Z a-z 0-9 _ -")
 	sub.check(ValidName(a.Org), "org", "must be 1 to 128 of A-Z a-z 0-9 _ -")
-	if r.err == nil {
-		r.err = sub.err
-	}
 	return a
 }
 

@@ -100,34 +100,24 @@ func OpenPacket(tree wire.Value, size int, key *signing.BoxKey) (Packet, *Error)
 	}
 	r := &reader{v: tree, bad: CodeSchema}
 	p := Packet{Enveloped: true}
-	env := &reader{v: r.need("envelope", wire.Object), path: "envelope.", bad: CodeSchema}
-	if r.err != nil {
-		return p, r.err
-	}
+	env := r.at("envelope", r.need("envelope", wire.Object))
 	p.Boxed = env.flag("encrypted")
 	env.check(!env.flag("compressed"), "compressed", "compression is not offered")
 	env.checkOneOf("encoding", "utf-8")
-	if env.err != nil {
-		return p, env.err
+	if p.Boxed {
+		return p.open(r, env, key)
 	}
-	if !p.Boxed {
-		inner := r.need("message", wire.Object)
-		if r.err != nil {
-			return p, r.err
-		}
-		p.Tree = inner
-		return checkBounds(p, len(inner.JSON()))
+	if p.Tree = r.need("message", wire.Object); r.err != nil {
+		return p, r.err
 	}
-	return p.open(r, env, key)
+	return checkBounds(p, len(p.Tree.JSON()))
 }
 
 func (p Packet) open(r, env *reader, key *signing.BoxKey) (Packet, *Error) {
 	env.oneOf("algorithm", boxAlgorithm)
 	sender, nonce, sealed := env.text("sender_public"), env.text("nonce"), r.text("ciphertext")
-	for _, e := range []*Error{env.err, r.err} {
-		if e != nil {
-			return p, e
-		}
+	if r.err != nil {
+		return p, r.err
 	}
 	from, err := signing.ParseBoxPublic(strings.TrimPrefix(sender, "x25519:"))
 	n, ok := unbase64(nonce)

@@ -155,42 +155,36 @@ func (r *reader) attestations() (list []Attestation) {
 			r.check(len(s) <= MaxText, key, "must hold short texts")
 			continue
 		}
-		sub := &reader{v: e, path: r.path + key + ".", bad: r.bad}
+		sub := r.at(key, e)
 		sub.check(e.Kind() == wire.Object, "", "must hold texts and objects")
 		a := Attestation{Capability: sub.name("capability")}
 		if proof, ok := sub.opt("attestation", wire.Object); ok {
-			in := &reader{v: proof, path: sub.path + "attestation.", bad: r.bad}
+			in := sub.at("attestation", proof)
 			a.Type, a.Org, a.Signature, a.Expires = in.oneOf("type", "org-signed"), in.name("org"), in.name("signature"), in.millis("expires")
 			in.check(ValidName(a.Org), "org", "must be 1 to 128 of A-Z a-z 0-9 _ -")
-			if sub.err == nil {
-				sub.err = in.err
-			}
 			if len(list) < maxAttested {
 				list = append(list, a)
 			}
-		}
-		if r.err == nil {
-			r.err = sub.err
 		}
 	}
 	return list
 }
 
 func parseVerify(r *reader) Payload {
-	v := Verify{Challenge: r.text("challenge"), Time: r.millis("timestamp")}
-	raw, err := hex.DecodeString(v.Challenge)
-	r.check(err == nil && len(raw) == 32, "challenge", "must be 32 bytes in hex")
+	v := Verify{Challenge: r.challenge(), Time: r.millis("timestamp")}
 	if v.Time.IsZero() {
 		r.fail(CodeMissingField, "timestamp", "is required")
 	}
 	return v
 }
 
-func parseVerifyResponse(r *reader) Payload {
-	v := Verify{Challenge: r.text("challenge")}
-	raw, err := hex.DecodeString(v.Challenge)
+func parseVerifyResponse(r *reader) Payload { return Verify{Challenge: r.challenge()} }
+
+func (r *reader) challenge() string {
+	text := r.text("challenge")
+	raw, err := hex.DecodeString(text)
 	r.check(err == nil && len(raw) == 32, "challenge", "must be 32 bytes in hex")
-	return v
+	return text
 }
 
 func parseQuery(r *reader) Payload {
@@ -198,13 +192,10 @@ func parseQuery(r *reader) Payload {
 	r.check(len(q.Intent) <= MaxText, "intent", "is too long")
 	q.Params, _ = r.opt("params", wire.Object)
 	if f, ok := r.opt("response_format", wire.Object); ok {
-		sub := &reader{v: f, path: "p.response_format.", bad: CodeInvalidParam}
+		sub := r.at("response_format", f)
 		sub.checkOneOf("type", "structured", "text", "stream")
 		sub.optText("schema")
 		sub.texts("fields", false)
-		if r.err == nil {
-			r.err = sub.err
-		}
 	}
 	return q
 }
@@ -230,23 +221,17 @@ func parseTask(r *reader) Payload {
 	t.Params, _ = r.opt("params", wire.Object)
 	r.opt("constraints", wire.Object)
 	if c, ok := r.opt("callback", wire.Object); ok {
-		sub := &reader{v: c, path: "p.callback.", bad: CodeInvalidParam}
+		sub := r.at("callback", c)
 		sub.flag("on_complete")
 		sub.flag("on_progress")
-		if r.err == nil {
-			r.err = sub.err
-		}
 	}
 	if list, ok := r.opt("subtasks", wire.Array); ok {
 		r.check(list.Len() <= MaxList, "subtasks", "has too many entries")
 		for s := range list.Elems() {
-			sub := &reader{v: s, path: "p.subtasks.", bad: CodeInvalidParam}
+			sub := r.at("subtasks", s)
 			sub.check(s.Kind() == wire.Object, "", "must hold objects")
 			sub.name("id")
 			sub.name("type")
-			if r.err == nil {
-				r.err = sub.err
-			}
 		}
 	}
 	return t
@@ -301,11 +286,8 @@ func parseConsent(r *reader) Payload {
 	r.check(len(c.Types) > 0, "data_types", "must have at least one entry")
 	c.Duration = r.oneOf("duration", "session", "24h", "7d", "permanent")
 	if v, ok := r.opt("constraints", wire.Object); ok {
-		sub := &reader{v: v, path: "p.constraints.", bad: CodeInvalidParam}
+		sub := r.at("constraints", v)
 		c.Constraints = Constraints{OneTime: sub.flag("one_time"), NoStorage: sub.flag("no_storage"), NoForward: sub.flag("no_forward")}
-		if r.err == nil {
-			r.err = sub.err
-		}
 	}
 	return c
 }
@@ -325,11 +307,8 @@ func parseDiscover(r *reader) Payload {
 		d.All = []string{one}
 	}
 	if c, ok := r.opt("capabilities", wire.Object); ok {
-		sub := &reader{v: c, path: "p.capabilities.", bad: CodeInvalidParam}
+		sub := r.at("capabilities", c)
 		d.All, d.Any = append(d.All, sub.texts("all", false)...), sub.texts("any", false)
-		if r.err == nil {
-			r.err = sub.err
-		}
 	}
 	if len(d.All)+len(d.Any) == 0 {
 		r.fail(CodeMissingField, "capability", "is required")

@@ -10,15 +10,25 @@ import (
 
 // reader reads the members of one object and keeps the first error.
 type reader struct {
-	v    wire.Value
-	path string // "p." inside payloads
-	bad  Code   // for a wrong type: E_SCHEMA outside payloads, E_INVALID_PARAM inside (MS-31)
-	err  *Error
+	v     wire.Value
+	path  string // "p." inside payloads
+	bad   Code   // for a wrong type: E_SCHEMA outside payloads, E_INVALID_PARAM inside (MS-31)
+	err   *Error
+	outer *reader // of the object around this one, which keeps the error; nil: this one keeps it
+}
+
+// at returns a reader of v, an object in the member key. It keeps its error in r.
+func (r *reader) at(key string, v wire.Value) *reader {
+	return &reader{v: v, path: r.path + key + ".", bad: r.bad, outer: r}
 }
 
 func (r *reader) fail(c Code, field, fix string) {
+	path := r.path
+	for r.outer != nil {
+		r = r.outer
+	}
 	if r.err == nil {
-		r.err = FailAt(c, r.path+field, fix)
+		r.err = FailAt(c, path+field, fix)
 	}
 }
 
