@@ -9,7 +9,6 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/websocket"
-	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // connection is one WebSocket. Two kinds of messages bind it to their sender: a hello that cannot be a replayed
@@ -123,22 +122,14 @@ func (c *connection) answer(x *request, raw []byte) (r Response, proves bool) {
 
 // challenge returns a challenge for the sender of a hello, wrapped in the same way as the hello.
 func (c *connection) challenge(x *request) []byte {
-	b := c.b
-	c.verifyID = newID()
 	c.sentChallenge = challenge{text: random32(), key: x.peer.Key, expires: x.now.Add(challengeLife), known: x.isKnown(), sources: x.sources}
 	class := message.Internal
 	if !x.peer.takes(class) {
 		class = message.Public
 	}
-	tree, err := message.Sign(message.Draft{
-		ID: c.verifyID, Op: message.OpVerify, Time: x.now, From: b.self, To: message.Agent{Agent: x.m.From.Agent, Org: x.m.From.Org}, Class: class,
-		P: wire.Obj(wire.TextField("challenge", c.sentChallenge.text), wire.Field("timestamp", wire.Int(x.now.UnixMilli()))),
-	}.Tree(), b.cfg.Key)
-	if err != nil {
-		b.cfg.Logger.ErrorContext(x.ctx, "moltspeak: sign a challenge", "err", err)
-		return nil
-	}
-	return b.pack(x, tree.JSON())
+	d := newVerify(c.sentChallenge.text, x.m.From, class, x.now)
+	c.verifyID = d.ID
+	return c.b.pack(x, c.b.sign(d))
 }
 
 // acceptProof checks the answer to our challenge and opens a session. A challenge permits only one attempt.

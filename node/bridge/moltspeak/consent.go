@@ -218,10 +218,6 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 			Expires: d.Now.Add(durations[body.Duration]).Unix(), Scope: body.Types, Purpose: body.Purpose,
 			Constraints: body.Constraints,
 		}
-		token, err := r.b.grants.token(g)
-		if err != nil {
-			return err
-		}
 		changes = append(changes, g.change(store.Absent))
 		if p, known, err := r.b.pins.get(ctx, body.Peer, d.Now); err != nil {
 			return err
@@ -229,7 +225,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 			p.Chosen = true // stored even if it is set already: then an unpin at the same time fails
 			changes = append(changes, p.change())
 		}
-		answer = message.Respond{Status: "success", Data: wire.Obj(wire.TextField("action", "granted"), wire.TextField("consent_token", token),
+		answer = message.Respond{Status: "success", Data: wire.Obj(wire.TextField("action", "granted"), wire.TextField("consent_token", r.b.grants.token(g)),
 			wire.TextField("proof", proofPrefix+g.ID), wire.Field("expires", wire.Int(g.Expires)), wire.Field("scope", wire.Texts(g.Scope)))}
 	}
 	cb := callback{
@@ -256,15 +252,12 @@ type grants struct {
 }
 
 // token returns the grant as base64url JSON, whose member sig signs the canonical form of the other members (MS-42).
-func (g grants) token(grant Grant) (string, error) {
+func (g grants) token(grant Grant) string {
 	tree, err := wire.ValueOf(grant)
 	if err != nil {
-		return "", err
+		panic(err) // a struct of texts and numbers
 	}
-	if tree, err = message.Sign(tree, g.key); err != nil {
-		return "", err
-	}
-	return base64.RawURLEncoding.EncodeToString(tree.JSON()), nil
+	return base64.RawURLEncoding.EncodeToString(message.Sign(tree, g.key).JSON())
 }
 
 // checkToken returns the grant of a token, or false if we did not issue it to this peer or it is no longer valid.

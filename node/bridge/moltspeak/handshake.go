@@ -272,6 +272,14 @@ func (b *Bridge) handleHello(c *request, h message.Hello) (answer, *message.Erro
 	return answer{op: message.OpHelloAck, p: v}, nil
 }
 
+// newVerify returns a message that makes an agent prove its key (MS-26).
+func newVerify(challenge string, to message.Agent, class message.Class, now time.Time) message.Draft {
+	return message.Draft{
+		ID: newID(), Op: message.OpVerify, Time: now, To: to, Class: class,
+		P: wire.Obj(wire.TextField("challenge", challenge), wire.Field("timestamp", wire.Int(now.UnixMilli()))),
+	}
+}
+
 // answerVerify proves our key to the peer: the signature of the answer covers the challenge, both names and re (MS-26).
 func answerVerify(v message.Verify, now time.Time) (answer, *message.Error) {
 	if v.Time.Before(now.Add(-challengeLife)) || v.Time.After(now.Add(challengeLife)) {

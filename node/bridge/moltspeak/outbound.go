@@ -148,13 +148,9 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	}
 	if !ok || now.Sub(o.Sent) > resendWithin || o.Proof != out.proof() {
 		class := out.class.ForAnswer(draft.Class)
-		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = newID(), now, b.self, message.Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
+		draft.ID, draft.Time, draft.To, draft.Class, draft.PII = newID(), now, to, class, out.meta
 		draft.Ext = ownURL(b.cfg.URL).ext(endpoint)
-		tree, err := message.Sign(draft.Tree(), b.cfg.Key)
-		if err != nil {
-			return nil, err
-		}
-		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: tree.JSON(), Sent: now.UTC(), Proof: out.proof()}
+		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: b.sign(draft), Sent: now.UTC(), Proof: out.proof()}
 		if err := storeSent(ctx, b.records, o, slot, draft, to, out.uses, now); err != nil {
 			b.cfg.Logger.WarnContext(ctx, "moltspeak: store one of our messages", "peer", to.Name(), "err", err)
 			return nil, storeFailure(err)
@@ -418,15 +414,11 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	if err != nil {
 		return storeFailure(err)
 	}
-	d := message.Draft{ID: newID(), Re: cb.Re, Op: message.OpConsentResponse, Time: now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: answer, Class: cb.Class}
+	d := message.Draft{ID: newID(), Re: cb.Re, Op: message.OpConsentResponse, Time: now, To: to, P: answer, Class: cb.Class}
 	if b.links.usesCoreOnly(to, p) {
 		d = d.ToCore()
 	}
-	tree, err := message.Sign(d.Tree(), b.cfg.Key)
-	if err != nil {
-		return err
-	}
-	raw := tree.JSON()
+	raw := b.sign(d)
 	endpoint, reach, err := b.endpointOf(ctx, address, to, now)
 	var kept error
 	if cb.Tries == 0 || endpoint == "" {
@@ -450,15 +442,8 @@ func (b *Bridge) challenge(ctx context.Context, e registry.Entry, now time.Time)
 		return err
 	}
 	text := random32()
-	d := message.Draft{
-		ID: newID(), Op: message.OpVerify, Time: now, From: b.self, To: message.Agent{Agent: e.AgentName, Org: e.Org}, Class: message.Public,
-		P: wire.Obj(wire.TextField("challenge", text), wire.Field("timestamp", wire.Int(now.UnixMilli()))),
-	}
-	tree, err := message.Sign(d.Tree(), b.cfg.Key)
-	if err != nil {
-		return err
-	}
-	reply, err := b.transmit(ctx, endpoint, b.cfg.reach(), "", message.Wrap(tree, true))
+	d := newVerify(text, message.Agent{Agent: e.AgentName, Org: e.Org}, message.Public, now)
+	reply, err := b.transmit(ctx, endpoint, b.cfg.reach(), "", message.Wrap(b.signTree(d), true))
 	if err != nil {
 		return err
 	}

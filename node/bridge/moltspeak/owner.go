@@ -156,7 +156,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 
 func (b *Bridge) greet(ctx context.Context, l bridge.Link, endpoint string, to message.Agent) error {
 	now := time.Now()
-	d := message.Draft{ID: newID(), Op: message.OpHello, Time: now, From: b.self, To: to, P: helloPayload(b.capabilities), Class: message.Internal}
+	d := message.Draft{ID: newID(), Op: message.OpHello, Time: now, To: to, P: helloPayload(b.capabilities), Class: message.Internal}
 	d.Ext = ownURL(b.cfg.URL).ext(endpoint)
 	ack, err := b.handshakeCall(ctx, l, endpoint, d, to)
 	if err != nil {
@@ -169,7 +169,7 @@ func (b *Bridge) greet(ctx context.Context, l bridge.Link, endpoint string, to m
 	if text == "" {
 		return nil // the peer opens no session
 	}
-	proof := message.Draft{ID: newID(), Re: ack.m.ID, Op: message.OpVerifyResponse, Time: time.Now(), From: b.self, To: to, P: wire.Obj(wire.TextField("challenge", text)), Class: message.Internal}
+	proof := message.Draft{ID: newID(), Re: ack.m.ID, Op: message.OpVerifyResponse, Time: time.Now(), To: to, P: wire.Obj(wire.TextField("challenge", text)), Class: message.Internal}
 	result, err := b.handshakeCall(ctx, l, endpoint, proof, to)
 	if err != nil {
 		return err
@@ -192,11 +192,7 @@ func challengeIn(m message.Message, body message.Payload) string {
 // handshakeCall sends a message of the handshake and returns the verified answer. It pins the keys in the answer if the
 // answer is from the peer of the link.
 func (b *Bridge) handshakeCall(ctx context.Context, l bridge.Link, endpoint string, d message.Draft, to message.Agent) (*request, error) {
-	tree, err := message.Sign(d.Tree(), b.cfg.Key)
-	if err != nil {
-		return nil, err
-	}
-	reply, err := b.post(ctx, bridge.Address{Kind: Kind, Link: l.Name, Peer: to.Name()}, endpoint, client.Owner, tree.JSON(), to, false)
+	reply, err := b.post(ctx, bridge.Address{Kind: Kind, Link: l.Name, Peer: to.Name()}, endpoint, client.Owner, b.sign(d), to, false)
 	if err != nil {
 		return nil, err
 	}

@@ -65,22 +65,25 @@ func (b *Bridge) reply(c *request, a answer) Response {
 	if re == "" {
 		re = message.ReadableID(c.packet.Tree)
 	}
-	d := message.Draft{ID: newID(), Re: re, Op: a.op, Time: c.now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: a.p, Class: class, PII: meta, Ext: a.ext}
+	d := message.Draft{ID: newID(), Re: re, Op: a.op, Time: c.now, To: to, P: a.p, Class: class, PII: meta, Ext: a.ext}
 	if re != "" && b.links.usesCoreOnly(to, c.peer) { // a respond must name the message that it answers
 		d = d.ToCore()
 	}
-	tree, err := message.Sign(d.Tree(), b.cfg.Key)
-	if err != nil {
-		b.cfg.Logger.ErrorContext(c.ctx, "moltspeak: sign an answer", "err", err)
-		return Response{Status: http.StatusInternalServerError, Body: noAnswer}
-	}
-	raw := tree.JSON()
+	raw := b.sign(d)
 	if c.signed && a.op != message.OpError && c.m.ID != "" && c.m.Class != message.Secret && class != message.PII {
 		b.replays.keep(c, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Reply: raw, Status: r.Status})
 	}
 	r.Body = b.pack(c, raw)
 	return r
 }
+
+// signTree returns a draft as a message of ours. The message does not repeat the recipient's keys.
+func (b *Bridge) signTree(d message.Draft) wire.Value {
+	d.From, d.To = b.self, message.Agent{Agent: d.To.Agent, Org: d.To.Org}
+	return message.Sign(d.Tree(), b.cfg.Key)
+}
+
+func (b *Bridge) sign(d message.Draft) []byte { return b.signTree(d).JSON() }
 
 // pack returns the bytes of a signed answer. It encrypts the answer if the request or the class of the answer requires
 // it: for the sender's pinned key, or else for the key of the request's box, which the inner signature confirmed. The

@@ -186,14 +186,14 @@ func Seal(tree wire.Value, key *signing.BoxKey, recipient signing.BoxPublic) []b
 // SigPrefix is the prefix of signing keys and signatures.
 const SigPrefix = "ed25519:"
 
-// Sign returns the message with its signature as the last member (MS-11).
-func Sign(tree wire.Value, key *signing.PrivateKey) (wire.Value, error) {
+// Sign returns the message with its signature as the last member (MS-11). key is an Ed25519 key.
+func Sign(tree wire.Value, key *signing.PrivateKey) wire.Value {
 	tree = tree.Without("sig")
 	text, err := key.Sign(signing.Canonical(tree, signing.Python))
 	if err != nil {
-		return wire.Value{}, err
+		panic(err) // an Ed25519 key always signs
 	}
-	return tree.With("sig", wire.Text(SigPrefix+text)), nil
+	return tree.With("sig", wire.Text(SigPrefix+text))
 }
 
 // Verify checks the signature over the tree as received, strictly and over no other form (MS-15).
