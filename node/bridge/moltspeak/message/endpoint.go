@@ -12,16 +12,15 @@ func Endpoint(text string) (string, error) {
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
 		return "", errors.New("url must be an absolute http or https URL")
 	}
-	path := strings.TrimRight(u.Path, "/")
-	switch {
+	switch path := strings.TrimRight(u.Path, "/"); {
 	case strings.HasSuffix(path, "/message"):
+		u.Path = path
 	case strings.HasSuffix(path, "/moltspeak/v0.1"):
-		path += "/message"
+		u.Path = path + "/message"
 	case strings.HasSuffix(path, "/moltspeak"):
-		path += "/v0.1/message"
+		u.Path = path + "/v0.1/message"
 	case path == "":
-		path = "/moltspeak/v0.1/message"
+		u.Path = "/moltspeak/v0.1/message"
 	}
-	u.Path = path
 	return u.String(), nil
 }
