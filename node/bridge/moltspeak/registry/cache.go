@@ -233,13 +233,7 @@ func cardEntry(card wire.Value, v wire.Verification) (Entry, bool) {
 	}
 	e := Entry{
 		ID: name.Name(), AgentName: name.Agent, Org: name.Org, PublicKey: meta.GetStr("moltspeak_key"), Endpoint: meta.GetStr("moltspeak"),
-		Description: card.GetStr("description"), Capabilities: []string{}, Status: "active", TrustScore: trustScore(v.Key != nil, v.Endpoint != nil),
-	}
-	caps, _ := card.Get("capabilities")
-	for c := range caps.Elems() {
-		if s, ok := c.Str(); ok {
-			e.Capabilities = append(e.Capabilities, s)
-		}
+		Description: card.GetStr("description"), Capabilities: capabilitiesIn(card), Status: "active", TrustScore: trustScore(v.Key != nil, v.Endpoint != nil),
 	}
 	for _, t := range []*time.Time{v.Key, v.Endpoint, v.Alive} { // a card itself has no times, so use those of its proofs
 		if t != nil && t.After(e.LastSeenAt) {

@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	ns          = "moltspeak/registry"
-	maxDocument = 8 << 10
-	minBearer   = 16 // MS-54
+	ns            = "moltspeak/registry"
+	maxDocument   = 8 << 10
+	minBearer     = 16  // MS-54
+	maxCapability = 512 // bytes: a card permits 128 characters
 )
 
 // Entry is an agent in a registry (MS-53).
@@ -103,16 +104,10 @@ func (s *Server) readSubmission(c echo.Context) (in submission, refusal string) 
 	if err != nil || bad != nil {
 		return in, "Invalid JSON body"
 	}
-	in = submission{name: v.GetStr("agent_name"), org: v.GetStr("org"), key: v.GetStr("public_key"), endpoint: v.GetStr("endpoint"), description: v.GetStr("description"), given: map[string]bool{}}
+	in = submission{name: v.GetStr("agent_name"), org: v.GetStr("org"), key: v.GetStr("public_key"), endpoint: v.GetStr("endpoint"), description: v.GetStr("description"), capabilities: capabilitiesIn(v), given: map[string]bool{}}
 	for _, key := range []string{"endpoint", "description", "capabilities"} {
 		m, ok := v.Get(key)
 		in.given[key] = ok && !m.IsNull()
-	}
-	list, _ := v.Get("capabilities")
-	for e := range list.Elems() {
-		if text, ok := e.Str(); ok && len(text) <= message.MaxText && len(in.capabilities) < message.MaxList {
-			in.capabilities = append(in.capabilities, text)
-		}
 	}
 	u, err := url.Parse(in.endpoint)
 	switch {
@@ -122,6 +117,18 @@ func (s *Server) readSubmission(c echo.Context) (in submission, refusal string) 
 		return in, "description is too long"
 	}
 	return in, ""
+}
+
+// capabilitiesIn returns the capabilities in an entry or a card. It leaves out those that are too long or too many.
+func capabilitiesIn(v wire.Value) []string {
+	out := []string{}
+	list, _ := v.Get("capabilities")
+	for e := range list.Elems() {
+		if text, ok := e.Str(); ok && len(text) <= maxCapability && len(out) < message.MaxList {
+			out = append(out, text)
+		}
+	}
+	return out
 }
 
 // bearer returns the hash of the caller's bearer token, or the zero hash if the token is missing or too short.
@@ -157,7 +164,7 @@ func (s *Server) add(c echo.Context) error {
 	now := wire.Now()
 	k := registration{Entry: Entry{
 		ID: a.Name(), AgentName: in.name, Org: in.org, PublicKey: in.key, Endpoint: in.endpoint, Description: in.description,
-		Capabilities: append([]string{}, in.capabilities...), TrustScore: 0.5, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
+		Capabilities: in.capabilities, TrustScore: 0.5, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
 	}, Bearer: owner}
 	from := httpapi.ClientAddr(c)
 	if wait, _ := s.registrations.Take(from, now); wait > 0 {
@@ -282,7 +289,7 @@ func (s *Server) put(c echo.Context) error {
 			k.Description = in.description
 		}
 		if in.given["capabilities"] {
-			k.Capabilities = append([]string{}, in.capabilities...)
+			k.Capabilities = in.capabilities
 		}
 		k.UpdatedAt = now
 	}, func(k registration) any { return registrationAnswer{true, &k.Entry} })

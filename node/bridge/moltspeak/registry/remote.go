@@ -120,17 +120,10 @@ func (r Remote) search(ctx context.Context, query url.Values) ([]Entry, error) {
 		if !ok || len(out) == 50 {
 			continue
 		}
-		entry := Entry{
+		out = append(out, Entry{
 			ID: a.Name(), AgentName: a.Agent, Org: a.Org, PublicKey: e.GetStr("public_key"), Endpoint: e.GetStr("endpoint"),
-			Description: e.GetStr("description"), Capabilities: []string{}, Status: e.GetStr("status"),
-		}
-		caps, _ := e.Get("capabilities")
-		for c := range caps.Elems() {
-			if s, ok := c.Str(); ok && len(entry.Capabilities) < message.MaxList {
-				entry.Capabilities = append(entry.Capabilities, s)
-			}
-		}
-		out = append(out, entry)
+			Description: e.GetStr("description"), Capabilities: capabilitiesIn(e), Status: e.GetStr("status"),
+		})
 	}
 	return out, nil
 }
