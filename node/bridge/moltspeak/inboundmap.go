@@ -317,39 +317,47 @@ func (c *request) answerOutcome(out bridge.Outcome) (answer, *message.Error) {
 	if out.Reply != nil {
 		payload = out.Reply.Payload
 	}
-	data := payload.Without("metadata")
 	if out.Held && out.Reply == nil && !out.Duplicate { // it waits behind an earlier message of the sender, whose answer already said that the owner decides
-		data = wire.Obj(wire.TextField("action", wire.ActionReceived))
+		payload = wire.Obj(wire.TextField("action", wire.ActionReceived))
 	}
-	switch payload.GetStr("action") {
-	case wire.ActionPending, wire.ActionReceived:
-		return answer{op: message.OpRespond, p: message.Respond{Status: "partial", Data: data}.Value(), status: http.StatusAccepted, fromOwner: true}, nil
-	case wire.ActionClose:
-		status := "success"
-		if payload.GetStr("status") == "failed" {
-			status = "error"
-		}
-		return answer{op: message.OpRespond, p: message.Respond{Status: status, Data: data}.Value(), status: http.StatusOK, fromOwner: true}, nil
+	p := toRespond(payload.Without("metadata"), c.native, c.native && c.m.Op == message.OpTask)
+	a := answer{op: message.OpRespond, p: p.Value(), status: http.StatusOK, fromOwner: true}
+	if isNotice(payload.GetStr("action")) {
+		a.status = http.StatusAccepted
 	}
-	r := toRespond(data, c.native)
-	if c.native && c.m.Op == message.OpTask && payload.GetStr("action") != "respond" {
-		r.Status = "partial" // the conversation of an AgentMesh payload stays open until it is closed (§10)
-	}
-	return answer{op: message.OpRespond, p: r.Value(), status: http.StatusOK, fromOwner: true}, nil
+	return a, nil
 }
 
-// toRespond turns our payload into a respond message. A payload with the action respond keeps its status. If the peer
-// does not use AgentMesh payloads and the payload contains only a text, the data of the respond is that text alone.
-func toRespond(payload wire.Value, native bool) message.Respond {
-	if payload.GetStr("action") == "respond" {
+// isNotice reports whether a payload with this action only says what became of a message.
+func isNotice(action string) bool {
+	return action == wire.ActionPending || action == wire.ActionReceived
+}
+
+// toRespond turns our payload into a respond message. A payload with the action respond keeps its status. If open is
+// set, only a close ends the conversation, so any other payload is partial (§10). If the peer does not use AgentMesh
+// payloads and the payload contains only a text, the data of the respond is that text alone.
+func toRespond(payload wire.Value, native, open bool) message.Respond {
+	r := message.Respond{Status: "success", Data: payload}
+	switch action := payload.GetStr("action"); {
+	case isNotice(action):
+		r.Status = "partial"
+		return r
+	case action == wire.ActionClose:
+		if payload.GetStr("status") == "failed" {
+			r.Status = "error"
+		}
+		return r
+	case action == "respond":
 		if data, ok := payload.Get("data"); ok && slices.Contains([]string{"success", "error", "partial"}, payload.GetStr("status")) {
 			return message.Respond{Status: payload.GetStr("status"), Data: data, Schema: payload.GetStr("schema")}
 		}
+	case open:
+		r.Status = "partial"
 	}
 	if text, ok := plainText(payload); ok && !native {
-		payload = text
+		r.Data = text
 	}
-	return message.Respond{Status: "success", Data: payload}
+	return r
 }
 
 // plainText returns the text of a payload that has only a text and its action: the body of a message, or an answer.

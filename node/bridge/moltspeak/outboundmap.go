@@ -19,7 +19,7 @@ func newDrafts(d bridge.Delivery, t convState) ([]message.Draft, error) {
 	}
 	p := payload // the payload of the draft
 	switch {
-	case act == wire.ActionPending || act == wire.ActionReceived:
+	case isNotice(act):
 		return nil, nil // MoltSpeak has no such message
 	case act == wire.ActionClose && m.Intent != wire.RequestInfo && m.Intent != IntentQuery && m.Intent != IntentTool && m.Intent != IntentStream:
 		outcome := "complete"
@@ -58,28 +58,13 @@ func checkDraft(d message.Draft) ([]message.Draft, error) {
 
 // respondTo returns the respond with our payload to the peer's message t.Re, or nil for a close after the final answer.
 func respondTo(t convState, payload wire.Value, act string) []message.Draft {
+	if act == wire.ActionClose && t.Done {
+		return nil
+	}
 	// In a record of an older version, Native is false even if the peer uses AgentMesh payloads. The operation and the
 	// intent show that such a peer does.
-	r := toRespond(payload, t.Native || t.Op == message.OpTask && wire.Intent(t.Intent).Standard())
-	if act == wire.ActionPending || act == wire.ActionReceived || act == wire.ActionClose {
-		r.Data = payload
-	}
-	switch act {
-	case wire.ActionPending, wire.ActionReceived:
-		r.Status = "partial"
-	case wire.ActionClose:
-		if t.Done {
-			return nil
-		}
-		if payload.GetStr("status") == "failed" {
-			r.Status = "error"
-		}
-	default:
-		if t.Op == message.OpTask && act != "respond" {
-			r.Status = "partial" // a task stays open until it is closed (§10)
-		}
-	}
-	d := message.Draft{Op: message.OpRespond, Re: t.Re, P: r.Value()}
+	native := t.Native || t.Op == message.OpTask && wire.Intent(t.Intent).Standard()
+	d := message.Draft{Op: message.OpRespond, Re: t.Re, P: toRespond(payload, native, t.Op == message.OpTask).Value()}
 	if t.Confidential {
 		d.Class = message.Confidential
 	}
