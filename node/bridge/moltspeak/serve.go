@@ -1,6 +1,7 @@
 package moltspeak
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -88,28 +89,27 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 	}
 	out, late := make([]json.RawMessage, len(entries)), time.Now().Add(answerTime)
 	for i, entry := range entries {
-		x := &request{ctx: c.Request().Context(), now: time.Now(), sources: b.cfg.Addresses.Sources(c)}
-		var e *message.Error
+		data := entry.JSON()
+		x := &request{ctx: c.Request().Context(), now: time.Now(), size: len(data), sources: b.cfg.Addresses.Sources(c)}
+		var refused *message.Error
 		switch {
 		case x.now.After(late):
-			e = message.Fail(message.CodeTimeout)
+			refused = message.Fail(message.CodeTimeout)
 		case i > 0: // the request itself paid for the first entry
-			e = charge(c, b.cfg.Addresses)
+			refused = charge(c, b.cfg.Addresses)
 		}
-		data := entry.JSON()
-		x.size = len(data)
-		if e != nil {
-			x.packet, _ = message.OpenPacket(entry, len(data), nil) // the error names the message if it is not in a box
-			out[i] = b.refuse(x, e).Body
-			continue
+		key := b.cfg.Box
+		if refused != nil {
+			key = nil // the error names the message if it is not in a box
 		}
-		if x.packet, e = message.OpenPacket(entry, len(data), b.cfg.Box); e != nil {
-			r := b.refuse(x, e)
-			countForgery(c, b.cfg.Addresses, r)
-			out[i] = r.Body
-			continue
+		var e *message.Error
+		x.packet, e = message.OpenPacket(entry, len(data), key)
+		var r Response
+		if e = cmp.Or(refused, e); e != nil {
+			r = b.refuse(x, e)
+		} else {
+			r = b.receive(x)
 		}
-		r := b.receive(x)
 		countForgery(c, b.cfg.Addresses, r)
 		out[i] = r.Body
 	}
