@@ -64,6 +64,32 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
+// asked is a directory that keeps the capabilities of each search.
+type asked struct {
+	cards
+	searches *[]string
+}
+
+func (a asked) Search(_ context.Context, q client.Query) (wire.Listing, error) {
+	*a.searches = append(*a.searches, strings.Join(q.Capabilities, "+"))
+	return wire.Listing{}, nil
+}
+
+// TestDiscoverAllAndAny: an agent that has all of some capabilities and any of others has all of the first and at least
+// one of the others.
+func TestDiscoverAllAndAny(t *testing.T) {
+	for p, want := range map[string]string{
+		`{"capability":"a"}`: "a", `{"capabilities":{"all":["a","b"]}}`: "a+b", `{"capabilities":{"any":["x","y"]}}`: "x y",
+		`{"capabilities":{"all":["a","b"],"any":["x","y"]}}`: "a+b+x a+b+y", `{"capability":"a","capabilities":{"any":["x"]}}`: "a+x",
+	} {
+		var searches []string
+		r, _ := newTestRig(t, func(c *Config) { c.Directories = []Directory{asked{searches: &searches}} })
+		if code := r.code(cat, r.draft(cat, message.OpDiscover, p)); code != "" || strings.Join(searches, " ") != want {
+			t.Errorf("%s: %q, searches %q, want %s", p, code, searches, want)
+		}
+	}
+}
+
 // searched counts the searches in a directory without cards.
 type searched struct {
 	cards

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -178,11 +179,11 @@ func (b *Bridge) serveStream(c echo.Context) error {
 // the stranger as much as a message.
 func discover(c *request, d message.Discover, directories []Directory, quotas quotas) (answer, *message.Error) {
 	wanted := [][]string{d.All}
-	if len(d.All) == 0 {
+	if len(d.Any) > 0 {
 		wanted = nil
-		for _, one := range d.Any[:min(len(d.Any), 5)] {
-			wanted = append(wanted, []string{one})
-		}
+	}
+	for _, one := range d.Any[:min(len(d.Any), 5)] {
+		wanted = append(wanted, append(slices.Clip(d.All), one))
 	}
 	if !c.isKnown() {
 		for range wanted[1:] {
