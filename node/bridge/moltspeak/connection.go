@@ -146,7 +146,5 @@ func (c *connection) acceptProof(x *request) (answer, *message.Error) {
 	if !ok {
 		return answer{}, nil // the connection is bound, but all places for sessions are taken
 	}
-	a := sessionAnswer(s)
-	a.status = http.StatusOK
-	return a, nil
+	return sessionAnswer(s), nil
 }

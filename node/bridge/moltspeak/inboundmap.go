@@ -15,21 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// handleWork maps query, task, tool and stream messages and passes them to the node (§10).
-func (b *Bridge) handleWork(c *request) (answer, *message.Error) {
-	switch p := c.body.(type) {
-	case message.Query:
-		return b.handleQuery(c, p)
-	case message.Task:
-		return b.handleTask(c, p)
-	case message.Tool:
-		return b.handleTool(c, p)
-	case message.Stream:
-		return b.handleStream(c, p)
-	}
-	return answer{}, message.Fail(message.CodeSchema)
-}
-
 // ownDomain is the domain of a query whose params are the payload of an AgentMesh request for information.
 const ownDomain = "agentmesh"
 
@@ -321,7 +306,7 @@ func (c *request) answerOutcome(out bridge.Outcome) (answer, *message.Error) {
 		payload = wire.Obj(wire.TextField("action", wire.ActionReceived))
 	}
 	p := toRespond(payload.Without("metadata"), c.native, c.native && c.m.Op == message.OpTask)
-	a := answer{op: message.OpRespond, p: p.Value(), status: http.StatusOK, fromOwner: true}
+	a := answer{op: message.OpRespond, p: p.Value(), fromOwner: true}
 	if isNotice(payload.GetStr("action")) {
 		a.status = http.StatusAccepted
 	}

@@ -44,14 +44,14 @@ type request struct {
 	standing acl.Standing   // what the owner decided about the sender
 }
 
-// answer is the content of the reply to a message. If op is empty and stored is nil, no reply is sent (MS-45).
+// answer is the content of the reply to a message. If op is empty and stored has no reply, no reply is sent (MS-45).
 type answer struct {
 	op        message.Op
 	p         wire.Value
 	ext       wire.Value
-	status    int
-	fromOwner bool          // p contains text from the owner's side, so reply scans it for personal data
-	stored    *replayRecord // the reply to an earlier copy of the message, which is sent again
+	status    int          // 0: 200
+	fromOwner bool         // p contains text from the owner's side, so reply scans it for personal data
+	stored    replayRecord // if the message is a repeat: its reply is sent again
 }
 
 // Response is the HTTP response or WebSocket message that carries the reply to one message.
@@ -96,10 +96,7 @@ func (b *Bridge) process(c *request) (answer, *message.Error) {
 	}
 	c.fresh = !isRepeat && c.m.ID != "" && c.m.To.Agent != ""
 	if isRepeat && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) { // a repeat that the node itself would not recognize
-		if len(old.Reply) > 0 {
-			return answer{stored: &old, status: old.Status}, nil
-		}
-		return answer{}, nil
+		return answer{stored: old}, nil
 	}
 	if e := b.checkContent(c); e != nil {
 		return answer{}, e
@@ -108,9 +105,7 @@ func (b *Bridge) process(c *request) (answer, *message.Error) {
 		return b.handleSecret(c, isRepeat)
 	}
 	a, e := b.dispatch(c)
-	if e == nil && len(old.Reply) > 0 { // a repeat
-		a.stored, a.status = &old, old.Status
-	}
+	a.stored = old
 	return a, e
 }
 
@@ -294,9 +289,10 @@ func (b *Bridge) handleSecret(c *request, isRepeat bool) (answer, *message.Error
 		// The handler's own error may contain the secret.
 		return answer{}, message.Fail(message.CodeTaskFailed).Because(errors.New("the handler of secrets failed"))
 	}
-	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: out}.Value(), status: http.StatusOK, fromOwner: true}, nil
+	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: out}.Value(), fromOwner: true}, nil
 }
 
+// dispatch carries out the operation of a message. Queries, tasks, tools and streams become messages for the node (§10).
 func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	var a answer
 	var e *message.Error
@@ -328,14 +324,17 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 		}
 	case message.Fault:
 		return b.receiveReply(c)
-	default:
-		return b.handleWork(c)
+	case message.Query:
+		return b.handleQuery(c, p)
+	case message.Task:
+		return b.handleTask(c, p)
+	case message.Tool:
+		return b.handleTool(c, p)
+	case message.Stream:
+		return b.handleStream(c, p)
 	}
 	if e != nil {
 		return a, e
-	}
-	if a.status == 0 {
-		a.status = http.StatusOK
 	}
 	return a, b.replays.store(c)
 }

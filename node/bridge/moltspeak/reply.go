@@ -1,6 +1,7 @@
 package moltspeak
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -17,18 +18,18 @@ import (
 var noAnswer = []byte("{}\n")
 
 func success(data wire.Value) answer {
-	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}
+	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value()}
 }
 
 // reply builds the response to a request: it signs the answer, stores it for a repeat of the request unless it is an
 // error, personal or secret, and wraps it in the same way as the request (MS-17).
 func (b *Bridge) reply(c *request, a answer) Response {
-	r := Response{Status: a.status}
+	r := Response{Status: cmp.Or(a.status, http.StatusOK)}
 	if c.signed {
 		r.Sender, r.Known, r.Fresh = c.m.From, c.isKnown(), c.fresh
 	}
-	if a.stored != nil {
-		r.Body = b.pack(c, a.stored.Reply)
+	if len(a.stored.Reply) > 0 {
+		r.Status, r.Body = a.stored.Status, b.pack(c, a.stored.Reply)
 		return r
 	}
 	if a.op == "" {
