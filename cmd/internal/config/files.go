@@ -23,18 +23,16 @@ func (s Source) LinkToken(l bridge.Link) (client.Credential, error) {
 // configuration names neither. part names the part of the configuration to which the secret belongs, such as "link
 // home", for error texts.
 func (s Source) Secret(part, file, env string) (string, error) {
-	var text string
-	switch {
-	case file != "":
+	if file+env == "" {
+		return "", nil
+	}
+	text := os.Getenv(env)
+	if file != "" {
 		data, err := os.ReadFile(s.ResolvePath(file))
 		if err != nil {
 			return "", fmt.Errorf("%s: read secret: %w", part, err)
 		}
 		text = string(data)
-	case env != "":
-		text = os.Getenv(env)
-	default:
-		return "", nil
 	}
 	if text = strings.TrimSpace(text); text == "" {
 		return "", fmt.Errorf("%s: the secret is empty", part)
@@ -115,22 +113,4 @@ func (s Source) ResolvePath(name string) string {
 		return name
 	}
 	return abs
-}
-
-// SecretList reads secrets from a file or an environment variable, in which white space separates them. It returns at
-// least one secret or an error.
-func (s Source) SecretList(file, env string) ([]string, error) {
-	text := os.Getenv(env)
-	if file != "" {
-		data, err := os.ReadFile(s.ResolvePath(file))
-		if err != nil {
-			return nil, fmt.Errorf("read secret_file: %w", err)
-		}
-		text = string(data)
-	}
-	lines := strings.Fields(text)
-	if len(lines) == 0 {
-		return nil, errors.New("the secret is empty")
-	}
-	return lines, nil
 }

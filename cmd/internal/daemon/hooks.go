@@ -28,6 +28,10 @@ func (p *Process) newRoutes() ([]node.Route, error) {
 
 // newHandler makes the handler of a hook. A nil handler leaves the messages in the inbox.
 func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
+	secret, err := p.src.Secret(h.Label(), h.SecretFile, h.SecretEnv)
+	if err != nil {
+		return nil, err
+	}
 	switch {
 	case len(h.Exec) > 0:
 		if h.User != "" {
@@ -37,29 +41,13 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 		}
 		return hook.Exec{Argv: p.src.ResolveCommand(h.Exec), Env: hookEnvironment(h, p.cfg.AgentDoor.Socket, p.src), User: h.User, Logger: p.log}, nil
 	case h.Webhook != "":
-		lines, err := p.src.SecretList(h.SecretFile, h.SecretEnv)
-		if err != nil {
-			return nil, err
-		}
-		secrets, err := parseWebhookSecrets(lines)
+		secrets, err := parseWebhookSecrets(secret)
 		return hook.Webhook{URL: h.Webhook, Secrets: secrets, HTTP: p.http, Logger: p.log}, err
 	case h.A2A != "":
-		var token client.Credential
-		if h.SecretFile+h.SecretEnv != "" {
-			lines, err := p.src.SecretList(h.SecretFile, h.SecretEnv)
-			if err != nil {
-				return nil, err
-			}
-			token = client.Credential(lines[0])
-		}
-		return hook.NewA2A(h.A2A, token, p.http, p.log), nil
+		return hook.NewA2A(h.A2A, client.Credential(secret), p.http, p.log), nil
 	case h.OpenClaw != "":
-		lines, err := p.src.SecretList(h.SecretFile, h.SecretEnv)
-		if err != nil {
-			return nil, err
-		}
 		return hook.OpenClaw{
-			URL: h.OpenClaw, Token: client.Credential(lines[0]), AgentID: h.OpenClawAgent, SessionKey: h.OpenClawSession,
+			URL: h.OpenClaw, Token: client.Credential(secret), AgentID: h.OpenClawAgent, SessionKey: h.OpenClawSession,
 			HTTP: p.http, Logger: p.log,
 		}, nil
 	}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"strings"
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
@@ -23,33 +24,32 @@ func (p *Process) newNotifier() (*notify.Box, error) {
 		cfg.Target = notify.Command{Argv: p.src.ResolveCommand(c.Command), Format: notify.Format(c.Format)}
 	case c.Webhook != "":
 		hook := notify.Webhook{URL: c.Webhook, Format: notify.Format(c.Format), HTTP: p.http}
-		if c.SecretFile+c.SecretEnv != "" {
-			if err := p.setSecrets(&hook); err != nil {
-				return nil, err
-			}
+		if err := p.setSecrets(&hook); err != nil {
+			return nil, err
 		}
 		cfg.Target = hook
 	}
 	return notify.New(cfg), nil
 }
 
-// setSecrets sets the webhook's secrets: those of Standard Webhooks, or the bearer token for ntfy.
+// setSecrets sets the webhook's secrets, if it has any: those of Standard Webhooks, or the bearer token for ntfy.
 func (p *Process) setSecrets(hook *notify.Webhook) error {
-	lines, err := p.src.SecretList(p.cfg.Notify.SecretFile, p.cfg.Notify.SecretEnv)
+	text, err := p.src.Secret("webhook", p.cfg.Notify.SecretFile, p.cfg.Notify.SecretEnv)
 	if err != nil {
 		return err
 	}
 	if hook.Format == notify.Ntfy {
-		hook.Token = client.Credential(lines[0])
+		hook.Token = client.Credential(text)
 		return nil
 	}
-	hook.Secrets, err = parseWebhookSecrets(lines)
+	hook.Secrets, err = parseWebhookSecrets(text)
 	return err
 }
 
-func parseWebhookSecrets(lines []string) (secrets []client.WebhookSecret, err error) {
-	for _, line := range lines {
-		secret, err := client.ParseWebhookSecret(line)
+// parseWebhookSecrets parses secrets that white space separates.
+func parseWebhookSecrets(text string) (secrets []client.WebhookSecret, err error) {
+	for _, word := range strings.Fields(text) {
+		secret, err := client.ParseWebhookSecret(word)
 		if err != nil {
 			return nil, err
 		}
