@@ -154,6 +154,9 @@ func (r *Registry) tombstone(ctx context.Context, c wire.Change, kind string, no
 }
 
 func (r *Registry) getChanges(c echo.Context) error {
+	if r.cfg.CountReader != nil {
+		r.cfg.CountReader(httpapi.ClientAddr(c), c.Request().UserAgent())
+	}
 	params, err := url.ParseQuery(c.Request().URL.RawQuery)
 	if err != nil {
 		return wire.ErrQuery.Because(err)

@@ -2,21 +2,16 @@ package operator
 
 import (
 	"maps"
-	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/agentmesh/agentmesh/acl/rate"
-	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 const (
-	feedPath     = "/v1/changes"
 	maxFollowers = 100 // beyond these, a new reader displaces the reader that has been silent longest
 	maxAgent     = 200 // characters of a User-Agent
 	followerBits = 64  // of an IPv6 address, because one client usually has the whole /64
@@ -36,19 +31,9 @@ type Follower struct {
 	Reads       int
 }
 
-// Watch counts the requests for the feed that e serves.
-func (f *Followers) Watch(e *echo.Echo) {
-	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			if c.Path() == feedPath && c.Request().Method == http.MethodGet {
-				f.add(httpapi.ClientAddr(c), c.Request().UserAgent(), time.Now())
-			}
-			return next(c)
-		}
-	})
-}
-
-func (f *Followers) add(client netip.Addr, agent string, now time.Time) {
+// Add counts a request for the feed.
+func (f *Followers) Add(client netip.Addr, agent string) {
+	now := time.Now()
 	if client == rate.Unknown {
 		client = netip.Addr{}
 	}

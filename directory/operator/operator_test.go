@@ -40,14 +40,16 @@ func newWorld(t *testing.T, owner httpapi.OwnerConfig, change ...func(*directory
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	cfg := directory.Config{Store: db, BaseURL: "https://directory.example/v1", Mode: directory.Open, Quotas: directory.Quotas{PerToken: -1, PerHost: -1, PerHour: -1}}
+	followers := &operator.Followers{}
+	cfg := directory.Config{
+		Store: db, BaseURL: "https://directory.example/v1", Mode: directory.Open, Quotas: directory.Quotas{PerToken: -1, PerHost: -1, PerHour: -1},
+		CountReader: followers.Add,
+	}
 	for _, f := range change {
 		f(&cfg)
 	}
 	edge := httpapi.New(httpapi.Config{RequestsPerMinute: -1})
 	w := &world{t: t, reg: directory.New(cfg), public: edge.Handler(), owner: httpapi.NewOwner(owner)}
-	followers := &operator.Followers{}
-	followers.Watch(edge.Echo())
 	w.reg.Mount(edge.Echo())
 	operator.Mount(w.owner.Pages(), operator.Config{Directory: w.reg, Name: "Agents of Cork", Alone: true, Followers: followers})
 	return w
