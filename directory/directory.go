@@ -21,6 +21,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
@@ -83,6 +84,10 @@ type Config struct {
 	Version string
 	// Referrals are the ARD base URLs of other registries that a search recommends (DISC-3).
 	Referrals []string
+	// CountReader is called for each request for the change feed, with the client's address and User-Agent; may be nil.
+	CountReader func(client netip.Addr, agent string)
+	// WrapFront is the middleware of the page at /; may be nil.
+	WrapFront echo.MiddlewareFunc
 	// Entries returns what the manifest of ARD lists beside this directory; may be nil.
 	Entries func() []discovery.Entry
 	// HTTP fetches cards from endpoints (AM-63). If it is nil, the directory probes no endpoint.

@@ -37,7 +37,11 @@ func (r *Registry) Mount(e *echo.Echo) {
 		Find: func(ctx context.Context, s discovery.Search) (discovery.Found, error) { return findRanked(ctx, r, s) },
 	}, r.cfg.Entries)
 	documents.Mount(e)
-	read("/", func(c echo.Context) error { documents.Links(c); return r.getFront(c) })
+	front := func(c echo.Context) error { documents.Links(c); return r.getFront(c) }
+	if r.cfg.WrapFront != nil {
+		front = r.cfg.WrapFront(front)
+	}
+	read("/", front)
 	read("/agents/:id", r.showAgent)
 	read("/v1/agents", r.listAgents)
 	read("/v1/capabilities", getNames(r.Capabilities))

@@ -115,7 +115,13 @@ func Mount(e *echo.Echo, cfg Config) Shown {
 	get("/terms", cfg.Guard(s.showTerms))
 	get("/changes", cfg.Guard(s.showChanges))
 	e.POST("/agents/:id/report", cfg.Guard(s.report))
-	e.Use(s.renderFaults)
+	respond := e.HTTPErrorHandler
+	e.HTTPErrorHandler = func(err error, c echo.Context) {
+		if !c.Response().Committed && httpapi.WantsPage(c.Request()) {
+			s.renderFault(c, httpapi.PublicError(err))
+		}
+		respond(err, c) // does nothing after a response
+	}
 	return s.Shown
 }
 
@@ -167,19 +173,7 @@ var faultTitles = map[int]string{
 	http.StatusServiceUnavailable: "Not available now",
 }
 
-// renderFaults is a middleware that shows the error of a handler to a browser as a page. Programs get the error body.
-func (s *site) renderFaults(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		err := next(c)
-		if err == nil || c.Response().Committed || !httpapi.WantsPage(c.Request()) {
-			return err
-		}
-		return s.renderFault(c, err)
-	}
-}
-
-func (s *site) renderFault(c echo.Context, err error) error {
-	e := httpapi.PublicError(err)
+func (s *site) renderFault(c echo.Context, e *wire.Error) {
 	title := faultTitles[e.Status]
 	if title == "" {
 		title = "This did not work"
@@ -189,8 +183,6 @@ func (s *site) renderFault(c echo.Context, err error) error {
 		text = "There is nothing at this address."
 	}
 	httpapi.SetErrorHeaders(c.Response().Header(), e)
-	if failed := s.Pages.Render(c, s.fault, e.Status, view{title, s.Shown, text}); failed != nil {
-		return errors.Join(err, failed)
-	}
-	return err
+	// An error means that the client has gone.
+	_ = s.Pages.Render(c, s.fault, e.Status, view{title, s.Shown, text})
 }

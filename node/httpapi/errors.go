@@ -38,12 +38,14 @@ func PublicError(err error) *wire.Error {
 	return wire.ErrInternal.Because(err)
 }
 
-// respondError writes the error body of §8 with the headers of AM-28, unless the response has begun.
-func respondError(c echo.Context, e *wire.Error) {
+// respondError is echo's error handler. It writes the error body of §8 with the headers of AM-28, unless the response
+// has begun.
+func respondError(err error, c echo.Context) {
 	w := c.Response()
 	if w.Committed {
 		return
 	}
+	e := PublicError(err)
 	SetErrorHeaders(w.Header(), e)
 	w.Header()["Content-Type"] = jsonType
 	w.WriteHeader(e.Status)

@@ -49,11 +49,11 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		var refusal *wire.Error
 		_, panicked := errors.AsType[*handlerPanic](err)
-		// An error page is complete, although its handler returns the error.
+		// An error response is complete, although its handler returns the error.
 		halfway := err != nil && c.Response().Committed && (panicked || c.Response().Status < http.StatusBadRequest)
 		if err != nil {
 			refusal = PublicError(err)
-			respondError(c, refusal)
+			c.Echo().HTTPErrorHandler(refusal, c)
 		}
 		took := time.Since(start)
 		g.meter.finish(c.Path(), c.Request().Method, c.Response().Status, took)
@@ -64,9 +64,6 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		return nil
 	}
 }
-
-// fail is echo's error handler. The gate answers errors of handlers itself; echo calls fail for other errors.
-func (g *gate) fail(err error, c echo.Context) { respondError(c, PublicError(err)) }
 
 // handlerPanic is a handler's panic as an error. Its stack is logged and never sent (AM-78).
 type handlerPanic struct {

@@ -88,7 +88,7 @@ func New(cfg Config) *Server {
 func newEcho(g *gate, extract echo.IPExtractor) *echo.Echo {
 	e := echo.New()
 	e.IPExtractor = extract
-	e.HTTPErrorHandler = g.fail
+	e.HTTPErrorHandler = respondError
 	e.Pre(g.wrap)
 	return e
 }

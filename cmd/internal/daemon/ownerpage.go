@@ -37,7 +37,9 @@ func (p *Process) mountPages() {
 		})
 	}
 	p.mountLinksPage(pages)
-	serveStart(p)
+	if wrap := wrapFront(p); wrap != nil && p.registry == nil {
+		p.edge.Echo().Match([]string{http.MethodGet, http.MethodHead}, "/", wrap(echo.NotFoundHandler))
+	}
 	for _, b := range p.bridges {
 		if s, ok := b.(bridge.PageMounter); ok && !p.hosting.isElsewhere() {
 			s.MountPage(pages)

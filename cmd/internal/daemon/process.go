@@ -246,8 +246,8 @@ func (p *Process) addDirectory(base string) error {
 	if p.mirror != "" {
 		cfg.Referrals = append([]string{strings.TrimSuffix(strings.TrimRight(p.mirror, "/"), "/v1") + discovery.Base}, cfg.Referrals...)
 	}
+	cfg.CountReader, cfg.WrapFront = p.followers.Add, wrapFront(p)
 	p.registry = directory.New(cfg)
-	p.followers.Watch(p.edge.Echo())
 	p.registry.Mount(p.edge.Echo())
 	p.mountOperations(operator.Operations(p.registry)...)
 	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, engine.CheckIndex(ctx, p.db) })

@@ -5,6 +5,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -15,19 +16,18 @@ type startView struct {
 	Directory bool
 }
 
-// serveStart answers a browser at / in the local profile with a page that leads to the owner's page. Other clients, and
-// searches in the directory, get the usual answer. The page has no sign-in code, because any program on this machine
-// may read it.
-func serveStart(p *Process) {
-	if p.cfg.Public() || p.node == nil {
-		return
+// wrapFront returns a middleware of / that shows a browser the way to the owner's page, or nil if the process has no
+// node or the public profile. Other clients, and searches in the directory, get the usual answer. The page has no
+// sign-in code, because any program on this machine may read it.
+func wrapFront(p *Process) echo.MiddlewareFunc {
+	if p.cfg.Public() || !p.cfg.Has(config.RoleNode) {
+		return nil
 	}
 	pages := httpapi.NewPublicPages(p.edge.Echo())
 	start := pages.Template(pageFiles, "page/start.html")
-	p.edge.Echo().Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			r := c.Request()
-			if r.Method != http.MethodGet || r.URL.Path != "/" || r.URL.RawQuery != "" || !httpapi.WantsPage(r) {
+			if c.QueryString() != "" || !httpapi.WantsPage(c.Request()) {
 				return next(c)
 			}
 			view := startView{Name: p.node.Card().Name, Directory: p.registry != nil}
@@ -38,5 +38,5 @@ func serveStart(p *Process) {
 			c.Response().Header().Set("Cache-Control", "no-store")
 			return pages.Render(c, start, http.StatusOK, view)
 		}
-	})
+	}
 }
