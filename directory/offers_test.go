@@ -37,7 +37,9 @@ func sharedProcesses(t *testing.T, n int, delay time.Duration, change ...func(*C
 	}
 	ws[0].register(alice, mailboxCard("am_alice"))
 	ws[0].register(bob, testCard("am_bob"))
-	for _, w := range ws { // they read these under locks, in which no other goroutine can wait with a fake clock
+	// The processes read these under locks, in which no other goroutine can wait with a fake clock. Registrations at the
+	// same time in one process would hang for this reason: they read the bans under a lock again and again.
+	for _, w := range ws {
 		if _, err := w.reg.relay.Counts(t.Context()); err != nil {
 			t.Fatal(err)
 		}

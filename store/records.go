@@ -41,15 +41,6 @@ func Decode[T any](rec Record) (v T, err error) {
 	return v, err
 }
 
-// Encode returns v as the JSON body of a record. The type of v must be one that JSON can always express.
-func Encode(v any) []byte {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("store: encode %T: %v", v, err))
-	}
-	return body
-}
-
 func decodeInto(rec Record, v any) error {
 	if err := json.Unmarshal(rec.Body, v); err != nil {
 		return fmt.Errorf("read record %s of %s: %w", rec.Key, rec.NS, err)

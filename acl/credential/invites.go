@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -53,11 +54,7 @@ func (v Invites) Issue(code string, c Code) (Code, store.Change) {
 }
 
 func (v Invites) change(c Code, rev store.Rev) store.Change {
-	body, err := json.Marshal(c)
-	if err != nil {
-		panic(err) // cannot happen: texts, numbers and times
-	}
-	return store.Change{Record: store.Record{NS: v.NS, Key: c.ID, Body: body, Expires: c.Expires}, IfRev: rev}
+	return store.Change{Record: store.Record{NS: v.NS, Key: c.ID, Body: wire.MustMarshal(c), Expires: c.Expires}, IfRev: rev}
 }
 
 // Redeem uses up one use of a code for agent. It returns the code's description after this use, and the change that

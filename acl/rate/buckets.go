@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // Limit is the number of tokens that a bucket regains per second.
@@ -224,11 +226,7 @@ func (b *Buckets) Snapshot(now time.Time) []byte {
 			}
 		}
 	}
-	data, err := json.Marshal(owed)
-	if err != nil {
-		panic(fmt.Sprintf("rate: encode snapshot: %v", err)) // cannot happen: a map of strings to numbers
-	}
-	return data
+	return wire.MustMarshal(owed)
 }
 
 // Restore adds the buckets of a snapshot, which may have been taken under another limit. A restored bucket is at worst

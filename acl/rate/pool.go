@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // Source is the origin of a draw: an address, the network around it, a credential, a host.
@@ -153,11 +155,7 @@ func (p *Pool) Snapshot(now time.Time) []byte {
 			s.Shares[width] = b.Snapshot(now)
 		}
 	}
-	data, err := json.Marshal(s)
-	if err != nil {
-		panic(fmt.Sprintf("rate: encode snapshot: %v", err)) // cannot happen: two levels of plain JSON
-	}
-	return data
+	return wire.MustMarshal(s)
 }
 
 // Restore adds the draws of a snapshot, even from a pool of another size.

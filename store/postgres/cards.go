@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/cardindex"
 	"github.com/agentmesh/agentmesh/store/engine"
@@ -206,7 +207,7 @@ func decodeLine(id, value []byte) (line feedLine, err error) {
 }
 
 func (t *txn) putLine(id []byte, change, due int64, line feedLine) {
-	t.put(changes, id, row{num: change, due: due, value: store.Encode(line)})
+	t.put(changes, id, row{num: change, due: due, value: wire.MustMarshal(line)})
 }
 
 // purgeCard removes a card whose id is no longer held. Its line in the feed stays for a year.

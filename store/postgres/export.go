@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
 )
@@ -397,7 +398,7 @@ func (l *loader) add(r engine.Row) error {
 		l.put(cards, []byte(v.ID), num, engine.CardDue(v.Card), r.Value)
 	case engine.ChangeRow:
 		line := feedLine{At: v.At, Gone: v.Gone, Withdrawn: v.Withdrawn, Seq: v.Seq}
-		l.put(changes, []byte(v.ID), num, r.Due, store.Encode(line))
+		l.put(changes, []byte(v.ID), num, r.Due, wire.MustMarshal(line))
 	case engine.EntryRow:
 		l.put(entries, entryKey(r.Num, r.N), 0, 0, r.Value)
 	case store.Conversation:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/local"
 )
@@ -67,7 +68,7 @@ func encodeHints(by string, hints []store.Hint) []string {
 }
 
 func (n notification) encode() string {
-	return string(store.Encode(n))
+	return string(wire.MustMarshal(n))
 }
 
 // Watch implements [store.Watcher]. The channel is also closed when the store closes.
