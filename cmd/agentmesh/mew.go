@@ -7,12 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -21,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
 type mewCmd struct {
@@ -142,39 +141,13 @@ func (c *mewGatewayCmd) listen() ([]net.Listener, int, error) {
 	return out, port, nil
 }
 
-// The time limits of the gateway's HTTP server. WebSocket connections have limits of their own (AM-76).
-const (
-	mewHeaderTimeout = 5 * time.Second
-	mewReadTimeout   = 15 * time.Second
-	mewWriteTimeout  = 60 * time.Second
-	mewStopTimeout   = 4 * time.Second
-)
-
 // serveGateway runs the gateway until ctx ends, and returns after all its parts have stopped.
 func serveGateway(ctx context.Context, g *gateway.Gateway, audit *acl.Audit, listeners []net.Listener, log *slog.Logger) error {
-	srv := &http.Server{
-		Handler: g, ReadHeaderTimeout: mewHeaderTimeout, ReadTimeout: mewReadTimeout, WriteTimeout: mewWriteTimeout,
-		IdleTimeout: mewWriteTimeout, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return g.Run(ctx) })
 	all.Go(func() error { audit.Run(ctx); return nil })
 	for _, l := range listeners {
-		all.Go(func() error {
-			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				return err
-			}
-			return nil
-		})
+		all.Go(func() error { return httpapi.Serve(ctx, g, l, nil, log) })
 	}
-	all.Go(func() error {
-		<-ctx.Done()
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mewStopTimeout)
-		defer cancel()
-		if err := srv.Shutdown(stopCtx); err != nil {
-			return srv.Close()
-		}
-		return nil
-	})
 	return all.Wait()
 }

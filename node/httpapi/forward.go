@@ -165,5 +165,5 @@ func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string)
 	})
 	cfg := s.cfg
 	cfg.MaxConnsPerAddr = -1 // each process has many clients
-	return serve(ctx, h, limitConns(l, cfg, s.conns), nil, s.cfg.Logger)
+	return Serve(ctx, h, limitConns(l, cfg, s.conns), nil, s.cfg.Logger)
 }

@@ -257,9 +257,9 @@ func (o *Owner) Serve(ctx context.Context) error {
 	defer removeShortDir(o.cfg.Dir, o.socket.Addr().String())
 	defer context.AfterFunc(ctx, o.pages.stop)()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serve(ctx, http.HandlerFunc(o.pickDoor), o.socket, nil, o.cfg.Logger) })
+	g.Go(func() error { return Serve(ctx, http.HandlerFunc(o.pickDoor), o.socket, nil, o.cfg.Logger) })
 	if o.agentSocket != nil {
-		g.Go(func() error { return serve(ctx, o.agent, o.agentSocket, nil, o.cfg.Logger) })
+		g.Go(func() error { return Serve(ctx, o.agent, o.agentSocket, nil, o.cfg.Logger) })
 	}
 	tcpHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.pickDoor(w, r.WithContext(context.WithValue(r.Context(), overTCP{}, true)))
@@ -275,7 +275,7 @@ func (o *Owner) Serve(ctx context.Context) error {
 				return nil
 			}
 		}
-		return serve(ctx, tcpHandler, tcp, nil, o.cfg.Logger)
+		return Serve(ctx, tcpHandler, tcp, nil, o.cfg.Logger)
 	})
 	return g.Wait()
 }

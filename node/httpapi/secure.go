@@ -30,7 +30,7 @@ const ChallengePath = "/.well-known/acme-challenge/"
 // [ChallengePath]. Other reads are redirected to the public URL. All other requests are refused, so that their senders
 // notice that they exposed them to the network. No route of this server is reachable.
 func (s *Server) ServePlain(ctx context.Context, l net.Listener, challenge http.Handler) error {
-	return serve(ctx, s.plain(challenge), limitConns(l, s.cfg, s.conns), nil, s.cfg.Logger)
+	return Serve(ctx, s.plain(challenge), limitConns(l, s.cfg, s.conns), nil, s.cfg.Logger)
 }
 
 func (s *Server) plain(challenge http.Handler) http.Handler {

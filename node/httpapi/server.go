@@ -120,11 +120,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if isBehindProxy(s.cfg) {
 		h = s.requireProxy(h)
 	}
-	return serve(ctx, h, limitConns(l, s.cfg, s.conns), s.cfg.TLS, s.cfg.Logger)
+	return Serve(ctx, h, limitConns(l, s.cfg, s.conns), s.cfg.TLS, s.cfg.Logger)
 }
 
-// serve answers connections of l, over TLS if secure is not nil.
-func serve(ctx context.Context, h http.Handler, l net.Listener, secure *tls.Config, log *slog.Logger) error {
+// Serve answers connections of l with h, over TLS if secure is not nil, and stops like [Server.Serve].
+func Serve(ctx context.Context, h http.Handler, l net.Listener, secure *tls.Config, log *slog.Logger) error {
 	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
 	park := newParking(requests, l.Addr(), log)
 	defer park.waiting.Wait()
