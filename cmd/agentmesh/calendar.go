@@ -97,7 +97,7 @@ func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
 		times = append(times, t.Format(time.RFC3339))
 	}
 	event := wire.Obj(wire.TextField("title", c.Title), wire.Field("proposed_times", wire.Texts(times)), wire.TextField("duration", c.Duration))
-	event = withTexts(event, "location", c.Location)
+	event = event.WithOptional("location", c.Location)
 	payload := wire.Obj(wire.TextField("action", "propose"), wire.Field("event", event))
 	send := sendCmd{To: c.Agent, Payload: string(payload.JSON()), sendFlags: sendFlags{Intent: string(wire.Schedule), Wait: true}}
 	return send.Run(ctx, a)

@@ -87,7 +87,7 @@ func (a *app) showFound(page owner.List[owner.Found]) {
 				unproven = true
 			}
 			rows = append(rows, []string{
-				id, terminal.Truncate(card.GetStr("name"), 40), terminal.Truncate(joinTexts(card, "capabilities"), 40), terminal.Truncate(card.GetStr("description"), 60),
+				id, terminal.Truncate(card.GetStr("name"), 40), terminal.Truncate(strings.Join(card.GetTexts("capabilities"), ","), 40), terminal.Truncate(card.GetStr("description"), 60),
 			})
 		}
 	}
@@ -110,16 +110,4 @@ func (a *app) showARD(page owner.FoundARD) {
 	if len(page.Items) > 0 {
 		a.Note("nothing here is proven: it is what the registry says")
 	}
-}
-
-// joinTexts returns the strings of the list at key, separated by commas.
-func joinTexts(v wire.Value, key string) string {
-	list, _ := v.Get(key)
-	var out []string
-	for e := range list.Elems() {
-		if s, ok := e.Str(); ok {
-			out = append(out, s)
-		}
-	}
-	return strings.Join(out, ",")
 }

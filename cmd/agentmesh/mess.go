@@ -152,7 +152,7 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (c *messRequestCmd) body() wire.Value {
-	body := withTexts(wire.Obj(wire.TextField("intent", c.Intent)), "id", c.ID, "priority", c.Priority)
+	body := wire.Obj(wire.TextField("intent", c.Intent)).WithOptional("id", c.ID).WithOptional("priority", c.Priority)
 	if len(c.Requires) > 0 {
 		body = body.With("requires", wire.Texts(c.Requires))
 	}
@@ -285,7 +285,7 @@ type messClaimCmd struct {
 }
 
 func (c *messClaimCmd) Run(ctx context.Context, a *app) error {
-	body := withTexts(wire.Obj(wire.TextField("re", c.Ref), wire.TextField("code", "claimed")), "eta", c.ETA)
+	body := wire.Obj(wire.TextField("re", c.Ref), wire.TextField("code", "claimed")).WithOptional("eta", c.ETA)
 	return messSend(ctx, a, thread.Block{{Type: "status", Body: body}})
 }
 
@@ -295,7 +295,7 @@ type messCancelCmd struct {
 }
 
 func (c *messCancelCmd) Run(ctx context.Context, a *app) error {
-	body := withTexts(wire.Obj(wire.Field("re", wire.Texts(c.Refs))), "reason", c.Reason)
+	body := wire.Obj(wire.Field("re", wire.Texts(c.Refs))).WithOptional("reason", c.Reason)
 	return messSend(ctx, a, thread.Block{{Type: "cancel", Body: body}})
 }
 

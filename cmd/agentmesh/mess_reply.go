@@ -96,6 +96,6 @@ func (c *messConfirmCmd) Run(ctx context.Context, a *app) error {
 	if c.Serial == 0 && t.action != "" {
 		a.Note("the executor asks to: %s", terminal.Truncate(t.action, 300))
 	}
-	body := withTexts(wire.Obj(wire.TextField("re", t.ref), wire.Field("confirm", wire.Bool(!c.No))), "reason", c.Reason)
+	body := wire.Obj(wire.TextField("re", t.ref), wire.Field("confirm", wire.Bool(!c.No))).WithOptional("reason", c.Reason)
 	return c.send(ctx, a, t, thread.Entry{Type: "reply", Body: body})
 }

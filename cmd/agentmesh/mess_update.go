@@ -51,11 +51,11 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 		question := wire.Obj(wire.TextField("field", "answer"), wire.TextField("question", c.Ask))
 		body = body.With("code", wire.Text("needs_input")).With("questions", wire.Arr(question))
 	case c.Confirm != "":
-		body = withTexts(body, "code", "needs_confirmation", "action", c.Confirm)
+		body = body.WithOptional("code", "needs_confirmation").WithOptional("action", c.Confirm)
 	default:
-		body = withTexts(body, "code", c.Status)
+		body = body.WithOptional("code", c.Status)
 	}
-	body = withTexts(body, "message", c.Message, "reason", c.Reason)
+	body = body.WithOptional("message", c.Message).WithOptional("reason", c.Reason)
 	return messSend(ctx, a, thread.Block{{Type: "status", Body: body}})
 }
 

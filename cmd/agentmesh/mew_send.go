@@ -89,7 +89,7 @@ type mewCancelCmd struct {
 }
 
 func (c *mewCancelCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, mewEnvelope{Kind: "reasoning/cancel", Context: c.Sequence, Payload: withTexts(wire.Obj(), "reason", c.Reason)}, "asked to stop")
+	return c.send(ctx, a, mewEnvelope{Kind: "reasoning/cancel", Context: c.Sequence, Payload: wire.Obj().WithOptional("reason", c.Reason)}, "asked to stop")
 }
 
 type mewPauseCmd struct {
@@ -119,7 +119,7 @@ type mewResumeCmd struct {
 }
 
 func (c *mewResumeCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, mewEnvelope{Kind: "participant/resume", To: []string{c.Participant}, Payload: withTexts(wire.Obj(), "reason", c.Reason)}, "resumed")
+	return c.send(ctx, a, mewEnvelope{Kind: "participant/resume", To: []string{c.Participant}, Payload: wire.Obj().WithOptional("reason", c.Reason)}, "resumed")
 }
 
 type mewShutdownCmd struct {
@@ -129,7 +129,7 @@ type mewShutdownCmd struct {
 }
 
 func (c *mewShutdownCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, mewEnvelope{Kind: "participant/shutdown", To: []string{c.Participant}, Payload: withTexts(wire.Obj(), "reason", c.Reason)}, "asked to leave")
+	return c.send(ctx, a, mewEnvelope{Kind: "participant/shutdown", To: []string{c.Participant}, Payload: wire.Obj().WithOptional("reason", c.Reason)}, "asked to leave")
 }
 
 // parseCapabilities parses capabilities. Each is written as in the configuration: a kind, or a JSON pattern.
@@ -160,7 +160,7 @@ func (c *mewGrantCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	payload := withTexts(wire.Obj(wire.TextField("recipient", c.Participant), wire.Field("capabilities", capabilities)), "reason", c.Reason)
+	payload := wire.Obj(wire.TextField("recipient", c.Participant), wire.Field("capabilities", capabilities)).WithOptional("reason", c.Reason)
 	return c.send(ctx, a, mewEnvelope{Kind: "capability/grant", To: []string{c.Participant}, Payload: payload}, "granted")
 }
 
@@ -180,7 +180,7 @@ func (c *mewRevokeCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	payload := withTexts(wire.Obj(wire.TextField("recipient", c.Participant)), "grant_id", c.Grant, "reason", c.Reason)
+	payload := wire.Obj(wire.TextField("recipient", c.Participant)).WithOptional("grant_id", c.Grant).WithOptional("reason", c.Reason)
 	if c.Grant == "" {
 		payload = payload.With("capabilities", capabilities)
 	}
@@ -199,7 +199,7 @@ func (c *mewInviteCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	payload := withTexts(wire.Obj(wire.TextField("participant_id", c.Name), wire.Field("initial_capabilities", capabilities)), "reason", c.Reason)
+	payload := wire.Obj(wire.TextField("participant_id", c.Name), wire.Field("initial_capabilities", capabilities)).WithOptional("reason", c.Reason)
 	return c.send(ctx, a, mewEnvelope{Kind: "space/invite", Payload: payload}, "invited "+terminal.Clean(c.Name))
 }
 
@@ -210,6 +210,6 @@ type mewKickCmd struct {
 }
 
 func (c *mewKickCmd) Run(ctx context.Context, a *app) error {
-	payload := withTexts(wire.Obj(wire.TextField("participant_id", c.Participant)), "reason", c.Reason)
+	payload := wire.Obj(wire.TextField("participant_id", c.Participant)).WithOptional("reason", c.Reason)
 	return c.send(ctx, a, mewEnvelope{Kind: "space/kick", Payload: payload}, "removed")
 }

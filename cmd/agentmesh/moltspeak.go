@@ -96,7 +96,7 @@ func (c *moltspeakQueryCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	p := withTexts(wire.Obj(wire.TextField("action", "query"), wire.TextField("domain", c.Domain)), "intent", c.Intent)
+	p := wire.Obj(wire.TextField("action", "query"), wire.TextField("domain", c.Domain)).WithOptional("intent", c.Intent)
 	if params.Len() > 0 {
 		p = p.With("params", params)
 	}
@@ -117,7 +117,7 @@ func (c *moltspeakTaskCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	p := withTexts(wire.Obj(wire.TextField("action", "create"), wire.TextField("type", c.Type)), "description", c.Description)
+	p := wire.Obj(wire.TextField("action", "create"), wire.TextField("type", c.Type)).WithOptional("description", c.Description)
 	if params.Len() > 0 {
 		p = p.With("params", params)
 	}
@@ -163,7 +163,7 @@ func (c *moltspeakStreamCmd) Run(ctx context.Context, a *app) error {
 	if !utf8.Valid(data) {
 		kind, text = "binary", base64.StdEncoding.EncodeToString(data)
 	}
-	p := withTexts(wire.Obj(wire.TextField("action", "stream"), wire.TextField("type", kind)), "content_type", c.ContentType)
+	p := wire.Obj(wire.TextField("action", "stream"), wire.TextField("type", kind)).WithOptional("content_type", c.ContentType)
 	if p = p.With("data", wire.Text(text)); len(p.JSON()) > maxStreamPayload {
 		return exit.Fail(exit.Input, fmt.Errorf("%s is too large: a stream is one message of the node, at most %d KiB as JSON", terminal.Clean(c.File), maxStreamPayload>>10))
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // connect returns a client of the owner API. A running serve answers its calls, or else this process (see
@@ -147,16 +146,6 @@ func get[T any](path string, query url.Values) owner.Call[T] {
 // post returns a POST call for an operation that has no [owner.Endpoint].
 func post[T any](path string, body any) owner.Call[T] {
 	return owner.Call[T]{Method: http.MethodPost, Path: path, Body: body}
-}
-
-// withTexts returns an object with a member for each pair of a name and a text. It omits empty texts.
-func withTexts(object wire.Value, pairs ...string) wire.Value {
-	for pair := range slices.Chunk(pairs, 2) {
-		if pair[1] != "" {
-			object = object.With(pair[0], wire.Text(pair[1]))
-		}
-	}
-	return object
 }
 
 // params returns query parameters from pairs of names and values. It omits empty values.

@@ -77,7 +77,7 @@ func (s *Service) agentEntry(card wire.Value, proven wire.Verification) Entry {
 	record := s.cfg.BaseURL + "/agents/" + id + "/record"
 	e := Entry{
 		Identifier: s.identifier(agentKind, id), DisplayName: card.GetStr("name"), Type: TypeMesh, URL: s.cfg.BaseURL + "/agents/" + id,
-		Description: card.GetStr("description"), Tags: texts(card, "intents"), Capabilities: texts(card, "capabilities"),
+		Description: card.GetStr("description"), Tags: card.GetTexts("intents"), Capabilities: card.GetTexts("capabilities"),
 		Metadata:      map[string]string{"agent_id": id},
 		TrustManifest: &TrustManifest{Identity: s.cfg.BaseURL + "/agents/" + id, IdentityType: "https"},
 	}
@@ -99,15 +99,4 @@ func (e Entry) withQueries() Entry {
 		e.RepresentativeQueries = append(e.RepresentativeQueries, "find an agent for "+name)
 	}
 	return e
-}
-
-func texts(v wire.Value, key string) []string {
-	list, _ := v.Get(key)
-	var out []string
-	for e := range list.Elems() {
-		if text, ok := e.Str(); ok {
-			out = append(out, text)
-		}
-	}
-	return out
 }

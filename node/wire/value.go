@@ -145,6 +145,17 @@ func (v Value) GetStr(key string) string {
 	return m.text
 }
 
+// GetTexts returns the strings in the list named key, without the other elements.
+func (v Value) GetTexts(key string) (texts []string) {
+	list, _ := v.Get(key)
+	for e := range list.Elems() {
+		if e.kind == String {
+			texts = append(texts, e.text)
+		}
+	}
+	return texts
+}
+
 // With returns a copy of the object v with the value val for key, in the old place of key or at the end.
 func (v Value) With(key string, val Value) Value {
 	kids := append(make([]Member, 0, v.Len()+1), v.Members()...)

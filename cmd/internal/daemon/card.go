@@ -34,22 +34,13 @@ func buildCard(c config.Config, s datadir.Secrets, stored wire.Value, base strin
 	} else if endpoint == "" {
 		endpoint = strings.TrimRight(base, "/") + node.Path
 	}
-	members := []wire.Member{
-		{Key: "agentmesh", Value: wire.Text(wire.Version)},
-		{Key: "agent_id", Value: wire.Text(id)},
-		{Key: "name", Value: wire.Text(name)},
-	}
-	if c.Description != "" {
-		members = append(members, wire.TextField("description", c.Description))
-	}
+	tree := wire.Obj(
+		wire.TextField("agentmesh", wire.Version), wire.TextField("agent_id", id), wire.TextField("name", name),
+	).WithOptional("description", c.Description)
 	if c.Owner.Name != "" {
-		owner := []wire.Member{{Key: "name", Value: wire.Text(c.Owner.Name)}}
-		if c.Owner.Contact != "" {
-			owner = append(owner, wire.TextField("contact", c.Owner.Contact))
-		}
-		members = append(members, wire.Field("owner", wire.Obj(owner...)))
+		tree = tree.With("owner", wire.Obj(wire.TextField("name", c.Owner.Name)).WithOptional("contact", c.Owner.Contact))
 	}
-	tree := wire.Obj(append(members,
+	tree = wire.Obj(append(tree.Members(),
 		wire.TextField("endpoint", endpoint),
 		wire.TextField("public_key", s.Key.PublicText()),
 		wire.Field("capabilities", wire.Texts(c.Card.Capabilities)),
