@@ -3,7 +3,6 @@ package directory
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -158,10 +157,6 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		return nil, err
 	}
 	shown := m.Verification(now)
-	encoded, err := json.Marshal(shown)
-	if err != nil {
-		return nil, fmt.Errorf("write verification: %w", err)
-	}
 	v := &cardView{
 		rev:          c.Rev,
 		expires:      c.Expires,
@@ -170,7 +165,7 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		length:       []string{strconv.Itoa(len(c.Body))},
 		updated:      c.Updated.UTC().Truncate(time.Second),
 		header:       []string{"key=" + stamp(shown.Key) + "; endpoint=" + stamp(shown.Endpoint) + "; alive=" + stamp(shown.Alive)},
-		verification: encoded,
+		verification: wire.MustMarshal(shown),
 	}
 	if c.Owner != [32]byte{} {
 		v.credential = hex.EncodeToString(c.Owner[:])

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/demo"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 type demoCmd struct {
@@ -23,12 +23,8 @@ func (c *demoHookCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	answer, err := demo.AnswerAsSarah(call)
-	if err != nil {
-		return fmt.Errorf("write answer: %w", err)
-	}
-	if answer != "" {
-		a.Print("%s", answer)
+	if answer, ok := demo.AnswerAsSarah(call); ok {
+		a.Print("%s", wire.Obj(wire.Field("payload", answer)).JSON())
 	}
 	return nil
 }

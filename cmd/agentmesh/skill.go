@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,6 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/docs/openclaw"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 type skillCmd struct {
@@ -188,12 +188,9 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 	if err != nil {
 		return exit.Fail(exit.Input, err)
 	}
-	batch, err := json.Marshal([]gatewaySetting{
+	batch := wire.MustMarshal([]gatewaySetting{
 		{"channels.a2a.enabled", true}, {"channels.a2a.peers.mesh.token", strings.TrimSpace(string(token))},
 	})
-	if err != nil {
-		return fmt.Errorf("write the settings of the gateway: %w", err)
-	}
 	file := c.TokenFile + ".batch.json" // a file, because other users can read the arguments of a program
 	if err := atomicfile.Write(file, batch); err != nil {
 		return exit.Fail(exit.Config, err)

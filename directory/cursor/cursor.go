@@ -41,11 +41,7 @@ func (d Doc) seal(key []byte) string {
 	mac := hmac.New(sha256.New, key)
 	HashFields(mac, "agentmesh-cursor-v1", d.Last, strconv.FormatUint(d.Seq, 10), strconv.Itoa(d.Tier), string(d.Filters))
 	d.MAC = mac.Sum(nil)[:macSize]
-	data, err := json.Marshal(d)
-	if err != nil {
-		panic("directory: encode cursor: " + err.Error()) // strings, numbers and bytes
-	}
-	return base64.RawURLEncoding.EncodeToString(data)
+	return base64.RawURLEncoding.EncodeToString(wire.MustMarshal(d))
 }
 
 // Position returns the position in a list of cards or changes.

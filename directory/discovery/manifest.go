@@ -1,8 +1,6 @@
 package discovery
 
 import (
-	"encoding/json"
-
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -35,11 +33,7 @@ func (s *Service) getManifest(c echo.Context) error {
 			doc.Entries = append(doc.Entries, e)
 		}
 	}
-	data, err := json.Marshal(doc)
-	if err != nil {
-		return err
-	}
-	httpapi.ServeDocument(c, TypeCatalog, manifestAge, data)
+	httpapi.ServeDocument(c, TypeCatalog, manifestAge, wire.MustMarshal(doc))
 	return nil
 }
 

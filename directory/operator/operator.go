@@ -202,12 +202,7 @@ func (p *pages) changeCard(c echo.Context, form url.Values) error {
 }
 
 func (p *pages) ban(c echo.Context, what, reason string) error {
-	ban, err := moderation.ParseBan(what)
-	if err != nil {
-		return err
-	}
-	ban.Reason = reason
-	_, err = p.dir.Ban(c.Request().Context(), ban, door)
+	_, err := operations{p.dir}.ban(c.Request().Context(), "", Order{what, reason}, door)
 	return finish(c, err, "directory/bans", "banned")
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // SessionsFile is the file in the data directory with the hashes of the sessions of the owner's page, so that an open
@@ -116,11 +117,7 @@ func (s *sessions) end(value string, all bool) error {
 
 // save writes the whole file. The caller holds mu.
 func (s *sessions) save() error {
-	data, err := json.Marshal(sessionFile{Token: s.token.mark(), Sessions: s.list})
-	if err != nil {
-		return fmt.Errorf("write sessions: %w", err)
-	}
-	if err := atomicfile.Write(s.path, data); err != nil {
+	if err := atomicfile.Write(s.path, wire.MustMarshal(sessionFile{Token: s.token.mark(), Sessions: s.list})); err != nil {
 		return fmt.Errorf("store sessions: %w", err)
 	}
 	return nil

@@ -1,9 +1,7 @@
 package config
 
 import (
-	"fmt"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 )
@@ -64,12 +62,5 @@ func (s Source) ConnectionString(key, text string) (string, error) {
 	if !isFile {
 		return text, nil
 	}
-	data, err := os.ReadFile(s.ResolvePath(name))
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", key, err)
-	}
-	if text = strings.TrimSpace(string(data)); text == "" {
-		return "", fmt.Errorf("%s: the file %s is empty", key, name)
-	}
-	return text, nil
+	return s.Secret(key, name, "")
 }

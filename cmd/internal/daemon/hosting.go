@@ -120,11 +120,7 @@ func (h *hosting) publish(ctx context.Context, p *Process) error {
 }
 
 func (h *hosting) store(ctx context.Context, p *Process, self host) error {
-	body, err := json.Marshal(self)
-	if err != nil {
-		return err
-	}
-	c := store.Change{Record: store.Record{NS: nsHosting, Key: h.lease, Body: body}, IfRev: store.Any}
+	c := store.Change{Record: store.Record{NS: nsHosting, Key: h.lease, Body: wire.MustMarshal(self)}, IfRev: store.Any}
 	return p.store.Records().Apply(ctx, []store.Change{c}, time.Now())
 }
 

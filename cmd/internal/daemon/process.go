@@ -372,9 +372,9 @@ func (p *Process) mountMCP() {
 // newDirectories returns clients for the directories that the node joins: the configured ones, or else that of this
 // process. Calls to its own directory stay inside, so they work before the listener answers and behind any proxy.
 func (p *Process) newDirectories(own string) ([]*client.Directory, error) {
-	invite, err := p.readInvite()
+	invite, err := p.src.Secret("invite_file", p.cfg.InviteFile, "")
 	if err != nil {
-		return nil, err
+		return nil, exit.Fail(exit.Config, err)
 	}
 	urls := p.cfg.DirectoryURLs()
 	if len(urls) == 0 && p.registry != nil {
@@ -387,7 +387,7 @@ func (p *Process) newDirectories(own string) ([]*client.Directory, error) {
 			inside = client.InProcess(p.edge.Internal())
 		}
 		d := client.NewDirectory(u, p.http, inside)
-		d.Invite = invite
+		d.Invite = client.Credential(invite)
 		if inside != nil {
 			d.Alias = OwnDirectory // the URL changes with --listen and public_url
 		}
@@ -402,14 +402,6 @@ func (p *Process) mailboxDirectory() *client.Directory {
 		return nil
 	}
 	return p.directories[0]
-}
-
-func (p *Process) readInvite() (client.Credential, error) {
-	code, err := p.src.Secret("invite_file", p.cfg.InviteFile, "")
-	if err != nil {
-		return "", exit.Fail(exit.Config, err)
-	}
-	return client.Credential(code), nil
 }
 
 // operations returns the operations of the owner API that concern the process and not one of its services.

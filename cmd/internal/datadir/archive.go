@@ -19,6 +19,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -56,10 +57,7 @@ func (d Dir) WriteArchive(ctx context.Context, w io.Writer, s store.Store, versi
 	if err != nil {
 		return err
 	}
-	manifest, err := json.Marshal(Manifest{archiveFormat, card.GetStr("agent_id"), time.Now().UTC(), version, content.leftOut})
-	if err != nil {
-		return fmt.Errorf("write manifest: %w", err)
-	}
+	manifest := wire.MustMarshal(Manifest{archiveFormat, card.GetStr("agent_id"), time.Now().UTC(), version, content.leftOut})
 	if err := addEntry(z, fileManifest, 0o600, bytes.NewReader(manifest)); err != nil {
 		return err
 	}

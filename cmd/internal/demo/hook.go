@@ -1,28 +1,13 @@
 package demo
 
-import (
-	"encoding/json"
+import "github.com/agentmesh/agentmesh/node/wire"
 
-	"github.com/agentmesh/agentmesh/node/wire"
-)
-
-// AnswerAsSarah is Sarah's agent in the demo: an exec hook (AM-72, AM-74). It returns the answer to a call. If the
-// answer is "", the sender gets {"action":"received"}. Sarah's agent answers a proposal with a counter for 45 minutes
-// at its own café, and an accept with an accept.
-func AnswerAsSarah(call wire.Value) (string, error) {
+// AnswerAsSarah is Sarah's agent in the demo: an exec hook (AM-72, AM-74). It returns the payload of the answer to a
+// call. Without one, the sender gets {"action":"received"}. Sarah's agent answers a proposal with a counter for 45
+// minutes at its own café, and an accept with an accept.
+func AnswerAsSarah(call wire.Value) (answer wire.Value, ok bool) {
 	message, _ := call.Get("message")
 	payload, _ := message.Get("payload")
-	answer, ok := answerAsSarah(payload)
-	if !ok {
-		return "", nil
-	}
-	line, err := json.Marshal(struct {
-		Payload wire.Value `json:"payload"`
-	}{answer})
-	return string(line), err
-}
-
-func answerAsSarah(payload wire.Value) (wire.Value, bool) {
 	switch payload.GetStr("action") {
 	case "propose":
 		event, _ := payload.Get("event")
