@@ -67,7 +67,7 @@ type Owner struct {
 // NewOwner returns an owner's listener without the routes of services.
 func NewOwner(cfg OwnerConfig) *Owner {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	o := &Owner{cfg: cfg, pages: newPages(cfg.Dir), opened: make(chan net.Listener, 1)}
+	o := &Owner{cfg: cfg, opened: make(chan net.Listener, 1)}
 	cross := http.NewCrossOriginProtection()
 	o.echo = newEcho(&gate{log: cfg.Logger, meter: cfg.Metrics.ownerRequests(), admit: func(c echo.Context) (bool, error) {
 		Private(c)
@@ -83,6 +83,7 @@ func NewOwner(cfg OwnerConfig) *Owner {
 		}
 		return o.admitTCP(c)
 	}}, echo.ExtractIPDirect())
+	o.pages = newPages(o.echo, cfg.Dir)
 	o.agent = o.newAgentEcho()
 	o.group = o.echo.Group("/owner")
 	o.mountPages()

@@ -11,6 +11,7 @@ import (
 	"html/template"
 	"io/fs"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,8 +36,7 @@ var pageFiles embed.FS
 type Pages struct {
 	group    *echo.Group
 	shell    *template.Template
-	assets   map[string]asset  // by name with hash
-	names    map[string]string // URLs of the assets, by name without hash
+	assets   map[string]string // what addAssets returns
 	nav      []Nav
 	bar      func(ctx context.Context) Bar
 	nameOf   func(ctx context.Context, id string) string // nil without a node
@@ -94,28 +94,15 @@ type Undo struct {
 	Fields map[string]string
 }
 
-type asset struct {
-	body []byte
-	kind string
-}
-
-func newPages(dir string) *Pages {
+func newPages(e *echo.Echo, dir string) *Pages {
 	p := &Pages{
-		assets: make(map[string]asset), names: make(map[string]string),
+		assets:  addAssets(e, PagePath, "private", "page.css", "page.js", "htmx.min.js", "icon.svg"),
 		streams: make(chan struct{}, maxStreamsOpen), stopped: make(chan struct{}),
 		sessions: newSessions(dir),
 	}
 	p.stop = sync.OnceFunc(func() { close(p.stopped) })
-	for name, kind := range map[string]string{
-		"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8",
-		"htmx.min.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
-	} {
-		body, hashed := readAsset(name)
-		p.assets[hashed] = asset{body: body, kind: kind}
-		p.names[name] = PagePath + "/static/" + hashed
-	}
 	p.shell = template.Must(template.New("shell").Funcs(pageFuncs).Funcs(template.FuncMap{
-		"asset": func(name string) string { return p.names[name] },
+		"asset": func(name string) string { return p.assets[name] },
 		"page":  func(path string) string { return pageURL(path) },
 	}).ParseFS(pageFiles, "page/shell.html"))
 	p.loginPage = p.Template(pageFiles, "page/login.html")
@@ -123,14 +110,25 @@ func newPages(dir string) *Pages {
 	return p
 }
 
-func readAsset(name string) (body []byte, hashed string) {
-	body, err := pageFiles.ReadFile("page/" + name)
-	if err != nil {
-		panic("httpapi: " + err.Error()) // it is embedded
+// addAssets adds a route below a path for each of these embedded files, and returns their URLs by name. A URL has a hash
+// of the file, so that browsers, or with the scope "public" all caches, may keep the file forever.
+func addAssets(e *echo.Echo, below, scope string, names ...string) map[string]string {
+	urls := make(map[string]string)
+	for _, name := range names {
+		body, err := pageFiles.ReadFile("page/" + name)
+		if err != nil {
+			panic("httpapi: " + err.Error()) // it is embedded
+		}
+		sum := sha256.Sum256(body)
+		stem, ext, _ := strings.Cut(name, ".")
+		urls[name] = below + "/static/" + stem + "." + hex.EncodeToString(sum[:6]) + "." + ext
+		kind := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}[path.Ext(name)]
+		e.Match([]string{http.MethodGet, http.MethodHead}, urls[name], func(c echo.Context) error {
+			c.Response().Header().Set("Cache-Control", scope+", max-age=31536000, immutable")
+			return c.Blob(http.StatusOK, kind, body)
+		})
 	}
-	sum := sha256.Sum256(body)
-	stem, ext, _ := strings.Cut(name, ".")
-	return body, stem + "." + hex.EncodeToString(sum[:6]) + "." + ext
+	return urls
 }
 
 func pageURL(path string) string {
@@ -332,13 +330,4 @@ func (p *Pages) renderFaults(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		return refusal
 	}
-}
-
-func (p *Pages) serveAsset(c echo.Context) error {
-	a, ok := p.assets[c.Param("name")]
-	if !ok {
-		return wire.ErrRoute
-	}
-	c.Response().Header().Set("Cache-Control", "private, max-age=31536000, immutable")
-	return c.Blob(http.StatusOK, a.kind, a.body)
 }

@@ -29,7 +29,6 @@ func (o *Owner) mountPages() {
 	p.group.POST("/login", p.login)
 	p.group.POST("/logout", p.logout)
 	p.group.GET("/events", p.stream)
-	p.group.GET("/static/:name", p.serveAsset)
 	p.group.GET("/*", func(echo.Context) error { return wire.ErrRoute })
 	o.group.POST("/sign-in", o.signIn)
 }

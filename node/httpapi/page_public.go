@@ -15,34 +15,19 @@ import (
 // page, but no script, session or navigation. A page is a service's template named "page", which may call the functions
 // for strangers' text.
 type PublicPages struct {
-	files map[string]asset // by path
-	paths map[string]string
+	assets map[string]string // what addAssets returns
 }
 
 // NewPublicPages adds the style sheet and the icon to e.
 func NewPublicPages(e *echo.Echo) *PublicPages { return newPublicPages(e, "") }
 
 func newPublicPages(e *echo.Echo, below string) *PublicPages {
-	p := &PublicPages{files: make(map[string]asset), paths: make(map[string]string)}
-	for name, kind := range map[string]string{"page.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml"} {
-		body, hashed := readAsset(name)
-		path := below + "/static/" + hashed
-		p.files[path], p.paths[name] = asset{body: body, kind: kind}, path
-		e.GET(path, p.file)
-		e.HEAD(path, p.file)
-	}
-	return p
-}
-
-func (p *PublicPages) file(c echo.Context) error {
-	f := p.files[c.Path()]
-	c.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
-	return c.Blob(http.StatusOK, f.kind, f.body)
+	return &PublicPages{addAssets(e, below, "public", "page.css", "icon.svg")}
 }
 
 // Template parses the templates of a service. It panics if a template does not parse, which is a programming error.
 func (p *PublicPages) Template(files fs.FS, names ...string) *template.Template {
-	funcs := template.FuncMap{"asset": func(name string) string { return p.paths[name] }}
+	funcs := template.FuncMap{"asset": func(name string) string { return p.assets[name] }}
 	return template.Must(template.New("").Funcs(pageFuncs).Funcs(funcs).ParseFS(files, names...))
 }
 
