@@ -108,22 +108,13 @@ func (c Config) checkEdge(p *problems) {
 	for _, r := range c.Roles {
 		p.checkOneOf("roles", r, RoleDirectory, RoleNode)
 	}
-	for _, d := range c.Directories {
-		if !isHTTP(d) {
-			p.add("directories", fmt.Sprintf("%q is not an http or https URL", d))
+	p.checkURLs("directories", c.Directories)
+	p.checkURLs("discovery.referrals", c.Discovery.Referrals)
+	if c.ViaRelay != "" {
+		p.checkURLs("via_relay", []string{c.ViaRelay})
+		if c.Card.Endpoint != "" {
+			p.add("via_relay", "the mailbox is the endpoint: leave card.endpoint empty")
 		}
-	}
-	for _, r := range c.Discovery.Referrals {
-		if !isHTTP(r) {
-			p.add("discovery.referrals", fmt.Sprintf("%q is not an http or https URL", r))
-		}
-	}
-	switch {
-	case c.ViaRelay == "":
-	case !isHTTP(c.ViaRelay):
-		p.add("via_relay", fmt.Sprintf("%q is not an http or https URL", c.ViaRelay))
-	case c.Card.Endpoint != "":
-		p.add("via_relay", "the mailbox is the endpoint: leave card.endpoint empty")
 	}
 	if c.OwnerAPI.Listen != "" {
 		if host, _, err := net.SplitHostPort(c.OwnerAPI.Listen); err != nil || !httpapi.LoopbackHost(host) {
@@ -152,9 +143,12 @@ func isUnspecified(host string) bool {
 	return err == nil && addr.IsUnspecified()
 }
 
-func isHTTP(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+func (p *problems) checkURLs(key string, urls []string) {
+	for _, text := range urls {
+		if u, err := url.Parse(text); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			p.add(key, fmt.Sprintf("%q is not an http or https URL", text))
+		}
+	}
 }
 
 // DirectoryURLs returns the directories that the configuration names, the one with the mailbox first.
