@@ -92,11 +92,16 @@ func (c *mewCancelCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, mewEnvelope{Kind: "reasoning/cancel", Context: c.Sequence, Payload: wire.Obj().WithOptional("reason", c.Reason)}, "asked to stop")
 }
 
-type mewPauseCmd struct {
-	Participant string        `arg:"" help:"Id of the participant."`
-	For         time.Duration `help:"Length of the pause, such as 5m (default: until mew resume)."`
-	Reason      string        `help:"Reason."`
+// mewPerson names a participant of a space, and the reason for what the command does to it.
+type mewPerson struct {
+	Participant string `arg:"" help:"Id of the participant."`
+	Reason      string `help:"Reason."`
 	mewTarget
+}
+
+type mewPauseCmd struct {
+	For time.Duration `help:"Length of the pause, such as 5m (default: until mew resume)."`
+	mewPerson
 }
 
 type mewPause struct {
@@ -112,21 +117,13 @@ func (c *mewPauseCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, e, "paused")
 }
 
-type mewResumeCmd struct {
-	Participant string `arg:"" help:"Id of the participant."`
-	Reason      string `help:"Reason."`
-	mewTarget
-}
+type mewResumeCmd struct{ mewPerson }
 
 func (c *mewResumeCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, mewEnvelope{Kind: "participant/resume", To: []string{c.Participant}, Payload: wire.Obj().WithOptional("reason", c.Reason)}, "resumed")
 }
 
-type mewShutdownCmd struct {
-	Participant string `arg:"" help:"Id of the participant."`
-	Reason      string `help:"Reason."`
-	mewTarget
-}
+type mewShutdownCmd struct{ mewPerson }
 
 func (c *mewShutdownCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, mewEnvelope{Kind: "participant/shutdown", To: []string{c.Participant}, Payload: wire.Obj().WithOptional("reason", c.Reason)}, "asked to leave")
@@ -149,10 +146,8 @@ func parseCapabilities(list []string) (wire.Value, error) {
 }
 
 type mewGrantCmd struct {
-	Participant string   `arg:"" help:"Id of the participant."`
-	Capability  []string `arg:"" help:"A kind such as mcp/request, or a pattern as JSON."`
-	Reason      string   `help:"Reason."`
-	mewTarget
+	mewPerson
+	Capability []string `arg:"" help:"A kind such as mcp/request, or a pattern as JSON."`
 }
 
 func (c *mewGrantCmd) Run(ctx context.Context, a *app) error {
@@ -165,11 +160,9 @@ func (c *mewGrantCmd) Run(ctx context.Context, a *app) error {
 }
 
 type mewRevokeCmd struct {
-	Participant string   `arg:"" help:"Id of the participant."`
-	Capability  []string `arg:"" optional:"" help:"Capabilities to revoke, with all capabilities that they contain."`
-	Grant       string   `help:"Id of a grant to revoke, from mew status --json." placeholder:"ID"`
-	Reason      string   `help:"Reason."`
-	mewTarget
+	Grant string `help:"Id of a grant to revoke, from mew status --json." placeholder:"ID"`
+	mewPerson
+	Capability []string `arg:"" optional:"" help:"Capabilities to revoke, with all capabilities that they contain."`
 }
 
 func (c *mewRevokeCmd) Run(ctx context.Context, a *app) error {
@@ -203,11 +196,7 @@ func (c *mewInviteCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, mewEnvelope{Kind: "space/invite", Payload: payload}, "invited "+terminal.Clean(c.Name))
 }
 
-type mewKickCmd struct {
-	Participant string `arg:"" help:"Id of the participant."`
-	Reason      string `help:"Reason."`
-	mewTarget
-}
+type mewKickCmd struct{ mewPerson }
 
 func (c *mewKickCmd) Run(ctx context.Context, a *app) error {
 	payload := wire.Obj(wire.TextField("participant_id", c.Participant)).WithOptional("reason", c.Reason)

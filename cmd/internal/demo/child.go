@@ -53,6 +53,7 @@ func (d *demo) spawn(ctx context.Context, self, name string, args ...string) (*c
 	if c.owner = daemon.Running(ctx, data); c.owner == nil {
 		return nil, errors.Join(fmt.Errorf("start %s: its owner API does not answer", name), c.stop())
 	}
+	d.children = append(d.children, c)
 	return c, nil
 }
 
@@ -104,14 +105,11 @@ func (c *child) stop() error {
 	}
 }
 
-func (d *demo) stop() error {
-	var faults []error
-	for _, c := range []*child{d.sarah, d.chris, d.directory} {
-		if c != nil {
-			faults = append(faults, c.stop())
-		}
+func (d *demo) stop() (err error) {
+	for _, c := range slices.Backward(d.children) {
+		err = errors.Join(err, c.stop())
 	}
-	return errors.Join(faults...)
+	return err
 }
 
 func (c *child) logTail() error {
@@ -122,14 +120,11 @@ func (c *child) logTail() error {
 	return fmt.Errorf("%s wrote: %s", c.name, data[max(0, len(data)-2000):])
 }
 
-func (d *demo) logTails() error {
-	var faults []error
-	for _, c := range []*child{d.directory, d.chris, d.sarah} {
-		if c != nil {
-			faults = append(faults, c.logTail())
-		}
+func (d *demo) logTails() (err error) {
+	for _, c := range d.children {
+		err = errors.Join(err, c.logTail())
 	}
-	return errors.Join(faults...)
+	return err
 }
 
 // poll calls done until it returns true or an error, or ctx ends. The error for an ended ctx begins with failure.

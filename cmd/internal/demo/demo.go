@@ -66,6 +66,7 @@ type demo struct {
 	dir string
 
 	directory, chris, sarah *child
+	children                []*child // those that run
 }
 
 type demoResult struct {

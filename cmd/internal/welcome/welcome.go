@@ -28,20 +28,15 @@ func Person(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, signIn htt
 // Script prints the addresses of a serve, and commands to try. It is for a standard output that is not a terminal, and
 // for a mirror.
 func Script(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate) {
-	rows := [][]string{}
-	add := func(what, value string) {
-		if value != "" {
-			rows = append(rows, []string{"  " + what, value})
+	var rows [][]string
+	for _, r := range [][]string{
+		{"  directory", w.Directory}, {"  node", w.Endpoint}, {"  agent", string(w.AgentID)}, {"  name", w.Name}, {"  data", w.Data},
+		{"  owner API", w.Socket + " (used by the other commands)"}, {"  and on", w.OwnerAPI}, {"  listening on", listener(w, c)},
+	} {
+		if r[1] != "" {
+			rows = append(rows, r)
 		}
 	}
-	add("directory", w.Directory)
-	add("node", w.Endpoint)
-	add("agent", string(w.AgentID))
-	add("name", w.Name)
-	add("data", w.Data)
-	add("owner API", w.Socket+" (used by the other commands)")
-	add("and on", w.OwnerAPI)
-	add("listening on", listener(w, c))
 	u.Print("agentmesh is running in the %s profile, ctrl-c stops it", w.Profile)
 	u.Table(rows)
 	u.Print("")
