@@ -192,7 +192,7 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 		Cards []json.RawMessage `json:"cards"`
 		After uint64            `json:"after"`
 	}
-	out, n := bufio.NewWriter(a.Out), 0
+	n := 0
 	err := a.withClient(ctx, func(o *daemon.Client) error {
 		for after := uint64(0); ; {
 			page, err := daemon.Fetch(ctx, o, get[exportPage]("directory/export", params("after", fmt.Sprint(after))))
@@ -200,19 +200,18 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 				return err
 			}
 			for _, line := range page.Cards {
-				_, _ = out.Write(append(terminal.EscapeUnsafe(line), '\n')) // Flush returns the error
+				a.Print("%s", terminal.EscapeUnsafe(line))
 			}
 			n += len(page.Cards)
-			if after = page.After; after == 0 {
-				return nil
+			if after = page.After; after == 0 || a.WriteError() != nil {
+				return a.WriteError()
 			}
 		}
 	})
-	if err := errors.Join(err, out.Flush()); err != nil {
-		return err
+	if err == nil {
+		a.Note("%s", countText(n, "card"))
 	}
-	a.Note("%s", countText(n, "card"))
-	return nil
+	return err
 }
 
 type cardsImportCmd struct {

@@ -7,7 +7,7 @@ type completionCmd struct {
 }
 
 func (c *completionCmd) Run(a *app) error {
-	_, err := a.Out.Write([]byte(manual.CompletionScripts[c.Shell]))
+	_, err := a.Write([]byte(manual.CompletionScripts[c.Shell]))
 	return err
 }
 

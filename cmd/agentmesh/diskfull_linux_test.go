@@ -58,12 +58,16 @@ func TestDiskFull(t *testing.T) {
 func TestFullOutput(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	mustRun(t, data, "init")
+	mustRun(t, data, "send", "echo:self/echo", "hello", "--approve")
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer full.Close()
-	for _, args := range [][]string{{"backup", "-"}, {"audit", "--json"}, {"audit"}, {"status"}, {"status", "--json"}, {"inbox", "--json"}} {
+	for _, args := range [][]string{
+		{"backup", "-"}, {"audit", "--json"}, {"audit"}, {"status"}, {"status", "--json"}, {"inbox", "--json"}, {"completion", "bash"}, {"man"},
+		{"conversations", "export", "conv"}, {"message", "canonical", filepath.Join(data, "card.json")},
+	} {
 		cmd := agentmeshAt(data, args...)
 		cmd.Stdout = full
 		err := cmd.Run()

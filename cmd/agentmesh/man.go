@@ -31,7 +31,7 @@ func (c *manCmd) Run(a *app) error {
 	}
 	for _, p := range pages {
 		if p.Name == name {
-			_, err := fmt.Fprint(a.Out, p.Text)
+			_, err := fmt.Fprint(a, p.Text)
 			return err
 		}
 	}

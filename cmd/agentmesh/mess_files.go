@@ -119,7 +119,7 @@ func (c *messExportCmd) Run(ctx context.Context, a *app) error {
 	if a.globals.JSON {
 		return a.JSON(json.RawMessage(v.JSON()))
 	}
-	_, err = fmt.Fprint(a.Out, v.GetStr("content")) // the YAML writer has quoted unsafe characters
+	_, err = fmt.Fprint(a, v.GetStr("content")) // the YAML writer has quoted unsafe characters
 	return err
 }
 

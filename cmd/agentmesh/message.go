@@ -45,7 +45,7 @@ func (c *messageCanonicalCmd) Run(a *app) error {
 	}
 	for _, f := range signing.Forms() {
 		if f.String() == c.Form {
-			_, err = a.Out.Write(signing.Canonical(v.Without("signature"), f))
+			_, err = a.Write(signing.Canonical(v.Without("signature"), f))
 		}
 	}
 	return err

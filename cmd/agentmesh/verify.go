@@ -47,7 +47,7 @@ func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
 		data, err := io.ReadAll(resp.Body)
 		return cmp.Or(err, a.WriteFile(data, "write the export to a file with --output"))
 	case c.Output == "":
-		_, err = io.Copy(a.Out, resp.Body)
+		_, err = io.Copy(a, resp.Body)
 		return err
 	}
 	err = atomicfile.WriteFunc(c.Output, func(f *os.File) error {

@@ -78,16 +78,16 @@ func (u *UI) AwaitInput(read func() error) error {
 	}
 }
 
-// Print writes a line of the result. Like [UI.Table], it leaves an error of standard output to [UI.WriteError].
-func (u *UI) Print(format string, args ...any) {
-	_, err := fmt.Fprintf(u.Out, format+"\n", args...)
-	u.keepError(err)
-}
+// Print writes a line of the result. Like all methods that write to Out, it leaves an error to [UI.WriteError].
+func (u *UI) Print(format string, args ...any) { fmt.Fprintf(u, format+"\n", args...) }
 
-func (u *UI) keepError(err error) {
+// Write writes a part of the result as it is.
+func (u *UI) Write(part []byte) (int, error) {
+	n, err := u.Out.Write(part)
 	if err != nil && u.writeErr == nil {
 		u.writeErr = exit.Fail(exit.Unavailable, fmt.Errorf("write the result: %w", err))
 	}
+	return n, u.writeErr
 }
 
 // WriteError returns an error if a part of the result could not be written, for example because the disk is full.
@@ -165,7 +165,7 @@ func (u *UI) WriteFile(data []byte, hint string) error {
 	if IsTerminal(u.Out) && !isPlainText(data) {
 		return exit.FailHint(exit.Usage, errors.New("the file is not plain text, and standard output is a terminal"), hint)
 	}
-	_, err := u.Out.Write(data)
+	_, err := u.Write(data)
 	return err
 }
 
@@ -177,14 +177,14 @@ func isPlainText(data []byte) bool {
 
 // Table writes rows in aligned columns. It cleans every cell.
 func (u *UI) Table(rows [][]string) {
-	w := tabwriter.NewWriter(u.Out, 0, 8, 2, ' ', 0)
+	w := tabwriter.NewWriter(u, 0, 8, 2, ' ', 0)
 	for _, row := range rows {
 		for i, cell := range row {
 			row[i] = Clean(cell)
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	u.keepError(w.Flush())
+	_ = w.Flush() // WriteError returns its error
 }
 
 // List writes a table whose first row has the column heads. If that is the only row, it writes emptyText to standard
