@@ -25,36 +25,46 @@ type Share struct {
 
 // Shares returns the buckets from which the client with this address draws: its own and, for IPv6, that of its /56.
 func Shares(addr netip.Addr) []Share {
-	keys := networkKeys(addr)
+	networks := Networks(addr)
 	switch {
 	case addr == Unknown:
 		return []Share{{"unknown", unknownFactor}}
 	case addr.Unmap().Is6():
-		return []Share{{keys[0], 1}, {keys[1], wideFactor}}
+		return []Share{{textOf(networks[0]), 1}, {textOf(networks[1]), wideFactor}}
 	}
-	return []Share{{keys[0], 1}}
+	return []Share{{textOf(networks[0]), 1}}
 }
 
 // AddrKey returns the key of an address. All addresses that one subscriber can use share a key: the /64 of an IPv6
 // address. An IPv4 address that is mapped to IPv6 has the key of the IPv4 address.
-func AddrKey(addr netip.Addr) string { return networkKeys(addr)[0] }
+func AddrKey(addr netip.Addr) string { return textOf(Networks(addr)[0]) }
 
-// networkKeys returns the keys of an address and of the networks around it, narrowest first: for IPv4 the address
-// itself (without "/32"), /24 and /16; for IPv6 its /64, /56, /48 and /32.
-func networkKeys(addr netip.Addr) []string {
-	addr = addr.Unmap().WithZone("")
-	if !addr.IsValid() {
-		return []string{""}
+// textOf returns a network as texts have always named it: an IPv4 address without "/32", and nothing for no address.
+func textOf(network netip.Prefix) string {
+	switch {
+	case !network.IsValid():
+		return ""
+	case network.IsSingleIP():
+		return network.Addr().String()
 	}
-	if addr.Is4() {
-		return []string{addr.String(), prefixKey(addr, 24), prefixKey(addr, 16)}
-	}
-	return []string{prefixKey(addr, 64), prefixKey(addr, 56), prefixKey(addr, 48), prefixKey(addr, 32)}
+	return network.String()
 }
 
-func prefixKey(addr netip.Addr, bits int) string {
-	prefix, _ := addr.Prefix(bits) // the callers pass valid lengths
-	return string(prefix.AppendTo(make([]byte, 0, len("ffff:ffff:ffff:ffff::/64"))))
+// Networks returns the networks around an address, narrowest first: for IPv4 the address itself, its /24 and its /16;
+// for IPv6 its /64, which one subscriber has, its /56, /48 and /32. For the zero address it returns a zero network.
+func Networks(addr netip.Addr) []netip.Prefix {
+	addr = addr.Unmap().WithZone("")
+	bits := []int{64, 56, 48, 32}
+	if addr.Is4() {
+		bits = []int{32, 24, 16}
+	} else if !addr.IsValid() {
+		bits = []int{0}
+	}
+	networks := make([]netip.Prefix, len(bits))
+	for i, n := range bits {
+		networks[i], _ = addr.Prefix(n) // fails only for the zero address
+	}
+	return networks
 }
 
 const (
@@ -68,21 +78,21 @@ const (
 // others. An Allowance is safe for concurrent use. A nil *Allowance is a limit that is switched off.
 type Allowance struct {
 	mu      sync.Mutex // makes one draw from several buckets atomic
-	levels  [levels]*Buckets
-	rest    *Buckets // for addresses without room at any level
-	unknown *Buckets
+	levels  [levels]*BucketsBy[netip.Prefix]
+	rest    *BucketsBy[netip.Prefix] // for addresses without room at any level
+	unknown *BucketsBy[netip.Prefix]
 }
 
 // NewAllowance returns full buckets that hold burst tokens and refill by limit, at most maxKeys of them for addresses
 // and fewer for networks.
 func NewAllowance(limit Limit, burst, maxKeys int) *Allowance {
-	a := &Allowance{unknown: NewBuckets(limit*unknownFactor, burst*unknownFactor, 1)}
+	a := &Allowance{unknown: newBucketsBy[netip.Prefix](limit*unknownFactor, burst*unknownFactor, 1)}
 	factor := 1
 	for i := range a.levels {
-		a.levels[i] = NewBuckets(limit*Limit(factor), burst*factor, max(1, maxKeys/factor))
+		a.levels[i] = newBucketsBy[netip.Prefix](limit*Limit(factor), burst*factor, max(1, maxKeys/factor))
 		factor *= wideFactor
 	}
-	a.rest = NewBuckets(limit*Limit(factor), burst*factor, 1)
+	a.rest = newBucketsBy[netip.Prefix](limit*Limit(factor), burst*factor, 1)
 	return a
 }
 
@@ -131,17 +141,17 @@ func (a *Allowance) draw(addr netip.Addr, now time.Time, take bool) (wait time.D
 }
 
 type payer struct {
-	buckets *Buckets
-	key     string
+	buckets *BucketsBy[netip.Prefix]
+	key     netip.Prefix
 }
 
 // payers returns the buckets that pay for the address: its own and, for IPv6, that of the narrowest network with room,
 // usually its /56. If the address itself gets no bucket, that network pays alone.
 func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
 	if addr == Unknown {
-		return []payer{{a.unknown, ""}}
+		return []payer{{a.unknown, netip.Prefix{}}}
 	}
-	keys := networkKeys(addr)
+	keys := Networks(addr)
 	maxPayers := 1
 	if addr.Unmap().Is6() && a.levels[0].hasRoom(keys[0], now) {
 		maxPayers = 2
@@ -153,7 +163,7 @@ func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
 		}
 	}
 	if len(payers) == 0 {
-		payers = append(payers, payer{a.rest, ""})
+		payers = append(payers, payer{a.rest, netip.Prefix{}})
 	}
 	return payers
 }

@@ -21,17 +21,20 @@ func PerHour(n int) Limit { return Limit(float64(n) / 3600) }
 // PerMinute returns the limit of n tokens per minute.
 func PerMinute(n int) Limit { return Limit(float64(n) / 60) }
 
-// Buckets holds a token bucket for each of at most maxKeys keys. All its buckets have the same size. It is safe for
-// concurrent use. A nil *Buckets is a limit that is switched off.
-type Buckets struct {
+// Buckets are token buckets by a text.
+type Buckets = BucketsBy[string]
+
+// BucketsBy holds a token bucket for each of at most maxKeys keys. All its buckets have the same size. It is safe for
+// concurrent use. A nil *BucketsBy is a limit that is switched off.
+type BucketsBy[K comparable] struct {
 	interval time.Duration // time in which a bucket regains one token
 	maxDebt  time.Duration // time in which an empty bucket becomes full
 	maxKeys  int
 	refused  atomic.Uint64
 
 	mu    sync.Mutex
-	keys  map[string]*bucket
-	order fullHeap      // all buckets; on top is the one that becomes full before the others
+	keys  map[K]*bucket[K]
+	order fullHeap[K]   // all buckets; on top is the one that becomes full before the others
 	last  time.Time     // latest time that clock returned
 	ahead time.Duration // the time that clock adds to the callers' time
 }
@@ -42,7 +45,7 @@ const maxDisorder = time.Second
 
 // clock converts the callers' time to a time that never runs backward. Otherwise every wait would grow by an hour after
 // the callers' clock was set back by an hour.
-func (b *Buckets) clock(now time.Time) time.Time {
+func (b *BucketsBy[K]) clock(now time.Time) time.Time {
 	now = now.Add(b.ahead)
 	if back := b.last.Sub(now); back > maxDisorder {
 		b.ahead += back
@@ -55,13 +58,13 @@ func (b *Buckets) clock(now time.Time) time.Time {
 }
 
 // lock locks b, and returns the caller's time by the clock of b.
-func (b *Buckets) lock(now time.Time) time.Time {
+func (b *BucketsBy[K]) lock(now time.Time) time.Time {
 	b.mu.Lock()
 	return b.clock(now)
 }
 
-type bucket struct {
-	key    string
+type bucket[K comparable] struct {
+	key    K
 	fullAt time.Time // the time at which the bucket will be full, or became full
 	index  int       // position in order
 }
@@ -69,20 +72,24 @@ type bucket struct {
 // NewBuckets returns Buckets for at most maxKeys keys. Each bucket holds burst tokens and refills at the given limit.
 // It panics if an argument is not positive.
 func NewBuckets(limit Limit, burst, maxKeys int) *Buckets {
+	return newBucketsBy[string](limit, burst, maxKeys)
+}
+
+func newBucketsBy[K comparable](limit Limit, burst, maxKeys int) *BucketsBy[K] {
 	if limit <= 0 || math.IsInf(float64(limit), 0) || burst <= 0 || maxKeys <= 0 {
 		panic(fmt.Sprintf("rate: limit %v, burst %d, %d keys: must be positive", limit, burst, maxKeys))
 	}
 	interval := time.Duration(math.Round(float64(time.Second) / float64(limit)))
-	return &Buckets{
+	return &BucketsBy[K]{
 		interval: interval,
 		maxDebt:  interval * time.Duration(burst),
 		maxKeys:  maxKeys,
-		keys:     make(map[string]*bucket),
+		keys:     make(map[K]*bucket[K]),
 	}
 }
 
 // Peek returns how long key must wait for a token, or 0 if it has one.
-func (b *Buckets) Peek(key string, now time.Time) time.Duration {
+func (b *BucketsBy[K]) Peek(key K, now time.Time) time.Duration {
 	if b == nil {
 		return 0
 	}
@@ -97,17 +104,17 @@ func (b *Buckets) Peek(key string, now time.Time) time.Duration {
 
 // Take takes a token from the bucket of key, or returns how long key must wait for one. While maxKeys buckets exist, a
 // key without a bucket waits until one of them is full.
-func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) {
+func (b *BucketsBy[K]) Take(key K, now time.Time) (wait time.Duration, ok bool) {
 	return b.take(key, now, false)
 }
 
-// TakeOrReplace is [Buckets.Take] for keys that strangers can invent: a key without a bucket never waits, because its
+// TakeOrReplace is [BucketsBy.Take] for keys that strangers can invent: a key without a bucket never waits, because its
 // bucket replaces the one that is closest to full.
-func (b *Buckets) TakeOrReplace(key string, now time.Time) (wait time.Duration, ok bool) {
+func (b *BucketsBy[K]) TakeOrReplace(key K, now time.Time) (wait time.Duration, ok bool) {
 	return b.take(key, now, true)
 }
 
-func (b *Buckets) take(key string, now time.Time, replace bool) (wait time.Duration, ok bool) {
+func (b *BucketsBy[K]) take(key K, now time.Time, replace bool) (wait time.Duration, ok bool) {
 	if b == nil {
 		return 0, true
 	}
@@ -125,7 +132,7 @@ func (b *Buckets) take(key string, now time.Time, replace bool) (wait time.Durat
 }
 
 // Refusals returns how often Peek, Take and TakeOrReplace made a caller wait.
-func (b *Buckets) Refusals() uint64 {
+func (b *BucketsBy[K]) Refusals() uint64 {
 	if b == nil {
 		return 0
 	}
@@ -133,24 +140,24 @@ func (b *Buckets) Refusals() uint64 {
 }
 
 // wait returns how long key must wait for a token, or for a bucket if it has none.
-func (b *Buckets) wait(key string, now time.Time) time.Duration {
+func (b *BucketsBy[K]) wait(key K, now time.Time) time.Duration {
 	if !b.has(key) && len(b.keys) >= b.maxKeys {
 		return b.timeToFull(b.order[0], now)
 	}
 	return max(0, b.debt(key, now)+b.interval-b.maxDebt)
 }
 
-func (b *Buckets) has(key string) bool { return b.keys[key] != nil }
+func (b *BucketsBy[K]) has(key K) bool { return b.keys[key] != nil }
 
 // hasRoom reports whether key has a bucket or can get one. A new bucket may replace only a bucket that is full.
-func (b *Buckets) hasRoom(key string, now time.Time) bool {
+func (b *BucketsBy[K]) hasRoom(key K, now time.Time) bool {
 	now = b.lock(now)
 	defer b.mu.Unlock()
 	return b.has(key) || len(b.keys) < b.maxKeys || b.timeToFull(b.order[0], now) == 0
 }
 
-// charge is [Buckets.TakeOrReplace] without refusals: an empty bucket stays empty.
-func (b *Buckets) charge(key string, now time.Time) {
+// charge is [BucketsBy.TakeOrReplace] without refusals: an empty bucket stays empty.
+func (b *BucketsBy[K]) charge(key K, now time.Time) {
 	if b == nil {
 		return
 	}
@@ -160,7 +167,7 @@ func (b *Buckets) charge(key string, now time.Time) {
 }
 
 // Return gives back a token that key took.
-func (b *Buckets) Return(key string, now time.Time) {
+func (b *BucketsBy[K]) Return(key K, now time.Time) {
 	if b == nil {
 		return
 	}
@@ -171,9 +178,9 @@ func (b *Buckets) Return(key string, now time.Time) {
 	}
 }
 
-// isEmpty reports whether the bucket of key is empty, and how long key must wait for a token. Unlike in [Buckets.Peek],
+// isEmpty reports whether the bucket of key is empty, and how long key must wait for a token. Unlike in [BucketsBy.Peek],
 // a key without a bucket never waits.
-func (b *Buckets) isEmpty(key string, now time.Time) (wait time.Duration, empty bool) {
+func (b *BucketsBy[K]) isEmpty(key K, now time.Time) (wait time.Duration, empty bool) {
 	if b == nil {
 		return 0, false
 	}
@@ -186,7 +193,7 @@ func (b *Buckets) isEmpty(key string, now time.Time) (wait time.Duration, empty 
 }
 
 // debt returns how long the bucket of key needs to become full. A key without a bucket has a full one.
-func (b *Buckets) debt(key string, now time.Time) time.Duration {
+func (b *BucketsBy[K]) debt(key K, now time.Time) time.Duration {
 	if k := b.keys[key]; k != nil {
 		return b.timeToFull(k, now)
 	}
@@ -194,29 +201,29 @@ func (b *Buckets) debt(key string, now time.Time) time.Duration {
 }
 
 // timeToFull returns at most b.maxDebt, even if the clock was set back.
-func (b *Buckets) timeToFull(k *bucket, now time.Time) time.Duration {
+func (b *BucketsBy[K]) timeToFull(k *bucket[K], now time.Time) time.Duration {
 	return min(max(0, k.fullAt.Sub(now)), b.maxDebt)
 }
 
 // set stores that the bucket of key needs debt to become full. If b has no room for another bucket, set replaces the
 // one that is closest to full.
-func (b *Buckets) set(key string, debt time.Duration, now time.Time) {
+func (b *BucketsBy[K]) set(key K, debt time.Duration, now time.Time) {
 	if k := b.keys[key]; k != nil {
 		k.fullAt = now.Add(debt)
 		heap.Fix(&b.order, k.index)
 		return
 	}
 	if len(b.keys) >= b.maxKeys {
-		delete(b.keys, heap.Pop(&b.order).(*bucket).key)
+		delete(b.keys, heap.Pop(&b.order).(*bucket[K]).key)
 	}
-	k := &bucket{key: key, fullAt: now.Add(debt)}
+	k := &bucket[K]{key: key, fullAt: now.Add(debt)}
 	b.keys[key] = k
 	heap.Push(&b.order, k)
 }
 
-// Snapshot encodes the buckets that are not full, for [Buckets.Restore]. Times lose their fractions of milliseconds.
-func (b *Buckets) Snapshot(now time.Time) []byte {
-	owed := map[string]int64{}
+// Snapshot encodes the buckets that are not full, for [BucketsBy.Restore]. Times lose their fractions of milliseconds.
+func (b *BucketsBy[K]) Snapshot(now time.Time) []byte {
+	owed := map[K]int64{}
 	if b != nil {
 		clockNow := b.lock(now)
 		defer b.mu.Unlock()
@@ -231,8 +238,8 @@ func (b *Buckets) Snapshot(now time.Time) []byte {
 
 // Restore adds the buckets of a snapshot, which may have been taken under another limit. A restored bucket is at worst
 // empty. Restore ignores buckets for which b has no room.
-func (b *Buckets) Restore(data []byte, now time.Time) error {
-	var owed map[string]int64
+func (b *BucketsBy[K]) Restore(data []byte, now time.Time) error {
+	var owed map[K]int64
 	if err := json.Unmarshal(data, &owed); err != nil {
 		return fmt.Errorf("decode buckets: %w", err)
 	}
@@ -252,20 +259,20 @@ func (b *Buckets) Restore(data []byte, now time.Time) error {
 	return nil
 }
 
-type fullHeap []*bucket
+type fullHeap[K comparable] []*bucket[K]
 
-func (f fullHeap) Len() int           { return len(f) }
-func (f fullHeap) Less(i, j int) bool { return f[i].fullAt.Before(f[j].fullAt) }
-func (f fullHeap) Swap(i, j int) {
+func (f fullHeap[K]) Len() int           { return len(f) }
+func (f fullHeap[K]) Less(i, j int) bool { return f[i].fullAt.Before(f[j].fullAt) }
+func (f fullHeap[K]) Swap(i, j int) {
 	f[i], f[j] = f[j], f[i]
 	f[i].index, f[j].index = i, j
 }
-func (f *fullHeap) Push(x any) {
-	k := x.(*bucket)
+func (f *fullHeap[K]) Push(x any) {
+	k := x.(*bucket[K])
 	k.index = len(*f)
 	*f = append(*f, k)
 }
-func (f *fullHeap) Pop() any {
+func (f *fullHeap[K]) Pop() any {
 	last := len(*f) - 1
 	k := (*f)[last]
 	(*f)[last] = nil

@@ -15,10 +15,10 @@ const loweredPerMinute = 60
 // those that are not barred share 60 requests a minute. Penalties are safe for concurrent use. A nil *Penalties bars
 // nobody.
 type Penalties struct {
-	faults   *Buckets    // by address; each fault takes a token
-	barred   *Buckets    // an address with an empty bucket is barred; if nil, faults decides
-	networks [2]*Buckets // like faults, for the next two wider networks
-	lowered  *Buckets    // the requests that a network with too many faults may make
+	faults   *BucketsBy[netip.Prefix]    // by address; each fault takes a token
+	barred   *BucketsBy[netip.Prefix]    // an address with an empty bucket is barred; if nil, faults decides
+	networks [2]*BucketsBy[netip.Prefix] // like faults, for the next two wider networks
+	lowered  *BucketsBy[netip.Prefix]    // the requests that a network with too many faults may make
 	refused  atomic.Uint64
 }
 
@@ -26,16 +26,16 @@ type Penalties struct {
 // minute. An address with perMinute faults is barred for barFor or, if that is 0, until one of them is forgotten.
 func NewPenalties(perMinute int, barFor time.Duration, maxKeys int) *Penalties {
 	p := &Penalties{
-		faults:  NewBuckets(PerMinute(perMinute), perMinute, maxKeys),
-		lowered: NewBuckets(PerMinute(loweredPerMinute), loweredPerMinute, maxKeys),
+		faults:  newBucketsBy[netip.Prefix](PerMinute(perMinute), perMinute, maxKeys),
+		lowered: newBucketsBy[netip.Prefix](PerMinute(loweredPerMinute), loweredPerMinute, maxKeys),
 	}
 	if barFor > 0 {
-		p.barred = NewBuckets(Limit(1/barFor.Seconds()), 1, maxKeys)
+		p.barred = newBucketsBy[netip.Prefix](Limit(1/barFor.Seconds()), 1, maxKeys)
 	}
 	factor := 1
 	for i := range p.networks {
 		factor *= wideFactor
-		p.networks[i] = NewBuckets(PerMinute(factor*perMinute), factor*perMinute, max(1, maxKeys/factor))
+		p.networks[i] = newBucketsBy[netip.Prefix](PerMinute(factor*perMinute), factor*perMinute, max(1, maxKeys/factor))
 	}
 	return p
 }
@@ -45,7 +45,7 @@ func (p *Penalties) Fault(addr netip.Addr, now time.Time) {
 	if p == nil || !isSource(addr) {
 		return
 	}
-	keys := networkKeys(addr)
+	keys := Networks(addr)
 	p.faults.charge(keys[0], now)
 	if _, spent := p.faults.isEmpty(keys[0], now); spent {
 		p.barred.charge(keys[0], now)
@@ -70,14 +70,14 @@ func (p *Penalties) Admit(addr netip.Addr, now time.Time) time.Duration {
 	if p == nil || !isSource(addr) {
 		return 0
 	}
-	wait := p.admit(networkKeys(addr), now)
+	wait := p.admit(Networks(addr), now)
 	if wait > 0 {
 		p.refused.Add(1)
 	}
 	return wait
 }
 
-func (p *Penalties) admit(keys []string, now time.Time) time.Duration {
+func (p *Penalties) admit(keys []netip.Prefix, now time.Time) time.Duration {
 	list := p.barred
 	if list == nil {
 		list = p.faults
@@ -97,7 +97,7 @@ func (p *Penalties) admit(keys []string, now time.Time) time.Duration {
 }
 
 // wider returns the keys of the networks to which penalties apply: one for IPv4, two for IPv6.
-func wider(keys []string) []string { return keys[1 : len(keys)-1] }
+func wider(keys []netip.Prefix) []netip.Prefix { return keys[1 : len(keys)-1] }
 
 // Refusals returns how often an address had to wait.
 func (p *Penalties) Refusals() uint64 {

@@ -23,10 +23,10 @@ func AddrSources(addr netip.Addr) []Source {
 	if !isSource(addr) {
 		return nil
 	}
-	keys := networkKeys(addr)
-	sources := []Source{{keys[0], 1}}
-	for _, key := range wider(keys) {
-		sources = append(sources, Source{key, 2 * sources[len(sources)-1].Width})
+	networks := Networks(addr)
+	sources := []Source{{textOf(networks[0]), 1}}
+	for _, network := range wider(networks) {
+		sources = append(sources, Source{textOf(network), 2 * sources[len(sources)-1].Width})
 	}
 	return sources
 }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
@@ -227,15 +226,11 @@ const (
 )
 
 func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
-	in := a.In
-	if c.File != "-" {
-		file, err := os.Open(c.File)
-		if err != nil {
-			return exit.FailHint(exit.Input, fmt.Errorf("open %s: %w", c.File, err), "name a file that agentmesh cards export wrote")
-		}
-		defer file.Close()
-		in = file
+	in, err := a.OpenInput(c.File)
+	if err != nil {
+		return exit.FailHint(exit.Input, err, "name a file that agentmesh cards export wrote")
 	}
+	defer in.Close()
 	result, err := withResult(ctx, a, func(o *daemon.Client) (directory.ImportResult, error) { return c.send(ctx, o, in) })
 	if err != nil {
 		return err

@@ -90,15 +90,11 @@ type verifiedKey struct {
 }
 
 func (c *verifyCmd) Run(_ context.Context, a *app) error {
-	in := a.In
-	if c.File != "-" {
-		file, err := os.Open(c.File)
-		if err != nil {
-			return exit.Fail(exit.Input, err)
-		}
-		defer file.Close()
-		in = file
+	in, err := a.OpenInput(c.File)
+	if err != nil {
+		return err
 	}
+	defer in.Close()
 	text := bufio.NewReaderSize(in, 4<<10)
 	head, err := text.Peek(512)
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -14,7 +14,6 @@ import (
 const (
 	maxFollowers = 100 // beyond these, a new reader displaces the reader that has been silent longest
 	maxAgent     = 200 // characters of a User-Agent
-	followerBits = 64  // of an IPv6 address, because one client usually has the whole /64
 )
 
 // Followers are the readers of the change feed since the start. The zero value is ready, and safe for concurrent use.
@@ -37,11 +36,7 @@ func (f *Followers) Add(client netip.Addr, agent string) {
 	if client == rate.Unknown {
 		client = netip.Addr{}
 	}
-	bits := client.BitLen()
-	if client.Is6() {
-		bits = followerBits
-	}
-	from, _ := client.Prefix(bits) // all readers without an address share the invalid prefix
+	from := rate.Networks(client)[0] // all readers without an address share the zero network
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.readers == nil {

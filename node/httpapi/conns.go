@@ -76,14 +76,8 @@ func (c *limitedListener) sourceOf(addr netip.Addr) source {
 	if c.perAddr < 0 || !addr.IsValid() || addr == rate.Unknown || addr.IsLoopback() || c.cfg.isProxy(addr) {
 		return source{}
 	}
-	narrow, wide := 32, 24
-	if addr.Is6() {
-		narrow, wide = 64, 48
-	}
-	var s source
-	s.addr, _ = addr.Prefix(narrow) // cannot fail: the bits fit
-	s.network, _ = addr.Prefix(wide)
-	return s
+	networks := rate.Networks(addr)
+	return source{networks[0], networks[len(networks)-2]}
 }
 
 // enter counts a connection. It returns false if a limit refuses the connection.

@@ -42,24 +42,32 @@ const maxInput = 16 << 20
 
 // ReadInput returns the content of a file, or of standard input for "-".
 func (u *UI) ReadInput(name string) ([]byte, error) {
-	in := u.In
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, exit.Fail(exit.Input, err)
-		}
-		defer f.Close()
-		in = f
-	}
-	var data []byte
-	err := u.AwaitInput(func() (err error) { data, err = io.ReadAll(io.LimitReader(in, maxInput+1)); return err })
+	in, err := u.OpenInput(name)
 	if err != nil {
-		return nil, exit.Fail(exit.Input, fmt.Errorf("read %s: %w", name, err))
+		return nil, err
+	}
+	defer in.Close()
+	var data []byte
+	err = u.AwaitInput(func() (err error) { data, err = io.ReadAll(io.LimitReader(in, maxInput+1)); return err })
+	if err != nil {
+		return nil, exit.Fail(exit.Input, err)
 	}
 	if len(data) > maxInput {
 		return nil, exit.Fail(exit.Input, fmt.Errorf("%s is larger than %d bytes", name, maxInput))
 	}
 	return data, nil
+}
+
+// OpenInput opens a file, or standard input for "-". The caller closes it.
+func (u *UI) OpenInput(name string) (io.ReadCloser, error) {
+	if name == "-" {
+		return io.NopCloser(u.In), nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, exit.Fail(exit.Input, err)
+	}
+	return f, nil
 }
 
 // errInterrupted is the error of [UI.AwaitInput] after the user has interrupted the command.
