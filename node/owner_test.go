@@ -45,6 +45,10 @@ func TestOwnerRefuses(t *testing.T) {
 		{"GET", "/conversations?before=x", "", 400, "before must be a number"},
 		{"GET", "/inbox/in_nothing", "", 404, "no such entry"},
 		{"GET", "/inbox/" + long, "", 404, ""},
+		{"GET", "/approvals/" + long, "", 404, ""},
+		{"GET", "/questions/" + long, "", 404, ""},
+		{"GET", "/conversations/" + long, "", 404, ""},
+		{"GET", "/conversations/conv_one?peer=" + long, "", 404, ""},
 		{"POST", "/inbox/in_nothing/ack", "", 404, "no such entry"},
 		{"GET", "/approvals/ask_nothing", "", 404, "no such entry"},
 		{"GET", "/conversations/conv_nothing", "", 404, "agentmesh conversations list"},
@@ -122,6 +126,7 @@ func TestOwnerLists(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		empty := mesh.Node("empty", open)
 		sarah := mesh.Node("sarah", unlimited)
+		long := strings.Repeat("x", 600)
 		for i := range 7 {
 			chris := mesh.Stranger(fmt.Sprintf("chris-%d", i))
 			must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Handoff, talk))), http.StatusAccepted)
@@ -132,6 +137,7 @@ func TestOwnerLists(t *testing.T) {
 			"/inbox?": 7, "/inbox?state=held": 7, "/inbox?state=new": 0, "/approvals?": 7, "/approvals?state=pending": 7,
 			"/conversations?": 14, "/conversations?state=open": 14, "/conversations?state=failed": 0, "/outbox?": 7, "/notices?": 7,
 			"/peers?": 7, "/discover?": 1,
+			"/peers?id=" + long: 0, "/audit?peer=" + long: 0, "/audit?kind=" + long: 0,
 		} {
 			if a := empty.Ask("GET", path, nil); a.Status != http.StatusOK || !strings.HasPrefix(string(a.Body), `{"items":[`) {
 				t.Errorf("%s of a new node: %d %s", path, a.Status, a.Body)

@@ -351,6 +351,7 @@ type Records interface {
 	// Get returns a live record, or ErrNotFound.
 	Get(ctx context.Context, ns, key string, now time.Time) (Record, error)
 	// List returns a page of the live records of ns that carry term (all records if term is empty), in the order of
-	// their keys. after is the Next of the previous page, or "".
+	// their keys. No record carries a term that is longer than a term may be. after is the Next of the previous page,
+	// or "".
 	List(ctx context.Context, ns, term, after string, limit int, now time.Time) (RecordPage, error)
 }

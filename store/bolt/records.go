@@ -101,7 +101,7 @@ func (r records) Get(ctx context.Context, ns, key string, now time.Time) (store.
 }
 
 func (r records) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
-	if err := engine.CheckList(ns, term, limit); err != nil {
+	if err := engine.CheckList(ns, limit); err != nil {
 		return store.RecordPage{}, err
 	}
 	var page store.RecordPage

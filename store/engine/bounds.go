@@ -240,12 +240,12 @@ func checkQuery(q store.CardQuery) error {
 }
 
 // CheckList checks the bounds of a list of records.
-func CheckList(ns, term string, limit int) error {
+func CheckList(ns string, limit int) error {
 	if limit < 1 {
 		return ErrLimit
 	}
-	if ns == "" || len(ns) > maxNS || len(term) > maxRecordTerm {
-		return errors.New("list records: namespace is empty or too long, or term is too long")
+	if ns == "" || len(ns) > maxNS {
+		return errors.New("list records: namespace is empty or too long")
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func (r recordStore) Get(ctx context.Context, ns, key string, now time.Time) (st
 }
 
 func (r recordStore) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
-	if err := engine.CheckList(ns, term, limit); err != nil {
+	if err := engine.CheckList(ns, limit); err != nil {
 		return store.RecordPage{}, err
 	}
 	prefix := engine.RecordKey(ns, "")

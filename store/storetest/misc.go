@@ -95,7 +95,13 @@ func testBounds(t *testing.T, s store.Store) {
 	} {
 		wantMistake(t, name, change(t, s, t0, c))
 	}
-	wantOK(t, "the longest of everything", change(t, s, t0, put(long[:64], long[:512], "1", "2", "3", "4")))
+	wantOK(t, "the longest of everything", change(t, s, t0, put(long[:64], long[:512], "1", "2", "3", long[:512])))
+	for _, term := range []string{long, strings.Repeat("x", 1<<16+512)} {
+		page, err := s.Records().List(t.Context(), long[:64], term, "", 1, t0)
+		if wantOK(t, "a list by a term that no record can have", err); len(page.Records) > 0 {
+			t.Errorf("a list by a term of %d bytes found %q", len(term), page.Records[0].Key)
+		}
+	}
 	for name, c := range map[string]store.Conversation{
 		"no peer":    conv("", "c"),
 		"no id":      conv("p", ""),
