@@ -190,8 +190,12 @@ func (p *pages) newItems(ctx context.Context, peer, id string) ([]owner.Item, er
 }
 
 func (p *pages) markRead(c echo.Context, _ url.Values) error {
-	ctx, peer, id := c.Request().Context(), c.Param("peer"), c.Param("id")
-	items, err := p.newItems(ctx, peer, id)
+	ctx := c.Request().Context()
+	conv, err := p.n.ReadTranscript(ctx, c.Param("id"), c.Param("peer"), math.MaxUint64)
+	if err != nil {
+		return err
+	}
+	items, err := p.newItems(ctx, conv.Peer, conv.ID)
 	if err != nil {
 		return err
 	}
@@ -200,7 +204,7 @@ func (p *pages) markRead(c echo.Context, _ url.Values) error {
 			return err
 		}
 	}
-	return httpapi.Done(c, convPath(peer, id), "read")
+	return httpapi.Done(c, convPath(conv.Peer, conv.ID), "read")
 }
 
 // readPart reads the part of a transcript that a page shows: the entries after a given one, or the last ones.

@@ -54,9 +54,14 @@ func TestPagesOfANewNode(t *testing.T) {
 			t.Errorf("%q is no page:\n%s", path, body)
 		}
 	}
-	for _, path := range []string{"approvals/ask_none", "inbox/in_none", "conversations/am_x/conv_x", "none"} {
+	for _, path := range []string{"approvals/ask_none", "inbox/in_none", "conversations/am_x/conv_x", "people/" + strings.Repeat("x", 600), "none"} {
 		if status, _ := p.get(path); status != http.StatusNotFound {
 			t.Errorf("%s: %d", path, status)
+		}
+	}
+	for _, path := range []string{"conversations/am_x/conv_x/read", "conversations/%00/%00/read"} {
+		if status, _ := p.post(path, nil); status != http.StatusNotFound {
+			t.Errorf("POST %s: %d", path, status)
 		}
 	}
 }
