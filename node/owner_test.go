@@ -226,6 +226,12 @@ func TestOwnerNamesThings(t *testing.T) {
 		if a := sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))); a.Code() != wire.Unauthorized {
 			t.Errorf("blocked by alias: %d %s", a.Status, a.Body)
 		}
+		for path, id := range map[string]string{"mew:lab%2Fbob": "mew:lab/bob", "mew:lab%2Fb%2541": "mew:lab/b%41"} { // as the command does
+			var blocked struct{ ID string }
+			if sarah.Call("POST", "/peers/"+path, map[string]string{"action": "block"}, &blocked); blocked.ID != id {
+				t.Errorf("blocked %s, want %s", blocked.ID, id)
+			}
+		}
 		var peers struct {
 			Items []struct {
 				ID       string

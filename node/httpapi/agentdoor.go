@@ -60,6 +60,7 @@ func (o *Owner) newAgentEcho() *echo.Echo {
 		}
 		return false, o.checkHost(r, "")
 	}}, echo.ExtractIPDirect())
+	e.Use(unescapeParams)
 	refuse := func(echo.Context) error { return ErrOwnerDecides }
 	e.Any(PagePath, refuse)
 	e.Any(PagePath+"/*", refuse)

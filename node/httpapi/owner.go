@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -84,6 +85,7 @@ func NewOwner(cfg OwnerConfig) *Owner {
 		return o.admitTCP(c)
 	}}, echo.ExtractIPDirect())
 	o.pages = newPages(o.echo, cfg.Dir)
+	o.echo.Use(unescapeParams)
 	o.agent = o.newAgentEcho()
 	o.group = o.echo.Group("/owner")
 	o.mountPages()
@@ -91,6 +93,24 @@ func NewOwner(cfg OwnerConfig) *Owner {
 		o.echo.GET("/metrics", cfg.Metrics.serve)
 	}
 	return o
+}
+
+// unescapeParams makes Param return the text that a segment of the path stands for, such as "mew:lab/bob" for
+// "mew:lab%2Fbob". The router leaves the segments of a path with an escaped slash as they are. The rest of a path, "*",
+// stays escaped, because it may have several segments.
+func unescapeParams(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if c.Request().URL.RawPath != "" {
+			values := slices.Clone(c.ParamValues())
+			for i, name := range c.ParamNames() {
+				if text, err := url.PathUnescape(values[i]); err == nil && name != "*" {
+					values[i] = text
+				}
+			}
+			c.SetParamValues(values...)
+		}
+		return next(c)
+	}
 }
 
 // overTCP marks requests that came over TCP and not through the socket.

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"cmp"
-	"net/url"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/directory/discovery"
@@ -72,14 +71,10 @@ func ownEntries(p *Process) []discovery.Entry {
 // recipient.
 func mountContacts(e *echo.Echo, door *contact.Door) {
 	e.POST("/a2a/:contact", func(c echo.Context) error {
-		name, err := url.PathUnescape(c.Param("contact"))
-		if err != nil {
-			return wire.ErrRoute
-		}
 		if err := httpapi.KeepOpen(c, contact.MaxCall); err != nil {
 			return err
 		}
-		door.Serve(c.Response(), c.Request(), name)
+		door.Serve(c.Response(), c.Request(), c.Param("contact"))
 		return nil
 	})
 }

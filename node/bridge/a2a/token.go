@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -62,11 +60,7 @@ func (b *Bridge) Operations() []owner.Operation {
 			return b.revokeToken(c.Request().Context(), c.Param("name"))
 		}),
 		UnpinPeer.Serve(func(c echo.Context, _ owner.None) (Pin, error) {
-			address, err := url.PathUnescape(c.Param("address"))
-			if err != nil {
-				return Pin{}, wire.ErrQuery.Because(err)
-			}
-			return b.out.unpin(c.Request().Context(), address)
+			return b.out.unpin(c.Request().Context(), c.Param("address"))
 		}),
 	}
 }

@@ -60,9 +60,6 @@ func (p *pages) showPerson(c echo.Context) error {
 // personPage shows a peer: its rule, its names, its conversations, and its card if the owner asks the directories.
 func (p *pages) personPage(c echo.Context, id string, status int, wrong string) error {
 	ctx := c.Request().Context()
-	if unescaped, err := url.PathUnescape(id); err == nil {
-		id = unescaped
-	}
 	view, err := p.findPerson(c, id)
 	if err != nil {
 		return err
