@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -24,32 +23,34 @@ type Channel struct {
 	tools *tools
 	peers []string
 	inner sdk.Transport
-
-	known map[string]bool // ids of new items that need no push any more; only pushNew and run use it
-
-	mu   sync.Mutex
-	conn sdk.Connection // nil until the client connects
+	conn  sdk.Connection
+	known map[string]bool // ids of new items of listed peers that need no push any more; nil until they were listed once
 }
 
 // NewChannel returns a channel for messages of peers, named by id or address. Messages of others are not pushed.
 func NewChannel(cfg Config, peers []string) *Channel {
-	return &Channel{tools: &tools{api: cfg.Client}, peers: peers, known: make(map[string]bool)}
+	return &Channel{tools: &tools{api: cfg.Client}, peers: peers}
 }
 
-// Connect implements [sdk.Transport] and keeps the connection for pushes.
+// Connect implements [sdk.Transport]. It starts the pushes, which end with ctx.
 func (c *Channel) Connect(ctx context.Context) (sdk.Connection, error) {
-	conn, err := c.inner.Connect(ctx)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.conn = conn
-	return conn, err
+	_ = c.pushNew(ctx) // so that only later messages are news; after an error, the first stream makes up for it
+	var err error
+	if c.conn, err = c.inner.Connect(ctx); err == nil {
+		go c.run(ctx)
+	}
+	return c.conn, err
 }
 
 // retryFeed is how long a channel waits after a failed request, or before it opens a broken stream again.
 const retryFeed = 5 * time.Second
 
 // batchSize is the number of items that a channel reads at once. An item may have 256 KiB, and an answer 64 MiB.
-const batchSize = 100
+const batchSize = 20
+
+// maxUnread is how many new messages of listed peers a channel remembers. Until the agent has read some of them, the
+// channel pushes no others.
+const maxUnread = 10_000
 
 // run pushes messages of listed peers until ctx ends, each when its item becomes new: when it comes, when the owner
 // releases it, or when a hook leaves it to the agent.
@@ -91,42 +92,42 @@ func (c *Channel) follow(ctx context.Context, event owner.Event) error {
 	return nil
 }
 
-// pushNew pushes all new items that the channel does not know yet.
+// pushNew pushes the new items that the channel does not know yet. The first time, it pushes nothing.
 func (c *Channel) pushNew(ctx context.Context) error {
 	found := make(map[string]bool)
 	query := url.Values{"state": {string(owner.ItemNew)}, "limit": {strconv.Itoa(batchSize)}}
-	for more := true; more; {
+	for {
 		list, err := owner.Fetch(ctx, c.tools.api, owner.ListInbox.Call().Ask(query))
 		if err != nil {
 			return err
 		}
 		for _, item := range list.Items {
-			found[item.ID] = true
-			if !c.known[item.ID] {
+			if !c.isListed(item) || len(found) == maxUnread {
+				continue
+			}
+			if found[item.ID] = true; c.known != nil {
 				c.push(ctx, item)
 			}
 		}
+		if list.Next == "" || len(found) == maxUnread {
+			c.known = found
+			return nil
+		}
 		query.Set("after", list.Next)
-		more = list.Next != ""
 	}
-	c.known = found
-	return nil
 }
 
 func (c *Channel) isListed(item owner.Item) bool {
 	return slices.Contains(c.peers, string(item.Peer)) || item.Address != "" && slices.Contains(c.peers, item.Address)
 }
 
-// push writes a notification about a new item of a listed peer, unless no client is connected. A failed write is not
-// repeated: the message stays in the inbox.
+// push writes a notification about a new item of a listed peer, unless the channel knows the item. A failed write is
+// not repeated: the message stays in the inbox.
 func (c *Channel) push(ctx context.Context, item owner.Item) {
-	c.known[item.ID] = true
-	c.mu.Lock()
-	conn := c.conn
-	c.mu.Unlock()
-	if conn == nil || !c.isListed(item) {
+	if c.known[item.ID] || !c.isListed(item) || len(c.known) >= maxUnread {
 		return
 	}
+	c.known[item.ID] = true
 	content, err := json.Marshal(untrusted(textOfJSON(item.Payload), authorOf(item), c.tools.keyOf(ctx, item), 1000))
 	if err != nil {
 		return
@@ -137,5 +138,5 @@ func (c *Channel) push(ctx context.Context, item owner.Item) {
 	if err != nil {
 		return
 	}
-	_ = conn.Write(ctx, &jsonrpc.Request{Method: "notifications/claude/channel", Params: params})
+	_ = c.conn.Write(ctx, &jsonrpc.Request{Method: "notifications/claude/channel", Params: params})
 }

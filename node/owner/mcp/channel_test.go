@@ -158,6 +158,29 @@ func TestChannelWithoutStream(t *testing.T) {
 	quiet()
 }
 
+// TestChannelFirstListing: the messages from before the session are not pushed, although the first look at the inbox
+// fails.
+func TestChannelFirstListing(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah, friend := mesh.Node("sarah", open), mesh.Stranger("friend")
+	post(t, sarah, friend, wire.Deliver, says("before the session"))
+	door, failed := agentOf(sarah), false
+	inner := door.HTTP.Transport
+	door.HTTP.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+		if strings.HasSuffix(r.URL.Path, owner.ListInbox.Path) && !failed {
+			failed = true
+			return nil, io.ErrUnexpectedEOF
+		}
+		return inner.RoundTrip(r)
+	})
+	next, quiet := startChannel(t, door, string(friend.ID))
+	quiet()
+	post(t, sarah, friend, wire.Deliver, says("news"))
+	if line := next(); !strings.Contains(line, "news") {
+		t.Errorf("pushed = %s", line)
+	}
+}
+
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

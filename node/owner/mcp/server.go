@@ -100,14 +100,12 @@ func Handler(s *sdk.Server, log *slog.Logger) http.Handler {
 
 // ServeStdio runs a server over a pair of streams until the client closes in or ctx ends. channel may be nil.
 func ServeStdio(ctx context.Context, s *sdk.Server, in io.ReadCloser, out io.WriteCloser, channel *Channel) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the channel
 	var transport sdk.Transport = &sdk.IOTransport{Reader: in, Writer: out, MaxLineLength: maxBody}
 	if channel != nil {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
 		channel.inner = transport
 		transport = channel
-		_ = channel.pushNew(ctx) // pushes nothing before the client connects, so that only later messages are news
-		go channel.run(ctx)
 	}
 	return s.Run(ctx, transport)
 }
