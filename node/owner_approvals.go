@@ -13,8 +13,8 @@ import (
 )
 
 // ListApprovals implements [owner.Approvals].
-func (o OwnerAPI) ListApprovals(ctx context.Context, state acl.AskState, after string, limit int) (owner.List[owner.Approval], error) {
-	asks, next, err := o.n.asks.List(ctx, acl.AskFilter{State: state}, after, limit, time.Now())
+func (o OwnerAPI) ListApprovals(ctx context.Context, q owner.Query) (owner.List[owner.Approval], error) {
+	asks, next, err := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskState(q.State)}, q.After, q.Limit, time.Now())
 	views := make([]owner.Approval, len(asks))
 	for i, ask := range asks {
 		if views[i], err = viewAsk(ctx, o.n.asks, ask); err != nil {

@@ -50,10 +50,10 @@ func viewEntry(conv conversations.Conversation, e store.Entry) owner.Entry {
 }
 
 // ListConversations implements [owner.Conversations].
-func (o OwnerAPI) ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (owner.ConversationList, error) {
-	list, now := owner.ConversationList{Items: []owner.Conversation{}, Next: before}, time.Now()
-	for len(list.Items) < limit {
-		page, err := o.n.book.List(ctx, conversations.Filter{State: state}, list.Next, limit-len(list.Items), now)
+func (o OwnerAPI) ListConversations(ctx context.Context, q owner.Query) (owner.ConversationList, error) {
+	list, now := owner.ConversationList{Items: []owner.Conversation{}, Next: q.Before}, time.Now()
+	for len(list.Items) < q.Limit {
+		page, err := o.n.book.List(ctx, conversations.Filter{State: conversations.State(q.State)}, list.Next, q.Limit-len(list.Items), now)
 		if err != nil {
 			return list, err
 		}

@@ -247,8 +247,8 @@ func (o OwnerAPI) CancelEvent(ctx context.Context, m owner.Cancellation, wait ti
 }
 
 // ListOutbox implements [owner.Messages].
-func (o OwnerAPI) ListOutbox(ctx context.Context, state SendState, after string, limit int) (owner.List[owner.OutboxEntry], error) {
-	entries, next, err := o.n.Outbox(ctx, state, after, limit)
+func (o OwnerAPI) ListOutbox(ctx context.Context, q owner.Query) (owner.List[owner.OutboxEntry], error) {
+	entries, next, err := o.n.Outbox(ctx, SendState(q.State), q.After, q.Limit)
 	list := make([]owner.OutboxEntry, len(entries))
 	for i, e := range entries {
 		list[i] = e.OutboxEntry

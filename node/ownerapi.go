@@ -88,8 +88,8 @@ func uniqueMatch[T any](candidates []T, id func(T) string, beginning string) (ma
 }
 
 // ListNotices implements [owner.Control].
-func (o OwnerAPI) ListNotices(ctx context.Context, after string, limit int) (owner.List[notify.Notice], error) {
-	notices, next, err := o.n.notices.List(ctx, after, limit, time.Now())
+func (o OwnerAPI) ListNotices(ctx context.Context, q owner.Query) (owner.List[notify.Notice], error) {
+	notices, next, err := o.n.notices.List(ctx, q.After, q.Limit, time.Now())
 	return owner.Page(notices, next), err
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -114,8 +113,8 @@ func hideProposal(c Conversation) Conversation {
 	return c
 }
 
-func (n agentNode) ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (ConversationList, error) {
-	list, err := n.Node.ListConversations(ctx, state, before, limit)
+func (n agentNode) ListConversations(ctx context.Context, q Query) (ConversationList, error) {
+	list, err := n.Node.ListConversations(ctx, q)
 	for i, c := range list.Items {
 		list.Items[i] = hideProposal(c)
 	}

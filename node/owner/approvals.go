@@ -122,7 +122,7 @@ type Rejected struct {
 
 // Approvals are the questions that wait for the owner.
 type Approvals interface {
-	ListApprovals(ctx context.Context, state acl.AskState, after string, limit int) (List[Approval], error)
+	ListApprovals(ctx context.Context, q Query) (List[Approval], error)
 	// FindApproval returns the question with this id. id may be a prefix that only one question has. If the message of
 	// that question waits behind another message, FindApproval returns the question about the first message.
 	FindApproval(ctx context.Context, id string) (Approval, error)
@@ -145,9 +145,7 @@ const RejectFor = 2 * time.Minute
 
 func approvalOperations(n Approvals) []Operation {
 	return []Operation{
-		serveList(ListApprovals, func(ctx context.Context, q Query) (List[Approval], error) {
-			return n.ListApprovals(ctx, acl.AskState(q.State), q.After, q.Limit)
-		}, acl.AskPending, acl.AskApproved, acl.AskRejected, acl.AskWithdrawn, acl.AskExpired),
+		serveList(ListApprovals, n.ListApprovals, acl.AskPending, acl.AskApproved, acl.AskRejected, acl.AskWithdrawn, acl.AskExpired),
 		ShowApproval.Serve(func(c echo.Context, _ None) (Approval, error) {
 			return n.FindApproval(c.Request().Context(), c.Param("id"))
 		}),

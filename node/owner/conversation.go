@@ -113,7 +113,7 @@ type Close struct {
 
 // Conversations are the conversations of a node. An id may be a unique prefix; peer may be empty.
 type Conversations interface {
-	ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (ConversationList, error)
+	ListConversations(ctx context.Context, q Query) (ConversationList, error)
 	// ReadTranscript returns the page of a transcript that begins after the entry with the number after.
 	ReadTranscript(ctx context.Context, id, peer string, after uint64) (Transcript, error)
 	// OpenExport finds a conversation and returns a function that writes it as a self-verifying file.
@@ -136,9 +136,7 @@ const exportTime = 5 * time.Minute
 
 func conversationOperations(n Conversations) []Operation {
 	return []Operation{
-		serveList(ListConversations, func(ctx context.Context, q Query) (ConversationList, error) {
-			return n.ListConversations(ctx, conversations.State(q.State), q.Before, q.Limit)
-		}, conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired),
+		serveList(ListConversations, n.ListConversations, conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired),
 		ShowConversation.Serve(func(c echo.Context, _ None) (Transcript, error) {
 			var after uint64
 			if s := c.QueryParam("after"); s != "" {

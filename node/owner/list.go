@@ -27,7 +27,7 @@ func Page[T any](items []T, next string) List[T] {
 	return List[T]{Items: items, Next: next}
 }
 
-// Query are the parameters that lists share.
+// Query selects a page of a list. Each list uses the parameters that it has.
 type Query struct {
 	State, After string
 	Before       uint64

@@ -142,7 +142,7 @@ type Messages interface {
 	Reply(ctx context.Context, m NewReply, wait time.Duration) (Sent, error)
 	CancelEvent(ctx context.Context, m Cancellation, wait time.Duration) (Sent, error)
 	// ListOutbox lists outgoing messages in the order of sending.
-	ListOutbox(ctx context.Context, state SendState, after string, limit int) (List[OutboxEntry], error)
+	ListOutbox(ctx context.Context, q Query) (List[OutboxEntry], error)
 }
 
 // The operations of messages.
@@ -164,9 +164,7 @@ func messageOperations(n Messages) []Operation {
 		CancelEvent.Serve(func(c echo.Context, in Cancellation) (Sent, error) {
 			return serveSend(c, in, in.WaitSeconds, n.CancelEvent)
 		}),
-		serveList(ListOutbox, func(ctx context.Context, q Query) (List[OutboxEntry], error) {
-			return n.ListOutbox(ctx, SendState(q.State), q.After, q.Limit)
-		}, SendQueued, SendDelivered, SendUnverified, SendFailed, SendUnknown, SendHeld),
+		serveList(ListOutbox, n.ListOutbox, SendQueued, SendDelivered, SendUnverified, SendFailed, SendUnknown, SendHeld),
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -199,13 +197,13 @@ func (n named) FindItem(ctx context.Context, id string) (Item, error) {
 	return fillOne(ctx, n, item, err, (*namer).fillItem)
 }
 
-func (n named) ListOutbox(ctx context.Context, state SendState, after string, limit int) (List[OutboxEntry], error) {
-	page, err := n.Node.ListOutbox(ctx, state, after, limit)
+func (n named) ListOutbox(ctx context.Context, q Query) (List[OutboxEntry], error) {
+	page, err := n.Node.ListOutbox(ctx, q)
 	return fillList(ctx, n, page, err, func(l *namer, e *OutboxEntry) { l.fill(&e.PeerNames, string(e.To), e.Address) })
 }
 
-func (n named) ListApprovals(ctx context.Context, state acl.AskState, after string, limit int) (List[Approval], error) {
-	page, err := n.Node.ListApprovals(ctx, state, after, limit)
+func (n named) ListApprovals(ctx context.Context, q Query) (List[Approval], error) {
+	page, err := n.Node.ListApprovals(ctx, q)
 	return fillList(ctx, n, page, err, (*namer).fillApproval)
 }
 
@@ -220,8 +218,8 @@ func (n named) Decide(ctx context.Context, id string, d Decision, wait time.Dura
 	return decided, err
 }
 
-func (n named) ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (ConversationList, error) {
-	list, err := n.Node.ListConversations(ctx, state, before, limit)
+func (n named) ListConversations(ctx context.Context, q Query) (ConversationList, error) {
+	list, err := n.Node.ListConversations(ctx, q)
 	items, err := fillList(ctx, n, List[Conversation]{Items: list.Items}, err, (*namer).fillConversation)
 	return ConversationList{items.Items, list.Next}, err
 }
@@ -238,8 +236,8 @@ type Notice struct {
 }
 
 // NamedNotices lists notices with names.
-func NamedNotices(ctx context.Context, n Node, after string, limit int) (List[Notice], error) {
-	page, err := n.ListNotices(ctx, after, limit)
+func NamedNotices(ctx context.Context, n Node, q Query) (List[Notice], error) {
+	page, err := n.ListNotices(ctx, q)
 	list := Page(make([]Notice, len(page.Items)), page.Next)
 	for i, notice := range page.Items {
 		list.Items[i].Notice = notice

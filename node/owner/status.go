@@ -48,7 +48,7 @@ type Control interface {
 	Status(ctx context.Context) (Status, error)
 	// SetPaused makes the node stop or resume accepting messages. by is the door of the request, see [Door].
 	SetPaused(ctx context.Context, paused bool, by string) error
-	ListNotices(ctx context.Context, after string, limit int) (List[notify.Notice], error)
+	ListNotices(ctx context.Context, q Query) (List[notify.Notice], error)
 }
 
 // The operations of a node as a whole.
@@ -73,7 +73,7 @@ func controlOperations(n Node) []Operation {
 		Pause.Serve(pause(true)),
 		Resume.Serve(pause(false)),
 		serveList[string](ListNotices, func(ctx context.Context, q Query) (List[Notice], error) {
-			return NamedNotices(ctx, n, q.After, q.Limit)
+			return NamedNotices(ctx, n, q)
 		}),
 	}
 }

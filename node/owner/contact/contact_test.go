@@ -110,7 +110,7 @@ func (d *door) inbox(n int) []owner.Item {
 func (d *door) decide(choice acl.Choice) {
 	d.t.Helper()
 	api := d.sarah.OwnerAPI()
-	asks, err := api.ListApprovals(d.t.Context(), acl.AskPending, "", 10)
+	asks, err := api.ListApprovals(d.t.Context(), owner.Query{State: string(acl.AskPending), Limit: 10})
 	if err != nil || len(asks.Items) != 1 {
 		d.t.Fatalf("%d questions, %v", len(asks.Items), err)
 	}
@@ -197,7 +197,7 @@ func TestContactApprovedLater(t *testing.T) {
 	d.decide(acl.Approve) // m1 and m2 continue its conversation
 	d.inbox(1)
 	first, second := text(d.send("m1", "Tea?"), "result.task.id"), text(d.send("m2", "Cake?"), "result.task.id")
-	asks, err := d.sarah.OwnerAPI().ListApprovals(t.Context(), acl.AskPending, "", 10)
+	asks, err := d.sarah.OwnerAPI().ListApprovals(t.Context(), owner.Query{State: string(acl.AskPending), Limit: 10})
 	if err != nil || len(asks.Items) != 2 {
 		t.Fatalf("%d questions, %v", len(asks.Items), err)
 	}

@@ -200,18 +200,15 @@ func (p *pages) showApprovals(c echo.Context) error {
 	if !slices.Contains(askStates, view.State) {
 		view.State = acl.AskPending
 	}
-	list := func(after string, limit int) (owner.List[owner.Approval], error) {
-		return p.n.ListApprovals(ctx, view.State, after, limit)
-	}
 	if view.State == acl.AskPending { // oldest first, so that a new question moves nothing
-		asks, err := list(c.QueryParam("after"), maxAskCards)
+		asks, err := p.n.ListApprovals(ctx, owner.Query{State: string(view.State), After: c.QueryParam("after"), Limit: maxAskCards})
 		if err != nil {
 			return err
 		}
 		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Next
 		view.Strangers = slices.ContainsFunc(asks.Items, isAboutSender)
 	} else {
-		asks, err := listLatest("ask_", c.QueryParam("before"), func(a owner.Approval) string { return a.ID }, list)
+		asks, err := listLatest(ctx, "ask_", string(view.State), c.QueryParam("before"), func(a owner.Approval) string { return a.ID }, p.n.ListApprovals)
 		if err != nil {
 			return err
 		}

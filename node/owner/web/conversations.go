@@ -37,7 +37,7 @@ func (p *pages) showConversations(c echo.Context) error {
 		return err
 	}
 	view := conversationsView{State: conversations.State(q.State), States: convStates}
-	list, err := p.n.ListConversations(ctx, view.State, q.Before, pageSize)
+	list, err := p.n.ListConversations(ctx, owner.Query{State: q.State, Before: q.Before, Limit: pageSize})
 	if err != nil {
 		return err
 	}

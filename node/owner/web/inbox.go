@@ -34,15 +34,11 @@ type inboxView struct {
 }
 
 func (p *pages) showInbox(c echo.Context) error {
-	ctx := c.Request().Context()
 	view := inboxView{State: owner.ItemState(c.QueryParam("state")), States: []owner.ItemState{"", owner.NeedsOwner, owner.ItemNew, owner.ItemHeld, owner.ItemWaiting, owner.ItemAnswered, owner.ItemFailed}}
 	if view.State != owner.NeedsOwner && !slices.Contains(owner.ItemStates(), view.State) {
 		view.State = ""
 	}
-	items, err := listLatest("in_", c.QueryParam("before"), func(i owner.Item) string { return i.ID },
-		func(after string, limit int) (owner.List[owner.Item], error) {
-			return p.n.ListItems(ctx, owner.Query{State: string(view.State), After: after, Limit: limit})
-		})
+	items, err := listLatest(c.Request().Context(), "in_", string(view.State), c.QueryParam("before"), func(i owner.Item) string { return i.ID }, p.n.ListItems)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -100,13 +101,13 @@ func TestLatest(t *testing.T) {
 			want := slices.Clone(ids) // newest first
 			slices.Sort(ids)
 			calls := 0
-			list := func(after string, limit int) (owner.List[string], error) {
+			list := func(_ context.Context, q owner.Query) (owner.List[string], error) {
 				calls++
-				from, found := slices.BinarySearch(ids, after)
+				from, found := slices.BinarySearch(ids, q.After)
 				if found {
 					from++
 				}
-				to := min(from+limit, len(ids))
+				to := min(from+q.Limit, len(ids))
 				next := ""
 				if to < len(ids) && to > from {
 					next = ids[to-1]
@@ -116,7 +117,7 @@ func TestLatest(t *testing.T) {
 			var got []string
 			for before, pages := "", 0; pages == 0 || before != ""; pages++ {
 				calls = 0
-				out, err := listLatest("in_", before, func(s string) string { return s }, list)
+				out, err := listLatest(t.Context(), "in_", "", before, func(s string) string { return s }, list)
 				if err != nil {
 					t.Fatal(err)
 				}

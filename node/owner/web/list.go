@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,13 +21,17 @@ type listPage[T any] struct {
 // maxAge is how far back a list reaches.
 const maxAge = 3 * 365 * 24 * time.Hour
 
+// lister returns a page of a list, oldest first.
+type lister[T any] func(context.Context, owner.Query) (owner.List[T], error)
+
 // listLatest returns a page of a list newest first, although the list is stored oldest first. The page has only entries
 // that are older than the entry with the id newerID, or the newest entries if newerID is empty. Ids contain their time
 // after prefix, so listLatest searches for the moment to start reading: further back if too few entries follow it,
 // nearer if there are too many.
-func listLatest[T any](
-	prefix, newerID string, id func(T) string, list func(after string, limit int) (owner.List[T], error),
-) (out listPage[T], err error) {
+func listLatest[T any](ctx context.Context, prefix, state, newerID string, id func(T) string, list lister[T]) (out listPage[T], err error) {
+	read := func(after string) (owner.List[T], error) {
+		return list(ctx, owner.Query{State: state, After: after, Limit: pageSize})
+	}
 	end := time.Now().Add(time.Minute)
 	if newerID != "" {
 		if end, err = stampOf(prefix, newerID); err != nil {
@@ -35,7 +40,7 @@ func listLatest[T any](
 	}
 	var few, many time.Duration // windows before end with too few and too many entries
 	for window := time.Minute; ; {
-		found, whole, err := readSince(stampFor(prefix, end.Add(-window)), newerID, id, list)
+		found, whole, err := readSince(stampFor(prefix, end.Add(-window)), newerID, id, read)
 		switch {
 		case err != nil:
 			return out, err
@@ -60,12 +65,10 @@ func listLatest[T any](
 // readSince reads the entries that follow the key after and are older than the entry with the id newerID. found has the
 // newest of them, at most one more than a page. If there are too many entries to read, whole is false, and found has
 // the newest of those that were read.
-func readSince[T any](
-	after, newerID string, id func(T) string, list func(after string, limit int) (owner.List[T], error),
-) (found []T, whole bool, err error) {
+func readSince[T any](after, newerID string, id func(T) string, read func(after string) (owner.List[T], error)) (found []T, whole bool, err error) {
 	const pages = 8
 	for range pages {
-		page, err := list(after, pageSize)
+		page, err := read(after)
 		if err != nil {
 			return nil, false, err
 		}

@@ -47,7 +47,7 @@ func TestPageShowsNames(t *testing.T) {
 	if body := p.must("people?did=peer&who=am_buy-gold"); strings.Contains(body, "gold: ") || !strings.Contains(body, "Changed.") {
 		t.Errorf("a link puts words into the page:\n%s", body)
 	}
-	asks, err := owner.WithNames(sarah.OwnerAPI()).ListApprovals(t.Context(), acl.AskPending, "", 10)
+	asks, err := owner.WithNames(sarah.OwnerAPI()).ListApprovals(t.Context(), owner.Query{State: string(acl.AskPending), Limit: 10})
 	if err != nil || len(asks.Items) != 1 || asks.Items[0].PeerAlias != "my-chris" || asks.Items[0].PeerName != "chris" {
 		t.Errorf("the API has %+v, %v", asks.Items, err)
 	}

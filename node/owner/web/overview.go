@@ -36,7 +36,7 @@ func (p *pages) showOverview(c echo.Context) error {
 		return err
 	}
 	view := overviewView{None: p.setup != nil && p.setup.Programs().None(), Asks: formatCount(status.Approvals), Items: formatCount(p.countItems(ctx)), Queued: status.Outbox["queued"]}
-	asks, err := p.n.ListApprovals(ctx, acl.AskPending, "", maxAsksOnOverview)
+	asks, err := p.n.ListApprovals(ctx, owner.Query{State: string(acl.AskPending), Limit: maxAsksOnOverview})
 	if err != nil {
 		return err
 	}
@@ -137,11 +137,10 @@ func (p *pages) showLimits(c echo.Context) error {
 type noticesView struct{ Notices listPage[owner.Notice] }
 
 func (p *pages) showNotices(c echo.Context) error {
-	ctx := c.Request().Context()
-	found, err := listLatest("note_", c.QueryParam("before"), func(n owner.Notice) string { return n.ID },
-		func(after string, limit int) (owner.List[owner.Notice], error) {
-			return owner.NamedNotices(ctx, p.n, after, limit)
-		})
+	list := func(ctx context.Context, q owner.Query) (owner.List[owner.Notice], error) {
+		return owner.NamedNotices(ctx, p.n, q)
+	}
+	found, err := listLatest(c.Request().Context(), "note_", "", c.QueryParam("before"), func(n owner.Notice) string { return n.ID }, list)
 	if err != nil {
 		return err
 	}

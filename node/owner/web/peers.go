@@ -134,12 +134,8 @@ type outboxView struct {
 }
 
 func (p *pages) showOutbox(c echo.Context) error {
-	ctx := c.Request().Context()
 	view := outboxView{State: owner.SendState(c.QueryParam("state")), States: []owner.SendState{"", owner.SendQueued, owner.SendDelivered, owner.SendUnverified, owner.SendFailed, owner.SendUnknown}}
-	entries, err := listLatest("out_", c.QueryParam("before"), func(e owner.OutboxEntry) string { return e.ID },
-		func(after string, limit int) (owner.List[owner.OutboxEntry], error) {
-			return p.n.ListOutbox(ctx, view.State, after, limit)
-		})
+	entries, err := listLatest(c.Request().Context(), "out_", string(view.State), c.QueryParam("before"), func(e owner.OutboxEntry) string { return e.ID }, p.n.ListOutbox)
 	if err != nil {
 		return err
 	}

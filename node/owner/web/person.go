@@ -37,7 +37,7 @@ const (
 func (p *pages) conversationsWith(ctx context.Context, peer string) (found []owner.Conversation, err error) {
 	before := uint64(0)
 	for range maxConversationPages {
-		page, err := p.n.ListConversations(ctx, "", before, conversationsPerPage)
+		page, err := p.n.ListConversations(ctx, owner.Query{Before: before, Limit: conversationsPerPage})
 		if err != nil {
 			return nil, err
 		}
