@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -29,8 +28,8 @@ func MountAgent(g *echo.Group, operations ...Operation) {
 }
 
 // agentNode is a node as the owner's agent sees it. It shows no message that the owner has not released, because such a
-// message could give orders to the agent. It marks what is sent through it as the agent's. The node sends no such
-// message into a conversation with an unreleased message, because an answer would release that message.
+// message could give orders to the agent. The node sends no message of the agent into a conversation with an unreleased
+// message, because an answer would release that message.
 type agentNode struct{ Node }
 
 // ListPeers implements [Peers]. It leaves out what peers call themselves, because a name can give orders as well.
@@ -137,24 +136,4 @@ func (n agentNode) ReadTranscript(ctx context.Context, id, peer string, after ui
 		}
 	}
 	return t, nil
-}
-
-func (n agentNode) Send(ctx context.Context, m NewMessage, wait time.Duration) (Sent, error) {
-	m.By = httpapi.DoorOfAgent
-	return n.Node.Send(ctx, m, wait)
-}
-
-func (n agentNode) Reply(ctx context.Context, m NewReply, wait time.Duration) (Sent, error) {
-	m.By = httpapi.DoorOfAgent
-	return n.Node.Reply(ctx, m, wait)
-}
-
-func (n agentNode) CancelEvent(ctx context.Context, m Cancellation, wait time.Duration) (Sent, error) {
-	m.By = httpapi.DoorOfAgent
-	return n.Node.CancelEvent(ctx, m, wait)
-}
-
-func (n agentNode) CloseConversation(ctx context.Context, id string, in Close, wait time.Duration) (Sent, error) {
-	in.By = httpapi.DoorOfAgent
-	return n.Node.CloseConversation(ctx, id, in, wait)
 }

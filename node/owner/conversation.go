@@ -167,6 +167,7 @@ func conversationOperations(n Conversations) []Operation {
 			if err != nil {
 				return Sent{}, err
 			}
+			in.By = Door(c)
 			return n.CloseConversation(c.Request().Context(), c.Param("id"), in, wait)
 		}),
 		DeleteConversation.Serve(func(c echo.Context, _ None) (None, error) {

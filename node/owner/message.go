@@ -111,7 +111,7 @@ type NewMessage struct {
 	WaitSeconds  int                 `json:"wait_seconds"`
 	// IdempotencyKey makes a repetition of the call within a day return the result of the first call.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	By             string `json:"-"` // "agent" if it came through the agent's door, else empty
+	By             string `json:"-"` // the door of the request, see [Door]; empty: the owner's page
 }
 
 // NewReply answers the newest waiting message of a conversation. If none waits, it adds a message to the conversation.
@@ -156,12 +156,15 @@ var (
 func messageOperations(n Messages) []Operation {
 	return []Operation{
 		SendMessage.Serve(func(c echo.Context, in NewMessage) (Sent, error) {
+			in.By = Door(c)
 			return serveSend(c, in, in.WaitSeconds, n.Send)
 		}),
 		Reply.Serve(func(c echo.Context, in NewReply) (Sent, error) {
+			in.By = Door(c)
 			return serveSend(c, in, in.WaitSeconds, n.Reply)
 		}),
 		CancelEvent.Serve(func(c echo.Context, in Cancellation) (Sent, error) {
+			in.By = Door(c)
 			return serveSend(c, in, in.WaitSeconds, n.CancelEvent)
 		}),
 		serveList(ListOutbox, n.ListOutbox, SendQueued, SendDelivered, SendUnverified, SendFailed, SendUnknown, SendHeld),
