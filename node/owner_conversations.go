@@ -53,7 +53,7 @@ func viewEntry(conv conversations.Conversation, e store.Entry) owner.Entry {
 func (o OwnerAPI) ListConversations(ctx context.Context, q owner.Query) (owner.ConversationList, error) {
 	list, now := owner.ConversationList{Items: []owner.Conversation{}, Next: q.Before}, time.Now()
 	for len(list.Items) < q.Limit {
-		page, err := o.n.book.List(ctx, conversations.Filter{State: conversations.State(q.State)}, list.Next, q.Limit-len(list.Items), now)
+		page, err := o.n.book.List(ctx, conversations.Filter{Peer: q.Peer, State: conversations.State(q.State)}, list.Next, q.Limit-len(list.Items), now)
 		if err != nil {
 			return list, err
 		}

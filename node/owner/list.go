@@ -34,12 +34,13 @@ type Query struct {
 	Limit        int
 	Wait         time.Duration
 
-	Peer, Conversation string // the agent id of the peer, and the conversation; empty: all; no request sets them
+	Peer         string // the agent id of the peer of conversations, or of the items of a conversation; empty: all
+	Conversation string // of the items, with Peer; empty: all; no request sets it
 }
 
 // ReadQuery parses the parameters of a list. A state must be one of states. The default limit is 50.
 func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
-	q = Query{State: c.QueryParam("state"), After: c.QueryParam("after"), Limit: 50}
+	q = Query{State: c.QueryParam("state"), After: c.QueryParam("after"), Peer: c.QueryParam("peer"), Limit: 50}
 	if q.State != "" && !slices.Contains(states, S(q.State)) {
 		return q, Fault(http.StatusBadRequest, "there is no such state", fmt.Sprintf("states are %q", states))
 	}

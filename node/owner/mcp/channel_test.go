@@ -181,6 +181,21 @@ func TestChannelFirstListing(t *testing.T) {
 	}
 }
 
+// TestAgentHasItsOwnConversations: mesh_get_agent finds the conversation with an agent behind many newer ones.
+func TestAgentHasItsOwnConversations(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", meshtest.Unlimited)
+	friend, other := mesh.Stranger("friend"), mesh.Stranger("other")
+	post(t, sarah, friend, wire.Deliver, says("long ago"))
+	for range 201 {
+		post(t, sarah, other, wire.Deliver, says("something"))
+	}
+	s := connect(t, sarah)
+	if seen := s.call("mesh_get_agent", args{"agent": string(friend.ID)}); at(seen, "conversations.0.state") != "open" || at(seen, "conversations.1") != nil {
+		t.Errorf("the agent: %v", seen)
+	}
+}
+
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -194,27 +194,26 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 	if err != nil {
 		return nil, nil, err
 	}
-	out := agentResult{Agent: name(in.Agent)}
+	out, id := agentResult{}, in.Agent
 	for _, p := range peers.Items {
 		if p.ID == in.Agent || slices.Contains(p.Aliases, in.Agent) {
-			out.Agent, out.Key, out.Standing, out.MayWrite = name(p.ID), p.Fingerprint, string(p.Standing), p.Write
+			id, out.Key, out.Standing, out.MayWrite = p.ID, p.Fingerprint, string(p.Standing), p.Write
 		}
 	}
 	raw, err := t.api.Raw(ctx, "GET", "cards/"+url.PathEscape(in.Agent), nil, nil)
 	if card, parsed := wire.ParseObject(raw); err == nil && parsed == nil {
 		capabilities, _ := card.Get("capabilities")
 		intents, _ := card.Get("intents")
-		out.Agent, out.Listed, out.Capabilities, out.Intents = name(card.GetStr("agent_id")), true, names(capabilities), names(intents)
-		out.Describes = untrusted(card.GetStr("name")+"\n"+card.GetStr("description"), out.Agent, out.Key, 1000)
+		id, out.Listed, out.Capabilities, out.Intents = card.GetStr("agent_id"), true, names(capabilities), names(intents)
+		out.Describes = untrusted(card.GetStr("name")+"\n"+card.GetStr("description"), id, out.Key, 1000)
 	}
+	out.Agent = name(id)
 	if !out.Listed && out.Key == "" && out.Standing == "" {
 		return nil, nil, errors.New("no directory lists this agent, and it is no peer of your owner; find agents with mesh_find_agents")
 	}
-	list, err := owner.Fetch(ctx, t.api, owner.ListConversations.Call().Ask(url.Values{"limit": {"200"}}))
+	list, err := owner.Fetch(ctx, t.api, owner.ListConversations.Call().Ask(url.Values{"peer": {id}, "limit": {strconv.Itoa(pageSize)}}))
 	for _, c := range list.Items {
-		if c.Peer == out.Agent && len(out.History) < pageSize {
-			out.History = append(out.History, history{c.ID, string(c.State), name(string(c.Intent)), c.Last})
-		}
+		out.History = append(out.History, history{c.ID, string(c.State), name(string(c.Intent)), c.Last})
 	}
 	return nil, out, err
 }

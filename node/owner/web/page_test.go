@@ -54,7 +54,7 @@ func TestPagesOfANewNode(t *testing.T) {
 			t.Errorf("%q is no page:\n%s", path, body)
 		}
 	}
-	for _, path := range []string{"approvals/ask_none", "inbox/in_none", "conversations/am_x/conv_x", "people/" + strings.Repeat("x", 600), "none"} {
+	for _, path := range []string{"approvals/ask_none", "inbox/in_none", "conversations/am_x/conv_x", "people/" + strings.Repeat("x", 600), "people/", "none"} {
 		if status, _ := p.get(path); status != http.StatusNotFound {
 			t.Errorf("%s: %d", path, status)
 		}

@@ -2,7 +2,6 @@ package web
 
 import (
 	"cmp"
-	"context"
 	"net/http"
 	"net/url"
 	"sync"
@@ -25,33 +24,8 @@ type personView struct {
 	Found         []foundIn
 }
 
-// The page of a person shows at most maxPersonConversations conversations. It looks for them in the newest
-// maxConversationPages pages of the list of all conversations.
-const (
-	maxPersonConversations = 20
-	maxConversationPages   = 5
-	conversationsPerPage   = 200
-)
-
-// conversationsWith returns the newest conversations with a peer.
-func (p *pages) conversationsWith(ctx context.Context, peer string) (found []owner.Conversation, err error) {
-	before := uint64(0)
-	for range maxConversationPages {
-		page, err := p.n.ListConversations(ctx, owner.Query{Before: before, Limit: conversationsPerPage})
-		if err != nil {
-			return nil, err
-		}
-		for _, conv := range page.Items {
-			if conv.Peer == peer && len(found) < maxPersonConversations {
-				found = append(found, conv)
-			}
-		}
-		if before = page.Next; before == 0 || len(found) == maxPersonConversations {
-			break
-		}
-	}
-	return found, nil
-}
+// maxPersonConversations is how many conversations the page of a person shows: the newest.
+const maxPersonConversations = 20
 
 func (p *pages) showPerson(c echo.Context) error {
 	return p.personPage(c, c.Param("id"), http.StatusOK, "")
@@ -88,11 +62,14 @@ func personPath(id string) string { return "/people/" + url.PathEscape(id) }
 func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	ctx := c.Request().Context()
 	view := personView{Rule: id}
-	var err error
-	if view.Conversations, err = p.conversationsWith(ctx, id); err != nil {
+	if id == "" {
+		return view, wire.ErrRoute
+	}
+	list, err := p.n.ListConversations(ctx, owner.Query{Peer: id, Limit: maxPersonConversations})
+	if err != nil {
 		return view, err
 	}
-	if len(view.Conversations) > 0 {
+	if view.Conversations = list.Items; len(view.Conversations) > 0 {
 		view.Rule, view.Address = cmp.Or(view.Conversations[0].Principal, id), view.Conversations[0].Address
 	}
 	peers, err := p.n.ListPeers(ctx, view.Rule)
