@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // AuditFilter narrows a list. A zero field matches everything.
@@ -70,6 +71,16 @@ func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int
 			return list, 0, nil
 		}
 	}
+}
+
+// Last returns the number of the newest entry, or 0 if no entry was sealed yet.
+func (a *Audit) Last(ctx context.Context) (uint64, error) {
+	var head auditHead
+	if err := a.Seal(ctx); err != nil {
+		return 0, err
+	}
+	_, _, err := store.ReadRecord(ctx, a.records, nsAuditHead, keyHead, &head, time.Now())
+	return head.N, err
 }
 
 // AuditSpan is a verified part of the log.
