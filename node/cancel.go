@@ -24,7 +24,6 @@ const metaAgreedIn = "agreed_in"
 // peer and the conversation, so no peer can cancel the events of others. before is the conversation without the
 // message.
 func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversations.Conversation) string {
-	in := before.Key.ID
 	switch payload.GetStr("action") {
 	case "cancel", "decline":
 		if intent != wire.Schedule {
@@ -40,7 +39,7 @@ func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversati
 	if !before.IsAbout(payload) {
 		return "" // it declines a proposal, or closes a conversation that went well
 	}
-	return calendar.UID(before.Key.Peer, in)
+	return calendar.UID(before.Key.Peer, before.Key.ID)
 }
 
 // unbook is a [conversations.Contributor]. If a message cancels an agreed event, it removes the event from the
@@ -139,8 +138,9 @@ func (a *acceptance) isCancellation(ctx context.Context, before conversations.Co
 	if conversations.IsSealed(payload) {
 		payload = payload.With("action", wire.Text("cancel"))
 	}
-	changes, err := a.n.cancelChanges(ctx, cancelledEventUID(a.in.Intent, payload, before), payload, a.key, conversations.Theirs, a.in.Name, a.now)
-	return err == nil && len(changes) > 0
+	uid := cancelledEventUID(a.in.Intent, payload, before)
+	changes, err := a.n.cancelChanges(ctx, uid, payload, a.key, conversations.Theirs, a.in.Name, a.now)
+	return uid == calendar.UID(before.Key.Peer, before.Key.ID) && before.InForce() || err == nil && len(changes) > 0
 }
 
 // ErrNoEvent means that a name fits no agreed event, or several.

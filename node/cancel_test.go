@@ -389,3 +389,32 @@ func answerCoffee(t *testing.T, call func(method, path string, body, into any) i
 		t.Errorf("answer: %d", status)
 	}
 }
+
+// accepting is a configuration without a calendar whose hook accepts every proposal.
+func accepting(t *testing.T, mode acl.Mode) func(*node.Config) {
+	return func(cfg *node.Config) {
+		cfg.Policy.Mode = mode
+		cfg.Routes = []node.Route{{Pattern: string(wire.Schedule), Name: "agent", Handler: handler(func(_ context.Context, call hook.Call) (hook.Answer, error) {
+			if call.Message.Payload.GetStr("action") != "propose" {
+				return hook.Answer{}, nil
+			}
+			accept := parsePayload(t, `{"action":"accept"}`)
+			return hook.Answer{Payload: &accept}, nil
+		})}}
+	}
+}
+
+// TestCancelWithoutCalendar: an event that only a hook accepted can be cancelled in its conversation in every access
+// mode, also if the owner has no calendar (AM-87).
+func TestCancelWithoutCalendar(t *testing.T) {
+	for _, mode := range []acl.Mode{acl.Approval, acl.Allowlist} {
+		mesh := meshtest.New(t)
+		sarah, chris := mesh.Node("sarah", accepting(t, acl.Open)), mesh.Stranger("chris")
+		coffeePoster(t, chris, sarah)(string(coffee(t, workday().Add(14*time.Hour)).JSON()), http.StatusOK)
+		sarah = mesh.Restart(sarah, accepting(t, mode))
+		coffeePoster(t, chris, sarah)(`{"action":"cancel"}`, http.StatusOK)
+		if a := showConversation(t, sarah, "conv_coffee").Agreement; a.Cancelled == nil || a.Cancelled.By != conversations.Theirs {
+			t.Errorf("%s: the agreement is %+v, want cancelled", mode, a)
+		}
+	}
+}
