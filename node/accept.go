@@ -187,17 +187,15 @@ func (a *acceptance) checkReplay(ctx context.Context) (out bridge.Outcome, done 
 	if found {
 		return bridge.Outcome{}, false, wire.ErrIDReused
 	}
-	first := resendOf(a.in.Payload)
-	if first == "" {
-		return bridge.Outcome{}, false, nil
-	}
-	rec, err = steps.FindReplay(ctx, string(a.in.Peer), first, a.now)
-	if err == nil && rec.Conv == a.key { // AM-48
-		out, err := storedAnswer(rec)
-		return out, true, err
-	}
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return bridge.Outcome{}, false, err
+	if first := resendOf(a.in.Payload); first != "" {
+		rec, err = steps.FindReplay(ctx, string(a.in.Peer), first, a.now)
+		if err == nil && rec.Conv == a.key { // AM-48
+			out, err := storedAnswer(rec)
+			return out, true, err
+		}
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return bridge.Outcome{}, false, err
+		}
 	}
 	return bridge.Outcome{}, false, nil
 }

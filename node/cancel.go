@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -92,35 +93,38 @@ func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, no
 const nsCancelled = "agreement-cancelled"
 
 // markCancellation returns the change that marks the agreement of another conversation as cancelled, if the message is
-// a cancel or decline that names an agreement in force with the same peer. key is the conversation of the message.
+// a cancel or decline that names an agreement with the same peer. key is the conversation of the message. The mark keeps
+// the side and the time of the first cancellation.
 func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key store.ConvKey, by conversations.Side, now time.Time) ([]store.Change, error) {
 	action, in := payload.GetStr("action"), conversations.AgreedIn(payload)
 	if action != "cancel" && action != "decline" || in == "" || in == key.ID {
 		return nil, nil
 	}
 	agreed, err := n.book.Load(ctx, store.ConvKey{Peer: key.Peer, ID: in}, now)
-	if err != nil || !agreed.Conversation().InForce() {
+	if err != nil {
 		return nil, err
 	}
-	body := wire.MustMarshal(conversations.Cancellation{By: by, At: now.UTC()})
+	v, err := viewAgreement(ctx, n.store.Records(), agreed.Conversation(), now)
+	if err != nil || v == nil {
+		return nil, err
+	}
+	body := wire.MustMarshal(cmp.Or(v.Cancelled, &conversations.Cancellation{By: by, At: now.UTC()}))
 	mark := store.Record{NS: nsCancelled, Key: calendar.UID(key.Peer, in), Body: body, Expires: now.Add(2 * n.cfg.Retention)}
 	return []store.Change{{IfRev: store.Any, Record: mark}}, nil
 }
 
-// viewAgreement returns what was agreed in a conversation, with any later cancellation, or nil.
+// viewAgreement returns what was agreed in a conversation, with its first cancellation if any, or nil.
 func viewAgreement(ctx context.Context, records store.Records, conv conversations.Conversation, now time.Time) (*owner.Agreement, error) {
 	if conv.Agreement == nil {
 		return nil, nil
 	}
 	v := &owner.Agreement{Agreement: *conv.Agreement, Standing: owner.StandingAgreed}
-	if conv.InForce() {
-		var c conversations.Cancellation
-		if _, _, err := store.ReadRecord(ctx, records, nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), &c, now); err != nil {
-			return nil, fmt.Errorf("read cancellation: %w", err)
-		}
-		if c.At.After(v.At) {
-			v.Cancelled = &c
-		}
+	var elsewhere conversations.Cancellation
+	if _, _, err := store.ReadRecord(ctx, records, nsCancelled, calendar.UID(conv.Key.Peer, conv.Key.ID), &elsewhere, now); err != nil {
+		return nil, fmt.Errorf("read cancellation: %w", err)
+	}
+	if elsewhere.At.After(v.At) && (v.Cancelled == nil || elsewhere.At.Before(v.Cancelled.At)) {
+		v.Cancelled = &elsewhere
 	}
 	switch {
 	case v.Cancelled != nil:

@@ -418,3 +418,30 @@ func TestCancelWithoutCalendar(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstCancellationCounts: a later cancel of either side, in any conversation, does not change by whom and when an
+// agreement was cancelled.
+func TestFirstCancellationCounts(t *testing.T) {
+	for _, then := range []struct{ conv, payload string }{
+		{"conv_new", `{"action":"cancel","metadata":{"agreed_in":"conv_coffee"}}`},
+		{"conv_coffee", `{"action":"cancel"}`},
+	} {
+		t.Run(then.conv, func(t *testing.T) {
+			mesh := meshtest.New(t)
+			sarah, chris := mesh.Node("sarah", accepting(t, acl.Open)), mesh.Stranger("chris")
+			say := coffeePoster(t, chris, sarah)
+			say(string(coffee(t, workday().Add(14*time.Hour)).JSON()), http.StatusOK)
+			mustSend(t, sarah.Node, outgoing(t, chris.ID, wire.Schedule, `{"action":"cancel","metadata":{"agreed_in":"conv_coffee"}}`), 0)
+			first := showConversation(t, sarah, "conv_coffee").Agreement.Cancelled
+			if first == nil || first.By != conversations.Ours {
+				t.Fatalf("cancelled: %+v", first)
+			}
+			d := chris.Draft(sarah.ID(), wire.Schedule, then.payload)
+			d.Conversation = wire.ConversationID(then.conv)
+			must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusOK)
+			if now := showConversation(t, sarah, "conv_coffee").Agreement.Cancelled; *now != *first {
+				t.Errorf("cancelled: %+v, want %+v", now, first)
+			}
+		})
+	}
+}
