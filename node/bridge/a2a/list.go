@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -39,10 +41,19 @@ func comparePositions(p, q position) int {
 	return cmp.Or(cmp.Compare(q.At, p.At), cmp.Compare(p.ID, q.ID))
 }
 
+// allStates are the states that a list can be filtered by.
+var allStates = []a2a.TaskState{
+	a2a.TaskStateSubmitted, a2a.TaskStateWorking, a2a.TaskStateInputRequired, a2a.TaskStateAuthRequired,
+	a2a.TaskStateCompleted, a2a.TaskStateFailed, a2a.TaskStateCanceled, a2a.TaskStateRejected,
+}
+
 func readListQuery(p wire.Value) (listQuery, *message.Error) {
 	q := listQuery{context: p.GetStr("contextId"), state: p.GetStr("status"), size: defaultPage}
-	if q.state == "TASK_STATE_UNSPECIFIED" {
+	switch status, _ := p.Get("status"); {
+	case q.state == "TASK_STATE_UNSPECIFIED":
 		q.state = ""
+	case status.Kind() != wire.String && !status.IsNull(), q.state != "" && !slices.Contains(allStates, a2a.TaskState(q.state)):
+		return q, message.ErrParams.At("status must be the name of a task state, such as TASK_STATE_WORKING")
 	}
 	if v, ok := p.Get("pageSize"); ok && !v.IsNull() {
 		token, _ := v.Num()

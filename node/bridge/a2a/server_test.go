@@ -350,14 +350,14 @@ func TestList(t *testing.T) {
 		t.Errorf("with artifacts and history: %s", first.JSON())
 	}
 	for params, want := range map[string]int{
-		`{"status":"TASK_STATE_WORKING"}`: 0, `{"contextId":"none"}`: 0,
+		`{"status":"TASK_STATE_WORKING"}`: 0, `{"status":"TASK_STATE_UNSPECIFIED"}`: 5, `{"status":null}`: 5, `{"contextId":"none"}`: 0,
 		`{"statusTimestampAfter":"` + time.Now().Add(time.Hour).Format(time.RFC3339) + `"}`: 0, `{"statusTimestampAfter":"2020-01-01T00:00:00Z"}`: 5,
 	} {
 		if v := h.rpc("ann", "ListTasks", params); at(v, "result.tasks").Len() != want {
 			t.Errorf("%s: %s, want %d", params, v.JSON(), want)
 		}
 	}
-	for _, bad := range []string{`{"pageSize":101}`, `{"pageSize":"x"}`, `{"pageToken":"%%"}`, `{"statusTimestampAfter":"noon"}`, `{"historyLength":-1}`} {
+	for _, bad := range []string{`{"pageSize":101}`, `{"pageSize":"x"}`, `{"pageToken":"%%"}`, `{"statusTimestampAfter":"noon"}`, `{"historyLength":-1}`, `{"status":"working"}`, `{"status":2}`} {
 		if v := h.rpc("ann", "ListTasks", bad); text(v, "error.data.0.reason") != "INVALID_PARAMS" {
 			t.Errorf("%s: %s", bad, v.JSON())
 		}

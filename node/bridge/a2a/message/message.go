@@ -33,11 +33,11 @@ func ReadMessage(params wire.Value) (Message, *Error) {
 	case v.Kind() != wire.Object:
 		return m, ErrParams.At("message must be an object")
 	case !isID(m.ID):
-		return m, ErrParams.At("message.messageId must have 1 to 128 printable characters")
+		return m, ErrParams.At("message.messageId must have 1 to 128 bytes, without spaces")
 	case v.GetStr("role") != "ROLE_USER":
 		return m, ErrParams.At("message.role must be ROLE_USER")
 	case m.ContextID != "" && !isID(m.ContextID):
-		return m, ErrParams.At("message.contextId must have at most 128 printable characters")
+		return m, ErrParams.At("message.contextId must have at most 128 bytes, without spaces")
 	case m.TaskID != "" && !isID(m.TaskID):
 		return m, ErrTaskNotFound
 	}
