@@ -215,11 +215,16 @@ func TestPassThrough(t *testing.T) { // AM-67
 			{`{"error":{"code":"INTENT_NOT_SUPPORTED","message":"no","retry":false}}`, 422},
 			{`{"error":{"code":"CONVERSATION_CLOSED","message":"no","retry":false}}`, 409},
 			{`{"error":{"code":"UNAUTHORIZED","message":"no","retry":false}}`, 403},
+			{`{"error":{"code":"RATE_LIMITED","message":"no","retry":true}}`, 429},
+			{`{"error":{"code":"AGENT_UNAVAILABLE","message":"no","retry":true}}`, 503},
 		} {
 			reply = tt.reply
 			got := send(w.edge.Handler(), "POST", "/v1/mailbox/am_alice", message)
 			if got.Code != tt.status || got.Body.String() != tt.reply {
 				t.Errorf("the sender gets %d %s, want %d %s", got.Code, got.Body, tt.status, tt.reply)
+			}
+			if isTemporary := tt.status == 429 || tt.status == 503; isTemporary != (got.Header().Get("Retry-After") != "") { // AM-28
+				t.Errorf("%d has Retry-After %q", tt.status, got.Header().Get("Retry-After"))
 			}
 		}
 		if left := w.mail(alice, ""); len(left) != 0 {

@@ -346,6 +346,9 @@ func (r *Relay) postMailbox(c echo.Context) error {
 		}
 		if answer, ok := pass(ctx, p.recipient.Owner, t); ok {
 			r.passed.Inc()
+			if answer.Status >= http.StatusBadRequest { // an agent's reply has no Retry-After
+				httpapi.SetErrorHeaders(c.Response().Header(), &wire.Error{Status: answer.Status, RetryAfter: wire.ErrRateLimited.RetryAfter})
+			}
 			return httpapi.Raw(c, answer.Status, answer.Body)
 		}
 	}
