@@ -91,6 +91,11 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 	if e != nil {
 		return wire.Value{}, e
 	}
+	include, _ := call.Params.Get("includeArtifacts")
+	artifacts, isBool := include.Boolean()
+	if !isBool && !include.IsNull() {
+		return wire.Value{}, message.ErrParams.At("includeArtifacts must be true or false")
+	}
 	address := from.address.String()
 	term := ofTerm(address)
 	if q.context != "" {
@@ -107,8 +112,6 @@ func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller)
 	if q.last != (position{}) {
 		tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return comparePositions(t.position(), q.last) <= 0 })
 	}
-	include, _ := call.Params.Get("includeArtifacts")
-	artifacts, _ := include.Boolean()
 	history = max(history, 0) // no history without historyLength
 	list, size := []wire.Value{}, 0
 	for few := range slices.Chunk(tasks[:min(q.size, len(tasks))], 10) { // so that only the messages of a few tasks are in memory at once

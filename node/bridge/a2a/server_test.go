@@ -357,13 +357,18 @@ func TestList(t *testing.T) {
 			t.Errorf("%s: %s, want %d", params, v.JSON(), want)
 		}
 	}
-	for _, bad := range []string{`{"pageSize":101}`, `{"pageSize":"x"}`, `{"pageToken":"%%"}`, `{"statusTimestampAfter":"noon"}`, `{"historyLength":-1}`, `{"status":"working"}`, `{"status":2}`} {
+	for _, bad := range []string{`{"pageSize":101}`, `{"pageSize":"x"}`, `{"pageToken":"%%"}`, `{"statusTimestampAfter":"noon"}`, `{"historyLength":-1}`, `{"status":"working"}`, `{"status":2}`, `{"includeArtifacts":"true"}`} {
 		if v := h.rpc("ann", "ListTasks", bad); text(v, "error.data.0.reason") != "INVALID_PARAMS" {
 			t.Errorf("%s: %s", bad, v.JSON())
 		}
 	}
-	if status, _, body := h.request("ann", "GET", h.base+"/tasks?pageSize=1&includeArtifacts=true", ""); status != 200 || at(parse(t, body), "tasks.0.artifacts").Len() != 1 {
-		t.Errorf("over HTTP+JSON: %d %s", status, body)
+	for _, spelling := range []string{"true", "True", "1"} {
+		if status, _, body := h.request("ann", "GET", h.base+"/tasks?pageSize=1&includeArtifacts="+spelling, ""); status != 200 || at(parse(t, body), "tasks.0.artifacts").Len() != 1 {
+			t.Errorf("over HTTP+JSON, with %s: %d %s", spelling, status, body)
+		}
+	}
+	if status, _, body := h.request("ann", "GET", h.base+"/tasks?includeArtifacts=yes", ""); status != 400 {
+		t.Errorf("includeArtifacts=yes: %d %s", status, body)
 	}
 	if v := h.rpc("ann", "GetTask", `{"id":"`+text(h.rpc("ann", "ListTasks", `{}`), "result.tasks.0.id")+`","historyLength":0}`); at(v, "result.history").Len() != 0 {
 		t.Errorf("a task with historyLength 0 has a history: %s", v.JSON())

@@ -267,8 +267,11 @@ func withQuery(params wire.Value, query url.Values) wire.Value {
 			params = params.With(key, wire.Text(query.Get(key))) // its reader refuses it
 		}
 	}
-	if query.Has("includeArtifacts") {
-		params = params.With("includeArtifacts", wire.Bool(query.Get("includeArtifacts") == "true"))
+	if text := query.Get("includeArtifacts"); text != "" {
+		params = params.With("includeArtifacts", wire.Text(text)) // its reader refuses it
+		if include, err := strconv.ParseBool(text); err == nil {
+			params = params.With("includeArtifacts", wire.Bool(include))
+		}
 	}
 	return params
 }
