@@ -84,6 +84,8 @@ func TestCommandsInHints(t *testing.T) {
 		{"my agent", "start it with: agentmesh serve", "start it with: agentmesh --data 'my agent' serve"},
 		{"me", "agentmesh check shows it; agentmesh restore unpacks it", "agentmesh --data me check shows it; agentmesh --data me restore unpacks it"},
 		{"me", "because agentmesh never overwrites keys", "because agentmesh never overwrites keys"},
+		{"me", "the reply is not verified: agentmesh is missing", "the reply is not verified: agentmesh is missing"},
+		{"me", "the card is not acceptable: agentmesh must be 0.1.<n>", "the card is not acceptable: agentmesh must be 0.1.<n>"},
 		{"/env", "agentmesh links list", "agentmesh links list"},
 		{"", "agentmesh links list", "agentmesh links list"},
 	} {

@@ -112,11 +112,17 @@ func (u *UI) Hint(format string, args ...any) {
 }
 
 // commandInHint matches the beginning of a command in a hint: at the start of the hint, or after a colon or semicolon.
-var commandInHint = regexp.MustCompile(`(^|[:;] )agentmesh `)
+// It also matches a verb after the name, because a message has a member agentmesh that is missing or must be something.
+var commandInHint = regexp.MustCompile(`(^|[:;] )agentmesh (is |must )?`)
 
 // Command completes the commands in a hint, so that they use the same data directory as this command.
 func (u *UI) Command(hint string) string {
-	return commandInHint.ReplaceAllStringFunc(hint, func(s string) string { return s + u.DataFlag })
+	return commandInHint.ReplaceAllStringFunc(hint, func(s string) string {
+		if !strings.HasSuffix(s, "agentmesh ") {
+			return s
+		}
+		return s + u.DataFlag
+	})
 }
 
 // DataFlag returns the flag that names the data directory dir, followed by a space. It returns "" if dir is empty or
