@@ -80,16 +80,26 @@ func (b *Book) Add(e Event) store.Change {
 
 // Cancel returns an event and the changes that remove it, or no changes if the event is unknown or already removed.
 func (b *Book) Cancel(ctx context.Context, uid string, now time.Time) (Event, []store.Change, error) {
+	e, err := b.find(ctx, uid, now)
+	if err != nil || e.Event.UID == "" {
+		return Event{}, nil, err
+	}
+	e.State, e.Attempts, e.Due = removed, 0, time.Time{}
+	return e.Event, []store.Change{{Record: e.record(), IfRev: e.rev}}, nil
+}
+
+// find returns the entry of an event, or the zero entry if the event is unknown or already removed.
+func (b *Book) find(ctx context.Context, uid string, now time.Time) (entry, error) {
 	var e entry
 	rev, found, err := store.ReadRecord(ctx, b.cfg.Records, Namespace, uid, &e, now)
 	if err != nil {
-		return Event{}, nil, fmt.Errorf("read agreed event: %w", err)
+		return entry{}, fmt.Errorf("read agreed event: %w", err)
 	}
 	if !found || e.State == removed {
-		return Event{}, nil, nil
+		return entry{}, nil
 	}
-	e.State, e.Attempts, e.Due = removed, 0, time.Time{}
-	return e.Event, []store.Change{{Record: e.record(), IfRev: rev}}, nil
+	e.rev = rev
+	return e, nil
 }
 
 // OnCommit wakes the writer if a committed unit changes events. It is an observer for [store.Observed.OnCommit].
@@ -193,11 +203,11 @@ func (b *Book) Busy(ctx context.Context, window Interval, _ *time.Location) ([]I
 	return out, nil, err
 }
 
-// countOn counts the events that were agreed for the day of t, in the zone of t.
-func (b *Book) countOn(ctx context.Context, t, now time.Time) (n int, err error) {
+// countOn counts the events that were agreed for the day of t, in the zone of t, except the one with this UID.
+func (b *Book) countOn(ctx context.Context, t time.Time, except string, now time.Time) (n int, err error) {
 	events, err := b.Events(ctx, now)
 	for _, e := range events {
-		if e.Start.In(t.Location()).Format(time.DateOnly) == t.Format(time.DateOnly) {
+		if e.UID != except && e.Start.In(t.Location()).Format(time.DateOnly) == t.Format(time.DateOnly) {
 			n++
 		}
 	}

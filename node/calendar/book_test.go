@@ -88,7 +88,7 @@ func TestEmptyLists(t *testing.T) {
 	if err != nil || events == nil {
 		t.Errorf("events = %#v, %v", events, err)
 	}
-	view, err := planner(t, calendar.Config{Sources: []calendar.Source{book}}).Look(t.Context(), "", now)
+	view, err := planner(t, calendar.Config{Sources: []calendar.Source{book}}).Look(t.Context(), now)
 	if err != nil || view.Problems == nil {
 		t.Errorf("problems = %#v, %v", view.Problems, err)
 	}

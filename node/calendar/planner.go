@@ -37,11 +37,11 @@ type Planner struct {
 	reserved []reservation // times that answers promised and that may not be in a calendar yet
 }
 
-// reservation is a time that is promised to a conversation.
+// reservation is a time that is promised for an event.
 type reservation struct {
 	Interval
-	conversation string
-	until        time.Time
+	uid   string // of the event
+	until time.Time
 }
 
 const (
@@ -64,7 +64,7 @@ func NewPlanner(cfg Config) (*Planner, error) {
 	return &Planner{cfg: cfg}, nil
 }
 
-// View is the content of all calendars at one time, together with the times that are promised to other conversations.
+// View is the content of all calendars at one time, together with the times that are promised for other events.
 type View struct {
 	Problems []Problem // errors in the calendars; not nil
 
@@ -73,9 +73,14 @@ type View struct {
 	busy    []Interval // sorted and merged
 }
 
-// Look reads every source. Times that are promised to the given conversation count as free. If a calendar cannot be
-// read, Look returns an error, and only the owner can decide.
-func (p *Planner) Look(ctx context.Context, conversation string, now time.Time) (View, error) {
+// Look reads every source. If a calendar cannot be read, Look returns an error, and only the owner can decide.
+func (p *Planner) Look(ctx context.Context, now time.Time) (View, error) {
+	return p.look(ctx, "", Interval{}, now)
+}
+
+// look is [Planner.Look] for an event: its own time and a time that is promised for it count as free. Each source lists
+// own at most once.
+func (p *Planner) look(ctx context.Context, uid string, own Interval, now time.Time) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Patience)
 	defer cancel()
 	v := View{Problems: []Problem{}, planner: p, now: now}
@@ -85,12 +90,15 @@ func (p *Planner) Look(ctx context.Context, conversation string, now time.Time) 
 		if err != nil {
 			return View{}, err
 		}
+		if i := slices.IndexFunc(busy, func(b Interval) bool { return b.Start.Equal(own.Start) && b.End.Equal(own.End) }); i >= 0 {
+			busy = slices.Delete(busy, i, i+1)
+		}
 		v.busy = append(v.busy, busy...)
 		v.Problems = append(v.Problems, problems...)
 	}
 	p.mu.Lock()
 	for _, r := range p.reserved {
-		if r.conversation != conversation && now.Before(r.until) {
+		if r.uid != uid && now.Before(r.until) {
 			v.busy = append(v.busy, r.Interval)
 		}
 	}
@@ -185,18 +193,18 @@ func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
 	return rounded.Add(-shift)
 }
 
-// Reserve promises a time to a conversation for ten minutes, until the event is in a calendar, and drops its earlier
-// promise. It returns false if another conversation has the time, or if there are too many promises.
-func (p *Planner) Reserve(conversation string, i Interval, now time.Time) bool {
+// Reserve promises a time for an event, for ten minutes, until the event is in a calendar, and drops its earlier
+// promise. It returns false if the time is promised for another event, or if there are too many promises.
+func (p *Planner) Reserve(uid string, i Interval, now time.Time) bool {
 	padded := Interval{i.Start.Add(-p.cfg.Buffer), i.End.Add(p.cfg.Buffer)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.reserved = slices.DeleteFunc(p.reserved, func(r reservation) bool { return !now.Before(r.until) || r.conversation == conversation })
+	p.reserved = slices.DeleteFunc(p.reserved, func(r reservation) bool { return !now.Before(r.until) || r.uid == uid })
 	taken := slices.ContainsFunc(p.reserved, func(r reservation) bool { return r.overlaps(padded) })
 	if taken || len(p.reserved) >= maxReserved {
 		return false
 	}
-	p.reserved = append(p.reserved, reservation{i, conversation, now.Add(reserveFor)})
+	p.reserved = append(p.reserved, reservation{i, uid, now.Add(reserveFor)})
 	return true
 }
 

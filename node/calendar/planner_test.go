@@ -67,7 +67,7 @@ func TestJudge(t *testing.T) {
 	p := planner(t, calendar.Config{
 		Sources: []calendar.Source{folder(t, "20260310T140000/PT1H")}, Hours: hours, Buffer: 15 * time.Minute, Notice: 2 * time.Hour,
 	})
-	view, err := p.Look(t.Context(), "", now)
+	view, err := p.Look(t.Context(), now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestJudge(t *testing.T) {
 
 // TestJudgeWithoutNotice: an owner who wants no notice gets none.
 func TestJudgeWithoutNotice(t *testing.T) {
-	view, err := planner(t, calendar.Config{Sources: []calendar.Source{folder(t)}}).Look(t.Context(), "", at(t, 10, 9, 0))
+	view, err := planner(t, calendar.Config{Sources: []calendar.Source{folder(t)}}).Look(t.Context(), at(t, 10, 9, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestJudgeWithoutNotice(t *testing.T) {
 
 func TestNear(t *testing.T) {
 	p := planner(t, calendar.Config{Sources: []calendar.Source{folder(t, "20260311T090000/PT3H", "20260329T090000/PT1H")}})
-	view, err := p.Look(t.Context(), "", now)
+	view, err := p.Look(t.Context(), now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,12 +178,12 @@ func records(t testing.TB) store.Records {
 
 // newOffer returns a question about an offer from a known peer.
 func newOffer(duration string, times ...string) calendar.Question {
-	return calendar.Question{Conversation: "am_x/conv_1", Known: true, Offered: &conversations.Terms{Title: "Coffee", Times: times, Duration: duration}}
+	return calendar.Question{Event: calendar.UID("am_x", "conv_2"), Known: true, Offered: &conversations.Terms{Title: "Coffee", Times: times, Duration: duration}}
 }
 
 // newAcceptance returns a question about an acceptance of times that we offered.
 func newAcceptance(duration string, times ...string) calendar.Question {
-	return calendar.Question{Conversation: "am_x/conv_1", Known: true, Accepted: &conversations.Terms{Times: times, Duration: duration}}
+	return calendar.Question{Event: calendar.UID("am_x", "conv_2"), Known: true, Accepted: &conversations.Terms{Times: times, Duration: duration}}
 }
 
 // TestAnswer plays the messages of mesh.schedule against a calendar in which Wednesday morning is taken.
@@ -260,12 +260,39 @@ func TestPromisedOnce(t *testing.T) {
 	}
 	answer := func(conv string, now time.Time) string {
 		q := newOffer("1h", "2026-03-12T10:00:00+01:00")
-		q.Conversation = conv
+		q.Event = conv
 		return s.Answer(t.Context(), q, now).Payload.GetStr("action")
 	}
 	got := []string{answer("one", now), answer("two", now), answer("one", now), answer("two", now.Add(11*time.Minute))}
 	if diff := cmp.Diff([]string{"accept", "counter", "accept", "accept"}, got); diff != "" {
 		t.Errorf("answers: %s", diff)
+	}
+}
+
+// TestMoveOntoItself: an event that is moved by less than its length does not conflict with itself, and another event at
+// the same time still does.
+func TestMoveOntoItself(t *testing.T) {
+	recs := records(t)
+	book := calendar.NewBook(calendar.BookConfig{Records: recs})
+	s := &calendar.Scheduler{
+		Planner: planner(t, calendar.Config{Sources: []calendar.Source{folder(t), book}}), Book: book,
+		Limits: calendar.Limits{Accept: true, PerDay: 1},
+	}
+	agree := func(peer string) {
+		e := calendar.Event{UID: calendar.UID(peer, "conv_1"), Title: "x", Start: at(t, 12, 10, 0), Duration: time.Hour, Made: now}
+		if err := recs.Apply(t.Context(), []store.Change{book.Add(e)}, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q := newOffer("1h", "2026-03-12T10:30:00+01:00")
+	q.Event = calendar.UID("am_x", "conv_1")
+	agree("am_x")
+	if r := s.Answer(t.Context(), q, now); r.Payload.GetStr("action") != "accept" {
+		t.Errorf("a move by half an hour: %+v", r)
+	}
+	agree("am_y")
+	if r := s.Answer(t.Context(), q, now); r.Payload.GetStr("action") != "counter" {
+		t.Errorf("a move to a time that another event takes: %+v", r)
 	}
 }
 

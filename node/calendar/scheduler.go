@@ -41,12 +41,12 @@ type Scheduler struct {
 // Question is a message of a mesh.schedule conversation that may need an answer. If it offers terms, Offered is set; if
 // it accepts terms that we offered, Accepted is set. Other messages need no answer. The text in the terms is untrusted.
 type Question struct {
-	Conversation string // identifies the conversation, including its peer
-	Offered      *conversations.Terms
-	Accepted     *conversations.Terms
-	Known        bool // the owner has permanently admitted the sender
-	Rounds       int  // counters that we already sent in this conversation
-	Approved     bool // the owner was asked and approved
+	Event    string // the [UID] of the event of this conversation
+	Offered  *conversations.Terms
+	Accepted *conversations.Terms
+	Known    bool // the owner has permanently admitted the sender
+	Rounds   int  // counters that we already sent in this conversation
+	Approved bool // the owner was asked and approved
 }
 
 // Reply is the answer to a [Question]. At most one field is set; if both are zero, no answer is needed.
@@ -97,7 +97,7 @@ func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) 
 	if len(o.times) == 0 {
 		return hold("no time is proposed")
 	}
-	view, err := s.Planner.Look(ctx, q.Conversation, now)
+	view, err := s.look(ctx, q.Event, now)
 	if err != nil {
 		return hold("a calendar cannot be read: " + err.Error())
 	}
@@ -108,11 +108,22 @@ func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) 
 		if reason := s.holdReason(ctx, q, t, o.duration, now); reason != "" {
 			return hold(fmt.Sprintf("%s fits; %s", t.In(s.Planner.Zone()).Format("Mon 2 Jan 15:04"), reason))
 		}
-		if s.Planner.Reserve(q.Conversation, Interval{t, t.Add(o.duration)}, now) {
+		if s.Planner.Reserve(q.Event, Interval{t, t.Add(o.duration)}, now) {
 			return Reply{Payload: wire.Obj(wire.TextField("action", "accept"), wire.TextField("selected_time", t.In(s.Planner.Zone()).Format(time.RFC3339)))}
 		}
 	}
 	return s.counter(q, view, o)
+}
+
+// look returns the view for a question about an event. The time for which the event was agreed before counts as free,
+// because a new agreement moves the event.
+func (s *Scheduler) look(ctx context.Context, uid string, now time.Time) (View, error) {
+	agreed, err := s.Book.find(ctx, uid, now)
+	if err != nil {
+		return View{}, err
+	}
+	own := Interval{agreed.Event.Start, agreed.Event.Start.Add(agreed.Event.Duration)}
+	return s.Planner.look(ctx, uid, own, now)
 }
 
 // counter offers free times, or declines if no time is free. After too many rounds it holds the message for the owner.
@@ -145,7 +156,7 @@ func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.T
 		return hold("it was accepted, but it is not clear for when")
 	}
 	t, d := o.times[0], o.duration
-	view, err := s.Planner.Look(ctx, q.Conversation, now)
+	view, err := s.look(ctx, q.Event, now)
 	if err != nil {
 		return hold("a calendar cannot be read: " + err.Error())
 	}
@@ -155,7 +166,7 @@ func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.T
 	if reason := s.holdReason(ctx, q, t, d, now); reason != "" {
 		return hold(reason)
 	}
-	if !s.Planner.Reserve(q.Conversation, Interval{t, t.Add(d)}, now) {
+	if !s.Planner.Reserve(q.Event, Interval{t, t.Add(d)}, now) {
 		return hold("it was accepted, but the time was promised to somebody else meanwhile")
 	}
 	return Reply{Payload: wire.Obj(wire.TextField("action", "accept"))}
@@ -175,7 +186,7 @@ func (s *Scheduler) holdReason(ctx context.Context, q Question, t time.Time, d t
 	case d > maxDuration:
 		return "it is longer than " + formatLength(maxDuration)
 	}
-	n, err := s.Book.countOn(ctx, t.In(s.Planner.Zone()), now)
+	n, err := s.Book.countOn(ctx, t.In(s.Planner.Zone()), q.Event, now)
 	if err != nil {
 		return "the events agreed for that day cannot be counted"
 	}

@@ -17,10 +17,10 @@ var _ Handler = Calendar{}
 // Handle answers from the calendars, and holds the message for the owner if it cannot. It never fails.
 func (h Calendar) Handle(ctx context.Context, c Call) (Answer, error) {
 	q := calendar.Question{
-		Conversation: c.Conversation.Key.Peer + "/" + c.Conversation.Key.ID,
-		Known:        c.Sender.Trust != "" || c.Conversation.Mine,
-		Rounds:       c.Conversation.Counters,
-		Approved:     c.Approved,
+		Event:    calendar.UID(c.Conversation.Key.Peer, c.Conversation.Key.ID),
+		Known:    c.Sender.Trust != "" || c.Conversation.Mine,
+		Rounds:   c.Conversation.Counters,
+		Approved: c.Approved,
 	}
 	if p := c.Conversation.Proposal; p != nil && p.By == conversations.Theirs && p.Message == c.Message.ID {
 		q.Offered = &p.Terms

@@ -39,7 +39,7 @@ func (p *Process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
 		if s == nil {
 			return calendar.View{}, owner.Fault(http.StatusNotFound, "no calendar is configured", "set calendar.files or calendar.url")
 		}
-		view, err := s.Planner.Look(c.Request().Context(), "", time.Now())
+		view, err := s.Planner.Look(c.Request().Context(), time.Now())
 		if err != nil {
 			return view, owner.Fault(http.StatusConflict, err.Error(), "")
 		}
