@@ -53,6 +53,8 @@ const (
 	removed state = "removed" // to be deleted from the calendar
 )
 
+func (s state) term() string { return "state:" + string(s) }
+
 // entry is the record of an event.
 type entry struct {
 	Event    Event     `json:"event"`
@@ -70,7 +72,7 @@ func (e entry) record() store.Record {
 	if made := e.Event.Made; end.Before(made) {
 		end = made
 	}
-	return store.Record{NS: Namespace, Key: e.Event.UID, Body: wire.MustMarshal(e), Terms: []string{"state:" + string(e.State)}, Expires: end.Add(keepAfter)}
+	return store.Record{NS: Namespace, Key: e.Event.UID, Body: wire.MustMarshal(e), Terms: []string{e.State.term()}, Expires: end.Add(keepAfter)}
 }
 
 // Add returns the change that stores an event, for the unit that makes the agreement.
@@ -136,7 +138,7 @@ const (
 func (b *Book) work(ctx context.Context, now time.Time) time.Duration {
 	next := idlePause
 	for _, s := range []state{pending, removed} {
-		err := b.each(ctx, "state:"+string(s), now, func(e entry) {
+		err := b.each(ctx, s.term(), now, func(e entry) {
 			if now.Before(e.Due) {
 				next = min(next, e.Due.Sub(now))
 				return

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // Config configures [NewPlanner]. Zero fields have the default value.
@@ -206,6 +208,18 @@ func (p *Planner) Reserve(uid string, i Interval, now time.Time) bool {
 	}
 	p.reserved = append(p.reserved, reservation{i, uid, now.Add(reserveFor)})
 	return true
+}
+
+// OnCommit ends the promises for events that a committed unit cancels. It is an observer for
+// [store.Observed.OnCommit].
+func (p *Planner) OnCommit(changes []store.Change) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reserved = slices.DeleteFunc(p.reserved, func(r reservation) bool {
+		return slices.ContainsFunc(changes, func(c store.Change) bool {
+			return c.Record.NS == Namespace && c.Record.Key == r.uid && slices.Contains(c.Record.Terms, removed.term())
+		})
+	})
 }
 
 // Zone returns the owner's zone.

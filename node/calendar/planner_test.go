@@ -269,6 +269,38 @@ func TestPromisedOnce(t *testing.T) {
 	}
 }
 
+// TestCancelledIsFree: the time of a cancelled event is free at once, although it was promised for ten minutes.
+func TestCancelledIsFree(t *testing.T) {
+	recs := records(t)
+	book := calendar.NewBook(calendar.BookConfig{Records: recs})
+	s := &calendar.Scheduler{Planner: planner(t, calendar.Config{Sources: []calendar.Source{folder(t), book}}), Book: book, Limits: calendar.Limits{Accept: true}}
+	commit := func(changes ...store.Change) {
+		t.Helper()
+		if err := recs.Apply(t.Context(), changes, now); err != nil {
+			t.Fatal(err)
+		}
+		s.Planner.OnCommit(changes)
+	}
+	answer := func(uid string) string {
+		q := newOffer("1h", "2026-03-12T10:00:00+01:00")
+		q.Event = uid
+		return s.Answer(t.Context(), q, now).Payload.GetStr("action")
+	}
+	e := calendar.Event{UID: calendar.UID("am_x", "conv_1"), Title: "x", Start: at(t, 12, 10, 0), Duration: time.Hour, Made: now}
+	got := []string{answer(e.UID)}
+	commit(book.Add(e))
+	got = append(got, answer(calendar.UID("am_y", "conv_1")))
+	_, cancelled, err := book.Cancel(t.Context(), e.UID, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(cancelled...)
+	got = append(got, answer(calendar.UID("am_y", "conv_1")))
+	if diff := cmp.Diff([]string{"accept", "counter", "accept"}, got); diff != "" {
+		t.Errorf("answers: %s", diff)
+	}
+}
+
 // TestMoveOntoItself: an event that is moved by less than its length does not conflict with itself, and another event at
 // the same time still does.
 func TestMoveOntoItself(t *testing.T) {

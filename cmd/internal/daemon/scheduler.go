@@ -53,6 +53,7 @@ func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 	if err != nil {
 		return nil, exit.Fail(exit.Config, err)
 	}
+	p.store.OnCommit(planner.OnCommit, calendar.Namespace)
 	return &calendar.Scheduler{Planner: planner, Book: p.events, Limits: calendar.Limits{
 		Accept: c.Accept, Strangers: c.Strangers, MaxDuration: c.MaxDuration, PerDay: c.PerDay,
 	}}, nil
