@@ -99,7 +99,7 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 		if errors.Is(err, ErrUnknownAgent) {
 			continue
 		} else if err != nil {
-			unreachable = errors.Join(ErrUnreachable, err)
+			unreachable = fmt.Errorf("%w: %w", ErrUnreachable, err)
 			continue
 		}
 		e, err := c.newEntry(d, f, old, now)
