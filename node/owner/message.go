@@ -109,7 +109,8 @@ type NewMessage struct {
 	Payload      wire.Value          `json:"payload,omitzero"`
 	Seal         SealChoice          `json:"seal,omitempty"`
 	WaitSeconds  int                 `json:"wait_seconds"`
-	// IdempotencyKey makes a repetition of the call within a day return the result of the first call.
+	// IdempotencyKey makes a repetition of the call within a day send nothing. The result has the ids of the first call
+	// and the state that its message had when it was stored.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 	By             string `json:"-"` // the door of the request, see [Door]; empty: the owner's page
 }

@@ -173,6 +173,9 @@ func TestSession(t *testing.T) {
 	if sent["conversation"] != again["conversation"] || sent["message"] != again["message"] {
 		t.Errorf("repetition = %v, want %v", again, sent)
 	}
+	if next, _ := again["next"].(string); !strings.Contains(next, "not known") { // the message may have arrived
+		t.Errorf("repetition = %v, want that its delivery is not known", again)
+	}
 	news := c.call("mesh_wait", args{"seconds": 20})
 	if at(news, "items.0.text.untrusted_text") != "Are you free on Tuesday?" || at(news, "items.0.text.from") != string(sarah.ID()) {
 		t.Fatalf("wait = %v", news)
@@ -212,6 +215,8 @@ func TestSession(t *testing.T) {
 	} {
 		if text, failed := s.try(tool, a); !failed || text == "" {
 			t.Errorf("%s %v: %s, want an error that the model can read", tool, a, text)
+		} else if tool == "mesh_close" && !strings.Contains(text, "reason") {
+			t.Errorf("%s %v: %s, want the name of the argument", tool, a, text)
 		}
 	}
 }

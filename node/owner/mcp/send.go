@@ -96,6 +96,9 @@ type closeArgs struct {
 }
 
 func (t *tools) close(ctx context.Context, _ *sdk.CallToolRequest, in closeArgs) (*sdk.CallToolResult, any, error) {
+	if in.Reason != "completed" && in.Reason != "failed" {
+		return nil, nil, errors.New("reason must be completed or failed")
+	}
 	wait, err := t.takeSend(0)
 	if err != nil {
 		return nil, nil, err
@@ -225,7 +228,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 	case sent.Err != nil:
 		out.Next = "the other side is not reachable now; the message is delivered later"
 	default:
-		out.Next = "the first attempt has not ended; mesh_read shows later whether the conversation has failed"
+		out.Next = "whether it arrived is not known yet; mesh_read shows an answer, or that the conversation has failed"
 	}
 	return nil, out, nil
 }
