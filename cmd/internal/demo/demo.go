@@ -204,9 +204,17 @@ func nextFriday(now time.Time) time.Time {
 	return t.AddDate(0, 0, int(time.Friday-t.Weekday()+7)%7)
 }
 
+// messages is the number of messages of the flow. The last one is the echo of the close, which arrives after Chris's
+// conversation is completed.
+const messages = 6
+
 // transcript reads the conversation from Chris's node and verifies every signature with the key in the directory.
 func (d *demo) transcript(ctx context.Context, conv string) ([]demoLine, error) {
-	conversation, err := daemon.Fetch(ctx, d.chris.owner, owner.ShowConversation.Call(conv)) // it fits on one page
+	var conversation owner.Transcript
+	err := poll(ctx, "Sarah's node did not confirm the close", func() (_ bool, err error) {
+		conversation, err = daemon.Fetch(ctx, d.chris.owner, owner.ShowConversation.Call(conv)) // it fits on one page
+		return len(conversation.Transcript) >= messages, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read the transcript: %w", err)
 	}
