@@ -91,10 +91,9 @@ func (c Config) Check(kinds []bridge.Kind) error {
 }
 
 func (c Config) checkEdge(p *problems) {
-	host, _, err := net.SplitHostPort(c.Listen)
+	host, ok := p.checkAddress("listen", c.Listen)
 	switch {
-	case err != nil:
-		p.add("listen", "must be host:port")
+	case !ok:
 	case !c.Public() && !httpapi.LoopbackHost(host):
 		p.add("listen", fmt.Sprintf("%s is not loopback: set public_url to the URL under which others reach you, or listen on 127.0.0.1", c.Listen)) // AM-82
 	}
@@ -117,12 +116,12 @@ func (c Config) checkEdge(p *problems) {
 		}
 	}
 	if c.OwnerAPI.Listen != "" {
-		if host, _, err := net.SplitHostPort(c.OwnerAPI.Listen); err != nil || !httpapi.LoopbackHost(host) {
-			p.add("owner_api.listen", "must be a loopback address and a port") // AM-77
+		if host, ok := p.checkAddress("owner_api.listen", c.OwnerAPI.Listen); ok && !httpapi.LoopbackHost(host) {
+			p.add("owner_api.listen", "must be a loopback address and a port, such as 127.0.0.1:3149") // AM-77
 		}
 	}
 	if c.Network.ForwardListen != "" {
-		if host, _, err := net.SplitHostPort(c.Network.ForwardListen); err != nil || host == "" || isUnspecified(host) {
+		if host, ok := p.checkAddress("network.forward_listen", c.Network.ForwardListen); ok && (host == "" || isUnspecified(host)) {
 			p.add("network.forward_listen", "must be the address at which other processes reach this one, and a port, such as 10.0.0.5:7201")
 		}
 	}
@@ -285,6 +284,20 @@ func formatPrefixes(list []netip.Prefix) string {
 type problems []error
 
 func (p *problems) add(key, reason string) { *p = append(*p, problem{key, reason}) }
+
+// checkAddress checks an address to listen on and returns its host.
+func (p *problems) checkAddress(key, address string) (host string, ok bool) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		p.add(key, fmt.Sprintf("%q is not host:port, such as 127.0.0.1:3141", address))
+		return "", false
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		p.add(key, fmt.Sprintf("%q is not a port, which is a number up to 65535", port))
+		return "", false
+	}
+	return host, true
+}
 
 // checkPattern checks a pattern of intents, which must not be empty.
 func (p *problems) checkPattern(key, value string) {

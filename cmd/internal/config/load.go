@@ -33,6 +33,10 @@ func Load(src Source) (Config, error) {
 	data, err := os.ReadFile(src.File)
 	switch {
 	case !src.Required && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)):
+	case errors.Is(err, fs.ErrNotExist):
+		return c, fmt.Errorf("there is no configuration file %s; name another one with --config or AGENTMESH_CONFIG", src.File)
+	case errors.Is(err, fs.ErrPermission):
+		return c, fmt.Errorf("read configuration: %w; run the command as the user who owns the file", err)
 	case err != nil:
 		return c, fmt.Errorf("read configuration: %w", err)
 	default:

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -55,9 +54,7 @@ func (c Config) checkTLS(p *problems) {
 	if t.PlainListen == "" {
 		return
 	}
-	if _, _, err := net.SplitHostPort(t.PlainListen); err != nil {
-		p.add("tls.plain_listen", "must be host:port")
-	} else if t.PlainListen == c.Listen {
+	if _, ok := p.checkAddress("tls.plain_listen", t.PlainListen); ok && t.PlainListen == c.Listen {
 		p.add("tls.plain_listen", "is the address of listen")
 	}
 }
