@@ -1,8 +1,12 @@
 package doctor
 
 import (
+	"context"
+	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -37,6 +41,20 @@ func TestDoctorClock(t *testing.T) {
 		if tc.state != findingOK && !strings.Contains(d.findings[0].Do, "time service") {
 			t.Errorf("checkClock(%v) says to do %q", tc.ahead, d.findings[0].Do)
 		}
+	}
+}
+
+// TestDoctorNameWithoutNetwork: if no name server answers, the name may have a DNS record.
+func TestDoctorNameWithoutNetwork(t *testing.T) {
+	before := net.DefaultResolver
+	defer func() { net.DefaultResolver = before }()
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("network is unreachable")
+	}}
+	d := examination{cfg: config.Default()}
+	d.checkName(t.Context(), &url.URL{Scheme: "https", Host: "mesh.example.org"}, false)
+	if f := d.findings[0]; f.State != findingFail || !strings.Contains(f.Text, "cannot be looked up") || strings.Contains(f.Do, "DNS record") {
+		t.Errorf("found %+v", f)
 	}
 }
 

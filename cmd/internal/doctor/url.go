@@ -73,6 +73,10 @@ func (d *examination) checkName(ctx context.Context, u *url.URL, local bool) boo
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	if dns := (*net.DNSError)(nil); errors.As(err, &dns) && !dns.IsNotFound {
+		d.fail("name", "check the network and the name server of this machine", "%s cannot be looked up: %s", terminal.Clean(u.Hostname()), terminal.Clean(err.Error()))
+		return false
+	}
 	if err != nil {
 		d.fail("name", "make a DNS record for the name, or wait until it has spread", "%s has no address: %s", terminal.Clean(u.Hostname()), terminal.Clean(err.Error()))
 		return false
