@@ -148,9 +148,12 @@ func PeekManifest(archive io.Reader) (m Manifest, whole io.Reader) {
 // renames it to name. It returns the size of the file and its manifest. An existing file is an error.
 func SaveArchive(name string, r io.Reader, encryption *signing.AgeFile) (n int64, manifest Manifest, err error) {
 	if exists(name) {
-		return 0, manifest, exit.Fail(exit.Input, fmt.Errorf("%s exists", name))
+		return 0, manifest, exit.FailHint(exit.Input, fmt.Errorf("%s exists", name), "name another file, because a backup never overwrites one")
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(name), ".agentmesh-backup-*") // mode 0600
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, manifest, exit.Fail(exit.Input, fmt.Errorf("write backup: there is no directory %s", filepath.Dir(name)))
+	}
 	if err != nil {
 		return 0, manifest, exit.Fail(exit.Input, fmt.Errorf("write backup: %w", err))
 	}
