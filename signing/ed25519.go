@@ -76,7 +76,7 @@ func parseRawEd25519(text string, allowHex bool) (*PublicKey, error) {
 	}
 	point, ok := decodeBase64(text)
 	if !ok || len(point) != ed25519.PublicKeySize {
-		return nil, refuse("the text is none of the known kinds of key")
+		return nil, refuse("the text is not a key of a known kind")
 	}
 	return newEd25519(point)
 }

@@ -270,7 +270,7 @@ func TestOpenPGPCorpus(t *testing.T) {
 		"draft-bre-openpgp-samples-00/bob.sec.asc": "private key",
 		"carol.pub.asc":                                                    "algorithm", // DSA
 		"rfc9580_A3_v6_certificate.asc":                                    "",
-		"rfc9580_A6_v6_cleartext_signed.asc":                               "known kinds",
+		"rfc9580_A6_v6_cleartext_signed.asc":                               "known kind",
 		"openpgp/samplemsgs/revoke-2D727CC768697734.asc":                   "begin",
 		"openpgp-interop/testcases/keys/e2e-001.asc":                       "",
 		"openpgp-interop/testcases/keys/gnupg-v1-001.asc":                  "algorithm",      // DSA
@@ -284,12 +284,12 @@ func TestOpenPGPCorpus(t *testing.T) {
 		"openpgp-interop/testcases/messages/e2e-001-verify.asc":            "",
 		"openpgp-interop/testcases/messages/openkeychain-001-verify.asc":   "",
 		"openpgp-interop/testcases/messages/gnupg-v2-1-5-002-decrypt.asc":  "private key",
-		"openpgp-interop/testcases/messages/camellia128-001.asc":           "known kinds",
+		"openpgp-interop/testcases/messages/camellia128-001.asc":           "known kind",
 		"openpgp-interop/testcases/messages/gnupg-v1-4-11-001-decrypt.asc": "private key",
 		"openpgp-interop/testcases/messages/gnupg-v2-1-5-003-verify.asc":   "",
 		"openpgp-interop/testcases/messages/openkeychain-001-decrypt.asc":  "private key",
-		"openpgp/samplemsgs/sig-1-key-1.asc":                               "known kinds",
-		"openpgp/samplemsgs/clearsig-1-key-1.asc":                          "known kinds",
+		"openpgp/samplemsgs/sig-1-key-1.asc":                               "known kind",
+		"openpgp/samplemsgs/clearsig-1-key-1.asc":                          "known kind",
 	} {
 		key, err := ParsePublicKey(string(readFile(t, filepath.Join(dir, file))))
 		if err == nil {

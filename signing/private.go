@@ -111,7 +111,7 @@ func ParsePrivateKey(data []byte) (*PrivateKey, error) {
 	case strings.HasPrefix(text, "AGE-SECRET-KEY-") || strings.HasPrefix(text, "#"):
 		return parseAgeIdentity(text)
 	}
-	return nil, refuse("the text is none of the known kinds of private key")
+	return nil, refuse("the text is not a private key of a known kind")
 }
 
 func parsePKCS8(text string) (*PrivateKey, error) {

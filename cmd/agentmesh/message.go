@@ -28,7 +28,7 @@ func (a *app) readObject(name string) (wire.Value, error) {
 	}
 	v, err := wire.ParseObject(data)
 	if err != nil {
-		return wire.Value{}, exit.Fail(exit.Input, fmt.Errorf("refused: %w", err))
+		return wire.Value{}, exit.Fail(exit.Input, fmt.Errorf("%s is refused: %w", name, err))
 	}
 	return v, nil
 }

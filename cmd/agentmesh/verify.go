@@ -139,7 +139,7 @@ func verifyLog(r io.Reader) (verification, error) {
 	span, err := acl.VerifyAudit(r)
 	switch {
 	case errors.Is(err, acl.ErrAuditChain):
-		return verification{}, exit.FailHint(exit.No, err, "a part is not intact: export the log without --since, --kind and --peer")
+		return verification{}, exit.FailHint(exit.No, err, "a part of a log cannot be checked: export the log with agentmesh audit --json, without --since, --kind and --peer")
 	case err != nil:
 		return verification{}, exit.Fail(exit.Input, err)
 	case span.Last == 0:
