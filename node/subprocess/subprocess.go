@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"syscall"
 	"time"
 )
 
@@ -84,6 +85,10 @@ func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 		return result, fmt.Errorf("killed: %w", context.Cause(ctx))
 	case errors.Is(err, exec.ErrWaitDelay):
 		return result, nil // the command succeeded; a child that held its pipes was killed
+	case errors.Is(err, syscall.EACCES):
+		return result, fmt.Errorf("run: %w; make the program executable with chmod +x", err)
+	case errors.Is(err, syscall.ENOEXEC):
+		return result, fmt.Errorf("run: %w; a script needs a first line such as #!/bin/sh", err)
 	case err != nil:
 		return result, fmt.Errorf("run: %w", err)
 	}

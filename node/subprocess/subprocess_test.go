@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -200,5 +201,22 @@ func TestUser(t *testing.T) {
 	}
 	if text := string(got.Output); err != nil || !strings.HasPrefix(text, want.Uid+"\n") || slices.Contains(strings.Fields(text)[1:], "0") {
 		t.Errorf("Run as nobody = %q, %v, want the user %s without root's groups", text, err, want.Uid)
+	}
+}
+
+// TestRunAdvice: the error for a program that the system refuses to run says what to change.
+func TestRunAdvice(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("needs modes of files")
+	}
+	file := filepath.Join(t.TempDir(), "hook")
+	for mode, want := range map[os.FileMode]string{0o600: "chmod +x", 0o700: "#!/bin/sh"} {
+		if err := errors.Join(os.WriteFile(file, []byte("echo hello\n"), mode), os.Chmod(file, mode)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := subprocess.Command{Argv: []string{file}, MaxOutput: 1}.Run(t.Context(), nil)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("mode %o: %v, want %q", mode, err, want)
+		}
 	}
 }
