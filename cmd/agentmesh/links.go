@@ -82,7 +82,7 @@ func linkTestError(t daemon.LinkTest) error {
 	if t.OK {
 		return nil
 	}
-	return exit.FailHint(exit.Unavailable, fmt.Errorf("%s: %s", t.Name, t.Error), "agentmesh links status "+terminal.Clean(t.Name))
+	return exit.FailHint(exit.Unavailable, fmt.Errorf("link %s does not work yet: %s", t.Name, t.Error), "watch it with agentmesh links status "+terminal.Clean(t.Name))
 }
 
 type linksAddCmd struct {

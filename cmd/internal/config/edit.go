@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -91,7 +92,7 @@ func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error)
 		rewritten.File, rewritten.Required = f.Name(), true
 		c, err := rewritten.LoadAndCheck(kinds)
 		if err != nil {
-			return errors.New(strings.ReplaceAll(err.Error(), f.Name(), s.File))
+			return errors.New(regexp.MustCompile(regexp.QuoteMeta(f.Name())+`(:\d+)?: `).ReplaceAllString(err.Error(), "")) // nobody sees that file
 		}
 		if err := apply(&before, c); err != nil {
 			return err
