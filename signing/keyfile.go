@@ -20,7 +20,7 @@ import (
 var ErrKeyFileMode = errors.New("the key file is open to other users")
 
 // ErrNoPassphrase means that a file is encrypted and nobody can enter the passphrase.
-var ErrNoPassphrase = errors.New("it is encrypted and no passphrase was given")
+var ErrNoPassphrase = errors.New("no passphrase was given")
 
 // maxKeyFile bounds the bytes of a key file. An armored, encrypted key of [MaxKeyText] fits.
 const maxKeyFile = 2 * MaxKeyText

@@ -27,7 +27,7 @@ func (a *app) readPassphrase(subject string) ([]byte, error) {
 		return []byte(text), nil
 	}
 	if !terminal.IsTerminal(a.In) {
-		return nil, fmt.Errorf("%w: set %s", signing.ErrNoPassphrase, config.EnvPassphraseFile)
+		return nil, fmt.Errorf("%w: name a file with the passphrase in %s", signing.ErrNoPassphrase, config.EnvPassphraseFile)
 	}
 	return a.ReadPassphrase("passphrase of " + subject + ": ")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
@@ -40,9 +41,8 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	a.noteLeftOut(archive.About)
-	result := restoreReport{dir, replaced, archive.About}
-	err = a.report(result, func() {
-		a.Note("restored %s into %s, from a backup made at %s", orDash(terminal.Clean(result.AgentID)), dir, terminal.FormatTime(result.Made))
+	err = a.report(restoreReport{dir, replaced, archive.About}, func() {
+		a.Note("restored %s into %s, from a backup made at %s", cmp.Or(terminal.Clean(archive.About.AgentID), "a directory"), dir, terminal.FormatTime(archive.About.Made))
 	})
 	if replaced != "" {
 		a.Note("the old content is in %s; delete it when you no longer need it: it contains private keys", replaced)

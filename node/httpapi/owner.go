@@ -265,7 +265,7 @@ func (o *Owner) Open() (net.Addr, error) {
 // errNotServing means that this process is a command that does not serve.
 var errNotServing = &wire.Error{
 	Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable,
-	Message: "agentmesh serve is not running; start it on this data directory to open the page",
+	Message: "no agentmesh serve runs on this data directory; start it to open the page",
 }
 
 // Serve answers the owner until ctx ends. It calls Listen if the caller has not.

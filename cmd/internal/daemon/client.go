@@ -112,7 +112,7 @@ func ConnectDoor(ctx context.Context, socket, dir string) (*Client, error) {
 			return c, nil
 		}
 	}
-	return nil, exit.FailHint(exit.Unavailable, errors.New("agentmesh serve is not running"), "start agentmesh serve, or name the agent's door with --agent-socket")
+	return nil, exit.FailHint(exit.Unavailable, errors.New("no agentmesh serve runs on this data directory"), "start it with: agentmesh serve, or name the agent's door with --agent-socket")
 }
 
 // Running returns a client of the serve that uses the directory, or nil if no process listens on the owner's socket.
@@ -213,7 +213,7 @@ func (o *Client) Explain(err error) error {
 	case errors.Is(err, owner.ErrNotServed) && o.Local != nil && o.Local.node == nil:
 		return datadir.NoAgent(string(o.home))
 	case errors.Is(err, owner.ErrNotServed):
-		return exit.FailHint(exit.Unavailable, err, "switch a network on with: agentmesh bridge enable KIND, or with: agentmesh links add KIND URL; otherwise the role node or directory is missing in the configuration")
+		return exit.FailHint(exit.Unavailable, err, "cards and codes need the role directory, and messages the role node; switch another network on with: agentmesh bridge enable KIND, or with: agentmesh links add KIND URL")
 	case !refused:
 		return exit.Fail(exit.Unavailable, err)
 	case e.Status == http.StatusNotFound && e.Code == wire.AgentUnavailable:

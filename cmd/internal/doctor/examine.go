@@ -308,7 +308,7 @@ func (d *examination) checkServe(ctx context.Context, configured bool) {
 		if configured && d.cfg.Store.Postgres == "" && d.dir.HasLostDatabase() {
 			d.fail("store", "restore a backup into a new directory, or let agentmesh serve start with an empty one", "%s: %v", filepath.Base(d.dir.Path(datadir.FileDatabase)), datadir.ErrNoDatabase)
 		}
-		d.warn(check, "agentmesh serve", "no agentmesh serve runs on this data directory, so nobody can reach the agent")
+		d.warn(check, "agentmesh serve", "no agentmesh serve runs on this data directory, so nobody can reach it")
 		return
 	}
 	defer o.Close()

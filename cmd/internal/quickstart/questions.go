@@ -47,7 +47,7 @@ func (q *questions) text(value *string, about, preset string) {
 func (q *questions) require(value *string, flag, about string) {
 	for q.err == nil && *value == "" {
 		if q.in == nil {
-			q.err = exit.Fail(exit.Usage, fmt.Errorf("%s is missing, and nobody can be asked", flag))
+			q.err = exit.FailHint(exit.Usage, fmt.Errorf("%s is missing", flag), "add it, or run the command on a terminal, where it asks")
 			return
 		}
 		*value = q.ask(about, "")

@@ -117,7 +117,7 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 			return exit.Fail(exit.Usage, fmt.Errorf("find the invite code: %w", err))
 		}
 		if _, err := (config.Source{}).Secret("--invite-file", a.InviteFile, ""); err != nil {
-			return exit.FailHint(exit.Usage, err, "the operator of the directory makes a code with: agentmesh token create")
+			return exit.FailHint(exit.Usage, err, "the operator of the directory makes a code with agentmesh token create")
 		}
 	}
 	text, err := render("agent", a)
@@ -147,7 +147,7 @@ func (g *Edge) begin(e Env, name string) (*questions, error) {
 	}
 	if name != "" {
 		if !isPlain(name) || !strings.Contains(strings.Trim(name, "."), ".") {
-			return nil, exit.FailHint(exit.Usage, fmt.Errorf("%s is not a host name", terminal.Clean(name)), "write only the name, such as mesh.example.org")
+			return nil, exit.FailHint(exit.Usage, fmt.Errorf("%s is not a public host name", terminal.Clean(name)), "write only the name, such as mesh.example.org")
 		}
 	}
 	g.domain = strings.ToLower(strings.TrimSuffix(name, "."))
