@@ -409,3 +409,24 @@ func TestUnlistedClasses(t *testing.T) {
 		t.Errorf("an internal message left: %v", err)
 	}
 }
+
+// TestAnswersOfEncryptedLink: behind a link that encrypts always, an answer at once leaves encrypted too. If the peer
+// has shown no encryption key, the owner's text does not leave at all.
+func TestAnswersOfEncryptedLink(t *testing.T) {
+	r, _ := newTestRig(t, func(c *Config) { c.Links[0].Policy.Encrypt = encryptAlways })
+	for _, hasKey := range []bool{false, true} {
+		d := r.draft(cat, message.OpQuery, plainQuery)
+		if !hasKey {
+			d.From.EncKey = ""
+		}
+		reply := r.b.Receive(t.Context(), r.sign(cat, d), nil, nil)
+		p, e := message.ReadPacket(reply.Body, boxOf(cat))
+		if e != nil {
+			t.Fatal(e)
+		}
+		refused := p.Tree.GetStr("op") == string(message.OpError)
+		if p.Boxed != hasKey || refused == hasKey {
+			t.Errorf("with a key %v: encrypted %v, %s", hasKey, p.Boxed, p.Tree.JSON())
+		}
+	}
+}

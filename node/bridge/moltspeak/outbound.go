@@ -234,7 +234,7 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, 
 		return storeFailure(err)
 	}
 	pushed := false
-	if body, err := b.packFor(ctx, to, InboundLink, raw, t.Boxed); err == nil {
+	if body, err := b.packFor(ctx, to, b.pins.address(to).Link, raw, t.Boxed); err == nil {
 		p, _, err := b.pins.get(ctx, to.Name(), now)
 		pushed = err == nil && b.sockets.push(p.identity(), body)
 	}

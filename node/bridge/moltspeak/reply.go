@@ -86,16 +86,17 @@ func (b *Bridge) signTree(d message.Draft) wire.Value {
 
 func (b *Bridge) sign(d message.Draft) []byte { return b.signTree(d).JSON() }
 
-// pack returns the bytes of a signed answer. It encrypts the answer if the request or the class of the answer requires
-// it: for the sender's pinned key, or else for the key of the request's box, which the inner signature confirmed. The
-// answer to an unverified sender is not encrypted (MS-20).
+// pack returns the bytes of a signed answer. It encrypts the answer if the request, the class of the answer or the link
+// requires it: for the sender's pinned key, or else for the key of the request's box, which the inner signature
+// confirmed. The answer to an unverified sender is not encrypted (MS-20).
 func (b *Bridge) pack(c *request, raw []byte) []byte {
 	tree, err := wire.ParseForeign(raw, message.MaxNesting+1, message.MaxValues)
 	if err != nil {
 		return noAnswer // our own JSON always parses
 	}
 	if c.signed {
-		if point, ok := message.ParsePoint(c.peer.EncKey); ok && (c.packet.Boxed || message.ParseClass(tree.GetStr("cls")).IsBoxed()) {
+		encrypts := c.packet.Boxed || message.ParseClass(tree.GetStr("cls")).IsBoxed() || b.links.encryptsAlways(c.address.Link)
+		if point, ok := message.ParsePoint(c.peer.EncKey); ok && encrypts {
 			return message.Seal(tree, b.cfg.Box, point)
 		}
 		if c.packet.Boxed {
@@ -132,11 +133,15 @@ func (s screening) proof() string {
 
 // screen scans an outgoing message for personal data (MS-40), and returns the class of the message and the consent that
 // covers the data. name identifies the message; it stays the same when the message is sent again. If no consent covers
-// the data, or the peer cannot get the data encrypted, the error is E_CONSENT, and E_INTERNAL if the store fails. If
-// the message has no personal data and the peer does not accept internal messages, the error is E_CLASSIFICATION.
+// the data, or the peer cannot get the data encrypted, the error is E_CONSENT, and E_INTERNAL if the store fails. The
+// error is E_CLASSIFICATION if the link demands encryption and the peer has shown no key, or if the message has no
+// personal data and the peer does not accept internal messages.
 func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, name string, now time.Time) (screening, *message.Error) {
 	found := personal.Types(p)
 	peer, _, err := b.pins.get(ctx, to.Name(), now)
+	if err == nil && peer.EncKey == "" && b.links.encryptsAlways(b.pins.address(to).Link) {
+		return screening{}, message.FailAt(message.CodeClassification, "cls", "the link encrypts always, and the peer has shown no encryption key")
+	}
 	if len(found) == 0 {
 		if err == nil && !peer.takes(message.Internal) {
 			return screening{}, message.FailAt(message.CodeClassification, "cls", "the peer does not accept internal messages")
