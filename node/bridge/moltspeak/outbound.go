@@ -58,15 +58,14 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		if err != nil {
 			return bridge.Delivered{}, err
 		}
-		if endpoint == "" { // the peer cannot be called, so it must repeat its message to get the answer
-			if err := b.keepAnswer(ctx, to, t, raw, draft, now); err != nil {
-				return bridge.Delivered{}, err
-			}
-			continue
+		if endpoint == "" {
+			err = &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; a link with its url changes that", to.Name())}
+		} else {
+			err = b.send(ctx, address, endpoint, reach, raw, to, t.Boxed)
 		}
-		err = b.send(ctx, address, endpoint, reach, raw, to, t.Boxed)
-		if (errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)) && draft.Op == message.OpRespond && t.Re != "" {
-			err = b.keepAnswer(ctx, to, t, raw, draft, now)
+		isAnswer := draft.Op == message.OpRespond && t.Re != ""
+		if isAnswer && (endpoint == "" || errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)) {
+			err = b.keepAnswer(ctx, to, t.Re, t.Boxed, raw, now)
 		}
 		if f, ok := errors.AsType[message.Fault](err); ok && draft.Op == message.OpStream && f.Field == "p.stream_id" {
 			err = restartStream(ctx, b.records, d, len(drafts), f, now)
@@ -219,22 +218,19 @@ func recordAnswer(ctx context.Context, records store.Records, d bridge.Delivery,
 	})
 }
 
-// keepAnswer handles a message that we cannot post to the peer. It stores an answer in the replay record of the peer's
-// message, so that the peer gets it by repeating the message, and sends it over an open WebSocket of the peer. If the
-// replay record has expired and no WebSocket is open, or the message answers nothing, the error is or wraps a
-// *client.SendError that permits another attempt.
-func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, raw []byte, draft message.Draft, now time.Time) error {
-	if draft.Op != message.OpRespond || t.Re == "" {
-		return &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; a link with its url changes that", to.Name())}
-	}
+// keepAnswer handles an answer to the peer's message re that we cannot post. It stores the answer in the replay record
+// of that message, so that the peer gets it by repeating the message, and sends it over an open WebSocket of the peer.
+// If the replay record has expired and no WebSocket is open, the error wraps a *client.SendError that permits another
+// attempt. boxed reports that the message came encrypted.
+func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, re string, boxed bool, raw []byte, now time.Time) error {
 	var s replayRecord
-	m := message.Message{From: to, ID: t.Re}
-	rev, ok, err := store.ReadRecord(ctx, b.records, nsReplays, replayKey(to, t.Re), &s, now)
+	m := message.Message{From: to, ID: re}
+	rev, ok, err := store.ReadRecord(ctx, b.records, nsReplays, replayKey(to, re), &s, now)
 	if err != nil {
 		return storeFailure(err)
 	}
 	pushed := false
-	if body, err := b.packFor(ctx, to, b.pins.address(to).Link, raw, t.Boxed); err == nil {
+	if body, err := b.packFor(ctx, to, b.pins.address(to).Link, raw, boxed); err == nil {
 		p, _, err := b.pins.get(ctx, to.Name(), now)
 		pushed = err == nil && b.sockets.push(p.identity(), body)
 	}
@@ -422,7 +418,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	endpoint, reach, err := b.endpointOf(ctx, address, to, now)
 	var kept error
 	if cb.Tries == 0 || endpoint == "" {
-		kept = b.keepAnswer(ctx, to, convState{Re: cb.Re, Boxed: cb.Boxed}, raw, message.Draft{Op: message.OpRespond}, now)
+		kept = b.keepAnswer(ctx, to, cb.Re, cb.Boxed, raw, now)
 	}
 	if err != nil || endpoint == "" {
 		return cmp.Or(err, kept)

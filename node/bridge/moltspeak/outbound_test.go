@@ -285,7 +285,7 @@ func TestFinalAnswerIsKept(t *testing.T) {
 	if err := r.b.records.Apply(t.Context(), []store.Change{stored}, c.now); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.b.keepAnswer(t.Context(), q.From, convState{Re: q.ID}, []byte("final"), message.Draft{Op: message.OpRespond}, c.now); err != nil {
+	if err := r.b.keepAnswer(t.Context(), q.From, q.ID, false, []byte("final"), c.now); err != nil {
 		t.Fatal(err)
 	}
 	r.b.replays.keep(c, replayRecord{Digest: "d", Reply: []byte("receipt"), Status: http.StatusAccepted})
