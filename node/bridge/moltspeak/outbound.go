@@ -37,7 +37,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		return bridge.Delivered{}, errors.New("moltspeak: the name of a peer must be agent@org")
 	}
 	now := time.Now()
-	endpoint, reach, err := b.endpointOf(ctx, address, to, now)
+	target, err := b.targetOf(ctx, address, to, now)
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
@@ -54,17 +54,17 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		if draft.Op == message.OpStream { // scan the stream as a whole, because data may be split across two chunks
 			scanned = message.StreamText(d.Message.Payload)
 		}
-		raw, err := b.prepare(ctx, d, draft, scanned, i, to, endpoint, now)
+		raw, err := b.prepare(ctx, d, draft, scanned, i, target, now)
 		if err != nil {
 			return bridge.Delivered{}, err
 		}
-		if endpoint == "" {
+		if target.endpoint == "" {
 			err = &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; a link with its url changes that", to.Name())}
 		} else {
-			err = b.send(ctx, address, endpoint, reach, raw, to, t.Boxed)
+			err = b.send(ctx, target, raw, t.Boxed)
 		}
 		isAnswer := draft.Op == message.OpRespond && t.Re != ""
-		if isAnswer && (endpoint == "" || errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)) {
+		if isAnswer && (target.endpoint == "" || errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)) {
 			err = b.keepAnswer(ctx, to, t.Re, t.Boxed, raw, now)
 		}
 		if f, ok := errors.AsType[message.Fault](err); ok && draft.Op == message.OpStream && f.Field == "p.stream_id" {
@@ -104,22 +104,37 @@ func storeFailure(err error) error {
 	return &client.SendError{Retry: true, Cause: err}
 }
 
-// endpointOf returns the endpoint of a peer, from its link or else its signed messages, or "" if it cannot be called.
-// The error says why a delivery to it must wait or fail.
-func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Agent, now time.Time) (string, client.Reach, error) {
+// target is a peer to which messages of ours go.
+type target struct {
+	agent    message.Agent
+	address  bridge.Address
+	endpoint string // "" if the peer cannot be called
+	reach    client.Reach
+}
+
+// targetOf returns a peer with the endpoint from its link, or else from its signed messages. The error says why a
+// delivery to it must wait or fail.
+func (b *Bridge) targetOf(ctx context.Context, a bridge.Address, agent message.Agent, now time.Time) (to target, err error) {
 	if l, ok := b.links.find(a.Link); ok {
-		endpoint, err := message.Endpoint(l.URL)
-		return endpoint, client.Owner, cmp.Or(err, b.links.check(l.Name))
+		to, err = targetBehind(l, agent)
+		return to, cmp.Or(err, b.links.check(l.Name))
 	}
+	to = target{agent: agent, address: a, reach: b.cfg.reach()}
 	if a.Link != InboundLink {
-		return "", 0, fmt.Errorf("moltspeak: there is no link %s", a.Link)
+		return to, fmt.Errorf("moltspeak: there is no link %s", a.Link)
 	}
-	p, known, err := b.pins.get(ctx, to.Name(), now)
+	p, known, err := b.pins.get(ctx, agent.Name(), now)
 	if err != nil || !known || p.Endpoint == "" {
-		return "", client.Public, storeFailure(err)
+		return to, storeFailure(err)
 	}
-	endpoint, err := message.Endpoint(p.Endpoint)
-	return endpoint, b.cfg.reach(), err
+	to.endpoint, err = message.Endpoint(p.Endpoint)
+	return to, err
+}
+
+func targetBehind(l bridge.Link, agent message.Agent) (to target, err error) {
+	to = target{agent: agent, address: bridge.Address{Kind: Kind, Link: l.Name, Peer: agent.Name()}, reach: client.Owner}
+	to.endpoint, err = message.Endpoint(l.URL)
+	return to, err
 }
 
 // errNoKey means that a message must be encrypted, but the peer has no key.
@@ -131,27 +146,27 @@ var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be 
 // prepare returns the signed bytes of a draft: those of a recent attempt with the same consent, or new ones with the
 // class and consent that its content needs. scanned is the content to scan for personal data, and part is the number of
 // the draft among those of its message.
-func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to message.Agent, endpoint string, now time.Time) ([]byte, error) {
+func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to target, now time.Time) ([]byte, error) {
 	slot := slotOf(d, part)
 	var o sentMessage
 	_, ok, err := store.ReadRecord(ctx, b.records, nsSent, slot, &o, now)
 	if err != nil {
 		return nil, storeFailure(err)
 	}
-	out, e := b.screen(ctx, to, scanned, "out "+wire.HashOf(d.ID), now) // also before another attempt, because the owner may have revoked the consent
+	out, e := b.screen(ctx, to.agent, scanned, "out "+wire.HashOf(d.ID), now) // also before another attempt, because the owner may have revoked the consent
 	if e != nil {
 		if e.Code == message.CodeInternal {
 			return nil, storeFailure(e)
 		}
-		return nil, blockedError(e, to)
+		return nil, blockedError(e, to.agent)
 	}
 	if !ok || now.Sub(o.Sent) > resendWithin || o.Proof != out.proof() {
 		class := out.class.ForAnswer(draft.Class)
-		draft.ID, draft.Time, draft.To, draft.Class, draft.PII = newID(), now, to, class, out.meta
-		draft.Ext = ownURL(b.cfg.URL).ext(endpoint)
+		draft.ID, draft.Time, draft.To, draft.Class, draft.PII = newID(), now, to.agent, class, out.meta
+		draft.Ext = ownURL(b.cfg.URL).ext(to.endpoint)
 		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: b.sign(draft), Sent: now.UTC(), Proof: out.proof()}
-		if err := storeSent(ctx, b.records, o, slot, draft, to, out.uses, now); err != nil {
-			b.cfg.Logger.WarnContext(ctx, "moltspeak: store one of our messages", "peer", to.Name(), "err", err)
+		if err := storeSent(ctx, b.records, o, slot, draft, to.agent, out.uses, now); err != nil {
+			b.cfg.Logger.WarnContext(ctx, "moltspeak: store one of our messages", "peer", to.agent.Name(), "err", err)
 			return nil, storeFailure(err)
 		}
 	}
@@ -245,16 +260,16 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, re string, bo
 }
 
 // send posts one message, handles the answer, and records the result for the link.
-func (b *Bridge) send(ctx context.Context, address bridge.Address, endpoint string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
-	err := b.sendOnce(ctx, address, endpoint, reach, raw, to, boxed)
+func (b *Bridge) send(ctx context.Context, to target, raw []byte, boxed bool) error {
+	err := b.sendOnce(ctx, to, raw, boxed)
 	if !errors.Is(err, errNoKey) { // errNoKey: no call was made
-		b.links.record(address.Link, err)
+		b.links.record(to.address.Link, err)
 	}
 	return err
 }
 
-func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, endpoint string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
-	reply, err := b.post(ctx, address, endpoint, reach, raw, to, boxed)
+func (b *Bridge) sendOnce(ctx context.Context, to target, raw []byte, boxed bool) error {
+	reply, err := b.post(ctx, to, raw, boxed)
 	if err != nil || reply == nil {
 		return err
 	}
@@ -262,7 +277,7 @@ func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, endpoint 
 	if e := b.checkShape(c); e != nil {
 		return &client.SendError{Retry: true, Processed: true, Status: http.StatusBadGateway, Cause: fmt.Errorf("read the answer: %w", e)}
 	}
-	if c.m.From.Name() != to.Name() {
+	if c.m.From.Name() != to.agent.Name() {
 		return errors.New("moltspeak: the answer is from another agent")
 	}
 	for _, check := range []func(*request) *message.Error{b.checkStanding, b.checkSender, b.checkTime} {
@@ -287,7 +302,7 @@ func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, endpoint 
 		_, e = b.receiveReply(c)
 	}
 	if e != nil && !errors.Is(e, wire.ErrConversationClosed) {
-		b.cfg.Logger.WarnContext(ctx, "moltspeak: an answer was not accepted", "peer", to.Name(), "err", e)
+		b.cfg.Logger.WarnContext(ctx, "moltspeak: an answer was not accepted", "peer", to.agent.Name(), "err", e)
 	}
 	return nil
 }
@@ -317,12 +332,12 @@ func (b *Bridge) packFor(ctx context.Context, to message.Agent, link string, raw
 }
 
 // post encrypts a message if necessary, and sends it. It returns a nil packet if the answer is empty (MS-45).
-func (b *Bridge) post(ctx context.Context, address bridge.Address, endpoint string, reach client.Reach, raw []byte, to message.Agent, boxed bool) (*message.Packet, error) {
-	body, err := b.packFor(ctx, to, address.Link, raw, boxed)
+func (b *Bridge) post(ctx context.Context, to target, raw []byte, boxed bool) (*message.Packet, error) {
+	body, err := b.packFor(ctx, to.agent, to.address.Link, raw, boxed)
 	if err != nil {
 		return nil, err
 	}
-	return b.transmit(ctx, endpoint, reach, b.cfg.Tokens[address.Link], body)
+	return b.transmit(ctx, to.endpoint, to.reach, b.cfg.Tokens[to.address.Link], body)
 }
 
 func (b *Bridge) transmit(ctx context.Context, endpoint string, reach client.Reach, token client.Credential, body []byte) (*message.Packet, error) {
@@ -401,7 +416,6 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	if !ok {
 		return errors.New("the question names no peer")
 	}
-	address := b.pins.address(to)
 	p, _, err := b.pins.get(ctx, to.Name(), now)
 	if err != nil {
 		return storeFailure(err)
@@ -415,15 +429,15 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 		d = d.ToCore()
 	}
 	raw := b.sign(d)
-	endpoint, reach, err := b.endpointOf(ctx, address, to, now)
+	target, err := b.targetOf(ctx, b.pins.address(to), to, now)
 	var kept error
-	if cb.Tries == 0 || endpoint == "" {
+	if cb.Tries == 0 || target.endpoint == "" {
 		kept = b.keepAnswer(ctx, to, cb.Re, cb.Boxed, raw, now)
 	}
-	if err != nil || endpoint == "" {
+	if err != nil || target.endpoint == "" {
 		return cmp.Or(err, kept)
 	}
-	return b.sendOnce(ctx, address, endpoint, reach, raw, to, cb.Boxed)
+	return b.sendOnce(ctx, target, raw, cb.Boxed)
 }
 
 // challenge sends a verify to the endpoint of a registry entry, and checks the answer with the key of the entry. It

@@ -16,7 +16,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/registry"
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -139,26 +138,25 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	if !ok {
 		return fmt.Errorf("there is no link %s", name)
 	}
-	endpoint, err := message.Endpoint(l.URL)
-	if err != nil {
-		return err
-	}
-	to, named := message.ParseName(l.Options["peer"])
+	peer, named := message.ParseName(l.Options["peer"])
 	if !named {
 		return errors.New("the link names no peer: set options.peer to agent@org")
 	}
-	err = b.greet(ctx, l, endpoint, to)
+	to, err := targetBehind(l, peer)
+	if err != nil {
+		return err
+	}
+	err = b.greet(ctx, to)
 	if b.links.record(name, err); err == nil {
 		b.cfg.Mesh.Reachable(linkAddress(name))
 	}
 	return err
 }
 
-func (b *Bridge) greet(ctx context.Context, l bridge.Link, endpoint string, to message.Agent) error {
-	now := time.Now()
-	d := message.Draft{ID: newID(), Op: message.OpHello, Time: now, To: to, P: helloPayload(b.capabilities), Class: message.Internal}
-	d.Ext = ownURL(b.cfg.URL).ext(endpoint)
-	ack, err := b.handshakeCall(ctx, l, endpoint, d, to)
+func (b *Bridge) greet(ctx context.Context, to target) error {
+	d := message.Draft{ID: newID(), Op: message.OpHello, Time: time.Now(), P: helloPayload(b.capabilities), Class: message.Internal}
+	d.Ext = ownURL(b.cfg.URL).ext(to.endpoint)
+	ack, err := b.handshakeCall(ctx, to, d)
 	if err != nil {
 		return err
 	}
@@ -169,8 +167,8 @@ func (b *Bridge) greet(ctx context.Context, l bridge.Link, endpoint string, to m
 	if text == "" {
 		return nil // the peer opens no session
 	}
-	proof := message.Draft{ID: newID(), Re: ack.m.ID, Op: message.OpVerifyResponse, Time: time.Now(), To: to, P: wire.Obj(wire.TextField("challenge", text)), Class: message.Internal}
-	result, err := b.handshakeCall(ctx, l, endpoint, proof, to)
+	proof := message.Draft{ID: newID(), Re: ack.m.ID, Op: message.OpVerifyResponse, Time: time.Now(), P: wire.Obj(wire.TextField("challenge", text)), Class: message.Internal}
+	result, err := b.handshakeCall(ctx, to, proof)
 	if err != nil {
 		return err
 	}
@@ -191,15 +189,16 @@ func challengeIn(m message.Message, body message.Payload) string {
 
 // handshakeCall sends a message of the handshake and returns the verified answer. It pins the keys in the answer if the
 // answer is from the peer of the link.
-func (b *Bridge) handshakeCall(ctx context.Context, l bridge.Link, endpoint string, d message.Draft, to message.Agent) (*request, error) {
-	reply, err := b.post(ctx, bridge.Address{Kind: Kind, Link: l.Name, Peer: to.Name()}, endpoint, client.Owner, b.sign(d), to, false)
+func (b *Bridge) handshakeCall(ctx context.Context, to target, d message.Draft) (*request, error) {
+	d.To = to.agent
+	reply, err := b.post(ctx, to, b.sign(d), false)
 	if err != nil {
 		return nil, err
 	}
 	if reply == nil {
 		return nil, errors.New("the peer sent an empty answer")
 	}
-	if m, e := message.Parse(reply.Tree); e == nil && (m.From.Name() != to.Name() || m.Re != d.ID) {
+	if m, e := message.Parse(reply.Tree); e == nil && (m.From.Name() != to.agent.Name() || m.Re != d.ID) {
 		return nil, errors.New("the answer is from another peer or to another message")
 	}
 	c := &request{ctx: ctx, now: time.Now(), packet: *reply, called: true}
