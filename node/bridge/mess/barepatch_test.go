@@ -31,3 +31,20 @@ func TestEntriesWithoutReferencesThroughTheMesh(t *testing.T) {
 	away.patch("bob", there, "- status: {code: completed}\n- response: {content: [eggs]}\n")
 	home.waitStatus(ref, thread.Completed)
 }
+
+// TestBareCodesThroughTheMesh: the web client sends codes without the members that they require (MESS-20). The other
+// exchange takes what its peer's exchange has accepted.
+func TestBareCodesThroughTheMesh(t *testing.T) {
+	for _, code := range []thread.Code{thread.Failed, thread.NeedsInput, thread.NeedsConfirmation, thread.Partial, thread.Waiting, thread.Retrying, thread.Declined} {
+		t.Run(string(code), func(t *testing.T) {
+			t.Parallel()
+			home, away := pair(t, acl.Open)
+			ref := home.request("client", "{id: look, intent: look into the fridge}")
+			there := away.waitMeshThread()
+			away.patch("bob", there, "- status: {code: claimed}\n")
+			home.waitStatus(ref, thread.Claimed)
+			away.patch("bob", there, "- status: {code: "+string(code)+"}\n")
+			home.waitStatus(ref, code)
+		})
+	}
+}

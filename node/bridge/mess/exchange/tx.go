@@ -66,7 +66,7 @@ func (x *Exchange) begin(who Actor, opts Options) *tx {
 
 func (t *tx) run(ctx context.Context, b thread.Block) error {
 	for i, e := range b { // check every entry before any is applied
-		if err := e.Check(thread.EntryPath(i, e), t.now, t.opts.Lax); err != nil {
+		if err := e.Check(thread.EntryPath(i, e), t.now, t.isLenient()); err != nil {
 			return err
 		}
 	}
@@ -127,6 +127,10 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 	}
 	return t.saveReplay(t.opts.Replay)
 }
+
+// isLenient reports whether entries may omit their references and what their types require. A peer to which the thread
+// was sent passes on what its own exchange has accepted.
+func (t *tx) isLenient() bool { return t.opts.Lax || t.opts.Sent != "" }
 
 // findStatusThreads finds the threads that have a status entry in the block, because a response without a status
 // completes its thread (MESS-26). Each name is resolved once, because resolving may be slow; a name that does not

@@ -36,7 +36,7 @@ func (t *tx) eachThread(ctx context.Context, re []string, do func(*thread.Thread
 
 // applyStatus implements MESS-22 to MESS-25 and MESS-27.
 func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error {
-	s, err := thread.ReadStatus(e.Body, path, t.opts.Lax)
+	s, err := thread.ReadStatus(e.Body, path, t.isLenient())
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (t *tx) recordClaim(th *thread.Thread) {
 
 // applyResponse implements MESS-26 and MESS-39.
 func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) error {
-	re, err := thread.ReadResponse(e.Body, path, t.opts.Lax)
+	re, err := thread.ReadResponse(e.Body, path, t.isLenient())
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) err
 
 // applyReply implements MESS-33.
 func (t *tx) applyReply(ctx context.Context, e thread.Entry, path string) error {
-	r, err := thread.ReadReply(e.Body, path, t.opts.Lax)
+	r, err := thread.ReadReply(e.Body, path, t.isLenient())
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (t *tx) onlyQuestion(ctx context.Context) (*thread.Thread, error) {
 
 // applyCancel implements MESS-34.
 func (t *tx) applyCancel(ctx context.Context, e thread.Entry, path string) error {
-	c, err := thread.ReadCancel(e.Body, path, t.opts.Lax)
+	c, err := thread.ReadCancel(e.Body, path, t.isLenient())
 	if err != nil {
 		return err
 	}
