@@ -320,45 +320,33 @@ func (r *registry) activeSince(since time.Time) int {
 	return n
 }
 
-// flush stores the activity of the agents, and whether they have connected, in batches of 500.
+// flush stores the activity of the agents, and whether they have connected.
 func (r *registry) flush(ctx context.Context) error {
-	for {
-		n, err := r.flushBatch(ctx, 500)
-		if n == 0 || err != nil {
+	r.writing.Lock() // no agent is dropped meanwhile
+	defer r.writing.Unlock()
+	r.mu.Lock()
+	var unsaved []registration
+	for id := range r.unsaved {
+		unsaved = append(unsaved, *r.agents[id])
+	}
+	r.mu.Unlock()
+	for batch := range slices.Chunk(unsaved, 500) {
+		changes := make([]store.Change, len(batch))
+		for i := range batch {
+			changes[i] = batch[i].change(store.Any)
+		}
+		if err := r.records.Apply(ctx, changes, time.Now()); err != nil {
 			return err
 		}
-	}
-}
-
-// flushBatch stores the activity of at most limit agents, and returns their number.
-func (r *registry) flushBatch(ctx context.Context, limit int) (int, error) {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	changes, active := r.unsavedChanges(limit)
-	if len(changes) == 0 {
-		return 0, nil
-	}
-	if err := r.records.Apply(ctx, changes, time.Now()); err != nil {
-		return 0, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i, c := range changes {
-		delete(r.unsaved, c.Record.Key)
-		r.agents[c.Record.Key].stored = active[i] // only a caller that holds r.writing drops an agent
-	}
-	return len(changes), nil
-}
-
-// unsavedChanges returns the changes for flushBatch, and the time of the last message in each of them.
-func (r *registry) unsavedChanges(limit int) (changes []store.Change, active []time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for id := range r.unsaved {
-		if len(changes) == limit {
-			break
+		r.mu.Lock()
+		for _, saved := range batch {
+			a := r.agents[saved.ID]
+			a.stored = saved.Active
+			if a.Used == saved.Used { // else it has connected meanwhile
+				delete(r.unsaved, a.ID)
+			}
 		}
-		changes, active = append(changes, r.agents[id].change(store.Any)), append(active, r.agents[id].Active)
+		r.mu.Unlock()
 	}
-	return changes, active
+	return nil
 }
