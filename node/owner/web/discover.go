@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -55,32 +56,24 @@ func (p *pages) discover(c echo.Context) error {
 			return err
 		}
 		for _, a := range answers {
-			found, err := p.viewAnswer(c, a)
-			if err != nil {
-				return err
-			}
-			view.Answers = append(view.Answers, found)
+			view.Answers = append(view.Answers, p.viewAnswer(c.Request().Context(), a))
 		}
 	}
 	return p.shell.Render(c, p.found, httpapi.View{Title: "Discover", Data: view})
 }
 
-func (p *pages) viewAnswer(c echo.Context, a owner.Found) (foundIn, error) {
+func (p *pages) viewAnswer(ctx context.Context, a owner.Found) foundIn {
 	found := foundIn{Directory: a.Directory, Error: a.Error, Hint: a.Hint}
 	for _, card := range a.Listing.Agents[:min(len(a.Listing.Agents), maxFound)] {
-		agent, err := p.viewFound(c, a, card)
-		if err != nil {
-			return found, err
-		}
-		found.Agents = append(found.Agents, agent)
+		found.Agents = append(found.Agents, p.viewFound(ctx, a, card))
 	}
-	return found, nil
+	return found
 }
 
-func (p *pages) viewFound(c echo.Context, a owner.Found, card wire.Value) (foundAgent, error) {
+func (p *pages) viewFound(ctx context.Context, a owner.Found, card wire.Value) foundAgent {
 	const maxTags = 8
 	id := wire.AgentID(card.GetStr("agent_id"))
-	names, err := p.n.NamesOf(c.Request().Context(), string(id))
+	names := p.namesOf(ctx, string(id))
 	names.PeerName = card.GetStr("name")
 	proof := a.Listing.Verification[id]
 	agent := foundAgent{
@@ -96,5 +89,5 @@ func (p *pages) viewFound(c echo.Context, a owner.Found, card wire.Value) (found
 			agent.Capabilities = append(agent.Capabilities, text)
 		}
 	}
-	return agent, err
+	return agent
 }

@@ -171,11 +171,16 @@ func (p *pages) post(path string, act func(c echo.Context, form url.Values) erro
 func (p *pages) nameOf(ctx context.Context, id string) string { return p.shownName(ctx, id).String() }
 
 func (p *pages) shownName(ctx context.Context, id string) owner.ShownName {
+	return owner.ShowName(p.namesOf(ctx, id), id, id)
+}
+
+// namesOf returns the names of a peer. It logs an error, because a page without a name is better than no page.
+func (p *pages) namesOf(ctx context.Context, id string) owner.PeerNames {
 	names, err := p.n.NamesOf(ctx, id)
-	if err != nil { // the id is better than no page
+	if err != nil {
 		p.log.Warn("look up a name", "peer", id, "err", err)
 	}
-	return owner.ShowName(names, id, id)
+	return names
 }
 
 // followEvents passes the topics of events to an open page.
@@ -258,8 +263,8 @@ func (p *pages) doneMessage(c echo.Context) string {
 	if text == "" || who == "" || len(who) > maxWho {
 		return text
 	}
-	names, err := p.n.NamesOf(c.Request().Context(), who)
-	if err != nil || names == (owner.PeerNames{}) { // only a name that the node knows: a link must not put words here
+	names := p.namesOf(c.Request().Context(), who)
+	if names == (owner.PeerNames{}) { // only a name that the node knows: a link must not put words here
 		return text
 	}
 	return owner.ShowName(names, "", who).String() + ": " + text

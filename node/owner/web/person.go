@@ -43,11 +43,7 @@ func (p *pages) personPage(c echo.Context, id string, status int, wrong string) 
 			return err
 		}
 		for _, a := range p.setup.LookUp(ctx, wire.AgentID(id)) {
-			found, err := p.viewAnswer(c, a)
-			if err != nil {
-				return err
-			}
-			view.Found = append(view.Found, found)
+			view.Found = append(view.Found, p.viewAnswer(ctx, a))
 		}
 	}
 	return p.shell.Render(c, p.person, httpapi.View{
@@ -82,14 +78,14 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 	} else if len(view.Conversations) == 0 && !wire.AgentID(id).Valid() {
 		return view, owner.Fault(http.StatusNotFound, "there is no such peer", "")
 	}
-	names, err := p.n.NamesOf(ctx, id)
+	names := p.namesOf(ctx, id)
 	if len(peer.Aliases) == 0 && names.PeerAlias != "" {
 		peer.Aliases = []string{names.PeerAlias}
 	}
 	peer.Name = cmp.Or(peer.Name, names.PeerName)
 	view.peerRow = p.row(peer)
 	view.ID = id
-	return view, err
+	return view, nil
 }
 
 func (v personView) Shown() owner.ShownName { return v.ShownAt(v.Address) }
