@@ -52,7 +52,7 @@ type messageView struct {
 	Out     bool
 	At      time.Time
 	ID      string
-	Intent  string
+	Intent  wire.Intent
 	Sealed  bool
 	Content content
 }
@@ -66,23 +66,24 @@ var actions = map[string]string{
 	"mesh.negotiate withdraw": "withdrew the offer", "mesh.handoff request_human": "asked for a person",
 }
 
-// Deed describes in plain words what the message does. For an unknown message it returns the intent and the action.
-func (m messageView) Deed() string {
-	if text := actions[m.Intent+" "+m.Content.Action]; text != "" {
+// Deed describes in plain words what a message of an intent does. For an unknown message it returns the intent and the
+// action.
+func (c content) Deed(intent wire.Intent) string {
+	if text := actions[string(intent)+" "+c.Action]; text != "" {
 		return text
 	}
 	switch {
-	case m.IsReceipt():
+	case c.IsReceipt():
 		return "confirmed receipt"
-	case m.Content.Action == wire.ActionPending:
+	case c.Action == wire.ActionPending:
 		return "will answer when the owner has decided"
 	}
-	return strings.TrimSuffix(m.Intent+" · "+m.Content.Action, " · ")
+	return strings.TrimSuffix(string(intent)+" · "+c.Action, " · ")
 }
 
 // IsReceipt reports whether the message only confirms that another one arrived.
-func (m messageView) IsReceipt() bool {
-	return m.Content.Action == wire.ActionReceived && m.Content.Text == "" && len(m.Content.Facts) == 0
+func (c content) IsReceipt() bool {
+	return c.Action == wire.ActionReceived && c.Text == "" && len(c.Facts) == 0
 }
 
 type conversationView struct {
@@ -234,7 +235,7 @@ func viewMessages(part owner.Transcript) (list []messageView, next uint64) {
 	for _, e := range entries {
 		s := messageView{N: e.N, Out: e.Direction == "out", At: e.At, ID: e.MessageID}
 		var m struct {
-			Intent  string          `json:"intent"`
+			Intent  wire.Intent     `json:"intent"`
 			Payload json.RawMessage `json:"payload"`
 		}
 		if json.Unmarshal(e.Message, &m) != nil || len(m.Payload) == 0 { // a message of a foreign network
@@ -243,7 +244,7 @@ func viewMessages(part owner.Transcript) (list []messageView, next uint64) {
 		if s.Sealed = e.Sealed; e.Opened != nil {
 			m.Payload = e.Opened.JSON()
 		}
-		s.Intent, s.Content = cmp.Or(m.Intent, string(part.Intent)), contentOf(m.Payload)
+		s.Intent, s.Content = cmp.Or(m.Intent, part.Intent), contentOf(m.Payload)
 		s.Content.Exact = e.Message
 		list = append(list, s)
 	}

@@ -36,6 +36,7 @@ type foundAgent struct {
 	Shown        owner.ShownName
 	Description  string
 	Capabilities []string
+	Own          bool      // it is the owner's own agent
 	Unproven     bool      // the derived id does not match the key on the card
 	Checked      bool      // the directory has checked the key and the endpoint
 	Alive        time.Time // when the directory last reached the agent; zero if it did not
@@ -78,7 +79,7 @@ func (p *pages) viewFound(ctx context.Context, a owner.Found, card wire.Value) f
 	proof := a.Listing.Verification[id]
 	agent := foundAgent{
 		ID: string(id), Shown: owner.ShowName(names, "", string(id)), Description: card.GetStr("description"),
-		Unproven: slices.Contains(a.Unproven, id), Checked: proof.Key != nil && proof.Endpoint != nil,
+		Own: id == p.n.Card().ID, Unproven: slices.Contains(a.Unproven, id), Checked: proof.Key != nil && proof.Endpoint != nil,
 	}
 	if proof.Alive != nil {
 		agent.Alive = *proof.Alive

@@ -25,6 +25,9 @@ func TestPageDiscovers(t *testing.T) {
 			t.Errorf("the page lacks %s:\n%s", want, body)
 		}
 	}
+	if body := p.must("discover?q=sarah"); !strings.Contains(body, "This is your agent.") || strings.Contains(body, "compose?to=") {
+		t.Errorf("the owner's own agent:\n%s", body)
+	}
 	if body := p.must("discover?q=nobody-like-that"); !strings.Contains(body, "No agents found.") {
 		t.Errorf("a search without a hit:\n%s", body)
 	}

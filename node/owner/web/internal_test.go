@@ -51,7 +51,7 @@ func TestDeedsInWords(t *testing.T) {
 		wire.Handoff: {"request_human"},
 	} {
 		for _, action := range list {
-			if deed := (messageView{Intent: string(intent), Content: content{Action: action}}).Deed(); strings.Contains(deed, "mesh.") {
+			if deed := (content{Action: action}).Deed(intent); strings.Contains(deed, "mesh.") {
 				t.Errorf("%s of %s is described as %q", action, intent, deed)
 			}
 		}

@@ -385,16 +385,18 @@ func contentOf(payload json.RawMessage) content {
 	return c
 }
 
+// Preview returns the beginning of what the message says: its text, its meeting or, without these, its facts.
 func (c content) Preview() string {
 	text := c.Text
 	if c.Meeting != nil {
 		text = strings.TrimPrefix(c.Meeting.Title+" · "+strings.Join(c.Meeting.Times, " or "), " · ")
 	}
-	for _, f := range c.Facts {
-		if len(text) > 300 {
-			break
+	if text == "" {
+		var facts []string
+		for _, f := range c.Facts {
+			facts = append(facts, f.Label+": "+f.Value)
 		}
-		text = strings.TrimPrefix(text+" · "+f.Label+": "+f.Value, " · ")
+		text = strings.Join(facts, " · ")
 	}
 	const most = 280
 	for i := range text {

@@ -126,7 +126,7 @@ func TestPageMeeting(t *testing.T) {
 	if status != http.StatusOK || !strings.Contains(body, "Fri 19 Feb 2027, 10:00") || !strings.Contains(body, "Sat 20 Feb 2027, 11:30") {
 		t.Fatalf("propose: %d\n%s", status, body)
 	}
-	waitFor(t, "the proposal", func() bool { return strings.Contains(hers.must("inbox"), "mesh.schedule") })
+	waitFor(t, "the proposal", func() bool { return strings.Contains(hers.must("inbox"), "proposed a meeting") })
 	talk := link(t, hers.must("conversations"), "conversations/am_")
 	if status, body := hers.post(talk+"/reply", url.Values{"action": {"counter"}}); status != http.StatusBadRequest || !strings.Contains(body, "name at least one time") {
 		t.Errorf("counter without a time: %d", status)
@@ -134,7 +134,7 @@ func TestPageMeeting(t *testing.T) {
 	if status, body := hers.post(talk+"/reply", url.Values{"action": {"counter"}, "time": {"2027-02-19T12:00"}}); status != http.StatusOK || !strings.Contains(body, "Fri 19 Feb 2027, 12:00") {
 		t.Errorf("counter: %d\n%s", status, body)
 	}
-	waitFor(t, "the counter-proposal", func() bool { return strings.Contains(his.must("inbox?state=new"), "counter") })
+	waitFor(t, "the counter-proposal", func() bool { return strings.Contains(his.must("inbox?state=new"), "proposed another time") })
 	back := link(t, his.must("conversations"), "conversations/am_")
 	if status, _ := his.post(back+"/reply", url.Values{"action": {"accept"}, "text": {"See you there"}}); status != http.StatusOK {
 		t.Errorf("accept: %d", status)
