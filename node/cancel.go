@@ -144,7 +144,7 @@ func (a *acceptance) isCancellation(ctx context.Context, before conversations.Co
 	}
 	uid := cancelledEventUID(a.in.Intent, payload, before)
 	changes, err := a.n.cancelChanges(ctx, uid, payload, a.key, conversations.Theirs, a.in.Name, a.now)
-	return uid == calendar.UID(before.Key.Peer, before.Key.ID) && before.InForce() || err == nil && len(changes) > 0
+	return before.InForce() && uid == calendar.UID(before.Key.Peer, before.Key.ID) || err == nil && len(changes) > 0
 }
 
 // ErrNoEvent means that a name fits no agreed event, or several.
