@@ -27,7 +27,7 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 			a.Print("%s", terminal.Clean(p))
 		}
 		if r.OK {
-			a.Print("ok: %d conversations, every transcript is complete", r.Conversations)
+			a.Print("ok: %s, every transcript is complete", countText(r.Conversations, "conversation"))
 		}
 	})
 	if err == nil && !r.OK {

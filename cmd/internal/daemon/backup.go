@@ -9,7 +9,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/engine"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // backupTime is how long a client may take to read the archive.
@@ -19,7 +18,7 @@ func (p *Process) backupOperations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodPost, "/backup", owner.Decide, func(c echo.Context) error {
 			if p.cfg.Store.Postgres != "" {
-				return wire.ErrQuery.At(engine.RefuseBackup())
+				return owner.Fault(http.StatusBadRequest, engine.RefuseBackup(), "")
 			}
 			if err := p.store.Ping(c.Request().Context()); err != nil {
 				return err

@@ -76,7 +76,7 @@ func (d Dir) CheckSecrets(passphrase func() ([]byte, error)) error {
 		return fmt.Errorf("%s: public_key: %w", FileCard, err)
 	}
 	if public.Fingerprint() != s.Key.Public().Fingerprint() {
-		return fmt.Errorf("%s: public_key is not that of %s", FileCard, FileKey)
+		return fmt.Errorf("%s: public_key is not that of %s; if you replaced the key, the next start of serve corrects the card", FileCard, FileKey)
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func Status(ctx context.Context, s store.Store) *httpapi.DatabaseStatus {
 
 // RefuseBackup returns the error text for a backup of a PostgreSQL database.
 func RefuseBackup() string {
-	return "agentmesh backup copies a database file, and store.postgres names a PostgreSQL database; " + insteadOf["backup"]
+	return "a backup copies a database file, and store.postgres names a PostgreSQL database; " + insteadOf["backup"]
 }
 
 // insteadOf says what to do on PostgreSQL instead of each command that works on a database file.
@@ -160,7 +160,7 @@ func Refuse(src config.Source, command string) error {
 	if cfg, err := config.Load(src); err != nil || cfg.Store.Postgres == "" {
 		return nil
 	}
-	return exit.FailHint(exit.Config, errors.New("agentmesh "+command+" works on a database file, and store.postgres names a PostgreSQL database"), insteadOf[command])
+	return exit.FailHint(exit.Config, errors.New(command+" works on a database file, and store.postgres names a PostgreSQL database"), insteadOf[command])
 }
 
 // Describe describes the instances, leases and standbys of a shared database, one line each. It returns nothing
