@@ -92,7 +92,7 @@ func (d *examination) checkListing(ctx context.Context, p peer, base string) {
 	p.reach = client.Owner
 	s, err := p.get(ctx, base+"/agents/"+url.PathEscape(d.card.GetStr("agent_id")), nil)
 	if err != nil {
-		d.fail("directory", "is the URL right, and does this machine reach the network?", "%s cannot be reached: %s", terminal.Clean(base), terminal.Clean(err.Error()))
+		d.fail("directory", "check the URL, and the network of this machine", "%s cannot be reached: %s", terminal.Clean(base), terminal.Clean(err.Error()))
 		return
 	}
 	if s.dated {
