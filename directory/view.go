@@ -12,8 +12,8 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/agentmesh/agentmesh/directory/cached"
 	"github.com/agentmesh/agentmesh/directory/listing"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -160,7 +160,7 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 	v := &cardView{
 		rev:          c.Rev,
 		expires:      c.Expires,
-		etag:         []string{cached.Tag(c.Body)},
+		etag:         []string{httpapi.EntityTag(c.Body)},
 		modified:     []string{c.Updated.UTC().Format(http.TimeFormat)},
 		length:       []string{strconv.Itoa(len(c.Body))},
 		updated:      c.Updated.UTC().Truncate(time.Second),

@@ -5,8 +5,6 @@ package cached
 import (
 	"bytes"
 	"compress/gzip"
-	"crypto/sha256"
-	"encoding/base64"
 	"net/http"
 	"slices"
 	"strconv"
@@ -55,17 +53,11 @@ type Document struct {
 
 // New returns the document with this content.
 func New(data []byte) Document {
-	return Document{data, Tag(data), sync.OnceValue(func() []byte { return compress(data) })}
+	return Document{data, httpapi.EntityTag(data), sync.OnceValue(func() []byte { return compress(data) })}
 }
 
 // Len returns the size of the content.
 func (d Document) Len() int { return len(d.data) }
-
-// Tag returns a strong entity tag for data.
-func Tag(data []byte) string {
-	sum := sha256.Sum256(data)
-	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
-}
 
 // Respond answers with the document, compressed if the client accepts that. control is its Cache-Control.
 func (d Document) Respond(c echo.Context, control string) error {

@@ -44,13 +44,18 @@ func Raw(c echo.Context, status int, body []byte) error {
 
 // ServeDocument answers with a document that caches may keep, or with 304 if the client has it. It also answers HEAD.
 func ServeDocument(c echo.Context, contentType, cacheControl string, data []byte) {
-	sum := sha256.Sum256(data)
 	h := c.Response().Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Cache-Control", cacheControl)
-	h.Set("Etag", `"`+base64.RawURLEncoding.EncodeToString(sum[:15])+`"`)
+	h.Set("Etag", EntityTag(data))
 	c.Request().Header.Del("Range") // documents are small
 	http.ServeContent(c.Response(), c.Request(), "", time.Time{}, bytes.NewReader(data))
+}
+
+// EntityTag returns a strong entity tag for data.
+func EntityTag(data []byte) string {
+	sum := sha256.Sum256(data)
+	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
 }
 
 // Private forbids caches to store the response. Responses to a bearer token or to the owner are private (AM-59).
