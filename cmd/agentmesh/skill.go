@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
@@ -184,12 +185,12 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 		a.Hint("%s", quoteCommand(mcp))
 		return nil
 	}
-	token, err := os.ReadFile(c.TokenFile)
+	token, err := (config.Source{}).Secret("--token-file", c.TokenFile, "")
 	if err != nil {
 		return exit.Fail(exit.Input, err)
 	}
 	batch := wire.MustMarshal([]gatewaySetting{
-		{"channels.a2a.enabled", true}, {"channels.a2a.peers.mesh.token", strings.TrimSpace(string(token))},
+		{"channels.a2a.enabled", true}, {"channels.a2a.peers.mesh.token", token},
 	})
 	file := c.TokenFile + ".batch.json" // a file, because other users can read the arguments of a program
 	if err := atomicfile.Write(file, batch); err != nil {
@@ -316,12 +317,8 @@ func (c *skillInstallCmd) configure(a *app) error {
 // tokenPath returns the absolute path of the file with the gateway's token. An empty file is an error.
 func (c *skillInstallCmd) tokenPath() (string, error) {
 	token, err := filepath.Abs(c.TokenFile)
-	if err != nil {
-		return "", exit.Fail(exit.Input, err)
-	}
-	data, err := os.ReadFile(token)
-	if err == nil && len(bytes.TrimSpace(data)) == 0 {
-		err = fmt.Errorf("%s is empty", token)
+	if err == nil {
+		_, err = (config.Source{}).Secret("--token-file", token, "")
 	}
 	if err != nil {
 		return "", exit.FailHint(exit.Input, err, "the file must contain the gateway's hooks.token, or the token of the A2A peer")
