@@ -157,10 +157,7 @@ func (a *Audit) Run(ctx context.Context) {
 		case <-ticker:
 			a.flushAndSeal(ctx, time.Now(), false)
 		case <-a.wake:
-			select {
-			case <-time.After(sealAfter):
-			case <-ctx.Done():
-			}
+			waiting.Pause(ctx, sealAfter)
 			if err := a.Seal(ctx); err != nil && ctx.Err() == nil {
 				a.cfg.Logger.Error("seal audit log", "err", err)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 )
 
 // auditCmd prints the audit log, oldest entry first. With --json and without --since, --kind and --peer, its output is
@@ -38,7 +39,7 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 		a.Note("no entries match")
 	}
 	for c.Follow && err == nil && ctx.Err() == nil {
-		sleep(ctx, pollInterval)
+		waiting.Pause(ctx, pollInterval)
 		after, err = c.print(ctx, a, since, after)
 	}
 	if ctx.Err() != nil && c.Follow {

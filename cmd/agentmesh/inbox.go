@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -204,7 +205,7 @@ func nextItem(ctx context.Context, a *app, timeout time.Duration) (json.RawMessa
 		return page.Items[0], nil
 	}
 	if o.Local != nil {
-		sleep(ctx, min(timeout, pollInterval))
+		waiting.Pause(ctx, min(timeout, pollInterval))
 	}
 	return nil, nil
 }

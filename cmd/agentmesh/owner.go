@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
@@ -39,13 +38,6 @@ func requireServe(o *daemon.Client, reason string) error {
 		return nil
 	}
 	return exit.FailHint(exit.Unavailable, errors.New("no agentmesh serve runs here, and "+reason), "start it with: agentmesh serve")
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // withClient calls f with a client of the owner API, and closes the client afterwards.

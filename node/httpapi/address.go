@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -84,10 +85,7 @@ func (a *Addresses) Delay(ctx context.Context, addr netip.Addr) {
 	default:
 		return
 	}
-	select {
-	case <-time.After(faultDelay):
-	case <-ctx.Done():
-	}
+	waiting.Pause(ctx, faultDelay)
 }
 
 // isExempt reports whether the address has no limits. A request without an address came from this machine.

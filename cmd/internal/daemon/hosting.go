@@ -21,6 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -178,10 +179,8 @@ func (h *hosting) run(ctx context.Context, p *Process) error {
 // refuses what it cannot store. awaitStore returns false if ctx ended first.
 func awaitStore(ctx context.Context, s store.Store) bool {
 	for s.Ping(ctx) != nil {
-		select {
-		case <-ctx.Done():
+		if !waiting.Pause(ctx, time.Second) {
 			return false
-		case <-time.After(time.Second):
 		}
 	}
 	return true

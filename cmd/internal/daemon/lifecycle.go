@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -169,16 +170,10 @@ const sweepEvery = 10 * time.Minute
 
 // sweep removes expired rows in a process without a node. A node sweeps by itself.
 func (p *Process) sweep(ctx context.Context) {
-	ticker := time.Tick(sweepEvery)
 	clock := store.NewWallClock(p.log)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker:
-			if err := clock.Sweep(ctx, p.store); err != nil {
-				p.log.Warn("sweep", "err", err)
-			}
+	for waiting.Pause(ctx, sweepEvery) {
+		if err := clock.Sweep(ctx, p.store); err != nil {
+			p.log.Warn("sweep", "err", err)
 		}
 	}
 }

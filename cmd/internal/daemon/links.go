@@ -18,6 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -244,9 +245,7 @@ func (o *Client) AwaitLink(ctx context.Context, name string) (LinkTest, error) {
 		if time.Now().After(end) {
 			return LinkTest{}, exit.FailHint(exit.Unavailable, errors.New("serve does not answer after the change"), "read its log")
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
+		if !waiting.Pause(ctx, 100*time.Millisecond) {
 			return LinkTest{}, ctx.Err()
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/gc"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -108,9 +109,7 @@ func Run(
 		case !up && started == nil && isAway(err):
 			o.Logger.Warn("start again in a second, because the database does not answer", "err", err)
 			r.addUndo(undo)
-			select {
-			case <-time.After(time.Second):
-			case <-ctx.Done():
+			if !waiting.Pause(ctx, time.Second) {
 				return nil
 			}
 			continue

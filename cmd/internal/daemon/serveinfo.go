@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -56,15 +57,10 @@ func (p *Process) awaitRegistration(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, registrationWait)
 	defer cancel()
-	ticker := time.Tick(10 * time.Millisecond)
-	for {
-		if _, err := p.store.Cards().Get(ctx, string(p.node.ID()), time.Now()); err == nil {
-			return
-		}
-		select {
-		case <-ticker:
-		case <-ctx.Done():
-			return
-		}
+	isListed := func() bool {
+		_, err := p.store.Cards().Get(ctx, string(p.node.ID()), time.Now())
+		return err == nil
+	}
+	for !isListed() && waiting.Pause(ctx, 10*time.Millisecond) {
 	}
 }

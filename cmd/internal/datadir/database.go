@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
 	"github.com/agentmesh/agentmesh/store/engine"
@@ -97,10 +98,8 @@ func (d Dir) WaitUntilFree(ctx context.Context, timeout time.Duration, note func
 			noted = true
 			note("waiting for %s to release %s", d.Holder(), string(d))
 		}
-		select {
-		case <-ctx.Done():
+		if !waiting.Pause(ctx, retryAfter) {
 			return err
-		case <-time.After(retryAfter):
 		}
 	}
 }

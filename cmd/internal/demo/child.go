@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -129,14 +130,11 @@ func (d *demo) logTails() (err error) {
 
 // poll calls done until it returns true or an error, or ctx ends. The error for an ended ctx begins with failure.
 func poll(ctx context.Context, failure string, done func() (bool, error)) error {
-	ticker := time.Tick(20 * time.Millisecond)
 	for {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
-		select {
-		case <-ticker:
-		case <-ctx.Done():
+		if !waiting.Pause(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("%s: %w", failure, ctx.Err())
 		}
 	}
