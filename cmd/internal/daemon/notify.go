@@ -48,7 +48,7 @@ func (p *Process) setSecrets(hook *notify.Webhook) error {
 
 // parseWebhookSecrets parses secrets that white space separates.
 func parseWebhookSecrets(text string) (secrets []client.WebhookSecret, err error) {
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		secret, err := client.ParseWebhookSecret(word)
 		if err != nil {
 			return nil, err
