@@ -3,6 +3,7 @@ package owner
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -299,8 +300,8 @@ func nameParties(v, names wire.Value) wire.Value {
 	if found, ok := v.Get("peer_names"); ok {
 		names = found
 	}
-	v = v.Without("peer_names")
-	for _, m := range v.Members() {
+	members := slices.Clone(v.Without("peer_names").Members())
+	for i, m := range members {
 		switch m.Key {
 		case "requestor_id", "executor_id", "from":
 			id, _ := m.Value.Str()
@@ -311,13 +312,11 @@ func nameParties(v, names wire.Value) wire.Value {
 			if m.Key != "from" {
 				shown += " (" + id + ")"
 			}
-			v = v.With(m.Key, wire.Text(shown))
+			members[i].Value = wire.Text(shown)
 		case "mess": // the message of a party
 		default:
-			if k := m.Value.Kind(); k == wire.Array || k == wire.Object {
-				v = v.With(m.Key, nameParties(m.Value, names))
-			}
+			members[i].Value = nameParties(m.Value, names)
 		}
 	}
-	return v
+	return wire.Obj(members...)
 }
