@@ -292,7 +292,7 @@ func TestMessagesAwaitTheLink(t *testing.T) {
 	if n := len(mesh.reached); n != 0 {
 		t.Errorf("%d connections were reported too early", n)
 	}
-	x.link.sender.budget = rate.NewWindows(1, 0)
+	x.changeSender(func(s *sender) { s.budget = rate.NewWindows(1, 0) })
 	if _, err := x.Deliver(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +348,7 @@ func (r applyRecords) Apply(ctx context.Context, changes []store.Change, now tim
 func TestConversationWaitsForTheBudget(t *testing.T) {
 	apply := func() error { return store.ErrUnavailable }
 	x := newTestLink(t, Config{Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: applyStore{openStore(t), &apply}}, nil)
-	x.link.sender.budget = rate.NewWindows(1, 0)
+	x.changeSender(func(s *sender) { s.budget = rate.NewWindows(1, 0) })
 	first, second := wire.NewConversationID(), wire.NewConversationID()
 	deliver := func(conv wire.ConversationID) error {
 		_, err := x.Deliver(t.Context(), newDelivery(t, conv, wire.RequestInfo, `{"action":"ask","question":"where?"}`))
@@ -384,9 +384,7 @@ func TestAnswersLeaveRoom(t *testing.T) {
 		return bridge.Outcome{Status: 202, Held: true, Reply: &reply}, x.link.convStore.records.Apply(context.Background(), in.Records, time.Now())
 	}
 	n.mu.Unlock()
-	x.link.sender.mu.Lock()
-	x.link.sender.answers = rate.NewShortWindows(3, 0, 20*time.Millisecond)
-	x.link.sender.mu.Unlock()
+	x.changeSender(func(s *sender) { s.answers = rate.NewShortWindows(3, 0, 20*time.Millisecond) })
 	for n := range 5 {
 		x.from("agent-042", `{"id":"r%d","type":"question","payload":"why?"}`, n)
 	}
@@ -405,9 +403,7 @@ func TestAnswersLeaveRoom(t *testing.T) {
 	if spent := x.link.sender.budget.Count(time.Now()); spent != 6 {
 		t.Errorf("%d of the whole budget are spent, want 6", spent)
 	}
-	x.link.sender.mu.Lock()
-	x.link.sender.answers = rate.NewWindows(1, 0)
-	x.link.sender.mu.Unlock()
+	x.changeSender(func(s *sender) { s.answers = rate.NewWindows(1, 0) })
 	for i, want := range []bool{false, true, true} {
 		_, err := x.Deliver(t.Context(), newDelivery(t, wire.NewConversationID(), wire.RequestInfo, `{"action":"answer","answer":"so","metadata":{"in_reply_to":"msg_1"}}`))
 		if wait, ok := errors.AsType[*client.SendError](err); ok != want || want && (!wait.Retry || wait.After <= 0) {

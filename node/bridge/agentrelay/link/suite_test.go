@@ -112,6 +112,13 @@ type testLink struct {
 	t       testing.TB
 }
 
+// changeSender changes the sender of the link, which runs already.
+func (x *testLink) changeSender(change func(*sender)) {
+	x.link.sender.mu.Lock()
+	defer x.link.sender.mu.Unlock()
+	change(x.link.sender)
+}
+
 func newTestLink(t testing.TB, cfg Config, edit func(*bridge.Link)) *testLink {
 	t.Helper()
 	relay := newFakeRelay(t)
