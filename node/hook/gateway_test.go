@@ -116,6 +116,7 @@ func TestRecordedGateway(t *testing.T) {
 				body, _ := io.ReadAll(r.Body)
 				if next == len(record.Exchanges) && unfinished {
 					cancel()
+					<-r.Context().Done() // an answer could overtake the cancellation
 					return
 				}
 				if next == len(record.Exchanges) {
