@@ -301,21 +301,26 @@ func TestCancelledIsFree(t *testing.T) {
 	}
 }
 
-// TestMoveOntoItself: an event that is moved by less than its length does not conflict with itself, and another event at
-// the same time still does.
-func TestMoveOntoItself(t *testing.T) {
+// oneADay returns a scheduler that accepts one event a day. agree stores an event with a peer, on 12 March from 10 to 11.
+func oneADay(t *testing.T) (s *calendar.Scheduler, agree func(peer string)) {
 	recs := records(t)
 	book := calendar.NewBook(calendar.BookConfig{Records: recs})
-	s := &calendar.Scheduler{
+	s = &calendar.Scheduler{
 		Planner: planner(t, calendar.Config{Sources: []calendar.Source{folder(t), book}}), Book: book,
 		Limits: calendar.Limits{Accept: true, PerDay: 1},
 	}
-	agree := func(peer string) {
+	return s, func(peer string) {
 		e := calendar.Event{UID: calendar.UID(peer, "conv_1"), Title: "x", Start: at(t, 12, 10, 0), Duration: time.Hour, Made: now}
 		if err := recs.Apply(t.Context(), []store.Change{book.Add(e)}, now); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestMoveOntoItself: an event that is moved by less than its length does not conflict with itself, and another event at
+// the same time still does.
+func TestMoveOntoItself(t *testing.T) {
+	s, agree := oneADay(t)
 	q := newOffer("1h", "2026-03-12T10:30:00+01:00")
 	q.Event = calendar.UID("am_x", "conv_1")
 	agree("am_x")
@@ -330,16 +335,8 @@ func TestMoveOntoItself(t *testing.T) {
 
 // TestPerDay: an event agreed for a day counts, and takes its time, before any calendar shows it.
 func TestPerDay(t *testing.T) {
-	recs := records(t)
-	book := calendar.NewBook(calendar.BookConfig{Records: recs})
-	s := &calendar.Scheduler{
-		Planner: planner(t, calendar.Config{Sources: []calendar.Source{folder(t), book}}), Book: book,
-		Limits: calendar.Limits{Accept: true, PerDay: 1},
-	}
-	e := calendar.Event{UID: calendar.UID("am_x", "conv_1"), Title: "x", Start: at(t, 12, 10, 0), Duration: time.Hour, Made: now}
-	if err := recs.Apply(t.Context(), []store.Change{book.Add(e)}, now); err != nil {
-		t.Fatal(err)
-	}
+	s, agree := oneADay(t)
+	agree("am_x")
 	ask := func(when string) calendar.Reply {
 		return s.Answer(t.Context(), newOffer("1h", when), now)
 	}
