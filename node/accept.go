@@ -15,8 +15,9 @@ import (
 
 var _ bridge.Receiver = (*Node)(nil)
 
-// acceptance is one message on its way through lines 9 to 16 of the receive table. The caller sets n, in and key, and
-// commit sets now, unit and route. The lines set the other fields, which later lines use.
+// acceptance is one message on its way through lines 9 to 16 of the receive table in docs/protocol.md; "line 15" below
+// means line 15 of that table. The caller sets n, in and key, and commit sets now, unit and route. Each line sets
+// fields that later lines use.
 type acceptance struct {
 	n  *Node
 	in bridge.Inbound
@@ -40,7 +41,7 @@ type acceptance struct {
 
 // Accept takes a message from an authenticated sender through lines 9 to 16: clock and replay, access, limits,
 // conversation, intent, approval, handler. A foreign message has neither a clock nor a signature of its own; the bridge
-// that received it vouches for it. Every error is a *[wire.Error]. After wire.ErrUnavailable the message may be
+// that received it vouches for it. Every error is a *[wire.Error]. After wire.ErrUnavailable the message may have been
 // accepted nevertheless. After any other error, nothing has changed except the limits, the logs, and the notice about a
 // sealed message that could not be opened.
 func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
@@ -54,11 +55,11 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 		n: n, in: in,
 		key: store.ConvKey{Peer: string(in.Peer), ID: string(in.ConvID)},
 	}
-	leave, err := n.acceptLock.Lock(ctx, string(in.Peer)+" "+string(in.MessageID), n.cfg.SyncDeadline)
+	unlock, err := n.acceptLock.Lock(ctx, string(in.Peer)+" "+string(in.MessageID), n.cfg.SyncDeadline)
 	if err != nil {
 		return n.answerRunning(ctx, in, err)
 	}
-	defer leave()
+	defer unlock()
 	out, err := a.commit(ctx)
 	if a.isHoldsFull(err) && a.verdict == acl.HoldSender { // another message took the last place: try once more
 		out, err = a.commit(ctx)
@@ -123,6 +124,7 @@ func storedAnswer(rec store.Replay) (bridge.Outcome, error) {
 	return bridge.Outcome{Status: rec.Status, Raw: rec.Answer, Duplicate: true}, nil
 }
 
+// decide takes the message through lines 9 to 16. The changes go into a.unit.
 func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error) {
 	if out, done, err := a.checkReplay(ctx); done || err != nil { // lines 9, 10
 		return out, err
@@ -260,8 +262,8 @@ var (
 )
 
 // checkSize implements the part of line 12 that counts bytes. It never refuses a close, which frees space. If the
-// conversation is full, the sender may retry once silence has ended it. If open conversations take all the space, a
-// stranger may retry after the next sweep.
+// conversation is full, the sender may retry once the conversation has expired. If open conversations take all the
+// space, a stranger may retry after the next sweep.
 func (a *acceptance) checkSize() error {
 	switch {
 	case a.in.Payload.GetStr("action") == wire.ActionClose:
@@ -341,6 +343,7 @@ func closePayload(status string) wire.Value {
 
 func actionOf(action string) wire.Value { return wire.Obj(wire.TextField("action", action)) }
 
+// recordMessage adds the message to its conversation and to the transcript.
 func (a *acceptance) recordMessage(ctx context.Context, kind conversations.Kind) error {
 	err := a.unit.Record(ctx, conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
@@ -363,6 +366,7 @@ func (a *acceptance) writtenAt() time.Time {
 	return a.in.Time
 }
 
+// answer signs a reply, adds it to the conversation and the transcript, and completes the unit.
 func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value) (bridge.Outcome, error) {
 	reply, err := a.n.sign(a.draft(payload))
 	if err != nil {

@@ -23,9 +23,9 @@ func (n *Node) expectAnswer() answerWait {
 	return answerWait{n: n, events: events, stop: stop, since: time.Now()}
 }
 
-// SendForAnswer is [Node.Send] for a caller that also wants the answer of a foreign peer. It spends at most the time
-// wait on both. A receipt does not end the wait, but is returned if nothing better comes. A pending_approval ends it,
-// because people do not decide within seconds.
+// SendForAnswer is [Node.Send] for a caller that also wants the answer of a foreign peer. wait bounds the time for both
+// together. A receipt does not end the wait, but SendForAnswer returns it if nothing better comes. A pending_approval
+// ends the wait, because people do not decide within seconds.
 func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if wait <= 0 || out.Address == "" {
 		return n.Send(ctx, out, wait)
@@ -63,6 +63,7 @@ func (w answerWait) awaitAnswer(ctx context.Context, key store.ConvKey, sent Sen
 	}
 }
 
+// awaitChange waits for an event that may bring the answer. It returns false if ctx ends or no more events come.
 func (w answerWait) awaitChange(ctx context.Context, key store.ConvKey) bool {
 	for {
 		select {
@@ -79,15 +80,15 @@ func (w answerWait) awaitChange(ctx context.Context, key store.ConvKey) bool {
 	}
 }
 
-// findAnswer returns the first answer that the peer gave since the wait began, or else its newest status message. final
-// is set if nothing better will come soon: after an answer, a pending_approval, or the end of the conversation.
-// Messages that are held or were not let in do not count.
+// findAnswer returns the first answer that the peer gave since the wait began, or else its newest receipt or
+// pending_approval. final is set if nothing better will come soon: after an answer, a pending_approval, or the end of
+// the conversation. Messages that are held or were not let in do not count.
 func (w answerWait) findAnswer(ctx context.Context, key store.ConvKey) (message wire.Value, final bool, err error) {
 	thread, err := w.n.book.Load(ctx, key, time.Now())
 	if err != nil {
 		return message, false, err
 	}
-	ended := !thread.IsOpen()
+	final = !thread.IsOpen()
 	items, err := w.n.itemsOf(ctx, key)
 	if err != nil {
 		return message, false, err
@@ -109,10 +110,10 @@ func (w answerWait) findAnswer(ctx context.Context, key store.ConvKey) (message 
 		switch payload.GetStr("action") {
 		case wire.ActionReceived:
 		case wire.ActionPending:
-			ended = true
+			final = true
 		default:
 			return message, true, nil
 		}
 	}
-	return message, ended, nil
+	return message, final, nil
 }

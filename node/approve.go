@@ -37,6 +37,7 @@ func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	return nil
 }
 
+// heldDecision carries out the owner's decision about one held message.
 type heldDecision struct {
 	n    *Node
 	ask  acl.Ask
@@ -60,7 +61,8 @@ func (n *Node) newHeldDecision(ask acl.Ask, d acl.Decision) (*heldDecision, erro
 	return v, nil
 }
 
-// isFirst reports whether the message is the first one of its question. Only its unit stores the rule about the sender.
+// isFirst reports whether the message is the first one of its question. Only the unit of the first message stores a
+// rule about the sender.
 func (v *heldDecision) isFirst() bool { return v.ask.Behind == "" }
 
 func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err error) {

@@ -44,7 +44,7 @@ func viewAsk(ctx context.Context, asks *acl.Asks, ask acl.Ask) (owner.Approval, 
 
 const maxSummary = 160
 
-// summaryOf returns one line about a payload: one of the usual text members, or else the first text in it.
+// summaryOf returns one line about a payload: one of the usual text members, or else the first text in the payload.
 func summaryOf(payload json.RawMessage) string {
 	v, err := wire.ParseObject(payload)
 	if err != nil {
@@ -60,6 +60,7 @@ func summaryOf(payload json.RawMessage) string {
 	return wire.OneLine(firstText(v.Without("action", "metadata"), 8), maxSummary)
 }
 
+// textAt returns the string at a path of member names, such as "event.title", or "".
 func textAt(v wire.Value, path string) string {
 	first, rest, deeper := strings.Cut(path, ".")
 	if !deeper {
@@ -69,6 +70,7 @@ func textAt(v wire.Value, path string) string {
 	return textAt(inner, rest)
 }
 
+// firstText returns the first string in v that is not empty and not nested deeper than maxDepth.
 func firstText(v wire.Value, maxDepth int) string {
 	if text, ok := v.Str(); ok || maxDepth == 0 {
 		return text

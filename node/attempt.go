@@ -19,10 +19,10 @@ import (
 // attemptTime bounds one attempt, whatever a transport does. A peer may take up to 30 s to answer (AM-45).
 const attemptTime = 45 * time.Second
 
-// attempt makes one attempt to deliver the outbox entry with this id. first reports that no attempt has begun yet,
+// attempt makes one attempt to deliver the outbox entry with this id. If first is set, no attempt has begun yet,
 // although the entry is stored as in flight. attempt returns when the next attempt is due, or the zero time if the
-// entry is done, and what was missing for this one. If ctx or the process ends during the attempt, the entry stays in
-// flight, and the process that has the queue next tries it again.
+// entry is done, and what this attempt lacked (see [OutboxEntry.Awaits]). If ctx or the process ends during the
+// attempt, the entry stays in flight, and the process that delivers the outbox next tries it again.
 func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time, awaits string) {
 	e, err := n.loadEntry(ctx, id)
 	var earlier []outbox.Entry
@@ -42,8 +42,8 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 		n.outbox.AddRemote(earlier...)
 		return time.Now(), ""
 	}
-	if !first || time.Since(e.Signed) >= sameBytes {
-		e.Processed = e.Processed || e.InFlight && !first // the outcome of the attempt in flight is unknown
+	if !first || time.Since(e.Signed) >= signAgainAfter {
+		e.Processed = e.Processed || e.InFlight && !first // the outcome of the interrupted attempt is unknown
 		if e, err = n.prepare(ctx, e); err != nil {
 			return n.retryOrEnd(ctx, e, err)
 		}
@@ -56,17 +56,17 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	if err != nil {
 		return n.retryOrEnd(ctx, e, err)
 	}
-	if !n.session.IsCurrent(ctx) { // this process stood still: another one may have the queue now
+	if !n.session.IsCurrent(ctx) { // this process stood still: another one may deliver the outbox now
 		return time.Now().Add(sendPauses[0]), ""
 	}
 	deliver, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
-	got, err := transport.Deliver(deliver, bridge.Delivery{
+	delivered, err := transport.Deliver(deliver, bridge.Delivery{
 		ID: e.ID, To: e.To, Address: e.Address, Message: m, Raw: e.Raw, Attempt: e.Attempts + 1,
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return time.Now(), "" // the process that has the queue next tries it again
+		return time.Now(), "" // the process that delivers the outbox next tries it again
 	case errors.Is(err, client.ErrReplyUnverified):
 		return n.endWithBadReply(ctx, e, err), ""
 	case err != nil && e.Action == wire.ActionClose && isConversationClosed(err):
@@ -74,7 +74,7 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	case err != nil:
 		return n.retryOrEnd(ctx, e, err)
 	}
-	return n.endWithSuccess(ctx, e, got), ""
+	return n.endWithSuccess(ctx, e, delivered), ""
 }
 
 // findEarlierEntry returns the first entry that waits in the conversation of e, unless that is e. Another process may
@@ -104,11 +104,12 @@ func (e retryableError) Unwrap() error { return e.error }
 var errUnknownDelivery = errors.New("the message may have been delivered, and its signature is too old to send it again")
 
 // prepare stores that an outbox entry is in flight. If the entry is for a native agent and its signature is too old,
-// prepare first signs it again. That is safe only if no attempt can have been processed, or if the peer recognizes
-// resends (AM-48). Otherwise it returns errUnknownDelivery, as a retryableError while the clock is not reliable.
+// prepare first signs it again. That is safe only if the peer cannot have processed an earlier attempt, or if the peer
+// recognizes resends (AM-48). Otherwise prepare returns errUnknownDelivery, as a retryableError while the clock is not
+// reliable.
 func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) {
 	now := time.Now()
-	if e.Address == "" && now.Sub(e.Signed) >= sameBytes {
+	if e.Address == "" && now.Sub(e.Signed) >= signAgainAfter {
 		if e.Processed {
 			knows, err := false, error(nil)
 			if !e.Doubtful {
@@ -156,8 +157,8 @@ func (n *Node) signAgain(e *OutboxEntry, now time.Time) error {
 }
 
 // currentMessage returns the message to send. After a key rotation it signs the message again and updates e, because
-// the peer may know only the new key. The peer still recognizes a repeat, because its digest covers no signature
-// (AM-17).
+// the peer may know only the new key. The peer still recognizes a repeat, because the digest that identifies the
+// message does not cover the signature (AM-17).
 func (n *Node) currentMessage(e *OutboxEntry) (wire.Message, error) {
 	m, err := parseStored(e.Raw)
 	if err != nil || e.Signer == n.fingerprint() {
@@ -173,7 +174,8 @@ func (n *Node) currentMessage(e *OutboxEntry) (wire.Message, error) {
 
 func (n *Node) fingerprint() string { return n.registrar.Identity().Key.Public().Fingerprint() }
 
-// knowsResends reports whether the peer's endpoint recognizes resends, by its well-known document (AM-81).
+// knowsResends reports whether the peer recognizes resends. It does if the host of its endpoint serves a well-known
+// document that names the peer (AM-81).
 func (n *Node) knowsResends(ctx context.Context, id wire.AgentID) (bool, error) {
 	peer, err := n.cards.Find(ctx, id, time.Now())
 	if err != nil {
@@ -228,8 +230,8 @@ type endpoint struct{ n *Node }
 
 var _ bridge.Transport = endpoint{}
 
-// Deliver sends the message through a carrier that reaches the peer, or else to the peer's endpoint, and verifies the
-// answer. The error wraps client.ErrReplyUnverified if the answer is not a valid reply of the peer.
+// Deliver sends the message through a [bridge.Carrier] that reaches the peer, or else to the peer's endpoint, and
+// verifies the answer. The error wraps client.ErrReplyUnverified if the answer is not a valid reply of the peer.
 func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	peer, err := e.n.cards.Find(ctx, d.To, time.Now())
 	switch {

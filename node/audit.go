@@ -54,7 +54,7 @@ func (n *Node) countRefusal(principal, rule string, err error) {
 }
 
 // countUnproven counts a refusal in lines 3 to 8 of the receive table. It names the sender only if the owner wrote the
-// name on the block list: anybody may have written another name.
+// name on the block list: any other name may be forged.
 func (n *Node) countUnproven(in bridge.Inbound, err error) {
 	if errors.Is(err, wire.ErrNotAllowed) {
 		n.countRefusal(in.Principal, "peer="+string(acl.Blocked), err)

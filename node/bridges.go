@@ -52,8 +52,8 @@ func (a attached) canHandle(intent wire.Intent) bool {
 }
 
 // Attach puts the links of a kind under the node's access rules: policy.access of a link applies to every peer behind
-// that link. It returns the node as the bridge sees it. The error names the policy keys of the first link whose keys
-// the kind does not support.
+// that link. It returns the node as the bridge sees it. If a link has policy keys that the kind does not support, the
+// error names these keys of the first such link.
 func (n *Node) Attach(kind bridge.Kind, links []bridge.Link) (bridge.Mesh, error) {
 	for _, l := range links {
 		var wrong []error
@@ -172,7 +172,7 @@ func (b *bridges) reportCommit(changes []store.Change) {
 }
 
 // reportFailure tells the bridges about an outbox entry that failed for good. about is the subject for the notice to
-// the owner, which quiet suppresses. See [bridge.FailureObserver].
+// the owner; quiet means that the owner gets no notice. See [bridge.FailureObserver].
 func (b *bridges) reportFailure(ctx context.Context, e OutboxEntry) (about string, quiet bool, changes []store.Change) {
 	u := bridge.Undelivered{To: e.To, Address: e.Address, ConvID: e.Conversation, MessageID: e.MessageID, Intent: e.Intent, Status: e.Status}
 	if e.Err != nil {
@@ -220,7 +220,8 @@ func (n *Node) policyFor(address string) acl.Policy {
 	return p
 }
 
-// noticeBridgeAsk returns the notice about a bridge's question. The node's own questions come with notices.
+// noticeBridgeAsk returns the notice about a bridge's question. It returns nil for a question of the node itself, which
+// comes with its own notice.
 func (n *Node) noticeBridgeAsk(ask acl.Ask) []store.Change {
 	if isOwnKind(ask.Kind) {
 		return nil

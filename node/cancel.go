@@ -22,7 +22,7 @@ import (
 const metaAgreedIn = "agreed_in"
 
 // cancelledEventUID returns the UID of the agreed event that a message cancels, or "". The UID is computed from the
-// peer and the conversation, so no peer can cancel the events of others. before is the conversation without the
+// peer and the conversation, so no peer can cancel the events of others. before is the conversation before the
 // message.
 func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversations.Conversation) string {
 	switch payload.GetStr("action") {
@@ -43,8 +43,9 @@ func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversati
 	return calendar.UID(before.Key.Peer, before.Key.ID)
 }
 
-// unbook is a [conversations.Contributor]. If a message cancels an agreed event, it removes the event from the
-// calendar, marks an agreement of another conversation as cancelled, and notifies the owner if the peer cancelled.
+// unbook is a [conversations.Contributor]. If a message cancels an agreed event, unbook removes the event from the
+// calendar. If the event was agreed in another conversation, it marks that agreement as cancelled. If the peer
+// cancelled, it notifies the owner.
 func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	by, payload := conversations.Ours, e.Payload
 	switch e.Kind {
@@ -88,13 +89,13 @@ func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, no
 	return n.notices.Change(notice)
 }
 
-// nsCancelled holds the cancellations that came in another conversation than the agreement, by the UID of the event
-// (AM-87). The stored agreement stays unchanged.
+// nsCancelled holds the cancellations that came in another conversation than the agreement, keyed by the UID of the
+// event (AM-87). The stored agreement stays unchanged.
 const nsCancelled = "agreement-cancelled"
 
 // markCancellation returns the change that marks the agreement of another conversation as cancelled, if the message is
-// a cancel or decline that names an agreement with the same peer. key is the conversation of the message. The mark keeps
-// the side and the time of the first cancellation.
+// a cancel or decline that names an agreement with the same peer. key is the conversation of the message. The mark
+// keeps the side and the time of the first cancellation.
 func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key store.ConvKey, by conversations.Side, now time.Time) ([]store.Change, error) {
 	action, in := payload.GetStr("action"), conversations.AgreedIn(payload)
 	if action != "cancel" && action != "decline" || in == "" || in == key.ID {
@@ -147,7 +148,7 @@ func (a *acceptance) isCancellation(ctx context.Context, before conversations.Co
 	return before.InForce() && uid == calendar.UID(before.Key.Peer, before.Key.ID) || err == nil && len(changes) > 0
 }
 
-// ErrNoEvent means that a name fits no agreed event, or several.
+// ErrNoEvent means that no agreed event has the given id, or that several ids begin with it.
 var ErrNoEvent = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "no agreed event has this id, or more than one begins with it"}
 
 // CancelEvent cancels an agreed event, named by its UID or a unique beginning of it. It tells the peer in a new
@@ -177,11 +178,11 @@ func (n *Node) findEvent(ctx context.Context, name string) (calendar.Event, erro
 	if err != nil {
 		return calendar.Event{}, err
 	}
-	named := slices.DeleteFunc(events, func(e calendar.Event) bool {
+	matches := slices.DeleteFunc(events, func(e calendar.Event) bool {
 		return !strings.HasPrefix(e.UID, name) && !strings.HasPrefix(strings.TrimPrefix(e.UID, calendar.UIDPrefix), name)
 	})
-	if len(named) != 1 {
+	if len(matches) != 1 {
 		return calendar.Event{}, ErrNoEvent
 	}
-	return named[0], nil
+	return matches[0], nil
 }

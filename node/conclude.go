@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// conclude is a contributor for an accept that counts. If the accept makes an agreement, conclude adds the notice of an
-// agreed event and its calendar entry (AM-36), and our close if we opened the conversation (AM-39).
+// conclude is a [conversations.Contributor]. If an accept counts and thereby makes an agreement, conclude adds the
+// notice and the calendar entry of an agreed event (AM-36), and our close if we opened the conversation (AM-39).
 func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	conv := u.Conversation()
 	if e.Kind != conversations.AcceptCounts || conv.Agreement == before.Agreement {
@@ -54,15 +54,15 @@ func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, n
 	})}
 }
 
-// countAccept records that an accept counts if the message of item makes it count: the peer's accept, which counts when
-// we answer it, or the peer's answer to our accept. replyID is the id of our reply on the same connection, or "". That
-// reply may itself be an accept.
+// countAccept records that an accept counts now (AM-88): our accept, if the message of item confirms it, or the peer's
+// accept in item, which our answer makes count. replyID is the id of our reply on the same connection, or ""; that
+// reply may be an accept of ours. Without such an accept, countAccept records nothing.
 func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
 	conv, accept := u.Conversation(), item.MessageID
 	payload, _ := wire.Parse(item.Payload) // a payload that cannot be read answers no accept
-	switch taken, a := conv.FindTaken(payload), conv.Accept; {
-	case item.Takes && taken != nil:
-		accept = taken.Message
+	switch confirmed, a := conv.FindTaken(payload), conv.Accept; {
+	case item.Takes && confirmed != nil:
+		accept = confirmed.Message
 	case a == nil || a.By == conversations.Ours && replyID == "":
 		return nil
 	case a.By == conversations.Ours:
@@ -109,6 +109,8 @@ var noticeTitles = map[string]string{
 	kindUnreadable: "a sealed message could not be opened",
 }
 
+// notice returns a notice about a peer. Its title depends on the kind, and its text is the name and the short id of the
+// peer.
 func (n *Node) notice(kind string, peer wire.AgentID, name string, key store.ConvKey, now time.Time) notify.Notice {
 	shown, who := owner.ShowName(owner.PeerNames{PeerName: name}, "", string(peer)), owner.ShortID(string(peer))
 	if shown.Claimed {

@@ -19,8 +19,8 @@ const (
 
 // resolveQueue carries out one decision about several messages, in the order of asks. Each message waits until the hook
 // that handles the previous one is done, in whichever process it runs. If resolveQueue must wait, for a hook or after
-// an error, it continues in the background. The ended questions store the decision, so if this process dies, the
-// process with the duties continues.
+// an error, it continues in the background. The ended questions store the decision. If this process dies,
+// finishDecisions carries out the rest, in the process that then has the duties.
 func (n *Node) resolveQueue(ctx context.Context, asks []acl.Ask) {
 	rest, _ := n.resolveReady(ctx, asks)
 	if len(rest) == 0 {
@@ -35,11 +35,11 @@ func (n *Node) resolveQueue(ctx context.Context, asks []acl.Ask) {
 			if busy || len(rest) < before {
 				pause = firstQueuePause
 			}
-			if !busy {
+			if !busy { // the next attempt follows an error, so only the pause counts
 				changed = nil
 			}
 			select {
-			case <-ctx.Done(): // the stop also ends the hooks
+			case <-ctx.Done(): // the node is stopping
 				return
 			case <-changed:
 			case <-time.After(pause):
@@ -48,7 +48,7 @@ func (n *Node) resolveQueue(ctx context.Context, asks []acl.Ask) {
 	})
 }
 
-// resolveReady carries out a decision until it must wait for a hook or an error occurs, and returns the remaining asks.
+// resolveReady carries out a decision until an error occurs or it must wait for a hook, and returns the remaining asks.
 // busy is set if a hook handles the first of them, or is about to.
 func (n *Node) resolveReady(ctx context.Context, asks []acl.Ask) (rest []acl.Ask, busy bool) {
 	for ; len(asks) > 0; asks = asks[1:] {
@@ -106,8 +106,8 @@ func (n *Node) dropQueuedItem(ctx context.Context, item Item, ask acl.Ask, refus
 	return n.endHold(ctx, item, ask, time.Now())
 }
 
-// finishDecisions continues the decisions of another process that did not reach all messages of a question. That
-// process may have died.
+// finishDecisions carries out the decisions that another process began but did not apply to every message that waited
+// behind the decided question, perhaps because the process died.
 func (n *Node) finishDecisions(ctx context.Context) error {
 	continued := make(map[string]bool) // by the id of the question that was decided
 	for item, err := range n.allItems(ctx, stateTerm(ItemHeld)) {
@@ -123,6 +123,7 @@ func (n *Node) finishDecisions(ctx context.Context) error {
 			continue
 		}
 		continued[ask.Behind] = true
+		// Tail needs only these fields. Waiting tells it that questions wait behind this one.
 		asks, err := n.asks.Tail(ctx, acl.Ask{ID: ask.Behind, State: ask.State, Waiting: 1}, time.Now())
 		if err != nil {
 			return err

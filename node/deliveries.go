@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// deliveries schedules the outbox entries and passes the outcome of an attempt to its waiter.
+// deliveries schedules the outbox entries and passes the outcome of an attempt to the caller that waits for it.
 type deliveries struct {
 	*outbox.Scheduler
 	log      *slog.Logger
@@ -26,7 +26,7 @@ func newDeliveries(n *Node) *deliveries {
 		entries := make([]outbox.Entry, len(stored))
 		for i, e := range stored {
 			if entries[i] = e.queueEntry(); e.Awaits != "" && n.outbox.linked {
-				entries[i].Due = time.Now() // it may be there already
+				entries[i].Due = time.Now() // what the entry awaits may be there already
 			}
 		}
 		return entries, next, err
@@ -66,8 +66,8 @@ func (d *deliveries) onCommit(changes []store.Change) {
 }
 
 // Deliver delivers the outbox until ctx ends. It is for a command that opens the node for a moment and must not do the
-// rest of [Node.Run]: answer messages, register cards or run hooks. It takes no lease: if a process has the node's
-// duties, or the leases cannot be read, Deliver returns without a delivery.
+// rest of [Node.Run]: answer messages, register cards or run hooks. It takes no lease: if a process holds [Lease], or
+// the leases cannot be read, Deliver returns without a delivery.
 func (n *Node) Deliver(ctx context.Context) {
 	held, err := n.store.Leases().List(ctx)
 	if err != nil || slices.ContainsFunc(held, func(s store.LeaseState) bool { return s.Name == Lease }) {

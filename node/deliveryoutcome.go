@@ -92,12 +92,12 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 // recordArrival records that the peer, or a mailbox for the peer, has the message. The time of arrival is the time in
 // the peer's reply, or now.
 func (o *deliveryOutcome) recordArrival(ctx context.Context, d bridge.Delivered) error {
-	since := o.unit.Now
+	arrived := o.unit.Now
 	if d.Reply != nil && !d.Reply.Time.IsZero() {
-		since = d.Reply.Time
+		arrived = d.Reply.Time
 	}
 	return o.unit.Record(ctx, conversations.Event{
-		Kind: conversations.Delivered, At: o.unit.Now, ID: o.entry.First, Answers: o.entry.MessageID, Written: since,
+		Kind: conversations.Delivered, At: o.unit.Now, ID: o.entry.First, Answers: o.entry.MessageID, Written: arrived,
 	})
 }
 
@@ -149,15 +149,15 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) (due 
 	return due, e.Awaits
 }
 
-// endWithFailure ends an entry that the node gives up. The conversation fails too, unless the peer can still fetch the
-// message by repeating its own (AM-22). The owner gets a notice, unless the message is a receipt that the peer can
-// fetch, or a bridge suppresses the notice.
+// endWithFailure ends an entry that the node gives up on. The conversation fails too, unless the peer can still fetch
+// the message by repeating its own message (AM-22). The owner gets a notice, unless the message is a receipt that the
+// peer can fetch, or a bridge suppresses the notice.
 func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) time.Time {
 	e.State = SendFailed
 	title, quiet := "a message could not be delivered", false
 	if e.Fetchable {
 		title, quiet = "an answer could not be delivered", e.Action == wire.ActionReceived
-		e.Hint = strings.TrimSuffix("the peer gets it when it repeats its message; "+e.Hint, "; ")
+		e.Hint = strings.TrimSuffix("the peer gets the answer when it repeats its message; "+e.Hint, "; ")
 	}
 	return n.endEntry(ctx, e, func(ctx context.Context, o *deliveryOutcome) error {
 		if !e.Fetchable {
@@ -318,8 +318,8 @@ func (o *deliveryOutcome) countAccept(ctx context.Context, m *wire.Message) erro
 	return o.unit.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: o.unit.Now, ID: accept, Name: o.name})
 }
 
-// record records the reply as an event. isOpen reports whether the conversation is open afterwards. A reply after the
-// end of the conversation, such as the echo of our close, is not an event (AM-39).
+// record adds the reply to the conversation. isOpen reports whether the conversation is open afterwards. A reply after
+// the end of the conversation, such as the echo of our close, is not an event (AM-39).
 func (o *deliveryOutcome) record(ctx context.Context, m *wire.Message, action string) (isOpen bool, err error) {
 	if o.entry.Action == wire.ActionClose {
 		return false, nil

@@ -6,5 +6,8 @@
 // Everything that an acceptance changes is one [store.Step], committed before an answer leaves (AM-26). No step is open
 // during network, signature or hook work.
 //
+// Comments cite the rules of docs/protocol.md by their numbers, such as AM-26, and a line of its receive table as "line
+// 15".
+//
 // The package knows no command line and reads no files: cmd wires it.
 package node

@@ -13,15 +13,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// duties does the work that only one process of the node does at a time, and watches the changes of all processes.
+// duties is the work that only one process of the node does at a time, such as delivering the outbox. Its methods also
+// watch the changes of all processes.
 type duties struct{ n *Node }
 
 // Lease is the name of the lease under which one process has the duties of a node.
 const Lease = "node"
 
 // Run runs the node until ctx ends, and returns when everything that it started has stopped. Every process receives and
-// serves. Only the process with the node's lease does its duties; a follower never takes the lease. Run returns an
-// error if the limits cannot be stored at the end.
+// serves. Only the process that holds [Lease] does the duties; a follower never takes the lease. Run returns an error
+// if the use of the limits cannot be stored at the end.
 func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
 	var background sync.WaitGroup
@@ -64,8 +65,8 @@ func (d duties) run(ctx context.Context) {
 	all.Wait()
 }
 
-// claimRun marks item as handled by a hook in this process. If another process has the node's duties, it makes the item
-// wait instead, and returns false: that process runs the hook.
+// claimRun marks item as handled by a hook in this process. If another process has the node's duties, claimRun leaves
+// the hook to that process: it makes the item wait and returns false.
 func (n *Node) claimRun(item *Item) bool {
 	if n.session.IsElsewhere(Lease) {
 		item.State, item.RetryAt = ItemWaiting, time.Time{}
@@ -105,7 +106,8 @@ func isWaitingItem(c store.Change) bool {
 	return c.Record.NS == nsInbox && slices.Contains(c.Record.Terms, stateTerm(ItemWaiting))
 }
 
-// readState takes over a change of the node's pause, or of its shortage of space.
+// readState applies a stored change of the flags that all processes share: that the node is paused, and that open
+// conversations take all the space.
 func (d duties) readState(changes []store.Change) {
 	for _, c := range changes {
 		if c.Record.NS == nsState && !c.Delete && (c.Record.Key == keyPaused || c.Record.Key == keyOverfull) {

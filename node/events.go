@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Topic is a list of the owner API in which something changed.
+// Topic names a list of the owner API in which something changed.
 type Topic = owner.Topic
 
 const (
@@ -40,8 +40,8 @@ var topicOf = map[string]Topic{
 	"rules": TopicPeers, "recipients": TopicPeers, nsAliases: TopicPeers,
 }
 
-// eventsOf returns an event for each record in a namespace of topicOf, and one for each conversation that such a record
-// names.
+// eventsOf returns an event for each record in a namespace of topicOf, and one for each conversation that the terms of
+// such a record name: "conv/…" for questions, "conv:…" for other records.
 func eventsOf(changes []store.Change) []Event {
 	var list []Event
 	reported := make(map[string]bool, 1)

@@ -64,7 +64,7 @@ func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 			return err
 		}
 		if !ask.Displaced.IsZero() {
-			continue // its audit line was written then
+			continue // the audit line was written when it was displaced
 		}
 		mark := "expired/" + ask.ID
 		_, err := n.store.Records().Get(ctx, nsWarned, mark, now)
@@ -108,6 +108,7 @@ func (n *Node) settleExpiredAsks(ctx context.Context, now time.Time) {
 	}
 }
 
+// settleAndRearm settles the messages, records the expired questions, and sets the alarm for the pending ones.
 func (n *Node) settleAndRearm(ctx context.Context, now time.Time) error {
 	if err := n.settleExpiredItems(ctx, now); err != nil {
 		return err

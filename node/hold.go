@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// question is the body of a question of the node. resolve carries out the owner's decision.
+// question is the body of a question that the node asks its owner. resolve carries out the owner's decision.
 type question interface {
 	resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error
 }
@@ -42,19 +42,21 @@ const (
 	reasonFailed = "The agent could not answer this message. Its owner decides what happens next."
 )
 
-// mustHold implements line 15.
+// mustHold implements line 15 of the receive table in docs/protocol.md: it reports whether the message waits for the
+// owner.
 func (a *acceptance) mustHold() bool {
 	if a.verdict == acl.HoldSender || a.in.Hold || a.isForwardingSealed() {
 		return true
 	}
 	conv := a.unit.Conversation()
-	if slices.Contains(conv.Let, a.in.Intent) {
+	if slices.Contains(conv.Let, a.in.Intent) { // the owner admitted this intent for the whole conversation (AM-34)
 		return false
 	}
 	return a.n.policy().HoldIntent(a.in.Intent, a.in.Payload.GetStr("action"), a.route.Handler != nil, conv.WroteFirst)
 }
 
-// isForwardingSealed reports whether the handler would forward a message sealed to this node to a foreign network.
+// isForwardingSealed reports whether the message was sealed to this node and its handler would forward it to a foreign
+// network.
 func (a *acceptance) isForwardingSealed() bool { return a.seal.sealed && a.route.Foreign }
 
 // hold stores the message, asks the owner about it, and answers with a signed pending_approval (AM-32, AM-33). If a
@@ -102,6 +104,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	return out, err
 }
 
+// openAsk returns the question about the message, and the changes that store it.
 func (a *acceptance) openAsk(ctx context.Context, item Item, stranger bool) (acl.Ask, []store.Change, error) {
 	hold, rule, why := "intent", "hold="+string(a.in.Intent), ""
 	if stranger {
@@ -143,8 +146,8 @@ func (a *acceptance) senderRule() string {
 	return "access.mode=" + string(a.n.modeFor(a.in.Address))
 }
 
-// senderSlot returns the slot for the question about the sender. If the owner must accept the sender's key first, that
-// key has a slot of its own: one decision must not cover messages that other keys signed under the same id.
+// senderSlot returns the [acl.Slot] of the question about the sender. If the owner must accept the sender's key first,
+// that key has a slot of its own: one decision must not cover messages that other keys signed under the same id.
 func (a *acceptance) senderSlot() acl.Slot {
 	holder := a.in.Principal
 	if a.in.Unproven != nil {

@@ -102,7 +102,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	n := s.run.n
 	out := s.item.reply(payload)
 	out.Via, out.Answers = "hook", s.item.ID
-	if !s.run.sealed { // not in every attempt at the unit, because it may ask a directory
+	if !s.run.sealChosen { // not in every attempt at the unit, because it may ask a directory
 		recipient, err := n.sealRecipient(ctx, out, s.unit.Conversation())
 		if err == nil && recipient != "" {
 			err = checkSealable(payload)
@@ -110,7 +110,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 		if err != nil {
 			return false, err
 		}
-		s.run.sealTo, s.run.sealed = recipient, true
+		s.run.sealTo, s.run.sealChosen = recipient, true
 	}
 	out.sealTo = s.run.sealTo
 	p, err := n.permit(ctx, out, s.unit.Now)
@@ -223,8 +223,8 @@ func (s *hookOutcome) answerPending(ctx context.Context) (bridge.Outcome, error)
 	return out, nil
 }
 
-// provisional returns the stored answer to the message, or status 503. That is the provisional answer from the
-// acceptance of the message, unless a later answer has replaced it.
+// provisional returns the stored answer to the message, or an answer with status 503 if none can be read. The stored
+// answer is the provisional one from the acceptance of the message, unless a later answer has replaced it.
 func (s *hookOutcome) provisional(ctx context.Context) bridge.Outcome {
 	rec, err := s.run.n.store.Steps().FindReplay(ctx, string(s.item.Peer), string(s.item.MessageID), time.Now())
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // hookRetries runs the hooks of waiting items: those whose hook could not be reached, and those that another process
-// left to this one. The store has the items, so a restart changes nothing.
+// left to this one. The items are in the store, so retries survive a restart.
 type hookRetries struct{ n *Node }
 
 // try starts the hooks of all due items, and returns when the next item is due.
@@ -46,12 +46,12 @@ func (h hookRetries) try(ctx context.Context, now time.Time) (next time.Time) {
 
 // start runs the hook of an item again, or ends the wait if the hook must not run any more.
 func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error {
-	return h.startIn(ctx, item, now, func() (func(), error) { return h.n.runs.ReserveFor(item.Trust == "") })
+	return h.startWith(ctx, item, now, func() (func(), error) { return h.n.runs.ReserveFor(item.Trust == "") })
 }
 
-// startIn is start with a function that reserves the place of the run. reserve returns the function that frees the
-// place.
-func (h hookRetries) startIn(ctx context.Context, item Item, now time.Time, reserve func() (func(), error)) error {
+// startWith is start with a function that reserves a place for the run. That function returns another one, which frees
+// the place.
+func (h hookRetries) startWith(ctx context.Context, item Item, now time.Time, reserve func() (func(), error)) error {
 	n := h.n
 	thread, err := n.book.Load(ctx, item.key(), now)
 	if err != nil {
@@ -104,8 +104,8 @@ func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) 
 // noteWaiting is the note on a message whose hook could not be reached.
 const noteWaiting = "the hook could not be reached; the node tries again"
 
-// fail records why the hook failed. If the hook could not be reached, the node tries again, up to a day. Otherwise the
-// message is left to the owner, and the sender learns that the agent did not answer.
+// fail records why the hook failed. If the hook could not be reached, the node tries again for up to a day. Otherwise
+// the message is left to the owner, and the sender learns that the agent did not answer.
 func (s *hookOutcome) fail(ctx context.Context) (bridge.Outcome, error) {
 	n, now := s.run.n, s.unit.Now
 	f := newHookFailure(s.err, now)

@@ -58,6 +58,7 @@ func (n *Node) restoreState(ctx context.Context, now time.Time) error {
 	return nil
 }
 
+// takeState applies a stored flag to this process.
 func (n *Node) takeState(r store.Record) error {
 	var on bool
 	if err := json.Unmarshal(r.Body, &on); err != nil {
@@ -71,8 +72,8 @@ func (n *Node) takeState(r store.Record) error {
 	return nil
 }
 
-// SetPause makes line 5 of the receive table refuse every message, or accept messages again, durably (AM-86). by names
-// the command or page that the owner used.
+// SetPause makes line 5 of the receive table (docs/protocol.md) refuse every message, or accept messages again, durably
+// (AM-86). by names the command or page that the owner used.
 func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
 	entry := acl.AuditEntry{At: time.Now(), Kind: acl.AuditResume, By: by}
 	if paused {
@@ -89,7 +90,8 @@ func (n *Node) saveState(ctx context.Context, key string, body []byte, now time.
 	return n.store.Records().Apply(ctx, append(more, change), now)
 }
 
-// saveMeter stores how much of the limits is used, if that changed and no other process has the duties.
+// saveMeter stores how much of the limits is used, if that has changed. It does nothing if another process has the
+// duties.
 func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
 	spent := n.meter.Snapshot(now)
 	if bytes.Equal(spent, n.savedMeter) || n.session.IsElsewhere(Lease) {
@@ -102,7 +104,7 @@ func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// housekeep stores the limits and does the node's periodic work (AM-44, AM-23).
+// housekeep stores the use of the limits and does the node's periodic work (AM-44, AM-23).
 func (n *Node) housekeep(ctx context.Context) {
 	meter, sweep := time.Tick(meterEvery), time.Tick(sweepEvery)
 	for {
@@ -189,8 +191,8 @@ func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) 
 	return err
 }
 
-// endHold stores an item whose question was displaced before it expired. The question no longer keeps the conversation
-// open.
+// endHold stores an item whose hold ended before its question would have expired. From then on, the question no longer
+// keeps the conversation open.
 func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Time) error {
 	return n.book.Try(ctx, item.key(), now, func(u *conversations.Unit) error {
 		u.Add(item.change())
@@ -204,14 +206,14 @@ func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Tim
 // trim removes the oldest ended conversations beyond MaxKept and MaxBytes. Open conversations stay. If they alone
 // exceed MaxBytes, trim sets n.overfull: strangers cannot add messages until silence has ended enough conversations.
 func (n *Node) trim(ctx context.Context, now time.Time) error {
-	bytes := int64(0)
+	total := int64(0)
 	for c, err := range n.book.All(ctx, conversations.Filter{State: conversations.Open}, now) {
 		if err != nil {
 			return err
 		}
-		bytes += c.Bytes
+		total += c.Bytes
 	}
-	if overfull := bytes > n.cfg.MaxBytes; overfull != n.overfull.Load() {
+	if overfull := total > n.cfg.MaxBytes; overfull != n.overfull.Load() {
 		if err := n.saveState(ctx, keyOverfull, strconv.AppendBool(nil, overfull), now); err != nil {
 			return err
 		}
@@ -225,7 +227,7 @@ func (n *Node) trim(ctx context.Context, now time.Time) error {
 		if c.State == conversations.Open {
 			continue
 		}
-		if bytes += c.Bytes; kept <= n.cfg.MaxKept && bytes <= n.cfg.MaxBytes {
+		if total += c.Bytes; kept <= n.cfg.MaxKept && total <= n.cfg.MaxBytes {
 			continue
 		}
 		if err := n.deleteConversation(ctx, c.Key); err != nil && !isConflict(err) && !errors.Is(err, store.ErrNotFound) {

@@ -14,13 +14,14 @@ import (
 // Path is the HTTP path of a node's endpoint.
 const Path = "/agentmesh"
 
-// Mount adds the endpoint to e. addresses is the guard of the public listener (line 2); nil means no guard.
+// Mount adds the endpoint to e. addresses is the guard of the public listener, which implements line 2 of the receive
+// table in docs/protocol.md; nil means no guard.
 func (n *Node) Mount(e *echo.Echo, addresses *httpapi.Addresses) {
 	e.GET(Path, n.getCard)
 	e.POST(Path, func(c echo.Context) error { return n.postMessage(c, addresses) })
 }
 
-// getCard serves the node's card, for comparison with the card in a directory (AM-63).
+// getCard serves the node's card, so that a directory can compare it with its own copy (AM-63).
 func (n *Node) getCard(c echo.Context) error {
 	c.Response().Header().Set("Cache-Control", "public, max-age=300")
 	return httpapi.Raw(c, http.StatusOK, n.Card().WithoutPrivateLists().JSON()) // AM-6
@@ -52,7 +53,7 @@ func (n *Node) postMessage(c echo.Context, addresses *httpapi.Addresses) error {
 	return httpapi.Raw(c, out.Status, out.Raw)
 }
 
-// WellKnown returns the document of AM-81.
+// WellKnown returns the document in which the node publishes its limits (AM-81).
 func (n *Node) WellKnown() wire.WellKnown {
 	doc := wire.WellKnown{
 		AgentMesh: wire.Version, AgentID: n.ID(), Endpoint: n.Card().Endpoint,

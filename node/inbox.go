@@ -20,8 +20,9 @@ import (
 
 const nsInbox = "inbox"
 
-// The kinds of inbox items besides kindTask: a message that the peer sent on its own, and a reply to a message of ours:
-// a synchronous one, or one of a foreign protocol that has no answer to it.
+// The kinds of inbox items besides kindTask. A kindMessage is a message that the peer sent on its own. A kindReply is
+// an answer to a message of ours: a synchronous reply, or a message of a foreign protocol in which nobody answers an
+// answer.
 const (
 	kindMessage = "message"
 	kindReply   = "reply"
@@ -48,11 +49,11 @@ const (
 type Item struct {
 	owner.Item
 	Runner string `json:"runner,omitempty"` // the process whose hook handles the item, see [hook.Pool.ID]
-	Agrees bool   `json:"agrees,omitempty"` // an accept that asks the owner nothing, see [conversations.Conversation.IsPlainAccept]
-	// Deferred is set while the terms of a held message wait for its release (AM-88).
+	Agrees bool   `json:"agrees,omitempty"` // the message is an accept that leaves no question to the owner, see [conversations.Conversation.IsPlainAccept]
+	// Deferred is set while a held message must not yet change what the conversation proposes or agrees (AM-88).
 	Deferred bool `json:"deferred,omitempty"`
 	rev      store.Rev
-	held     *store.Lease // under which the hook runs; nil outside of the duties
+	held     *store.Lease // the lease under which the hook runs; or nil
 }
 
 func (a *acceptance) newItem(state ItemState) Item {
@@ -84,6 +85,7 @@ func (i Item) key() store.ConvKey {
 	return store.ConvKey{Peer: string(i.Peer), ID: string(i.Conversation)}
 }
 
+// subject returns the principal of the sender.
 func (i Item) subject() string {
 	return cmp.Or(i.Principal, string(i.Peer))
 }
@@ -173,7 +175,7 @@ func listRecords[T any](ctx context.Context, records store.Records, ns, term, af
 	return list, page.Next, nil
 }
 
-// WaitInbox is [Node.Inbox], except that it waits up to wait for a first item.
+// WaitInbox is [Node.Inbox], except that it waits for a first item, at most for the time wait.
 func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, limit int, wait time.Duration) ([]Item, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

@@ -31,6 +31,7 @@ func (n *Node) reportKeyChange(ctx context.Context, change client.KeyChange) {
 	}
 }
 
+// keyChangeAsk is the body of an owner.AskKeyChange question.
 type keyChangeAsk struct {
 	Agent     wire.AgentID `json:"agent_id"`
 	Directory string       `json:"directory"`
@@ -38,8 +39,8 @@ type keyChangeAsk struct {
 	New       string       `json:"new"`
 }
 
-// resolve pins exactly the key that the owner was shown if the owner approves, and blocks the agent if the owner chose
-// that.
+// resolve pins the key if the owner approves, and only the key that the owner was shown. It blocks the agent if the
+// owner chose that.
 func (q keyChangeAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
 	changes := d.Changes
 	switch d.Choice {

@@ -16,14 +16,14 @@ import (
 // nsOpened has one record for each conversation that a peer opened over a metered link.
 const nsOpened = "node/opened"
 
-// fullFor is how long a sender should wait when a link has too many open conversations.
-const fullFor = 10 * time.Minute
+// retryOpenAfter is the time after which a sender may try again when a link has too many open conversations.
+const retryOpenAfter = 10 * time.Minute
 
 // isMetered reports whether the message came over a link with a meter, which then replaces the node's own limits.
 func (a *acceptance) isMetered() bool { return a.in.Meter != nil && a.in.Native == nil }
 
-// charge implements the part of line 12 that counts messages (AM-41). Only the first successful call charges the
-// message.
+// charge implements the part of line 12 of the receive table (docs/protocol.md) that counts messages (AM-41). Only the
+// first successful call charges the message.
 func (a *acceptance) charge() error {
 	if a.charged {
 		return nil
@@ -66,7 +66,7 @@ func (a *acceptance) checkOpenLimit(ctx context.Context) error {
 	case err != nil:
 		return err
 	case n >= a.in.Meter.MaxOpen():
-		return wire.ErrRateLimited.After(fullFor).Because(errManyOpen)
+		return wire.ErrRateLimited.After(retryOpenAfter).Because(errManyOpen)
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 		n.log.Info("mail is too old", "relay_id", item.ID, "created", item.Created)
 		return nil
 	}
-	in, err := n.readMessage(ctx, item.Message, nil) // its origin is unknown
+	in, err := n.readMessage(ctx, item.Message, nil) // the sources of the request are unknown
 	if err == nil {
 		in.Received, in.Unattended = item.Created, true
 		if in.Received.After(now) {
@@ -89,15 +89,15 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 	case ok && !refused.Retry:
 		n.log.Info("mail refused", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
 		return nil
-	case !ok && errors.Is(err, store.ErrQuota): // the outbox is full; other mail need not wait for that
+	case !ok && errors.Is(err, store.ErrQuota): // the outbox is full; other mail need not wait until it has room
 		return wire.ErrRateLimited.Because(err)
 	}
 	return err
 }
 
-// enqueueAnswer puts an answer of ours that is already signed and stored into the outbox. Repeats are charged to no
-// limit, so it does nothing if the outbox has or had the answer. A receiver recognizes a second copy by the message id
-// (AM-21).
+// enqueueAnswer puts an answer of ours that is already signed and stored into the outbox. It does nothing if the outbox
+// has or had the answer: no limit counts repeats, so a sender could fill the outbox with them. A receiver recognizes a
+// second copy by the message id (AM-21).
 func (m mailbox) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) error {
 	answer, err := parseStored(raw)
 	if err != nil {

@@ -64,10 +64,10 @@ func (m mesh) Reachable(a bridge.Address) {
 	m.n.outbox.Release(func(awaits string) bool { return awaits == to || a.Peer == "" && strings.HasPrefix(awaits, to) })
 }
 
-// Decide implements [bridge.Mesh]. A bridge's command and the owner's page decide the same question (THREATS 39).
-// Decide refuses if no message is held there because of its intent, or if our answer to the message waits instead,
-// which the bridge has not shown to the owner. It also refuses if the question is whether the sender may write at all,
-// which concerns more than this message.
+// Decide implements [bridge.Mesh]. It decides the question about the message that is held in conv because of its
+// intent; the owner's page shows the same question (THREATS 39). Decide refuses if no such message is held. It refuses
+// a question about our answer, which the bridge has not shown to the owner, and a question about the sender, because
+// that decision covers more than this message.
 func (m mesh) Decide(ctx context.Context, conv store.ConvKey, approve bool) error {
 	choice := acl.Reject
 	if approve {
@@ -78,7 +78,7 @@ func (m mesh) Decide(ctx context.Context, conv store.ConvKey, approve bool) erro
 		return err
 	}
 	if len(held) == 0 {
-		return owner.Fault(http.StatusConflict, "nothing waits for a decision here: it was decided, withdrawn, or it expired", "see agentmesh inbox for what became of it")
+		return owner.Fault(http.StatusConflict, "nothing waits for a decision here: the message was decided or withdrawn, or its question expired", "see agentmesh inbox for what became of the message")
 	}
 	ask, err := m.n.asks.Get(ctx, held[0].Ask, time.Now())
 	if err != nil {

@@ -22,7 +22,8 @@ const (
 	outcomeRefused  = "refused"
 )
 
-// outcomePostponed is the outcome of an attempt if another one will follow. The others are the final states of entries.
+// outcomePostponed is the outcome of an attempt if another one will follow. The other outcomes of attempts are the
+// final states of outbox entries.
 const outcomePostponed = "put_off"
 
 // counters are the metrics of the node's decisions.
@@ -77,7 +78,8 @@ func (o OwnerAPI) countOpenAsks() float64 {
 }
 
 // logMessage counts a received message and logs it in one line. in is what is known about the message; after an error
-// in lines 3 to 8, its sender is not proven. Repeats and rate-limited messages are logged at debug level.
+// in lines 3 to 8 of the receive table (docs/protocol.md), its sender is not proven. Repeats and rate-limited messages
+// are logged at debug level.
 func (n *Node) logMessage(ctx context.Context, in bridge.Inbound, out bridge.Outcome, err error) {
 	level, outcome := slog.LevelInfo, outcomeAccepted
 	refusal, refused := errors.AsType[*wire.Error](err)
@@ -134,8 +136,8 @@ func refusalLevel(e *wire.Error) slog.Level {
 	return slog.LevelInfo
 }
 
-// logDelivery counts an attempt to deliver and logs it in one line. cause, if any, is why the attempt failed.
-// The key of the entry's id is an older word, because docs/operations.md promises stable keys.
+// logDelivery counts an attempt to deliver and logs it in one line. cause, if any, is why the attempt failed. The log
+// key "letter" is an older word for an outbox entry; docs/operations.md promises that keys do not change.
 func (n *Node) logDelivery(e OutboxEntry, outcome, cause string) {
 	n.counters.deliveries[outcome].Inc()
 	level := slog.LevelInfo

@@ -26,8 +26,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The default times of AM-32, AM-73, AM-33 and AM-40, and the limits of AM-75. DefaultSyncDeadline is shorter than the
-// 30 seconds after which a sender's client gives up, so that the client still gets an answer on its connection.
+// The default times of AM-32, AM-73, AM-33 and AM-40, and the limits of AM-75 on hooks. DefaultSyncDeadline is shorter
+// than the 30 seconds after which a sender's client gives up, so that the client still gets an answer on its
+// connection.
 const (
 	DefaultSyncDeadline = 20 * time.Second
 	DefaultRemindAfter  = 15 * time.Minute
@@ -41,13 +42,13 @@ const (
 type Config struct {
 	Store       store.Store
 	Session     *store.Session      // of the process; nil: the node makes one
-	Follower    bool                // the process never does the duties: another process had them when this one started
+	Follower    bool                // never take the node's lease: another process had it when this one started, see [Node.Run]
 	Directories []*client.Directory // where the node registers and looks for agents, in order (AM-86); may be empty
 	// Relay is the one of Directories whose mailbox is the node's endpoint. It is nil for a node with a public address.
 	Relay      *client.Directory
 	Credential client.Credential // the secret from which the bearers for directories are derived
-	// CredentialOf names the credential that registered an agent's card in the directory of this process, one of
-	// Directories, or returns "" if it is not known. May be nil.
+	// CredentialOf returns the credential that registered an agent's card in the directory that runs in this process,
+	// which is one of Directories, or "" if the credential is not known. May be nil.
 	CredentialOf func(ctx context.Context, id wire.AgentID) (string, error)
 	HTTP         *client.HTTP
 	Cards        client.CardsConfig // the node fills in Directories, HTTP, Records and OnKeyChange
@@ -76,8 +77,8 @@ type Config struct {
 	RemindAfter  time.Duration // after this time a silent agent is reminded once; zero: DefaultRemindAfter, negative: never
 	Idle         time.Duration // an open conversation expires after this silence; zero: 24 h
 	Retention    time.Duration // age at which ended conversations and inbox items are removed; zero: DefaultRetention
-	MaxKept      int           // conversations kept at most; the oldest ended ones are removed first; zero: 100,000
-	MaxBytes     int64         // bytes of messages kept at most in all conversations; the oldest ended ones are removed first; zero: 8 GiB
+	MaxKept      int           // the most conversations kept; the oldest ended ones are removed first; zero: 100,000
+	MaxBytes     int64         // the most bytes of messages kept in all conversations; the oldest ended conversations are removed first; zero: 8 GiB
 	MaxConvBytes int64         // bytes of messages at which one conversation is full; zero: 64 MiB
 	// SaveKey durably stores a new signing key and its card, and keeps the previous key. A rotation calls it before it
 	// uses the new key. Nil forbids rotation.
@@ -233,11 +234,11 @@ func (n *Node) Asks() *acl.Asks { return n.asks }
 // Audit returns the audit log, to which bridges and commands add lines of their own.
 func (n *Node) Audit() *acl.Audit { return n.audit }
 
-// signedMessage is a message from us, ready to leave.
+// signedMessage is a message of ours that is ready to be sent.
 type signedMessage struct {
 	Message wire.Message
-	Raw     []byte   // the bytes that leave
-	Digest  [32]byte // SHA-256 of what was signed
+	Raw     []byte   // the bytes to send
+	Digest  [32]byte // SHA-256 of the bytes that the signature covers
 	Key     []byte   // opens the message if it is sealed
 }
 
@@ -248,15 +249,15 @@ func (n *Node) sign(d wire.Draft) (signedMessage, error) {
 	if d.ID == "" {
 		d.ID = wire.NewMessageID()
 	}
-	whole, digest, err := id.Key.SignDigest(d.Tree())
+	signed, digest, err := id.Key.SignDigest(d.Tree())
 	if err != nil {
 		return signedMessage{}, fmt.Errorf("sign message: %w", err)
 	}
-	m, err := wire.ParseMessage(whole)
+	m, err := wire.ParseMessage(signed)
 	if err != nil {
 		return signedMessage{}, fmt.Errorf("check own message: %w", err)
 	}
-	return signedMessage{Message: m, Raw: whole.JSON(), Digest: digest}, nil
+	return signedMessage{Message: m, Raw: signed.JSON(), Digest: digest}, nil
 }
 
 func (s signedMessage) transcriptEntry() store.Entry {
@@ -279,14 +280,14 @@ func parseStored(raw []byte) (wire.Message, error) {
 }
 
 // unavailable translates an error of the store for the sender: a message that cannot be made durable is not
-// acknowledged (AM-26). A fault that may pass becomes wire.ErrUnavailable, because senders give up after an internal
-// error (AM-47). That includes a damaged row, which the owner can restore from a backup.
+// acknowledged (AM-26). A temporary error becomes wire.ErrUnavailable, because senders give up after an internal error
+// (AM-47). A damaged row counts as temporary, because the owner can restore it from a backup.
 func unavailable(err error) error {
 	if _, ok := errors.AsType[*wire.Error](err); ok {
 		return err
 	}
-	passing := []error{store.ErrUnavailable, store.ErrDamaged, store.ErrConflict, store.ErrQuota, store.ErrLeaseLost, context.Canceled, context.DeadlineExceeded}
-	if slices.ContainsFunc(passing, func(target error) bool { return errors.Is(err, target) }) {
+	temporary := []error{store.ErrUnavailable, store.ErrDamaged, store.ErrConflict, store.ErrQuota, store.ErrLeaseLost, context.Canceled, context.DeadlineExceeded}
+	if slices.ContainsFunc(temporary, func(target error) bool { return errors.Is(err, target) }) {
 		return wire.ErrUnavailable.Because(err)
 	}
 	return wire.ErrInternal.Because(err)

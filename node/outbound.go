@@ -62,14 +62,14 @@ func (p OutboundPolicy) isListed(out Outgoing) bool {
 type permission struct {
 	needsOwner  bool   // the owner decides first
 	rule        string // the rule that decided
-	allowAlways bool   // the question is about the recipient, so the owner may approve it for good
+	allowAlways bool   // the question is about the recipient, whom the owner may approve for good
 }
 
 // permit applies the owner's rules to a message that somebody on our side wants to send. Every such message passes
 // permit before it leaves. The error is ErrBlocked, ErrOutbound, or an error of the store.
 func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permission, error) {
-	who, rules := principal(out), n.cfg.Outbound
-	standing, err := n.rules.Standing(ctx, who, now)
+	recipient, rules := principal(out), n.cfg.Outbound
+	standing, err := n.rules.Standing(ctx, recipient, now)
 	if err != nil {
 		return permission{}, err
 	}
@@ -98,7 +98,7 @@ func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permiss
 	case mode == acl.Open:
 		return permission{rule: "outgoing.mode=open"}, nil
 	}
-	remembered, err := n.recipients.Standing(ctx, who, now)
+	remembered, err := n.recipients.Standing(ctx, recipient, now)
 	if err != nil {
 		return permission{}, err
 	}
@@ -119,7 +119,7 @@ type recipientInfo struct {
 	Endpoint    string    `json:"endpoint,omitempty"`
 	Directory   string    `json:"directory,omitempty"` // the directory that lists it; empty if the owner gave the card
 	Fingerprint string    `json:"fingerprint,omitempty"`
-	Pinned      time.Time `json:"pinned,omitzero"`    // since when we know its key; zero: not yet
+	Pinned      time.Time `json:"pinned,omitzero"`    // when we first saw its key; zero: not yet
 	KeyProof    time.Time `json:"key_proof,omitzero"` // when it proved to the directory that it has the key
 	KeyChanged  time.Time `json:"key_changed,omitzero"`
 	ID          string    `json:"id,omitempty"` // "derived": the id is computed from the key
@@ -129,9 +129,10 @@ type recipientInfo struct {
 	Unproven *bridge.UnprovenKey `json:"unproven,omitempty"`
 }
 
+// recordTime bounds the request for the recipient's record in a directory.
 const recordTime = 5 * time.Second
 
-// lookUpRecipient makes network calls, so no step may be open.
+// lookUpRecipient returns what the owner sees about the recipient. It makes network calls, so no step may be open.
 func (n *Node) lookUpRecipient(ctx context.Context, out Outgoing) recipientInfo {
 	if out.Address != "" {
 		return recipientInfo{Foreign: true}
@@ -192,7 +193,7 @@ const RuleUnproven = owner.RuleUnproven
 
 // ErrOtherKey means that another key of the agent was accepted after the owner was asked about this one.
 var ErrOtherKey = &wire.Error{
-	Code: wire.InvalidSignature, Status: http.StatusConflict, Message: "another key of this agent was accepted meanwhile; reject this",
+	Code: wire.InvalidSignature, Status: http.StatusConflict, Message: "another key of this agent was accepted meanwhile; reject this question",
 }
 
 // unprovenKeyOf returns the key of a peer that the owner must accept first, or nil.
@@ -206,8 +207,8 @@ func unprovenKeyOf(peer client.Peer) *bridge.UnprovenKey {
 	}
 }
 
-// findRecipient returns the card of an agent. It also returns an agent whose key the owner must accept first, with that
-// key.
+// findRecipient returns the card of an agent. If the owner must accept the key on the card first, it returns that key,
+// too.
 func (n *Node) findRecipient(ctx context.Context, id wire.AgentID) (client.Peer, *bridge.UnprovenKey, error) {
 	peer, err := n.cards.Find(ctx, id, time.Now())
 	if e, ok := errors.AsType[*client.UnprovenError](err); ok {

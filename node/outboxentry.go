@@ -17,8 +17,8 @@ const (
 	nsOutbox  = "outbox"
 	maxQueued = 10_000 // entries that wait for delivery
 
-	giveUpAfter = 72 * time.Hour   // AM-47
-	sameBytes   = 14 * time.Minute // how long the same signed bytes may be sent (AM-48)
+	giveUpAfter    = 72 * time.Hour   // AM-47
+	signAgainAfter = 14 * time.Minute // how long the same signed bytes may be sent (AM-48)
 )
 
 // OutboxEntry is one of our messages in the outbox, in the form in which a record holds it. The owner sees only the

@@ -39,7 +39,7 @@ func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now 
 // fields that differ between kinds of questions. name is the recipient's name, or "".
 func (p permission) openAsk(n *Node, out Outgoing, name string, ask acl.Ask, body any) (acl.Ask, []store.Change, error) {
 	var err error
-	if ask.Body, err = json.Marshal(body); err != nil { // it may have a time that another agent chose
+	if ask.Body, err = json.Marshal(body); err != nil { // encoding may fail for a time that another agent chose
 		return acl.Ask{}, nil, fmt.Errorf("encode outgoing message: %w", err)
 	}
 	shown, err := wire.ParseObject(ask.Body)
@@ -58,7 +58,7 @@ func (p permission) openAsk(n *Node, out Outgoing, name string, ask acl.Ask, bod
 }
 
 // askOutgoing asks the owner about a message of ours (AM-50). Until the owner approves it, the message is neither
-// signed nor part of its conversation, whose idle time does not run (AM-40).
+// signed nor part of its conversation. Meanwhile the idle time of the conversation does not run (AM-40).
 func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p permission) (Sent, error) {
 	to := n.lookUpRecipient(ctx, out)
 	var ask acl.Ask
@@ -114,7 +114,7 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 // again.
 func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
 	out := q.Outgoing
-	out.waited = ask.Expires
+	out.askExpires = ask.Expires
 	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
 		return q.drop(ctx, n, ask, d)
 	}
@@ -148,7 +148,7 @@ func (q outgoingAsk) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.De
 		return p.fill(ctx)
 	}))
 	if err == nil && !n.outbox.released.Give(ask.ID, queued) {
-		queued.unwatch() // nobody waits for its delivery
+		queued.unwatch() // nobody waits for the delivery
 	}
 	return err
 }
@@ -167,7 +167,7 @@ func (n *Node) expectRelease(ask string) (released <-chan queuedMessage, end fun
 	}
 }
 
-// drop stores that the message is not sent. An inbox item that it was to answer is new again.
+// drop stores that the message is not sent. If it was to answer an inbox item, that item is new again.
 func (q outgoingAsk) drop(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
 	return n.book.Try(ctx, q.key(), d.Now, func(u *conversations.Unit) error {
 		u.Add(d.Changes...)

@@ -33,7 +33,7 @@ func (o OwnerAPI) FindApproval(ctx context.Context, id string) (owner.Approval, 
 	return viewAsk(ctx, o.n.asks, ask)
 }
 
-// findAsk returns the question with this id, or with this unique prefix of an id. If that question is behind another
+// findAsk returns the question with this id, or with this unique prefix of an id. If that question waits behind another
 // one, findAsk returns the other one.
 func (o OwnerAPI) findAsk(ctx context.Context, id string) (acl.Ask, error) {
 	ask, err := o.n.asks.Get(ctx, id, time.Now())

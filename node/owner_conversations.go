@@ -137,14 +137,14 @@ func (o OwnerAPI) loadConversation(ctx context.Context, key store.ConvKey, now t
 	return conversations.Decode(row)
 }
 
-// readTranscript returns the page of a transcript after the entry with the number after. next is the after of the next
-// page, or 0 on the last page.
+// readTranscript returns a page of a transcript: the entries whose numbers are greater than after. next is the value of
+// after for the next page, or 0 on the last page.
 func (o OwnerAPI) readTranscript(ctx context.Context, conv conversations.Conversation, after uint64) (views []owner.Entry, next uint64, err error) {
 	const maxEntries, maxBytes, batch = 500, 4 << 20, 16
 	views = []owner.Entry{}
 	for bytes := 0; after < conv.Entries && len(views) < maxEntries && bytes < maxBytes; {
 		entries, err := o.n.book.Transcript(ctx, conv.Key, after, min(batch, maxEntries-len(views)))
-		if err != nil || len(entries) == 0 { // no entries: deleted meanwhile
+		if err != nil || len(entries) == 0 { // no entries: the conversation was deleted meanwhile
 			return views, 0, err
 		}
 		for _, e := range entries {

@@ -22,7 +22,8 @@ const nsAliases = "aliases" // key: alias; body: agent id or principal; term ali
 
 var aliasForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// ListPeers implements [owner.Peers]: it lists every peer that the node knows from rules, aliases and pinned keys.
+// ListPeers implements [owner.Peers]. It lists the peers that the node knows from rules, recipients, aliases, pinned
+// keys and the configuration. If only is not empty, it lists at most the peer with that id.
 func (o OwnerAPI) ListPeers(ctx context.Context, only string) ([]owner.Peer, error) {
 	n := o.n
 	now := time.Now()
@@ -46,11 +47,11 @@ func (o OwnerAPI) ListPeers(ctx context.Context, only string) ([]owner.Peer, err
 		}
 		view(r.Principal).Write = r.Standing == acl.Approved
 	}
-	aliases := ""
+	term := ""
 	if only != "" {
-		aliases = aliasTerm(only)
+		term = aliasTerm(only)
 	}
-	for r, err := range store.AllRecords(ctx, n.store.Records(), nsAliases, aliases, now) {
+	for r, err := range store.AllRecords(ctx, n.store.Records(), nsAliases, term, now) {
 		if err != nil {
 			return nil, err
 		}
@@ -62,6 +63,7 @@ func (o OwnerAPI) ListPeers(ctx context.Context, only string) ([]owner.Peer, err
 			return nil, err
 		}
 		v := view(string(p.Agent))
+		// Given and Owner both mean that the owner added the card, wrote to the peer or accepted the key.
 		v.Name, v.Fingerprint, v.Given, v.Unproven = p.Name, p.Fingerprint, p.Owner, p.IsUnproven()
 	}
 	for _, id := range n.cfg.Policy.Allow {
@@ -86,7 +88,7 @@ func (o OwnerAPI) ListPeers(ctx context.Context, only string) ([]owner.Peer, err
 // AddPeer implements [owner.Peers].
 func (o OwnerAPI) AddPeer(ctx context.Context, in owner.NewPeer, by string) (owner.AddedPeer, error) {
 	if (in.URL == "") == (in.Card.Kind() != wire.Object) {
-		return owner.AddedPeer{}, owner.Fault(http.StatusBadRequest, "name either a card or the url of one", "")
+		return owner.AddedPeer{}, owner.Fault(http.StatusBadRequest, "give either a card or the url of a card", "")
 	}
 	if err := checkAlias(in.Alias); in.Alias != "" && err != nil {
 		return owner.AddedPeer{}, err
@@ -211,7 +213,7 @@ func (o OwnerAPI) changePeer(ctx context.Context, id wire.AgentID, change owner.
 
 func checkAlias(alias string) error {
 	if !aliasForm.MatchString(alias) || strings.HasPrefix(alias, "am_") {
-		return owner.Fault(http.StatusBadRequest, "an alias is 1 to 64 of a-z 0-9 . _ -, begins with a letter or digit, and does not begin with am_", "")
+		return owner.Fault(http.StatusBadRequest, "an alias has 1 to 64 characters (a-z 0-9 . _ -), begins with a letter or digit, and does not begin with am_", "")
 	}
 	return nil
 }
@@ -222,7 +224,7 @@ func aliasChange(alias, peer string) store.Change {
 	}}
 }
 
-// aliasTerm finds the aliases of a peer.
+// aliasTerm returns the index term of the aliases of a peer.
 func aliasTerm(peer string) string { return "peer:" + peer }
 
 // Peer returns the agent id for an alias or an id that the owner typed. Its errors are for the owner.
@@ -244,7 +246,7 @@ func (o OwnerAPI) resolvePeer(ctx context.Context, s string) (wire.AgentID, erro
 }
 
 // resolvePrincipal is resolvePeer for rules. It also accepts a foreign address, and every principal that already has a
-// rule, such as a space that stands for many agents.
+// rule, such as a MEW space, which stands for all agents in it.
 func (o OwnerAPI) resolvePrincipal(ctx context.Context, s string) (wire.AgentID, error) {
 	id, err := o.resolvePeer(ctx, s)
 	if err == nil {

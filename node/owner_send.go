@@ -44,15 +44,15 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 	return sent, err
 }
 
-// nsRepeats has the results of calls with an idempotency key, for keepRepeats. maxRepeats bounds how many are added in
-// an hour: more than the agent may send.
+// nsRepeats holds the results of calls with an idempotency key for the time keepRepeats. maxRepeats bounds how many
+// results are added in an hour; it is more than the number of messages that the agent may send.
 const (
 	nsRepeats   = "repeats"
 	keepRepeats = 24 * time.Hour
 	maxRepeats  = 10_000
 )
 
-// repeatKey recognizes a repeated call that sends.
+// repeatKey recognizes a repeated call of Send.
 type repeatKey struct {
 	key    string // of the record
 	digest string // of the call
@@ -141,7 +141,8 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 	return o.send(ctx, out, wait)
 }
 
-// newReply returns a message that continues a conversation and answers the newest message that waits there, if any.
+// newReply returns a message that continues a conversation and answers the newest message in it that waits for an
+// answer, if any.
 func (o OwnerAPI) newReply(ctx context.Context, key store.ConvKey) (Outgoing, error) {
 	out, err := o.newFollowUp(ctx, key)
 	if err != nil {
@@ -175,7 +176,7 @@ func (o OwnerAPI) newAnswer(ctx context.Context, item Item) (Outgoing, error) {
 	return out, nil
 }
 
-// newFollowUp returns a message to the same peer with the same intent.
+// newFollowUp returns a message without a payload in the given conversation, with the conversation's intent.
 func (o OwnerAPI) newFollowUp(ctx context.Context, key store.ConvKey) (Outgoing, error) {
 	conv, err := o.loadConversation(ctx, key, time.Now())
 	if err != nil {
@@ -210,8 +211,8 @@ func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (S
 	return sent, explainSeal(err)
 }
 
-// checkReleased returns [httpapi.ErrOwnerDecides] if the owner's agent wrote the message while another message waits
-// for the owner in its conversation, because an answer releases that message.
+// checkReleased returns [httpapi.ErrOwnerDecides] if the owner's agent wrote the message and another message waits for
+// the owner in the same conversation: an answer would release the waiting message.
 func checkReleased(ctx context.Context, o OwnerAPI, out Outgoing) error {
 	if out.Via != httpapi.DoorOfAgent || out.Conv == "" {
 		return nil

@@ -22,7 +22,7 @@ func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
 	return o.Overview(ctx, statusCap)
 }
 
-// Overview is Status with another bound.
+// Overview is [OwnerAPI.Status] with maxCount instead of statusCap.
 func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, error) {
 	n, now := o.n, time.Now()
 	items, err := o.CountItems(ctx, string(ItemNew), maxCount)

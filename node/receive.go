@@ -22,9 +22,9 @@ func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error)
 	return n.ReceiveFrom(ctx, body, nil)
 }
 
-// ReceiveFrom takes the body of a POST to the endpoint through lines 3 to 16 of the receive table. The caller has
-// checked the size of the body and charged the sender's address (lines 1 and 2). sources are those of the request.
-// Every error is a *[wire.Error].
+// ReceiveFrom takes the body of a POST to the endpoint through lines 3 to 16 of the receive table in docs/protocol.md.
+// The caller has checked the size of the body and charged the sender's address (lines 1 and 2). sources are those of
+// the request. Every error is a *[wire.Error].
 func (n *Node) ReceiveFrom(ctx context.Context, body []byte, sources []rate.Source) (bridge.Outcome, error) {
 	in, err := n.readMessage(ctx, body, sources) // lines 3 to 8
 	if err != nil {
@@ -36,7 +36,7 @@ func (n *Node) ReceiveFrom(ctx context.Context, body []byte, sources []rate.Sour
 }
 
 // readMessage implements lines 3 to 8: it parses the message and authenticates the sender. With an error, it returns
-// what the sender claims, which is not proven.
+// what the message claims about its sender, which is not proven.
 func (n *Node) readMessage(ctx context.Context, body []byte, sources []rate.Source) (in bridge.Inbound, err error) {
 	m, err := n.verifier.Read(body) // lines 3, 4
 	if err != nil {
@@ -65,7 +65,7 @@ func (n *Node) readMessage(ctx context.Context, body []byte, sources []rate.Sour
 
 // checkRecipient implements lines 5 and 6: the message is for this agent, the node is not paused, and the sender is not
 // blocked. The block list comes before the signature, because a look-up is cheaper than a verification (AM-25).
-// standing is that of the agent whom the message names as its sender.
+// standing is the standing of the agent that the message names as its sender.
 func (n *Node) checkRecipient(ctx context.Context, m wire.Message) (standing acl.Standing, err error) {
 	if m.To != n.ID() {
 		return "", wire.ErrRecipient

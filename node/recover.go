@@ -15,21 +15,21 @@ import (
 
 // interruptedRun is the body of a question of the kind owner.AskInterrupted.
 type interruptedRun struct {
-	Item   string          `json:"item"`
-	From   wire.AgentID    `json:"from"`
-	Name   string          `json:"name,omitempty"`
-	Route  string          `json:"route"`
-	Intent wire.Intent     `json:"intent"`
-	Note   string          `json:"note"`
-	Load   json.RawMessage `json:"payload"`
+	Item    string          `json:"item"`
+	From    wire.AgentID    `json:"from"`
+	Name    string          `json:"name,omitempty"`
+	Route   string          `json:"route"`
+	Intent  wire.Intent     `json:"intent"`
+	Note    string          `json:"note"`
+	Payload json.RawMessage `json:"payload"`
 }
 
-// recovery finishes what the previous process with the duties left unfinished.
+// recovery finishes what the process that had the duties before left unfinished, see [duties].
 type recovery struct{ n *Node }
 
 // run finishes decisions about held messages, and recovers the items whose hooks were running. A repeatable route runs
 // its hook again with the same message id. Otherwise run asks the owner, because the hook may have done its work
-// (AM-75). An item that cannot be recovered waits until the duties begin again.
+// (AM-75). An item that cannot be recovered waits until a process takes the duties again.
 func (r recovery) run(ctx context.Context) {
 	n := r.n
 	if err := n.finishDecisions(ctx); err != nil && ctx.Err() == nil {
@@ -55,6 +55,7 @@ func (r recovery) run(ctx context.Context) {
 	}
 }
 
+// recoverRun recovers one item whose hook was interrupted.
 func (r recovery) recoverRun(ctx context.Context, id string) error {
 	n := r.n
 	if err := r.recordProvisional(ctx, id); err != nil {
@@ -71,7 +72,7 @@ func (r recovery) recoverRun(ctx context.Context, id string) error {
 	if route, _ := n.routeIn(thread.Conversation(), item.MessageID, item.Intent); route.Handler != nil && !route.Repeatable {
 		return r.askAboutRun(ctx, item)
 	}
-	return hookRetries{n}.startIn(ctx, item, time.Now(), func() (func(), error) { return n.runs.AwaitRoom(ctx) })
+	return hookRetries{n}.startWith(ctx, item, time.Now(), func() (func(), error) { return n.runs.AwaitRoom(ctx) })
 }
 
 // recordProvisional adds the provisional answer to the transcript, unless that was done before. From then on the reply
@@ -114,7 +115,7 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 	item.State = ItemInterrupted
 	item.Note = "the node restarted while the agent worked on it; the agent may have done its work"
 	body := wire.MustMarshal(interruptedRun{
-		Item: item.ID, From: item.Peer, Name: item.PeerName, Route: item.Route, Intent: item.Intent, Note: item.Note, Load: item.Payload,
+		Item: item.ID, From: item.Peer, Name: item.PeerName, Route: item.Route, Intent: item.Intent, Note: item.Note, Payload: item.Payload,
 	})
 	ask, changes := n.asks.Open(acl.Ask{
 		Kind: owner.AskInterrupted, Subject: item.subject(), Conv: item.key(),
@@ -148,6 +149,7 @@ func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []s
 	return nil
 }
 
+// readItem returns the payload of an item, and the message from which the item was made, see originalMessage.
 func (n *Node) readItem(ctx context.Context, item Item) (payload wire.Value, message wire.Message, err error) {
 	if payload, err = wire.Parse(item.Payload); err != nil {
 		return payload, message, fmt.Errorf("read stored payload: %w", err)
@@ -177,7 +179,7 @@ func (q interruptedRun) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl
 		if err != nil {
 			return err
 		}
-		if err := item.checkShown(payload, message, q.Load, ask.Hash); err != nil {
+		if err := item.checkShown(payload, message, q.Payload, ask.Hash); err != nil {
 			return n.logNotShown(ask, err)
 		}
 		done, err := n.runs.Reserve()

@@ -18,8 +18,9 @@ type refusal struct {
 	row string
 }
 
-// refusals keeps the newest refusals in memory. It merges those of one proven sender by reason, and those of all
-// unproven senders by reason, so that forgers cannot push out the refusals of proven senders.
+// refusals keeps the newest refusals in memory. Refusals of the same sender for the same reason are merged if the
+// sender is proven. For unproven senders, all refusals for the same reason are merged, so that forgers cannot push out
+// the refusals of proven senders.
 type refusals struct {
 	mu   sync.Mutex
 	list []refusal // oldest first

@@ -15,12 +15,12 @@ type Route struct {
 	Name       string       // for status and log
 	Handler    hook.Handler // nil: the inbox
 	Repeatable bool         // may run again after a crash during its run (AM-75)
-	Foreign    bool         // forwards messages to a foreign network, so a sealed one waits for the owner
+	Foreign    bool         // forwards messages to a foreign network, so a sealed message waits for the owner
 	Replies    bool         // also handles replies, which otherwise go to the inbox
 	Receipts   string       // the action of answers that only confirm our message, or ""
 }
 
-// handles reports whether the route has a handler for messages, or for replies.
+// handles reports whether the route has a handler: for replies if reply is set, otherwise for messages.
 func (r Route) handles(reply bool) bool { return r.Handler != nil && (r.Replies || !reply) }
 
 // route returns the first configured route that matches, else the route of a bridge, else the inbox. A bridge takes

@@ -28,9 +28,9 @@ type run struct {
 	route   Route
 	done    func() // frees the reserved place
 
-	to     *recipientInfo // what the owner sees about the recipient of the answer; nil unless the owner must approve the answer
-	sealTo string         // the age recipient of the answer; empty for an open one, such as a receipt of the node
-	sealed bool           // sealTo is settled
+	to         *recipientInfo // what the owner sees about the recipient of the answer; nil unless the owner must approve the answer
+	sealTo     string         // the age recipient of the answer; empty for an open one, such as a receipt of the node
+	sealChosen bool           // sealTo is set
 
 	stranger bool // the run counts against the strangers' share of the hooks
 
@@ -42,7 +42,7 @@ type run struct {
 	screen func(context.Context, wire.Value) ([]store.Change, *wire.Error) // see [bridge.Inbound]; may be nil
 }
 
-// start works on r in the background.
+// start runs r in the background.
 func (n *Node) start(r *run) {
 	if !n.runs.Go(func(ctx context.Context) {
 		defer r.done()
@@ -52,8 +52,9 @@ func (n *Node) start(r *run) {
 	}
 }
 
-// run implements line 16 for a message that a hook handles. It accepts the message with a provisional answer. If the
-// hook's reply comes in time, the sender gets that instead (AM-26, AM-32).
+// run implements line 16 of the receive table (docs/protocol.md) for a message that a hook handles. It accepts the
+// message with a provisional answer. If the hook's reply comes in time, the sender gets the reply instead (AM-26,
+// AM-32).
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	done, err := a.n.runs.ReserveFor(a.stranger)
 	if err != nil {
@@ -108,14 +109,14 @@ func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outc
 
 // work runs the hook and stores the outcome. A panic in a handler fails only its own run.
 func (r *run) work(ctx context.Context) {
-	leave, err := r.n.runs.AwaitTurn(ctx, r.stranger)
+	endTurn, err := r.n.runs.AwaitTurn(ctx, r.stranger)
 	if err != nil {
 		r.fail(ctx, err)
 		return
 	}
 	answer, err := func() (answer hook.Answer, err error) {
 		defer func() {
-			leave()
+			endTurn()
 			if p := recover(); p != nil {
 				err = fmt.Errorf("hook panicked: %v", p)
 			}
@@ -202,7 +203,7 @@ func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 		out, err = s.commit(ctx)
 	}
 	if err != nil {
-		r.n.log.Error("store hook reply", "item", r.itemID, "err", err) // the item stays "running" until the duties begin again
+		r.n.log.Error("store hook reply", "item", r.itemID, "err", err) // the item stays "running" until a process takes the duties again
 		out = s.provisional(ctx)
 	}
 	if !s.viaOutbox {

@@ -20,9 +20,9 @@ import (
 type Sealing string
 
 const (
-	SealOff     Sealing = "off"     // no message; the default
-	SealPrefer  Sealing = "prefer"  // messages whose recipient can open them
-	SealRequire Sealing = "require" // every message that has a seal at all (see sealRecipient), or it does not leave
+	SealOff     Sealing = "off"     // seal no message; the default
+	SealPrefer  Sealing = "prefer"  // seal the messages whose recipient can open them
+	SealRequire Sealing = "require" // seal every message that may be sealed at all (see sealRecipient), or do not send it
 )
 
 // SealChoice is the choice for a single message. Empty leaves the decision to the rules.
@@ -39,8 +39,8 @@ var ErrMustSeal = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbid
 // ErrCannotSeal means that a message that must be sealed cannot be.
 var ErrCannotSeal = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnprocessableEntity, Message: "the message cannot be sealed"}
 
-// sealRecipient returns the age recipient to which a message of ours is sealed, or "" if it leaves unsealed. It may ask
-// a directory, so no step may be open. A close and the messages of the protocol itself are never sealed.
+// sealRecipient returns the age recipient to which a message of ours is sealed, or "" if it is sent unsealed. It may
+// ask a directory, so no step may be open. A close and the messages of the protocol itself are never sealed.
 func (n *Node) sealRecipient(ctx context.Context, out Outgoing, conv conversations.Conversation) (string, error) {
 	rule := n.cfg.Outbound.Seal
 	must := out.Seal == Sealed || rule == SealRequire || conv.Sealed && out.Seal != Unsealed
@@ -90,7 +90,8 @@ func (n *Node) resolveSeal(ctx context.Context, out *Outgoing, now time.Time) er
 	return checkSealable(out.Payload)
 }
 
-// checkSealable returns an error if a sealed payload does not fit into a message. Sealing adds a third and a kibibyte.
+// checkSealable returns an error if a sealed payload does not fit into a message. Sealing makes a payload larger by a
+// third and a kibibyte.
 func checkSealable(payload wire.Value) error {
 	const limit = conversations.MaxPayload/4*3 - 1<<10
 	if size := len(payload.JSON()); size > limit {
@@ -124,8 +125,8 @@ type seal struct {
 	back   string // the age recipient to which its sender wants answers sealed
 }
 
-// unseal opens a sealed payload between lines 12 and 13 of the receive table, so that the later lines judge its
-// content. Every failure has the same error, and the owner gets a notice.
+// unseal opens a sealed payload between lines 12 and 13 of the receive table (docs/protocol.md), so that the later
+// lines judge the content. Every failure gives the same error, and the owner gets a notice.
 func (a *acceptance) unseal(ctx context.Context) error {
 	defer func() {
 		a.confirmsAccept = a.unit.Conversation().FindTaken(a.in.Payload) != nil

@@ -25,19 +25,19 @@ type Outgoing struct {
 	Payload   wire.Value          `json:"payload"`
 	InReplyTo wire.MessageID      `json:"in_reply_to,omitempty"` // the peer's message that this one answers
 	Answers   string              `json:"answers,omitempty"`     // the inbox item that this message answers
-	Once      bool                `json:"once,omitempty"`        // only if that item still waits for an answer
+	Once      bool                `json:"once,omitempty"`        // send only if that item still waits for an answer
 	Via       string              `json:"via"`                   // "owner", "agent", "hook", "bridge", "node"
 	Seal      SealChoice          `json:"seal,omitempty"`
 	Deadline  time.Time           `json:"deadline,omitzero"` // of a new conversation; zero: none
 	// Records are changes for the step that stores the message. They are lost if the owner must approve it first.
 	Records []store.Change `json:"-"`
 
-	repeat    *repeatKey          // makes a repeated call send nothing; may be nil
-	entryID   string              // id of the outbox entry; empty: enqueue makes one
-	fetchable bool                // the step also stores the message as an answer for a repeat of the peer's message (AM-22)
-	waited    time.Time           // when the question to the owner would have expired; zero: no question
-	sealTo    string              // age recipient; empty: no seal
-	unproven  *bridge.UnprovenKey // the owner must accept this key of the recipient first; may be nil
+	repeat     *repeatKey          // makes a repeated call send nothing; may be nil
+	entryID    string              // id of the outbox entry; empty: enqueue makes one
+	fetchable  bool                // the step also stores the message as an answer for a repeat of the peer's message (AM-22)
+	askExpires time.Time           // when the question to the owner would have expired; zero: no question
+	sealTo     string              // age recipient; empty: no seal
+	unproven   *bridge.UnprovenKey // the owner must accept this key of the recipient first; may be nil
 }
 
 func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To), ID: string(o.Conv)} }
@@ -242,7 +242,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	if u.Full() && !p.out.isClose() {
 		return ErrConversationFull
 	}
-	if err := u.EndHold(ctx, p.out.waited); err != nil {
+	if err := u.EndHold(ctx, p.out.askExpires); err != nil {
 		return err
 	}
 	if err := p.release(ctx); err != nil {
@@ -264,8 +264,9 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	return nil
 }
 
-// release lets in the held message that the message answers: it withdraws the question about it and applies its terms,
-// as an approval would. A close instead withdraws all questions of the conversation that the unit does not decide.
+// release lets in the held message that the outgoing message answers, as an approval would: it withdraws the question
+// about the held message, whose proposal or accept then takes effect. If the outgoing message is a close, release
+// instead withdraws all questions of the conversation, except those that the unit decides.
 func (p *posting) release(ctx context.Context) error {
 	item, u := &p.item, p.unit
 	switch {
@@ -393,7 +394,7 @@ func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) err
 		if _, _, err := item.release(ctx, n, &ended); err != nil {
 			return err
 		}
-		conv, _ = conv.Next(ended, n.book.IdleFor()) // refused only before the first message
+		conv, _ = conv.Next(ended, n.book.IdleFor()) // an error is possible only before the first message
 	}
 	if answers := conv.Acceptable(out.Intent); answers != "" && !out.Once {
 		out.InReplyTo = answers

@@ -18,13 +18,15 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// kindTask is the kind of an item that a bridge added. It is in no conversation: its bridge takes the answer.
+// kindTask is the kind of an item that a bridge added. Such an item is in no conversation; the bridge takes the answer.
 const kindTask = "task"
 
-// aboutTerm returns the term of the items about a matter that can still be answered.
+// aboutTerm returns the index term of the items that still wait for an answer and have the given About, see
+// [bridge.Task].
 func aboutTerm(about string) string { return "about:" + about }
 
-// updateTask updates the items about the matter of t. If t has a turn and no item is open, it adds one.
+// updateTask updates the open items with the same About as t. If t has a Turn and none of them is open any more,
+// updateTask adds an item.
 func (n *Node) updateTask(ctx context.Context, u *conversations.Unit, t bridge.Task) error {
 	isOpen := false
 	for item, err := range n.allItems(ctx, aboutTerm(t.About)) {
@@ -80,7 +82,7 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	case m.Payload.Kind() != wire.Object:
 		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
 	case item.State == ItemHeld:
-		return Sent{}, owner.Fault(http.StatusConflict, "an answer to it waits for the owner", "agentmesh approvals show "+item.Ask)
+		return Sent{}, owner.Fault(http.StatusConflict, "an answer to this task already waits for the owner", "agentmesh approvals show "+item.Ask)
 	}
 	out := Outgoing{To: item.Peer, Intent: item.Intent, Payload: m.Payload, Via: owner.Author(m.By)}
 	p, err := n.permit(ctx, out, time.Now())
@@ -98,7 +100,8 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	return Sent{State: SendDelivered, ReplyTree: result}, nil
 }
 
-// deliverAnswer gives an answer to the bridge of a task, in one unit with changes. Of two answers, only one succeeds.
+// deliverAnswer gives an answer to the bridge of a task, in one unit with changes. If two callers answer the same task
+// at the same time, only one succeeds.
 func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value, changes []store.Change) (wire.Value, error) {
 	kind, _, _ := strings.Cut(item.About, "/")
 	served, _ := n.bridges.find(kind)
@@ -134,7 +137,7 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 // taskAnswer is the body of a question of the kind owner.AskTask.
 type taskAnswer struct {
 	Item    string          `json:"item"`  // the task in the inbox
-	About   string          `json:"about"` // its matter, such as "mess/2026-11-22-001"
+	About   string          `json:"about"` // what the task is about, such as "mess/2026-11-22-001"
 	To      wire.AgentID    `json:"to"`
 	Name    string          `json:"name,omitempty"` // untrusted text
 	Intent  wire.Intent     `json:"intent"`
@@ -142,7 +145,7 @@ type taskAnswer struct {
 	Payload wire.Value      `json:"payload"` // the answer
 }
 
-// askTaskAnswer asks the owner to approve the answer to a task, which is held meanwhile (AM-50).
+// askTaskAnswer asks the owner to approve the answer to a task (AM-50). The task is held until the owner decides.
 func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p permission) (Sent, error) {
 	ask, changes, err := p.openAsk(n, out, item.PeerName,
 		acl.Ask{Kind: owner.AskTask, About: item.About, Title: "answer to " + item.About, Created: time.Now()},
@@ -163,8 +166,8 @@ func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p per
 	return Sent{State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}, nil
 }
 
-// resolve delivers an approved answer after it checked the outbound rules again. A rejected answer returns the task to
-// the inbox.
+// resolve checks the outbound rules again and delivers an approved answer. A rejected answer returns the task to the
+// inbox.
 func (q taskAnswer) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl.Decision) error {
 	item, err := n.Item(ctx, q.Item)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
