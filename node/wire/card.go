@@ -15,7 +15,7 @@ const MaxCard = 64 << 10
 const (
 	maxEndpoint  = 2048
 	maxKeyText   = 32 << 10
-	maxListed    = 64 // capabilities, intents
+	maxListed    = 64 // capabilities, or intents
 	maxListEntry = 128
 )
 
@@ -86,6 +86,7 @@ func ParseCard(v Value, rules CardRules) (Card, error) {
 	return c, f.result()
 }
 
+// tags returns the list of strings with this key, and checks its length and the length of each string.
 func (f *fields) tags(key string) []string {
 	list := f.texts(key, f.array(key))
 	f.check(len(list) <= maxListed, key, "must have at most 64 entries")
@@ -113,7 +114,7 @@ func endpointFault(endpoint string, rules CardRules) string {
 		}
 	}
 	allowed := rules.AllowHTTP != nil && rules.AllowHTTP(u.Hostname())
-	switch { // by prefix like the reference implementation, which would not recognize HTTPS://
+	switch { // compare the prefix, as the existing implementation does: it does not recognize HTTPS://
 	case strings.HasPrefix(endpoint, "http://") && !allowed, !strings.HasPrefix(endpoint, u.Scheme+"://"):
 		return "must be an https URL"
 	case u.Scheme != "https" && u.Scheme != "http":

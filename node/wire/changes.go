@@ -18,7 +18,7 @@ const (
 // ChangePage is the answer to GET /changes, in commit order. Each id occurs once, with its newest change.
 type ChangePage struct {
 	Changes []Change `json:"changes"`
-	Next    string   `json:"next"` // the parameter since of the next request, even without changes
+	Next    string   `json:"next"` // the value of since= in the next request; set even if Changes is empty
 	More    bool     `json:"more"` // more changes exist already
 }
 

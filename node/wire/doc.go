@@ -7,4 +7,6 @@
 // Start with [ParseObject], which reads untrusted bytes into a [Value] under the rules of AM-12. Then fill a [Message]
 // or a [Card] from that tree with [ParseMessage] or [ParseCard]. These structs keep the tree, because the sender signed
 // the tree as it came in (AM-13).
+//
+// Comments cite a section of the specification as §5 and a rule of docs/protocol.md as AM-13.
 package wire

@@ -71,7 +71,7 @@ func (e *Error) At(detail string) *Error {
 	return &c
 }
 
-// CeilSeconds returns d in whole seconds, rounded up, so that a peer that waits as long is not refused again.
+// CeilSeconds returns d in whole seconds, rounded up, so that a peer that waits that long is not refused again.
 func CeilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // After returns a copy that asks the peer to try again after d.
@@ -158,7 +158,7 @@ func retryRow(name string, code Code, status int, message string) *Error {
 	return &Error{Code: code, Status: status, Message: message, row: name, Retry: true, RetryAfter: defaultRetryAfter}
 }
 
-// Table returns all rows, in the order of the documentation. Do not change them.
+// Table returns all rows, in the order of the documentation. The caller must not change them.
 func Table() []*Error {
 	return []*Error{
 		ErrTooLarge, ErrMediaType, ErrContentEncoding, ErrSyntax, ErrSchema, ErrRecipient, ErrTimeWindow,

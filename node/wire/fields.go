@@ -7,7 +7,7 @@ import (
 
 const badID = "must be the prefix of its kind, then 1 to 128 of A-Z a-z 0-9 . _ -"
 
-// fields reads the members of an object and keeps the first error, so that a schema reads like a list.
+// fields reads the members of an object and keeps the first error, so that a schema can be written as a list of reads.
 type fields struct {
 	v    Value
 	path string // prefix of field names in errors, "payload."
@@ -33,6 +33,7 @@ func (f *fields) result() error {
 	return nil
 }
 
+// get returns a required member, which must have the kind k.
 func (f *fields) get(key string, k Kind, reason string) Value {
 	m, ok := f.v.Get(key)
 	if !ok {
@@ -53,6 +54,7 @@ func (f *fields) sub(key string) *fields {
 	return &fields{v: f.object(key), path: f.path + key + "."}
 }
 
+// join takes over the error of sub.
 func (f *fields) join(sub *fields) {
 	if f.err == nil {
 		f.err = sub.err

@@ -63,8 +63,8 @@ func randomHex() string {
 
 var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// DeriveAgentID returns the derived id of the parts: their hash, with NUL between them. AM-2 hashes only the canonical
-// key; bridges hash more parts into pseudonyms.
+// DeriveAgentID returns the id that is derived from the parts: a hash of the parts, with NUL between them. For the id
+// of AM-2 the only part is the canonical key; bridges derive pseudonyms from several parts.
 func DeriveAgentID(parts ...[]byte) AgentID {
 	h := sha256.New()
 	for i, p := range parts {
@@ -76,7 +76,7 @@ func DeriveAgentID(parts ...[]byte) AgentID {
 	return AgentID("am_" + lowerBase32.EncodeToString(h.Sum(nil))[:derivedLength])
 }
 
-// HashOf returns a short hash of the parts, in hex, with NUL between them. It makes keys and ids of long texts.
+// HashOf returns a short hash of the parts, in hex, with NUL between them. It turns long texts into keys and ids.
 func HashOf(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:16])
@@ -91,7 +91,8 @@ func (id AgentID) HasDerivedShape() bool {
 	return ok && len(hash) == derivedLength && strings.Trim(hash, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// KeyDigits returns the part of the key's fingerprint in a derived id: the first 32 hex digits; "" for other ids.
+// KeyDigits returns the first 32 hex digits of the key's fingerprint, which a derived id contains, or "" for another
+// id.
 func (id AgentID) KeyDigits() string {
 	if !id.HasDerivedShape() {
 		return ""

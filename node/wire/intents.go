@@ -22,7 +22,7 @@ func StandardIntents() []Intent {
 	return []Intent{Schedule, Deliver, RequestInfo, Negotiate, Handoff}
 }
 
-// Valid reports whether the name passes line 4 of the receive table.
+// Valid reports whether the name passes line 4 of the receive table in docs/protocol.md.
 func (i Intent) Valid() bool { return validName(string(i)) }
 
 // Standard reports whether the name is in the namespace of the specification.
@@ -77,7 +77,7 @@ var shapes = map[Intent]map[string]func(*fields){
 			f.join(event)
 		},
 		"counter": func(f *fields) { f.join(f.event()) },
-		"accept":  nil, // these three have no other checked fields
+		"accept":  nil, // these three have no other fields to check
 		"decline": nil,
 		"cancel":  nil,
 	},
@@ -113,7 +113,8 @@ var shapes = map[Intent]map[string]func(*fields){
 	},
 }
 
-// event checks the types of an event. The action decides which fields are required.
+// event checks the types of an event and returns its fields. The action decides which of them are required. The caller
+// must join them.
 func (f *fields) event() *fields {
 	e := f.sub("event")
 	e.optText("title")
@@ -129,6 +130,7 @@ func (f *fields) event() *fields {
 	return e
 }
 
+// terms checks the member terms.
 func (f *fields) terms() {
 	t := f.sub("terms")
 	t.text("description")
@@ -152,7 +154,8 @@ const offsetLayouts = 3 // number of isoLayouts with an offset, which come first
 // of day may be missing. A time without a zone counts as UTC.
 func ParseISO8601(s string) (time.Time, bool) { return parseTime(s, isoLayouts[:]) }
 
-// ParseInstant reads a time that has an offset. Without it, people in two zones would agree on two different times.
+// ParseInstant reads a time that has an offset. Without an offset, people in two zones would agree on two different
+// times.
 func ParseInstant(s string) (time.Time, bool) { return parseTime(s, isoLayouts[:offsetLayouts]) }
 
 func parseTime(s string, layouts []string) (time.Time, bool) {

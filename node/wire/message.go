@@ -42,9 +42,9 @@ func (d Draft) Tree() Value {
 	)
 }
 
-// ParseMessage fills a message from a tree. It is line 4 of the receive path: the nine fields, their types, the ids,
-// the version, the syntax of the time and the alphabet of the intent. It does not check the shape of the payload or
-// whether the time is recent. The error is a *[FieldError].
+// ParseMessage fills a message from a tree. It is line 4 of the receive table in docs/protocol.md: the nine fields,
+// their types, the ids, the version, the syntax of the time and the alphabet of the intent. It does not check the shape
+// of the payload or whether the time is recent. The error is a *[FieldError].
 func ParseMessage(v Value) (Message, error) {
 	m, err := ParseDraft(v)
 	if err != nil {
@@ -89,7 +89,7 @@ func ParseDraft(v Value) (Message, error) {
 // Action returns the action that the payload names, or "".
 func (m Message) Action() string { return m.Payload.GetStr("action") }
 
-// Meta returns the string member key of payload.metadata, which contains our extensions (AM-16), or "".
+// Meta returns the string with this key in payload.metadata, which contains our extensions (AM-16), or "".
 func (m Message) Meta(key string) string {
 	meta, _ := m.Payload.Get("metadata")
 	return meta.GetStr(key)

@@ -7,8 +7,8 @@ import (
 )
 
 // OneLine makes a stranger's text safe to show in one line anywhere, also in a log or on a terminal (THREATS 28). The
-// result has no control, format or bidirectional characters, and single spaces for all white space. A text of more than
-// limit characters is cut, and "…" is added.
+// result has no control, format or bidirectional characters, and a single space for each run of white space. A text of
+// more than limit characters is cut, and "…" is added.
 func OneLine(s string, limit int) string {
 	var b strings.Builder
 	n, gap := 0, ""

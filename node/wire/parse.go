@@ -79,7 +79,7 @@ func maxMembers(text string) int {
 type parser struct {
 	text   string
 	pos    int
-	depth  int // number of levels that may still open
+	depth  int // number of levels that may still be opened
 	values int // number of values that may still follow
 	slab   []Member
 
@@ -143,7 +143,7 @@ func (p *parser) literal(word string, k Kind) (Value, error) {
 	return Value{kind: k}, nil
 }
 
-// settle moves the members of a container, from start on, from the stack to their final place.
+// settle moves the members of a container from the stack, where they begin at index start, to their final place.
 func (p *parser) settle(open *stack, start int) []Member {
 	n := open.n - start
 	if len(p.slab) < n {
@@ -155,6 +155,7 @@ func (p *parser) settle(open *stack, start int) []Member {
 	return kids
 }
 
+// enter steps over the opening bracket of a container.
 func (p *parser) enter() error {
 	if p.depth--; p.depth < 0 {
 		return p.fail("nested too deep")
@@ -241,6 +242,7 @@ func (p *parser) object(open *stack) (Value, error) {
 	}
 }
 
+// key reads the key of a member and the colon after it.
 func (p *parser) key() (string, error) {
 	if p.peek() != '"' {
 		return "", p.fail("expected a key")
@@ -281,7 +283,7 @@ func (p *parser) checkKey(key string, open *stack, start int, seen map[string]st
 	return seen, nil
 }
 
-// stack holds the members of the open containers. Its array needs no allocation while nothing keeps a slice of it.
+// stack holds the members of the open containers. The array few needs no allocation, because no slice of it is kept.
 type stack struct {
 	n    int
 	few  [24]Member
@@ -297,6 +299,7 @@ func (s *stack) push(m Member) {
 	s.n++
 }
 
+// has reports whether a member from index start on has the key.
 func (s *stack) has(key string, start int) bool {
 	for i := start; i < min(s.n, len(s.few)); i++ {
 		if s.few[i].Key == key {
@@ -311,6 +314,7 @@ func (s *stack) has(key string, start int) bool {
 	return false
 }
 
+// keys returns the keys of the members from index start on.
 func (s *stack) keys(start int) map[string]struct{} {
 	keys := make(map[string]struct{}, 2*(s.n-start))
 	for i := start; i < s.n; i++ {
@@ -323,6 +327,7 @@ func (s *stack) keys(start int) map[string]struct{} {
 	return keys
 }
 
+// pop moves the members from index start on to dst.
 func (s *stack) pop(dst []Member, start int) {
 	if start < len(s.few) {
 		n := copy(dst, s.few[start:min(s.n, len(s.few))])

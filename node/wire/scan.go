@@ -100,7 +100,8 @@ func (p *parser) str() (string, error) {
 	return "", p.fail("unexpected end")
 }
 
-// readEscapes reads the rest of the string from start, whose first backslash is at p.pos.
+// readEscapes reads a string that begins at start. Its first backslash is at p.pos; the text before that is already
+// checked.
 func (p *parser) readEscapes(start int) (string, error) {
 	buf := append(make([]byte, 0, 2*(p.pos-start)+32), p.text[start:p.pos]...)
 	for p.pos < len(p.text) {
@@ -127,6 +128,7 @@ func (p *parser) readEscapes(start int) (string, error) {
 	return "", p.fail("unexpected end")
 }
 
+// escape reads an escape, whose backslash is the next byte, and appends the character that it stands for.
 func (p *parser) escape(buf []byte) ([]byte, error) {
 	if p.pos++; p.pos >= len(p.text) {
 		return nil, p.fail("unexpected end")
@@ -170,6 +172,7 @@ func (p *parser) escape(buf []byte) ([]byte, error) {
 	return nil, p.fail("bad escape")
 }
 
+// hex4 reads four hex digits.
 func (p *parser) hex4() (rune, bool) {
 	if len(p.text)-p.pos < 4 {
 		return 0, false

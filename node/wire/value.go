@@ -28,8 +28,8 @@ var kindNames = [...]string{"null", "boolean", "boolean", "number", "string", "a
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Value is an immutable JSON value as it was received: object members keep their order, numbers their token. The zero
-// Value is null. A Value may share memory with the text that it was parsed from.
+// Value is an immutable JSON value as it was received: object members keep their order, and numbers keep their token.
+// The zero Value is null. A Value may share memory with the text that it was parsed from.
 type Value struct {
 	kind Kind
 	text string   // String: the decoded text; Number: the token as written
@@ -95,7 +95,7 @@ func (v Value) Str() (text string, ok bool) { return v.text, v.kind == String }
 // Num returns the token of a number, as written. ok is false for any other kind.
 func (v Value) Num() (token string, ok bool) { return v.text, v.kind == Number }
 
-// Boolean returns a boolean. ok is false for any other kind.
+// Boolean returns the value of a boolean. ok is false for any other kind.
 func (v Value) Boolean() (b, ok bool) { return v.kind == True, v.kind == True || v.kind == False }
 
 // Len returns the number of members or elements; 0 for other kinds.
@@ -179,7 +179,7 @@ func (v Value) WithOptional(key, text string) Value {
 // Without returns a copy of the object v without the members named by keys.
 func (v Value) Without(keys ...string) Value {
 	all := v.Members()
-	if last := len(all) - 1; last >= 0 && len(keys) == 1 && all[last].Key == keys[0] { // the signature of most messages
+	if last := len(all) - 1; last >= 0 && len(keys) == 1 && all[last].Key == keys[0] { // the usual case: the signature of a message
 		return Value{kind: Object, kids: all[:last:last]}
 	}
 	kids := make([]Member, 0, len(all))
@@ -259,7 +259,7 @@ func AppendString(dst []byte, s string) []byte {
 // JSON returns v as AppendJSON writes it, with spare capacity for a line end.
 func (v Value) JSON() []byte { return v.AppendJSON(make([]byte, 0, v.size()+1)) }
 
-// size returns an upper bound for the bytes that AppendJSON writes, not counting escapes.
+// size returns an upper bound for the bytes that AppendJSON writes if no string needs escapes.
 func (v Value) size() int {
 	n := len(`false`)
 	if v.kind == Number || v.kind == String {
@@ -284,7 +284,7 @@ func (v *Value) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MustMarshal is [json.Marshal] for a value of which every field can be encoded. It panics if one cannot.
+// MustMarshal is [json.Marshal] for a value whose fields can all be encoded. It panics if one cannot.
 func MustMarshal(x any) []byte {
 	data, err := json.Marshal(x)
 	if err != nil {
