@@ -28,7 +28,8 @@ import (
 )
 
 // A2A passes each message to an A2A agent of the owner, such as an OpenClaw gateway, over JSON-RPC. One conversation is
-// one context of the agent. The agent's text becomes the reply, unless it is a JSON object of the contract for hooks.
+// one context of the agent. The agent's text becomes the reply, unless it is a JSON object in the form that
+// docs/hooks.md describes for the answer of a hook.
 //
 // In one context, A2A never sends the same message id twice and has at most one request at a time, because a gateway
 // loses tasks otherwise (OC-4). Make it with [NewA2A].
@@ -85,13 +86,13 @@ func (h *A2A) Handle(ctx context.Context, c Call) (Answer, error) {
 	return answer, nil
 }
 
-// enter waits at most contextWait until no other request of the context runs. leave lets the next one run.
+// enter waits at most contextWait until no other request of the context runs. leave lets the next request run.
 func (h *A2A) enter(ctx context.Context, key string) (leave func(), err error) {
 	timeout := time.After(contextWait)
 	for {
 		h.mu.Lock()
-		running, taken := h.busy[key]
-		if !taken {
+		running, isBusy := h.busy[key]
+		if !isBusy {
 			mine := make(chan struct{})
 			h.busy[key] = mine
 			h.mu.Unlock()
@@ -113,6 +114,7 @@ func (h *A2A) enter(ctx context.Context, key string) (leave func(), err error) {
 	}
 }
 
+// submit sends the message, from which the agent makes a task.
 func (h *A2A) submit(ctx context.Context, c Call, contextID string) (message.Remote, error) {
 	_, id := c.event()
 	params := wire.Obj(
@@ -178,7 +180,7 @@ func (h *A2A) call(ctx context.Context, method string, params wire.Value) (messa
 		return message.Remote{}, h.fail(faultOf(err, lostFault(method, err)), err)
 	}
 	switch s := resp.StatusCode; {
-	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable: // it did not take the message
+	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable: // the agent did not accept the message
 		return message.Remote{}, h.fail(Unreachable, fmt.Errorf("the agent answered HTTP %d", s))
 	case s >= 500 || s == http.StatusRequestTimeout:
 		return message.Remote{}, h.fail(lostFault(method, nil), fmt.Errorf("the agent answered HTTP %d", s))
@@ -212,6 +214,7 @@ func lostFault(method string, err error) Fault {
 // codeBusy is the JSON-RPC code of OpenClaw's rate limit (OC-3).
 const codeBusy = "-32000"
 
+// refusalFault returns the fault of a JSON-RPC error.
 func refusalFault(v wire.Value) Fault {
 	e, _ := v.Get("error")
 	code, _ := e.Get("code")
@@ -252,14 +255,14 @@ func readRemote(r message.Remote, intent wire.Intent) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	if a, ok := readContract(text, intent); ok && len(result.Artifacts) <= 1 {
+	if a, ok := readJSONAnswer(text, intent); ok && len(result.Artifacts) <= 1 {
 		return a, nil
 	}
 	if r.State == a2a.TaskStateCompleted {
 		if text == "" && len(result.Artifacts) == 0 {
 			return Answer{}, nil
 		}
-		if !slices.ContainsFunc(result.Artifacts, hasMore) { // the message contains everything
+		if !slices.ContainsFunc(result.Artifacts, hasMore) { // the text contains everything
 			result = Result{}
 		}
 	}
@@ -274,13 +277,14 @@ func readRemote(r message.Remote, intent wire.Intent) (Answer, error) {
 	return Answer{Payload: &payload}, nil
 }
 
+// hasMore reports whether the artifact has a part that is not text.
 func hasMore(a Artifact) bool {
 	return slices.ContainsFunc(a.Parts, func(p Part) bool { return p.Text == nil })
 }
 
-// readContract reads a text that is a JSON object: an answer of the contract for hooks, or the payload of a reply.
-// Agents like to put JSON between lines of backticks.
-func readContract(text string, intent wire.Intent) (Answer, bool) {
+// readJSONAnswer reads a text that is a JSON object: the answer of a hook (docs/hooks.md), or the payload of a reply.
+// Agents often put JSON between lines of backticks.
+func readJSONAnswer(text string, intent wire.Intent) (Answer, bool) {
 	text = strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(text, "```json"), "```"), "```"))
 	if !strings.HasPrefix(text, "{") {
 		return Answer{}, false
@@ -296,7 +300,7 @@ func readContract(text string, intent wire.Intent) (Answer, bool) {
 	return Answer{Payload: &payload}, err == nil
 }
 
-// contextCharset matches the characters that OpenClaw accepts in a context (OC-3).
+// contextCharset matches an id of the characters that OpenClaw accepts in a context (OC-3).
 var contextCharset = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
 
 // contextID returns the agent's context for a conversation. It has a hash of the peer and the conversation id, because
@@ -306,7 +310,7 @@ func contextID(c Call) string {
 	return shorten(c.Conversation.Key.ID) + "." + hex.EncodeToString(sum[:6])
 }
 
-// shorten returns an id, or a hash of it if the agent would not accept the id with a suffix.
+// shorten returns id, or a hash of id if the agent would not accept id with a suffix.
 func shorten(id string) string {
 	if len(id) <= 100 && contextCharset.MatchString(id) {
 		return id

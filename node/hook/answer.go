@@ -21,10 +21,10 @@ type answerReader struct {
 	isStream bool         // set by the caller, or if the first line is a complete object
 
 	buf     []byte // output that is not parsed yet
-	scanned int    // bytes of buf without a line end
+	scanned int    // this many bytes of buf have no line end
 	whole   bool   // the output is one object over several lines
-	last    object // the last object
-	result  Result // of all objects together
+	last    object // the last object so far
+	result  Result // the results of all objects so far, merged
 	err     error
 }
 
@@ -79,6 +79,7 @@ func (r *answerReader) readFrom(body io.ReadCloser) error {
 	return nil
 }
 
+// take parses one object of the output.
 func (r *answerReader) take(text []byte) error {
 	if r.last.isFinal() {
 		return errors.New("something follows the object that ends the answer")
@@ -149,7 +150,7 @@ func (o object) isFinal() bool {
 	return o.payload != nil || o.hold != "" || o.refusal != nil || o.result.Task != nil && o.result.Task.State != TaskWorking
 }
 
-const errMembers = "the answer must have only payload, task and artifacts, or hold alone, or error alone"
+const membersRule = "the answer must have only payload, task and artifacts, or hold alone, or error alone"
 
 func parseObject(text []byte) (o object, err error) {
 	v, err := wire.ParseObject(text)
@@ -159,7 +160,7 @@ func parseObject(text []byte) (o object, err error) {
 	for _, m := range v.Members() {
 		alone := m.Key == "hold" || m.Key == "error"
 		if alone && v.Len() > 1 {
-			return o, errors.New(errMembers)
+			return o, errors.New(membersRule)
 		}
 		if (alone || m.Key == "payload") && m.Value.Kind() != wire.Object {
 			return o, fmt.Errorf("%s must be an object", m.Key)
@@ -177,7 +178,7 @@ func parseObject(text []byte) (o object, err error) {
 			}
 		case "task", "artifacts":
 		default:
-			return o, errors.New(errMembers)
+			return o, errors.New(membersRule)
 		}
 	}
 	if o.result, err = ReadResult(v); err != nil {
@@ -201,13 +202,13 @@ func readRefusal(v wire.Value) (*wire.Error, error) {
 
 var errTooLarge = fmt.Errorf("the answer does not fit into a message of %d bytes", conversations.MaxPayload)
 
-// payload returns the payload of the reply that carries the result. If the hook gave no message, the text of the result
-// becomes the message, because a peer may not know results.
-func (r Result) payload(intent wire.Intent, message *wire.Value) (wire.Value, error) {
-	if message == nil {
-		message = new(TextPayload(intent, r.summary()))
+// payload returns the payload of the reply that carries the result. own is the payload that the hook gave. If own is
+// nil, the text of the result takes its place, because a peer may not know results.
+func (r Result) payload(intent wire.Intent, own *wire.Value) (wire.Value, error) {
+	if own == nil {
+		own = new(TextPayload(intent, r.summary()))
 	}
-	payload := r.AddTo(*message)
+	payload := r.AddTo(*own)
 	if len(payload.JSON()) > conversations.MaxPayload {
 		return wire.Value{}, errTooLarge
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Calendar answers mesh.schedule from the owner's calendars. Each call reads them again, so its route is repeatable.
+// Calendar answers mesh.schedule from the owner's calendars. Each call reads the calendars again, so a call may be
+// repeated after a crash.
 type Calendar struct{ Scheduler *calendar.Scheduler }
 
 var _ Handler = Calendar{}

@@ -31,23 +31,23 @@ type Handler interface {
 
 // Call is one message for a handler. Everything in it that a peer wrote is untrusted text.
 type Call struct {
-	Message      wire.Message // of a foreign peer: without Tree and signature
+	Message      wire.Message // without Tree and Signature if a foreign peer sent it
 	Payload      []byte       // canonical form of what was verified (AM-13)
 	Conversation conversations.Conversation
-	History      []store.Entry // the conversation so far, bounded
+	History      []store.Entry // the newest part of the conversation so far
 	Sender       Sender
 	ActionKnown  bool
 	Sealed       bool // it came sealed (AM-85), and the answer is sealed too; Payload is opened
 	Attempt      int  // 1 for the first
 	Reply        bool // the message answers one of ours on its connection; see node.Route.Replies
 	Approved     bool // the owner approved the message
-	// Reminder reports that the handler announced a later reply to the message, which did not come. A message has at
-	// most one reminder.
+	// Reminder is set if the handler announced a later reply to the message, and that reply did not come. A message has
+	// at most one reminder.
 	Reminder bool
 	// Progress gets what the handler reports before it answers. It never blocks, and may lose reports. It may be nil.
 	Progress func(Result)
 
-	tap io.Writer // gets the output as the hook wrote it; may be nil
+	tap io.Writer // gets a copy of the output as the hook wrote it; may be nil
 }
 
 // event returns the type and id of the call, which are the same in every repeat of the call.
@@ -98,6 +98,7 @@ type Error struct {
 // maxStderr is how many bytes of a program's standard error are logged, and kept with a message.
 const maxStderr = 2 << 10
 
+// newProgramError returns the failure of a program, with its exit status and the end of its standard error.
 func newProgramError(fault Fault, name string, cause error, stderr string) error {
 	e := newError(faultOf(cause, fault), name, cause).(*Error)
 	e.Stderr = lastStderr(stderr)
@@ -144,7 +145,8 @@ func (e *Error) Error() string { return fmt.Sprintf("hook %s: %s: %v", e.Route, 
 func (e *Error) Unwrap() error { return e.cause }
 
 func newError(fault Fault, route string, cause error) error {
-	// A connection attempt that times out is a context.DeadlineExceeded too, but it ends long before the context does.
+	// A connection attempt that times out is a context.DeadlineExceeded too. It is not a Timeout of the handler,
+	// because it ends long before the context does.
 	op, ok := errors.AsType[*net.OpError](cause)
 	if dial := ok && op.Op == "dial"; !dial && errors.Is(cause, context.DeadlineExceeded) {
 		fault = Timeout

@@ -14,13 +14,13 @@ type Pool struct {
 	Retries Retries // of messages that wait for their hook
 	Stats   Stats   // what ran
 
-	slots chan struct{} // one for each hook that runs
-	room  chan struct{} // one for each hook that runs or waits for its turn
+	slots chan struct{} // has an element for each hook that runs
+	room  chan struct{} // has an element for each hook that runs or waits for its turn
 
 	// The strangers' share of both: three quarters. The rest is left to known peers.
 	strangerSlots, strangerRoom chan struct{}
 
-	mu     sync.Mutex      // held to start work, so that Stop waits for it
+	mu     sync.Mutex      // held while work starts, so that Stop waits for that work
 	ctx    context.Context // of all work; ended by Stop
 	cancel context.CancelFunc
 	id     string // differs after each Stop
@@ -53,9 +53,9 @@ func (p *Pool) Run(ctx context.Context) {
 	if p.ctx.Err() != nil {
 		p.open(ctx)
 	} else {
-		early := p.cancel // work that began before Run
+		cancelEarly := p.cancel // ends the work that began before Run
 		p.ctx, p.cancel = context.WithCancel(ctx)
-		context.AfterFunc(p.ctx, early)
+		context.AfterFunc(p.ctx, cancelEarly)
 	}
 	p.mu.Unlock()
 	<-ctx.Done()
@@ -108,7 +108,8 @@ func (p *Pool) GoOnce(key string, work func(ctx context.Context)) {
 	}
 }
 
-// Reserve takes room for one hook before its message is accepted, or returns wire.ErrUnavailable; done gives it back.
+// Reserve takes room for one hook before its message is accepted, or returns wire.ErrUnavailable. done gives the room
+// back.
 func (p *Pool) Reserve() (done func(), err error) {
 	select {
 	case p.room <- struct{}{}:
@@ -118,7 +119,8 @@ func (p *Pool) Reserve() (done func(), err error) {
 	}
 }
 
-// ReserveFor is Reserve for a hook that, for a stranger, also takes room from the strangers' share.
+// ReserveFor is [Pool.Reserve] for the hook of a message. If stranger is set, it takes room from the strangers' share,
+// too.
 func (p *Pool) ReserveFor(stranger bool) (done func(), err error) {
 	if !stranger {
 		return p.Reserve()
@@ -128,12 +130,12 @@ func (p *Pool) ReserveFor(stranger bool) (done func(), err error) {
 	default:
 		return nil, wire.ErrUnavailable
 	}
-	give, err := p.Reserve()
+	release, err := p.Reserve()
 	if err != nil {
 		<-p.strangerRoom
 		return nil, err
 	}
-	return sync.OnceFunc(func() { give(); <-p.strangerRoom }), nil
+	return sync.OnceFunc(func() { release(); <-p.strangerRoom }), nil
 }
 
 // AwaitRoom is Reserve that waits for room instead of failing.
@@ -146,32 +148,32 @@ func (p *Pool) AwaitRoom(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// AwaitTurn waits until a hook may run. leave ends its turn. A stranger's hook takes one of the strangers' slots first,
-// so that a waiting stranger holds no slot that a known peer could use.
-func (p *Pool) AwaitTurn(ctx context.Context, stranger bool) (leave func(), err error) {
-	taken := []chan struct{}{p.slots}
+// AwaitTurn waits until a hook may run. endTurn frees the slot of the hook. A stranger's hook takes one of the
+// strangers' slots first, so that a waiting stranger holds no slot that a known peer could use.
+func (p *Pool) AwaitTurn(ctx context.Context, stranger bool) (endTurn func(), err error) {
+	needed := []chan struct{}{p.slots}
 	if stranger {
-		taken = []chan struct{}{p.strangerSlots, p.slots}
+		needed = []chan struct{}{p.strangerSlots, p.slots}
 	}
-	for i, slots := range taken {
+	for i, slots := range needed {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
-			for _, slots := range taken[:i] {
+			for _, slots := range needed[:i] {
 				<-slots
 			}
 			return nil, ctx.Err()
 		}
 	}
 	return func() {
-		for _, slots := range taken {
+		for _, slots := range needed {
 			<-slots
 		}
 	}, nil
 }
 
-// Stop ends the context of all work and waits for the work. The hooks' items stay "running" until the process that has
-// the duties next recovers them.
+// Stop ends the context of all work and waits for the work. The hooks' inbox items stay "running" until package node
+// recovers them in the process that runs hooks next.
 func (p *Pool) Stop() {
 	p.mu.Lock()
 	p.cancel()

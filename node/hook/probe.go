@@ -75,6 +75,7 @@ func (h *A2A) Probe(ctx context.Context) error {
 // codeTaskNotFound is the A2A code for a task that does not exist.
 const codeTaskNotFound = -32001
 
+// probe posts a request that starts no run. Its error is a *[ProbeError].
 func probe(ctx context.Context, h *client.HTTP, url string, token client.Credential, body wire.Value) (status int, answer []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 
 // Result is what an agent reports about its work beside the message: the state of the task, and artifacts. Between
 // agents of the mesh, a result travels in the members "task" and "artifacts" of a reply's payload, so the store and
-// conversations need not know it. The zero value is a completed task without artifacts.
+// conversations need not know about results. The zero value is a completed task without artifacts.
 type Result struct {
 	Task      *Task // nil: completed
 	Artifacts []Artifact
@@ -121,15 +121,16 @@ func (r *Result) merge(later Result) error {
 	return nil
 }
 
+// addArtifact adds an artifact to r, unless r has one with the same id, which it then replaces or extends.
 func (r *Result) addArtifact(a Artifact) error {
-	join := a.Append
+	extend := a.Append
 	a.Append, a.Last = false, false // they have a meaning only in a stream
 	for i := range r.Artifacts {
 		old := &r.Artifacts[i]
 		if a.ID == "" || old.ID != a.ID {
 			continue
 		}
-		if !join {
+		if !extend {
 			*old = a
 			return nil
 		}
@@ -288,7 +289,7 @@ func (p Part) tree() wire.Value {
 // memberReader reads optional members, and keeps the first error.
 type memberReader struct {
 	v    wire.Value
-	what string
+	what string // names the object in errors
 	err  error
 }
 

@@ -11,13 +11,13 @@ import (
 // RetryFor is how long the node keeps trying to reach a hook for one message.
 const RetryFor = 24 * time.Hour
 
-// retryAfter are the pauses between attempts to reach a hook; the last one repeats. They are shorter than those of the
-// outbox, because a hook is the owner's and usually on the same machine.
-var retryAfter = [...]time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute}
+// retryPauses are the pauses between attempts to reach a hook; the last one repeats. They are shorter than those of the
+// outbox, because a hook belongs to the owner and is usually on the same machine.
+var retryPauses = [...]time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute}
 
 // RetryPause returns how long to wait after the given number of failed attempts, ± 20 %.
 func RetryPause(failed int) time.Duration {
-	pause := retryAfter[min(max(failed-1, 0), len(retryAfter)-1)]
+	pause := retryPauses[min(max(failed-1, 0), len(retryPauses)-1)]
 	return time.Duration(float64(pause) * (0.8 + 0.4*rand.Float64()))
 }
 
@@ -30,7 +30,7 @@ type Retries struct {
 	wake chan struct{} // has room for one signal
 }
 
-// Changed reports that another message waits for its hook.
+// Changed tells Run that another message waits for its hook.
 func (r *Retries) Changed() { waiting.Wake(r.wake) }
 
 // Run calls try at the start, after Changed, and when a message is due, but at most once a second, until ctx ends. try

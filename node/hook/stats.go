@@ -13,7 +13,7 @@ type RouteStats struct {
 	Runs     int
 	Failures int
 	LastAt   time.Time // of the newest failure
-	Last     Fault     // its fault; "" if its error is not an [Error], as after a panic or from a bridge
+	Last     Fault     // fault of the newest failure; "" if its error is not an [Error], as after a panic or from a bridge
 }
 
 // Stats counts runs and failures. It is safe for concurrent use. NewPool makes it.

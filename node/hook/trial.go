@@ -16,9 +16,9 @@ import (
 // Trial is the outcome of a test run of a handler.
 type Trial struct {
 	Input    json.RawMessage `json:"input"`              // the document for the hook; OpenClaw and A2A get a text instead
-	Output   string          `json:"output,omitempty"`   // what it wrote; empty for OpenClaw and A2A
+	Output   string          `json:"output,omitempty"`   // what the hook wrote; empty for OpenClaw and A2A
 	Answer   json.RawMessage `json:"answer,omitempty"`   // the payload that the node would sign
-	Progress []wire.Value    `json:"progress,omitempty"` // what it reported before the answer
+	Progress []wire.Value    `json:"progress,omitempty"` // what the hook reported before the answer
 	Took     time.Duration   `json:"took_ns"`
 	OK       bool            `json:"ok"`
 	Verdict  string          `json:"verdict"` // what would become of the answer
