@@ -48,9 +48,9 @@ func NewBook(cfg BookConfig) *Book {
 type state string
 
 const (
-	pending state = "pending" // to be written
-	written state = "written"
-	removed state = "removed" // to be deleted from the calendar
+	pending   state = "pending" // to be written
+	written   state = "written"
+	cancelled state = "removed" // to be deleted from the calendar
 )
 
 func (s state) term() string { return "state:" + string(s) }
@@ -80,31 +80,31 @@ func (b *Book) Add(e Event) store.Change {
 	return store.Change{Record: entry{Event: e, State: pending}.record(), IfRev: store.Any}
 }
 
-// Cancel returns an event and the changes that remove it, or no changes if the event is unknown or already removed.
+// Cancel returns an event and the changes that cancel it, or no changes if the event is unknown or already cancelled.
 func (b *Book) Cancel(ctx context.Context, uid string, now time.Time) (Event, []store.Change, error) {
 	e, err := b.find(ctx, uid, now)
 	if err != nil || e.Event.UID == "" {
 		return Event{}, nil, err
 	}
-	e.State, e.Attempts, e.Due = removed, 0, time.Time{}
+	e.State, e.Attempts, e.Due = cancelled, 0, time.Time{}
 	return e.Event, []store.Change{{Record: e.record(), IfRev: e.rev}}, nil
 }
 
-// find returns the entry of an event, or the zero entry if the event is unknown or already removed.
+// find returns the entry of an event, or the zero entry if the event is unknown or already cancelled.
 func (b *Book) find(ctx context.Context, uid string, now time.Time) (entry, error) {
 	var e entry
 	rev, found, err := store.ReadRecord(ctx, b.cfg.Records, Namespace, uid, &e, now)
 	if err != nil {
 		return entry{}, fmt.Errorf("read agreed event: %w", err)
 	}
-	if !found || e.State == removed {
+	if !found || e.State == cancelled {
 		return entry{}, nil
 	}
 	e.rev = rev
 	return e, nil
 }
 
-// OnCommit wakes the writer if a committed unit changes events. It is an observer for [store.Observed.OnCommit].
+// OnCommit wakes Run if a committed unit changes events. It is an observer for [store.Observed.OnCommit].
 func (b *Book) OnCommit(changes []store.Change) {
 	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == Namespace }) {
 		b.Wake()
@@ -128,16 +128,16 @@ func (b *Book) Run(ctx context.Context) {
 }
 
 const (
-	idlePause  = time.Hour // time between two readings of the book if nothing wakes it
+	idlePause  = time.Hour // between two readings of the book if nothing wakes Run
 	writeTime  = 30 * time.Second
-	firstPause = time.Minute
-	lastPause  = time.Hour
+	firstPause = time.Minute // after the first failure; it doubles with each further failure
+	lastPause  = time.Hour   // the longest pause after a failure
 )
 
 // work writes the entries that are due, and returns how long to wait before the next call.
 func (b *Book) work(ctx context.Context, now time.Time) time.Duration {
 	next := idlePause
-	for _, s := range []state{pending, removed} {
+	for _, s := range []state{pending, cancelled} {
 		err := b.each(ctx, s.term(), now, func(e entry) {
 			if now.Before(e.Due) {
 				next = min(next, e.Due.Sub(now))
@@ -160,7 +160,7 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 	var err error
 	switch {
 	case b.cfg.Writer == nil:
-	case e.State == removed:
+	case e.State == cancelled:
 		err = b.cfg.Writer.Remove(limited, e.Event.UID)
 	default:
 		err = b.cfg.Writer.Put(limited, e.Event)
@@ -168,11 +168,11 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 	if ctx.Err() != nil {
 		return 0
 	}
-	next, isRemoved := idlePause, err == nil && e.State == removed
+	next, isRemoved := idlePause, err == nil && e.State == cancelled
 	switch {
 	case err != nil:
 		if e.Attempts == 0 {
-			b.cfg.Failed(ctx, e.Event, e.State == removed, err)
+			b.cfg.Failed(ctx, e.Event, e.State == cancelled, err)
 		}
 		b.cfg.Logger.Warn("write event", "uid", e.Event.UID, "attempt", e.Attempts+1, "err", err)
 		next = min(firstPause<<min(e.Attempts, 6), lastPause)
@@ -220,7 +220,7 @@ func (b *Book) countOn(ctx context.Context, t time.Time, except string, now time
 func (b *Book) Events(ctx context.Context, now time.Time) ([]Event, error) {
 	out := []Event{}
 	err := b.each(ctx, "", now, func(e entry) {
-		if e.State != removed {
+		if e.State != cancelled {
 			out = append(out, e.Event)
 		}
 	})

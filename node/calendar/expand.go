@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// busy lists the times inside the window that the events of a calendar take, unsorted. It fails only if ctx ends, which
-// bounds the time for rules that are slow to expand.
+// busy lists the times inside the window that the events of a calendar take, unsorted. It fails only if ctx ends,
+// because some rules are slow to expand.
 func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []Problem, error) {
 	problems := d.problems
 	var out []Interval
@@ -101,7 +101,7 @@ func (d calendarData) splitOverrides() (masters []event, changed map[string]*ove
 }
 
 // overrides are the events that replace recurrences of one event, at most one for each recurrence. A stranger may have
-// put very many into an invitation, so no method here scans all of them for one recurrence. A nil *overrides is empty.
+// put very many into an invitation, so no method here scans all of them for one recurrence.
 type overrides struct {
 	all       []event
 	byInstant map[int64]int // index in all, by the instant of the recurrence
@@ -145,7 +145,7 @@ func (o *overrides) findFollowing(start time.Time) *event {
 	return &o.following[n-1]
 }
 
-// shift returns how far an override moves its recurrence, by the wall clock of zone.
+// shift returns how far an override moves the recurrence that it replaces, by the wall clock of zone.
 func (e event) shift(zone zone) time.Duration {
 	return zone.wall(e.start.instant()).Sub(zone.wall(e.id.instant()))
 }
@@ -156,7 +156,7 @@ func (e event) shiftStart(start moment) moment {
 	return start
 }
 
-// maxChange returns the largest shift, in either direction, and the largest length that an override in following makes.
+// maxChange returns the largest shift, in either direction, and the largest length of the overrides in following.
 func (o *overrides) maxChange(zone zone) (shift, length time.Duration) {
 	for _, e := range o.following {
 		shift, length = max(shift, e.shift(zone).Abs()), max(length, e.length.estimate())
@@ -170,9 +170,9 @@ const maxShift = 24 * time.Hour
 // maxRules bounds the rules of one event, which should have one (RFC 5545 §3.8.5.3).
 const maxRules = 16
 
-// starts lists the starts of the event's recurrences, which take at most about length. It leaves out recurrences by a
-// rule that are outside the window even if they move by maxShift. DTSTART is a recurrence even if no rule produces it.
-// See listRecurrences for budget.
+// starts lists the starts of the event's recurrences, which take at most about length. It leaves out the recurrences of
+// rules that are outside the window even if they move by maxShift. DTSTART is a recurrence even if no rule produces it.
+// budget is that of listRecurrences.
 func (e event) starts(window Interval, length time.Duration, budget *int) ([]moment, error) {
 	starts := append([]moment{e.start}, e.extra...)
 	if len(e.rules) == 0 {

@@ -18,7 +18,7 @@ const DefaultHours = "mon-fri 09:00-17:00"
 
 var dayNames = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
 
-// ParseHours reads lists such as "mon-fri 09:00-12:00 13:00-17:00, sat 10:00-12:00". "24:00" ends a day.
+// ParseHours reads lists such as "mon-fri 09:00-12:00 13:00-17:00, sat 10:00-12:00". "24:00" is the end of a day.
 func ParseHours(text string) (Hours, error) {
 	var h Hours
 	for part := range strings.SplitSeq(text, ",") {

@@ -36,7 +36,7 @@ type Problem struct {
 	Text   string `json:"text"`
 }
 
-// event is a VEVENT. Its times are not converted yet.
+// event is a VEVENT. Its times are not converted to instants yet.
 type event struct {
 	uid      string
 	sequence int
@@ -77,7 +77,7 @@ func (s span) estimate() time.Duration { return time.Duration(s.days)*24*time.Ho
 // calendarData is the content of one file or answer.
 type calendarData struct {
 	events   []event
-	blocked  []Interval // busy times without an event: of VFREEBUSY, and of events whose time is unclear
+	blocked  []Interval // busy times that are not in events: from VFREEBUSY, and from events whose time is unclear
 	problems []Problem
 }
 
@@ -169,6 +169,7 @@ func decode(dec *ical.Decoder) (cal *ical.Calendar, err error) {
 	return dec.Decode()
 }
 
+// addCalendar adds the events and busy times of one VCALENDAR.
 func (r *reader) addCalendar(cal *ical.Calendar) error {
 	for _, child := range cal.Children {
 		if child.Name != ical.CompTimezone {
@@ -196,6 +197,7 @@ func (r *reader) addCalendar(cal *ical.Calendar) error {
 	return nil
 }
 
+// value returns the text of a property, or "".
 func value(comp *ical.Component, name string) string {
 	if p := comp.Props.Get(name); p != nil {
 		return strings.TrimSpace(p.Value)
@@ -203,6 +205,7 @@ func value(comp *ical.Component, name string) string {
 	return ""
 }
 
+// addProblem records a problem, unless a hundred are recorded already.
 func (r *reader) addProblem(uid, text string) {
 	if len(r.out.problems) < 100 {
 		r.out.problems = append(r.out.problems, Problem{UID: uid, Text: text})

@@ -46,6 +46,7 @@ func (r *reader) parseLength(comp *ical.Component, start moment) (span, error) {
 // maxSpan bounds the length of an event, far below the 292 years that a time.Duration can hold.
 const maxSpan = 100 * 366 * 24 * time.Hour
 
+// spanBetween returns the span from start to end. If start is a day, so must be end.
 func spanBetween(start, end moment) (span, error) {
 	d := end.instant().Sub(start.instant())
 	switch {
@@ -73,7 +74,7 @@ func parseDuration(text string, start moment) (span, error) {
 		return span{days: max(1, int(d/(24*time.Hour)))}, nil
 	}
 	var rest time.Duration
-	if _, clock, timed := strings.Cut(text, "T"); timed {
+	if _, clock, hasTime := strings.Cut(text, "T"); hasTime {
 		if rest, err = parsePositive("PT" + clock); err != nil {
 			return span{}, err
 		}
@@ -81,6 +82,7 @@ func parseDuration(text string, start moment) (span, error) {
 	return span{days: int((d - rest) / (24 * time.Hour)), rest: rest}, nil
 }
 
+// parsePositive parses a duration, which must not be negative.
 func parsePositive(text string) (time.Duration, error) {
 	p := ical.Prop{Name: ical.PropDuration, Value: text, Params: ical.Params{}}
 	d, err := p.Duration()

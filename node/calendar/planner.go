@@ -42,7 +42,7 @@ type Planner struct {
 // reservation is a time that is promised for an event.
 type reservation struct {
 	Interval
-	uid   string // of the event
+	uid   string // UID of the event
 	until time.Time
 }
 
@@ -80,8 +80,8 @@ func (p *Planner) Look(ctx context.Context, now time.Time) (View, error) {
 	return p.look(ctx, "", Interval{}, now)
 }
 
-// look is [Planner.Look] for an event: its own time and a time that is promised for it count as free. Each source lists
-// own at most once.
+// look is [Planner.Look] for one event. The time own, at which the sources list the event, counts as free, and so does
+// a time that is promised for the event. Each source lists own at most once.
 func (p *Planner) look(ctx context.Context, uid string, own Interval, now time.Time) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Patience)
 	defer cancel()
@@ -195,8 +195,9 @@ func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
 	return rounded.Add(-shift)
 }
 
-// Reserve promises a time for an event, for ten minutes, until the event is in a calendar, and drops its earlier
-// promise. It returns false if the time is promised for another event, or if there are too many promises.
+// Reserve promises a time for an event for ten minutes; after that, the event should be in a calendar. An earlier
+// promise for the same event ends. Reserve returns false if the time is promised for another event, or if there are too
+// many promises.
 func (p *Planner) Reserve(uid string, i Interval, now time.Time) bool {
 	padded := Interval{i.Start.Add(-p.cfg.Buffer), i.End.Add(p.cfg.Buffer)}
 	p.mu.Lock()
@@ -217,7 +218,7 @@ func (p *Planner) OnCommit(changes []store.Change) {
 	defer p.mu.Unlock()
 	p.reserved = slices.DeleteFunc(p.reserved, func(r reservation) bool {
 		return slices.ContainsFunc(changes, func(c store.Change) bool {
-			return c.Record.NS == Namespace && c.Record.Key == r.uid && slices.Contains(c.Record.Terms, removed.term())
+			return c.Record.NS == Namespace && c.Record.Key == r.uid && slices.Contains(c.Record.Terms, cancelled.term())
 		})
 	})
 }

@@ -301,7 +301,8 @@ func TestCancelledIsFree(t *testing.T) {
 	}
 }
 
-// oneADay returns a scheduler that accepts one event a day. agree stores an event with a peer, on 12 March from 10 to 11.
+// oneADay returns a scheduler that accepts one event a day. agree stores an event with a peer, on 12 March from 10 to
+// 11.
 func oneADay(t *testing.T) (s *calendar.Scheduler, agree func(peer string)) {
 	recs := records(t)
 	book := calendar.NewBook(calendar.BookConfig{Records: recs})
@@ -317,8 +318,8 @@ func oneADay(t *testing.T) (s *calendar.Scheduler, agree func(peer string)) {
 	}
 }
 
-// TestMoveOntoItself: an event that is moved by less than its length does not conflict with itself, and another event at
-// the same time still does.
+// TestMoveOntoItself: an event that is moved by less than its length does not conflict with itself, and another event
+// at the same time still does.
 func TestMoveOntoItself(t *testing.T) {
 	s, agree := oneADay(t)
 	q := newOffer("1h", "2026-03-12T10:30:00+01:00")

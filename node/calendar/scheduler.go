@@ -21,7 +21,7 @@ type Limits struct {
 	Strangers   bool          // agree also with senders that the owner has not admitted permanently
 	MaxDuration time.Duration // length of the longest event to agree to; zero: 1 h
 	PerDay      int           // largest number of events to agree to on one day; zero: 4
-	Rounds      int           // our counters in one conversation before the owner is asked; zero: 3
+	Rounds      int           // number of our counters in one conversation before the owner is asked; zero: 3
 }
 
 const (

@@ -76,8 +76,8 @@ const maxTransitions = 2000
 // maxZoneRules bounds the clock-change rules of a file. A rule that never applies is searched until the year 9999.
 const maxZoneRules = 500
 
-// parseTimezone parses a VTIMEZONE, with its clock changes up to a time. It adds the number of its rules to *rules,
-// which counts the rules of the whole file.
+// parseTimezone parses a VTIMEZONE, with its clock changes up to the time until. It adds the number of the zone's rules
+// to *rules, which counts the rules of the whole file.
 func parseTimezone(comp *ical.Component, until time.Time, rules *int) (zone, error) {
 	var z describedZone
 	for _, child := range comp.Children { // count the rules before expanding any of them
@@ -153,8 +153,9 @@ const finestFrequency = rrule.DAILY
 // maxCount bounds the recurrences in one calendar. It is enough for a hundred events every day for ten years.
 const maxCount = 500_000
 
-// maxTimesADay bounds the recurrences on one day to one every quarter of an hour. The library lists all times of a day,
-// and with a yearly rule those of a whole year, before it returns the first recurrence. It keeps repeated values.
+// maxTimesADay bounds the recurrences on one day to one every quarter of an hour. Before it returns the first
+// recurrence, the library lists all times of a day, or even of a whole year if the rule is yearly, and it keeps
+// repeated values.
 const maxTimesADay = 24 * 4
 
 // maxRule bounds the bytes of a rule. The library keeps repeated values, and compares each day of each year up to 9999
