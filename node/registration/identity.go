@@ -23,16 +23,16 @@ type nodeID struct {
 
 // adopt stores an id that a directory assigned and makes it the node's id, before anything is signed with it.
 func (r *Registrar) adopt(ctx context.Context, id wire.AgentID) error {
-	r.taking.Lock()
-	defer r.taking.Unlock()
+	r.identityMu.Lock()
+	defer r.identityMu.Unlock()
 	if err := r.storeRecord(context.WithoutCancel(ctx), keyNodeID, nodeID{AgentID: id}, store.Any); err != nil {
 		return err
 	}
 	return r.setID(nodeID{AgentID: id})
 }
 
-// setID puts id on the card, with the key chain from it to the node's key. An endpoint that is the mailbox of the old
-// id changes too (AM-66).
+// setID puts id on the card, with the key chain that leads from id to the node's key. An endpoint that is the mailbox
+// of the old id changes too (AM-66).
 func (r *Registrar) setID(id nodeID) error {
 	old := r.identity.Load()
 	tree := old.Card.Tree.With("agent_id", wire.Text(string(id.AgentID)))
@@ -46,8 +46,8 @@ func (r *Registrar) setID(id nodeID) error {
 	return r.setIdentity(old.Key, withKeyChain(card, r.chainAtStart(id.KeyChain, time.Now())))
 }
 
-// setIdentity makes key and tree the node's key and card. It allows every host, because the configured card has passed
-// all checks.
+// setIdentity makes key and tree the node's key and card. It does not check the endpoint again, because the configured
+// card has passed all checks.
 func (r *Registrar) setIdentity(key *signing.PrivateKey, tree wire.Value) error {
 	card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
 	if err != nil {
@@ -82,8 +82,8 @@ func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 }
 
 // rotate makes key the node's key. It stores each record before anything depends on it: first the id with its key chain
-// and the fingerprint of the old key, then the new key, which it uses only then. The old key is the stored one, because
-// another process may have rotated the key without this one's knowledge.
+// and the fingerprint of the old key, then the new key. Only after that, it uses the new key. It begins by reading the
+// stored key, because another process may have rotated the key meanwhile.
 func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	if err := r.takeIdentity(ctx, time.Now()); err != nil {
 		return err
@@ -106,8 +106,8 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 		}
 	}
 	card := withKeyChain(old.Card.Tree.With("public_key", wire.Text(key.PublicText())), chain)
-	r.taking.Lock()
-	defer r.taking.Unlock()
+	r.identityMu.Lock()
+	defer r.identityMu.Unlock()
 	if err := r.cfg.SaveKey(key, card); err != nil {
 		r.rereadLater() // the outcome is unknown, or another process stored a key
 		return fmt.Errorf("store the new key: %w", err)
@@ -123,9 +123,10 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	return nil
 }
 
+// takeIdentity makes the stored id and key those of this process.
 func (r *Registrar) takeIdentity(ctx context.Context, now time.Time) error {
-	r.taking.Lock()
-	defer r.taking.Unlock()
+	r.identityMu.Lock()
+	defer r.identityMu.Unlock()
 	old := r.identity.Load()
 	id := nodeID{AgentID: old.Card.ID}
 	if err := r.loadRecord(ctx, keyNodeID, &id, now); err != nil {
@@ -146,9 +147,9 @@ func (r *Registrar) takeIdentity(ctx context.Context, now time.Time) error {
 	return r.setID(id)
 }
 
-// previousKey returns the key that a directory still lists. It returns nil if that is the current key, because then the
-// rotation did not happen. It also returns nil if the key is lost: then peers ask their owners, as after any
-// replacement (AM-60). The caller must hold r.work.
+// previousKey returns the key that a directory still lists. It returns nil if the current key has this fingerprint,
+// because then the rotation did not happen. It also returns nil if the old key is lost: then peers ask their owners, as
+// after any replacement (AM-60). The caller must hold r.work.
 func (r *Registrar) previousKey(fingerprint string, current *signing.PrivateKey) *signing.PrivateKey {
 	if fingerprint == "" || fingerprint == current.Public().Fingerprint() {
 		return nil

@@ -68,6 +68,7 @@ func (r *Registrar) Withdraw(ctx context.Context, directory string) ([]owner.Lis
 	})
 }
 
+// selectRegistrations returns the registration in one configured directory, or all if directory is "".
 func (r *Registrar) selectRegistrations(directory string) ([]*registration, error) {
 	if directory == "" {
 		return r.registrations, nil
@@ -90,6 +91,7 @@ func (r *Registrar) Directories(directory string) ([]*client.Directory, error) {
 	return list, err
 }
 
+// each calls do for the selected registrations and returns their listings.
 func (r *Registrar) each(ctx context.Context, directory string, do func(*registration)) ([]owner.Listing, error) {
 	registrations, err := r.selectRegistrations(directory)
 	if err != nil {

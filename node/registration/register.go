@@ -21,7 +21,7 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 	if err := r.withdrawOldID(ctx, p, s, own.Card.ID); err != nil {
 		return err
 	}
-	reg, listed, err := p.dir.Register(ctx, own.Card.WithoutPrivateLists(), credential, own.Key)
+	reg, listedCard, err := p.dir.Register(ctx, own.Card.WithoutPrivateLists(), credential, own.Key)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 		r.scheduleOthers(p)
 		own = r.identity.Load()
 	}
-	s.recordSuccess(reg, own.Key, cardDigest(listed), time.Now())
+	s.recordSuccess(reg, own.Key, cardDigest(listedCard), time.Now())
 	r.cfg.Logger.Info("registered", "directory", s.Directory, "agent_id", reg.AgentID, "expires", reg.ExpiresAt)
 	card := own.Card.WithoutPrivateLists()
 	if s.Card == cardDigest(card) {

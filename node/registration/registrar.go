@@ -63,8 +63,8 @@ type Registrar struct {
 	cfg    Config
 	wakeup chan struct{}
 
-	identity atomic.Pointer[Identity]
-	taking   sync.Mutex // held while an id or a key is read or stored, until identity is set
+	identity   atomic.Pointer[Identity]
+	identityMu sync.Mutex // held while an id or a key is read or stored, until identity is set
 
 	work    sync.Mutex                     // held during calls to directories; guards retired
 	retired map[string]*signing.PrivateKey // earlier keys, by fingerprint
@@ -80,7 +80,7 @@ type Registrar struct {
 type registration struct {
 	dir   *client.Directory
 	state registrationState
-	next  time.Time
+	next  time.Time // of the next visit
 }
 
 // registrationState is the stored part of a registration.
@@ -202,12 +202,13 @@ func (r *Registrar) takeRecord(rec store.Record) error {
 	}
 	s, err := store.Decode[registrationState](rec)
 	if err == nil {
-		s.Directory = r.registrations[i].dir.Base // it may have a new address
+		s.Directory = r.registrations[i].dir.Base // the directory may have a new address
 		r.takeState(r.registrations[i], s)
 	}
 	return err
 }
 
+// takeState sets a state that another process stored, and wakes Run.
 func (r *Registrar) takeState(p *registration, s registrationState) {
 	r.setState(p, s)
 	waiting.Wake(r.wakeup)
@@ -273,6 +274,7 @@ func (r *Registrar) Run(ctx context.Context) {
 	}
 }
 
+// due reports whether the directory must be visited now.
 func (r *Registrar) due(p *registration, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -288,7 +290,7 @@ const (
 	visitAndAdopt                  // always renew, and adopt the id that the directory assigns
 )
 
-// update visits a directory and stores the resulting state. If another process stored a state during the visit, it
+// update visits a directory and stores the resulting state. If another process stores a state during the visit, update
 // visits again. The caller must hold r.work.
 func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) {
 	visits := 0
@@ -361,10 +363,10 @@ func (r *Registrar) AwaitListing(ctx context.Context, d *client.Directory) bool 
 }
 
 // change stores what decide makes of the stored state of a registration, unless decide fails. decide also returns the
-// time of the next visit. If another process stored the state, change first takes over the stored id and key. If it
-// stores one while decide runs, change calls decide again.
+// time of the next visit. If another process stored the state, change first takes over the stored id and key. If
+// another process stores a state while decide runs, change calls decide again.
 func (r *Registrar) change(ctx context.Context, p *registration, decide func(*registrationState) (next time.Time, err error)) error {
-	r.setNext(p, time.Now().Add(r.cfg.Pause(1))) // if the state cannot be read
+	r.setNext(p, time.Now().Add(r.cfg.Pause(1))) // the next visit if the state cannot be read
 	r.mu.Lock()
 	known := p.state
 	r.mu.Unlock()
@@ -389,7 +391,7 @@ func (r *Registrar) change(ctx context.Context, p *registration, decide func(*re
 			r.setState(p, s)
 			return err
 		}
-		known = registrationState{} // another process has stored one
+		known = registrationState{} // another process has stored a state
 	}
 }
 
@@ -424,7 +426,7 @@ func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationS
 	case how == visitIfDue && s.Card == digest && now.Before(s.RenewAt):
 		_, err := p.dir.Card(ctx, id.Card.ID)
 		if errors.Is(err, client.ErrUnknownAgent) {
-			return r.register(ctx, p, s, how) // the directory lost it
+			return r.register(ctx, p, s, how) // the directory lost the card
 		}
 		return err
 	}
