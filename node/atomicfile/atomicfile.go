@@ -69,7 +69,7 @@ func WriteNew(path string, data []byte) error {
 func WriteIn(root *os.Root, name string, data []byte) error {
 	temp := path.Join(path.Dir(name), "."+path.Base(name)+".tmp")
 	if err := root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err // what is left there may be somebody else's link, which must not be written through
+		return err // a file there may be somebody else's link, through which WriteIn must not write
 	}
 	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 const (
 	pollWait        = 25 * time.Second
 	retryPause      = time.Second     // the pause after the first failure; it doubles with each further failure
-	maxRetryPause   = time.Minute     // before it is varied by half
+	maxRetryPause   = time.Minute     // the longest pause, before it is varied by up to half
 	maxPassThroughs = 16              // pass-through requests handled at once
 	lookEvery       = 2 * time.Minute // the pause between looks into a mailbox that is not the endpoint on the card
 	maxLookPause    = time.Hour       // like maxRetryPause, for looks: not every directory has mailboxes
@@ -112,7 +112,7 @@ func (r *Reader) pauseAfterError(ctx context.Context, failures int, err error) {
 	pause(ctx, wait, nil)
 }
 
-// poll accepts the mail of one poll. found reports whether it got any.
+// poll accepts the mail that one request returns. found reports whether there was any.
 func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 	b := &r.backlog
 	after, wait := b.position(time.Now()), time.Duration(0)
@@ -170,7 +170,7 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 			err = r.Dir.Acknowledge(ctx, cred, item.ID)
 		}
 		if err != nil {
-			return true, err // it stays in the mailbox
+			return true, err // the item stays in the mailbox
 		}
 		b.advance(item)
 	}
@@ -205,9 +205,10 @@ func (r *Reader) publishCard(ctx context.Context, cred client.Credential) Calls 
 	return calls
 }
 
+// answerCall answers an A2A call that waited in the mailbox.
 func (r *Reader) answerCall(ctx context.Context, calls Calls, item client.RelayItem) error {
 	if calls == nil {
-		return wire.ErrUnavailable // the directory sent what nobody asked for
+		return wire.ErrUnavailable // the directory sent a call although the node takes none
 	}
 	call := item.Call
 	var err error
@@ -233,8 +234,8 @@ func (r *Reader) answerCall(ctx context.Context, calls Calls, item client.RelayI
 	return nil
 }
 
-// answer answers a message whose sender waits at the directory. If it is too late, the directory has put the message
-// into the mailbox, where the node recognizes it as a repeat.
+// answer answers a message whose sender waits at the directory. If the answer is too late, the directory has put the
+// message into the mailbox, where the node recognizes it as a repeat.
 func (r *Reader) answer(ctx context.Context, cred client.Credential, item client.RelayItem) {
 	ctx, cancel := context.WithDeadline(ctx, item.ReplyBy)
 	defer cancel()

@@ -46,7 +46,7 @@ const (
 	sendTimeout  = time.Minute // bounds one call of the target
 
 	maxBatch   = 50          // notices that a batch lists
-	maxCounted = 1000        // including the listed ones
+	maxCounted = 1000        // notices that a batch lists or counts
 	perHour    = 60          // records of one kind in an hour, and one more that counts the rest
 	maxPause   = time.Minute // between two checks for due notices, because the clock may be set
 )
@@ -82,7 +82,8 @@ func (b *Box) AddLinks(link func(ctx context.Context, ask string, now time.Time)
 
 // Change returns the change that stores a notice. The caller adds it to the step that causes the notice. Only a notice
 // of the kind [Agreed] or [Cancelled] may contain text of a message, in Title and Text; Change removes that text if
-// [Config].Content is [None] (AM-36). If there are very many notices of a kind, a single record counts most of them.
+// [Config].Content is [None] (AM-36). If there are more than perHour notices of a kind in an hour, a single record
+// counts the others.
 func (b *Box) Change(n Notice) store.Change {
 	if b.cfg.Content == None {
 		switch n.Kind {

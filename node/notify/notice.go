@@ -23,7 +23,8 @@ const (
 
 // Notice is one thing that the owner should know.
 type Notice struct {
-	// ID contains the time of creation, so ids sort by it. If Count is set, that is the beginning of the counted hour.
+	// ID contains the time of creation, so ids sort by it. If Count is set, ID contains the beginning of the counted
+	// hour instead.
 	ID    string        `json:"id"`
 	Kind  string        `json:"kind"`
 	Title string        `json:"title"`
@@ -31,7 +32,7 @@ type Notice struct {
 	At    time.Time     `json:"at"`
 	Conv  store.ConvKey `json:"-"`
 	Peer  wire.AgentID  `json:"peer,omitempty"`
-	Count int           `json:"count,omitempty"` // number of notices of its kind that this one replaces
+	Count int           `json:"count,omitempty"` // number of notices of this kind that this one replaces
 
 	Conversation wire.ConversationID `json:"conversation_id,omitempty"` // of Conv
 	Ask          string              `json:"ask,omitempty"`             // the question that the notice is about

@@ -12,8 +12,8 @@ type Quiet struct {
 	zone     *time.Location
 }
 
-// ParseQuiet parses hours such as "22:00-07:00" in a time zone such as "Europe/Berlin". An empty zone is that of the
-// machine. Empty hours mean no quiet hours.
+// ParseQuiet parses hours such as "22:00-07:00" in a time zone such as "Europe/Berlin". An empty zone means the zone
+// of the machine. Empty hours mean no quiet hours.
 func ParseQuiet(hours, zone string) (Quiet, error) {
 	if hours == "" {
 		return Quiet{}, nil

@@ -48,7 +48,7 @@ type Config struct {
 	// ""; next is empty on the last page.
 	Load func(ctx context.Context, after string, limit int) (entries []Entry, next string, err error)
 	// Attempt makes one attempt and returns when the next attempt is due, or the zero time if the entry is done. first
-	// reports that no attempt has begun yet, although the entry is stored as in flight. awaits is what was missing for
+	// means that no attempt has begun yet, although the entry is stored as in flight. awaits is what was missing for
 	// the attempt, see [Scheduler.Release], or "".
 	Attempt func(ctx context.Context, id string, first bool) (due time.Time, awaits string)
 	Logger  *slog.Logger
@@ -175,14 +175,14 @@ const (
 	storedElsewhere               // from another process: an attempt may have begun, if that process believed it had the queue
 )
 
-// Add schedules entries that this process has just stored, if it has the queue.
+// Add schedules entries that this process has just stored, if this process has the queue.
 func (s *Scheduler) Add(entries ...Entry) { s.add(entries, storedHere) }
 
 // AddRemote schedules entries that another process has stored, if this process has the queue.
 func (s *Scheduler) AddRemote(entries ...Entry) { s.add(entries, storedElsewhere) }
 
-// Release makes the entries due for which something was missing that is there now, but not within releaseGap of their
-// last attempt. matches reports whether an entry awaits that.
+// Release makes the entries due whose last attempt lacked something that is there now. matches reports whether what an
+// entry awaits is there. A released entry is due at the earliest releaseGap after its last attempt.
 func (s *Scheduler) Release(matches func(awaits string) bool) {
 	s.mu.Lock()
 	now := time.Now()
@@ -309,8 +309,8 @@ func (s *Scheduler) mustReload() bool {
 	return reload
 }
 
-// load queues the stored entries. An earlier process can have been making an attempt only for the first entry of a
-// queue when it ended. The outcome of that attempt is unknown (AM-48).
+// load queues the stored entries. If an earlier process ended during an attempt, that attempt was for the first entry
+// of a queue, and its outcome is unknown (AM-48).
 func (s *Scheduler) load(ctx context.Context, from origin) error {
 	for after := ""; ; {
 		entries, next, err := s.cfg.Load(ctx, after, loadPage)

@@ -8,12 +8,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// maxKeys bounds the keys with an acceptance that runs or waits. Each acceptance has a request that counts against the
-// connection limits.
+// maxKeys bounds the keys that callers hold or wait for. The limits on connections bound the callers.
 const maxKeys = 4096
 
-// KeyedLock lets one acceptance per key run at a time: the second of two copies of a message waits for the answer to
-// the first (AM-21).
+// KeyedLock lets one caller per key run at a time. A node uses it so that the second of two copies of a message waits
+// for the answer to the first (AM-21).
 type KeyedLock struct {
 	mu    sync.Mutex
 	locks map[string]*keyLock
@@ -28,7 +27,8 @@ type keyLock struct {
 }
 
 // Lock waits until the caller holds key, and returns the function that unlocks it. It waits at most the time within, if
-// that is not 0. The error is that of a context, or wire.ErrUnavailable if too many keys are locked.
+// that is not 0. The error is that of ctx, context.DeadlineExceeded after the time within, or wire.ErrUnavailable if
+// too many keys are locked.
 func (k *KeyedLock) Lock(ctx context.Context, key string, within time.Duration) (unlock func(), err error) {
 	k.mu.Lock()
 	l := k.locks[key]
@@ -46,7 +46,7 @@ func (k *KeyedLock) Lock(ctx context.Context, key string, within time.Duration) 
 
 	unlock = func() { l.turn <- struct{}{}; k.drop(key, l) }
 	select {
-	case <-l.turn: // usually, and then no timer is needed
+	case <-l.turn: // the usual case, which needs no timer
 		return unlock, nil
 	default:
 	}
@@ -64,6 +64,7 @@ func (k *KeyedLock) Lock(ctx context.Context, key string, within time.Duration) 
 	}
 }
 
+// drop removes a user of l, and l itself after its last user.
 func (k *KeyedLock) drop(key string, l *keyLock) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

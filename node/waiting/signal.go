@@ -4,7 +4,7 @@ package waiting
 
 import "sync"
 
-// Signal wakes everybody who waits for it, each time it is given.
+// Signal wakes all callers that wait for it, each time it is given.
 type Signal struct {
 	mu sync.Mutex
 	ch chan struct{}
