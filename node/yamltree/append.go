@@ -36,6 +36,7 @@ func isInline(v wire.Value) bool {
 	return v.Kind() != wire.Object && v.Kind() != wire.Array || v.Len() == 0
 }
 
+// appendNode appends a list or a map in block style.
 func (w writer) appendNode(dst []byte, v wire.Value, indent int) []byte {
 	if v.Kind() == wire.Array {
 		for e := range v.Elems() {

@@ -21,6 +21,7 @@ func findFlowOverflow(data []byte, max int) int {
 	return -1
 }
 
+// flowScan is the state of the scan.
 type flowScan struct {
 	data      []byte
 	pos       int
@@ -32,10 +33,11 @@ type flowScan struct {
 	blankLine bool // so far, the line contains only blanks
 }
 
+// step moves past the next byte, or past a quoted text, a comment or a block scalar.
 func (s *flowScan) step() {
 	c := s.data[s.pos]
-	flow, fresh := s.depth > 0, s.blankLine
-	s.blankLine = c == '\n' || fresh && isBlank(c)
+	inFlow, lineStart := s.depth > 0, s.blankLine
+	s.blankLine = c == '\n' || lineStart && isBlank(c)
 	switch {
 	case c == '\n':
 		s.line = s.pos + 1
@@ -44,38 +46,39 @@ func (s *flowScan) step() {
 		s.skipTo('\n')
 		return
 	case s.mayStart && (c == '"' || c == '\''):
-		s.markKey(fresh)
+		s.markKey(lineStart)
 		s.skipQuote(c)
-	case (s.mayStart || flow) && (c == '[' || c == '{'):
+	case (s.mayStart || inFlow) && (c == '[' || c == '{'):
 		s.depth++
 		s.mayStart = true
-	case flow && (c == ']' || c == '}'):
+	case inFlow && (c == ']' || c == '}'):
 		s.depth--
 		s.mayStart = false
-	case flow && c == ',':
+	case inFlow && c == ',':
 		s.entries++
 		s.mayStart = true
-	case c == ':' && (s.hasEnd(s.pos+1) || flow && bytes.IndexByte([]byte("\"'}]"), s.data[s.pos-1]) >= 0):
+	case c == ':' && (s.hasEnd(s.pos+1) || inFlow && bytes.IndexByte([]byte("\"'}]"), s.data[s.pos-1]) >= 0):
 		s.mayStart = true
 	case s.mayStart && c == '!': // a tag stands before its node
 		for !s.hasEnd(s.pos + 1) {
 			s.pos++
 		}
-	case !flow && (s.mayStart || fresh) && (c == '-' || c == '?') && s.hasEnd(s.pos+1):
+	case !inFlow && (s.mayStart || lineStart) && (c == '-' || c == '?') && s.hasEnd(s.pos+1):
 		s.parent, s.mayStart = s.pos-s.line, true
-	case !flow && s.pos == s.line && bytes.HasPrefix(s.data[s.pos:], []byte("---")) && s.hasEnd(s.pos+3):
+	case !inFlow && s.pos == s.line && bytes.HasPrefix(s.data[s.pos:], []byte("---")) && s.hasEnd(s.pos+3):
 		s.parent, s.mayStart = -1, true
 		s.pos += 2
-	case !flow && s.mayStart && (c == '|' || c == '>'):
+	case !inFlow && s.mayStart && (c == '|' || c == '>'):
 		s.skipBlock()
 		return
 	default:
-		s.markKey(fresh)
+		s.markKey(lineStart)
 		s.mayStart = false
 	}
 	s.pos++
 }
 
+// hasEnd reports whether a token that reaches the offset at ends there.
 func (s *flowScan) hasEnd(at int) bool { return at >= len(s.data) || isBlank(s.data[at]) }
 
 func (s *flowScan) skipTo(c byte) {
@@ -87,8 +90,8 @@ func (s *flowScan) skipTo(c byte) {
 }
 
 // markKey stores the column if a key in block style may begin here.
-func (s *flowScan) markKey(fresh bool) {
-	if (s.mayStart || fresh) && s.depth == 0 {
+func (s *flowScan) markKey(lineStart bool) {
+	if (s.mayStart || lineStart) && s.depth == 0 {
 		s.parent = s.pos - s.line
 	}
 }

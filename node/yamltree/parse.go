@@ -188,6 +188,7 @@ func LineAt(data []byte, offset int) int {
 	return 1 + bytes.Count(data[:min(max(offset, 0), len(data))], []byte("\n"))
 }
 
+// walker makes the trees of parsed documents.
 type walker struct {
 	Options
 	nodes int // number of values that may still be made
@@ -323,6 +324,7 @@ func (w *walker) scalar(n *yaml.Node) (wire.Value, error) {
 	return v, nil
 }
 
+// readNumber reads a number in any form that the YAML library knows.
 func readNumber(n *yaml.Node) (wire.Value, error) {
 	if v, err := wire.ParseForeign([]byte(n.Value), 1, 1); err == nil && v.Kind() == wire.Number {
 		return v, nil
