@@ -26,13 +26,13 @@ type acceptance struct {
 	key            store.ConvKey
 	standing       acl.Standing
 	stranger       bool       // the owner does not know the sender and did not write to the sender first
-	charged        bool       // the limits are charged; a unit that is decided again does not charge twice
+	charged        bool       // the limits are charged; a second attempt at the unit does not charge again
 	drawn          acl.Charge // what was charged to the node's own limits
 	unit           *conversations.Unit
 	verdict        acl.Verdict
 	actionKnown    bool   // the specification defines the action
 	held           bool   // the message waits for the owner
-	hook           *run   // the run that handles the message; nil if no hook of this process does
+	hook           *run   // the run that handles the message; nil if no hook of this process handles it
 	confirmsAccept bool   // the message confirms our accept, which waited for the peer's answer
 	event          string // UID of the agreed event that the message cancels
 	seal           seal
@@ -84,8 +84,8 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 	return out, nil
 }
 
-// commit stores the accepted message in one unit (AM-26). If another process accepted a copy meanwhile, a new attempt
-// finds the message as a repeat.
+// commit stores the accepted message in one [conversations.Unit] (AM-26). If another process accepted a copy meanwhile,
+// a new attempt finds the message as a repeat.
 func (a *acceptance) commit(ctx context.Context) (out bridge.Outcome, err error) {
 	err = a.n.book.Do(ctx, a.key, func(u *conversations.Unit) (err error) {
 		a.unit, a.now, a.held, a.hook, a.route = u, u.Now, false, nil, a.n.route(a.in.Intent)
@@ -168,8 +168,8 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 }
 
 // checkReplay implements lines 9 and 10. An exact repeat gets its stored answer, whatever its age. Next comes the
-// clock, so that an old message with a reused id is refused for its age (AM-24). A message that its sender signed again
-// gets the stored answer to the first one (AM-48). done reports whether out is the final answer.
+// clock, so that an old message with a reused id is refused for its age (AM-24). A message that repeats an earlier one
+// with a new signature gets the stored answer to the earlier one (AM-48). done reports whether out is the final answer.
 func (a *acceptance) checkReplay(ctx context.Context) (out bridge.Outcome, done bool, err error) {
 	steps := a.n.store.Steps()
 	rec, err := steps.FindReplay(ctx, string(a.in.Peer), string(a.in.MessageID), a.now)
@@ -202,8 +202,8 @@ func (a *acceptance) checkReplay(ctx context.Context) (out bridge.Outcome, done 
 	return bridge.Outcome{}, false, nil
 }
 
-// arrivedAt returns the time with which line 9 compares the message. A message that waited in a mailbox arrived when
-// the mailbox received it (AM-20).
+// arrivedAt returns the time of arrival, with which line 9 compares the time of the message. A message that waited in a
+// mailbox arrived when the mailbox received it (AM-20).
 func (a *acceptance) arrivedAt() time.Time {
 	if a.in.Unattended {
 		return a.in.Received

@@ -23,8 +23,8 @@ import (
 // messageResolver carries out the owner's decisions about held messages (AM-34, AM-35).
 type messageResolver struct{ n *Node }
 
-// Resolve applies the decision and its effect on the first message in one unit. The messages behind it follow, each in
-// a unit of its own. If Resolve returns store.ErrConflict, the caller must call it again.
+// Resolve applies the decision and its effect on the first message in one [conversations.Unit]. The messages behind it
+// follow, each in a unit of its own. If Resolve returns store.ErrConflict, the caller must call it again.
 func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	v, err := r.n.newHeldDecision(ask, d)
 	if err != nil {
@@ -50,7 +50,7 @@ type heldDecision struct {
 	// Set only if the owner lets the message in. message is the message as received, or zero if it is foreign.
 	message   wire.Message
 	payload   wire.Value
-	cancelled []store.Change // cancel the agreed event that the message cancels
+	cancelled []store.Change // cancels an agreed event, if the message does
 }
 
 func (n *Node) newHeldDecision(ask acl.Ask, d acl.Decision) (*heldDecision, error) {
@@ -121,8 +121,8 @@ func (i *Item) release(ctx context.Context, n *Node, ended *conversations.Event)
 
 // checkShown compares the item, its payload and its original message with what the owner approved: the digest of the
 // message, and the payload in the question. The transcript has no signed original of a message that came over a bridge,
-// so checkShown compares only its item. The original of a sealed message has a sealed payload, so only its digest is
-// compared.
+// so checkShown compares only the item. The original of a sealed message has a sealed payload, so checkShown compares
+// only the digest of the original.
 func (i Item) checkShown(payload wire.Value, message wire.Message, question json.RawMessage, approved string) error {
 	shown, err := wire.Parse(question)
 	if err != nil {

@@ -35,7 +35,7 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	case err != nil:
 		n.log.Warn("read outbox entry", "letter", id, "err", err)
 		return time.Now().Add(sendPauses[0]), ""
-	case e.State != SendQueued: // it ended with an earlier entry of its conversation
+	case e.State != SendQueued: // the entry ended because an earlier one in its conversation failed
 		n.outbox.waiters.Give(e.ID, e.sent())
 		return time.Time{}, ""
 	case earlier != nil:

@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// countAdmission adds an admitted message to the sums of the audit log. A held message has a line of its own.
+// countAdmission adds an admitted message to the sums of the audit log. A held message has its own line there instead.
 func (a *acceptance) countAdmission(out bridge.Outcome) {
 	if !out.Duplicate && !out.Held {
 		a.n.audit.Count(acl.AuditEntry{At: a.now, Kind: acl.AuditAdmitted, Subject: a.in.Principal, Rule: a.admittedBy()})

@@ -45,7 +45,7 @@ func (a attached) links() ([]bridge.LinkStatus, bool) {
 	return linked.Links(), true
 }
 
-// canHandle reports whether the bridge handles messages of an intent, which for a foreign kind needs a link.
+// canHandle reports whether the bridge handles messages of an intent. A foreign kind needs a link for that.
 func (a attached) canHandle(intent wire.Intent) bool {
 	links, _ := a.links()
 	return acl.Match(a.Intents, string(intent)) && (a.Native || len(links) > 0)
@@ -83,7 +83,7 @@ func (b *bridges) all() []attached {
 	return b.attached
 }
 
-// servicesOf returns the connected services that are a T.
+// servicesOf returns the connected services that implement T.
 func servicesOf[T any](b *bridges) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for _, a := range b.all() {

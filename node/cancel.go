@@ -38,7 +38,7 @@ func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversati
 		return ""
 	}
 	if !before.IsAbout(payload) {
-		return "" // it declines a proposal, or closes a conversation that went well
+		return "" // it declines a proposal, or closes a conversation that has not failed
 	}
 	return calendar.UID(before.Key.Peer, before.Key.ID)
 }
@@ -114,7 +114,8 @@ func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key sto
 	return []store.Change{{IfRev: store.Any, Record: mark}}, nil
 }
 
-// viewAgreement returns what was agreed in a conversation, with its first cancellation if any, or nil.
+// viewAgreement returns what was agreed in a conversation, with the first cancellation if any, or nil if nothing was
+// agreed.
 func viewAgreement(ctx context.Context, records store.Records, conv conversations.Conversation, now time.Time) (*owner.Agreement, error) {
 	if conv.Agreement == nil {
 		return nil, nil

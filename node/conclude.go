@@ -59,7 +59,7 @@ func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, n
 // reply may be an accept of ours. Without such an accept, countAccept records nothing.
 func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
 	conv, accept := u.Conversation(), item.MessageID
-	payload, _ := wire.Parse(item.Payload) // a payload that cannot be read answers no accept
+	payload, _ := wire.Parse(item.Payload) // a payload that cannot be read confirms no accept
 	switch confirmed, a := conv.FindTaken(payload), conv.Accept; {
 	case item.Takes && confirmed != nil:
 		accept = confirmed.Message

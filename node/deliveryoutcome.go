@@ -17,7 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// deliveryOutcome builds the unit that ends an outbox entry, with everything that follows from the outcome.
+// deliveryOutcome builds the [conversations.Unit] that ends an outbox entry, with everything that follows from the
+// outcome.
 type deliveryOutcome struct {
 	n     *Node
 	entry OutboxEntry

@@ -98,7 +98,7 @@ func (n *Node) storeOnce(ctx context.Context, key string, until time.Time, chang
 
 // settleExpiredAsks settles the messages whose question has expired. After an error, the alarm calls it again.
 func (n *Node) settleExpiredAsks(ctx context.Context, now time.Time) {
-	if !n.clock.Reliable() { // the question stays expired
+	if !n.clock.Reliable() { // settle them when the clock is right
 		n.expiryAlarm.Advance(now.Add(sweepEvery))
 		return
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// hookOutcome builds the unit that stores the outcome of a hook. An earlier unit accepted the message.
+// hookOutcome builds the [conversations.Unit] that stores the outcome of a hook. An earlier unit accepted the message.
 type hookOutcome struct {
 	run       *run
 	viaOutbox bool // nobody waits on the connection, so the reply leaves through the outbox
@@ -102,7 +102,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	n := s.run.n
 	out := s.item.reply(payload)
 	out.Via, out.Answers = "hook", s.item.ID
-	if !s.run.sealChosen { // not in every attempt at the unit, because it may ask a directory
+	if !s.run.sealChosen { // once for all attempts at the unit, because it may ask a directory
 		recipient, err := n.sealRecipient(ctx, out, s.unit.Conversation())
 		if err == nil && recipient != "" {
 			err = checkSealable(payload)

@@ -49,8 +49,7 @@ func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error 
 	return h.startWith(ctx, item, now, func() (func(), error) { return h.n.runs.ReserveFor(item.Trust == "") })
 }
 
-// startWith is start with a function that reserves a place for the run. That function returns another one, which frees
-// the place.
+// startWith is start, but takes the place for the run from reserve, which returns the function that frees the place.
 func (h hookRetries) startWith(ctx context.Context, item Item, now time.Time, reserve func() (func(), error)) error {
 	n := h.n
 	thread, err := n.book.Load(ctx, item.key(), now)
@@ -131,8 +130,8 @@ func newHookFailure(err error, now time.Time) owner.HookFailure {
 	return f
 }
 
-// answerFailed replies that the agent did not answer, or why the bridge must not send the answer: at once if the sender
-// waits on the connection, or else when it repeats the message.
+// answerFailed replies that the agent did not answer, or why the bridge must not send the answer. The sender gets this
+// reply at once if it waits on the connection, or else when it repeats the message.
 func (s *hookOutcome) answerFailed(ctx context.Context) (bridge.Outcome, error) {
 	if s.item.Kind == kindReply { // nobody waits for an answer to an answer
 		return bridge.Outcome{}, nil

@@ -90,8 +90,8 @@ func (n *Node) saveState(ctx context.Context, key string, body []byte, now time.
 	return n.store.Records().Apply(ctx, append(more, change), now)
 }
 
-// saveMeter stores how much of the limits is used, if that has changed. It does nothing if another process has the
-// duties.
+// saveMeter stores how much of the limits is used, if that has changed. It does nothing if another process holds
+// [Lease].
 func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
 	spent := n.meter.Snapshot(now)
 	if bytes.Equal(spent, n.savedMeter) || n.session.IsElsewhere(Lease) {
@@ -204,7 +204,7 @@ func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Tim
 }
 
 // trim removes the oldest ended conversations beyond MaxKept and MaxBytes. Open conversations stay. If they alone
-// exceed MaxBytes, trim sets n.overfull: strangers cannot add messages until silence has ended enough conversations.
+// exceed MaxBytes, trim sets n.overfull: strangers cannot add messages until enough conversations have expired.
 func (n *Node) trim(ctx context.Context, now time.Time) error {
 	total := int64(0)
 	for c, err := range n.book.All(ctx, conversations.Filter{State: conversations.Open}, now) {

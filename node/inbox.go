@@ -21,8 +21,8 @@ import (
 const nsInbox = "inbox"
 
 // The kinds of inbox items besides kindTask. A kindMessage is a message that the peer sent on its own. A kindReply is
-// an answer to a message of ours: a synchronous reply, or a message of a foreign protocol in which nobody answers an
-// answer.
+// an answer to a message of ours, to which the peer expects no further answer: a synchronous reply, or an answer in a
+// foreign protocol.
 const (
 	kindMessage = "message"
 	kindReply   = "reply"
@@ -53,7 +53,7 @@ type Item struct {
 	// Deferred is set while a held message must not yet change what the conversation proposes or agrees (AM-88).
 	Deferred bool `json:"deferred,omitempty"`
 	rev      store.Rev
-	held     *store.Lease // the lease under which the hook runs; or nil
+	held     *store.Lease // the lease under which the hook runs, or nil
 }
 
 func (a *acceptance) newItem(state ItemState) Item {
@@ -97,7 +97,7 @@ func (i Item) change() store.Change {
 	}}
 }
 
-// termWoken finds the new items whose agent was woken and may get a reminder.
+// termWoken is the index term of the new items whose agent was woken and may get a reminder.
 const termWoken = "woken"
 
 func (i Item) terms() []string {
@@ -136,7 +136,7 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 }
 
 // Inbox lists the items in the given state, or with [owner.NeedsOwner] those that need the owner, in the order of their
-// arrival. An empty state selects all items. after is the next of the previous page, or ""; next is empty on the last
+// arrival. An empty state selects all items. after is next from the previous page, or ""; next is empty on the last
 // page.
 func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
 	return n.listItems(ctx, stateTerm(state), after, limit)

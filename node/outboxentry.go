@@ -67,7 +67,7 @@ func (e OutboxEntry) sent() Sent {
 }
 
 // Outbox lists the entries in the given state, in the order of sending. An empty state selects all entries. after is
-// the next of the previous page, or ""; next is empty on the last page.
+// next from the previous page, or ""; next is empty on the last page.
 func (n *Node) Outbox(ctx context.Context, state SendState, after string, limit int) (entries []OutboxEntry, next string, err error) {
 	term := ""
 	if state != "" {

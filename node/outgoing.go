@@ -35,8 +35,8 @@ func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now 
 	}, outgoingAsk{out, to, out.sealTo != ""})
 }
 
-// openAsk returns a question about a message of ours that needs the owner, and the changes that open it. ask has the
-// fields that differ between kinds of questions. name is the recipient's name, or "".
+// openAsk returns a question about a message of ours that the owner must approve, and the changes that open it. ask has
+// the fields that differ between kinds of questions. name is the recipient's name, or "".
 func (p permission) openAsk(n *Node, out Outgoing, name string, ask acl.Ask, body any) (acl.Ask, []store.Change, error) {
 	var err error
 	if ask.Body, err = json.Marshal(body); err != nil { // encoding may fail for a time that another agent chose

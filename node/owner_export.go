@@ -83,6 +83,6 @@ func (o OwnerAPI) exportKeys(ctx context.Context, id *Identity, peer wire.AgentI
 	return keys
 }
 
-// maxExportKeys bounds the keys of one side that exportKeys takes from one directory: the newest, beginning with the
-// latest. An export has at most twice as many keys in all.
+// maxExportKeys bounds the keys of one side that exportKeys takes from one directory, which are the newest. An export
+// has at most twice as many keys in all.
 const maxExportKeys = 16

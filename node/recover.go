@@ -24,7 +24,7 @@ type interruptedRun struct {
 	Payload json.RawMessage `json:"payload"`
 }
 
-// recovery finishes what the process that had the duties before left unfinished, see [duties].
+// recovery finishes what the previous process with the duties left unfinished, see [duties].
 type recovery struct{ n *Node }
 
 // run finishes decisions about held messages, and recovers the items whose hooks were running. A repeatable route runs
@@ -75,9 +75,9 @@ func (r recovery) recoverRun(ctx context.Context, id string) error {
 	return hookRetries{n}.startWith(ctx, item, time.Now(), func() (func(), error) { return n.runs.AwaitRoom(ctx) })
 }
 
-// recordProvisional adds the provisional answer to the transcript, unless that was done before. From then on the reply
-// goes through the outbox, and a repeat of the message gets the provisional answer. If the conversation was deleted,
-// the item fails.
+// recordProvisional adds the provisional answer (see [run]) to the transcript, unless that was done before. From then
+// on the reply goes through the outbox, and a repeat of the message gets the provisional answer. If the conversation
+// was deleted, the item fails.
 func (r recovery) recordProvisional(ctx context.Context, id string) error {
 	n := r.n
 	item, err := n.Item(ctx, id)

@@ -24,7 +24,7 @@ type Route struct {
 func (r Route) handles(reply bool) bool { return r.Handler != nil && (r.Replies || !reply) }
 
 // route returns the first configured route that matches, else the route of a bridge, else the inbox. A bridge takes
-// precedence over a configured route for all intents ("*").
+// precedence over a configured route whose pattern is "*".
 func (n *Node) route(intent wire.Intent) Route {
 	bridged, ok := n.bridges.route(intent)
 	for _, r := range n.cfg.Routes {

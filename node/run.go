@@ -29,7 +29,7 @@ type run struct {
 	done    func() // frees the reserved place
 
 	to         *recipientInfo // what the owner sees about the recipient of the answer; nil unless the owner must approve the answer
-	sealTo     string         // the age recipient of the answer; empty for an open one, such as a receipt of the node
+	sealTo     string         // the age recipient of the answer; empty if it is not sealed, as a receipt of the node
 	sealChosen bool           // sealTo is set
 
 	stranger bool // the run counts against the strangers' share of the hooks
@@ -180,8 +180,8 @@ func (r *run) newCall(ctx context.Context, item Item, conv conversations.Convers
 	}
 }
 
-// fail stores that the hook failed, see [hookOutcome.fail]. If the node stops or has lost its duties, the item stays
-// "running", and the next process with the duties recovers it.
+// fail stores that the hook failed, see [hookOutcome.fail]. If the node stops or has lost its lease, the item stays
+// "running", and the process that holds the lease next recovers it.
 func (r *run) fail(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return

@@ -210,7 +210,7 @@ func (p queuedMessage) addReply(ctx context.Context, sent Sent) Sent {
 	return sent
 }
 
-// posting builds the unit that stores an outgoing message.
+// posting builds the [conversations.Unit] that stores an outgoing message.
 type posting struct {
 	queuedMessage // what the unit stores
 	unit          *conversations.Unit

@@ -154,7 +154,7 @@ func (b *Box) OnCommit(changes []store.Change) {
 // Wake makes Run look for notices.
 func (b *Box) Wake() { waiting.Wake(b.wakeup) }
 
-// List returns at most limit notices, oldest first. after is the next of the previous page, or ""; next is empty on the
+// List returns at most limit notices, oldest first. after is next from the previous page, or ""; next is empty on the
 // last page.
 func (b *Box) List(ctx context.Context, after string, limit int, now time.Time) (notices []Notice, next string, err error) {
 	page, err := b.cfg.Records.List(ctx, Namespace, "", after, limit, now)

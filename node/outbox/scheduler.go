@@ -44,7 +44,7 @@ type Entry struct {
 
 // Config configures [New]. Everything is required.
 type Config struct {
-	// Load returns at most limit waiting entries in the order of their ids. after is the next of the previous page, or
+	// Load returns at most limit waiting entries in the order of their ids. after is next from the previous page, or
 	// ""; next is empty on the last page.
 	Load func(ctx context.Context, after string, limit int) (entries []Entry, next string, err error)
 	// Attempt makes one attempt and returns when the next attempt is due, or the zero time if the entry is done. first
