@@ -46,7 +46,7 @@ func (r *reader) parseLength(comp *ical.Component, start moment) (span, error) {
 // maxSpan bounds the length of an event, far below the 292 years that a time.Duration can hold.
 const maxSpan = 100 * 366 * 24 * time.Hour
 
-// spanBetween returns the span from start to end. If start is a day, so must be end.
+// spanBetween returns the span from start to end. If start is a whole day, end must be one too.
 func spanBetween(start, end moment) (span, error) {
 	d := end.instant().Sub(start.instant())
 	switch {

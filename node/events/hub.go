@@ -47,7 +47,7 @@ func (h *Hub) ID(seq uint64) string { return h.epoch + "-" + strconv.FormatUint(
 
 // Watch adds a watcher. last is the id of the last event that the caller has seen, or "" if it has seen none. missed
 // holds the events after that event. If the hub does not have all of them, missed is empty and complete is false. After
-// [Hub.Close], the watch has ended at once and complete is true.
+// [Hub.Close], C is closed at once and complete is true.
 func (h *Hub) Watch(last string) (w *Watcher, missed []owner.Event, complete bool) {
 	w = &Watcher{C: make(chan owner.Event, maxQueued)}
 	h.mu.Lock()

@@ -37,7 +37,7 @@ type Call struct {
 	History      []store.Entry // the newest part of the conversation so far
 	Sender       Sender
 	ActionKnown  bool
-	Sealed       bool // it came sealed (AM-85), and the answer is sealed too; Payload is opened
+	Sealed       bool // the message came sealed (AM-85), and the answer is sealed too; Payload is opened
 	Attempt      int  // 1 for the first
 	Reply        bool // the message answers one of ours on its connection; see node.Route.Replies
 	Approved     bool // the owner approved the message

@@ -62,7 +62,7 @@ func (p *Pool) Run(ctx context.Context) {
 	p.Stop()
 }
 
-// ID identifies the work of the pool since the last stop. Stored work with another id has stopped.
+// ID identifies the work of the pool since the last stop. If an inbox item has another id, the work on it has stopped.
 func (p *Pool) ID() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

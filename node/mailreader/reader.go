@@ -2,8 +2,8 @@
 //
 // A directory may have a mailbox for each node that it lists (AM-64 to AM-68). A node without a public address keeps
 // one long poll open at the directory whose mailbox is its endpoint. If a message arrives there while its sender waits,
-// the directory passes it through and the node answers at once. At any other directory, its Reader looks into the
-// mailbox from time to time, and when the channel that Config.News returned closes.
+// the directory passes it through and the node answers at once. At any other directory, the node's Reader looks into
+// the mailbox from time to time, and when the channel that Config.News returned closes.
 package mailreader
 
 import (
@@ -181,7 +181,7 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 const cardEvery = 24 * time.Hour
 
 // publishCard publishes the A2A card at the directory whose mailbox is the endpoint, if the card is new or was
-// published more than cardEvery ago. It returns what answers calls from there, or nil.
+// published more than cardEvery ago. It returns what answers the calls from that directory, or nil.
 func (r *Reader) publishCard(ctx context.Context, cred client.Credential) Calls {
 	calls := r.Node.Calls()
 	if calls == nil || !r.Endpoint {

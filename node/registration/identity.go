@@ -58,8 +58,8 @@ func (r *Registrar) setIdentity(key *signing.PrivateKey, tree wire.Value) error 
 }
 
 // RotateKey gives the node a new signing key; the agent id stays the same. It sends each directory proofs by both keys,
-// so that peers accept the new one (AM-60). A directory that follows only after a restart needs a proof by the old key,
-// which [Config.RetiredKey] returns.
+// so that peers accept the new one (AM-60). A directory that learns of the new key only after a restart needs a proof
+// by the old key, which [Config.RetiredKey] returns.
 func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 	if r.cfg.SaveKey == nil {
 		return nil, owner.Fault(http.StatusConflict, "this node cannot store a new key", "")
@@ -147,9 +147,9 @@ func (r *Registrar) takeIdentity(ctx context.Context, now time.Time) error {
 	return r.setID(id)
 }
 
-// previousKey returns the key that a directory still lists. It returns nil if the current key has this fingerprint,
-// because then the rotation did not happen. It also returns nil if the old key is lost: then peers ask their owners, as
-// after any replacement (AM-60). The caller must hold r.work.
+// previousKey returns the key with this fingerprint, which a directory still lists. It returns nil if that is the
+// current key, because then the rotation did not happen. It also returns nil if the key is lost: then peers ask their
+// owners, as after any replacement (AM-60). The caller must hold r.work.
 func (r *Registrar) previousKey(fingerprint string, current *signing.PrivateKey) *signing.PrivateKey {
 	if fingerprint == "" || fingerprint == current.Public().Fingerprint() {
 		return nil

@@ -11,7 +11,7 @@ type Places struct {
 	taken map[string]int // by key
 }
 
-// NewPlaces returns places that are all free: max of them, of which one key may have perKey.
+// NewPlaces returns places that are all free: max of them in all, of which one key may take perKey.
 func NewPlaces(max, perKey int) *Places {
 	return &Places{max: max, perKey: perKey, taken: make(map[string]int)}
 }

@@ -2,8 +2,8 @@ package waiting
 
 import "sync"
 
-// Results passes one value for each key to the caller that expects it. The zero value is ready to use, and it is safe
-// for concurrent use.
+// Results passes one value for each key to the caller that expects it. It is safe for concurrent use, and the zero
+// value is ready to use.
 type Results[T any] struct {
 	mu      sync.Mutex
 	waiting map[string]chan T

@@ -36,7 +36,7 @@ type Card struct {
 	Tree Value // the whole card as received, including unknown fields
 }
 
-// CardRules are the checks that depend on the reader of the card. The zero value is the strict reader.
+// CardRules are the checks that depend on who reads the card. The zero value is the strictest.
 type CardRules struct {
 	// AllowHTTP reports whether an endpoint with this host may use http:// and may have an IP address as its host
 	// (AM-5, AM-80, AM-82). A nil AllowHTTP allows neither.

@@ -1,7 +1,7 @@
 package wire
 
 // Near returns the element of words that is most similar to word, or "" if each differs in more than two bytes and in
-// more than a quarter of them.
+// more than a quarter of the bytes of word.
 func Near(word string, words []string) string {
 	best, distance := "", 1+max(2, len(word)/4)
 	for _, w := range words {
