@@ -65,6 +65,7 @@ func (n *Node) newHeldDecision(ask acl.Ask, d acl.Decision) (*heldDecision, erro
 // rule about the sender.
 func (v *heldDecision) isFirst() bool { return v.ask.Behind == "" }
 
+// carryOut adds the decision about the message, and everything that follows from it, to u.
 func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err error) {
 	v.unit = u
 	u.Add(v.d.Changes...)

@@ -208,6 +208,7 @@ func (n *Node) knowsResends(ctx context.Context, id wire.AgentID) (bool, error) 
 	return err == nil && resp.StatusCode == http.StatusOK && doc.GetStr("agent_id") == string(id), nil
 }
 
+// transport returns the way to deliver the entry: HTTP to a native agent, or the bridge of the foreign address.
 func (n *Node) transport(e OutboxEntry) (bridge.Transport, error) {
 	if e.Address == "" {
 		return endpoint{n}, nil

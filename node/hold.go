@@ -139,6 +139,7 @@ func (a *acceptance) newAsk(item Item, hold, reason string) acl.Ask {
 	}
 }
 
+// senderRule names the rule by which the messages of this sender wait.
 func (a *acceptance) senderRule() string {
 	if a.in.Unproven != nil {
 		return RuleUnproven

@@ -36,6 +36,7 @@ func (s *hookOutcome) commit(ctx context.Context) (out bridge.Outcome, err error
 	return out, err
 }
 
+// fill adds the outcome to the unit, unless the item no longer waits for it.
 func (s *hookOutcome) fill(ctx context.Context) (out bridge.Outcome, err error) {
 	s.item, err = s.run.n.Item(ctx, s.run.itemID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -50,6 +51,7 @@ func (s *hookOutcome) fill(ctx context.Context) (out bridge.Outcome, err error) 
 	return out, err
 }
 
+// decide sets the new state of the item and returns the answer to the sender.
 func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	if s.err == nil {
 		s.item.Failure = nil
@@ -138,6 +140,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	return true, err
 }
 
+// reply adds the reply to the unit. It leaves through the outbox, or on the connection of the sender.
 func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Outcome, error) {
 	n := s.run.n
 	if s.viaOutbox {

@@ -24,6 +24,7 @@ const (
 	sweepEvery  = 10 * time.Minute
 )
 
+// restore reads the state that an earlier process stored.
 func (n *Node) restore(ctx context.Context) error {
 	now := time.Now()
 	recs := n.store.Records()

@@ -100,6 +100,7 @@ func (i Item) change() store.Change {
 // termWoken is the index term of the new items whose agent was woken and may get a reminder.
 const termWoken = "woken"
 
+// terms returns the index terms by which the item can be found.
 func (i Item) terms() []string {
 	terms := []string{stateTerm(i.State)}
 	switch {

@@ -132,6 +132,7 @@ func (r *run) work(ctx context.Context) {
 	r.settle(context.WithoutCancel(ctx), answer, nil)
 }
 
+// call calls the handler with the current state of the item and of its conversation.
 func (r *run) call(ctx context.Context) (hook.Answer, error) {
 	item, err := r.n.Item(ctx, r.itemID)
 	if err != nil {

@@ -229,6 +229,7 @@ func (b *Book) Events(ctx context.Context, now time.Time) ([]Event, error) {
 
 const maxEntries = 10_000
 
+// each calls do for the entries with an index term, or for all entries if term is "".
 func (b *Book) each(ctx context.Context, term string, now time.Time, do func(entry)) error {
 	seen := 0
 	for e, err := range store.DecodeAll(ctx, b.cfg.Records, Namespace, term, now, decodeEntry) {

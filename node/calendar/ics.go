@@ -66,6 +66,7 @@ type span struct {
 	rest time.Duration
 }
 
+// from returns the interval that the span takes if it begins at start.
 func (s span) from(start moment) Interval {
 	end := moment{wall: start.wall.AddDate(0, 0, s.days), zone: start.zone}
 	return Interval{start.instant(), end.instant().Add(s.rest)}

@@ -89,6 +89,7 @@ func parseOffer(terms conversations.Terms) (offer, error) {
 	return o, nil
 }
 
+// answerOffer accepts the first offered time that fits, or asks the owner about it. If no time fits, it offers others.
 func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) Reply {
 	o, err := parseOffer(*q.Offered)
 	if err != nil {

@@ -144,6 +144,7 @@ func IsAsync(h Handler) bool {
 func (e *Error) Error() string { return fmt.Sprintf("hook %s: %s: %v", e.Route, e.Fault, e.cause) }
 func (e *Error) Unwrap() error { return e.cause }
 
+// newError returns the failure of a handler. The fault becomes Timeout if the context of the call has ended.
 func newError(fault Fault, route string, cause error) error {
 	// A connection attempt that times out is a context.DeadlineExceeded too. It is not a Timeout of the handler,
 	// because it ends long before the context does.

@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
+// listing returns the state of the registration as the owner sees it.
 func (p *registration) listing(now time.Time) owner.Listing {
 	s := p.state
 	l := owner.Listing{

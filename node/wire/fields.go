@@ -99,6 +99,7 @@ func (f *fields) oneOf(key, reason, fallback string, allowed ...string) string {
 	return m.text
 }
 
+// texts returns the elements of a list, which must be strings.
 func (f *fields) texts(key string, list Value) []string {
 	out := make([]string, 0, list.Len())
 	for e := range list.Elems() {
@@ -113,6 +114,7 @@ func (f *fields) version() {
 	f.check(validVersion(f.text("agentmesh")), "agentmesh", "must be 0.1.<n>")
 }
 
+// length checks that s has between low and high characters.
 func (f *fields) length(s, key string, low, high int, reason string) {
 	n := utf8.RuneCountInString(s)
 	f.check(low <= n && n <= high, key, reason)
