@@ -207,7 +207,7 @@ func (v *heldDecision) releaseToHook(route Route) error {
 		return nil
 	}
 	r := &run{
-		n: v.n, key: v.item.key(), itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: freePlace, unattended: true,
+		n: v.n, key: v.item.key(), itemID: v.item.ID, message: v.message, payload: v.payload, route: route, freePlace: freePlace, unattended: true,
 	}
 	v.unit.Then(func() { v.n.start(r) })
 	return nil

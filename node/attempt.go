@@ -59,9 +59,9 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	if !n.session.IsCurrent(ctx) { // this process stood still: another one may deliver the outbox now
 		return time.Now().Add(sendPauses[0]), ""
 	}
-	deliver, cancel := context.WithTimeout(ctx, attemptTime)
+	limited, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
-	delivered, err := transport.Deliver(deliver, bridge.Delivery{
+	delivered, err := transport.Deliver(limited, bridge.Delivery{
 		ID: e.ID, To: e.To, Address: e.Address, Message: m, Raw: e.Raw, Attempt: e.Attempts + 1,
 	})
 	switch {
@@ -111,16 +111,16 @@ func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) 
 	now := time.Now()
 	if e.Address == "" && now.Sub(e.Signed) >= signAgainAfter {
 		if e.Processed {
-			knows, err := false, error(nil)
+			recognizes, err := false, error(nil)
 			if !e.Doubtful {
-				knows, err = n.knowsResends(ctx, e.To)
+				recognizes, err = n.knowsResends(ctx, e.To)
 			}
 			switch {
 			case err != nil:
 				return e, retryableError{err}
-			case !knows && !n.clock.Reliable(): // with the right time, the signature may be young enough
+			case !recognizes && !n.clock.Reliable(): // with the right time, the signature may be young enough
 				return e, retryableError{errUnknownDelivery}
-			case !knows:
+			case !recognizes:
 				return e, errUnknownDelivery
 			}
 		}
@@ -280,12 +280,12 @@ const movedGap = 3 * time.Second
 // another endpoint, it replaces *peer and returns true (AM-86). A final refusal always causes a fetch, a failed
 // connection at most one within movedGap. fetchMovedCard does not follow a key that the pinned key does not vouch for.
 func (e endpoint) fetchMovedCard(ctx context.Context, peer *client.Peer, cause error) bool {
-	failed, ok := errors.AsType[*client.SendError](cause)
-	if !ok || failed.Processed || failed.Retry && failed.Status != 0 {
+	failure, ok := errors.AsType[*client.SendError](cause)
+	if !ok || failure.Processed || failure.Retry && failure.Status != 0 {
 		return false
 	}
 	gap := time.Duration(0)
-	if failed.Retry {
+	if failure.Retry {
 		gap = movedGap
 	}
 	listed, err := e.n.cards.Again(ctx, peer.Card.ID, gap, time.Now())

@@ -27,17 +27,17 @@ type bridges struct {
 	progress bridge.ProgressFeed
 
 	mu       sync.RWMutex
-	attached []attached // in order of connection; replaced, never changed
+	attached []connectedBridge // in order of connection; replaced, never changed
 }
 
-// attached is a kind of bridge with its service.
-type attached struct {
+// connectedBridge is a kind of bridge with its service.
+type connectedBridge struct {
 	bridge.Kind
 	service bridge.Transport
 }
 
 // links returns the links of the service. ok is false if it cannot have links.
-func (a attached) links() ([]bridge.LinkStatus, bool) {
+func (a connectedBridge) links() ([]bridge.LinkStatus, bool) {
 	linked, ok := a.service.(interface{ Links() []bridge.LinkStatus })
 	if !ok {
 		return nil, false
@@ -46,7 +46,7 @@ func (a attached) links() ([]bridge.LinkStatus, bool) {
 }
 
 // canHandle reports whether the bridge handles messages of an intent. A foreign kind needs a link for that.
-func (a attached) canHandle(intent wire.Intent) bool {
+func (a connectedBridge) canHandle(intent wire.Intent) bool {
 	links, _ := a.links()
 	return acl.Match(a.Intents, string(intent)) && (a.Native || len(links) > 0)
 }
@@ -74,10 +74,10 @@ func (n *Node) Attach(kind bridge.Kind, links []bridge.Link) (bridge.Mesh, error
 func (n *Node) Connect(kind bridge.Kind, service bridge.Transport) {
 	n.bridges.mu.Lock()
 	defer n.bridges.mu.Unlock()
-	n.bridges.attached = append(slices.Clip(n.bridges.attached), attached{kind, service})
+	n.bridges.attached = append(slices.Clip(n.bridges.attached), connectedBridge{kind, service})
 }
 
-func (b *bridges) all() []attached {
+func (b *bridges) all() []connectedBridge {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.attached
@@ -94,13 +94,13 @@ func servicesOf[T any](b *bridges) iter.Seq[T] {
 	}
 }
 
-func (b *bridges) find(kind string) (attached, bool) {
+func (b *bridges) find(kind string) (connectedBridge, bool) {
 	for _, a := range b.all() {
 		if a.Name == kind {
 			return a, true
 		}
 	}
-	return attached{}, false
+	return connectedBridge{}, false
 }
 
 // route returns the route to the bridge that handles an intent.
@@ -278,9 +278,9 @@ func (e endpoint) tryCarriers(ctx context.Context, d bridge.Delivery, peer clien
 // readCarrierAnswer reads the signed reply or the error that a carrier returned.
 func (e endpoint) readCarrierAnswer(ctx context.Context, d bridge.Delivery, peer client.Peer, answer []byte) (bridge.Delivered, error) {
 	if v, err := wire.ParseObject(answer); err == nil {
-		if refused, ok := wire.ParseError(0, v); ok {
-			refused.Message = wire.OneLine(refused.Message, 200)
-			return bridge.Delivered{}, &client.SendError{Retry: refused.Retry, Refusal: refused}
+		if refusal, ok := wire.ParseError(0, v); ok {
+			refusal.Message = wire.OneLine(refusal.Message, 200)
+			return bridge.Delivered{}, &client.SendError{Retry: refusal.Retry, Refusal: refusal}
 		}
 	}
 	return e.readReply(ctx, d, peer, client.Answer{Body: answer})

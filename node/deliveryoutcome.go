@@ -263,7 +263,7 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 			o.run = o.newReplyRun(&item, m)
 		}
 		if o.run != nil {
-			o.unit.Otherwise(o.run.done)
+			o.unit.Otherwise(o.run.freePlace)
 		}
 		if o.run == nil && item.State == ItemNew && o.unit.Conversation().Unclear == m.ID {
 			item.Note = noteUnclear
@@ -288,16 +288,16 @@ func (o *deliveryOutcome) newReplyRun(item *Item, m *wire.Message) *run {
 	if mustAsk || !route.handles(true) || !item.ActionKnown || m.Action() == wire.ActionClose {
 		return nil
 	}
-	done, err := n.runs.Reserve()
+	freePlace, err := n.runs.Reserve()
 	if err != nil {
 		return nil
 	}
 	item.Route = route.Name
 	if !n.claimRun(item) {
-		done()
+		freePlace()
 		return nil
 	}
-	return &run{n: n, key: item.key(), itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, unattended: true}
+	return &run{n: n, key: item.key(), itemID: item.ID, message: *m, payload: m.Payload, route: route, freePlace: freePlace, unattended: true}
 }
 
 // isReceipt reports whether an answer only confirms that our message arrived, that it waits for the peer's owner, or

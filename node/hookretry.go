@@ -68,11 +68,11 @@ func (h hookRetries) startWith(ctx context.Context, item Item, now time.Time, re
 	case !route.handles(item.Kind == kindReply): // the configuration was changed
 		item.State = ItemNew
 	default:
-		done, err := reserve()
+		freePlace, err := reserve()
 		if err != nil {
 			return err
 		}
-		return n.runAgain(ctx, item, route, nil, done)
+		return n.runAgain(ctx, item, route, nil, freePlace)
 	}
 	return n.storeItem(ctx, item, nil)
 }
@@ -204,10 +204,10 @@ func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 		notice := n.notice("unanswered", item.Peer, item.PeerName, item.key(), now)
 		return n.storeItem(ctx, item, []store.Change{n.notices.Change(notice)})
 	}
-	done, err := n.runs.Reserve()
+	freePlace, err := n.runs.Reserve()
 	if err != nil {
 		return err
 	}
 	item.Reminded = now
-	return n.runAgain(ctx, item, route, nil, done)
+	return n.runAgain(ctx, item, route, nil, freePlace)
 }

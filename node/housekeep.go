@@ -94,14 +94,14 @@ func (n *Node) saveState(ctx context.Context, key string, body []byte, now time.
 // saveMeter stores how much of the limits is used, if that has changed. It does nothing if another process holds
 // [Lease].
 func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
-	spent := n.meter.Snapshot(now)
-	if bytes.Equal(spent, n.savedMeter) || n.session.IsElsewhere(Lease) {
+	usage := n.meter.Snapshot(now)
+	if bytes.Equal(usage, n.savedMeter) || n.session.IsElsewhere(Lease) {
 		return nil
 	}
-	if err := n.saveState(ctx, keyMeter, spent, now); err != nil {
+	if err := n.saveState(ctx, keyMeter, usage, now); err != nil {
 		return err
 	}
-	n.savedMeter = spent
+	n.savedMeter = usage
 	return nil
 }
 

@@ -54,8 +54,8 @@ func (m mailbox) Calls() mailreader.Calls {
 // AnswerNow implements [mailreader.Node].
 func (m mailbox) AnswerNow(ctx context.Context, item client.RelayItem) []byte {
 	out, err := m.n.Receive(ctx, item.Message)
-	if refused, ok := errors.AsType[*wire.Error](err); ok {
-		return refused.AppendJSON(nil)
+	if refusal, ok := errors.AsType[*wire.Error](err); ok {
+		return refusal.AppendJSON(nil)
 	} else if err != nil {
 		return nil
 	}
@@ -82,12 +82,12 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 			err = m.enqueueAnswer(ctx, out.Raw, now) // the answer came too late for the pass-through
 		}
 	}
-	refused, ok := errors.AsType[*wire.Error](err)
+	refusal, ok := errors.AsType[*wire.Error](err)
 	switch {
 	case err == nil:
 		return nil
-	case ok && !refused.Retry:
-		n.log.Info("mail refused", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
+	case ok && !refusal.Retry:
+		n.log.Info("mail refused", "relay_id", item.ID, "code", refusal.Code, "reason", refusal.Message)
 		return nil
 	case !ok && errors.Is(err, store.ErrQuota): // the outbox is full; other mail need not wait until it has room
 		return wire.ErrRateLimited.Because(err)

@@ -88,8 +88,8 @@ func (n *Node) checkRecipient(ctx context.Context, m wire.Message) (standing acl
 // share the host of a mailbox (AM-42). proven reports whether the host counts.
 func (n *Node) sourcesOf(ctx context.Context, peer client.Peer, request []rate.Source) (sources []rate.Source, proven bool, err error) {
 	sources = slices.Clone(request)
-	inside := slices.ContainsFunc(n.cfg.Directories, func(d *client.Directory) bool { return d.IsInside() && d.Base == peer.Directory })
-	if inside && n.cfg.CredentialOf != nil {
+	isInside := slices.ContainsFunc(n.cfg.Directories, func(d *client.Directory) bool { return d.IsInside() && d.Base == peer.Directory })
+	if isInside && n.cfg.CredentialOf != nil {
 		credential, err := n.cfg.CredentialOf(ctx, peer.Card.ID)
 		if err != nil {
 			return nil, false, unavailable(err)

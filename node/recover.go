@@ -129,21 +129,21 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 }
 
 // runAgain starts the hook of an item again. The changes of the owner's decision, if any, are stored with the item.
-// done frees the place in the queue that the caller reserved.
-func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []store.Change, done func()) error {
+// freePlace frees the place in the queue that the caller reserved.
+func (n *Node) runAgain(ctx context.Context, item Item, route Route, decision []store.Change, freePlace func()) error {
 	payload, message, err := n.readItem(ctx, item)
 	if err != nil {
-		done()
+		freePlace()
 		return err
 	}
 	item.Note, item.Route, item.RetryAt = "", route.Name, time.Time{}
 	claimed := n.claimRun(&item) // otherwise the item waits for another process
-	if err := n.storeItem(ctx, item, decided); err != nil || !claimed {
-		done()
+	if err := n.storeItem(ctx, item, decision); err != nil || !claimed {
+		freePlace()
 		return err
 	}
 	n.start(&run{
-		n: n, key: item.key(), itemID: item.ID, message: message, payload: payload, route: route, done: done,
+		n: n, key: item.key(), itemID: item.ID, message: message, payload: payload, route: route, freePlace: freePlace,
 		unattended: true, stranger: item.Trust == "",
 	})
 	return nil
@@ -182,11 +182,11 @@ func (q interruptedRun) resolve(ctx context.Context, n *Node, ask acl.Ask, d acl
 		if err := item.checkShown(payload, message, q.Payload, ask.Hash); err != nil {
 			return n.logNotShown(ask, err)
 		}
-		done, err := n.runs.Reserve()
+		freePlace, err := n.runs.Reserve()
 		if err != nil {
 			return err
 		}
-		return n.runAgain(ctx, item, route, d.Changes, done)
+		return n.runAgain(ctx, item, route, d.Changes, freePlace)
 	}
 	item.State = ItemNew
 	return n.storeItem(ctx, item, d.Changes)

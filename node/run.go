@@ -20,13 +20,13 @@ import (
 // run is one call of a hook for one accepted message, whose sender may still wait on the connection. The hook and the
 // deadline race to set settled. If the hook wins, its reply leaves on the connection, otherwise through the outbox.
 type run struct {
-	n       *Node
-	key     store.ConvKey
-	itemID  string
-	message wire.Message
-	payload wire.Value
-	route   Route
-	done    func() // frees the reserved place
+	n         *Node
+	key       store.ConvKey
+	itemID    string
+	message   wire.Message
+	payload   wire.Value
+	route     Route
+	freePlace func() // frees the reserved place
 
 	to         *recipientInfo // what the owner sees about the recipient of the answer; nil unless the owner must approve the answer
 	sealTo     string         // the age recipient of the answer; empty if it is not sealed, as a receipt of the node
@@ -45,10 +45,10 @@ type run struct {
 // start runs r in the background.
 func (n *Node) start(r *run) {
 	if !n.runs.Go(func(ctx context.Context) {
-		defer r.done()
+		defer r.freePlace()
 		r.work(ctx)
 	}) {
-		r.done()
+		r.freePlace()
 	}
 }
 
@@ -56,11 +56,11 @@ func (n *Node) start(r *run) {
 // message with a provisional answer. If the hook's reply comes in time, the sender gets the reply instead (AM-26,
 // AM-32).
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
-	done, err := a.n.runs.ReserveFor(a.stranger)
+	freePlace, err := a.n.runs.ReserveFor(a.stranger)
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	a.unit.Otherwise(done)
+	a.unit.Otherwise(freePlace)
 	item := a.newItem(ItemRunning)
 	item.Route = a.route.Name
 	claimed := a.n.claimRun(&item)
@@ -69,7 +69,7 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 		return bridge.Outcome{}, err
 	}
 	r := &run{
-		n: a.n, key: a.key, itemID: item.ID, message: *cmp.Or(a.in.Native, new(wire.Message)), payload: a.in.Payload, route: a.route, done: done,
+		n: a.n, key: a.key, itemID: item.ID, message: *cmp.Or(a.in.Native, new(wire.Message)), payload: a.in.Payload, route: a.route, freePlace: freePlace,
 		stranger: a.stranger, result: make(chan bridge.Outcome, 1), unattended: a.in.Unattended, provisional: provisional,
 		screen: a.in.Screen,
 	}
@@ -77,7 +77,7 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 		a.hook = r
 		a.unit.Then(func() { a.n.start(r) })
 	} else {
-		a.unit.Then(done)
+		a.unit.Then(freePlace)
 	}
 	out := a.complete(http.StatusAccepted, provisional)
 	if (!claimed || hook.IsAsync(a.route.Handler)) && !r.unattended { // the sender need not wait

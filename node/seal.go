@@ -107,8 +107,8 @@ func (n *Node) signFor(d wire.Draft, recipient string) (signedMessage, error) {
 	}
 	card := n.Card()
 	meta, _ := card.Tree.Get("metadata")
-	by := conversations.Sealer{Agent: card.ID, Recipient: meta.GetStr("age_recipient")}
-	sealed, key, err := by.Seal(d.Payload, recipient)
+	sealer := conversations.Sealer{Agent: card.ID, Recipient: meta.GetStr("age_recipient")}
+	sealed, key, err := sealer.Seal(d.Payload, recipient)
 	if err != nil {
 		return signedMessage{}, fmt.Errorf("seal message: %w", err)
 	}

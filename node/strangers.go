@@ -22,11 +22,11 @@ const rejectBatch = 20 // questions decided at once
 // it goes on. It returns the number of rejections. by names the command or page that the owner used.
 func rejectStrangers(ctx context.Context, queue *acl.Asks, rules *acl.Rules, by string) (rejected int, err error) {
 	began := time.Now()
-	var done atomic.Int64
+	var rejections atomic.Int64
 	for after := ""; ; {
 		asks, next, listErr := queue.List(ctx, acl.AskFilter{State: acl.AskPending}, after, rejectBatch, began)
 		if listErr != nil {
-			return int(done.Load()), errors.Join(err, listErr)
+			return int(rejections.Load()), errors.Join(err, listErr)
 		}
 		var group errgroup.Group
 		for _, ask := range asks {
@@ -34,17 +34,17 @@ func rejectStrangers(ctx context.Context, queue *acl.Asks, rules *acl.Rules, by 
 				next = ""
 				break
 			}
-			group.Go(func() error { return rejectStranger(ctx, queue, rules, ask, by, &done) })
+			group.Go(func() error { return rejectStranger(ctx, queue, rules, ask, by, &rejections) })
 		}
 		err = errors.Join(err, group.Wait())
 		if after = next; after == "" {
-			return int(done.Load()), err
+			return int(rejections.Load()), err
 		}
 	}
 }
 
-// rejectStranger rejects the sender of a question if the owner does not know the sender, and counts that in done.
-func rejectStranger(ctx context.Context, queue *acl.Asks, rules *acl.Rules, ask acl.Ask, by string, done *atomic.Int64) error {
+// rejectStranger rejects the sender of a question if the owner does not know the sender, and counts the rejection.
+func rejectStranger(ctx context.Context, queue *acl.Asks, rules *acl.Rules, ask acl.Ask, by string, rejections *atomic.Int64) error {
 	if !isAboutSender(ask) {
 		return nil
 	}
@@ -59,7 +59,7 @@ func rejectStranger(ctx context.Context, queue *acl.Asks, rules *acl.Rules, ask 
 	case err != nil:
 		return fmt.Errorf("reject %s: %w", ask.ID, err)
 	}
-	done.Add(1)
+	rejections.Add(1)
 	return nil
 }
 

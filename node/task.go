@@ -104,8 +104,8 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 // at the same time, only one succeeds.
 func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value, changes []store.Change) (wire.Value, error) {
 	kind, _, _ := strings.Cut(item.About, "/")
-	served, _ := n.bridges.find(kind)
-	a, ok := served.service.(bridge.Answerer)
+	connected, _ := n.bridges.find(kind)
+	a, ok := connected.service.(bridge.Answerer)
 	if !ok {
 		return wire.Value{}, owner.Fault(http.StatusConflict, "nothing here serves "+kind+" any more", "mark it as read: agentmesh inbox ack "+item.ID)
 	}

@@ -203,8 +203,8 @@ func (p *Planner) Reserve(uid string, i Interval, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reserved = slices.DeleteFunc(p.reserved, func(r reservation) bool { return !now.Before(r.until) || r.uid == uid })
-	taken := slices.ContainsFunc(p.reserved, func(r reservation) bool { return r.overlaps(padded) })
-	if taken || len(p.reserved) >= maxReserved {
+	isTaken := slices.ContainsFunc(p.reserved, func(r reservation) bool { return r.overlaps(padded) })
+	if isTaken || len(p.reserved) >= maxReserved {
 		return false
 	}
 	p.reserved = append(p.reserved, reservation{i, uid, now.Add(reserveFor)})

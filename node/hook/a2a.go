@@ -93,14 +93,14 @@ func (h *A2A) enter(ctx context.Context, key string) (leave func(), err error) {
 		h.mu.Lock()
 		running, isBusy := h.busy[key]
 		if !isBusy {
-			mine := make(chan struct{})
-			h.busy[key] = mine
+			done := make(chan struct{})
+			h.busy[key] = done
 			h.mu.Unlock()
 			return func() {
 				h.mu.Lock()
 				defer h.mu.Unlock()
 				delete(h.busy, key)
-				close(mine)
+				close(done)
 			}, nil
 		}
 		h.mu.Unlock()
@@ -133,7 +133,7 @@ func (h *A2A) submit(ctx context.Context, c Call, contextID string) (message.Rem
 
 // await asks about the task until it ends or needs an answer of the sender.
 func (h *A2A) await(ctx context.Context, task message.Remote, progress func(Result)) (message.Remote, error) {
-	failed := 0
+	failures := 0
 	for wait := firstPoll; task.IsWaiting(); wait = min(2*wait, slowestPoll) {
 		if !waiting.Pause(ctx, wait) {
 			return task, h.fail(Timeout, ctx.Err())
@@ -141,14 +141,14 @@ func (h *A2A) await(ctx context.Context, task message.Remote, progress func(Resu
 		next, err := h.call(ctx, message.GetTask, wire.Obj(wire.TextField("id", task.TaskID)))
 		switch {
 		case err == nil:
-			task, failed = next, 0
+			task, failures = next, 0
 			if progress != nil && task.IsWaiting() {
 				progress(Result{Task: &Task{State: TaskWorking}})
 			}
 		case FaultOf(err) != Unreachable:
 			return task, err
 		default: // ask again after a lost answer, or if the agent is busy
-			if failed++; failed == maxPollErrors {
+			if failures++; failures == maxPollErrors {
 				return task, h.fail(Crashed, fmt.Errorf("the agent accepted the message and then went away: %w", err))
 			}
 		}
@@ -193,9 +193,9 @@ func (h *A2A) call(ctx context.Context, method string, params wire.Value) (messa
 	if !ok {
 		return message.Remote{}, h.fail(refusalFault(v), fmt.Errorf("the agent answered HTTP %d: %s", resp.StatusCode, wire.OneLine(string(v.JSON()), 300)))
 	}
-	remote, refused := message.ReadResult(result)
-	if refused != nil {
-		return message.Remote{}, h.fail(Malformed, refused)
+	remote, refusal := message.ReadResult(result)
+	if refusal != nil {
+		return message.Remote{}, h.fail(Malformed, refusal)
 	}
 	return remote, nil
 }
@@ -237,12 +237,12 @@ var failureTexts = []string{"⚠️ Agent couldn't generate a response"}
 
 // readRemote converts the agent's task or message to an answer. The text of a failure is for the owner only.
 func readRemote(r message.Remote, intent wire.Intent) (Answer, error) {
-	_, said := r.Payload(wire.RequestInfo)
-	if _, isText := said.Get("answer"); !isText { // the agent knows the mesh and wrote a payload
-		payload, err := conversations.CheckOwn(intent, said)
+	_, body := r.Payload(wire.RequestInfo)
+	if _, isText := body.Get("answer"); !isText { // the agent knows the mesh and wrote a payload
+		payload, err := conversations.CheckOwn(intent, body)
 		return Answer{Payload: &payload}, err
 	}
-	text := strings.TrimSpace(said.GetStr("answer"))
+	text := strings.TrimSpace(body.GetStr("answer"))
 	for _, failure := range failureTexts {
 		if strings.HasPrefix(text, failure) {
 			return Answer{}, fmt.Errorf("the agent failed: %s", wire.OneLine(text, 200))
@@ -251,7 +251,7 @@ func readRemote(r message.Remote, intent wire.Intent) (Answer, error) {
 	if r.State == a2a.TaskStateFailed || r.State == a2a.TaskStateAuthRequired {
 		return Answer{}, fmt.Errorf("the agent reports %s: %s", r.State, wire.OneLine(text, 200))
 	}
-	result, err := ReadResult(said)
+	result, err := ReadResult(body)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -30,18 +30,18 @@ func (h Exec) Handle(ctx context.Context, c Call) (Answer, error) {
 	if len(h.Argv) > 0 {
 		name = filepath.Base(h.Argv[0])
 	}
-	answer := &answerReader{intent: c.Message.Intent, progress: c.Progress, tap: c.tap}
-	command := subprocess.Command{Argv: h.Argv, Dir: h.Dir, Env: h.Env, User: h.User, MaxOutput: maxOutput, Stdout: answer}
+	reader := &answerReader{intent: c.Message.Intent, progress: c.Progress, tap: c.tap}
+	command := subprocess.Command{Argv: h.Argv, Dir: h.Dir, Env: h.Env, User: h.User, MaxOutput: maxOutput, Stdout: reader}
 	result, err := command.Run(ctx, c.document())
 	if result.Tail != "" {
 		loggerOr(h.Logger).Info("hook wrote to standard error", "hook", name, "message", c.Message.ID, "tail", wire.OneLine(lastStderr(result.Tail), maxStderr))
 	}
-	if answer.err == nil && err != nil {
+	if reader.err == nil && err != nil {
 		return Answer{}, newProgramError(Crashed, name, err, result.Tail)
 	}
-	said, err := answer.finish()
+	answer, err := reader.finish()
 	if err != nil {
 		return Answer{}, newProgramError(Malformed, name, err, result.Tail)
 	}
-	return said, nil
+	return answer, nil
 }

@@ -226,8 +226,8 @@ func (c Call) history() wire.Value {
 			{Key: "from", Value: wire.Text(from)},
 			{Key: "at", Value: wire.Text(wire.FormatTime(e.At))},
 		}
-		if said, ok := conversations.ReadContent(e); ok {
-			turn = append(turn, wire.Member{Key: "intent", Value: wire.Text(string(said.Intent))}, wire.Member{Key: "payload", Value: said.Payload})
+		if content, ok := conversations.ReadContent(e); ok {
+			turn = append(turn, wire.Member{Key: "intent", Value: wire.Text(string(content.Intent))}, wire.Member{Key: "payload", Value: content.Payload})
 		}
 		turns = append([]wire.Value{wire.Obj(turn...)}, turns...)
 	}

@@ -164,9 +164,9 @@ func earlierTurns(c Call, maxTurns, size int) []turn {
 }
 
 func payloadText(e store.Entry) string {
-	said, ok := conversations.ReadContent(e)
+	content, ok := conversations.ReadContent(e)
 	if !ok {
 		return string(e.Raw)
 	}
-	return string(said.Payload.JSON())
+	return string(content.Payload.JSON())
 }

@@ -108,9 +108,9 @@ func (p *Pool) GoOnce(key string, work func(ctx context.Context)) {
 	}
 }
 
-// Reserve takes room for one hook before its message is accepted, or returns wire.ErrUnavailable. done gives the room
-// back.
-func (p *Pool) Reserve() (done func(), err error) {
+// Reserve takes room for one hook before its message is accepted, or returns wire.ErrUnavailable. release gives the
+// room back.
+func (p *Pool) Reserve() (release func(), err error) {
 	select {
 	case p.room <- struct{}{}:
 		return sync.OnceFunc(func() { <-p.room }), nil
@@ -121,7 +121,7 @@ func (p *Pool) Reserve() (done func(), err error) {
 
 // ReserveFor is [Pool.Reserve] for the hook of a message. If stranger is set, it takes room from the strangers' share,
 // too.
-func (p *Pool) ReserveFor(stranger bool) (done func(), err error) {
+func (p *Pool) ReserveFor(stranger bool) (release func(), err error) {
 	if !stranger {
 		return p.Reserve()
 	}
@@ -130,16 +130,16 @@ func (p *Pool) ReserveFor(stranger bool) (done func(), err error) {
 	default:
 		return nil, wire.ErrUnavailable
 	}
-	release, err := p.Reserve()
+	releaseRoom, err := p.Reserve()
 	if err != nil {
 		<-p.strangerRoom
 		return nil, err
 	}
-	return sync.OnceFunc(func() { release(); <-p.strangerRoom }), nil
+	return sync.OnceFunc(func() { releaseRoom(); <-p.strangerRoom }), nil
 }
 
 // AwaitRoom is Reserve that waits for room instead of failing.
-func (p *Pool) AwaitRoom(ctx context.Context) (done func(), err error) {
+func (p *Pool) AwaitRoom(ctx context.Context) (release func(), err error) {
 	select {
 	case p.room <- struct{}{}:
 		return sync.OnceFunc(func() { <-p.room }), nil

@@ -158,10 +158,10 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 		} else {
 			err = r.Node.AcceptMail(ctx, item)
 		}
-		if refused, ok := errors.AsType[*wire.Error](err); ok { // other mail need not wait for it
-			r.Logger.Info("mail is postponed", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
-			b.postpone(item, refused.RetryAfter, time.Now())
-			if refused.Code == wire.AgentUnavailable && !errors.Is(err, wire.ErrNoDirectory) { // this node is at fault
+		if refusal, ok := errors.AsType[*wire.Error](err); ok { // other mail need not wait for it
+			r.Logger.Info("mail is postponed", "relay_id", item.ID, "code", refusal.Code, "reason", refusal.Message)
+			b.postpone(item, refusal.RetryAfter, time.Now())
+			if refusal.Code == wire.AgentUnavailable && !errors.Is(err, wire.ErrNoDirectory) { // this node is at fault
 				return true, err
 			}
 			continue
@@ -223,12 +223,12 @@ func (r *Reader) answerCall(ctx context.Context, calls Calls, item client.RelayI
 			break
 		}
 	}
-	refused, ok := errors.AsType[*client.DirectoryError](err)
+	refusal, ok := errors.AsType[*client.DirectoryError](err)
 	switch {
-	case !ok || refused.Status == 0:
+	case !ok || refusal.Status == 0:
 		return err
-	case refused.Retry:
-		return wire.ErrRateLimited.After(refused.RetryAfter) // other mail need not wait for it
+	case refusal.Retry:
+		return wire.ErrRateLimited.After(refusal.RetryAfter) // other mail need not wait for it
 	}
 	r.Logger.Warn("the relay refuses the answer to an A2A call", "relay_id", item.ID, "err", err)
 	return nil

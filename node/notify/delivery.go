@@ -143,15 +143,15 @@ func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 		batch.Urgent = batch.Urgent || slices.Contains(b.cfg.Urgent, w.Kind)
 	}
 	batch.More = len(due) - len(batch.Notices)
-	call, cancel := context.WithTimeout(ctx, sendTimeout)
-	err := b.cfg.Target.Send(call, batch)
+	limited, cancel := context.WithTimeout(ctx, sendTimeout)
+	err := b.cfg.Target.Send(limited, batch)
 	cancel()
 	if ctx.Err() != nil && err != nil {
 		return ctx.Err() // the node is stopping; the target did not fail
 	}
 	ctx = context.WithoutCancel(ctx)
 	now := time.Now()
-	failed := s.Failures > 0
+	wasFailing := s.Failures > 0
 	if err != nil {
 		if s.Failures == 0 {
 			s.Since = now.UTC()
@@ -164,7 +164,7 @@ func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 		s = Status{Last: now.UTC()}
 		err = b.clearMarks(ctx, due, s, now)
 	}
-	if b.cfg.Changed != nil && failed != (s.Failures > 0) {
+	if b.cfg.Changed != nil && wasFailing != (s.Failures > 0) {
 		b.cfg.Changed()
 	}
 	return err
