@@ -38,7 +38,7 @@ func (p OutboundPolicy) Validate() error {
 	}
 	for _, pattern := range p.Approve {
 		if err := acl.ValidPattern(pattern); err != nil {
-			return fmt.Errorf("outbound: %w", err)
+			return fmt.Errorf("outgoing approve: %w", err)
 		}
 	}
 	return nil

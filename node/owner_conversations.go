@@ -105,7 +105,7 @@ func (o OwnerAPI) resolveConversation(ctx context.Context, id, peer string) (sto
 	case len(found) == 0:
 		return store.ConvKey{}, owner.Fault(http.StatusNotFound, "there is no such conversation", "list them with: agentmesh conversations list")
 	case len(found) > 1 && (found[0].ID != id || found[1].ID == id):
-		return store.ConvKey{}, owner.Fault(http.StatusConflict, "more than one conversation matches", "name more of its id, or its peer")
+		return store.ConvKey{}, owner.Fault(http.StatusConflict, "more than one conversation matches", "give more of the id, or name the peer too")
 	}
 	return found[0], nil
 }

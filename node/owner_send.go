@@ -23,7 +23,7 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 		return Sent{}, err
 	}
 	if m.Conversation != "" && !m.Conversation.Valid() {
-		return Sent{}, owner.Fault(http.StatusBadRequest, "conversation is not a conversation id", "leave it out to start one")
+		return Sent{}, owner.Fault(http.StatusBadRequest, "conversation must be a conversation id (conv_…)", "leave it out to start one")
 	}
 	out := Outgoing{To: to, Address: address, Conv: m.Conversation, Intent: m.Intent, Payload: m.Payload, Seal: m.Seal, Via: owner.Author(m.By)}
 	if m.IdempotencyKey == "" {

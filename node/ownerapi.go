@@ -84,7 +84,7 @@ func uniqueMatch[T any](candidates []T, id func(T) string, prefix string) (match
 	case 1:
 		return matches[0], nil
 	}
-	return match, owner.Fault(http.StatusConflict, "more than one entry matches", "name more of its id")
+	return match, owner.Fault(http.StatusConflict, "more than one entry matches", "give more of the id")
 }
 
 // ListNotices implements [owner.Control].
