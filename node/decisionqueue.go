@@ -35,7 +35,7 @@ func (n *Node) resolveQueue(ctx context.Context, asks []acl.Ask) {
 			if busy || len(rest) < before {
 				pause = firstQueuePause
 			}
-			if !busy { // the next attempt follows an error, so only the pause counts
+			if !busy { // an error stopped the decision, so a change of the inbox does not help
 				changed = nil
 			}
 			select {
