@@ -43,8 +43,9 @@ func ParseAddress(s string) (Address, error) {
 	return a, a.Validate()
 }
 
-// Party returns how to show a party to people: a foreign peer by its name or else the id in its address, with the
-// network, and an agent of the mesh by its name or else its agent id. The text is untrusted.
+// Party returns the text that shows a party to people. For a foreign peer, it is the peer's name, or else the id in the
+// peer's address, followed by the network; for an agent of the mesh, its name, or else its agent id. The text is
+// untrusted.
 func Party(name, address, id string) string {
 	a, err := ParseAddress(address)
 	switch {
@@ -83,7 +84,8 @@ func ValidPrincipal(s string) bool {
 
 // Pseudonym returns the agent id that stands for the peer in conversations and transcripts. It is stable, local to
 // this node and never registered anywhere. The hash leaves out the kind, because link names are unique in a
-// configuration. A2A and MoltSpeak share the link name "inbound", but only the peers of MoltSpeak have an "@".
+// configuration. A2A and MoltSpeak share the link name "inbound", but only the peers of MoltSpeak have an "@", so their
+// pseudonyms differ as well.
 func (a Address) Pseudonym() wire.AgentID {
 	return wire.DeriveAgentID([]byte("agentmesh-bridge"), []byte(a.Link), []byte(a.Peer))
 }

@@ -14,7 +14,7 @@ import (
 // TermDue is the term of the rows that wait to be worked on.
 const TermDue = "due"
 
-// These bound the calls that one queue makes at the same time.
+// These limit the calls that one queue makes at the same time.
 const (
 	maxCalls      = 32
 	maxCallsOfOne = 4 // for one party
@@ -31,21 +31,21 @@ type DueQueue struct {
 	records store.Records
 	ns      string
 	work    func(ctx context.Context, rec store.Record) error
-	failed  func(error)
+	onError func(error)
 
 	wake   chan struct{}
-	places *waiting.Places // of calls, by party
+	places *waiting.Places // one for each call that runs, by party
 
 	mu      sync.Mutex
-	running map[string]func() // by key: gives the place of the row back
+	running map[string]func() // by the key of the row; the function gives the place of the call back
 }
 
-// NewDueQueue returns a queue of the rows in a namespace that have the term TermDue. work stores the row with its next
-// due time or without TermDue, or deletes it. After an error of work, the queue calls failed and tries the row again
-// within a minute. Nothing runs before [DueQueue.Run].
-func NewDueQueue(records store.Records, ns string, work func(ctx context.Context, rec store.Record) error, failed func(error)) *DueQueue {
+// NewDueQueue returns a queue of the rows in a namespace that have the term TermDue. work must store the row with its
+// next due time or without TermDue, or delete it. If work returns an error, the queue calls onError and tries the row
+// again within a minute. Nothing runs before [DueQueue.Run].
+func NewDueQueue(records store.Records, ns string, work func(ctx context.Context, rec store.Record) error, onError func(error)) *DueQueue {
 	return &DueQueue{
-		records: records, ns: ns, work: work, failed: failed, wake: make(chan struct{}, 1),
+		records: records, ns: ns, work: work, onError: onError, wake: make(chan struct{}, 1),
 		places: waiting.NewPlaces(maxCalls, maxCallsOfOne), running: make(map[string]func()),
 	}
 }
@@ -55,8 +55,8 @@ func (q *DueQueue) WakeUp() {
 	waiting.Wake(q.wake)
 }
 
-// SaveUnlessChanged stores or deletes a row after its work. A row that was changed meanwhile keeps its new state, on
-// which the queue works later.
+// SaveUnlessChanged stores or deletes a row after work on it. If the row was changed meanwhile, SaveUnlessChanged does
+// nothing, and the queue works on the changed row later.
 func (q *DueQueue) SaveUnlessChanged(ctx context.Context, c store.Change) error {
 	err := q.records.Apply(ctx, []store.Change{c}, time.Now())
 	if errors.Is(err, store.ErrConflict) {
@@ -77,7 +77,7 @@ func (q *DueQueue) Run(ctx context.Context) {
 	for {
 		next, err := q.start(ctx, &calls)
 		if err != nil && ctx.Err() == nil {
-			q.failed(err)
+			q.onError(err)
 			next = time.Now().Add(10 * time.Second)
 		}
 		select {
@@ -108,13 +108,13 @@ func (q *DueQueue) start(ctx context.Context, calls *sync.WaitGroup) (next time.
 			continue
 		}
 		if !q.enter(rec.Key, row.Party) {
-			continue // the end of a call wakes the queue
+			continue // the queue looks again when a call ends
 		}
 		calls.Go(func() {
 			err := q.work(ctx, rec)
 			q.leave(rec.Key)
 			if err != nil && ctx.Err() == nil {
-				q.failed(err)
+				q.onError(err)
 				return // the queue tries the row again within a minute
 			}
 			q.WakeUp()
@@ -123,6 +123,7 @@ func (q *DueQueue) start(ctx context.Context, calls *sync.WaitGroup) (next time.
 	return next, nil
 }
 
+// enter takes a place for a call on a row. It returns false if such a call is running, or if no place is free.
 func (q *DueQueue) enter(key, party string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -136,6 +137,7 @@ func (q *DueQueue) enter(key, party string) bool {
 	return ok
 }
 
+// leave gives back the place that enter took.
 func (q *DueQueue) leave(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -143,7 +145,8 @@ func (q *DueQueue) leave(key string) {
 	delete(q.running, key)
 }
 
-// PauseBefore returns how long to wait before another attempt: a second, doubled for each attempt, at most limit.
+// PauseBefore returns how long to wait before another attempt: a second, doubled for each earlier attempt, and at most
+// limit.
 func PauseBefore(attempts int, limit time.Duration) time.Duration {
 	return min(time.Second<<min(attempts, 20), limit)
 }

@@ -33,7 +33,7 @@ type Kind struct {
 	Receipts string
 	// Holds are hold rules for the intents of this kind. They come after the rules that the owner configured.
 	Holds []acl.HoldRule
-	// Silence is how long a conversation may be silent before it expires, by intent, if not the default.
+	// Silence is how long a conversation may be silent before it expires, for intents that do not have the default.
 	Silence map[wire.Intent]time.Duration
 	// Inbound is the link name for peers that connect to us without a link. It is empty if the kind has no such peers.
 	Inbound string
@@ -80,7 +80,7 @@ func (k Kind) CheckPolicy(l Link) []*PolicyError {
 		values := strings.Join(k.Encrypt, ", ")
 		out = append(out, &PolicyError{
 			Link: l.Name, Key: "policy.encrypt",
-			Why: fmt.Sprintf("%q is not a value that %s links know", e, k.Name),
+			Why: fmt.Sprintf("%s links do not accept the value %q", k.Name, e),
 			Fix: fmt.Sprintf("remove policy.encrypt of link %s, or set one of: %s", l.Name, values),
 		})
 	}

@@ -38,11 +38,11 @@ func (l *Limit) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// or returns the limit as a number: standard for the zero value, 0 for no limit.
-func (l Limit) or(standard int) int {
+// or returns the limit as a number: fallback for the zero value, 0 for no limit.
+func (l Limit) or(fallback int) int {
 	switch {
 	case l == 0:
-		return standard
+		return fallback
 	case l < 0:
 		return 0
 	}
@@ -54,14 +54,14 @@ type Draw uint8
 
 const (
 	DrawMessage  Draw = iota
-	DrawToolCall      // a message that makes this node act at once, which takes a message and a tool call
-	DrawNothing       // a message that only ends earlier work: a reply to our request, a withdrawal
+	DrawToolCall      // a message that makes this node act at once; it takes both a message and a tool call
+	DrawNothing       // a message that only ends earlier work: a reply to our request, or a withdrawal
 )
 
 // LinkMeter enforces the [LinkLimits] of one link. It is safe for concurrent use.
 type LinkMeter struct {
-	messages, toolCalls *rate.Buckets
-	open                int
+	messages, toolCalls *rate.Buckets // each with one bucket, whose key is ""; nil for no limit
+	maxOpen             int
 }
 
 // NewLinkMeter returns a meter with full buckets.
@@ -74,7 +74,7 @@ func NewLinkMeter(l LinkLimits) *LinkMeter {
 	}
 	return &LinkMeter{
 		messages: perMinute(l.Messages.or(defaultMessages)), toolCalls: perMinute(l.ToolCalls.or(defaultToolCalls)),
-		open: l.Conversations.or(defaultConversations),
+		maxOpen: l.Conversations.or(defaultConversations),
 	}
 }
 
@@ -96,4 +96,4 @@ func (m *LinkMeter) Charge(d Draw, now time.Time) (wait time.Duration, ok bool) 
 }
 
 // MaxOpen returns how many conversations the foreign side may have open; 0 means any number.
-func (m *LinkMeter) MaxOpen() int { return m.open }
+func (m *LinkMeter) MaxOpen() int { return m.maxOpen }

@@ -124,7 +124,7 @@ type LinkStatus struct {
 	State LinkState `json:"state"`
 	Since time.Time `json:"since,omitzero"` // of the state
 	Error string    `json:"error,omitempty"`
-	Peers int       `json:"peers"` // how many were seen there
+	Peers int       `json:"peers"` // how many peers the link has seen
 	Retry time.Time `json:"retry_at,omitzero"`
 }
 
@@ -146,7 +146,7 @@ func (l Link) Validate() error {
 	case (l.URL == "") == (l.Dir == ""):
 		return fmt.Errorf("link %s: needs url or dir, and not both", l.Name)
 	case l.TokenFile != "" && l.TokenEnv != "":
-		return fmt.Errorf("link %s: token_file or token_env, not both", l.Name)
+		return fmt.Errorf("link %s: set token_file or token_env, not both", l.Name)
 	}
 	for _, address := range []string{l.URL, l.RegistryURL} {
 		if err := checkURL(address); err != nil {
@@ -159,7 +159,8 @@ func (l Link) Validate() error {
 	return nil
 }
 
-// checkURL refuses a URL that does not belong in a configuration, above all one that contains a secret.
+// checkURL returns an error for a URL that is not absolute, or that contains a user name or password: a configuration
+// holds no secrets.
 func checkURL(s string) error {
 	if s == "" {
 		return nil
@@ -169,7 +170,7 @@ func checkURL(s string) error {
 	case err != nil || u.Host == "":
 		return errors.New("url must be absolute")
 	case u.User != nil:
-		return errors.New("url must have no user info: name a token_file or a token_env")
+		return errors.New("url must not contain a user name or a password: set token_file or token_env instead")
 	}
 	return nil
 }
@@ -187,7 +188,7 @@ func (p LinkPolicy) validate() error {
 	}
 	for _, t := range p.Transit {
 		if t.From == "" || t.To == "" {
-			return errors.New("policy.transit: each rule names from and to")
+			return errors.New("policy.transit: each rule needs both from and to")
 		}
 	}
 	return nil

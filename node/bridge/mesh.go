@@ -29,8 +29,8 @@ type Mesh interface {
 	// Find searches the directories that the node joined and returns at most q.Limit cards. The content of cards is
 	// untrusted. If no directory returns a card, the error is that of the last directory that failed.
 	Find(ctx context.Context, q client.Query) ([]wire.Card, error)
-	// Reachable tells the node that the peer at an address, or without a peer in the address the link and every peer
-	// behind it, can be reached again. The node delivers at once what awaits that; see [client.SendError].
+	// Reachable tells the node that a peer can be reached again. An address without a peer stands for the link and every
+	// peer behind it. The node then delivers at once the messages that wait for the peer; see [client.SendError].
 	Reachable(a Address)
 	// Follow calls handle for each event of the node until ctx ends. If handle is slow, events are lost, and an event
 	// with Missing set reports the loss.
@@ -44,9 +44,9 @@ type Mesh interface {
 	Standing(ctx context.Context, principal string, now time.Time) (acl.Standing, error)
 	// Asks returns the store of questions to the owner. A bridge adds questions of its own kinds.
 	Asks() *acl.Asks
-	// PutTask makes t the only open task about t.About in the owner's inbox, in one unit with changes. It keeps an open
-	// task with the same Turn and ends every other task with the same About. If t.Turn is empty, it only ends tasks. It
-	// fails with store.ErrConflict if a record in changes was changed meanwhile; the caller may retry with the same
+	// PutTask makes t the only open task about t.About in the owner's inbox, and commits changes with it. It keeps an
+	// open task with the same Turn and ends every other task with the same About. If t.Turn is empty, it only ends tasks.
+	// It fails with store.ErrConflict if a record in changes was changed meanwhile; the caller may retry with the same
 	// arguments.
 	PutTask(ctx context.Context, t Task, changes []store.Change) error
 }
@@ -58,13 +58,13 @@ type Outgoing struct {
 	Conv     wire.ConversationID // empty: the message opens a new conversation
 	Intent   wire.Intent
 	Payload  wire.Value
-	Records  []store.Change // stored in the unit that stores the message; ignored if the owner is asked first
+	Records  []store.Change // committed together with the message; ignored if the owner is asked first
 	Deadline time.Time      // of the conversation that the message opens; zero: the conversation expires by silence
 	Author   string         // [owner.Author] of a message that the bridge only passes on; empty: the bridge wrote it
 	Wait     time.Duration  // how long to wait for the answer
 }
 
-// Event is a change in the node. One of its fields is set.
+// Event is a change in the node. Exactly one of its fields is set.
 type Event struct {
 	Item     *ItemState    // a message of a foreign peer that has a new state in the inbox
 	Conv     store.ConvKey // a conversation that has a new entry

@@ -42,10 +42,10 @@ type Inbound struct {
 	// Reply: the message answers one of ours, and the foreign protocol has no answer to it. Only a hook that also handles
 	// replies gets it. The bridge sets Unattended too.
 	Reply bool
-	// Screen returns why the bridge must not send a hook's answer to the sender that waits for it. Then the refusal is
-	// stored instead of the answer, and the message is left to the owner. If the refusal is nil, the bridge may send the
-	// answer, and the step that stores the answer makes the changes, too. Another attempt at that step calls Screen again.
-	// The transport screens answers of the outbox. If Screen is nil, the bridge may send every answer.
+	// Screen checks a hook's answer to a sender that waits for it. If it returns an error, the node stores that error
+	// instead of the answer, and leaves the message to the owner. If the error is nil, the step that stores the answer
+	// makes the changes, too; when the node repeats the step, it calls Screen again. A nil Screen lets every answer pass.
+	// Screen is not called for an answer in the outbox: the bridge's transport checks it.
 	Screen func(ctx context.Context, answer wire.Value) ([]store.Change, *wire.Error)
 	// Deadline ends the conversation that the message opens; zero: a period of silence ends it. At Purge the node
 	// deletes the message and what it stores of the conversation; zero: the owner's retention decides.
@@ -70,7 +70,7 @@ const (
 
 // Outcome is how the node answered a message.
 type Outcome struct {
-	Status    int           // as of an HTTP endpoint: 200, or 202 if the answer comes later
+	Status    int           // the HTTP status: 200, or 202 if the answer comes later
 	Reply     *wire.Message // signed; nil if Raw repeats an earlier answer
 	Raw       []byte        // the signed answer as sent
 	Held      bool          // the message waits for the owner
@@ -99,7 +99,7 @@ type Delivery struct {
 type Delivered struct {
 	Reply  *wire.Message // the verified answer; nil if it did not come at once
 	Raw    []byte        // the answer as received
-	Digest [32]byte      // of the canonical bytes of the reply that verified; zero: of its JCS form
+	Digest [32]byte      // of the bytes over which the signature of Reply verified; zero: they are its JCS form
 	Queued bool          // handed to a service that stores it; the answer comes later (AM-49)
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Progress is what a hook reports about a message of a foreign peer before it answers. Reports are not stored and may
-// be lost, so the answer repeats everything that counts.
+// be lost, so the answer must repeat everything that counts.
 type Progress struct {
 	Address      string // of the peer
 	MessageID    wire.MessageID
@@ -16,8 +16,8 @@ type Progress struct {
 	Result       hook.Result
 }
 
-// maxQueuedProgress bounds the reports that wait for one follower; more are dropped. A report has at most the size of a
-// hook's output, 256 KiB.
+// maxQueuedProgress limits the reports that wait for one follower; Publish drops any others. A report is at most as
+// large as a hook's output, 256 KiB.
 const maxQueuedProgress = 32
 
 // ProgressFeed passes progress to its followers without blocking. The zero value is ready for concurrent use.
@@ -26,7 +26,7 @@ type ProgressFeed struct {
 	followers map[chan Progress]struct{}
 }
 
-// Publish gives p to every follower that has room for it.
+// Publish gives p to every follower whose channel has room for it.
 func (f *ProgressFeed) Publish(p Progress) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -38,7 +38,8 @@ func (f *ProgressFeed) Publish(p Progress) {
 	}
 }
 
-// Follow returns a channel of reports. The caller must call stop in the end; the channel stays open.
+// Follow returns a channel of reports. The caller must call stop when it has read enough; stop does not close the
+// channel.
 func (f *ProgressFeed) Follow() (reports <-chan Progress, stop func()) {
 	ch := make(chan Progress, maxQueuedProgress)
 	f.mu.Lock()

@@ -11,8 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Service is what a process runs for a [Kind]: its links, and what it hosts for others. Constructing one starts
-// nothing.
+// Service is what a process runs for a [Kind]: the links, and what the node hosts for others. Nothing runs before Run.
 //
 // A service may also be a [Handler], an [Observer], a [FailureObserver], an [Answerer], a [Carrier] and a
 // [PageMounter].
@@ -89,8 +88,8 @@ type Answerer interface {
 type Answer struct {
 	About, Turn string
 	Payload     wire.Value
-	// Ends returns the changes of the task itself. With final, the answer ends the turn; otherwise the task counts as
-	// taken. The unit fails with store.ErrConflict if another answer came first.
+	// Ends returns the changes to the task itself. If final is true, the answer ends the turn; otherwise the task counts
+	// as taken. Committing the changes fails with store.ErrConflict if another answer came first.
 	Ends func(final bool) []store.Change
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// repeat hands in the same message twice. The node accepts it once and gives the same answer both times (AM-21).
+// repeat sends the same message twice. The node accepts it once and gives the same answer both times (AM-21).
 func (s Suite) repeat(t *testing.T) {
 	f := s.open(t)
 	first, second := f.inject(s.Peers[0], 1), f.inject(s.Peers[0], 1)
@@ -26,7 +26,7 @@ func (s Suite) repeat(t *testing.T) {
 	}
 }
 
-// peers checks that the bridge distinguishes foreign peers and gives each the same name every time.
+// peers checks that the bridge distinguishes foreign peers and gives each the same address and pseudonym every time.
 func (s Suite) peers(t *testing.T) {
 	f := s.open(t)
 	one, again, other := f.inject(s.Peers[0], 1), f.inject(s.Peers[0], 2), f.inject(s.Peers[1], 3)
@@ -45,8 +45,8 @@ func (s Suite) peers(t *testing.T) {
 	}
 }
 
-// strangerIsHeld: in approval mode all messages of an unknown principal wait for the owner. The peer gets one notice
-// about it. After an approval the node handles the messages in order and answers over the link (AM-31 to AM-34).
+// strangerIsHeld: in approval mode all messages of an unknown principal wait for the owner, and the peer gets one notice
+// that they wait. After an approval the node handles the messages in order and answers over the link (AM-31 to AM-34).
 func (s Suite) strangerIsHeld(t *testing.T) {
 	f := s.start(t, acl.Policy{}, acl.DefaultRates())
 	peer := s.Peers[0]
@@ -70,7 +70,7 @@ func (s Suite) strangerIsHeld(t *testing.T) {
 		t.Fatalf("approve: %v", err)
 	}
 	for range calls {
-		d := f.delivery()
+		d := f.nextDelivery()
 		if d.Address != s.Address(peer).String() || !want[d.Message.Conversation] {
 			t.Errorf("an answer goes to %s in %s, want %s in a conversation of its own", d.Address, d.Message.Conversation, s.Address(peer))
 		}
@@ -127,7 +127,7 @@ func (s Suite) ownerRejects(t *testing.T) {
 	}
 	f.checkInbox(calls, "rejected")
 	for range calls {
-		if d := f.delivery(); d.Message.Action() != wire.ActionClose {
+		if d := f.nextDelivery(); d.Message.Action() != wire.ActionClose {
 			t.Errorf("the peer gets %s, want a close", d.Message.Payload.JSON())
 		}
 	}
@@ -158,12 +158,12 @@ func (f *fixture) block(peer string) {
 }
 
 // blockedPrincipal: a block applies to the principal in every mode (AM-25). A bridge that checks the block itself
-// hands in nothing.
+// hands nothing to the node.
 func (s Suite) blockedPrincipal(t *testing.T) {
 	f := s.open(t)
 	f.block(s.Peers[0])
 	f.bridge.Inject(t.Context(), s.Peers[0], f.Message(1))
-	for _, c := range f.since(0) {
+	for _, c := range f.callsAfter(0) {
 		if !errors.Is(c.err, wire.ErrNotAllowed) {
 			t.Errorf("message of a blocked principal: %v, want it refused", c.err)
 		}

@@ -18,13 +18,13 @@ func (s Suite) roundTrip(t *testing.T, kind Kind) {
 	peer := s.Peers[0]
 	sent, err := wire.Parse([]byte(kind.Payload))
 	if err != nil {
-		t.Fatalf("payload of the test: %v", err)
+		t.Fatalf("test payload: %v", err)
 	}
 	if _, err := f.bridge.Deliver(t.Context(), f.newDelivery(peer, kind.Intent, sent)); err != nil {
 		t.Fatalf("Deliver: %v", err)
 	}
 	f.bridge.Inject(t.Context(), peer, f.bridge.Mirror(f.next(peer)))
-	got := f.only(0).in
+	got := f.onlyCallAfter(0).in
 	if got.Intent != kind.Intent {
 		t.Errorf("intent = %s, want %s", got.Intent, kind.Intent)
 	}
@@ -52,7 +52,7 @@ func (f *fixture) newDelivery(peer string, intent wire.Intent, payload wire.Valu
 		Time: time.Now(), Intent: intent, Payload: payload,
 	}.Tree())
 	if err != nil {
-		f.t.Fatalf("message of the test: %v", err)
+		f.t.Fatalf("test message: %v", err)
 	}
 	return bridge.Delivery{
 		ID: string(m.ID), To: m.To, Address: address.String(), Message: m, Raw: m.Tree.JSON(), Attempt: 1,
@@ -79,9 +79,9 @@ func (s Suite) hostile(t *testing.T) {
 		f.bridge.Inject(t.Context(), peer, raw) // the recorder checks what the bridge hands in
 	}
 	for _, raw := range s.Hostile {
-		before := f.count()
+		before := f.callCount()
 		f.bridge.Inject(t.Context(), peer, raw)
-		for _, c := range f.since(before) {
+		for _, c := range f.callsAfter(before) {
 			if c.err == nil {
 				t.Errorf("the node accepted %.200q", raw)
 			}
@@ -92,7 +92,7 @@ func (s Suite) hostile(t *testing.T) {
 	}
 }
 
-// parserBreakers returns input that breaks parsers.
+// parserBreakers returns input on which parsers are known to fail.
 func parserBreakers() [][]byte {
 	deep := bytes.Repeat([]byte("["), 100_000)
 	return [][]byte{
@@ -103,13 +103,13 @@ func parserBreakers() [][]byte {
 	}
 }
 
-// reconnect breaks the link: a delivery fails while the link is down and works afterwards.
+// reconnect breaks and restores the link. A delivery must fail while the link is down, and work afterwards.
 func (s Suite) reconnect(t *testing.T) {
 	f := s.open(t)
 	peer, kind := s.Peers[0], s.Kinds[0]
 	payload, err := wire.Parse([]byte(kind.Payload))
 	if err != nil {
-		t.Fatalf("payload of the test: %v", err)
+		t.Fatalf("test payload: %v", err)
 	}
 	if c := f.inject(peer, 1); c.err != nil {
 		t.Fatalf("before: %v", c.err)
@@ -123,10 +123,10 @@ func (s Suite) reconnect(t *testing.T) {
 	}
 	f.bridge.Reconnect()
 	if c := f.inject(peer, 1); c.err != nil || !c.out.Duplicate {
-		t.Errorf("the foreign side sends again what it sent before: duplicate %v, %v, want a duplicate", c.out.Duplicate, c.err)
+		t.Errorf("message that was sent before: duplicate %v, %v, want a duplicate", c.out.Duplicate, c.err)
 	}
 	if c := f.inject(peer, 2); c.err != nil || c.out.Duplicate {
-		t.Errorf("a new message afterwards: duplicate %v, %v, want it accepted", c.out.Duplicate, c.err)
+		t.Errorf("new message: duplicate %v, %v, want it accepted", c.out.Duplicate, c.err)
 	}
 	d.Attempt = 2
 	if _, err := f.bridge.Deliver(t.Context(), d); err != nil {
@@ -145,7 +145,7 @@ func lookup(v wire.Value, path string) (wire.Value, bool) {
 	return v, true
 }
 
-// drop returns v without the value at a dotted path of members, and without objects that become empty.
+// drop returns v without the value at a dotted path of members, and without the objects that become empty by that.
 func drop(v wire.Value, path string) wire.Value {
 	key, rest, more := strings.Cut(path, ".")
 	if !more {

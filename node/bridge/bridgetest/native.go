@@ -50,7 +50,7 @@ func (s Suite) allowlistOnly(t *testing.T) {
 	}
 }
 
-// sensitive: a message of an intent that the owner wants to decide about waits, whoever sent it (AM-31).
+// sensitive: if the owner wants to decide about the messages of an intent, they wait, whoever sent them (AM-31).
 func (s Suite) sensitive(t *testing.T) {
 	f := s.start(t, acl.Policy{Mode: acl.Open, Hold: []acl.HoldRule{{Intent: "*", Hold: acl.Always}}}, acl.DefaultRates())
 	peer := s.Peers[0]
@@ -67,21 +67,21 @@ func (s Suite) sensitive(t *testing.T) {
 	}
 }
 
-// flood: however many messages one peer sends, no more than the limits are accepted, and other peers are still heard
-// (AM-41).
+// flood: however many messages one peer sends, the node accepts no more than the limits allow, and still accepts the
+// messages of other peers (AM-41).
 func (s Suite) flood(t *testing.T) {
 	f := s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{NewConversations: 5, Conversation: 5, Total: 50})
 	for n := range 100 {
 		f.bridge.Inject(t.Context(), s.Peers[0], s.Message(n+1))
 	}
-	taken := 0
-	for _, c := range f.since(0) {
+	accepted := 0
+	for _, c := range f.callsAfter(0) {
 		if c.err == nil {
-			taken++
+			accepted++
 		}
 	}
-	if metered := f.since(0)[0].in.Meter != nil; taken == 0 || taken > 5 && !metered {
-		t.Errorf("%d messages of a flood were accepted, want 1 to 5; the link has a meter of its own: %v", taken, metered)
+	if metered := f.callsAfter(0)[0].in.Meter != nil; accepted == 0 || accepted > 5 && !metered {
+		t.Errorf("%d messages of a flood were accepted, want 1 to 5; the link has a meter of its own: %v", accepted, metered)
 	}
 	if s.Principal(s.Peers[0]) == s.Principal(s.Peers[1]) {
 		return // they share the limits

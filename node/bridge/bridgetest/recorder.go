@@ -15,20 +15,20 @@ import (
 // nsMarks is the namespace in which the recorder leaves a mark in the step that accepts a message.
 const nsMarks = "bridgetest"
 
-// call is one message that the bridge handed in.
+// call is one message that the bridge handed to the node.
 type call struct {
 	in   bridge.Inbound
 	out  bridge.Outcome
 	err  error
-	mark string // key of its mark
+	mark string // the key of the mark in nsMarks
 }
 
-// recorder stands between the bridge and the node in both directions.
+// recorder stands between the bridge and the node, and records the messages that pass in either direction.
 type recorder struct {
 	t *testing.T
 	bridge.Mesh
 	store      store.Store
-	deliveries chan bridge.Delivery // the node's, after the bridge carried them out
+	deliveries chan bridge.Delivery // of messages of the node; the bridge has already delivered them
 
 	linked    chan struct{} // closed when transport is set
 	transport bridge.Transport
@@ -41,7 +41,7 @@ func newRecorder(t *testing.T) *recorder {
 	return &recorder{t: t, linked: make(chan struct{}), deliveries: make(chan bridge.Delivery, 100)}
 }
 
-func (r *recorder) link(to bridge.Transport) {
+func (r *recorder) setTransport(to bridge.Transport) {
 	r.transport = to
 	close(r.linked)
 }
@@ -70,8 +70,8 @@ func (r *recorder) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcom
 // findFault returns why a bridge must not hand in a message, as text after "a message", or "" if the message is valid.
 func findFault(in bridge.Inbound) string {
 	address, err := bridge.ParseAddress(in.Address)
-	mark, _ := in.Payload.Get("metadata")
-	mark, _ = mark.Get("bridge")
+	meta, _ := in.Payload.Get("metadata")
+	origin, _ := meta.Get("bridge")
 	switch {
 	case err != nil:
 		return "without a proper address"
@@ -80,15 +80,15 @@ func findFault(in bridge.Inbound) string {
 	case in.Principal == "":
 		return "without a principal"
 	case in.Native != nil:
-		return "as a native one"
+		return "that claims to be a native one"
 	case in.Verified == "":
 		return "that does not say how its sender is known"
 	case !in.MessageID.Valid(), !in.ConvID.Valid(), !in.Intent.Valid():
 		return "with a bad id or intent"
 	case in.Payload.Kind() != wire.Object || len(in.Payload.JSON()) > wire.MaxMessage:
 		return "with a payload that is not an object or is too large"
-	case mark.GetStr("kind") != address.Kind, mark.GetStr("link") != address.Link, mark.GetStr("peer") != address.Peer:
-		return "without metadata.bridge"
+	case origin.GetStr("kind") != address.Kind, origin.GetStr("link") != address.Link, origin.GetStr("peer") != address.Peer:
+		return "whose metadata.bridge does not fit its address"
 	case len(in.Raw) == 0, in.Digest == [32]byte{}, in.Time.IsZero(), in.Received.IsZero():
 		return "without bytes, digest or times"
 	}
@@ -109,24 +109,24 @@ func (r *recorder) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliv
 	return delivered, err
 }
 
-func (r *recorder) count() int {
+func (r *recorder) callCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.calls)
 }
 
-// since returns the calls after the first n.
-func (r *recorder) since(n int) []call {
+// callsAfter returns the calls after the first n.
+func (r *recorder) callsAfter(n int) []call {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]call(nil), r.calls[n:]...)
 }
 
-// only returns the single call after the first n. It checks that the bridge's records changed if and only if the call
-// was accepted.
-func (r *recorder) only(n int) call {
+// onlyCallAfter returns the single call after the first n. It checks that the changes of in.Records were made if and
+// only if the node accepted the message.
+func (r *recorder) onlyCallAfter(n int) call {
 	r.t.Helper()
-	calls := r.since(n)
+	calls := r.callsAfter(n)
 	if len(calls) != 1 {
 		r.t.Fatalf("the bridge handed in %d messages, want 1", len(calls))
 	}
@@ -138,8 +138,8 @@ func (r *recorder) only(n int) call {
 	return c
 }
 
-// delivery returns the next message that the node delivered.
-func (r *recorder) delivery() bridge.Delivery {
+// nextDelivery returns the next message that the node delivered.
+func (r *recorder) nextDelivery() bridge.Delivery {
 	r.t.Helper()
 	select {
 	case d := <-r.deliveries:

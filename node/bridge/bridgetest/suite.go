@@ -23,7 +23,8 @@ const patience = 20 * time.Second
 
 // Suite describes a bridge to the tests. Every field except Hostile is required.
 type Suite struct {
-	// Address returns the address of the foreign peer named peer; Principal returns its principal for access rules.
+	// Address returns the address of the foreign peer named peer; Principal returns that peer's principal for access
+	// rules.
 	Address   func(peer string) bridge.Address
 	Principal func(peer string) string
 	// LinkKind declares the links of the bridge.
@@ -34,8 +35,8 @@ type Suite struct {
 	// New connects a bridge on a node to a network that the test plays. The bridge stops with the test.
 	New func(t *testing.T, mesh bridge.Mesh, node *meshtest.Member) Bridge
 
-	// Message returns foreign message number n: of the simplest kind, without need of an answer, and in a conversation
-	// of its own. The same n gives the same bytes.
+	// Message returns foreign message number n. The message is of the simplest kind, needs no answer, and is in a
+	// conversation of its own. The same n gives the same bytes.
 	Message func(n int) []byte
 	// Kinds are the native messages that the bridge maps.
 	Kinds []Kind
@@ -115,7 +116,7 @@ func (s Suite) start(t *testing.T, policy acl.Policy, rates acl.Rates) *fixture 
 	}
 	f.node.Connect(s.LinkKind, f.recorder)
 	f.bridge = s.New(t, f.recorder, f.node)
-	f.link(f.bridge)
+	f.setTransport(f.bridge)
 	return f
 }
 
@@ -125,12 +126,12 @@ func (s Suite) open(t *testing.T) *fixture {
 	return s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{})
 }
 
-// inject makes peer send message n and returns the call with which the bridge handed it in.
+// inject makes peer send message n and returns the call by which the bridge handed the message to the node.
 func (f *fixture) inject(peer string, n int) call {
 	f.t.Helper()
-	before := f.count()
+	before := f.callCount()
 	f.bridge.Inject(f.t.Context(), peer, f.Message(n))
-	return f.only(before)
+	return f.onlyCallAfter(before)
 }
 
 // ask returns the only pending question to the owner.
