@@ -62,8 +62,8 @@ func (e *CloseError) Unwrap() error { return e.cause }
 
 const (
 	lingerTime  = 2 * time.Second // for the peer to read our close and answer it
-	lingerBytes = 64 << 20
-	slowGrace   = time.Second // for a peer that overflowed its queue to take the close
+	lingerBytes = 64 << 20        // the most that is read in that time
+	slowGrace   = time.Second     // for a peer that overflowed its queue to take our close
 )
 
 // Conn is an open connection.
@@ -135,6 +135,7 @@ func (t *queuedConn) SetWriteDeadline(d time.Time) error {
 	return t.Conn.SetWriteDeadline(d)
 }
 
+// open prepares the connection for messages, after the handshake.
 func (c *Conn) open(ws *websocket.Conn) {
 	c.ws = ws
 	c.heard.start = time.Now()
@@ -181,10 +182,10 @@ type waitingPing struct {
 	answered chan error
 }
 
-// Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. It
-// waits for patience, and again while nobody reads here. If the peer has never answered such a ping, any frame that
-// arrives during the whole wait counts as the pong. If the connection ends first, the error says why. Another goroutine
-// must read.
+// Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. Only
+// [Conn.Read] receives the pong, so if Read is not running at the end of patience, Confirm waits for patience again. If
+// the peer has never answered a ping of Confirm, anything that arrives from the peer during the wait counts as the pong.
+// If the connection ends first, the error says why.
 func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	began := time.Now()
 	ping := waitingPing{rand.Text(), make(chan error, 1)}
@@ -220,7 +221,8 @@ func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	return nil
 }
 
-// acceptPong ends the wait for a ping and for all earlier ones: a peer may answer only the last of several pings.
+// acceptPong ends the wait for a ping and for all earlier ones: a peer that got several pings need answer only the last
+// (RFC 6455 §5.5.3).
 func (c *Conn) acceptPong(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -237,7 +239,8 @@ func (c *Conn) endPings(n int, err error) {
 	c.pings.waiting = c.pings.waiting[n:]
 }
 
-// tick pings a silent peer and drops a peer that stays silent, unless nobody reads here.
+// tick pings a silent peer and drops a peer that stays silent. While Read is not running, it drops no peer, because what
+// the peer sends does not arrive.
 func (c *Conn) tick() {
 	silent := c.heard.silence()
 	if silent >= c.opt.Silence && c.heard.reading.Load() {
@@ -352,7 +355,7 @@ func (c *Conn) finish(err error) error {
 	c.fault = fault
 	c.endPings(len(c.pings.waiting), fault)
 	answered := websocket.IsCloseError(err, fault.Code) || fault.Remote
-	flush := c.ending && !answered && fault.Code != CodeAbnormal
+	mustLinger := c.ending && !answered && fault.Code != CodeAbnormal
 	c.ending = true
 	if c.timer != nil {
 		c.timer.Stop()
@@ -363,7 +366,7 @@ func (c *Conn) finish(err error) error {
 		c.conn.Close()
 	}
 	c.writers.Wait() // the close frame is written, or its deadline is over
-	if flush {
+	if mustLinger {
 		c.linger()
 	}
 	c.conn.Close()

@@ -25,13 +25,14 @@ const (
 	bitMasked = 0x80
 
 	maxFrameHead      = 10  // without a mask
+	maskSize          = 4   // §5.3
 	maxControlPayload = 125 // §5.5
 )
 
 // Frame is an encoded message. It is immutable, so it may be sent on any number of connections.
 type Frame struct {
 	bytes []byte // head without mask, and payload
-	head  int
+	head  int    // length of the head
 }
 
 // Text encodes a text message. The payload must be UTF-8.
@@ -74,7 +75,7 @@ func closeFrame(code int, reason string) *Frame {
 
 // appendWithMask appends f with a random mask, as a client must send it (§5.3).
 func (f *Frame) appendWithMask(dst []byte) []byte {
-	var key [4]byte
+	var key [maskSize]byte
 	rand.Read(key[:]) // never fails
 	start := len(dst)
 	dst = append(dst, f.bytes[:f.head]...)

@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// Options configure a connection. The zero value meets MEW (MEW-1, MEW-Q3, MEW-Q4).
+// Options configure a connection. The zero value stands for the limits of MEW (MEW-1, MEW-Q3, MEW-Q4).
 type Options struct {
 	// ReadLimit bounds a message, in bytes. Zero: 1 MiB.
 	ReadLimit int64
-	// QueueFrames and QueueBytes bound the frames that wait for the peer. Zero: 4,096 frames and 8 MiB. A single frame of
-	// more than QueueBytes is never sent.
+	// QueueFrames and QueueBytes bound the frames that wait for the peer. Zero: 4,096 frames and 8 MiB. A frame of more
+	// than QueueBytes cannot be sent: it overflows even an empty queue.
 	QueueFrames, QueueBytes int
-	// WriteTimeout is how long the peer may take to accept all frames that wait when a write begins. Then the
-	// connection is dropped. Zero: 10 s.
+	// WriteTimeout is how long the peer may take to accept all frames that wait when a write begins. If the peer takes
+	// longer, the connection is dropped. Zero: 10 s.
 	WriteTimeout time.Duration
-	// We ping a peer after Ping of silence, and drop it after Silence. Zero: 30 s and 90 s. A negative Ping switches
-	// both off.
+	// Ping and Silence are the times of silence after which we ping a peer and after which we drop it. Zero: 30 s and
+	// 90 s. A negative Ping switches both off.
 	Ping, Silence time.Duration
 	// Origins are the origins, besides our own host, whose pages may connect ("https://app.example.com"); for [Accept]
-	// only. A request without an Origin header does not come from a page and needs another credential.
+	// only. A request without an Origin header does not come from a web page and is not checked.
 	Origins []string
 	// Header is sent with the handshake; for [Dial] only.
 	Header http.Header

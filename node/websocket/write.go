@@ -48,8 +48,8 @@ func (c *Conn) end(last *Frame) {
 // frameQueue has the unwritten frames of a connection. The mutex of the connection guards it.
 type frameQueue struct {
 	waiting []*Frame
-	spare   []*Frame // an empty array, for the next waiting
-	frames  int      // waiting or being written
+	spare   []*Frame // an empty slice whose array waiting uses next
+	frames  int      // how many are waiting or being written
 	bytes   int      // of these frames
 }
 
@@ -79,6 +79,7 @@ func (q *frameQueue) finish(frames []*Frame, size int) {
 	}
 }
 
+// drop removes the waiting frames. A frame that is being written stays until finish.
 func (q *frameQueue) drop() {
 	for i, f := range q.waiting {
 		q.frames--
@@ -94,9 +95,10 @@ const (
 	keepQueue  = 64       // frames; larger queue arrays are not reused
 )
 
-// batches are shared, because a connection needs one only while it writes.
+// batches lends a buffer for joining frames. A connection needs one only while it writes.
 var batches = sync.Pool{New: func() any { return new(make([]byte, 0, batchSize)) }}
 
+// write is the writer of the connection. It runs until no frame waits.
 func (c *Conn) write() {
 	defer c.writers.Done()
 	batch := batches.Get().(*[]byte)
@@ -143,7 +145,7 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte) (size int, err error) {
 	}
 	for _, f := range frames {
 		size += len(f.bytes)
-		if len(batch)+len(f.bytes)+4 > cap(batch) {
+		if len(batch)+len(f.bytes)+maskSize > cap(batch) {
 			flush()
 		}
 		switch {
@@ -151,7 +153,7 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte) (size int, err error) {
 			batch = f.appendWithMask(batch)
 			if len(batch) > batchSize {
 				flush()
-				batch = make([]byte, 0, batchSize)
+				batch = make([]byte, 0, batchSize) // in place of the one that grew
 			}
 		case len(f.bytes) >= directSize:
 			flush()
@@ -166,8 +168,8 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte) (size int, err error) {
 	return size, err
 }
 
-// extend moves the write deadline, at most once per tenth of the timeout, because that is cheaper than moving it for
-// each write. The caller holds c.mu.
+// extend moves the write deadline. It does so at most once per tenth of the timeout, which is cheaper than moving the
+// deadline before each write. The caller holds c.mu.
 func (c *Conn) extend() {
 	now := time.Now()
 	if c.deadline.Sub(now) > c.opt.WriteTimeout*9/10 {
