@@ -12,7 +12,7 @@ import (
 // Capability allows the envelopes that match every part of it (MEW-55). The zero value allows nothing.
 type Capability struct {
 	value   wire.Value // as written
-	rule    string     // kind, to and payload: capabilities with equal rules allow the same
+	rule    string     // kind, to and payload; capabilities with equal rules allow the same envelopes
 	kinds   []text
 	to      []string
 	hasTo   bool
@@ -89,10 +89,12 @@ func ParseList(v wire.Value) ([]Capability, error) {
 // Value returns the capability as it was written.
 func (c Capability) Value() wire.Value { return c.value }
 
-// Rule returns the capability without the members that only people read. Capabilities with equal rules allow the same.
+// Rule returns the members of the capability that decide what it allows. Capabilities with equal rules allow the same
+// envelopes.
 func (c Capability) Rule() string { return c.rule }
 
-// UnknownKeys lists the keys without a meaning. They are stored and shown, and the operator is warned at the start.
+// UnknownKeys lists the keys that have no meaning. The gateway stores and shows them, and warns the operator about them
+// when it starts.
 func (c Capability) UnknownKeys() []string {
 	var out []string
 	for _, m := range c.value.Members() {
@@ -110,7 +112,7 @@ func (c Capability) HasDeadPattern() bool {
 	return slices.ContainsFunc(c.kinds, text.isDead) || c.payload != nil && c.payload.isDead()
 }
 
-// Addressee is a participant to whom an envelope is addressed, with both of its ids (MEW-J7).
+// Addressee is a participant to whom an envelope is addressed, with both of the participant's ids (MEW-J7).
 type Addressee struct{ Name, Runtime string }
 
 func (c *Capability) allows(kind string, to []Addressee, payload wire.Value, b *Budget) bool {
@@ -168,15 +170,15 @@ func (c *Capability) Contains(d *Capability, b *Budget) bool {
 }
 
 // containsKind is contains for kinds, with one exception: "*" alone does not contain the full name of a system kind.
-func (t *text) containsKind(c *text, b *Budget) bool {
-	if t.kind == textAny && c.kind == textLiteral && envelope.IsSystem(c.lit) {
-		return t.source == c.source
+func (t *text) containsKind(other *text, b *Budget) bool {
+	if t.kind == textAny && other.kind == textLiteral && envelope.IsSystem(other.lit) {
+		return t.source == other.source
 	}
-	return t.contains(c, b)
+	return t.contains(other, b)
 }
 
 // FirstAllowing returns the first capability of a list that allows an envelope, or nil. Each call has a budget of its
-// own; once it is spent, nothing is allowed.
+// own; once the budget is spent, nothing is allowed.
 func FirstAllowing(list []*Capability, kind string, to []Addressee, payload wire.Value) *Capability {
 	b := newBudget()
 	for _, c := range list {

@@ -20,6 +20,7 @@ type globTok struct {
 	lit  rune
 }
 
+// globAny stands for **.
 const globAny = 'W'
 
 // Comparisons are charged in steps of about a nanosecond.

@@ -61,8 +61,8 @@ func compileText(s string) text {
 	return t
 }
 
-// compileRegexp returns nil if s is not valid RE2 syntax or has too many instructions. It estimates their number before
-// it expands repetitions: a{1000} has seven bytes and a thousand instructions.
+// compileRegexp returns nil if s is not valid RE2 syntax or has too many instructions. Before it expands repetitions, it
+// estimates the number of instructions, because a{1000} has only seven bytes, but a thousand instructions.
 func compileRegexp(s string) (*regexp.Regexp, int) {
 	tree, err := syntax.Parse(s, syntax.Perl)
 	if err != nil || instructions(tree) > maxInsts {
@@ -118,36 +118,36 @@ func (t *text) match(s string, b *Budget) bool {
 	return hit != t.not && !b.spent
 }
 
-// contains reports whether the patterns prove that t matches every string that c matches.
-func (t *text) contains(c *text, b *Budget) bool {
+// contains reports whether the patterns prove that t matches every string that other matches.
+func (t *text) contains(other *text, b *Budget) bool {
 	if !b.takeSteps(compareWeight) {
 		return false
 	}
 	switch {
-	case t.source == c.source:
+	case t.source == other.source:
 		return true
-	case t.kind == textNever, c.kind == textNever, c.not, c.kind == textRegexp:
+	case t.kind == textNever, other.kind == textNever, other.not, other.kind == textRegexp:
 		return false
 	case t.kind == textAny:
 		return !t.not
-	case c.kind == textLiteral:
-		return t.match(c.lit, b)
+	case other.kind == textLiteral:
+		return t.match(other.lit, b)
 	case t.not || t.kind != textGlob || t.glob.tail == 0:
 		return false
 	}
-	head, crosses := "", true // by default c is "*" alone, which matches any string, slashes included
-	if c.kind == textGlob {
-		if c.glob.tail == 0 {
+	head, crosses := "", true // of "*" alone, which matches any string, slashes included
+	if other.kind == textGlob {
+		if other.glob.tail == 0 {
 			return false
 		}
-		head, crosses = c.glob.head, c.glob.tail == globAny
+		head, crosses = other.glob.head, other.glob.tail == globAny
 	}
 	rest, ok := strings.CutPrefix(head, t.glob.head)
 	return ok && (t.glob.tail == globAny || !crosses && !strings.Contains(rest, "/"))
 }
 
-// Budget bounds one decision over all capabilities that it considers: the visited nodes of the payload, and
-// the steps of text comparisons. Once it is spent, nothing matches.
+// Budget bounds the work of one decision, over all capabilities that the decision considers: the visited nodes of the
+// payload, and the steps of text comparisons. Once the budget is spent, nothing matches.
 type Budget struct {
 	nodes, steps int
 	spent        bool
@@ -157,14 +157,14 @@ const (
 	maxNodes = 10_000
 	// maxSteps bounds the steps of a decision. A step takes one or two nanoseconds. The largest single comparison
 	// within the other bounds, 128 instructions over 1,024 bytes, must fit.
-	maxSteps     = 2*maxInsts*(maxRegexpText+1) + 1<<16
-	regexpWeight = 2
+	maxSteps     = regexpWeight*maxInsts*(maxRegexpText+1) + 1<<16
+	regexpWeight = 2 // steps for each instruction and byte
 )
 
 // One budget covers all comparisons of a grant or revocation, because lists of alternatives multiply the work.
 const (
-	compareSteps  = 1 << 22
-	compareWeight = 8
+	compareSteps  = 1 << 22 // also the number of nodes
+	compareWeight = 8       // steps for each pair of patterns
 )
 
 // NewComparisonBudget returns the budget of one grant or revocation.

@@ -10,7 +10,7 @@ import (
 
 // shape is a compiled value pattern (MEW-55).
 type shape struct {
-	kind  wire.Kind // Array: one of elems; Object: all keys
+	kind  wire.Kind // Array: one of elems must match; Object: all of keys must match
 	text  text      // String
 	num   string    // Number, normalized
 	elems []*shape
@@ -65,7 +65,7 @@ func compileKey(m wire.Member) keyShape {
 		}
 	case m.Key == "**":
 		k.kind = keyDeep
-	case len(m.Key) > maxPattern:
+	case len(m.Key) > maxPattern: // keyNever
 	case isGlob(m.Key):
 		k.kind, k.glob = keyGlob, newGlob(m.Key)
 	default:
@@ -140,26 +140,26 @@ func (k *keyShape) matchDeep(v, root wire.Value, b *Budget) bool {
 		eachChild(v, func(child wire.Value) bool { return k.matchDeep(child, root, b) }))
 }
 
-// contains reports whether the patterns prove that s matches every value that c matches.
-func (s *shape) contains(c *shape, b *Budget) bool {
+// contains reports whether the patterns prove that s matches every value that other matches.
+func (s *shape) contains(other *shape, b *Budget) bool {
 	if !b.takeNode() {
 		return false
 	}
-	if c.kind == wire.Array {
-		return !slices.ContainsFunc(c.elems, func(alternative *shape) bool { return !s.contains(alternative, b) })
+	if other.kind == wire.Array { // s must contain every alternative
+		return !slices.ContainsFunc(other.elems, func(alternative *shape) bool { return !s.contains(alternative, b) })
 	}
 	switch {
 	case s.kind == wire.Array:
-		return slices.ContainsFunc(s.elems, func(alternative *shape) bool { return alternative.contains(c, b) })
-	case s.kind != c.kind:
+		return slices.ContainsFunc(s.elems, func(alternative *shape) bool { return alternative.contains(other, b) })
+	case s.kind != other.kind:
 		return false
 	case s.kind == wire.String:
-		return s.text.contains(&c.text, b)
+		return s.text.contains(&other.text, b)
 	case s.kind == wire.Number:
-		return s.num == c.num
+		return s.num == other.num
 	case s.kind == wire.Object:
 		for i := range s.keys {
-			if !c.containsKey(&s.keys[i], b) {
+			if !other.containsKey(&s.keys[i], b) {
 				return false
 			}
 		}
@@ -167,14 +167,14 @@ func (s *shape) contains(c *shape, b *Budget) bool {
 	return true
 }
 
-// containsKey reports whether the object pattern c has the key of k, with a value that the value of k contains.
-func (c *shape) containsKey(k *keyShape, b *Budget) bool {
-	for i := range c.keys {
+// containsKey reports whether the object pattern s has the key of k, and the value of k contains the value of that key.
+func (s *shape) containsKey(k *keyShape, b *Budget) bool {
+	for i := range s.keys {
 		if !b.takeSteps(1) {
 			return false
 		}
-		if c.keys[i].source == k.source {
-			return k.value.contains(c.keys[i].value, b)
+		if s.keys[i].source == k.source {
+			return k.value.contains(s.keys[i].value, b)
 		}
 	}
 	return false

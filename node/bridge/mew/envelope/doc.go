@@ -2,6 +2,6 @@
 // gateway.
 //
 // [Parse] reads an envelope from a participant or a gateway. [Outgoing] is an envelope that the gateway writes, and
-// [Draft] is one that a participant sends. The gateway enforces what a kind requires of a space; package capability
-// decides which envelopes a participant may send.
+// [Draft] is one that a participant sends. The gateway enforces [Rules], which apply to every participant; package
+// capability decides which envelopes one participant may send.
 package envelope

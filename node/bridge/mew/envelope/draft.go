@@ -16,12 +16,13 @@ type Draft struct {
 }
 
 // JSON returns the envelope as JSON, with the current time and this sender.
-func (s Draft) JSON(from string) []byte {
-	o := Outgoing{From: from, Kind: s.Kind, To: s.To, Correlation: s.Correlation, Context: s.Context, Payload: s.Payload}
-	return o.Append(nil, s.ID, FormatTime(time.Now()))
+func (d Draft) JSON(from string) []byte {
+	o := Outgoing{From: from, Kind: d.Kind, To: d.To, Correlation: d.Correlation, Context: d.Context, Payload: d.Payload}
+	return o.Append(nil, d.ID, FormatTime(time.Now()))
 }
 
-// RequestFor returns the JSON-RPC request for a proposal's payload, with new members jsonrpc and id.
+// RequestFor returns the JSON-RPC request that carries out a proposal: the proposal's payload, with jsonrpc and a new
+// id.
 func RequestFor(proposal wire.Value) wire.Value {
 	members := []wire.Member{wire.TextField("jsonrpc", "2.0"), wire.TextField("id", NewID())}
 	for _, m := range proposal.Members() {

@@ -14,10 +14,10 @@ import (
 
 // These are the bounds of an envelope (MEW-1). Some of them are not in the protocol.
 const (
-	MaxEnvelope = 1 << 20
+	MaxEnvelope = 1 << 20 // bytes
 	MaxDepth    = 64
 	MaxValues   = 1 << 17
-	MaxKind     = 128
+	MaxKind     = 128  // bytes of a kind
 	MaxID       = 256  // bytes of an envelope id
 	MaxName     = 128  // bytes of a participant id (MEW-J4)
 	MaxList     = 1024 // ids in to or correlation_id
@@ -37,8 +37,8 @@ type Envelope struct {
 	Payload     wire.Value // an object, or null if absent
 }
 
-// Parse reads an envelope (MEW-1 to MEW-6). With a refusal it returns the fields that it read so far; the id, if any,
-// names the envelope that caused the error (MEW-9).
+// Parse reads an envelope (MEW-1 to MEW-6). Together with a refusal, it returns the fields that it has read so far: the
+// answer to the sender refers to the refused envelope by its id, if it has one (MEW-9).
 func Parse(data []byte) (Envelope, *Refusal) {
 	return ParseWithin(data, MaxEnvelope, MaxValues)
 }
@@ -66,6 +66,7 @@ func ParseWithin(data []byte, size, values int) (Envelope, *Refusal) {
 	return e, refusal
 }
 
+// read fills in every field except ID from the tree.
 func (e *Envelope) read() *Refusal {
 	if p, ok := e.Tree.Get("protocol"); ok {
 		version, ok := p.Str()
@@ -132,7 +133,7 @@ func DetachValue(v wire.Value) wire.Value {
 		return v
 	}
 	copied, err := wire.ParseForeign(v.JSON(), MaxDepth, MaxValues)
-	if err != nil { // too many values: see [ParseWithin]
+	if err != nil { // more than MaxValues, which a caller of ParseWithin may allow
 		return wire.Value{}
 	}
 	return copied
@@ -227,7 +228,7 @@ func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05
 // NewID returns an id for a new envelope, or for an envelope that came without one.
 func NewID() string { return "env-" + strings.ToLower(rand.Text()) }
 
-// Outgoing is an envelope with its sender, without id and time.
+// Outgoing is an envelope with a sender, but without an id and a time, which [Outgoing.Append] adds.
 type Outgoing struct {
 	From, Kind  string
 	To          []string

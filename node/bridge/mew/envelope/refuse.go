@@ -7,18 +7,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Refusal says why an envelope, a frame or a join was not accepted. It becomes a system/error or an HTTP answer.
+// Refusal describes why an envelope, a frame or a join was not accepted. It becomes a system/error or an HTTP answer.
 type Refusal struct {
 	Status  int
-	From    string     // the sender: system:gateway, or gateway for streams
-	Payload wire.Value // of system/error
-	Body    wire.Value // of the HTTP answer, if not the payload
+	From    string     // the sender of the system/error: FromSystem or FromStream
+	Payload wire.Value // of the system/error
+	Body    wire.Value // of the HTTP answer, if it differs from Payload
 	Whole   bool       // the HTTP answer is the whole system/error envelope
-	Close   int        // of a join: the connection is closed with this code
+	Close   int        // if a join is refused: the code with which the connection is closed
 	Reason  string     // for the logs
 }
 
-// Refuse returns a refusal from the gateway with this payload.
+// Refuse returns a refusal from FromSystem whose payload has these members.
 func Refuse(status int, reason string, members ...wire.Member) *Refusal {
 	return &Refusal{Status: status, From: FromSystem, Reason: reason, Payload: wire.Obj(members...)}
 }
@@ -33,12 +33,12 @@ func RefuseShape(message string) *Refusal {
 	return Refuse(http.StatusBadRequest, "VALIDATION_ERROR", wire.TextField("error", message), wire.TextField("code", "VALIDATION_ERROR"))
 }
 
-// RefuseTooLarge returns the refusal of a message with too many bytes. A WebSocket refuses such a message itself.
+// RefuseTooLarge returns the refusal of a message with too many bytes. Over a WebSocket, such a message never gets here.
 func RefuseTooLarge() *Refusal {
 	return Refuse(http.StatusRequestEntityTooLarge, "too_large", wire.TextField("error", "the message is too large"), wire.TextField("code", "PROCESSING_ERROR"))
 }
 
-// RefuseWith returns a refusal with a name and a message.
+// RefuseWith returns a refusal whose payload has the name of an error and a message.
 func RefuseWith(status int, name, message string) *Refusal {
 	return Refuse(status, name, wire.TextField("error", name), wire.TextField("message", message))
 }
@@ -96,7 +96,7 @@ func RefuseDuringPause(until time.Time) *Refusal {
 	return Refuse(http.StatusForbidden, "participant_paused", wire.TextField("error", "participant_paused"), wire.Field("until", end))
 }
 
-// RefuseName returns a refusal with only a name.
+// RefuseName returns a refusal whose payload has only the name of an error.
 func RefuseName(status int, name string) *Refusal {
 	return Refuse(status, name, wire.TextField("error", name))
 }
@@ -114,13 +114,13 @@ func RefuseStore() *Refusal {
 
 // These are the close codes that only MEW gateways use.
 const (
-	CloseUnauthorized = 4401
-	CloseKicked       = 4403
-	CloseReplaced     = 4409
-	CloseTakeovers    = 4429
+	CloseUnauthorized     = 4401
+	CloseKicked           = 4403
+	CloseReplaced         = 4409 // the participant has joined over another connection
+	CloseTooManyTakeovers = 4429 // the participant has replaced its own connection too often
 )
 
-// Envelope returns the system/error of a refusal.
+// Envelope returns the system/error of a refusal for the participant to. trigger is the id of the refused envelope.
 func (r *Refusal) Envelope(to, trigger string) Outgoing {
 	o := Outgoing{From: r.From, Kind: KindError, To: []string{to}, Payload: r.Payload}
 	if trigger != "" {

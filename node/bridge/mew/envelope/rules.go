@@ -6,7 +6,7 @@ import "strings"
 // Rule demands nothing more, but a participant that is paused or shut down may not send such an envelope.
 type Rule struct {
 	GatewayOnly      bool // participants may not send it (MEW-8, MEW-54)
-	OrDropIn         bool // with GatewayOnly: participants of a drop-in space may send it as well
+	OrDropIn         bool // with GatewayOnly: in the space of `agentmesh mew gateway`, participants may send it as well
 	NeedsCorrelation bool // correlation_id is required
 	NeedsContext     bool // context is required (MEW-18)
 	WhilePaused      bool // a paused participant may send it (MEW-37)

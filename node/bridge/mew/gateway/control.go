@@ -85,7 +85,7 @@ func (ps *proposals) remember(p *submission) *envelope.Refusal {
 		return nil
 	}
 	if len(ps.order) >= maxProposals {
-		ps.drop(1) // may be a proposal with the same id
+		ps.drop(1) // the oldest one, which may have the same id
 	}
 	ps.by[p.ID] = append(ps.by[p.ID], p.by.name)
 	ps.order = append(ps.order, proposal{p.ID, now})
@@ -110,6 +110,7 @@ func (ps *proposals) expire(now time.Time) {
 	ps.drop(old)
 }
 
+// drop forgets the oldest n proposals.
 func (ps *proposals) drop(n int) {
 	for _, old := range ps.order[:n] {
 		if names := ps.by[old.id]; len(names) > 1 {

@@ -20,19 +20,20 @@ type delivery struct {
 	history   history
 	changed   waiting.Signal // wakes the polls
 	feeds     view.Feeds
-	scratch   []byte
+	scratch   []byte // reused to encode envelopes
 }
 
 // receiver is a connection or an output log that gets envelopes. It is immutable, because log lines use it later.
 type receiver struct {
-	m       *member
-	id      string          // runtime id
-	conn    *websocket.Conn // nil for an output log
-	session *session        // the session of conn
-	output  *lineFile       // nil for a connection
-	how     string          // in the words of the envelope log
+	m         *member
+	id        string          // runtime id
+	conn      *websocket.Conn // nil for an output log
+	session   *session        // the session of conn
+	output    *lineFile       // nil for a connection
+	transport string          // as the envelope log names it
 }
 
+// removeGone removes the receivers whose session or output log is no longer in the space.
 func (d *delivery) removeGone() {
 	receivers := make([]*receiver, 0, len(d.receivers)+1)
 	for _, old := range d.receivers { // keeps the order
@@ -43,16 +44,18 @@ func (d *delivery) removeGone() {
 	d.receivers = receivers
 }
 
+// addReceiver adds the session and the output log of m, unless they are receivers already.
 func (d *delivery) addReceiver(m *member) {
 	d.removeGone()
 	if m.session != nil && !slices.ContainsFunc(d.receivers, func(r *receiver) bool { return r.session == m.session }) {
-		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.runtime, conn: m.session.conn, session: m.session, how: "websocket"})
+		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.runtime, conn: m.session.conn, session: m.session, transport: "websocket"})
 	}
 	if m.virtualOn && !slices.ContainsFunc(d.receivers, func(r *receiver) bool { return r.m == m && r.output != nil }) {
-		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.runtime, output: m.output, how: "virtual"})
+		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.runtime, output: m.output, transport: "virtual"})
 	}
 }
 
+// send sends a frame to one receiver. A connection that takes no more frames is added to d.slow.
 func (d *delivery) send(r *receiver, f *websocket.Frame) {
 	if r.output != nil {
 		r.output.putLine(f.Payload())

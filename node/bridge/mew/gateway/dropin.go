@@ -128,7 +128,7 @@ func readParticipant(m wire.Member) (Participant, error) {
 // readLogging reads gateway_logging. The environment overrides the file (MEW-D10).
 func (d *DropIn) readLogging(v wire.Value) {
 	g, _ := v.Get("gateway_logging")
-	isOn := func(v wire.Value) bool { // unless it is switched off
+	isOn := func(v wire.Value) bool { // a log is on unless the file switches it off
 		if b, ok := v.Boolean(); ok {
 			return b
 		}
@@ -144,7 +144,8 @@ func (d *DropIn) readLogging(v wire.Value) {
 	d.Decisions = all && override(d.env("CAPABILITY_DECISIONS"), isOn(decisions))
 }
 
-// override returns the switch that an environment variable sets, or value if it sets none.
+// override returns what env, the text of an environment variable, sets a switch to. If env is not a known word, it
+// returns value.
 func override(env string, value bool) bool {
 	switch strings.ToLower(env) {
 	case "true", "1", "yes", "on":

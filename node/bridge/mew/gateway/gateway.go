@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
+	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -21,14 +22,14 @@ type Participant struct {
 	Name         string
 	Tokens       []string
 	Capabilities []capability.Capability // nil: the defaults of the space
-	OutputLog    string                  // path of its output log; "" for none (MEW-D6)
-	AutoConnect  bool                    // the output log is a participant from the start
+	OutputLog    string                  // path of the file that gets its envelopes; "" for none (MEW-D6)
+	AutoConnect  bool                    // through its output log, it is in the space from the start
 }
 
 // SpaceConfig is a configured space.
 type SpaceConfig struct {
 	ID, Name     string
-	Defaults     []capability.Capability
+	Defaults     []capability.Capability // see Participant.Capabilities
 	Participants []Participant
 	// DropIn selects the rules of the reference implementation: everybody holds mcp/response, and inviters may give
 	// more capabilities than they hold unless InviteSubset is set (MEW-D7, MEW-27).
@@ -52,8 +53,9 @@ type Config struct {
 	Origins, CORSOrigins []string
 	// Journal logs envelopes and decisions. It may be nil.
 	Journal *Journal
-	// KeepToken stores the token of an invited participant in the place where the operator looks for it. Reload claims
-	// the tokens that the operator added. Both are for drop-in spaces and may be nil.
+	// KeepToken stores the token of an invited participant in the place where the operator looks for it. Reload calls
+	// claim for each token in the token folder, to which the operator may have added some. Both are for drop-in spaces
+	// and may be nil.
 	KeepToken func(name, token string) error
 	Reload    func(claim func(token, space, name string) error)
 	// Invited returns the change that notifies the operator of an invite with an email address (MEW-28). It is stored
@@ -80,11 +82,11 @@ type Gateway struct {
 }
 
 const (
-	maxFailedJoins = 10 // failed joins of one address in a minute (MEW-Q4)
-	maxJoinKeys    = 1 << 14
+	maxFailedJoins = 10      // failed joins of one address in a minute (MEW-Q4)
+	maxJoinKeys    = 1 << 14 // addresses whose failed joins are counted
 	tickEvery      = time.Second
 	stopPatience   = 2 * time.Second // how long a stop waits until the connections have closed (MEW-Q6)
-	maxSessions    = 50_000
+	maxSessions    = 50_000          // connections, joined or not
 )
 
 // New makes a gateway and reads the stored state of its spaces. It starts nothing; see [Gateway.Run].
@@ -147,7 +149,7 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 		for _, h := range m.record.Tokens {
 			var hash credential.Hash
 			if err := hash.UnmarshalText([]byte(h)); err != nil || h == "" {
-				return nil, fmt.Errorf("participant %s of space %s: its token's hash is damaged", m.name, sc.ID)
+				return nil, fmt.Errorf("participant %s of space %s: the stored hash of a token is damaged", m.name, sc.ID)
 			}
 			g.tokens.add(hash, sc.ID, m.name)
 		}
@@ -162,6 +164,7 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 	return s, nil
 }
 
+// newMember adds a configured participant to a space, with its tokens and its output log.
 func (g *Gateway) newMember(s *Space, p Participant) error {
 	if !envelope.IsName(p.Name) || s.members.byName[p.Name] != nil {
 		return fmt.Errorf("participant %q: the name cannot be used, or another participant has it", envelope.ToPrintable(p.Name, envelope.MaxName))
@@ -264,7 +267,7 @@ func (g *Gateway) closeAll() {
 	g.mu.Lock()
 	g.stopping = true
 	for ses := range g.open {
-		ses.conn.Close(1001, "going down")
+		ses.conn.Close(websocket.CodeGoingAway, "going down")
 	}
 	g.mu.Unlock()
 	abort := time.AfterFunc(stopPatience, func() {

@@ -54,8 +54,8 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 	}
 	g := &grant{Key: rand.Text(), ID: p.ID, By: p.by.name, At: time.Now().UTC(), Caps: encodeAll(caps), Rest: rests, caps: caps}
 	e := s.newEdit()
-	l := e.record(m)
-	l.Grants = append(l.Grants, g)
+	rec := e.record(m)
+	rec.Grants = append(rec.Grants, g)
 	if fault := e.commit(s.auditEntry(p.by, p.Kind, m.name, "granted")); fault != nil {
 		return fault
 	}
@@ -63,13 +63,13 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// findBases returns, for each of caps, the key of the granter's capability that contains it: its base. The grant rests
-// on these bases and ends with them. findBases refuses if the granter does not hold all of caps (MEW-24). It prefers
+// findBases returns the key of the base of each of caps: the granter's capability that contains it. A grant rests on its
+// bases and ends with them. findBases returns a refusal if the granter does not hold all of caps (MEW-24). It prefers
 // the granter's own capabilities to those that others granted.
 func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string, *envelope.Refusal) {
 	rests, b := make([]string, len(caps)), capability.NewComparisonBudget()
 	for i := range caps {
-		if p.by == s.members.operator { // the operator of the space holds every capability
+		if p.by == s.members.operator { // the owner holds every capability
 			rests[i] = "operator"
 			continue
 		}
@@ -133,7 +133,8 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// countWider counts the capabilities in list that contain one of the patterns. The revocation keeps them (MEW-26).
+// countWider counts the capabilities in list that contain one of the patterns. A revocation by these patterns does not
+// take them away (MEW-26).
 func countWider(list []heldCapability, patterns []*capability.Capability, b *capability.Budget) int {
 	n := 0
 	for _, h := range list {
@@ -153,21 +154,21 @@ func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) 
 	}
 	var losses []loss
 	lose := func(m *member, matches func(h heldCapability) bool) {
-		l := e.record(m)
+		rec := e.record(m)
 		own := m.own
-		if l.Invited {
-			own = l.own
+		if rec.Invited {
+			own = rec.own
 		}
 		for i := range own {
 			h := heldCapability{cap: &own[i]}
-			if !slices.Contains(l.Masks, own[i].Rule()) && matches(h) {
-				l.Masks = append(l.Masks, own[i].Rule())
+			if !slices.Contains(rec.Masks, own[i].Rule()) && matches(h) {
+				rec.Masks = append(rec.Masks, own[i].Rule())
 				losses = append(losses, loss{m.name, h.key()})
 			}
 		}
 		var kept []*grant
-		for _, g := range l.Grants {
-			remaining := g.without(func(i int) bool {
+		for _, g := range rec.Grants {
+			remaining := g.filter(func(i int) bool {
 				h := heldCapability{cap: &g.caps[i], grant: g}
 				if matches(h) {
 					losses = append(losses, loss{m.name, h.key()})
@@ -179,7 +180,7 @@ func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) 
 				kept = append(kept, remaining)
 			}
 		}
-		l.Grants = kept
+		rec.Grants = kept
 	}
 	lose(m, matches)
 	direct := len(losses)

@@ -8,18 +8,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// These bounds apply to the history for polls (MEW-H2). It does not survive a restart (MEW-Q5).
+// These are the bounds of the history and of polls (MEW-H2).
 const (
-	maxHistory      = 10_000
+	maxHistory      = 10_000 // envelopes
 	maxHistoryBytes = 32 << 20
-	maxPoll         = 500
+	maxPoll         = 500 // envelopes in one answer
 )
 
-// history holds the latest broadcast envelopes, in the order of their receipt.
+// history holds the latest broadcast envelopes for polls, in the order of their receipt. It does not survive a restart
+// (MEW-Q5).
 type history struct {
 	last    time.Time
 	entries []historyEntry
-	start   int
+	start   int // index of the oldest entry; those before it were removed
 	bytes   int
 }
 

@@ -183,6 +183,7 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 	}
 }
 
+// maxWait bounds how long a poll waits for an envelope.
 const maxWait = 25 * time.Second
 
 // poll answers with the envelopes that the participant could have seen since a time (MEW-60, MEW-H2).
@@ -197,7 +198,7 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 		answer(w, http.StatusBadRequest, errorBody("since must be an RFC 3339 time, limit and wait whole numbers"))
 		return
 	}
-	if wait > 0 { // a poll may wait longer than the timeouts of the listener
+	if wait > 0 { // the timeouts of the listener may be shorter
 		deadline := time.Now().Add(wait + 10*time.Second)
 		rc := http.NewResponseController(w)
 		_ = rc.SetReadDeadline(deadline) // in-process requests have no deadlines

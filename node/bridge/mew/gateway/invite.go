@@ -48,7 +48,7 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 	if fault != nil {
 		return fault
 	}
-	ack := func(members ...wire.Member) {
+	ack := func(members ...wire.Member) { // the first member is the status
 		p.direct = &envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindInviteAck, To: []string{p.by.runtime}, Correlation: []string{p.ID}, Payload: wire.Obj(members...)}
 		p.status, _ = members[0].Value.Str()
 		p.extra = members[1:]

@@ -14,15 +14,16 @@ import (
 // session is one live connection (MEW-61).
 type session struct {
 	conn      *websocket.Conn
-	id        string // the connection id
-	since     time.Time
-	space     *Space
+	id        string    // the connection id
+	since     time.Time // when it joined
+	space     *Space    // with m and tokenHash: set once the client has shown a valid token
 	m         *member
 	tokenHash string
 	rejoins   []time.Time // times of the repeated joins in the last minute
 }
 
-// Bounds of joins per minute: a join of a few bytes makes the gateway send a welcome with everybody in the space.
+// These bound joins per minute, because a join of a few bytes makes the gateway send a welcome that describes everybody
+// in the space.
 const (
 	maxTakeovers = 6 // MEW-J5
 	maxRejoins   = 20
@@ -58,7 +59,7 @@ func (s *Space) join(ses *session, requested string) *envelope.Refusal {
 	if old != nil {
 		if exceedsRate(&m.takeovers, maxTakeovers) {
 			r := envelope.RefuseRate(time.Minute)
-			r.Close = envelope.CloseTakeovers
+			r.Close = envelope.CloseTooManyTakeovers
 			return r
 		}
 		old.conn.Close(envelope.CloseReplaced, "replaced by a newer connection")
@@ -95,6 +96,7 @@ func (s *Space) leave(ses *session) {
 	s.endSession(ses)
 }
 
+// endSession works like [Space.leave]. The caller holds s.mu.
 func (s *Space) endSession(ses *session) {
 	m := ses.m
 	if m.session != ses {
@@ -109,7 +111,7 @@ func (s *Space) endSession(ses *session) {
 		s.board.Leave(id)
 	}
 	s.members.rename(m, m.name)
-	if m.virtualOn { // its output log remains as a participant under its name
+	if m.virtualOn { // the participant stays in the space through its output log, under its name
 		s.out.addReceiver(m)
 	}
 }
@@ -126,7 +128,8 @@ func (s *Space) welcome(m *member) {
 	s.out.welcome(m, cut, wire.Field("active_streams", streams))
 }
 
-// connectVirtual makes an output log a participant. It does not announce the participant to the others (MEW-D6).
+// connectVirtual brings a participant into the space through its output log, without a connection. It does not announce
+// the participant to the others (MEW-D6).
 func (s *Space) connectVirtual(m *member) {
 	if m.output == nil || m.virtualOn {
 		return

@@ -220,7 +220,7 @@ func TestTakeover(t *testing.T) {
 	}
 	last := r.Open("/ws", "alice-token")
 	last.Want("system/error")
-	last.AwaitClose(envelope.CloseTakeovers)
+	last.AwaitClose(envelope.CloseTooManyTakeovers)
 }
 
 // TestIdentity: "from" must be the sender or absent; anything else is refused and never rewritten (MEW-53, MEW-J6).

@@ -21,7 +21,7 @@ type Journal struct {
 	decisions *lineFile // nil: off
 }
 
-const rotateAt = 64 << 20
+const rotateAt = 64 << 20 // bytes
 
 // NewJournal returns a journal that writes the selected logs below dir, or nil if none is selected.
 func NewJournal(dir string, envelopes, decisions bool, log *slog.Logger) *Journal {
@@ -41,6 +41,7 @@ func NewJournal(dir string, envelopes, decisions bool, log *slog.Logger) *Journa
 	return j
 }
 
+// formatLost appends a line that reports n dropped lines.
 func formatLost(dst []byte, n int) []byte {
 	dst = append(dst, `{"timestamp":"`...)
 	dst = append(dst, envelope.FormatTime(time.Now())...)
@@ -63,7 +64,7 @@ func (j *Journal) run(ctx context.Context) {
 
 func (j *Journal) logsEnvelopes() bool { return j != nil && j.envelopes != nil }
 
-// event is an entry of the envelope log. It becomes one line for each of its participants.
+// event is an entry of the envelope log. It becomes one line for each participant in who, except one.
 type event struct {
 	at        time.Time
 	name      string // received, delivered, rejected
@@ -71,11 +72,12 @@ type event struct {
 	envelope  []byte
 	space     string
 	direction string
-	who       []*receiver // the participants: the sender, or the receivers
-	except    *member
-	reason    string // why the envelope was rejected
+	who       []*receiver // the sender, or the receivers
+	except    *member     // may be nil
+	reason    string      // why the envelope was rejected
 }
 
+// write is the [lineEntry] of the event.
 func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	head := append(make([]byte, 0, len(e.envelope)+160), `{"timestamp":"`...)
 	head = append(head, envelope.FormatTime(e.at)...)
@@ -103,7 +105,7 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 		dst = append(dst, head...)
 		dst = wire.AppendString(dst, r.id)
 		dst = append(dst, tail...)
-		dst = append(dst, r.how...)
+		dst = append(dst, r.transport...)
 		dst = append(dst, '"')
 		if e.reason != "" {
 			dst = append(dst, `,"metadata":{"reason":`...)
@@ -114,7 +116,8 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	return dst
 }
 
-// put queues an event. Its envelope counts in full, although connections may queue the same bytes.
+// put queues an event. It counts the whole envelope as memory of the queue, although the queues of connections may hold
+// the same bytes.
 func (j *Journal) put(e *event) {
 	j.envelopes.put(len(e.who), len(e.envelope)+128, e.write)
 }
@@ -125,7 +128,7 @@ func (j *Journal) logInbound(space string, p *submission, raw []byte, reason str
 	if !j.logsEnvelopes() {
 		return
 	}
-	sender := &receiver{m: p.by, id: p.by.runtime, how: p.transport}
+	sender := &receiver{m: p.by, id: p.by.runtime, transport: p.transport}
 	e := &event{at: p.at, name: "received", id: p.ID, envelope: raw, space: space, direction: "inbound", who: []*receiver{sender}, reason: reason}
 	if reason != "" {
 		e.name = "rejected"
@@ -159,6 +162,9 @@ func (j *Journal) logDirect(space string, id string, o envelope.Outgoing, r *rec
 		direction: "outbound", who: []*receiver{r},
 	})
 }
+
+// decisionSize is about the memory that a decision takes, in bytes.
+const decisionSize = 512
 
 // decision is one line of the capability log.
 type decision struct {
@@ -196,12 +202,12 @@ func (j *Journal) logDecision(space string, p *submission, match *capability.Cap
 	if j == nil || j.decisions == nil {
 		return
 	}
-	d := &decision{ // copy the texts, because the decision may wait for a slow disk and must not keep the whole envelope in memory
+	d := &decision{ // with copies of texts: while it waits for the disk, it must not keep the whole envelope in memory
 		at: p.at, id: strings.Clone(p.ID), who: p.by.runtime, space: space, kind: strings.Clone(p.Kind), allowed: match != nil,
 		granted: p.by.shown, transport: p.transport, related: envelope.CloneTexts(p.Correlation),
 	}
 	if at := slices.Index(p.by.caps, match); at >= 0 {
 		d.match = p.by.held[at]
 	}
-	j.decisions.put(1, 512, d.write)
+	j.decisions.put(1, decisionSize, d.write)
 }

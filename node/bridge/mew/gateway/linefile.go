@@ -19,10 +19,10 @@ import (
 // lineFile drops lines and later reports how many it dropped (MEW-D10).
 type lineFile struct {
 	path       string
-	maxLines   int   // bound of the queue
-	maxBytes   int   // bound of the queue
-	rotateSize int64 // the file is rotated at this size; 0: never
-	lost       func(dst []byte, n int) []byte
+	maxLines   int                            // bound of the queue
+	maxBytes   int                            // bound of the queue
+	rotateSize int64                          // the file is rotated at this size; 0: never
+	lost       func(dst []byte, n int) []byte // appends a line that reports n dropped lines; may be nil
 	log        *slog.Logger
 
 	mu      sync.Mutex
@@ -38,9 +38,9 @@ type lineFile struct {
 }
 
 const (
-	gatherTime  = 10 * time.Millisecond // lines gather for this time; scripts wait 50 ms for a line
+	gatherTime  = 10 * time.Millisecond // how long lines gather before a write; scripts wait 50 ms for a line
 	writeSize   = 256 << 10
-	keepRotated = 9
+	keepRotated = 9 // files
 )
 
 func newLineFile(path string, log *slog.Logger) *lineFile {

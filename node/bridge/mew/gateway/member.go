@@ -13,7 +13,7 @@ import (
 // invited. The lock of the space guards it.
 type member struct {
 	name    string
-	runtime string                  // its current id; its name while it is not connected
+	runtime string                  // its current id in the space; equals name while it is not connected
 	own     []capability.Capability // the configured or default capabilities; not used for an invited member
 	record  *memberRecord           // the part that survives a restart; replaced, never changed
 
@@ -23,8 +23,8 @@ type member struct {
 	cut   bool                     // shown lacks some capabilities
 
 	session   *session  // its live connection
-	output    *lineFile // its output log
-	virtualOn bool      // the output log is a participant
+	output    *lineFile // its output log; nil for none
+	virtualOn bool      // it is in the space through its output log
 
 	paused      bool
 	pausedUntil time.Time   // zero: until another participant resumes it
@@ -116,6 +116,7 @@ func (m *member) isPaused(now time.Time) bool {
 	return m.paused
 }
 
+// info describes the member to other participants.
 func (m *member) info() wire.Value { return m.infoWith(m.shown) }
 
 func (m *member) infoWith(capabilities wire.Value) wire.Value {

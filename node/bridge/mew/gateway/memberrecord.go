@@ -25,9 +25,9 @@ type memberRecord struct {
 	Space   string            `json:"space"`
 	Name    string            `json:"name"`
 	Invited bool              `json:"invited,omitempty"`
-	Since   time.Time         `json:"since,omitzero"` // start of the history that the participant may read
-	Own     []json.RawMessage `json:"capabilities,omitempty"`
-	Tokens  []string          `json:"tokens,omitempty"` // hash of the token from its last invite
+	Since   time.Time         `json:"since,omitzero"`         // start of the history that the participant may read
+	Own     []json.RawMessage `json:"capabilities,omitempty"` // the capabilities from its last invite
+	Tokens  []string          `json:"tokens,omitempty"`       // hash of the token from its last invite
 	Grants  []*grant          `json:"grants,omitempty"`
 	Masks   []string          `json:"masks,omitempty"`  // the rule of each own capability that was revoked
 	Barred  bool              `json:"barred,omitempty"` // it was kicked and not invited again
@@ -48,8 +48,8 @@ type grant struct {
 	caps []capability.Capability
 }
 
-// without returns the grant with only the capabilities for which keep returns true, or nil if none remain.
-func (g *grant) without(keep func(i int) bool) *grant {
+// filter returns the grant with only the capabilities for which keep returns true, or nil if none remain.
+func (g *grant) filter(keep func(i int) bool) *grant {
 	out := &grant{Key: g.Key, ID: g.ID, By: g.By, At: g.At}
 	for i := range g.caps {
 		if keep(i) {
@@ -87,15 +87,15 @@ func compileAll(list []json.RawMessage) ([]capability.Capability, error) {
 }
 
 func readMemberRecord(body []byte) (*memberRecord, error) {
-	l := &memberRecord{}
-	if err := json.Unmarshal(body, l); err != nil {
+	rec := &memberRecord{}
+	if err := json.Unmarshal(body, rec); err != nil {
 		return nil, err
 	}
 	var err error
-	if l.own, err = compileAll(l.Own); err != nil {
+	if rec.own, err = compileAll(rec.Own); err != nil {
 		return nil, err
 	}
-	for _, g := range l.Grants {
+	for _, g := range rec.Grants {
 		if g.caps, err = compileAll(g.Caps); err != nil {
 			return nil, err
 		}
@@ -103,13 +103,13 @@ func readMemberRecord(body []byte) (*memberRecord, error) {
 			return nil, errors.New("a grant does not say what it rests on")
 		}
 	}
-	return l, nil
+	return rec, nil
 }
 
-func (l *memberRecord) clone() *memberRecord {
-	c := *l
-	c.Grants, c.Masks = slices.Clone(l.Grants), slices.Clone(l.Masks)
-	c.Tokens, c.Dead = slices.Clone(l.Tokens), slices.Clone(l.Dead)
+func (rec *memberRecord) clone() *memberRecord {
+	c := *rec
+	c.Grants, c.Masks = slices.Clone(rec.Grants), slices.Clone(rec.Masks)
+	c.Tokens, c.Dead = slices.Clone(rec.Tokens), slices.Clone(rec.Dead)
 	return &c
 }
 
@@ -118,33 +118,33 @@ type edit struct {
 	s       *Space
 	order   []*member
 	changed map[*member]*memberRecord
-	more    []store.Change // other changes in the same unit
+	more    []store.Change // other changes that are stored with them
 }
 
 func (s *Space) newEdit() *edit { return &edit{s: s, changed: make(map[*member]*memberRecord)} }
 
 // record returns a copy of the record of m that the caller may change.
 func (e *edit) record(m *member) *memberRecord {
-	if l := e.changed[m]; l != nil {
-		return l
+	if rec := e.changed[m]; rec != nil {
+		return rec
 	}
-	l := m.record.clone()
-	e.changed[m] = l
+	rec := m.record.clone()
+	e.changed[m] = rec
 	e.order = append(e.order, m)
-	return l
+	return rec
 }
 
 // current returns the record of m with the changes so far. The caller must not change it.
 func (e *edit) current(m *member) *memberRecord {
-	if l := e.changed[m]; l != nil {
-		return l
+	if rec := e.changed[m]; rec != nil {
+		return rec
 	}
 	return m.record
 }
 
 const storeTimeout = 10 * time.Second
 
-// commit stores the changes and the audit entries in one unit, and then applies the changes.
+// commit stores the changes and the audit entries together, and then applies the changes.
 func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
@@ -176,26 +176,27 @@ func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 // hashName returns a search term for a name of any length.
 func hashName(s string) string { return credential.HashOf(s).Name() }
 
+// load reads the stored records of the participants.
 func (s *Space) load(ctx context.Context) error {
-	for rec, err := range store.AllRecords(ctx, s.gate.Records, nsMembers, "space:"+hashName(s.cfg.ID), time.Now()) {
+	for row, err := range store.AllRecords(ctx, s.gate.Records, nsMembers, "space:"+hashName(s.cfg.ID), time.Now()) {
 		if err != nil {
 			return fmt.Errorf("read the participants of space %s: %w", s.cfg.ID, err)
 		}
-		l, err := readMemberRecord(rec.Body)
+		rec, err := readMemberRecord(row.Body)
 		if err != nil {
-			return fmt.Errorf("read participant %s: %w", rec.Key, err)
+			return fmt.Errorf("read participant %s: %w", row.Key, err)
 		}
-		if l.Space != s.cfg.ID {
+		if rec.Space != s.cfg.ID {
 			continue
 		}
-		m := s.members.byName[l.Name]
+		m := s.members.byName[rec.Name]
 		switch {
-		case m == nil && l.Invited:
-			m = s.members.add(l.Name, nil)
+		case m == nil && rec.Invited:
+			m = s.members.add(rec.Name, nil)
 		case m == nil:
 			continue // no longer configured
 		}
-		m.record = l
+		m.record = rec
 		m.recompute(s.cfg.DropIn)
 	}
 	return nil
@@ -210,8 +211,8 @@ func (s *Space) auditEntry(actor *member, kind, target, result string) acl.Audit
 	return acl.AuditEntry{At: time.Now(), Kind: "mew", Subject: "mew-space:" + s.cfg.ID + "/" + actor.name, By: acl.ByRule, Rule: "mew.space", Note: note + ": " + result}
 }
 
-// auditRefusal counts a refused operation in the audit log. Unlike an entry, a count is not stored in a unit with other
-// changes.
+// auditRefusal counts a refused operation in the audit log. Unlike an entry, a count is not committed together with
+// other changes.
 func (s *Space) auditRefusal(actor *member, kind, target, result string) {
 	s.gate.Audit.Count(s.auditEntry(actor, kind, target, result))
 }

@@ -57,6 +57,7 @@ func (ms *members) checkID(m *member, id string) *envelope.Refusal {
 	return nil
 }
 
+// rename gives m another runtime id.
 func (ms *members) rename(m *member, runtime string) {
 	if m.runtime != m.name {
 		delete(ms.byID, m.runtime)

@@ -23,20 +23,20 @@ const OperatorName = "owner"
 func (s *Space) AddNode(name string) (token string, err error) {
 	s.mu.Lock()
 	defer s.unlock()
-	free := name
-	for n := 2; s.members.find(free) != nil; n++ {
-		free = fmt.Sprintf("%s-%d", name, n)
+	unused := name
+	for n := 2; s.members.find(unused) != nil; n++ {
+		unused = fmt.Sprintf("%s-%d", name, n)
 	}
 	var caps []capability.Capability
 	for _, kind := range []string{"chat", "chat/*", "mcp/proposal", "participant/*"} {
 		caps = append(caps, mustCapability(strconv.Quote(kind)))
 	}
-	s.members.node = s.members.add(free, caps)
+	s.members.node = s.members.add(unused, caps)
 	token = credential.New("mew_")
-	return token, s.tokens.claim(token, s.cfg.ID, free)
+	return token, s.tokens.claim(token, s.cfg.ID, unused)
 }
 
-// protectOperator refuses if m is the owner: no participant may kick the owner or revoke the owner's rights.
+// protectOperator returns a refusal if m is the owner: no participant may kick the owner or revoke the owner's rights.
 func (s *Space) protectOperator(m *member) *envelope.Refusal {
 	if m == s.members.operator {
 		return envelope.RefuseWith(403, "unauthorized", "The space belongs to its owner")
@@ -109,7 +109,7 @@ func (s *Space) say(data []byte) (status int, body []byte, err error) {
 // id of the proposal in correlation_id (MEW-11). To reject it, Decide sends the reason.
 func (s *Space) Decide(_ context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error) {
 	s.mu.Lock()
-	defer s.unlock() // no second decision about the same proposal until then
+	defer s.unlock() // held throughout, so that nobody else decides about the same proposal
 	p, ok := s.board.Find(proposal)
 	if !ok {
 		return 0, nil, view.NewRefusal(404, envelope.RefuseName(404, "proposal_not_found").Payload)

@@ -48,13 +48,13 @@ func addressOf(r *http.Request) netip.Addr {
 	return from.Addr()
 }
 
-// isNamedBy reports whether a client that asks for a space may mean this one (MEW-J3).
+// isNamedBy reports whether a client that asks for the space asked may mean s (MEW-J3).
 func (s *Space) isNamedBy(asked string) bool {
 	return asked == "" || asked == "default" || asked == s.cfg.ID
 }
 
-// authenticate returns the member to which a token belongs, and its space. It fails if the client asked for another
-// space.
+// authenticate returns the member to which a token belongs, and the member's space. It fails if the client asked for
+// another space.
 func (g *Gateway) authenticate(token, asked string) (*Space, *member, bool) {
 	if token == "" {
 		return nil, nil, false
@@ -106,8 +106,8 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 }
 
 // chargeFailedJoin counts a join or request without a valid token against the address of the client, and returns the
-// refusal to send: r or, after ten failures in a minute, a rate limit. These failures do not affect clients with a
-// valid token, because clients may share an address (MEW-Q4).
+// refusal to send: r or, after maxFailedJoins, a rate limit. A client with a valid token is never limited, because it
+// may share its address with others (MEW-Q4).
 func (g *Gateway) chargeFailedJoin(from netip.Addr, space string, r *envelope.Refusal) *envelope.Refusal {
 	wait := g.joinPenalties.Fail(from, time.Now())
 	if wait == 0 {
@@ -119,8 +119,9 @@ func (g *Gateway) chargeFailedJoin(from netip.Addr, space string, r *envelope.Re
 	return limited
 }
 
-// serveSession reads the messages of a session that has joined, and then removes the session. It starts a goroutine
-// with a small stack, because joining needs a deep one and most connections only wait.
+// serveSession reads the messages of a session, if it has joined, until the connection ends, and then removes the
+// session. It does so in a new goroutine, whose stack is small: joining has made the caller's stack large, and most
+// connections only wait.
 func (g *Gateway) serveSession(ses *session, joined bool) {
 	go func() {
 		defer g.removeSession(ses)
@@ -140,6 +141,7 @@ func (g *Gateway) bindSession(ses *session, token, space string) bool {
 	return ok
 }
 
+// readMessages handles the messages of a session until its connection ends.
 func (g *Gateway) readMessages(ses *session) {
 	defer ses.space.leave(ses)
 	for {
@@ -168,6 +170,7 @@ func (g *Gateway) enter(ses *session, runtime string) bool {
 	return true
 }
 
+// closeWith sends a refusal and closes the connection.
 func closeWith(conn *websocket.Conn, fault *envelope.Refusal) {
 	o := envelope.Outgoing{From: fault.From, Kind: envelope.KindError, Payload: fault.Payload}
 	_ = conn.Send(websocket.Text(o.Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())))) // the client may be gone
@@ -180,7 +183,7 @@ func (g *Gateway) awaitJoin(ses *session, requested string, from netip.Addr) boo
 	abort := time.AfterFunc(joinPatience, func() { closeWith(ses.conn, envelope.RefuseToken("No join came")) })
 	_, data, err := ses.conn.Read()
 	if !abort.Stop() {
-		g.chargeFailedJoin(from, requested, envelope.RefuseToken("No join came")) // an idle connection costs as much as a wrong token
+		g.chargeFailedJoin(from, requested, envelope.RefuseToken("No join came")) // counts like a wrong token
 		return false
 	}
 	if err != nil {

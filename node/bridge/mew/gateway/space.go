@@ -36,7 +36,7 @@ type Space struct {
 // submission is an envelope of a participant while the space handles it.
 type submission struct {
 	envelope.Envelope
-	by        *member
+	by        *member // the sender
 	transport string
 	at        time.Time
 	to        []string // Envelope.To with names replaced by runtime ids
@@ -71,6 +71,8 @@ func (s *Space) unlock() {
 	s.mu.Unlock()
 }
 
+// handle checks an envelope of m, and sends it unless it refuses it. fault is the refusal of an envelope that could not
+// be parsed; otherwise nil. The caller holds s.mu.
 func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, transport string) (httpAnswer, *envelope.Refusal) {
 	p := &submission{Envelope: e, by: m, transport: transport, at: s.out.history.nextTime(time.Now())}
 	if limited := s.checkRate(m); limited != nil {
@@ -150,7 +152,7 @@ func (p *submission) fill() {
 	}
 }
 
-// checkState refuses envelopes of a participant that is paused or shut down, except kinds that are then allowed
+// checkState refuses an envelope of a participant that is paused or shut down, unless the rule r of its kind allows it
 // (MEW-37, MEW-42).
 func (s *Space) checkState(m *member, r envelope.Rule) *envelope.Refusal {
 	switch {
@@ -174,16 +176,16 @@ func (s *Space) checkCapabilities(p *submission) *envelope.Refusal {
 	match := capability.FirstAllowing(p.by.caps, p.Kind, to, p.Payload)
 	s.gate.Journal.logDecision(s.cfg.ID, p, match)
 	if match == nil {
-		s.auditRefusal(p.by, "capability_violation", "", "refused") // only the sender gets the refusal (MEW-36)
+		s.auditRefusal(p.by, "capability_violation", "", "refused")
 		return envelope.RefuseCapability(p.by.runtime, p.Kind, p.by.shown)
 	}
 	return nil
 }
 
-// maxRefusalLines bounds the log lines of level info about refusals of one participant, per minute.
+// maxRefusalLines bounds the refusals of one participant that are logged at level info, per minute.
 const maxRefusalLines = 20
 
-// reportRefusal reports a refusal to the sender and the logs (MEW-36, MEW-H2).
+// reportRefusal reports a refusal to the sender, to nobody else in the space, and to the logs (MEW-36, MEW-H2).
 func (s *Space) reportRefusal(p *submission, r *envelope.Refusal) {
 	s.gate.Journal.logInbound(s.cfg.ID, p, nil, r.Reason)
 	level := slog.LevelInfo
@@ -225,7 +227,7 @@ func (s *Space) announceAll(list []envelope.Outgoing) {
 	}
 }
 
-// tick removes what has expired: streams whose participant stays away (MEW-52), old proposals and reasoning.
+// tick removes what has expired: streams whose owner stays away (MEW-52), old proposals and old reasoning.
 func (s *Space) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.unlock()

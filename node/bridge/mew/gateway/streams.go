@@ -47,7 +47,7 @@ type streams struct {
 	members    *members
 	open       map[string]*stream // by id
 	lastNumber int                // in the last stream id that the gateway issued
-	announced  map[string]*member // by stream id: the participant that announced it and has not closed it
+	announced  map[string]*member // by stream id: the participant that announced the stream and has not closed it
 }
 
 func (st *stream) canWrite(m *member) bool { return st.owner == m || slices.Contains(st.writers, m) }
@@ -96,7 +96,7 @@ func (ss *streams) request(p *submission) *envelope.Refusal {
 }
 
 // checkLimits returns a refusal if m cannot become the owner of st: m or the space already has the maximum number of
-// other streams, or the descriptions of their streams would be too long with st (MEW-Q4).
+// other streams, or the descriptions of these streams and of st would be too long together (MEW-Q4).
 func (ss *streams) checkLimits(m *member, st *stream) *envelope.Refusal {
 	all, allSize, own, ownSize := 0, st.size, 0, st.size
 	for _, other := range ss.open {
@@ -145,8 +145,9 @@ func streamNumber(id string) (n int, ok bool) {
 	return n, ok && err == nil && 0 < n && n <= math.MaxInt32 && strconv.Itoa(n) == rest
 }
 
-// announce reserves the id of a stream that a participant of a drop-in space opens without the gateway (MEW-8), if the
-// gateway could issue that id. The gateway carries no frames of such a stream.
+// announce handles the stream/open of a participant, which only a drop-in space allows (MEW-8). It refuses an id that
+// the gateway has issued. If the gateway could issue the id later, announce reserves it. The gateway carries no frames
+// of such a stream.
 func (ss *streams) announce(p *submission) *envelope.Refusal {
 	id := p.Payload.GetStr("stream_id")
 	if id == "" || len(id) > envelope.MaxID {
@@ -155,7 +156,7 @@ func (ss *streams) announce(p *submission) *envelope.Refusal {
 	if ss.isIssued(id) {
 		return envelope.RefuseStream(403, "unauthorized", "The gateway issued this stream id")
 	}
-	if _, ownForm := streamNumber(id); !ownForm || ss.announced[id] != nil {
+	if _, canIssue := streamNumber(id); !canIssue || ss.announced[id] != nil {
 		return nil
 	}
 	count := 0 // ids that this participant has announced
@@ -278,8 +279,8 @@ func (ss *streams) close(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// findOwn returns the stream that an envelope names, or a refusal if its sender does not own that stream (MEW-49). It
-// marks the envelope as silent: the gateway announces the result instead of the envelope.
+// findOwn returns the stream that an envelope names, or a refusal if the sender of the envelope does not own that stream
+// (MEW-49). It marks the envelope as silent: the gateway announces the result instead of the envelope.
 func (ss *streams) findOwn(p *submission) (*stream, *envelope.Refusal) {
 	p.silent = true
 	st := ss.open[p.Payload.GetStr("stream_id")]
@@ -352,23 +353,24 @@ func (ss *streams) transfer(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// announceWriters announces who may write now, instead of the submitted envelope. The HTTP answer says it too.
+// announceWriters announces who may write now, instead of the submitted envelope. The HTTP answer lists the writers,
+// too.
 func announceWriters(p *submission, st *stream, kind, status string, details ...wire.Member) {
-	fields := append([]wire.Member{wire.TextField("stream_id", st.id)}, details...)
-	fields = append(fields, wire.Field("authorized_writers", st.writerIDs()))
-	p.status, p.extra = status, []wire.Member{fields[0]}
+	id, writers := wire.TextField("stream_id", st.id), wire.Field("authorized_writers", st.writerIDs())
+	fields := append(append([]wire.Member{id}, details...), writers)
+	p.status, p.extra = status, []wire.Member{id}
 	if status == "transferred" {
 		p.extra = append(p.extra, details...)
 	}
-	p.extra = append(p.extra, fields[len(fields)-1])
+	p.extra = append(p.extra, writers)
 	if reason := p.Payload.GetStr("reason"); reason != "" {
 		fields = append(fields, wire.TextField("reason", reason))
 	}
 	p.after = append(p.after, envelope.Outgoing{From: envelope.FromStream, Kind: kind, Correlation: []string{p.ID}, Payload: wire.Obj(fields...)})
 }
 
-// leave handles the departure of a participant (MEW-51, MEW-52). The participant loses the right to write to the
-// streams of others. Its own streams stay open for maxOwnerAbsence. leave returns the envelopes to announce.
+// leave handles the departure of m (MEW-51, MEW-52). m loses the right to write to the streams of others. Its own
+// streams stay open for maxOwnerAbsence. leave returns the envelopes to announce.
 func (ss *streams) leave(m *member) (announcements []envelope.Outgoing) {
 	for _, st := range ss.listByAge() {
 		if st.owner == m {
@@ -403,8 +405,8 @@ func (ss *streams) listByAge() []*stream {
 	return slices.SortedFunc(maps.Values(ss.open), func(a, b *stream) int { return a.created.Compare(b.created) })
 }
 
-// list returns the descriptions of the streams, for the welcome of a joining participant. cut reports whether some
-// streams are missing, because the descriptions can become too long for a welcome when writers are added.
+// list returns the descriptions of the streams, for the welcome of a joining participant. cut reports whether some are
+// missing: the descriptions, which checkLimits bounded when the streams were opened, grow when writers are added.
 func (ss *streams) list() (list wire.Value, cut bool) {
 	var out []wire.Value
 	size := 0

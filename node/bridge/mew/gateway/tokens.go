@@ -12,8 +12,8 @@ import (
 type tokens struct {
 	mu     sync.Mutex
 	owners map[credential.Hash]tokenOwner
-	reload func() // looks for new tokens of the operator; may be nil
-	loaded time.Time
+	reload func()    // adds the tokens that the operator has put into the token folder; may be nil
+	loaded time.Time // when reload was last called
 }
 
 type tokenOwner struct{ space, name string }
