@@ -33,7 +33,7 @@ func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
 		if l := b.Link(name); l != nil {
 			return newJoinedSpace(l), nil
 		}
-		return nil, view.NewFault(http.StatusNotFound, "there is no such link; agentmesh mew spaces names them")
+		return nil, view.NewFault(http.StatusNotFound, "there is no such link; run agentmesh mew spaces to list the links")
 	}
 	list := append(spaceOperations(links, findLink),
 		owner.Raw(http.MethodGet, links, owner.Read, func(c echo.Context) error {
@@ -50,7 +50,7 @@ func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
 		if s := g.Space(name); s != nil {
 			return newHostedSpace(s), nil
 		}
-		return nil, view.NewFault(http.StatusNotFound, "there is no such space; agentmesh mew spaces names them")
+		return nil, view.NewFault(http.StatusNotFound, "there is no such space; run agentmesh mew spaces to list the spaces")
 	})...)
 	return append(list, owner.Raw(http.MethodGet, "/mew/spaces", owner.Read, func(c echo.Context) error {
 		return httpapi.JSON(c, http.StatusOK, owner.List[SpaceSummary]{Items: spaceSummaries(g)})

@@ -49,7 +49,7 @@ func newJoinedSpace(l *link.Link) *ownerSpace {
 	return &ownerSpace{space: l, Path: "mew/link/" + url.PathEscape(name), Title: name, link: l}
 }
 
-// with calls serve with the space that the path names.
+// with returns a handler that calls serve with the space that the path names.
 func with(find func(name string) (*ownerSpace, error), serve func(c echo.Context, p *ownerSpace) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		p, err := find(c.Param("name"))
@@ -80,7 +80,7 @@ func ownerSay(c echo.Context, p *ownerSpace) error {
 	return forwardAnswer(c, status, answer, err)
 }
 
-// audience says who hears a chat of the owner. A space stores nothing for participants that are away.
+// audience describes which participants get a chat of the owner. A space stores nothing for participants that are away.
 type audience struct {
 	listeners int      // other participants that are connected, except our own node
 	absent    []string // recipients that are not connected

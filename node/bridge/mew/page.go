@@ -58,7 +58,7 @@ func MountPages(shell *httpapi.Pages, g *gateway.Gateway, b *link.Bridge) {
 	shell.Group().POST("/mew/:kind/:name", p.act)
 }
 
-// tail holds the last envelopes of a space, which arrived while a page was open. No other part of the node stores the
+// tail holds the last envelopes of a space that arrived while a page was open. No other part of the node stores the
 // envelopes of a link (MEW-L5).
 type tail struct {
 	mu   sync.Mutex
@@ -77,7 +77,7 @@ const (
 	maxOnPage = 4 << 10 // bytes of a payload on the page
 )
 
-// add appends an envelope, once, because each open page adds it.
+// add appends an envelope, unless another open page has added it already.
 func (t *tail) add(raw []byte) {
 	e, fault := envelope.Parse(raw)
 	if fault != nil {
@@ -163,14 +163,14 @@ type spaceView struct {
 	Latest []shownEnvelope
 	// Shared are the conversations that the space behind a link sees, and Unshared those that it could see.
 	Shared, Unshared []shownConversation
-	Invited          *invited // the participant that the owner has just invited; nil if the owner has invited nobody
+	Invited          *invitee // the participant that the owner has just invited; otherwise nil
 }
 
 // shownConversation is a conversation of the node. Key names it in a form.
 type shownConversation struct{ Key, Peer, ID, Name string }
 
-// invited is a new participant with its token, which can be read only this once.
-type invited struct{ Name, Token, URL string }
+// invitee is a new participant with its token, which the page shows only once.
+type invitee struct{ Name, Token, URL string }
 
 // doneTexts holds what the page says after a form was handled (see [httpapi.Done]).
 var doneTexts = map[string]string{
@@ -197,9 +197,9 @@ func (p *spacePages) showSpace(c echo.Context) error {
 	return p.renderSpace(c, s, nil)
 }
 
-// renderSpace shows a space, and the participant that was just invited.
-func (p *spacePages) renderSpace(c echo.Context, s *ownerSpace, new *invited) error {
-	ctx, view := c.Request().Context(), spaceView{ownerSpace: s, Space: s.View(), Self: s.Name(), Latest: s.tail.newest(), Invited: new}
+// renderSpace shows a space and, if it is not nil, the participant that was just invited.
+func (p *spacePages) renderSpace(c echo.Context, s *ownerSpace, invited *invitee) error {
+	ctx, view := c.Request().Context(), spaceView{ownerSpace: s, Space: s.View(), Self: s.Name(), Latest: s.tail.newest(), Invited: invited}
 	if s.link != nil {
 		st := s.link.Status()
 		view.Link = &st
@@ -295,7 +295,7 @@ func (p *spacePages) invite(c echo.Context, s *ownerSpace, form url.Values) erro
 	if answer.GetStr("token") == "" {
 		return view.NewFault(http.StatusConflict, "the space has a participant with this name")
 	}
-	return p.renderSpace(c, s, &invited{name, answer.GetStr("token"), answer.GetStr("connection_url")})
+	return p.renderSpace(c, s, &invitee{name, answer.GetStr("token"), answer.GetStr("connection_url")})
 }
 
 // formEnvelope returns the envelope for the button of a form. It reports false if the form is incomplete.

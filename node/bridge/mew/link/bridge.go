@@ -23,15 +23,17 @@ import (
 // Kind is the kind of MEW addresses and links.
 const Kind = "mew"
 
-// These intents are for MEW messages without an intent of the mesh.
+// These intents are for MEW messages to which no intent of the mesh corresponds.
 const (
 	IntentProposal wire.Intent = "com.github.rjcorwin.mew.proposal" // mcp/proposal to this node (MEW-L3)
 	IntentRequest  wire.Intent = "com.github.rjcorwin.mew.request"  // mcp/request to this node, for a tool that is switched on
-	IntentForward  wire.Intent = "com.github.rjcorwin.mew.forward"  // chat in a conversation that the space sees (MEW-L6)
-	Intents                    = "com.github.rjcorwin.mew.*"        // a pattern for all of them
+	// IntentForward is for a chat in one of the conversations with agents that the space sees. The chat goes on to the
+	// agent (MEW-L6).
+	IntentForward wire.Intent = "com.github.rjcorwin.mew.forward"
+	Intents                   = "com.github.rjcorwin.mew.*" // a pattern for all of them
 )
 
-// mesh names the mesh in a transit rule.
+// mesh stands for the mesh in a transit rule, in place of the name of a link.
 const mesh = "mesh"
 
 // Config configures a bridge.
@@ -40,7 +42,7 @@ type Config struct {
 	Tokens map[string]client.Credential // by the name of a link
 	Own    map[string]bool              // names of the links to spaces that this process hosts
 
-	Mesh    bridge.Mesh // required with links
+	Mesh    bridge.Mesh // required if there are links
 	Records store.Records
 	Steps   store.Steps
 	// Dial makes connections.
@@ -68,12 +70,12 @@ func New(cfg Config) (*Bridge, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Retry, cfg.MaxRetry = cmp.Or(cfg.Retry, time.Second), cmp.Or(cfg.MaxRetry, time.Minute)
 	b := &Bridge{cfg: cfg, log: cfg.Logger}
-	for _, l := range cfg.Links {
-		made, err := b.newLink(l)
+	for _, lc := range cfg.Links {
+		l, err := b.newLink(lc)
 		if err != nil {
-			return nil, fmt.Errorf("link %s: %w", l.Name, err)
+			return nil, fmt.Errorf("link %s: %w", lc.Name, err)
 		}
-		b.links = append(b.links, made)
+		b.links = append(b.links, l)
 	}
 	return b, nil
 }
@@ -119,7 +121,7 @@ func (b *Bridge) Link(name string) *Link {
 func (b *Bridge) Test(ctx context.Context, name string) error {
 	l := b.Link(name)
 	if l == nil {
-		return errors.New("there is no such link; agentmesh links list names them")
+		return errors.New("there is no such link; run agentmesh links list to see the names of the links")
 	}
 	if l.Status().State == bridge.LinkUp {
 		return nil
@@ -139,8 +141,8 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 // Principal returns the principal of everybody in the space behind a link (MEW-L2).
 func Principal(link string) string { return Kind + ":" + link }
 
-// socketTarget returns the URL to which a link connects. It adds the path /ws and the parameter space if the configured
-// URL lacks them (MEW-L1).
+// socketTarget returns the URL to which a link connects. It adds the path /ws and the query parameter "space" if the
+// configured URL lacks them (MEW-L1).
 func socketTarget(l bridge.Link) (*url.URL, error) {
 	u, err := url.Parse(l.URL)
 	if err != nil || u.Host == "" {
@@ -150,7 +152,7 @@ func socketTarget(l bridge.Link) (*url.URL, error) {
 	case "wss":
 	case "ws":
 		if !httpapi.LoopbackHost(u.Hostname()) && l.Options["allow_insecure"] != "true" {
-			return nil, errors.New("url must be wss: over ws, everybody on the way can read the messages and the token; options.allow_insecure permits it")
+			return nil, errors.New("url must begin with wss:// because over ws:// anybody on the network path can read the messages and the token; to allow ws:// anyway, set options.allow_insecure to true")
 		}
 	default:
 		return nil, errors.New("url must be wss://host")
@@ -166,7 +168,7 @@ func socketTarget(l bridge.Link) (*url.URL, error) {
 	return u, nil
 }
 
-// LinkKind declares MEW links to the node.
+// LinkKind tells the node what MEW links support.
 func LinkKind() bridge.Kind {
 	return bridge.Kind{Name: Kind, Honors: []string{"filter", "limits", "tools", "broadcast", "transit"}, Intents: Intents}
 }

@@ -35,8 +35,8 @@ func (l *Link) deliver(ctx context.Context, peer string, d bridge.Delivery) (bri
 }
 
 // deliveryError returns the error for the outbox. The outbox tries again, unless the space refused the envelope or the
-// node may not send it. A message that cannot reach the peer or the space awaits it. The rate limit of a space costs a
-// message no attempts on its first day.
+// node may not send it. If the peer or the space is absent, the message waits for its return. On the first day of a
+// message, an attempt that fails at the rate limit of the space does not count.
 func (l *Link) deliveryError(peer string, err error, written time.Time) error {
 	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
 		return wire.ErrNotAllowed.At(refused.Error())
@@ -67,8 +67,8 @@ func (l *Link) correlationOf(ctx context.Context, m wire.Message) []string {
 	if !ok {
 		return nil
 	}
-	if h, ok := load[storedChat](ctx, l.records, "chat", key); ok {
-		return []string{h.Envelope}
+	if chat, ok := load[storedChat](ctx, l.records, "chat", key); ok {
+		return []string{chat.Envelope}
 	}
 	return nil
 }

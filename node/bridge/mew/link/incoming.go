@@ -59,7 +59,7 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 	}
 	m.mu.Unlock()
 	if isNew {
-		m.reached(e.From)
+		m.onReachable(e.From)
 	}
 	if !proceed {
 		return job{}, false
@@ -87,6 +87,7 @@ func (m *membership) isForNode(e *envelope.Envelope, me string) bool {
 	return false
 }
 
+// handleSystem handles an envelope of the gateway itself.
 func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 	joined := ""
 	m.mu.Lock()
@@ -95,7 +96,7 @@ func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 		if m.handleWelcome(conn, e) {
 			m.mu.Unlock()
 			m.log.Info("joined the space", "as", envelope.ToPrintable(m.space.me, envelope.MaxName))
-			m.reached("")
+			m.onReachable("")
 			return
 		}
 	case e.Kind == envelope.KindPresence && e.From == envelope.FromSystem:
@@ -103,11 +104,11 @@ func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 			joined = m.space.handlePresence(e)
 		}
 		m.feeds.Tell(e.Tree.JSON())
-	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream): // only the gateway sends as these two
+	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream):
 		for _, id := range e.Correlation {
 			m.endWait(id, outcome{err: refusalOf(e.Payload)})
 		}
-	case e.Kind == envelope.KindInviteAck && e.From == envelope.FromSystem: // not for the feeds: the token in it is only for the inviter
+	case e.Kind == envelope.KindInviteAck && e.From == envelope.FromSystem: // not for the feeds: its token is only for the inviter
 		for _, id := range e.Correlation {
 			m.endWait(id, outcome{answer: e.Payload})
 		}
@@ -117,7 +118,7 @@ func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 	}
 	m.mu.Unlock()
 	if joined != "" {
-		m.reached(joined)
+		m.onReachable(joined)
 	}
 }
 
@@ -129,7 +130,7 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 	if id == "" || len(id) > envelope.MaxName {
 		return false
 	}
-	m.space.me, m.space.caps, m.space.sentCaps = strings.Clone(id), nil, nil
+	m.space.me, m.space.caps, m.space.rawCaps = strings.Clone(id), nil, nil
 	list, _ := you.Get("capabilities")
 	for v := range list.Elems() {
 		if len(m.space.caps) >= maxLinkCapabilities {
@@ -137,7 +138,7 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 		}
 		if c, err := capability.Parse(envelope.DetachValue(v)); err == nil {
 			m.space.caps = append(m.space.caps, &c)
-			m.space.sentCaps = append(m.space.sentCaps, v)
+			m.space.rawCaps = append(m.space.rawCaps, v)
 		}
 	}
 	m.space.participants, m.space.capsBytes = make(map[string]wire.Value), 0
@@ -156,7 +157,7 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 		m.space.unlisted = make(map[string]struct{})
 	}
 	m.conn = conn
-	select { // a call of connect before this moment has its effect now, and none after the next kick
+	select { // this fulfills an earlier call of connect, which must not undo a later kick
 	case <-m.wake:
 	default:
 	}
@@ -176,7 +177,7 @@ func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
 		m.pause.stop()
 		m.mu.Unlock()
 		if paused {
-			m.reached("")
+			m.onReachable("")
 		}
 	case envelope.KindRequestStatus, envelope.KindForget: // the link cannot forget a part of its context, so it only answers
 		m.answer(e, envelope.KindStatus, m.statusPayload(ctx))
@@ -206,6 +207,7 @@ func (m *membership) selfID() string {
 	return m.space.me
 }
 
+// answer sends the sender of e an envelope that refers to e.
 func (m *membership) answer(e *envelope.Envelope, kind string, payload wire.Value) {
 	err := m.tell(envelope.Draft{Kind: kind, To: []string{e.From}, Correlation: []string{e.ID}, Payload: payload})
 	if err != nil {
@@ -253,7 +255,7 @@ func (m *membership) endPause(id string) {
 	}
 	m.mu.Unlock()
 	if ended {
-		m.reached("")
+		m.onReachable("")
 	}
 }
 

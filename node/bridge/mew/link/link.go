@@ -21,9 +21,9 @@ import (
 const (
 	joinAfter       = 2 * time.Second  // without a welcome, the link sends a join message (MEW-L1)
 	welcomeBy       = 15 * time.Second // without a welcome by then, the connection ends
-	steadyAfter     = time.Minute      // after a connection of this length the back-off starts again
-	limitPause      = time.Minute      // after the space limited the rate of this node
-	echoPatience    = 10 * time.Second // of membership.echoPatience
+	steadyAfter     = time.Minute      // after a connection of this length, the back-off starts again
+	limitPause      = time.Minute      // wait for the next attempt after the space limited the rate of this node
+	echoPatience    = 10 * time.Second // the normal membership.echoPatience
 	linkWorkers     = 4
 	linkQueue       = 256    // envelopes that wait for one worker
 	maxParticipants = 10_000 // participants of a space that a link remembers
@@ -45,14 +45,14 @@ type Link struct {
 	log       *slog.Logger
 	records   *records
 	space     *membership
-	shareWake chan struct{} // wakes up the sharing of conversations
-	notices   *rate.Buckets // of notices to each sender, see newNotices
+	shareWake chan struct{} // wakes up runSharing
+	notices   *rate.Buckets // limits the notices to each sender; see newNotices
 
 	seed    maphash.Seed
 	queues  [linkWorkers]chan job
-	dropped atomic.Uint64 // envelopes whose queue was full
+	dropped atomic.Uint64 // envelopes that were lost because their queue was full
 
-	acks sync.Mutex // held during an acknowledgement
+	acks sync.Mutex // held while an acknowledgement is sent and stored
 }
 
 // job is an envelope for the node.
@@ -83,7 +83,7 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 		echoPatience: echoPatience, receive: l.queue, wake: make(chan struct{}, 1),
 		state:  bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: target.Redacted(), State: bridge.LinkConnecting, Since: time.Now().UTC()},
 		echoes: make(map[string]chan outcome),
-		reached: func(peer string) {
+		onReachable: func(peer string) {
 			if peer == "" {
 				waiting.Wake(l.shareWake)
 			}
@@ -140,7 +140,7 @@ func (l *Link) queue(j job) {
 		if j.e.Kind == envelope.KindProposal {
 			l.dropProposal(&j)
 		}
-		if n := l.dropped.Add(1); n&(n-1) == 0 {
+		if n := l.dropped.Add(1); n&(n-1) == 0 { // log only powers of two
 			l.log.Warn("drop envelopes to this node, because their queue is full", "dropped", n)
 		}
 	}

@@ -74,7 +74,8 @@ func (l *Link) rememberProposal(p storedProposal) store.Change {
 
 func (l *Link) proposalTerm(id string) string { return l.records.key("prop", envelope.Digest(id)) }
 
-// closeProposals withdraws the questions about proposals that their proposer withdrew or that somebody else fulfilled.
+// closeProposals withdraws the questions about proposals that the envelope in j withdraws or fulfills. If proposerOnly
+// is true, the sender must be the proposer.
 func (l *Link) closeProposals(ctx context.Context, j job, reason string, proposerOnly bool) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
 		for rec, err := range store.AllRecords(ctx, l.records.store, nsLinks, l.proposalTerm(id), time.Now()) {
@@ -95,7 +96,7 @@ func (l *Link) closeProposals(ctx context.Context, j job, reason string, propose
 	return nil
 }
 
-// reject tells the space that a proposal is rejected, with the owner's reason code or else with the given reason.
+// reject tells the space that a proposal is rejected, with the owner's reason if there is one, or else with reason.
 func (l *Link) reject(ctx context.Context, conv wire.ConversationID, reason string) error {
 	p, ok := load[storedProposal](ctx, l.records, "prop", string(conv))
 	if !ok {
@@ -115,8 +116,8 @@ func (p storedProposal) rejection(reason string) envelope.Draft {
 	}
 }
 
-// request returns the request that fulfills the proposal. It goes to the other participants that the proposal named, or
-// to this node if it named no others.
+// request returns the request that fulfills the proposal. The request goes to others, the other participants that the
+// proposal named, or to this node, me, if it named no others.
 func (p storedProposal) request(others []string, me string, payload wire.Value) envelope.Draft {
 	s := envelope.Draft{
 		ID: "am-f-" + envelope.Digest(string(p.Conv)), Kind: envelope.KindRequest, To: others, Correlation: []string{p.Envelope},
@@ -129,7 +130,7 @@ func (p storedProposal) request(others []string, me string, payload wire.Value) 
 }
 
 // fulfill sends the request that the owner approved, in the name of the node and with the proposal in correlation_id
-// (MEW-11). If it cannot be sent, the owner is asked again, with the reason (MEW-L4).
+// (MEW-11). If the request cannot be sent, the owner is asked again, with the reason (MEW-L4).
 func (l *Link) fulfill(ctx context.Context, c bridge.Call) (bridge.Reply, error) {
 	p, ok := load[storedProposal](ctx, l.records, "prop", string(c.Conv))
 	if !ok {
@@ -282,7 +283,8 @@ func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	return l.submit(ctx, &j.e, in)
 }
 
-// sendResponse answers, once, the request that a conversation is about or that carried out its proposal.
+// sendResponse answers the request of a conversation, or the one that fulfilled the proposal of a conversation. It
+// answers each request once.
 func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, payload wire.Value) error {
 	a, ok := load[storedRequest](ctx, l.records, "asked", string(conv))
 	if !ok {

@@ -29,16 +29,16 @@ import (
 // membership is the node's part in a space: the connection, what the link knows of the space, and what it sends there.
 // One goroutine reads the connection, keeps track of the space and obeys control messages at once.
 type membership struct {
-	cfg     *Config
-	link    *bridge.Link
-	token   client.Credential
-	target  *url.URL
-	log     *slog.Logger
-	records *records
-	receive func(job)     // queues an envelope for the node
-	reached func(string)  // called when a participant can be reached again, or with "" when the node can speak again
-	wake    chan struct{} // makes the link connect now
-	feeds   view.Feeds
+	cfg         *Config
+	link        *bridge.Link
+	token       client.Credential
+	target      *url.URL
+	log         *slog.Logger
+	records     *records
+	receive     func(job)     // queues an envelope for the node
+	onReachable func(string)  // called when a participant can be reached again, or with "" when the node can speak again
+	wake        chan struct{} // makes the link connect now
+	feeds       view.Feeds
 
 	echoPatience time.Duration // for the echo of our own envelope
 
@@ -120,10 +120,10 @@ func (m *membership) reportDown() {
 	m.setState(bridge.LinkDown, errors.New(reason+"; agentmesh mew connect joins again"), time.Time{})
 }
 
-// dial connects to the gateway. The caller calls welcomed when the welcome comes. After joinAfter without a welcome,
+// dial connects to the gateway. The caller calls stopTimers when the welcome comes. After joinAfter without a welcome,
 // the link sends a join message, for a gateway that ignores the token in the header, and after welcomeBy the connection
 // ends.
-func (m *membership) dial(ctx context.Context) (conn *websocket.Conn, welcomed func(), err error) {
+func (m *membership) dial(ctx context.Context) (conn *websocket.Conn, stopTimers func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, welcomeBy)
 	defer cancel()
 	h := http.Header{"Authorization": {"Bearer " + string(m.token)}}
@@ -146,7 +146,7 @@ func (m *membership) dial(ctx context.Context) (conn *websocket.Conn, welcomed f
 
 // testJoin joins the space once and leaves.
 func (m *membership) testJoin(ctx context.Context) error {
-	conn, welcomed, err := m.dial(ctx)
+	conn, stopTimers, err := m.dial(ctx)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (m *membership) testJoin(ctx context.Context) error {
 	defer stop()
 	defer conn.Drain()
 	defer conn.Close(websocket.CodeNormal, "")
-	defer welcomed()
+	defer stopTimers()
 	for {
 		_, data, err := conn.Read()
 		if err != nil {
@@ -168,14 +168,14 @@ func (m *membership) testJoin(ctx context.Context) error {
 
 // runSession joins the space and handles its messages until the connection ends.
 func (m *membership) runSession(ctx context.Context) error {
-	conn, welcomed, err := m.dial(ctx)
+	conn, stopTimers, err := m.dial(ctx)
 	if err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close(websocket.CodeGoingAway, "") })
 	defer stop()
 	defer m.leave(conn)
-	defer welcomed()
+	defer stopTimers()
 	for {
 		_, data, err := conn.Read()
 		if err != nil {
@@ -186,7 +186,7 @@ func (m *membership) runSession(ctx context.Context) error {
 		}
 		j, ok := m.handle(ctx, conn, bytes.Clone(data))
 		if m.isJoined(conn) {
-			welcomed()
+			stopTimers()
 		}
 		if ok {
 			m.receive(j)
@@ -224,7 +224,7 @@ func (m *membership) leave(conn *websocket.Conn) {
 	if m.conn != conn {
 		return
 	}
-	m.conn, m.space = nil, spaceState{me: m.space.me, caps: m.space.caps, sentCaps: m.space.sentCaps}
+	m.conn, m.space = nil, spaceState{me: m.space.me, caps: m.space.caps, rawCaps: m.space.rawCaps}
 	m.pause.stop()
 	for id, c := range m.echoes {
 		delete(m.echoes, id)
@@ -263,7 +263,7 @@ func (m *membership) clearDown(ctx context.Context) {
 	m.down = ""
 	m.mu.Unlock()
 	m.records.apply(ctx, store.Change{Record: store.Record{NS: nsLinks, Key: m.link.Name + "/down"}, IfRev: store.Any, Delete: true})
-	m.setState("connecting", nil, time.Time{})
+	m.setState(bridge.LinkConnecting, nil, time.Time{})
 }
 
 // connect makes the link connect now, even if it is down. It has no effect on a link that is connected.
@@ -297,7 +297,7 @@ func (m *membership) view() view.Space {
 	if m.conn == nil {
 		return out
 	}
-	me := describe(m.space.me, wire.Arr(m.space.sentCaps...))
+	me := describe(m.space.me, wire.Arr(m.space.rawCaps...))
 	me.Since, me.Paused, me.PausedUntil = m.state.Since, m.pause.on, m.pause.until
 	out.Participants = append(out.Participants, me)
 	for id, caps := range m.space.participants {
@@ -307,9 +307,9 @@ func (m *membership) view() view.Space {
 	return out
 }
 
-// claimProposal returns the pending proposal with a key, and the id of this node in the space. Nobody else can claim a
-// proposal to others until the board no longer has it as decided. For a proposal to this node, the question to the
-// owner decides.
+// claimProposal returns the pending proposal with a key, and the id of this node in the space. It marks a proposal to
+// others as decided, so that nobody else can claim it; if the decision cannot be sent, the caller removes the mark. It
+// does not mark a proposal to this node, because the question to the owner can be decided only once.
 func (m *membership) claimProposal(key string) (p view.Proposal, me string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -332,6 +332,7 @@ func (m *membership) isToNode(ids []string) bool {
 	return m.space.board.IsToNode(ids)
 }
 
+// check returns why an envelope cannot be sent now, or nil if it can.
 func (m *membership) check(d envelope.Draft) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -356,7 +357,7 @@ type pauseState struct {
 	timer *time.Timer
 }
 
-// err returns the error for a node that is paused. It says until when.
+// err returns errPaused with the end of the pause.
 func (p *pauseState) err() error {
 	if p.until.IsZero() {
 		return fmt.Errorf("%w until a participant resumes it", errPaused)

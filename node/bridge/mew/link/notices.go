@@ -14,11 +14,10 @@ import (
 // maxNotified bounds the senders with a notice in the last minute. Beyond it, nobody else gets a notice.
 const maxNotified = 1000
 
-// newNotices returns the limit of the notices to a sender: one in a minute about limits, and one about held chats
-// (MEW-Q4).
+// newNotices returns the limit for notices to a sender: in a minute, one about limits and one about held chats (MEW-Q4).
 func newNotices() *rate.Buckets { return rate.NewBuckets(rate.PerMinute(1), 1, maxNotified) }
 
-// shouldTell reports whether a sender may get a notice of a kind now, and charges it.
+// shouldTell reports whether a sender may get a notice of a kind now. If so, it counts the notice.
 func shouldTell(notices *rate.Buckets, kind, sender string) bool {
 	_, ok := notices.Take(kind+"/"+sender, time.Now())
 	return ok
@@ -61,9 +60,9 @@ func (l *Link) submit(ctx context.Context, e *envelope.Envelope, in bridge.Inbou
 	return err
 }
 
-// tellPending tells the sender of an envelope that the owner decides about it first: for each request, which has no
-// other answer yet, and for chats once in a minute. It is silent about a message that waits
-// behind an earlier question about the sender.
+// tellPending tells the sender of an envelope that the owner decides about the envelope first. It does so for every
+// request, because a request has no other answer yet, and once a minute for chats. It says nothing about a message that
+// waits behind an earlier question about the sender.
 func (l *Link) tellPending(ctx context.Context, e *envelope.Envelope, out bridge.Outcome) {
 	if out.Reply == nil || e.Kind != envelope.KindRequest && !shouldTell(l.notices, "chat", e.From) {
 		return

@@ -54,63 +54,63 @@ func errorText(payload wire.Value) string {
 }
 
 // tell sends an envelope and does not wait for its echo.
-func (m *membership) tell(s envelope.Draft) error {
+func (m *membership) tell(d envelope.Draft) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.put(&s)
+	return m.put(&d)
 }
 
 // checkSend returns why an envelope cannot be sent now, or nil if it can. A paused participant may send only what
 // MEW-37 allows. The caller holds m.mu.
-func (m *membership) checkSend(s envelope.Draft) error {
+func (m *membership) checkSend(d envelope.Draft) error {
 	switch {
 	case m.conn == nil:
 		return errNotJoined
-	case m.pause.on && !envelope.RuleOf(s.Kind).WhilePaused:
+	case m.pause.on && !envelope.RuleOf(d.Kind).WhilePaused:
 		return m.pause.err()
-	case !m.space.allows(s):
+	case !m.space.allows(d):
 		return errMayNot
 	}
 	return nil
 }
 
 // put sends an envelope. The caller holds m.mu.
-func (m *membership) put(s *envelope.Draft) error {
-	if err := m.checkSend(*s); err != nil {
+func (m *membership) put(d *envelope.Draft) error {
+	if err := m.checkSend(*d); err != nil {
 		return err
 	}
-	if s.ID == "" {
-		s.ID = envelope.NewID()
+	if d.ID == "" {
+		d.ID = envelope.NewID()
 	}
-	if m.conn.Send(websocket.Text(s.JSON(m.space.me))) != nil {
+	if m.conn.Send(websocket.Text(d.JSON(m.space.me))) != nil {
 		return errLinkEnded
 	}
 	return nil
 }
 
 // say sends an envelope and waits until the space has accepted it: a gateway sends every envelope back to its sender.
-// If no echo arrives in time, say assumes that the space accepted the envelope if the gateway has read it. Else the
-// connection may be broken, and the error is errLinkEnded.
-func (m *membership) say(ctx context.Context, s envelope.Draft) error {
-	_, err := m.sayFor(ctx, s)
+// If no such echo arrives in time, but the gateway has read the envelope, say assumes that the space accepted it.
+// Otherwise the connection may be broken, and the error is errLinkEnded.
+func (m *membership) say(ctx context.Context, d envelope.Draft) error {
+	_, err := m.sayFor(ctx, d)
 	return err
 }
 
 // sayFor sends an envelope like say, and returns the payload of the gateway's answer if the gateway sends one (MEW-27).
-func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.Value, err error) {
+func (m *membership) sayFor(ctx context.Context, d envelope.Draft) (answer wire.Value, err error) {
 	c := make(chan outcome, 1)
 	m.mu.Lock()
-	if s.ID == "" {
-		s.ID = envelope.NewID()
+	if d.ID == "" {
+		d.ID = envelope.NewID()
 	}
-	if len(m.echoes) >= maxEchoes || m.echoes[s.ID] != nil {
+	if len(m.echoes) >= maxEchoes || m.echoes[d.ID] != nil {
 		m.mu.Unlock()
 		return answer, errEchoes
 	}
 	conn := m.conn
-	err = m.put(&s)
+	err = m.put(&d)
 	if err == nil {
-		m.echoes[s.ID] = c
+		m.echoes[d.ID] = c
 	}
 	m.mu.Unlock()
 	if err != nil {
@@ -118,7 +118,7 @@ func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.
 	}
 	defer func() {
 		m.mu.Lock()
-		delete(m.echoes, s.ID)
+		delete(m.echoes, d.ID)
 		m.mu.Unlock()
 	}()
 	select {

@@ -42,8 +42,8 @@ func (l *Link) Decide(ctx context.Context, key string, approve bool, reason stri
 	return http.StatusOK, sayBody(d.ID, wire.Value{}), nil
 }
 
-// decideOwn decides a proposal to this node, about which the node has already opened an approval. decideOwn decides
-// that approval, and the node then makes the bridge send the result.
+// decideOwn decides a proposal to this node, about which there is a question to the owner. It decides that question; the
+// node then calls the bridge, which sends the request or the rejection.
 func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approve bool, reason string) (string, error) {
 	mesh := l.b.cfg.Mesh
 	if mesh == nil {
@@ -68,7 +68,7 @@ func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approv
 	}
 	conv := store.ConvKey{Peer: string(l.address(p.From).Pseudonym()), ID: string(p.Conv)}
 	if err := mesh.Decide(ctx, conv, approve); err != nil {
-		if !approve { // the call may have been interrupted, and a later rejection must not send this reason
+		if !approve { // remove the reason, which a later rejection must not send
 			undo := l.storeReason(context.WithoutCancel(ctx), p.Conv, "")
 			if undo != nil && !errors.Is(undo, store.ErrNotFound) { // the proposal may have been settled meanwhile
 				return "", fmt.Errorf("%w; the reason stays stored: %w", err, undo)

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+// handleJob handles an envelope for the node, and logs an error.
 func (l *Link) handleJob(ctx context.Context, j job) {
 	toUs := slices.Contains(j.e.To, l.Name())
 	var err error
@@ -104,8 +105,8 @@ func (l *Link) handleChat(ctx context.Context, j job) error {
 	return nil
 }
 
-// accept hands a message to the node, in the conversation that it belongs to, or in a new one if that one is closed.
-// The answer of a hook comes through the outbox, which keeps it while the space does not take it.
+// accept hands a message to the node, in the conversation that the message belongs to, or in a new one if that
+// conversation is closed. The answer of a hook comes through the outbox, which keeps it until the space takes it.
 func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wire.Value) (bridge.Outcome, error) {
 	peer := l.address(j.e.From).Pseudonym()
 	convs := l.conversations(ctx, &j, peer)
@@ -115,9 +116,9 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 			return bridge.Outcome{}, err
 		}
 		in.Unattended = true
-		h := storedChat{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID, Digest: hex.EncodeToString(in.Digest[:])}
+		chat := storedChat{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID, Digest: hex.EncodeToString(in.Digest[:])}
 		in.Records = []store.Change{
-			l.records.markOpen(peer, conv), l.records.remember("chat", envelope.Digest(j.e.From, j.e.ID), h, keepChat, true),
+			l.records.markOpen(peer, conv), l.records.remember("chat", envelope.Digest(j.e.From, j.e.ID), chat, keepChat, true),
 			l.records.remember("msg", string(in.MessageID), envelope.Digest(j.e.From, j.e.ID), keepChat, false),
 		}
 		out, err := l.b.cfg.Mesh.Accept(ctx, in)
@@ -130,8 +131,8 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 	return bridge.Outcome{}, wire.ErrConversationClosed
 }
 
-// conversations returns the conversations to which a chat may belong, the likeliest first: that of the envelope that it
-// answers, that of its context, the only open one, and last a new one.
+// conversations returns the conversations to which a chat may belong, the likeliest first: the conversation of the
+// envelope that the chat answers, or of its context, or else the only open one; and last a new one.
 func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []wire.ConversationID {
 	var out []wire.ConversationID
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 8)] {
@@ -169,25 +170,25 @@ func (l *Link) passesFilter(e *envelope.Envelope, text string) bool {
 		slices.ContainsFunc(f.Keywords, func(w string) bool { return strings.Contains(lower, strings.ToLower(w)) }))
 }
 
-// acknowledge tells the sender of a chat about its state, once for each state (MEW-L3). statusRead is the last state.
-// The records stay for a day after it, so that an answer names the chat.
+// acknowledge tells the sender of a chat that the chat has this status. It tells each status once, and none after
+// statusRead (MEW-L3). After statusRead, the records stay for a day, so that an answer can still refer to the chat.
 func (l *Link) acknowledge(ctx context.Context, key, status string) {
 	l.acks.Lock()
 	defer l.acks.Unlock()
-	h, ok := load[storedChat](ctx, l.records, "chat", key)
-	if !ok || h.Said == status || h.Said == statusRead {
+	chat, ok := load[storedChat](ctx, l.records, "chat", key)
+	if !ok || chat.Acknowledged == status || chat.Acknowledged == statusRead {
 		return
 	}
-	err := l.space.tell(envelope.Draft{Kind: envelope.KindChatAcknowledge, To: []string{h.From}, Correlation: []string{h.Envelope}, Payload: wire.Obj(wire.TextField("status", status))})
+	err := l.space.tell(envelope.Draft{Kind: envelope.KindChatAcknowledge, To: []string{chat.From}, Correlation: []string{chat.Envelope}, Payload: wire.Obj(wire.TextField("status", status))})
 	if err != nil && !errors.Is(err, errMayNot) {
 		return // the node is not in the space now; the link does not try again
 	}
-	h.Said = status
+	chat.Acknowledged = status
 	if status == statusRead {
-		l.records.apply(ctx, l.records.remember("chat", key, h, keepOpen, false), l.records.remember("msg", string(h.Message), key, keepOpen, false))
+		l.records.apply(ctx, l.records.remember("chat", key, chat, keepOpen, false), l.records.remember("msg", string(chat.Message), key, keepOpen, false))
 		return
 	}
-	l.records.apply(ctx, l.records.remember("chat", key, h, keepChat, true))
+	l.records.apply(ctx, l.records.remember("chat", key, chat, keepChat, true))
 }
 
 // cancelChat withdraws a chat that the owner has not read. If the chat waits for the owner's approval, the question is
@@ -195,12 +196,12 @@ func (l *Link) acknowledge(ctx context.Context, key, status string) {
 func (l *Link) cancelChat(ctx context.Context, j job) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
 		key := envelope.Digest(j.e.From, id)
-		h, ok := load[storedChat](ctx, l.records, "chat", key)
-		if !ok || h.From != j.e.From || h.Said == statusRead {
+		chat, ok := load[storedChat](ctx, l.records, "chat", key)
+		if !ok || chat.From != j.e.From || chat.Acknowledged == statusRead {
 			continue
 		}
-		if err := l.withdraw(ctx, j, h.Conv, wire.Deliver, h.Digest, "cancelled by its sender", []store.Change{
-			l.records.drop("chat", key), l.records.drop("msg", string(h.Message))}); err != nil {
+		if err := l.withdraw(ctx, j, chat.Conv, wire.Deliver, chat.Digest, "cancelled by its sender", []store.Change{
+			l.records.drop("chat", key), l.records.drop("msg", string(chat.Message))}); err != nil {
 			return err
 		}
 	}
@@ -208,7 +209,7 @@ func (l *Link) cancelChat(ctx context.Context, j job) error {
 }
 
 // withdraw makes the node withdraw the held message with the digest cancels, or all held messages of the conversation
-// if cancels is empty (AM-36). records are changes of the same unit.
+// if cancels is empty (AM-36). The node commits records together with the withdrawal.
 func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, cancels, reason string, records []store.Change) error {
 	in, err := l.newInbound(&j, conv, intent, wire.Obj(wire.TextField("action", "withdraw"), wire.TextField("reason", reason)))
 	if err != nil {
@@ -220,6 +221,7 @@ func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, in
 	return err
 }
 
+// noteAcknowledgement stores what a participant acknowledged about envelopes of the node.
 func (l *Link) noteAcknowledgement(ctx context.Context, e *envelope.Envelope) {
 	for _, id := range e.Correlation[:min(len(e.Correlation), 16)] {
 		if s, ok := load[sentEnvelope](ctx, l.records, "sent", id); ok && s.Peer == e.From {

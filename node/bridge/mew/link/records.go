@@ -32,12 +32,12 @@ const (
 
 // storedChat is a chat to the node.
 type storedChat struct {
-	Message  wire.MessageID      `json:"message_id"`
-	Conv     wire.ConversationID `json:"conversation_id"`
-	From     string              `json:"from"`
-	Envelope string              `json:"envelope"`
-	Digest   string              `json:"digest,omitempty"` // see [bridge.Inbound.Cancels]
-	Said     string              `json:"said,omitempty"`   // the last acknowledgement
+	Message      wire.MessageID      `json:"message_id"`
+	Conv         wire.ConversationID `json:"conversation_id"`
+	From         string              `json:"from"`
+	Envelope     string              `json:"envelope"`
+	Digest       string              `json:"digest,omitempty"` // see [bridge.Inbound.Cancels]
+	Acknowledged string              `json:"said,omitempty"`   // the last acknowledgement
 }
 
 // statusRead is the acknowledgement of a chat that the owner has read or answered.
@@ -47,7 +47,7 @@ const statusRead = "read"
 type sentEnvelope struct {
 	Conv     wire.ConversationID `json:"conversation_id"`
 	Peer     string              `json:"peer"`               // the participant in the conversation
-	Proposal string              `json:"proposal,omitempty"` // id of the proposal that it fulfills
+	Proposal string              `json:"proposal,omitempty"` // id of the proposal that the envelope fulfills
 	To       []string            `json:"to,omitempty"`       // with a proposal: the participants who may answer
 	Marked   string              `json:"marked,omitempty"`   // the peer's last acknowledgement
 }
@@ -57,7 +57,7 @@ type storedProposal struct {
 	Conv     wire.ConversationID `json:"conversation_id"`
 	From     string              `json:"from"`
 	Envelope string              `json:"envelope"`
-	Reason   string              `json:"reason,omitempty"` // reason with which the owner rejects it
+	Reason   string              `json:"reason,omitempty"` // the owner's reason for a rejection
 }
 
 // storedRequest is a request to the node.
@@ -108,6 +108,7 @@ func (r *records) apply(ctx context.Context, changes ...store.Change) {
 	}
 }
 
+// markOpen returns the change that records an open conversation with a participant; see onlyOpen.
 func (r *records) markOpen(peer wire.AgentID, conv wire.ConversationID) store.Change {
 	c := r.remember("open", openKey(peer, conv), conv, keepOpen, false)
 	c.Record.Terms = []string{r.key("open", string(peer))}

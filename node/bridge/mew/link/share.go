@@ -26,7 +26,7 @@ type Conversation struct {
 	Address string              `json:"address,omitempty"` // of a foreign peer
 	To      string              `json:"to,omitempty"`      // the participant who may see it; empty: everybody
 	After   uint64              `json:"after,omitempty"`   // number of the last entry that the space got
-	Silent  bool                `json:"silent,omitempty"`  // the link sends no entries by itself
+	Silent  bool                `json:"silent,omitempty"`  // the link sends the space no new entries
 }
 
 // network returns the network of the conversation: the mesh, or a link.
@@ -42,7 +42,7 @@ const transitMember = "agentmesh"
 
 const (
 	maxConversations = 200 // conversations that the owner shares
-	maxOpened        = 500 // conversations that participants opened; a participant may choose a new id at each join
+	maxOpened        = 500 // conversations that all participants together opened; one may have a new id at each join
 	maxShared        = 50  // entries of a conversation that a space gets at once
 )
 
@@ -76,6 +76,7 @@ func (r *records) changeOf(b Conversation) store.Change {
 	return change
 }
 
+// openedBy returns the term of the conversations that a participant opened.
 func (r *records) openedBy(participant string) string {
 	return r.key("opened", envelope.Digest(participant))
 }
@@ -168,7 +169,8 @@ func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, show bool) err
 	return nil
 }
 
-// runSharing sends the space the answers to what expired and the new entries of conversations, until ctx ends.
+// runSharing tells the space about expired proposals and requests, and sends it the new entries of conversations, until
+// ctx ends.
 func (l *Link) runSharing(ctx context.Context) {
 	again := time.Tick(shareEvery)
 	for {
@@ -194,7 +196,7 @@ func (l *Link) runSharing(ctx context.Context) {
 	}
 }
 
-// share sends the space the new entries of a conversation. It marks an entry as sent after the space accepted it, and
+// share sends the space the new entries of a conversation. It marks an entry as sent once the space has accepted it, and
 // stops when the owner hides the conversation.
 func (l *Link) share(ctx context.Context, b Conversation) error {
 	if b.Silent || b.To != "" && l.space.checkPeer(b.To) != nil {
@@ -272,7 +274,7 @@ func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool
 		return true, err
 	}
 	all = slices.DeleteFunc(all, func(b Conversation) bool { return string(b.Conv) != j.e.Context || b.To != "" && b.To != j.e.From })
-	if len(all) != 1 || !l.allowsTransit(l.cfg.Name, all[0].network()) { // peers choose ids, so the chat may name two
+	if len(all) != 1 || !l.allowsTransit(l.cfg.Name, all[0].network()) { // peers choose ids, so two may be equal
 		return false, nil
 	}
 	b := all[0]

@@ -14,10 +14,10 @@ import (
 type spaceState struct {
 	me           string // runtime id of this node
 	caps         []*capability.Capability
-	sentCaps     []wire.Value          // capabilities of this node, as the gateway wrote them
-	participants map[string]wire.Value // capabilities of each participant
+	rawCaps      []wire.Value          // the same as caps, as the gateway wrote them
+	participants map[string]wire.Value // the capabilities of each other participant
 	unlisted     map[string]struct{}   // senders that the gateway does not list: its operator, HTTP clients
-	capsBytes    int                   // of participants
+	capsBytes    int                   // size of the capabilities in participants
 	streams      []wire.Value
 	board        view.Board
 }
@@ -60,7 +60,7 @@ func (s *spaceState) addUnlisted(id string) bool {
 	return true
 }
 
-// handlePresence updates the participants, and returns the id of the one that has joined and was not there, or "".
+// handlePresence updates the participants. If a new participant has joined, it returns the id; otherwise "".
 func (s *spaceState) handlePresence(e *envelope.Envelope) (joined string) {
 	who, _ := e.Payload.Get("participant")
 	id := who.GetStr("id")
@@ -82,15 +82,16 @@ func (s *spaceState) handlePresence(e *envelope.Envelope) (joined string) {
 func (s *spaceState) handleStream(e *envelope.Envelope) {
 	id := e.Payload.GetStr("stream_id")
 	switch e.Kind {
-	case "stream/open":
+	case envelope.KindStreamOpen:
 		if e.From == envelope.FromStream && id != "" {
 			s.openStream(e.Payload)
 		}
-	case "stream/close":
+	case envelope.KindStreamClose:
 		s.streams = slices.DeleteFunc(s.streams, func(v wire.Value) bool { return id != "" && v.GetStr("stream_id") == id })
 	}
 }
 
+// openStream adds a stream to the list, with only its id and owner if its description is too large.
 func (s *spaceState) openStream(v wire.Value) {
 	if len(s.streams) >= maxStreams {
 		return

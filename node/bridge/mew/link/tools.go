@@ -78,7 +78,7 @@ type toolFault struct{ text string }
 
 func (e *toolFault) Error() string { return e.text }
 
-const maxFound = 25
+const maxFound = 25 // agents
 
 func (l *Link) discover(ctx context.Context, arguments wire.Value) (wire.Value, error) {
 	limit := 10
@@ -104,7 +104,7 @@ func (l *Link) discover(ctx context.Context, arguments wire.Value) (wire.Value, 
 
 const maxToolText = 64 << 10
 
-// sendFor sends a message to an agent for a participant, over another link only if a rule allows it (MEW-L6).
+// sendFor sends a participant's message to an agent. It sends over another link only if a rule allows that (MEW-L6).
 func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (wire.Value, error) {
 	to, text := arguments.GetStr("to"), arguments.GetStr("text")
 	if text == "" || len(text) > maxToolText {
@@ -129,7 +129,7 @@ func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (
 		out.Conv = wire.NewConversationID()
 		b := Conversation{Conv: out.Conv, Peer: out.To, Address: out.Address, To: from}
 		b.Silent = !l.allowsTransit(b.network(), l.cfg.Name)
-		if err := l.records.open(ctx, b); err != nil { // before the send, so that the link finds it when the answer comes
+		if err := l.records.open(ctx, b); err != nil { // before the send, because the answer may come at once
 			return wire.Value{}, err
 		}
 	}
@@ -152,7 +152,7 @@ func (l *Link) sendToMesh(ctx context.Context, from string, out bridge.Outgoing,
 }
 
 const (
-	maxInbox      = 50  // conversations that a participant has open, and messages that it sees of each
+	maxInbox      = 50  // conversations that one participant has open, and messages of each that it can read
 	maxTranscript = 200 // last entries of a conversation, among which its newest messages are searched
 )
 
@@ -238,6 +238,7 @@ func (l *Link) allowsTransit(from, to string) bool {
 	return slices.Contains(l.cfg.Policy.Transit, bridge.Transit{From: from, To: to})
 }
 
+// findLink returns the link and the participant in an address.
 func (b *Bridge) findLink(address string) (*Link, string, error) {
 	a, err := bridge.ParseAddress(address)
 	if err != nil {

@@ -33,7 +33,7 @@ type Server interface {
 	Run(ctx context.Context) error
 }
 
-// Rig is a gateway with its store and listener.
+// Rig is a running gateway with its store and listener.
 type Rig[G Server] struct {
 	T      testing.TB
 	dir    string
@@ -75,6 +75,7 @@ func NewRig[G Server](t testing.TB, dir string, l *Pipes, open func(records stor
 	return r
 }
 
+// Caps parses capabilities; see [Cap].
 func Caps(t testing.TB, texts ...string) []capability.Capability {
 	t.Helper()
 	out := []capability.Capability{}
@@ -84,7 +85,7 @@ func Caps(t testing.TB, texts ...string) []capability.Capability {
 	return out
 }
 
-// Cap parses a capability from JSON or a bare kind.
+// Cap parses a capability, which is a JSON object or only a kind.
 func Cap(t testing.TB, s string) capability.Capability {
 	t.Helper()
 	v := wire.Text(s)
@@ -108,6 +109,7 @@ type Pipes struct {
 	once sync.Once
 }
 
+// NewPipes returns a listener, for [NewRig].
 func NewPipes() *Pipes { return &Pipes{c: make(chan net.Conn), done: make(chan struct{})} }
 
 func (p *Pipes) Accept() (net.Conn, error) {
@@ -122,6 +124,7 @@ func (p *Pipes) Accept() (net.Conn, error) {
 func (p *Pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
 func (p *Pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
 
+// Dial connects to the listener, whatever the URL.
 func (p *Pipes) Dial(ctx context.Context, _ *url.URL) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {
@@ -134,6 +137,7 @@ func (p *Pipes) Dial(ctx context.Context, _ *url.URL) (net.Conn, error) {
 	}
 }
 
+// Stop stops the gateway and closes the store. The test calls it at its end, too.
 func (r *Rig[G]) Stop() {
 	if r.Store == nil {
 		return
@@ -148,6 +152,7 @@ func (r *Rig[G]) Stop() {
 	r.Store = nil
 }
 
+// URL returns the WebSocket URL of a path.
 func (r *Rig[G]) URL(path string) string {
 	return "ws" + strings.TrimPrefix(r.Server.URL, "http") + path
 }
@@ -165,6 +170,7 @@ func NewPlayer(t testing.TB, conn *websocket.Conn) *Player {
 	return p
 }
 
+// PlainDial is a [websocket.Dialer] without TLS.
 func PlainDial(ctx context.Context, u *url.URL) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", u.Host)
 }
@@ -191,11 +197,13 @@ func (r *Rig[G]) Join(token string) *Player {
 	return p
 }
 
+// Quit ends the connection without a close.
 func (p *Player) Quit() {
 	p.Conn.Abort()
 	p.Conn.Drain()
 }
 
+// Send sends each text as a message.
 func (p *Player) Send(texts ...string) {
 	p.t.Helper()
 	for _, s := range texts {
@@ -217,6 +225,7 @@ func (p *Player) Next() (websocket.Type, string) {
 	return typ, string(data)
 }
 
+// Parse parses JSON.
 func Parse(t testing.TB, s string) wire.Value {
 	t.Helper()
 	v, err := wire.ParseForeign([]byte(s), envelope.MaxDepth, 1<<20)
@@ -294,6 +303,7 @@ func Payload(v wire.Value, keys ...string) wire.Value {
 	return v
 }
 
+// Text returns a string value, or "" if v is not a string.
 func Text(v wire.Value) string { s, _ := v.Str(); return s }
 
 // Call makes an HTTP request and returns status and body.
@@ -324,6 +334,7 @@ func (r *Rig[G]) Call(method, path, token, body string) (int, string) {
 	return resp.StatusCode, string(data)
 }
 
+// Post sends an envelope over HTTP as the participant name.
 func (r *Rig[G]) Post(name, token, body string) (int, string) {
 	r.T.Helper()
 	return r.Call("POST", "/participants/"+name+"/messages", token, body)

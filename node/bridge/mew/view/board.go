@@ -93,7 +93,8 @@ func (b *Board) Observe(e *envelope.Envelope, at time.Time) {
 	}
 }
 
-// startReasoning adds a sequence to the board, and drops the oldest one of its participant, or of all, at the bounds.
+// startReasoning adds a sequence to the board. If its participant, or all participants together, then have too many, it
+// drops the oldest.
 func (b *Board) startReasoning(r Reasoning) {
 	b.concludeReasoning(r.From, r.ID)
 	b.reasoning = append(b.reasoning, r)
@@ -125,7 +126,7 @@ func payloadOf(e *envelope.Envelope) json.RawMessage {
 	return e.Payload.JSON()
 }
 
-// add puts a proposal on the board, and drops the oldest ones of its proposer, and of all, beyond the bounds.
+// add puts a proposal on the board. If its proposer, or all proposers together, then have too many, it drops the oldest.
 func (b *Board) add(p Proposal) {
 	b.Settle(p.Key)
 	b.proposals = append(b.proposals, p)
@@ -203,7 +204,8 @@ func (b *Board) concludeReasoning(from, id string) {
 	b.reasoning = slices.DeleteFunc(b.reasoning, func(r Reasoning) bool { return r.isOf(from, id) })
 }
 
-// isOf reports whether this participant started the sequence with this id. Another one may use the same id.
+// isOf reports whether the participant from started the sequence, and the sequence has this id. Another participant may
+// use the same id.
 func (r Reasoning) isOf(from, id string) bool { return r.From == from && r.ID == id }
 
 // Leave removes the reasoning of a participant that left.
