@@ -15,8 +15,8 @@ import (
 
 type agentrelayCmd struct{ fanout }
 
-// arcThought is a message of type thought to everybody on an AgentRelay relay. The relay adds id, from and ts.
-var arcThought = messageKind{
+// agentRelayThought is a message of type thought to everybody on an AgentRelay relay. The relay adds id, from and ts.
+var agentRelayThought = messageKind{
 	path: "/arc", greets: true,
 	message: func(mark, number string) string {
 		return padMessage(`{"to":["*"],"type":"thought","payload":"`+mark+number, `"}`)
@@ -27,13 +27,13 @@ var arcThought = messageKind{
 }
 
 func (c *agentrelayCmd) Run(ctx context.Context, s streams) error {
-	return c.compare(ctx, s, entrant{messageKind: arcThought, start: startARC})
+	return c.compare(ctx, s, entrant{messageKind: agentRelayThought, start: startAgentRelay})
 }
 
 func benchAgent(place int) string { return fmt.Sprintf("bench-%d", place) }
 
-// startARC starts a relay without limits on messages, and registers the sender, n receivers and one more client.
-func startARC(ctx context.Context, program, dir string, n int, env ...string) (_ *host, err error) {
+// startAgentRelay starts a relay without limits on messages, and registers the sender, n receivers and one more client.
+func startAgentRelay(ctx context.Context, program, dir string, n int, env ...string) (_ *host, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -46,14 +46,14 @@ func startARC(ctx context.Context, program, dir string, n int, env ...string) (_
 	}
 	tokens := make([]string, n+2)
 	for i := range tokens {
-		if tokens[i], err = registerARC(ctx, server.URL, benchAgent(i)); err != nil {
+		if tokens[i], err = registerAgent(ctx, server.URL, benchAgent(i)); err != nil {
 			return nil, errors.Join(err, server.stop())
 		}
 	}
 	return &host{server, func(place int) string { return tokens[place] }}, nil
 }
 
-func registerARC(ctx context.Context, base, id string) (token string, err error) {
+func registerAgent(ctx context.Context, base, id string) (token string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/register", bytes.NewReader([]byte(`{"agent_id":"`+id+`"}`)))
 	if err != nil {
 		return "", err

@@ -12,7 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// benchCredential registers the cards of all figures. A directory that --data keeps has cards with it.
+// benchCredential registers the cards of all figures. It must not change, because the database that --data keeps has
+// cards with this credential.
 const benchCredential = "meshbench-big-credential"
 
 // bench makes the requests to one directory and one node.
@@ -45,7 +46,7 @@ type traffic struct {
 	base    *url.URL
 	request func(worker int) ([]byte, error)
 	check   func(worker int, a answer) error // checks a response of the server under test
-	status  int                              // expected of every response
+	status  int                              // the status that every response must have
 	durable bool                             // the control must commit the bodies
 }
 
@@ -71,8 +72,8 @@ func (t traffic) operation(base *url.URL, workers int, check func(int, answer) e
 	}
 }
 
-// sample makes one request and returns the response, which the control then repeats.
-func (t traffic) sample(ctx context.Context) (answer, error) {
+// sampleAnswer makes one request and returns the response, which the control then repeats.
+func (t traffic) sampleAnswer(ctx context.Context) (answer, error) {
 	req, err := t.request(0)
 	if err != nil {
 		return answer{}, err
@@ -122,7 +123,7 @@ func (b *bench) lookups() traffic {
 	}}
 }
 
-// conditionalLookups returns requests for random cards that the client has.
+// conditionalLookups returns requests for random cards that the client has already.
 func (b *bench) conditionalLookups(ctx context.Context) (traffic, error) {
 	t := traffic{base: b.directory, status: http.StatusNotModified}
 	l := link{base: b.directory}
@@ -139,7 +140,8 @@ func (b *bench) conditionalLookups(ctx context.Context) (traffic, error) {
 	return t, nil
 }
 
-// searches returns requests for one page of a search, so that the control can return the same bytes.
+// searches returns requests for a page of a search. All of them are the same, so that the control can repeat the
+// response.
 func (b *bench) searches(q url.Values) traffic {
 	req := request(http.MethodGet, b.directory, b.path("/agents?"+q.Encode()), nil)
 	return traffic{base: b.directory, status: http.StatusOK, request: func(int) ([]byte, error) { return req, nil }}

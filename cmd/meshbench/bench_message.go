@@ -21,7 +21,7 @@ type sender struct {
 	messages int
 }
 
-// talkLength is the number of messages in one conversation. Only the first reply's signature is verified.
+// talkLength is the number of messages in one conversation. Of the replies in a conversation, only the first is checked.
 const talkLength = 64
 
 // payload is the payload of every message; with its envelope it has about 700 bytes.
@@ -34,6 +34,7 @@ var payload = wire.Obj(
 	)),
 )
 
+// nextMessage returns the sender's next message, signed.
 func (s *sender) nextMessage(to wire.AgentID, now time.Time) ([]byte, error) {
 	if s.messages%talkLength == 0 {
 		s.conv = wire.NewConversationID()
@@ -48,7 +49,8 @@ func (s *sender) nextMessage(to wire.AgentID, now time.Time) ([]byte, error) {
 	return whole.JSON(), nil
 }
 
-// prepareMessage registers a card for every worker and sends its first message, so that the recipient knows the sender.
+// prepareMessage registers a sender for each worker and sends its first message, so that the recipient knows the sender.
+// It returns the traffic of further messages.
 func (b *bench) prepareMessage(ctx context.Context) (traffic, error) {
 	t := traffic{base: b.endpoint, status: http.StatusOK}
 	recipient, key, err := b.fetchRecipient(ctx)
@@ -83,6 +85,7 @@ func (b *bench) prepareMessage(ctx context.Context) (traffic, error) {
 	return t, nil
 }
 
+// fetchRecipient returns the id and the key on the card at the endpoint.
 func (b *bench) fetchRecipient(ctx context.Context) (wire.AgentID, *signing.PublicKey, error) {
 	a, err := sendOnce(ctx, b.endpoint, request(http.MethodGet, b.endpoint, b.endpoint.EscapedPath(), nil), http.StatusOK)
 	if err != nil {

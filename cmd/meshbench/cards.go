@@ -85,6 +85,7 @@ func cardJSON(id wire.AgentID, name, description, endpoint, key string, caps, in
 	).JSON()
 }
 
+// capability returns the name of a capability. Cards have those with small numbers more often.
 func capability(n int) string { return "skill-" + strconv.Itoa(n) }
 
 // wordOf returns the n-th most frequent word. The words share prefixes as real words do.

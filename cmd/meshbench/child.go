@@ -20,7 +20,7 @@ import (
 type child struct {
 	cmd *exec.Cmd
 	in  io.Closer
-	// The process prints the following in its first line, as JSON except for a gateway.
+	// The following fields come from the first line that the process prints: JSON, except for a MEW gateway.
 	PID       int    `json:"pid"`
 	URL       string `json:"url"` // without a path
 	Directory string `json:"directory"`
@@ -32,8 +32,8 @@ type child struct {
 // stopTimeout is how long a child may take to exit before it is killed.
 const stopTimeout = 15 * time.Second
 
-// startChild runs a program, made with [exec.CommandContext], and reads its first line of output with parse. script, if
-// not nil, is written to its standard input, which stays open until [child.stop].
+// startChild starts a program, made with [exec.CommandContext], and reads its first line of output with parse. If script
+// is not nil, the program gets it as JSON on standard input, which stays open until [child.stop].
 func startChild(cmd *exec.Cmd, script any, parse func(c *child, line []byte) error) (*child, error) {
 	c := &child{cmd: cmd}
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
@@ -77,7 +77,7 @@ func startControl(ctx context.Context, sc script) (*child, error) {
 	return startChild(cmd, sc, parseInfo)
 }
 
-// agentmesh is the server program under test, in its usual configuration except for noLimits.
+// agentmesh is the program under test. It runs in its usual configuration, except for noLimits.
 type agentmesh struct {
 	program string
 	dir     string // directory for data and logs
@@ -96,7 +96,7 @@ func (a agentmesh) serve(ctx context.Context, data string, more ...string) (*chi
 	return a.serveWith(ctx, nil, data, more...)
 }
 
-// serveWith is serve with additional environment variables.
+// serveWith works like serve, with additional environment variables.
 func (a agentmesh) serveWith(ctx context.Context, env []string, data string, more ...string) (*child, error) {
 	log, err := os.OpenFile(filepath.Join(a.dir, "agentmesh.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// measure runs traffic with s.Concurrency workers, in turn with a control server that repeats one of its responses. cpu
-// returns the processor time of the server under test.
+// measure sends traffic from s.Concurrency workers to the server under test and, in turn, to a control server that
+// repeats a response of that server. cpu returns the processor time of the server under test.
 func (s *study) measure(ctx context.Context, name string, tr traffic, cpu func() time.Duration) (outcome, error) {
 	control, stop, err := s.control(ctx, name, tr)
 	if err != nil {
@@ -19,9 +19,10 @@ func (s *study) measure(ctx context.Context, name string, tr traffic, cpu func()
 	return summarize(got[0], got[1]), ctx.Err()
 }
 
-// control starts a control server that repeats a response to the given traffic.
+// control starts a control server that repeats a response to the given traffic. It returns the control as a contender,
+// and a function that stops the server.
 func (s *study) control(ctx context.Context, name string, tr traffic) (contender, func() error, error) {
-	a, err := tr.sample(ctx)
+	a, err := tr.sampleAnswer(ctx)
 	if err != nil {
 		return contender{}, nil, err
 	}
@@ -40,7 +41,7 @@ func (s *study) control(ctx context.Context, name string, tr traffic) (contender
 type outcome struct {
 	Rate     float64 // operations per second
 	P50, P99 float64
-	CPU      float64 // of the server for one operation
+	CPU      float64 // the server's processor time for one operation
 	// Ratios to the control, if there is one: medians of the rounds' ratios.
 	RateRatio, CPURatio float64
 
@@ -48,7 +49,7 @@ type outcome struct {
 	Fault  string // the first error
 }
 
-// summarize returns the outcome of rounds. control has the rounds of the control, or nothing.
+// summarize returns the outcome of rounds. control has the rounds of the control, if there is one.
 func summarize(rounds, control []sample) outcome {
 	o := outcome{
 		Rate:      medianOf(rounds, sample.rate),

@@ -88,7 +88,7 @@ func (sc script) handler() (h http.Handler, stop func() error, err error) {
 				err = commit(r, body)
 			}
 			if err != nil {
-				http.Error(w, "not kept", http.StatusInternalServerError)
+				http.Error(w, "not stored", http.StatusInternalServerError)
 				return
 			}
 		}

@@ -37,6 +37,7 @@ func processCPU(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * tick, nil
 }
 
+// ownCPU returns the processor time that this process has used.
 func ownCPU() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -45,12 +46,13 @@ func ownCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// resident returns the bytes of memory that a process occupies.
 func resident(pid int) (int64, error) {
 	kib, err := statusNumber(fmt.Sprintf("/proc/%d/status", pid), "VmRSS:")
 	return kib << 10, err
 }
 
-// wakeUps returns how often the threads of a process have gone to sleep, and so were woken, so far.
+// wakeUps returns how often the threads of a process have gone to sleep so far, which is how often they were woken.
 func wakeUps(pid int) (int64, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(tasks) == 0 {
@@ -67,6 +69,7 @@ func wakeUps(pid int) (int64, error) {
 	return sum, nil
 }
 
+// statusNumber returns the number after key in a status file of /proc.
 func statusNumber(path, key string) (int64, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -23,7 +23,8 @@ type fanout struct {
 	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: in the directory of meshbench, or in PATH)."`
 }
 
-// host is a server under test. It has a place for the sender (place 0), for each receiver, and for one more client.
+// host is a server under test. It admits a numbered set of clients: the sender has place 0, the receivers have the next
+// places, and one more client has the last.
 type host struct {
 	*child
 	token func(place int) string // "" if the server needs no token
@@ -32,7 +33,7 @@ type host struct {
 // entrant is the server that is compared with the Node relay.
 type entrant struct {
 	messageKind
-	// start runs the server with its own directory and places for n receivers.
+	// start runs the server with a directory of its own and with places for n receivers.
 	start func(ctx context.Context, program, dir string, n int, env ...string) (*host, error)
 	// measureExtra measures an additional case with n receivers; nil for no such case.
 	measureExtra func(ctx context.Context, s streams, program, dir string, n int) (caseResult, error)
@@ -45,10 +46,11 @@ type caseResult struct {
 	relaySamples   []sample // of the Node relay
 	memory         float64  // bytes per idle connection
 	stoppedSamples []sample // while one receiver reads nothing
-	lines          int64    // deliveries in the logs
-	expected       int64    // deliveries that the logs must have
+	lines          int64    // deliveries that the logs have
+	expected       int64    // deliveries that the logs should have
 }
 
+// compare measures all cases, and prints the results.
 func (c *fanout) compare(ctx context.Context, s streams, tested entrant) (err error) {
 	if c.Rounds < 1 || c.Duration < 100*time.Millisecond {
 		return errors.New("--rounds must be 1 or more, --duration 100ms or more")
@@ -86,6 +88,7 @@ func (c *fanout) compare(ctx context.Context, s streams, tested entrant) (err er
 	return printResults(s, out)
 }
 
+// measure measures the cases with n receivers.
 func (c *fanout) measure(ctx context.Context, s streams, tested entrant, program, dir, modules string, n int) (out []caseResult, err error) {
 	server, err := tested.start(ctx, program, filepath.Join(dir, fmt.Sprintf("ours-%d", n)), n)
 	if err != nil {
@@ -198,8 +201,8 @@ func (c *fanout) round(ctx context.Context, t *caseResult, client *loadClient, s
 	return errors.Join(allReading(), withStopped())
 }
 
-// printResults prints a table. The p99 ratio compares a case with the relay or, if a receiver stopped, with the same
-// case without it.
+// printResults prints a table. The p99 ratio compares a case with the relay or, in the line of a stopped receiver, with
+// the case in which no receiver stopped.
 func printResults(s streams, list []caseResult) error {
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "case\tdeliveries/s\tCPU/delivery\tp99\trelay\tCPU\tratio\tCPU ratio\tp99 ratio")

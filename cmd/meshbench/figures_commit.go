@@ -18,14 +18,14 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// The unit of work in the group commit figures appends an entry and updates one of many rows. These are its sizes.
+// The unit of work in the group commit figures appends an entry and updates one of many rows.
 const (
-	entrySize = 700
-	rowSize   = 200
+	entrySize = 700 // bytes
+	rowSize   = 200 // bytes
 	rowCount  = 10_000
 )
 
-// measureCommits compares the store's group commit with a transaction per unit and with a raw log.
+// measureCommits compares the store's group commit with one transaction for each unit, and with a raw log.
 func (s *study) measureCommits(ctx context.Context) (err error) {
 	var closers []func() error
 	defer func() {
@@ -74,7 +74,7 @@ func (s *study) measureCommits(ctx context.Context) (err error) {
 	return ctx.Err()
 }
 
-// unitMaker makes the units for the engines that do not use the store, and numbers them.
+// unitMaker makes the units for the contenders that do not use the store, and numbers the entries.
 type unitMaker struct {
 	n     atomic.Uint64
 	entry [entrySize]byte
@@ -138,8 +138,8 @@ func newAppend(ctx context.Context, st store.Store) (operation, error) {
 	}, err
 }
 
-// newAcceptance returns an operation that accepts a message as a node does: replay record with its response,
-// conversation, message and reply in the transcript, and inbox record.
+// newAcceptance returns an operation that stores what a node stores when it accepts a message: the replay record with
+// the response, the conversation, the message and its reply in the transcript, and the inbox record.
 func newAcceptance(ctx context.Context, st store.Store) (operation, error) {
 	now := time.Now()
 	book := &conversations.Book{Steps: st.Steps()}

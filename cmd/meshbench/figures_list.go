@@ -56,7 +56,7 @@ func withAll(q store.CardQuery, terms ...string) store.CardQuery {
 	return q
 }
 
-// measureLists measures searches in a big directory, idle and during renewals, and its memory.
+// measureLists measures searches in a big directory, without and during renewals, and the memory of the directory.
 func (s *study) measureLists(ctx context.Context) (err error) {
 	if err := fillBig(ctx, s.p, s.data, s.Cards); err != nil {
 		return err
@@ -116,6 +116,7 @@ func (s *study) measureLists(ctx context.Context) (err error) {
 	return ctx.Err()
 }
 
+// liveHeap returns the bytes of this process's heap that are in use.
 func liveHeap() int64 {
 	runtime.GC()
 	runtime.GC() // also frees what finalizers and pools held

@@ -60,7 +60,7 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 		}
 	}
 	o := summarize(got[0], nil)
-	read, verify := got[len(contenders)-1], got[3]
+	read, verify := got[len(contenders)-1], got[3] // the last and the first of pieces
 	s.add(
 		newFigure(fmt.Sprintf("message: server CPU beside its pieces, %d senders", b.workers), ratio(got[0], sums, sample.cost), "×",
 			"%.0f µs beside %.0f µs%s; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, medianOf(sums, sample.cost), note.String(), o.Rate, o.P50, o.P99, o.Errors, o.Fault).withMax(1.25),
@@ -69,8 +69,8 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 	return ctx.Err()
 }
 
-// newPieces returns the unavoidable pieces of a signed exchange, each in one goroutine: verify and sign of the standard
-// library, and parsing a message strictly to its canonical form.
+// newPieces returns the unavoidable pieces of a signed exchange, each with one worker: the standard library's verify and
+// sign, and the parsing of a message to its canonical form.
 func newPieces() ([]contender, error) {
 	key := newKey("pieces")
 	from := sender{id: key.private.Public().AgentID(), key: key.private}

@@ -54,7 +54,7 @@ func (s *study) measureIdle(ctx context.Context, srv *child) error {
 	if err != nil {
 		return err
 	}
-	used := srv.cpu()
+	cpuBefore := srv.cpu()
 	if err := sleep(ctx, s.Idle); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (s *study) measureIdle(ctx context.Context, srv *child) error {
 	}
 	s.add(
 		newFigure("idle: resident", mib(rss), "MiB", "directory and node, nothing registered but itself").withMax(40),
-		newFigure("idle: wake-ups", float64(after-before)/s.Idle.Seconds(), "/s", "voluntary context switches of all threads over %s; %v of CPU", s.Idle, srv.cpu()-used).withMax(1),
+		newFigure("idle: wake-ups", float64(after-before)/s.Idle.Seconds(), "/s", "voluntary context switches of all threads over %s; %v of CPU", s.Idle, srv.cpu()-cpuBefore).withMax(1),
 	)
 	return nil
 }
@@ -123,6 +123,7 @@ func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url
 	return took, srv, nil
 }
 
+// freePort returns a loopback address with a port that was free a moment ago.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -46,6 +46,7 @@ func (s *study) measureRelay(ctx context.Context) (err error) {
 	return ctx.Err()
 }
 
+// awaitConnections waits until n agents are connected to the relay at base.
 func awaitConnections(ctx context.Context, base *url.URL, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()

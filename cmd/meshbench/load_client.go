@@ -364,7 +364,7 @@ func (c *loadClient) appendFrame(dst []byte) []byte {
 	c.sentAt[slot] = time.Now()
 	c.missing[slot].Store(int64(len(c.receivers)))
 	c.sent++
-	dst = append(dst, 0x81, 0x80|126)
+	dst = append(dst, 0x81, 0x80|126) // a whole text message, masked; its length follows in two bytes
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(text)))
 	dst = append(dst, 0, 0, 0, 0)
 	return append(dst, text...)

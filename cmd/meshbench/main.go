@@ -1,10 +1,11 @@
 // Command meshbench measures AgentMesh: most figures of docs/performance.md (`meshbench figures`), and the broadcasts
 // of the MEW gateway and the AgentRelay relay (`meshbench mew`, `meshbench agentrelay`).
 //
-// It starts the servers that it measures. A figure is absolute, or a ratio to a control that is measured in the same
-// run, in turn with the program: a plain net/http server that returns the same bytes and headers, one that commits the
-// same bytes to disk, a raw log, the standard library's cryptography, or a relay in Node. A ratio is the median over
-// the rounds. Servers run in their own processes, so that their processor time can be measured apart from the client's.
+// It starts the servers that it measures. A figure is absolute, or a ratio to a control. A control is something simpler
+// that is measured in the same run, in turn with AgentMesh: a plain net/http server that returns the same bytes and
+// headers, one that commits the same bytes to disk, a raw log, the standard library's cryptography, or a relay in
+// Node.js. A ratio is the median over the rounds. Servers run in their own processes, so that their processor time can
+// be measured apart from the client's.
 //
 // Start reading with figures.go for the table, bench.go for the requests, and load.go for the rounds.
 package main
@@ -29,6 +30,7 @@ type commands struct {
 	AgentRelay agentrelayCmd `cmd:"" name:"agentrelay" help:"Compare the hosted AgentRelay relay with a Node.js relay that only broadcasts."`
 }
 
+// streams are the standard streams of a command, and its progress line.
 type streams struct {
 	in  io.Reader
 	out io.Writer
@@ -49,12 +51,12 @@ func main() {
 // exitCode is the value of the panic by which kong's exit (--help) returns from the parser.
 type exitCode int
 
-// run is the whole program, except the process around it.
+// run parses args and runs the command that they name.
 func run(ctx context.Context, args []string, s streams, errOut io.Writer) (err error) {
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
-		case exitCode:
+		case exitCode: // kong has printed the help
 		default:
 			panic(p)
 		}

@@ -31,7 +31,7 @@ func (c *mewCmd) Run(ctx context.Context, s streams) error {
 	return c.compare(ctx, s, entrant{messageKind: mewChat, start: start, measureExtra: c.withLogs})
 }
 
-// withLogs runs paced rounds with both logs on, and counts the log lines.
+// withLogs runs rounds at the fixed rate with both logs of the gateway on, and counts the lines in the logs.
 func (c *mewCmd) withLogs(ctx context.Context, s streams, program, dir string, n int) (t caseResult, err error) {
 	t.name = fmt.Sprintf("%d receivers, both logs, %d/s", n, c.Rate)
 	g, err := startGateway(ctx, program, dir, n, true)

@@ -12,6 +12,7 @@ import (
 //go:embed relay/relay.js
 var relayScript string
 
+// fetchWS installs the npm package ws in dir.
 func fetchWS(ctx context.Context, dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -23,6 +24,7 @@ func fetchWS(ctx context.Context, dir string) (string, error) {
 	return dir, nil
 }
 
+// startRelay starts the Node.js relay. modules is the directory that has node_modules/ws.
 func startRelay(ctx context.Context, modules string) (*host, error) {
 	abs, err := filepath.Abs(filepath.Join(modules, "node_modules"))
 	if err != nil {

@@ -67,13 +67,13 @@ func medianOf(rounds []sample, property func(sample) float64) float64 {
 	return median(values)
 }
 
-// ratio divides the property of a by that of b in each round and returns the median. It leaves out rounds in which that
-// of b is 0.
-func ratio(a, b []sample, property func(sample) float64) float64 {
+// ratio divides, in each round, the property of the tested sample by the property of the control's, and returns the
+// median of the quotients. It leaves out rounds in which the property of the control is 0.
+func ratio(tested, control []sample, property func(sample) float64) float64 {
 	var values []float64
-	for i := range min(len(a), len(b)) {
-		if divisor := property(b[i]); divisor > 0 {
-			values = append(values, property(a[i])/divisor)
+	for i := range min(len(tested), len(control)) {
+		if divisor := property(control[i]); divisor > 0 {
+			values = append(values, property(tested[i])/divisor)
 		}
 	}
 	return median(values)
