@@ -76,8 +76,8 @@ type Conn struct {
 	client bool
 	opened bool // the handshake is over; set before Accept or Dial returns
 
-	heard hearing
-	buf   *bytes.Buffer
+	activity peerActivity
+	buf      *bytes.Buffer
 
 	mu      sync.Mutex
 	queue   frameQueue
@@ -92,15 +92,17 @@ type Conn struct {
 	deadline time.Time // the last write deadline; only the writer uses it
 }
 
-// hearing is what a connection notes to find out whether its peer is silent.
-type hearing struct {
+// peerActivity records when the peer last sent something.
+type peerActivity struct {
 	start   time.Time    // of the connection; monotonic, because the wall clock may be set
 	last    atomic.Int64 // when the peer last sent a byte, in nanoseconds since start
 	reading atomic.Bool  // Read runs; otherwise what the peer sends does not arrive
 }
 
-func (h *hearing) note()                  { h.last.Store(int64(time.Since(h.start))) }
-func (h *hearing) silence() time.Duration { return time.Since(h.start) - time.Duration(h.last.Load()) }
+func (a *peerActivity) note() { a.last.Store(int64(time.Since(a.start))) }
+func (a *peerActivity) silence() time.Duration {
+	return time.Since(a.start) - time.Duration(a.last.Load())
+}
 
 // queuedConn is the connection as gorilla sees it. After the handshake, gorilla writes only the close frame for a
 // protocol error or a message that is too large. That frame goes through the queue, so that frames never interleave.
@@ -112,7 +114,7 @@ type queuedConn struct {
 func (t *queuedConn) Read(p []byte) (int, error) {
 	n, err := t.Conn.Read(p)
 	if n > 0 {
-		t.c.heard.note()
+		t.c.activity.note()
 	}
 	return n, err
 }
@@ -138,8 +140,8 @@ func (t *queuedConn) SetWriteDeadline(d time.Time) error {
 // open prepares the connection for messages, after the handshake.
 func (c *Conn) open(ws *websocket.Conn) {
 	c.ws = ws
-	c.heard.start = time.Now()
-	c.heard.last.Store(0)
+	c.activity.start = time.Now()
+	c.activity.last.Store(0)
 	ws.SetReadLimit(c.opt.ReadLimit)
 	ws.SetPingHandler(func(payload string) error {
 		_ = c.Send(encode(opPong, []byte(payload))) // a closed connection needs no pong
@@ -200,7 +202,7 @@ func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	if err := c.Send(encode(opPing, []byte(ping.name))); err != nil {
 		return err
 	}
-	for waits := true; waits; waits = !c.heard.reading.Load() && !c.isClosing() {
+	for waits := true; waits; waits = !c.activity.reading.Load() && !c.isClosing() {
 		select {
 		case err := <-ping.answered:
 			return err
@@ -215,7 +217,7 @@ func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	switch {
 	case ending:
 		return ErrClosed
-	case answers, time.Since(began) <= c.heard.silence():
+	case answers, time.Since(began) <= c.activity.silence():
 		return errSilent
 	}
 	return nil
@@ -242,19 +244,19 @@ func (c *Conn) endPings(n int, err error) {
 // tick pings a silent peer and drops a peer that stays silent. While Read is not running, it drops no peer, because what
 // the peer sends does not arrive.
 func (c *Conn) tick() {
-	silent := c.heard.silence()
-	if silent >= c.opt.Silence && c.heard.reading.Load() {
+	silence := c.activity.silence()
+	if silence >= c.opt.Silence && c.activity.reading.Load() {
 		c.abort(errSilent)
 		return
 	}
-	if silent >= c.opt.Ping {
+	if silence >= c.opt.Ping {
 		_ = c.Ping()
-		silent = 0
+		silence = 0
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.timer != nil {
-		c.timer.Reset(min(c.opt.Ping-silent, c.opt.Silence))
+		c.timer.Reset(min(c.opt.Ping-silence, c.opt.Silence))
 	}
 }
 
@@ -299,8 +301,8 @@ func (c *Conn) Close(code int, reason string) {
 // until it gets an error. The error is a *[CloseError]: the connection, and everything that belonged to it, has ended.
 func (c *Conn) Read() (Type, []byte, error) {
 	c.release()
-	c.heard.reading.Store(true)
-	defer c.heard.reading.Store(false)
+	c.activity.reading.Store(true)
+	defer c.activity.reading.Store(false)
 	for {
 		if c.in != nil && c.in.Buffered() == 0 {
 			c.waiter.wait()

@@ -44,7 +44,7 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 	if len(caps) == 0 {
 		return envelope.RefuseShape("payload.capabilities is empty")
 	}
-	rests, fault := s.findBases(p, caps)
+	bases, fault := s.findBases(p, caps)
 	if fault != nil {
 		s.auditRefusal(p.by, p.Kind, m.name, fault.Reason)
 		return fault
@@ -52,7 +52,7 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 	if len(m.held)+len(caps) > capability.MaxHeld {
 		return envelope.RefuseShape("the participant would hold more than " + strconv.Itoa(capability.MaxHeld) + " capabilities")
 	}
-	g := &grant{Key: rand.Text(), ID: p.ID, By: p.by.name, At: time.Now().UTC(), Caps: encodeAll(caps), Rest: rests, caps: caps}
+	g := &grant{Key: rand.Text(), ID: p.ID, By: p.by.name, At: time.Now().UTC(), Caps: encodeAll(caps), RestsOn: bases, caps: caps}
 	e := s.newEdit()
 	rec := e.record(m)
 	rec.Grants = append(rec.Grants, g)
@@ -67,10 +67,10 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 // bases and ends with them. findBases returns a refusal if the granter does not hold all of caps (MEW-24). It prefers
 // the granter's own capabilities to those that others granted.
 func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string, *envelope.Refusal) {
-	rests, b := make([]string, len(caps)), capability.NewComparisonBudget()
+	bases, b := make([]string, len(caps)), capability.NewComparisonBudget()
 	for i := range caps {
 		if p.by == s.members.operator { // the owner holds every capability
-			rests[i] = "operator"
+			bases[i] = "operator"
 			continue
 		}
 		at := slices.IndexFunc(p.by.held, func(h heldCapability) bool { return h.cap.Contains(&caps[i], b) })
@@ -80,9 +80,9 @@ func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string
 		if at < 0 {
 			return nil, envelope.RefuseCapability(p.by.runtime, p.Kind, p.by.shown)
 		}
-		rests[i] = p.by.held[at].key()
+		bases[i] = p.by.held[at].key()
 	}
-	return rests, nil
+	return bases, nil
 }
 
 // revoke takes capabilities away from a participant. The submission names them by the id of their grant or by patterns.
@@ -149,8 +149,8 @@ func countWider(list []heldCapability, patterns []*capability.Capability, b *cap
 // capabilities that rested on them. It returns a note for the audit log.
 func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) bool) (note string) {
 	type loss struct {
-		by   string // name of the participant that lost the capability
-		rest string // key of the capability, which a grant may name as its base
+		by  string // name of the participant that lost the capability
+		key string // key of the capability, which a grant may name as its base
 	}
 	var losses []loss
 	lose := func(m *member, matches func(h heldCapability) bool) {
@@ -187,8 +187,8 @@ func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) 
 	for n := 0; n < len(losses); n++ {
 		lost := losses[n]
 		for _, other := range s.members.byName {
-			restedOnLost := func(h heldCapability) bool { return h.grant != nil && h.grant.By == lost.by && restsOn(h, lost.rest) }
-			if slices.ContainsFunc(e.current(other).Grants, func(g *grant) bool { return g.By == lost.by && slices.Contains(g.Rest, lost.rest) }) {
+			restedOnLost := func(h heldCapability) bool { return h.grant != nil && h.grant.By == lost.by && restsOn(h, lost.key) }
+			if slices.ContainsFunc(e.current(other).Grants, func(g *grant) bool { return g.By == lost.by && slices.Contains(g.RestsOn, lost.key) }) {
 				lose(other, restedOnLost)
 			}
 		}
@@ -200,7 +200,7 @@ func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) 
 func restsOn(h heldCapability, key string) bool {
 	for i := range h.grant.caps {
 		if &h.grant.caps[i] == h.cap {
-			return h.grant.Rest[i] == key
+			return h.grant.RestsOn[i] == key
 		}
 	}
 	return false

@@ -38,12 +38,12 @@ type memberRecord struct {
 
 // grant holds the capabilities that one participant gave to another with one envelope (MEW-21, MEW-25).
 type grant struct {
-	Key  string            `json:"key"` // unique; the gateway chose it
-	ID   string            `json:"id"`  // id of the envelope
-	By   string            `json:"by"`  // name of the granter
-	At   time.Time         `json:"at"`
-	Caps []json.RawMessage `json:"capabilities"`
-	Rest []string          `json:"rests_on"` // for each capability, the key of the granter's capability on which it rests
+	Key     string            `json:"key"` // unique; the gateway chose it
+	ID      string            `json:"id"`  // id of the envelope
+	By      string            `json:"by"`  // name of the granter
+	At      time.Time         `json:"at"`
+	Caps    []json.RawMessage `json:"capabilities"`
+	RestsOn []string          `json:"rests_on"` // for each capability, the key of the granter's capability on which it rests
 
 	caps []capability.Capability
 }
@@ -54,7 +54,7 @@ func (g *grant) filter(keep func(i int) bool) *grant {
 	for i := range g.caps {
 		if keep(i) {
 			out.Caps = append(out.Caps, g.Caps[i])
-			out.Rest = append(out.Rest, g.Rest[i])
+			out.RestsOn = append(out.RestsOn, g.RestsOn[i])
 			out.caps = append(out.caps, g.caps[i])
 		}
 	}
@@ -99,8 +99,8 @@ func readMemberRecord(body []byte) (*memberRecord, error) {
 		if g.caps, err = compileAll(g.Caps); err != nil {
 			return nil, err
 		}
-		if len(g.Rest) != len(g.caps) {
-			return nil, errors.New("a grant does not say what it rests on")
+		if len(g.RestsOn) != len(g.caps) {
+			return nil, errors.New("a grant lacks keys of the capabilities on which it rests")
 		}
 	}
 	return rec, nil

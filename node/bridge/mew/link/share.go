@@ -30,8 +30,8 @@ type Conversation struct {
 }
 
 // network returns the network of the conversation: the mesh, or a link.
-func (b Conversation) network() string {
-	if a, err := bridge.ParseAddress(b.Address); err == nil {
+func (c Conversation) network() string {
+	if a, err := bridge.ParseAddress(c.Address); err == nil {
 		return a.Link
 	}
 	return mesh
@@ -55,9 +55,9 @@ func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 			if err != nil {
 				return nil, err
 			}
-			var b Conversation
-			if json.Unmarshal(rec.Body, &b) == nil {
-				out = append(out, b)
+			var c Conversation
+			if json.Unmarshal(rec.Body, &c) == nil {
+				out = append(out, c)
 			}
 		}
 	}
@@ -66,11 +66,11 @@ func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 
 // changeOf returns the change that stores a conversation. The conversations that the owner shares are counted together,
 // and those that a participant opened are counted for that participant.
-func (r *records) changeOf(b Conversation) store.Change {
-	change := r.remember("brought", openKey(b.Peer, b.Conv), b, keepConversation, false)
+func (r *records) changeOf(c Conversation) store.Change {
+	change := r.remember("brought", openKey(c.Peer, c.Conv), c, keepConversation, false)
 	change.Max = maxConversations
-	if b.To != "" {
-		change.Record.Terms = []string{r.openedBy(b.To), r.link + "/opened"}
+	if c.To != "" {
+		change.Record.Terms = []string{r.openedBy(c.To), r.link + "/opened"}
 		change.Max = maxInbox
 	}
 	return change
@@ -83,9 +83,9 @@ func (r *records) openedBy(participant string) string {
 
 // open stores a conversation that a participant opens. If the participant, or all participants together, have opened
 // too many, it replaces the conversation whose entries the space got least recently.
-func (r *records) open(ctx context.Context, b Conversation) error {
+func (r *records) open(ctx context.Context, c Conversation) error {
 	now := time.Now()
-	own, err := r.store.List(ctx, nsLinks, r.openedBy(b.To), "", maxInbox, now)
+	own, err := r.store.List(ctx, nsLinks, r.openedBy(c.To), "", maxInbox, now)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (r *records) open(ctx context.Context, b Conversation) error {
 		oldest := slices.MinFunc(full, func(x, y store.Record) int { return x.Expires.Compare(y.Expires) })
 		changes = append(changes, store.Change{Record: store.Record{NS: nsLinks, Key: oldest.Key}, IfRev: oldest.Rev, Delete: true})
 	}
-	return r.store.Apply(ctx, append(changes, r.changeOf(b)), now)
+	return r.store.Apply(ctx, append(changes, r.changeOf(c)), now)
 }
 
 // maxUnshared bounds the conversations that the owner can choose from on the page.
@@ -153,14 +153,14 @@ func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, show bool) err
 	if err != nil {
 		return err
 	}
-	b := Conversation{Conv: wire.ConversationID(key.ID), Peer: wire.AgentID(key.Peer), Address: decoded.Address}
-	if from := b.network(); !l.allowsTransit(from, l.cfg.Name) {
+	c := Conversation{Conv: wire.ConversationID(key.ID), Peer: wire.AgentID(key.Peer), Address: decoded.Address}
+	if from := c.network(); !l.allowsTransit(from, l.cfg.Name) {
 		return view.NewFault(http.StatusForbidden, "no rule allows messages to pass into this space: policy.transit needs {from: "+from+", to: "+l.cfg.Name+"}")
 	}
 	if conv.Entries > maxShared {
-		b.After = conv.Entries - maxShared
+		c.After = conv.Entries - maxShared
 	}
-	if err := l.records.store.Apply(ctx, []store.Change{l.records.changeOf(b)}, time.Now()); errors.Is(err, store.ErrQuota) {
+	if err := l.records.store.Apply(ctx, []store.Change{l.records.changeOf(c)}, time.Now()); errors.Is(err, store.ErrQuota) {
 		return view.NewFault(http.StatusTooManyRequests, "this space sees as many conversations as it may see; hide one first")
 	} else if err != nil {
 		return err
@@ -188,9 +188,9 @@ func (l *Link) runSharing(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			l.log.Warn("read the conversations that the space sees", "err", err)
 		}
-		for _, b := range all {
-			if err := l.share(ctx, b); err != nil && ctx.Err() == nil {
-				l.log.Info("send a conversation to the space", "conversation", b.Conv, "err", err)
+		for _, c := range all {
+			if err := l.share(ctx, c); err != nil && ctx.Err() == nil {
+				l.log.Info("send a conversation to the space", "conversation", c.Conv, "err", err)
 			}
 		}
 	}
@@ -198,28 +198,28 @@ func (l *Link) runSharing(ctx context.Context) {
 
 // share sends the space the new entries of a conversation. It marks an entry as sent once the space has accepted it, and
 // stops when the owner hides the conversation.
-func (l *Link) share(ctx context.Context, b Conversation) error {
-	if b.Silent || b.To != "" && l.space.checkPeer(b.To) != nil {
+func (l *Link) share(ctx context.Context, c Conversation) error {
+	if c.Silent || c.To != "" && l.space.checkPeer(c.To) != nil {
 		return nil
 	}
-	entries, err := l.b.cfg.Steps.Transcript(ctx, store.ConvKey{Peer: string(b.Peer), ID: string(b.Conv)}, b.After, maxShared)
+	entries, err := l.b.cfg.Steps.Transcript(ctx, store.ConvKey{Peer: string(c.Peer), ID: string(c.Conv)}, c.After, maxShared)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		rec, err := l.records.store.Get(ctx, nsLinks, l.records.key("brought", openKey(b.Peer, b.Conv)), time.Now())
+		rec, err := l.records.store.Get(ctx, nsLinks, l.records.key("brought", openKey(c.Peer, c.Conv)), time.Now())
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		if text := b.entryText(e); text != "" && !l.isFromHere(e) {
-			if err := l.space.say(ctx, l.newExcerpt(b, e, text)); err != nil {
+		if text := c.entryText(e); text != "" && !l.isFromHere(e) {
+			if err := l.space.say(ctx, l.newExcerpt(c, e, text)); err != nil {
 				return err
 			}
 		}
-		b.After = e.N
-		change := l.records.changeOf(b)
+		c.After = e.N
+		change := l.records.changeOf(c)
 		change.IfRev = rec.Rev
 		if err := l.records.store.Apply(ctx, []store.Change{change}, time.Now()); errors.Is(err, store.ErrConflict) {
 			return nil // hidden, or shown again
@@ -234,18 +234,18 @@ func (l *Link) share(ctx context.Context, b Conversation) error {
 }
 
 // newExcerpt returns the chat with which the space sees an entry of a conversation.
-func (l *Link) newExcerpt(b Conversation, e store.Entry, text string) envelope.Draft {
-	who, way := string(b.Peer), "in"
+func (l *Link) newExcerpt(c Conversation, e store.Entry, text string) envelope.Draft {
+	who, way := string(c.Peer), "in"
 	if e.Out {
 		who, way = string(l.b.cfg.Mesh.ID()), "out"
 	}
 	s := envelope.Draft{
-		ID: "am-b-" + envelope.Digest(string(b.Peer), string(b.Conv), strconv.FormatUint(e.N, 10)), Kind: envelope.KindChat, Context: string(b.Conv),
+		ID: "am-b-" + envelope.Digest(string(c.Peer), string(c.Conv), strconv.FormatUint(e.N, 10)), Kind: envelope.KindChat, Context: string(c.Conv),
 		Payload: wire.Obj(wire.TextField("text", who+": "+text), wire.TextField("format", "plain"),
-			wire.Field(transitMember, wire.Obj(wire.TextField("conversation_id", string(b.Conv)), wire.TextField("agent_id", string(b.Peer)), wire.TextField("direction", way)))),
+			wire.Field(transitMember, wire.Obj(wire.TextField("conversation_id", string(c.Conv)), wire.TextField("agent_id", string(c.Peer)), wire.TextField("direction", way)))),
 	}
-	if b.To != "" {
-		s.To = []string{b.To}
+	if c.To != "" {
+		s.To = []string{c.To}
 	}
 	return s
 }
@@ -273,13 +273,13 @@ func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool
 	if err != nil {
 		return true, err
 	}
-	all = slices.DeleteFunc(all, func(b Conversation) bool { return string(b.Conv) != j.e.Context || b.To != "" && b.To != j.e.From })
+	all = slices.DeleteFunc(all, func(c Conversation) bool { return string(c.Conv) != j.e.Context || c.To != "" && c.To != j.e.From })
 	if len(all) != 1 || !l.allowsTransit(l.cfg.Name, all[0].network()) { // peers choose ids, so two may be equal
 		return false, nil
 	}
-	b := all[0]
-	conv := wire.ConversationID("conv_" + envelope.Digest(l.cfg.Name, j.e.From, "forward", string(b.Peer), string(b.Conv)))
-	payload := wire.Obj(wire.TextField("action", "forward"), wire.TextField("agent_id", string(b.Peer)), wire.TextField("conversation_id", string(b.Conv)),
+	c := all[0]
+	conv := wire.ConversationID("conv_" + envelope.Digest(l.cfg.Name, j.e.From, "forward", string(c.Peer), string(c.Conv)))
+	payload := wire.Obj(wire.TextField("action", "forward"), wire.TextField("agent_id", string(c.Peer)), wire.TextField("conversation_id", string(c.Conv)),
 		wire.Field("message", wire.Obj(wire.TextField("body", text))))
 	in, err := l.newInbound(&j, conv, IntentForward, payload)
 	if err != nil {
@@ -291,14 +291,14 @@ func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool
 // sendForward sends a participant's chat to the agent in a conversation that the participant sees.
 func (l *Link) sendForward(ctx context.Context, from string, payload wire.Value) error {
 	out := bridge.Outgoing{To: wire.AgentID(payload.GetStr("agent_id")), Conv: wire.ConversationID(payload.GetStr("conversation_id"))}
-	b, ok := load[Conversation](ctx, l.records, "brought", openKey(out.To, out.Conv))
-	if !ok || b.To != "" && b.To != from || !l.allowsTransit(l.cfg.Name, b.network()) {
+	c, ok := load[Conversation](ctx, l.records, "brought", openKey(out.To, out.Conv))
+	if !ok || c.To != "" && c.To != from || !l.allowsTransit(l.cfg.Name, c.network()) {
 		return errors.New("the space no longer sees this conversation")
 	}
-	out.Address = b.Address
+	out.Address = c.Address
 	message, _ := payload.Get("message")
 	text := message.GetStr("body")
-	if b.To == "" { // several participants may write
+	if c.To == "" { // several participants may write
 		text = envelope.ToPrintable(from, envelope.MaxName) + ": " + text
 	}
 	_, err := l.sendToMesh(ctx, from, out, text)

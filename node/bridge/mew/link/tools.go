@@ -122,14 +122,14 @@ func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (
 	}
 	opens := out.Conv == ""
 	if !opens { // only a conversation that this participant opened
-		if b, ok := load[Conversation](ctx, l.records, "brought", openKey(out.To, out.Conv)); !ok || b.To != from {
+		if c, ok := load[Conversation](ctx, l.records, "brought", openKey(out.To, out.Conv)); !ok || c.To != from {
 			return wire.Value{}, &toolFault{"there is no such conversation of yours"}
 		}
 	} else {
 		out.Conv = wire.NewConversationID()
-		b := Conversation{Conv: out.Conv, Peer: out.To, Address: out.Address, To: from}
-		b.Silent = !l.allowsTransit(b.network(), l.cfg.Name)
-		if err := l.records.open(ctx, b); err != nil { // before the send, because the answer may come at once
+		c := Conversation{Conv: out.Conv, Peer: out.To, Address: out.Address, To: from}
+		c.Silent = !l.allowsTransit(c.network(), l.cfg.Name)
+		if err := l.records.open(ctx, c); err != nil { // before the send, because the answer may come at once
 			return wire.Value{}, err
 		}
 	}
@@ -163,13 +163,13 @@ func (l *Link) inboxFor(ctx context.Context, from string, arguments wire.Value) 
 	if err != nil {
 		return wire.Value{}, err
 	}
-	for _, b := range all {
-		if b.To != from || wanted != "" && string(b.Conv) != wanted || len(list) >= maxInbox {
+	for _, c := range all {
+		if c.To != from || wanted != "" && string(c.Conv) != wanted || len(list) >= maxInbox {
 			continue
 		}
-		conv := wire.Obj(wire.TextField("conversation_id", string(b.Conv)), wire.TextField("agent_id", string(b.Peer)))
+		conv := wire.Obj(wire.TextField("conversation_id", string(c.Conv)), wire.TextField("agent_id", string(c.Peer)))
 		if wanted != "" {
-			messages, err := b.newestMessages(ctx, l.b.cfg.Steps)
+			messages, err := c.newestMessages(ctx, l.b.cfg.Steps)
 			if err != nil {
 				return wire.Value{}, err
 			}
@@ -181,8 +181,8 @@ func (l *Link) inboxFor(ctx context.Context, from string, arguments wire.Value) 
 }
 
 // newestMessages returns the newest messages of a conversation, oldest first.
-func (b Conversation) newestMessages(ctx context.Context, steps store.Steps) ([]wire.Value, error) {
-	key, messages := store.ConvKey{Peer: string(b.Peer), ID: string(b.Conv)}, []wire.Value{}
+func (c Conversation) newestMessages(ctx context.Context, steps store.Steps) ([]wire.Value, error) {
+	key, messages := store.ConvKey{Peer: string(c.Peer), ID: string(c.Conv)}, []wire.Value{}
 	conv, err := steps.Conversation(ctx, key, time.Now())
 	if errors.Is(err, store.ErrNotFound) { // its first message waits for the owner
 		return messages, nil
@@ -194,7 +194,7 @@ func (b Conversation) newestMessages(ctx context.Context, steps store.Steps) ([]
 		return nil, err
 	}
 	for _, e := range entries {
-		if text := b.entryText(e); text != "" {
+		if text := c.entryText(e); text != "" {
 			messages = append(messages, wire.Obj(wire.Field("by_agent", wire.Bool(!e.Out)),
 				wire.TextField("at", wire.FormatTime(e.At)), wire.TextField("text", text)))
 		}
@@ -204,8 +204,8 @@ func (b Conversation) newestMessages(ctx context.Context, steps store.Steps) ([]
 
 // entryText returns the text of a transcript entry, or "" for an entry that only reports a state. A message from a link
 // is stored in its foreign form; if it is not a chat, entryText returns that form.
-func (b Conversation) entryText(e store.Entry) string {
-	if b.Address != "" && !e.Out {
+func (c Conversation) entryText(e store.Entry) string {
+	if c.Address != "" && !e.Out {
 		v, err := wire.ParseForeign(e.Raw, envelope.MaxDepth, envelope.MaxValues)
 		payload, _ := v.Get("payload")
 		if text := payload.GetStr("text"); err == nil && v.GetStr("kind") == envelope.KindChat && text != "" {
