@@ -64,9 +64,9 @@ func Party(name, address, id string) string {
 func (a Address) Validate() error {
 	switch {
 	case !validKind(a.Kind):
-		return fmt.Errorf("address: kind must be 1 to %d of a-z 0-9", maxKind)
+		return fmt.Errorf("address: kind must be 1 to %d characters from a-z and 0-9", maxKind)
 	case !validLink(a.Link):
-		return fmt.Errorf("address: link must be 1 to %d of a-z 0-9 -", maxLink)
+		return fmt.Errorf("address: link must be 1 to %d characters from a-z, 0-9 and -, and must not begin with -", maxLink)
 	case !validPeer(a.Peer):
 		return fmt.Errorf("address: peer must be 1 to %d bytes of printable text without white space", maxPeer)
 	}

@@ -3,9 +3,9 @@
 // ([Address]), how a link is configured ([Link]), and how a mapping declares what it cannot translate ([Loss]).
 //
 // The package maps nothing itself and has no access rules, limits, approvals or conversations: a foreign message
-// passes the same checks as a native one. A bridge parses its own format and limits the sizes in it, turns a message
-// into an Inbound and hands it to the Receiver. Inbound.Records holds the changes to the bridge's own state, which the
-// node makes in the step that accepts the message. If a protocol needs other decisions of the owner, its bridge adds
+// passes the same checks as a native one. A bridge parses the messages of its own protocol, limits their size, turns
+// each into an Inbound and hands it to the Receiver. Inbound.Records holds the changes to the bridge's own state, which
+// the node makes in the step that accepts the message. If a protocol needs other decisions of the owner, its bridge adds
 // questions of a kind of its own to acl.Asks, with a resolver for that kind.
 //
 // node/bridge/bridgetest is the test suite that every bridge passes.

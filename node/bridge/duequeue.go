@@ -22,7 +22,7 @@ const (
 
 // DueRow holds the fields that the rows of all queues have in common.
 type DueRow struct {
-	Party string    `json:"party"` // the calls of one party must not hold up those of others
+	Party string    `json:"party"` // for whom the call is made; the calls of one party must not hold up those of others
 	Due   time.Time `json:"due,omitzero"`
 }
 

@@ -140,9 +140,9 @@ func (s *LinkStatus) Set(state LinkState, fault string) {
 func (l Link) Validate() error {
 	switch {
 	case !validLink(l.Name):
-		return fmt.Errorf("link %q: name must be 1 to %d of a-z 0-9 -", l.Name, maxLink)
+		return fmt.Errorf("link %q: name must be 1 to %d characters from a-z, 0-9 and -, and must not begin with -", l.Name, maxLink)
 	case !validKind(l.Kind):
-		return fmt.Errorf("link %s: kind must be 1 to %d of a-z 0-9", l.Name, maxKind)
+		return fmt.Errorf("link %s: kind must be 1 to %d characters from a-z and 0-9", l.Name, maxKind)
 	case (l.URL == "") == (l.Dir == ""):
 		return fmt.Errorf("link %s: needs url or dir, and not both", l.Name)
 	case l.TokenFile != "" && l.TokenEnv != "":

@@ -39,8 +39,8 @@ type Inbound struct {
 	Records []store.Change // the bridge's own state, changed in the step that accepts the message
 	// Unattended: the sender does not wait for the answer. The reply of a hook goes through the outbox.
 	Unattended bool
-	// Reply: the message answers one of ours, and the foreign protocol has no answer to it. Only a hook that also handles
-	// replies gets it. The bridge sets Unattended too.
+	// Reply: the message answers one of ours, and the foreign protocol has no answer to an answer. Only a hook that also
+	// handles replies gets the message. The bridge sets Unattended too.
 	Reply bool
 	// Screen checks a hook's answer to a sender that waits for it. If it returns an error, the node stores that error
 	// instead of the answer, and leaves the message to the owner. If the error is nil, the step that stores the answer

@@ -72,7 +72,7 @@ type Conn struct {
 	conn   net.Conn
 	ws     *websocket.Conn // reads; see queuedConn for writing
 	in     *bufio.Reader   // of ws; nil after Dial
-	waiter *waiter         // set with in
+	waiter *waiter         // nil if in is nil
 	client bool
 	opened bool // the handshake is over; set before Accept or Dial returns
 
@@ -314,7 +314,7 @@ func (c *Conn) Read() (Type, []byte, error) {
 		if !c.isClosing() {
 			return typ, c.buf.Bytes(), nil
 		}
-		c.release() // a message after our close
+		c.release() // drop a message that came after our close
 	}
 }
 

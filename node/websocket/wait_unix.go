@@ -17,7 +17,8 @@ type waiter struct {
 	buf   [1]byte
 }
 
-// newWaiter unwraps conn to find its socket. It does not wait on TLS, whose buffered data the socket does not show.
+// newWaiter unwraps conn to find its socket. The waiter of a TLS connection does not wait, because TLS may have read the
+// next data from the socket already.
 func newWaiter(conn net.Conn) *waiter {
 	w := &waiter{}
 	for conn != nil {

@@ -81,7 +81,8 @@ func (s Suite) linkOpen(t *testing.T) {
 	}
 }
 
-// linkRelease: when the owner releases a held message, the link's policy of that moment judges it again (AM-34).
+// linkRelease: when the owner releases a held message, the node checks it again, under the link's policy of that moment
+// (AM-34).
 func (s Suite) linkRelease(t *testing.T) {
 	f := s.open(t)
 	f.attach(bridge.LinkPolicy{})

@@ -16,7 +16,7 @@ type delivery struct {
 	space     string
 	journal   *Journal    // nil: no log
 	receivers []*receiver // replaced, never changed
-	slow      []*session  // connections that took no more frames
+	slow      []*session  // connections that accept no more frames
 	history   history
 	changed   waiting.Signal // wakes the polls
 	feeds     view.Feeds
@@ -55,7 +55,7 @@ func (d *delivery) addReceiver(m *member) {
 	}
 }
 
-// send sends a frame to one receiver. A connection that takes no more frames is added to d.slow.
+// send sends a frame to one receiver. If its connection accepts no more frames, send adds the session to d.slow.
 func (d *delivery) send(r *receiver, f *websocket.Frame) {
 	if r.output != nil {
 		r.output.putLine(f.Payload())

@@ -1,7 +1,8 @@
 // Package gateway serves MEW spaces to any MEW client.
 //
 // There are two sorts of spaces. A hosted space comes from the configuration of the node and belongs to the node's
-// owner. A drop-in space, a [DropIn], comes from the files of the reference implementation and has its rules.
+// owner. A drop-in space, a [DropIn], comes from the files of the reference implementation of MEW and follows the rules
+// of that implementation.
 //
 // The gateway handles the envelopes of a space one after the other: it checks, logs and queues each one under the lock
 // of the space. Space.judge has the order of the checks.

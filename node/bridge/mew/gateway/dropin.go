@@ -22,8 +22,8 @@ import (
 type DropIn struct {
 	Space     SpaceConfig
 	Dir       string // the folder for tokens, logs and database (MEW-D4)
-	Envelopes bool   // write the envelope log
-	Decisions bool   // write the log of capability decisions
+	Envelopes bool   // write the envelope log; see Journal
+	Decisions bool   // write the decision log
 
 	env func(string) string
 	log *slog.Logger
@@ -168,7 +168,8 @@ func (d *DropIn) loadTokens() error {
 	for i := range d.Space.Participants {
 		p := &d.Space.Participants[i]
 		if !envelope.IsName(p.Name) {
-			return fmt.Errorf("participant %q: the name cannot be used; see MEW-J4", envelope.ToPrintable(p.Name, envelope.MaxName))
+			return fmt.Errorf("participant %q: a name must be 1 to %d bytes of printable text without / \\ # and .., and must not be %s or begin with system:",
+				envelope.ToPrintable(p.Name, envelope.MaxName), envelope.MaxName, envelope.FromStream)
 		}
 		fromEnv := d.env("MEW_TOKEN_" + strings.ReplaceAll(strings.ToUpper(p.Name), "-", "_"))
 		fromFile, err := d.readToken(p.Name)
@@ -214,7 +215,7 @@ func (d *DropIn) readToken(name string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// KeepToken atomically writes a token to the file in which the command line of the reference looks for it.
+// KeepToken atomically writes a token to the file in which the command-line program of the reference looks for it.
 func (d *DropIn) KeepToken(name, token string) error {
 	if err := os.MkdirAll(d.tokenDir(), 0o700); err != nil {
 		return err

@@ -22,8 +22,8 @@ type Participant struct {
 	Name         string
 	Tokens       []string
 	Capabilities []capability.Capability // nil: the defaults of the space
-	OutputLog    string                  // path of the file that gets its envelopes; "" for none (MEW-D6)
-	AutoConnect  bool                    // through its output log, it is in the space from the start
+	OutputLog    string                  // path of the file that gets the participant's envelopes; "" for none (MEW-D6)
+	AutoConnect  bool                    // the participant is in the space from the start, through its output log
 }
 
 // SpaceConfig is a configured space.

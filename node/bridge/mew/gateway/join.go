@@ -16,7 +16,7 @@ type session struct {
 	conn      *websocket.Conn
 	id        string    // the connection id
 	since     time.Time // when it joined
-	space     *Space    // with m and tokenHash: set once the client has shown a valid token
+	space     *Space    // set, with m and tokenHash, once the client has shown a valid token
 	m         *member
 	tokenHash string
 	rejoins   []time.Time // times of the repeated joins in the last minute

@@ -15,7 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Journal writes the two JSONL logs of a drop-in gateway (MEW-D8, MEW-D9). A nil Journal writes nothing.
+// Journal writes the two JSONL logs of a drop-in gateway: the envelope log (MEW-D8), and the decision log, which records
+// the capability that allowed an envelope (MEW-D9). A nil Journal writes nothing.
 type Journal struct {
 	envelopes *lineFile // nil: off
 	decisions *lineFile // nil: off
@@ -166,7 +167,7 @@ func (j *Journal) logDirect(space string, id string, o envelope.Outgoing, r *rec
 // decisionSize is about the memory that a decision takes, in bytes.
 const decisionSize = 512
 
-// decision is one line of the capability log.
+// decision is one line of the decision log.
 type decision struct {
 	at        time.Time
 	id        string

@@ -28,8 +28,8 @@ func WithClient(ctx context.Context, client netip.Addr) context.Context {
 	return context.WithValue(ctx, clientKey{}, client)
 }
 
-// bearer returns the token of a request, "" if there is no Authorization header. ok is false if the header contains no
-// bearer token.
+// bearer returns the token of a request, or "" if there is no Authorization header. ok is false if there is such a
+// header, but no bearer token in it.
 func bearer(r *http.Request) (token string, ok bool) {
 	header := r.Header.Get("Authorization")
 	if header == "" {

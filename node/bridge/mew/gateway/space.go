@@ -59,7 +59,7 @@ type httpAnswer struct {
 	body wire.Value
 }
 
-// unlock ends the sessions of connections that took no more frames, and unlocks the space.
+// unlock ends the sessions of connections that accept no more frames, and unlocks the space.
 func (s *Space) unlock() {
 	for len(s.out.slow) > 0 {
 		slow := s.out.slow
@@ -71,8 +71,8 @@ func (s *Space) unlock() {
 	s.mu.Unlock()
 }
 
-// handle checks an envelope of m, and sends it unless it refuses it. fault is the refusal of an envelope that could not
-// be parsed; otherwise nil. The caller holds s.mu.
+// handle checks an envelope of m, and then sends or refuses it. If the envelope could not be parsed, fault is the
+// refusal; otherwise nil. The caller holds s.mu.
 func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, transport string) (httpAnswer, *envelope.Refusal) {
 	p := &submission{Envelope: e, by: m, transport: transport, at: s.out.history.nextTime(time.Now())}
 	if limited := s.checkRate(m); limited != nil {

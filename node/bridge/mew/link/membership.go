@@ -117,7 +117,7 @@ func (m *membership) reportDown() {
 	m.mu.Lock()
 	reason := m.down
 	m.mu.Unlock()
-	m.setState(bridge.LinkDown, errors.New(reason+"; agentmesh mew connect joins again"), time.Time{})
+	m.setState(bridge.LinkDown, errors.New(reason+"; run agentmesh mew connect to join again"), time.Time{})
 }
 
 // dial connects to the gateway. The caller calls stopTimers when the welcome comes. After joinAfter without a welcome,

@@ -67,7 +67,7 @@ type storedRequest struct {
 	ID       wire.Value `json:"jsonrpc_id"`
 }
 
-// load reads a record of the link. ok is false if it does not exist or cannot be read.
+// load reads a record of the link. ok is false if the record does not exist or cannot be read.
 func load[T any](ctx context.Context, r *records, kind, rest string) (v T, ok bool) {
 	if rest == "" || len(rest) > 300 {
 		return v, false

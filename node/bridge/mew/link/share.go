@@ -42,8 +42,10 @@ const transitMember = "agentmesh"
 
 const (
 	maxConversations = 200 // conversations that the owner shares
-	maxOpened        = 500 // conversations that all participants together opened; one may have a new id at each join
-	maxShared        = 50  // entries of a conversation that a space gets at once
+	// maxOpened bounds the conversations that all participants together opened. A bound for each participant is not
+	// enough, because a participant may have a new id at each join.
+	maxOpened = 500
+	maxShared = 50 // entries of a conversation that a space gets at once
 )
 
 // Conversations returns the conversations that the space may see: those that the owner shares, then those that
@@ -222,7 +224,7 @@ func (l *Link) share(ctx context.Context, c Conversation) error {
 		change := l.records.changeOf(c)
 		change.IfRev = rec.Rev
 		if err := l.records.store.Apply(ctx, []store.Change{change}, time.Now()); errors.Is(err, store.ErrConflict) {
-			return nil // hidden, or shown again
+			return nil // the owner has hidden the conversation, or shown it again
 		} else if err != nil {
 			return err
 		}

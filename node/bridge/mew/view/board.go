@@ -55,8 +55,8 @@ const (
 	keepReasoning = 24 * time.Hour // since the last thought
 )
 
-// boardSalt is part of every key, and secret. Without it, a proposer could make two proposals with one key, and replace
-// the first by the second while the owner reads the first.
+// boardSalt is a secret from which every key is made. Without the salt, a proposer could make two proposals with the
+// same key, and replace the first by the second while the owner reads the first.
 var boardSalt = rand.Text()
 
 // Observe updates the board with an accepted envelope. The board keeps parts of it, so the caller must detach it first

@@ -49,7 +49,7 @@ func (fs *Feeds) Tell(raw []byte) {
 // C delivers envelopes. The reader must not change them.
 func (f *Feed) C() <-chan []byte { return f.c }
 
-// Lost returns how many envelopes were lost since its last call.
+// Lost returns how many envelopes were lost since the last call of Lost.
 func (f *Feed) Lost() int64 { return f.lost.Swap(0) }
 
 // Close ends the feed.
