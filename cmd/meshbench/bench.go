@@ -18,11 +18,11 @@ const benchCredential = "meshbench-big-credential"
 
 // bench makes the requests to one directory and one node.
 type bench struct {
-	directory *url.URL // base URL, with /v1
-	endpoint  *url.URL
-	workers   int
-	corpus    *corpus      // the first lookupCards cards are for lookups, the others for registrations
-	made      atomic.Int64 // number of registrations for which a request was made
+	directory         *url.URL // base URL, with /v1
+	endpoint          *url.URL
+	workers           int
+	corpus            *corpus      // the first lookupCards cards are for lookups, the others for registrations
+	registrationCount atomic.Int64 // number of registrations for which a request was made
 }
 
 // newBench returns a bench for the directory and the endpoint with these URLs.
@@ -96,7 +96,7 @@ func (b *bench) newRegistration(card []byte, id wire.AgentID, headers ...string)
 // registrations returns registrations of new cards, with a proof of the key if isProven is set.
 func (b *bench) registrations(isProven bool) traffic {
 	return traffic{base: b.directory, status: http.StatusCreated, durable: true, request: func(int) ([]byte, error) {
-		i := lookupCards + int(b.made.Add(1))
+		i := lookupCards + int(b.registrationCount.Add(1))
 		card := b.corpus.card(i)
 		if !isProven {
 			return b.newRegistration(card, b.corpus.id(i)), nil

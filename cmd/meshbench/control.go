@@ -58,13 +58,13 @@ func (controlCmd) Run(ctx context.Context, s streams) error {
 		io.Copy(io.Discard, s.in)
 		cancel()
 	}()
-	stopped := make(chan error, 1)
-	unhook := context.AfterFunc(ctx, func() { stopped <- srv.Shutdown(context.WithoutCancel(ctx)) })
+	shutdownErr := make(chan error, 1)
+	unhook := context.AfterFunc(ctx, func() { shutdownErr <- srv.Shutdown(context.WithoutCancel(ctx)) })
 	fmt.Fprintf(s.out, "{\"url\":\"http://%s\",\"pid\":%d}\n", l.Addr(), os.Getpid())
 	if err := srv.Serve(l); unhook() { // the listener failed
 		return errors.Join(err, stop())
 	}
-	return errors.Join(<-stopped, stop())
+	return errors.Join(<-shutdownErr, stop())
 }
 
 // handler returns the handler of the control, and a function that closes its file.

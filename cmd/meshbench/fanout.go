@@ -174,9 +174,10 @@ func idleMemory(ctx context.Context, s streams, tested entrant, program, dir str
 // idleSettle is how long the runtime gets to return the memory that the joins used.
 const idleSettle = 3 * time.Second
 
-// round measures our server once. If stopped is set, it measures again while one more receiver reads nothing. The order
-// of the two alternates, so that neither always runs on the warmer server.
-func (c *fanout) round(ctx context.Context, t *caseResult, client *loadClient, server *host, w int, stopped, stoppedFirst bool) error {
+// round measures our server once and, if alsoStopped is set, once more while an additional receiver reads nothing. If
+// stoppedFirst is set, the latter comes first. The caller alternates the order, so that neither always runs on the
+// warmer server.
+func (c *fanout) round(ctx context.Context, t *caseResult, client *loadClient, server *host, w int, alsoStopped, stoppedFirst bool) error {
 	allReading := func() error {
 		one, err := client.run(ctx, w, c.Duration)
 		t.samples = append(t.samples, one)
@@ -193,7 +194,7 @@ func (c *fanout) round(ctx context.Context, t *caseResult, client *loadClient, s
 		return err
 	}
 	switch {
-	case !stopped:
+	case !alsoStopped:
 		return allReading()
 	case stoppedFirst:
 		return errors.Join(withStopped(), allReading())

@@ -76,7 +76,7 @@ func (s *study) measureLists(ctx context.Context) (err error) {
 		}
 	}
 	quiet, busy, p50s := make([][]float64, len(queries)), make([][]float64, len(queries)), make([][]float64, len(queries))
-	var renewed []float64
+	var renewalRates []float64
 	for r := range s.Rounds {
 		for _, renewing := range []bool{false, true} {
 			s.p.say("list: round %d of %d, renewing %t", r+1, s.Rounds, renewing)
@@ -96,7 +96,7 @@ func (s *study) measureLists(ctx context.Context) (err error) {
 				}
 			}
 			if rate := stop(); renewing {
-				renewed = append(renewed, rate)
+				renewalRates = append(renewalRates, rate)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func (s *study) measureLists(ctx context.Context) (err error) {
 				slowdowns = append(slowdowns, busy[i][r]/quiet[i][r])
 			}
 		}
-		s.add(newFigure("list: "+q.name+", p99 while renewing beside p99 without renewals", median(slowdowns), "×", "%.0f µs at %.0f renewals/s", median(busy[i]), median(renewed)).withMax(2))
+		s.add(newFigure("list: "+q.name+", p99 while renewing beside p99 without renewals", median(slowdowns), "×", "%.0f µs at %.0f renewals/s", median(busy[i]), median(renewalRates)).withMax(2))
 	}
 	return ctx.Err()
 }

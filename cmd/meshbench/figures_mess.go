@@ -121,9 +121,9 @@ func (s *study) measureMESS(ctx context.Context) (err error) {
 	if err := s.measureMESSPages(ctx, r, made); err != nil {
 		return err
 	}
-	stopped := srv
+	running := srv
 	srv = nil
-	if err := stopped.stop(); err != nil {
+	if err := running.stop(); err != nil {
 		return fmt.Errorf("stop the server: %w", err)
 	}
 	return s.measureMESSRestart(ctx, data, r, made)

@@ -42,11 +42,11 @@ type loadClient struct {
 	digits    int    // offset of the message number in a message at a receiver
 
 	// The message with number n occupies slot n modulo maxWindow until every receiver has it.
-	missing [maxWindow]atomic.Int64 // by slot: how many receivers do not have the message yet
-	sentAt  [maxWindow]time.Time    // by slot: when the message was sent
-	freed   chan struct{}           // has a value for each slot that became free
-	sent    int64                   // number of messages sent
-	batch   []byte
+	missing   [maxWindow]atomic.Int64 // by slot: how many receivers do not have the message yet
+	sentAt    [maxWindow]time.Time    // by slot: when the message was sent
+	freeSlots chan struct{}           // has a value for each slot that has become free
+	sent      int64                   // number of messages sent
+	batch     []byte
 
 	readers sync.WaitGroup
 	closing atomic.Bool
@@ -105,7 +105,7 @@ func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error)
 // newLoadClient connects a sender and n receivers. If the server greets new connections, newLoadClient waits for the
 // greetings, because a server may finish the handshake before it delivers messages.
 func newLoadClient(ctx context.Context, to *host, kind messageKind, n int) (*loadClient, error) {
-	c := &loadClient{messageKind: kind, server: to.child, freed: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
+	c := &loadClient{messageKind: kind, server: to.child, freeSlots: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
 	c.mark = fmt.Sprintf("bench-%08x-", time.Now().UnixNano()&0xffffffff)
 	sample := c.nextMessage()
 	if c.delivered != nil {
@@ -238,7 +238,7 @@ func (c *loadClient) countDelivery(n int64) {
 	c.mu.Lock()
 	c.delays = append(c.delays, delay)
 	c.mu.Unlock()
-	c.freed <- struct{}{}
+	c.freeSlots <- struct{}{}
 }
 
 // run keeps w messages in flight for d.
@@ -253,8 +253,8 @@ func (c *loadClient) run(ctx context.Context, w int, d time.Duration) (sample, e
 			}
 			free = 1
 		}
-		for free < w && len(c.freed) > 0 {
-			<-c.freed
+		for free < w && len(c.freeSlots) > 0 {
+			<-c.freeSlots
 			free++
 		}
 		if err := c.send(free); err != nil {
@@ -286,8 +286,8 @@ func (c *loadClient) runAtRate(ctx context.Context, w int, d time.Duration, rate
 			}
 			free += need
 		}
-		for len(c.freed) > 0 {
-			<-c.freed
+		for len(c.freeSlots) > 0 {
+			<-c.freeSlots
 			free++
 		}
 		if err := c.send(w); err != nil {
@@ -306,8 +306,8 @@ func (c *loadClient) runAtRate(ctx context.Context, w int, d time.Duration, rate
 
 // begin starts a round: it discards the delays of the previous round and returns the server's processor time so far.
 func (c *loadClient) begin() time.Duration {
-	for len(c.freed) > 0 {
-		<-c.freed
+	for len(c.freeSlots) > 0 {
+		<-c.freeSlots
 	}
 	c.mu.Lock()
 	c.delays = nil
@@ -342,7 +342,7 @@ func (c *loadClient) awaitSlots(n int) error {
 	timeout := time.After(30 * time.Second)
 	for range n {
 		select {
-		case <-c.freed:
+		case <-c.freeSlots:
 		case err := <-c.faults:
 			return err
 		case <-timeout:

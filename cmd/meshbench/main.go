@@ -68,11 +68,11 @@ func run(ctx context.Context, args []string, s streams, errOut io.Writer) (err e
 	if err != nil {
 		return err
 	}
-	parsed, err := parser.Parse(args)
+	command, err := parser.Parse(args)
 	if err != nil {
 		return fmt.Errorf("%w; see meshbench --help", err)
 	}
-	parsed.BindTo(ctx, (*context.Context)(nil))
+	command.BindTo(ctx, (*context.Context)(nil))
 	defer s.p.end()
-	return parsed.Run(s)
+	return command.Run(s)
 }

@@ -180,8 +180,8 @@ type pingList struct {
 
 // waitingPing is a ping that the peer has not answered yet.
 type waitingPing struct {
-	name     string
-	answered chan error
+	name   string
+	result chan error
 }
 
 // Confirm pings the peer and waits for the pong, which shows that the peer has read every frame before the ping. Only
@@ -204,7 +204,7 @@ func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 	}
 	for waits := true; waits; waits = !c.activity.reading.Load() && !c.isClosing() {
 		select {
-		case err := <-ping.answered:
+		case err := <-ping.result:
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
@@ -212,12 +212,12 @@ func (c *Conn) Confirm(ctx context.Context, patience time.Duration) error {
 		}
 	}
 	c.mu.Lock()
-	answers, ending := c.pings.answered, c.ending
+	answered, ending := c.pings.answered, c.ending
 	c.mu.Unlock()
 	switch {
 	case ending:
 		return ErrClosed
-	case answers, time.Since(began) <= c.activity.silence():
+	case answered, time.Since(began) <= c.activity.silence():
 		return errSilent
 	}
 	return nil
@@ -236,7 +236,7 @@ func (c *Conn) acceptPong(name string) {
 // endPings ends the wait for the first n pings. The caller holds c.mu.
 func (c *Conn) endPings(n int, err error) {
 	for _, p := range c.pings.waiting[:n] {
-		p.answered <- err
+		p.result <- err
 	}
 	c.pings.waiting = c.pings.waiting[n:]
 }

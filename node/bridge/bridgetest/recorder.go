@@ -30,20 +30,20 @@ type recorder struct {
 	store      store.Store
 	deliveries chan bridge.Delivery // of messages of the node; the bridge has already delivered them
 
-	linked    chan struct{} // closed when transport is set
-	transport bridge.Transport
+	transportSet chan struct{} // closed when transport is set
+	transport    bridge.Transport
 
 	mu    sync.Mutex
 	calls []call
 }
 
 func newRecorder(t *testing.T) *recorder {
-	return &recorder{t: t, linked: make(chan struct{}), deliveries: make(chan bridge.Delivery, 100)}
+	return &recorder{t: t, transportSet: make(chan struct{}), deliveries: make(chan bridge.Delivery, 100)}
 }
 
 func (r *recorder) setTransport(to bridge.Transport) {
 	r.transport = to
-	close(r.linked)
+	close(r.transportSet)
 }
 
 // Accept implements [bridge.Receiver].
@@ -98,7 +98,7 @@ func findFault(in bridge.Inbound) string {
 // Deliver implements [bridge.Transport].
 func (r *recorder) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	select {
-	case <-r.linked:
+	case <-r.transportSet:
 	case <-ctx.Done():
 		return bridge.Delivered{}, ctx.Err()
 	}

@@ -75,8 +75,8 @@ func ownerSay(c echo.Context, p *ownerSpace) error {
 	if err != nil {
 		return err
 	}
-	heard := p.findAudience(body)
-	status, answer, err := heard.addTo(p.Say(c.Request().Context(), body))
+	who := p.findAudience(body)
+	status, answer, err := who.addTo(p.Say(c.Request().Context(), body))
 	return forwardAnswer(c, status, answer, err)
 }
 

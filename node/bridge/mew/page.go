@@ -262,7 +262,7 @@ func (p *spacePages) act(c echo.Context) error {
 		if !ok || do == "kick" && !s.Hosted {
 			return errBadForm
 		}
-		if heard := s.findAudience(e.JSON()); do == "chat" && (heard.listeners == 0 || len(heard.absent) > 0) {
+		if who := s.findAudience(e.JSON()); do == "chat" && (who.listeners == 0 || len(who.absent) > 0) {
 			did = "unheard"
 		}
 		_, _, err = s.Say(ctx, e.JSON())

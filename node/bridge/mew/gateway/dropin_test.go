@@ -112,7 +112,7 @@ func TestTokenPlaces(t *testing.T) {
 	if err := os.WriteFile(".mew/tokens/by-env.token", []byte("new-token"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.G.tokens.loaded = time.Time{}
+	r.G.tokens.lastReload = time.Time{}
 	r.Join("new-token")
 	r.Stop()
 	if again, _ := os.ReadFile(".mew/tokens/human.token"); !bytes.Equal(again, made) {

@@ -214,7 +214,7 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 			return
 		}
 		messages, next := s.out.history.since(since, m, limit)
-		woken := s.out.changed.Wait()
+		wake := s.out.changed.Wait()
 		s.unlock()
 		if len(messages) > 0 || wait == 0 {
 			answer(w, http.StatusOK, wire.Obj(wire.Field("messages", wire.Arr(messages...)),
@@ -223,7 +223,7 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 		}
 		since = next
 		select {
-		case <-woken:
+		case <-wake:
 		case <-ctx.Done():
 			wait = 0
 		}

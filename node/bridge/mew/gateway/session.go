@@ -114,9 +114,9 @@ func (g *Gateway) chargeFailedJoin(from netip.Addr, space string, r *envelope.Re
 		g.log.Info("no valid token", "client", rate.AddrKey(from), "space", envelope.ToPrintable(space, envelope.MaxName))
 		return r
 	}
-	limited := envelope.RefuseRate(wait)
-	limited.Close = r.Close
-	return limited
+	rateLimit := envelope.RefuseRate(wait)
+	rateLimit.Close = r.Close
+	return rateLimit
 }
 
 // serveSession reads the messages of a session, if it has joined, until the connection ends, and then removes the

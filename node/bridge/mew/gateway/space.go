@@ -75,8 +75,8 @@ func (s *Space) unlock() {
 // refusal; otherwise nil. The caller holds s.mu.
 func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, transport string) (httpAnswer, *envelope.Refusal) {
 	p := &submission{Envelope: e, by: m, transport: transport, at: s.out.history.nextTime(time.Now())}
-	if limited := s.checkRate(m); limited != nil {
-		fault = limited
+	if refusal := s.checkRate(m); refusal != nil {
+		fault = refusal
 	} else if fault == nil {
 		fault = s.judge(p)
 	}

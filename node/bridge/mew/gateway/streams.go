@@ -30,16 +30,16 @@ const (
 // stream is an open stream (MEW-43 to MEW-52). Its fields point to members instead of storing their ids, because a
 // member may have another id after it reconnects.
 type stream struct {
-	id        string
-	owner     *member
-	writers   []*member // participants that may write besides the owner
-	target    []*member // nil: everybody
-	request   wire.Value
-	size      int    // bytes of its description when it was opened
-	requestID string // id of the stream/request
-	openID    string // id of the gateway's stream/open
-	created   time.Time
-	orphaned  time.Time // when the owner left; zero while the owner is present
+	id         string
+	owner      *member
+	writers    []*member // participants that may write besides the owner
+	target     []*member // nil: everybody
+	request    wire.Value
+	size       int    // bytes of its description when it was opened
+	requestID  string // id of the stream/request
+	openID     string // id of the gateway's stream/open
+	created    time.Time
+	orphanedAt time.Time // when the owner left; zero while the owner is present
 }
 
 // streams holds the streams of a space. The lock of the space guards it.
@@ -80,7 +80,7 @@ func (ss *streams) request(p *submission) *envelope.Refusal {
 	}
 	st.id = ss.nextID()
 	if !p.by.isPresent() {
-		st.orphaned = st.created
+		st.orphanedAt = st.created
 	}
 	ss.open[st.id] = st
 	payload := wire.Obj(wire.TextField("stream_id", st.id), wire.TextField("encoding", "text"), wire.TextField("owner", p.by.runtime),
@@ -348,7 +348,7 @@ func (ss *streams) transfer(p *submission) *envelope.Refusal {
 		return fault
 	}
 	st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
-	st.owner, st.orphaned = m, time.Time{}
+	st.owner, st.orphanedAt = m, time.Time{}
 	announceWriters(p, st, envelope.KindStreamMoved, "transferred", wire.TextField("previous_owner", p.by.runtime), wire.TextField("new_owner", m.runtime))
 	return nil
 }
@@ -374,7 +374,7 @@ func announceWriters(p *submission, st *stream, kind, status string, details ...
 func (ss *streams) leave(m *member) (announcements []envelope.Outgoing) {
 	for _, st := range ss.listByAge() {
 		if st.owner == m {
-			st.orphaned = time.Now()
+			st.orphanedAt = time.Now()
 		} else if slices.Contains(st.writers, m) {
 			st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
 			announcements = append(announcements, envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamRevoked, Payload: wire.Obj(wire.TextField("stream_id", st.id),
@@ -388,10 +388,10 @@ func (ss *streams) leave(m *member) (announcements []envelope.Outgoing) {
 func (ss *streams) endOrphans(now time.Time) (announcements []envelope.Outgoing) {
 	for _, st := range ss.listByAge() {
 		switch {
-		case st.orphaned.IsZero():
+		case st.orphanedAt.IsZero():
 		case st.owner.isPresent():
-			st.orphaned = time.Time{}
-		case now.Sub(st.orphaned) >= maxOwnerAbsence:
+			st.orphanedAt = time.Time{}
+		case now.Sub(st.orphanedAt) >= maxOwnerAbsence:
 			delete(ss.open, st.id)
 			announcements = append(announcements, envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamClose, Correlation: []string{st.openID}, Payload: wire.Obj(
 				wire.TextField("stream_id", st.id), wire.TextField("reason", "timeout"))})

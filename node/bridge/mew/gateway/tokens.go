@@ -10,10 +10,10 @@ import (
 
 // tokens maps the hashes of tokens to the participants that they admit. It does not store the tokens themselves.
 type tokens struct {
-	mu     sync.Mutex
-	owners map[credential.Hash]tokenOwner
-	reload func()    // adds the tokens that the operator has put into the token folder; may be nil
-	loaded time.Time // when reload was last called
+	mu         sync.Mutex
+	owners     map[credential.Hash]tokenOwner
+	reload     func()    // adds the tokens that the operator has put into the token folder; may be nil
+	lastReload time.Time // when reload was last called
 }
 
 type tokenOwner struct{ space, name string }
@@ -47,11 +47,11 @@ func (t *tokens) lookup(token string) (tokenOwner, bool) {
 	}
 	t.mu.Lock()
 	reload := t.reload
-	if reload == nil || time.Since(t.loaded) < time.Second {
+	if reload == nil || time.Since(t.lastReload) < time.Second {
 		t.mu.Unlock()
 		return tokenOwner{}, false
 	}
-	t.loaded = time.Now()
+	t.lastReload = time.Now()
 	t.mu.Unlock()
 	reload()
 	return t.find(hash)

@@ -38,22 +38,22 @@ func (l *Link) deliver(ctx context.Context, peer string, d bridge.Delivery) (bri
 // node may not send it. If the peer or the space is absent, the message waits for its return. On the first day of a
 // message, an attempt that fails at the rate limit of the space does not count.
 func (l *Link) deliveryError(peer string, err error, written time.Time) error {
-	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
-		return wire.ErrNotAllowed.At(refused.Error())
+	if refusal, ok := errors.AsType[*refusedBySpace](err); ok {
+		return wire.ErrNotAllowed.At(refusal.Error())
 	}
 	if errors.Is(err, errMayNot) {
 		return wire.ErrNotAllowed.At(errMayNot.Error())
 	}
-	failed := &client.SendError{Retry: true, After: l.space.pauseLeft(), Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(err.Error())}
+	sendErr := &client.SendError{Retry: true, After: l.space.pauseLeft(), Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(err.Error())}
 	switch {
 	case errors.Is(err, errLimited):
-		failed.After, failed.Unsent = limitPause+rand.N(limitPause/4), time.Since(written) < 24*time.Hour
+		sendErr.After, sendErr.Unsent = limitPause+rand.N(limitPause/4), time.Since(written) < 24*time.Hour
 	case errors.Is(err, errAbsent):
-		failed.Awaits = l.address(peer).String()
+		sendErr.Awaits = l.address(peer).String()
 	case errors.Is(err, errNotJoined), errors.Is(err, errLinkEnded), errors.Is(err, errPaused), errors.Is(err, context.DeadlineExceeded):
-		failed.Awaits = l.address("").String()
+		sendErr.Awaits = l.address("").String()
 	}
-	return failed
+	return sendErr
 }
 
 var (

@@ -89,7 +89,7 @@ func (m *membership) isForNode(e *envelope.Envelope, me string) bool {
 
 // handleSystem handles an envelope of the gateway itself.
 func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
-	joined := ""
+	newcomer := ""
 	m.mu.Lock()
 	switch {
 	case e.Kind == envelope.KindWelcome && e.From == envelope.FromSystem:
@@ -101,7 +101,7 @@ func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 		}
 	case e.Kind == envelope.KindPresence && e.From == envelope.FromSystem:
 		if m.conn != nil {
-			joined = m.space.handlePresence(e)
+			newcomer = m.space.handlePresence(e)
 		}
 		m.feeds.Tell(e.Tree.JSON())
 	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream):
@@ -117,8 +117,8 @@ func (m *membership) handleSystem(conn *websocket.Conn, e *envelope.Envelope) {
 		m.feeds.Tell(e.Tree.JSON())
 	}
 	m.mu.Unlock()
-	if joined != "" {
-		m.onReachable(joined)
+	if newcomer != "" {
+		m.onReachable(newcomer)
 	}
 }
 

@@ -125,8 +125,8 @@ func sayBody(id string, answer wire.Value) []byte {
 }
 
 func sayFault(err error) error {
-	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
-		return view.NewRefusal(http.StatusConflict, wire.Obj(wire.TextField("error", refused.text)))
+	if refusal, ok := errors.AsType[*refusedBySpace](err); ok {
+		return view.NewRefusal(http.StatusConflict, wire.Obj(wire.TextField("error", refusal.text)))
 	}
 	text := "nothing was sent: "
 	if errors.Is(err, errLinkEnded) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

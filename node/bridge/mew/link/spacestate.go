@@ -61,7 +61,7 @@ func (s *spaceState) addUnlisted(id string) bool {
 }
 
 // handlePresence updates the participants. If a new participant has joined, it returns the id; otherwise "".
-func (s *spaceState) handlePresence(e *envelope.Envelope) (joined string) {
+func (s *spaceState) handlePresence(e *envelope.Envelope) (newcomer string) {
 	who, _ := e.Payload.Get("participant")
 	id := who.GetStr("id")
 	switch e.Payload.GetStr("event") {
