@@ -77,7 +77,7 @@ func newToolCalls(base *url.URL, bearer string) traffic {
 func requireText(text string) func(int, answer) error {
 	return func(_ int, a answer) error {
 		if !bytes.Contains(a.Body, []byte(text)) {
-			return fmt.Errorf("the response is without %s: %.200s", text, a.Body)
+			return fmt.Errorf("the response does not contain %s: %.200s", text, a.Body)
 		}
 		return nil
 	}

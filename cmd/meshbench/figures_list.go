@@ -70,7 +70,7 @@ func (s *study) measureLists(ctx context.Context) (err error) {
 	s.add(newFigure(fmt.Sprintf("heap of everything except bodies, %d cards", s.Cards), mib(liveHeap()-before), "MiB", "after GC; bodies stay in the file").withMax(300))
 	queries := listQueries(s.Cards)
 	found := make([]int, len(queries))
-	for i, q := range queries { // this also reads the pages once
+	for i, q := range queries { // also warms up: it reads the pages once
 		if _, found[i], err = runQuery(ctx, b, q.q, s.Duration/4); err != nil {
 			return err
 		}

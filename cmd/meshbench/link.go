@@ -23,7 +23,7 @@ type link struct {
 	body []byte
 }
 
-// answer is a response. Body is valid until the next call.
+// answer is a response. Body is valid until the next call of [link.exchange].
 type answer struct {
 	Status int
 	Header http.Header
@@ -38,7 +38,7 @@ func (a answer) checkStatus(want int) error {
 	return nil
 }
 
-// sendOnce makes a request on a connection of its own. A response with another status is an error.
+// sendOnce makes a request on a connection of its own. It returns an error if the response does not have this status.
 func sendOnce(ctx context.Context, base *url.URL, request []byte, status int) (answer, error) {
 	l := link{base: base}
 	defer l.close()

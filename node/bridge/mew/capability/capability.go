@@ -41,18 +41,18 @@ func Parse(v wire.Value) (Capability, error) {
 	for _, k := range list {
 		s, ok := k.Str()
 		if !ok || s == "" {
-			return Capability{}, errors.New("the kind of a capability must be a string or an array of strings")
+			return Capability{}, errors.New("in a capability, kind must be a string or an array of strings")
 		}
 		c.kinds = append(c.kinds, compileText(s))
 	}
 	if to, ok := v.Get("to"); ok {
 		if to.Kind() != wire.Array {
-			return Capability{}, errors.New("the to of a capability must be an array of strings")
+			return Capability{}, errors.New("in a capability, to must be an array of strings")
 		}
 		for id := range to.Elems() {
 			s, ok := id.Str()
 			if !ok {
-				return Capability{}, errors.New("the to of a capability must be an array of strings")
+				return Capability{}, errors.New("in a capability, to must be an array of strings")
 			}
 			c.to = append(c.to, s)
 		}

@@ -10,8 +10,8 @@ import (
 type glob struct {
 	toks []globTok
 	head string // the text before the first wildcard
-	tail rune   // '*' or globAny if the only wildcard ends the pattern, else 0
-	only rune   // '*' or globAny if it is the only wildcard, at any place, else 0
+	tail rune   // the only wildcard, if it is '*' or globAny and ends the pattern; otherwise 0
+	only rune   // the only wildcard, if it is '*' or globAny, wherever it is; otherwise 0
 	end  string // the text after the only wildcard
 }
 

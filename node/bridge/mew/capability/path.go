@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// path is a JSONPath with names, indexes, wildcards and descent to a name. It has no filters, slices and scripts.
+// path is a JSONPath with names, indexes, wildcards and descent to a name. It has no filters, slices or scripts.
 type path []pathStep
 
 type pathStep struct {

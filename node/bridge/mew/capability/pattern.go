@@ -23,7 +23,7 @@ type text struct {
 	lit    string
 	glob   *glob
 	re     *regexp.Regexp
-	insts  int
+	insts  int // instructions of re
 }
 
 type textKind uint8

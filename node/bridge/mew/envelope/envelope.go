@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// These are the bounds of an envelope (MEW-1). Some of them are not in the protocol.
+// These are the bounds of an envelope (MEW-1). The protocol does not define all of them.
 const (
 	MaxEnvelope = 1 << 20 // bytes
 	MaxDepth    = 64
@@ -117,7 +117,7 @@ func (e *Envelope) Detach() {
 	e.To, e.Payload = CloneTexts(e.To), DetachValue(e.Payload)
 }
 
-// CloneTexts returns a list that shares no memory with list.
+// CloneTexts returns a copy of list that shares no memory with it.
 func CloneTexts(list []string) []string {
 	out := slices.Clone(list)
 	for i, s := range out {
@@ -175,7 +175,7 @@ func ParseIDs(v wire.Value) ([]string, bool) {
 
 // AppendDelivery appends the envelope in the form in which it is delivered: as received, except that missing fields are
 // added, "from" is set to e.From, lists have their normal form, and a null context is left out (MEW-3 to MEW-7).
-// recipients is e.To with names resolved.
+// recipients is e.To with names replaced by runtime ids.
 func (e *Envelope) AppendDelivery(dst []byte, recipients []string) []byte {
 	lead := make([]wire.Member, 0, 4)
 	add := func(key, val string) {

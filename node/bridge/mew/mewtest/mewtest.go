@@ -137,7 +137,7 @@ func (p *Pipes) Dial(ctx context.Context, _ *url.URL) (net.Conn, error) {
 	}
 }
 
-// Stop stops the gateway and closes the store. The test calls it at its end, too.
+// Stop stops the gateway and closes the store. It also runs at the end of the test.
 func (r *Rig[G]) Stop() {
 	if r.Store == nil {
 		return
