@@ -77,7 +77,7 @@ type Conn struct {
 	opened bool // the handshake is over; set before Accept or Dial returns
 
 	activity peerActivity
-	buf      *bytes.Buffer
+	buf      *bytes.Buffer // the message that Read has returned; nil while Read waits
 
 	mu      sync.Mutex
 	queue   frameQueue
