@@ -65,8 +65,8 @@ type Reply struct {
 type Observer interface {
 	// Observe returns the changes to make in the step that accepts the message.
 	Observe(in Inbound) []store.Change
-	// OnCommit gets the changes of each unit that this process committed, and some of those that other processes
-	// committed. It must not block.
+	// OnCommit gets the changes of every commit of this process, and some of the changes that other processes committed.
+	// It must not block.
 	OnCommit(changes []store.Change)
 }
 
@@ -79,8 +79,8 @@ type FailureObserver interface {
 
 // Answerer executes what the owner answers to the tasks of its kind; see [Mesh].PutTask.
 type Answerer interface {
-	// Answer executes the answer, in one unit with the changes that a.Ends returns, and returns the result to show
-	// to the owner. It returns a *wire.Error if a.Turn is no longer current.
+	// Answer executes the answer and returns the result to show to the owner. It commits the effect of the answer
+	// together with the changes that a.Ends returns. It returns a *wire.Error if a.Turn is no longer current.
 	Answer(ctx context.Context, a Answer) (wire.Value, error)
 }
 

@@ -50,7 +50,7 @@ type submission struct {
 	extra     []wire.Member       // further members of the HTTP answer
 	code      int                 // status code of the HTTP answer; 0 means 200
 	direct    *envelope.Outgoing  // sent only to the sender
-	opened    *stream             // the stream that the envelope opened; the id of its stream/open becomes that of the stream
+	opened    *stream             // the stream that the envelope opened; send stores the id of the stream/open in it
 }
 
 // httpAnswer is the HTTP answer to an envelope.
