@@ -82,7 +82,7 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	p.checkOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	p.checkOneOf("log.format", c.Log.Format, "auto", "text", "json")
 	if c.Timeouts.Sync > Default().Timeouts.Sync {
-		p.add("timeouts.sync", "must be at most 20s: the sender's own wait must outlast it")
+		p.add("timeouts.sync", "must be at most 20s, because the sender does not wait much longer for the answer")
 	}
 	if c.Window.Past > day || c.Window.Future > day {
 		p.add("window", "must be at most 24h")
@@ -90,6 +90,7 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	return errors.Join(p...)
 }
 
+// checkEdge checks the keys for the roles of the process, its listeners, and the directories.
 func (c Config) checkEdge(p *problems) {
 	host, ok := p.checkAddress("listen", c.Listen)
 	switch {
@@ -248,8 +249,8 @@ func (c Config) OpenGuards() []string {
 		add(l.Policy.Access == "open", "links: everybody behind %s may write", l.Name)
 		add(l.Policy.Limits.Off(), "links: a limit of %s is off", l.Name)
 	}
-	add(c.Window.Past > def.Window.Past, "window.past: messages of %s are accepted", c.Window.Past)
-	add(c.Window.Future > def.Window.Future, "window.future: messages from %s ahead are accepted", c.Window.Future)
+	add(c.Window.Past > def.Window.Past, "window.past: messages that are up to %s old are accepted", c.Window.Past)
+	add(c.Window.Future > def.Window.Future, "window.future: messages from up to %s in the future are accepted", c.Window.Future)
 	add(len(c.Network.AllowPrivate) > 0, "network.allow_private: cards may direct requests, also over http, to %s", formatPrefixes(c.Network.AllowPrivate))
 	add(len(c.Network.CORSOrigins) > 0, "network.cors_origins: pages of %s may call the listener", strings.Join(c.Network.CORSOrigins, ", "))
 	add(c.AgentDoor.Mode == "0666" && c.AgentDoor.Socket != "", "agent_door.mode: every user of this machine may read your messages and send")

@@ -158,8 +158,8 @@ type Hook struct {
 	Exec []string `key:"exec"`
 	// The exec may run again for the same message after a crash. Otherwise the node asks the owner.
 	Repeatable bool `key:"repeatable"`
-	// The user that the exec runs as, a name or a number, so that it cannot open the data directory. Only a process of
-	// root may switch users. Empty: the user of agentmesh.
+	// The user that the exec runs as, a name or a number, so that it cannot open the data directory. Only a process that
+	// runs as root may switch users. Empty: the user of agentmesh.
 	User string `key:"user"`
 	// Variables of the exec's environment, as NAME=VALUE. It also has PATH, and AGENTMESH_AGENT_SOCKET if
 	// agent_door.socket is set, and nothing else.

@@ -92,19 +92,19 @@ func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error)
 		rewritten.File, rewritten.Required = f.Name(), true
 		c, err := rewritten.LoadAndCheck(kinds)
 		if err != nil {
-			return errors.New(regexp.MustCompile(regexp.QuoteMeta(f.Name())+`(:\d+)?: `).ReplaceAllString(err.Error(), "")) // nobody sees that file
+			return errors.New(regexp.MustCompile(regexp.QuoteMeta(f.Name())+`(:\d+)?: `).ReplaceAllString(err.Error(), "")) // the user does not see the temporary file
 		}
 		if err := apply(&before, c); err != nil {
 			return err
 		}
-		if !reflect.DeepEqual(before, c) { // such as a key on the line of another one
+		if !reflect.DeepEqual(before, c) { // for example, if another key is on the same line
 			return errors.New("the file is written in a form that only you can change")
 		}
 		return f.Chmod(mode)
 	})
 }
 
-// hasEdit reports whether the configuration has the value of an edit. A nil list equals an empty one.
+// hasEdit reports whether the configuration already has the value of an edit. A nil list equals an empty one.
 func (c Config) hasEdit(e Edit) bool {
 	l, err := findLeaf(reflect.TypeFor[Config](), e.Key)
 	if err != nil {

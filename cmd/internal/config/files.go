@@ -59,7 +59,7 @@ func (s Source) MissingPrograms(cfg Config) []string {
 		}
 		program := s.ResolveCommand(h.Exec)[0]
 		if _, err := exec.LookPath(program); errors.Is(err, fs.ErrPermission) {
-			out = append(out, fmt.Sprintf("hooks[%d].exec: %s is not executable: chmod +x", i, program))
+			out = append(out, fmt.Sprintf("hooks[%d].exec: %s is not executable; run chmod +x on it", i, program))
 		} else if err != nil {
 			out = append(out, fmt.Sprintf("hooks[%d].exec: there is no program %s", i, program))
 		}

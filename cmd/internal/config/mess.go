@@ -44,7 +44,7 @@ func (c MESS) check(p *problems) {
 	p.checkOneOf("mess.serve", c.Serve, "auto", "on", "off")
 	p.checkOneOf("mess.registration", c.Registration, "", "open", "approval", "invite")
 	if !registry.ValidExchangeID(c.Exchange) {
-		p.add("mess.exchange", "must be 1 to 64 of A-Z a-z 0-9 and -")
+		p.add("mess.exchange", "must be 1 to 64 characters from A-Z a-z 0-9 -")
 	}
 	if (c.Registration == "invite") != (c.InviteFile != "") {
 		p.add("mess.invite_file", "must be set if, and only if, mess.registration is invite")

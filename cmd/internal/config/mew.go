@@ -58,15 +58,15 @@ func (c MEW) check(p *problems) {
 		if _, err := parseCapabilities(s.Defaults); err != nil {
 			p.add(key+".defaults", err.Error())
 		}
-		for j, part := range s.Participants {
+		for j, participant := range s.Participants {
 			key := fmt.Sprintf("%s.participants[%d]", key, j)
-			if part.Name == "" {
+			if participant.Name == "" {
 				p.add(key+".name", "must not be empty")
 			}
-			if part.TokenFile != "" && part.TokenEnv != "" {
+			if participant.TokenFile != "" && participant.TokenEnv != "" {
 				p.add(key, "has both token_file and token_env")
 			}
-			if _, err := parseCapabilities(part.Capabilities); err != nil {
+			if _, err := parseCapabilities(participant.Capabilities); err != nil {
 				p.add(key+".capabilities", err.Error())
 			}
 		}
@@ -101,8 +101,8 @@ func (s Source) LoadMEWSpace(c MEWSpace) (gateway.SpaceConfig, error) {
 		return out, err
 	}
 	for _, p := range c.Participants {
-		part := gateway.Participant{Name: p.Name}
-		if part.Capabilities, err = parseCapabilities(p.Capabilities); err != nil {
+		participant := gateway.Participant{Name: p.Name}
+		if participant.Capabilities, err = parseCapabilities(p.Capabilities); err != nil {
 			return out, err
 		}
 		token, err := s.Secret("participant "+p.Name, p.TokenFile, p.TokenEnv)
@@ -110,9 +110,9 @@ func (s Source) LoadMEWSpace(c MEWSpace) (gateway.SpaceConfig, error) {
 			return out, err
 		}
 		if token != "" {
-			part.Tokens = []string{token}
+			participant.Tokens = []string{token}
 		}
-		out.Participants = append(out.Participants, part)
+		out.Participants = append(out.Participants, participant)
 	}
 	return out, nil
 }

@@ -20,7 +20,8 @@ type MoltSpeak struct {
 	Domains []string `key:"domains"`
 	// Tools that peers may list and call. A hook of xyz.moltspeak.tool runs them.
 	Tools []MoltSpeakTool `key:"tools"`
-	// Peers (agent@org) whose confidential messages, and ours to them if they have no key, may be unencrypted.
+	// Peers (agent@org) whose confidential messages may be unencrypted. If such a peer has no key, the node also sends it
+	// confidential messages unencrypted.
 	PlainConf []string `key:"plain_conf"`
 	// Peers (agent@org) whose personal data reaches inbox and hooks unmasked.
 	// Danger: the inbox then also stores and shows that data.
@@ -56,10 +57,10 @@ func (c MoltSpeak) check(p *problems) {
 	p.checkOneOf("moltspeak.serve", c.Serve, "auto", "on", "off")
 	p.checkOneOf("moltspeak.registry_auth", c.RegistryAuth, "token", "none")
 	if _, ok := message.ParseName("x@" + c.Org); !ok {
-		p.add("moltspeak.org", "must be 1 to 128 of A-Z a-z 0-9 _ -")
+		p.add("moltspeak.org", "must be 1 to 128 characters from A-Z a-z 0-9 _ -")
 	}
 	if _, ok := message.ParseName(c.Agent + "@x"); !ok && c.Agent != "" {
-		p.add("moltspeak.agent", "must be 1 to 128 of A-Z a-z 0-9 _ -")
+		p.add("moltspeak.agent", "must be 1 to 128 characters from A-Z a-z 0-9 _ -")
 	}
 	peers := func(key string, list []string) {
 		for i, name := range list {
@@ -86,9 +87,9 @@ func (c Config) MoltSpeakAgent(id wire.AgentID) (agent message.Agent, serve bool
 	if name == "" {
 		name = string(id)
 	}
-	agent, named := message.ParseName(name + "@" + c.MoltSpeak.Org)
-	if !named {
+	agent, valid := message.ParseName(name + "@" + c.MoltSpeak.Org)
+	if !valid {
 		agent = message.Agent{Agent: name, Org: c.MoltSpeak.Org}
 	}
-	return agent, c.MoltSpeak.Serve == "on" || c.MoltSpeak.Serve == "auto" && !c.Public() && named
+	return agent, c.MoltSpeak.Serve == "on" || c.MoltSpeak.Serve == "auto" && !c.Public() && valid
 }

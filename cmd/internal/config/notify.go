@@ -23,9 +23,9 @@ type Notify struct {
 	SecretFile string `key:"secret_file"`
 	// Environment variable with the same content.
 	SecretEnv string `key:"secret_env"`
-	// The base URL, without a path, at which browsers reach the pages /owner/link/… of owner_api.listen, such as that of
-	// your reverse proxy or of tailscale serve. Notices then contain a link that decides one question, once. Danger: a
-	// reader of such a notice can read the question and decide it. Empty: no links.
+	// The base URL, without a path, at which browsers reach the pages /owner/link/… of owner_api.listen, such as the URL
+	// of your reverse proxy or of tailscale serve. Notices then contain a link that decides one question, once. Danger:
+	// a reader of such a notice can read the question and decide it. Empty: no links.
 	PageURL string `key:"page_url"`
 	// Kinds of notices that the node sends: approval, message, outgoing, question, handoff, expiring, unanswered, agreed,
 	// cancelled, closed, key-change, unreadable (a sealed message that could not be opened), hook-failed, interrupted,

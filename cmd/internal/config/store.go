@@ -17,8 +17,8 @@ type Store struct {
 	ListenURL string `key:"listen_url"`
 	// A file with an age identity. It encrypts the agent's keys in the PostgreSQL database, from which all instances
 	// take them. Give every instance the same file. "agentmesh keys generate --kind age FILE" makes one. If the file
-	// has several identities, one per line, the first encrypts and all decrypt. Danger: the database and this file
-	// together act as the agent. Empty: the keys are only in the data directory, and must be copied to other
+	// has several identities, one per line, the first encrypts and all decrypt. Danger: anyone who has both the database
+	// and this file can act as the agent. Empty: the keys are only in the data directory, and must be copied to other
 	// instances.
 	KeyFile string `key:"key_file"`
 	// Accept a server with fsync, full_page_writes or synchronous_commit off. Danger: after a crash of the server,

@@ -55,7 +55,7 @@ func (c Config) checkTLS(p *problems) {
 		return
 	}
 	if _, ok := p.checkAddress("tls.plain_listen", t.PlainListen); ok && t.PlainListen == c.Listen {
-		p.add("tls.plain_listen", "is the address of listen")
+		p.add("tls.plain_listen", "is the same address as listen")
 	}
 }
 

@@ -33,7 +33,7 @@ func TestTLSCheck(t *testing.T) {
 		{"contact", public, with(func(c *TLS) { c.Contact = "mailto:a@example.org" }), "not a mail address"},
 		{"plain alone", public, TLS{PlainListen: ":80"}, "is for a listener with TLS"},
 		{"plain without port", public, with(func(c *TLS) { c.PlainListen = "80" }), "host:port"},
-		{"plain is listen", public, with(func(c *TLS) { c.PlainListen = "127.0.0.1:3141" }), "the address of listen"},
+		{"plain is listen", public, with(func(c *TLS) { c.PlainListen = "127.0.0.1:3141" }), "the same address as listen"},
 	} {
 		c := Default()
 		c.PublicURL, c.TLS = tt.url, tt.tls

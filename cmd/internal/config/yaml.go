@@ -48,8 +48,10 @@ func (d *decoder) fail(n *yaml.Node, key, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %s: %s", d.file, n.Line, key, fmt.Sprintf(format, args...))
 }
 
+// isTable reports whether a value of type t is a table in the file: keys with values.
 func isTable(t reflect.Type) bool { return t.Kind() == reflect.Struct && !isText(t) }
 
+// isText reports whether a value of type t parses a text by itself.
 func isText(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
