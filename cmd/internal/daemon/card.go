@@ -78,8 +78,9 @@ func configuredBase(c config.Config) string {
 	return "http://" + c.Listen
 }
 
-// lastBase returns the base URL for a process that does not listen. In the local profile, it is that of the last serve,
-// from the stored card. With a public_url, or if the card's endpoint is elsewhere, it is the configured one.
+// lastBase returns the base URL for a process that does not listen. In the local profile, this is the URL of the last
+// serve process, from the stored card. With a public_url, or if the card's endpoint is elsewhere, it is the configured
+// URL.
 func lastBase(h datadir.Dir, c config.Config) (string, error) {
 	card, err := h.Card()
 	if err != nil {

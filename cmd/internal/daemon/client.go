@@ -20,15 +20,15 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Client calls the owner API of the serve that runs on the data directory, or the same handlers in this process. It
-// is safe for concurrent use.
+// Client calls the owner API of the serve process on the data directory, or the same handlers in this process. It is
+// safe for concurrent use.
 type Client struct {
 	owner.Client
 	close      func() error
 	Local      *Process    // this process if it answers the calls itself, else nil
 	home       datadir.Dir // empty if the client came through the agent's door
 	socket     string      // of the other process that answers
-	unanswered atomic.Bool // the calls go to another process, which has not answered any yet
+	unanswered atomic.Bool // the calls go to another process, which has not answered one yet
 }
 
 // firstAnswerTimeout is how long a running process may take to answer the first call.
@@ -61,9 +61,9 @@ func (o *Client) awaitAnswer(ctx context.Context) error {
 	return resp.Body.Close()
 }
 
-// Connect returns a client of the owner API. If no serve runs, Connect calls readOptions and opens the data directory
-// in this process. If another process uses the directory, Connect waits up to commandWait until that process answers or
-// releases the directory. The caller closes the client.
+// Connect returns a client of the owner API. If serve is not running, Connect calls readOptions and opens the data
+// directory in this process. If another process uses the directory, Connect waits up to commandWait until that process
+// answers or releases the directory. The caller closes the client.
 func Connect(ctx context.Context, dir datadir.Dir, readOptions func() (Options, error)) (c *Client, err error) {
 	if c := Running(ctx, string(dir)); c != nil {
 		return c, nil
@@ -72,17 +72,17 @@ func Connect(ctx context.Context, dir datadir.Dir, readOptions func() (Options, 
 	if err != nil {
 		return nil, err
 	}
-	switch file := o.Config.Store.Postgres == ""; {
-	case file && dir.HasLostDatabase():
+	switch usesFile := o.Config.Store.Postgres == ""; {
+	case usesFile && dir.HasLostDatabase():
 		return nil, exit.FailHint(exit.Config, fmt.Errorf("%s: %w", dir.Path(datadir.FileDatabase), datadir.ErrNoDatabase),
 			"restore a backup into a new directory, or let agentmesh serve start with an empty one")
-	case file && !dir.HasDatabase(), !file && !dir.UsedPostgres():
+	case usesFile && !dir.HasDatabase(), !usesFile && !dir.UsedPostgres():
 		return nil, datadir.NoAgent(string(dir))
 	case !dir.HasAgent():
 		o.Config.Roles, o.Config.Links = []string{config.RoleDirectory}, nil // a directory without a node ran here
 	}
 	err = dir.WaitUntilFree(ctx, commandWait, o.Note, func() (done bool, err error) {
-		if c = Running(ctx, string(dir)); c == nil { // a starting serve opens the database before it answers
+		if c = Running(ctx, string(dir)); c == nil { // the process may be serve, which opens the database before it answers
 			c, err = openLocal(ctx, o)
 		}
 		return c != nil, err
@@ -100,8 +100,8 @@ func ConnectAgent(ctx context.Context, socket string) (*Client, error) {
 	return c, nil
 }
 
-// ConnectDoor returns a client of the agent's door: at a socket or, if socket is empty, of the serve on a data
-// directory. That serve gives the client only what the agent's door offers.
+// ConnectDoor returns a client of the agent's door: at a socket or, if socket is empty, at the owner's socket of the
+// serve process on a data directory. There, too, the client gets only what the agent's door offers.
 func ConnectDoor(ctx context.Context, socket, dir string) (*Client, error) {
 	if socket != "" {
 		return ConnectAgent(ctx, socket)
@@ -115,7 +115,8 @@ func ConnectDoor(ctx context.Context, socket, dir string) (*Client, error) {
 	return nil, exit.FailHint(exit.Unavailable, errors.New("no agentmesh serve runs on this data directory"), "start it with: agentmesh serve, or name the agent's door with --agent-socket")
 }
 
-// Running returns a client of the serve that uses the directory, or nil if no process listens on the owner's socket.
+// Running returns a client of the serve process that uses the directory, or nil if no process listens on the owner's
+// socket.
 func Running(ctx context.Context, dir string) *Client {
 	socket, err := httpapi.OwnerSocket(dir)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
+// newRoutes makes the routes of the configured hooks, in the order of the configuration.
 func (p *Process) newRoutes() ([]node.Route, error) {
 	var out []node.Route
 	for i, h := range p.cfg.Hooks {

@@ -226,7 +226,7 @@ func (h *hosting) await(ctx context.Context, p *Process) error {
 		}
 		outage = false
 		if taken {
-			if state.Until.Equal(until) { // its holder has not renewed it
+			if state.Until.Equal(until) { // the holder has not renewed the lease
 				next.Reset(lookSoon)
 			}
 			until = state.Until
@@ -259,7 +259,8 @@ func (h *hosting) state(ctx context.Context, p *Process) (state store.LeaseState
 	return state, false, err
 }
 
-// mount mounts the routes of a bridge. If it runs elsewhere, its public routes forward, and its operations refuse.
+// mount mounts the routes of a bridge. If another process runs the bridge, its public routes forward their requests,
+// and its operations refuse them.
 func (h *hosting) mount(p *Process, b bridge.Service) {
 	operations := b.Operations()
 	if !h.isElsewhere() {

@@ -31,7 +31,7 @@ func (k keyring) prepare(ctx context.Context, passphrase []byte, base string) er
 		return k.addAgent(keys, passphrase, base)
 	})
 	if err == nil && lost {
-		k.p.log.Warn("the credential was lost, so a new one was made; a directory that lists the card accepts it after registration and reservation have ended, or after its operator runs agentmesh cards handover")
+		k.p.log.Warn("the credential was lost, so a new one was made; a directory that lists the card accepts the new credential after the registration and the reservation of the id have ended, or after its operator runs agentmesh cards handover")
 	}
 	return err
 }
@@ -112,6 +112,7 @@ func (k keyring) moltSpeak() (*signing.PrivateKey, *signing.BoxKey, error) {
 	return k.p.home.MoltSpeakKeys()
 }
 
+// retired reads the retired signing key with this fingerprint.
 func (k keyring) retired(fingerprint string) (*signing.PrivateKey, error) {
 	_, digits, _ := strings.Cut(fingerprint, ":")
 	return signing.ReadKeyFile(k.p.home.RetiredKey(digits), k.p.passphrase)

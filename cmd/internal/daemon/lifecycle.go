@@ -80,7 +80,7 @@ func explainListen(err error, address, key string) error {
 		}
 		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is %w", address, errPortInUse), "choose another port with "+key+", or stop the program that uses it")
 	case errors.Is(err, syscall.EACCES):
-		return exit.FailHint(exit.Forbidden, fmt.Errorf("not permitted to listen on %s", address), "allow it (AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit, or setcap cap_net_bind_service=+ep on the program), or choose a port from 1024 up with "+key)
+		return exit.FailHint(exit.Forbidden, fmt.Errorf("not permitted to listen on %s", address), "allow it (AmbientCapabilities=CAP_NET_BIND_SERVICE in the systemd unit, or setcap cap_net_bind_service=+ep on the program), or choose a port from 1024 up with "+key)
 	case err != nil:
 		return exit.Fail(exit.Config, err)
 	}

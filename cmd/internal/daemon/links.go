@@ -45,7 +45,7 @@ type NewLink struct {
 // ConfigChange is a change of the configuration file.
 type ConfigChange struct {
 	Name string `json:"name"` // of the link or the bridge
-	// Running reports that a serve takes the change over at once. Otherwise the next serve does.
+	// Running reports whether serve is running and applies the change at once. Otherwise serve applies it when it starts.
 	Running bool `json:"running"`
 }
 
@@ -156,14 +156,14 @@ func (c configChanger) add(in NewLink) (ConfigChange, error) {
 
 // remove removes a link from the configuration file, and the token that add stored.
 func (c configChanger) remove(name string) (ConfigChange, error) {
-	if err := (bridge.Link{Name: name, Kind: "x", Dir: "x"}).Validate(); err != nil { // before the name becomes the name of a file
+	if err := (bridge.Link{Name: name, Kind: "x", Dir: "x"}).Validate(); err != nil { // checks the name before it becomes the name of a file
 		return ConfigChange{}, refuseChange(fmt.Errorf("there is no link %s", wire.OneLine(name, 100)))
 	}
 	token := c.tokenFile(name)
 	return c.apply(name, func() error {
 		err := c.p.src.RemoveLink(name, LinkKinds())
 		if err == nil {
-			_ = os.Remove(token) // a link may have none
+			_ = os.Remove(token) // a link may have no token
 		}
 		return err
 	}, token)
@@ -173,8 +173,8 @@ func (c configChanger) tokenFile(name string) string {
 	return c.p.home.Path(filepath.Join("links", name+".token"))
 }
 
-// apply changes the configuration file and the files that others names, and starts a running serve again. If the serve
-// does not start with the new configuration, the files are restored.
+// apply changes the configuration file and the files in others, and makes serve, if it is running, start again. If serve
+// does not start with the new configuration, it restores the files.
 func (c configChanger) apply(name string, change func() error, others ...string) (ConfigChange, error) {
 	c.p.rerun.editing.Lock()
 	defer c.p.rerun.editing.Unlock()
@@ -229,10 +229,10 @@ func snapshot(path string) (restore func() error, err error) {
 
 func refuseChange(err error) error { return owner.Fault(http.StatusBadRequest, err.Error(), "") }
 
-// restartTime is how long a serve may take until it answers with a new configuration.
+// restartTime is how long serve may take until it answers with a new configuration.
 const restartTime = 10 * time.Second
 
-// AwaitLink tests a link that was just added, as soon as the serve on the data directory has started again.
+// AwaitLink tests a link that was just added, as soon as serve has started again.
 func (o *Client) AwaitLink(ctx context.Context, name string) (LinkTest, error) {
 	for end := time.Now().Add(restartTime); ; {
 		if o := Running(ctx, string(o.home)); o != nil {

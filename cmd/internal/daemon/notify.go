@@ -58,7 +58,7 @@ func parseWebhookSecrets(text string) (secrets []client.WebhookSecret, err error
 	return secrets, nil
 }
 
-// notifyOwner stores a notice to the owner in a unit of its own, not as part of a step. It logs an error.
+// notifyOwner stores a notice to the owner, in a transaction of its own. It logs an error.
 func (p *Process) notifyOwner(ctx context.Context, n notify.Notice) {
 	if err := p.store.Records().Apply(ctx, []store.Change{p.notices.Change(n)}, n.At); err != nil {
 		p.log.ErrorContext(ctx, "store notice", "err", err)

@@ -70,8 +70,8 @@ func linkHandle(text string) string {
 	return id
 }
 
-// dialer returns a function that opens connections for links. A connection to this process does not leave it, so it
-// needs neither a certificate nor a proxy that leads back.
+// dialer returns a function that opens connections for links. A connection to this process itself stays inside the
+// process, so it works without a certificate, and without the reverse proxy.
 func dialer(p *Process) websocket.Dialer {
 	return func(ctx context.Context, u *url.URL) (net.Conn, error) {
 		if base, err := url.Parse(p.base); err != nil || u.Host != base.Host {

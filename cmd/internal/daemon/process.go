@@ -1,6 +1,6 @@
 // Package daemon runs one process on one data directory. A [Process] makes and connects the services in the
 // configuration, listens, mounts their operations on the owner API, and stops them in order. A command calls the owner
-// API through a [Client], either of a running serve or of a Process that is made for the call.
+// API through a [Client], which calls either the running serve process or a Process that is made for the command.
 package daemon
 
 import (
@@ -72,7 +72,7 @@ type Process struct {
 	session     *store.Session  // the leases of this process
 	http        *client.HTTP
 	edge        *httpapi.Server
-	certs       *certs.Source // of a serve; nil if the listener speaks plain HTTP
+	certs       *certs.Source // only while the process serves; nil if the listener speaks plain HTTP
 	plain       net.Listener  // the plain HTTP listener beside one with TLS; nil if not configured
 	owner       *httpapi.Owner
 	registry    *directory.Registry // nil without the role directory
@@ -424,7 +424,7 @@ func (p *Process) ownerCard(c echo.Context) error {
 		}
 	}
 	if !id.Valid() {
-		return wire.ErrQuery.At("an agent id is am_ and 1 to 128 of A-Z a-z 0-9 . _ -")
+		return wire.ErrQuery.At("an agent id is am_ and 1 to 128 characters from A-Z a-z 0-9 . _ -")
 	}
 	var last error = wire.ErrNoAgent
 	var unproven wire.Value
@@ -445,8 +445,8 @@ func (p *Process) ownerCard(c echo.Context) error {
 	return last
 }
 
-// Deliver delivers the outbox in the background during one command, until the caller calls stop. stop waits for the
-// end.
+// Deliver delivers the outbox in the background during one command, until the caller calls stop, which waits until the
+// delivery has ended.
 func (p *Process) Deliver(ctx context.Context) (stop func()) {
 	if p.node == nil {
 		return func() {}

@@ -15,21 +15,22 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// rerun makes a serve start again with another configuration.
+// rerun makes serve start again inside its process, for example with another configuration.
 type rerun struct {
 	sockets sockets
 	stop    context.CancelFunc // ends Serve
-	mu      sync.Mutex         // guards undo and failed
+	mu      sync.Mutex         // guards undo and startErr
 	undo    func() error       // restores the configuration that served last
-	failed  error              // why the newest configuration did not start; nil if it did
-	wanted  atomic.Bool        // Serve ended so that Run starts again
-	// takesOver reports that the next Serve runs the bridges, unless another process is faster.
+	// startErr is why the process did not start with the newest configuration, or nil if it did.
+	startErr error
+	wanted   atomic.Bool // Serve ended so that Run starts again
+	// takesOver makes the next Serve try to acquire the lease for the bridges before other processes do.
 	takesOver atomic.Bool
 	editing   sync.Mutex // held to change the configuration file
 }
 
-// start ends Serve, so that [Run] starts again with the current configuration. If that does not start, Run calls undo
-// and serves as before. start returns false, and does nothing, in a process that does not serve.
+// start ends Serve, so that [Run] starts again with the current configuration. If Run cannot start with it, Run calls
+// undo and serves as before. start returns false, and does nothing, in a process that does not serve.
 func (r *rerun) start(undo func() error) bool {
 	if r.stop == nil {
 		return false
@@ -66,13 +67,13 @@ func (r *rerun) takeUndo() func() error {
 func (r *rerun) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.failed = err
+	r.startErr = err
 }
 
 func (r *rerun) failure() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.failed
+	return r.startErr
 }
 
 // Run serves the data directory until ctx ends. It starts again with what reload returns if the owner changes the
@@ -100,7 +101,7 @@ func Run(
 			}
 			o = old
 			continue
-		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil): // with an error, if the database is away
+		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil): // err may be that the database does not answer
 			if err != nil {
 				o.Logger.Warn("the process did not stop cleanly before it starts again", "err", err)
 			}
@@ -159,18 +160,18 @@ func (o Options) serve(ctx context.Context, started func(context.Context, *Proce
 	return page, up, errors.Join(err, p.Close())
 }
 
-// How long a process waits for a data directory that another process uses without answering: another command, or a
-// serve that starts or stops.
+// How long a process waits for a data directory that another process uses without answering: another command, or serve
+// while it starts or stops.
 const (
 	commandWait = 10 * time.Second
 
-	// ServeWait is how long a serve waits. It is longer than [SendWait], because a command that uses the directory may
+	// ServeWait is how long serve waits. It is longer than [SendWait], because a command that uses the directory may
 	// wait that long for an answer of a peer.
 	ServeWait = (SendWait + 5) * time.Second
 )
 
 // OpenToServe opens the data directory for a process that will serve. It waits up to [ServeWait] for a command that
-// uses the directory, but returns an error at once if another serve runs.
+// uses the directory, but returns an error at once if another serve process uses it.
 func OpenToServe(ctx context.Context, o Options) (p *Process, err error) {
 	err = o.Dir.WaitUntilFree(ctx, ServeWait, o.Note, func() (done bool, err error) {
 		p, err = open(ctx, o)

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ServeInfo tells the user what a serve runs and under which addresses.
+// ServeInfo tells the user what serve runs, and at which addresses.
 type ServeInfo struct {
 	PID       int          `json:"pid"`
 	Profile   string       `json:"profile"`
@@ -27,7 +27,7 @@ type ServeInfo struct {
 	SignIn func() (httpapi.SignIn, error) `json:"-"`
 }
 
-// serveInfo describes the running serve, after awaitRegistration.
+// serveInfo describes this process, which serves, after awaitRegistration.
 func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInfo, error) {
 	p.awaitRegistration(ctx)
 	w := ServeInfo{PID: os.Getpid(), Profile: p.cfg.Profile(), Address: address, URL: base, Data: string(p.home), SignIn: p.owner.SignIn}
@@ -50,7 +50,7 @@ func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInf
 const registrationWait = 5 * time.Second
 
 // awaitRegistration waits until the directory of this process lists the node, so that the user can paste the commands
-// that serve prints. It waits no longer than registrationWait: a node may join only other directories.
+// that serve prints. It waits no longer than registrationWait, because a node may join only other directories.
 func (p *Process) awaitRegistration(ctx context.Context) {
 	if p.node == nil || p.registry == nil {
 		return

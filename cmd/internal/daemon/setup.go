@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// setup implements [web.Setup], the access of the first-run pages to the process.
+// setup implements [web.Setup], through which the first-run pages reach the process.
 type setup struct{ p *Process }
 
 var _ web.Setup = setup{}
@@ -48,12 +48,12 @@ func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
 			edits = append(edits, e)
 		}
 	}
-	var refused error // as it is, for the page
+	var rewriteErr error // for the page, as Rewrite returned it
 	_, err := configChanger(s).apply("", func() error {
-		refused = s.p.src.Rewrite(edits, LinkKinds())
-		return refused
+		rewriteErr = s.p.src.Rewrite(edits, LinkKinds())
+		return rewriteErr
 	})
-	return cmp.Or(refused, err)
+	return cmp.Or(rewriteErr, err)
 }
 
 // Programs implements [web.Setup].

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// sockets are the TCP listeners of a serve. While the serve starts again with another configuration, they stay open:
-// browsers and peers wait in the queue of the operating system and are not refused.
+// sockets are the TCP listeners of serve. They stay open while serve starts again with another configuration: browsers
+// and peers wait in the queue of the operating system and are not refused.
 type sockets struct {
 	mu   sync.Mutex
 	kept []*socket
