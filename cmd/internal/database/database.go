@@ -1,5 +1,5 @@
-// Package database has the commands that work on a whole database: migrate, import and compact. Import and compact run
-// while no serve does.
+// Package database has the commands that work on a whole database: migrate, import and compact. Import and compact
+// work only while agentmesh serve is not running.
 package database
 
 import (
@@ -16,7 +16,7 @@ import (
 // Command has the commands of agentmesh db.
 type Command struct {
 	Migrate Migrate `cmd:"" help:"Make the tables in PostgreSQL, or update them to this version."`
-	Import  Import  `cmd:"" help:"Copy another database into the configured one, which must be empty, while no serve runs."`
+	Import  Import  `cmd:"" help:"Copy another database into the configured one, which must be empty, while agentmesh serve is not running."`
 }
 
 // Env is what the commands need from the program.

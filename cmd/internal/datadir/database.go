@@ -80,7 +80,7 @@ func (d Dir) explainOpen(err error) error {
 // ErrInUse is the error for a data directory that another process uses.
 var ErrInUse = errors.New("in use")
 
-// WaitUntilFree calls take, and again as long as take is not done and returns [ErrInUse], until the timeout or the end
+// WaitUntilFree calls take again and again while take is not done and returns [ErrInUse], until the timeout or the end
 // of ctx. It returns the last error of take. note tells the user about a wait of more than a second.
 func (d Dir) WaitUntilFree(ctx context.Context, timeout time.Duration, note func(string, ...any), take func() (done bool, err error)) error {
 	const (

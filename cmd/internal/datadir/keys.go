@@ -131,7 +131,7 @@ func (d Dir) Merge(local, shared Keys) (Keys, error) {
 			}
 		default:
 			return nil, exit.FailHint(exit.Config, fmt.Errorf("%s %w", d.Path(name), errKeyDiffers),
-				"if the database is the right one, move the file away, and its key is replaced by the one in the database")
+				"if the one in the database is right, move the file away; agentmesh then takes the one in the database")
 		}
 	}
 	return merged, nil

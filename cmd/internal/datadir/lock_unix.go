@@ -27,7 +27,7 @@ func lockFile(path string) (release func(), err error) {
 		f.Close()
 		return nil, err
 	}
-	if named, err := os.Stat(path); err != nil || !os.SameFile(locked, named) { // its last user has removed it
+	if named, err := os.Stat(path); err != nil || !os.SameFile(locked, named) { // the last process with the lock has removed the file
 		f.Close()
 		return nil, ErrInUse
 	}

@@ -192,7 +192,7 @@ func unpack(z *zip.Reader, dir string) error {
 	if len(z.File) > 2*maxOwnFiles {
 		return exit.Fail(exit.Input, errors.New("the archive holds more files than any backup"))
 	}
-	remaining := int64(maxOwnBytes + maxOwnBytes/16) // bytes that all files but the database may have, with room for the program's files
+	remaining := int64(maxOwnBytes + maxOwnBytes/16) // bytes that the files except the database may have, with room for the program's files
 	for _, f := range z.File {
 		if f.Name == fileManifest || f.Name == httpapi.SocketPointerFile { // old backups may hold a socket pointer
 			continue

@@ -21,7 +21,7 @@ const (
 	agentKey = "agent"
 )
 
-// leaseNode is the lease of the process that does the duties of a node.
+// leaseNode is the lease of the process that does what only one process of a node may do, such as delivering the outbox.
 const leaseNode = "node"
 
 func describeAgent(secrets datadir.Secrets) string {
@@ -72,7 +72,7 @@ func (k *Keys) CheckAgent(ctx context.Context, secrets datadir.Secrets) error {
 	}
 }
 
-// runsElsewhere reports whether another process does the duties of the node. If it cannot tell, it reports true.
+// runsElsewhere reports whether another process has the lease of the node. If it cannot tell, it reports true.
 func (k *Keys) runsElsewhere(ctx context.Context) bool {
 	leases, err := k.db.Leases().List(ctx)
 	return err != nil || slices.ContainsFunc(leases, func(l store.LeaseState) bool { return l.Name == leaseNode && l.Holder != instanceName() })

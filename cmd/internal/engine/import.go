@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/postgres"
 )
 
-// Migrate makes the tables of the configured PostgreSQL database, or updates them to this program's version. It returns
-// their version before and after it.
+// Migrate makes the tables of the configured PostgreSQL database, or updates them to this program's version. before and
+// after are the versions of the tables.
 func Migrate(ctx context.Context, o Options) (before, after int, err error) {
 	if o.Config.Store.Postgres == "" {
 		return 0, 0, exit.FailHint(exit.Config, errors.New("store.postgres is not set"), "agentmesh serve migrates a database file by itself")
@@ -99,6 +99,7 @@ func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Ta
 	return tally, err
 }
 
+// open opens the database to import, and returns a function that supplies its rows. from is that of [Import].
 func (o Options) open(ctx context.Context, from string) (fill engine.Fill, release func(), err error) {
 	if strings.HasPrefix(from, "file:") || strings.Contains(from, "://") || strings.Contains(from, "=") {
 		url, err := o.Source.ConnectionString("the database to import", from)

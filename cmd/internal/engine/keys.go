@@ -131,6 +131,7 @@ func (k *Keys) merge(found *records) (datadir.Keys, error) {
 	return local, nil
 }
 
+// open returns the keys in the body of the record with the sealed keys.
 func (k *Keys) open(body []byte) (keys datadir.Keys, err error) {
 	var sealed signing.Sealed
 	plain := []byte(nil)
@@ -162,8 +163,8 @@ func (k *Keys) hasStored(keys datadir.Keys, found records) bool {
 	return k.sealed && maps.EqualFunc(keys, found.keys, bytes.Equal)
 }
 
-// store stores keys in place of those that were found, with the name of the agent in the same unit. If another process
-// has changed either record, the error is [store.ErrConflict].
+// store stores keys in place of those that were found, and the name of the agent in the same transaction. If another
+// process has changed either record, the error is [store.ErrConflict].
 func (k *Keys) store(ctx context.Context, found records, keys datadir.Keys) error {
 	if k.shared == nil || !keys.HasAgent() || k.hasStored(keys, found) {
 		return nil

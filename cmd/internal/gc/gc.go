@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// How often a process collects garbage.
+// Sizes and times that decide how often a process collects garbage.
 const (
-	// busyHeap is for a process that collects all the time. It is many times what a small process uses, so that such a
-	// process does not spend a tenth of its processor time on collections.
+	// busyHeap is the size of the heap at which a small process collects if it is busy. It is many times what such a
+	// process uses, so that the process does not spend a tenth of its processor time on collections.
 	busyHeap = 128 << 20
 	// busyPause is the time between two collections below which a process is busy.
 	busyPause = time.Second
