@@ -21,7 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// child is an agentmesh serve that the demo runs in a process of its own.
+// child is a process of agentmesh serve that the demo started.
 type child struct {
 	name  string
 	info  daemon.ServeInfo

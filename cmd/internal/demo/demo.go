@@ -22,7 +22,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Options say how to run the demo.
+// Options configures the demo.
 type Options struct {
 	UI      *terminal.UI
 	Environ []string

@@ -3,8 +3,8 @@ package demo
 import "github.com/agentmesh/agentmesh/node/wire"
 
 // AnswerAsSarah is Sarah's agent in the demo: an exec hook (AM-72, AM-74). It returns the payload of the answer to a
-// call. Without one, the sender gets {"action":"received"}. Sarah's agent answers a proposal with a counter for 45
-// minutes at its own café, and an accept with an accept.
+// call, or false if the agent does not answer; the sender then gets {"action":"received"}. Sarah's agent answers a
+// proposal with a counterproposal for 45 minutes at its own café, and an accept with an accept.
 func AnswerAsSarah(call wire.Value) (answer wire.Value, ok bool) {
 	message, _ := call.Get("message")
 	payload, _ := message.Get("payload")

@@ -60,9 +60,9 @@ type examination struct {
 	cfg       config.Config
 	dir       datadir.Dir
 	card      wire.Value    // the card as last published or, for an agent at a URL, as fetched; null without a card
-	running   bool          // a serve answers on the data directory
-	elsewhere bool          // the agent is at a URL
-	status    *owner.Status // of the running serve, or nil
+	running   bool          // serve answers on the data directory
+	elsewhere bool          // the user named a URL to examine, instead of a data directory
+	status    *owner.Status // of the running serve process, or nil
 	findings  []finding
 	clocks    []string // servers whose clock was compared
 }
@@ -111,21 +111,21 @@ func (d *examination) examineHome(ctx context.Context) {
 	if configured {
 		d.checkHooks(ctx)
 	}
-	base, local, named := d.cfg.PublicURL, !d.cfg.Public(), true
+	base, local, reachable := d.cfg.PublicURL, !d.cfg.Public(), true
 	if d.status != nil { // serve may run with other flags than this command
 		base, local = d.status.URL, d.status.Profile != "public"
 		d.checkFlags(local)
 	}
 	switch {
 	case configured && !local:
-		named = d.checkPublicURL(ctx, base)
+		reachable = d.checkPublicURL(ctx, base)
 	case configured && d.cfg.Public(): // the running process does not use this URL yet
 		d.checkPublicURL(ctx, d.cfg.PublicURL)
 	}
-	if d.status != nil && !local && named {
+	if d.status != nil && !local && reachable {
 		d.checkClients(ctx, base)
 	}
-	if d.status != nil && slices.Contains(d.status.Roles, config.RoleDirectory) && named {
+	if d.status != nil && slices.Contains(d.status.Roles, config.RoleDirectory) && reachable {
 		d.checkOwnDirectory(ctx, base, local)
 	}
 	if d.status != nil && d.status.AgentID == "" || configured && !d.cfg.Has(config.RoleNode) {
@@ -138,11 +138,12 @@ func (d *examination) examineHome(ctx context.Context) {
 	p := d.newPeer(local)
 	defer p.Close()
 	d.checkListings(ctx, p)
-	if local && d.running || !local && d.checkEndpointHost(ctx, base, named) {
+	if local && d.running || !local && d.checkEndpointHost(ctx, base, reachable) {
 		d.checkEndpoint(ctx, p)
 	}
 }
 
+// checkPublicURL checks the name and the certificate of a public URL, and reports whether peers can connect to it.
 func (d *examination) checkPublicURL(ctx context.Context, target string) bool {
 	u, err := url.Parse(target)
 	return err == nil && d.checkName(ctx, u, false) && d.checkCertificate(ctx, u)
@@ -162,15 +163,15 @@ func (d *examination) checkOwnDirectory(ctx context.Context, target string, loca
 }
 
 // checkEndpointHost checks the name and the certificate of the endpoint as a peer does. process is the public URL of
-// the process, and named is the result of [examination.checkPublicURL] for it. An endpoint at the same host is not
+// the process, and reachable is the result of [examination.checkPublicURL] for it. An endpoint at the same host is not
 // checked again.
-func (d *examination) checkEndpointHost(ctx context.Context, process string, named bool) bool {
+func (d *examination) checkEndpointHost(ctx context.Context, process string, reachable bool) bool {
 	u, err := url.Parse(d.card.GetStr("endpoint"))
 	if err != nil || u.Scheme != "https" {
 		return true // checkEndpoint reports the problem
 	}
 	if processURL, err := url.Parse(process); err == nil && processURL.Host == u.Host {
-		return named
+		return reachable
 	}
 	return d.checkName(ctx, u, false) && d.checkCertificate(ctx, u)
 }
@@ -208,8 +209,8 @@ const lowDisk = 1 << 30
 
 func (d *examination) checkDisk() {
 	const check = "disk"
-	file, advice := d.cfg.Store.Postgres == "", "make room"
-	if file {
+	usesFile, advice := d.cfg.Store.Postgres == "", "make room"
+	if usesFile {
 		advice += ": below min_free_disk the process stores nothing"
 	}
 	free, err := d.dir.FreeBytes()
@@ -217,7 +218,7 @@ func (d *examination) checkDisk() {
 	switch {
 	case err != nil:
 		d.warn(check, "", "cannot find out the free space: %v", err)
-	case file && free < int64(d.cfg.MinFreeDisk):
+	case usesFile && free < int64(d.cfg.MinFreeDisk):
 		d.fail(check, advice, "%s", text)
 	case free < lowDisk:
 		d.warn(check, advice, "%s", text)
@@ -226,7 +227,7 @@ func (d *examination) checkDisk() {
 	}
 }
 
-// checkConfiguration checks the configuration and sets cfg. If the configuration is invalid, cfg has the defaults.
+// checkConfiguration sets cfg and reports whether the configuration is valid. If it is not, cfg has the defaults.
 func (d *examination) checkConfiguration() bool {
 	const check = "configuration"
 	cfg, err := d.opts.Source.LoadAndCheck(daemon.LinkKinds())
@@ -300,7 +301,7 @@ func (d *examination) checkKeys() {
 	}
 }
 
-// checkServe checks whether a serve runs on the data directory and accepts writes. It sets running and status.
+// checkServe checks whether serve runs on the data directory and accepts writes. It sets running and status.
 func (d *examination) checkServe(ctx context.Context, configured bool) {
 	const check = "serve"
 	o := daemon.Running(ctx, string(d.dir))

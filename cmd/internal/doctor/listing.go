@@ -122,8 +122,8 @@ func (d *examination) checkListing(ctx context.Context, p peer, base string) {
 	d.ok("registration", "%s lists the current card", terminal.Clean(base))
 }
 
-// registerAdvice returns how to register the card again. If no process of `agentmesh serve` runs here, the advice is to
-// start one, because a registration without it would soon expire.
+// registerAdvice returns how to register the card again. If serve is not running here, the advice is to start it,
+// because without serve nobody would renew the registration.
 func (d *examination) registerAdvice() string {
 	switch {
 	case d.elsewhere:

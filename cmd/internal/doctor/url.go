@@ -159,14 +159,14 @@ func (d *examination) findCard(ctx context.Context, p peer, u *url.URL) (endpoin
 		d.fail("endpoint", "is the reverse proxy up, and does it forward the request?", "%s cannot be reached: %s", terminal.Clean(endpoint), terminal.Clean(err.Error()))
 		return "", "", false
 	}
-	card := s.status == http.StatusOK && isCard(s.body)
-	if !card && doc.Endpoint == "" && d.checkDirectory(ctx, p, u) {
+	hasCard := s.status == http.StatusOK && isCard(s.body)
+	if !hasCard && doc.Endpoint == "" && d.checkDirectory(ctx, p, u) {
 		return "", "", false
 	}
 	if s.dated {
 		d.checkClock(u.Scheme+"://"+u.Host, s.ahead)
 	}
-	if !card {
+	if !hasCard {
 		d.fail("endpoint", "a node answers GET at its endpoint with its card; is the path right?", "%s answers %d without a card", terminal.Clean(endpoint), s.status)
 		return "", "", false
 	}

@@ -19,7 +19,7 @@ type Page struct {
 	Text string // roff with the macros of man(7)
 }
 
-// Pages generates all pages. The title of each page has the version and the date, which is in RFC 3339.
+// Pages generates all pages. The title of each page contains version and date. date is in RFC 3339.
 func Pages(root *kong.Node, version, date string) []Page {
 	b := build{version, date}
 	pages := []Page{mainPage(root, b)}
@@ -100,7 +100,7 @@ func commandPage(cmd *kong.Node, b build) Page {
 	}
 	r.section("DESCRIPTION")
 	if !cmd.Leaf() && len(cmd.Flags) > 0 {
-		r.paragraph("All these commands have the options:")
+		r.paragraph("All these commands have these options:")
 		r.flags(cmd.Flags)
 	}
 	for _, leaf := range leaves {
@@ -109,7 +109,7 @@ func commandPage(cmd *kong.Node, b build) Page {
 		}
 		r.paragraph(leaf.Help)
 		if leaf.Parent != nil && leaf.Parent.DefaultCmd == leaf {
-			r.paragraph("This is the default: " + CommandPath(leaf.Parent) + " runs it without a subcommand.")
+			r.paragraph("This is the default: " + CommandPath(leaf.Parent) + " without a subcommand runs it.")
 		}
 		for _, p := range leaf.Positional {
 			r.item(`\fI`+escape(strings.ToUpper(p.Name))+`\fR`, expandEnum(p.Help, p.Enum))
@@ -132,8 +132,8 @@ func CommandPath(n *kong.Node) string {
 	return CommandPath(n.Parent) + " " + n.Name
 }
 
-// seeAlso returns references to the pages of the same group. The main page lists all pages, so it refers to none of
-// them.
+// seeAlso returns references to agentmesh(1) and the pages of the same group. For the main page, whose name is "", it
+// returns references to other programs, because that page already lists all pages of this one.
 func seeAlso(name string, root *kong.Node) string {
 	if name == "" {
 		return ".BR age (1),\n.BR curl (1)"

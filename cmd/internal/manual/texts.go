@@ -11,7 +11,7 @@ var description = []string{
 	"agentmesh runs an AgentMesh directory, where others find personal agents, and a node, which sends and receives " +
 		"signed messages for one owner's agent. It implements AgentMesh 0.1.0-draft.",
 	"agentmesh serve is the long-running process. Nearly every other command calls it over a Unix socket in the data " +
-		"directory. If no serve runs, the command opens the data directory itself and gives the same result.",
+		"directory. If serve is not running, the command opens the data directory itself and gives the same result.",
 	"Results go to standard output, everything else to standard error. With --json, a result is one JSON document; audit and --follow print one per line. In text " +
 		"that others wrote, characters that a terminal would act on are replaced.",
 }
@@ -89,7 +89,7 @@ var Examples = map[string][]Example{
 	"keys":       {{"Rotate the signing key:", "agentmesh keys rotate"}},
 	"token":      {{"Make a code that registers one card:", "agentmesh token create --label 'for Sarah' --days 14"}},
 	"config":     {{"Find errors in the configuration, and list the guards that it turns off:", "agentmesh config check"}},
-	"check":      {{"Verify keys, database and every transcript, while no serve runs:", "agentmesh check"}},
+	"check":      {{"Verify keys, database and every transcript, while agentmesh serve is not running:", "agentmesh check"}},
 	"backup":     {{"Write a backup to a file:", "agentmesh backup monday.zip"}, {"Encrypt the backup to an age key on another machine:", "agentmesh backup monday.age --recipient age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj"}},
 	"restore":    {{"Restore into a new data directory:", "agentmesh --data restored restore monday.zip"}, {"Replace the content of the data directory with that of an encrypted backup, and keep the old content in a folder inside it:", "agentmesh restore --replace --identity key.txt monday.age"}},
 	"message":    {{"Print the bytes that a signature covers:", "agentmesh message canonical message.json"}, {"Verify a signature:", "agentmesh message verify --public-key key.pub signed.json"}},

@@ -46,6 +46,7 @@ func render(kind string, from any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// steps describes what is left to do, for the template in steps.txt and for --json.
 type steps struct {
 	Kind    string   `json:"kind"` // directory or agent
 	Data    string   `json:"data"`
@@ -142,7 +143,7 @@ func (s *steps) setRecords(addresses []netip.Addr) {
 	case len(s.Records) == 0:
 		s.Records = []string{s.Domain + ". A <the public IPv4 address>", s.Domain + ". AAAA <the public IPv6 address, if there is one>"}
 	case !s.Found:
-		s.Unreachable = nil // the machine has public addresses besides
+		s.Unreachable = nil // the machine also has public addresses
 	}
 }
 

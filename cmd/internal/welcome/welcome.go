@@ -25,8 +25,8 @@ func Person(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, signIn htt
 	u.Frame(cmp.Or(w.Name, "agentmesh")+" is running, ctrl-c stops it", rows)
 }
 
-// Script prints the addresses of a serve, and commands to try. It is for a standard output that is not a terminal, and
-// for a mirror.
+// Script prints the addresses of the process, and commands to try. It is for a standard output that is not a terminal,
+// and for a mirror.
 func Script(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate) {
 	var rows [][]string
 	for _, r := range [][]string{
