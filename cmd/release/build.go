@@ -95,11 +95,11 @@ func (r *release) make(ctx context.Context, out, cache string) (err error) {
 		return err
 	}
 	for _, p := range r.targets {
-		begun := time.Now()
+		start := time.Now()
 		if err := b.target(ctx, p, common, stage); err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
-		fmt.Fprintf(r.log, "built %s in %ds\n", p, int(time.Since(begun).Seconds()))
+		fmt.Fprintf(r.log, "built %s in %ds\n", p, int(time.Since(start).Seconds()))
 	}
 	if err := b.packages(ctx, stage); err != nil {
 		return err
@@ -140,7 +140,8 @@ func (b *build) clone(ctx context.Context) error {
 	return err
 }
 
-// compile builds the command. Its bytes depend only on the sources and the version of Go.
+// compile builds the command for a platform, or for this machine if p is zero. The bytes of the binary depend only on
+// the sources and the version of Go.
 func (b *build) compile(ctx context.Context, p platform, file string) error {
 	flags := fmt.Sprintf("-s -w -buildid= -X main.version=%s -X main.commit=%s -X main.date=%s", b.version, b.commit, b.date.Format(time.RFC3339))
 	env := append(slices.Clone(b.env), "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0")
@@ -151,6 +152,7 @@ func (b *build) compile(ctx context.Context, p platform, file string) error {
 	return err
 }
 
+// common returns the files that all archives contain: the manual, the completions, the license and the README.
 func (b *build) common(ctx context.Context) ([]file, error) {
 	here := filepath.Join(b.tmp, "here") // a binary that runs on this machine
 	if err := b.compile(ctx, platform{}, here); err != nil {
@@ -203,12 +205,12 @@ func (b *build) target(ctx context.Context, p platform, common []file, out strin
 	if err != nil {
 		return fmt.Errorf("read the build information of the binary: %w", err)
 	}
-	parts, err := b.parts(ctx, info)
+	dependencies, err := b.dependencies(ctx, info)
 	if err != nil {
 		return err
 	}
 	name := archiveName(b.version, p)
-	files := append(slices.Clone(common), file{p.binary(), 0o755, binary}, file{"THIRD_PARTY_LICENSES", 0o644, licenseTexts(parts)})
+	files := append(slices.Clone(common), file{p.binary(), 0o755, binary}, file{"THIRD_PARTY_LICENSES", 0o644, licenseTexts(dependencies)})
 	write, ending := writeTarGz, ".tar.gz"
 	if p.os == "windows" {
 		write, ending = writeZip, ".zip"

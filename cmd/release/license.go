@@ -11,24 +11,24 @@ import (
 	"strings"
 )
 
-// part is a module, or the standard library, that is linked into a binary.
-type part struct {
+// dependency is a module, or the standard library, that is linked into a binary.
+type dependency struct {
 	path    string
 	version string
 	texts   []file // license and notice files
 }
 
-// parts returns the parts of a binary: the standard library, then the modules in the order of info.
-func (b *build) parts(ctx context.Context, info *debug.BuildInfo) ([]part, error) {
+// dependencies returns the dependencies of a binary: the standard library, then the modules in the order of info.
+func (b *build) dependencies(ctx context.Context, info *debug.BuildInfo) ([]dependency, error) {
 	root, err := output(ctx, b.src, nil, "go", "env", "GOROOT")
 	if err != nil {
 		return nil, err
 	}
-	std, err := readPart(part{path: "std", version: info.GoVersion}, root)
+	std, err := readDependency(dependency{path: "std", version: info.GoVersion}, root)
 	if err != nil {
 		return nil, err
 	}
-	parts := []part{std}
+	list := []dependency{std}
 	var paths []string
 	for _, dep := range info.Deps {
 		paths = append(paths, dep.Path)
@@ -41,15 +41,16 @@ func (b *build) parts(ctx context.Context, info *debug.BuildInfo) ([]part, error
 		if dep.Replace != nil {
 			return nil, fmt.Errorf("%s is replaced in go.mod: a release must be built from published modules", dep.Path)
 		}
-		p, err := readPart(part{path: dep.Path, version: dep.Version}, dirs[dep.Path])
+		d, err := readDependency(dependency{path: dep.Path, version: dep.Version}, dirs[dep.Path])
 		if err != nil {
 			return nil, err
 		}
-		parts = append(parts, p)
+		list = append(list, d)
 	}
-	return parts, nil
+	return list, nil
 }
 
+// moduleDirs returns the source directory of each module.
 func moduleDirs(ctx context.Context, src string, paths []string) (map[string]string, error) {
 	list, err := output(ctx, src, nil, "go", append([]string{"list", "-m", "-f", "{{.Path}}\t{{.Dir}}"}, paths...)...)
 	if err != nil {
@@ -65,10 +66,11 @@ func moduleDirs(ctx context.Context, src string, paths []string) (map[string]str
 
 var licenseName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)([.-].*)?$`)
 
-func readPart(p part, dir string) (part, error) {
+// readDependency returns d with the license and notice files in dir.
+func readDependency(d dependency, dir string) (dependency, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return p, fmt.Errorf("license of %s: %w", p.path, err)
+		return d, fmt.Errorf("license of %s: %w", d.path, err)
 	}
 	for _, e := range entries {
 		if !e.Type().IsRegular() || !licenseName.MatchString(e.Name()) || strings.HasSuffix(e.Name(), ".go") {
@@ -76,19 +78,19 @@ func readPart(p part, dir string) (part, error) {
 		}
 		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil {
-			return p, fmt.Errorf("license of %s: %w", p.path, err)
+			return d, fmt.Errorf("license of %s: %w", d.path, err)
 		}
-		p.texts = append(p.texts, file{e.Name(), 0o644, data})
+		d.texts = append(d.texts, file{e.Name(), 0o644, data})
 	}
-	return p, nil
+	return d, nil
 }
 
-func licenseTexts(parts []part) []byte {
+func licenseTexts(dependencies []dependency) []byte {
 	var b bytes.Buffer
 	b.WriteString("agentmesh is licensed under Apache-2.0, see LICENSE. The binary also contains these:\n")
-	for _, p := range parts {
-		for _, t := range p.texts {
-			fmt.Fprintf(&b, "\n%s\n%s %s, %s\n%[1]s\n\n", strings.Repeat("=", 100), p.path, p.version, t.name)
+	for _, d := range dependencies {
+		for _, t := range d.texts {
+			fmt.Fprintf(&b, "\n%s\n%s %s, %s\n%[1]s\n\n", strings.Repeat("=", 100), d.path, d.version, t.name)
 			b.Write(bytes.TrimRight(t.data, "\n"))
 			b.WriteString("\n")
 		}

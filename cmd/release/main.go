@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	verify := flags.Bool("verify", false, "build a second time, in another directory with an empty cache, and compare the bytes")
 	only := flags.String("platforms", "", "build only these platforms, such as linux/amd64,windows/arm64")
 	key := flags.String("sign", "", "sign SHA256SUMS with the SSH key in this file, using ssh-keygen")
-	address := flags.String("url", "", "address of the folder with the published files: writes a formula for Homebrew")
+	address := flags.String("url", "", "write a formula for Homebrew that downloads from the folder at this `address`")
 	commit := flags.String("commit", "HEAD", "build this commit")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
@@ -107,7 +107,7 @@ func sign(ctx context.Context, dir, key string) error {
 	return err
 }
 
-// choose returns the platforms in the comma-separated list names. If names is empty, it returns all platforms.
+// choose returns the platforms in names, a comma-separated list. If names is empty, it returns all platforms.
 func choose(names string) ([]platform, error) {
 	if names == "" {
 		return platforms, nil
@@ -139,7 +139,7 @@ func (r *release) verify(ctx context.Context, out string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.log, "verified: both builds of %d files have the same bytes\n", n)
+	fmt.Fprintf(r.log, "verified: %d files are identical in both builds\n", n)
 	return nil
 }
 

@@ -116,7 +116,7 @@ func TestLicences(t *testing.T) {
 			continue
 		}
 		seen[path] = true
-		p, err := readPart(part{path: path}, dir)
+		p, err := readDependency(dependency{path: path}, dir)
 		if err != nil || len(p.texts) == 0 {
 			t.Errorf("%s: %d texts, %v", path, len(p.texts), err)
 		}
