@@ -10,7 +10,7 @@ import (
 // a2aCmd has the commands for callers and for pinned cards. To write to an A2A agent, use send.
 type a2aCmd struct {
 	Token a2aTokenCmd `cmd:"" help:"Manage the tokens of callers."`
-	Unpin a2aUnpinCmd `cmd:"" help:"Accept the next card of an A2A agent, whoever signed it. To write to one: agentmesh send a2a:https://HOST."`
+	Unpin a2aUnpinCmd `cmd:"" help:"Accept the next card of an A2A agent, whoever signed it. To write to an agent: agentmesh send a2a:https://HOST."`
 }
 
 type a2aTokenCmd struct {
@@ -20,13 +20,13 @@ type a2aTokenCmd struct {
 }
 
 type a2aTokenAddCmd struct {
-	Name string `arg:"" help:"Name of the caller: 1 to 64 of a-z 0-9 -. A caller with the name of a link is the agent behind that link."`
+	Name string `arg:"" help:"Name of the caller: 1 to 64 characters from a-z 0-9 -. A caller with the name of a link is the agent behind that link."`
 }
 
 func (c *a2aTokenAddCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, a2a.AddToken.Call(c.Name), func(t a2a.Token) {
 		a.Print("%s", terminal.Clean(t.Token))
-		a.Note("token of %s; its messages follow access.mode", terminal.Clean(t.Address))
+		a.Note("token of %s; access.mode applies to its messages", terminal.Clean(t.Address))
 	})
 }
 

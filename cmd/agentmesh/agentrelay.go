@@ -42,7 +42,7 @@ func (c *agentRelayAgentsCmd) Run(ctx context.Context, a *app) error {
 }
 
 type agentRelayTokenCmd struct {
-	Agent   string `arg:"" optional:"" help:"Id of the agent: 3 to 64 of a-z 0-9 -. Without it, the relay makes one."`
+	Agent   string `arg:"" optional:"" help:"Id of the agent: 3 to 64 characters from a-z 0-9 -. Without it, the relay makes one."`
 	Renew   bool   `help:"Replace the token of a registered agent. The old token stops working at once."`
 	Trusted bool   `help:"Exempt the agent from the rate limit."`
 }

@@ -123,7 +123,7 @@ type approvalsRejectCmd struct {
 func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case c.Strangers && (c.ID != "" || c.Hash != "" || c.Block || c.Text != ""):
-		return exit.FailHint(exit.Usage, errors.New("--all-strangers does not go with an id, --hash, --block or --text"), "agentmesh approvals reject --all-strangers")
+		return exit.FailHint(exit.Usage, errors.New("--all-strangers does not go with an id, --hash, --block or --text"), "for example: agentmesh approvals reject --all-strangers")
 	case c.Strangers:
 		return a.rejectStrangers(ctx)
 	case c.ID == "":
@@ -136,8 +136,8 @@ func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 	return a.decide(ctx, c.ID, owner.Decision{Choice: choice, Hash: c.Hash, Text: c.Text})
 }
 
-// decide applies a decision to an approval as it is now or, with a hash, only to the content that the owner saw
-// (AM-34).
+// decide applies a decision to an approval. If d has a hash, it applies only if the approval still has this hash, that
+// is, if its content is what the owner saw (AM-34).
 func (a *app) decide(ctx context.Context, id string, d owner.Decision) error {
 	answer, err := a.callAndDeliver(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		return decideApproval(ctx, o, id, d)
@@ -162,7 +162,8 @@ func (a *app) rejectStrangers(ctx context.Context) error {
 	return err
 }
 
-// callAndDeliver makes a call that may queue messages. If no serve runs, it attempts to deliver them before it returns.
+// callAndDeliver makes a call that may queue messages. If serve is not running, it tries to deliver the messages before
+// it returns.
 func (a *app) callAndDeliver(ctx context.Context, call func(*daemon.Client) (json.RawMessage, error)) (json.RawMessage, error) {
 	return a.withDelivery(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		raw, err := call(o)

@@ -55,7 +55,8 @@ type auditPage struct {
 }
 
 // print prints the entries after an entry number, or all entries if the number is empty. It returns the number of the
-// last printed entry, or the given one. If no serve runs, it closes the database, so that a serve can start.
+// last printed entry, or after if it printed none. It opens the database only for this call if serve is not running, so
+// that serve can start between two calls.
 func (c *auditCmd) print(ctx context.Context, a *app, since, after string) (last string, err error) {
 	o, err := a.connect(ctx)
 	if err != nil {
@@ -86,7 +87,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, since, after string) (last
 	}
 }
 
-// showEntry prints an entry as one line for people. subject is how to show its subject.
+// showEntry prints an entry as one line for people. subject is the name to show for the entry's subject.
 func (a *app) showEntry(e acl.AuditEntry, subject string) {
 	parts := []string{fmt.Sprint(e.N), terminal.FormatTime(e.At), string(e.Kind)}
 	if e.Count > 0 {

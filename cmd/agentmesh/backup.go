@@ -12,7 +12,7 @@ import (
 )
 
 type backupCmd struct {
-	File       string   `arg:"" help:"File to write, which must not exist, or - for standard output. It will contain the private keys."`
+	File       string   `arg:"" help:"File to write, which must not exist yet, or - for standard output. It will contain the private keys."`
 	Recipient  []string `placeholder:"AGE1" sep:"none" help:"Encrypt to this age recipient. Repeat for more recipients."`
 	Passphrase bool     `help:"Encrypt with a passphrase, from AGENTMESH_PASSPHRASE_FILE or a prompt."`
 }

@@ -9,7 +9,7 @@ import (
 type bridgeCmd struct {
 	List    bridgeListCmd    `cmd:"" default:"withargs" help:"List the protocols that this process can serve to others, with their setting: on, off or auto."`
 	Enable  bridgeEnableCmd  `cmd:"" help:"Serve a protocol to others: mess, agentrelay, moltspeak or a2a. A running agentmesh serve applies this at once."`
-	Disable bridgeDisableCmd `cmd:"" help:"Stop serving a protocol to others. Links to other networks go on."`
+	Disable bridgeDisableCmd `cmd:"" help:"Stop serving a protocol to others. Links to other networks keep working."`
 }
 
 type bridgeListCmd struct{}

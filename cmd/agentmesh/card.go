@@ -55,7 +55,7 @@ func (c *cardValidateCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	anyHost := func(string) bool { return true } // the reader's profile decides which endpoints it accepts
+	anyHost := func(string) bool { return true } // each node that reads the card decides whether to accept plain HTTP
 	card, err := wire.ParseCard(v, wire.CardRules{AllowHTTP: anyHost})
 	if err != nil {
 		return exit.Fail(exit.Input, fmt.Errorf("card refused: %w", err))
@@ -75,7 +75,7 @@ func (c *cardValidateCmd) Run(a *app) error {
 	}
 	proofErr := signing.ProvesID(card, key, time.Now())
 	if proofErr != nil && card.ID.HasDerivedShape() {
-		a.Note("directories refuse this id, which only the key that it is derived from may use: %v", proofErr)
+		a.Note("directories refuse this card, because only the key from which the id is derived may use the id: %v", proofErr)
 	}
 	r := cardReport{string(card.ID), card.Name, string(key.Kind()), key.Fingerprint(), proofErr == nil}
 	return a.report(r, func() { a.Print("ok: %s, key %s", terminal.Clean(r.AgentID), r.Fingerprint) })

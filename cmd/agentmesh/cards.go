@@ -90,7 +90,7 @@ func showPages[T any](ctx context.Context, a *app, path string, query url.Values
 func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query url.Values, nextParam string, limit int) ([]T, error) {
 	type itemPage struct {
 		Items  []T    `json:"items"`
-		Tokens []T    `json:"tokens"` // instead of items
+		Tokens []T    `json:"tokens"` // the items, in the list of invite codes
 		Cursor string `json:"cursor"`
 		Next   string `json:"next"`
 	}

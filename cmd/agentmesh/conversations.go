@@ -133,7 +133,8 @@ func proposalLine(p owner.Proposal) string {
 
 var sides = map[conversations.Side]string{conversations.Ours: "us", conversations.Theirs: "them"}
 
-// payloadLine returns the payload of a message, or a message without payload, in a line of at most 500 characters.
+// payloadLine returns the payload of a message, or the whole message if it has no payload, as one line of at most 500
+// characters.
 func payloadLine(message json.RawMessage) string {
 	v, err := wire.Parse(message)
 	if err != nil {

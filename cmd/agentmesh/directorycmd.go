@@ -26,8 +26,7 @@ func (c *directoryMirrorCmd) Run(ctx context.Context, a *app) error {
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
 		return exit.FailHint(exit.Usage, fmt.Errorf("%s is not an http or https URL", terminal.Clean(c.URL)), "name the base URL of a directory, which usually ends in /v1")
 	}
-	roles := config.RoleDirectory
-	a.server = serverFlags{Listen: c.Listen, Roles: &roles}
+	a.server = serverFlags{Listen: c.Listen, Roles: new(config.RoleDirectory)}
 	a.minLogLevel = slog.LevelDebug
 	o, err := a.options()
 	if err != nil {

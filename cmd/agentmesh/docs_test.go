@@ -57,8 +57,8 @@ func cliDoc(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("# Commands\n\n" + generated)
 	b.WriteString("Results go to standard output, everything else to standard error. `--json` prints the result as one JSON document.\n\n" +
-		"Commands call the `agentmesh serve` that runs on the data directory, over a Unix socket in that directory. If no serve\n" +
-		"runs, they lock the database and do the same work themselves.\n\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
+		"Commands call the `agentmesh serve` that runs on the data directory, over a Unix socket in that directory. If serve\n" +
+		"is not running, they lock the database and do the same work themselves.\n\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
 	for _, e := range exit.Meanings {
 		fmt.Fprintf(&b, "| %d | %s |\n", e.Code, e.Text)
 	}

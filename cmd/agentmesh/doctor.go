@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
-// doctorCmd examines a node from inside and outside. It changes nothing and does not need a running serve.
+// doctorCmd examines a node from inside and outside. It changes nothing, and serve need not be running.
 type doctorCmd struct {
 	URL string `arg:"" optional:"" help:"Examine the agent or directory at this URL instead, as its peers see it."`
 	directoryFlag

@@ -186,8 +186,8 @@ func (c *inboxWaitCmd) Run(ctx context.Context, a *app) error {
 	return exit.FailSilently(exit.TryAgain)
 }
 
-// nextItem returns the oldest new item, or nil if no item came before the timeout. If no serve runs, it looks only
-// once, closes the database so that a serve can start, and then waits no longer than pollInterval.
+// nextItem returns the oldest new item, or nil if no item came before the timeout. If serve is not running, it looks
+// only once, closes the database so that serve can start, and then waits no longer than pollInterval.
 func nextItem(ctx context.Context, a *app, timeout time.Duration) (json.RawMessage, error) {
 	o, err := a.connect(ctx)
 	if err != nil {
@@ -227,7 +227,7 @@ func (c *inboxShowCmd) Run(ctx context.Context, a *app) error {
 
 func (a *app) showItem(i owner.Item) {
 	rows := [][]string{{"id", i.ID}, {"state", string(i.State)}, {"from", i.Shown().String()}, {"peer", string(i.Peer)}}
-	if i.About != "" { // a task: its bridge has decided about its sender
+	if i.About != "" { // a task: the bridge that made it has already decided about the sender
 		rows = append(rows, []string{"about", i.About})
 	} else {
 		rows = append(rows, []string{"trust", cmp.Or(i.Trust, "unknown")}, []string{"conversation", string(i.Conversation)})

@@ -54,14 +54,14 @@ func (c *inboxListCmd) page(ctx context.Context, o *daemon.Client, after string)
 	return page.Items, page.Next != "", err
 }
 
-// maxWindow ends the search for the newest items: after a window that is longer, newest reads no other.
+// maxWindow bounds the search for the newest items: newest stops after the first window that is longer than this.
 const maxWindow = 10 * 365 * 24 * time.Hour
 
 // newest returns the newest items, up to the limit, oldest first.
 func (c *inboxListCmd) newest(ctx context.Context, o *daemon.Client, now time.Time) ([]owner.Item, error) {
 	for window := time.Minute; ; window *= 4 {
 		var found []owner.Item
-		after, more := fmt.Sprintf("in_%012x", now.Add(-window).UnixMilli()), true // ids of items begin with their time
+		after, more := fmt.Sprintf("in_%012x", now.Add(-window).UnixMilli()), true // the id of an item begins with its time of arrival
 		for more {
 			list, next, err := c.page(ctx, o, after)
 			if err != nil {

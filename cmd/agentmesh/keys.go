@@ -36,8 +36,8 @@ type publicKeys struct {
 	AgeRecipient string `json:"age_recipient,omitempty"`
 }
 
-// readOwnCard returns the agent's card from the running serve. If no serve runs, it returns the stored card, for which
-// it needs neither the passphrase nor the database.
+// readOwnCard returns the agent's card from the running serve process. If serve is not running, it returns the stored
+// card, for which it needs neither the passphrase nor the database.
 func (a *app) readOwnCard(ctx context.Context) (wire.Value, error) {
 	dir, err := a.dataDir()
 	if err != nil {
@@ -101,7 +101,7 @@ func (a *app) showPublicKey(text string) error {
 type keysGenerateCmd struct {
 	Kind    string `default:"ed25519" enum:"ed25519,age" help:"Kind of key: ${enum}."`
 	Encrypt bool   `help:"Encrypt the file with a passphrase."`
-	File    string `arg:"" help:"File to write, which must not exist."`
+	File    string `arg:"" help:"File to write, which must not exist yet."`
 }
 
 func (c *keysGenerateCmd) Run(a *app) error {
@@ -133,13 +133,13 @@ func (c *keysRotateCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	unlisted := a.showListings(page) // the key is replaced even if a directory does not list it yet
+	listErr := a.showListings(page) // the key is replaced even if a directory does not list it yet
 	if a.globals.JSON {
-		return unlisted
+		return listErr
 	}
 	k, err := a.readPublicKeys(ctx)
 	if err == nil {
 		a.Print("new key: %s", k.Fingerprint)
 	}
-	return errors.Join(err, unlisted)
+	return errors.Join(err, listErr)
 }

@@ -62,7 +62,7 @@ func (a *app) findLink(ctx context.Context, name string) (bridge.LinkStatus, err
 			return l, nil
 		}
 	}
-	return bridge.LinkStatus{}, exit.FailHint(exit.Input, fmt.Errorf("there is no link %s", terminal.Clean(name)), "agentmesh links list")
+	return bridge.LinkStatus{}, exit.FailHint(exit.Input, fmt.Errorf("there is no link %s", terminal.Clean(name)), "list the links with: agentmesh links list")
 }
 
 type linksTestCmd struct{ linkArg }
@@ -92,7 +92,7 @@ type linksAddCmd struct {
 	Space       string `placeholder:"SPACE" help:"The space to join (mew)."`
 	Participant string `placeholder:"NAME" help:"The name under which the node takes part (mew)."`
 	AgentID     string `name:"agent-id" placeholder:"ID" help:"The id of the node on the other network (agentrelay, moltspeak)."`
-	Exchange    string `placeholder:"ID" help:"The exchange (mess)."`
+	Exchange    string `placeholder:"ID" help:"The id of the exchange (mess)."`
 	TokenFile   string `name:"token-file" placeholder:"FILE" help:"File with the key or token that the other side requires; - reads standard input. The node stores a copy."`
 }
 
@@ -124,9 +124,9 @@ func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
 	if err = errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	if !change.Running {
+	if !change.Running { // only open the data directory, to find out whether a node can start with the new link
 		err := a.withClient(ctx, func(*daemon.Client) error { return nil })
-		if exit.Code(err) == exit.Config && ctx.Err() == nil { // a node would not start with the new link
+		if exit.Code(err) == exit.Config && ctx.Err() == nil { // it cannot
 			err = errors.Join(err, a.removeLink(change.Name))
 		}
 		if err != nil {
@@ -152,7 +152,7 @@ func (a *app) removeLink(name string) error {
 	if err != nil {
 		return err
 	}
-	_ = os.Remove(dir.Path(filepath.Join("links", name+".token"))) // a link may have none
+	_ = os.Remove(dir.Path(filepath.Join("links", name+".token"))) // a link may have no token
 	return src.RemoveLink(name, daemon.LinkKinds())
 }
 

@@ -1,7 +1,8 @@
 // Command agentmesh is an AgentMesh directory, a signed-messaging node, and the tools around them in one binary.
 //
-// `agentmesh serve` is the long-running process. Nearly every other command calls it through the owner API, over a
-// Unix socket in the data directory. If no serve runs, the command opens the database and runs the handlers itself.
+// `agentmesh serve` is the long-running process; comments call it serve. Nearly every other command calls it through
+// the owner API, over a Unix socket in the data directory. If serve is not running, the command opens the database and
+// runs the handlers itself.
 //
 // Only this package and the packages in cmd/internal read flags, AGENTMESH_* variables and configuration, and only this
 // package handles signals and exits. cmd/internal/daemon makes and connects the services, which other packages
@@ -88,13 +89,13 @@ type commands struct {
 	Cards   cardsCmd         `cmd:"" group:"data" help:"Manage the cards of the directory that runs here: list, remove, ban, import, export."`
 	Token   tokenCmd         `cmd:"" group:"data" help:"Manage invite codes of the directory that runs here."`
 	Config  configCmd        `cmd:"" group:"data" help:"Check the configuration."`
-	Check   checkCmd         `cmd:"" group:"data" help:"Check the whole data directory, while no serve runs."`
-	Compact database.Compact `cmd:"" group:"data" help:"Return the database's free space to the disk, while no serve runs."`
+	Check   checkCmd         `cmd:"" group:"data" help:"Check the whole data directory, while agentmesh serve is not running."`
+	Compact database.Compact `cmd:"" group:"data" help:"Return the database's free space to the disk, while agentmesh serve is not running."`
 	DB      database.Command `cmd:"" name:"db" group:"data" help:"Make the tables in PostgreSQL, and move data between a database file and PostgreSQL."`
-	Backup  backupCmd        `cmd:"" group:"data" help:"Write the whole data directory to one archive, also while serve runs."`
+	Backup  backupCmd        `cmd:"" group:"data" help:"Write the whole data directory to one archive, even while agentmesh serve is running."`
 	Restore restoreCmd       `cmd:"" group:"data" help:"Unpack an archive into a new data directory."`
 
-	Hooks      hooksCmd      `cmd:"" group:"data" help:"Test what runs behind the node."`
+	Hooks      hooksCmd      `cmd:"" group:"data" help:"Test a hook, the program or URL behind the node that answers messages."`
 	Skill      skillCmd      `cmd:"" group:"data" help:"Install or print the skill for OpenClaw agents."`
 	Verify     verifyCmd     `cmd:"" group:"data" help:"Check an exported conversation or audit log offline."`
 	Message    messageCmd    `cmd:"" group:"debug" help:"Sign and verify messages of any implementation."`
@@ -124,7 +125,7 @@ type serverFlags struct {
 	cardFlags
 }
 
-// cardFlags are the flags for what the card of an agent says, and the directories that list it.
+// cardFlags are the flags for the content of an agent's card, and for the directories that list the card.
 type cardFlags struct {
 	Name      *string  `placeholder:"TEXT" help:"Same as --set name=…"`
 	PublicURL *string  `name:"public-url" placeholder:"URL" help:"Same as --set public_url=…"`
@@ -242,13 +243,14 @@ func (a *app) dataDir() (string, error) {
 	return filepath.Join(base, "agentmesh"), nil
 }
 
-// fileDir returns the data directory for a command that works on a database file.
+// fileDir returns the data directory for a command that works on a database file, or an error if the configuration
+// names a PostgreSQL database.
 func (a *app) fileDir(command string) (string, error) {
 	src, dir, err := a.sourceAndDir()
 	return string(dir), cmp.Or(err, engine.Refuse(src, command))
 }
 
-// configFile returns the configuration file, and whether the user named it.
+// configFile returns the name of the configuration file, and whether the user gave this name.
 func (a *app) configFile() (string, bool, error) {
 	if a.globals.File != "" {
 		return a.globals.File, true, nil

@@ -63,8 +63,9 @@ func (a *app) showMess(v wire.Value, err error) error {
 const messAPI = "mess/exchange/"
 
 // errEmptyRef is the error for an empty ref or id, with which the path of a call would name another resource.
-var errEmptyRef = exit.FailHint(exit.Usage, errors.New("the ref or id is empty"), "agentmesh mess list")
+var errEmptyRef = exit.FailHint(exit.Usage, errors.New("the ref or id is empty"), "list the refs with: agentmesh mess list")
 
+// messCall makes a call to the exchange that this process or serve hosts, and returns the answer.
 func messCall(ctx context.Context, a *app, method, path string, query url.Values, body any) (wire.Value, error) {
 	if strings.HasSuffix(path, "/") || strings.Contains(path, "//") {
 		return wire.Value{}, errEmptyRef
@@ -76,6 +77,7 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 	return parseMessAnswer(raw)
 }
 
+// messPost sends a block to the exchange and returns the answer.
 func messPost(ctx context.Context, a *app, b thread.Block) (wire.Value, error) {
 	return messCallIdempotent(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), "")
 }
@@ -88,6 +90,7 @@ func parseMessAnswer(raw []byte) (wire.Value, error) {
 	return v, nil
 }
 
+// messSend sends a block to the exchange and shows the answer.
 func messSend(ctx context.Context, a *app, b thread.Block) error {
 	return a.showMess(messPost(ctx, a, b))
 }
@@ -133,12 +136,12 @@ type messRequestCmd struct {
 
 func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 	if (c.Intent == "") == (c.File == "") {
-		return exit.FailHint(exit.Usage, errors.New("needs a text or --file, not both"), "agentmesh mess request 'what is in the fridge?'")
+		return exit.FailHint(exit.Usage, errors.New("needs a text or --file, not both"), "for example: agentmesh mess request 'what is in the fridge?'")
 	}
 	block := thread.Block{{Type: "request", Body: c.body()}}
 	if c.File != "" {
 		if c.body().Len() > 1 {
-			return exit.Fail(exit.Usage, errors.New("--file contains the whole request: only --link, --json and --yaml go with it"))
+			return exit.Fail(exit.Usage, errors.New("--file contains the whole request: it goes only with --link, --json and --yaml"))
 		}
 		var err error
 		if block, err = parseFile(a, c.File, thread.Parse); err != nil {

@@ -15,7 +15,7 @@ import (
 
 type messFetchCmd struct {
 	Ref        string `arg:"" help:"Ref of the thread."`
-	Attachment string `arg:"" help:"Name of a file of the thread (att-…), or an address in a message: https, or content:// behind a link. Danger: the server at the address learns that you fetch the file."`
+	Attachment string `arg:"" help:"Name of a file of the thread (att-…), or an address in a message: https://…, or content://… for a thread behind a link. Danger: the server at the address learns that you fetch the file."`
 	Out        string `short:"o" placeholder:"FILE" help:"Write the file to FILE, or to standard output for -. Without it, the file is only kept with the thread."`
 }
 
@@ -37,7 +37,7 @@ func (c *messFetchCmd) fetch(ctx context.Context, a *app, o *daemon.Client) (err
 			return err
 		}
 	} else if c.Out == "" {
-		return exit.FailHint(exit.Usage, errors.New("the file is already kept with the thread: name a file to write with --out"), "agentmesh mess fetch "+terminal.Clean(c.Ref)+" "+terminal.Clean(c.Attachment)+" --out photo.jpg")
+		return exit.FailHint(exit.Usage, errors.New("the file is already kept with the thread: name a file to write with --out"), "for example: agentmesh mess fetch "+terminal.Clean(c.Ref)+" "+terminal.Clean(c.Attachment)+" --out photo.jpg")
 	}
 	if c.Out != "" {
 		data, err := fetchAttachment(ctx, o, c.Ref, got.File)

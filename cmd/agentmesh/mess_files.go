@@ -19,7 +19,7 @@ import (
 )
 
 type messImportCmd struct {
-	Path string `arg:"" help:"A thread file, the directory that contains exchange/, or a directory below it."`
+	Path string `arg:"" help:"A thread file, the directory that contains exchange/, exchange/ itself, or a directory below exchange/."`
 }
 
 func (c *messImportCmd) Run(ctx context.Context, a *app) error {
@@ -71,7 +71,8 @@ func (c *messImportCmd) importDirectory(ctx context.Context, a *app) error {
 	})
 }
 
-// report prints the result of an import. It returns an error if some files could not be read.
+// report prints the result of an import. It returns an error if the import was interrupted or failed, or if it could
+// not read some files.
 func (c *messImportCmd) report(a *app, progress folder.ImportProgress) error {
 	switch {
 	case !progress.Ended:

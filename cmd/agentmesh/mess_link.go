@@ -18,7 +18,7 @@ func messSendToLink(ctx context.Context, a *app, b thread.Block, link string) er
 		return err
 	}
 	state, err := a.findLink(ctx, link)
-	if err == nil && state.State != bridge.LinkUp { // an error of findLink only costs the note
+	if err == nil && state.State != bridge.LinkUp { // if findLink fails, only this note is missing
 		a.Note("the link %s is %s, so nothing was sent yet; the requests are sent when the link is up", terminal.Clean(link), state.State)
 	}
 	threads, _ := v.Get("threads")

@@ -17,14 +17,14 @@ import (
 type messExecutorsCmd struct {
 	Add        string   `placeholder:"ID" help:"Add an executor, or change the given properties of an existing one."`
 	Title      *string  `placeholder:"TEXT" help:"With --add: the executor's displayed name."`
-	Capability []string `placeholder:"CAPABILITY" help:"With --add: a capability. Repeat for more. They replace the old capabilities."`
+	Capability []string `placeholder:"CAPABILITY" help:"With --add: a capability. Repeat for more. The new capabilities replace the old ones."`
 	Schedule   *string  `placeholder:"CRON" help:"With --add: the times when the executor is available, in cron's five fields; '' means always."`
 	Zone       *string  `placeholder:"ZONE" help:"With --add: the time zone of the schedule, such as Europe/Berlin."`
 }
 
 func (c *messExecutorsCmd) Run(ctx context.Context, a *app) error {
 	if c.Add == "" && (c.Title != nil || c.Capability != nil || c.Schedule != nil || c.Zone != nil) {
-		return exit.FailHint(exit.Usage, errors.New("--title, --capability, --schedule and --zone need --add ID"), "agentmesh mess executors --add roomba --title 'Kitchen Roomba'")
+		return exit.FailHint(exit.Usage, errors.New("--title, --capability, --schedule and --zone need --add ID"), "for example: agentmesh mess executors --add roomba --title 'Kitchen Roomba'")
 	}
 	if c.Add != "" {
 		if err := c.add(ctx, a); err != nil {
@@ -61,7 +61,7 @@ func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 		}
 	}
 	if c.Zone != nil && *c.Zone != "" && (c.Schedule == nil || *c.Schedule == "") {
-		return exit.FailHint(exit.Usage, errors.New("--zone needs --schedule"), "agentmesh mess executors --add roomba --schedule '0 9 * * 1-5' --zone Europe/Berlin")
+		return exit.FailHint(exit.Usage, errors.New("--zone needs --schedule"), "for example: agentmesh mess executors --add roomba --schedule '0 9 * * 1-5' --zone Europe/Berlin")
 	}
 	e := wire.Obj(wire.TextField("id", c.Add), wire.Field("capabilities", wire.Texts(capabilities)))
 	if c.Title != nil && *c.Title != "" {

@@ -31,7 +31,7 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if given != 1 || c.File != "" && (c.Message != "" || c.Reason != "") {
-		return exit.FailHint(exit.Usage, errors.New("needs exactly one of a status, --ask, --confirm and --file; --message and --reason do not go with --file"), "agentmesh mess update REF in_progress")
+		return exit.FailHint(exit.Usage, errors.New("needs exactly one of a status, --ask, --confirm and --file; --message and --reason do not go with --file"), "for example: agentmesh mess update REF in_progress")
 	}
 	if c.File != "" {
 		b, err := parseFile(a, c.File, thread.Parse)

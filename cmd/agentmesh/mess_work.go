@@ -30,7 +30,7 @@ type messCompleteCmd struct {
 // Run uploads the files, then completes the thread with the files and the texts.
 func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
 	if slices.ContainsFunc(c.Text, func(text string) bool { return strings.TrimSpace(text) == "" }) {
-		return exit.FailHint(exit.Usage, errors.New("the result is empty"), "agentmesh mess complete REF 'all clean'")
+		return exit.FailHint(exit.Usage, errors.New("the result is empty"), "for example: agentmesh mess complete REF 'all clean'")
 	}
 	for _, name := range c.Photo { // check all files before uploading the first
 		if err := checkUpload(name); err != nil {

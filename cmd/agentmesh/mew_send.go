@@ -12,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -40,7 +41,7 @@ type mewProposeCmd struct {
 }
 
 func (c *mewProposeCmd) Run(ctx context.Context, a *app) error {
-	arguments, err := wire.ParseForeign([]byte(c.Arguments), 64, 1<<17)
+	arguments, err := wire.ParseForeign([]byte(c.Arguments), envelope.MaxDepth, envelope.MaxValues)
 	if err != nil || arguments.Kind() != wire.Object {
 		return exit.Fail(exit.Usage, errors.New("arguments must be a JSON object"))
 	}

@@ -68,14 +68,14 @@ func (t mewTarget) path(ctx context.Context, o *daemon.Client) (string, error) {
 	case len(all.Hosted)+len(all.Linked) == 0:
 		return "", exit.FailHint(exit.Input, errors.New("there is no MEW space here"), "add one to mew.spaces or links in the configuration: docs/bridges/mew.md")
 	case len(all.Hosted)+len(all.Linked) > 1:
-		return "", exit.FailHint(exit.Input, errors.New("there is more than one space: name --space or --link"), "agentmesh mew spaces")
+		return "", exit.FailHint(exit.Input, errors.New("there is more than one space: name --space or --link"), "list the spaces with: agentmesh mew spaces")
 	case len(all.Hosted) == 1:
 		return "mew/spaces/" + url.PathEscape(all.Hosted[0].ID), nil
 	}
 	return "mew/links/" + url.PathEscape(all.Linked[0].Link), nil
 }
 
-// withSpace runs f with the path of the space in the owner API. With needsServe, a serve must be running.
+// withSpace runs f with the path of the space in the owner API. If needsServe is true, serve must be running.
 func (t mewTarget) withSpace(ctx context.Context, a *app, needsServe bool, f func(o *daemon.Client, path string) error) error {
 	return a.withClient(ctx, func(o *daemon.Client) error {
 		if needsServe {
@@ -239,7 +239,8 @@ func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// followMewEvents calls onBegin, unless nil, and then visit for each envelope of a space until visit returns true.
+// followMewEvents follows the envelopes of a space. It calls onBegin, unless nil, when the stream begins, and then
+// calls visit for each envelope until visit returns true.
 func followMewEvents(ctx context.Context, o *daemon.Client, path string, onBegin func() error, visit func(string, wire.Value) (bool, error), a *app) error {
 	resp, err := o.Do(ctx, http.MethodGet, path+"/events", nil, nil)
 	if err != nil {
@@ -265,7 +266,7 @@ func followMewEvents(ctx context.Context, o *daemon.Client, path string, onBegin
 			a.Note("%s envelopes were lost: they came faster than this command read them", terminal.Clean(data))
 			lost = false
 		case ok:
-			v, err := wire.ParseForeign([]byte(data), 64, 1<<17)
+			v, err := wire.ParseForeign([]byte(data), envelope.MaxDepth, envelope.MaxValues)
 			if err != nil {
 				continue
 			}

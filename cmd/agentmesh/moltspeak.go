@@ -151,7 +151,8 @@ type moltspeakStreamCmd struct {
 	moltspeakSendFlags
 }
 
-// maxStreamPayload is the largest payload of a stream. It must fit into one message of the node.
+// maxStreamPayload is the largest payload of a stream. It must fit into one message of the node, in which 4 KiB are
+// left for the other members.
 const maxStreamPayload = wire.MaxMessage - 4<<10
 
 func (c *moltspeakStreamCmd) Run(ctx context.Context, a *app) error {

@@ -14,8 +14,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// connect returns a client of the owner API. A running serve answers its calls, or else this process (see
-// [daemon.Connect]). With --agent-socket, it returns a client of the agent's door. The caller closes the client.
+// connect returns a client of the owner API. If serve is running, serve answers the client's calls, or else this
+// process does (see [daemon.Connect]). With --agent-socket, connect returns a client of the agent's door, the part of
+// the owner API that reads and sends but decides nothing. The caller closes the client.
 func (a *app) connect(ctx context.Context) (*daemon.Client, error) {
 	if a.globals.AgentSocket != "" {
 		return daemon.ConnectAgent(ctx, a.globals.AgentSocket)
@@ -24,7 +25,7 @@ func (a *app) connect(ctx context.Context) (*daemon.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(a.globals.Set) > 0 { // a running serve would not notice a wrong setting
+	if len(a.globals.Set) > 0 { // serve, if it is running, would not notice a wrong setting
 		if _, err := a.options(); err != nil {
 			return nil, err
 		}
@@ -32,7 +33,7 @@ func (a *app) connect(ctx context.Context) (*daemon.Client, error) {
 	return daemon.Connect(ctx, datadir.Dir(dir), a.options)
 }
 
-// requireServe returns an error if no serve runs. reason tells the user what needs serve.
+// requireServe returns an error if serve is not running. reason tells the user what needs serve.
 func requireServe(o *daemon.Client, reason string) error {
 	if o.Local == nil {
 		return nil
@@ -58,7 +59,7 @@ func withResult[T any](ctx context.Context, a *app, f func(*daemon.Client) (T, e
 	return v, err
 }
 
-// withDelivery is like [withResult]. If no serve runs, this process delivers the outbox while f runs.
+// withDelivery is like [withResult]. If serve is not running, this process delivers the outbox while f runs.
 func (a *app) withDelivery(ctx context.Context, f func(*daemon.Client) (json.RawMessage, error)) (json.RawMessage, error) {
 	return withResult(ctx, a, func(o *daemon.Client) (json.RawMessage, error) {
 		if o.Local != nil {
@@ -101,8 +102,8 @@ func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T,
 	return v, a.report(raw, func() { show(v) })
 }
 
-// askList makes a call to the owner API and shows the list that it returns like [ask], as a table with one row for each
-// item. If the list is empty, it prints emptyText instead.
+// askList makes a call to the owner API and shows the list that the call returns: as JSON with --json, or else as a
+// table with one row for each item. Instead of a table without rows, it prints emptyText.
 func askList[T any](ctx context.Context, a *app, c owner.Call[owner.List[T]], emptyText string, heads []string, row func(T) []string) error {
 	return ask(ctx, a, c, func(page owner.List[T]) { showList(a, page.Items, emptyText, heads, row) })
 }

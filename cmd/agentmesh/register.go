@@ -38,7 +38,7 @@ func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
 
 // fetchDirectories makes a call for each directory, or one call with "" for all configured directories.
 func fetchDirectories[T any](ctx context.Context, a *app, directories []string, call func(string) owner.Call[owner.List[T]]) (page owner.List[T], err error) {
-	a.server.Directory = directories // used only if no serve runs; a running serve keeps its own
+	a.server.Directory = directories // used only if serve is not running; serve keeps the directories that it started with
 	if len(directories) == 0 {
 		directories = []string{""}
 	}
@@ -58,7 +58,7 @@ func fetchDirectories[T any](ctx context.Context, a *app, directories []string, 
 // askDirectories makes the calls of [fetchDirectories] and shows the listings.
 func (a *app) askDirectories(ctx context.Context, directories []string, call func(string) owner.Call[owner.List[owner.Listing]]) error {
 	page, err := fetchDirectories(ctx, a, directories, call)
-	if err == nil || len(page.Items) > 0 { // of the calls before the one that failed
+	if err == nil || len(page.Items) > 0 { // after an error, show the listings from the calls before it
 		err = errors.Join(err, a.showListings(page))
 	}
 	return err

@@ -117,7 +117,7 @@ func (c *sendCmd) Run(ctx context.Context, a *app) error {
 }
 
 type replyCmd struct {
-	Conversation string `arg:"" help:"Conversation id, the beginning of the id, or the id of an inbox item. An item is answered only if nobody else has answered it. To answer a task of a bridge, give its item."`
+	Conversation string `arg:"" help:"Conversation id, the beginning of the id, or the id of an inbox item. An item is answered only if nobody else has answered it. To answer a task of a bridge, give the id of its item."`
 	Payload      string `arg:"" optional:"" help:"Text, JSON object (begins with {), @FILE, or - for standard input."`
 	Peer         string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
 	sendFlags
@@ -141,8 +141,8 @@ func (c *replyCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// send makes a call that sends a message, and shows the result. If no serve runs, this process makes the first attempt
-// itself and always waits for it.
+// send makes a call that sends a message, and shows the result. If serve is not running, this process makes the first
+// attempt to deliver the message itself, and always waits for the attempt to end.
 func (a *app) send(ctx context.Context, c sendFlags, call sendCall) error {
 	answer, err := a.withDelivery(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		seconds := 0

@@ -18,6 +18,7 @@ import (
 
 type statusCmd struct{}
 
+// partStatus is the status of one part of the process, such as the directory or its mailboxes.
 type partStatus struct {
 	Status    string `json:"status"`
 	Agents    int    `json:"agents"`    // number of cards in the directory
@@ -30,7 +31,7 @@ func (c *statusCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if o.Local != nil {
-		a.Note("no serve runs on this data directory, so nobody can reach it")
+		a.Note("no agentmesh serve runs on this data directory, so nobody can reach it")
 	}
 	answer, err := daemon.Raw(ctx, o, owner.ShowStatus.Call())
 	faults := o.LinkFaults(ctx)
