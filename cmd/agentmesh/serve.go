@@ -46,14 +46,14 @@ func (a *app) serve(ctx context.Context, o daemon.Options) error {
 			certificate = p.AwaitCertificate(running)
 		}
 		if a.logs == nil {
-			welcome.Script(&a.UI, w, certificate)
+			welcome.PrintForScript(&a.UI, w, certificate)
 			return nil
 		}
 		in, err := w.SignIn()
 		if err != nil {
 			return err
 		}
-		welcome.Person(&a.UI, w, certificate, in)
+		welcome.PrintForPerson(&a.UI, w, certificate, in)
 		terminal.OpenBrowser(in.URL)
 		context.AfterFunc(ctx, func() { fmt.Fprintln(a.Out, welcome.Stopping) })
 		return a.logs.Release()

@@ -12,8 +12,8 @@ import (
 // Stopping is the text after ctrl-c on a terminal.
 const Stopping = "\nstopping; ctrl-c again stops it at once"
 
-// Person tells a person at a terminal what runs, with the link of signIn to the owner's page.
-func Person(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, signIn httpapi.SignIn) {
+// PrintForPerson prints what runs for a person at a terminal, with the link in signIn to the owner's page.
+func PrintForPerson(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, signIn httpapi.SignIn) {
 	rows := [][2]string{{"open", signIn.Link()}, {"", u.Command("works once, until " + signIn.Expires.Local().Format("15:04") + "; agentmesh page prints a new link")}}
 	for _, r := range [][2]string{
 		{"agent", string(w.AgentID)}, {"endpoint", w.Endpoint}, {"directory", w.Directory}, {"listens", listener(w, c)}, {"data", w.Data},
@@ -25,9 +25,9 @@ func Person(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, signIn htt
 	u.Frame(cmp.Or(w.Name, "agentmesh")+" is running, ctrl-c stops it", rows)
 }
 
-// Script prints the addresses of the process, and commands to try. It is for a standard output that is not a terminal,
-// and for a mirror.
-func Script(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate) {
+// PrintForScript prints the addresses of the process, and commands to try. It is for a standard output that is not a
+// terminal, and for a mirror.
+func PrintForScript(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate) {
 	var rows [][]string
 	for _, r := range [][]string{
 		{"  directory", w.Directory}, {"  node", w.Endpoint}, {"  agent", string(w.AgentID)}, {"  name", w.Name}, {"  data", w.Data},
