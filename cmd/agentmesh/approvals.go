@@ -136,8 +136,8 @@ func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 	return a.decide(ctx, c.ID, owner.Decision{Choice: choice, Hash: c.Hash, Text: c.Text})
 }
 
-// decide applies a decision to an approval. If d has a hash, it applies only if the approval still has this hash, that
-// is, if its content is what the owner saw (AM-34).
+// decide applies a decision to an approval. A decision with a hash applies only if the approval still has this hash,
+// and so only to the content that the owner saw (AM-34).
 func (a *app) decide(ctx context.Context, id string, d owner.Decision) error {
 	answer, err := a.callAndDeliver(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		return decideApproval(ctx, o, id, d)

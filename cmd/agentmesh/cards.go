@@ -218,7 +218,7 @@ type cardsImportCmd struct {
 	Reason string `required:"" placeholder:"TEXT" help:"Reason, for the audit log."`
 }
 
-// An import is sent in batches of this size.
+// Bounds of a batch of an import, and of a line.
 const (
 	importLines = 100
 	importBytes = 8 << 20

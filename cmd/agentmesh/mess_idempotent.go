@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// messCallIdempotent makes a call that changes something, with an idempotency key. If the running agentmesh goes away
-// before it answers, the call is repeated once. The repetition returns the result of the first call if there is one.
+// messCallIdempotent makes a call that changes something, with an idempotency key. If serve ends before it answers, the
+// call is repeated once. The second call returns the result of the first if the first had one.
 func messCallIdempotent(ctx context.Context, a *app, method, path string, body []byte, ifMatch string) (wire.Value, error) {
 	header := http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {rand.Text()}}
 	if ifMatch != "" {

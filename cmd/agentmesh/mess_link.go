@@ -28,7 +28,7 @@ func messSendToLink(ctx context.Context, a *app, b thread.Block, link string) er
 		later, _ := t.Get("later")
 		switch isSent, _ := sent.Boolean(); {
 		case isSent:
-		case later.Kind() == wire.True: // the request waits for another request, or for its time
+		case later.Kind() == wire.True: // the request waits for another request, or is scheduled for later
 			a.Note("%s is %s and not yet sent to %s: it is sent when it no longer has to wait", ref, status, terminal.Clean(link))
 		default:
 			a.Note("%s is %s and was not sent to %s", ref, status, terminal.Clean(link))

@@ -104,7 +104,7 @@ func (c *messRouteCmd) Run(ctx context.Context, a *app) error {
 	return a.showMess(v, nil)
 }
 
-// noteUnknownExecutors prints a note for each executor in the rules that is not registered. It may be misspelled.
+// noteUnknownExecutors prints a note for each executor in the rules that is not registered. Its id may be misspelled.
 func noteUnknownExecutors(ctx context.Context, a *app, routing wire.Value) error {
 	v, err := messCall(ctx, a, http.MethodGet, "executors", nil, nil)
 	if err != nil {

@@ -101,8 +101,8 @@ func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 	return serveGateway(ctx, g, audit, listeners, log)
 }
 
-// console returns the writer for what the gateway prints and logs: standard output and, if GATEWAY_LOG_FILE names one,
-// a file (MEW-D1). It also returns a function that closes the file.
+// console returns the writer for what the gateway prints and logs: standard output, and the file in GATEWAY_LOG_FILE if
+// that variable is set (MEW-D1). It also returns a function that closes the file.
 func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 	name := os.Getenv("GATEWAY_LOG_FILE")
 	if name == "" {

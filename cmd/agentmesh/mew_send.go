@@ -93,7 +93,7 @@ func (c *mewCancelCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, mewEnvelope{Kind: "reasoning/cancel", Context: c.Sequence, Payload: wire.Obj().WithOptional("reason", c.Reason)}, "asked to stop")
 }
 
-// mewPerson names a participant of a space, and the reason for what the command does to it.
+// mewPerson names a participant of a space, and gives the reason for what the command does to the participant.
 type mewPerson struct {
 	Participant string `arg:"" help:"Id of the participant."`
 	Reason      string `help:"Reason."`
