@@ -15,7 +15,7 @@ import (
 )
 
 // newA2A makes the A2A bridge. Every process with a node has one, because the owner may write to any A2A agent by its
-// URL. It serves others only if the configuration says so.
+// URL. The bridge serves others only if the configuration says so.
 func newA2A(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
 	if p.node == nil {
 		return nil, nil
@@ -67,8 +67,8 @@ func ownEntries(p *Process) []discovery.Entry {
 	}}
 }
 
-// mountContacts serves A2A at a URL for each contact, for an agent of the owner that has no other way to name a
-// recipient.
+// mountContacts serves A2A at one URL for each contact. An agent of the owner that can only call an A2A URL thus names
+// the recipient of a message.
 func mountContacts(e *echo.Echo, door *contact.Door) {
 	e.POST("/a2a/:contact", func(c echo.Context) error {
 		if err := httpapi.KeepOpen(c, contact.MaxCall); err != nil {

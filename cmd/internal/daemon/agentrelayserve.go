@@ -57,7 +57,7 @@ func (p *Process) relayConfig() relay.Config {
 	c := p.cfg.AgentRelay
 	mode, registrations := credential.Closed, offBelowOne(c.RegistrationsPerHour)
 	if !p.cfg.Public() {
-		mode, registrations = credential.Open, -1 // AR-36; without limits, like registrations at the directory
+		mode, registrations = credential.Open, -1 // AR-36; no limits in the local profile, as at the directory
 	}
 	has := func(name string) bool { return slices.Contains(c.Extensions, name) }
 	return relay.Config{

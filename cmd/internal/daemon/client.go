@@ -183,7 +183,7 @@ func (o *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	return resp, o.Explain(err)
 }
 
-// Call makes one call and returns the JSON of the answer, empty if it has none.
+// Call makes one call and returns the JSON of the answer, which may be empty.
 func (o *Client) Call(ctx context.Context, method, path string, query url.Values, body any) (json.RawMessage, error) {
 	if err := o.awaitAnswer(ctx); err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func (o *Client) Call(ctx context.Context, method, path string, query url.Values
 	return raw, o.Explain(err)
 }
 
-// Send makes the call of a request and returns the body of the answer, which need not be JSON.
+// Send sends a request and returns the body of the answer, which need not be JSON.
 func (o *Client) Send(req *http.Request) ([]byte, error) {
 	if err := o.awaitAnswer(req.Context()); err != nil {
 		return nil, err

@@ -60,7 +60,7 @@ type host struct {
 // the lease.
 type hosting struct {
 	lease string
-	duty  context.Context // ends with the lease that claim acquired; nil if this process does not run the bridges
+	duty  context.Context // ends with the lease that claim acquired; nil without that lease
 	end   func()          // releases the lease; nil if there is nothing to release
 
 	listener  net.Listener // for the requests that other processes forward; nil if not configured
@@ -189,7 +189,7 @@ func awaitStore(ctx context.Context, s store.Store) bool {
 // await waits for the lease, and starts this process again to run the bridges. The process keeps the lease until it has
 // stopped serving, see [hosting.close].
 func (h *hosting) await(ctx context.Context, p *Process) error {
-	standby := store.NewSession(p.store.Leases(), p.log) // not p.session, so that no duty begins before the new start
+	standby := store.NewSession(p.store.Leases(), p.log) // not p.session, so that no work under the lease begins before the new start
 	var until time.Time                                  // end of the lease when this process last looked
 	next := time.NewTimer(lookEvery)
 	defer next.Stop()

@@ -75,7 +75,7 @@ func explainListen(err error, address, key string) error {
 	case errors.Is(err, syscall.EADDRINUSE):
 		if host, port, err := net.SplitHostPort(address); err == nil && strings.HasPrefix(key, "--") {
 			if n, err := strconv.ParseUint(port, 10, 16); err == nil && n < 65535 {
-				key += " " + net.JoinHostPort(host, strconv.FormatUint(n+1, 10)) // for a second agent
+				key += " " + net.JoinHostPort(host, strconv.FormatUint(n+1, 10)) // the next port, for a second agent
 			}
 		}
 		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is %w", address, errPortInUse), "choose another port with "+key+", or stop the program that uses it")

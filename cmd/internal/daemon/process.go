@@ -84,7 +84,7 @@ type Process struct {
 	directories []*client.Directory // the directories that the node joins and searches
 	bridges     []bridge.Service
 	hosting     hosting         // which process runs the bridges
-	bridgeStore *store.Observed // for the bridges: it stores nothing after this process has lost them
+	bridgeStore *store.Observed // for the bridges: it stores nothing after this process has lost the lease for them
 	base        string          // URL under which others reach the listener
 	events      *calendar.Book  // nil if the owner has no calendar
 

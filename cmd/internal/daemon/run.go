@@ -101,7 +101,7 @@ func Run(
 			}
 			o = old
 			continue
-		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil): // err may be that the database does not answer
+		case ctx.Err() == nil && r.wanted.Load() && (up || err == nil): // perhaps with an error, such as a database that does not answer
 			if err != nil {
 				o.Logger.Warn("the process did not stop cleanly before it starts again", "err", err)
 			}

@@ -17,8 +17,8 @@ type startView struct {
 }
 
 // wrapFront returns a middleware of / that shows a browser the way to the owner's page, or nil if the process has no
-// node or the public profile. Other clients, and searches in the directory, get the usual answer. The page has no
-// sign-in code, because any program on this machine may read it.
+// node or is public. Other clients, and searches in the directory, get the usual answer. The page has no sign-in code,
+// because any program on this machine may read the page.
 func wrapFront(p *Process) echo.MiddlewareFunc {
 	if p.cfg.Public() || !p.cfg.Has(config.RoleNode) {
 		return nil

@@ -18,7 +18,7 @@ import (
 const (
 	maxOwnFiles = 10_000
 	maxOwnBytes = 1 << 30
-	maxLeftOut  = 50 // omitted files that a manifest names
+	maxLeftOut  = 50 // a manifest names no more omitted files
 )
 
 // programFiles are the small files of a data directory that the program writes, or reads by name.

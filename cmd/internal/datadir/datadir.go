@@ -99,7 +99,7 @@ func NoAgent(dir string) error {
 type Secrets struct {
 	Key        *signing.PrivateKey
 	Age        *signing.PrivateKey   // the age identity, which opens messages that are sealed for the recipient on the card
-	OldAges    []*signing.PrivateKey // retired age identities, for messages that are still sealed for their recipients
+	OldAges    []*signing.PrivateKey // retired age identities, for messages that peers sealed for an earlier card
 	Credential client.Credential
 }
 

@@ -67,9 +67,10 @@ func (k Keys) parse(name string, passphrase func() ([]byte, error)) (*signing.Pr
 	return signing.ParseKeyFile(k[name], passphrase)
 }
 
-// SaveKeys writes the files that differ from those in the directory, and returns their paths. It may replace a
-// signing key or age key only if keys has the old one among its retired keys, as after [Dir.Merge] and [Keys.Rotate].
-// It replaces the card only together with the signing key, because the card in the directory may be newer.
+// SaveKeys writes the files that differ from those in the directory, and returns their paths. The caller must not
+// replace a signing key or age key unless keys has the old one among its retired keys, as after [Dir.Merge] and
+// [Keys.Rotate]. SaveKeys replaces the card only together with the signing key, because the card in the directory may
+// be newer.
 func (d Dir) SaveKeys(keys Keys) (changed []string, err error) {
 	local, err := d.Keys()
 	if err != nil {
@@ -113,8 +114,8 @@ func (k Keys) hasRetired(content []byte) bool {
 }
 
 // Merge returns the keys in shared and those that only the data directory has. If both have a signing key or age key,
-// Merge takes the newer one: its instance has the other one among its retired keys. If neither is newer, or if the
-// credentials differ, Merge returns an error, because one of the two would be lost.
+// Merge takes the newer one: the side with the newer key has the other key among its retired keys. If neither is newer,
+// or if the credentials differ, Merge returns an error, because one of the two would be lost.
 func (d Dir) Merge(local, shared Keys) (Keys, error) {
 	merged := maps.Clone(shared)
 	for _, name := range slices.Sorted(maps.Keys(local)) {

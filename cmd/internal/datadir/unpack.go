@@ -75,7 +75,7 @@ func (d Dir) lockForRestore(replace bool) (release func(), err error) {
 		return nil, d.InUse()
 	}
 	d.removeStale()
-	return func() { free(); unlock() }, nil // any other error means that no process can use the database
+	return func() { free(); unlock() }, nil // any other error of Hold means that no process can use the database
 }
 
 // verifyRestore checks the database and, as far as possible without a passphrase, the keys of an unpacked archive.
@@ -103,8 +103,8 @@ type Archive struct {
 // Close closes the archive's file.
 func (a *Archive) Close() error { return a.file.Close() }
 
-// OpenArchive opens an archive. If the archive is encrypted, it is decrypted with the age identities that identity
-// returns, or with a passphrase. identity is nil if the user named no identity file.
+// OpenArchive opens an archive. It decrypts an encrypted archive with the age identities that identity returns, or with
+// a passphrase. identity is nil if the user named no identity file.
 func OpenArchive(file string, identity, passphrase func() ([]byte, error)) (_ *Archive, err error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -171,7 +171,7 @@ func (d *demo) findSarah(ctx context.Context) (wire.AgentID, error) {
 	return wire.AgentID(page.Items[0].Listing.Agents[0].GetStr("agent_id")), nil
 }
 
-// negotiate proposes an event, checks that Sarah's hook answers with a counter, and accepts it.
+// negotiate proposes an event, checks that Sarah's hook answers with a counterproposal, and accepts that.
 func (d *demo) negotiate(ctx context.Context, sarah wire.AgentID) (conv string, err error) {
 	first := nextFriday(time.Now())
 	event := wire.Obj(
@@ -204,8 +204,8 @@ func nextFriday(now time.Time) time.Time {
 	return t.AddDate(0, 0, int(time.Friday-t.Weekday()+7)%7)
 }
 
-// messages is the number of messages of the flow. The last one is the echo of the close, which arrives after Chris's
-// conversation is completed.
+// messages is the number of messages of the flow. The last one is the close with which Sarah's node answers that of
+// Chris's node. It arrives after Chris's conversation is completed.
 const messages = 6
 
 // transcript reads the conversation from Chris's node and verifies every signature with the key in the directory.

@@ -60,9 +60,9 @@ func (p *Progress) String() string {
 }
 
 // Import copies a database into the configured one, which must be empty, and returns the numbers of rows. from names a
-// data directory, or a PostgreSQL database by a connection string or file:PATH. Empty: the database file in the data
-// directory. No other process may use either database. If an error or a crash interrupts the copy, the configured
-// database is not served before another import is finished.
+// data directory, or a PostgreSQL database by a connection string or file:PATH. If from is empty, Import copies the
+// database file in the data directory. No other process may use either database. If an error or a crash interrupts the
+// copy, no process opens the configured database until another import has finished.
 func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Tally, error) {
 	fill, release, err := o.open(ctx, from)
 	if err != nil {

@@ -97,12 +97,13 @@ type records struct {
 	keys   datadir.Keys // those in sealed
 }
 
-// find reads the records. Sealed keys are an error without a key file: those in the data directory may be old.
+// find reads the records. If there are sealed keys but no key file, find returns an error, because the keys in the data
+// directory may be old.
 func (k *Keys) find(ctx context.Context) (found records, err error) {
 	if !k.several {
 		return found, nil
 	}
-	if found.agent, err = k.getRecord(ctx, agentNS, agentKey); err != nil { // first: it is stored together with sealed, or before
+	if found.agent, err = k.getRecord(ctx, agentNS, agentKey); err != nil { // first, because it is stored together with the sealed keys, or before them
 		return found, err
 	}
 	found.sealed, err = k.getRecord(ctx, registration.Namespace, registration.SharedKeys)

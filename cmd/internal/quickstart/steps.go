@@ -54,10 +54,10 @@ type steps struct {
 	Unit    string   `json:"unit,omitempty"` // file with the systemd unit
 	Domain  string   `json:"name,omitempty"`
 	Health  string   `json:"health,omitempty"`
-	Records []string `json:"records,omitempty"` // of the name, for its DNS zone
+	Records []string `json:"records,omitempty"` // DNS records of the name
 	Found   bool     `json:"resolves"`          // the name server has those records
-	// Unreachable are the addresses of the name or, if it has none and the machine has no public one, of the machine,
-	// that others on the internet cannot call.
+	// Unreachable are the addresses that others on the internet cannot call: addresses of the name or, if the name has
+	// none and the machine has no public one, of the machine.
 	Unreachable []string `json:"unreachable,omitempty"`
 
 	Mode, User, Program, Run, Backup, Backups string `json:"-"`
@@ -123,8 +123,8 @@ func (s *steps) findRecords(ctx context.Context) {
 	s.setRecords(addresses)
 }
 
-// setRecords sets the records for the addresses of the public name. If the name has none yet, addresses are those of
-// this machine: the records for the public ones are those that the operator should add.
+// setRecords sets the records for the addresses of the public name. If the name has no addresses yet, addresses are
+// those of this machine, and the records for the public ones are those that the operator should add.
 func (s *steps) setRecords(addresses []netip.Addr) {
 	for _, a := range addresses {
 		a, kind := a.Unmap(), "AAAA"
@@ -147,7 +147,7 @@ func (s *steps) setRecords(addresses []netip.Addr) {
 	}
 }
 
-// machineAddresses returns the addresses of this machine, except those that never leave it or its local network.
+// machineAddresses returns the addresses of this machine, except loopback and link-local ones.
 func machineAddresses() (list []netip.Addr) {
 	interfaces, _ := net.InterfaceAddrs() // without a list, the operator fills in the addresses
 	for _, a := range interfaces {
