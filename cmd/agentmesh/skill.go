@@ -278,8 +278,8 @@ func agentSocket(a *app) (string, error) {
 	return dir + ".agent.sock", err
 }
 
-// configure writes the configuration file with a door for the agent, and the name and the addresses that the flags set.
-// If there is a token, the file also has a hook that hands every message to the gateway.
+// configure writes the configuration file with agent_door.socket, and with the name and the addresses that the flags
+// set. If there is a token, the file also has a hook that hands every message to the gateway.
 func (c *skillInstallCmd) configure(a *app) error {
 	orEmpty := func(flag *string) string {
 		if flag == nil {

@@ -76,7 +76,7 @@ type verification struct {
 	Signatures   int           `json:"verified_signatures,omitempty"`
 	Unsigned     int           `json:"unsigned,omitempty"`
 	Sealed       int           `json:"sealed,omitempty"`
-	Opened       int           `json:"opened,omitempty"` // number of sealed messages with their key
+	Opened       int           `json:"opened,omitempty"` // number of sealed messages whose key is in the file
 	Keys         []verifiedKey `json:"keys,omitempty"`
 	Prev         string        `json:"prev,omitempty"` // hash before the first entry of a log
 	Hash         string        `json:"hash,omitempty"` // hash of the last entry of a log

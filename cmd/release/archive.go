@@ -52,7 +52,7 @@ func writeTarGz(folder string, files []file, at time.Time) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// writeZip makes a zip under the same rules.
+// writeZip makes a zip whose bytes depend only on the arguments.
 func writeZip(folder string, files []file, at time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := zip.NewWriter(&out)

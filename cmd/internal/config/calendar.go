@@ -33,8 +33,8 @@ type Calendar struct {
 	// The latest end of an event, counted from now.
 	Horizon time.Duration `key:"horizon"`
 
-	// Accept proposed times that fit without asking the owner. Otherwise the owner decides on a time that fits. For a time
-	// that does not fit, the node offers other times.
+	// Accept a proposed time that fits, without asking the owner. If false, the owner decides about a time that fits. If
+	// no proposed time fits, the node offers other times in either case.
 	// Danger: an agent that you have let in permanently can then fill your free time, within the limits below.
 	Accept bool `key:"accept"`
 	// Also accept times of senders that the owner has not let in permanently.

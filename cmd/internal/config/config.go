@@ -87,9 +87,9 @@ type Config struct {
 	Registration Registration `key:"registration"`
 	// The operator of the directory, as its public pages show it.
 	Site Site `key:"site"`
-	// How other registries see the directory.
+	// How the directory appears to other registries.
 	Discovery Discovery `key:"discovery"`
-	// How the process meets the network.
+	// The network connections of the process.
 	Network Network `key:"network"`
 	// The API for the owner. The Unix socket in the data directory is always there.
 	OwnerAPI OwnerAPI `key:"owner_api"`
@@ -154,20 +154,20 @@ type Hook struct {
 	// An intent, a prefix that ends in .*, or *.
 	Intent string `key:"intent"`
 	// A program and its arguments. It runs without a shell, reads JSON on standard input and answers on standard output.
-	// PATH is searched for a name without a slash.
+	// A name without a slash is looked up in PATH.
 	Exec []string `key:"exec"`
 	// The exec may run again for the same message after a crash. Otherwise the node asks the owner.
 	Repeatable bool `key:"repeatable"`
 	// The user that the exec runs as, a name or a number, so that it cannot open the data directory. Only a process that
 	// runs as root may switch users. Empty: the user of agentmesh.
 	User string `key:"user"`
-	// Variables of the exec's environment, as NAME=VALUE. It also has PATH, and AGENTMESH_AGENT_SOCKET if
-	// agent_door.socket is set, and nothing else.
+	// Variables of the exec's environment, as NAME=VALUE. The environment also has PATH and, if agent_door.socket is set,
+	// AGENTMESH_AGENT_SOCKET, but no other variables.
 	Environment []string `key:"environment"`
 	// A URL that gets a signed POST (Standard Webhooks).
 	Webhook string `key:"webhook"`
-	// The URL of the JSON-RPC interface of an A2A agent, for OpenClaw http://127.0.0.1:18789/a2a/v1. Its answer becomes
-	// the reply.
+	// The URL of the JSON-RPC interface of an A2A agent, such as http://127.0.0.1:18789/a2a/v1 for OpenClaw. The agent's
+	// answer becomes the reply.
 	A2A string `key:"a2a"`
 	// The URL of OpenClaw's POST /hooks/agent. OpenClaw returns no result: the sender gets pending_approval at once, and
 	// the reply comes later through the owner API.
@@ -177,7 +177,7 @@ type Hook struct {
 	// Give OpenClaw one session per conversation. Danger: the sender chooses the conversation.
 	OpenClawSession bool `key:"openclaw_session"`
 	// Also give the hook immediate answers to your own messages, and all answers of MoltSpeak peers, which otherwise only
-	// go to the inbox. Danger: if both sides answer every answer, they go on until a limit.
+	// go to the inbox. Danger: if both sides answer every answer, only a limit stops them.
 	Replies bool `key:"replies"`
 	// Leave the messages in the inbox.
 	Inbox bool `key:"inbox"`
@@ -300,7 +300,7 @@ type Site struct {
 // Discovery decides what the directory tells other registries.
 type Discovery struct {
 	// ARD base URLs (…/ard) of other registries, such as mirrors of this directory, which a search names to clients that
-	// ask for referrals. A mirror names its source without this key.
+	// ask for referrals. A mirror names its source even if this is empty.
 	Referrals []string `key:"referrals"`
 }
 

@@ -23,7 +23,7 @@ type MESS struct {
 	// Empty: such a reference stays text.
 	Attachments string `key:"attachments"`
 	// If no executor here may claim a request, hand it to an agent that the directory lists with all required
-	// capabilities, without asking you. Danger: requests of strangers leave for agents that you have not chosen.
+	// capabilities, without asking you. Danger: requests of strangers go to agents that you have not chosen.
 	Route bool `key:"route"`
 	// Send the ntfy, Slack, Google Chat and webhook notifications that executors registered. Danger: executors choose the
 	// URL.

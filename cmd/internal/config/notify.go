@@ -29,9 +29,9 @@ type Notify struct {
 	PageURL string `key:"page_url"`
 	// Kinds of notices that the node sends: approval, message, outgoing, question, handoff, expiring, unanswered, agreed,
 	// cancelled, closed, key-change, unreadable (a sealed message that could not be opened), hook-failed, interrupted,
-	// undelivered, unknown, reply-unverified, calendar (it could not be written), listing (a directory will soon stop
-	// listing you), reported (a card of our directory), personal (data that left over a bridge), mew-invited (an
-	// invitation to a space of ours), and the kinds of bridges. Empty: all.
+	// undelivered, unknown, reply-unverified, calendar (an event could not be written to it), listing (a directory will
+	// soon stop listing you), reported (somebody reported a card of your directory), personal (personal data left over a
+	// bridge), mew-invited (somebody was invited to one of your spaces), and the kinds of bridges. Empty: all.
 	Kinds []string `key:"kinds"`
 	// Hours in which the node sends only urgent kinds, such as 22:00-07:00. It sends the other notices afterwards.
 	Quiet string `key:"quiet"`

@@ -10,7 +10,7 @@ import (
 type Store struct {
 	// The connection string of a PostgreSQL database, as a URL or as "host=… dbname=…", without a password; or file:PATH
 	// for a file that contains only the connection string, with or without a password. PGPASSFILE, PGPASSWORD and the
-	// other variables of PostgreSQL's clients count too. Several processes may use one database. Empty: agentmesh.db.
+	// other variables of PostgreSQL's clients also apply. Several processes may use one database. Empty: agentmesh.db.
 	Postgres string `key:"postgres"`
 	// A connection string for notifications, in the same forms, if postgres leads through a pooler such as PgBouncer,
 	// which does not pass notifications on. Empty: the same as postgres.
