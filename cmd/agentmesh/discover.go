@@ -20,7 +20,7 @@ type discoverCmd struct {
 	Capability []string `placeholder:"TAG" sep:"none" help:"List only agents with this capability. Repeat for more."`
 	Intent     []string `placeholder:"INTENT" sep:"none" help:"List only agents that accept this intent. Repeat for more."`
 	Limit      int      `default:"20" help:"Maximum number of agents per directory, 1 to 100."`
-	ARD        string   `name:"ard" placeholder:"URL" help:"Search a registry of ARD instead: its base URL, or a domain."`
+	ARD        string   `name:"ard" placeholder:"URL" help:"Search an ARD registry instead: the base URL of the registry, or a domain."`
 	directoryFlag
 }
 

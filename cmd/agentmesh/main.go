@@ -56,7 +56,7 @@ type commands struct {
 	Audit  auditCmd  `cmd:"" group:"run" help:"Print the log of decisions: what was admitted, refused or approved, by whom, under which rule."`
 	Status statusCmd `cmd:"" group:"run" help:"Show the state of the node."`
 	Doctor doctorCmd `cmd:"" group:"run" help:"Examine the node from inside and outside, and recommend fixes."`
-	Pause  pauseCmd  `cmd:"" group:"run" help:"Refuse messages until resume."`
+	Pause  pauseCmd  `cmd:"" group:"run" help:"Refuse messages until agentmesh resume."`
 	Resume resumeCmd `cmd:"" group:"run" help:"Accept messages again after pause."`
 	Demo   demoCmd   `cmd:"" group:"run" help:"Run the scheduling flow with three processes on this machine."`
 

@@ -33,7 +33,7 @@ type messCmd struct {
 	Complete     messCompleteCmd     `cmd:"" help:"Deliver the result of a thread."`
 	Fetch        messFetchCmd        `cmd:"" help:"Fetch a file of a thread, or a file that a message refers to by address."`
 	Cancel       messCancelCmd       `cmd:"" help:"Cancel requests."`
-	Capabilities messCapabilitiesCmd `cmd:"" help:"List the capabilities in the catalogue and of executors, or add to the catalogue."`
+	Capabilities messCapabilitiesCmd `cmd:"" help:"List the capabilities in the catalog and of executors, or add to the catalog."`
 	Executors    messExecutorsCmd    `cmd:"" aliases:"peers" help:"List the executors, or add or change one."`
 	Key          messKeyCmd          `cmd:"" help:"Make a new API key for an executor, or revoke its key."`
 	Route        messRouteCmd        `cmd:"" help:"Show or set the routing rules."`
@@ -304,7 +304,7 @@ func (c *messCancelCmd) Run(ctx context.Context, a *app) error {
 
 type messCapabilitiesCmd struct {
 	Tag []string `placeholder:"TAG" help:"List only capabilities with one of these tags."`
-	Add string   `placeholder:"FILE" help:"Add the YAML documents in this file to the catalogue, or a list as this command prints it with --yaml or --json; - reads standard input."`
+	Add string   `placeholder:"FILE" help:"Add the YAML documents in this file to the catalog, or a list as this command prints it with --yaml or --json; - reads standard input."`
 }
 
 func (c *messCapabilitiesCmd) Run(ctx context.Context, a *app) error {

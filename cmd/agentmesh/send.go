@@ -55,7 +55,7 @@ func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 		}
 		return v, nil
 	case c.Intent != "" && c.Intent != string(wire.Deliver):
-		return wire.Value{}, exit.FailHint(exit.Usage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), "for example '"+examplePayload(wire.Intent(c.Intent), c.isReply)+"'")
+		return wire.Value{}, exit.FailHint(exit.Usage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), "for example: '"+examplePayload(wire.Intent(c.Intent), c.isReply)+"'")
 	}
 	c.Intent = string(wire.Deliver)
 	return hook.TextPayload(wire.Deliver, text), nil

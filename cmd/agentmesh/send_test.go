@@ -19,7 +19,7 @@ func TestExamplePayload(t *testing.T) {
 			if !ok {
 				t.Fatalf("%s: a text gives %v, want a failure with an example", intent, err)
 			}
-			example := strings.TrimSuffix(strings.TrimPrefix(failed.Hint, "for example '"), "'")
+			example := strings.TrimSuffix(strings.TrimPrefix(failed.Hint, "for example: '"), "'")
 			payload, err := wire.ParseObject([]byte(example))
 			if err != nil {
 				t.Fatalf("%s: example %q: %v", intent, example, err)

@@ -130,7 +130,7 @@ func (c *skillInstallCmd) prepare(a *app) error {
 		return refuse("--write-config for "+c.Gateway, "it configures the A2A channel only: remove --gateway or --write-config")
 	}
 	if c.Profile != "" && !filepath.IsLocal(c.Profile) {
-		return exit.Fail(exit.Usage, errors.New("--profile must be a name"))
+		return exit.Fail(exit.Usage, errors.New("--profile must be a name, not a path"))
 	}
 	if c.Gateway == "" {
 		c.Gateway = "http://127.0.0.1:18789/a2a/v1"

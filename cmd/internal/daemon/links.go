@@ -243,7 +243,7 @@ func (o *Client) AwaitLink(ctx context.Context, name string) (LinkTest, error) {
 			}
 		}
 		if time.Now().After(end) {
-			return LinkTest{}, exit.FailHint(exit.Unavailable, errors.New("serve does not answer after the change"), "read its log")
+			return LinkTest{}, exit.FailHint(exit.Unavailable, errors.New("serve does not answer after the change"), "read the log of agentmesh serve")
 		}
 		if !waiting.Pause(ctx, 100*time.Millisecond) {
 			return LinkTest{}, ctx.Err()

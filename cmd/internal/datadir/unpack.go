@@ -190,7 +190,7 @@ func unpack(z *zip.Reader, dir string) error {
 	}
 	defer root.Close()
 	if len(z.File) > 2*maxOwnFiles {
-		return exit.Fail(exit.Input, errors.New("the archive holds more files than any backup"))
+		return exit.Fail(exit.Input, errors.New("the archive has more files than a backup may have"))
 	}
 	remaining := int64(maxOwnBytes + maxOwnBytes/16) // bytes that the files except the database may have, with room for the program's files
 	for _, f := range z.File {
@@ -199,7 +199,7 @@ func unpack(z *zip.Reader, dir string) error {
 		}
 		isDatabase := f.Name == FileDatabase
 		if !fs.ValidPath(f.Name) || !filepath.IsLocal(filepath.FromSlash(f.Name)) || !f.Mode().IsRegular() || !isDatabase && isTransientPath(f.Name) {
-			return exit.Fail(exit.Input, fmt.Errorf("the archive holds %q, which no backup contains", f.Name))
+			return exit.Fail(exit.Input, fmt.Errorf("the archive contains %q, which no backup contains", f.Name))
 		}
 		mode, limit := f.Mode().Perm(), remaining
 		if isDatabase {
@@ -222,7 +222,7 @@ func unpack(z *zip.Reader, dir string) error {
 	return nil
 }
 
-var errTooMuch = errors.New("the archive holds more data than any backup")
+var errTooMuch = errors.New("the archive has more data than a backup may have")
 
 // unpackFile writes one file and its parent directories. It returns the size of the file, which must be less than
 // limit.
