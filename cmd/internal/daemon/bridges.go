@@ -59,7 +59,7 @@ func LinkKinds() []bridge.Kind {
 // addBridges makes the bridges in the configuration, and mounts their routes, the operations for links, and the owner's
 // page. If the process has a node, the caller makes the node first.
 func (p *Process) addBridges() error {
-	p.bridgeStore = p.store.Under(p.hosting.held())
+	p.bridgeStore = p.store.Under(p.hosting.currentLease())
 	for _, kind := range bridgeKinds() {
 		var links []linkConfig
 		for _, l := range p.cfg.Links {

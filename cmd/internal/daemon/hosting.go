@@ -129,8 +129,8 @@ func (h *hosting) store(ctx context.Context, p *Process, self host) error {
 // the bridges itself.
 func (h *hosting) isElsewhere() bool { return h.lease != "" && h.duty == nil }
 
-// held returns the lease for the bridges if this process has it, or nil.
-func (h *hosting) held() *store.Lease {
+// currentLease returns the lease for the bridges if this process has it, or nil.
+func (h *hosting) currentLease() *store.Lease {
 	if h.duty == nil {
 		return nil
 	}

@@ -85,9 +85,9 @@ func (k keyring) save(key *signing.PrivateKey, card wire.Value) error {
 	return err
 }
 
-// current returns the signing key that was saved last, by any process. If another process has stored a new age key,
+// readCurrent returns the signing key that was saved last, by any process. If another process has stored a new age key,
 // this process starts again to use it.
-func (k keyring) current() (*signing.PrivateKey, error) {
+func (k keyring) readCurrent() (*signing.PrivateKey, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), changeTime)
 	defer cancel()
 	written, err := k.p.keys.Update(ctx, nil)
@@ -102,8 +102,8 @@ func (k keyring) current() (*signing.PrivateKey, error) {
 	return secrets.Key, err
 }
 
-// moltSpeak returns the node's signing key and box key for MoltSpeak. It makes keys that do not exist.
-func (k keyring) moltSpeak() (*signing.PrivateKey, *signing.BoxKey, error) {
+// readMoltSpeak returns the node's signing key and box key for MoltSpeak. It makes keys that do not exist.
+func (k keyring) readMoltSpeak() (*signing.PrivateKey, *signing.BoxKey, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), changeTime)
 	defer cancel()
 	if _, err := k.p.keys.Update(ctx, datadir.Keys.AddMoltSpeak); err != nil {
@@ -112,13 +112,13 @@ func (k keyring) moltSpeak() (*signing.PrivateKey, *signing.BoxKey, error) {
 	return k.p.home.MoltSpeakKeys()
 }
 
-// retired reads the retired signing key with this fingerprint.
-func (k keyring) retired(fingerprint string) (*signing.PrivateKey, error) {
+// readRetired reads the retired signing key with this fingerprint.
+func (k keyring) readRetired(fingerprint string) (*signing.PrivateKey, error) {
 	_, digits, _ := strings.Cut(fingerprint, ":")
 	return signing.ReadKeyFile(k.p.home.RetiredKey(digits), k.p.passphrase)
 }
 
-// first reads the signing key from which an agent id is derived. The key must be among the retired keys.
-func (k keyring) first(id wire.AgentID) (*signing.PrivateKey, error) {
+// readFirst reads the signing key from which an agent id is derived. The key must be among the retired keys.
+func (k keyring) readFirst(id wire.AgentID) (*signing.PrivateKey, error) {
 	return signing.ReadKeyFile(k.p.home.RetiredKey(id.KeyDigits()), k.p.passphrase)
 }

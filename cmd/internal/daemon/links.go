@@ -173,8 +173,8 @@ func (c configChanger) tokenFile(name string) string {
 	return c.p.home.Path(filepath.Join("links", name+".token"))
 }
 
-// apply changes the configuration file and the files in others, and makes serve, if it is running, start again. If serve
-// does not start with the new configuration, it restores the files.
+// apply changes the configuration file and the files in others, and makes serve, if it is running, start again. If
+// serve does not start with the new configuration, it restores the files.
 func (c configChanger) apply(name string, change func() error, others ...string) (ConfigChange, error) {
 	c.p.rerun.editing.Lock()
 	defer c.p.rerun.editing.Unlock()

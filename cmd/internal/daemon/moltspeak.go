@@ -30,7 +30,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	if !serve && len(links) == 0 && !c.Registry {
 		return nil, nil
 	}
-	key, box, err := keyring{p}.moltSpeak()
+	key, box, err := keyring{p}.readMoltSpeak()
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (p *Process) addMoltSpeakMetadata(card wire.Card, base string) (wire.Card, 
 	if !serve {
 		return card, nil
 	}
-	key, box, err := keyring{p}.moltSpeak()
+	key, box, err := keyring{p}.readMoltSpeak()
 	if err != nil {
 		return card, err
 	}

@@ -32,8 +32,8 @@ func (d *examination) checkHooks(ctx context.Context) {
 	const check = "hooks"
 	daemon.ProbeHooks(ctx, d.opts.Source, d.cfg, func(name string, err error) {
 		name = terminal.Clean(name)
-		if failed, ok := errors.AsType[*hook.ProbeError](err); ok {
-			d.fail(check, terminal.Clean(failed.Fix), "%s: %s", name, terminal.Clean(failed.Why))
+		if probeErr, ok := errors.AsType[*hook.ProbeError](err); ok {
+			d.fail(check, terminal.Clean(probeErr.Fix), "%s: %s", name, terminal.Clean(probeErr.Why))
 		} else if err != nil {
 			d.fail(check, "correct the hook in the configuration", "%s: %s", name, terminal.Clean(err.Error()))
 		} else {

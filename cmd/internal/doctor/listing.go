@@ -111,12 +111,12 @@ func (d *examination) checkListing(ctx context.Context, p peer, base string) {
 		d.fail("directory", "is it the URL of an AgentMesh directory? it ends in /v1", "%s does not answer with a card", terminal.Clean(base))
 		return
 	}
-	if differ := diffCards(d.card, listed); len(differ) > 0 {
+	if differences := diffCards(d.card, listed); len(differences) > 0 {
 		own := datadir.FileCard
 		if d.elsewhere {
 			own = "the card of the agent"
 		}
-		d.fail("registration", d.registerAdvice(), "the card that %s lists differs from %s in: %s", terminal.Clean(base), own, terminal.Clean(strings.Join(differ, ", ")))
+		d.fail("registration", d.registerAdvice(), "the card that %s lists differs from %s in: %s", terminal.Clean(base), own, terminal.Clean(strings.Join(differences, ", ")))
 		return
 	}
 	d.ok("registration", "%s lists the current card", terminal.Clean(base))

@@ -69,7 +69,7 @@ func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Ta
 		return engine.Tally{}, err
 	}
 	defer release()
-	counted := func(put func(engine.Row) error) (engine.Numbers, error) {
+	countingFill := func(put func(engine.Row) error) (engine.Numbers, error) {
 		n, err := fill(func(r engine.Row) error {
 			p.rows.Add(1)
 			return put(r)
@@ -78,7 +78,7 @@ func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Ta
 		return n, err
 	}
 	if o.Config.Store.Postgres == "" {
-		return o.Dir.ImportDatabase(ctx, counted)
+		return o.Dir.ImportDatabase(ctx, countingFill)
 	}
 	cfg, err := o.postgres()
 	if err != nil {
@@ -92,7 +92,7 @@ func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Ta
 		return engine.Tally{}, err
 	}
 	defer unlock()
-	tally, err := postgres.Import(ctx, cfg, counted)
+	tally, err := postgres.Import(ctx, cfg, countingFill)
 	if _, explained := errors.AsType[*exit.Error](err); err != nil && !explained { // an error of the source is explained already
 		err = datadir.ExplainPostgres(err)
 	}
