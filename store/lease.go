@@ -14,7 +14,8 @@ var (
 	ErrLeaseLost = errors.New("store: the lease is lost")
 )
 
-// Lease is the right to do a duty, such as delivering the outbox. At most one handle has it at a time.
+// Lease is the right to do a duty, such as delivering the outbox. At most one handle, which is an open [Store], has
+// the lease at a time.
 type Lease struct {
 	Name string
 	// Fence grows whenever the lease gets another holder. After a restart it is larger than every fence with which a
@@ -36,9 +37,9 @@ type Leases interface {
 	// or closes; then there is nothing to renew.
 	TTL() time.Duration
 	// Acquire takes the lease with this name, of 1 to 64 bytes. If this handle holds it already, Acquire extends it
-	// by a TTL from now, and returns it. If another handle does, the error is ErrLeaseTaken.
+	// until a TTL from now, and returns it. If another handle holds it, the error is ErrLeaseTaken.
 	Acquire(ctx context.Context, name string) (Lease, error)
-	// Renew extends leases of this handle by a TTL from now, in one call, and returns those that it has lost.
+	// Renew extends leases of this handle until a TTL from now, and returns those that the handle has lost.
 	Renew(ctx context.Context, held []Lease) (lost []Lease, err error)
 	// Release gives leases back. A lease that is lost already is ignored.
 	Release(ctx context.Context, held []Lease) error
@@ -53,7 +54,8 @@ type Hint struct{ NS, Key string }
 // leaseKey is the key of the lease in a context; see [LeaseOf].
 type leaseKey struct{}
 
-// WithLease returns a context for the work of a duty. [Observed] stores every unit with this context under the lease.
+// WithLease returns a context for the work of a duty. Every unit that [Observed] stores with this context fails if
+// the lease is lost.
 func WithLease(ctx context.Context, lease Lease) context.Context {
 	return context.WithValue(ctx, leaseKey{}, &lease)
 }
@@ -73,7 +75,8 @@ const (
 // Watcher reports the commits of other handles. A process knows its own commits; see [Observed].
 type Watcher interface {
 	// Watch returns a channel with a hint for each change in the namespaces that another handle commits, until ctx
-	// ends; then the channel is closed. Hints may repeat and may come in another order than the commits. If hints were
-	// lost, the zero hint takes their place: then anything may have changed. So a reader must read the store itself.
+	// ends; then the channel is closed. Hints may repeat and may come in a different order from the commits. If hints
+	// were lost, the zero hint takes their place: then anything may have changed. So a reader must read the store
+	// itself.
 	Watch(ctx context.Context, namespaces ...string) <-chan Hint
 }

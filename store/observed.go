@@ -9,21 +9,21 @@ import (
 )
 
 // Observed is a Store that reports every committed change of records, with its body, to observers in this process. It
-// does not report changes that a caller makes through the wrapped store. Observed stores the units of a duty under its
-// lease; see [WithLease].
+// does not report changes that a caller makes through the wrapped store. Observed stores the units of a duty under
+// the lease of the duty; see [WithLease].
 type Observed struct {
 	Store
 	*observers
-	lease *Lease // of every unit without another one; see [Observed.Under]
+	lease *Lease // the lease of units whose context names no lease; see [Observed.Under]
 }
 
 // observers are shared by an Observed and the copies that [Observed.Under] returns.
 type observers struct {
-	local      []func([]Change)
-	remote     map[string][]func(Change) // observers of other processes only, by namespace
+	onCommit   []func([]Change)
+	onRemote   map[string][]func(Change) // observers only of changes by other processes, by namespace
 	namespaces []string                  // in which observers want the changes of other processes
 	onLoss     []func()                  // called when hints were lost
-	following  chan struct{}             // full while somebody follows
+	following  chan struct{}             // full while a call of Follow reports
 	again      chan struct{}             // full if the functions of onLoss must be called again
 }
 
@@ -33,12 +33,12 @@ func Observe(s Store) *Observed {
 		return o
 	}
 	return &Observed{Store: s, observers: &observers{
-		remote: make(map[string][]func(Change)), following: make(chan struct{}, 1), again: make(chan struct{}, 1),
+		onRemote: make(map[string][]func(Change)), following: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}}
 }
 
-// Under returns the same store, which stores every unit under lease unless the context of the unit names another lease.
-// If lease is nil, only contexts name leases.
+// Under returns a view of the same store that stores every unit under lease, unless the context of the unit names
+// another lease. If lease is nil, only contexts name leases.
 func (o *Observed) Under(lease *Lease) *Observed {
 	under := *o
 	under.lease = lease
@@ -55,12 +55,12 @@ func (o *Observed) Under(lease *Lease) *Observed {
 // observer names, here or in [Observed.OnRemote]. Such a change has IfRev Any and the record as it is now, or Delete if
 // the record is absent now.
 func (o *Observed) OnCommit(observe func([]Change), namespaces ...string) {
-	o.local, o.namespaces = append(o.local, observe), append(o.namespaces, namespaces...)
+	o.onCommit, o.namespaces = append(o.onCommit, observe), append(o.namespaces, namespaces...)
 }
 
 // OnRemote adds an observer of the changes of other processes in one namespace; see [Observed.OnCommit].
 func (o *Observed) OnRemote(namespace string, observe func(Change)) {
-	o.remote[namespace], o.namespaces = append(o.remote[namespace], observe), append(o.namespaces, namespace)
+	o.onRemote[namespace], o.namespaces = append(o.onRemote[namespace], observe), append(o.namespaces, namespace)
 }
 
 // OnLoss adds a function that is called when changes of other processes may have been missed. Call OnLoss during
@@ -79,9 +79,9 @@ func (o *Observed) RereadLater() {
 	}
 }
 
-// Follow reports the changes of other processes to the observers until ctx ends. Each service calls it; one call at a
-// time reports. If other processes may use the store, Follow first calls the functions of [Observed.OnLoss], because
-// they may have changed what this process read before.
+// Follow reports the changes of other processes to the observers until ctx ends. Every service calls Follow; only one
+// call reports at a time, and the others wait. If other processes may use the store, Follow first calls the functions
+// of [Observed.OnLoss], because those processes may have changed what this process read before.
 func (o *Observed) Follow(ctx context.Context) {
 	select {
 	case o.following <- struct{}{}:
@@ -122,7 +122,7 @@ func (o *Observed) Follow(ctx context.Context) {
 			changes[0].Record = rec
 		}
 		_ = o.report(changes, nil)
-		for _, observe := range o.remote[hint.NS] {
+		for _, observe := range o.onRemote[hint.NS] {
 			observe(changes[0])
 		}
 	}
@@ -137,7 +137,8 @@ func (o *Observed) lose() {
 // leaseOf returns the lease under which a unit with this context is stored, or nil.
 func (o *Observed) leaseOf(ctx context.Context) *Lease { return cmp.Or(LeaseOf(ctx), o.lease) }
 
-// hold returns the changes of a unit under its lease, see leaseOf, unless the first change already names a lease.
+// hold returns the changes of a unit, and sets the Held of the first change to the lease of the unit (see leaseOf)
+// unless that change already has one.
 func (o *Observed) hold(ctx context.Context, changes []Change) []Change {
 	lease := o.leaseOf(ctx)
 	if lease == nil {
@@ -157,7 +158,7 @@ func (o *Observed) hold(ctx context.Context, changes []Change) []Change {
 // report calls the observers with changes unless the commit failed, and returns err.
 func (o *Observed) report(changes []Change, err error) error {
 	if err == nil && len(changes) > 0 {
-		for _, observe := range o.local {
+		for _, observe := range o.onCommit {
 			observe(changes)
 		}
 	}

@@ -63,7 +63,7 @@ func DecodeAll[T any](ctx context.Context, r Records, ns, term string, now time.
 	}
 }
 
-// MaxConflicts bounds how often an update is tried if others change the same record.
+// MaxConflicts is how often an update is tried if others change the same record meanwhile.
 const MaxConflicts = 16
 
 // Retry calls do again while its error is [ErrConflict], at most MaxConflicts times in all.
@@ -76,8 +76,9 @@ func Retry(do func() error) error {
 	return ErrConflict
 }
 
-// All returns the elements of every page of a list. The function list returns the page at a position, and the position
-// of the next page. The zero position asks for the first page; as next, it ends the list. An error ends the iteration.
+// All returns the elements of every page of a list. The function list returns the page at a position, and the
+// position of the next page. The first page is at the zero position; a zero next ends the list. An error ends the
+// iteration.
 func All[T any, P comparable](list func(at P) (page []T, next P, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var at, end P

@@ -16,8 +16,8 @@ const retryLease = time.Second
 // retryLeaseSoon is the same for a lease that the other process is about to release.
 const retryLeaseSoon = 100 * time.Millisecond
 
-// Session does duties while this process holds their leases. It renews all of them in one call. Start with
-// [NewSession], and call [Session.Do] for each duty. A session is safe for concurrent use.
+// Session does duties, such as delivering the outbox, while this process holds their leases. It renews all leases in
+// one call. Start with [NewSession], and call [Session.Do] for each duty. A session is safe for concurrent use.
 type Session struct {
 	leases Leases
 	log    *slog.Logger
@@ -49,8 +49,8 @@ func (s *Session) IsElsewhere(name string) bool {
 	return s.elsewhere[name]
 }
 
-// Held returns the lease of a duty that this process does now, or nil. If a unit is not part of the duty, but is right
-// only while this process does the duty, set its Held to this lease.
+// Held returns the lease of a duty that this process does now, or nil. If a unit is not part of the duty, but is
+// right only while this process does the duty, set the Held of the unit to this lease.
 func (s *Session) Held(name string) *Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (h *holding) isCurrent(ttl time.Duration, now time.Time) bool {
 
 // Do does a duty whenever this process holds the lease with this name, until ctx ends. The context of work belongs to
 // the lease, see [WithLease], and ends when the lease is lost, with [ErrLeaseLost] as its cause. Do waits for work to
-// return, and then releases the lease, unless other work goes on under it. If work returns before the lease is
+// return, and then releases the lease, unless other work still runs under it. If work returns before the lease is
 // lost, the duty is done, and Do returns.
 func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Context)) {
 	for ctx.Err() == nil {
@@ -101,8 +101,8 @@ func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Con
 }
 
 // Claim acquires the lease with this name now, for a duty that begins later. If another process holds the lease, the
-// error is [ErrLeaseTaken]. duty is like the context of the work of [Session.Do]. The caller must call end, which ends
-// duty and releases the lease, unless other work goes on under it.
+// error is [ErrLeaseTaken]. duty is like the context of the work of [Session.Do]. The caller must call end, which
+// ends duty and releases the lease, unless other work still runs under it.
 func (s *Session) Claim(ctx context.Context, name string) (duty context.Context, end func(), err error) {
 	asked := time.Now()
 	lease, err := s.acquire(ctx, name)
@@ -173,7 +173,7 @@ func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work fun
 	last := len(h.work) == 0
 	if last {
 		delete(s.held, lease)
-		s.elsewhere[lease.Name] = true // until the next attempt to acquire it
+		s.elsewhere[lease.Name] = true // until the next attempt to acquire the lease
 	}
 	if len(s.held) == 0 && s.renewing != nil {
 		close(s.renewing)

@@ -11,14 +11,14 @@
 //   - A unit checks every precondition before its first write. A refusal fails that unit alone, never another unit
 //     that shares a commit with it.
 //   - A method that writes returns nil only after the write is durable.
-//   - The caller passes the time as now. From its Expires on, an entry is absent, whether or not [Store.Sweep] has
-//     run; Sweep only reclaims space. A zero Expires means never. Nothing of an expired entry remains: an entry that
-//     takes its place is a new one.
+//   - The caller passes the time as now. An entry is absent from its Expires on, whether or not [Store.Sweep] has
+//     run; Sweep only reclaims space. A zero Expires means never. An entry that takes the place of an expired one
+//     inherits nothing from it.
 //   - Revisions are opaque and grow. If a compare-and-set fails with [ErrConflict], read again and decide again.
 //   - After [ErrUnavailable] the outcome is unknown, and the caller may repeat the same call.
 //   - Pages are keyset pages. A cursor names a position, not a snapshot, and never becomes invalid. A limit is at
-//     least 1, and that of a [CardQuery] at most 1000.
-//   - Cards are found by terms that the caller made, so results never depend on the engine.
+//     least 1; the limit of a [CardQuery] is at most 1000.
+//   - Cards are found by terms that the caller made, so all engines find the same cards.
 //   - The engine keeps no byte slice that the caller passed in. Byte slices that it returns belong to the caller.
 //     Times come back in UTC.
 //   - A call that breaks a bound named here (a fifth term, an empty key, the same record twice in a unit) is a
@@ -71,9 +71,9 @@ type Store interface {
 	Watcher
 
 	// Sweep reclaims the space of up to about limit entries that are absent at now, and returns how many entries it
-	// looked at. A result below limit means that nothing more can be swept at now. Sweep changes no answer except that
-	// of [Cards.Changes], which gets a line when a reservation ends and loses old tombstones. So any instance may call
-	// Sweep at any time.
+	// looked at. A result below limit means that nothing more can be swept at now. Sweep changes the results of no
+	// other method except [Cards.Changes], which gets a line when a reservation ends and loses old tombstones. So any
+	// instance may call Sweep at any time.
 	Sweep(ctx context.Context, now time.Time, limit int) (int, error)
 	// Ping reports whether the store accepts writes now: it returns nil, or ErrUnavailable with the reason.
 	Ping(ctx context.Context) error
@@ -135,9 +135,9 @@ type Quota struct {
 	Max int
 }
 
-// CardQuery asks for a page of live cards. A card matches if it carries every term of All, carries for each of Prefixes
-// a term that begins with it, and, if Tiers is not empty, matches at least one tier. A card is listed once, in the
-// first tier that it matches. The order is by tier, then by Seq.
+// CardQuery asks for a page of live cards. A card matches if it carries every term of All, has for each of Prefixes a
+// term that begins with that prefix, and, if Tiers is not empty, matches at least one tier. A card is listed once, in
+// the first tier that it matches. The order is by tier, then by Seq.
 type CardQuery struct {
 	All      []string
 	Prefixes []string // at most 4, none of them empty
@@ -153,7 +153,7 @@ type Tier struct {
 	Prefix string
 }
 
-// Position is a place in the order of a [CardQuery]. It stays valid for any length of time.
+// Position is a place in the order of a [CardQuery]. It never becomes invalid.
 type Position struct {
 	Tier int
 	Seq  uint64
@@ -303,8 +303,8 @@ type Steps interface {
 	// Next of the previous page, or 0 for the first page.
 	Conversations(ctx context.Context, term string, before uint64, limit int, now time.Time) (ConvPage, error)
 	// Transcript returns at most limit entries, or no entries if the conversation does not exist. after is the number
-	// of the last entry that the caller has read, or 0. Transcript has no parameter now, because its callers have read
-	// the row.
+	// of the last entry that the caller has read, or 0. Transcript does not check whether the conversation has
+	// expired, because its callers have read the row.
 	Transcript(ctx context.Context, key ConvKey, after uint64, limit int) ([]Entry, error)
 	// Forget removes a conversation, its transcript, and the answers in its replay records. The records themselves
 	// stay, with Status 0, until they expire, so that no message of the conversation is accepted a second time.
@@ -331,7 +331,7 @@ type Change struct {
 	// the new record (any record if it has no terms). 0 means no limit; at most 10,000.
 	Max int
 	// Held is a lease of the caller. If it is lost, the unit fails with ErrLeaseLost. Nil: the change needs no lease.
-	// A change with only Held changes no record, and requires the lease for the rest of its unit.
+	// A change that sets only Held changes no record; it makes the whole unit depend on the lease.
 	Held *Lease
 }
 
@@ -351,7 +351,7 @@ type Records interface {
 	// Get returns a live record, or ErrNotFound.
 	Get(ctx context.Context, ns, key string, now time.Time) (Record, error)
 	// List returns a page of the live records of ns that carry term (all records if term is empty), in the order of
-	// their keys. No record carries a term that is longer than a term may be. after is the Next of the previous page,
-	// or "".
+	// their keys. If term is longer than a term may be, the page is empty. after is the Next of the previous page, or
+	// "".
 	List(ctx context.Context, ns, term, after string, limit int, now time.Time) (RecordPage, error)
 }

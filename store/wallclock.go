@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// clockTolerance is how far the wall clock may move against the monotonic clock without doubt.
+	// clockTolerance is how far the wall clock may drift from the monotonic clock before it is in doubt.
 	clockTolerance = time.Minute
 	// clockDoubt is how long a wall clock stays in doubt after a step: long enough for an operator to notice.
 	clockDoubt = 3 * time.Hour
@@ -22,7 +22,7 @@ type WallClock struct {
 
 	mu      sync.Mutex
 	last    time.Time     // the previous reading
-	ahead   time.Duration // how far the wall clock moved against the monotonic clock, without steps older than clockDoubt
+	ahead   time.Duration // how far the wall clock drifted from the monotonic clock, except for steps older than clockDoubt
 	suspect time.Time     // when the doubt began; zero: the clock is reliable
 }
 

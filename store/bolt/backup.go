@@ -54,8 +54,8 @@ func (s *Store) copyTo(name string) (err error) {
 	return nil
 }
 
-// dropBackups removes the temporary copies that a killed process left behind.
-func (s *Store) dropBackups() error {
+// removeTempCopies removes the temporary copies that a killed process left behind.
+func (s *Store) removeTempCopies() error {
 	dir, prefix := filepath.Dir(s.path), filepath.Base(s.path)+".backup-"
 	entries, err := os.ReadDir(dir)
 	if err != nil {

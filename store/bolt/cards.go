@@ -20,7 +20,7 @@ import (
 // cards implements [store.Cards].
 type cards struct {
 	s  *Store
-	by *local.Handle // the handle that calls
+	by *local.Handle // the handle of the caller
 }
 
 // Cards implements [store.Store].

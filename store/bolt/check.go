@@ -62,7 +62,7 @@ func (f *findings) add(err error) {
 	}
 }
 
-// expect adds a fault about the row with this key in b, unless ok.
+// expect adds a fault about the row with this key in b if ok is false.
 func (f *findings) expect(ok bool, b bucket, key []byte) {
 	if !ok {
 		f.add(fmt.Errorf("%s %x does not match the rows that it belongs to", b.name, key))

@@ -37,8 +37,8 @@ func (b bucket) seal(key, value []byte) []byte {
 	return binary.BigEndian.AppendUint32(value, crc32.Update(crc32.Update(b.sum, castagnoli, key), castagnoli, value))
 }
 
-// open verifies the checksum of stored and returns the value without it. The value is nil only with an error, which is
-// ErrDamaged with the bucket and the key.
+// open verifies the checksum of stored and returns the value without the checksum, never nil. If the checksum does not
+// match, the error is ErrDamaged with the names of the bucket and the key.
 func (b bucket) open(key, stored []byte) ([]byte, error) {
 	n := len(stored) - sumSize
 	if n < 0 {
@@ -51,8 +51,8 @@ func (b bucket) open(key, stored []byte) ([]byte, error) {
 	return stored[:n:n], nil
 }
 
-// read is open for a row that a cursor found. written is the original key of the row: if the checksum fails with key,
-// but fits a key that differs in one bit, written is that other key, otherwise it is key itself.
+// read works like open, for a row that a cursor found. written is the original key of the row: if the checksum does not
+// match key, but matches a key that differs in one bit, written is that other key. Otherwise written is key.
 func (b bucket) read(key, stored []byte) (written, value []byte, err error) {
 	if value, err = b.open(key, stored); err == nil {
 		return key, value, nil
@@ -91,7 +91,7 @@ type rows struct {
 type row struct{ key, value []byte }
 
 // get returns the value under key, or nil if the row does not exist. If the row is damaged, even by a changed bit in
-// its key, get returns ErrDamaged and never nil, so that a damaged row does not look missing.
+// its key, the error is ErrDamaged, so that a damaged row does not look missing.
 func (r rows) get(key []byte) ([]byte, error) { return r.at(r.b.Cursor(), key) }
 
 // at works like get with a cursor of the caller, so that reading many rows needs only one cursor.
@@ -104,8 +104,9 @@ func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
 	return nil, err
 }
 
-// put stores a row. bbolt refuses only keys and values beyond the bounds that engine checks, writes in a transaction
-// that only reads, and damaged pages. So put panics, which makes the unit fail; see [engine.Guard].
+// put stores a row. bbolt fails only for a key or value that is too large (package engine has checked the sizes), in a
+// read-only transaction, or for a damaged page. No caller can handle these errors, so put panics, which makes the unit
+// fail; see [engine.Guard].
 func (r rows) put(key, value []byte) {
 	if err := r.b.Put(key, r.seal(key, value)); err != nil {
 		panic(err)
@@ -165,8 +166,8 @@ func (r rows) replace(old, updated []string, key func(text string) []byte) {
 
 // before returns the row before key as it is stored, or nil. next is the row that c found at or after key. A row whose
 // key has a changed bit stays in its old place, so a search for its key, or for a key nearby, can end in the wrong
-// place, next to that row. So before returns ErrDamaged if the rows around the place are out of order, or if a neighbor
-// is a damaged row whose original key began with prefix (or was prefix, if exact is set).
+// place, next to that row. Therefore the error is ErrDamaged if the rows around the place are out of order, or if a
+// neighbor is a damaged row whose original key began with prefix (if exact is set: was prefix).
 func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exact bool) (prev, stored []byte, err error) {
 	var near [4][]byte
 	near[2] = next
@@ -197,7 +198,7 @@ func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exac
 	return prev, stored, nil
 }
 
-// inOrder reports whether each two neighboring keys are in ascending order. It does not compare a nil key.
+// inOrder reports whether the keys are in ascending order. It does not compare a nil key.
 func inOrder(keys ...[]byte) bool {
 	for i, key := range keys[1:] {
 		if keys[i] != nil && key != nil && bytes.Compare(keys[i], key) >= 0 {

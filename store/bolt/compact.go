@@ -38,7 +38,7 @@ func openOffline(path string) (*bbolt.DB, error) {
 
 // CompactInPlace replaces the database at path, which must not be open elsewhere, with a copy without free pages, and
 // returns the sizes of the file before and after. It checks the copy first. If the copy is not smaller, the old file
-// stays. After a crash, path is the old file or the new file, never a mixture.
+// stays. After a crash, path names either the old file or the complete new file.
 func CompactInPlace(ctx context.Context, path string) (before, after int64, err error) {
 	if before, after, err = compactInPlace(ctx, path); err != nil {
 		return before, after, fmt.Errorf("compact %s: %w", path, err)
@@ -50,7 +50,7 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	if err := checkOffline(path); err != nil {
 		return 0, 0, err
 	}
-	// Hold the lock until the rename, because writes of another process to the old file would be lost.
+	// Hold the lock until the rename, because anything that another process wrote to the old file would be lost.
 	from, err := openBolt(path, &bbolt.Options{})
 	if err != nil {
 		return 0, 0, err

@@ -21,9 +21,9 @@ func convSeq(tx *bbolt.Tx, key store.ConvKey) ([]byte, error) {
 
 // The kinds of rows of a conversation in bucket convs, in the order of their keys.
 const (
-	convReplay byte = iota
-	convEntry
-	convRow
+	convReplay byte = iota // names a replay record of the conversation
+	convEntry              // an entry of the transcript
+	convRow                // the conversation itself
 )
 
 func convRowKey(seq []byte, kind byte, rest []byte) []byte {
@@ -100,7 +100,8 @@ func deleteConvRow(t *txn, conv store.Conversation) {
 	bucketConvs.in(t.Tx).delete(convRowKey(u64(conv.Seq), convRow, nil))
 }
 
-// deleteEntries removes up to limit rows of a conversation, but not its main row, and returns how many it removed.
+// deleteEntries removes up to limit rows of a conversation, except its row of kind convRow, and returns how many it
+// removed.
 func deleteEntries(t *txn, seq uint64, limit int) (int, error) {
 	rows, prefix := bucketConvs.in(t.Tx), u64(seq)
 	var keys [][]byte

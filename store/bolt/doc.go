@@ -7,10 +7,10 @@
 //
 // All writes are units in a queue. One of the waiting callers is the leader: it commits all units that were queued
 // during the previous commit. So a single caller waits for nobody, and many callers share one fsync. Each unit is first
-// planned, with all checks but without writes, and then written. If it is refused or panics, only that unit fails.
-// After the commit, the leader applies the changes of the index in commit order, and only then returns the outcomes to
-// the callers. After a failed commit, all writes fail with store.ErrUnavailable until the engine has reopened the file
-// by itself. Reads continue.
+// planned, with all checks but without writes, and then written. A unit that is refused or panics fails alone. After
+// the commit, the leader applies the changes of the index in commit order, and only then returns the outcomes to the
+// callers. After a failed commit, all writes fail with store.ErrUnavailable until the engine has reopened the file by
+// itself. Reads continue.
 //
 // # Reading
 //
@@ -20,9 +20,9 @@
 //
 // # The index file
 //
-// "<path>.index" is a snapshot of the index and only an optimization. The database names the snapshots that are valid
-// for it, and the change feed brings a loaded snapshot up to date. If the snapshot is missing, damaged or not valid,
-// the engine builds the index from the cards.
+// "<path>.index" is a snapshot of the index and only an optimization. The database contains the tags of the snapshots
+// that are valid for it, and the change feed brings a loaded snapshot up to date. If the snapshot is missing, damaged
+// or not valid, the engine builds the index from the cards.
 //
 // See schema.go for the buckets and package engine for the encoding of rows. To change a format, add a migration in
 // migrate.go or a new version of a row.

@@ -19,8 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// Export reads the whole database, and passes its rows to put. The caller makes sure that nobody writes meanwhile. If
-// pages or rows are damaged, Export passes nothing, and the error names up to a hundred of them.
+// Export reads the whole database and passes its rows to put. The caller makes sure that nobody writes meanwhile. If
+// pages or rows are damaged, Export passes no row, and the error names up to a hundred damaged pages and rows.
 func (s *Store) Export(ctx context.Context, put func(engine.Row) error) (n engine.Numbers, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
 		n, err = exportRows(ctx, tx, put)
@@ -48,6 +48,7 @@ func exportRows(ctx context.Context, tx *bbolt.Tx, put func(engine.Row) error) (
 	return n, err
 }
 
+// each calls fn for every row of b, and stops at the first error.
 func each(tx *bbolt.Tx, b bucket, fn func(k, v []byte) error) error {
 	for row, err := range b.in(tx).from(nil, nil) {
 		if err == nil {
@@ -66,9 +67,10 @@ func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
 	})
 }
 
-// exportChanges exports the feed without the tombstones of earlier registrations, which only an index in memory needs.
+// exportChanges exports the feed without the tombstones of ids that were registered again. Only an index that was built
+// before needs those tombstones, and the new database has none.
 func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
-	tombstones := make(map[uint64]int64) // number of the change: when Sweep removes it
+	tombstones := make(map[uint64]int64) // when Sweep removes a change, by the number of the change
 	if err := each(tx, bucketExpiries, func(k, _ []byte) error {
 		if k[8] == kindTombstone {
 			tombstones[number(k[9:])] = int64(binary.BigEndian.Uint64(k) ^ 1<<63)
@@ -115,7 +117,7 @@ func exportRecords(tx *bbolt.Tx, put func(engine.Row) error) error {
 	return each(tx, bucketRecords, func(k, v []byte) error { return put(engine.Row{Kind: engine.KindRecord, Key: k, Value: v}) })
 }
 
-// ImportPath returns the path of the file that an import into the database at path fills. While the file exists, the
+// ImportPath returns the path of the file in which an import makes the database at path. While the file exists, the
 // database cannot be opened.
 func ImportPath(path string) string { return path + ".import" }
 
@@ -147,21 +149,22 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
 		return tally, engine.ErrNotEmpty
 	}
-	part := ImportPath(path)
-	notBegun := os.Truncate(part, 0) // nil if an earlier import was interrupted
-	if notBegun != nil && !errors.Is(notBegun, fs.ErrNotExist) {
-		return tally, notBegun
+	unfinished := ImportPath(path)
+	err = os.Truncate(unfinished, 0)
+	interrupted := err == nil // an earlier import left its file
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return tally, err
 	}
-	// NoSync is safe here: nobody uses the file before the Sync in finish.
-	to, err := openBolt(part, &bbolt.Options{NoSync: true})
+	// NoSync is safe, because nothing uses the file before the Sync in finish.
+	to, err := openBolt(unfinished, &bbolt.Options{NoSync: true})
 	if err != nil {
 		return tally, err
 	}
 	c := &copier{ctx: ctx, db: to, log: slog.New(slog.DiscardHandler)}
 	defer func() {
 		err = errors.Join(err, c.rollback(), to.Close())
-		if err != nil && tally == (engine.Tally{}) && notBegun != nil { // no row was imported, and no earlier import was interrupted
-			err = errors.Join(err, os.Remove(part))
+		if err != nil && tally == (engine.Tally{}) && !interrupted { // no row was imported
+			err = errors.Join(err, os.Remove(unfinished))
 		}
 	}()
 	for _, b := range buckets {
@@ -200,7 +203,7 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 			return tally, err
 		}
 	}
-	if err := os.Rename(part, path); err != nil {
+	if err := os.Rename(unfinished, path); err != nil {
 		return tally, err
 	}
 	atomicfile.SyncDir(filepath.Dir(path))
@@ -220,11 +223,11 @@ func importRow(c *copier, r engine.Row) error {
 			c.put(bucketCounts, countKey(r.Num)(count), nil)
 		}
 		c.put(bucketCards, seq, r.Value)
-		c.due(kindCard, seq, engine.CardDue(v.Card))
+		c.scheduleSweep(kindCard, seq, engine.CardDue(v.Card))
 	case engine.ChangeRow:
 		c.put(bucketIDs, []byte(v.ID), u64(v.Seq))
 		c.put(bucketChanges, seq, r.Value)
-		c.due(kindTombstone, seq, r.Due)
+		c.scheduleSweep(kindTombstone, seq, r.Due)
 	case engine.EntryRow:
 		c.put(bucketConvs, convRowKey(seq, convEntry, u64(r.N)), r.Value)
 	case store.Conversation:
@@ -233,11 +236,11 @@ func importRow(c *copier, r engine.Row) error {
 			c.put(bucketConvTerms, convTermKey(r.Num)(term), nil)
 		}
 		c.put(bucketConvs, convRowKey(seq, convRow, nil), r.Value)
-		c.due(kindConv, seq, engine.Deadline(v.Expires))
+		c.scheduleSweep(kindConv, seq, engine.Deadline(v.Expires))
 	case engine.ReplayRow:
 		hash, conv := engine.ReplayHash(v.Sender, v.MessageID), u64(v.ConvSeq)
-		c.put(bucketReplays, replayKey(part(v.Expires), hash), r.Value)
-		// The entries of other engines do not name their record, so a row of the conversation does.
+		c.put(bucketReplays, replayKey(replayPart(v.Expires), hash), r.Value)
+		// An entry from another engine does not name its replay record, so a row of the conversation names the record.
 		if c.err == nil && rowExists(c.tx, bucketConvs, convRowKey(conv, convRow, nil)) {
 			c.put(bucketConvs, convRowKey(conv, convReplay, hash), nil)
 		}
@@ -246,13 +249,13 @@ func importRow(c *copier, r engine.Row) error {
 			c.put(bucketRecordTerms, engine.TermKey(v.NS, term, v.Key), nil)
 		}
 		c.put(bucketRecords, r.Key, r.Value)
-		c.due(kindRecord, r.Key, engine.Deadline(v.Expires))
+		c.scheduleSweep(kindRecord, r.Key, engine.Deadline(v.Expires))
 	}
 	return c.err
 }
 
-// due schedules a sweep of a row, unless due is engine.Never.
-func (c *copier) due(kind byte, key []byte, due int64) {
+// scheduleSweep makes Sweep look at a row at the time due.
+func (c *copier) scheduleSweep(kind byte, key []byte, due int64) {
 	if due != engine.Never {
 		c.put(bucketExpiries, expiryKey(due, kind, key), nil)
 	}

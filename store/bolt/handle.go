@@ -45,7 +45,7 @@ func (h *Handle) Close() error {
 	return nil
 }
 
-// Leases implements [store.Store]. They are in memory, because the lock of the file keeps other processes out.
+// Leases implements [store.Store]. The leases are in memory, because the lock of the file keeps other processes out.
 func (s *Store) Leases() store.Leases { return s.self }
 
 // Watch implements [store.Watcher]. The channel is also closed when the database closes. Nothing comes from it unless
@@ -63,9 +63,10 @@ func (s *Store) fenceFloor(ctx context.Context) (floor uint64, err error) {
 	return floor, err
 }
 
+// fencesAbove returns the floor of the fences: 2^20 for each revision, and the offset from an import.
 func fencesAbove(tx *bbolt.Tx) (uint64, error) {
 	meta := bucketMeta.in(tx)
-	offset, err := meta.get(keyFences) // of an import
+	offset, err := meta.get(keyFences)
 	return meta.b.Sequence()<<20 + number(offset), err
 }
 

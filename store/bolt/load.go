@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
+// applyIndex makes the changes of the index that a committed group requires.
 func (s *Store) applyIndex(t *txn) {
 	for _, change := range t.after {
 		change(s.index)
@@ -74,7 +75,7 @@ func (s *Store) buildIndex(ctx context.Context) error {
 	return nil
 }
 
-// gather adds to part the cards whose seq is at least from and less than to. It leaves out damaged cards.
+// gather adds to part the cards whose seq is at least from and less than to, except damaged ones.
 func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint64) error {
 	p := newProgress(s.log, "build the card index", "percent", 100)
 	var terms [][]byte
@@ -100,7 +101,7 @@ func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint6
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
-				if from == 0 { // the parts are equally large, so that one line is enough for all
+				if from == 0 { // the parts are equally large, so the first one stands for all
 					p.note(int64(100 * seq / to))
 				}
 			}
@@ -110,8 +111,8 @@ func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint6
 	})
 }
 
-// catchUp brings the index to the newest change in the file. It removes the cards that changed since s.through from
-// every list, because their old terms are no longer known, and then lists them by their rows.
+// catchUp brings the index up to the newest change in the file. It removes the cards that changed since s.through from
+// every list, because their old terms are no longer known, and then lists them under the terms in their rows.
 func (s *Store) catchUp() error {
 	type listing struct {
 		slot    cardindex.Slot

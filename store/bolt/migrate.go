@@ -21,7 +21,7 @@ import (
 )
 
 // migration writes the database of the next schema, row by row, from a database that it must not change. A migration
-// that changes cards leaves out keySnapshots.
+// that changes cards does not copy the row of keySnapshots, so that Open builds the index again.
 type migration func(from *bbolt.Tx, to *copier) error
 
 // migrations holds at index i the migration from schema i+1 to i+2. A new migration comes with testdata/schema-N.db.gz,
@@ -31,7 +31,7 @@ type migration func(from *bbolt.Tx, to *copier) error
 // upgrade rewrites the database once. At the release, delete this paragraph; any later change needs schema 3.
 var migrations = []migration{addChecksums}
 
-// newestSchema returns the schema that the steps lead to.
+// newestSchema returns the schema to which steps lead.
 func newestSchema(steps []migration) uint64 { return uint64(len(steps)) + 1 }
 
 // addChecksums migrates from schema 1, which had no checksums. It cannot detect bits that changed before.
@@ -85,14 +85,14 @@ func (s *Store) migrate(ctx context.Context, steps []migration) error {
 }
 
 // rewrite replaces the file with a database of the next schema. One transaction over all rows would hold all of them in
-// memory and double the size of the file. So the step fills a new file in small transactions, and the old file stays as
-// a copy. If the process dies, the file is the old or the new one, and the next Open starts again.
+// memory and double the size of the file. So step fills a new file in small transactions, and the old file stays as a
+// copy. If the process dies, s.path names either the old or the new file, and the next Open continues from there.
 func (s *Store) rewrite(ctx context.Context, step migration, have uint64) error {
 	dst := s.path + ".backup-migrate" // the next Open removes what a killed process left
 	if err := removeIfThere(dst); err != nil {
 		return err
 	}
-	// NoSync is safe here: nobody uses the new file before the Sync in finish.
+	// NoSync is safe, because nothing uses the new file before the Sync in finish.
 	to, err := openBolt(dst, &bbolt.Options{NoSync: true})
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ type copier struct {
 }
 
 const (
-	copyBatch    = 4 << 20
+	copyBatch    = 4 << 20          // bytes of rows in one transaction
 	copyLogEvery = 10 * time.Second // between two log lines about the progress
 )
 
@@ -240,8 +240,8 @@ func OlderCopy(path string, schema uint64) string { return fmt.Sprintf("%s.schem
 
 const keepOlder = 7 * 24 * time.Hour
 
-// dropOlder removes the copies of [OlderCopy] that are a week old. It ignores errors: the next sweep tries again.
-func (s *Store) dropOlder(now time.Time) {
+// removeOlderCopies removes the copies of [OlderCopy] that are a week old. It ignores errors: the next sweep tries again.
+func (s *Store) removeOlderCopies(now time.Time) {
 	dir, prefix := filepath.Dir(s.path), filepath.Base(s.path)+".schema-"
 	entries, err := os.ReadDir(dir)
 	if err != nil {

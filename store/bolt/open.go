@@ -44,8 +44,8 @@ type Config struct {
 	// so that it stops before the disk is full. 0 means 64 MiB; a negative number disables the check.
 	MinFree int64
 	// InitialMmapSize is the number of bytes of address space to reserve for the file. While the file is smaller, it
-	// can grow without waiting for readers. 0 means 4 GiB, or nothing if the system refuses that much, on 32-bit
-	// systems, and on Windows, where the file itself would grow. A negative number reserves nothing.
+	// can grow without waiting for readers. 0 means 4 GiB, but nothing on 32-bit systems, on Windows (where the file
+	// itself would grow), or if the system refuses that much. A negative number reserves nothing.
 	InitialMmapSize int
 	// LeaseTTL is the time for which a lease lasts without renewal. 0 means that a lease lasts until its handle is
 	// closed. That is enough, because no other process can open the file.
@@ -112,7 +112,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	}
 	built := 0
 	err = catchDamage(func() (err error) {
-		if err := errors.Join(s.migrate(ctx, migrations), s.dropBackups()); err != nil {
+		if err := errors.Join(s.migrate(ctx, migrations), s.removeTempCopies()); err != nil {
 			return err
 		}
 		built, err = s.loadIndex(ctx)
@@ -121,7 +121,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open store %s: %w", path, err), s.closeFile())
 	}
-	s.dropOlder(time.Now())
+	s.removeOlderCopies(time.Now())
 	s.writer = newWriter(s)
 	s.snapshots = newSnapshotter(s)
 	s.snapshots.note(built)
@@ -180,11 +180,11 @@ func checkMode(path string) error {
 	return nil
 }
 
-// preflightLimit is the size of a file up to which Open reads every page before it trusts the file, in about half a
-// second. [Check] and Export read larger files in full too.
+// preflightLimit is the largest size of a file of which Open reads every page before it trusts the file, in about half
+// a second. [Check] and Export read larger files in full too.
 const preflightLimit = 256 << 20
 
-// leastSize is the size of the four pages that bbolt writes into an empty file, at the smallest page size.
+// leastSize is the size of a new bbolt file: four pages of at least 4 KiB.
 const leastSize = 4 * 4096
 
 // preflight refuses a truncated or damaged file before bbolt opens it for writing. When bbolt opens a file for writing,
@@ -198,7 +198,7 @@ func preflight(path string) error {
 		return err
 	}
 	if info.Size() < leastSize { // bbolt does not report this as an error
-		return fmt.Errorf("%w: a database is larger than %d bytes", ErrDamaged, info.Size())
+		return fmt.Errorf("%w: %d bytes are too few for a database", ErrDamaged, info.Size())
 	}
 	db, err := openBolt(path, &bbolt.Options{ReadOnly: true})
 	if err != nil {
@@ -241,26 +241,26 @@ func checkPages(tx *bbolt.Tx) error {
 	})
 }
 
-// pageSize is the size of the pages of a new file. With 4 KiB, a page has room for only three or four messages, so that
-// much of it stays empty.
+// pageSize is the size of the pages of a new file. With 4 KiB, a page has room for only three or four messages, and
+// much of the page stays empty.
 const pageSize = 8 << 10
 
-// lockWait is the time for which another process may still keep the file open.
+// lockWait is how long openBolt waits for another process to close the file.
 const lockWait = 200 * time.Millisecond
 
 // openBolt is bbolt.Open with the errors of this package. If another process replaced the file while openBolt waited
 // for the lock ([CompactInPlace]), the opened file is no longer the database, and the error is ErrLocked.
 func openBolt(path string, opts *bbolt.Options) (db *bbolt.DB, err error) {
 	var file *os.File
-	seen := *opts
-	seen.Timeout, seen.PageSize, seen.FreelistType = lockWait, pageSize, bbolt.FreelistMapType
-	seen.NoFreelistSync = true // each commit would write the whole list; instead, opening the file scans for free pages
-	seen.OpenFile = func(name string, flag int, mode fs.FileMode) (_ *os.File, err error) {
+	settings := *opts
+	settings.Timeout, settings.PageSize, settings.FreelistType = lockWait, pageSize, bbolt.FreelistMapType
+	settings.NoFreelistSync = true // each commit would write the whole list; instead, opening the file scans for free pages
+	settings.OpenFile = func(name string, flag int, mode fs.FileMode) (_ *os.File, err error) {
 		file, err = os.OpenFile(name, flag, mode)
 		return file, err
 	}
 	err = catchDamage(func() (err error) {
-		db, err = bbolt.Open(path, 0o600, &seen)
+		db, err = bbolt.Open(path, 0o600, &settings)
 		return err
 	})
 	if err == nil && !hasName(file, path) {
@@ -275,6 +275,7 @@ func openBolt(path string, opts *bbolt.Options) (db *bbolt.DB, err error) {
 	return db, err
 }
 
+// hasName reports whether path still names the opened file.
 func hasName(file *os.File, path string) bool {
 	opened, err := file.Stat()
 	if err != nil {

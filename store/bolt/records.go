@@ -16,7 +16,7 @@ import (
 // records implements [store.Records].
 type records struct {
 	s  *Store
-	by *local.Handle // the handle that calls
+	by *local.Handle // the handle of the caller
 }
 
 // Records implements [store.Store].

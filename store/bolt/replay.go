@@ -14,16 +14,16 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// partLength is the range of expiry times whose records share a part of bucket replays. If records live eight days, a
-// look-up searches three or four parts. That costs less than storing a second key for each record.
-const partLength = 4 * 24 * time.Hour
+// replayPartLength is the range of expiry times whose records share a part of bucket replays. If records live eight
+// days, a look-up searches three or four parts, which costs less than storing a second key for each record.
+const replayPartLength = 4 * 24 * time.Hour
 
-// part returns the number of the part that holds the records that expire at t.
-func part(t time.Time) uint32 {
+// replayPart returns the number of the part with the records that expire at t.
+func replayPart(t time.Time) uint32 {
 	if t.IsZero() {
 		return math.MaxUint32
 	}
-	return uint32(min(max(t.Unix()/int64(partLength/time.Second), 0), math.MaxUint32-1))
+	return uint32(min(max(t.Unix()/int64(replayPartLength/time.Second), 0), math.MaxUint32-1))
 }
 
 func replayKey(part uint32, hash []byte) []byte {
@@ -36,7 +36,7 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
 	c := replays.b.Cursor()
 	k, stored := c.First()
 	for minPart := uint32(0); ; {
-		// The key of a damaged row may name a part that does not exist. It must not prevent finding the record.
+		// Skip damaged rows of other records, because their keys may name parts that do not exist.
 		for ; k != nil; k, stored = c.Next() {
 			written, _, err := replays.read(k, stored)
 			if err == nil {
@@ -89,8 +89,8 @@ func (t *txn) WithAnswer(rec engine.ReplayRow, now time.Time) (store.Replay, err
 	return withAnswer(t.Tx, rec, now)
 }
 
-// liveReplay returns the record of a message and whether it counts at now. Its Place is its key, or nil if it does not
-// exist.
+// liveReplay returns the record of a message and whether the record counts at now. rec.Place is the key of the record,
+// or nil if the record does not exist.
 func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) (rec engine.StoredReplay, live bool, err error) {
 	rec.Place, rec.ReplayRow, err = findReplay(tx, engine.ReplayHash(sender, messageID))
 	if err == nil && rec.Place != nil {
@@ -130,23 +130,25 @@ func withAnswer(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (store.Replay
 	})
 }
 
-// putReplay stores the record of a step. old is the key of an earlier record of the message that no longer counts, or
-// nil. If no entry of the transcript names the record, putReplay adds a row to the conversation that names it.
+// putReplay stores the replay record of a step. old is the key of an earlier record of the message that no longer
+// counts, or nil. If no entry of the transcript names the record, putReplay adds a row to the conversation that names
+// it.
 func putReplay(tx *bbolt.Tx, step store.Step, old []byte, row engine.ReplayRow) {
 	replays, hash := bucketReplays.in(tx), engine.ReplayHash(row.Sender, row.MessageID)
 	if old != nil {
 		replays.delete(old)
 	}
-	replays.put(replayKey(part(row.Expires), hash), engine.EncodeReplay(row))
+	replays.put(replayKey(replayPart(row.Expires), hash), engine.EncodeReplay(row))
 	if !hasReplayEntry(step) && row.ConvSeq != 0 {
 		bucketConvs.in(tx).put(convRowKey(u64(row.ConvSeq), convReplay, hash), nil)
 	}
 }
 
-// sweepReplays removes up to limit records of ended parts. The records of open conversations move to the current part.
+// sweepReplays looks at up to limit records in parts that have ended. It removes those that no longer count, and moves
+// those of open conversations to the current part.
 func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 	replays := bucketReplays.in(t.Tx)
-	current := part(now)
+	current := replayPart(now)
 	var expired, live [][]byte // keys
 	var liveRows [][]byte
 	for row, err := range replays.from(nil, nil) {

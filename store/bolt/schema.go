@@ -11,25 +11,26 @@ import (
 // change and n are u64. Rows whose keys grow with time are inserted at the end of their bucket.
 //
 //	meta         "schema" → u64, the only value without a checksum · "schema again" → u64 ·
-//	             "snapshots" → tags of the last two index snapshots · "floor" → change u64 ·
-//	             "fences" → u64, what is added to fences. The sequence of this bucket is the newest revision.
+//	             "snapshots" → tags of the last two index snapshots · "floor" → u64, the newest change that Sweep removed ·
+//	             "fences" → u64, added to every fence. The sequence of this bucket is the newest revision.
 //	cards        seq → card
-//	ids          id → seq, until the tombstone of the id goes
+//	ids          id → seq, until the tombstone of the id is removed
 //	counts       hash16(count) seq → nothing
 //	changes      change → change; one per seq, and so one per id in the feed
-//	convs        seq 0 hash16(sender, message id) → nothing, for a replay that came without an entry ·
+//	convs        seq 0 hash16(sender, message id) → nothing, for a replay record that no entry names ·
 //	             seq 1 n → entry · seq 2 → conv. A step writes the last entry and the row, mostly in one page
 //	convkeys     key2(peer) id → seq
 //	convterms    key2(term) seq → nothing
-//	replays      part u32 hash16(sender, message id) → replay. A part is four days of expiry, so that inserts
-//	             stay together and sweeping deletes a range; a look-up asks each existing part
+//	replays      part u32 hash16(sender, message id) → replay. A part has the records that expire in the same
+//	             four days: inserts stay together, and sweeping deletes a range; a look-up searches each part
 //	records      key1(ns) key → record
 //	recordterms  key1(ns) key2(term) key → nothing
-//	expiries     time kind key → nothing: when Sweep must look at a row. A row has an entry not later than its
-//	             end. If it lives longer by then, Sweep enters it again, so that renewing writes nothing here
+//	expiries     time kind key → nothing: when Sweep must look at a row. Every row that expires has an entry not
+//	             later than its end. If it was renewed, Sweep then enters it again, so renewing writes nothing here
 //
-// key1 and key2 are a text after its length in one or two bytes. Every stored value ends with a checksum (checksum.go),
-// even an empty value: a changed bit in a row that only points to another row hides that other row.
+// key1 and key2 are a text preceded by its length in one or two bytes. Every stored value ends with a checksum
+// (checksum.go), even an empty value, because a changed bit in a row that only points to another row would hide that
+// other row.
 var (
 	bucketMeta        = newBucket("meta", bbolt.DefaultFillPercent)
 	bucketCards       = newBucket("cards", 0.9)
@@ -72,7 +73,7 @@ func schemaOf(tx *bbolt.Tx) (uint64, error) {
 	}
 	checked, err := meta.get(keySchemaAgain)                              // the same number, with a checksum
 	if err != nil || number(checked) != n && (checked != nil || n >= 2) { // schema 1 had no checksums
-		return 0, fmt.Errorf("%w: the schema version is %d and was written as %d", ErrDamaged, n, number(checked))
+		return 0, fmt.Errorf("%w: the schema version is %d, but was written as %d", ErrDamaged, n, number(checked))
 	}
 	return n, nil
 }

@@ -42,6 +42,7 @@ func (s *Store) snapshotPath() string { return s.path + ".index" }
 // takes about a second.
 func (s *Store) snapshotEvery() int64 { return max(5000, int64(s.index.Len()/8)) }
 
+// snapshotter writes a snapshot whenever the index has changed enough.
 type snapshotter struct {
 	s       *Store
 	writing sync.Mutex   // held while the file is written
@@ -128,7 +129,7 @@ func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 	return os.Rename(tmp, s.snapshotPath())
 }
 
-// dumpIndex writes the whole file. It locks the index for one block of terms at a time.
+// dumpIndex writes the whole snapshot to f. It locks the index for one block of terms at a time.
 func (s *Store) dumpIndex(ctx context.Context, f io.Writer, tag []byte) error {
 	sum := crc32.New(castagnoli)
 	out := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<20)
@@ -180,8 +181,8 @@ func (s *Store) loadSnapshot() error {
 	return nil
 }
 
-// checkTag returns nil if the database descends from the state of the snapshot with this tag, and its change feed still
-// has all later changes.
+// checkTag returns nil if the database descends from the state of the snapshot with this tag, and if the change feed
+// still has all later changes.
 func checkTag(tx *bbolt.Tx, tag []byte, through uint64) error {
 	meta := bucketMeta.in(tx)
 	tags, err := meta.get(keySnapshots)

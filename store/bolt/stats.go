@@ -20,7 +20,7 @@ type Stats struct {
 	Writable  bool  // false after a failed commit, until the engine has reopened the file
 }
 
-// Stats returns the current state of the database. It reads no page. Sizes are 0 while the file is closed.
+// Stats returns the current state of the database without reading a page. Sizes are 0 while the file is closed.
 func (s *Store) Stats() Stats {
 	out := Stats{Queued: s.writer.queue.Len(), Writable: s.writer.broken.Load() == nil}
 	s.mu.RLock()

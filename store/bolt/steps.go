@@ -13,7 +13,7 @@ import (
 // steps implements [store.Steps].
 type steps struct {
 	s  *Store
-	by *local.Handle // the handle that calls
+	by *local.Handle // the handle of the caller
 }
 
 // Steps implements [store.Store].
@@ -116,8 +116,8 @@ func forgetAnswers(t *txn, seq uint64) error {
 		if err != nil {
 			return err
 		}
-		// Skip a record of another conversation. If the record of this conversation expired, another conversation may
-		// have accepted the message again.
+		// The record may belong to another conversation, which accepted the message again after the first record
+		// expired.
 		if key != nil && rec.ConvSeq == seq {
 			rec.Forget()
 			answers[string(key)] = rec

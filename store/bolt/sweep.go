@@ -24,7 +24,8 @@ const (
 // damagedAgain is the time after which Sweep looks again at a damaged row, which it leaves in place.
 const damagedAgain = 24 * time.Hour
 
-// sweepChunk bounds the number of rows in one unit of a sweep, so that other units wait only milliseconds.
+// sweepChunk is about the number of rows that one unit of a sweep handles, so that the units of other callers wait only
+// milliseconds.
 const sweepChunk = 128
 
 // expiryKey returns a key that sorts by time, even for times before 1970.
@@ -34,8 +35,8 @@ func expiryKey(at int64, kind byte, key []byte) []byte {
 	return append(append(b, kind), key...)
 }
 
-// scheduleSweep makes Sweep look at a row at the time due. scheduled is when Sweep will look at it anyway, or
-// engine.NoTime if that is not certain.
+// scheduleSweep makes Sweep look at a row at the time due, unless due is engine.Never. scheduled is when Sweep will
+// look at the row anyway, or engine.NoTime if that is not certain.
 func scheduleSweep(tx *bbolt.Tx, kind byte, key []byte, scheduled, due int64) {
 	if due != engine.Never && (scheduled == engine.NoTime || scheduled > due) {
 		bucketExpiries.in(tx).put(expiryKey(due, kind, key), nil)
@@ -47,7 +48,7 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 	if limit < 1 {
 		return 0, engine.ErrLimit
 	}
-	s.dropOlder(now)
+	s.removeOlderCopies(now)
 	done := 0
 	for done < limit {
 		chunk, n := min(sweepChunk, limit-done), 0
@@ -82,7 +83,7 @@ func hasDue(tx *bbolt.Tx, now time.Time) bool {
 		return true
 	}
 	k = firstKey(bucketReplays.in(tx))
-	return k != nil && bytes.Compare(k[:4], replayKey(part(now), nil)) < 0
+	return k != nil && bytes.Compare(k[:4], replayKey(replayPart(now), nil)) < 0
 }
 
 // firstKey returns the key of the first row that is not damaged, or nil.
@@ -95,7 +96,7 @@ func firstKey(r rows) []byte {
 	return nil
 }
 
-// sweepExpiries looks at up to limit rows whose entries in bucketExpiries are due by now.
+// sweepExpiries looks at up to limit rows whose entries in bucketExpiries are due at now.
 func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 	expiries := bucketExpiries.in(t.Tx)
 	var due [][]byte
@@ -133,9 +134,10 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 	return n, nil
 }
 
+// sweepResult is the result of a look at one row.
 type sweepResult struct {
-	rows int   // other rows that were removed with it
-	more bool  // more rows can be removed now
+	rows int   // other rows that were removed with the row
+	more bool  // limit was reached, and more rows can be removed now
 	due  int64 // the time at which to look at the row again
 }
 
@@ -153,7 +155,8 @@ func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (sweepRes
 	return sweepResult{}, fmt.Errorf("%w: expiry entry of kind %d", ErrDamaged, kind)
 }
 
-// sweepCard removes an expired card from the index, and a card whose id is no longer held from the database.
+// sweepCard removes an expired card from the index. Once the id of the card is no longer held, sweepCard also removes
+// the card from the database.
 func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	row, err := bucketCards.in(t.Tx).get(key)
 	if row == nil || err != nil {
@@ -175,7 +178,8 @@ func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	return sweepResult{due: engine.Never}, nil
 }
 
-// dropTombstone removes the tombstone of a card. An index snapshot older than the tombstone can no longer catch up.
+// dropTombstone removes the tombstone of a card. An index snapshot that is older than the tombstone can then no longer
+// catch up, so dropTombstone raises the floor.
 func dropTombstone(t *txn, change []byte) error {
 	changes, meta, ids := bucketChanges.in(t.Tx), bucketMeta.in(t.Tx), bucketIDs.in(t.Tx)
 	row, err := changes.get(change)

@@ -45,6 +45,7 @@ func (t *txn) note(ns, key string) {
 
 func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }
 
+// work is a plan with the handle of its caller.
 type work struct {
 	plan plan
 	by   *local.Handle
@@ -84,7 +85,7 @@ func newWriter(s *Store) *writer {
 	return w
 }
 
-// do executes a unit of the database itself. Nobody gets hints about it.
+// do executes a unit of the database itself. No handle gets hints about it.
 func (w *writer) do(ctx context.Context, p plan) error { return w.doFor(ctx, nil, p) }
 
 // doFor executes a unit of a handle in the next group, see [engine.Queue.Do].

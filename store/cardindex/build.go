@@ -23,7 +23,7 @@ type card struct {
 // Len returns the number of cards in the part.
 func (p *Part) Len() int { return len(p.cards) }
 
-// Add adds a card. Cards are added in the order of their slots. Add copies the terms.
+// Add adds a card, and copies its terms. The caller must add cards in the order of their slots.
 func (p *Part) Add(s Slot, expires int64, terms [][]byte) {
 	if p.lists == nil {
 		p.lists = make(map[string]*[]Slot)

@@ -44,7 +44,7 @@ func (d *dict) get(term string) *posting {
 func (d *dict) add(term string, s Slot) {
 	blk, pos, found := d.seek(term)
 	if !found {
-		d.insert(blk, pos, strings.Clone(term)) // copy term, because it shares memory with a whole row
+		d.insert(blk, pos, strings.Clone(term)) // copied, because term shares memory with a whole row
 		blk, pos, _ = d.seek(term)
 	}
 	d.blocks[blk].lists[pos].add(s)

@@ -34,8 +34,8 @@ func New() *Index {
 	return &Index{prefixes: make(map[string]*roaring.Bitmap)}
 }
 
-// Put lists a card, or moves a listed card from its old terms to new ones, both sorted. If the card is not listed, Put
-// ignores old.
+// Put lists a card under terms, or moves a listed card from old to terms. Both are sorted. If the card is not listed,
+// Put ignores old.
 func (ix *Index) Put(s Slot, old, terms []string, expires int64) {
 	listed := ix.expires.get(s) != 0
 	if listed && slices.Equal(old, terms) {
@@ -59,8 +59,9 @@ func (ix *Index) Drop(s Slot, terms []string) {
 	ix.drop(s, terms)
 }
 
-// DropExpired is Drop for a card that has expired and may be renewed. During a dump it leaves the work to the next
-// call, because the dump would contain the card with only some of its terms, and no change in the feed would mend that.
+// DropExpired is Drop for a card that has expired and may be renewed. During a dump, it leaves the card to the next
+// call: otherwise the dump could contain the card under only some of its terms, and the change feed would have no
+// change from which a reader of the dump could repair that.
 func (ix *Index) DropExpired(s Slot, terms []string) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -69,7 +70,7 @@ func (ix *Index) DropExpired(s Slot, terms []string) {
 		return
 	}
 	for _, c := range ix.expired {
-		if ix.expires.get(c.slot) == c.expires { // otherwise it was renewed meanwhile
+		if ix.expires.get(c.slot) == c.expires { // otherwise the card was renewed meanwhile
 			ix.drop(c.slot, c.terms)
 		}
 	}
@@ -143,9 +144,12 @@ func hasPrefix(terms []string, prefix string) bool {
 }
 
 const (
-	prefixGather = 4096 // most slots for which the lists of a prefix are merged for each query, and not cached
-	prefixTerms  = 1024 // most terms for which they are
-	maxUnions    = 128  // cached unions, each of at most 128 KiB per million cards
+	// maxMergedSlots and maxMergedTerms bound the lists of a prefix that are merged for each query. If the lists have
+	// more slots, or are more, their union is cached.
+	maxMergedSlots = 4096
+	maxMergedTerms = 1024
+
+	maxUnions = 128 // cached unions, each of at most 128 KiB per million cards
 )
 
 // withPrefix returns the slots that carry a term beginning with prefix. The caller holds mu, for reading or writing.
@@ -170,7 +174,7 @@ func (ix *Index) withPrefix(prefix string) *posting {
 		return nil
 	case len(lists) == 1:
 		return lists[0]
-	case slots <= prefixGather && len(lists) <= prefixTerms:
+	case slots <= maxMergedSlots && len(lists) <= maxMergedTerms:
 		few := make([]Slot, 0, slots)
 		for _, list := range lists {
 			if list.many != nil {

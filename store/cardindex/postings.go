@@ -9,8 +9,8 @@ import (
 // Slot identifies a card in the index. It is the card's Seq.
 type Slot = uint32
 
-// fewMax is the length above which a posting list becomes a bitmap instead of a sorted slice. A bitmap of few slots,
-// spread over a million, takes about 1.5 KB.
+// fewMax is the length above which a posting list becomes a bitmap instead of a sorted slice. For fewer slots, spread
+// over a million, a bitmap takes about 1.5 KB.
 const fewMax = 256
 
 // posting is the ascending set of the slots that carry one term. Index.mu guards it.
@@ -89,7 +89,7 @@ func (p *posting) addTo(b *roaring.Bitmap) {
 type walker struct {
 	few  []Slot
 	many roaring.IntIterator
-	bits bool
+	bits bool // iterate over many, not few
 }
 
 // start moves the walker to the first slot that is at or after position.

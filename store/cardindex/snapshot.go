@@ -22,8 +22,8 @@ import (
 // ErrSnapshot means that the bytes are not a dump of an index.
 var ErrSnapshot = errors.New("index snapshot is not valid")
 
-// Dump writes the index with calls of write, each with a part of the dump. It locks the index for one block of terms at
-// a time, so the dump may contain some of the changes that are made meanwhile.
+// Dump passes the index to write, part by part. It locks the index for one block of terms at a time, so the dump may
+// contain some of the changes that are made meanwhile.
 func (ix *Index) Dump(write func([]byte) error) error {
 	ix.setDumping(true)
 	defer ix.setDumping(false)

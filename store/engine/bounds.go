@@ -1,5 +1,5 @@
-// Package engine holds what every engine of the store needs in the same way: the queue of group commits, the bounds of
-// calls, the decisions that need no database, the keys of rows, and the encoding of rows.
+// Package engine has the code that all engines of the store share: the queue of group commits, the bounds of calls, the
+// decisions that need no database, the keys of rows, and the encoding of rows.
 package engine
 
 import (
@@ -101,7 +101,7 @@ func TermKey(ns, term, key string) []byte {
 	return append(Key2(key1(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
 }
 
-// IsLive reports whether a row with this expiry has not expired at now. The zero time means that it never expires.
+// IsLive reports whether a row with this expiry has not expired at now. With the zero time, a row never expires.
 func IsLive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
 
 func checkChange(c store.Change) error {
@@ -185,7 +185,7 @@ func carriesPrefix(terms [][]byte, prefix string) bool {
 	return i < len(terms) && len(terms[i]) >= len(prefix) && string(terms[i][:len(prefix)]) == prefix
 }
 
-// compareTerm compares a and b. It copies nothing, because the compiler avoids the conversions to strings.
+// compareTerm works like strings.Compare. It copies nothing, because the compiler avoids the conversions to strings.
 func compareTerm(a []byte, b string) int {
 	switch {
 	case string(a) < b:
@@ -213,15 +213,15 @@ func ConvKey(key store.ConvKey) []byte { return append(Key2(nil, key.Peer), key.
 
 // ReplayHash returns the hash that identifies a message of a sender.
 func ReplayHash(sender, messageID string) []byte {
-	var usual [128]byte // enough for most messages, so that it needs no allocation
+	var usual [128]byte // enough for most messages, so that append rarely allocates
 	sum := sha256.Sum256(append(Key2(usual[:0], sender), messageID...))
 	return sum[:16:16]
 }
 
-// key1 appends a text of at most 255 bytes after its length.
+// key1 appends the length of text, at most 255, in one byte, and then text.
 func key1(b []byte, text string) []byte { return append(append(b, byte(len(text))), text...) }
 
-// Key2 appends a text of at most 65,535 bytes after its length.
+// Key2 appends the length of text, at most 65,535, in two bytes, and then text.
 func Key2(b []byte, text string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(text))), text...)
 }

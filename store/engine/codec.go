@@ -164,7 +164,7 @@ func (r *reader) u64() uint64 {
 func (r *reader) uint() uint64 {
 	v, n := binary.Uvarint(r.b)
 	if n <= 0 {
-		r.take(uint64(len(r.b)) + 1)
+		r.take(uint64(len(r.b)) + 1) // more than there is, to set r.err
 		return 0
 	}
 	r.take(uint64(n))
@@ -267,7 +267,7 @@ func (r *reader) length(lengths *[]byte, remaining int) int {
 	return int(n)
 }
 
-// end returns the error of the whole row. A row with trailing bytes is an error.
+// end returns the first error of the row, or an error if bytes are left.
 func (r *reader) end() error {
 	if r.err == nil && len(r.b) > 0 {
 		r.err = errRow

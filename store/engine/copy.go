@@ -18,7 +18,8 @@ var (
 	ErrNotEmpty = errors.New("the database is not empty")
 )
 
-// Kind is a kind of rows that engines export. Rows that follow from them, such as those of terms, are not exported.
+// Kind is a kind of rows that engines export. Rows that can be derived from these, such as those of terms, are not
+// exported.
 type Kind byte
 
 // The kinds of rows, in the order in which engines export them.
@@ -28,7 +29,7 @@ const (
 	KindEntry              // Num is the sequence number of the conversation, and N is the number of the entry
 	KindConv               // Num is the sequence number
 	KindReplay
-	KindRecord // Key is that of RecordKey
+	KindRecord // Key comes from RecordKey
 	kinds
 )
 
@@ -43,8 +44,8 @@ type Row struct {
 	Value  []byte
 }
 
-// Decode returns the CardRow, ChangeRow, EntryRow, Conversation, ReplayRow or Record that the row holds. If it cannot
-// be decoded, the error is ErrDamaged with the name of the row.
+// Decode returns the CardRow, ChangeRow, EntryRow, Conversation, ReplayRow or Record that the row holds. If the row
+// cannot be decoded, the error is ErrDamaged with the name of the row.
 func (r Row) Decode() (any, error) {
 	switch r.Kind {
 	case KindCard:
@@ -72,7 +73,7 @@ func (r Row) Decode() (any, error) {
 }
 
 // Numbers are the counters by which a database numbers new rows. Each is at least as large as every number that the
-// database ever gave, because rows that are gone may still be named elsewhere.
+// database ever assigned, because something may still refer to the number of a deleted row.
 type Numbers struct {
 	Rev    uint64
 	Card   uint64 // sequence number of a card
@@ -96,7 +97,7 @@ func (t *Tally) Add(r Row) {
 	t.sums[r.Kind] += binary.BigEndian.Uint64(sum[:])
 }
 
-// Compare returns an error if another database has other rows.
+// Compare returns an error if other is the tally of different rows.
 func (t *Tally) Compare(other Tally) error {
 	var faults []error
 	for kind, name := range kindNames {
@@ -131,8 +132,8 @@ func (t *Tally) String() string {
 // Fill passes all rows of another database to put, and returns its numbers.
 type Fill func(put func(Row) error) (Numbers, error)
 
-// FenceOffset returns what an engine must add to its own numbers of fences after an import, so that no fence is given
-// twice. own is the number from which the engine continues without an offset.
+// FenceOffset returns what an engine must add to its fences after an import, so that no fence is assigned twice. own is
+// the fence from which the engine would continue without an offset.
 func (n Numbers) FenceOffset(own uint64) uint64 {
 	if own >= n.Fence {
 		return 0

@@ -9,8 +9,8 @@ import (
 )
 
 // ListCards returns a page of live cards. The index offers candidates in order, and ListCards checks the row of each
-// one. read must call match with the row of each slot in order; for a slot without a row, it may pass nil or leave the
-// call out. match keeps no reference to the row, and logs and skips a damaged row.
+// one. read must call match with the row of each slot in order; for a slot without a row, it may pass nil or not call
+// match. match keeps no reference to the row. It logs and skips a damaged row.
 func ListCards(index *cardindex.Index, q store.CardQuery, damage *DamageLog, read func(slots []cardindex.Slot, match func(cardindex.Slot, []byte, error)) error) (store.CardPage, error) {
 	if err := checkQuery(q); err != nil {
 		return store.CardPage{}, err

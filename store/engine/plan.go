@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// RecordTx is the transaction of a unit that changes records. It reads what the earlier units of the group left.
+// RecordTx is the transaction of a unit that changes records. It sees the writes of the earlier units of the group.
 type RecordTx interface {
 	// CheckLease returns ErrLeaseLost if the lease is lost. A nil lease passes.
 	CheckLease(held *store.Lease) error
@@ -29,7 +29,7 @@ type RecordWrite struct {
 // PlanRecords checks the changes of a unit and returns what the unit must write under one revision.
 func PlanRecords(tx RecordTx, changes []store.Change, now time.Time) ([]RecordWrite, error) {
 	writes := make([]RecordWrite, 0, len(changes))
-	growth := make(map[CountOf]int) // by how much the earlier changes of the unit change the counts
+	growth := make(map[CountOf]int) // how much the earlier changes of the unit add to each count
 	seen := make(map[[2]string]bool, len(changes))
 	for _, change := range changes {
 		if err := tx.CheckLease(change.Held); err != nil {
@@ -117,18 +117,19 @@ func CountsOf(rec store.Record) iter.Seq[CountOf] {
 	}
 }
 
-// StepTx is the transaction of a unit that changes a conversation. It reads what the earlier units of the group left.
+// StepTx is the transaction of a unit that changes a conversation. It sees the writes of the earlier units of the
+// group.
 type StepTx interface {
 	RecordTx
 	// Conv returns a conversation, live or not, or nil.
 	Conv(key store.ConvKey) (*store.Conversation, error)
 	// Replay returns the record of a message, and whether it counts at now. rec is zero if the record does not exist.
 	Replay(sender, messageID string, now time.Time) (rec StoredReplay, live bool, err error)
-	// WithAnswer returns a record as [store.Steps] does.
+	// WithAnswer returns a record with its answer, as [store.Steps] returns it.
 	WithAnswer(rec ReplayRow, now time.Time) (store.Replay, error)
 }
 
-// StoredReplay is the row of a replay record. Place is for the engine, and says where the row is; it may be nil.
+// StoredReplay is the row of a replay record. Place locates the row for the engine; it may be nil.
 type StoredReplay struct {
 	ReplayRow
 	Place []byte
@@ -141,7 +142,7 @@ type StepPlan struct {
 	Old      store.Conversation  // the row that Conv replaces; zero for a new conversation
 	Expired  *store.Conversation // an expired conversation with the same key, which must be removed first
 	Replay   *ReplayRow          // see Complete
-	Before   StoredReplay        // a record of the same message that no longer counts, in place of which Replay comes
+	Before   StoredReplay        // a record of the same message that no longer counts, which Replay replaces
 	Answered *StoredReplay       // the record that gets an answer; see Complete
 	Records  []RecordWrite
 }
@@ -212,7 +213,7 @@ func (p *StepPlan) planConv(tx StepTx) error {
 	return nil
 }
 
-// planReplay finds the conversation of a new replay record, unless the step itself writes it.
+// planReplay finds the conversation of a new replay record, unless the step itself writes that conversation.
 func (p *StepPlan) planReplay(tx StepTx) error {
 	if p.step.Replay == nil {
 		return nil

@@ -136,7 +136,7 @@ func EncodeChange(c ChangeRow) []byte {
 	b := []byte{rowVersion}
 	b = AppendU64(b, c.Seq)
 	b = appendTime(b, c.At)
-	b = append(b, flag(c.Gone)+flag(c.Withdrawn)) // a withdrawn card is gone as well: 2
+	b = append(b, flag(c.Gone)+flag(c.Withdrawn)) // 2 if withdrawn, because Gone is then true as well
 	return appendBytes(b, c.ID)
 }
 
@@ -243,7 +243,7 @@ func DecodeEntry(n uint64, row []byte) (EntryRow, error) {
 }
 
 // ReplayRow is a stored replay record, with the seq of its conversation. A later conversation with the same key has
-// another seq, and so does not make the record live again.
+// another seq, so it does not make the record live again.
 type ReplayRow struct {
 	store.Replay
 	ConvSeq uint64
@@ -267,9 +267,9 @@ func (p *ReplayRow) SetAnswer(status int, answer []byte, step store.Step, conv *
 // Forget removes the answer, because the conversation is gone.
 func (p *ReplayRow) Forget() { p.Status, p.Answer, p.Entry = 0, nil, 0 }
 
-// WithAnswer returns the record as [store.Steps] does. conv is the conversation with the seq of the record, or nil if
-// it does not exist. entry returns the row of an entry of its transcript, or nil if another process has removed it
-// since.
+// WithAnswer returns the record with its answer, as [store.Steps] returns it. conv is the conversation with the ConvSeq
+// of the record, or nil if that conversation does not exist. entry returns the row of an entry of the transcript, or
+// nil if another process has removed the entry since.
 func (p ReplayRow) WithAnswer(conv *store.Conversation, now time.Time, entry func(n uint64) ([]byte, error)) (store.Replay, error) {
 	if p.ConvSeq == 0 {
 		return p.Replay, nil

@@ -41,7 +41,7 @@ func (r row) isLive(now time.Time) bool {
 	return r.holder != nil && (r.until.IsZero() || now.Before(r.until))
 }
 
-// Check returns ErrLeaseLost unless somebody holds the lease now under its fence. A nil lease passes.
+// Check returns ErrLeaseLost unless a handle holds the lease now, with the same fence. A nil lease passes.
 func (l *Leases) Check(lease *store.Lease, now time.Time) error {
 	if lease == nil {
 		return nil
@@ -79,9 +79,10 @@ func (l *Leases) take(name string, h *Handle, floor uint64, force bool) (store.L
 	return store.Lease{Name: name, Fence: current.fence}, nil
 }
 
-// errEnded means that the lease has ended, but that a unit of its last holder may be in the running commit.
+// errEnded means that the lease has ended, but a unit of its last holder may still be in the running commit.
 var errEnded = errors.New("the lease has ended")
 
+// end returns when a lease ends that is taken or renewed at now.
 func (l *Leases) end(now time.Time) time.Time {
 	if l.TTL == 0 {
 		return time.Time{}

@@ -19,7 +19,7 @@ type Hint struct {
 	By *Handle
 }
 
-// Remote is the handle of the hints that come from another process.
+// Remote is the By of hints that come from another process.
 var Remote = &Handle{}
 
 // Watchers passes hints about commits on to the readers of [Watchers.Watch]. The zero value is ready to use.
@@ -71,7 +71,7 @@ func (w *Watchers) Lose() {
 	}
 }
 
-// Tell passes on the hints of a commit to every reader except that of the handle itself.
+// Tell passes on the hints of a commit to every reader except those of the handle that committed.
 func (w *Watchers) Tell(hints []Hint) {
 	if len(hints) == 0 {
 		return
