@@ -276,7 +276,7 @@ func (c cardStore) Held(ctx context.Context, id string, now time.Time) (store.Ca
 func (c cardStore) HasCount(ctx context.Context, key string, now time.Time) (found bool, err error) {
 	prefix := engine.CountKey(key)
 	err = c.s.query(ctx, "select exists (select from card_counts where key >= $1 and key < $2 and due > $3)",
-		[]any{prefix, end(prefix), engine.Nanos(now)}, []any{&found}, func() error { return nil })
+		[]any{prefix, prefixEnd(prefix), engine.Nanos(now)}, []any{&found}, func() error { return nil })
 	return found, err
 }
 
@@ -297,7 +297,7 @@ func (c cardStore) Changes(ctx context.Context, after uint64, limit int) ([]stor
 }
 
 func (c cardStore) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
-	index, err := c.s.index.fresh(ctx)
+	index, err := c.s.index.refresh(ctx)
 	if err != nil {
 		return store.CardPage{}, err
 	}
@@ -319,7 +319,7 @@ func (c cardStore) List(ctx context.Context, q store.CardQuery) (store.CardPage,
 }
 
 func (c cardStore) Terms(ctx context.Context, prefix, after string, limit int, now time.Time) ([]store.TermCount, error) {
-	index, err := c.s.index.fresh(ctx)
+	index, err := c.s.index.refresh(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -327,7 +327,7 @@ func (c cardStore) Terms(ctx context.Context, prefix, after string, limit int, n
 }
 
 func (c cardStore) Count(ctx context.Context, now time.Time) (int, error) {
-	index, err := c.s.index.fresh(ctx)
+	index, err := c.s.index.refresh(ctx)
 	if err != nil {
 		return 0, err
 	}

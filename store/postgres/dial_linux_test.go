@@ -37,7 +37,7 @@ func TestLimitUnsent(t *testing.T) {
 	}); outer != nil || err != nil {
 		t.Fatal(outer, err)
 	}
-	if want := int(unsentFor.Milliseconds()); limit != want {
+	if want := int(confirmWithin.Milliseconds()); limit != want {
 		t.Errorf("TCP_USER_TIMEOUT = %d ms, want %d", limit, want)
 	}
 }

@@ -4,5 +4,5 @@ package postgres
 
 import "syscall"
 
-// limitUnsent does nothing: this system has no such limit for a connection.
-func limitUnsent(string, string, syscall.RawConn) error { return nil }
+// limitUnconfirmed does nothing: this system has no such limit for a connection.
+func limitUnconfirmed(string, string, syscall.RawConn) error { return nil }

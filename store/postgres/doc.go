@@ -16,23 +16,25 @@
 // commit, as in package bolt. A group takes two round trips. The first begins the transaction, locks the rows that the
 // units name, in the order of their keys, and reads them. Then each unit is planned in Go: it checks its preconditions
 // on the rows as the earlier units of the group left them. The second round trip writes the changed rows and commits;
-// see pipeline.go. If another process created a row or had a lock in another order, the whole group runs again.
+// see pipeline.go. If another process created one of the rows or took its locks in another order, the whole group runs
+// again.
 //
 // # Unknown outcomes
 //
-// Each group writes its number to a row of its process in the table lanes. If a connection is lost during a commit, the
-// engine reads this number on a new connection. So a caller learns whether its unit was committed, also after a
-// failover. The engine never cancels a statement, because PostgreSQL reports success for a commit whose wait for the
-// standby was canceled.
+// Each group of a process writes its number to the row of that process in the table lanes. If a connection is lost
+// during a commit, the engine reads this number on a new connection. So a caller learns whether its unit was committed,
+// even after a failover. The engine never cancels a statement, because PostgreSQL reports success for a commit whose
+// wait for the standby was canceled.
 //
 // # The card index
 //
-// Each process has an index of all cards in memory. Before a search, the process reads the changes since the last one
-// from the feed, so a search finds what another process registered before. Positions in the feed come from a row that
-// a group locks until its commit, so they have the order of the commits.
+// Each process has an index of all cards in memory. Before a search, the process reads from the feed what changed since
+// it last read, so a search finds what another process registered before. Positions in the feed come from a row that a
+// group locks until its commit, so the feed has the order of the commits.
 //
 // # Leases and hints
 //
-// Leases are rows and end by the clock of the database. A unit under a lease locks its row until the commit, so that no
-// other process takes the lease meanwhile. Hints are notifications. Each process has a connection only to receive them.
+// Leases are rows and end by the clock of the database. A unit under a lease locks the row of the lease until the
+// commit, so that no other process takes the lease meanwhile. Hints are notifications. Each process has a connection
+// only to receive them.
 package postgres

@@ -54,6 +54,7 @@ func sqlState(err error) string {
 	return ""
 }
 
+// unavailable returns err as store.ErrUnavailable.
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, store.ErrUnavailable) {
 		return err
@@ -74,7 +75,7 @@ func readError(ctx context.Context, err error) error {
 	return unavailable(err)
 }
 
-// isRefusal reports whether err is an answer, and not a failure of the database.
+// isRefusal reports whether the database answered, but without a row that can be used.
 func isRefusal(err error) bool {
 	return errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrDamaged)
 }

@@ -56,34 +56,34 @@ func checkImport(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// own opens a connection that keeps other processes away from the tables.
-func own(ctx context.Context, cfg Config) (*pgx.Conn, error) {
+// openExclusive opens a connection that keeps other processes away from the tables until closeExclusive.
+func openExclusive(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	conn, err := connect(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := lockAlone(ctx, conn); err != nil {
+	if err := lockExclusive(ctx, conn); err != nil {
 		return nil, errors.Join(err, conn.Close(ctx))
 	}
 	return conn, nil
 }
 
-// disown closes a connection of own. It unlocks first, because the server notices a closed connection only later, and a
-// process that starts meanwhile would get ErrCopying.
-func disown(ctx context.Context, conn *pgx.Conn) {
+// closeExclusive closes a connection of openExclusive. It unlocks first, because the server notices a closed connection
+// only later, and a process that starts meanwhile would get ErrCopying.
+func closeExclusive(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	_, _ = conn.Exec(ctx, "select pg_advisory_unlock_all()") // without an answer, the server unlocks when the connection ends
 	_ = conn.Close(ctx)
 }
 
-// endsAfter is how long lockAlone waits for another import or export whose process may have been killed.
+// endsAfter is how long lockExclusive waits for another import or export whose process may have been killed.
 const endsAfter = 10 * time.Second
 
-// lockAlone takes the lock of the processes that use the schema, for this connection alone. If other processes still
-// use the schema after a second, the error is ErrInUse with their names. If another import or export runs, the error is
-// ErrCopying.
-func lockAlone(ctx context.Context, conn *pgx.Conn) error {
+// lockExclusive takes the lock of the processes that use the schema, so that no other process has it. If other
+// processes still use the schema after a second, the error is ErrInUse with their names. If another import or export
+// runs, the error is ErrCopying.
+func lockExclusive(ctx context.Context, conn *pgx.Conn) error {
 	for begun := time.Now(); ; {
 		var locked bool
 		var schema string
@@ -127,11 +127,11 @@ func migrateWhole(ctx context.Context, conn *pgx.Conn) error {
 // ErrInUse. If rows are damaged, the error names up to a hundred of them.
 func Export(ctx context.Context, cfg Config, put func(engine.Row) error) (n engine.Numbers, err error) {
 	defer func() { err = classifyOpen(err) }()
-	conn, err := own(ctx, cfg)
+	conn, err := openExclusive(ctx, cfg)
 	if err != nil {
 		return n, err
 	}
-	defer disown(ctx, conn)
+	defer closeExclusive(ctx, conn)
 	if err := migrateWhole(ctx, conn); err != nil {
 		return n, err
 	}
@@ -139,7 +139,7 @@ func Export(ctx context.Context, cfg Config, put func(engine.Row) error) (n engi
 		return n, err
 	}
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		// Damage is found before the target gets rows, which costs a second pass.
+		// A first pass finds damage, so that put gets no rows of a damaged database.
 		if n, err = exportRows(ctx, tx, func(engine.Row) error { return nil }); err != nil {
 			return err
 		}
@@ -179,6 +179,7 @@ func exportRows(ctx context.Context, tx pgx.Tx, put func(engine.Row) error) (n e
 	return x.numbers()
 }
 
+// stored is a row with its key.
 type stored struct {
 	key []byte
 	row
@@ -218,6 +219,7 @@ func (x *exporter) row(r engine.Row) error {
 	return x.put(r)
 }
 
+// damaged notes the error of a damaged row.
 func (x *exporter) damaged(err error) error {
 	if len(x.faults) < maxFindings {
 		x.faults = append(x.faults, err)
@@ -225,7 +227,7 @@ func (x *exporter) damaged(err error) error {
 	return nil
 }
 
-// changeRow returns a line of the feed. It leaves out what only indexes in memory need.
+// changeRow converts a line of the feed. It leaves out what only indexes in memory need.
 func changeRow(r stored) (engine.Row, error) {
 	line, err := decodeLine(r.key, r.value)
 	change := store.CardChange{Change: uint64(r.num), ID: string(r.key), Gone: line.Gone, Withdrawn: line.Withdrawn, At: line.At}
@@ -233,10 +235,11 @@ func changeRow(r stored) (engine.Row, error) {
 	return engine.Row{Kind: engine.KindChange, Num: uint64(r.num), Due: r.due, Value: value}, err
 }
 
-// exportPage is the number of conversations that are in memory at a time.
+// exportPage is the number of conversations that convs reads into memory at a time.
 const exportPage = 500
 
-// convs exports conversations in the order of their numbers, after the entries of their page.
+// convs exports the conversations page by page, in the order of their numbers. The entries of all conversations of a
+// page come before these conversations.
 func (x *exporter) convs() error {
 	for after := int64(-1); ; {
 		var page []stored
@@ -265,8 +268,8 @@ func (x *exporter) convs() error {
 	}
 }
 
-// numbers returns the numbers from which the database continues. Conversations are numbered by revisions, and fences by
-// revisions plus the number in counterFences.
+// numbers returns the numbers from which the database continues. A conversation has its first revision as its number,
+// and fences are revisions plus the number in counterFences.
 func (x *exporter) numbers() (n engine.Numbers, err error) {
 	var rev, card, change, fences int64
 	err = x.tx.QueryRow(x.ctx, `select last_value, (select num from counters where key = $1), (select num from counters where key = $2),
@@ -276,15 +279,15 @@ func (x *exporter) numbers() (n engine.Numbers, err error) {
 
 // Import fills the tables of an empty database with the rows that fill passes to it, in one transaction, and makes the
 // tables if necessary. It reads the tables back and compares them with these rows before it commits. Until then, Open
-// returns ErrCopying. If Import was interrupted, Open returns engine.ErrUnfinished, and a further Import begins again.
+// returns ErrCopying. If Import was interrupted, Open returns engine.ErrUnfinished, and the next Import begins again.
 // If the tables have data already, the error is engine.ErrNotEmpty; if processes use the tables, ErrInUse.
 func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tally, err error) {
 	defer func() { err = classifyOpen(err) }()
-	conn, err := own(ctx, cfg)
+	conn, err := openExclusive(ctx, cfg)
 	if err != nil {
 		return tally, err
 	}
-	defer disown(ctx, conn)
+	defer closeExclusive(ctx, conn)
 	if err := migrateWhole(ctx, conn); err != nil {
 		return tally, err
 	}
@@ -308,7 +311,7 @@ func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tal
 		}
 		return tally, err
 	}
-	if tally == (engine.Tally{}) && begun.RowsAffected() == 1 { // it failed before fill passed a row
+	if tally == (engine.Tally{}) && begun.RowsAffected() == 1 { // the import failed before fill passed a row
 		_, undone := conn.Exec(context.WithoutCancel(ctx), "delete from counters where key = $1", counterImport)
 		err = errors.Join(err, undone)
 	}
@@ -362,7 +365,7 @@ type loader struct {
 const loadBatch = 4 << 20
 
 func (l *loader) put(tb *table, key []byte, num, due int64, value []byte) {
-	// The column of the value is never null.
+	// The copy of value is never nil, because the column must not be null.
 	l.buffers[tb] = append(l.buffers[tb], []any{append([]byte(nil), key...), num, due, append([]byte{}, value...)})
 	l.size += len(key) + len(value) + 16
 }
@@ -381,7 +384,7 @@ func (l *loader) flush() error {
 	return nil
 }
 
-// add stores a row with the rows that follow from it.
+// add stores a row with the rows that are derived from it.
 func (l *loader) add(r engine.Row) error {
 	decoded, err := r.Decode()
 	if err != nil {
@@ -423,7 +426,7 @@ func (l *loader) add(r engine.Row) error {
 
 // finish stores the numbers from which the database continues, and ends the import.
 func (l *loader) finish(n engine.Numbers) error {
-	rev := max(n.Rev, n.Conv, 1) // conversations have revisions as numbers
+	rev := max(n.Rev, n.Conv, 1) // new conversations get revisions as numbers
 	var batch pgx.Batch
 	batch.Queue("select setval('revisions', $1)", int64(rev))
 	batch.Queue("update counters set num = $2 where key = $1", counterCards, int64(n.Card))

@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/engine"
 )
 
-// liveIndex is the card index of this process. It follows the feed, whoever made the changes.
+// liveIndex is the card index of this process. It gets all changes from the feed, even those that this process made.
 type liveIndex struct {
 	s *Store
 
@@ -30,7 +30,8 @@ type liveIndex struct {
 
 const feedPage = 1000
 
-// headSize is the number of bytes of each card's row that build reads first. They hold all terms of nearly all cards.
+// headSize is the number of bytes of each card's row that build reads first. For nearly every card, they contain all
+// terms.
 const headSize = 1 << 10
 
 const maxBuilders = 4
@@ -43,7 +44,7 @@ func (x *liveIndex) build(ctx context.Context) error {
 		return err
 	}
 	parts := make([]cardindex.Part, min(runtime.GOMAXPROCS(0), maxBuilders))
-	long := make([][]int64, len(parts)) // cards whose terms end after headSize bytes
+	long := make([][]int64, len(parts)) // numbers of the cards that gather left out
 	span := last/int64(len(parts)) + 1
 	all, each := errgroup.WithContext(ctx)
 	for i := range parts {
@@ -70,8 +71,8 @@ func (x *liveIndex) build(ctx context.Context) error {
 	return readError(ctx, err)
 }
 
-// gather adds to part the cards whose seq is at least from and less than to. It returns those whose terms end after
-// headSize bytes, which it leaves out.
+// gather adds to part the cards whose seq is at least from and less than to, except those that cannot be decoded from
+// headSize bytes. It returns the numbers of these.
 func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, from, to int64) (long []int64, err error) {
 	var num int64
 	var head pgtype.DriverBytes // not copied
@@ -91,10 +92,10 @@ func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, from, to i
 	return long, readError(ctx, err)
 }
 
-// fresh returns the index with every change that was committed before the call. Calls that wait for the same read of
-// the feed share it, and also its error. So the end of ctx does not end the read.
-func (x *liveIndex) fresh(ctx context.Context) (*cardindex.Index, error) {
-	want := x.begun.Load() + 1 // a read that begins after this call
+// refresh reads the feed and returns the index with every change that was committed before the call. Calls that wait
+// for the same read share the read and its error, so the read does not end with ctx.
+func (x *liveIndex) refresh(ctx context.Context) (*cardindex.Index, error) {
+	want := x.begun.Load() + 1 // the next read, which begins after this call
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch {

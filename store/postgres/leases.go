@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-const maxLease = 64
+const maxLease = 64 // bytes of a name
 
 // leaseStore implements [store.Leases] by rows of the table leases and the clock of the database.
 type leaseStore struct{ s *Store }
@@ -23,16 +23,18 @@ func (l leaseStore) TTL() time.Duration { return l.s.cfg.LeaseTTL }
 // untilSQL is the SQL expression for the end of a lease that begins now. Its argument is the TTL in microseconds.
 const untilSQL = "clock_timestamp() + $1 * interval '1 microsecond'"
 
+// micros returns the argument of untilSQL.
 func (l leaseStore) micros() int64 { return l.s.cfg.LeaseTTL.Microseconds() }
 
 func (l leaseStore) Acquire(ctx context.Context, name string) (store.Lease, error) {
 	if name == "" || len(name) > maxLease {
 		return store.Lease{}, fmt.Errorf("acquire lease: its name has %d bytes, not 1 to %d", len(name), maxLease)
 	}
-	const next = "nextval('revisions') + coalesce((select num from counters where key = 'fences'), 0)" // see Import
+	const next = "nextval('revisions') + coalesce((select num from counters where key = 'fences'), 0)" // the offset of an import
 	const mine = "leases.holder = excluded.holder and leases.until > clock_timestamp()"
 	var fence int64
-	// The update names the key, so it waits for the groups that hold the row for key share, see txn.begin.
+	// The update sets the key column. So it conflicts with the key-share locks of running groups, and waits for their
+	// commits; see txn.begin.
 	err := ask(ctx, func(ctx context.Context) error {
 		return l.s.leasePool.QueryRow(ctx, `insert into leases (until, name, holder, holder_name, fence) values (`+untilSQL+`, $2, $3, $4, `+next+`)
 			on conflict (name) do update set name = excluded.name, until = `+untilSQL+`, holder = excluded.holder, holder_name = excluded.holder_name,
@@ -49,6 +51,7 @@ func (l leaseStore) Acquire(ctx context.Context, name string) (store.Lease, erro
 	return store.Lease{Name: name, Fence: uint64(fence)}, nil
 }
 
+// split returns leases as two columns for a statement.
 func split(held []store.Lease) (names []string, fences []int64) {
 	for _, lease := range held {
 		names, fences = append(names, lease.Name), append(fences, int64(lease.Fence))

@@ -90,7 +90,7 @@ func version(ctx context.Context, tx pgx.Tx, known int) (have int, err error) {
 	if err := tx.QueryRow(ctx, "select coalesce(max(version), 0) from schema_version").Scan(&have); err != nil || have <= known {
 		return have, err
 	}
-	// Every version that is newer than this program must allow it, not only the newest.
+	// Every version that is newer than this program must allow this program, not only the newest.
 	var oldest int
 	err = tx.QueryRow(ctx, "select max(coalesce(oldest, version)) from schema_version").Scan(&oldest)
 	if err != nil && sqlState(err) != "42703" { // 42703: the column is missing
@@ -113,20 +113,20 @@ func migrate(ctx context.Context, conn *pgx.Conn, all []migration) (before, afte
 			return err
 		}
 		if _, err := conn.PgConn().Exec(ctx, createVersions).ReadAll(); err != nil {
-			return mayNot(err)
+			return asMissingRight(err)
 		}
 		// Another process may have migrated while this one waited.
 		if before, err = version(ctx, tx, len(all)); err != nil || before >= len(all) {
 			return err
 		}
 		_, err := conn.PgConn().Exec(ctx, upgradeScript(all, before)).ReadAll()
-		return mayNot(err)
+		return asMissingRight(err)
 	})
 	return before, max(before, len(all)), err
 }
 
-// mayNot returns err as ErrMayNotMigrate if the user lacks the right to a statement.
-func mayNot(err error) error {
+// asMissingRight returns err as ErrMayNotMigrate if the user lacks the right to execute a statement.
+func asMissingRight(err error) error {
 	if sqlState(err) == "42501" {
 		return fmt.Errorf("%w: %w", ErrMayNotMigrate, err)
 	}

@@ -33,7 +33,7 @@ type Config struct {
 	Name string
 	// LeaseTTL is the time for which a lease lasts if it is not renewed. 0 means 15 seconds.
 	LeaseTTL time.Duration
-	// AllowUnsafe accepts a server that may lose a commit after it reported success.
+	// AllowUnsafe accepts a server that may lose a commit after reporting success.
 	AllowUnsafe bool
 	// Log gets messages about failures. Nil discards them.
 	Log *slog.Logger
@@ -41,12 +41,12 @@ type Config struct {
 
 const (
 	defaultLeaseTTL = 15 * time.Second
-	// connectFor is the time after which an attempt to connect goes on with the next host, and a test of an idle
-	// connection fails. It is less than acquireFor, so that a host that does not answer does not keep a writer from the
-	// next one.
+	// connectFor is the time after which an attempt to connect goes on with the next host, and after which a test of an
+	// idle connection fails. It is less than acquireFor, so that a writer reaches the next host if one does not answer.
 	connectFor = 3 * time.Second
-	// unsentFor is the time for which a server may leave unconfirmed what was sent to it.
-	unsentFor = 5 * time.Second
+	// confirmWithin is the time within which the host of a server must confirm (with a TCP acknowledgement) that it
+	// received data.
+	confirmWithin = 5 * time.Second
 )
 
 func (c Config) withDefaults() Config {
@@ -63,7 +63,7 @@ func (c Config) withDefaults() Config {
 }
 
 var (
-	// ErrUnsafe means that the server may lose a commit after it reported success.
+	// ErrUnsafe means that the server may lose a commit after reporting success.
 	ErrUnsafe = errors.New("the settings of the database are not safe")
 	// ErrNewerSchema means that a newer version of the program made the tables, and that this version must not use them.
 	ErrNewerSchema = errors.New("the tables of the database are of a newer version of this program")
@@ -75,7 +75,7 @@ var (
 type Store struct {
 	cfg     Config
 	id      string // unique for this handle
-	channel string // of notifications
+	channel string // the channel of notifications
 	log     *slog.Logger
 	damage  *engine.DamageLog
 	pool    *pgxpool.Pool
@@ -108,7 +108,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	s.listener = listener.ConnConfig
 	pool.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { s.prepare(c); return nil }
-	if pool.MaxConnLifetime > 5*time.Minute { // so that no connection to an old primary stays
+	if pool.MaxConnLifetime > 5*time.Minute { // so that no connection to a former primary stays
 		pool.MaxConnLifetime, pool.MaxConnLifetimeJitter = 5*time.Minute, 30*time.Second
 	}
 	for _, c := range []*pgx.ConnConfig{pool.ConnConfig, s.listener} {
@@ -163,7 +163,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	return s, nil
 }
 
-// warning is the key of the last warning of the server in the custom data of a connection.
+// warning is the key, in the custom data of a connection, of the last warning of the server.
 const warning = "agentmesh warning"
 
 // prepare sets what every connection needs. It lets pgx dial only until the connection is open. Otherwise, when pgx
@@ -186,7 +186,7 @@ func (s *Store) prepare(c *pgx.ConnConfig) {
 	}
 	dialer := &net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3},
-		Control:         limitUnsent,
+		Control:         limitUnconfirmed,
 	}
 	var connected atomic.Bool
 	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -217,7 +217,7 @@ func (s *Store) isGone(ctx context.Context, idle pgxpool.ShouldPingParams) bool 
 	if idle.Conn.Ping(limited) != nil && ctx.Err() == nil {
 		s.pool.Reset()
 	}
-	return idle.Conn.IsClosed() // then the pool's own test fails at once
+	return idle.Conn.IsClosed() // if so, the pool's own test fails at once
 }
 
 // hangUp closes the socket of a connection that was given up. Otherwise the pool waits for the server for 15 seconds
@@ -258,7 +258,7 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return s.pool.Acquire(ctx)
 }
 
-// openLane stores the row that has the number of the last group of this process.
+// openLane stores the row for the number of the last group of this process.
 func (s *Store) openLane(ctx context.Context) error {
 	_, err := s.pool.Exec(ctx, "insert into lanes (id, n, seen) values ($1, 0, now()) on conflict (id) do nothing", s.id)
 	return err
@@ -296,7 +296,7 @@ func (s *Store) Close() error {
 		s.watchers.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), acquireFor)
 		defer cancel()
-		// Otherwise the leases end by themselves.
+		// If this fails, the leases end by themselves.
 		if _, err := s.pool.Exec(ctx, "delete from leases where holder = $1", s.id); err != nil {
 			s.log.Warn("give leases back", slog.Any("err", err))
 		}

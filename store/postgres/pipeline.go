@@ -15,14 +15,14 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// pipeline is a list of statements as messages of the protocol in one buffer, which is sent in one write. A batch of
-// pgx would copy each value through three buffers, which it makes again for each group.
+// pipeline is a list of statements, encoded as messages of the PostgreSQL protocol in one buffer, which is sent in one
+// write. A batch of pgx would copy each value through three buffers, and allocate them again for each group.
 //
-// Nothing is read until everything is written. So the answers must fit into the buffers of the connection, or else both
-// sides would wait for each other. The answer to a statement that returns no rows is a few bytes.
+// Nothing is read until everything is written. So the answers must fit into the buffers of the connection, or else each
+// side would wait for the other. The answer to a statement that returns no rows is only a few bytes.
 type pipeline struct {
 	conn   *pgx.Conn
-	known  map[string]bool // statements that are prepared on the connection, by name; nil if it must not prepare any
+	known  map[string]bool // the statements that are prepared on the connection, by name; nil if none may be prepared
 	parsed []string        // the statements that the pipeline prepares, in order
 	buf    []byte          // kept for the next pipeline
 	n      int             // statements
@@ -31,7 +31,7 @@ type pipeline struct {
 // maxKept is the largest buffer that is kept.
 const maxKept = 4 << 20
 
-// prepared is the key of the names of prepared statements in the custom data of a connection.
+// prepared is the key, in the custom data of a connection, of the names of its prepared statements.
 const prepared = "agentmesh prepared"
 
 func (s *pipeline) reset(conn *pgx.Conn) {
@@ -61,13 +61,13 @@ func (s *pipeline) add(sql string, arguments ...argument) {
 	}
 	if name == "" || !s.known[name] && !slices.Contains(s.parsed, name) {
 		s.parsed = append(s.parsed, name)
-		s.message('P', func(b []byte) []byte {
+		s.message('P', func(b []byte) []byte { // Parse
 			b = append(append(b, name...), 0)
 			b = append(append(b, sql...), 0)
-			return append(b, 0, 0)
+			return append(b, 0, 0) // no types of arguments
 		})
 	}
-	s.message('B', func(b []byte) []byte {
+	s.message('B', func(b []byte) []byte { // Bind
 		b = append(b, 0) // the unnamed portal
 		b = append(append(b, name...), 0)
 		b = append(b, 0, 1, 0, 1) // all arguments are binary
@@ -75,17 +75,18 @@ func (s *pipeline) add(sql string, arguments ...argument) {
 		for _, arg := range arguments {
 			b = sized(b, 0, arg)
 		}
-		return append(b, 0, 0)
+		return append(b, 0, 0) // all results are text
 	})
-	s.message('E', func(b []byte) []byte { return append(b, 0, 0, 0, 0, 0) })
+	s.message('E', func(b []byte) []byte { return append(b, 0, 0, 0, 0, 0) }) // Execute: the unnamed portal, all rows
 	s.n++
 }
 
+// message appends a message, whose length includes the four bytes of the length itself.
 func (s *pipeline) message(kind byte, body func([]byte) []byte) {
 	s.buf = sized(append(s.buf, kind), 4, body)
 }
 
-// sized appends what body appends, after its length plus extra.
+// sized appends the length of what body appends, plus extra, and then what body appends.
 func sized(b []byte, extra int, body func([]byte) []byte) []byte {
 	start := len(b)
 	b = body(append(b, 0, 0, 0, 0))
@@ -96,7 +97,7 @@ func sized(b []byte, extra int, body func([]byte) []byte) []byte {
 // run sends the pipeline. It calls executed with the number, from 0, and the tag of each statement that was executed.
 // An error that the server reported is a *pgconn.PgError.
 func (s *pipeline) run(ctx context.Context, executed func(i int, tag string)) (err error) {
-	s.message('S', func(b []byte) []byte { return b })
+	s.message('S', func(b []byte) []byte { return b }) // Sync
 	server := s.conn.PgConn()
 	if err := server.SyncConn(ctx); err != nil {
 		return err
@@ -148,7 +149,7 @@ func bytesArgument[T []byte | string](v T) argument {
 	return func(b []byte) []byte { return append(b, v...) }
 }
 
-// array returns an argument with n elements of a type. element appends one.
+// array returns an argument with n elements of a type. element appends the element with this index.
 func array(oid uint32, n int, element func([]byte, int) []byte) argument {
 	return func(b []byte) []byte {
 		b = append(b, 0, 0, 0, 1, 0, 0, 0, 0) // one dimension, no nulls
@@ -174,6 +175,7 @@ func keysArgument(keys []string) argument {
 	return array(oidBytea, len(keys), func(b []byte, i int) []byte { return appendElement(b, keys[i]) })
 }
 
+// changed is a row to write, with its key.
 type changed struct {
 	key string
 	*row

@@ -91,13 +91,13 @@ func (r recordStore) List(ctx context.Context, ns, term, after string, limit int
 		return store.RecordPage{}, err
 	}
 	prefix := engine.RecordKey(ns, "")
-	sql, from, to := "select key, value from records where key > $1 and key < $2 and due > $3 order by key limit $4", engine.RecordKey(ns, after), end(prefix)
+	sql, from, to := "select key, value from records where key > $1 and key < $2 and due > $3 order by key limit $4", engine.RecordKey(ns, after), prefixEnd(prefix)
 	args := []any{from, to, engine.Nanos(now), limit + 1}
 	if term != "" {
 		listed := engine.TermKey(ns, term, "")
 		sql = `select r.key, r.value from record_terms t join records r on r.key = $5::bytea || substr(t.key, $6)
 			where t.key > $1 and t.key < $2 and r.due > $3 order by t.key limit $4`
-		args = []any{engine.TermKey(ns, term, after), end(listed), engine.Nanos(now), limit + 1, prefix, len(listed) + 1}
+		args = []any{engine.TermKey(ns, term, after), prefixEnd(listed), engine.Nanos(now), limit + 1, prefix, len(listed) + 1}
 	}
 	var page store.RecordPage
 	var key, value []byte
@@ -150,7 +150,8 @@ func forEachRow(ctx context.Context, pool *pgxpool.Pool, sql string, args, scans
 	return err
 }
 
-// ask executes a call that waits for the server, at most for answerFor, because the server's host may have vanished.
+// ask executes a call that waits for the server. It waits at most for answerFor, because the server's host may have
+// vanished.
 func ask(ctx context.Context, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -25,14 +25,14 @@ func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, e
 		return store.Applied{}, err
 	}
 	var n needs
-	n.lease(step.Held)
+	n.addLease(step.Held)
 	if step.Conv != nil {
-		n.row(convs, engine.ConvKey(step.Conv.Key))
+		n.addRow(convs, engine.ConvKey(step.Conv.Key))
 	}
 	for _, r := range []*store.Replay{step.Replay, step.Answer} {
 		if r != nil {
-			n.row(replays, engine.ReplayHash(r.Sender, r.MessageID))
-			n.row(convs, engine.ConvKey(r.Conv))
+			n.addRow(replays, engine.ReplayHash(r.Sender, r.MessageID))
+			n.addRow(convs, engine.ConvKey(r.Conv))
 		}
 	}
 	n.addRecords(step.Records)
@@ -70,15 +70,15 @@ func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, e
 	return applied, nil
 }
 
-// putConv stores a conversation with its new entries. A new conversation gets its revision as Seq. terms are the terms
-// of the row that is replaced.
-func (t *txn) putConv(conv *store.Conversation, terms []string, added []store.Entry) {
+// putConv stores a conversation with its new entries. A new conversation gets its revision as its Seq. oldTerms are the
+// terms of the row that is replaced.
+func (t *txn) putConv(conv *store.Conversation, oldTerms []string, added []store.Entry) {
 	conv.Seq = cmp.Or(conv.Seq, uint64(conv.Rev))
 	for _, e := range added {
 		conv.Entries++
 		t.put(entries, entryKey(conv.Seq, conv.Entries), row{value: engine.EncodeEntry(engine.EntryRow{Entry: e})})
 	}
-	for removed, term := range cardindex.Diff(terms, conv.Terms) {
+	for removed, term := range cardindex.Diff(oldTerms, conv.Terms) {
 		if removed {
 			t.drop(convTerms, convTermKey(term, conv.Seq))
 		} else {
@@ -138,7 +138,7 @@ func (t *txn) Replay(sender, messageID string, now time.Time) (rec engine.Stored
 }
 
 // isReplayLive reports whether a record counts at now: it has not expired, or its conversation is open. conv is the
-// conversation that has its key now, or nil.
+// conversation that now has the key in the record, or nil.
 func isReplayLive(rec engine.ReplayRow, conv *store.Conversation, now time.Time) bool {
 	return engine.IsLive(rec.Expires, now) ||
 		conv != nil && conv.Seq == rec.ConvSeq && conv.Open && engine.IsLive(conv.Expires, now)
@@ -168,7 +168,7 @@ func (t *txn) putReplay(r engine.ReplayRow) {
 
 func (s stepStore) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, changes []store.Change, now time.Time) error {
 	var n needs
-	n.row(convs, engine.ConvKey(key))
+	n.addRow(convs, engine.ConvKey(key))
 	n.addRecords(changes)
 	return s.s.writer.do(ctx, n, func(t *txn) (func() error, error) {
 		conv, err := t.Conv(key)
@@ -295,7 +295,7 @@ func (s stepStore) Transcript(ctx context.Context, key store.ConvKey, after uint
 	var value []byte
 	n := after
 	err = s.s.query(ctx, "select value from entries where key > $1 and key < $2 order by key limit $3",
-		[]any{entryKey(uint64(stored.num), after), end(prefix), limit}, []any{&value}, func() error {
+		[]any{entryKey(uint64(stored.num), after), prefixEnd(prefix), limit}, []any{&value}, func() error {
 			n++
 			e, err := engine.DecodeEntry(n, value)
 			list = append(list, e.Entry)

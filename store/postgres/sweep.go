@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// sweepChunk bounds the number of rows in one unit of a sweep, so that other units wait only milliseconds.
+	// sweepChunk bounds the number of rows in one unit of a sweep, so that the units of other callers wait only a few
+	// milliseconds.
 	sweepChunk = 256
 	// replayAgain is the time after which Sweep looks again at a replay record of an open conversation.
 	replayAgain = 4 * 24 * time.Hour
@@ -19,8 +20,7 @@ const (
 	damagedAgain = 24 * time.Hour
 )
 
-// sweeps lists the tables whose rows can expire, each with a function that sweeps one row that is due. The function
-// sees the row as the earlier units of the group left it.
+// sweeps lists the tables whose rows can expire, each with a function that sweeps one row that is due.
 var sweeps = []struct {
 	table *table
 	row   func(t *txn, key []byte, r row, now time.Time) error
@@ -66,15 +66,15 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 	return done, nil
 }
 
-// addDue adds the needs of a sweep of one row. A damaged row needs only itself.
+// addDue adds what a sweep of one row needs. A damaged row needs only itself.
 func (n *needs) addDue(tb *table, key, value []byte) {
-	n.row(tb, key)
+	n.addRow(tb, key)
 	switch tb {
 	case cards:
 		n.addCard(string(key))
 	case replays:
 		if rec, err := engine.DecodeReplay(value); err == nil {
-			n.row(convs, engine.ConvKey(rec.Conv))
+			n.addRow(convs, engine.ConvKey(rec.Conv))
 		}
 	}
 }

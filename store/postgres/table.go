@@ -17,13 +17,14 @@ type row struct {
 // arguments, so that it is prepared once for each connection.
 type table struct {
 	name    string
-	derived bool // the rows follow from rows of other tables, whose locks protect them
+	derived bool // the rows are derived from rows of other tables, whose locks protect them
 
 	lock, read, insert, update, remove string
 }
 
-// The tables of rows. Groups lock them in this order: conversations before replay records, so that two copies of a
-// message meet at the conversation; and counters last, because a group that needs them waits for the commit of another.
+// The tables of rows. Groups lock them in this order. Conversations come before replay records: of two groups with
+// copies of the same message, the second waits for the conversation. Counters come after the other locked tables,
+// because every group that changes cards locks the counters until its commit.
 var (
 	convs       = newTable("convs", false)
 	replays     = newTable("replays", false)
@@ -56,8 +57,8 @@ func newTable(name string, derived bool) *table {
 	return t
 }
 
-// due returns the query for the rows whose due is $1 or earlier. It repeats the condition of the index, without which
-// PostgreSQL would read the whole table.
+// due returns the query for the rows whose due is $1 or earlier. The query repeats the condition of the partial index,
+// because PostgreSQL would otherwise read the whole table.
 func (t *table) due() string {
 	column, never := "due", int64(engine.Never)
 	if t == convs {
@@ -66,7 +67,8 @@ func (t *table) due() string {
 	return fmt.Sprintf("select key, value from %s where due <= $1 and %[2]s <= $1 and %[2]s < %d order by %[2]s limit $2", t.name, column, never)
 }
 
-// sweepHours masks the bits of due that the column sweep of conversations keeps.
+// sweepHours masks the bits of due that the column sweep of conversations keeps. The lowest of them is worth 73
+// minutes.
 const sweepHours = -1 << 42
 
 // The rows of counters: the last sequence number of a card, and the last position in the feed.
@@ -75,6 +77,7 @@ var (
 	counterChanges = []byte("changes")
 )
 
+// ref refers to a row.
 type ref struct {
 	table *table
 	key   string
@@ -84,13 +87,13 @@ type ref struct {
 // round trip for each.
 type needs struct {
 	refs   []ref
-	counts [][]byte // prefixes of keys that are counted; no other process counts them meanwhile
-	leases []string // names
+	counts [][]byte // prefixes of the keys that the unit counts; until the commit, no other process counts them
+	leases []string // names of leases
 }
 
-func (n *needs) row(t *table, key []byte) { n.refs = append(n.refs, ref{t, string(key)}) }
+func (n *needs) addRow(t *table, key []byte) { n.refs = append(n.refs, ref{t, string(key)}) }
 
-func (n *needs) lease(held *store.Lease) {
+func (n *needs) addLease(held *store.Lease) {
 	if held != nil {
 		n.leases = append(n.leases, held.Name)
 	}
@@ -98,11 +101,11 @@ func (n *needs) lease(held *store.Lease) {
 
 func (n *needs) addRecords(changes []store.Change) {
 	for _, c := range changes {
-		n.lease(c.Held)
+		n.addLease(c.Held)
 		if !c.HasRecord() {
 			continue
 		}
-		n.row(records, engine.RecordKey(c.Record.NS, c.Record.Key))
+		n.addRow(records, engine.RecordKey(c.Record.NS, c.Record.Key))
 		if c.Max > 0 && !c.Delete {
 			n.counts = append(n.counts, engine.MaxOf(c).Prefix())
 		}
@@ -110,14 +113,14 @@ func (n *needs) addRecords(changes []store.Change) {
 }
 
 func (n *needs) addCard(id string) {
-	n.row(cards, []byte(id))
-	n.row(changes, []byte(id))
-	n.row(counters, counterCards)
-	n.row(counters, counterChanges)
+	n.addRow(cards, []byte(id))
+	n.addRow(changes, []byte(id))
+	n.addRow(counters, counterCards)
+	n.addRow(counters, counterChanges)
 }
 
-// end returns the smallest key that is larger than all keys with this prefix. The prefix has a byte below 255.
-func end(prefix []byte) []byte {
+// prefixEnd returns the smallest key that is larger than all keys with this prefix. The prefix has a byte below 255.
+func prefixEnd(prefix []byte) []byte {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if prefix[i] < 0xff {
 			after := append([]byte(nil), prefix[:i+1]...)

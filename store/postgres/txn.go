@@ -14,7 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// cell is a row in a transaction. If it did not exist before, old is nil; if it does not exist now, now is nil.
+// cell is a row before the transaction (old) and with the writes of the transaction (now). Each is nil if the row does
+// not exist.
 type cell struct{ old, now *row }
 
 // txn is the transaction of one group of units. Rows that a unit writes are in memory until flush. It implements
@@ -23,9 +24,9 @@ type txn struct {
 	ctx    context.Context
 	conn   *pgx.Conn
 	cells  map[*table]map[string]*cell
-	cut    [][]byte // prefixes of the entries that are removed before others are written
-	leases map[string]uint64
-	revs   []uint64 // revisions that are not used yet
+	cut    [][]byte          // prefixes of the entries that are removed before others are written
+	leases map[string]uint64 // the fences of the leases that have not ended, by name
+	revs   []uint64          // revisions that are not used yet
 	hints  []store.Hint
 }
 
@@ -34,13 +35,15 @@ type dbError struct{ error }
 
 func (e dbError) Unwrap() error { return e.error }
 
-// countLocks is the number of advisory locks that counted prefixes share, which bounds the locks of a group.
+// countLocks is the number of advisory locks that counted prefixes share, so that a group takes no more locks than
+// that.
 const countLocks = 1024
 
 // lockClass is the class of these advisory locks.
 const lockClass = 0x616d6571
 
-// begin begins the transaction of group number n of a lane, and locks and reads what its units need, in one round trip.
+// begin begins the transaction of group number n of a lane, which is a process. In one round trip, it locks and reads
+// what the units need.
 func (t *txn) begin(lane string, n int64, group []*unit) error {
 	keys, locks, leases := make(map[*table]map[string]bool), make(map[int32]bool), make(map[string]bool)
 	for _, u := range group {
@@ -134,7 +137,7 @@ func (t *txn) lockRows(tb *table, sql string, args ...any) error {
 	return nil
 }
 
-// get returns a row as the earlier units of the group left it, or nil. The row is locked.
+// get returns a row as the earlier units of the group left it, or nil. It locks a row that is not in memory yet.
 func (t *txn) get(tb *table, key []byte) (*row, error) {
 	if c := t.cells[tb][string(key)]; c != nil {
 		return c.now, nil
@@ -176,20 +179,20 @@ func (t *txn) dropEntries(prefix []byte) {
 // count returns the number of rows whose keys have a prefix and whose due is later than at.
 func (t *txn) count(tb *table, prefix []byte, at int64) (n int, err error) {
 	known := [][]byte{}
-	here := 0
+	inMemory := 0
 	for key, c := range t.cells[tb] {
 		if strings.HasPrefix(key, string(prefix)) {
 			known = append(known, []byte(key))
 			if c.now != nil && c.now.due > at {
-				here++
+				inMemory++
 			}
 		}
 	}
-	err = t.conn.QueryRow(t.ctx, "select count(*) from "+tb.name+" where key >= $1 and key < $2 and due > $3 and key <> all($4)", prefix, end(prefix), at, known).Scan(&n)
+	err = t.conn.QueryRow(t.ctx, "select count(*) from "+tb.name+" where key >= $1 and key < $2 and due > $3 and key <> all($4)", prefix, prefixEnd(prefix), at, known).Scan(&n)
 	if err != nil {
 		return 0, dbError{err}
 	}
-	return n + here, nil
+	return n + inMemory, nil
 }
 
 // nextRev returns a new revision. A unit calls it once.
@@ -199,6 +202,7 @@ func (t *txn) nextRev() store.Rev {
 	return store.Rev(rev)
 }
 
+// next increments a counter and returns its new value.
 func (t *txn) next(counter []byte) (int64, error) {
 	r, err := t.get(counters, counter)
 	if err != nil {
@@ -226,14 +230,14 @@ func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key
 // flush adds the statements that write the changed rows to a pipeline.
 func (t *txn) flush(s *pipeline) {
 	for _, prefix := range t.cut {
-		s.add("delete from entries where key >= $1 and key < $2", bytesArgument(prefix), bytesArgument(end(prefix)))
+		s.add("delete from entries where key >= $1 and key < $2", bytesArgument(prefix), bytesArgument(prefixEnd(prefix)))
 	}
 	for _, tb := range tables {
 		var inserted, updated []changed
 		var removed []string
 		for _, key := range slices.Sorted(maps.Keys(t.cells[tb])) {
 			switch c := t.cells[tb][key]; {
-			case c.old == c.now && (c.now != nil || !tb.derived):
+			case c.old == c.now && (c.now != nil || !tb.derived): // unchanged; only derived rows are dropped without being read
 			case c.now == nil:
 				removed = append(removed, key)
 			case c.old == nil:

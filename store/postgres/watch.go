@@ -24,7 +24,7 @@ func channelOf(schema string) string {
 
 const (
 	maxPayload    = 7000             // bytes of encoded hints in a notification; PostgreSQL allows 7,999 in all
-	maxPayloads   = 16               // notifications after one group commit; if it needs more, hints are lost
+	maxPayloads   = 16               // notifications after one group commit; if more are needed, all hints are lost
 	listenRetry   = 2 * time.Second  // between attempts to connect; meanwhile, readers read everything again
 	listenTimeout = 20 * time.Second // after which the connection is tested
 )
@@ -36,6 +36,7 @@ type notification struct {
 	Hints [][2]string `json:"hints,omitempty"`
 }
 
+// encodeHints returns the payloads of the notifications with these hints.
 func encodeHints(by string, hints []store.Hint) []string {
 	if len(hints) == 0 {
 		return nil
@@ -121,6 +122,7 @@ func (s *Store) listen(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
+// receive passes notifications on until ctx ends or the connection breaks.
 func (s *Store) receive(ctx context.Context, conn *pgx.Conn) {
 	own := strings.TrimSuffix(notification{By: s.id}.encode(), "}") // how the notifications of this process begin
 	for {

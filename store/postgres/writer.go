@@ -20,6 +20,7 @@ import (
 // so it must set its results and not add to them.
 type plan func(t *txn) (write func() error, err error)
 
+// work is a plan with what it needs.
 type work struct {
 	plan  plan
 	needs needs
@@ -30,7 +31,7 @@ type unit = engine.Unit[work]
 const (
 	maxGroup = 512  // bounds the time for which a group locks its rows
 	maxQueue = 4096 // units that may wait
-	maxTries = 12   // of a group that other processes make fail
+	maxTries = 12   // attempts to commit a group that fails because of other processes
 	// resolveFor is the time for which a writer tries to learn the outcome of a commit.
 	resolveFor = 8 * time.Second
 	acquireFor = 5 * time.Second  // to wait for a connection
@@ -49,9 +50,9 @@ type writer struct {
 
 	number   int64 // of the last group
 	pipeline pipeline
-	// unheard is true if other processes perhaps did not get the notifications of a commit.
+	// unheard is true if other processes may not have received the notifications of a commit.
 	unheard bool
-	again   *time.Timer // executes an empty group, which tells them
+	again   *time.Timer // executes an empty group, which then calls tellLost
 }
 
 func newWriter(s *Store) *writer {
@@ -73,7 +74,7 @@ func (w *writer) close() {
 
 // serve commits one group. The caller leads.
 func (w *writer) serve() {
-	runtime.Gosched() // callers that the last commit woke queue their next unit
+	runtime.Gosched() // let callers that the last commit woke queue their next unit
 	group := w.queue.Take(nil, maxGroup)
 	if len(group) > 0 {
 		w.commit(group)
@@ -150,8 +151,8 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 	}
 	if !wrote {
 		t.rollback()
-	} else if maybe, err := t.commit(w); err != nil {
-		if !maybe {
+	} else if uncertain, err := t.commit(w); err != nil {
+		if !uncertain {
 			t.rollback()
 			return nil, err
 		}
@@ -170,26 +171,27 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 	return errs, nil
 }
 
-// rollback ends a transaction without a commit. After an error the pool closes the connection, which does the same.
+// rollback ends a transaction without a commit. If it fails, the pool closes the connection, which does the same.
 func (t *txn) rollback() { _, _ = t.conn.Exec(t.ctx, "rollback") }
 
-// commit writes all rows and commits, in one round trip. If err is not nil, maybe reports whether the transaction may
-// be committed nevertheless.
-func (t *txn) commit(w *writer) (maybe bool, err error) {
-	s, sc := w.s, &w.pipeline
-	sc.reset(t.conn)
-	t.flush(sc)
-	last := sc.n
-	sc.add("commit")
+// commit writes all rows and commits, in one round trip. If err is not nil, uncertain reports whether the transaction
+// may have been committed nevertheless.
+func (t *txn) commit(w *writer) (uncertain bool, err error) {
+	s, pipe := w.s, &w.pipeline
+	pipe.reset(t.conn)
+	t.flush(pipe)
+	commitIndex := pipe.n
+	pipe.add("commit")
 	// The server commits only one transaction with notifications at a time, so groups would wait for each other's writes
 	// to the disk. Therefore the notifications follow in a transaction of their own, which writes nothing.
 	for _, payload := range encodeHints(s.id, t.hints) {
-		sc.add("select pg_notify($1, $2)", bytesArgument(s.channel), bytesArgument(payload))
+		pipe.add("select pg_notify($1, $2)", bytesArgument(s.channel), bytesArgument(payload))
 	}
+	// outcome is the answer to the commit, and warning is a warning that came with it.
 	var outcome, warning string
-	err = sc.run(t.ctx, func(i int, tag string) {
+	err = pipe.run(t.ctx, func(i int, tag string) {
 		text := warned(t.conn)
-		if i == last {
+		if i == commitIndex {
 			outcome, warning = tag, text
 		}
 	})
@@ -245,7 +247,7 @@ func (w *writer) resolve(cause error) error {
 	}
 }
 
-// lost returns err, which came before the commit, as errLost if the connection is gone.
+// lost returns err, which occurred before the commit, as errLost if the connection is gone.
 func lost(conn *pgx.Conn, err error) error {
 	if conn.IsClosed() {
 		return fmt.Errorf("%w: %w", errLost, err)

@@ -28,8 +28,8 @@ import (
 // Server is a running server.
 type Server struct {
 	Dir      string   // folder of the socket and of the data
-	settings []string // besides baseSettings
-	args     []string
+	settings []string // in addition to baseSettings
+	args     []string // of the program postgres
 	cmd      *exec.Cmd
 	log      bytes.Buffer
 	done     chan struct{}
@@ -71,7 +71,8 @@ func Database(t testing.TB) string {
 	return shared.URL("postgres") + "&options=" + url.QueryEscape("-csearch_path="+name)
 }
 
-// Schema makes a schema in a database unless it exists, and returns the connection string for it.
+// Schema makes a schema in a database unless the schema exists, and returns the connection string for the schema.
+// database is the connection string of the database.
 func Schema(database, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -138,7 +139,7 @@ func Start(more ...string) (*Server, error) {
 	return StartIn(dir, more...)
 }
 
-// StartIn starts a server in an existing, empty folder, which [Server.Stop] empties and removes.
+// StartIn starts a server in an existing, empty folder. [Server.Stop] removes the folder with its contents.
 func StartIn(dir string, more ...string) (*Server, error) {
 	return start(dir, more, "initdb", "-A", "trust", "-U", "mesh", "--no-sync", "-E", "UTF8", "--locale=C")
 }
@@ -177,15 +178,15 @@ func (s *Server) Promote() error { return s.Exec("select pg_promote()") }
 
 func start(dir string, more []string, program string, args ...string) (*Server, error) {
 	s := &Server{Dir: dir, settings: more}
-	if err := s.make(program, args); err != nil {
+	if err := s.create(program, args); err != nil {
 		s.Stop()
 		return nil, fmt.Errorf("start PostgreSQL: %w\n%s", err, s.log.String())
 	}
 	return s, nil
 }
 
-func (s *Server) make(program string, args []string) error {
-	if err := allow(s.Dir); err != nil {
+func (s *Server) create(program string, args []string) error {
+	if err := giveToServer(s.Dir); err != nil {
 		return err
 	}
 	path, err := find(program)
@@ -218,7 +219,7 @@ func (s *Server) Restart() error {
 	}
 	cmd, done := s.cmd, s.done
 	go func() {
-		_ = cmd.Wait() // the tests see what is wrong
+		_ = cmd.Wait() // if the server ended by itself, the tests fail
 		close(done)
 	}()
 	for deadline := time.Now().Add(30 * time.Second); ; {
@@ -278,9 +279,9 @@ func (s *Server) Exec(sql string) error {
 	return err
 }
 
-// MakeDatabase makes a database whose rows are in an existing folder.
+// MakeDatabase makes a database whose data are in an existing folder.
 func (s *Server) MakeDatabase(name, dir string) error {
-	if err := allow(dir); err != nil {
+	if err := giveToServer(dir); err != nil {
 		return err
 	}
 	if err := s.Exec("create tablespace " + name + " location '" + dir + "'"); err != nil {
@@ -289,7 +290,7 @@ func (s *Server) MakeDatabase(name, dir string) error {
 	return s.Exec("create database " + name + " tablespace " + name)
 }
 
-// Query returns the first column of each row of a query.
+// Query returns the first column of each row of a query. database is a connection string.
 func Query(database, sql string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -324,7 +325,7 @@ func CPU() time.Duration {
 		n, _ := strconv.ParseInt(text, 10, 64)
 		ticks += n
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond
+	return time.Duration(ticks) * 10 * time.Millisecond // Linux counts 100 ticks in a second
 }
 
 // children returns the [readStat] fields of the children of a process, by process id, or nothing without /proc.

@@ -17,8 +17,8 @@ type Pooler struct {
 	cmd *exec.Cmd
 }
 
-// poolerConfig is the configuration of PgBouncer as in docs/several-instances.md. Each connection of a client may get
-// another connection to the server for each transaction, so the settings of a session belong to the user.
+// poolerConfig is the configuration of PgBouncer as in docs/several-instances.md. The transactions of one client may
+// run on different server connections, so the settings of a session are set for the role instead (see [UserSettings]).
 const poolerConfig = `
 [databases]
 %s
@@ -32,10 +32,11 @@ default_pool_size = 4
 max_client_conn = 500
 log_connections = 0
 log_disconnections = 0
-%signore_startup_parameters = idle_in_transaction_session_timeout,lock_timeout,jit,enable_seqscan,enable_bitmapscan,max_parallel_workers_per_gather,plan_cache_mode
+%s
+ignore_startup_parameters = idle_in_transaction_session_timeout,lock_timeout,jit,enable_seqscan,enable_bitmapscan,max_parallel_workers_per_gather,plan_cache_mode
 `
 
-// UserSettings are the statements that give a user the settings that a pooler does not pass on.
+// UserSettings are the statements that set for a role, called USER, what a client cannot set through a pooler.
 const UserSettings = `
 alter role USER set idle_in_transaction_session_timeout = 2000;
 alter role USER set lock_timeout = 5000;
@@ -46,10 +47,10 @@ alter role USER set max_parallel_workers_per_gather = 0;
 alter role USER set plan_cache_mode = force_generic_plan;
 `
 
-// NewPooler starts PgBouncer in front of s. Each of users reaches the database postgres of s under the name of the
-// user, and gets the settings in UserSettings and a schema of that name. prepared reports whether PgBouncer knows
-// prepared statements; an older one needs default_query_exec_mode=exec. Without PgBouncer, the test is skipped, or
-// fails if the environment has AGENTMESH_TOOLS=required.
+// NewPooler starts PgBouncer in front of s. It creates each of the users as a role with [UserSettings] and with a
+// schema of the same name; see [Pooler.URL]. prepared reports whether PgBouncer supports prepared statements; an older
+// version needs default_query_exec_mode=exec. Without PgBouncer, the test is skipped, or fails if the environment has
+// AGENTMESH_TOOLS=required.
 func NewPooler(t testing.TB, s *Server, users ...string) (p *Pooler, prepared bool) {
 	t.Helper()
 	pgbouncer, err := exec.LookPath("pgbouncer")
@@ -70,7 +71,7 @@ func NewPooler(t testing.TB, s *Server, users ...string) (p *Pooler, prepared bo
 		t.Fatalf("version of PgBouncer %q: %v", version, err)
 	}
 	prepared = major > 1 || minor >= 21
-	t.Logf("%s knows prepared statements: %v", strings.SplitN(string(version), "\n", 2)[0], prepared)
+	t.Logf("%s supports prepared statements: %v", strings.SplitN(string(version), "\n", 2)[0], prepared)
 	var databases, statements strings.Builder
 	for _, user := range users {
 		fmt.Fprintf(&databases, "%s = host=%s dbname=postgres user=%s\n", user, s.Dir, user)
@@ -82,7 +83,7 @@ func NewPooler(t testing.TB, s *Server, users ...string) (p *Pooler, prepared bo
 	}
 	extra := ""
 	if prepared {
-		extra = "max_prepared_statements = 200\n"
+		extra = "max_prepared_statements = 200"
 	}
 	dir, err := os.MkdirTemp("", "pb")
 	if err != nil {
@@ -94,7 +95,7 @@ func NewPooler(t testing.TB, s *Server, users ...string) (p *Pooler, prepared bo
 	if err := os.WriteFile(file, fmt.Appendf(nil, poolerConfig, databases.String(), dir, extra), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := allow(dir); err != nil {
+	if err := giveToServer(dir); err != nil {
 		t.Fatal(err)
 	}
 	p.cmd = exec.Command(pgbouncer, file)
@@ -104,14 +105,15 @@ func NewPooler(t testing.TB, s *Server, users ...string) (p *Pooler, prepared bo
 	}
 	for deadline := time.Now().Add(30 * time.Second); !isSocket(filepath.Join(dir, ".s.PGSQL.5432")); {
 		if time.Now().After(deadline) {
-			t.Fatal("PgBouncer does not start")
+			t.Fatal("PgBouncer did not start within 30 s")
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 	return p, prepared
 }
 
-// URL returns the connection string of the database of a user, through the pooler.
+// URL returns the connection string of a user through the pooler. For each user, PgBouncer offers the database postgres
+// under the name of the user.
 func (p *Pooler) URL(user string) string {
 	return (&url.URL{Scheme: "postgres", User: url.User(user), Path: "/" + user, RawQuery: url.Values{"host": {p.dir}, "sslmode": {"disable"}}.Encode()}).String()
 }
@@ -119,12 +121,12 @@ func (p *Pooler) URL(user string) string {
 func (p *Pooler) stop() {
 	if p.cmd != nil && p.cmd.Process != nil {
 		_ = p.cmd.Process.Signal(quit)
-		_ = p.cmd.Wait() // it ends by a signal
+		_ = p.cmd.Wait() // the error says only that a signal ended the process
 	}
 	_ = os.RemoveAll(p.dir) // a temporary folder
 }
 
-// UserURL returns the connection string of the database postgres for a user.
+// UserURL returns the connection string of a user without the pooler.
 func (s *Server) UserURL(user string) string {
 	return (&url.URL{Scheme: "postgres", User: url.User(user), Path: "/postgres", RawQuery: url.Values{"host": {s.Dir}}.Encode()}).String()
 }

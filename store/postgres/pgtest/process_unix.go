@@ -12,7 +12,8 @@ import (
 // quit is the signal at which a server ends at once.
 const quit = syscall.SIGQUIT
 
-// account returns the user that the server must run as, or false if that is the current user. PostgreSQL refuses root.
+// account returns the user as which the server must run, or false if that is the current user. PostgreSQL refuses to
+// run as root.
 func account() (uid, gid int, ok bool) {
 	if os.Getuid() != 0 {
 		return 0, 0, false
@@ -27,8 +28,8 @@ func account() (uid, gid int, ok bool) {
 	return 0, 0, false
 }
 
-// allow gives a folder to the user that the server runs as.
-func allow(dir string) error {
+// giveToServer makes the user as which the server runs the owner of a folder.
+func giveToServer(dir string) error {
 	if uid, gid, ok := account(); ok {
 		return os.Chown(dir, uid, gid)
 	}
@@ -43,11 +44,11 @@ func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 }
 
-// killAll kills a process and its children, which cannot react.
+// killAll kills a process and its children at once, so that they cannot react.
 func killAll(pid int) {
-	_ = syscall.Kill(pid, syscall.SIGSTOP) // it starts no more children
+	_ = syscall.Kill(pid, syscall.SIGSTOP) // so that the process starts no more children
 	for child := range children(pid) {
-		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended
+		_ = syscall.Kill(child, syscall.SIGKILL) // the child may have ended
 	}
 	_ = syscall.Kill(pid, syscall.SIGKILL)
 }

@@ -7,7 +7,7 @@ import (
 
 var quit = os.Kill
 
-func allow(string) error { return nil }
+func giveToServer(string) error { return nil }
 
 func attributes() *syscall.SysProcAttr { return nil }
 
