@@ -50,8 +50,8 @@ func ReportPercentiles(b *testing.B, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
 }
 
-// peers is the number of peers of Accept. If it is a multiple of the number of senders of Send, no two senders write to
-// the same conversation.
+// peers is the number of peers of [Accept]. If it is a multiple of the number of senders of [Send], no two senders
+// write to the same conversation.
 const peers = 192
 
 // Accept stores message number i as a node stores a message that it accepts: the conversation, two entries of the
@@ -90,7 +90,8 @@ func (a Acceptance) MarkRead(ctx context.Context, s store.Store, i int, now time
 	return s.Records().Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, now)
 }
 
-// inboxRecord returns the record of message number i in the inbox. Its key has the form of a node's ids.
+// inboxRecord returns the record of message number i in the inbox. Its key has the form of a node's ids: a number that
+// grows, and one that looks random.
 func (a Acceptance) inboxRecord(i int, state string, at time.Time) store.Record {
 	conv := benchConversation(i)
 	terms := []string{"state:" + state, "conv:" + conv.Peer + "/" + conv.ID}

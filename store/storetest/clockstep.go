@@ -19,7 +19,7 @@ var (
 	clockSteps atomic.Bool
 )
 
-// SetClock moves the wall clock of this process by offset, in whole seconds. The monotonic clock goes on unchanged.
+// SetClock moves the wall clock of this process by offset, in whole seconds. The monotonic clock does not change.
 func SetClock(offset time.Duration) { clockStep.Store(int64(offset / time.Second)) }
 
 // StepClock moves the wall clock as SetClock does, until the test ends.

@@ -20,7 +20,7 @@ func RunMoves(t *testing.T, open func(t *testing.T) store.Store, move func(t *te
 	rapid.Check(t, func(rt *rapid.T) {
 		round++
 		m := newModel(rt, t, s, round)
-		left := 1 - round%moveEvery // moves that this round may make; a move costs more than all the rest
+		left := 1 - round%moveEvery // one move in every tenth round, because a move costs more than all the rest
 		rt.Repeat(map[string]func(*rapid.T){
 			"put card":   m.putCard,
 			"withdraw":   m.withdraw,
@@ -45,10 +45,10 @@ func RunMoves(t *testing.T, open func(t *testing.T) store.Store, move func(t *te
 	}
 }
 
-// moveEvery is the number of rounds of which one moves the store.
+// moveEvery is the number of rounds from one move to the next.
 const moveEvery = 10
 
-// Fill writes entries of every kind, live and ended ones, and returns a lease under which a unit was stored.
+// Fill writes entries of every kind, live and expired ones, and returns a lease under which a unit was stored.
 func Fill(t *testing.T, s store.Store) store.Lease {
 	t.Helper()
 	lease, err := s.Leases().Acquire(t.Context(), "node")
@@ -100,8 +100,8 @@ func fillCards(t *testing.T, s store.Store) {
 	sweepAll(t, s, t0)
 }
 
-// fillConversations makes open and closed conversations, some of which expire, and forgets some. Some answers are
-// entries of a transcript.
+// fillConversations makes open and closed conversations, some of which expire, and forgets some of them. Most answers
+// are entries of a transcript.
 func fillConversations(t *testing.T, s store.Store) {
 	t.Helper()
 	for i := range 20 {

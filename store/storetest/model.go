@@ -20,7 +20,8 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 	s := open(t)
 	round := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		// One store serves all rounds, because opening one costs more than a round. Each round has names of its own.
+		// One store serves all rounds, because opening a store costs more than a round. Each round has names of its
+		// own.
 		round++
 		m := newModel(rt, t, s, round)
 		rt.Repeat(map[string]func(*rapid.T){
@@ -38,22 +39,24 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 
 func newModel(rt *rapid.T, t *testing.T, s store.Store, round int) *model {
 	return &model{
-		t: rt, ctx: t, s: s, round: fmt.Sprintf("r%d-", round), now: t0,
+		t: rt, test: t, s: s, round: fmt.Sprintf("r%d-", round), now: t0,
 		cards: make(map[string]store.Card), records: make(map[string]store.Record), convs: make(map[string]*modelConv),
 		replays: make(map[string]modelReplay),
 	}
 }
 
+// modelConv is a conversation with the ids of the messages in its transcript.
 type modelConv struct {
 	store.Conversation
 	entries []string
 }
 
+// model has what the store must contain from one round.
 type model struct {
 	t     *rapid.T
-	ctx   *testing.T
+	test  *testing.T
 	s     store.Store
-	round string
+	round string // the prefix of all names in this round
 	now   time.Time
 
 	cards   map[string]store.Card
@@ -62,8 +65,8 @@ type model struct {
 	replays map[string]modelReplay
 }
 
-// modelReplay is a replay record with the conversation it was stored for. A later conversation with the same key is
-// another modelConv.
+// modelReplay is a replay record with the conversation for which it was stored. A later conversation with the same key
+// is another modelConv.
 type modelReplay struct {
 	store.Replay
 	conv *modelConv
@@ -85,6 +88,7 @@ func (m *model) agree(what string, got, want error) {
 	}
 }
 
+// drawRev returns a random precondition. current is the revision of the entry.
 func (m *model) drawRev(t *rapid.T, current store.Rev) store.Rev {
 	switch someRev.Draw(t, "revision") {
 	case "any":
@@ -97,6 +101,7 @@ func (m *model) drawRev(t *rapid.T, current store.Rev) store.Rev {
 	return store.Absent
 }
 
+// fits reports whether a precondition is satisfied by an entry with the revision current, which is live or not.
 func fits(want store.Rev, live bool, current store.Rev) bool {
 	return want == store.Any || want == store.Absent && !live || live && want == current
 }
@@ -130,7 +135,7 @@ func (m *model) putCard(t *rapid.T) {
 	case ifRev == store.Absent && old.Owner != c.Owner:
 		want = store.ErrReserved
 	}
-	stored, err := m.s.Cards().Put(m.ctx.Context(), store.PutCard{Card: c, IfRev: ifRev, Now: m.now})
+	stored, err := m.s.Cards().Put(m.test.Context(), store.PutCard{Card: c, IfRev: ifRev, Now: m.now})
 	m.agree("Put", err, want)
 	if err != nil {
 		return
@@ -152,10 +157,10 @@ func (m *model) withdraw(t *rapid.T) {
 	} else if !fits(ifRev, true, old.Rev) {
 		want = store.ErrConflict
 	}
-	err := m.s.Cards().Withdraw(m.ctx.Context(), id, ifRev, until, nil, m.now)
+	err := m.s.Cards().Withdraw(m.test.Context(), id, ifRev, until, nil, m.now)
 	m.agree("Withdraw", err, want)
 	if err == nil {
-		held, err := m.s.Cards().Held(m.ctx.Context(), id, m.now)
+		held, err := m.s.Cards().Held(m.test.Context(), id, m.now)
 		m.agree("Held", err, nil)
 		m.cards[id] = held
 	}
@@ -182,7 +187,7 @@ func (m *model) listCards(t *rapid.T) {
 			}
 		}
 	}
-	if got := idsOf(m.ctx, m.s, q); !slices.Equal(got, want) {
+	if got := idsOf(m.test, m.s, q); !slices.Equal(got, want) {
 		m.t.Fatalf("List(%+v) = %q, want %q", q, got, want)
 	}
 }
@@ -224,7 +229,7 @@ func (m *model) recordChange(c store.Change) {
 		delete(m.records, c.Record.Key)
 		return
 	}
-	rec, err := m.s.Records().Get(m.ctx.Context(), "model", c.Record.Key, m.now)
+	rec, err := m.s.Records().Get(m.test.Context(), "model", c.Record.Key, m.now)
 	m.agree("Get of a new record", err, nil)
 	if old := m.records[c.Record.Key]; rec.Rev <= old.Rev {
 		m.t.Fatalf("revision of a record went from %d to %d", old.Rev, rec.Rev)
@@ -235,7 +240,7 @@ func (m *model) recordChange(c store.Change) {
 
 func (m *model) changeRecord(t *rapid.T) {
 	c, want := m.drawChange(t)
-	err := m.s.Records().Apply(m.ctx.Context(), []store.Change{c}, m.now)
+	err := m.s.Records().Apply(m.test.Context(), []store.Change{c}, m.now)
 	m.agree("Records.Apply", err, want)
 	if err == nil {
 		m.recordChange(c)
@@ -273,7 +278,7 @@ func (m *model) step(t *rapid.T) {
 	if dup {
 		want = nil
 	}
-	applied, err := m.s.Steps().Apply(m.ctx.Context(), step)
+	applied, err := m.s.Steps().Apply(m.test.Context(), step)
 	m.agree("Steps.Apply", err, want)
 	if err != nil {
 		return
@@ -309,7 +314,7 @@ func (m *model) forget(t *rapid.T) {
 	if c == nil || !isLive(c.Expires, m.now) {
 		want = store.ErrNotFound
 	}
-	err := m.s.Steps().Forget(m.ctx.Context(), store.ConvKey{Peer: "am_p", ID: id}, store.Any, nil, m.now)
+	err := m.s.Steps().Forget(m.test.Context(), store.ConvKey{Peer: "am_p", ID: id}, store.Any, nil, m.now)
 	m.agree("Forget", err, want)
 	if err != nil {
 		return
@@ -322,27 +327,27 @@ func (m *model) forget(t *rapid.T) {
 func (m *model) advance(t *rapid.T) {
 	m.now = m.now.Add(someLife.Draw(t, "pass"))
 	if rapid.Bool().Draw(t, "sweep") {
-		sweepAll(m.ctx, m.s, m.now)
+		sweepAll(m.test, m.s, m.now)
 	}
 }
 
 // compare asks the store for everything that the model contains.
 func (m *model) compare(t *rapid.T) {
 	for id, c := range m.cards {
-		_, err := m.s.Cards().Get(m.ctx.Context(), id, m.now)
+		_, err := m.s.Cards().Get(m.test.Context(), id, m.now)
 		m.agree("Get", err, notFoundUnless(c.Live(m.now)))
-		_, err = m.s.Cards().Held(m.ctx.Context(), id, m.now)
+		_, err = m.s.Cards().Held(m.test.Context(), id, m.now)
 		m.agree("Held", err, notFoundUnless(c.Held(m.now)))
 	}
 	for key, rec := range m.records {
-		got, err := m.s.Records().Get(m.ctx.Context(), "model", key, m.now)
+		got, err := m.s.Records().Get(m.test.Context(), "model", key, m.now)
 		m.agree("record", err, notFoundUnless(isLive(rec.Expires, m.now)))
 		if err == nil && (got.Rev != rec.Rev || !slices.Equal(got.Terms, rec.Terms)) {
 			m.t.Fatalf("record %s is %+v, want %+v", key, got, rec)
 		}
 	}
 	for id, c := range m.convs {
-		got, err := m.s.Steps().Conversation(m.ctx.Context(), c.Key, m.now)
+		got, err := m.s.Steps().Conversation(m.test.Context(), c.Key, m.now)
 		m.agree("conversation", err, notFoundUnless(isLive(c.Expires, m.now)))
 		if err == nil && (got.Rev != c.Rev || got.Entries != uint64(len(c.entries)) || got.Open != c.Open) {
 			m.t.Fatalf("conversation %s is %+v, want %+v", id, got, c)
@@ -351,7 +356,7 @@ func (m *model) compare(t *rapid.T) {
 			continue
 		}
 		var messages []string
-		for _, e := range transcript(m.ctx, m.s, c.Key, 0, 1000) {
+		for _, e := range transcript(m.test, m.s, c.Key, 0, 1000) {
 			messages = append(messages, e.MessageID)
 		}
 		if !slices.Equal(messages, c.entries) {
@@ -360,7 +365,7 @@ func (m *model) compare(t *rapid.T) {
 	}
 	for id := range m.replays {
 		_, known := m.findReplay(id)
-		_, err := m.s.Steps().FindReplay(m.ctx.Context(), "am_p", id, m.now)
+		_, err := m.s.Steps().FindReplay(m.test.Context(), "am_p", id, m.now)
 		m.agree("FindReplay", err, notFoundUnless(known))
 	}
 }

@@ -116,6 +116,7 @@ func testRecordUnit(t *testing.T, s store.Store) {
 	wantSame(t, "keys", keys(t, s, "n", "", t0), []string{"b"})
 }
 
+// keys returns the keys of the live records of ns that carry term, which it lists in pages of two.
 func keys(t *testing.T, s store.Store, ns, term string, now time.Time) []string {
 	t.Helper()
 	var keys []string
@@ -129,7 +130,7 @@ func keys(t *testing.T, s store.Store, ns, term string, now time.Time) []string 
 			return keys
 		}
 		if len(page.Records) != 2 {
-			t.Fatalf("page with a next one has %d of 2", len(page.Records))
+			t.Fatalf("a page that is not the last has %d records, want 2", len(page.Records))
 		}
 		after = page.Next
 	}

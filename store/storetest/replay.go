@@ -31,7 +31,7 @@ func testReplay(t *testing.T, s store.Store) {
 		t.Errorf("first copy: %+v", got)
 	}
 	step.Records = []store.Change{{Record: store.Record{NS: "inbox", Key: "again"}}}
-	got := apply(t, s, step) // its revision would be refused, but the replay record is checked first
+	got := apply(t, s, step) // the revision of c would be refused, but the replay record is checked first
 	if !got.Dup {
 		t.Error("second copy is not a duplicate")
 	}
@@ -84,7 +84,8 @@ func testAnswer(t *testing.T, s store.Store) {
 	wantErr(t, "FindReplay of a record that was gone", err, store.ErrNotFound)
 }
 
-// testAnswerInTranscript checks records whose answer is an entry of the transcript, which an engine may store once.
+// testAnswerInTranscript checks records whose answer is also an entry of the transcript. An engine may store such bytes
+// only once.
 func testAnswerInTranscript(t *testing.T, s store.Store) {
 	c := conv("am_p", "conv_1")
 	c.Expires = t0.Add(2 * day)
@@ -128,7 +129,7 @@ func testAnswerInTranscript(t *testing.T, s store.Store) {
 func testReplayExpiry(t *testing.T, s store.Store) {
 	c := conv("am_p", "conv_1")
 	apply(t, s, store.Step{Conv: &c, Replay: replay("m1", c.Key)})
-	loose := replay("m2", store.ConvKey{})
+	loose := replay("m2", store.ConvKey{}) // belongs to no conversation
 	apply(t, s, store.Step{Replay: loose})
 	forever := replay("m3", store.ConvKey{})
 	forever.Expires = time.Time{}
@@ -142,8 +143,8 @@ func testReplayExpiry(t *testing.T, s store.Store) {
 		}
 	}
 	end := loose.Expires
-	wantReplay("before its end", "m2", end.Add(-1), true)
-	wantReplay("at its end", "m2", end, false)
+	wantReplay("before it expires", "m2", end.Add(-1), true)
+	wantReplay("when it expires", "m2", end, false)
 	wantReplay("conversation is open", "m1", end.Add(90*day), true)
 	for _, late := range []time.Duration{0, 10 * day, 50 * day, 90 * day} {
 		sweepAll(t, s, end.Add(late))

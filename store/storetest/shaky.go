@@ -9,31 +9,31 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Shaky is a handle whose process stands still or dies when a test wants it, and whose calls take time as over a
-// network. Calls that it does not define itself, such as those of Cards, are unaffected.
+// Shaky is a handle that a test can make behave as if its process were suspended or killed, and whose calls take time
+// as over a network. Methods that Shaky does not define itself, such as Cards, are unaffected.
 type Shaky struct {
 	store.Store
 	delay time.Duration // each call waits up to this long
 
-	mu     sync.Mutex
-	frozen chan struct{} // closed unless the process stands still
-	dead   bool
+	mu      sync.Mutex
+	running chan struct{} // closed unless the process is suspended
+	dead    bool
 }
 
 // NewShaky returns a shaky handle over s. Each call waits up to delay.
 func NewShaky(s store.Store, delay time.Duration) *Shaky {
 	running := make(chan struct{})
 	close(running)
-	return &Shaky{Store: s, delay: delay, frozen: running}
+	return &Shaky{Store: s, delay: delay, running: running}
 }
 
-// Freeze makes calls wait until the returned function is called, as if the process were stopped.
+// Freeze makes calls wait until thaw is called, as if the process were suspended.
 func (s *Shaky) Freeze() (thaw func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	frozen := make(chan struct{})
-	s.frozen = frozen
-	return func() { close(frozen) }
+	running := make(chan struct{})
+	s.running = running
+	return func() { close(running) }
 }
 
 // Kill makes calls fail from now on, as if the process were killed. Its leases are not released.
@@ -58,11 +58,12 @@ func (s *Shaky) Ping(ctx context.Context) error {
 	return s.Store.Ping(ctx)
 }
 
+// enter waits while the process is suspended, and then for the delay. It fails if the process was killed.
 func (s *Shaky) enter() error {
 	s.mu.Lock()
-	frozen := s.frozen
+	running := s.running
 	s.mu.Unlock()
-	<-frozen
+	<-running
 	if s.delay > 0 {
 		time.Sleep(rand.N(s.delay))
 	}

@@ -22,14 +22,14 @@ type Shared struct {
 	Close  func() error // closes the data set under its handles
 }
 
-// RunShared tests an engine whose data several handles, as in several processes, have open at once. It runs the whole
-// suite of [Run] on calls that go to the handles in turn, and the tests of leases and of [store.Watcher]. open returns
-// a new, empty data set whose leases last for ttl, and which is closed when its test ends.
+// RunShared tests an engine whose data several handles can have open at once, as several processes would. It runs the
+// whole suite of [Run] with calls that go to the handles in turn, and the tests of leases and of [store.Watcher]. open
+// returns a new, empty data set whose leases last for ttl. The data set is closed when its test ends.
 func RunShared(t *testing.T, open func(t *testing.T, ttl time.Duration) Shared) {
 	t.Helper()
 	Run(t, func(t *testing.T) store.Store {
 		shared := open(t, time.Minute)
-		s := &turns{close: shared.Close}
+		s := &roundRobin{close: shared.Close}
 		for i := range handles {
 			s.handles = append(s.handles, shared.Handle(fmt.Sprint("handle ", i)))
 		}
@@ -52,29 +52,29 @@ func RunShared(t *testing.T, open func(t *testing.T, ttl time.Duration) Shared) 
 		{"sweep against renewal", time.Minute, testSweepRace},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel() // most of the time they wait
+			t.Parallel() // these tests mostly wait
 			test.run(t, open(t, test.ttl), test.ttl)
 		})
 	}
 }
 
-// turns is a store whose calls go to several handles in turn.
-type turns struct {
-	store.Store // the first
+// roundRobin is a store that passes each call to the next of several handles.
+type roundRobin struct {
+	store.Store // the first handle
 	handles     []store.Store
 	n           atomic.Uint64
 	close       func() error
 }
 
-func (s *turns) next() store.Store { return s.handles[s.n.Add(1)%uint64(len(s.handles))] }
+func (s *roundRobin) next() store.Store { return s.handles[s.n.Add(1)%uint64(len(s.handles))] }
 
-func (s *turns) Close() error { return s.close() }
+func (s *roundRobin) Close() error { return s.close() }
 
-func (s *turns) Cards() store.Cards     { return s.next().Cards() }
-func (s *turns) Steps() store.Steps     { return s.next().Steps() }
-func (s *turns) Records() store.Records { return s.next().Records() }
+func (s *roundRobin) Cards() store.Cards     { return s.next().Cards() }
+func (s *roundRobin) Steps() store.Steps     { return s.next().Steps() }
+func (s *roundRobin) Records() store.Records { return s.next().Records() }
 
-func (s *turns) Sweep(ctx context.Context, now time.Time, limit int) (int, error) {
+func (s *roundRobin) Sweep(ctx context.Context, now time.Time, limit int) (int, error) {
 	return s.next().Sweep(ctx, now, limit)
 }
 
@@ -162,12 +162,12 @@ func testStalledHolder(t *testing.T, shared Shared, ttl time.Duration) {
 	wantSame(t, "lost leases", lost, []store.Lease{lease})
 	taken := acquire(t, b, "node")
 	wantErr(t, "unit after the takeover", change(t, a, t0, heldPut("later", lease)), store.ErrLeaseLost)
-	only := []store.Change{{Held: &lease}}
-	_, err = a.Cards().Put(t.Context(), store.PutCard{Card: card("am_late"), Records: only, Now: t0})
+	heldOnly := []store.Change{{Held: &lease}}
+	_, err = a.Cards().Put(t.Context(), store.PutCard{Card: card("am_late"), Records: heldOnly, Now: t0})
 	wantErr(t, "card after the takeover", err, store.ErrLeaseLost)
 	_, err = b.Cards().Put(t.Context(), store.PutCard{Card: card("am_new"), Records: []store.Change{{Held: &taken}}, Now: t0})
 	wantOK(t, "card of the new holder", err)
-	wantErr(t, "Withdraw after the takeover", a.Cards().Withdraw(t.Context(), "am_new", store.Any, t0, only, t0), store.ErrLeaseLost)
+	wantErr(t, "Withdraw after the takeover", a.Cards().Withdraw(t.Context(), "am_new", store.Any, t0, heldOnly, t0), store.ErrLeaseLost)
 	wantOK(t, "unit of the new holder", change(t, b, t0, heldPut("new", taken)))
 	wantSame(t, "what was written", keys(t, b, "test", "", t0), []string{"in time", "new"})
 }
@@ -312,7 +312,7 @@ func testHints(t *testing.T, shared Shared, _ time.Duration) {
 	wantOK(t, "the next unit", change(t, a, t0, put("test", "next")))
 	for got := range hints {
 		if got.Key == "refused" || got.Key == "own" {
-			t.Errorf("a hint about %v", got)
+			t.Errorf("unexpected hint %v", got)
 		}
 		if got.Key == "next" {
 			break

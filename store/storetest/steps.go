@@ -15,8 +15,8 @@ var stepTests = []scenario{
 	{"conversation expiry", testConvExpiry},
 	{"list of conversations", testConvList},
 	{"forget", testForget},
-	{"two deciders on one record", testDeciders},
-	{"two steps on one conversation", testStepRace},
+	{"concurrent decisions about one record", testDeciders},
+	{"concurrent steps on one conversation", testStepRace},
 }
 
 func conv(peer, id string) store.Conversation {
@@ -50,7 +50,7 @@ func transcript(t *testing.T, s store.Store, key store.ConvKey, after uint64, li
 func testStep(t *testing.T, s store.Store) {
 	c := conv("am_p", "conv_1")
 	_, err := s.Steps().Conversation(t.Context(), c.Key, t0)
-	wantErr(t, "Conversation before it is there", err, store.ErrNotFound)
+	wantErr(t, "Conversation before the first step", err, store.ErrNotFound)
 	first := apply(t, s, store.Step{Conv: &c, Append: []store.Entry{entry("m1")}})
 	got, err := s.Steps().Conversation(t.Context(), c.Key, t0)
 	wantOK(t, "Conversation", err)
@@ -60,7 +60,7 @@ func testStep(t *testing.T, s store.Store) {
 
 	c.Rev, c.Body, c.Open, c.Expires, c.Terms, c.Chain = first.Rev, []byte("done"), false, t0.Add(day), []string{"b", "a"}, hash("x")
 	out := entry("m3")
-	out.Out, out.Key = true, []byte("opens m3")
+	out.Out, out.Key = true, []byte("key of m3")
 	second := apply(t, s, store.Step{Conv: &c, Append: []store.Entry{entry("m2"), out}})
 	if second.Rev <= first.Rev {
 		t.Errorf("revision %d after %d", second.Rev, first.Rev)
@@ -90,12 +90,12 @@ func testRefusedStep(t *testing.T, s store.Store) {
 	wantOK(t, "record", s.Records().Apply(t.Context(), []store.Change{{Record: store.Record{NS: "inbox", Key: "taken"}}}, t0))
 	replay := store.Replay{Sender: "am_p", MessageID: "m1", Digest: hash("m1"), Conv: c.Key, Expires: t0.Add(day)}
 	for name, step := range map[string]store.Step{
-		"absent conversation": {Conv: &store.Conversation{Key: c.Key}},
-		"wrong revision":      {Conv: &store.Conversation{Key: c.Key, Rev: rev + 1}},
-		"unknown with a revision": {
+		"conversation that exists": {Conv: &store.Conversation{Key: c.Key}},
+		"wrong revision":           {Conv: &store.Conversation{Key: c.Key, Rev: rev + 1}},
+		"revision of an unknown conversation": {
 			Conv: &store.Conversation{Key: store.ConvKey{Peer: "am_p", ID: "conv_2"}, Rev: rev},
 		},
-		"record that is there": {
+		"record that exists": {
 			Conv:    &store.Conversation{Key: c.Key, Rev: rev, Body: []byte("new")},
 			Records: []store.Change{{Record: store.Record{NS: "inbox", Key: "a"}}, {Record: store.Record{NS: "inbox", Key: "taken"}}},
 		},
@@ -148,7 +148,7 @@ func testTranscript(t *testing.T, s store.Store) {
 	if n := len(transcript(t, s, b.Key, 0, 100)); n != 20 {
 		t.Errorf("the other transcript has %d entries, want 20", n)
 	}
-	wantSame(t, "transcript of nobody", transcript(t, s, store.ConvKey{Peer: "am_p", ID: "none"}, 0, 9), nil)
+	wantSame(t, "transcript of an unknown conversation", transcript(t, s, store.ConvKey{Peer: "am_p", ID: "none"}, 0, 9), nil)
 	_, err := s.Steps().Transcript(t.Context(), a.Key, 0, 0)
 	wantMistake(t, "limit 0", err)
 }
@@ -158,12 +158,12 @@ func testConvExpiry(t *testing.T, s store.Store) {
 	c.Open, c.Expires = false, t0.Add(day)
 	first := apply(t, s, store.Step{Conv: &c, Append: []store.Entry{entry("m1"), entry("m2")}})
 	_, err := s.Steps().Conversation(t.Context(), c.Key, c.Expires.Add(-1))
-	wantOK(t, "Conversation before its end", err)
+	wantOK(t, "Conversation before it expires", err)
 	_, err = s.Steps().Conversation(t.Context(), c.Key, c.Expires)
-	wantErr(t, "Conversation at its end", err, store.ErrNotFound)
+	wantErr(t, "Conversation when it expires", err, store.ErrNotFound)
 	page, err := s.Steps().Conversations(t.Context(), "", 0, 9, c.Expires)
 	if err != nil || len(page.Conversations) != 0 {
-		t.Errorf("Conversations at the end = %d, %v", len(page.Conversations), err)
+		t.Errorf("Conversations when the conversation has expired = %d, %v", len(page.Conversations), err)
 	}
 	c.Rev = first.Rev
 	_, err = s.Steps().Apply(t.Context(), store.Step{Conv: &c, Now: c.Expires})
@@ -215,7 +215,7 @@ func testConvList(t *testing.T, s store.Store) {
 				if before = page.Next; before == 0 {
 					more = false
 				} else if len(page.Conversations) != limit {
-					t.Fatalf("page with a next one has %d of %d", len(page.Conversations), limit)
+					t.Fatalf("a page that is not the last has %d conversations, want %d", len(page.Conversations), limit)
 				}
 			}
 			wantSame(t, fmt.Sprintf("Conversations(%q) in pages of %d", test.term, limit), got, test.want)
@@ -278,7 +278,7 @@ func testForget(t *testing.T, s store.Store) {
 	}
 }
 
-// testDeciders approves and rejects one held message concurrently, each with its own entry. Only one call may win.
+// testDeciders decides one held message in eight concurrent calls, each with its own entry. Only one call may win.
 func testDeciders(t *testing.T, s store.Store) {
 	c := conv("am_p", "conv_1")
 	hold := store.Record{NS: "holds", Key: "h1", Body: []byte("held")}
@@ -295,7 +295,7 @@ func testDeciders(t *testing.T, s store.Store) {
 		return err
 	}, store.ErrConflict)
 	if n := len(transcript(t, s, c.Key, 0, 9)); won != 1 || n != 1 {
-		t.Errorf("%d deciders won and left %d entries", won, n)
+		t.Errorf("%d of 8 decisions won and left %d entries", won, n)
 	}
 }
 
@@ -309,6 +309,6 @@ func testStepRace(t *testing.T, s store.Store) {
 		return err
 	}, store.ErrConflict)
 	if n := len(transcript(t, s, c.Key, 0, 9)); won != 1 || n != 1 {
-		t.Errorf("%d steps won and left %d entries", won, n)
+		t.Errorf("%d of 8 steps won and left %d entries", won, n)
 	}
 }

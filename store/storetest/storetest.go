@@ -48,6 +48,7 @@ func RunScenarios(t *testing.T, open func(t *testing.T) store.Store) {
 	}
 }
 
+// scenario is a test that gets a new, empty store.
 type scenario struct {
 	name string
 	run  func(t *testing.T, s store.Store)
