@@ -10,10 +10,10 @@ import (
 )
 
 // ErrAge means that the data is not an age file, is not encrypted to this key, or is larger than the caller allows.
-var ErrAge = errors.New("not an age file to this key")
+var ErrAge = errors.New("not an age file that this key opens")
 
-// maxAgeHeader bounds the header of an age file for [PrivateKey.Unseal] in bytes, because each recipient in it costs a
-// curve operation, and the sender chooses their number. About forty X25519 recipients fit.
+// maxAgeHeader bounds the header, in bytes, of an age file for [PrivateKey.Unseal]: each recipient in the header costs
+// a curve operation, and the sender chooses the number of recipients. About forty X25519 recipients fit.
 const maxAgeHeader = 4 << 10
 
 // SealAge encrypts plain to one age recipient ("age1…"), as a binary file. The file does not prove who encrypted it.
@@ -49,12 +49,13 @@ func encryptAge(out io.Writer, to age.Recipient, plain []byte) error {
 	return w.Close()
 }
 
+// fileKeyRecorder is an age recipient that records the key of the file that is encrypted to it.
 type fileKeyRecorder struct {
 	age.Recipient
 	fileKey []byte
 }
 
-// OpenAge decrypts a binary age file with an identity ("AGE-SECRET-KEY-1…"). It refuses a text of more than limit
+// OpenAge decrypts a binary age file with an identity ("AGE-SECRET-KEY-1…"). It refuses a content of more than limit
 // bytes.
 func OpenAge(identity string, sealed []byte, limit int) ([]byte, error) {
 	id, err := age.ParseX25519Identity(identity)
@@ -64,8 +65,8 @@ func OpenAge(identity string, sealed []byte, limit int) ([]byte, error) {
 	return openAge(id, sealed, limit)
 }
 
-// OpenAgeWith decrypts a binary age file with the key of that file. No other key opens it, because the key
-// authenticates the header.
+// OpenAgeWith decrypts a binary age file with the key of that file. A wrong key fails, because the key of a file
+// authenticates its header.
 func OpenAgeWith(fileKey, sealed []byte, limit int) ([]byte, error) {
 	const size = 16 // of every file key
 	if len(fileKey) != size {
@@ -87,7 +88,7 @@ func openAge(id age.Identity, sealed []byte, limit int) ([]byte, error) {
 }
 
 // Unseal decrypts a binary age file that was encrypted to this key, and returns the plain text and the key of the file.
-// Only an age identity opens anything. The error is [ErrAge].
+// It always fails if this key is not an age key. The error is [ErrAge].
 func (k *PrivateKey) Unseal(sealed []byte, limit int) (plain, fileKey []byte, err error) {
 	header, err := age.ExtractHeader(bytes.NewReader(sealed))
 	if err != nil || len(header) > maxAgeHeader || k.age == nil {

@@ -42,7 +42,7 @@ func newAgeFile(to ...age.Recipient) *AgeFile {
 // Writer returns a writer that encrypts into w. The caller must close it to complete the file.
 func (f *AgeFile) Writer(w io.Writer) (io.WriteCloser, error) { return age.Encrypt(w, f.to...) }
 
-// Reader decrypts what Writer wrote. size is its length in bytes.
+// Reader decrypts the file of size bytes that Writer wrote. length is the size of its plain text.
 func (f *AgeFile) Reader(r io.ReaderAt, size int64) (plain io.ReaderAt, length int64, err error) {
 	return age.DecryptReaderAt(r, size, age.NewInjectedFileKeyIdentity(f.recorder.fileKey))
 }

@@ -77,8 +77,8 @@ func (k *BoxKey) MarshalText() ([]byte, error) {
 // Public returns the public half, with which others seal to this key.
 func (k *BoxKey) Public() BoxPublic { return k.public }
 
-// ParseBoxPublic reads a public key: 32 bytes in padded standard base64. It refuses a point of low order, with which
-// anybody knows the shared key. The error is a *[KeyError].
+// ParseBoxPublic reads a public key: 32 bytes in padded standard base64. It refuses a point of low order, because with
+// such a point, anybody can compute the shared key. The error is a *[KeyError].
 func ParseBoxPublic(text string) (BoxPublic, error) {
 	raw, ok := strictBase64(text, 32)
 	if !ok {

@@ -15,7 +15,7 @@ import (
 
 // Canonical returns the encoding of v in the form f.
 func Canonical(v wire.Value, f Form) []byte {
-	const usual = 1 << 10 // most messages fit
+	const usual = 1 << 10 // bytes; most messages fit
 	return AppendCanonical(make([]byte, 0, usual), v, f)
 }
 
@@ -216,7 +216,7 @@ func needsEscape(f Form, r rune) bool {
 	return r == '<' || r == '>' || r == '&' || r == '\u2028' || r == '\u2029'
 }
 
-// appendPiece appends what AppendString writes between the quotes.
+// appendPiece appends what [wire.AppendString] writes between the quotes.
 func appendPiece(dst []byte, s string) []byte {
 	if s == "" {
 		return dst

@@ -1,6 +1,6 @@
 // Package signing makes and checks the signatures of AgentMesh. It contains the canonical encodings of a JSON tree, the
-// keys that an agent card may have, signatures over bytes and over trees, and the files that hold private keys. It also
-// encrypts and decrypts with other keys: age files, boxes of NaCl ([BoxKey]) and documents ([SharedKey]).
+// keys that an agent card may have, signatures over bytes and over trees, and the files that hold private keys. With
+// other keys, it also encrypts and decrypts age files, NaCl boxes ([BoxKey]) and documents ([SharedKey]).
 //
 // The package works on trees ([wire.Value]), bytes and keys. It does not know messages, the owners of keys, or the
 // rights of senders. Checks never read the clock: the caller passes the current time.
@@ -15,4 +15,7 @@
 //   - A signature covers one encoding of the tree as received. Of the five forms of AM-14, we sign only JCS.
 //   - No error quotes a key or a signature, and a private key prints as [redacted].
 //   - A [PublicKey], a [PrivateKey] and a [KeyCache] may be used by many goroutines at once.
+//
+// Numbers such as AM-8 are those of rules in docs/protocol.md, and numbers such as MS-13 are those of MoltSpeak's rules
+// in docs/bridges/moltspeak-checklist.md.
 package signing

@@ -65,7 +65,7 @@ func parsePEM(text string) (*PublicKey, error) {
 	return newEd25519(point)
 }
 
-// parseRawEd25519 reads 32 bytes in base64, base64url or, if allowHex is set after the prefix "ed25519:", in hex.
+// parseRawEd25519 reads 32 bytes in base64 or base64url or, if allowHex is true, in hex.
 func parseRawEd25519(text string, allowHex bool) (*PublicKey, error) {
 	if allowHex && len(text) == hex.EncodedLen(ed25519.PublicKeySize) {
 		point, err := hex.DecodeString(text)
@@ -99,7 +99,7 @@ func parseSSH(text string) (*PublicKey, error) {
 }
 
 func decodeSignature(text string) ([]byte, error) {
-	if len(text) > 88 {
+	if len(text) > 88 { // 64 bytes in padded base64
 		return nil, badSignature("not base64 of 64 bytes")
 	}
 	sig, ok := decodeBase64(text)

@@ -26,10 +26,10 @@ type Diagnosis struct {
 }
 
 // Explain finds out why signature does not verify for message. message is the object as received, with or without its
-// signature; signature may be malformed. keys[0] is the key that must verify it; the signer may have confused the other
-// keys with it. Explain tries encodings of the message that faulty implementations sign, until the signature verifies.
-// tries bounds the number of byte strings that it checks with keys[0]. With the other keys, it checks the forms of
-// AM-14. The caller must refuse the signature even if Explain finds the mistake.
+// signature; signature may be malformed. keys[0] is the key that must verify the signature; the other keys are those
+// that the signer may have used by mistake. With keys[0], Explain checks the encodings of the message that faulty
+// implementations sign, at most tries of them, until the signature verifies. With each of the other keys, it tries the
+// forms of AM-14. The caller must refuse the signature even if Explain finds the mistake.
 func Explain(message wire.Value, signature string, keys []*PublicKey, w Window, now time.Time, tries int) Diagnosis {
 	bare := message.Without("signature")
 	d := Diagnosis{Expected: Canonical(bare, JCS)}
@@ -95,9 +95,9 @@ func OtherKeys(card wire.Card, n int) []*PublicKey {
 }
 
 // Excerpts returns the parts of Expected and Signed around the first difference, or empty texts without a difference.
-// The caller must clean them before it shows them.
+// The caller must remove control characters before showing them.
 func (d Diagnosis) Excerpts() (expected, signed string) {
-	const before, after = 24, 24
+	const before, after = 24, 24 // bytes
 	at, ok := d.Difference()
 	if !ok {
 		return "", ""
@@ -170,15 +170,15 @@ const (
 	orderHabit = iota // the order of keys
 	spaceHabit        // white space between tokens
 	placeHabit        // what the signer puts in the place of the signature
-	partHabit         // which part is signed
+	partHabit         // which part of the message the signer signs
 	escapeHabit
 	numberHabit
 	hashHabit
 )
 
 // habitTable has the known answers to each question, each with a weight and the text of the mistake. The first answer
-// is ours. An answer without a mistake is allowed by a form of AM-14. Explain tries combinations by total weight, the
-// smallest first.
+// is the right one. Another answer without a mistake belongs to a form of AM-14. Explain tries combinations in the
+// order of their total weights, the smallest first.
 var habitTable = [...][]struct {
 	weight  int
 	mistake string
@@ -293,7 +293,7 @@ func (h habits) append(dst []byte, v wire.Value, lineBreak string) []byte {
 		}
 		dst = append(dst, '{')
 		for i, m := range members {
-			dst = append(append(dst, comma[:min(i, 1)*len(comma)]...), inner...)
+			dst = append(append(dst, comma[:min(i, 1)*len(comma)]...), inner...) // no comma before the first member
 			dst = append(h.append(dst, wire.Text(m.Key), ""), colon...)
 			dst = h.append(dst, m.Value, lineBreak+"  ")
 		}

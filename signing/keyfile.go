@@ -46,9 +46,9 @@ func ParseKeyFile(data []byte, passphrase func() ([]byte, error)) (*PrivateKey, 
 	return ParsePrivateKey(data)
 }
 
-// ReadPublicKeys reads the public keys of an agent from a file or, if no file has this name, from the text itself.
-// Either one is a card, or a key as on a card. The first result is the public key; the others are the other keys of the
-// card, see [OtherKeys]. No error quotes the text, because it may be a private key.
+// ReadPublicKeys reads the public keys of an agent from a file or, if no file has this name, from the text itself. The
+// content is a card, or a key in a form that a card may have. The first result is the public key; the others are the
+// other keys of the card, see [OtherKeys]. No error quotes the text, because it may be a private key.
 func ReadPublicKeys(fileOrText string) ([]*PublicKey, error) {
 	text := fileOrText
 	data, fileErr := os.ReadFile(fileOrText)

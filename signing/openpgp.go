@@ -175,8 +175,8 @@ func keyBody(key *packet.PublicKey) []byte {
 	return all.Bytes()[prefix.Len():]
 }
 
-// checkMaterial checks one public key of an entity. It returns an error if AM-8 refuses the whole entity because of it.
-// accepted reports whether we accept signatures of this key. The list of algorithms is closed; the others are
+// checkMaterial checks one public key of an entity. It returns an error if AM-8 refuses the whole entity because of
+// this key. accepted reports whether we accept signatures of this key. The list of algorithms is closed; the others are
 // deprecated, experimental, or so slow that a stranger could use up our time.
 func checkMaterial(key *packet.PublicKey) (accepted bool, err error) {
 	switch k := key.PublicKey.(type) {
@@ -218,8 +218,9 @@ func checkEdwards(point []byte) error {
 	return refuse("the OpenPGP key is damaged")
 }
 
-// isWeak448 reports whether point is one of the four points of order 1, 2 and 4 of Ed448, whose y is 1, −1 or 0, or has
-// a bit that no encoding sets. If y is not below p, the decoder of circl fails during verification.
+// isWeak448 reports whether point is one of the four points of Ed448 with order 1, 2 or 4 (their y is 1, −1 or 0), or
+// has a bit that no encoding sets. It need not check that y is below p: the decoder of circl does that in each
+// verification.
 func isWeak448(point []byte) bool {
 	y, sign := point[:56], point[56]
 	one, minusOne := make([]byte, 56), bytes.Repeat([]byte{0xff}, 56) // p−1 = 2^448 − 2^224 − 2
@@ -242,7 +243,7 @@ func (s *openpgpScheme) usable(now time.Time) error {
 	defer s.mu.Unlock()
 	for _, id := range s.entity.Identities {
 		for _, revocation := range id.Revocations {
-			revocation.Valid = nil // the library caches a verdict that depended on the time
+			revocation.Valid = nil // the library has cached a result that depended on the time
 		}
 	}
 	config := pgpConfig(now)
@@ -336,8 +337,8 @@ func parsePGPSignature(raw []byte) (*packet.Signature, error) {
 	return nil, badSignature("weak hash")
 }
 
-// check verifies the signature with two states of the key: now, and when the signature was made. prepare has evaluated
-// the state now first. Otherwise the library would cache that a revocation was not yet in effect.
+// check verifies the signature with the key as it is now, and as it was when the signature was made. prepare has
+// already evaluated the key as it is now; otherwise, the library would cache that a revocation was not yet in effect.
 func (s *openpgpScheme) check(data, raw []byte, sig *packet.Signature, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

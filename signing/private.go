@@ -31,7 +31,7 @@ type PrivateKey struct {
 	publicText string
 	text       []byte // the secret, as MarshalText returns it
 	sign       func(data []byte) ([]byte, error)
-	age        *age.X25519Identity // the identity of an age key; nil for other kinds
+	age        *age.X25519Identity // nil if this is not an age key
 }
 
 func (k *PrivateKey) String() string               { return redacted }
@@ -227,7 +227,7 @@ func (k *PrivateKey) SignValue(v wire.Value) (wire.Value, error) {
 	return signed, err
 }
 
-// SignDigest is SignValue, and also returns the SHA-256 of the signed bytes.
+// SignDigest works like SignValue, and also returns the SHA-256 of the signed bytes.
 func (k *PrivateKey) SignDigest(v wire.Value) (signed wire.Value, digest [sha256.Size]byte, err error) {
 	if v.Kind() != wire.Object {
 		return wire.Value{}, digest, errors.New("sign: only an object can carry a signature")

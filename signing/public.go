@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Kind is the algorithm family of a key, which its text decides.
+// Kind is the algorithm family of a key. The form of the key's text determines it.
 type Kind string
 
 // The kinds. XEdDSA is the signature scheme of age keys. OpenPGP keys name their own algorithm.
@@ -155,5 +155,6 @@ func (k *PublicKey) VerifyValue(v wire.Value, signature string, w Window, now ti
 	return Verified{}, err
 }
 
-// AnyTime returns the window of all times, for checks that do not depend on the clock, such as of stored messages.
+// AnyTime returns the window of all times, for checks that do not depend on the clock, such as those of stored
+// messages.
 func AnyTime() Window { return Window{To: time.Unix(1<<40, 0)} }

@@ -18,8 +18,8 @@ var ErrOtherKey = errors.New("sealed with another key")
 // ErrSeal means that a sealed document is damaged, or was not sealed with the key file for this purpose.
 var ErrSeal = errors.New("the sealed document is damaged or forged")
 
-// SharedKey seals documents for everybody who has the same key file. Unlike an age file, a sealed document proves that
-// its author has the key file, although the recipient is not secret.
+// SharedKey seals documents for everybody who has the same key file. Anybody who knows a recipient can make an age file
+// for it, but only a holder of the key file can make a sealed document.
 type SharedKey struct {
 	identities []*age.X25519Identity // the first one seals
 }
@@ -58,7 +58,7 @@ func ReadSharedKey(path string) (*SharedKey, error) {
 	return &key, nil
 }
 
-// Recipient returns the recipient for which the key seals.
+// Recipient returns the recipient to which the key seals.
 func (k *SharedKey) Recipient() string { return k.identities[0].Recipient().String() }
 
 // Seal seals a document. Only an Open with the same purpose accepts it.
@@ -71,7 +71,7 @@ func (k *SharedKey) Seal(purpose string, document []byte) (Sealed, error) {
 	return Sealed{k.Recipient(), sealed}, err
 }
 
-const maxSealed = 8 << 20
+const maxSealed = 8 << 20 // bytes of a document with its MAC
 
 // Open returns the document that was sealed for purpose with a key in the file. The error is [ErrOtherKey] or
 // [ErrSeal].
@@ -99,8 +99,7 @@ func (k *SharedKey) Open(purpose string, sealed Sealed) ([]byte, error) {
 
 const macSize = sha256.Size
 
-// macOf returns the MAC of a document, which only a holder of the identity can make. Encryption proves nothing: anybody
-// can encrypt to the recipient.
+// macOf returns the MAC of a document, which only a holder of the identity can make.
 func macOf(identity *age.X25519Identity, purpose string, document []byte) ([]byte, error) {
 	key, err := hkdf.Key(sha256.New, []byte(identity.String()), nil, "agentmesh shared key "+purpose, macSize)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 // xeddsaScheme verifies with an age key. An age recipient is a Montgomery u-coordinate, which belongs to two Ed25519
 // points with opposite signs. XEdDSA (Perrin 2016) verifies with the point whose sign is zero, so its signer negates
 // the scalar if necessary. libsignal keeps the scalar and sends the sign in the top bit of the signature. We accept
-// both and make the form of the paper. Encryption and signatures with one age key are for compatibility, and not
-// recommended (AM-10).
+// both, and sign in the form of the paper. Encryption and signatures with the same age key are for compatibility, and
+// not recommended (AM-10).
 type xeddsaScheme struct {
 	keys [2]verifyKey // indexed by the sign bit
 }
@@ -113,8 +113,8 @@ func hashToScalar(parts ...[]byte) *edwards25519.Scalar {
 	return s
 }
 
-// bech32Payload returns the 32 bytes of a bech32 string from the age library, which does not export its decoder. So
-// prefix, alphabet, checksum and padding are correct.
+// bech32Payload returns the 32 bytes of a bech32 string. The string comes from the age library, which does not export
+// its decoder, so prefix, alphabet, checksum and padding are correct.
 func bech32Payload(text string) []byte {
 	const charset, checksum = "qpzry9x8gf2tvdw0s3jn54khce6mua7l", 6
 	text = strings.ToLower(text)
