@@ -91,6 +91,7 @@ func appendMember(dst []byte, m *wire.Member, first bool, f Form) []byte {
 	return AppendCanonical(dst, m.Value, f)
 }
 
+// keyOrder returns the comparison by which f sorts the keys of an object.
 func keyOrder(f Form) func(a, b string) int {
 	switch f {
 	case JCS:

@@ -216,6 +216,7 @@ var habitCombinations = sync.OnceValue(func() []habits {
 	return all
 })
 
+// answer is the index of an answer to a question of habitTable.
 type answer struct{ question, index int }
 
 func (h habits) has(a answer) bool { return int(h[a.question]) == a.index }
@@ -254,6 +255,7 @@ func (h habits) mistakes() (out []string) {
 	return out
 }
 
+// encode returns the bytes that a signer with these habits signs, before it hashes them.
 func (h habits) encode(message wire.Value) []byte {
 	switch h[placeHabit] {
 	case 0:

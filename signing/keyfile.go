@@ -102,6 +102,7 @@ func ReadPrivateFile(path string) ([]byte, error) {
 	return data, err
 }
 
+// unlock decrypts a key file with the passphrase.
 func unlock(data []byte, passphrase func() ([]byte, error)) ([]byte, error) {
 	if passphrase == nil {
 		return nil, ErrNoPassphrase
@@ -156,6 +157,7 @@ func passphraseRecipient(passphrase []byte) (*age.ScryptRecipient, error) {
 	return r, nil
 }
 
+// lock encrypts a key file with a passphrase.
 func lock(data, passphrase []byte) ([]byte, error) {
 	recipient, err := passphraseRecipient(passphrase)
 	if err != nil {

@@ -60,6 +60,7 @@ type PublicKey struct {
 	scheme    scheme
 }
 
+// scheme is a way to verify signatures with one key.
 type scheme interface {
 	// prepare checks what does not depend on the signed bytes, and returns the check of the signed bytes.
 	prepare(signature string, w Window, now time.Time) (check func(data []byte) error, err error)

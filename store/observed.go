@@ -128,6 +128,7 @@ func (o *Observed) Follow(ctx context.Context) {
 	}
 }
 
+// lose calls the functions of OnLoss.
 func (o *Observed) lose() {
 	for _, f := range o.onLoss {
 		f()

@@ -46,6 +46,7 @@ func Check(ctx context.Context, path string) error {
 	return nil
 }
 
+// findings collects the faults of a database.
 type findings struct {
 	ctx  context.Context
 	errs []error
@@ -53,6 +54,7 @@ type findings struct {
 
 const maxFindings = 100
 
+// add adds a fault as ErrDamaged, unless err is nil or maxFindings is reached.
 func (f *findings) add(err error) {
 	if err != nil && len(f.errs) < maxFindings {
 		if !errors.Is(err, ErrDamaged) {
@@ -69,6 +71,7 @@ func (f *findings) expect(ok bool, b bucket, key []byte) {
 	}
 }
 
+// pages checks the structure of the file. Its error means that the rows cannot be read.
 func (f *findings) pages(tx *bbolt.Tx) error {
 	if err := checkPages(tx); err != nil {
 		return err
@@ -110,6 +113,7 @@ func (f *findings) rows(tx *bbolt.Tx) {
 // rowExists reports whether b has a row under key, sound or damaged.
 func rowExists(tx *bbolt.Tx, b bucket, key []byte) bool { return b.in(tx).b.Get(key) != nil }
 
+// cards checks the cards and the rows that belong to them.
 func (f *findings) cards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketCards, func(k, v []byte) {
 		card, err := engine.DecodeCard(number(k), v)
@@ -134,6 +138,7 @@ func (f *findings) cards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	})
 }
 
+// convs checks the conversations and the rows that belong to them.
 func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	hasConv := func(seq []byte) bool {
 		return len(seq) == 8 && rowExists(tx, bucketConvs, convRowKey(seq, convRow, nil))
@@ -175,6 +180,7 @@ func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	})
 }
 
+// records checks the records and their terms.
 func (f *findings) records(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketRecords, func(k, v []byte) {
 		ns, key, ok := engine.SplitRecordKey(k)

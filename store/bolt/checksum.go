@@ -33,6 +33,7 @@ func newBucket(name string, fill float64) bucket {
 	return bucket{[]byte(name), crc32.Checksum(append([]byte(name), 0), castagnoli), fill}
 }
 
+// seal appends the checksum of a row to its value.
 func (b bucket) seal(key, value []byte) []byte {
 	return binary.BigEndian.AppendUint32(value, crc32.Update(crc32.Update(b.sum, castagnoli, key), castagnoli, value))
 }

@@ -29,6 +29,7 @@ func checkOffline(path string) error {
 	return preflight(path)
 }
 
+// openOffline opens a database for reading, after the checks of checkOffline.
 func openOffline(path string) (*bbolt.DB, error) {
 	if err := checkOffline(path); err != nil {
 		return nil, err
@@ -90,6 +91,7 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	return old.Size(), compacted.Size(), nil
 }
 
+// compactFrom writes a copy of from without free pages to dst, which must not exist.
 func compactFrom(ctx context.Context, from *bbolt.DB, dst string) error {
 	if _, err := os.Lstat(dst); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", dst, fs.ErrExist)

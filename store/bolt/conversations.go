@@ -26,6 +26,7 @@ const (
 	convRow                // the conversation itself
 )
 
+// convRowKey returns a key in bucket convs.
 func convRowKey(seq []byte, kind byte, rest []byte) []byte {
 	return append(append(append(make([]byte, 0, 9+len(rest)), seq...), kind), rest...)
 }
@@ -48,6 +49,7 @@ func (t *txn) Conv(key store.ConvKey) (*store.Conversation, error) {
 	return &conv, nil
 }
 
+// convBySeq works like convByKey.
 func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err error) {
 	row, err := bucketConvs.in(tx).get(convRowKey(seq, convRow, nil))
 	if row == nil || err != nil {

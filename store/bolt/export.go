@@ -29,6 +29,7 @@ func (s *Store) Export(ctx context.Context, put func(engine.Row) error) (n engin
 	return n, err
 }
 
+// exportRows checks the whole database, and then passes its rows to put.
 func exportRows(ctx context.Context, tx *bbolt.Tx, put func(engine.Row) error) (n engine.Numbers, err error) {
 	found := &findings{ctx: ctx}
 	if err := found.pages(tx); err != nil {

@@ -203,6 +203,7 @@ func (c *copier) begin() bool {
 	return c.err == nil
 }
 
+// commit commits the transaction, unless the copy has failed or was canceled.
 func (c *copier) commit() {
 	if time.Since(c.lastLog) >= copyLogEvery {
 		c.lastLog = time.Now()
@@ -216,6 +217,7 @@ func (c *copier) commit() {
 	c.err = tx.Commit()
 }
 
+// finish stores the schema, commits the rest, and syncs the file.
 func (c *copier) finish(schema uint64) error {
 	if c.begin() {
 		c.err = setSchema(c.tx, schema)

@@ -129,6 +129,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	return s, nil
 }
 
+// openFile checks the file and opens it as s.db.
 func (s *Store) openFile() error {
 	if err := errors.Join(checkImport(s.path), checkMode(s.path)); err != nil {
 		return err

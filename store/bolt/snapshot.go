@@ -90,6 +90,7 @@ func (n *snapshotter) stop() {
 	<-n.done
 }
 
+// writeSnapshot writes a snapshot under a new tag, and stores the tag before it renames the file.
 func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 	s.snapshots.writing.Lock()
 	defer s.snapshots.writing.Unlock()

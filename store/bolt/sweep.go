@@ -141,6 +141,7 @@ type sweepResult struct {
 	due  int64 // the time at which to look at the row again
 }
 
+// sweepRow looks at one row. limit bounds the number of other rows that it removes with the row.
 func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (sweepResult, error) {
 	switch kind {
 	case kindCard:

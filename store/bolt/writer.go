@@ -37,6 +37,7 @@ type txn struct {
 // nextRev returns a new revision. It is called once per unit, so that no two units of a commit share a revision.
 func (t *txn) nextRev() store.Rev { return store.Rev(bucketMeta.in(t.Tx).next()) }
 
+// note adds a hint about an entry that the unit writes.
 func (t *txn) note(ns, key string) {
 	if t.watch {
 		t.hints = append(t.hints, local.Hint{Hint: store.Hint{NS: ns, Key: key}, By: t.by})

@@ -15,6 +15,7 @@ type dict struct {
 	blocks []*block
 }
 
+// block is a range of terms with their posting lists.
 type block struct {
 	terms []string
 	lists []*posting

@@ -171,6 +171,7 @@ func tierOf(terms [][]byte, q store.CardQuery, tiers []store.Tier) int {
 	})
 }
 
+// carries reports whether terms contain all, and carriesPrefix whether a term begins with prefix. terms must be sorted.
 func carries(terms [][]byte, all []string) bool {
 	for _, term := range all {
 		if _, found := slices.BinarySearchFunc(terms, term, compareTerm); !found {

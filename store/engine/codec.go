@@ -135,6 +135,7 @@ func readVersions(row []byte, newest byte) (r reader, version byte) {
 	return r, version
 }
 
+// take returns the next n bytes, or nil if the row has fewer.
 func (r *reader) take(n uint64) []byte {
 	if r.err != nil || n > uint64(len(r.b)) {
 		if r.err == nil {

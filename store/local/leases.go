@@ -31,6 +31,7 @@ type Leases struct {
 	last uint64         // the newest fence
 }
 
+// row is a lease with its holder, or the zero row if nobody has taken the lease.
 type row struct {
 	fence  uint64
 	holder *Handle

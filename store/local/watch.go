@@ -30,6 +30,7 @@ type Watchers struct {
 	list []*watcher
 }
 
+// watcher is one reader.
 type watcher struct {
 	by         *Handle
 	namespaces []string

@@ -159,6 +159,7 @@ type exporter struct {
 	faults []error
 }
 
+// exportRows passes the rows to put and returns the numbers.
 func exportRows(ctx context.Context, tx pgx.Tx, put func(engine.Row) error) (n engine.Numbers, err error) {
 	x := &exporter{ctx: ctx, tx: tx, put: put}
 	err = errors.Join(
@@ -188,6 +189,7 @@ type stored struct {
 // order is the column by which an export reads the rows of a table.
 var order = map[*table]string{cards: "num", changes: "num", replays: "key", records: "key"}
 
+// table exports the rows of a table.
 func (x *exporter) table(tb *table, convert func(stored) (engine.Row, error)) error {
 	return x.query("select key, num, due, value from "+tb.name+" order by "+order[tb], nil, func(r stored) error {
 		out, err := convert(r)
@@ -354,6 +356,7 @@ func checkEmpty(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
+// loader writes the rows of an import, one batch after the other.
 type loader struct {
 	ctx     context.Context
 	tx      pgx.Tx

@@ -252,6 +252,7 @@ func (s *Store) checkSettings(ctx context.Context, conn *pgconn.PgConn) error {
 	return nil
 }
 
+// acquire returns a connection of the pool. It waits at most acquireFor.
 func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireFor)
 	defer cancel()

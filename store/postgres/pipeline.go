@@ -34,6 +34,7 @@ const maxKept = 4 << 20
 // prepared is the key, in the custom data of a connection, of the names of its prepared statements.
 const prepared = "agentmesh prepared"
 
+// reset empties the pipeline, which is then for conn.
 func (s *pipeline) reset(conn *pgx.Conn) {
 	if cap(s.buf) > maxKept {
 		s.buf = nil
@@ -163,6 +164,7 @@ func array(oid uint32, n int, element func([]byte, int) []byte) argument {
 	}
 }
 
+// appendElement appends an element of an array: its length, and then its bytes.
 func appendElement[T []byte | string](b []byte, v T) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(len(v))), v...)
 }

@@ -142,6 +142,7 @@ func (s *Store) query(ctx context.Context, sql string, args, scans []any, fn fun
 	return ask(ctx, func(ctx context.Context) error { return forEachRow(ctx, s.pool, sql, args, scans, fn) })
 }
 
+// forEachRow works like [Store.query], without a time limit.
 func forEachRow(ctx context.Context, pool *pgxpool.Pool, sql string, args, scans []any, fn func() error) error {
 	rows, err := pool.Query(ctx, sql, args...)
 	if err == nil {

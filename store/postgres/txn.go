@@ -148,6 +148,7 @@ func (t *txn) get(tb *table, key []byte) (*row, error) {
 	return t.cell(tb, key).now, nil
 }
 
+// cell returns the cell of a row. It makes an empty cell if the transaction does not know the row.
 func (t *txn) cell(tb *table, key []byte) *cell {
 	if t.cells[tb] == nil {
 		t.cells[tb] = make(map[string]*cell)

@@ -47,6 +47,7 @@ func wantChanges(t *testing.T, what string, got []store.CardChange, want ...idGo
 	wantSame(t, what, short, want)
 }
 
+// sweepAll sweeps until nothing is left to sweep.
 func sweepAll(t *testing.T, s store.Store, now time.Time) {
 	t.Helper()
 	for {

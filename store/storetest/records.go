@@ -24,6 +24,7 @@ func change(t *testing.T, s store.Store, now time.Time, changes ...store.Change)
 	return s.Records().Apply(t.Context(), changes, now)
 }
 
+// put returns a change that creates a record.
 func put(ns, key string, terms ...string) store.Change {
 	return store.Change{Record: store.Record{NS: ns, Key: key, Body: []byte("body of " + key), Terms: terms}}
 }

@@ -78,6 +78,7 @@ func (s *roundRobin) Sweep(ctx context.Context, now time.Time, limit int) (int, 
 	return s.next().Sweep(ctx, now, limit)
 }
 
+// heldPut returns a change that creates a record under a lease.
 func heldPut(key string, held store.Lease) store.Change {
 	c := put("test", key)
 	c.Held = &held

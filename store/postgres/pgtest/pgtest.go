@@ -185,6 +185,7 @@ func start(dir string, more []string, program string, args ...string) (*Server, 
 	return s, nil
 }
 
+// create makes the data with program, which is initdb or pg_basebackup, and starts the server.
 func (s *Server) create(program string, args []string) error {
 	if err := giveToServer(s.Dir); err != nil {
 		return err

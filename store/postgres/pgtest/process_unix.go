@@ -36,6 +36,7 @@ func giveToServer(dir string) error {
 	return nil
 }
 
+// attributes makes a program run as the user of account.
 func attributes() *syscall.SysProcAttr {
 	uid, gid, ok := account()
 	if !ok {
