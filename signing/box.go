@@ -61,9 +61,9 @@ func newBoxKey(secret *ecdh.PrivateKey) *BoxKey {
 
 // ParseBoxKey reads the text that [BoxKey.MarshalText] wrote. The error is a *[KeyError].
 func ParseBoxKey(data []byte) (*BoxKey, error) {
-	text, ok := strings.CutPrefix(strings.TrimSpace(string(data)), boxKeyPrefix)
-	raw, good := strictBase64(text, 32)
-	if !ok || !good {
+	text, hasPrefix := strings.CutPrefix(strings.TrimSpace(string(data)), boxKeyPrefix)
+	raw, ok := strictBase64(text, 32)
+	if !hasPrefix || !ok {
 		return nil, refuse("the text is not an X25519 key")
 	}
 	return NewBoxKey(raw), nil

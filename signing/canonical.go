@@ -123,14 +123,14 @@ func compareUTF16(a, b string) int {
 // compareES compares two keys in the order in which ECMAScript enumerates properties that were added in UTF-16 order:
 // array indices come first, in numeric order.
 func compareES(a, b string) int {
-	x, xok := arrayIndex(a)
-	y, yok := arrayIndex(b)
+	x, isIndexA := arrayIndex(a)
+	y, isIndexB := arrayIndex(b)
 	switch {
-	case xok && yok:
+	case isIndexA && isIndexB:
 		return cmp.Compare(x, y)
-	case xok:
+	case isIndexA:
 		return -1
-	case yok:
+	case isIndexB:
 		return 1
 	}
 	return compareUTF16(a, b)

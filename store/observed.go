@@ -107,23 +107,23 @@ func (o *Observed) Follow(ctx context.Context) {
 		if !open {
 			return
 		}
-		changes := []Change{{Record: Record{NS: hint.NS, Key: hint.Key}, IfRev: Any}}
-		rec, err := Record{}, error(nil)
-		if hint != (Hint{}) {
-			rec, err = o.Store.Records().Get(ctx, hint.NS, hint.Key, time.Now())
-		}
-		switch {
-		case hint == (Hint{}), err != nil && !errors.Is(err, ErrNotFound):
+		if hint == (Hint{}) {
 			o.lose()
 			continue
-		case err != nil:
-			changes[0].Delete = true
-		default:
-			changes[0].Record = rec
 		}
-		_ = o.report(changes, nil)
+		change := Change{Record: Record{NS: hint.NS, Key: hint.Key}, IfRev: Any}
+		switch rec, err := o.Store.Records().Get(ctx, hint.NS, hint.Key, time.Now()); {
+		case err == nil:
+			change.Record = rec
+		case errors.Is(err, ErrNotFound):
+			change.Delete = true
+		default:
+			o.lose()
+			continue
+		}
+		_ = o.report([]Change{change}, nil)
 		for _, observe := range o.onRemote[hint.NS] {
-			observe(changes[0])
+			observe(change)
 		}
 	}
 }

@@ -107,8 +107,8 @@ func liveCardsByCount(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64,
 				return
 			}
 			seq := row.key[16:]
-			card, damaged := cards.get(seq)
-			if (damaged != nil || engine.IsCardLive(card, now)) && !yield(number(seq), nil) {
+			card, err := cards.get(seq)
+			if (err != nil || engine.IsCardLive(card, now)) && !yield(number(seq), nil) {
 				return
 			}
 		}

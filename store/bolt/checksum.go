@@ -61,7 +61,7 @@ func (b bucket) read(key, stored []byte) (written, value []byte, err error) {
 	written = bytes.Clone(key)
 	for bit := range 8 * len(written) {
 		written[bit/8] ^= 1 << (bit % 8)
-		if _, other := b.open(written, stored); other == nil {
+		if _, flippedErr := b.open(written, stored); flippedErr == nil {
 			return written, nil, err
 		}
 		written[bit/8] ^= 1 << (bit % 8)

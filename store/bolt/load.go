@@ -61,13 +61,13 @@ func (s *Store) buildIndex(ctx context.Context) error {
 	}
 	parts := make([]cardindex.Part, min(runtime.GOMAXPROCS(0), 4))
 	span := last/uint64(len(parts)) + 1
-	var all errgroup.Group
+	var group errgroup.Group
 	for i := range parts {
-		all.Go(func() error {
+		group.Go(func() error {
 			return catchDamage(func() error { return s.gather(ctx, &parts[i], uint64(i)*span, uint64(i+1)*span) })
 		})
 	}
-	if err := all.Wait(); err != nil {
+	if err := group.Wait(); err != nil {
 		return fmt.Errorf("build card index: %w", err)
 	}
 	s.index = cardindex.Join(parts)

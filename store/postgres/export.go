@@ -296,7 +296,7 @@ func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tal
 	if err := checkEmpty(ctx, conn); err != nil {
 		return tally, err
 	}
-	begun, err := conn.Exec(ctx, "insert into counters (key, num, due, value) values ($1, 0, 0, '') on conflict do nothing", counterImport)
+	marked, err := conn.Exec(ctx, "insert into counters (key, num, due, value) values ($1, 0, 0, '') on conflict do nothing", counterImport)
 	if err != nil {
 		return tally, err
 	}
@@ -313,9 +313,9 @@ func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tal
 		}
 		return tally, err
 	}
-	if tally == (engine.Tally{}) && begun.RowsAffected() == 1 { // the import failed before fill passed a row
-		_, undone := conn.Exec(context.WithoutCancel(ctx), "delete from counters where key = $1", counterImport)
-		err = errors.Join(err, undone)
+	if tally == (engine.Tally{}) && marked.RowsAffected() == 1 { // the import failed before fill passed a row
+		_, deleteErr := conn.Exec(context.WithoutCancel(ctx), "delete from counters where key = $1", counterImport)
+		err = errors.Join(err, deleteErr)
 	}
 	return tally, err
 }
@@ -348,9 +348,9 @@ func checkEmpty(ctx context.Context, conn *pgx.Conn) error {
 			queries = append(queries, "exists (select from "+tb.name+")")
 		}
 	}
-	var full bool
-	err := conn.QueryRow(ctx, "select "+strings.Join(queries, " or ")).Scan(&full)
-	if err == nil && full {
+	var hasRows bool
+	err := conn.QueryRow(ctx, "select "+strings.Join(queries, " or ")).Scan(&hasRows)
+	if err == nil && hasRows {
 		err = engine.ErrNotEmpty
 	}
 	return err

@@ -46,14 +46,14 @@ func (x *liveIndex) build(ctx context.Context) error {
 	parts := make([]cardindex.Part, min(runtime.GOMAXPROCS(0), maxBuilders))
 	long := make([][]int64, len(parts)) // numbers of the cards that gather left out
 	span := last/int64(len(parts)) + 1
-	all, each := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	for i := range parts {
-		all.Go(func() (err error) {
-			long[i], err = x.gather(each, &parts[i], int64(i)*span, int64(i+1)*span)
+		group.Go(func() (err error) {
+			long[i], err = x.gather(groupCtx, &parts[i], int64(i)*span, int64(i+1)*span)
 			return err
 		})
 	}
-	if err := all.Wait(); err != nil {
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	x.index, x.through = cardindex.Join(parts), through

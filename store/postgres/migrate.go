@@ -83,8 +83,8 @@ func upgradeScript(all []migration, have int) string {
 // version returns the version of the tables, or 0 if the schema has no tables. If this program must not use them,
 // because it knows only an older version, the error is ErrNewerSchema.
 func version(ctx context.Context, tx pgx.Tx, known int) (have int, err error) {
-	var made bool
-	if err := tx.QueryRow(ctx, "select to_regclass('schema_version') is not null").Scan(&made); err != nil || !made {
+	var exists bool
+	if err := tx.QueryRow(ctx, "select to_regclass('schema_version') is not null").Scan(&exists); err != nil || !exists {
 		return 0, err
 	}
 	if err := tx.QueryRow(ctx, "select coalesce(max(version), 0) from schema_version").Scan(&have); err != nil || have <= known {

@@ -130,11 +130,11 @@ func readRow[T any](ctx context.Context, s *Store, tb *table, key []byte, decode
 	if err != nil {
 		return found, err
 	}
-	read, err := decode(stored)
-	if err != nil || !accept(read) {
+	decoded, err := decode(stored)
+	if err != nil || !accept(decoded) {
 		return found, cmp.Or(err, store.ErrNotFound)
 	}
-	return read, nil
+	return decoded, nil
 }
 
 // query calls fn for each row of a query, with the columns in scans.

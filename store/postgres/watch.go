@@ -124,11 +124,11 @@ func (s *Store) listen(ctx context.Context, conn *pgx.Conn) {
 
 // receive passes notifications on until ctx ends or the connection breaks.
 func (s *Store) receive(ctx context.Context, conn *pgx.Conn) {
-	own := strings.TrimSuffix(notification{By: s.id}.encode(), "}") // how the notifications of this process begin
+	ownPrefix := strings.TrimSuffix(notification{By: s.id}.encode(), "}") // how the notifications of this process begin
 	for {
-		wait, cancel := context.WithTimeout(ctx, listenTimeout)
-		got, err := conn.WaitForNotification(wait)
-		idle := err != nil && wait.Err() != nil && ctx.Err() == nil
+		waitCtx, cancel := context.WithTimeout(ctx, listenTimeout)
+		got, err := conn.WaitForNotification(waitCtx)
+		idle := err != nil && waitCtx.Err() != nil && ctx.Err() == nil
 		cancel()
 		if idle && !conn.IsClosed() {
 			if err = s.ping(ctx, conn); err == nil {
@@ -138,7 +138,7 @@ func (s *Store) receive(ctx context.Context, conn *pgx.Conn) {
 		if err != nil {
 			return
 		}
-		if strings.HasPrefix(got.Payload, own) {
+		if strings.HasPrefix(got.Payload, ownPrefix) {
 			continue
 		}
 		var n notification

@@ -161,15 +161,15 @@ func testStalledHolder(t *testing.T, shared Shared, ttl time.Duration) {
 	lost, err := a.Leases().Renew(t.Context(), []store.Lease{lease})
 	wantOK(t, "Renew", err)
 	wantSame(t, "lost leases", lost, []store.Lease{lease})
-	taken := acquire(t, b, "node")
+	newLease := acquire(t, b, "node")
 	wantErr(t, "unit after the takeover", change(t, a, t0, heldPut("later", lease)), store.ErrLeaseLost)
 	heldOnly := []store.Change{{Held: &lease}}
 	_, err = a.Cards().Put(t.Context(), store.PutCard{Card: card("am_late"), Records: heldOnly, Now: t0})
 	wantErr(t, "card after the takeover", err, store.ErrLeaseLost)
-	_, err = b.Cards().Put(t.Context(), store.PutCard{Card: card("am_new"), Records: []store.Change{{Held: &taken}}, Now: t0})
+	_, err = b.Cards().Put(t.Context(), store.PutCard{Card: card("am_new"), Records: []store.Change{{Held: &newLease}}, Now: t0})
 	wantOK(t, "card of the new holder", err)
 	wantErr(t, "Withdraw after the takeover", a.Cards().Withdraw(t.Context(), "am_new", store.Any, t0, heldOnly, t0), store.ErrLeaseLost)
-	wantOK(t, "unit of the new holder", change(t, b, t0, heldPut("new", taken)))
+	wantOK(t, "unit of the new holder", change(t, b, t0, heldPut("new", newLease)))
 	wantSame(t, "what was written", keys(t, b, "test", "", t0), []string{"in time", "new"})
 }
 

@@ -82,8 +82,8 @@ func Schema(database, name string) (string, error) {
 	}
 	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, "create schema if not exists "+name)
-	var made *pgconn.PgError
-	if errors.As(err, &made) && made.Code == "23505" { // another process was faster
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "23505" { // another process was faster
 		err = nil
 	}
 	return database + "&options=" + url.QueryEscape("-csearch_path="+name), err
