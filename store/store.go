@@ -124,7 +124,8 @@ type PutCard struct {
 	Card   Card // the engine sets Seq, Rev, Withdrawn (to false) and, if a card or reservation exists, Registered
 	IfRev  Rev  // Absent: the id has no live card and no reservation of another owner; see [Cards.Put]
 	Quotas []Quota
-	// Records change in the same unit, such as the invite that pays for the registration, or its line in an audit log.
+	// Records are changes in the same unit, such as the end of the invite that pays for the registration, or a line in
+	// an audit log.
 	Records []Change
 	Now     time.Time
 }
@@ -233,7 +234,9 @@ type Conversation struct {
 	Entries uint64   // number of entries in the transcript
 	Open    bool     // while true, the conversation's replay records do not expire; once false, it stays false
 	Updated time.Time
-	Expires time.Time // the time from which row and transcript may be swept; if Open, computed from the end of the idle time
+	// Expires is the time from which row and transcript may be swept. For an open conversation, it counts from the end
+	// of the idle time, when the conversation would end by itself.
+	Expires time.Time
 }
 
 // Entry is one message of a transcript.

@@ -170,7 +170,7 @@ func (r rows) replace(old, updated []string, key func(text string) []byte) {
 // place, next to that row. Therefore the error is ErrDamaged if the rows around the place are out of order, or if a
 // neighbor is a damaged row whose original key began with prefix (if exact is set: was prefix).
 func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exact bool) (prev, stored []byte, err error) {
-	var near [4][]byte
+	var near [4][]byte // two keys before the place and two after it
 	near[2] = next
 	if next == nil {
 		prev, stored = c.Last()

@@ -87,7 +87,7 @@ type Store struct {
 	damage    *engine.DamageLog
 	leases    local.Leases
 	watchers  local.Watchers
-	self      *local.Handle
+	self      *local.Handle // the handle of this Store; see Handle for others
 	writer    *writer
 	snapshots *snapshotter
 	closing   sync.Once

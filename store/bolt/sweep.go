@@ -28,7 +28,7 @@ const damagedAgain = 24 * time.Hour
 // milliseconds.
 const sweepChunk = 128
 
-// expiryKey returns a key that sorts by time, even for times before 1970.
+// expiryKey returns a key in bucketExpiries: time, kind and key of a row. Such keys sort by time, even before 1970.
 func expiryKey(at int64, kind byte, key []byte) []byte {
 	b := make([]byte, 0, 9+len(key))
 	b = engine.AppendU64(b, uint64(at)^1<<63)
@@ -96,7 +96,8 @@ func firstKey(r rows) []byte {
 	return nil
 }
 
-// sweepExpiries looks at up to limit rows whose entries in bucketExpiries are due at now.
+// sweepExpiries looks at rows whose entries in bucketExpiries are due at now, until it has looked at or removed limit
+// rows. It returns their number.
 func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 	expiries := bucketExpiries.in(t.Tx)
 	var due [][]byte
@@ -116,7 +117,7 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 			break // deleting a long transcript has used up the limit
 		}
 		n++
-		result, err := sweepRow(t, k[8], k[9:], now, max(limit-n, 16))
+		result, err := sweepRow(t, k[8], k[9:], now, max(limit-n, 16)) // with 16, every look makes progress
 		if errors.Is(err, ErrDamaged) {
 			t.damage.Note("left in place by a sweep", err)
 			result, err = sweepResult{due: engine.Nanos(now.Add(damagedAgain))}, nil

@@ -84,7 +84,7 @@ const endsAfter = 10 * time.Second
 // processes still use the schema after a second, the error is ErrInUse with their names. If another import or export
 // runs, the error is ErrCopying.
 func lockExclusive(ctx context.Context, conn *pgx.Conn) error {
-	for begun := time.Now(); ; {
+	for start := time.Now(); ; {
 		var locked bool
 		var schema string
 		err := conn.QueryRow(ctx, "select pg_try_advisory_lock($1, hashtext(current_schema())), current_schema()", useLock).Scan(&locked, &schema)
@@ -99,9 +99,9 @@ func lockExclusive(ctx context.Context, conn *pgx.Conn) error {
 		switch {
 		case err != nil:
 			return err
-		case len(names) > 0 && time.Since(begun) > time.Second: // for a moment, the server still lists an ended process
+		case len(names) > 0 && time.Since(start) > time.Second: // for a moment, the server still lists an ended process
 			return fmt.Errorf("%w: %s", ErrInUse, strings.Join(names, ", "))
-		case time.Since(begun) > endsAfter:
+		case time.Since(start) > endsAfter:
 			return ErrCopying
 		}
 		select {
