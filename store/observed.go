@@ -23,8 +23,8 @@ type observers struct {
 	onRemote   map[string][]func(Change) // observers only of changes by other processes, by namespace
 	namespaces []string                  // in which observers want the changes of other processes
 	onLoss     []func()                  // called when hints were lost
-	following  chan struct{}             // full while a call of Follow reports
-	again      chan struct{}             // full if the functions of onLoss must be called again
+	followSlot chan struct{}             // full while a call of Follow reports
+	reread     chan struct{}             // full if the functions of onLoss must be called again
 }
 
 // Observe wraps s in a store that reports its commits. If s is already an *Observed, Observe returns s itself.
@@ -33,7 +33,7 @@ func Observe(s Store) *Observed {
 		return o
 	}
 	return &Observed{Store: s, observers: &observers{
-		onRemote: make(map[string][]func(Change)), following: make(chan struct{}, 1), again: make(chan struct{}, 1),
+		onRemote: make(map[string][]func(Change)), followSlot: make(chan struct{}, 1), reread: make(chan struct{}, 1),
 	}}
 }
 
@@ -74,7 +74,7 @@ const rereadPause = time.Second
 // another process could not be read.
 func (o *Observed) RereadLater() {
 	select {
-	case o.again <- struct{}{}:
+	case o.reread <- struct{}{}:
 	default:
 	}
 }
@@ -84,12 +84,12 @@ func (o *Observed) RereadLater() {
 // of [Observed.OnLoss], because those processes may have changed what this process read before.
 func (o *Observed) Follow(ctx context.Context) {
 	select {
-	case o.following <- struct{}{}:
-		defer func() { <-o.following }()
+	case o.followSlot <- struct{}{}:
+		defer func() { <-o.followSlot }()
 	case <-ctx.Done():
 		return
 	}
-	hints, again := o.Watch(ctx, o.namespaces...), (<-chan time.Time)(nil)
+	hints, rereadTime := o.Watch(ctx, o.namespaces...), (<-chan time.Time)(nil)
 	if o.Leases().TTL() > 0 { // 0: this process is the only one
 		o.lose()
 	}
@@ -98,11 +98,11 @@ func (o *Observed) Follow(ctx context.Context) {
 		open := true
 		select {
 		case hint, open = <-hints:
-		case <-o.again:
-			again = time.After(rereadPause)
+		case <-o.reread:
+			rereadTime = time.After(rereadPause)
 			continue
-		case <-again:
-			again = nil
+		case <-rereadTime:
+			rereadTime = nil // hint is the zero hint, as after a loss
 		}
 		if !open {
 			return

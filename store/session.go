@@ -24,10 +24,10 @@ type Session struct {
 
 	turn sync.Mutex // held to acquire or release a lease, so that work does not begin under a lease that is being released
 
-	mu        sync.Mutex
-	held      map[Lease]*holding
-	renewing  chan struct{}   // closed to end the renewals; nil: there is nothing to renew
-	elsewhere map[string]bool // duties that another process may have, by the name of the lease
+	mu           sync.Mutex
+	held         map[Lease]*holding
+	stopRenewing chan struct{}   // closed to end the renewals; nil: there is nothing to renew
+	elsewhere    map[string]bool // duties that another process may have, by the name of the lease
 }
 
 // holding is a lease that this process holds, with the work under it.
@@ -85,7 +85,7 @@ func (h *holding) isCurrent(ttl time.Duration, now time.Time) bool {
 // lost, the duty is done, and Do returns.
 func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Context)) {
 	for ctx.Err() == nil {
-		asked := time.Now()
+		askedAt := time.Now()
 		lease, err := s.acquire(ctx, name)
 		if err != nil {
 			if !errors.Is(err, ErrLeaseTaken) && ctx.Err() == nil {
@@ -94,31 +94,31 @@ func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Con
 			wait(ctx, retryLease)
 			continue
 		}
-		if s.do(ctx, lease, asked, work) {
+		if s.do(ctx, lease, askedAt, work) {
 			return
 		}
 	}
 }
 
-// Claim acquires the lease with this name now, for a duty that begins later. If another process holds the lease, the
-// error is [ErrLeaseTaken]. duty is like the context of the work of [Session.Do]. The caller must call end, which
-// ends duty and releases the lease, unless other work still runs under it.
+// Claim acquires the lease with this name now, for a duty that the caller begins later. If another process holds the
+// lease, the error is [ErrLeaseTaken]. duty is a context as [Session.Do] passes it to work. The caller must call end,
+// which ends duty and releases the lease, unless other work still runs under the lease.
 func (s *Session) Claim(ctx context.Context, name string) (duty context.Context, end func(), err error) {
-	asked := time.Now()
+	askedAt := time.Now()
 	lease, err := s.acquire(ctx, name)
 	if err != nil {
 		return nil, nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	began, ended := make(chan context.Context), make(chan struct{})
+	dutyCtx, done := make(chan context.Context), make(chan struct{})
 	go func() {
-		defer close(ended)
-		s.do(ctx, lease, asked, func(duty context.Context) {
-			began <- duty
+		defer close(done)
+		s.do(ctx, lease, askedAt, func(duty context.Context) {
+			dutyCtx <- duty
 			<-duty.Done()
 		})
 	}()
-	return <-began, func() { stop(); <-ended }, nil
+	return <-dutyCtx, func() { stop(); <-done }, nil
 }
 
 // ClaimSoon is [Session.Claim], but waits up to patience for another process to release the lease.
@@ -146,22 +146,22 @@ func (s *Session) acquire(ctx context.Context, name string) (Lease, error) {
 	return lease, err
 }
 
-// do does a duty under a lease. asked is a time before the lease was acquired. do reports whether the duty is done. The
-// caller has locked s.turn, and do unlocks it.
-func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work func(context.Context)) (done bool) {
+// do does a duty under a lease, and reports whether the duty is done. askedAt is a time before the lease was acquired.
+// The caller has locked s.turn, and do unlocks it.
+func (s *Session) do(ctx context.Context, lease Lease, askedAt time.Time, work func(context.Context)) (done bool) {
 	ctx, stop := context.WithCancelCause(WithLease(ctx, lease))
 	defer stop(nil)
 	s.mu.Lock()
 	h := s.held[lease]
 	if h == nil {
-		h = &holding{until: asked.Add(s.leases.TTL()), work: make(map[*context.CancelCauseFunc]struct{})}
+		h = &holding{until: askedAt.Add(s.leases.TTL()), work: make(map[*context.CancelCauseFunc]struct{})}
 		s.held[lease] = h
 	}
 	h.work[&stop] = struct{}{}
 	s.elsewhere[lease.Name] = false
-	if every := s.leases.TTL() / 3; every > 0 && s.renewing == nil {
-		s.renewing = make(chan struct{})
-		go s.keepRenewing(s.renewing, every)
+	if every := s.leases.TTL() / 3; every > 0 && s.stopRenewing == nil {
+		s.stopRenewing = make(chan struct{})
+		go s.keepRenewing(s.stopRenewing, every)
 	}
 	s.mu.Unlock()
 	s.turn.Unlock()
@@ -175,9 +175,9 @@ func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work fun
 		delete(s.held, lease)
 		s.elsewhere[lease.Name] = true // until the next attempt to acquire the lease
 	}
-	if len(s.held) == 0 && s.renewing != nil {
-		close(s.renewing)
-		s.renewing = nil
+	if len(s.held) == 0 && s.stopRenewing != nil {
+		close(s.stopRenewing)
+		s.stopRenewing = nil
 	}
 	s.mu.Unlock()
 	if errors.Is(context.Cause(ctx), ErrLeaseLost) {
@@ -193,12 +193,12 @@ func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work fun
 	return true
 }
 
-// keepRenewing renews the leases of this session until ended is closed.
-func (s *Session) keepRenewing(ended <-chan struct{}, every time.Duration) {
+// keepRenewing renews the leases of this session until stop is closed.
+func (s *Session) keepRenewing(stop <-chan struct{}, every time.Duration) {
 	ticker := time.Tick(every)
 	for {
 		select {
-		case <-ended:
+		case <-stop:
 			return
 		case <-ticker:
 			s.renew(every)
@@ -208,11 +208,11 @@ func (s *Session) keepRenewing(ended <-chan struct{}, every time.Duration) {
 
 // renew renews every lease once, and stops the duties whose lease is lost or may have ended.
 func (s *Session) renew(timeout time.Duration) {
-	asked := time.Now()
+	askedAt := time.Now()
 	var held []Lease
 	s.mu.Lock()
 	for lease, h := range s.held {
-		if h.isCurrent(s.leases.TTL(), asked) {
+		if h.isCurrent(s.leases.TTL(), askedAt) {
 			held = append(held, lease)
 			continue
 		}
@@ -233,7 +233,7 @@ func (s *Session) renew(timeout time.Duration) {
 	defer s.mu.Unlock()
 	for _, lease := range held {
 		if h := s.held[lease]; h != nil && !slices.Contains(lost, lease) {
-			h.until = asked.Add(s.leases.TTL())
+			h.until = askedAt.Add(s.leases.TTL())
 		}
 	}
 	for _, lease := range lost {

@@ -51,15 +51,15 @@ type writer struct {
 	number   int64 // of the last group
 	pipeline pipeline
 	// unheard is true if other processes may not have received the notifications of a commit.
-	unheard bool
-	again   *time.Timer // executes an empty group, which then calls tellLost
+	unheard   bool
+	tellTimer *time.Timer // executes an empty group, which then calls tellLost
 }
 
 func newWriter(s *Store) *writer {
 	w := &writer{s: s}
 	w.queue = engine.NewQueue[work](maxQueue, w.serve)
-	w.again = time.AfterFunc(tellAgain, func() { _ = s.Ping(context.Background()) })
-	w.again.Stop()
+	w.tellTimer = time.AfterFunc(tellAgain, func() { _ = s.Ping(context.Background()) })
+	w.tellTimer.Stop()
 	return w
 }
 
@@ -69,7 +69,7 @@ func (w *writer) do(ctx context.Context, needs needs, p plan) error {
 
 func (w *writer) close() {
 	w.queue.Close()
-	w.again.Stop()
+	w.tellTimer.Stop()
 }
 
 // serve commits one group. The caller leads.
@@ -80,7 +80,7 @@ func (w *writer) serve() {
 		w.commit(group)
 	}
 	if w.unheard {
-		w.again.Reset(tellAgain)
+		w.tellTimer.Reset(tellAgain)
 	}
 }
 
