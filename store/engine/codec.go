@@ -62,8 +62,8 @@ func Nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// instant returns the time that Nanos stored.
-func instant(n int64) time.Time {
+// toTime returns the time that Nanos stored.
+func toTime(n int64) time.Time {
 	if n == NoTime {
 		return time.Time{}
 	}
@@ -172,7 +172,7 @@ func (r *reader) uint() uint64 {
 	return v
 }
 
-func (r *reader) time() time.Time { return instant(int64(r.u64())) }
+func (r *reader) time() time.Time { return toTime(int64(r.u64())) }
 
 func (r *reader) hash() (h [32]byte) {
 	copy(h[:], r.take(32))

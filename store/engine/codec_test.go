@@ -158,9 +158,9 @@ func TestTimes(t *testing.T) {
 		{time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(0, math.MaxInt64)},
 		{time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC), time.Unix(0, math.MinInt64+1)},
 	} {
-		got := instant(Nanos(test.in))
+		got := toTime(Nanos(test.in))
 		if !got.Equal(test.want) || got.Location() != time.UTC {
-			t.Errorf("instant(Nanos(%v)) = %v, want %v", test.in, got, test.want)
+			t.Errorf("toTime(Nanos(%v)) = %v, want %v", test.in, got, test.want)
 		}
 	}
 }

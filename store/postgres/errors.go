@@ -54,8 +54,8 @@ func sqlState(err error) string {
 	return ""
 }
 
-// unavailable returns err as store.ErrUnavailable.
-func unavailable(err error) error {
+// asUnavailable returns err as store.ErrUnavailable.
+func asUnavailable(err error) error {
 	if err == nil || errors.Is(err, store.ErrUnavailable) {
 		return err
 	}
@@ -72,7 +72,7 @@ func readError(ctx context.Context, err error) error {
 	case isRefusal(err):
 		return err
 	}
-	return unavailable(err)
+	return asUnavailable(err)
 }
 
 // isRefusal reports whether the database answered, but without a row that can be used.

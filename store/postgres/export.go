@@ -304,11 +304,11 @@ func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tal
 		if err := load(ctx, tx, &tally, fill); err != nil {
 			return err
 		}
-		warned(conn) // forget earlier warnings
+		takeWarning(conn) // forget earlier warnings
 		return nil
 	})
 	if err == nil {
-		if text := warned(conn); text != "" { // the wait for the standby was canceled
+		if text := takeWarning(conn); text != "" { // the wait for the standby was canceled
 			err = fmt.Errorf("%w: commit: %s", errUnknown, text)
 		}
 		return tally, err

@@ -228,8 +228,8 @@ func hangUp(conn *pgx.Conn) {
 	}
 }
 
-// warned returns the last warning of the server on a connection, or "", and forgets it.
-func warned(conn *pgx.Conn) string {
+// takeWarning returns the last warning of the server on a connection, or "", and forgets it.
+func takeWarning(conn *pgx.Conn) string {
 	data := conn.PgConn().CustomData()
 	text, _ := data[warning].(string)
 	delete(data, warning)

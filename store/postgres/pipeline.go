@@ -74,7 +74,7 @@ func (s *pipeline) add(sql string, arguments ...argument) {
 		b = append(b, 0, 1, 0, 1) // all arguments are binary
 		b = binary.BigEndian.AppendUint16(b, uint16(len(arguments)))
 		for _, arg := range arguments {
-			b = sized(b, 0, arg)
+			b = appendSized(b, 0, arg)
 		}
 		return append(b, 0, 0) // all results are text
 	})
@@ -84,11 +84,11 @@ func (s *pipeline) add(sql string, arguments ...argument) {
 
 // message appends a message, whose length includes the four bytes of the length itself.
 func (s *pipeline) message(kind byte, body func([]byte) []byte) {
-	s.buf = sized(append(s.buf, kind), 4, body)
+	s.buf = appendSized(append(s.buf, kind), 4, body)
 }
 
-// sized appends the length of what body appends, plus extra, and then what body appends.
-func sized(b []byte, extra int, body func([]byte) []byte) []byte {
+// appendSized appends the length of what body appends, plus extra, and then what body appends.
+func appendSized(b []byte, extra int, body func([]byte) []byte) []byte {
 	start := len(b)
 	b = body(append(b, 0, 0, 0, 0))
 	binary.BigEndian.PutUint32(b[start:], uint32(len(b)-start-4+extra))

@@ -32,7 +32,7 @@ func classifyOpen(err error) error {
 	case errors.As(err, &connecting):
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	case state != "" && isUnavailable(err), isBroken(err):
-		return unavailable(err)
+		return asUnavailable(err)
 	}
 	return err
 }

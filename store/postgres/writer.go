@@ -105,7 +105,7 @@ func (w *writer) commit(group []*unit) {
 		}
 		w.s.log.Error("a commit failed", slog.Any("err", err))
 		for _, u := range group {
-			u.Report(unavailable(err))
+			u.Report(asUnavailable(err))
 		}
 		return
 	}
@@ -129,7 +129,7 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 		if errors.Is(err, errNoLane) {
 			return nil, errors.Join(err, w.s.openLane(ctx))
 		}
-		return nil, lost(conn.Conn(), err)
+		return nil, asLost(conn.Conn(), err)
 	}
 	wrote := false
 	errs = make([]error, len(group))
@@ -138,14 +138,14 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 		errs[i] = engine.Guard(func() (err error) { write, err = u.Work.plan(t); return err })
 		if db := (dbError{}); errors.As(errs[i], &db) {
 			t.rollback()
-			return nil, lost(conn.Conn(), db)
+			return nil, asLost(conn.Conn(), db)
 		}
 		if errs[i] != nil || write == nil {
 			continue
 		}
 		if err := engine.Guard(write); err != nil {
 			t.rollback()
-			return nil, lost(conn.Conn(), fmt.Errorf("%w: %w", errFault, err))
+			return nil, asLost(conn.Conn(), fmt.Errorf("%w: %w", errFault, err))
 		}
 		wrote = true
 	}
@@ -190,7 +190,7 @@ func (t *txn) commit(w *writer) (uncertain bool, err error) {
 	// outcome is the answer to the commit, and warning is a warning that came with it.
 	var outcome, warning string
 	err = pipe.run(t.ctx, func(i int, tag string) {
-		text := warned(t.conn)
+		text := takeWarning(t.conn)
 		if i == commitIndex {
 			outcome, warning = tag, text
 		}
@@ -232,7 +232,7 @@ func (w *writer) resolve(cause error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), resolveFor)
 	defer cancel()
 	for {
-		n, err := w.committed(ctx)
+		n, err := w.lastCommitted(ctx)
 		switch {
 		case err == nil && n == w.number:
 			return nil
@@ -247,8 +247,8 @@ func (w *writer) resolve(cause error) error {
 	}
 }
 
-// lost returns err, which occurred before the commit, as errLost if the connection is gone.
-func lost(conn *pgx.Conn, err error) error {
+// asLost returns err, which occurred before the commit, as errLost if the connection is gone.
+func asLost(conn *pgx.Conn, err error) error {
 	if conn.IsClosed() {
 		return fmt.Errorf("%w: %w", errLost, err)
 	}
@@ -258,8 +258,8 @@ func lost(conn *pgx.Conn, err error) error {
 // errLost means that a connection was lost and that its group was not committed, so the group may run again.
 var errLost = errors.New("the connection was lost before the commit")
 
-// committed returns the number of the last group that was committed.
-func (w *writer) committed(ctx context.Context) (n int64, err error) {
+// lastCommitted returns the number of the last group that was committed.
+func (w *writer) lastCommitted(ctx context.Context) (n int64, err error) {
 	conn, err := w.s.acquire(ctx)
 	if err != nil {
 		return 0, err

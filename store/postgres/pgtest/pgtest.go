@@ -196,7 +196,7 @@ func (s *Server) create(program string, args []string) error {
 	}
 	data := filepath.Join(s.Dir, "data")
 	cmd := exec.Command(path, append(args, "-D", data)...)
-	cmd.Dir, cmd.SysProcAttr = s.Dir, attributes()
+	cmd.Dir, cmd.SysProcAttr = s.Dir, processAttributes()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", program, err, out)
 	}
@@ -214,7 +214,7 @@ func (s *Server) Restart() error {
 		return err
 	}
 	s.cmd, s.done = exec.Command(postgres, s.args...), make(chan struct{})
-	s.cmd.Dir, s.cmd.SysProcAttr, s.cmd.Stdout, s.cmd.Stderr = s.Dir, attributes(), &s.log, &s.log
+	s.cmd.Dir, s.cmd.SysProcAttr, s.cmd.Stdout, s.cmd.Stderr = s.Dir, processAttributes(), &s.log, &s.log
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}

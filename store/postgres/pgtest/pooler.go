@@ -99,7 +99,7 @@ func NewPooler(t testing.TB, s *Server, users ...string) (p *Pooler, prepared bo
 		t.Fatal(err)
 	}
 	p.cmd = exec.Command(pgbouncer, file)
-	p.cmd.Dir, p.cmd.SysProcAttr, p.cmd.Stdout, p.cmd.Stderr = dir, attributes(), t.Output(), t.Output()
+	p.cmd.Dir, p.cmd.SysProcAttr, p.cmd.Stdout, p.cmd.Stderr = dir, processAttributes(), t.Output(), t.Output()
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

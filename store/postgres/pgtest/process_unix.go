@@ -36,8 +36,8 @@ func giveToServer(dir string) error {
 	return nil
 }
 
-// attributes makes a program run as the user of account.
-func attributes() *syscall.SysProcAttr {
+// processAttributes makes a program run as the user of account.
+func processAttributes() *syscall.SysProcAttr {
 	uid, gid, ok := account()
 	if !ok {
 		return nil

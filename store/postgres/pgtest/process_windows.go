@@ -9,7 +9,7 @@ var quit = os.Kill
 
 func giveToServer(string) error { return nil }
 
-func attributes() *syscall.SysProcAttr { return nil }
+func processAttributes() *syscall.SysProcAttr { return nil }
 
 func killAll(pid int) {
 	if process, err := os.FindProcess(pid); err == nil {
