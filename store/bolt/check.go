@@ -31,11 +31,11 @@ func Check(ctx context.Context, path string) error {
 			case schema > newestSchema(migrations):
 				return fmt.Errorf("%w: it has schema %d", ErrNewerSchema, schema)
 			}
-			if err := found.pages(tx); err != nil {
+			if err := found.checkPages(tx); err != nil {
 				return err
 			}
 			if schema == newestSchema(migrations) { // the rows of an older schema are read by its migration
-				found.rows(tx)
+				found.checkRows(tx)
 			}
 			return ctx.Err()
 		})
@@ -71,8 +71,8 @@ func (f *findings) expect(ok bool, b bucket, key []byte) {
 	}
 }
 
-// pages checks the structure of the file. Its error means that the rows cannot be read.
-func (f *findings) pages(tx *bbolt.Tx) error {
+// checkPages checks the structure of the file. Its error means that the rows cannot be read.
+func (f *findings) checkPages(tx *bbolt.Tx) error {
 	if err := checkPages(tx); err != nil {
 		return err
 	}
@@ -82,8 +82,8 @@ func (f *findings) pages(tx *bbolt.Tx) error {
 	return f.ctx.Err()
 }
 
-// rows decodes the rows and follows the pointers from one row to another.
-func (f *findings) rows(tx *bbolt.Tx) {
+// checkRows decodes the rows and follows the pointers from one row to another.
+func (f *findings) checkRows(tx *bbolt.Tx) {
 	each := func(b bucket, fn func(k, v []byte)) {
 		n := 0
 		for row, err := range b.in(tx).from(nil, nil) {
@@ -99,9 +99,9 @@ func (f *findings) rows(tx *bbolt.Tx) {
 		}
 	}
 	each(bucketMeta, func([]byte, []byte) {})
-	f.cards(tx, each)
-	f.convs(tx, each)
-	f.records(tx, each)
+	f.checkCards(tx, each)
+	f.checkConvs(tx, each)
+	f.checkRecords(tx, each)
 	each(bucketExpiries, func(k, _ []byte) { f.expect(len(k) > 9, bucketExpiries, k) })
 	// A new row takes the next number of the sequence, so no existing row may have a higher number.
 	for _, b := range []bucket{bucketCards, bucketChanges, bucketConvs} {
@@ -113,8 +113,8 @@ func (f *findings) rows(tx *bbolt.Tx) {
 // rowExists reports whether b has a row under key, sound or damaged.
 func rowExists(tx *bbolt.Tx, b bucket, key []byte) bool { return b.in(tx).b.Get(key) != nil }
 
-// cards checks the cards and the rows that belong to them.
-func (f *findings) cards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
+// checkCards checks the cards and the rows that belong to them.
+func (f *findings) checkCards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketCards, func(k, v []byte) {
 		card, err := engine.DecodeCard(number(k), v)
 		f.add(err)
@@ -138,8 +138,8 @@ func (f *findings) cards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	})
 }
 
-// convs checks the conversations and the rows that belong to them.
-func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
+// checkConvs checks the conversations and the rows that belong to them.
+func (f *findings) checkConvs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	hasConv := func(seq []byte) bool {
 		return len(seq) == 8 && rowExists(tx, bucketConvs, convRowKey(seq, convRow, nil))
 	}
@@ -180,8 +180,8 @@ func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	})
 }
 
-// records checks the records and their terms.
-func (f *findings) records(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
+// checkRecords checks the records and their terms.
+func (f *findings) checkRecords(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketRecords, func(k, v []byte) {
 		ns, key, ok := engine.SplitRecordKey(k)
 		if !ok {

@@ -32,10 +32,10 @@ func (s *Store) Export(ctx context.Context, put func(engine.Row) error) (n engin
 // exportRows checks the whole database, and then passes its rows to put.
 func exportRows(ctx context.Context, tx *bbolt.Tx, put func(engine.Row) error) (n engine.Numbers, err error) {
 	found := &findings{ctx: ctx}
-	if err := found.pages(tx); err != nil {
+	if err := found.checkPages(tx); err != nil {
 		return n, err
 	}
-	if found.rows(tx); len(found.errs) > 0 || ctx.Err() != nil {
+	if found.checkRows(tx); len(found.errs) > 0 || ctx.Err() != nil {
 		return n, errors.Join(append(found.errs, ctx.Err())...)
 	}
 	for _, export := range []func(*bbolt.Tx, func(engine.Row) error) error{exportCards, exportChanges, exportConvs, exportReplays, exportRecords} {

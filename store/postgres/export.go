@@ -163,21 +163,21 @@ type exporter struct {
 func exportRows(ctx context.Context, tx pgx.Tx, put func(engine.Row) error) (n engine.Numbers, err error) {
 	x := &exporter{ctx: ctx, tx: tx, put: put}
 	err = errors.Join(
-		x.table(cards, func(r stored) (engine.Row, error) {
+		x.exportTable(cards, func(r stored) (engine.Row, error) {
 			return engine.Row{Kind: engine.KindCard, Num: uint64(r.num), Value: r.value}, nil
 		}),
-		x.table(changes, changeRow),
-		x.convs(),
-		x.table(replays, func(r stored) (engine.Row, error) {
+		x.exportTable(changes, changeRow),
+		x.exportConvs(),
+		x.exportTable(replays, func(r stored) (engine.Row, error) {
 			return engine.Row{Kind: engine.KindReplay, Value: r.value}, nil
 		}),
-		x.table(records, func(r stored) (engine.Row, error) {
+		x.exportTable(records, func(r stored) (engine.Row, error) {
 			return engine.Row{Kind: engine.KindRecord, Key: r.key, Value: r.value}, nil
 		}))
 	if err = errors.Join(err, errors.Join(x.faults...)); err != nil {
 		return n, err
 	}
-	return x.numbers()
+	return x.readNumbers()
 }
 
 // stored is a row with its key.
@@ -189,14 +189,14 @@ type stored struct {
 // order is the column by which an export reads the rows of a table.
 var order = map[*table]string{cards: "num", changes: "num", replays: "key", records: "key"}
 
-// table exports the rows of a table.
-func (x *exporter) table(tb *table, convert func(stored) (engine.Row, error)) error {
+// exportTable exports the rows of a table.
+func (x *exporter) exportTable(tb *table, convert func(stored) (engine.Row, error)) error {
 	return x.query("select key, num, due, value from "+tb.name+" order by "+order[tb], nil, func(r stored) error {
 		out, err := convert(r)
 		if err != nil {
-			return x.damaged(err)
+			return x.noteDamage(err)
 		}
-		return x.row(out)
+		return x.exportRow(out)
 	})
 }
 
@@ -210,10 +210,10 @@ func (x *exporter) query(sql string, args []any, fn func(stored) error) error {
 	return err
 }
 
-// row passes on a row, or notes that it is damaged.
-func (x *exporter) row(r engine.Row) error {
+// exportRow passes on a row, or notes that it is damaged.
+func (x *exporter) exportRow(r engine.Row) error {
 	if _, err := r.Decode(); err != nil {
-		return x.damaged(err)
+		return x.noteDamage(err)
 	}
 	if len(x.faults) > 0 {
 		return nil // only name further damaged rows
@@ -221,8 +221,8 @@ func (x *exporter) row(r engine.Row) error {
 	return x.put(r)
 }
 
-// damaged notes the error of a damaged row.
-func (x *exporter) damaged(err error) error {
+// noteDamage notes the error of a damaged row, and returns nil so that the export finds further damage.
+func (x *exporter) noteDamage(err error) error {
 	if len(x.faults) < maxFindings {
 		x.faults = append(x.faults, err)
 	}
@@ -237,12 +237,12 @@ func changeRow(r stored) (engine.Row, error) {
 	return engine.Row{Kind: engine.KindChange, Num: uint64(r.num), Due: r.due, Value: value}, err
 }
 
-// exportPage is the number of conversations that convs reads into memory at a time.
+// exportPage is the number of conversations that exportConvs reads into memory at a time.
 const exportPage = 500
 
-// convs exports the conversations page by page, in the order of their numbers. The entries of all conversations of a
+// exportConvs exports the conversations page by page, in the order of their numbers. The entries of all conversations of a
 // page come before these conversations.
-func (x *exporter) convs() error {
+func (x *exporter) exportConvs() error {
 	for after := int64(-1); ; {
 		var page []stored
 		if err := x.query("select key, num, due, value from convs where num > $1 order by num limit $2", []any{after, exportPage}, func(r stored) error {
@@ -255,14 +255,14 @@ func (x *exporter) convs() error {
 		if err := x.query("select key, num, due, value from entries where key >= $1 and key < $2 order by key", []any{first, last}, func(r stored) error {
 			seq, n, ok := splitEntryKey(r.key)
 			if !ok {
-				return x.damaged(fmt.Errorf("%w: message key %x", store.ErrDamaged, r.key))
+				return x.noteDamage(fmt.Errorf("%w: message key %x", store.ErrDamaged, r.key))
 			}
-			return x.row(engine.Row{Kind: engine.KindEntry, Num: seq, N: n, Value: r.value})
+			return x.exportRow(engine.Row{Kind: engine.KindEntry, Num: seq, N: n, Value: r.value})
 		}); err != nil {
 			return err
 		}
 		for _, r := range page {
-			if err := x.row(engine.Row{Kind: engine.KindConv, Num: uint64(r.num), Value: r.value}); err != nil {
+			if err := x.exportRow(engine.Row{Kind: engine.KindConv, Num: uint64(r.num), Value: r.value}); err != nil {
 				return err
 			}
 		}
@@ -270,9 +270,9 @@ func (x *exporter) convs() error {
 	}
 }
 
-// numbers returns the numbers from which the database continues. A conversation has its first revision as its number,
+// readNumbers returns the numbers from which the database continues. A conversation has its first revision as its number,
 // and fences are revisions plus the number in counterFences.
-func (x *exporter) numbers() (n engine.Numbers, err error) {
+func (x *exporter) readNumbers() (n engine.Numbers, err error) {
 	var rev, card, change, fences int64
 	err = x.tx.QueryRow(x.ctx, `select last_value, (select num from counters where key = $1), (select num from counters where key = $2),
 		coalesce((select num from counters where key = $3), 0) from revisions`, counterCards, counterChanges, counterFences).Scan(&rev, &card, &change, &fences)
