@@ -52,16 +52,16 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 		return 0, 0, err
 	}
 	// Hold the lock until the rename, because anything that another process wrote to the old file would be lost.
-	from, err := openBolt(path, &bbolt.Options{})
+	src, err := openBolt(path, &bbolt.Options{})
 	if err != nil {
 		return 0, 0, err
 	}
-	defer from.Close()
+	defer src.Close()
 	dst := path + ".backup-compact" // the next Open removes what a killed process left
 	if err := os.Remove(dst); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, err
 	}
-	if err := compactFrom(ctx, from, dst); err != nil {
+	if err := compactFrom(ctx, src, dst); err != nil {
 		return 0, 0, err
 	}
 	defer os.Remove(dst) // has no effect after the rename
@@ -80,7 +80,7 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 		return old.Size(), old.Size(), nil
 	}
 	if runtime.GOOS == "windows" { // Windows cannot rename over an open file
-		if err := from.Close(); err != nil {
+		if err := src.Close(); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -91,8 +91,8 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	return old.Size(), compacted.Size(), nil
 }
 
-// compactFrom writes a copy of from without free pages to dst, which must not exist.
-func compactFrom(ctx context.Context, from *bbolt.DB, dst string) error {
+// compactFrom copies src without its free pages to a new file dst.
+func compactFrom(ctx context.Context, src *bbolt.DB, dst string) error {
 	if _, err := os.Lstat(dst); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", dst, fs.ErrExist)
 	}
@@ -102,7 +102,7 @@ func compactFrom(ctx context.Context, from *bbolt.DB, dst string) error {
 		return err
 	}
 	const batch = 4 << 20
-	err = catchDamage(func() error { return bbolt.Compact(to, from, batch) })
+	err = catchDamage(func() error { return bbolt.Compact(to, src, batch) })
 	if err == nil {
 		err = ctx.Err()
 	}

@@ -45,7 +45,7 @@ func exportRows(ctx context.Context, tx *bbolt.Tx, put func(engine.Row) error) (
 	}
 	n.Rev, n.Card = bucketMeta.in(tx).b.Sequence(), bucketCards.in(tx).b.Sequence()
 	n.Change, n.Conv = bucketChanges.in(tx).b.Sequence(), bucketConvs.in(tx).b.Sequence()
-	n.Fence, err = fencesAbove(tx)
+	n.Fence, err = readFenceFloor(tx)
 	return n, err
 }
 

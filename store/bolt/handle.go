@@ -57,14 +57,14 @@ func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hi
 // fenceFloor returns the number above which fences start. It grows with each stored unit, which takes a new revision.
 func (s *Store) fenceFloor(ctx context.Context) (floor uint64, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
-		floor, err = fencesAbove(tx)
+		floor, err = readFenceFloor(tx)
 		return err
 	})
 	return floor, err
 }
 
-// fencesAbove returns the floor of the fences: 2^20 for each revision, and the offset from an import.
-func fencesAbove(tx *bbolt.Tx) (uint64, error) {
+// readFenceFloor returns the floor of the fences: 2^20 for each revision, and the offset from an import.
+func readFenceFloor(tx *bbolt.Tx) (uint64, error) {
 	meta := bucketMeta.in(tx)
 	offset, err := meta.get(keyFences)
 	return meta.b.Sequence()<<20 + number(offset), err

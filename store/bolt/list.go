@@ -27,7 +27,7 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 	})
 }
 
-// Terms and Count read only the index. They call view because it fails if ctx has ended or the file is closed.
+// Terms and Count read only the index. They call view only to fail if ctx has ended or the file is closed.
 
 func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now time.Time) ([]store.TermCount, error) {
 	if err := c.s.view(ctx, func(*bbolt.Tx) error { return nil }); err != nil {

@@ -130,7 +130,7 @@ func (s *Store) catchUp() error {
 			if err == nil {
 				change, err = engine.DecodeChange(number(row.key), row.value)
 			}
-			if err != nil { // the card of this change is not known, so it stays listed by its old terms
+			if err != nil { // the card of this change is not known, so the card stays listed under its old terms
 				s.damage.Note("left out of the card index", err)
 				continue
 			}

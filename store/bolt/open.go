@@ -181,8 +181,8 @@ func checkMode(path string) error {
 	return nil
 }
 
-// preflightLimit is the largest size of a file of which Open reads every page before it trusts the file, in about half
-// a second. [Check] and Export read larger files in full too.
+// preflightLimit bounds the size of the files of which Open reads every page before it trusts them, which takes about
+// half a second at most. [Check] and Export read larger files in full too.
 const preflightLimit = 256 << 20
 
 // leastSize is the size of a new bbolt file: four pages of at least 4 KiB.
@@ -310,8 +310,8 @@ func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) error {
 	return catchDamage(func() error { return s.db.View(fn) })
 }
 
-// readRow returns the row that find finds in a read transaction. If it finds nothing, or accept returns false, the
-// error is store.ErrNotFound.
+// readRow calls find in a read transaction and returns the row that it found. If find found no row, or if accept
+// returns false, the error is store.ErrNotFound.
 func readRow[K, T any](ctx context.Context, s *Store, key K, find func(*bbolt.Tx, K) (T, bool, error), accept func(T) bool) (found T, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
 		row, ok, err := find(tx, key)

@@ -7,7 +7,7 @@ import (
 
 // Commit is one group commit that reached the disk.
 type Commit struct {
-	Units int           // number of units in the group, even if they wrote nothing
+	Units int           // number of units in the group, including those that wrote nothing
 	Bytes int64         // size of the pages that it wrote
 	Took  time.Duration // time to write and sync the pages
 }

@@ -94,7 +94,7 @@ func (w *writer) doFor(ctx context.Context, by *local.Handle, p plan) error {
 	return w.queue.Do(ctx, work{p, by})
 }
 
-// serve commits one group. The caller leads.
+// serve commits one group. The caller is the leader.
 func (w *writer) serve() {
 	if w.broken.Load() != nil && time.Since(w.tried) >= retryEvery {
 		w.reopen()
@@ -146,7 +146,7 @@ func (w *writer) commitGroup(group []*unit) {
 	}
 }
 
-// conclude reports the outcome of a commit. If the commit failed, it stops writes and tries to recover at once.
+// conclude reports the outcome of a commit. After a failed commit, it stops writes and tries to recover at once.
 func (w *writer) conclude(group []*unit, errs []error, commitErr error) {
 	if commitErr == nil {
 		report(group, errs, nil)

@@ -60,8 +60,8 @@ func (ix *Index) Drop(s Slot, terms []string) {
 }
 
 // DropExpired is Drop for a card that has expired and may be renewed. During a dump, it leaves the card to the next
-// call: otherwise the dump could contain the card under only some of its terms, and the change feed would have no
-// change from which a reader of the dump could repair that.
+// call. Otherwise the dump could contain the card under only some of its terms. A reader of the dump could not repair
+// that, because the change feed does not report an expiry.
 func (ix *Index) DropExpired(s Slot, terms []string) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -144,8 +144,8 @@ func hasPrefix(terms []string, prefix string) bool {
 }
 
 const (
-	// maxMergedSlots and maxMergedTerms bound the lists of a prefix that are merged for each query. If the lists have
-	// more slots, or are more, their union is cached.
+	// maxMergedSlots and maxMergedTerms are the largest numbers of slots and terms of a prefix whose lists are merged
+	// for each query. The union of larger ranges is cached.
 	maxMergedSlots = 4096
 	maxMergedTerms = 1024
 

@@ -59,7 +59,7 @@ func SortedSet(texts []string) []string {
 	return slices.Compact(sorted)
 }
 
-// CheckPut checks the precondition of a put. held reports whether old, the last card with the id, still holds it.
+// CheckPut checks the precondition of a put. held reports whether old, the last card with the id, still holds the id.
 func CheckPut(old store.Card, held bool, put store.PutCard, owner [32]byte) error {
 	switch {
 	case put.IfRev == store.Any, put.IfRev == store.Absent && !held:

@@ -18,7 +18,6 @@ import (
 //	hash     32 bytes
 //	bytes    uint length, then the bytes
 //	texts    uint length of the rest, uint count, count × uint length, then all texts without separators
-//
 //	flags    1 byte; the bits are in parentheses
 //
 // The rows are as follows, each field as its name and its kind. Each engine documents its keys.
@@ -251,7 +250,8 @@ func (r *reader) list() (count uint64, lengths, all []byte) {
 	return count, lengths[:end], lengths[end:]
 }
 
-// length decodes and removes the first of lengths, which must not exceed remaining. After an error it returns 0.
+// length removes the first of lengths and returns it decoded. A length above remaining is an error. After an error,
+// length returns 0.
 func (r *reader) length(lengths *[]byte, remaining int) int {
 	if r.err != nil {
 		return 0

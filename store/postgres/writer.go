@@ -72,7 +72,7 @@ func (w *writer) close() {
 	w.tellTimer.Stop()
 }
 
-// serve commits one group. The caller leads.
+// serve commits one group. The caller is the leader.
 func (w *writer) serve() {
 	runtime.Gosched() // let callers that the last commit woke queue their next unit
 	group := w.queue.Take(nil, maxGroup)
