@@ -23,7 +23,7 @@ func SealAge(recipient string, plain []byte) ([]byte, error) {
 }
 
 // SealAgeFileKey encrypts like [SealAge] and also returns the key of this file, for [OpenAgeWith]. With this key, the
-// sender can still read the file, and can show its content to others without revealing anything else.
+// sender can still read the file, and can let others read this file and nothing else.
 func SealAgeFileKey(recipient string, plain []byte) (sealed, fileKey []byte, err error) {
 	to, err := age.ParseX25519Recipient(recipient)
 	if err != nil {

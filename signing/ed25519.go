@@ -48,8 +48,8 @@ func pointFault(point []byte) string {
 	return ""
 }
 
-// parsePEM reads a SubjectPublicKeyInfo for Ed25519. Its DER is always the same twelve bytes and the point, so parsePEM
-// refuses any other encoding.
+// parsePEM reads a SubjectPublicKeyInfo for Ed25519. The DER is always the same twelve bytes followed by the point, so
+// parsePEM refuses any other encoding.
 func parsePEM(text string) (*PublicKey, error) {
 	block, rest := pem.Decode([]byte(text))
 	if block == nil || block.Type != "PUBLIC KEY" || len(block.Headers) > 0 {

@@ -64,6 +64,7 @@ type PublicKey struct {
 type scheme interface {
 	// prepare checks what does not depend on the signed bytes, and returns the check of the signed bytes.
 	prepare(signature string, w Window, now time.Time) (check func(data []byte) error, err error)
+	// usable implements [PublicKey.Usable].
 	usable(now time.Time) error
 }
 

@@ -151,7 +151,7 @@ func Export(ctx context.Context, cfg Config, put func(engine.Row) error) (n engi
 
 const maxFindings = 100
 
-// exporter passes rows to put, unless a row is damaged.
+// exporter passes rows to put. After a damaged row, it only notes further damaged rows.
 type exporter struct {
 	ctx    context.Context
 	tx     pgx.Tx

@@ -25,7 +25,7 @@ type liveIndex struct {
 	index   *cardindex.Index
 	through int64  // the last change that is in the index
 	done    uint64 // number of the last read of the feed that ended
-	err     error  // its error
+	err     error  // the error of that read
 }
 
 const feedPage = 1000

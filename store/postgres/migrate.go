@@ -102,7 +102,7 @@ func version(ctx context.Context, tx pgx.Tx, known int) (have int, err error) {
 	return have, nil
 }
 
-// migrate brings the tables to the newest version, in one transaction, and returns their version before and after it.
+// migrate brings the tables to the newest version, in one transaction, and returns their version before and after.
 // Newer tables that this program may use stay as they are.
 func migrate(ctx context.Context, conn *pgx.Conn, all []migration) (before, after int, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -133,8 +133,8 @@ func asMissingRight(err error) error {
 	return err
 }
 
-// Migrate makes the tables or brings them to the version of this program, and returns their version before and after
-// it. It needs the rights to do so, which [Open] does not need afterwards.
+// Migrate makes the tables or brings them to the version of this program, and returns their version before and after.
+// Migrate needs the rights to do so; [Open] then does not need them.
 func Migrate(ctx context.Context, cfg Config) (before, after int, err error) {
 	conn, err := connect(ctx, cfg)
 	if err != nil {

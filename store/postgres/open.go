@@ -176,7 +176,7 @@ func (s *Store) prepare(c *pgx.ConnConfig) {
 		"lock_timeout":                        "5000",
 		"jit":                                 "off", // all statements are short
 		"enable_seqscan":                      "off", // a plan that was made while tables were small must not stay
-		"enable_bitmapscan":                   "off", // it would sort what an index has in order
+		"enable_bitmapscan":                   "off", // a bitmap scan would sort what an index has in order
 		"max_parallel_workers_per_gather":     "0",   // a search among a million cards would start two processes
 		"plan_cache_mode":                     "force_generic_plan",
 	} {
@@ -259,7 +259,7 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return s.pool.Acquire(ctx)
 }
 
-// openLane stores the row for the number of the last group of this process.
+// openLane stores the row of this process in the table lanes, with the number of its last group.
 func (s *Store) openLane(ctx context.Context) error {
 	_, err := s.pool.Exec(ctx, "insert into lanes (id, n, seen) values ($1, 0, now()) on conflict (id) do nothing", s.id)
 	return err

@@ -197,7 +197,7 @@ func (t *txn) commit(w *writer) (uncertain bool, err error) {
 	})
 	switch {
 	case warning != "":
-		// The wait for the standby was canceled. The transaction is committed here and perhaps nowhere else.
+		// The wait for the standby was canceled. The transaction is committed on the server, but perhaps on no standby.
 		return true, fmt.Errorf("%w: commit: %s", errUnknown, warning)
 	case outcome == "COMMIT":
 		w.unheard = w.unheard || err != nil
