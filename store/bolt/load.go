@@ -155,7 +155,7 @@ func (s *Store) catchUp() error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("catch card index up: %w", err)
+		return fmt.Errorf("bring the card index up to date: %w", err)
 	}
 	if !dirty.IsEmpty() {
 		s.index.Expunge(dirty)

@@ -121,7 +121,7 @@ func (s *Store) rewrite(ctx context.Context, step migration, have uint64) error 
 // old file. Except on Windows, the lock of the old file keeps other processes out until the rename.
 func (s *Store) replaceFile(dst string, have uint64) error {
 	if err := s.keepFile(OlderCopy(s.path, have)); err != nil {
-		return fmt.Errorf("keep a copy from before: %w", err)
+		return fmt.Errorf("keep a copy of the old database: %w", err)
 	}
 	if runtime.GOOS == "windows" { // Windows cannot rename over an open file
 		if err := s.closeFile(); err != nil {

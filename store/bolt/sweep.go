@@ -154,7 +154,7 @@ func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (sweepRes
 	case kindRecord:
 		return sweepRecord(t, key, now)
 	}
-	return sweepResult{}, fmt.Errorf("%w: expiry entry of kind %d", ErrDamaged, kind)
+	return sweepResult{}, fmt.Errorf("%w: an expiry entry has the unknown kind %d", ErrDamaged, kind)
 }
 
 // sweepCard removes an expired card from the index. Once the id of the card is no longer held, sweepCard also removes
@@ -236,7 +236,7 @@ func sweepRecord(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	}
 	ns, name, ok := engine.SplitRecordKey(key)
 	if !ok {
-		return sweepResult{}, fmt.Errorf("%w: record key %x", ErrDamaged, key)
+		return sweepResult{}, fmt.Errorf("%w: the record key %x is malformed", ErrDamaged, key)
 	}
 	rec, err := engine.DecodeRecord(ns, name, row)
 	if err != nil {

@@ -38,7 +38,7 @@ func NormalizeCard(card store.Card) (store.Card, error) {
 	card.Terms = SortedSet(card.Terms)
 	card.Counts = SortedSet(card.Counts)
 	if len(card.Terms) > store.MaxTerms || len(card.Counts) > maxCounts {
-		return card, fmt.Errorf("put card: %d terms and %d counts are too many", len(card.Terms), len(card.Counts))
+		return card, fmt.Errorf("put card: it has %d terms and %d counts, and may have %d and %d", len(card.Terms), len(card.Counts), store.MaxTerms, maxCounts)
 	}
 	for _, term := range card.Terms {
 		if term == "" || len(term) > maxTerm {
@@ -232,7 +232,7 @@ const TombstoneLife = 365 * 24 * time.Hour
 
 func checkQuery(q store.CardQuery) error {
 	if q.Limit < 1 || q.Limit > maxPage {
-		return errors.New("list cards: limit is not 1 to 1000")
+		return errors.New("list cards: limit must be 1 to 1000")
 	}
 	if len(q.Prefixes) > maxPrefixes || slices.Contains(q.Prefixes, "") {
 		return errors.New("list cards: more than 4 prefixes, or an empty one")

@@ -65,11 +65,11 @@ func (r Row) Decode() (any, error) {
 	case KindRecord:
 		ns, key, ok := SplitRecordKey(r.Key)
 		if !ok {
-			return nil, fmt.Errorf("%w: record key %x", store.ErrDamaged, r.Key)
+			return nil, fmt.Errorf("%w: the record key %x is malformed", store.ErrDamaged, r.Key)
 		}
 		return DecodeRecord(ns, key, r.Value)
 	}
-	return nil, fmt.Errorf("%w: row of kind %d", store.ErrDamaged, r.Kind)
+	return nil, fmt.Errorf("%w: a row has the unknown kind %d", store.ErrDamaged, r.Kind)
 }
 
 // Numbers are the counters by which a database numbers new rows. Each is at least as large as every number that the

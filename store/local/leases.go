@@ -118,7 +118,7 @@ func (h *Handle) TTL() time.Duration { return h.leases.TTL }
 // Acquire implements [store.Leases].
 func (h *Handle) Acquire(ctx context.Context, name string) (store.Lease, error) {
 	if name == "" || len(name) > maxName {
-		return store.Lease{}, fmt.Errorf("acquire lease: its name has %d bytes, not 1 to %d", len(name), maxName)
+		return store.Lease{}, fmt.Errorf("acquire lease: the name has %d bytes, not 1 to %d", len(name), maxName)
 	}
 	floor, err := h.leases.Floor(ctx)
 	if err != nil {

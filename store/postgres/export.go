@@ -255,7 +255,7 @@ func (x *exporter) exportConvs() error {
 		if err := x.query("select key, num, due, value from entries where key >= $1 and key < $2 order by key", []any{first, last}, func(r stored) error {
 			seq, n, ok := splitEntryKey(r.key)
 			if !ok {
-				return x.noteDamage(fmt.Errorf("%w: message key %x", store.ErrDamaged, r.key))
+				return x.noteDamage(fmt.Errorf("%w: the message key %x is malformed", store.ErrDamaged, r.key))
 			}
 			return x.exportRow(engine.Row{Kind: engine.KindEntry, Num: seq, N: n, Value: r.value})
 		}); err != nil {

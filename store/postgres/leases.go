@@ -28,7 +28,7 @@ func (l leaseStore) micros() int64 { return l.s.cfg.LeaseTTL.Microseconds() }
 
 func (l leaseStore) Acquire(ctx context.Context, name string) (store.Lease, error) {
 	if name == "" || len(name) > maxLease {
-		return store.Lease{}, fmt.Errorf("acquire lease: its name has %d bytes, not 1 to %d", len(name), maxLease)
+		return store.Lease{}, fmt.Errorf("acquire lease: the name has %d bytes, not 1 to %d", len(name), maxLease)
 	}
 	const next = "nextval('revisions') + coalesce((select num from counters where key = 'fences'), 0)" // the offset of an import
 	const mine = "leases.holder = excluded.holder and leases.until > clock_timestamp()"

@@ -112,7 +112,7 @@ func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need ne
 func sweepRecord(t *txn, key []byte, r row, _ time.Time) error {
 	ns, name, ok := engine.SplitRecordKey(key)
 	if !ok {
-		return fmt.Errorf("%w: record key %x", store.ErrDamaged, key)
+		return fmt.Errorf("%w: the record key %x is malformed", store.ErrDamaged, key)
 	}
 	rec, err := engine.DecodeRecord(ns, name, r.value)
 	if err == nil {
