@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Send calls op b.N times from n senders and reports percentiles of its duration. The numbers i of a sender have the
-// same remainder when they are divided by n, and no two calls have the same number.
+// Send calls op b.N times from n senders and reports percentiles of how long the calls took. All numbers i of one
+// sender have the same remainder modulo n, and no two calls have the same number.
 func Send(b *testing.B, n int, op func(i int) error) {
 	b.Helper()
 	var next atomic.Int64

@@ -304,7 +304,7 @@ func testQuotaRace(t *testing.T, s store.Store) {
 	}
 }
 
-// race runs fn n times concurrently and returns how often it succeeded. Every other call must fail with refusal.
+// race makes n concurrent calls of fn and returns how many succeeded. Every other call must fail with refusal.
 func race(t *testing.T, n int, fn func(i int) error, refusal error) int {
 	t.Helper()
 	errs := make([]error, n)

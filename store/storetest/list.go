@@ -250,11 +250,11 @@ func testListMoving(t *testing.T, s store.Store) {
 		}
 		q.After = *page.Next
 		switch i {
-		case 0: // a listed card goes, and so does the card that the cursor names
+		case 0: // a listed card is withdrawn, and so is the card that the cursor names
 			wantOK(t, "Withdraw", s.Cards().Withdraw(t.Context(), "am_0", store.Any, t0, nil, t0))
 			wantOK(t, "Withdraw", s.Cards().Withdraw(t.Context(), "am_1", store.Any, t0.Add(day), nil, t0))
 			putCard(t, s, card("am_6", "cap:x"))
-		case 1: // a card that was not listed yet goes; a listed card is renewed
+		case 1: // a card that was not listed yet is withdrawn; a listed card is renewed
 			wantOK(t, "Withdraw", s.Cards().Withdraw(t.Context(), "am_4", store.Any, t0, nil, t0))
 			_, err := s.Cards().Put(t.Context(), store.PutCard{Card: card("am_2", "cap:x"), IfRev: store.Any, Now: t0})
 			wantOK(t, "renewal", err)
@@ -263,7 +263,7 @@ func testListMoving(t *testing.T, s store.Store) {
 	wantSame(t, "ids", got, []string{"am_0", "am_1", "am_2", "am_3", "am_5", "am_6"})
 }
 
-// testListLong lists cards by two terms that many cards carry, but only a few cards carry both.
+// testListLong lists cards by two terms. Many cards carry one of the terms, but only a few carry both.
 func testListLong(t *testing.T, s store.Store) {
 	const n = 6000
 	cards := make([]store.Card, n)

@@ -101,7 +101,7 @@ func (m *model) drawRev(t *rapid.T, current store.Rev) store.Rev {
 	return store.Absent
 }
 
-// fits reports whether a precondition is satisfied by an entry with the revision current, which is live or not.
+// fits reports whether an entry satisfies the precondition want. live and current describe the entry.
 func fits(want store.Rev, live bool, current store.Rev) bool {
 	return want == store.Any || want == store.Absent && !live || live && want == current
 }

@@ -19,7 +19,7 @@ const handles = 3
 // Shared is a data set that several handles can have open.
 type Shared struct {
 	Handle func(name string) store.Store
-	Close  func() error // closes the data set under its handles
+	Close  func() error // closes the data set while its handles are open
 }
 
 // RunShared tests an engine whose data several handles can have open at once, as several processes would. It runs the

@@ -131,17 +131,17 @@ func find(name string) (string, error) {
 }
 
 // Start starts a server with these settings ("name=value").
-func Start(more ...string) (*Server, error) {
+func Start(settings ...string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "pg") // the path of a socket has at most about 100 bytes
 	if err != nil {
 		return nil, err
 	}
-	return StartIn(dir, more...)
+	return StartIn(dir, settings...)
 }
 
 // StartIn starts a server in an existing, empty folder. [Server.Stop] removes the folder with its contents.
-func StartIn(dir string, more ...string) (*Server, error) {
-	return start(dir, more, "initdb", "-A", "trust", "-U", "mesh", "--no-sync", "-E", "UTF8", "--locale=C")
+func StartIn(dir string, settings ...string) (*Server, error) {
+	return start(dir, settings, "initdb", "-A", "trust", "-U", "mesh", "--no-sync", "-E", "UTF8", "--locale=C")
 }
 
 // Standby starts a synchronous standby: from now on, the server confirms a commit only when the standby has it on disk.
@@ -176,8 +176,8 @@ func (s *Server) Standby() (*Server, error) {
 // Promote makes a standby a primary.
 func (s *Server) Promote() error { return s.Exec("select pg_promote()") }
 
-func start(dir string, more []string, program string, args ...string) (*Server, error) {
-	s := &Server{Dir: dir, settings: more}
+func start(dir string, settings []string, program string, args ...string) (*Server, error) {
+	s := &Server{Dir: dir, settings: settings}
 	if err := s.create(program, args); err != nil {
 		s.Stop()
 		return nil, fmt.Errorf("start PostgreSQL: %w\n%s", err, s.log.String())
@@ -329,7 +329,7 @@ func CPU() time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond // Linux counts 100 ticks in a second
 }
 
-// children returns the [readStat] fields of the children of a process, by process id, or nothing without /proc.
+// children returns the result of [readStat] for each child of a process, by process id, or nothing without /proc.
 func children(parent int) map[int][]string {
 	found := make(map[int][]string)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")

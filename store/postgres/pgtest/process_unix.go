@@ -28,7 +28,7 @@ func account() (uid, gid int, ok bool) {
 	return 0, 0, false
 }
 
-// giveToServer makes the user as which the server runs the owner of a folder.
+// giveToServer changes the owner of a folder to the user of the server.
 func giveToServer(dir string) error {
 	if uid, gid, ok := account(); ok {
 		return os.Chown(dir, uid, gid)
