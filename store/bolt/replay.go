@@ -30,7 +30,8 @@ func replayKey(part uint32, hash []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 20), part), hash...)
 }
 
-// findReplay returns the key and the record of a message, live or not. The key is nil if the record does not exist.
+// findReplay searches every part for the record of a message, live or not, and returns its key and the record. The key
+// is nil if the record does not exist.
 func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
 	replays := bucketReplays.in(tx)
 	c := replays.b.Cursor()
