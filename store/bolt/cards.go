@@ -169,9 +169,9 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 	scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, engine.CardDue(row.Card))
 	s, terms, expires := cardindex.Slot(row.Seq), row.Terms, engine.Deadline(row.Expires)
 	if row.Withdrawn {
-		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
+		t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.Drop(s, terms) })
 	} else {
-		t.after = append(t.after, func(ix *cardindex.Index) { ix.Put(s, old.Terms, terms, expires) })
+		t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.Put(s, old.Terms, terms, expires) })
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func logChange(t *txn, row *engine.CardRow, ended bool, now time.Time) {
 		changes.delete(u64(row.Change))
 	}
 	n := changes.next()
-	row.Change, t.change = n, n
+	row.Change, t.lastChange = n, n
 	t.note(store.WatchCards, row.ID)
 	change := store.CardChange{ID: row.ID, Gone: row.Withdrawn || ended, Withdrawn: row.Withdrawn, At: now}
 	changes.put(u64(n), engine.EncodeChange(engine.ChangeRow{CardChange: change, Seq: row.Seq}))
@@ -199,7 +199,7 @@ func purgeCard(t *txn, row engine.CardRow, now time.Time) {
 	if !row.Withdrawn {
 		logChange(t, &row, true, now)
 		s, terms := cardindex.Slot(row.Seq), row.Terms
-		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
+		t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.Drop(s, terms) })
 	}
 	bucketCounts.in(t.Tx).replace(row.Counts, nil, countKey(row.Seq))
 	bucketCards.in(t.Tx).delete(u64(row.Seq))

@@ -90,7 +90,7 @@ func TestIndexFails(t *testing.T) {
 		return func() error {
 			row := engine.CardRow{Card: card}
 			row.Rev = 1
-			t.after = append(t.after, func(*cardindex.Index) { panic("index") })
+			t.indexChanges = append(t.indexChanges, func(*cardindex.Index) { panic("index") })
 			return writeCard(t, &row, store.Card{}, now)
 		}, nil
 	})

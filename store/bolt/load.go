@@ -19,13 +19,13 @@ import (
 
 // applyIndex makes the changes of the index that a committed group requires.
 func (s *Store) applyIndex(t *txn) {
-	for _, change := range t.after {
+	for _, change := range t.indexChanges {
 		change(s.index)
 	}
-	if t.change > 0 {
-		s.through.Store(t.change)
+	if t.lastChange > 0 {
+		s.through.Store(t.lastChange)
 	}
-	s.snapshots.note(len(t.after))
+	s.snapshots.note(len(t.indexChanges))
 }
 
 // loadIndex fills the index from its snapshot and the change feed or, if the snapshot cannot be used, from the cards.

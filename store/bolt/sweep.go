@@ -173,7 +173,7 @@ func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	}
 	if card.Held(now) {
 		s, terms := cardindex.Slot(card.Seq), card.Terms
-		t.after = append(t.after, func(ix *cardindex.Index) { ix.DropExpired(s, terms) })
+		t.indexChanges = append(t.indexChanges, func(ix *cardindex.Index) { ix.DropExpired(s, terms) })
 		return sweepResult{due: engine.Nanos(card.ReservedUntil)}, nil
 	}
 	purgeCard(t, card, now)

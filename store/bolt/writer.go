@@ -24,14 +24,14 @@ type plan func(t *txn) (write func() error, err error)
 // txn is the transaction of one group of units. It implements [engine.StepTx].
 type txn struct {
 	*bbolt.Tx
-	counts *liveCounts
-	damage *engine.DamageLog
-	after  []func(*cardindex.Index) // index changes, applied in order after the commit
-	change uint64                   // the newest change that was written
-	leases *local.Leases
-	by     *local.Handle // the handle whose unit is executed
-	hints  []local.Hint  // the written entries, if another handle watches
-	watch  bool          // another handle may watch
+	counts       *liveCounts
+	damage       *engine.DamageLog
+	indexChanges []func(*cardindex.Index) // applied in order after the commit
+	lastChange   uint64                   // the newest change that was written
+	leases       *local.Leases
+	by           *local.Handle // the handle whose unit is executed
+	hints        []local.Hint  // the written entries, if another handle watches
+	watch        bool          // another handle may watch
 }
 
 // nextRev returns a new revision. It is called once per unit, so that no two units of a commit share a revision.
