@@ -86,7 +86,7 @@ func (t *txn) begin(lane string, n int64, group []*unit) error {
 			t.cells[tb][key] = &cell{}
 			sorted = append(sorted, []byte(key))
 		}
-		batch.Queue(tb.lock, sorted).Query(t.read(tb))
+		batch.Queue(tb.lock, sorted).Query(t.addCells(tb))
 	}
 	batch.Queue("select nextval('revisions') from generate_series(1, $1)", len(group)).Query(func(rows pgx.Rows) error {
 		revs, err := pgx.CollectRows(rows, pgx.RowTo[int64])
@@ -105,8 +105,8 @@ func (t *txn) begin(lane string, n int64, group []*unit) error {
 // errNoLane means that the row of the lane is gone.
 var errNoLane = errors.New("the lane of this process is gone")
 
-// read returns a function that adds rows to the cells of a table, unless the transaction knows them already.
-func (t *txn) read(tb *table) func(pgx.Rows) error {
+// addCells returns a function that adds rows to the cells of a table, unless the transaction knows them already.
+func (t *txn) addCells(tb *table) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var key []byte
 		var r row
@@ -129,7 +129,7 @@ func (t *txn) read(tb *table) func(pgx.Rows) error {
 func (t *txn) lockRows(tb *table, sql string, args ...any) error {
 	rows, err := t.conn.Query(t.ctx, sql, args...)
 	if err == nil {
-		err = t.read(tb)(rows)
+		err = t.addCells(tb)(rows)
 	}
 	if err != nil {
 		return dbError{err}
