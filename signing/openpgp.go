@@ -278,12 +278,12 @@ func (s *openpgpScheme) prepare(signature string, w Window, now time.Time) (func
 	if sig.Version != s.entity.PrimaryKey.Version {
 		return nil, badSignature("key and signature are of different versions")
 	}
-	made := sig.CreationTime
-	if made.Before(w.From.Truncate(time.Second)) || made.After(w.To) {
+	createdAt := sig.CreationTime
+	if createdAt.Before(w.From.Truncate(time.Second)) || createdAt.After(w.To) {
 		return nil, badSignature("made outside the accepted window")
 	}
-	if made.After(now) {
-		now = made // the signer's clock is ahead, but within the window; the library calls such a signature expired
+	if createdAt.After(now) {
+		now = createdAt // the signer's clock is ahead, but within the window; the library calls such a signature expired
 	}
 	if err := s.usable(now); err != nil {
 		return nil, badSignatureBecause("the key cannot be used", err)

@@ -89,7 +89,7 @@ func ParsePublicKey(text string) (*PublicKey, error) {
 		strings.HasPrefix(strings.ToUpper(text), "AGE-SECRET-KEY-"):
 		return nil, refuse("this is a private key")
 	case strings.HasPrefix(text, "ed25519:"):
-		return parseRawEd25519(text[len("ed25519:"):], true)
+		return parseRawEd25519(text[len("ed25519:"):], true) // or in hex
 	case strings.HasPrefix(text, "ssh-ed25519 "):
 		return parseSSH(text)
 	case strings.HasPrefix(text, "age1pq1"): // an X25519 recipient never begins with age1pq1

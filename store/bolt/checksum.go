@@ -101,7 +101,7 @@ func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
 	if next != nil && bytes.Equal(next, key) {
 		return r.open(key, stored)
 	}
-	_, _, err := r.before(c, key, key, next, stored, true)
+	_, _, err := r.before(c, key, key, next, stored, true) // exact
 	return nil, err
 }
 

@@ -129,7 +129,7 @@ func (h *Handle) Acquire(ctx context.Context, name string) (store.Lease, error) 
 		return lease, err
 	}
 	err = h.leases.Barrier(ctx, func() error {
-		lease, err = h.leases.take(name, h, floor, true)
+		lease, err = h.leases.take(name, h, floor, true) // force: no unit of the last holder is in a running commit now
 		return err
 	})
 	return lease, err
