@@ -333,11 +333,11 @@ func TestTime(t *testing.T) {
 		if _, err := l.Tick(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		if th := l.want(soon, thread.Expired); th.Expired != "received" {
-			t.Errorf("stage = %q", th.Expired)
+		if th := l.want(soon, thread.Expired); th.Stage != "received" {
+			t.Errorf("stage = %q", th.Stage)
 		}
-		if th := l.want(held, thread.Expired); th.Expired != "held" {
-			t.Errorf("stage = %q", th.Expired)
+		if th := l.want(held, thread.Expired); th.Stage != "held" {
+			t.Errorf("stage = %q", th.Stage)
 		}
 		l.want(both, thread.Received)
 		l.want(claimed, thread.Claimed)

@@ -122,7 +122,7 @@ func TestOnDuty(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, until := thread.IsOnDuty(tt.expr, at.In(tt.zone))
+		got, until := thread.IsScheduled(tt.expr, at.In(tt.zone))
 		if got != tt.want {
 			t.Errorf("%q at %s in %s: %t, want %t", tt.expr, tt.at, tt.zone, got, tt.want)
 		}

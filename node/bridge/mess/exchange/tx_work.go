@@ -283,7 +283,7 @@ func (x *Exchange) recheck(ctx context.Context, ref string) ([]string, error) {
 		}
 		switch {
 		case x.clock.Reliable() && th.Expire(t.now):
-			t.postState(th, wire.Field("expired_at", thread.TimeText(t.now)), wire.TextField("stage", th.Expired))
+			t.postState(th, wire.Field("expired_at", thread.TimeText(t.now)), wire.TextField("stage", th.Stage))
 		case th.Parked == thread.ParkedDependency, th.Parked == thread.ParkedSchedule:
 			if err := t.settle(ctx, th); err != nil {
 				return nil, err

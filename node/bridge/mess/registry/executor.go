@@ -144,7 +144,7 @@ func (s *shift) isOnDuty(now time.Time) bool {
 	defer s.mu.Unlock()
 	if now.Before(s.since) || !now.Before(s.until) {
 		s.since = now
-		s.duty, s.until = thread.IsOnDuty(s.expr, now.In(s.zone))
+		s.duty, s.until = thread.IsScheduled(s.expr, now.In(s.zone))
 	}
 	return s.duty
 }

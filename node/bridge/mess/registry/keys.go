@@ -142,10 +142,10 @@ func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 		Name: f.Text("display_name", 200), Capabilities: f.Needs("capabilities"),
 		Notifications: readNotifications(f, "notifications"), Preferences: readPreferences(f, "preferences"),
 	}
-	r.Availability, r.Schedule, r.Timezone = f.ReadDuty()
+	r.Availability, r.Schedule, r.Timezone = f.ReadAvailability()
 	if !patch {
 		r.ID = f.Required("executor_id", 64)
-		f.Check(thread.IsExecutorID(r.ID) && !thread.IsReserved(r.ID), "executor_id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit, and not reserved")
+		f.Check(thread.IsExecutorID(r.ID) && !thread.IsReserved(r.ID), "executor_id", "must be 1 to 64 characters from A-Z a-z 0-9 _ -, beginning with a letter or digit, and not reserved")
 	}
 	if hooks, ok := f.Get("hooks"); ok {
 		f.Check(hooks.Kind() == wire.Array || hooks.Kind() == wire.Object, "hooks", "must be a list or an object")

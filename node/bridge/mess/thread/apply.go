@@ -2,7 +2,8 @@ package thread
 
 import "time"
 
-// Apply applies an entry to a thread, without an exchange. The actor's role follows from the requester and the holder.
+// Apply applies an entry that the actor by sent to a thread, without an exchange. The actor is the requester or the
+// holder if the thread says so, and otherwise may claim a thread without a holder.
 func (t *Thread) Apply(e Entry, by string, now time.Time) error {
 	r := Role(0)
 	if by == t.Requester {

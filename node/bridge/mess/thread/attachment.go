@@ -11,13 +11,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// MaxUpload bounds a file of the owner (MESS-58).
+// MaxUpload bounds a file that the owner uploads, in bytes (MESS-58).
 const MaxUpload = 10 << 20
 
 // Sniff returns the kind (image, audio, video or file) and the MIME type of a file from its first bytes.
 func Sniff(data []byte) (kind, mime string) {
 	mime, _, _ = strings.Cut(http.DetectContentType(data), ";")
-	// SVG and HTML stay plain bytes, because a browser would run them. DetectContentType skips the same white space.
+	// SVG and HTML count as plain bytes, because a browser would run them. DetectContentType skips the same white space.
 	if bytes.HasPrefix(bytes.TrimLeft(data, "\t\n\f\r "), []byte("<")) {
 		mime = "application/octet-stream"
 	}
@@ -28,14 +28,14 @@ func Sniff(data []byte) (kind, mime string) {
 	return kind, mime
 }
 
-var notName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+var unsafeChars = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
 // AttachmentFile returns the name of an attachment (MESS-46). A kind that is not in fileKinds counts as "file".
 func AttachmentFile(serial int, kind, name, mime string) string {
 	if !slices.Contains(fileKinds, kind) {
 		kind = "file"
 	}
-	name = strings.Trim(notName.ReplaceAllString(name, "_"), "_")
+	name = strings.Trim(unsafeChars.ReplaceAllString(name, "_"), "_")
 	if name == "" {
 		name = kind
 	}
@@ -59,7 +59,7 @@ func extension(mime string) string {
 	return "bin"
 }
 
-// ContentKey maps an entry type to its member with content.
+// ContentKey maps an entry type to the name of the member that has the content of such an entry.
 var ContentKey = map[string]string{"request": "context", "reply": "context", "response": "content"}
 
 // fileKinds are the kinds of content that may be files.
@@ -76,17 +76,18 @@ func ResourceURI(kind string, v wire.Value) string {
 	return v.GetStr("uri")
 }
 
-// NotFetched is the member of a content entry that has the reason why the file of the entry was not fetched.
+// NotFetched is the name of the member in which a content entry states why its file was not fetched.
 const NotFetched = "not_fetched"
 
-// SplitResource splits the address of a file of a thread.
+// SplitResource splits content://ref/file, the address of a file of a thread.
 func SplitResource(address string) (ref, file string, ok bool) {
 	rest, content := strings.CutPrefix(address, "content://")
 	ref, file, ok = strings.Cut(rest, "/")
 	return ref, file, content && ok && IsSafeRef(ref) && IsAttachmentName(file)
 }
 
-// QualifyFiles replaces file names of a foreign thread by addresses. A bare name would mean a file of our thread.
+// QualifyFiles returns the block of the foreign thread ref with addresses in place of names of files. A bare name would
+// mean a file of our thread.
 func QualifyFiles(b Block, ref string) Block {
 	out, _ := b.MapContent(func(_ string, v wire.Value) (wire.Value, error) { // the function never fails
 		if file := v.GetStr("file"); IsAttachmentName(file) {

@@ -13,7 +13,8 @@ import (
 // MaxDocument bounds one block in bytes, as YAML or JSON (MESS-58).
 const MaxDocument = 2 << 20
 
-// Limits are the limits of a block (MESS-61), which is nested in a message with a depth of at most wire.MaxDepth.
+// Limits are the limits of a block (MESS-61). The depth leaves room for the message that contains the block, whose own
+// depth is at most [wire.MaxDepth].
 var Limits = yamltree.Limits{Bytes: MaxDocument, Depth: 28, Nodes: 10_000, Keys: 1_000, KeyBytes: 512, Marks: 40_000}
 
 // Entry is one entry of a block: its type, and its body as received.
@@ -22,12 +23,12 @@ type Entry struct {
 	Body wire.Value
 }
 
-// NewEntry returns an entry about what re names.
+// NewEntry returns an entry about the thread or message that re names.
 func NewEntry(entryType, re string, more ...wire.Member) Entry {
 	return Entry{Type: entryType, Body: wire.Obj(slices.Concat([]wire.Member{wire.TextField("re", re)}, more)...)}
 }
 
-// NewStatus returns a status about what re names.
+// NewStatus returns a status of the thread that re names.
 func NewStatus(re string, code Code, more ...wire.Member) Entry {
 	return NewEntry("status", re, slices.Concat([]wire.Member{wire.TextField("code", string(code))}, more)...)
 }
@@ -65,8 +66,8 @@ func Parse(data []byte) (Block, error) {
 	return b, nil
 }
 
-// ParseDocuments reads JSON if the text looks like JSON, and a YAML stream otherwise. JSON is almost YAML, so a JSON
-// text that the strict reader refuses is not tried again as YAML, which is laxer.
+// ParseDocuments reads JSON if the text looks like JSON, and a YAML stream otherwise. It does not try a text that the
+// strict JSON reader refuses again as YAML, because YAML would accept most of these texts.
 func ParseDocuments(data []byte) ([]yamltree.Document, error) {
 	if len(data) > MaxDocument {
 		return nil, newTooLongError(data)
@@ -161,7 +162,8 @@ func FromTree(v wire.Value) (Block, error) {
 	return b, err
 }
 
-// FromTreeAt is FromTree for a part of a block, which may be empty. first is the number of its first entry.
+// FromTreeAt is like [FromTree] for a part of a block. The part may be empty. first is the number of entries before the
+// part, for the paths in refusals.
 func FromTreeAt(v wire.Value, first int) (Block, error) {
 	if v.Kind() == wire.Object {
 		inner, ok := v.Get("MESS")
@@ -213,7 +215,8 @@ func checkVersion(v wire.Value, path string) error {
 	return nil
 }
 
-// AddVersion returns the block with a version entry, unless it has one: 1.1.0 only if it uses a field of 1.1 (MESS-4).
+// AddVersion returns the block, with a version entry before it if it has none (MESS-4). The version is 1.1.0 if the
+// block uses a field of the 1.1.0 draft, and 1.0.0 otherwise.
 func (b Block) AddVersion() Block {
 	if b.Has("v") {
 		return b

@@ -50,8 +50,8 @@ func (e Entry) Check(path string, now time.Time, lax bool) error {
 	return err
 }
 
-// ReadResponse reads the references of a response, a delivered result. With lax, it may omit its reference and its
-// content.
+// ReadResponse checks a response, which delivers a result, and returns its references. With lax, the response may omit
+// its reference and its content.
 func ReadResponse(v wire.Value, path string, lax bool) (re []string, err error) {
 	f := NewFields(v, path)
 	re = f.Refs("re", !lax)
@@ -94,7 +94,7 @@ func ReadReply(v wire.Value, path string, lax bool) (Reply, error) {
 			r.Accept = new(value)
 		}
 	}
-	f.Check(kinds == 1, "", "must have one of answers, confirm and accept")
+	f.Check(kinds == 1, "", "must have exactly one of answers, confirm and accept")
 	f.checkContents("context", false)
 	return r, f.Err()
 }

@@ -33,7 +33,7 @@ type Rule struct {
 	Precision  string   `json:"precision,omitempty"`
 	Default    bool     `json:"default,omitempty"`
 	Prefer     []string `json:"prefer,omitempty"`
-	By         string   `json:"by,omitempty"` // lower_latency, higher_precision
+	By         string   `json:"by,omitempty"` // instead of Prefer: lower_latency, higher_precision
 }
 
 const maxRules = 200
@@ -57,6 +57,7 @@ func ReadConfig(v wire.Value, path string) (ConfigEntry, error) {
 	return c, f.Err()
 }
 
+// Faults of a schedule that does not fit the availability of its executor.
 const (
 	ScheduleMissing = "is required with availability: schedule"
 	ScheduleAlone   = "needs availability: schedule"
@@ -68,16 +69,16 @@ func (f *Fields) readExecutor() *ExecutorConfig {
 		Name:         f.Text("name", 200),
 		Capabilities: f.Needs("capabilities"),
 	}
-	e.Availability, e.Schedule, e.Timezone = f.ReadDuty()
+	e.Availability, e.Schedule, e.Timezone = f.ReadAvailability()
 	e.Availability = cmp.Or(e.Availability, "always")
-	f.Check(IsExecutorID(e.ID), "id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit")
+	f.Check(IsExecutorID(e.ID), "id", "must be 1 to 64 characters from A-Z a-z 0-9 _ -, beginning with a letter or digit")
 	f.Check(e.Schedule != "" || e.Availability != "schedule", "schedule", ScheduleMissing)
 	f.Check(e.Schedule == "" || e.Availability == "schedule", "schedule", ScheduleAlone)
 	return e
 }
 
-// ReadDuty reads when an executor is available.
-func (f *Fields) ReadDuty() (availability, schedule, zone string) {
+// ReadAvailability reads when an executor is available.
+func (f *Fields) ReadAvailability() (availability, schedule, zone string) {
 	availability = f.OneOf("availability", "", "always", "schedule", "on_demand")
 	schedule, zone = f.Text("schedule", 128), f.Text("timezone", 64)
 	if wrong := cronError(schedule); schedule != "" && wrong != "" {
@@ -98,7 +99,7 @@ func (f *Fields) readRule(v wire.Value, key string) Rule {
 		r.Precision = m.OneOf("precision", "", Precisions...)
 	} else {
 		r.Default = g.has("default")
-		g.Check(r.Default, "match", "is required, or default")
+		g.Check(r.Default, "match", "is required in a rule without default")
 	}
 	key = "prefer" // or default, in a rule that is {default: …} alone
 	if r.Default && !g.has("prefer") {

@@ -36,15 +36,18 @@ func (f *Fields) checkContent(e wire.Value, key string, response bool) {
 		return
 	}
 	if e.Len() != 1 {
-		return // the sender's own data
+		return // a map with several keys is the sender's own data
 	}
 	f = f.In(e, key)
 	switch kind, v := e.Members()[0].Key, e.At(0); kind {
 	case "image", "audio", "video", "file":
 		f.checkResource(kind, v)
-	case "url", "ref", "text":
+	case "text":
+		_, ok := v.Str()
+		f.Check(ok, kind, "must be a text")
+	case "url", "ref":
 		s, ok := v.Str()
-		f.Check(ok && (kind == "text" || s != "" && len(s) <= MaxURI && !hasControls(s)), kind, "must be a text")
+		f.Check(ok && s != "" && len(s) <= MaxURI && !hasControls(s), kind, "must be a text of 1 to 8192 bytes without control characters")
 	case "json":
 		f.Check(v.Kind() == wire.Object || v.Kind() == wire.Array, kind, "must be a map or a list")
 	case "embedding":
@@ -75,7 +78,7 @@ func (f *Fields) checkResult(kind string, v wire.Value) {
 		code, ok := g.Get("code")
 		_, number := code.Num()
 		text, isText := code.Str()
-		g.Check(ok && (number || isText && text != ""), "code", "is required")
+		g.Check(ok && (number || isText && text != ""), "code", "must be a number or a text")
 		g.Required("message", MaxProse)
 	}
 }

@@ -27,7 +27,8 @@ func cronError(expr string) string {
 	}
 	for i, f := range cronFields {
 		onlyPart := slices.Repeat([]string{"*"}, len(cronFields))
-		// The library stops at the first part of a list that matches the time of its own start.
+		// IsValid stops at the first part of a list that matches the time at which the program started, so each part
+		// is checked alone.
 		for onlyPart[i] = range strings.SplitSeq(parts[i], ",") {
 			if !gronx.IsValid(strings.Join(onlyPart, " ")) {
 				return fmt.Sprintf("the %s must be from %d to %d", f.name, f.low, f.high)
@@ -46,10 +47,10 @@ func IsZone(name string) bool {
 	return err == nil && name != "Local"
 }
 
-// IsOnDuty reports whether a schedule makes its executor available at now, and until when that result is valid
+// IsScheduled reports whether a schedule makes its executor available at now, and until when that result is valid
 // (MESS-43). The executor is available from each firing until the next one if the gap between them is at most a minute,
 // or an hour if the minute field is a single number. Otherwise it is available only in the minute of the firing.
-func IsOnDuty(expr string, now time.Time) (available bool, until time.Time) {
+func IsScheduled(expr string, now time.Time) (available bool, until time.Time) {
 	horizon := now.Add(time.Hour)
 	now = now.Truncate(time.Minute)
 	maxGap := time.Minute

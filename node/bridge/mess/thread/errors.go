@@ -46,7 +46,7 @@ func Conflict(format string, args ...any) error {
 var ErrTaken = Conflict("the thread is held by another executor")
 
 // ErrMoved refuses an answer of the owner if the thread has changed since the owner read the question.
-var ErrMoved = Conflict("the thread has changed since this was asked: read it again")
+var ErrMoved = Conflict("the thread has changed since this question was asked: read it again")
 
 // ErrNoMatch is returned instead of ErrMoved for a call with If-Match.
 var ErrNoMatch = &wire.Error{

@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Fields reads the members of a map and keeps the first fault, together with those of the maps inside it. A member that
-// is null counts as absent (MESS-54).
+// Fields reads the members of a map and keeps the first fault in the map or in a map inside it. A member that is null
+// counts as absent (MESS-54).
 type Fields struct {
 	Value wire.Value
 	path  string
@@ -23,7 +23,7 @@ func NewFields(v wire.Value, path string) *Fields {
 	return (&Fields{fault: new(error)}).In(v, path)
 }
 
-// In returns the fields of v, a map inside the map of f. key is its path from there.
+// In returns the fields of v, a map inside the map of f. key is the path of v within the map of f.
 func (f *Fields) In(v wire.Value, key string) *Fields {
 	g := &Fields{Value: v, path: f.Path(key), fault: f.fault}
 	g.Check(v.Kind() == wire.Object, "", "must be a map")
@@ -191,6 +191,7 @@ func (f *Fields) Refs(key string, required bool) []string {
 	return out
 }
 
+// Bounds of texts, in bytes.
 const (
 	maxName   = 512
 	MaxID     = 128

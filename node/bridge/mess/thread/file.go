@@ -76,8 +76,8 @@ func TextOrNull(s string) wire.Value {
 	return wire.Text(s)
 }
 
-// DocumentsOf returns the documents after the envelope: the messages. The exchange's ack follows each message except
-// refused ones and its own (MESS-49).
+// DocumentsOf returns the documents after the envelope: the messages. An ack of the exchange follows each message,
+// except refused messages and those of the exchange (MESS-49).
 func DocumentsOf(t *Thread, messages []Message) []wire.Value {
 	var out []wire.Value
 	for _, m := range messages {
@@ -99,7 +99,8 @@ func DocumentsOf(t *Thread, messages []Message) []wire.Value {
 	return out
 }
 
-// fileSize measures what a thread file may contain, so that [ParseFiles] accepts the file (MESS-61).
+// fileSize is the size of a part of a thread file. Files are kept below limits in each measure, so that [ParseFiles]
+// accepts them (MESS-61). marks counts the characters that cost a YAML parser most (see [yamltree.Limits]).
 type fileSize struct{ bytes, nodes, marks int }
 
 // sizeOf returns the size of a document. It counts too many marks rather than too few.
@@ -134,7 +135,7 @@ func (s fileSize) fits() bool {
 }
 
 // startFile returns the start of the first file: the envelope. If the history is too long for a file, the envelope has
-// only its first event and the newest ones.
+// only the first event and the newest ones.
 func (t *Thread) startFile() ([]byte, fileSize) {
 	events := t.History
 	for {
@@ -187,7 +188,7 @@ type ParsedFile struct {
 	Messages  []Message    // of the documents, in the same order
 }
 
-// fileLimits are the limits of a thread file: a document is a map around a block.
+// fileLimits are the limits of a thread file. They exceed those of a block, because a document is a map around a block.
 var fileLimits = func() yamltree.Limits {
 	l := Limits
 	l.Depth += 2
@@ -224,7 +225,8 @@ func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	return f, nil
 }
 
-// PublicText returns the text of an error for the sender of the input. Only refusals have a text of their own.
+// PublicText returns the text of an error for the sender of the input: the text of a refusal, and a general text for any
+// other error.
 func PublicText(err error) string {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e.Message
@@ -302,7 +304,7 @@ func readDocument(doc wire.Value, t *Thread) (Message, error) {
 	return m, err
 }
 
-// adoptQuestions follows the questions of a thread that needs input through one entry of its files.
+// adoptQuestions applies one entry of a thread file to the questions of a thread that needs input.
 func (t *Thread) adoptQuestions(e Entry) {
 	answers, _ := e.Body.Get("answers")
 	switch {

@@ -6,9 +6,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// InheritFields returns part, one part of a split request, with the fields of the original that part does not set. It
-// does not copy the compensation, which is for the whole request, or the start, the expiry and the dependencies, which
-// the new thread gets from the old one (see [WithTimes]). The caller sets confirm_before.
+// InheritFields returns part, one of the requests into which original is split, with the fields of original that part
+// does not set. It does not copy the compensation, which is for the whole request, or the start, the expiry and the
+// dependencies, which the new thread gets from the old one (see [WithTimes]). The caller sets confirm_before.
 func InheritFields(part, original wire.Value) wire.Value {
 	limits, _ := part.Get("constraints")
 	timing, _ := limits.Get("timing")

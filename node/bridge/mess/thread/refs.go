@@ -17,7 +17,7 @@ const (
 	unknownID  = "unknown"  // the requester in a thread file that does not name one
 )
 
-// IsReserved reports whether nobody may register with an id, because it has a meaning already.
+// IsReserved reports whether an id has a meaning already, so that nobody may register with it.
 func IsReserved(id string) bool {
 	return strings.EqualFold(id, ExchangeID) || strings.EqualFold(id, OwnerID) || strings.EqualFold(id, unknownID) ||
 		strings.HasPrefix(strings.ToLower(id), "am_")
@@ -32,18 +32,18 @@ var (
 	})
 )
 
-// IsSafeRef reports whether ref has the form of any server's refs. This form excludes "..", which as a path segment
-// would lead out of a path.
+// IsSafeRef reports whether ref has a form that we accept from any server. This form excludes "..", which would lead out
+// of a directory if ref is used in a path.
 func IsSafeRef(ref string) bool { return len(ref) <= 128 && safeForm.MatchString(ref) }
 
 // IsThreadRef reports whether a ref may name a directory (MESS-64).
 func IsThreadRef(ref string) bool { return len(ref) <= 80 && threadForm.MatchString(ref) }
 
-var notToken = regexp.MustCompile(`[^a-z0-9]+`)
+var nonToken = regexp.MustCompile(`[^a-z0-9]+`)
 
-// RefToken returns the readable end of a ref for a client id.
+// RefToken returns the readable end of a ref. It consists of the client id, in at most 32 of the characters a-z 0-9 -.
 func RefToken(id string) string {
-	s := strings.Trim(notToken.ReplaceAllString(strings.ToLower(id), "-"), "-")
+	s := strings.Trim(nonToken.ReplaceAllString(strings.ToLower(id), "-"), "-")
 	if len(s) > 32 {
 		s = strings.Trim(s[:32], "-")
 	}
@@ -103,7 +103,8 @@ type Resolver interface {
 	Newest() (string, bool)                    // the actor's newest request
 }
 
-// Resolve resolves a reference in the order of MESS-6. It reports false if the reference names nothing.
+// Resolve resolves a reference in the order of MESS-6. If the whole reference names nothing, Resolve tries it without
+// the name of our exchange and a colon in front. It reports false if the reference still names nothing.
 func Resolve(r Resolver, re, exchange string) (Target, bool) {
 	t, ok := resolveWhole(r, re)
 	if rest, local := strings.CutPrefix(re, exchange+":"); !ok && local && rest != "" {

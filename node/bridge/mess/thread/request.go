@@ -33,7 +33,7 @@ type Request struct {
 	NotBefore     time.Time
 	Deadline      time.Time // needed_by, or else timing.expires (MESS-15)
 	ConfirmBefore bool
-	Shells        int64 // the offered compensation
+	Shells        int64 // the compensation that the requester offers
 }
 
 // ReadRequest reads a request and checks it against MESS-12 to MESS-15. Durations start at now.
@@ -63,8 +63,8 @@ func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 	return r, f.Err()
 }
 
-// WantsOwner reports whether the owner must approve the request before anybody acts, whatever the policy: the requester
-// wants to confirm, or offers a compensation.
+// WantsOwner reports whether the owner must approve the request before anybody acts, even if the policy would let it in:
+// the requester wants to confirm, or offers a compensation.
 func (r *Request) WantsOwner() bool { return r.ConfirmBefore || r.Shells > 0 }
 
 func (r *Request) readConstraints(c *Fields, now time.Time) {

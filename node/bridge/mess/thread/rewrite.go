@@ -47,7 +47,7 @@ func (b Block) Has(kind string) bool {
 	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == kind })
 }
 
-// After returns the state after the last status of a block, or c if it has no status.
+// After returns the code of the last status in the block, or c if the block has no status.
 func (c Code) After(b Block) Code {
 	for _, e := range b {
 		if code, ok := ParseCode(e.Body.GetStr("code")); ok && e.Type == "status" {
@@ -57,13 +57,13 @@ func (c Code) After(b Block) Code {
 	return c
 }
 
-// HasOnly reports whether the block has nothing except entries of these types and versions.
+// HasOnly reports whether every entry of the block is a version or has one of these types.
 func (b Block) HasOnly(types ...string) bool {
 	return !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && !slices.Contains(types, e.Type) })
 }
 
-// PointAtLast makes entries that refer to the foreign thread ref refer to "last" instead. Within the conversation of
-// that thread, "last" means the same thread. In our exchange, ref may be the name of a different thread.
+// PointAtLast returns the block with entries that refer to "last" instead of the foreign thread ref. Within the
+// conversation of that thread, "last" means the same thread. In our exchange, ref may be the name of a different thread.
 func (b Block) PointAtLast(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -137,8 +137,8 @@ func (b Block) HasAnswer() bool {
 	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "answer" || e.Type == "reply" && !e.IsDecision() })
 }
 
-// CancelAsStatus replaces a cancel by the status cancelled. It is for blocks of a peer to which we sent the thread:
-// only the requester may cancel our thread.
+// CancelAsStatus returns the block with the status cancelled in place of each cancel. It is for blocks of a peer to
+// which we sent the thread. To our exchange, such a peer is the executor, and only the requester may send a cancel.
 func (b Block) CancelAsStatus() Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -149,7 +149,7 @@ func (b Block) CancelAsStatus() Block {
 	return out
 }
 
-// WantsOwner reports whether one of its requests needs the owner's approval (see [Request.WantsOwner]).
+// WantsOwner reports whether a request in the block needs the owner's approval (see [Request.WantsOwner]).
 func (b Block) WantsOwner() bool {
 	return slices.ContainsFunc(b, func(e Entry) bool {
 		r, err := ReadRequest(e.Body, "", time.Now())
@@ -157,7 +157,8 @@ func (b Block) WantsOwner() bool {
 	})
 }
 
-// PointAt makes every entry about a thread refer to one thread. In a PATCH, such an entry needs no reference (MESS-20).
+// PointAt returns the block with every entry about a thread referring to ref. In a PATCH, such an entry may come without
+// a reference (MESS-20).
 func (b Block) PointAt(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -170,8 +171,8 @@ func (b Block) PointAt(ref string) Block {
 	return out
 }
 
-// ForExchange returns the block for another exchange that knows the thread as ref. A decision about one of that
-// exchange's suggestions keeps the name of the suggestion.
+// ForExchange returns the block for another exchange that knows the thread as ref. A decision about a suggestion of that
+// exchange continues to refer to the suggestion by its id.
 func (b Block) ForExchange(ref string) Block {
 	out := b.PointAt(ref)
 	for i, e := range b {
@@ -182,8 +183,9 @@ func (b Block) ForExchange(ref string) Block {
 	return out
 }
 
-// SplitAnswers replaces a reply by one answer for each question if the name of a question is a whole number: no message
-// of the mesh may have a member with such a name.
+// SplitAnswers returns the block with a separate answer entry for each question of a reply, if the id of one of these
+// questions is a whole number. In a reply the ids are names of members, and no message of the mesh may have a member
+// whose name is a number.
 func (b Block) SplitAnswers() Block {
 	var out Block
 	for _, e := range b {

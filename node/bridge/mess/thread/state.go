@@ -72,14 +72,14 @@ func (t *Thread) SetStatus(s Status, by string, r Role, now time.Time) error {
 	return Forbidden("only the executor of the thread may set its status")
 }
 
-// setAsHolder applies a status of the holder, or of the owner in its place.
+// setAsHolder applies a status that the holder sets, or the owner in place of the holder.
 func (t *Thread) setAsHolder(s Status, by string, now time.Time) error {
 	if s.Code == t.Status { // new progress (MESS-22)
 		t.ApplyStatus(s, now)
 		return nil
 	}
-	refused := s.Code == Cancelled && t.Status == Held && t.Refused // MESS-25
-	if !refused && !slices.Contains(HolderMay[t.Status], s.Code) {
+	cancelsRefused := s.Code == Cancelled && t.Status == Held && t.Refused // MESS-25
+	if !cancelsRefused && !slices.Contains(HolderMay[t.Status], s.Code) {
 		return Conflict("%s may not follow %s", s.Code, t.Status)
 	}
 	if err := t.checkConfirmation(s.Code); err != nil {
@@ -138,7 +138,7 @@ func (t *Thread) setAsOwner(s Status, by string, r Role, now time.Time) error {
 		return Conflict("%s may not follow %s", s.Code, t.Status)
 	}
 	if s.Code == Expired {
-		t.Expired = string(t.Status)
+		t.Stage = string(t.Status)
 	}
 	t.Become(s.Code, by, s.Message, now)
 	if s.Code == Waiting || s.Code == Held {
@@ -178,7 +178,7 @@ func (t *Thread) Cancel(reason, by string, now time.Time) error {
 	return nil
 }
 
-// Respond applies a result of the holder. lone means that the result came in a raw block without a status; it then
+// Respond applies a result of the holder. If lone is true, the result came in a raw block without a status, and
 // completes the thread (MESS-26).
 func (t *Thread) Respond(by string, r Role, lone bool, now time.Time) error {
 	switch {
@@ -247,12 +247,12 @@ func (t *Thread) Answer(id, by string, r Role, now time.Time) error {
 		return Forbidden("only the requester may answer")
 	}
 	if t.Status != NeedsInput {
-		return Conflict("the thread asks nothing: it is %s", t.Status)
+		return Conflict("no question is open: the thread is %s", t.Status)
 	}
 	if id != "" {
 		q := t.OpenQuestion(id)
 		if q == nil {
-			return Missing("there is no such open question")
+			return Missing("no open question has this id")
 		}
 		q.Answered = true
 		t.Updated = now
@@ -270,7 +270,7 @@ func (t *Thread) Confirm(yes bool, reason, by string, r Role, now time.Time) err
 		return Forbidden("only the requester may confirm")
 	}
 	if t.Status != NeedsConfirmation {
-		return Conflict("the thread asks for no confirmation: it is %s", t.Status)
+		return Conflict("nothing needs confirmation: the thread is %s", t.Status)
 	}
 	if yes {
 		t.Become(InProgress, by, reason, now)
@@ -292,12 +292,12 @@ func (t *Thread) Expire(now time.Time) bool {
 	if !t.IsExpirable() || t.Deadline.IsZero() || now.Before(t.Deadline) {
 		return false
 	}
-	t.Expired = string(t.Status)
+	t.Stage = string(t.Status)
 	t.Become(Expired, ExchangeID, "", now)
 	return true
 }
 
-// Park makes an unclaimed thread wait. reason is one of the reasons for which a thread is parked.
+// Park makes an unclaimed thread wait. reason is [ParkedDependency] or one of the other Parked constants.
 func (t *Thread) Park(reason string, now time.Time) {
 	c := Held
 	if reason == ParkedDependency || reason == ParkedSchedule {
@@ -329,8 +329,9 @@ func (t *Thread) Supersede(successors []string, reason string, now time.Time) er
 	return nil
 }
 
-// ContinueAs keeps the thread open after a peer delegated its own thread to a successor, and returns the status to
-// post. At a mesh agent, the successor is now the name of the thread. An open question of the older thread is dropped.
+// ContinueAs keeps the thread open after a peer delegated the peer's own thread to a successor, and returns the status
+// to post. If the peer is a mesh agent, its name for our thread is now successor. A question that the older thread had
+// open is dropped.
 func (t *Thread) ContinueAs(peer string, s Status, successor string, now time.Time) Entry {
 	if p := t.Peers[peer]; p.Address == "" {
 		p.Name = successor

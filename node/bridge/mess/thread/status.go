@@ -110,7 +110,7 @@ func ReadStatus(v wire.Value, path string, lax bool) (Status, error) {
 	return s, f.Err()
 }
 
-// statusFields is the table of MESS section 4.
+// statusFields has, for each code, the function that checks the other members of a status: the table of MESS section 4.
 var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 	Received: func(f *Fields, _ *Status, _ bool) {
 		f.integer("queue_position", 0, wire.MaxSafeInteger)
@@ -205,7 +205,7 @@ func (f *Fields) Reason(required bool) string {
 	return s
 }
 
-// checkWaitingFor implements MESS-19.
+// checkWaitingFor checks what a waiting status waits for (MESS-19).
 func (f *Fields) checkWaitingFor() {
 	switch f.OneOf("type", "", "dependency", "condition", "resource", "access", "schedule") {
 	case "":

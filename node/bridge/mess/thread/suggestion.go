@@ -13,11 +13,11 @@ const maxProposed = 32 << 10
 type Suggestion struct {
 	ID       string     `json:"id"`
 	Type     string     `json:"type"`
-	Re       []string   `json:"re"` // in a stored thread: refs
+	Re       []string   `json:"re"` // as the sender wrote them; in a stored thread, refs of our threads
 	Proposed wire.Value `json:"proposed,omitzero"`
 	Reason   string     `json:"reason,omitempty"`
 	By       string     `json:"by,omitempty"`
-	Decided  string     `json:"decided,omitempty"` // accepted, refused
+	Decided  string     `json:"decided,omitempty"` // "accepted", "refused", or "" if it is open
 }
 
 // ReadSuggestion reads a suggestion.
@@ -49,7 +49,8 @@ func (s Suggestion) Entry() Entry {
 }
 
 // OpenSuggestion returns the number, from 1, of the newest suggestion with this id that waits for the requester's
-// decision, or 0. Without an id it is the newest one of all: a decision that names only the thread means that one.
+// decision, or 0. If id is "", suggestions with any id count, because a decision that names only the thread is about the
+// newest suggestion.
 func (t *Thread) OpenSuggestion(id string) int {
 	for i, s := range slices.Backward(t.Suggestions) {
 		if s.Decided == "" && (id == "" || s.ID == id) {
@@ -94,7 +95,8 @@ type Proposal struct {
 	Requests []wire.Value // of a split
 }
 
-// ReadProposal reads what a suggestion proposes. A proposal that cannot be carried out is refused when it is made.
+// ReadProposal reads what a suggestion proposes. It returns an error if the exchange could not carry out the proposal;
+// such a suggestion is refused when it is made.
 func (s Suggestion) ReadProposal(now time.Time) (p Proposal, err error) {
 	text, _ := s.Proposed.Str()
 	firstText := func(keys ...string) string {

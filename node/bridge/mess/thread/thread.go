@@ -34,15 +34,15 @@ type Thread struct {
 
 	ConfirmBefore bool `json:"confirm_before,omitempty"` // MESS-25
 	Confirmed     bool `json:"confirmed,omitempty"`
-	Refused       bool `json:"refused,omitempty"` // the requester refused a needs_confirmation
+	Refused       bool `json:"refused,omitempty"` // the requester refused the action that needed confirmation
 
-	// Parked is the reason for which the exchange or its owner made the thread wait; "" if neither did. Both may make a
-	// parked thread received again.
+	// Parked is the reason for which the exchange or its owner made the thread wait; "" if neither did. Either of them
+	// may make a parked thread received again.
 	Parked   string   `json:"parked,omitempty"`
 	Declined []string `json:"declined,omitempty"` // executors that declined before a claim (MESS-24)
 	Only     string   `json:"only,omitempty"`     // the only executor to which it is offered (MESS-27)
 
-	Questions   []Question   `json:"questions,omitempty"`   // of the current needs_input
+	Questions   []Question   `json:"questions,omitempty"`   // of the current needs_input status
 	Suggestions []Suggestion `json:"suggestions,omitempty"` // newest last
 	Successors  []string     `json:"successors,omitempty"`  // threads that replaced it
 
@@ -51,9 +51,9 @@ type Thread struct {
 	Bytes    int     `json:"bytes,omitempty"` // of its messages, without attachments
 	Taken    int     `json:"taken,omitempty"` // bytes of attachments that were copied from a foreign thread
 	Version  uint64  `json:"version"`
-	Expired  string  `json:"stage,omitempty"`    // the state in which it expired
+	Stage    string  `json:"stage,omitempty"`    // the state in which it expired
 	Offered  bool    `json:"offered,omitempty"`  // offers of it were sent, or it was claimed automatically
-	External string  `json:"external,omitempty"` // the conversation in which it came, for the bridge
+	External string  `json:"external,omitempty"` // the conversation in which the bridge received it
 
 	// Peers are the mesh agents and link members that take part, each in its own conversation.
 	Peers map[string]Peer `json:"peers,omitempty"`
@@ -98,8 +98,8 @@ type Message struct {
 	Mess    wire.Value `json:"mess"` // the list of entries
 }
 
-// Bounds of a thread: a reader has all of its messages in memory, and every change writes the whole history. A message
-// that ends the thread is accepted beyond them.
+// Bounds of a thread. They exist because a reader has all messages of the thread in memory, and every change writes the
+// whole history. A message that ends the thread is accepted beyond these bounds.
 const (
 	MaxMessages = 2000
 	MaxThread   = 16 << 20 // bytes of messages, without attachments
@@ -124,7 +124,7 @@ func (t *Thread) FullReason() string {
 func Encode(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Sprintf("mess: encode: %v", err)) // our own types always encode
+		panic(fmt.Sprintf("mess: encode: %v", err))
 	}
 	return data
 }
@@ -183,5 +183,6 @@ func (t *Thread) IsOfferedTo(id string) bool {
 // HasOffer reports whether a peer has an open offer of the thread.
 func (t *Thread) HasOffer(peer string) bool { return t.Peers[peer].Offered && t.IsOfferedTo(peer) }
 
-// ChannelRefused marks a message from a file that the state machine refused: stored, but without effect (MESS-51).
+// ChannelRefused is the channel of a message that came in a thread file and that the state machine refused. The message
+// is stored but has no effect (MESS-51).
 const ChannelRefused = "refused"

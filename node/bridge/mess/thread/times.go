@@ -15,10 +15,10 @@ import (
 // maxSpan is the longest duration. It also bounds how far in the future a time may be for [TimeOrSpan].
 const maxSpan = 10 * 366 * 24 * time.Hour
 
-// partOf matches one part of a duration in the short notation: 45m, 2h, 3d, 1w, 30s.
-var partOf = regexp.MustCompile(`^(\d{1,6})([wdhms])`)
+// spanPart matches one part of a duration in the short notation: 45m, 2h, 3d, 1w, 30s.
+var spanPart = regexp.MustCompile(`^(\d{1,6})([wdhms])`)
 
-var unitOf = map[string]time.Duration{
+var spanUnits = map[string]time.Duration{
 	"w": 7 * 24 * time.Hour, "d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second,
 }
 
@@ -34,11 +34,11 @@ func ParseSpan(s string) (time.Duration, bool) {
 	var total time.Duration
 	unit := 8 * 24 * time.Hour // units come in descending order, each at most once
 	for s != "" {
-		m := partOf.FindStringSubmatch(s)
-		if m == nil || unitOf[m[2]] >= unit {
+		m := spanPart.FindStringSubmatch(s)
+		if m == nil || spanUnits[m[2]] >= unit {
 			return 0, false
 		}
-		unit = unitOf[m[2]]
+		unit = spanUnits[m[2]]
 		n, err := strconv.Atoi(m[1])
 		if err != nil || time.Duration(n) > maxSpan/unit { // the product would overflow
 			return 0, false
@@ -53,7 +53,7 @@ func ParseSpan(s string) (time.Duration, bool) {
 }
 
 // isoForm matches the ISO 8601 durations that we accept, with a fraction only of seconds; the library accepts more.
-// parseISOSpan also refuses a bare P or T.
+// parseISOSpan also refuses "P" alone and a "T" at the end.
 var isoForm = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^P(?:\d{1,6}W|(?:\d{1,4}Y)?(?:\d{1,4}M)?(?:\d{1,6}D)?(?:T(?:\d{1,6}H)?(?:\d{1,8}M)?(?:\d{1,10}(?:\.\d{1,9})?S)?)?)$`)
 })
@@ -66,7 +66,7 @@ func parseISOSpan(s string) (time.Duration, bool) {
 	if err != nil {
 		return 0, false
 	}
-	hours := d.Years*365*24 + d.Months*365*2 + d.Weeks*7*24 + d.Days*24 + d.Hours + d.Minutes/60 + d.Seconds/3600
+	hours := d.Years*365*24 + d.Months*365*24/12 + d.Weeks*7*24 + d.Days*24 + d.Hours + d.Minutes/60 + d.Seconds/3600
 	if hours > maxSpan.Hours() { // the library adds without a check for overflow
 		return 0, false
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Sample is a thread file of version 1 as public tools write it: with unquoted timestamps, re inside and outside of the
-// block, and a claim.
+// Sample is a thread file of version 1 as public tools write it. It has unquoted timestamps, a claim, and the member re
+// inside and outside of the block.
 const Sample = `ref: 2026-02-01-001-a7xk
 client_id: check fridge
 requestor: claude-desktop
@@ -56,10 +56,10 @@ MESS:
       eta: 5m
 `
 
-// WriteThreads fills a directory with a number of thread folders in one state.
-func WriteThreads(tb testing.TB, dir, state string, files int) {
+// WriteThreads writes count threads into the folder of one state below dir. Each has the content of [Sample].
+func WriteThreads(tb testing.TB, dir, state string, count int) {
 	tb.Helper()
-	for i := range files {
+	for i := range count {
 		ref := fmt.Sprintf("2026-02-01-%05d", i)
 		at := filepath.Join(dir, "exchange", "state="+state, ref)
 		if err := os.MkdirAll(at, 0o700); err != nil {
