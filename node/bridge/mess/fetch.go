@@ -90,7 +90,7 @@ func (b *Bridge) fetchReference(ctx context.Context, t *thread.Thread, r referen
 		return exchange.Attachment{}, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the address could not be fetched: " + publicFetchError(err)}
 	}
 	if sum := sha256.Sum256(data); r.digest != "" && !strings.EqualFold(r.digest, hex.EncodeToString(sum[:])) {
-		return exchange.Attachment{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadGateway, Message: "the received file has another digest than the one that the message names"}
+		return exchange.Attachment{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadGateway, Message: "the received file does not have the digest that the message names"}
 	}
 	_, mime := thread.Sniff(data)
 	file, _ := r.file(r.name, mime)
@@ -113,7 +113,7 @@ func (b *Bridge) readReference(ctx context.Context, t *thread.Thread, r referenc
 		return nil, err
 	}
 	if l == nil {
-		return nil, publicError("no link knows its thread")
+		return nil, publicError("no link knows the thread of the file")
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()

@@ -30,9 +30,9 @@ func TestRefusalsNameWhatIsWrong(t *testing.T) {
 	l.request("agent", "{id: f1, intent: look}")
 	duty := func(rest string) string { return "- config: {executor: {id: bob, " + rest + "}}" }
 	for _, tt := range []struct{ who, block, want string }{
-		{"agent", "- cancel: {re: [f1, f2]}", `MESS[0].cancel: re "f2" names nothing that is there`},
-		{"agent", "- query: {type: status, filter: {re: [f1, f3]}}", `re "f3" names nothing that is there`},
-		{"agent", "- cancel: {re: \"a\\tb <b>\"}", "MESS[0].cancel: re names nothing that is there"},
+		{"agent", "- cancel: {re: [f1, f2]}", `MESS[0].cancel: re "f2" names nothing here`},
+		{"agent", "- query: {type: status, filter: {re: [f1, f3]}}", `re "f3" names nothing here`},
+		{"agent", "- cancel: {re: \"a\\tb <b>\"}", "MESS[0].cancel: re names nothing here"},
 		{"agent", "- request: {intent: x, constraints: {depends_on: [f1, f4]}}", `constraints.depends_on[1]: "f4" is not a request of yours`},
 		{"bob", duty("availability: schedule"), "executor.schedule: is required with availability: schedule"},
 		{"bob", duty("schedule: '0 9 * * *'"), "executor.schedule: needs availability: schedule"},
@@ -58,7 +58,7 @@ func TestRefusalsOverREST(t *testing.T) {
 		path, body, text string
 	}{
 		{400, "executors/bob", `{"schedule":"61 * * * *"}`, `"schedule: the minute must be from 0 to 59"`},
-		{400, "executors/bob", `{"timezone":"Europe/Berlin"}`, `"timezone: goes with a schedule"`},
+		{400, "executors/bob", `{"timezone":"Europe/Berlin"}`, `"timezone: is allowed only with a schedule"`},
 		{413, "executors/bob", strings.Repeat(" ", thread.MaxDocument+1), `"the body is larger than 2 MiB"`},
 	} {
 		if code, text := s.call(bob, "PATCH", tt.path, tt.body); code != tt.want || !strings.Contains(text, tt.text) {

@@ -83,6 +83,7 @@ func ownerNotice(box *notify.Box, title, text string) []store.Change {
 	return []store.Change{box.Change(notify.Notice{Kind: Kind, Title: title, Text: text, At: time.Now()})}
 }
 
+// cancelUnsendable cancels a request of ours that can never be sent, and notifies the owner of the reason why.
 func (c *LinkConfig) cancelUnsendable(ctx context.Context, ref, why string) error {
 	t, err := c.Home.Read(ctx, ref, time.Now())
 	if err != nil {
@@ -101,14 +102,14 @@ type link struct {
 	records store.Records
 	log     *slog.Logger
 	remote  remote
-	wake    chan struct{}
-	retry   chan struct{} // the owner has tested the link successfully
+	wake    chan struct{} // has a value if the next poll should begin now
+	retry   chan struct{} // has a value after the owner has tested the link successfully
 
 	// Used only by the goroutine that polls.
-	known     map[string]string    // by thread: its update time in the list when we had received all of its messages
-	postponed map[string]postponed // threads that failed and are tried again later
-	unsettled map[string]postponed // threads that may have changed since their last check although their update time has not
-	unlisted  map[string]postponed // by conversation: threads that are open in our exchange but missing in the list
+	known     map[string]string       // by thread: its update time in the list when we had received all of its messages
+	postponed map[string]delayedCheck // threads that failed and are tried again later
+	unsettled map[string]delayedCheck // threads that may have changed since their last check although their update time has not
+	unlisted  map[string]delayedCheck // by conversation: threads that are open in our exchange but missing in the list
 	// conversations whose request waits for the owner to let it in; nil until they are loaded
 	awaiting map[string]bool
 
@@ -127,7 +128,7 @@ const maxPeers = 10_000
 func newLink(cfg LinkConfig) *link {
 	l := &link{
 		cfg: cfg, x: cfg.Home, records: cfg.Records, log: cfg.Logger, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1), peers: map[string]bool{},
-		known: map[string]string{}, postponed: map[string]postponed{}, unlisted: map[string]postponed{}, unsettled: map[string]postponed{},
+		known: map[string]string{}, postponed: map[string]delayedCheck{}, unlisted: map[string]delayedCheck{}, unsettled: map[string]delayedCheck{},
 		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting, Since: time.Now()},
 	}
 	if cfg.Dir != "" {
@@ -256,7 +257,7 @@ func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) 
 	return l.newInbound(peer, id, Intent, wire.Obj(wire.TextField("action", b.Action()), wire.Field("mess", b.Tree())), b.Tree().JSON())
 }
 
-// newInbound returns the message of the mesh for what a peer said, which is raw.
+// newInbound returns the message of the mesh for something that a peer said. raw is that in the form in which it came.
 func (l *link) newInbound(peer, id string, intent wire.Intent, payload wire.Value, raw []byte) (bridge.Inbound, error) {
 	address := addressAt(l.cfg.Name, peer)
 	if err := address.Validate(); err != nil {

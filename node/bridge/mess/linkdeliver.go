@@ -111,7 +111,7 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 		}
 		next = t.Status
 	}
-	l.createMu.Lock() // until the state is recorded; otherwise it could replace a later state that a check recorded
+	l.createMu.Lock() // until next is recorded: otherwise a check could record a later state first, and next replace it
 	defer l.createMu.Unlock()
 	v, err := l.remote.view(ctx, ref)
 	if err == nil && (v.status == thread.NeedsInput || v.status == thread.NeedsConfirmation) {
@@ -195,6 +195,7 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 	return false, l.update(ctx, ref, func(k *knownThread) { k.Held, k.Holder = true, v.holder })
 }
 
+// loseThread notifies the owner that we cannot work on a foreign thread, and cancels our copy.
 func (l *link) loseThread(ctx context.Context, ref string, k knownThread, why string) error {
 	if err := l.notifyRefusal(ctx, ref, why); err != nil {
 		return err
@@ -207,7 +208,7 @@ func (l *link) loseThread(ctx context.Context, ref string, k knownThread, why st
 }
 
 // refusalReason returns the reason if err says that the exchange refuses a message to a thread permanently. ok is false
-// if it may accept the message later, or if the refusal is not about the thread.
+// if the exchange may accept the message later, or if the refusal is not about the thread.
 func refusalReason(err error) (reason string, ok bool) {
 	refusal := &wire.Error{}
 	if e, sent := errors.AsType[*client.SendError](err); sent {
@@ -269,7 +270,7 @@ func toBlock(m wire.Message) (thread.Block, error) {
 		return nil, nil // at the exchange, the state held would be a claim, and no executor of ours has agreed yet
 	}
 	if text == "" {
-		return nil, thread.Bad("", "has no form in MESS")
+		return nil, thread.Bad("", "the message cannot be sent to a MESS exchange: it has neither a MESS list nor a text")
 	}
 	body := wire.Obj(wire.TextField("intent", text), wire.Field("response_hint", wire.Texts([]string{"text"})))
 	if about != "" {
@@ -327,6 +328,7 @@ func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k known
 	return err
 }
 
+// plainIntent returns the intent of a message without a MESS list, or "" for a message with one.
 func plainIntent(m wire.Message) wire.Intent {
 	if _, list := m.Payload.Get("mess"); list {
 		return ""

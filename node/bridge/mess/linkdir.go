@@ -92,8 +92,8 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	return ref, nil
 }
 
-// findSent returns our thread of the last day that has the client id of this request, because an earlier attempt
-// delivered it, or "".
+// findSent returns the thread that an earlier attempt opened for this request, or "". It is our thread of the last day
+// with the client id of the request.
 func (r *dirRemote) findSent(ctx context.Context, root *os.Root, list map[string]bool, req thread.Request, now time.Time) string {
 	if req.ID == "" {
 		return ""

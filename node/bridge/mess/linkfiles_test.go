@@ -331,7 +331,7 @@ func TestURIDoesNotNameAFetchedFile(t *testing.T) {
 	if names, err := l.Attachments(t.Context(), ref); err != nil || len(names) != 1 {
 		t.Errorf("attachments = %v, %v, want one", names, err)
 	}
-	if got := l.thread(ref).Taken; got != len(smallPhoto) {
+	if got := l.thread(ref).ForeignBytes; got != len(smallPhoto) {
 		t.Errorf("%d bytes are counted, want %d", got, len(smallPhoto))
 	}
 	body, _ := mustMessages(t, l.Exchange, ref)[0].Mess.At(0).Get("request")

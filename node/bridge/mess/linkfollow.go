@@ -249,6 +249,8 @@ func (v remoteView) endReason() string {
 	return ""
 }
 
+// localThread returns our copy of a foreign thread, or nil if we have none. requester is the peer that opened the
+// thread, if we did not open it.
 func (l *link) localThread(ctx context.Context, requester string, k knownThread) (*thread.Thread, error) {
 	if err := l.x.Load(); err != nil {
 		return nil, err

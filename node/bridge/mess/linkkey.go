@@ -20,9 +20,10 @@ import (
 
 // A link without a key registers at its exchange and stores the key that it receives.
 
+// restState is what a link over REST stores about its exchange.
 type restState struct {
 	ID         string            `json:"id,omitempty"` // our name at the exchange
-	Of         string            `json:"of,omitempty"` // hash of the configured key to which ID belongs; "" for Key
+	Of         string            `json:"of,omitempty"` // hash of the configured key to which ID belongs; "" if ID belongs to Key
 	Exchange   string            `json:"exchange,omitempty"`
 	Key        client.Credential `json:"key,omitempty"`
 	OtherWords bool              `json:"other_words,omitempty"` // the server uses the codes of [legacyCodes]
@@ -148,12 +149,12 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 
 // checkKey decides from the error of a call whether the key of our registration is still valid. If the exchange no
 // longer knows the key, checkKey drops it and the link registers again. It drops the next key only after the exchange
-// has accepted a key; a failure of the network or of the server is not acceptance. A key that waits for approval stays,
-// and so does the message of the call.
+// has accepted a key. A failure of the network or of the server does not count as acceptance. A key that waits for
+// approval stays, and so does the message of the call.
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, refused := errors.AsType[*client.SendError](err)
 	r.mu.Lock()
-	own, forgot := r.token == "" && r.state != nil && r.state.Key != "", r.keyDropped
+	own, wasDropped := r.token == "" && r.state != nil && r.state.Key != "", r.keyDropped
 	if accepted := err == nil || refused && !e.Retry && e.Status != http.StatusUnauthorized; accepted {
 		r.keyDropped = false
 	}
@@ -170,7 +171,7 @@ func (r *restRemote) checkKey(ctx context.Context, path string, err error) error
 			return err
 		}
 		return newJoinError(false, "the exchange does not accept us yet (%s): its owner may have to approve the registration", e.Refusal.Message)
-	case e.Status != http.StatusUnauthorized || forgot:
+	case e.Status != http.StatusUnauthorized || wasDropped:
 		return err
 	}
 	r.mu.Lock()

@@ -14,7 +14,7 @@ import (
 // waitSuccessor waits until a thread here has a message that it continues there as another one.
 func (p *meshNode) waitSuccessor(ref, as string) {
 	p.t.Helper()
-	eventually(p.t.(*testing.T), ref+" goes on as "+as, func() bool { return strings.Contains(p.allText(ref), "goes on there as "+as) })
+	eventually(p.t.(*testing.T), ref+" goes on as "+as, func() bool { return strings.Contains(p.allText(ref), "continues there as "+as) })
 }
 
 // TestDelegatedThroughALink: an executor there delegates a request of ours. Our thread stays open and follows the

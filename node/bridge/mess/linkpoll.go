@@ -74,7 +74,8 @@ func (l *link) change(ref string, k knownThread) []store.Change {
 	return append(changes, store.Change{Record: store.Record{NS: exchange.NSMeta, Key: l.convRecord(k.Conv), Body: []byte(ref)}, IfRev: store.Any})
 }
 
-type postponed struct {
+// delayedCheck is a thread that is checked again later.
+type delayedCheck struct {
 	thread remoteThread
 	at     time.Time
 	pause  time.Duration
@@ -114,7 +115,8 @@ func (l *link) poll(ctx context.Context) error {
 
 // findSelf returns our name at the exchange. If it is not known yet, findSelf reads it from a listed thread that we
 // opened, and stores it; without such a thread it returns "". It waits until a thread that we are opening is recorded,
-// because the list may contain that thread, and a successor of it that only our name shows to be ours.
+// because the list may contain that thread and a successor of the thread. Only our name shows that the successor is
+// ours.
 func (l *link) findSelf(ctx context.Context, list []remoteThread) (string, error) {
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
@@ -152,7 +154,7 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 		}
 		began := time.Now()
 		looked, err := l.check(ctx, r, self)
-		_, there := errors.AsType[*client.SendError](err)
+		_, remoteFailed := errors.AsType[*client.SendError](err)
 		switch e, refused := errors.AsType[*wire.Error](err); {
 		case err == nil:
 			if !looked || !dateForm.MatchString(r.updated) || l.isSettled(r, began) {
@@ -165,7 +167,7 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 			continue
 		case ctx.Err() != nil, errors.Is(err, errUnreachable), errors.Is(err, store.ErrUnavailable):
 			return err
-		case !there && refused && e.Retry:
+		case !remoteFailed && refused && e.Retry:
 			overLimit[r.requester] = true
 		default:
 			failed++
@@ -173,7 +175,7 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 		l.log.Info("a thread of a link waits", "link", l.cfg.Name, "thread", r.ref, "error", err)
 		if len(l.postponed) < maxRemembered {
 			pause := min(max(2*p.pause, firstPause), lastPause)
-			l.postponed[r.ref] = postponed{thread: r, at: time.Now().Add(pause), pause: pause}
+			l.postponed[r.ref] = delayedCheck{thread: r, at: time.Now().Add(pause), pause: pause}
 		}
 		if failed == maxFailed {
 			return nil
@@ -207,7 +209,7 @@ func (l *link) isSettled(r remoteThread, began time.Time) bool {
 		if len(l.unsettled) > maxRemembered {
 			clear(l.unsettled)
 		}
-		first = postponed{thread: r, at: began}
+		first = delayedCheck{thread: r, at: began}
 		l.unsettled[r.ref] = first
 	}
 	return began.Sub(first.at) > 1100*time.Millisecond
@@ -240,8 +242,8 @@ func (l *link) convOf(ref string) string { return "conv_" + exchange.IDKey(l.cfg
 const maxMissing = 20
 
 // checkMissing checks the threads that are open in our exchange, or wait for the owner to let them in, but are missing
-// in the list of the foreign exchange. That exchange does not list a thread that another executor has claimed, so
-// checkMissing notices such a claim. A list may also be too short for all threads, so a thread that still exists is
+// in the list of the foreign exchange. That exchange does not list a thread that another executor has claimed, so a
+// missing thread may mean such a claim. A list may also be too short for all threads, so a thread that still exists is
 // checked again after growing pauses.
 func (l *link) checkMissing(ctx context.Context, list []remoteThread, self string) error {
 	if err := errors.Join(l.x.Load(), l.loadAwaiting(ctx)); err != nil {
@@ -267,7 +269,7 @@ func (l *link) checkMissing(ctx context.Context, list []remoteThread, self strin
 	}
 	for _, conv := range convs {
 		pause := min(max(2*l.unlisted[conv].pause, firstPause), lastPause)
-		l.unlisted[conv] = postponed{at: time.Now().Add(pause), pause: pause}
+		l.unlisted[conv] = delayedCheck{at: time.Now().Add(pause), pause: pause}
 		err := l.checkConversation(ctx, conv, self)
 		if ctx.Err() != nil || errors.Is(err, errUnreachable) || errors.Is(err, store.ErrUnavailable) {
 			delete(l.unlisted, conv)

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
+// linkOf returns the link to which an address belongs, or nil.
 func (b *Bridge) linkOf(address string) *link {
 	a, err := bridge.ParseAddress(address)
 	if err != nil || a.Kind != Kind {
@@ -25,7 +26,7 @@ func (b *Bridge) linkOf(address string) *link {
 	return l
 }
 
-// linkBehind returns the link whose exchange has the foreign thread ref, if t is our copy of that thread, else nil.
+// linkBehind returns the link whose exchange has the foreign thread ref, or nil if t is not our copy of that thread.
 func (b *Bridge) linkBehind(ctx context.Context, t *thread.Thread, ref string) (*link, error) {
 	for _, p := range t.Peers {
 		l := b.linkOf(p.Address)

@@ -116,7 +116,7 @@ func TestRefusalEndsNoConversation(t *testing.T) {
 	see := a.hideLink()
 	a.set(there, `{"status":"in_progress","message":"I found the can"}`)
 	a.home.do(thread.OwnerID, "- reply: {re: water, answers: {amount: a lot}}")
-	eventually(t, "the notice", func() bool { return a.home.countNotices("mess", "asks nothing") == 1 })
+	eventually(t, "the notice", func() bool { return a.home.countNotices("mess", "no question is open") == 1 })
 	see()
 	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)
 	a.home.waitStatus(here, thread.Completed)

@@ -260,7 +260,7 @@ func TestSuggestionThatIsRefusedThere(t *testing.T) {
 	a.wakePoll()
 	both.waitSuggestion(here, "s2")
 	a.home.do(thread.OwnerID, "- reply: {re: s1, accept: true}")
-	eventually(t, "the notice", func() bool { return a.home.countNotices("mess", "no such executor") == 1 })
+	eventually(t, "the notice", func() bool { return a.home.countNotices("mess", "no approved executor") == 1 })
 	both.waitDecision(there, "s1", "")
 	both.waitDecision(there, "s2", "")
 	a.home.want(here, thread.Received)

@@ -94,8 +94,9 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	return ackPayload(res), nil
 }
 
+// keepConflict stores a message of a link that our thread cannot follow, and notifies the owner.
 func (b *Bridge) keepConflict(ctx context.Context, l *link, opts exchange.Options, m thread.Message, why string) error {
-	title := "the thread " + opts.Re + " cannot follow what the link " + l.cfg.Name + " says of it"
+	title := "the thread " + opts.Re + " cannot follow what the link " + l.cfg.Name + " says about it"
 	return b.x.StoreRefusal(ctx, opts.Re, m, why, opts.Replay, ownerNotice(b.cfg.Notices, title, why+"; the thread has the message")...)
 }
 
@@ -137,7 +138,7 @@ func (b *Bridge) newOutgoing(ctx context.Context, t *thread.Thread, to string, m
 		return e.Type == "v" || e.IsDecision() && !t.IsDecisionFor(e, to) || to != t.Requester && isHiddenFromWorker(t, e)
 	}).ForExchange(name).SplitAnswers()
 	out := bridge.Outgoing{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
-	// the newest message closes the conversation
+	// only the newest message of an ended thread closes the conversation with the requester
 	if to != t.Requester || !endsConversation(t.Status) || m.Serial < t.Serial {
 		out.Payload = wire.Obj(wire.TextField("action", block.Action()), wire.Field("mess", block.Tree()))
 		return out, nil
@@ -186,8 +187,8 @@ func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 
 // translateEnd changes a final state in a block for a foreign exchange, where we are the executor. Canceled, expired
 // and superseded become declined before a claim and failed after it, because an executor may not end the thread of
-// somebody else in this way. Before a claim, failed becomes declined too. A state that the holder set stays, but its
-// cancel only if the requester refused a confirmation.
+// somebody else in this way. Before a claim, failed becomes declined too. A state that the holder set stays, except that
+// a cancel by the holder stays only if the requester refused a confirmation.
 func translateEnd(t *thread.Thread, b thread.Block, from string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -198,12 +199,12 @@ func translateEnd(t *thread.Thread, b thread.Block, from string) thread.Block {
 		case e.Type != "status", t.Holder != "" && from == t.Holder && (code != thread.Cancelled || t.HadRefusal()), code != thread.Cancelled && code != thread.Expired && code != thread.Superseded && (code != thread.Failed || t.Holder != ""):
 			continue
 		}
-		says := thread.Declined
+		reported := thread.Declined
 		if t.Holder != "" {
-			says = thread.Failed
+			reported = thread.Failed
 		}
 		reason := wire.Obj(wire.TextField("type", string(code))).WithOptional("detail", e.Body.GetStr("reason"))
-		out[i] = thread.NewStatus(t.Ref, says, wire.Field("reason", reason))
+		out[i] = thread.NewStatus(t.Ref, reported, wire.Field("reason", reason))
 	}
 	return out
 }

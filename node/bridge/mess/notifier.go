@@ -53,7 +53,7 @@ func (b *Bridge) runNotifier(ctx context.Context) error {
 		}
 		var sleep <-chan time.Time
 		switch {
-		case err != nil || next.tried:
+		case err != nil || next.failed:
 			sleep = time.After(pause)
 			pause = min(2*pause, maxNoticeRetry)
 		case !next.at.IsZero():
@@ -73,14 +73,14 @@ func (b *Bridge) runNotifier(ctx context.Context) error {
 
 // notifierWait says when the notifier must work again.
 type notifierWait struct {
-	tried bool      // a notice or control message failed and needs a retry
-	at    time.Time // the time until which a notice waits; zero if none waits
+	failed bool      // a notice or control message failed and needs a retry
+	at     time.Time // the time until which a notice waits; zero if none waits
 }
 
 // deliverNotices applies the control messages and tries every notice once. A notice that fails stays, and does not stop
 // the others. After a failed look-up in the directory, deliverNotices makes no other look-up.
 func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err error) {
-	if next.tried, err = b.applyControls(ctx); err != nil {
+	if next.failed, err = b.applyControls(ctx); err != nil {
 		return next, err
 	}
 	directoryFailed := false
@@ -102,7 +102,7 @@ func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err err
 		if err != nil && !errors.Is(err, store.ErrConflict) {
 			b.log.Info("a notice waits", "to", n.To, "thread", n.Ref, "error", err)
 		}
-		next.tried = next.tried || err != nil
+		next.failed = next.failed || err != nil
 		directoryFailed = directoryFailed || err != nil && n.To == exchange.ToDirectory
 		if !until.IsZero() && (next.at.IsZero() || until.Before(next.at)) {
 			next.at = until
@@ -146,6 +146,8 @@ func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (until ti
 // completionWait is the longest time for which the close of a completed thread waits for the response.
 const completionWait = 10 * time.Minute
 
+// sendToPeer sends a peer the message that the notice is about. The close of a completed thread first waits for the
+// response, until the time that sendToPeer returns.
 func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.Notice, done []store.Change) (until time.Time, err error) {
 	m, err := b.x.Message(ctx, t.Ref, n.Serial)
 	if errors.Is(err, store.ErrNotFound) {
@@ -236,7 +238,7 @@ func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.N
 		notice.Title = fmt.Sprintf("MESS %s: a request waits for somebody", t.Ref)
 		notice.Text = "claim it on the MESS page, or leave it to others"
 	case strings.HasPrefix(t.Turn(), thread.TurnSuggestion+"/"):
-		notice.Title = fmt.Sprintf("MESS %s: %s, and a suggestion waits for your word", t.Ref, t.Status)
+		notice.Title = fmt.Sprintf("MESS %s: %s, and a suggestion waits for your decision", t.Ref, t.Status)
 		notice.Text = "accept or decline it on the MESS page"
 	case t.Requester == thread.OwnerID && t.Status == thread.NeedsInput:
 		notice.Text = "answer it on the MESS page"

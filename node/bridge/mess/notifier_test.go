@@ -266,7 +266,7 @@ func TestHangingDirectory(t *testing.T) {
 		l.request("agent", "{intent: look, requires: [ladder]}")
 	}
 	next, err := b.deliverNotices(t.Context())
-	if err != nil || !next.tried || lookups != 1 {
+	if err != nil || !next.failed || lookups != 1 {
 		t.Errorf("%d look-ups, %+v, %v; want one, and a retry", lookups, next, err)
 	}
 	list, _, err := box.List(t.Context(), "", 100, time.Now())

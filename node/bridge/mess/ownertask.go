@@ -220,7 +220,7 @@ func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Blo
 		ref, _ := re.Str()
 		switch {
 		case !slices.Contains(taskEntries[kind], e.Type) || confirms || accepts != (kind == thread.TurnSuggestion && e.Type == "reply") || coded && code != thread.Claimed && !slices.Contains(thread.WorkingCodes, code):
-			return nil, thread.Bad(thread.EntryPath(i, e), "does not answer this: "+explainTurn(t, kind))
+			return nil, thread.Bad(thread.EntryPath(i, e), "does not answer this task: "+explainTurn(t, kind))
 		case named && ref != t.Ref:
 			return nil, thread.Bad(thread.EntryPath(i, e)+".re", "must be "+t.Ref+", or be left out")
 		case e.Body.Kind() == wire.Object:

@@ -40,6 +40,7 @@ func (b *Bridge) newQuestion(ctx context.Context, kind string, t *thread.Thread,
 	return b.openQuestion(kind, aboutThread(t.Ref), more, title, time.Now()), nil
 }
 
+// questionMessage returns the message of the thread that a question of this kind shows.
 func (b *Bridge) questionMessage(ctx context.Context, t *thread.Thread, kind string) (thread.Message, error) {
 	if kind != askConfirm {
 		return b.newestMessage(ctx, t.Ref, 1, func(thread.Message) bool { return true })
@@ -63,10 +64,10 @@ func (b *Bridge) newestMessage(ctx context.Context, ref string, serial int, matc
 }
 
 // openQuestion returns the changes that ask the owner about a subject: a thread or a registration.
-func (b *Bridge) openQuestion(kind, matter string, body askBody, title string, now time.Time) []store.Change {
+func (b *Bridge) openQuestion(kind, about string, body askBody, title string, now time.Time) []store.Change {
 	raw := thread.Encode(body)
 	_, changes := b.cfg.Mesh.Asks().Open(acl.Ask{
-		Kind: kind, Subject: "mess:" + body.Requester, About: matter, Title: title, Body: raw, Hash: acl.HashBody(raw), Created: now,
+		Kind: kind, Subject: "mess:" + body.Requester, About: about, Title: title, Body: raw, Hash: acl.HashBody(raw), Created: now,
 		Lasting: kind == askRegister,
 	}, acl.Slot{Key: kind + "/" + body.Ref + "/" + fmt.Sprint(now.UnixNano()), Term: kind, Max: registry.MaxQuestions})
 	return changes

@@ -52,6 +52,8 @@ func isTooLate(u bridge.Undelivered) bool {
 	return (u.Code == wire.InvalidMessage || u.Code == wire.Unauthorized) && slices.Contains(states, u.Status)
 }
 
+// cancelTooLate cancels our copy of a thread after its requester refused a message as too late, and removes the control
+// message.
 func (b *Bridge) cancelTooLate(ctx context.Context, key string, m controlMessage) error {
 	done := []store.Change{{Record: store.Record{NS: nsControl, Key: key}, IfRev: store.Any, Delete: true}}
 	var t *thread.Thread

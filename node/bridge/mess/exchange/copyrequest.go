@@ -14,7 +14,8 @@ import (
 // An executor of a new thread may have no access to the older threads that the new one replaces. The new request is
 // therefore complete: it contains everything that the work needs, with files.
 
-// maxCopied bounds the bytes of attachments that one unit reads for new threads, and those that it writes.
+// maxCopied bounds the bytes of attachments that one unit reads for new threads. It also bounds the bytes that the unit
+// writes.
 const maxCopied = 64 << 20
 
 var errCopies = thread.Conflict("the files of the request are too large to be copied to the new threads")
@@ -29,7 +30,7 @@ func (t *tx) copyRequest(ctx context.Context, th *thread.Thread) (wire.Value, er
 	b, err := thread.Block{{Type: "request", Body: body}}.MapContent(func(kind string, v wire.Value) (wire.Value, error) {
 		file := v.GetStr("file")
 		if thread.ResourceURI(kind, wire.Text("any")) == "" || !thread.IsAttachmentName(file) {
-			return v, nil
+			return v, nil // not a kind of content that may be a file, or not an attachment
 		}
 		rec, err := t.readRecord(ctx, NSFiles, th.Ref+"/"+file)
 		if IgnoreMissing(err) != nil {

@@ -59,7 +59,7 @@ type Exchange struct {
 	WantsNotices func(id string) bool
 	// Mirror receives the refs of the threads that a commit changed. It may be nil.
 	Mirror      func(refs []string)
-	changed     waiting.Signal // given after each commit that changed a thread
+	changed     waiting.Signal // broadcast after each commit that changed a thread
 	noticeReady chan struct{}  // has a value after a notice was stored
 	noticeCount atomic.Uint64  // notices that this process has made; makes their keys unique
 	mustRecheck atomic.Bool    // every unclaimed thread that waits must be checked again
@@ -186,7 +186,7 @@ type Options struct {
 	Replay *ReplayKey
 	// Files are files of a foreign thread that the block names, by address. They become attachments.
 	Files map[string]File
-	// Records change in the same unit.
+	// Records are further changes for the same unit.
 	Records []store.Change
 }
 
@@ -219,7 +219,7 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 		}
 		err = t.commit(ctx)
 		if errors.Is(err, store.ErrConflict) {
-			// the same block came twice at the same time
+			// perhaps the same block came twice at the same time, and the other one is committed
 			if kept, found, err := x.FindAnswer(ctx, opts.Replay); found || err != nil {
 				return kept, err
 			}
@@ -236,7 +236,7 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 
 // threadQuota bounds how many threads one actor opens (MESS-58). Without buckets the number is not limited.
 type threadQuota struct {
-	buckets *rate.Buckets // by requester; large enough for all of them
+	buckets *rate.Buckets // one for each requester
 	perHour int
 }
 
@@ -269,7 +269,7 @@ func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*thread.T
 		return nil, err
 	}
 	if !thread.IsSafeRef(ref) {
-		return nil, thread.Bad("ref", "must be 1 to 128 of A-Z a-z 0-9 . _ - and not begin with a dot")
+		return nil, thread.Bad("ref", "must be 1 to 128 characters from A-Z a-z 0-9 . _ - and not begin with a dot")
 	}
 	t, err := x.Read(ctx, ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) || err == nil && !x.canSee(who, t) {
@@ -286,7 +286,7 @@ func (x *Exchange) Resolve(ctx context.Context, who Actor, re string) (string, b
 	if x.Load() != nil {
 		return "", false
 	}
-	to, ok := thread.Resolve(view{x.begin(who, Options{}), ctx, allMarks}, re, x.id)
+	to, ok := thread.Resolve(view{x.begin(who, Options{}), ctx, allTags}, re, x.id)
 	return to.Ref, ok
 }
 
@@ -375,6 +375,7 @@ func (x *Exchange) canSeeEntry(who Actor, c *registry.Candidate, e *entry) bool 
 	return t.IsOfferedTo(c.ID) && e.canBeDoneBy(c)
 }
 
+// roles returns the roles that an actor has in a thread.
 func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
 	var r thread.Role
 	if who.system {

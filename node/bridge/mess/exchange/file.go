@@ -50,7 +50,7 @@ func (s *files) readOwner(dir string, b thread.Block) error {
 			}
 			name, ok := strings.CutPrefix(uri[5:], "//")
 			if !ok {
-				return thread.Bad(thread.EntryPath(i, e)+"."+thread.ContentKey[e.Type], "a file is named by file://NAME")
+				return thread.Bad(thread.EntryPath(i, e)+"."+thread.ContentKey[e.Type], "must name a file as file://NAME")
 			}
 			f, err := readOwnerFile(dir, name)
 			if err != nil {
@@ -81,7 +81,7 @@ func readOwnerFile(dir, name string) (f File, err error) {
 	info, err := root.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return f, thread.Bad("", "names no file")
+		return f, thread.Bad("", "the file does not exist")
 	case err != nil:
 		return f, thread.Bad("", outside)
 	case !info.Mode().IsRegular() || info.Size() == 0:
@@ -128,13 +128,13 @@ func (s *files) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wi
 	}
 	mime, raw := f.Mime, f.Data
 	if ok && uri == "" {
-		if f.Failure == "" && th.Taken+len(raw) > thread.MaxThread {
+		if f.Failure == "" && th.ForeignBytes+len(raw) > thread.MaxThread {
 			f.Failure = "the files of the thread are too large together"
 		}
 		if f.Failure != "" { // the content stays, with the reason
 			return v.With(thread.NotFetched, wire.Text(f.Failure)), true
 		}
-		th.Taken += len(raw)
+		th.ForeignBytes += len(raw)
 	}
 	if !ok {
 		if len(uri) <= thread.MaxInline || !strings.HasPrefix(uri, "data:") {
@@ -162,6 +162,7 @@ func (s *files) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wi
 	return a.Tree(name), true
 }
 
+// show records the names of the attachments that a new message of a thread names.
 func (s *files) show(ref string, mess wire.Value) {
 	eachFile(mess, func(name string) {
 		if s.shown[ref] == nil {

@@ -26,7 +26,7 @@ func (x *Exchange) Adopt(ctx context.Context, list []thread.ParsedFile) ([]*thre
 	}
 	err := tx.apply(ctx, tx.changes)
 	if errors.Is(err, store.ErrConflict) {
-		return nil, thread.Conflict("a thread with this ref is here already")
+		return nil, thread.Conflict("a thread with this ref exists already")
 	}
 	if err != nil {
 		return nil, err

@@ -74,8 +74,8 @@ func (x *Exchange) importDocument(ctx context.Context, ref string, doc wire.Valu
 	return x.StoreRefusal(ctx, ref, m, thread.PublicText(err), nil, mark)
 }
 
-// checkFileBlock refuses entries that do not belong in the file of a thread. A writer of the file may speak in
-// any name, but only about this thread: registrations, capabilities and new requests need an API key.
+// checkFileBlock refuses entries that do not belong in the file of a thread. A writer of the file may use any name, but
+// may write only about this thread: registrations, capabilities and new requests need an API key.
 func checkFileBlock(b thread.Block) error {
 	for i, e := range b {
 		if e.Type == "request" || e.Type == "config" {
@@ -85,8 +85,8 @@ func checkFileBlock(b thread.Block) error {
 	return nil
 }
 
-// StoreRefusal stores a message that the state machine refused, in one unit with more, so that nothing that a
-// participant wrote is lost. If the thread does not exist, it does nothing.
+// StoreRefusal stores a message that the state machine refused, so that nothing that a participant wrote is lost. It
+// applies more in the same unit. If the thread does not exist, StoreRefusal does nothing.
 func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, note string, replay *ReplayKey, more ...store.Change) error {
 	return store.Retry(func() error {
 		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, system: true}, Options{Records: more})

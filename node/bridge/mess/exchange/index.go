@@ -89,14 +89,14 @@ func (e *entry) compare(o *entry) int {
 }
 
 // index keeps all threads in memory, ordered by their last change: as a whole, and by state, requester, holder and
-// link. It follows the store, so callers read a thread from the store before they act on it.
+// link. It may be behind the store, so callers read a thread from the store before they act on it.
 type index struct {
 	mu           sync.RWMutex
 	byRef        map[string]*entry
 	lists        map[string][]*entry
 	clients      map[string][]string   // client id → refs, oldest first
-	own          map[requestKey]string // by client id: the newest ref
-	tags         map[requestKey]string // by the id of an open suggestion or question: the ref
+	own          map[requestKey]string // requester and client id → newest ref
+	tags         map[requestKey]string // requester and id of an open suggestion or question → ref
 	newest       map[string]*entry     // by requester
 	waiting      map[string][]string   // ref → threads that depend on it
 	predecessors map[string][]string   // ref → threads that it replaced
@@ -193,8 +193,8 @@ func (x *index) addNew(e *entry) {
 	x.countSerial(e.ref)
 }
 
-// countSerial remembers the highest thread number of a day. It ignores a number from a thread file that is so high that
-// it leaves no room for more; a new thread with a taken number gets the next one.
+// countSerial remembers the highest thread number of a day. It ignores a number above 1e8, which only a thread file can
+// have, so that the numbers do not run out. A new thread whose number is taken gets the next one.
 func (x *index) countSerial(ref string) {
 	if len(ref) < len("2006-01-02-001") {
 		return
@@ -231,7 +231,8 @@ func (x *index) untag(e *entry) {
 	}
 }
 
-// setAlarms sets an alarm for each time at which the thread changes by itself, unless old has that alarm already.
+// setAlarms sets an alarm for each time at which the thread changes by itself, unless that alarm was set for old, the
+// entry that t replaces.
 func (x *index) setAlarms(old *entry, t *thread.Thread) {
 	if t.Status.Terminal() {
 		return
@@ -411,7 +412,7 @@ func parsePosition(s string) (position, error) {
 	at, ref, ok := strings.Cut(string(raw), " ")
 	nanos, numErr := strconv.ParseInt(at, 36, 64)
 	if err != nil || !ok || numErr != nil || !thread.IsSafeRef(ref) {
-		return position{}, thread.Bad("after", "does not come from a page")
+		return position{}, thread.Bad("after", "is not the next position of a page")
 	}
 	return position{time.Unix(0, nanos).UTC(), ref}, nil
 }

@@ -34,7 +34,7 @@ const (
 	NoticeTurn   = "turn"   // the owner's turn in the thread has changed
 )
 
-// ToDirectory is the recipient of offers that no executor here may claim.
+// ToDirectory is the recipient of offers of threads that no executor here may claim.
 const ToDirectory = "directory:"
 
 type notices struct {
@@ -86,9 +86,10 @@ func (n *notices) withdrawOffers(th *thread.Thread, except string) {
 	}
 }
 
-// addChange adds the notices that follow from what a unit changed in a thread. The owner gets one if the turn has
-// changed, or the holder during the owner's turn, unless the unit has a notice for the owner already. An ended thread
-// is withdrawn from its holder or, if it has none, from the peers that may claim it, except the actor that ended it.
+// addChange adds the notices that follow from what a unit changed in a thread. The owner gets one if the owner's turn has
+// changed, or if the holder has changed during the owner's turn, unless the unit has a notice for the owner already. An
+// ended thread is withdrawn from its holder or, if it has none, from the peers that may claim it, except the actor that
+// ended it.
 func (n *notices) addChange(th *thread.Thread, was snapshot) {
 	turn := th.Turn()
 	isTold := slices.ContainsFunc(n.list, func(n Notice) bool { return n.To == thread.OwnerID && n.Ref == th.Ref })
@@ -106,7 +107,7 @@ func (n *notices) addChange(th *thread.Thread, was snapshot) {
 	}
 }
 
-// change returns the change that stores the notice. count keeps the keys of one millisecond apart.
+// change returns the change that stores the notice. count makes the keys of notices in the same millisecond unique.
 func (n Notice) change(now time.Time, count uint64) store.Change {
 	key := fmt.Sprintf("%019d-%s-%012d", now.UnixNano(), n.Ref, count)
 	return store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Any}
@@ -134,9 +135,9 @@ func (x *Exchange) WakeNotifier() {
 	waiting.Wake(x.noticeReady)
 }
 
-// offer adds notices for the executors that may claim a thread and want to hear of it, for an owner who did not request
-// it and, if no executor may claim it, for ToDirectory. If the auto-claim pattern of an executor matches, that executor
-// claims the thread at once instead.
+// offer adds notices for the executors that may claim a thread and want notices, for the owner unless the owner
+// requested it and, if no executor may claim it, for ToDirectory. If the auto-claim pattern of an executor matches, that
+// executor claims the thread at once instead.
 func (t *tx) offer(th *thread.Thread) {
 	th.Offered = true
 	t.touch(th)

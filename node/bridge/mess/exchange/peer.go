@@ -12,8 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A peer (a mesh agent or a link member) knows a shared thread by its conversation.
+// A peer is a mesh agent or a participant of an exchange behind a link. It knows a shared thread by the conversation.
 
+// requestLink returns the link through which a peer requested the thread, or "".
 func requestLink(t *thread.Thread) string {
 	a, err := bridge.ParseAddress(t.Peers[t.Requester].Address)
 	if err != nil {
@@ -52,8 +53,8 @@ func (x *Exchange) HasOpenSibling(t *thread.Thread) bool {
 	return len(refs) > 0
 }
 
-// PointAt makes entries of a peer refer to ref, unless their own reference names one of our threads: any other
-// reference is the peer's name for the thread.
+// PointAt returns a block of a peer with entries that refer to our thread ref. A reference that names one of our threads
+// stays; any other reference is the peer's name for the thread.
 func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -127,8 +128,8 @@ func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more 
 	})
 }
 
-// Cancel cancels a thread for its requester, who asked for that through a channel, in one unit with changes. If the
-// cancel is refused, because the thread has ended already, the changes are still applied.
+// Cancel cancels a thread for its requester, in one unit with changes. channel is how the requester asked for that. If
+// the cancel is refused, because the thread has ended already, the changes are still applied.
 func (x *Exchange) Cancel(ctx context.Context, t *thread.Thread, channel, reason string, changes []store.Change) error {
 	cancel := thread.NewEntry("cancel", t.Ref, wire.TextField("reason", reason))
 	_, err := x.Do(ctx, Actor{ID: t.Requester, Channel: channel}, thread.Block{cancel}, Options{Lax: true, Re: t.Ref, Records: changes})

@@ -17,7 +17,7 @@ import (
 // ReplayKey identifies a block that may be sent again.
 type ReplayKey struct {
 	key    string // key of the replay record
-	digest string // digest of the content; "" if the key belongs to one content
+	digest string // of the content, to refuse the key for another content; "" if the key itself identifies the content
 	keep   time.Duration
 	quota  string // term for which at most maxCallReplays records are kept; "" means no bound
 }
@@ -33,7 +33,7 @@ const (
 )
 
 // errOtherContent has the status that the draft of the Idempotency-Key header requires.
-var errOtherContent = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnprocessableEntity, Message: "Idempotency-Key: was used for something else"}
+var errOtherContent = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnprocessableEntity, Message: "Idempotency-Key: this key was already used for another request"}
 
 // NewMessageReplay returns the key of a mesh message of a peer.
 func NewMessageReplay(peer, id string) *ReplayKey {
@@ -76,7 +76,8 @@ func (x *Exchange) FindAnswer(ctx context.Context, o *ReplayKey) (r Result, foun
 	return r, true, err
 }
 
-// saveReplay stores the answer with the block. It omits a large answer to queries alone, because they can be repeated.
+// saveReplay stores the answer with the block. If the block has only queries, an answer that is too large is not stored,
+// because queries can simply be repeated.
 func (t *tx) saveReplay(o *ReplayKey) error {
 	if o == nil {
 		return nil
@@ -97,6 +98,7 @@ func (t *tx) saveReplay(o *ReplayKey) error {
 	return nil
 }
 
+// setResultThread sets the ref and the status in the result.
 func (t *tx) setResultThread(ctx context.Context) error {
 	ref := t.opts.Re
 	if made, ok := t.result.RequestRef(); ok && ref == "" && t.threads[made] != nil {

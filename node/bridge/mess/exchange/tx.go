@@ -153,7 +153,7 @@ func (t *tx) findStatusThreads(ctx context.Context, b thread.Block) {
 				continue
 			}
 			resolved[re] = true
-			if to, err := t.resolve(ctx, re, marks{}); err == nil {
+			if to, err := t.resolve(ctx, re, tagKinds{}); err == nil {
 				t.statusThreads[to.Ref] = true
 			}
 		}
@@ -165,7 +165,7 @@ func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 	if t.opts.Set == nil {
 		return false, nil
 	}
-	th, _, err := t.resolveThread(ctx, t.opts.Re, marks{})
+	th, _, err := t.resolveThread(ctx, t.opts.Re, tagKinds{})
 	err = t.explainClaim(ctx, err, t.opts.Set.Code, nil)
 	if err != nil || !t.x.roles(t.who, th).Has(thread.AsHolder|thread.AsEligible|thread.AsOwner) {
 		return false, err
@@ -175,7 +175,7 @@ func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 
 // applySet applies the status of a PATCH. An unchanged status without a message, or a repeated cancel, changes nothing.
 func (t *tx) applySet(ctx context.Context) error {
-	th, _, err := t.resolveThread(ctx, t.opts.Re, marks{})
+	th, _, err := t.resolveThread(ctx, t.opts.Re, tagKinds{})
 	if err != nil {
 		return err
 	}
@@ -189,6 +189,7 @@ func (t *tx) applySet(ctx context.Context) error {
 	return t.applyStatus(ctx, thread.Entry{Type: "status", Body: t.opts.Set.Body}, "status")
 }
 
+// withEntryPath puts path before the text of a refusal, unless the text begins with the path of an entry already.
 func withEntryPath(err error, path string) error {
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok || len(e.Message) > 5 && e.Message[:5] == "MESS[" {
@@ -235,7 +236,7 @@ func (t *tx) keepUnknown(ctx context.Context, e thread.Entry) error {
 		t.ack(e, "")
 		return nil
 	}
-	th, _, err := t.resolveThread(ctx, re, marks{})
+	th, _, err := t.resolveThread(ctx, re, tagKinds{})
 	if err != nil {
 		return err
 	}
@@ -259,6 +260,7 @@ func (t *tx) load(ctx context.Context, ref string) (*thread.Thread, error) {
 	return th, nil
 }
 
+// touch marks a thread as changed by the block.
 func (t *tx) touch(th *thread.Thread) {
 	if !slices.Contains(t.order, th.Ref) {
 		t.order = append(t.order, th.Ref)
@@ -288,7 +290,8 @@ func (t *tx) flush(th *thread.Thread) {
 	}
 }
 
-// maxForPeer bounds what a peer of the thread is sent: a message of the mesh has room for little more.
+// maxForPeer bounds a message of a thread that must be sent to a peer. It leaves room for the other members of the mesh
+// message that contains it.
 const maxForPeer = wire.MaxMessage - 4<<10
 
 var errTooLargeForPeer = thread.TooLarge("the message is too large for the node at the other end: it may have at most 252 KiB, not counting files of more than 64 KiB")

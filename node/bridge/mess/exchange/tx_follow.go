@@ -41,7 +41,7 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	case parks:
 		reason := t.opts.Sent
 		if th.WaitsForPeer() && reason == thread.ParkedPending {
-			// the peer let the request in and now asks its owner about the work: the ack of the request does not end
+			// the peer let the request in and now asks its owner about the work: the ack of the request must not end
 			// that wait
 			reason = th.Parked
 		}
@@ -87,7 +87,7 @@ func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 	}
 }
 
-// describeSuccessors replaces the refs of the successors of the peer's thread by a message. In our exchange the refs
+// describeSuccessors replaces the refs of the successors of the peer's thread with a message. In our exchange the refs
 // would mean nothing, or another thread.
 func describeSuccessors(body wire.Value) wire.Value {
 	list, superseded := body.Get("superseded_by")
@@ -106,7 +106,7 @@ func describeSuccessors(body wire.Value) wire.Value {
 	if len(names) == 0 && body.GetStr("message") != "" {
 		return body // relayed from yet another exchange
 	}
-	return body.With("message", wire.Text("it goes on there as "+cmp.Or(strings.Join(names, ", "), "others")+": that is not followed here"))
+	return body.With("message", wire.Text("it continues there as "+cmp.Or(strings.Join(names, ", "), "others")+", which are not followed here"))
 }
 
 // followResponse applies a result from the exchange behind a link, in any open state. done is false if the usual rules

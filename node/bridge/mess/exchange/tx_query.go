@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/registry"
@@ -28,7 +29,7 @@ func (t *tx) applyQuery(ctx context.Context, e thread.Entry, path string) error 
 		}
 	}
 	if answered == maxQueries {
-		return thread.Bad(path, "is one query too many in one block")
+		return thread.Bad(path, fmt.Sprintf("a block may have at most %d queries", maxQueries))
 	}
 	var data wire.Value
 	switch q.Type {
@@ -58,7 +59,7 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 	}
 	if len(q.Re) > 0 {
 		for _, re := range q.Re {
-			to, ok := thread.Resolve(view{t, ctx, allMarks}, re, t.x.id)
+			to, ok := thread.Resolve(view{t, ctx, allTags}, re, t.x.id)
 			if !ok {
 				return wire.Value{}, newUnknownNameError(re)
 			}

@@ -29,7 +29,7 @@ type reservation struct {
 }
 
 // reserve gives every request of the block its ref before any entry is applied, so that a request may name an earlier
-// or later one (MESS-29). A repeated request gets the ref of the first one.
+// or later request (MESS-29). A repeated request gets the ref of the first request.
 func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]reservation, error) {
 	reserved := make(map[int]reservation)
 	day := t.now.Format(time.DateOnly)
@@ -101,7 +101,7 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, rese
 	if reserved.isRepeated {
 		return nil
 	}
-	// the request of a peer may have been delayed on its way; its thread expires instead
+	// a peer's request may have been delayed on its way: it is accepted, and its thread expires
 	if !r.Deadline.IsZero() && !t.now.Before(r.Deadline) && t.opts.Peer == nil {
 		key := "constraints.timing.expires"
 		if thread.HasValue(e.Body, "needed_by") {
@@ -151,7 +151,7 @@ func (t *tx) addThread(ref, requester, by, only string, r thread.Request) *threa
 func (t *tx) resolveDependencies(ctx context.Context, r thread.Request, path string) ([]string, error) {
 	var out []string
 	for i, id := range r.DependsOn {
-		to, err := t.resolve(ctx, id, marks{})
+		to, err := t.resolve(ctx, id, tagKinds{})
 		th := t.threads[to.Ref]
 		isOwn := t.made[to.Ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(to.Ref) == t.who.ID
 		if err != nil || !isOwn && !t.who.Owner {
@@ -162,8 +162,8 @@ func (t *tx) resolveDependencies(ctx context.Context, r thread.Request, path str
 	return out, nil
 }
 
-// settle parks a thread that must wait, or offers it. It is called after the thread is created, and whenever the reason
-// to wait may be gone (MESS-29 to MESS-31).
+// settle parks a thread that must wait, ends a thread with a failed dependency, and offers any other thread. It is
+// called after the thread is created, and whenever the reason to wait may be gone (MESS-29 to MESS-31).
 func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 	park := func(reason, kind string, what wire.Member) {
 		if th.Parked != reason {
@@ -197,6 +197,7 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 	return nil
 }
 
+// postState adds a message of the exchange with the current status of the thread.
 func (t *tx) postState(th *thread.Thread, extra ...wire.Member) {
 	t.touch(th)
 	t.appendMessage(th, thread.ExchangeID, thread.Block{th.StatusEntry(extra...)})

@@ -32,7 +32,7 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 	var threads []*thread.Thread
 	requester := ""
 	for _, re := range s.Re {
-		th, _, err := t.resolveThread(ctx, re, marks{})
+		th, _, err := t.resolveThread(ctx, re, tagKinds{})
 		if err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 	if _, err := s.ReadProposal(t.now); err != nil && t.opts.Sent == "" {
 		return err
 	}
-	head := threads[0] // keeps the suggestion
+	head := threads[0] // the thread that stores the suggestion
 	if head.FindSuggestion(s.ID) != nil {
 		return thread.Conflict("there is a suggestion with this id already")
 	}
@@ -102,6 +102,7 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 	return nil
 }
 
+// decide records a decision about a suggestion of th, and carries out an accepted suggestion.
 func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bool) error {
 	s := th.FindSuggestion(id)
 	if s == nil {
@@ -154,6 +155,7 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 	return nil
 }
 
+// merge replaces the threads that a suggestion names by one thread.
 func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal) error {
 	var intents []string
 	var needs []thread.Need
@@ -245,7 +247,7 @@ func (t *tx) delegateTo(ctx context.Context, th *thread.Thread, to string) error
 		return err
 	}
 	if next == "" {
-		return thread.Conflict("there is no such executor")
+		return thread.Conflict("no approved executor has this id")
 	}
 	th.Become(thread.Delegated, thread.ExchangeID, "", t.now)
 	t.postState(th, wire.TextField("delegated_to", trimNamespace(to, t.x.id)), wire.TextField("ref", next))

@@ -19,7 +19,7 @@ func (t *tx) eachThread(ctx context.Context, re []string, do func(*thread.Thread
 	}
 	done := make(map[string]bool, len(re))
 	for _, r := range re {
-		th, _, err := t.resolveThread(ctx, r, marks{})
+		th, _, err := t.resolveThread(ctx, r, tagKinds{})
 		if err != nil {
 			return err
 		}
@@ -34,7 +34,7 @@ func (t *tx) eachThread(ctx context.Context, re []string, do func(*thread.Thread
 	return nil
 }
 
-// applyStatus implements MESS-22 to MESS-25 and MESS-27.
+// applyStatus applies a status to the threads that it names (MESS-22 to MESS-25, MESS-27).
 func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error {
 	s, err := thread.ReadStatus(e.Body, path, t.isLenient())
 	if err != nil {
@@ -86,7 +86,7 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 
 // declineForAll ends a thread that no executor is left to claim.
 func (t *tx) declineForAll(th *thread.Thread) {
-	const reason = "every executor that could declined"
+	const reason = "every executor that could claim the thread has declined"
 	t.flush(th) // the executor's own message comes first
 	th.Become(thread.Declined, thread.ExchangeID, reason, t.now)
 	t.postState(th, wire.TextField("reason", reason))
@@ -111,9 +111,10 @@ func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) 
 	})
 }
 
-// dropNoise removes entries of a peer that change nothing here: acks, and the status "received", unless the exchange
-// behind a link gives a claimed thread back with it. The wait for the peer ends with an ack after its owner decided, or
-// with any other entry except the states "waiting" and "held".
+// dropNoise returns a block of a peer without acks and the status "received", which change nothing here. It keeps a
+// "received" with which the exchange behind a link gives a claimed thread back. If the thread waits for the peer,
+// dropNoise ends the wait, unless the block has only the states "waiting" and "held". An ack ends only the wait for the
+// decision of the peer's owner.
 func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error) {
 	th, err := t.load(ctx, t.opts.Re)
 	if err != nil {
@@ -137,7 +138,7 @@ func (t *tx) recordClaim(th *thread.Thread) {
 	t.registry.Claims = append(t.registry.Claims, registry.Claim{ID: th.Holder, Took: t.now.Sub(th.OfferedAt()), At: t.now})
 }
 
-// applyResponse implements MESS-26 and MESS-39.
+// applyResponse applies a result to the threads that it names (MESS-26, MESS-39).
 func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) error {
 	re, err := thread.ReadResponse(e.Body, path, t.isLenient())
 	if err != nil {
@@ -160,7 +161,7 @@ func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) err
 	})
 }
 
-// applyReply implements MESS-33.
+// applyReply applies answers, a confirmation or a decision to the threads that the reply names (MESS-33).
 func (t *tx) applyReply(ctx context.Context, e thread.Entry, path string) error {
 	r, err := thread.ReadReply(e.Body, path, t.isLenient())
 	if err != nil {
@@ -170,7 +171,7 @@ func (t *tx) applyReply(ctx context.Context, e thread.Entry, path string) error 
 		r.Re = []string{t.opts.Re}
 	}
 	for _, re := range r.Re {
-		th, to, err := t.resolveThread(ctx, re, marks{suggestions: r.Accept != nil, questions: r.Confirm == nil && r.Accept == nil})
+		th, to, err := t.resolveThread(ctx, re, tagKinds{suggestions: r.Accept != nil, questions: r.Confirm == nil && r.Accept == nil})
 		if err != nil {
 			return err
 		}
@@ -203,7 +204,7 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 	var th *thread.Thread
 	var to thread.Target
 	if len(a.Re) > 0 || t.opts.Re != "" {
-		th, to, err = t.resolveThread(ctx, thread.FirstRef(e.Body), marks{questions: true})
+		th, to, err = t.resolveThread(ctx, thread.FirstRef(e.Body), tagKinds{questions: true})
 	} else {
 		th, err = t.onlyQuestion(ctx)
 	}
@@ -221,6 +222,7 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 	return nil
 }
 
+// onlyQuestion returns the only thread of the actor that needs input.
 func (t *tx) onlyQuestion(ctx context.Context) (*thread.Thread, error) {
 	refs := t.x.index.refs("from:"+t.who.ID, 2, func(e *entry) bool { return e.status.Value() == thread.NeedsInput })
 	for _, ref := range t.order {
@@ -237,7 +239,7 @@ func (t *tx) onlyQuestion(ctx context.Context) (*thread.Thread, error) {
 	return nil, thread.Conflict("more than one question is open: name one with re")
 }
 
-// applyCancel implements MESS-34.
+// applyCancel cancels the threads that the entry names (MESS-34).
 func (t *tx) applyCancel(ctx context.Context, e thread.Entry, path string) error {
 	c, err := thread.ReadCancel(e.Body, path, t.isLenient())
 	if err != nil {

@@ -61,8 +61,8 @@ func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data
 	return wire.Value{}, thread.Conflict("too many files of this name")
 }
 
-// save stores a file with its mark. If the same file is stored already, its mark becomes new again. If another file has
-// the same name, the error is [store.ErrConflict].
+// save stores a file with its mark. If the same file is stored already, save renews the mark. If another file has the
+// same name, the error is [store.ErrConflict].
 func (u uploads) save(ctx context.Context, ref string, a Attachment) error {
 	now := time.Now().UTC()
 	rec := a.record(ref)

@@ -12,16 +12,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// resolve resolves a reference for this actor. The id of a suggestion or question names its thread only if nothing else
-// has that name: executors choose these ids, and the requester's own names come first. For an entry that may be about a
-// suggestion or a question, preferred selects the ids that come before other names.
-func (t *tx) resolve(ctx context.Context, re string, preferred marks) (thread.Target, error) {
+// resolve resolves a reference for this actor. Other names come before the ids of suggestions and questions, because
+// executors choose these ids. For an entry that may be about a suggestion or a question, preferred selects the ids that
+// come before other names.
+func (t *tx) resolve(ctx context.Context, re string, preferred tagKinds) (thread.Target, error) {
 	if re = cmp.Or(re, t.opts.Re); re == "" {
 		return thread.Target{}, thread.Bad("re", "is required")
 	}
 	to, ok := thread.Resolve(view{t, ctx, preferred}, re, t.x.id)
 	if !ok {
-		to, ok = thread.Resolve(view{t, ctx, allMarks}, re, t.x.id)
+		to, ok = thread.Resolve(view{t, ctx, allTags}, re, t.x.id)
 	}
 	switch {
 	case !ok:
@@ -41,8 +41,8 @@ func isAbout(th *thread.Thread, id, ref string) bool {
 	return s != nil && slices.Contains(s.Re, ref)
 }
 
-func (t *tx) resolveThread(ctx context.Context, re string, first marks) (*thread.Thread, thread.Target, error) {
-	to, err := t.resolve(ctx, re, first)
+func (t *tx) resolveThread(ctx context.Context, re string, preferred tagKinds) (*thread.Thread, thread.Target, error) {
+	to, err := t.resolve(ctx, re, preferred)
 	if err != nil {
 		return nil, to, err
 	}
@@ -51,7 +51,7 @@ func (t *tx) resolveThread(ctx context.Context, re string, first marks) (*thread
 }
 
 func newUnknownNameError(re string) error {
-	return thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
+	return thread.Missing("re" + thread.QuoteName(re) + " names nothing here")
 }
 
 // explainMissing returns a refusal instead of [store.ErrNotFound], because re then names a later request of the block.
@@ -62,20 +62,20 @@ func explainMissing(err error, re string) error {
 	return err
 }
 
-// view resolves references for the actor of one transaction: to threads that the actor may name.
+// view resolves references to threads that the actor of one transaction may name.
 type view struct {
 	t   *tx
 	ctx context.Context
-	marks
+	tagKinds
 }
 
-// marks select which ids of suggestions and questions name their threads.
-type marks struct{ suggestions, questions bool }
+// tagKinds selects whether ids of suggestions and ids of questions name their threads.
+type tagKinds struct{ suggestions, questions bool }
 
-var allMarks = marks{true, true}
+var allTags = tagKinds{true, true}
 
 // find returns a thread that the block may change, or nil if it does not exist. A failure of the store fails the block:
-// otherwise its sender would learn that the thread does not exist.
+// otherwise the answer to the sender would be that the thread does not exist.
 func (v view) find(ref string) *thread.Thread {
 	th, err := v.t.load(v.ctx, ref)
 	v.t.err = cmp.Or(v.t.err, IgnoreMissing(err))

@@ -114,7 +114,7 @@ func skipReason(err error) string {
 
 type threadPlace struct {
 	at, ref string
-	flat    bool // version 1: the thread is the file at + thread.FileSuffix
+	flat    bool // the thread is one file of version 1; its path is the string at with thread.FileSuffix appended
 }
 
 // findThreads returns the places of the threads in a directory. It looks only at the names and opens no file.

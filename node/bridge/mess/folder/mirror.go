@@ -26,7 +26,7 @@ type Mirror struct {
 	dir   string
 	log   *slog.Logger
 	mu    sync.Mutex
-	dirty map[string]bool
+	dirty map[string]bool // refs of the threads that must be written
 	wake  chan struct{}
 
 	// Used only by the goroutine of Run.

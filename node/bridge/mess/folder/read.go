@@ -125,8 +125,8 @@ func (p Place) Stamp(sub *os.Root) (s fileStamp) {
 	return s
 }
 
-// openPerPoll and endedPerPoll are about how many known threads of a folder one poll examines. Ended threads rarely
-// change. If there are more, each poll examines another part of them, and all new threads.
+// One poll examines about openPerPoll known threads of a folder or, in a folder of ended threads, which rarely change,
+// about endedPerPoll. If a folder has more threads, each poll examines another part of them, and all new threads.
 const (
 	openPerPoll  = 1000
 	endedPerPoll = 250
@@ -138,7 +138,7 @@ func IsDue(ref, folder string, n, number int) bool {
 	if folder == endedFolders[0] || folder == endedFolders[1] {
 		perPoll = endedPerPoll
 	}
-	polls := (n + perPoll - 1) / perPoll // until all were examined
+	polls := (n + perPoll - 1) / perPoll // number of polls that examine all threads once
 	return polls < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(polls)) == number%polls
 }
 
@@ -197,7 +197,7 @@ func (m *Mirror) readThread(ctx context.Context, root *os.Root, at string, flat 
 	return err
 }
 
-// IsRetryable reports whether a read or import failed because of the disk, the store or a limit, so may succeed later.
+// IsRetryable reports whether a read or import failed because of the disk, the store or a limit, and may succeed later.
 func IsRetryable(err error) bool {
 	if e, refused := errors.AsType[*wire.Error](err); refused {
 		return e.Retry

@@ -1,9 +1,9 @@
-// Package registry keeps the executors of a MESS exchange: their keys, capabilities and preferences, the catalogue of
+// Package registry keeps the executors of a MESS exchange: their keys, capabilities and preferences, the catalog of
 // capabilities, and the rules by which executors get offers of threads.
 //
-// The registry is in memory beside the records of the store. [Executors] changes both itself, except for what a block
-// changes: the exchange stores that in the unit of the block, and then calls [Executors.Publish]. The registry reads
-// threads and changes none.
+// The registry has all of its records in memory, too. [Executors] changes the store and the memory together, except for
+// what a block changes: the exchange stores that in the unit of the block, and then calls [Executors.Publish]. The
+// registry reads threads and changes none.
 package registry
 
 // Namespaces of the records.

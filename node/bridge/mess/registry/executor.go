@@ -72,11 +72,11 @@ func decodeExecutor(rec store.Record) (*Executor, error) {
 // Candidate is an executor as routing sees it. Its Executor is never changed, only replaced.
 type Candidate struct {
 	*Executor
-	caps      map[string]wire.Value
-	zone      *time.Location
-	quietZone *time.Location // zone of its quiet hours
-	median    time.Duration
-	shift     *shift // of its schedule; nil without one
+	caps      map[string]wire.Value // capability → metadata
+	zone      *time.Location        // zone of its schedule
+	quietZone *time.Location        // zone of its quiet hours
+	median    time.Duration         // of its claim times; very large if it has none
+	shift     *shift                // of its schedule; nil if it has none
 
 	patterns func() ([]*regexp.Regexp, int) // its auto-claim patterns, compiled once, and their instructions
 
@@ -117,13 +117,14 @@ func (c *Candidate) HasAll(needs []thread.Need) bool {
 	return !slices.ContainsFunc(needs, func(n thread.Need) bool { return !c.Has(n.ID) })
 }
 
-// isAvailable implements MESS-43. named means that a routing rule names the executor.
+// isAvailable reports whether the executor is available at now (MESS-43). named reports whether a routing rule names the
+// executor.
 func (c *Candidate) isAvailable(now time.Time, named bool) bool {
 	switch c.Availability {
 	case "on_demand":
 		return named
 	case "schedule":
-		return c.shift != nil && c.shift.isOnDuty(now)
+		return c.shift != nil && c.shift.isActive(now)
 	}
 	return true
 }
@@ -135,18 +136,19 @@ type shift struct {
 	zone *time.Location
 
 	mu           sync.Mutex
-	duty         bool
-	since, until time.Time // for which duty is valid
+	active       bool
+	since, until time.Time // the period for which active is valid
 }
 
-func (s *shift) isOnDuty(now time.Time) bool {
+// isActive reports whether the schedule makes its executors available at now.
+func (s *shift) isActive(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now.Before(s.since) || !now.Before(s.until) {
 		s.since = now
-		s.duty, s.until = thread.IsScheduled(s.expr, now.In(s.zone))
+		s.active, s.until = thread.IsScheduled(s.expr, now.In(s.zone))
 	}
-	return s.duty
+	return s.active
 }
 
 // maxShifts bounds the shared schedules: strangers choose the expressions.
@@ -172,11 +174,11 @@ func (c *Candidate) level(needs []thread.Need) int {
 	return best
 }
 
-// Executors is the registry of executors with their keys, the catalogue of capabilities, and the routing rules. It is
+// Executors is the registry of executors with their keys, the catalog of capabilities, and the routing rules. It is
 // kept in memory beside the records, so that routing does not read the store (MESS-42). It is safe for concurrent use.
 type Executors struct {
 	cfg           Config
-	calls         *rate.Buckets // by executor; large enough for all of them; nil means no limit
+	calls         *rate.Buckets // one for each executor; nil means no limit
 	registrations *rate.Registrations
 	failures      *rate.Penalties // for wrong keys
 
@@ -187,8 +189,8 @@ type Executors struct {
 	keys  map[string]string       // hex hash of a key → executor
 	rules []thread.Rule
 
-	shifts    map[string]*shift     // by expression and zone
-	catalogue map[string]Capability // by id
+	shifts  map[string]*shift     // by expression and zone
+	catalog map[string]Capability // by id
 }
 
 // Config configures a registry.
@@ -220,7 +222,7 @@ const (
 // New returns an empty registry.
 func New(cfg Config) *Executors {
 	cfg.CallsPerMinute, cfg.RegistrationsPerHour = cmp.Or(cfg.CallsPerMinute, 600), cmp.Or(cfg.RegistrationsPerHour, 60)
-	r := &Executors{cfg: cfg, byID: map[string]*Candidate{}, byCap: map[string][]*Candidate{}, keys: map[string]string{}, shifts: map[string]*shift{}, catalogue: map[string]Capability{}}
+	r := &Executors{cfg: cfg, byID: map[string]*Candidate{}, byCap: map[string][]*Candidate{}, keys: map[string]string{}, shifts: map[string]*shift{}, catalog: map[string]Capability{}}
 	r.failures = rate.NewPenalties(MaxFailures, 0, maxAddresses)
 	if n := cfg.CallsPerMinute; n > 0 {
 		r.calls = rate.NewBuckets(rate.PerMinute(n), n, MaxExecutors)
@@ -337,7 +339,7 @@ func (r *Executors) Tree(q thread.Query, withPending bool, limit int) wire.Value
 		if c.Pending && !withPending || q.Executor != "" && q.Executor != c.ID || len(out) == limit {
 			continue
 		}
-		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return r.catalogue[n.ID].hasTag(q.Tags) }) {
+		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return r.catalog[n.ID].hasTag(q.Tags) }) {
 			continue
 		}
 		v := wire.Obj(wire.TextField("id", c.ID)).WithOptional("name", c.Name)
@@ -366,7 +368,7 @@ type Claim struct {
 	At   time.Time
 }
 
-// Publish takes over what a unit changed, after its commit.
+// Publish changes the memory after the commit of a unit that changed the registry.
 func (r *Executors) Publish(u Update) {
 	for _, e := range u.Executors {
 		r.put(e)
@@ -387,7 +389,7 @@ func (r *Executors) addClaim(c Claim) {
 	if old == nil {
 		return
 	}
-	e := *old.Executor // the current state: the owner may just have removed its key
+	e := *old.Executor // the current state: for example, the owner may just have removed the key
 	e.Claims = append(slices.Clone(e.Claims), c.Took)
 	if len(e.Claims) > maxClaims {
 		e.Claims = e.Claims[1:]
@@ -481,7 +483,7 @@ func setAvailability(r Registration, e *Executor) error {
 	case e.Availability != "schedule" && e.Schedule != "":
 		return thread.Bad("schedule", thread.ScheduleAlone)
 	case e.Schedule == "" && r.has("timezone") && r.Timezone != "":
-		return thread.Bad("timezone", "goes with a schedule")
+		return thread.Bad("timezone", "is allowed only with a schedule")
 	}
 	return nil
 }

@@ -317,8 +317,8 @@ func (r *Executors) setKey(ctx context.Context, id, hash string, pending bool, m
 }
 
 // newRegistrationPool returns the pool that all registrations share, or nil if each needs an invite. One network can
-// draw most of the pool and then leaves the rest to others. In mode approval each registration occupies one of the
-// owner's questions for up to a week.
+// take most of the pool, but not the rest, which is left to others. In mode approval each registration occupies one of
+// the owner's questions for up to a week.
 func newRegistrationPool(registration credential.Mode) *rate.Pool {
 	switch registration {
 	case credential.Invite:

@@ -53,8 +53,8 @@ func TestExecutorsKeepTheNewest(t *testing.T) {
 	}
 }
 
-// TestFullCatalogueTakesUpdates: a full catalogue refuses new entries, and not new descriptions of its entries.
-func TestFullCatalogueTakesUpdates(t *testing.T) {
+// TestFullCatalogTakesUpdates: a full catalog refuses new entries, and not new descriptions of its entries.
+func TestFullCatalogTakesUpdates(t *testing.T) {
 	r := newRegistry(t)
 	var list []Capability
 	for i := range maxCapabilities {

@@ -127,7 +127,7 @@ func (r *call) capabilities() error {
 	return r.respond(http.StatusOK, wire.Obj(wire.Field("capabilities", list)))
 }
 
-// addCapabilities adds the owner's entries to the catalogue, from a YAML stream or JSON.
+// addCapabilities adds the owner's entries to the catalog, from a YAML stream or JSON.
 func (r *call) addCapabilities() error {
 	data, err := r.body(thread.MaxDocument)
 	if err != nil {

@@ -33,7 +33,7 @@ const maxImport = 16 << 20
 // Server serves an exchange over HTTP. It is safe for concurrent use once it is mounted.
 type Server struct {
 	Exchange *exchange.Exchange
-	Local    bool
+	Local    bool // the local profile (AM-82)
 	Log      *slog.Logger
 	Names    owner.Names // of agents, for the owner; nil without a node
 	// Ask returns the changes that ask the owner to approve a registration; nil without a mesh.
@@ -48,8 +48,8 @@ func (d *Server) Mount(e *echo.Echo) {
 	e.Any(restPath+"/*", d.servePublic)
 }
 
-// Operations returns the routes for the owner, who needs no key and may see and do everything, and the import of a
-// directory.
+// Operations returns the routes for the owner, who needs no key and may see and do everything. One of the routes imports
+// a directory.
 func (d *Server) Operations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodPost, "/mess/import", owner.Decide, d.importDirectory),
@@ -167,7 +167,7 @@ type route struct {
 }
 
 // routes are the routes below the exchange, except those that need no key; {} matches a segment. openapi.yaml describes
-// those that are not the owner's.
+// the routes that not only the owner may call.
 var routes = map[string]route{
 	"GET requests":                    {"", (*call).list},
 	"POST requests":                   {"", (*call).create},
@@ -181,13 +181,14 @@ var routes = map[string]route{
 	"POST executors/{}/key":           {"give an executor another key", (*call).giveKey},
 	"DELETE executors/{}/key":         {"take the key of an executor", (*call).takeKey},
 	"GET capabilities":                {"", (*call).capabilities},
-	"POST capabilities":               {"change the catalogue", (*call).addCapabilities},
+	"POST capabilities":               {"change the catalog", (*call).addCapabilities},
 	"GET routing":                     {"read the routing rules", (*call).routing},
 	"POST import":                     {"import threads", (*call).importThreads},
 	"GET export/{}":                   {"", (*call).export},
 	"POST messages":                   {"", (*call).messages},
 }
 
+// routeOf returns the key in routes of a call with this method and path.
 func routeOf(method string, path []string) string {
 	if method == http.MethodHead {
 		method = http.MethodGet
@@ -229,6 +230,7 @@ func (r *call) body(max int64) ([]byte, error) {
 	return data, nil
 }
 
+// object reads a JSON object from the body.
 func (r *call) object() (wire.Value, error) {
 	v, err := r.json()
 	if err == nil && v.Kind() != wire.Object {
@@ -261,7 +263,7 @@ func (r *call) readReplayKey(body wire.Value) (*exchange.ReplayKey, error) {
 		return nil, nil
 	}
 	if len(list) > 1 || len(list[0]) > 255 || !replayKeyForm.MatchString(list[0]) {
-		return nil, thread.Bad("Idempotency-Key", "must be one of 1 to 255 printable characters")
+		return nil, thread.Bad("Idempotency-Key", "must be a single value of 1 to 255 printable characters")
 	}
 	return exchange.NewCallReplay(r.who, list[0], wire.Arr(wire.Text(r.c.Request().Method), wire.Texts(r.path), body)), nil
 }

@@ -340,7 +340,7 @@ func (t *Thread) ContinueAs(peer string, s Status, successor string, now time.Ti
 	if t.AwaitsRequester() {
 		t.Become(Claimed, peer, "", now)
 	}
-	text := "it goes on there as " + wire.OneLine(successor, MaxID)
+	text := "it continues there as " + wire.OneLine(successor, MaxID)
 	if s.Delegated != "" {
 		text += ", with " + wire.OneLine(s.Delegated, 64)
 	}

@@ -49,19 +49,21 @@ type Thread struct {
 	History  []Event `json:"history"`
 	Serial   int     `json:"serial"`          // of the newest message
 	Bytes    int     `json:"bytes,omitempty"` // of its messages, without attachments
-	Taken    int     `json:"taken,omitempty"` // bytes of attachments that were copied from a foreign thread
 	Version  uint64  `json:"version"`
 	Stage    string  `json:"stage,omitempty"`    // the state in which it expired
 	Offered  bool    `json:"offered,omitempty"`  // offers of it were sent, or it was claimed automatically
 	External string  `json:"external,omitempty"` // the conversation in which the bridge received it
 
-	// Peers are the mesh agents and link members that take part, each in its own conversation.
+	// ForeignBytes is the size of the attachments that were copied from a foreign thread.
+	ForeignBytes int `json:"taken,omitempty"`
+
+	// Peers are the mesh agents and the peers of links that take part, each in its own conversation.
 	Peers map[string]Peer `json:"peers,omitempty"`
 
 	Rev store.Rev `json:"-"` // of the stored row
 }
 
-// Peer is the address at which a mesh agent or a link member gets updates about a thread.
+// Peer is the address at which a mesh agent or a peer of a link gets updates about a thread.
 type Peer struct {
 	Conv    string `json:"conv"`
 	Address string `json:"address,omitempty"`

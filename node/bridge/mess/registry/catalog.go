@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Capability is an entry of the catalogue. The catalogue only informs: other ids are valid too (MESS-40).
+// Capability is an entry of the catalog. The catalog only informs: other ids are valid too (MESS-40).
 type Capability struct {
 	ID          string     `json:"id"`
 	Description string     `json:"description"`
@@ -22,20 +22,20 @@ type Capability struct {
 
 const maxCapabilities = 10_000
 
-// Available returns the catalogue and the capabilities of admitted executors here that the catalogue does not describe,
-// with only their ids (MESS-36), at most maxCapabilities in all. With tags it returns only catalogue entries that have
+// Available returns the catalog and the capabilities of admitted executors here that the catalog does not describe,
+// with only their ids (MESS-36), at most maxCapabilities in all. With tags it returns only catalog entries that have
 // any of them, because nothing else has tags. The result is in the order of the ids.
 func (r *Executors) Available(tags []string) []Capability {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var list []Capability
-	for _, c := range r.catalogue {
+	for _, c := range r.catalog {
 		if len(tags) == 0 || c.hasTag(tags) {
 			list = append(list, c)
 		}
 	}
 	for id, executors := range r.byCap {
-		_, described := r.catalogue[id]
+		_, described := r.catalog[id]
 		if len(tags) == 0 && !described && len(list) < maxCapabilities && slices.ContainsFunc(executors, func(c *Candidate) bool { return !c.Pending }) {
 			list = append(list, Capability{ID: id})
 		}
@@ -49,7 +49,7 @@ func (c Capability) hasTag(tags []string) bool {
 	return slices.ContainsFunc(c.Tags, func(t string) bool { return slices.Contains(tags, t) })
 }
 
-// ParseCapabilities parses catalogue documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), one
+// ParseCapabilities parses catalog documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), one
 // list of them, or a map whose only key, capabilities, has that list.
 func ParseCapabilities(data []byte) ([]Capability, error) {
 	docs, err := thread.ParseDocuments(data)
@@ -81,13 +81,13 @@ func ParseCapabilities(data []byte) ([]Capability, error) {
 	return out, nil
 }
 
-// AddCapabilities adds or replaces entries of the catalogue. The caller checks that the owner asked for it.
+// AddCapabilities adds or replaces entries of the catalog. The caller checks that the owner asked for it.
 func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) error {
 	if err := r.cfg.Load(); err != nil {
 		return err
 	}
 	if !r.hasRoom(list) {
-		return thread.Conflict("the catalogue is full")
+		return thread.Conflict("the catalog is full")
 	}
 	var changes []store.Change
 	for _, c := range list {
@@ -100,24 +100,24 @@ func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) erro
 	return nil
 }
 
-// hasRoom reports whether the catalogue has room for the new entries of a list.
+// hasRoom reports whether the catalog has room for the new entries of a list.
 func (r *Executors) hasRoom(list []Capability) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	added := map[string]bool{}
 	for _, c := range list {
-		if _, known := r.catalogue[c.ID]; !known {
+		if _, known := r.catalog[c.ID]; !known {
 			added[c.ID] = true
 		}
 	}
-	return len(r.catalogue)+len(added) <= maxCapabilities
+	return len(r.catalog)+len(added) <= maxCapabilities
 }
 
 func (r *Executors) add(list []Capability) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range list {
-		r.catalogue[c.ID] = c
+		r.catalog[c.ID] = c
 	}
 }
 
@@ -137,7 +137,7 @@ func (r *Executors) Restore(ctx context.Context, now time.Time) error {
 	var list []Capability
 	for c, err := range store.DecodeAll(ctx, r.cfg.Records, NSCapabilities, "", now, store.Decode[Capability]) {
 		if err != nil {
-			return fmt.Errorf("load the catalogue: %w", err)
+			return fmt.Errorf("load the catalog: %w", err)
 		}
 		list = append(list, c)
 	}
