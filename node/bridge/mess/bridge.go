@@ -36,14 +36,14 @@ type Config struct {
 	Local    bool   // the local profile (AM-82)
 	URL      string // the public URL of the listener
 	Mirror   string // directory of the thread files; "" for none (MESS-51)
-	Route    bool   // pass requests that no local executor can do to a listed agent, without asking the owner (MESS-44)
+	Route    bool   // if no local executor can do a request, offer it to an agent that the directory lists (MESS-44)
 	Notify   bool   // send notifications to the channels of executors (MESS-45)
 
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // tokens of the links, by the name of the link
 
 	Mesh    bridge.Mesh
-	Names   owner.Names // of agents, for the owner; nil without a node
+	Names   owner.Names // the names of agents that the owner sees; nil without a node
 	Notices *notify.Box
 	Store   store.Store
 	HTTP    *client.HTTP // for links over REST, for fetches, and for notifications of executors

@@ -142,7 +142,7 @@ func newLink(cfg LinkConfig) *link {
 	return l
 }
 
-// run polls until ctx ends. A link that is down waits until the owner tests it: [bridge.LinkDown].
+// run polls until ctx ends. A link that is down waits until the owner tests it (see [bridge.LinkDown]).
 func (l *link) run(ctx context.Context) error {
 	poll := time.NewTicker(folder.PollEvery)
 	defer poll.Stop()
@@ -257,7 +257,7 @@ func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) 
 	return l.newInbound(peer, id, Intent, wire.Obj(wire.TextField("action", b.Action()), wire.Field("mess", b.Tree())), b.Tree().JSON())
 }
 
-// newInbound returns the message of the mesh for something that a peer said. raw is that in the form in which it came.
+// newInbound returns the message of the mesh for something that a peer said. raw is stored as the original message.
 func (l *link) newInbound(peer, id string, intent wire.Intent, payload wire.Value, raw []byte) (bridge.Inbound, error) {
 	address := addressAt(l.cfg.Name, peer)
 	if err := address.Validate(); err != nil {

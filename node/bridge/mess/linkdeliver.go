@@ -173,12 +173,12 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 		return false, err
 	case v.status.Terminal():
 		return true, l.loseThread(ctx, ref, k, "it is "+string(v.status)+" there")
-	case v.holder != "" && v.holder != self && !k.Held:
+	case v.holder != "" && v.holder != self && !k.ClaimSent:
 		return true, l.loseThread(ctx, ref, k, wire.OneLine(v.holder, 64)+" has taken it there")
 	}
 	if v.holder == "" {
-		// record it first, because the answer to the claim may get lost
-		if err := l.update(ctx, ref, func(k *knownThread) { k.Held = true }); err != nil {
+		// record the claim before it is posted, because the answer to the post may get lost
+		if err := l.update(ctx, ref, func(k *knownThread) { k.ClaimSent = true }); err != nil {
 			return false, err
 		}
 		err := l.remote.post(ctx, key, ref, claim)
@@ -192,7 +192,7 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 			return false, err
 		}
 	}
-	return false, l.update(ctx, ref, func(k *knownThread) { k.Held, k.Holder = true, v.holder })
+	return false, l.update(ctx, ref, func(k *knownThread) { k.ClaimSent, k.Holder = true, v.holder })
 }
 
 // loseThread notifies the owner that we cannot work on a foreign thread, and cancels our copy.

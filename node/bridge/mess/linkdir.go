@@ -33,7 +33,7 @@ type dirRemote struct {
 	findEnclosure func(ctx context.Context, uri string) (exchange.Attachment, bool, error)
 
 	seen  map[string]string // by folder and thread: the stamp of the thread when it was last examined
-	looks int               // number of scans
+	scans int               // number of scans
 }
 
 func (r *dirRemote) self(context.Context) string { return cmp.Or(r.name, "agentmesh") }
@@ -214,12 +214,12 @@ func listRefs(root *os.Root) (map[string]bool, error) {
 
 // scan returns the threads with their stamps. In a large folder it examines all new threads and some of the known ones.
 func (r *dirRemote) scan(root *os.Root) (out []remoteThread, err error) {
-	r.looks++
+	r.scans++
 	seen := make(map[string]string, len(r.seen))
 	err = folder.Walk(root, func(f string, sub *os.Root, p folder.Place, _, n int) error {
 		at := f + " " + p.Ref
 		updated, known := r.seen[at]
-		if !known || folder.IsDue(p.Ref, f, n, r.looks) {
+		if !known || folder.IsDue(p.Ref, f, n, r.scans) {
 			stamp := p.Stamp(sub)
 			if stamp.Files == 0 {
 				return nil

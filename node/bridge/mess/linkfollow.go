@@ -119,10 +119,10 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 	return l.save(ctx, r.ref, k)
 }
 
-// relevantEntries returns the entries of message number i that change our thread. It omits a status that would end the
-// thread if the exchange shows another state: perhaps one executor of several declined (MESS-24), or a server without a
-// state machine continued the thread. It also omits a bare status if a later message repeats it with details, because
-// the PHP server writes two such messages for a PATCH.
+// relevantEntries returns the entries of message number i that change our thread. If a status would end the thread but
+// the exchange shows another state, relevantEntries omits that status: perhaps one executor of several declined
+// (MESS-24), or a server without a state machine continued the thread. It also omits a bare status if a later message
+// repeats it with details, because the PHP server writes two such messages for a PATCH.
 func (v remoteView) relevantEntries(i int) thread.Block {
 	return slices.DeleteFunc(v.messages[i].Block(), func(e thread.Entry) bool {
 		switch e.Type {
@@ -166,8 +166,8 @@ func (l *link) stateUpdate(ctx context.Context, v remoteView, k knownThread) (th
 }
 
 // followTheirs receives the messages of the requester of a foreign thread. It also receives answers of others, because
-// the owner of the exchange may answer for the requester. The state of the thread shows the effect of all other
-// messages. If the exchange no longer lets us do the task, followTheirs cancels our copy.
+// the owner of the exchange may answer for the requester. It skips all other messages, because the state of the thread
+// shows their effect. If the exchange no longer lets us do the task, followTheirs cancels our copy.
 func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
 	if k.Seen == 0 {
 		requester := cmp.Or(r.requester, v.requester)
@@ -307,8 +307,8 @@ func (l *link) receive(ctx context.Context, from, ref, number string, b thread.B
 }
 
 // readDelegation looks for a delegation in a block of one of our threads. successor is the thread with which the
-// exchange replaces it, or "". A thread belongs to only one conversation, so readDelegation removes the ref of a
-// successor that we know already, or whose ref is not valid, and returns "".
+// exchange replaces our thread, or "". A thread belongs to only one conversation, so readDelegation removes the ref of a
+// successor that we know already and returns "". It does the same with a ref that is not valid.
 func (l *link) readDelegation(ctx context.Context, ref string, b thread.Block) (out thread.Block, successor string, err error) {
 	i := slices.IndexFunc(b, func(e thread.Entry) bool { return e.Successor() != "" })
 	if i < 0 {

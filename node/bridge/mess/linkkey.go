@@ -163,7 +163,7 @@ func (r *restRemote) checkKey(ctx context.Context, path string, err error) error
 	case !refused || !own:
 		return err
 	case e.Status == http.StatusForbidden && e.Refusal != nil:
-		if !strings.HasPrefix(path, "requests?") { // only a refusal of the list is not about one thread
+		if !strings.HasPrefix(path, "requests?") { // the refusal may be about one thread only: does the list work?
 			_, listErr := r.get(ctx, "requests?limit=1")
 			if _, waits := errors.AsType[*joinError](listErr); waits {
 				return listErr

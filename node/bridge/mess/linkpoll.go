@@ -16,15 +16,15 @@ import (
 
 // knownThread is what we remember of a foreign thread.
 type knownThread struct {
-	Conv    string      `json:"conv"`
-	Seen    int         `json:"seen"`             // number of messages that were received or skipped
-	Updated string      `json:"updated"`          // its update time in the list when we had received all of its messages
-	Mine    bool        `json:"mine"`             // we opened it
-	State   thread.Code `json:"state,omitempty"`  // the last state from the exchange
-	Peer    string      `json:"peer,omitempty"`   // its requester, if we did not open it
-	Held    bool        `json:"held,omitempty"`   // our claim was sent
-	Holder  string      `json:"holder,omitempty"` // the holder that the exchange showed after our claim, which is our name there
-	Next    string      `json:"next,omitempty"`   // the thread with which the exchange replaced it, in the same conversation
+	Conv      string      `json:"conv"`
+	Seen      int         `json:"seen"`             // number of messages that were received or skipped
+	Updated   string      `json:"updated"`          // its update time in the list when we had received all of its messages
+	Mine      bool        `json:"mine"`             // we opened it
+	State     thread.Code `json:"state,omitempty"`  // the last state from the exchange
+	Peer      string      `json:"peer,omitempty"`   // its requester, if we did not open it
+	ClaimSent bool        `json:"held,omitempty"`   // our claim was sent
+	Holder    string      `json:"holder,omitempty"` // the holder that the exchange showed after our claim, which is our name there
+	Next      string      `json:"next,omitempty"`   // the thread with which the exchange replaced it, in the same conversation
 
 	Intent wire.Intent `json:"intent,omitempty"` // the intent of a conversation in plain text, which has no thread in our exchange
 }
@@ -239,6 +239,7 @@ func (l *link) check(ctx context.Context, r remoteThread, self string) (looked b
 // convOf returns the conversation of a thread that somebody else opened at the exchange.
 func (l *link) convOf(ref string) string { return "conv_" + exchange.IDKey(l.cfg.Name, ref) }
 
+// maxMissing bounds the missing threads that one poll checks.
 const maxMissing = 20
 
 // checkMissing checks the threads that are open in our exchange, or wait for the owner to let them in, but are missing

@@ -163,7 +163,7 @@ func TestLongList(t *testing.T) {
 	if _, err := r.list(t.Context()); asked != 2 { // the client follows no redirect
 		t.Errorf("asked %d times, %v", asked, err)
 	}
-	r = &restRemote{state: &restState{}, base: foreign.srv.URL, token: client.Credential(key), http: http1, small: true}
+	r = &restRemote{state: &restState{}, base: foreign.srv.URL, token: client.Credential(key), http: http1, smallPages: true}
 	list, err := r.list(t.Context())
 	if err != nil || len(list) != threads {
 		t.Errorf("%d threads, %v", len(list), err)

@@ -31,7 +31,7 @@ type restRemote struct {
 	state      *restState // nil until it is loaded
 	keyDropped bool       // our registered key was dropped, and the exchange has accepted no key since
 
-	small bool // lists are read in small pages, because a large one was too large; used only by the goroutine that polls
+	smallPages bool // lists are read in small pages, because a large one was too large; used only by the goroutine that polls
 }
 
 // url returns the URL of a path below the exchange. The configured base URL may contain the exchange already.
@@ -159,7 +159,7 @@ func (r *restRemote) create(ctx context.Context, key string, body wire.Value) (s
 }
 
 // post adds a block to a thread with a PATCH of requests/{ref}. If the block contains a status or a cancel, the PATCH
-// also sets the status of the thread, and it omits the block if the status says everything that is in it.
+// also sets the status of the thread. The PATCH omits a block that says nothing more than that status.
 func (r *restRemote) post(ctx context.Context, key, ref string, b thread.Block) error {
 	body, code := wire.Obj(wire.Field("mess", b.Tree())), thread.Code("")
 	for _, e := range b {
@@ -231,12 +231,12 @@ const (
 )
 
 func (r *restRemote) list(ctx context.Context) ([]remoteThread, error) {
-	if !r.small {
+	if !r.smallPages {
 		list, _, err := r.page(ctx, rest.MaxPage, "")
 		if !errors.Is(err, client.ErrAnswerTooLarge) {
 			return list, err
 		}
-		r.small = true
+		r.smallPages = true
 	}
 	var out []remoteThread
 	for after := ""; len(out) < maxPages*smallPage; {

@@ -16,19 +16,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// name is an interned string, because a few agents, states and capabilities occur in many threads.
-type name = unique.Handle[string]
+// interned is a string that is stored once, because a few agents, states and capabilities occur in many threads.
+type interned = unique.Handle[string]
 
 // entry is what the index keeps of a thread: enough to list, find and wake it, but not its messages. It is small,
 // because all threads have one in memory. Times are in microseconds since 1970.
 type entry struct {
 	ref, client                 string
-	requester, holder, priority name
+	requester, holder, priority interned
 	status                      unique.Handle[thread.Code]
 	created, updated            int64
 	version                     uint64
-	needs                       []name // ids of the required capabilities
-	intent                      string // "" if it is longer than maxIndexedIntent
+	needs                       []interned // ids of the required capabilities
+	intent                      string     // "" if it is longer than maxIndexedIntent
 	*details
 }
 
@@ -80,7 +80,7 @@ func (e *entry) isHeld() bool { return e.holder.Value() != "" }
 
 // canBeDoneBy reports whether an executor has all capabilities that the thread requires (MESS-41).
 func (e *entry) canBeDoneBy(c *registry.Candidate) bool {
-	return !slices.ContainsFunc(e.needs, func(id name) bool { return !c.Has(id.Value()) })
+	return !slices.ContainsFunc(e.needs, func(id interned) bool { return !c.Has(id.Value()) })
 }
 
 // compare orders entries by their last change, oldest first. Pages are read from the end (MESS-52).
@@ -115,7 +115,8 @@ func newIndex() *index {
 
 const allThreads = "all"
 
-// requestKey is a requester with its client id for a thread, or with the id of an open suggestion or question.
+// requestKey is a requester together with a client id of that requester, or with the id of a suggestion or question
+// that is open for the requester.
 type requestKey struct{ requester, id string }
 
 func (e *entry) listNames() []string {
@@ -247,6 +248,7 @@ func (x *index) setAlarms(old *entry, t *thread.Thread) {
 	x.wakeRun()
 }
 
+// unlink removes an entry from its lists.
 func (x *index) unlink(e *entry) {
 	for _, name := range e.listNames() {
 		l := x.lists[name]

@@ -274,7 +274,7 @@ func TestQueryOfManyThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.status("am_peer", ref, "claimed")
-	for i := range maxAnswered + 1 {
+	for i := range maxResults + 1 {
 		l.index.publish(&thread.Thread{
 			Ref: fmt.Sprintf("2026-01-31-%d", i), Requester: "agent", Status: thread.Completed, Intent: "x", Updated: time.Now().Add(time.Minute), Version: 1,
 		})

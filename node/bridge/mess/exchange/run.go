@@ -90,8 +90,8 @@ func (x *Exchange) Tick(ctx context.Context, now time.Time) (next time.Time, err
 	return next, nil
 }
 
-// settleAfterCommit checks the threads that depend on those that a committed unit ended, and the new threads that are
-// waiting. The unit is committed, so its sender does not learn of a failure here: the check is repeated later.
+// settleAfterCommit checks the threads that depend on a thread that the committed unit ended, and the new threads that
+// are waiting. The unit is committed, so its sender does not learn of a failure here: the check is repeated later.
 func (x *Exchange) settleAfterCommit(ctx context.Context, t *tx) {
 	ended := t.endedRefs()
 	for _, ref := range t.result.Created { // the dependencies of a new thread may have ended meanwhile

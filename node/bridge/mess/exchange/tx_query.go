@@ -10,10 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// maxAnswered bounds the threads or executors in the answer to one query; maxQueries bounds the queries in one block.
+// maxResults bounds the threads or executors in the answer to one query; maxQueries bounds the queries in one block.
 const (
-	maxAnswered = 1000
-	maxQueries  = 20
+	maxResults = 1000
+	maxQueries = 20
 )
 
 // applyQuery implements MESS-36: the answer is a response with one structured entry, limited to what the actor may see.
@@ -36,7 +36,7 @@ func (t *tx) applyQuery(ctx context.Context, e thread.Entry, path string) error 
 	case "capabilities":
 		data = wire.Obj(wire.Field("capabilities", registry.CapabilityArray(t.x.Executors.Available(q.Tags))))
 	case "executors":
-		data = wire.Obj(wire.Field("executors", t.x.Executors.Tree(q, t.who.Owner, maxAnswered)))
+		data = wire.Obj(wire.Field("executors", t.x.Executors.Tree(q, t.who.Owner, maxResults)))
 	default:
 		list, err := t.listRequests(ctx, q)
 		if err != nil {
@@ -72,7 +72,7 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 			}
 		}
 	} else {
-		page, err := t.x.list(ctx, t.who, "", "", maxAnswered, func(e *entry) bool { s, _ := e.summary(); return matches(s) })
+		page, err := t.x.list(ctx, t.who, "", "", maxResults, func(e *entry) bool { s, _ := e.summary(); return matches(s) })
 		if err != nil {
 			return wire.Value{}, err
 		}
@@ -98,7 +98,7 @@ func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, erro
 	return wire.Arr(out...), nil
 }
 
-// applyConfig implements MESS-37: an executor configures itself, the owner everything.
+// applyConfig implements MESS-37: an executor may configure itself, and the owner may configure everything.
 func (t *tx) applyConfig(ctx context.Context, e thread.Entry, path string) error {
 	c, err := thread.ReadConfig(e.Body, path)
 	if err != nil {

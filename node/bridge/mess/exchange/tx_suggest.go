@@ -23,7 +23,7 @@ func IgnoreMissing(err error) error {
 
 const maxSuggestions = 50
 
-// applySuggestion adds an executor's suggestion to its threads, for the requester to decide (MESS-38).
+// applySuggestion adds an executor's suggestion to the threads that it is about, for the requester to decide (MESS-38).
 func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) error {
 	s, err := thread.ReadSuggestion(e.Body, path)
 	if err != nil {
@@ -54,7 +54,7 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 		return thread.Bad(path+".re", "a merge names at least two threads")
 	}
 	if s.Type != "merge" && len(threads) > 1 && s.Type != "alternative" {
-		return thread.Bad(path+".re", "names more than one thread")
+		return thread.Bad(path+".re", "may name several threads only in a merge or an alternative")
 	}
 	// a peer's own exchange checks its proposals
 	if _, err := s.ReadProposal(t.now); err != nil && t.opts.Sent == "" {
@@ -78,7 +78,8 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 	return nil
 }
 
-// applyDecision posts the requester's decision about a suggestion and carries it out. Its ack names the new threads.
+// applyDecision posts the requester's decision about a suggestion and carries the decision out. The ack names the new
+// threads.
 func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entry, id string, accept bool) error {
 	if !t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsOwner) {
 		return thread.Forbidden("only the requester may decide")
@@ -155,7 +156,7 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 	return nil
 }
 
-// merge replaces the threads that a suggestion names by one thread.
+// merge opens one thread in place of the threads that a suggestion names.
 func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal) error {
 	var intents []string
 	var needs []thread.Need

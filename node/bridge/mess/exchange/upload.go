@@ -14,8 +14,8 @@ import (
 )
 
 // uploads keeps the files that the owner uploads before the message that names them. A mark beside such a file is
-// removed in the unit that stores the message. A file whose mark is a day old is removed: its message was refused, or
-// never sent.
+// removed in the unit that stores the message. A file whose mark is a day old is removed: the message that should name
+// it was refused, or never sent.
 type uploads struct{ records store.Records }
 
 const (
