@@ -184,7 +184,7 @@ func TestForeignRefsStayInTheirPlace(t *testing.T) {
 			}))
 			defer srv.Close()
 			r := &restRemote{
-				state: &restState{}, base: srv.URL + "/api/v1/exchanges/ex", token: "key", http: client.NewHTTP(client.HTTPConfig{Local: true}), small: true,
+				state: &restState{}, base: srv.URL + "/api/v1/exchanges/ex", token: "key", http: client.NewHTTP(client.HTTPConfig{Local: true}), smallPages: true,
 			}
 			if got, err := r.create(t.Context(), "", wire.Obj()); err == nil {
 				t.Errorf("create() = %q", got)

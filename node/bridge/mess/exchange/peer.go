@@ -91,7 +91,7 @@ func (x *Exchange) OpenFor(peer string) []string {
 
 // OfferTo offers a thread to a peer, which may then claim it. send must send the request in a new conversation and
 // store changes in the same unit. If the thread cannot be claimed, or was offered to the peer before, OfferTo only
-// applies more. If the thread does not exist, it does nothing.
+// applies more. If the thread does not exist, OfferTo does nothing.
 func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
 	return store.Retry(func() error {
 		tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})

@@ -13,7 +13,7 @@ import (
 // This file opens successors: the threads that replace delegated, split and merged threads.
 
 // passTo opens a successor of a thread that is delegated to another executor of this exchange, and returns its ref
-// (MESS-27). It returns "" for anybody else, and for an executor that the owner has not approved yet.
+// (MESS-27). It returns "" if to is not an approved executor of this exchange.
 func (t *tx) passTo(ctx context.Context, th *thread.Thread, to string) (string, error) {
 	c := t.x.Executors.Find(trimNamespace(to, t.x.id))
 	if c == nil {

@@ -16,8 +16,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+// importBatch is the number of threads that an import stores together.
 const importBatch = 100
 
+// maxSkipped bounds the reasons in the result of an import.
 const maxSkipped = 20
 
 // Imported is the result of an import.
@@ -149,7 +151,8 @@ func findThreads(root *os.Root) ([]threadPlace, error) {
 	return list, nil
 }
 
-// importAttachments stores the attachments beside a thread, before its messages name them. It replaces none.
+// importAttachments stores the attachments beside a thread, before the messages of the thread name them. It replaces no
+// stored file.
 func importAttachments(ctx context.Context, x *exchange.Exchange, root *os.Root, f threadPlace, skip func(at string, err error)) error {
 	entries, err := fs.ReadDir(root.FS(), f.at)
 	if err != nil {

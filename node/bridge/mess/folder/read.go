@@ -274,7 +274,8 @@ func Find(root *os.Root, ref string) (at string, flat bool) {
 	return "", false
 }
 
-// findAll returns all places of a thread. It has several, for example, after a merge, or while another tool moves it.
+// findAll returns all places of a thread. A thread has several places, for example, after a git merge, or while another
+// tool moves the thread.
 func findAll(root *os.Root, ref string) iter.Seq2[string, bool] {
 	return func(yield func(at string, flat bool) bool) {
 		for _, f := range thread.Folders() {

@@ -13,8 +13,8 @@ import (
 var errPlaceTaken = errors.New("the place of the thread's folder is taken by something else")
 
 // MoveThread moves a thread to the folder of a state, which must exist, from the folders of all other states, and
-// returns the new path of the thread. It creates the folder of a new thread. If a symbolic link is in the place of the thread's folder,
-// the error is errPlaceTaken.
+// returns the new path of the thread. It creates the folder of a new thread. If a symbolic link is in the place of the
+// thread's folder, the error is errPlaceTaken.
 func MoveThread(root *os.Root, folder, ref string) (at string, err error) {
 	at = path.Join("exchange", folder, ref)
 	for _, f := range thread.Folders() {

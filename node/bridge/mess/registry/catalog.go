@@ -22,9 +22,9 @@ type Capability struct {
 
 const maxCapabilities = 10_000
 
-// Available returns the catalog and the capabilities of admitted executors here that the catalog does not describe,
-// with only their ids (MESS-36), at most maxCapabilities in all. With tags it returns only catalog entries that have
-// any of them, because nothing else has tags. The result is in the order of the ids.
+// Available returns the catalog, and the ids of the capabilities of approved executors that the catalog does not
+// describe (MESS-36), at most maxCapabilities in all. With tags it returns only catalog entries that have any of them,
+// because nothing else has tags. The result is in the order of the ids.
 func (r *Executors) Available(tags []string) []Capability {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

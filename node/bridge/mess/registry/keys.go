@@ -157,7 +157,7 @@ func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 	return r, f.Err()
 }
 
-// Register adds an executor and returns its key, which is not shown again. pending means that the registration waits
+// Register adds an executor and returns its key, which is not shown again. If pending is true, the registration waits
 // for the owner. The changes more are applied in the same unit.
 func (r *Executors) Register(ctx context.Context, reg Registration, pending bool, more []store.Change) (key string, err error) {
 	if err := r.cfg.Load(); err != nil {

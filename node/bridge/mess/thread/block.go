@@ -153,7 +153,7 @@ func checkTree(v wire.Value) error {
 	return nil
 }
 
-// FromTree returns the block of a tree: a list, or a map with the only key MESS.
+// FromTree returns the block of a tree: a list of entries, or a map whose only key MESS has that list.
 func FromTree(v wire.Value) (Block, error) {
 	b, err := FromTreeAt(v, 0)
 	if err == nil && len(b) == 0 {

@@ -53,7 +53,7 @@ func ReadConfig(v wire.Value, path string) (ConfigEntry, error) {
 			c.Rules = append(c.Rules, r.readRule(rule, fmt.Sprintf("rules[%d]", i)))
 		}
 	}
-	f.Check((c.Executor != nil) != c.Routing, "", "must have executor or routing")
+	f.Check((c.Executor != nil) != c.Routing, "", "must have exactly one of executor and routing")
 	return c, f.Err()
 }
 
@@ -101,7 +101,7 @@ func (f *Fields) readRule(v wire.Value, key string) Rule {
 		r.Default = g.has("default")
 		g.Check(r.Default, "match", "is required in a rule without default")
 	}
-	key = "prefer" // or default, in a rule that is {default: …} alone
+	key = "prefer" // a rule that is only {default: …} has the order there
 	if r.Default && !g.has("prefer") {
 		key = "default"
 	}
@@ -130,8 +130,8 @@ func (r Rule) Tree() wire.Value {
 	return wire.Obj(wire.Field("match", match), wire.Field("prefer", prefer))
 }
 
-// ParseRules reads routing rules and returns the block that sets them. It accepts the bare list of rules, a map with
-// the only key rules, or a block with one config entry for routing. It refuses blocks that do anything else.
+// ParseRules reads routing rules and returns the block that sets them. It accepts the bare list of rules, a map whose
+// only key is rules, or a block with one config entry for routing. It refuses blocks that do anything else.
 func ParseRules(data []byte) (Block, error) {
 	docs, err := ParseDocuments(data)
 	if err != nil {

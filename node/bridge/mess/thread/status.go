@@ -92,8 +92,8 @@ type Status struct {
 	Body      wire.Value
 }
 
-// ReadStatus reads a status and checks it against MESS section 4. With lax, the reference and members that the code
-// requires may be absent: public clients of REST send bare codes (MESS-20).
+// ReadStatus reads a status and checks it against MESS section 4. With lax, the status may omit its reference and the
+// members that its code requires, because public clients of REST send bare codes (MESS-20).
 func ReadStatus(v wire.Value, path string, lax bool) (Status, error) {
 	f := NewFields(v, path)
 	s := Status{Re: f.Refs("re", !lax), Message: f.Text("message", MaxProse), Body: v}

@@ -7,6 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
+// maxProposed bounds the proposal of a suggestion, in bytes.
 const maxProposed = 32 << 10
 
 // Suggestion is a proposal to a requester (MESS-38).

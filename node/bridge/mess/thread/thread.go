@@ -95,7 +95,7 @@ type Message struct {
 	Ref     string     `json:"ref,omitempty"`
 	From    string     `json:"from"`
 	At      time.Time  `json:"at"`
-	Channel string     `json:"channel,omitempty"`
+	Channel string     `json:"channel,omitempty"` // how it reached the exchange, such as rest or file; or [ChannelRefused]
 	Re      []string   `json:"re,omitempty"`
 	Mess    wire.Value `json:"mess"` // the list of entries
 }
