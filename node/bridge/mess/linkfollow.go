@@ -307,8 +307,8 @@ func (l *link) receive(ctx context.Context, from, ref, number string, b thread.B
 }
 
 // readDelegation looks for a delegation in a block of one of our threads. successor is the thread with which the
-// exchange replaces our thread, or "". A thread belongs to only one conversation, so readDelegation removes the ref of a
-// successor that we know already and returns "". It does the same with a ref that is not valid.
+// exchange replaces our thread, or "". A thread belongs to only one conversation, so readDelegation removes the ref of
+// a successor that we know already and returns "". It does the same with a ref that is not valid.
 func (l *link) readDelegation(ctx context.Context, ref string, b thread.Block) (out thread.Block, successor string, err error) {
 	i := slices.IndexFunc(b, func(e thread.Entry) bool { return e.Successor() != "" })
 	if i < 0 {

@@ -156,9 +156,11 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 	return ackPayload(res), err
 }
 
-// parseAnswer reads the owner's answer to a task: a MESS list in the member mess, as agents send it;
-// {"action": "accept"} or "decline" for an offer or a suggestion, where "claim" also accepts an offer;
-// {"answers": {field: text}} for questions; or a text, which is the result or the answer.
+// parseAnswer reads the owner's answer to a task. The answer has one of these forms:
+//   - a MESS list in the member mess, as agents send it
+//   - {"action": "accept"} or "decline" for an offer or a suggestion; "claim" also accepts an offer
+//   - {"answers": {field: text}} for questions
+//   - a text, which is the result or the answer
 func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	kind, _, _ := strings.Cut(a.Turn, "/")
 	entry := func(entryType string, more ...wire.Member) (thread.Block, error) {

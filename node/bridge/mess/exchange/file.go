@@ -97,8 +97,8 @@ func readOwnerFile(dir, name string) (f File, err error) {
 	return f, nil
 }
 
-// detach moves large inline data of an entry to attachments of the thread (MESS-58), and stores as attachments the files
-// that the entry names (MESS-63).
+// detach moves large inline data of an entry to attachments of the thread (MESS-58), and stores as attachments the
+// files that the entry names (MESS-63).
 func (s *files) detach(th *thread.Thread, e thread.Entry) thread.Entry {
 	key := thread.ContentKey[e.Type]
 	list, ok := e.Body.Get(key)

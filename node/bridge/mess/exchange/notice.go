@@ -86,10 +86,10 @@ func (n *notices) withdrawOffers(th *thread.Thread, except string) {
 	}
 }
 
-// addChange adds the notices that follow from what a unit changed in a thread. The owner gets one if the owner's turn has
-// changed, or if the holder has changed during the owner's turn, unless the unit has a notice for the owner already. An
-// ended thread is withdrawn from its holder or, if it has none, from the peers that may claim it, except the actor that
-// ended it.
+// addChange adds the notices that follow from what a unit changed in a thread. The owner gets one if the owner's turn
+// has changed, or if the holder has changed during the owner's turn, unless the unit has a notice for the owner
+// already. An ended thread is withdrawn from its holder or, if it has none, from the peers that may claim it, except
+// the actor that ended it.
 func (n *notices) addChange(th *thread.Thread, was snapshot) {
 	turn := th.Turn()
 	isTold := slices.ContainsFunc(n.list, func(n Notice) bool { return n.To == thread.OwnerID && n.Ref == th.Ref })
@@ -136,8 +136,8 @@ func (x *Exchange) WakeNotifier() {
 }
 
 // offer adds notices for the executors that may claim a thread and want notices, for the owner unless the owner
-// requested it and, if no executor may claim it, for ToDirectory. If the auto-claim pattern of an executor matches, that
-// executor claims the thread at once instead.
+// requested it and, if no executor may claim it, for ToDirectory. If the auto-claim pattern of an executor matches,
+// that executor claims the thread at once instead.
 func (t *tx) offer(th *thread.Thread) {
 	th.Offered = true
 	t.touch(th)

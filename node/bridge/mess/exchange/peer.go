@@ -53,8 +53,8 @@ func (x *Exchange) HasOpenSibling(t *thread.Thread) bool {
 	return len(refs) > 0
 }
 
-// PointAt returns a block of a peer with entries that refer to our thread ref. A reference that names one of our threads
-// stays; any other reference is the peer's name for the thread.
+// PointAt returns a block of a peer with entries that refer to our thread ref. A reference that names one of our
+// threads stays; any other reference is the peer's name for the thread.
 func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {

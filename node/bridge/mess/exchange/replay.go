@@ -76,8 +76,8 @@ func (x *Exchange) FindAnswer(ctx context.Context, o *ReplayKey) (r Result, foun
 	return r, true, err
 }
 
-// saveReplay stores the answer with the block. If the block has only queries, an answer that is too large is not stored,
-// because queries can simply be repeated.
+// saveReplay stores the answer with the block. If the block has only queries, an answer that is too large is not
+// stored, because queries can simply be repeated.
 func (t *tx) saveReplay(o *ReplayKey) error {
 	if o == nil {
 		return nil

@@ -57,8 +57,8 @@ func (x *Exchange) Run(ctx context.Context) error {
 // alarmRetry is the delay of due alarms after the store failed.
 const alarmRetry = 10 * time.Second
 
-// Tick does what is due at now, and returns the time of the next due work. While the clock is in doubt, nothing counts as
-// due: a thread that expired by a wrong clock could not be reopened.
+// Tick does what is due at now, and returns the time of the next due work. While the clock is in doubt, nothing counts
+// as due: a thread that expired by a wrong clock could not be reopened.
 func (x *Exchange) Tick(ctx context.Context, now time.Time) (next time.Time, err error) {
 	if err := x.Load(); err != nil {
 		return next, err

@@ -257,8 +257,8 @@ func (t *tx) applyCancel(ctx context.Context, e thread.Entry, path string) error
 	})
 }
 
-// settleDependents checks the threads that wait for the ended ones, and continues or fails them (MESS-29, MESS-30). Each
-// has its own transaction; after a crash, the next start checks them again.
+// settleDependents checks the threads that wait for the ended ones, and continues or fails them (MESS-29, MESS-30).
+// Each has its own transaction; after a crash, the next start checks them again.
 func (x *Exchange) settleDependents(ctx context.Context, ended []string) error {
 	for len(ended) > 0 {
 		ref := ended[0]

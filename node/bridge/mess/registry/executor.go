@@ -117,8 +117,8 @@ func (c *Candidate) HasAll(needs []thread.Need) bool {
 	return !slices.ContainsFunc(needs, func(n thread.Need) bool { return !c.Has(n.ID) })
 }
 
-// isAvailable reports whether the executor is available at now (MESS-43). named reports whether a routing rule names the
-// executor.
+// isAvailable reports whether the executor is available at now (MESS-43). named reports whether a routing rule names
+// the executor.
 func (c *Candidate) isAvailable(now time.Time, named bool) bool {
 	switch c.Availability {
 	case "on_demand":

@@ -48,8 +48,8 @@ func (d *Server) Mount(e *echo.Echo) {
 	e.Any(restPath+"/*", d.servePublic)
 }
 
-// Operations returns the routes for the owner, who needs no key and may see and do everything. One of the routes imports
-// a directory.
+// Operations returns the routes for the owner, who needs no key and may see and do everything. One of the routes
+// imports a directory.
 func (d *Server) Operations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodPost, "/mess/import", owner.Decide, d.importDirectory),

@@ -225,8 +225,8 @@ func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	return f, nil
 }
 
-// PublicText returns the text of an error for the sender of the input: the text of a refusal, and a general text for any
-// other error.
+// PublicText returns the text of an error for the sender of the input: the text of a refusal, and a general text for
+// any other error.
 func PublicText(err error) string {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e.Message

@@ -32,8 +32,8 @@ var (
 	})
 )
 
-// IsSafeRef reports whether ref has a form that we accept from any server. This form excludes "..", which would lead out
-// of a directory if ref is used in a path.
+// IsSafeRef reports whether ref has a form that we accept from any server. This form excludes "..", which would lead
+// out of a directory if ref is used in a path.
 func IsSafeRef(ref string) bool { return len(ref) <= 128 && safeForm.MatchString(ref) }
 
 // IsThreadRef reports whether a ref may name a directory (MESS-64).

@@ -63,7 +63,8 @@ func (b Block) HasOnly(types ...string) bool {
 }
 
 // PointAtLast returns the block with entries that refer to "last" instead of the foreign thread ref. Within the
-// conversation of that thread, "last" means the same thread. In our exchange, ref may be the name of a different thread.
+// conversation of that thread, "last" means the same thread. In our exchange, ref may be the name of a different
+// thread.
 func (b Block) PointAtLast(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -157,8 +158,8 @@ func (b Block) WantsOwner() bool {
 	})
 }
 
-// PointAt returns the block with every entry about a thread referring to ref. In a PATCH, such an entry may come without
-// a reference (MESS-20).
+// PointAt returns the block with every entry about a thread referring to ref. In a PATCH, such an entry may come
+// without a reference (MESS-20).
 func (b Block) PointAt(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -171,8 +172,8 @@ func (b Block) PointAt(ref string) Block {
 	return out
 }
 
-// ForExchange returns the block for another exchange that knows the thread as ref. A decision about a suggestion of that
-// exchange continues to refer to the suggestion by its id.
+// ForExchange returns the block for another exchange that knows the thread as ref. A decision about a suggestion of
+// that exchange continues to refer to the suggestion by its id.
 func (b Block) ForExchange(ref string) Block {
 	out := b.PointAt(ref)
 	for i, e := range b {

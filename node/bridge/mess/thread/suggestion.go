@@ -50,8 +50,8 @@ func (s Suggestion) Entry() Entry {
 }
 
 // OpenSuggestion returns the number, from 1, of the newest suggestion with this id that waits for the requester's
-// decision, or 0. If id is "", suggestions with any id count, because a decision that names only the thread is about the
-// newest suggestion.
+// decision, or 0. If id is "", suggestions with any id count, because a decision that names only the thread is about
+// the newest suggestion.
 func (t *Thread) OpenSuggestion(id string) int {
 	for i, s := range slices.Backward(t.Suggestions) {
 		if s.Decided == "" && (id == "" || s.ID == id) {

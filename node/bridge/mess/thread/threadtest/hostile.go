@@ -15,8 +15,8 @@ func Keys(n int) string {
 	return b.String()
 }
 
-// Hostile returns documents by name. A reader must refuse each of them quickly, in little memory and, except "JSON NUL",
-// with a line number (MESS-61).
+// Hostile returns documents by name. A reader must refuse each of them quickly, in little memory and, except "JSON
+// NUL", with a line number (MESS-61).
 func Hostile() map[string]string {
 	deepYAML := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	return map[string]string{
