@@ -283,6 +283,7 @@ func (l *link) newInbound(peer, id string, intent wire.Intent, payload wire.Valu
 	}, nil
 }
 
+// hashOf returns a short hash of a list of texts.
 func hashOf(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {

@@ -133,17 +133,17 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 // with both.
 func (l *link) postToTheirs(ctx context.Context, key, ref string, k knownThread, b thread.Block) error {
 	var claim, rest thread.Block
-	works := false
+	needsClaim := false
 	for _, e := range b {
 		code, _ := thread.ParseCode(e.Body.GetStr("code"))
-		works = works || e.Type == "response" || e.Type == "status" && code != thread.Declined
+		needsClaim = needsClaim || e.Type == "response" || e.Type == "status" && code != thread.Declined
 		if e.Type == "status" && code == thread.Claimed {
 			claim = append(claim, e)
 		} else {
 			rest = append(rest, e)
 		}
 	}
-	if works {
+	if needsClaim {
 		if len(claim) == 0 {
 			claim = thread.Block{thread.NewStatus(ref, thread.Claimed)}
 		}
@@ -233,8 +233,8 @@ func (l *link) decline(ctx context.Context, conv, reason string, cause error) er
 	if ref, err := l.x.OfferedIn(ctx, l.pseudonym(thread.ExchangeID), conv); ref == "" {
 		return cmp.Or(err, cause)
 	}
-	no := thread.NewStatus("last", thread.Declined, wire.TextField("reason", reason))
-	if err := l.acceptEntry(ctx, thread.ExchangeID, conv, "declined", no); err != nil {
+	declined := thread.NewStatus("last", thread.Declined, wire.TextField("reason", reason))
+	if err := l.acceptEntry(ctx, thread.ExchangeID, conv, "declined", declined); err != nil {
 		return errors.Join(cause, err)
 	}
 	return nil
@@ -300,6 +300,7 @@ func (l *link) acceptText(ctx context.Context, from, ref, number string, b threa
 	return l.acceptPayload(ctx, from, ref, number, payload, k)
 }
 
+// acceptPayload passes a message of a conversation in plain text to the node, and stores k in the same unit.
 func (l *link) acceptPayload(ctx context.Context, from, ref, number string, payload wire.Value, k knownThread) error {
 	in, err := l.newInbound(thread.ExchangeID, ref+"/"+number, k.Intent, payload, payload.JSON())
 	if err != nil {

@@ -77,11 +77,11 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 		Created: now, Updated: now, Deadline: req.Deadline, ConfirmBefore: req.ConfirmBefore, Serial: 1,
 		History: []thread.Event{{Action: "created", At: now, By: r.self(ctx)}},
 	}
-	said, files, err := r.extractEnclosures(ctx, thread.Block{{Type: "request", Body: body}}, 1)
+	written, files, err := r.extractEnclosures(ctx, thread.Block{{Type: "request", Body: body}}, 1)
 	if err != nil {
 		return "", toRetry(err)
 	}
-	messages := []thread.Message{{Serial: 1, From: r.self(ctx), At: now, Channel: "agentmesh", Mess: said.Tree()}}
+	messages := []thread.Message{{Serial: 1, From: r.self(ctx), At: now, Channel: "agentmesh", Mess: written.Tree()}}
 	if err := r.store(root, t, messages, files); err != nil {
 		return "", toRetry(err)
 	}
@@ -117,6 +117,7 @@ func splitRef(ref string) (number, end string) {
 	return number, end
 }
 
+// nextNumber returns the lowest number that no thread of this day in the list has.
 func nextNumber(list map[string]bool, now time.Time) int {
 	day := now.Format(time.DateOnly) + "-"
 	used := map[string]bool{}
@@ -176,11 +177,11 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 		return err
 	}
 	t, messages := f.Adopt()
-	said, _, err := r.extractEnclosures(ctx, b, t.Serial)
+	written, _, err := r.extractEnclosures(ctx, b, t.Serial)
 	if err != nil {
 		return toRetry(err)
 	}
-	if n := len(messages); n > 0 && messages[n-1].From == r.self(ctx) && thread.Digest(messages[n-1].Mess) == thread.Digest(said.Tree()) {
+	if n := len(messages); n > 0 && messages[n-1].From == r.self(ctx) && thread.Digest(messages[n-1].Mess) == thread.Digest(written.Tree()) {
 		return r.publish(ctx, ref) // the block was posted before a crash
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
@@ -191,11 +192,11 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 	}
 	t.Serial++
 	t.Updated = now
-	said, files, err := r.extractEnclosures(ctx, b, t.Serial)
+	written, files, err := r.extractEnclosures(ctx, b, t.Serial)
 	if err != nil {
 		return toRetry(err)
 	}
-	m := thread.Message{Serial: t.Serial, From: r.self(ctx), At: now, Channel: "agentmesh", Re: []string{ref}, Mess: said.Tree()}
+	m := thread.Message{Serial: t.Serial, From: r.self(ctx), At: now, Channel: "agentmesh", Re: []string{ref}, Mess: written.Tree()}
 	m.Ref = thread.NewMessageRef(ref, b[0], t.Serial)
 	if err := r.store(root, t, append(messages, m), files); err != nil {
 		return toRetry(err)
@@ -203,6 +204,7 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 	return r.publish(ctx, ref)
 }
 
+// listRefs returns the refs of all threads in a directory.
 func listRefs(root *os.Root) (map[string]bool, error) {
 	refs := map[string]bool{}
 	err := folder.Walk(root, func(_ string, _ *os.Root, p folder.Place, _, _ int) error {

@@ -56,13 +56,13 @@ func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) er
 	if err != nil || len(files) == 0 {
 		return err
 	}
-	got, err := l.fetchFiles(ctx, files, fetchTimeout)
+	fetched, err := l.fetchFiles(ctx, files, fetchTimeout)
 	if err != nil && l.postponed[ref].pause < lastFilePause {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.prefetched = got
+	l.prefetched = fetched
 	return nil
 }
 
@@ -121,8 +121,8 @@ func (l *link) FetchAll(ctx context.Context, conv string, b thread.Block) (map[s
 		}
 	}
 	l.mu.Unlock()
-	got, _ := l.fetchFiles(ctx, files, receiveFetchTime) // the owner can fetch a missing file later
-	maps.Copy(out, got)
+	fetched, _ := l.fetchFiles(ctx, files, receiveFetchTime) // the owner can fetch a missing file later
+	maps.Copy(out, fetched)
 	return out, nil
 }
 

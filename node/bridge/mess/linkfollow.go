@@ -271,6 +271,7 @@ func (l *link) localThread(ctx context.Context, requester string, k knownThread)
 	return t, err
 }
 
+// pseudonym returns the id of a peer of the link in our exchange.
 func (l *link) pseudonym(peer string) string {
 	return string(addressAt(l.cfg.Name, peer).Pseudonym())
 }

@@ -124,8 +124,8 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 	if err != nil {
 		return v, err
 	}
-	got, err := wire.ParseObject(answer)
-	key := got.GetStr("api_key")
+	result, err := wire.ParseObject(answer)
+	key := result.GetStr("api_key")
 	if err != nil || key == "" || len(key) > 4096 || strings.ContainsAny(key, " \t\r\n") {
 		return v, newJoinError(true, "the exchange registered us and gave no usable key: give the link one in token_file")
 	}

@@ -64,6 +64,7 @@ func (l *link) updateUnderLock(ctx context.Context, ref string, change func(*kno
 // bound applies to each of sixteen parts of a link's threads.
 const maxKnown = 10_000
 
+// change returns the changes that store what we remember of a thread.
 func (l *link) change(ref string, k knownThread) []store.Change {
 	key := l.threadKey(ref)
 	part := key[:len(key)-31] // the part is named by the first digit of the hash
@@ -138,6 +139,7 @@ func (l *link) findSelf(ctx context.Context, list []remoteThread) (string, error
 	return "", nil
 }
 
+// followList checks the threads in a list that may have changed, and the postponed threads that are due.
 func (l *link) followList(ctx context.Context, list []remoteThread, self string) error {
 	if len(l.known) > maxRemembered {
 		clear(l.known)
@@ -283,6 +285,7 @@ func (l *link) checkMissing(ctx context.Context, list []remoteThread, self strin
 	return nil
 }
 
+// checkConversation checks the foreign thread of a conversation.
 func (l *link) checkConversation(ctx context.Context, conv, self string) error {
 	rec, err := l.records.Get(ctx, exchange.NSMeta, l.convRecord(conv), time.Now())
 	if err != nil {

@@ -75,12 +75,12 @@ func (r *restRemote) call(ctx context.Context, key, method, path string, body wi
 
 // send sends raw bytes like call, and accepts an answer of at most limit bytes. It registers first if we have no key.
 func (r *restRemote) send(ctx context.Context, method, path string, data []byte, header http.Header, limit int) ([]byte, error) {
-	kept, err := r.join(ctx)
+	state, err := r.join(ctx)
 	if err != nil {
 		return nil, err
 	}
-	header.Set("Authorization", "Bearer "+string(kept.Key))
-	answer, err := r.plain(ctx, method, r.url(kept.Exchange, path), data, header, limit)
+	header.Set("Authorization", "Bearer "+string(state.Key))
+	answer, err := r.plain(ctx, method, r.url(state.Exchange, path), data, header, limit)
 	return answer, r.checkKey(ctx, path, err)
 }
 
@@ -193,14 +193,14 @@ var legacyCodes = map[thread.Code]string{
 // remembers this for later calls. If the server knows neither, patch sends the block as a message, and the thread keeps
 // its state at the exchange.
 func (r *restRemote) patch(ctx context.Context, key, ref string, code thread.Code, body wire.Value, b thread.Block) error {
-	kept, err := r.join(ctx)
+	state, err := r.join(ctx)
 	if err != nil {
 		return err
 	}
 	words := []string{code.Rest()}
 	if other := legacyCodes[code]; other != "" {
 		words = append(words, other)
-		if kept.OtherWords {
+		if state.OtherWords {
 			words = []string{other}
 		}
 	}

@@ -39,8 +39,8 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 		return wire.Value{}, err
 	}
 	replay := exchange.NewMessageReplay(string(m.From), string(m.ID))
-	if kept, found, err := b.x.FindAnswer(ctx, replay); found || err != nil {
-		return ackPayload(kept), err
+	if answer, found, err := b.x.FindAnswer(ctx, replay); found || err != nil {
+		return ackPayload(answer), err
 	}
 	list, _ := m.Payload.Get("mess")
 	block, err := thread.FromTree(list)
@@ -65,11 +65,11 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	}
 	if opts.Re == "" {
 		ref, ok := b.x.RequestIn(who.ID, string(m.Conv))
-		switch asks := block.Has("request"); {
-		case ok && !asks:
+		switch hasRequest := block.Has("request"); {
+		case ok && !hasRequest:
 			block, opts.Re = b.x.PointAt(block, who.ID, ref), ref
 		// a message about a foreign thread must not change another thread of ours
-		case !asks && strings.HasPrefix(m.Address, Kind+":"):
+		case !hasRequest && strings.HasPrefix(m.Address, Kind+":"):
 			return wire.Value{}, thread.Missing("no such thread")
 		}
 	}
@@ -230,6 +230,7 @@ func (b *Bridge) findAgents(ctx context.Context, t *thread.Thread) ([]Agent, err
 	return out, err
 }
 
+// wantsNotices decides for [exchange.Exchange.WantsNotices] who gets notices.
 func (b *Bridge) wantsNotices(id string) bool {
 	switch {
 	case id == thread.OwnerID:

@@ -111,6 +111,7 @@ func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err err
 	return next, nil
 }
 
+// dropNotice removes a notice that can never be delivered, and notifies the owner of the reason why.
 func (b *Bridge) dropNotice(ctx context.Context, n exchange.Notice, why string) error {
 	notice := ownerNotice(b.cfg.Notices, "MESS "+n.Ref+": a message to "+n.To+" could not be sent", why)
 	return b.records.Apply(ctx, append(notice, n.Done()), time.Now())
@@ -291,6 +292,7 @@ func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	return f(ctx, body, d.Choice.Approves(), d.Changes)
 }
 
+// registerResolvers registers, for each kind of question, the function that carries out the owner's decision.
 func (b *Bridge) registerResolvers() {
 	owner := exchange.Owner("approval")
 	act := func(ctx context.Context, e thread.Entry, opts exchange.Options) error {

@@ -40,28 +40,28 @@ func (b *Bridge) updateOwner(ctx context.Context, t *thread.Thread, changes []st
 // updateQuestions adds the changes that withdraw outdated questions about a thread and ask the current one.
 func (b *Bridge) updateQuestions(ctx context.Context, t *thread.Thread, changes []store.Change) ([]store.Change, error) {
 	kind, title := questionOf(t)
-	asked := false
+	hasQuestion := false
 	stale, err := b.cfg.Mesh.Asks().WithdrawAbout(ctx, aboutThread(t.Ref), func(a acl.Ask) bool {
-		stands := false
+		isCurrent := false
 		switch a.Kind {
 		case askConfirm:
 			var body askBody
-			stands = kind == askConfirm && json.Unmarshal(a.Body, &body) == nil && body.Serial == t.Serial
+			isCurrent = kind == askConfirm && json.Unmarshal(a.Body, &body) == nil && body.Serial == t.Serial
 		case askHeld:
-			stands = t.Turn() == thread.TurnRelease
+			isCurrent = t.Turn() == thread.TurnRelease
 		case askRoute:
 			return !t.IsClaimable()
 		default:
 			return false
 		}
-		asked = asked || stands
-		return !stands
+		hasQuestion = hasQuestion || isCurrent
+		return !isCurrent
 	}, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	changes = append(changes, stale...)
-	if kind == "" || asked {
+	if kind == "" || hasQuestion {
 		return changes, nil
 	}
 	question, err := b.newQuestion(ctx, kind, t, askBody{}, title)
@@ -249,6 +249,7 @@ func explainTurn(t *thread.Thread, kind string) string {
 	return "answer with a text, which is the result, with --action accept or decline, or with {\"mess\": […]}"
 }
 
+// suggestionTask returns task with the newest undecided suggestion.
 func suggestionTask(t *thread.Thread, task bridge.Task) bridge.Task {
 	s := t.FindSuggestion("")
 	task.Turn, task.Intent = t.Turn(), Intent

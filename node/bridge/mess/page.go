@@ -53,6 +53,7 @@ func (b *Bridge) MountPage(shell *httpapi.Pages) {
 // topicThreads is the topic that makes open pages load their live regions again.
 const topicThreads = "mess"
 
+// follow calls changed after every change of a thread, until ctx ends.
 func (p *pages) follow(ctx context.Context, changed func(topic string)) {
 	next := p.x.NextChange()
 	for {
@@ -66,6 +67,7 @@ func (p *pages) follow(ctx context.Context, changed func(topic string)) {
 	}
 }
 
+// waiting returns the number of unclaimed threads, for the navigation.
 func (p *pages) waiting(context.Context) int {
 	return min(p.x.Count(thread.Received), httpapi.MaxCount)
 }
@@ -241,21 +243,21 @@ func (p *pages) act(c echo.Context) error {
 
 // entry returns the MESS entry of a form.
 func (p *pages) entry(c echo.Context, t *thread.Thread) (e thread.Entry, err error) {
-	said := strings.TrimSpace(c.FormValue("text"))
+	text := strings.TrimSpace(c.FormValue("text"))
 	switch c.FormValue("do") {
 	case "claim":
 		return thread.NewStatus(t.Ref, thread.Claimed), nil
 	case "decline":
-		return thread.NewStatus(t.Ref, thread.Declined, wire.TextField("reason", cmp.Or(said, "the owner declined"))), nil
+		return thread.NewStatus(t.Ref, thread.Declined, wire.TextField("reason", cmp.Or(text, "the owner declined"))), nil
 	case "fail", "giveback": // the holder must give a reason
-		if said == "" {
+		if text == "" {
 			return e, thread.Bad("text", "say why: the requester reads it")
 		}
 		code := thread.Failed
 		if c.FormValue("do") == "giveback" {
 			code = thread.Declined
 		}
-		return thread.NewStatus(t.Ref, code, wire.TextField("reason", said)), nil
+		return thread.NewStatus(t.Ref, code, wire.TextField("reason", text)), nil
 	case "ask":
 		question := wire.Obj(wire.TextField("field", "answer"), wire.TextField("question", c.FormValue("text")))
 		return thread.NewStatus(t.Ref, thread.NeedsInput, wire.Field("questions", wire.Arr(question))), nil
@@ -272,7 +274,7 @@ func (p *pages) entry(c echo.Context, t *thread.Thread) (e thread.Entry, err err
 		return thread.NewEntry("reply", t.Ref, wire.Field("confirm", wire.Bool(c.FormValue("do") == "confirm"))), nil
 	case "accept", "turndown":
 		e = thread.NewEntry("reply", t.Ref, wire.Field("accept", wire.Bool(c.FormValue("do") == "accept")))
-		e.Body = e.Body.WithOptional("reason", said)
+		e.Body = e.Body.WithOptional("reason", text)
 		return e, nil
 	case "cancel":
 		return thread.NewEntry("cancel", t.Ref), nil

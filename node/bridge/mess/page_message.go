@@ -76,6 +76,7 @@ func viewMessage(ref string, m thread.Message) messageRow {
 	return row
 }
 
+// yaml adds a value to the row as YAML.
 func (r *messageRow) yaml(v wire.Value) {
 	text := strings.TrimSpace(string(yamltree.Append(nil, v)))
 	if len(text) > maxShownText {
@@ -84,6 +85,7 @@ func (r *messageRow) yaml(v wire.Value) {
 	r.Texts = append(r.Texts, strings.ToValidUTF8(text, ""))
 }
 
+// entry adds a content entry to the row.
 func (r *messageRow) entry(ref string, entry wire.Value) {
 	if s, ok := entry.Str(); ok {
 		r.Texts = append(r.Texts, s)

@@ -46,6 +46,7 @@ func (p *pushes) send(ctx context.Context, c *registry.Executor, t *thread.Threa
 	})
 }
 
+// channels notifies an executor through each of its channels.
 func (p *pushes) channels(ctx context.Context, c *registry.Executor, t *thread.Thread) {
 	text := fmt.Sprintf("[%s] %s (%s)", t.Priority, wire.OneLine(t.Intent, 200), t.Ref)
 	for _, ch := range c.Notifications {

@@ -84,11 +84,11 @@ func (b *Bridge) askRegistration(r registry.Registration) ([]store.Change, error
 	for i, c := range r.Capabilities[:n] {
 		ids[i] = c.ID
 	}
-	said := wire.Obj(wire.Field("capabilities", wire.Texts(ids)))
+	shown := wire.Obj(wire.Field("capabilities", wire.Texts(ids)))
 	if more := len(r.Capabilities) - n; more > 0 {
-		said = said.With("more", wire.Int(int64(more)))
+		shown = shown.With("more", wire.Int(int64(more)))
 	}
-	body := askBody{Ref: r.ID, Requester: r.ID, Said: said.WithOptional("display_name", r.Name)}
+	body := askBody{Ref: r.ID, Requester: r.ID, Said: shown.WithOptional("display_name", r.Name)}
 	return b.openQuestion(askRegister, aboutExecutor(r.ID), body, "an executor wants to join your MESS exchange", time.Now()), nil
 }
 

@@ -94,6 +94,7 @@ func (x *Exchange) LimitThreads(buckets *rate.Buckets, perHour int) {
 // ID returns the id of the exchange.
 func (x *Exchange) ID() string { return x.id }
 
+// loading is the state of [Exchange.Load].
 type loading struct {
 	done atomic.Bool
 
@@ -205,8 +206,8 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 	if err := x.Load(); err != nil {
 		return Result{}, err
 	}
-	if kept, found, err := x.FindAnswer(ctx, opts.Replay); found || err != nil {
-		return kept, err
+	if stored, found, err := x.FindAnswer(ctx, opts.Replay); found || err != nil {
+		return stored, err
 	}
 	if err := x.newThreads.chargeBlock(who, b); err != nil {
 		return Result{}, err
@@ -220,8 +221,8 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 		err = t.commit(ctx)
 		if errors.Is(err, store.ErrConflict) {
 			// perhaps the same block came twice at the same time, and the other one is committed
-			if kept, found, err := x.FindAnswer(ctx, opts.Replay); found || err != nil {
-				return kept, err
+			if stored, found, err := x.FindAnswer(ctx, opts.Replay); found || err != nil {
+				return stored, err
 			}
 			continue
 		}
@@ -240,6 +241,7 @@ type threadQuota struct {
 	perHour int
 }
 
+// chargeBlock takes one thread from the actor's quota for each request of a block.
 func (q threadQuota) chargeBlock(who Actor, b thread.Block) error {
 	for _, e := range b {
 		if e.Type != "request" {

@@ -54,6 +54,7 @@ func (x *Exchange) ImportUpdate(ctx context.Context, f thread.ParsedFile) error 
 	return nil
 }
 
+// importDocument applies one document of a thread file, unless it was applied before.
 func (x *Exchange) importDocument(ctx context.Context, ref string, doc wire.Value, m thread.Message) error {
 	b := m.Block()
 	if b.HasOnly("ack") || m.From == thread.ExchangeID {

@@ -40,6 +40,7 @@ type details struct {
 	tags                []requestKey // keys in index.tags
 }
 
+// noDetails are the details of every entry that has none.
 var noDetails details
 
 // maxIndexedIntent bounds the intents that are kept in memory for lists.
@@ -113,12 +114,14 @@ func newIndex() *index {
 	}
 }
 
+// allThreads is the name of the list of all threads.
 const allThreads = "all"
 
 // requestKey is a requester together with a client id of that requester, or with the id of a suggestion or question
 // that is open for the requester.
 type requestKey struct{ requester, id string }
 
+// listNames returns the names of the lists that contain the entry.
 func (e *entry) listNames() []string {
 	out := []string{allThreads, "state:" + string(e.status.Value()), "from:" + e.requester.Value()}
 	if e.isHeld() {
@@ -180,6 +183,7 @@ func (x *index) put(t *thread.Thread) {
 	x.setAlarms(old, t)
 }
 
+// addNew indexes what never changes in a thread: the client id, the dependencies and the number.
 func (x *index) addNew(e *entry) {
 	if e.client != "" {
 		x.clients[e.client] = append(x.clients[e.client], e.ref)
@@ -224,6 +228,7 @@ func openTags(t *thread.Thread) (keys []requestKey) {
 	return keys
 }
 
+// untag removes the tags of an entry, unless they lead to another thread by now.
 func (x *index) untag(e *entry) {
 	for _, key := range e.tags {
 		if x.tags[key] == e.ref {
@@ -384,6 +389,7 @@ func (x *index) length(name string) int {
 	return len(x.lists[name])
 }
 
+// nextNumber returns the number for a new thread of a day.
 func (x *index) nextNumber(day string) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -78,6 +78,7 @@ func isWithheld(t *thread.Thread, to string, e thread.Entry) bool {
 	return p.Address != "" || code == thread.Declined
 }
 
+// withdrawOffers adds a notice for every peer that has an open offer of the thread, except one.
 func (n *notices) withdrawOffers(th *thread.Thread, except string) {
 	for id := range th.Peers {
 		if id != except && th.HasOffer(id) {

@@ -49,6 +49,7 @@ func NewCallReplay(who Actor, name string, content wire.Value) *ReplayKey {
 	return o
 }
 
+// replayRecord is the stored answer to a block.
 type replayRecord struct {
 	Digest  string      `json:"digest,omitempty"`
 	Mess    wire.Value  `json:"mess"`
@@ -62,16 +63,16 @@ func (x *Exchange) FindAnswer(ctx context.Context, o *ReplayKey) (r Result, foun
 	if o == nil {
 		return r, false, nil
 	}
-	var kept replayRecord
-	if _, found, err = store.ReadRecord(ctx, x.records, NSSeen, o.key, &kept, time.Now()); err != nil || !found {
+	var stored replayRecord
+	if _, found, err = store.ReadRecord(ctx, x.records, NSSeen, o.key, &stored, time.Now()); err != nil || !found {
 		return r, false, err
 	}
-	if kept.Digest != o.digest {
+	if stored.Digest != o.digest {
 		return r, false, errOtherContent
 	}
-	r = Result{Created: kept.Created, Ref: kept.Ref, Status: kept.Status}
-	if kept.Mess.Len() > 0 {
-		r.Answers, err = thread.FromTree(kept.Mess)
+	r = Result{Created: stored.Created, Ref: stored.Ref, Status: stored.Status}
+	if stored.Mess.Len() > 0 {
+		r.Answers, err = thread.FromTree(stored.Mess)
 	}
 	return r, true, err
 }
@@ -115,6 +116,7 @@ func (t *tx) setResultThread(ctx context.Context) error {
 	return nil
 }
 
+// explainQuota returns a refusal instead of the error of the store for a key with too many stored answers.
 func explainQuota(err error, o *ReplayKey) error {
 	if o != nil && o.quota != "" && errors.Is(err, store.ErrQuota) {
 		return thread.TooMany("too many calls with an Idempotency-Key in a day", time.Hour)

@@ -109,6 +109,7 @@ func (x *Exchange) settleAfterCommit(ctx context.Context, t *tx) {
 	}
 }
 
+// scheduleRecheck makes [Exchange.Run] check all waiting threads, because a check failed with err.
 func (x *Exchange) scheduleRecheck(err error) {
 	x.log.Warn("waiting threads will be checked later", "error", err)
 	x.mustRecheck.Store(true)
@@ -160,6 +161,7 @@ func (x *Exchange) Purge(ctx context.Context, now time.Time) (removed int, err e
 	return removed, err
 }
 
+// remove deletes a thread and everything that is stored about it.
 func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error {
 	t, err := x.Read(ctx, ref, now)
 	if errors.Is(err, store.ErrNotFound) {

@@ -34,6 +34,7 @@ func (t *tx) passTo(ctx context.Context, th *thread.Thread, to string) (string, 
 	return next.Ref, nil
 }
 
+// trimNamespace returns an id without the name of the exchange and a colon in front.
 func trimNamespace(id, exchange string) string {
 	if rest, _ := strings.CutPrefix(id, exchange+":"); rest != "" {
 		return rest
@@ -66,6 +67,7 @@ func addRefs(request wire.Value, refs ...string) wire.Value {
 	return request.Without("id").With("context", wire.Arr(entries...))
 }
 
+// successor describes a thread that replaces others.
 type successor struct {
 	body      wire.Value
 	only      string // the only executor to which it is offered; "" means all

@@ -45,6 +45,7 @@ type tx struct {
 	answers thread.Block
 }
 
+// snapshot is the state of a thread before the block.
 type snapshot struct {
 	code         thread.Code
 	turn, holder string
@@ -54,6 +55,7 @@ type snapshot struct {
 
 type requestAck struct{ id, ref string }
 
+// begin returns a transaction of an actor, which has read and changed nothing yet.
 func (x *Exchange) begin(who Actor, opts Options) *tx {
 	return &tx{
 		x: x, who: who, opts: opts, now: time.Now().UTC().Round(time.Millisecond), changes: slices.Clone(opts.Records),
@@ -64,6 +66,7 @@ func (x *Exchange) begin(who Actor, opts Options) *tx {
 	}
 }
 
+// run applies a block to the threads in memory, and collects the changes for [tx.commit].
 func (t *tx) run(ctx context.Context, b thread.Block) error {
 	for i, e := range b { // check every entry before any is applied
 		if err := e.Check(thread.EntryPath(i, e), t.now, t.isLenient()); err != nil {
@@ -348,6 +351,7 @@ func (t *tx) commit(ctx context.Context) error {
 	return t.apply(ctx, changes)
 }
 
+// apply stores changes together with the notices that follow from them, and then updates the memory.
 func (t *tx) apply(ctx context.Context, changes []store.Change) error {
 	for _, ref := range t.order {
 		t.notices.addChange(t.threads[ref], t.before[ref])

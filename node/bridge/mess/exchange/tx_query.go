@@ -51,6 +51,7 @@ func (t *tx) applyQuery(ctx context.Context, e thread.Entry, path string) error 
 	return nil
 }
 
+// listRequests returns the requests that a query selects.
 func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, error) {
 	var threads []Summary
 	matches := func(s Summary) bool {

@@ -16,12 +16,14 @@ import (
 // SameFor is how long a repeated request with the same client id and content counts as the same request (MESS-16).
 const SameFor = 24 * time.Hour
 
+// clientIDRecord is stored under a client id of a requester. It names the newest thread with this id.
 type clientIDRecord struct {
 	Ref    string    `json:"ref"`
 	Digest string    `json:"digest"`
 	At     time.Time `json:"at"`
 }
 
+// reservation is the ref that a request of a block gets before it is applied.
 type reservation struct {
 	ref        string
 	isRepeated bool      // the thread exists already
@@ -209,9 +211,9 @@ func (t *tx) checkDependencies(ctx context.Context, th *thread.Thread) (met bool
 	met = true
 	seen := map[string]bool{}
 	for _, dependency := range th.DependsOn {
-		for left := []string{dependency}; len(left) > 0; {
-			ref := left[len(left)-1]
-			left = left[:len(left)-1]
+		for pending := []string{dependency}; len(pending) > 0; {
+			ref := pending[len(pending)-1]
+			pending = pending[:len(pending)-1]
 			if seen[ref] {
 				continue
 			}
@@ -234,7 +236,7 @@ func (t *tx) checkDependencies(ctx context.Context, th *thread.Thread) (met bool
 			case len(next.Successors) == 0:
 				return false, dependency, nil
 			}
-			left = append(left, next.Successors...)
+			pending = append(pending, next.Successors...)
 		}
 	}
 	return met, "", nil

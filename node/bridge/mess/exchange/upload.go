@@ -85,6 +85,7 @@ func (u uploads) save(ctx context.Context, ref string, a Attachment) error {
 	return u.records.Apply(ctx, changes, now)
 }
 
+// marks returns the marks of the uploads of a thread, by the name of the file.
 func (u uploads) marks(ctx context.Context, ref string, now time.Time) (map[string]store.Record, error) {
 	page, err := u.records.List(ctx, NSUploads, ref, "", maxUploads, now)
 	if err != nil {

@@ -41,6 +41,7 @@ func isAbout(th *thread.Thread, id, ref string) bool {
 	return s != nil && slices.Contains(s.Re, ref)
 }
 
+// resolveThread returns the thread that a reference names, and what else the reference names (see [tx.resolve]).
 func (t *tx) resolveThread(ctx context.Context, re string, preferred tagKinds) (*thread.Thread, thread.Target, error) {
 	to, err := t.resolve(ctx, re, preferred)
 	if err != nil {

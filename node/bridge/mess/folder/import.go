@@ -114,6 +114,7 @@ func skipReason(err error) string {
 	return err.Error()
 }
 
+// threadPlace is where a directory has a thread.
 type threadPlace struct {
 	at, ref string
 	flat    bool // the thread is one file of version 1; its path is the string at with thread.FileSuffix appended

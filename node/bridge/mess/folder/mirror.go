@@ -62,6 +62,7 @@ func (m *Mirror) Schedule(refs []string) {
 	waiting.Wake(m.wake)
 }
 
+// takeDirty returns the refs of the threads that must be written, and forgets them.
 func (m *Mirror) takeDirty() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -30,6 +30,7 @@ type progress struct {
 
 func newProgress(log *slog.Logger) progress { return progress{log, time.Now().Add(progressInterval)} }
 
+// report logs a text, at most once in progressInterval.
 func (p *progress) report(text string, args ...any) {
 	if now := time.Now(); !now.Before(p.next) {
 		p.next = now.Add(progressInterval)

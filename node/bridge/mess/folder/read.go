@@ -45,6 +45,7 @@ func stampOf(root *os.Root, dir, ref string) (s fileStamp) {
 	return s
 }
 
+// stampAt returns the stamp of the thread at a place.
 func stampAt(root *os.Root, at string, flat bool) fileStamp {
 	sub, err := root.OpenRoot(path.Dir(at))
 	if err != nil {
@@ -142,6 +143,7 @@ func IsDue(ref, folder string, n, number int) bool {
 	return polls < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(polls)) == number%polls
 }
 
+// endedFolders are the folders of ended threads.
 var endedFolders = [2]string{thread.FolderOf(thread.Completed), thread.FolderOf(thread.Cancelled)}
 
 // read applies what others wrote. If all is set, it examines every thread, due or not.

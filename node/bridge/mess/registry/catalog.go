@@ -113,6 +113,7 @@ func (r *Executors) hasRoom(list []Capability) bool {
 	return len(r.catalog)+len(added) <= maxCapabilities
 }
 
+// add adds or replaces entries of the catalog in memory.
 func (r *Executors) add(list []Capability) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -55,6 +55,7 @@ func (r *call) registerExecutor() error {
 		wire.TextField("message", text)))
 }
 
+// executors handles GET /executors.
 func (r *call) executors() error {
 	executors, err := r.Exchange.Executors.List()
 	if err != nil {
@@ -86,6 +87,7 @@ func (r *call) executors() error {
 	return r.respond(http.StatusOK, wire.Obj(wire.Field("executors", wire.Arr(list...))))
 }
 
+// patchExecutor handles PATCH /executors/{id}.
 func (r *call) patchExecutor() error {
 	id := r.path[1]
 	v, err := r.object()
@@ -106,6 +108,7 @@ func (r *call) respondUpdated(id string) error {
 	return r.respond(http.StatusOK, wire.Obj(wire.TextField("executor_id", id), wire.Field("updated", wire.Bool(true))))
 }
 
+// approve handles POST /executors/{id}/approve.
 func (r *call) approve() error {
 	if r.Exchange.Executors.Get(r.path[1]) == nil {
 		return thread.Missing("no such executor")
@@ -119,6 +122,7 @@ func (r *call) approve() error {
 	return r.respondUpdated(r.path[1])
 }
 
+// capabilities handles GET /capabilities.
 func (r *call) capabilities() error {
 	if err := r.Exchange.Load(); err != nil {
 		return err
@@ -143,6 +147,7 @@ func (r *call) addCapabilities() error {
 	return r.respond(http.StatusOK, wire.Obj(wire.Field("added", wire.Int(int64(len(list))))))
 }
 
+// routing handles GET /routing.
 func (r *call) routing() error {
 	rules, err := r.Exchange.Executors.Rules()
 	if err != nil {
@@ -210,6 +215,7 @@ func (r *call) messages() error {
 	return httpapi.Raw(r.c, status, append(res.Answers.JSON(), '\n'))
 }
 
+// giveKey handles POST /executors/{id}/key.
 func (r *call) giveKey() error {
 	key := ""
 	err := r.decide(func(ctx context.Context, id string, withdrawal []store.Change) (err error) {
@@ -224,6 +230,7 @@ func (r *call) giveKey() error {
 		wire.TextField("message", "keep the key: it is not shown again; the previous key no longer works")))
 }
 
+// takeKey handles DELETE /executors/{id}/key.
 func (r *call) takeKey() error {
 	if err := r.decide(r.Exchange.Executors.TakeKey); err != nil {
 		return err

@@ -45,6 +45,7 @@ func (r *call) upload() error {
 	return r.respond(http.StatusCreated, entry)
 }
 
+// importThreads handles POST /import with the files of one thread.
 func (r *call) importThreads() error {
 	data, err := r.body(maxImport)
 	if err != nil {
@@ -98,6 +99,7 @@ func readImport(data []byte, isJSON bool) ([][]byte, error) {
 	return contents, nil
 }
 
+// export handles GET /export/{ref}.
 func (r *call) export() error {
 	ctx := r.c.Request().Context()
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())

@@ -64,6 +64,7 @@ func (d *Server) Operations() []owner.Operation {
 	}
 }
 
+// call is one HTTP call.
 type call struct {
 	*Server
 	c    echo.Context
@@ -83,6 +84,7 @@ func segmentsOf(escaped, prefix string) ([]string, error) {
 	return parts, nil
 }
 
+// servePublic handles a call of an executor or a requester.
 func (d *Server) servePublic(c echo.Context) error {
 	h := c.Response().Header()
 	if !d.Local { // in the local profile, only configured web pages may reach an open exchange
@@ -98,6 +100,7 @@ func (d *Server) servePublic(c echo.Context) error {
 	return d.WriteError(c, d.serve(c))
 }
 
+// serve authenticates the caller and calls the handler of the route.
 func (d *Server) serve(c echo.Context) error {
 	path, err := segmentsOf(c.Request().URL.EscapedPath(), "/api/v1/exchanges/")
 	if err != nil {
@@ -204,6 +207,7 @@ func routeOf(method string, path []string) string {
 	return name.String()
 }
 
+// dispatch calls the handler of the route.
 func (r *call) dispatch() error {
 	found, ok := routes[routeOf(r.c.Request().Method, r.path)]
 	switch {

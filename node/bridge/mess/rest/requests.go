@@ -48,6 +48,7 @@ func (r *call) list() error {
 	return r.respond(http.StatusOK, wire.Obj(wire.Field("threads", wire.Arr(list...))).WithOptional("next", page.Next))
 }
 
+// addNames adds the names of agents to an answer to the owner.
 func (r *call) addNames(v wire.Value, ids ...string) (wire.Value, error) {
 	if !r.who.Owner || r.Names == nil {
 		return v, nil
@@ -207,10 +208,10 @@ func (r *call) patch() error {
 	if err != nil {
 		return err
 	}
-	if kept, found, err := r.Exchange.FindAnswer(ctx, replay); err != nil {
+	if stored, found, err := r.Exchange.FindAnswer(ctx, replay); err != nil {
 		return err
 	} else if found { // the first call may have hidden the thread from the caller
-		return r.respondState(http.StatusOK, kept)
+		return r.respondState(http.StatusOK, stored)
 	}
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
 	if exchange.IsStatus(err, http.StatusNotFound) && isClaim(v) && r.Exchange.IsTooLate(ctx, r.who, r.ref()) {
@@ -265,21 +266,21 @@ func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, er
 	if err != nil {
 		return nil, nil, err
 	}
-	lastCode, last := thread.Code(""), 0
+	lastCode, lastIndex := thread.Code(""), 0
 	for i, e := range block {
 		if e.Type == "request" || e.Type == "config" {
 			return nil, nil, thread.Bad("mess", "a "+e.Type+" does not belong in a thread")
 		}
 		if e.Type == "status" {
 			lastCode, _ = thread.ParseCode(e.Body.GetStr("code"))
-			last = i
+			lastIndex = i
 		}
 	}
 	switch {
 	case lastCode != "" && word != "" && lastCode != code:
 		return nil, nil, thread.Bad("status", "differs from the last status in mess")
 	case lastCode != "":
-		block[last].Body = addMessage(block[last].Body, lastCode, message)
+		block[lastIndex].Body = addMessage(block[lastIndex].Body, lastCode, message)
 		return block, nil, nil
 	case word == "" && len(block) > 0 && message == "":
 		return block, nil, nil

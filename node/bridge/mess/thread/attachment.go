@@ -17,7 +17,7 @@ const MaxUpload = 10 << 20
 // Sniff returns the kind (image, audio, video or file) and the MIME type of a file from its first bytes.
 func Sniff(data []byte) (kind, mime string) {
 	mime, _, _ = strings.Cut(http.DetectContentType(data), ";")
-	// SVG and HTML count as plain bytes, because a browser would run them. The white space is what DetectContentType skips.
+	// SVG and HTML count as plain bytes, because a browser would run them. DetectContentType skips this white space too.
 	if bytes.HasPrefix(bytes.TrimLeft(data, "\t\n\f\r "), []byte("<")) {
 		mime = "application/octet-stream"
 	}

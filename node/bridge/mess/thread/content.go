@@ -130,6 +130,7 @@ func (f *Fields) checkResource(kind string, v wire.Value) {
 	}
 }
 
+// maxFileSize bounds the size that a message may state for a file.
 const maxFileSize = 1 << 40
 
 func (f *Fields) has(key string) bool { return HasValue(f.Value, key) }

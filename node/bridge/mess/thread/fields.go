@@ -33,6 +33,7 @@ func (f *Fields) In(v wire.Value, key string) *Fields {
 // Err returns the first fault, or nil.
 func (f *Fields) Err() error { return *f.fault }
 
+// fail records a fault, unless there is one already.
 func (f *Fields) fail(key, reason string) {
 	if *f.fault == nil {
 		*f.fault = Bad(f.Path(key), reason)
