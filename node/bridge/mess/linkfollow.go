@@ -76,7 +76,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 			continue
 		}
 		b := thread.QualifyFiles(v.relevantEntries(i), r.ref)
-		// no message reports the state that the exchange shows: receive it in one block with the result
+		// if no message reports the state that the exchange shows, receive that state in one block with the result
 		if i == len(v.messages)-1 && k.State.After(b) != v.status && b.Has("response") {
 			first, err := l.stateUpdate(ctx, v, k)
 			if err != nil {
@@ -96,7 +96,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 			return err
 		}
 	}
-	if k.Next != "" {
+	if k.Next != "" { // the next poll checks the successor
 		delete(l.known, k.Next)
 		l.wakePoll()
 		k.Updated = r.updated

@@ -51,6 +51,7 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 		return wire.Value{}, err
 	}
 	who := exchange.Actor{ID: string(m.From), Channel: "agentmesh"}
+	// only a peer of a link has an address
 	opts := exchange.Options{Lax: m.Address != "", Peer: &thread.Peer{Conv: string(m.Conv), Address: m.Address}, Hold: block.WantsOwner()}
 	ref, err := b.sentThread(ctx, who.ID, m)
 	if err != nil {
