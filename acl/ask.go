@@ -65,10 +65,10 @@ type Ask struct {
 	Body    json.RawMessage `json:"body,omitempty"`
 	Hash    string          `json:"hash"` // hash of everything that the owner sees, see [Chain]; a decision must name it (AM-34)
 	Choices []Choice        `json:"choices"`
-	Lasting bool            `json:"lasting,omitempty"` // an approval also applies to what comes later
+	Lasting bool            `json:"lasting,omitempty"` // even a one-time approval also applies to later messages
 	Created time.Time       `json:"created"`
 	Expires time.Time       `json:"expires"`
-	Purge   time.Time       `json:"purge,omitzero"` // the ask and its body must be deleted by then; zero means no such time
+	Purge   time.Time       `json:"purge,omitzero"` // time by which the ask must be deleted; zero means no deadline
 
 	// An ask can have other asks queued behind it, which the owner sees and decides together with it; see [Asks.Join].
 	Waiting int    `json:"waiting,omitempty"`  // number of asks behind this one
@@ -126,8 +126,8 @@ func (a Ask) expiry() time.Time {
 // Slot is a place for one open ask; each kind has a bounded number of slots. An ask takes its slot when it opens and
 // frees it when it ends. Asks with the zero Slot are not bounded.
 type Slot struct {
-	Key  string // only one open ask may have this key: "sender/<principal>"
-	Term string // the kind of slots of which at most Max may be taken: "sender"
+	Key  string // only one open ask may have this key, such as "sender/<principal>"
+	Term string // the kind of slots of which at most Max may be taken, such as "sender"
 	Max  int
 	// Sources are the sources of the message that caused the ask. Proven reports whether its sender's endpoint is
 	// proven. [Asks.Join] uses both.
@@ -157,8 +157,8 @@ func slotTerm(key string) string {
 
 func convTerm(conv store.ConvKey) string { return "conv/" + conv.Peer + "/" + conv.ID }
 
-// aboutTerm returns the term of the pending asks about a matter. Ended asks lose it, because a matter may have any
-// number of them.
+// aboutTerm returns the term of the pending asks about a matter. Ended asks lose it, because their number is not
+// bounded.
 func aboutTerm(about string) string { return "about/" + about }
 
 // termBehind replaces the state term of an ask that is queued behind another, so that lists by state contain only the
@@ -206,7 +206,7 @@ func (s storedAsk) record() store.Record {
 	}
 	until := end.Add(keep)
 	if s.Behind != "" && s.State == AskPending {
-		until = end // otherwise expired asks would pile up behind the first ask
+		until = end // otherwise expired asks would accumulate behind the first ask
 	}
 	if !s.Purge.IsZero() && s.Purge.Before(until) {
 		until = s.Purge
@@ -214,7 +214,7 @@ func (s storedAsk) record() store.Record {
 	return store.Record{NS: AskNamespace, Key: s.ID, Body: wire.MustMarshal(s), Terms: terms, Expires: until}
 }
 
-// change fails with store.ErrConflict if the ask changed meanwhile.
+// change returns the change that stores the ask. It fails with store.ErrConflict if the stored ask changed meanwhile.
 func (s storedAsk) change() store.Change { return store.Change{Record: s.record(), IfRev: s.rev} }
 
 func (a Ask) auditEntry(kind AuditKind, now time.Time) AuditEntry {

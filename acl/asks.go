@@ -32,8 +32,8 @@ const maxDecideAttempts = 8
 
 // Resolver carries out the owner's decisions about asks of one kind. Resolve must apply d.Changes in the same unit as
 // its effect, and must have no effect if that unit fails. If the unit fails with store.ErrConflict, Resolve returns
-// that error, and Decide calls it again unless another decision came first. Resolve checks access again, because rules
-// may have changed since the ask was opened (AM-34). Any other error leaves the ask pending.
+// that error, and Decide calls Resolve again unless another decision came first. Resolve checks access again, because
+// rules may have changed since the ask was opened (AM-34). Any other error leaves the ask pending.
 type Resolver interface {
 	Resolve(ctx context.Context, ask Ask, d Decision) error
 }
@@ -43,7 +43,7 @@ type Decision struct {
 	Choice  Choice
 	By      string
 	Changes []store.Change // changes that end the ask and the asks in Tail, if they are still pending, and free the slot
-	Tail    []Ask          // the asks behind the ask that are decided with it, in order, in their state after Changes
+	Tail    []Ask          // the asks behind this one that are decided with it, in order, in their state after Changes
 	Now     time.Time
 }
 
@@ -55,7 +55,7 @@ type Asks struct {
 	onOpen     func(Ask) []store.Change // may be nil
 	audit      *Audit                   // may be nil
 
-	full atomic.Pointer[fullSlots] // the slots when the last count had no room for an ask; nil if there may be room
+	full atomic.Pointer[fullSlots] // the slots when MakeRoom last found no room; nil if there may be room
 }
 
 // NewAsks returns the queue stored in s.
@@ -134,9 +134,8 @@ type AskFilter struct {
 	Each    bool // also list asks that are behind others
 }
 
-// List returns at most limit asks in the order of their ids. after is the next of the previous page, or ""; next
-// is empty on the last page. List reads on past asks that do not match: otherwise expired asks would fill the pages of
-// pending ones.
+// List returns at most limit asks in the order of their ids. after is the next of the previous page, or ""; next is
+// empty on the last page. List skips asks that do not match, and reads on until the page is full.
 func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, now time.Time) (asks []Ask, next string, err error) {
 	term := ""
 	switch {
@@ -178,8 +177,8 @@ func (q *Asks) All(ctx context.Context, f AskFilter, now time.Time) iter.Seq2[As
 	return store.All(func(after string) ([]Ask, string, error) { return q.List(ctx, f, after, 50, now) })
 }
 
-// Withdraw returns the changes that withdraw the pending asks of a conversation that match selects (AM-36). The changes
-// fail with store.ErrConflict if one of the asks is decided meanwhile.
+// Withdraw returns the changes that withdraw the pending asks of a conversation for which match returns true (AM-36).
+// The changes fail with store.ErrConflict if one of the asks is decided meanwhile.
 func (q *Asks) Withdraw(ctx context.Context, conv store.ConvKey, match func(Ask) bool, now time.Time) ([]store.Change, error) {
 	return q.withdraw(ctx, convTerm(conv), match, now)
 }

@@ -86,7 +86,7 @@ func (a *Audit) Last(ctx context.Context) (uint64, error) {
 // AuditSpan is a verified part of the log.
 type AuditSpan struct {
 	First, Last uint64 // numbers of the first and the last entry; 0 if the part is empty
-	Prev, Hash  string // hash before the first entry, and hash of the last entry
+	Prev, Hash  string // hash of the entry before the first, and hash of the last entry
 }
 
 // ErrAuditChain means that the log was changed after it was written.

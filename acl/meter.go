@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxMeterKeys bounds the senders and conversations whose bucket is not full. The default total never reaches it.
+// maxMeterKeys bounds the senders and conversations whose bucket is not full. The default Total permits far fewer.
 const maxMeterKeys = 1 << 16
 
 // Rates are the message limits of AM-41, per hour. 0 disables a limit.
@@ -34,7 +34,7 @@ type Charge struct {
 	Sources []rate.Source // the sources of a stranger's message; empty if unknown
 }
 
-// Meter applies [Rates] to senders, as line 12 of the receive table. It is safe for concurrent use.
+// Meter applies [Rates] to senders, as line 12 of the receive table in docs/protocol.md. It is safe for concurrent use.
 type Meter struct {
 	exempt map[string]struct{}
 
@@ -102,7 +102,8 @@ func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
-// Return undoes a Charge for a message that was refused because no slot was free, which must cost nothing (AM-41).
+// Return undoes a Charge for a message that was then refused because no slot was free. Such a message must cost nothing
+// (AM-41).
 func (m *Meter) Return(c Charge, now time.Time) {
 	if m.isExempt(c.Sender) {
 		return

@@ -22,7 +22,7 @@ type Standing string
 
 const (
 	Unknown  Standing = ""
-	Allowed  Standing = "allowed"  // on the allowlist, of the configuration or of the owner's rules
+	Allowed  Standing = "allowed"  // on the allowlist of the configuration, or allowed by a rule of the owner
 	Approved Standing = "approved" // approved by the owner when it first wrote
 	Rejected Standing = "rejected" // rejected by the owner when it first wrote; stays until the owner changes it (AM-35)
 	Blocked  Standing = "blocked"
@@ -31,12 +31,12 @@ const (
 // Known reports whether limits treat the principal as a known peer (AM-42).
 func (s Standing) Known() bool { return s == Allowed || s == Approved }
 
-// Verdict is the outcome of line 11 of the receive table for a message that is not refused.
+// Verdict is what [Policy.Admit] decides about a message that it does not refuse.
 type Verdict uint8
 
 const (
 	Admitted   Verdict = iota
-	HoldSender         // the message waits for the owner, at line 15 (AM-31)
+	HoldSender         // the message waits for the owner (AM-31)
 )
 
 // Policy is the access configuration of the owner. The zero value asks the owner about every stranger, and about the
@@ -44,9 +44,9 @@ const (
 type Policy struct {
 	Mode  Mode     `yaml:"mode"`  // empty means approval
 	Allow []string `yaml:"allow"` // principals
-	Block []string `yaml:"block"` // principals; beats Allow and every rule
-	// Hold are the rules about intents that wait for the owner. The first match decides; without one, the defaults of
-	// AM-31 apply.
+	Block []string `yaml:"block"` // principals; takes precedence over Allow and every rule
+	// Hold are the rules about intents that wait for the owner. The first rule that matches decides; if none matches,
+	// the defaults of AM-31 apply.
 	Hold []HoldRule `yaml:"hold"`
 }
 
@@ -93,9 +93,9 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-// Admit is line 11 of the receive table. If our owner wrote first in the conversation, the peer may answer in every
-// mode (AM-30). The error is wire.ErrOwnerRejected, or wire.ErrNotAllowed, which does not reveal whether the peer is
-// blocked or only not on the list (AM-25).
+// Admit decides whether a sender may write to the node, as line 11 of the receive table in docs/protocol.md. If our
+// owner wrote first in the conversation, the peer may answer in every mode (AM-30). The error is wire.ErrOwnerRejected,
+// or wire.ErrNotAllowed, which does not reveal whether the peer is blocked or only not on the list (AM-25).
 func (p Policy) Admit(s Standing, wroteFirst bool) (Verdict, error) {
 	switch {
 	case s == Blocked:

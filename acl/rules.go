@@ -25,8 +25,8 @@ type Rule struct {
 	Since     time.Time `json:"since"`
 }
 
-// Rules answers which standing a principal has, from the policy's lists and the owner's stored decisions. It is safe
-// for concurrent use and caches nothing.
+// Rules looks up the standing of a principal in the policy's lists and in the owner's stored decisions. It is safe for
+// concurrent use and caches nothing.
 type Rules struct {
 	records      store.Records
 	ns           string
@@ -38,8 +38,8 @@ func NewRules(recs store.Records, p Policy) *Rules {
 	return &Rules{records: recs, ns: nsRules, allow: toSet(p.Allow), block: toSet(p.Block)}
 }
 
-// NewRecipients returns the rules about those to whom the owner's programs, hooks and bridges write. They may write to
-// an Approved principal without asking the owner, unless the intent must wait.
+// NewRecipients returns the rules about the principals to whom the owner's programs, hooks and bridges write. To an
+// Approved principal they may write without asking the owner, unless the policy holds the intent.
 func NewRecipients(recs store.Records) *Rules { return &Rules{records: recs, ns: nsRecipients} }
 
 func toSet(list []string) map[string]struct{} {
@@ -95,15 +95,15 @@ func (r *Rules) Set(ctx context.Context, principal string, s Standing, now time.
 	return nil
 }
 
-// All returns all stored rules, ordered by principal, or the one about only if that is not "". An error ends the
-// iteration.
-func (r *Rules) All(ctx context.Context, only string, now time.Time) iter.Seq2[Rule, error] {
-	if only == "" {
+// All returns all stored rules, ordered by principal. If principal is not "", it returns only the rule about that
+// principal. An error ends the iteration.
+func (r *Rules) All(ctx context.Context, principal string, now time.Time) iter.Seq2[Rule, error] {
+	if principal == "" {
 		return store.DecodeAll(ctx, r.records, r.ns, "", now, store.Decode[Rule])
 	}
 	return func(yield func(Rule, error) bool) {
 		var rule Rule
-		if _, found, err := store.ReadRecord(ctx, r.records, r.ns, only, &rule, now); err != nil || found {
+		if _, found, err := store.ReadRecord(ctx, r.records, r.ns, principal, &rule, now); err != nil || found {
 			yield(rule, err)
 		}
 	}

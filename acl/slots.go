@@ -17,6 +17,7 @@ import (
 // fullFor is how long MakeRoom reuses a count that found no room.
 const fullFor = time.Second
 
+// takenSlot is a slot with the ask that took it.
 type takenSlot struct {
 	Ask     string        `json:"ask"`
 	Sources []rate.Source `json:"sources,omitempty"`

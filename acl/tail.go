@@ -56,6 +56,7 @@ func (s storedAsk) countShown(tail []storedAsk, hash string) (n int, ok bool) {
 	return len(tail), hash == chain
 }
 
+// withTail returns the ask with the hash and the number of the asks behind it, which are tail.
 func (s storedAsk) withTail(tail []storedAsk) storedAsk {
 	own := s.ownHash()
 	hashes := []string{own}
@@ -180,8 +181,8 @@ func (q *Asks) regroup(ctx context.Context, ending []storedAsk, now time.Time) (
 	return changes, nil
 }
 
-// releaseSlot returns the changes when an ask ends: the first of remaining takes over its slot with the others behind
-// it. The slot becomes free if remaining is empty.
+// releaseSlot returns the changes to the slot of an ask that ends. The first of remaining takes over the slot, with the
+// others behind it. If remaining is empty, the slot becomes free.
 func (s storedAsk) releaseSlot(remaining []storedAsk) (changes []store.Change) {
 	if len(remaining) == 0 {
 		if s.Slot != "" {

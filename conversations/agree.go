@@ -32,8 +32,8 @@ type Terms struct {
 }
 
 // JudgeAccept returns what an accept means for proposal p, and the resulting terms: the agreed ones for Agreed, those
-// of the new proposal for Counter, and none for Ambiguous. Agreed terms have at most one time of p, and take the place
-// from the accept if p left it open.
+// of the new proposal for Counter, and none for Ambiguous. Agreed terms have at most one time of p. Their location is
+// that of the accept if p left the location open.
 func JudgeAccept(p Proposal, accept wire.Value) (Verdict, Terms) {
 	named := readTerms(p.Intent, accept)
 	selected := named.selected
@@ -59,7 +59,7 @@ func JudgeAccept(p Proposal, accept wire.Value) (Verdict, Terms) {
 	return Agreed, agreed
 }
 
-// admits reports whether an accept agrees with t, except for its times. named are the terms that the accept names.
+// admits reports whether named, the terms that an accept names, agree with t. It does not compare times.
 func (t Terms) admits(named Terms) bool {
 	same := func(offered, named string) bool { return named == "" || named == offered }
 	return same(t.Title, named.Title) && same(t.Duration, named.Duration) &&
@@ -101,7 +101,7 @@ type namedTerms struct {
 	contradicts bool     // payload and event name different values for the same term
 }
 
-// times returns the times that a proposal offers: the selected ones if it names any, otherwise all.
+// times returns the times that a proposal offers: the selected times if there are any, otherwise all.
 func (n namedTerms) times() []string {
 	if len(n.selected) > 0 {
 		return n.selected
@@ -248,9 +248,9 @@ func (t Terms) isCut() bool {
 		slices.ContainsFunc(t.Times, func(s string) bool { return atLimit(s, maxTime) })
 }
 
-// isAfter reports whether a message may have been written after moment, and moment is not zero. written is the sender's
-// timestamp. The sender may have rounded it down, so isAfter adds a second to whole seconds and a millisecond to whole
-// milliseconds.
+// isAfter reports whether a message may have been written after moment. It returns false if moment is zero. written is
+// the sender's timestamp. The sender may have rounded it down, so isAfter adds a second to whole seconds and a
+// millisecond to whole milliseconds.
 func isAfter(written, moment time.Time) bool {
 	switch {
 	case written.Nanosecond() == 0:

@@ -24,7 +24,7 @@ type Proposal struct {
 	Clarifies bool           `json:"clarifies,omitempty"` // the proposal answers an ambiguous accept
 }
 
-// Acceptance is an accept of the standing proposal that does not count before its recipient answers.
+// Acceptance is an accept of the standing proposal that does not count until its recipient answers.
 type Acceptance struct {
 	Terms
 	By      Side           `json:"by"`
@@ -140,8 +140,9 @@ func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
 // InForce reports whether there is an agreement that neither side has cancelled.
 func (c Conversation) InForce() bool { return c.Agreement != nil && c.Agreement.Cancelled == nil }
 
-// IsAbout reports whether a payload takes back the agreement and not only a proposal. A cancel and a failed close
-// always do, and a completed close never does. Other actions do so while the accepted proposal stands.
+// IsAbout reports whether a payload takes back the agreement and not only a proposal. A cancel always does, and so does
+// a close with the status failed; a close with the status completed never does. Other actions do while the accepted
+// proposal stands.
 func (c Conversation) IsAbout(payload wire.Value) bool {
 	switch payload.GetStr("action") {
 	case "cancel":
@@ -235,6 +236,7 @@ func (c Conversation) IsPlainAccept(id wire.MessageID) bool {
 	return c.Proposal != nil && c.Proposal.Message != id && c.Unclear != id
 }
 
+// accept applies an accept by one side. It returns an error only for an accept of ours.
 func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	p := c.Proposal
 	if p == nil || p.Intent != e.Intent {
@@ -309,14 +311,14 @@ func (c Conversation) FindTaken(payload wire.Value) *Acceptance {
 	if a == nil || a.By != Ours {
 		return nil
 	}
-	isTaken := a.Held && answers == "" || (a.Held || a.Delivered) && answers == a.Message
+	isAnswer := a.Held && answers == "" || (a.Held || a.Delivered) && answers == a.Message
 	switch payload.GetStr("action") {
 	case wire.ActionPending:
-		isTaken = false
+		isAnswer = false
 	case wire.ActionClose:
-		isTaken = a.Delivered && payload.GetStr("status") == string(Completed)
+		isAnswer = a.Delivered && payload.GetStr("status") == string(Completed)
 	}
-	if !isTaken {
+	if !isAnswer {
 		return nil
 	}
 	return a
@@ -336,7 +338,7 @@ func AgreedIn(payload wire.Value) string {
 
 // takeBack ends the standing proposal, and the agreement if the message is about the agreement. If the message cancels
 // an agreed event and waits for our owner, takeBack ends only a proposal that nobody has accepted, which the owner
-// could otherwise accept although the peer no longer has it. It does nothing if the message withdraws a message that
+// could otherwise accept although the peer has taken it back. It does nothing if the message withdraws a message that
 // waits (AM-36).
 func (c Conversation) takeBack(e Event, from Side) Conversation {
 	if in := AgreedIn(e.Payload); in != "" && in != c.Key.ID {
@@ -399,6 +401,7 @@ func (c Conversation) updateAccept(id wire.MessageID, update func(*Acceptance)) 
 	return c
 }
 
+// deliver records that the peer has received our message e.ID.
 func (c Conversation) deliver(e Event) Conversation {
 	c = c.updateAccept(e.ID, func(a *Acceptance) { a.Delivered = true })
 	if p := c.Proposal; p != nil && p.By == Ours && p.Message == e.ID && p.Delivered.IsZero() {

@@ -110,8 +110,8 @@ func (b *Book) Transcript(ctx context.Context, key store.ConvKey, after uint64, 
 	return entries, nil
 }
 
-// Check verifies the hash chain of a whole transcript up to the last hash in the conversation's row. It returns
-// store.ErrConflict if messages arrive meanwhile.
+// Check verifies the hash chain of a whole transcript, and that it ends with the hash in the conversation's row. It
+// returns store.ErrConflict if messages arrive meanwhile.
 func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) error {
 	row, err := b.Steps.Conversation(ctx, key, now)
 	if err != nil {

@@ -119,7 +119,7 @@ var ErrExport = errors.New("conversations: the export is broken")
 // ExportReport describes the content of an intact export.
 type ExportReport struct {
 	ExportHead
-	Verified int // messages whose signature a key of their sender verifies
+	Verified int // messages with a signature that a key of their sender verifies
 	// Unsigned counts messages without a signature: messages of a foreign peer, and error answers.
 	Unsigned int
 	Sealed   int // messages with a sealed payload; Opened counts those whose content the export contains

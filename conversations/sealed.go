@@ -102,6 +102,7 @@ func Unseal(keys []*signing.PrivateKey, sealed wire.Value, sender wire.AgentID) 
 	return o, nil
 }
 
+// openWith opens a sealed payload with the key of this one message.
 func openWith(key []byte, sealed wire.Value) (wire.Value, error) {
 	file, err := decodeAgeFile(sealed)
 	if err != nil {

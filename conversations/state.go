@@ -36,11 +36,11 @@ type Conversation struct {
 	Deadline time.Time `json:"deadline,omitzero"` // time at which it expires in any case
 	Purge    time.Time `json:"purge,omitzero"`    // time by which everything in it must be deleted, even within the retention
 
-	// Held are the ends of our owner's holds. PeerHeld is the end of the peer's hold (AM-40).
+	// Held has the times at which our owner's holds end. PeerHeld is the time at which the peer's hold ends (AM-40).
 	Held     []time.Time `json:"held,omitempty"`
 	PeerHeld time.Time   `json:"peer_held,omitzero"`
 
-	// Unreleased are the messages of the peer that our owner has not released; see [Conversation.IsReleased].
+	// Unreleased has the messages of the peer that our owner has not released; see [Conversation.IsReleased].
 	Unreleased []wire.MessageID `json:"unreleased,omitempty"`
 
 	Rejected   bool `json:"rejected,omitempty"`    // by our owner (AM-35)
@@ -49,21 +49,21 @@ type Conversation struct {
 	// LastSent is the number of the newest outbox entry. It makes the ids of entries sort in the order of the messages.
 	LastSent int64 `json:"last_sent,omitempty"`
 
-	// Let are the intents that the peer may use here without asking our owner (AM-34).
+	// Let has the intents that the peer may use here without a question to our owner (AM-34).
 	Let []wire.Intent `json:"let,omitempty"`
 
-	// The values behind these pointers are never changed (AM-88).
+	// Copies of a Conversation share the values behind these pointers, so the values are never changed (AM-88).
 	Proposal  *Proposal      `json:"offer,omitempty"`     // the standing proposal
 	Replaced  *Proposal      `json:"replaced,omitempty"`  // our proposal that a proposal of the peer replaced
 	Accept    *Acceptance    `json:"accept,omitempty"`    // the accept of Proposal, which does not count yet
-	Overtaken *Acceptance    `json:"overtaken,omitempty"` // our accept that a later proposal of ours overtook before its answer
+	Overtaken *Acceptance    `json:"overtaken,omitempty"` // our accept, if our later proposal came before its answer
 	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest ambiguous accept, until a later message settles it
 	Agreement *Agreement     `json:"agreement,omitempty"` // the newest agreement
 	Counters  int            `json:"counters,omitempty"`  // number of counters that we sent
-	TermsAt   time.Time      `json:"terms_at,omitzero"`   // of the newest message that made or ended a standing proposal
+	TermsAt   time.Time      `json:"terms_at,omitzero"`   // of the newest message that made or ended a proposal
 
-	// Once a sealed message came or went, we seal our messages (AM-85). PeerRecipient is the age recipient that the
-	// newest sealed message of the peer named.
+	// Sealed reports whether a sealed message was received or sent; from then on, we seal our messages (AM-85).
+	// PeerRecipient is the age recipient that the newest sealed message of the peer named.
 	Sealed        bool   `json:"sealed,omitempty"`
 	PeerRecipient string `json:"peer_recipient,omitempty"`
 }
@@ -89,7 +89,7 @@ const (
 	HoldEnded                      // the hold until Event.Until was decided or withdrawn; Event.ID and Payload: the released message
 	HeldByPeer                     // the peer's owner holds our message Event.ID, at most until Event.Until
 	OwnerRejected                  // our owner rejected a held message
-	OwnerLet                       // our owner lets the peer use Event.Intent here without asking
+	OwnerLet                       // our owner lets the peer use Event.Intent here without further questions
 	DeliveryFailed                 // a message of ours cannot be delivered (AM-47)
 	Delivered                      // the peer has our message Event.ID, under the id Event.Answers
 	AcceptCounts                   // the recipient of the accept Event.ID answered it without refusing it
@@ -113,7 +113,7 @@ type Event struct {
 
 	ID      wire.MessageID // of the message
 	Answers wire.MessageID // the message that it answers, if known
-	Written time.Time      // when the peer wrote the message, by its clock; of Delivered: when our message reached the peer
+	Written time.Time      // when the peer wrote the message, by its clock; for Delivered, when the peer got ours
 	Direct  bool           // our message is the reply on the peer's connection, so the peer has it
 
 	Name  string // name on the peer's card; untrusted text
@@ -122,8 +122,8 @@ type Event struct {
 	Cancels bool
 	// Arrived is when the released message came, if its terms take effect only now; see Waits.
 	Arrived time.Time
-	// Withheld hides the peer's message from the owner's agent. The message ends holds or the conversation, and our
-	// owner is not asked about it.
+	// Withheld hides the peer's message from the owner's agent. It is set if our owner would have to be asked about the
+	// message, but is not, because the message ends holds or the conversation.
 	Withheld bool
 }
 

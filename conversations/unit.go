@@ -190,6 +190,7 @@ func (u *Unit) commit(ctx context.Context) error {
 	return err
 }
 
+// fill adds the conversation and its new transcript entries to the step.
 func (u *Unit) fill(step *store.Step) {
 	row := u.row
 	prev := row.Chain
@@ -203,7 +204,7 @@ func (u *Unit) fill(step *store.Step) {
 	row.Open = u.conv.State == Open
 	row.Expires = step.Now.Add(cmp.Or(u.book.Retention, DefaultRetention))
 	if row.Open {
-		// If silence ends the conversation, nobody writes the row again.
+		// When silence ends the conversation, nobody writes the row again. So the retention begins at the expiry.
 		row.Expires = u.conv.expiry(u.book.IdleFor()).Add(cmp.Or(u.book.Retention, DefaultRetention))
 	}
 	row.Expires = Sooner(row.Expires, u.conv.Purge)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Unknown stands for all clients whose address is hidden by a proxy that does not name them (AM-43). Unknown may draw
-// more tokens than a single address, its faults bar nobody, and it is not a source of a [Pool].
+// Unknown stands for all clients behind a proxy that does not report their addresses (AM-43). Unknown may draw more
+// tokens than a single address, its faults bar nobody, and it is not a source of a [Pool].
 var Unknown = netip.IPv6Unspecified()
 
 // isSource reports whether an address identifies a client. [Unknown] and the zero address do not.
@@ -39,7 +39,8 @@ func Shares(addr netip.Addr) []Share {
 // address. An IPv4 address that is mapped to IPv6 has the key of the IPv4 address.
 func AddrKey(addr netip.Addr) string { return textOf(Networks(addr)[0]) }
 
-// textOf returns a network as texts have always named it: an IPv4 address without "/32", and nothing for no address.
+// textOf returns the text form of a network, which is part of stored keys: an IPv4 address without "/32", and "" for
+// the zero network.
 func textOf(network netip.Prefix) string {
 	switch {
 	case !network.IsValid():

@@ -21,7 +21,7 @@ func PerHour(n int) Limit { return Limit(float64(n) / 3600) }
 // PerMinute returns the limit of n tokens per minute.
 func PerMinute(n int) Limit { return Limit(float64(n) / 60) }
 
-// Buckets are token buckets by a text.
+// Buckets holds token buckets whose keys are strings.
 type Buckets = BucketsBy[string]
 
 // BucketsBy holds a token bucket for each of at most maxKeys keys. All its buckets have the same size. It is safe for
@@ -34,7 +34,7 @@ type BucketsBy[K comparable] struct {
 
 	mu    sync.Mutex
 	keys  map[K]*bucket[K]
-	order fullHeap[K]   // all buckets; on top is the one that becomes full before the others
+	order fullHeap[K]   // all buckets; the first one becomes full before the others
 	last  time.Time     // latest time that clock returned
 	ahead time.Duration // the time that clock adds to the callers' time
 }
@@ -200,7 +200,8 @@ func (b *BucketsBy[K]) debt(key K, now time.Time) time.Duration {
 	return 0
 }
 
-// timeToFull returns at most b.maxDebt, even if the clock was set back.
+// timeToFull returns how long the bucket needs to become full. It returns at most b.maxDebt, even if the clock was set
+// back.
 func (b *BucketsBy[K]) timeToFull(k *bucket[K], now time.Time) time.Duration {
 	return min(max(0, k.fullAt.Sub(now)), b.maxDebt)
 }
@@ -221,26 +222,26 @@ func (b *BucketsBy[K]) set(key K, debt time.Duration, now time.Time) {
 	heap.Push(&b.order, k)
 }
 
-// Snapshot encodes the buckets that are not full, for [BucketsBy.Restore]. Times lose their fractions of milliseconds.
+// Snapshot encodes the buckets that are not full, for [BucketsBy.Restore]. It rounds times down to milliseconds.
 func (b *BucketsBy[K]) Snapshot(now time.Time) []byte {
-	owed := map[K]int64{}
+	fullAt := map[K]int64{} // in Unix milliseconds
 	if b != nil {
 		clockNow := b.lock(now)
 		defer b.mu.Unlock()
 		for key, k := range b.keys {
 			if wait := b.timeToFull(k, clockNow); wait > 0 {
-				owed[key] = now.Add(wait).UnixMilli()
+				fullAt[key] = now.Add(wait).UnixMilli()
 			}
 		}
 	}
-	return wire.MustMarshal(owed)
+	return wire.MustMarshal(fullAt)
 }
 
 // Restore adds the buckets of a snapshot, which may have been taken under another limit. A restored bucket is at worst
 // empty. Restore ignores buckets for which b has no room.
 func (b *BucketsBy[K]) Restore(data []byte, now time.Time) error {
-	var owed map[K]int64
-	if err := json.Unmarshal(data, &owed); err != nil {
+	var fullAt map[K]int64
+	if err := json.Unmarshal(data, &fullAt); err != nil {
 		return fmt.Errorf("decode buckets: %w", err)
 	}
 	if b == nil {
@@ -248,7 +249,7 @@ func (b *BucketsBy[K]) Restore(data []byte, now time.Time) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for key, full := range owed {
+	for key, full := range fullAt {
 		if len(b.keys) >= b.maxKeys {
 			break
 		}

@@ -1,9 +1,9 @@
 // Package rate shares limited resources fairly among strangers: requests, look-ups, entries of tables, registrations.
-// Its eight types build on each other:
+// Its types build on each other:
 //
-//   - [Buckets] holds a token bucket for each key. While it is full of buckets, a new key waits.
-//   - [Allowance] gives every address a bucket. While it is full of buckets, a new address draws from the bucket of
-//     its network.
+//   - [Buckets] holds a token bucket for each key. While it has no room for another bucket, a new key waits.
+//   - [Allowance] gives every address a bucket. While it has no room for another one, a new address draws from the
+//     bucket of its network.
 //   - [Penalties] bar addresses that made too many faults.
 //   - [Pool] is one bucket that all sources share fairly: a source that drew its share leaves the rest to others.
 //   - [Registrations] limit the registrations of one address and of everybody.
@@ -14,6 +14,6 @@
 // A bucket is stored as the instant at which it will be full again, in whole nanoseconds (the generic cell rate
 // algorithm). A caller that comes back after exactly the required wait is therefore served, which
 // golang.org/x/time/rate cannot guarantee because it computes with fractions of tokens. A full bucket can be dropped,
-// because a key without a bucket gets a full one, so the number of buckets stays bounded. Setting the clock back locks
-// nobody out, because no bucket takes longer to fill than an empty one.
+// because a key without a bucket gets a full one, so the number of buckets stays bounded. If the clock is set back,
+// nobody waits longer than an empty bucket takes to fill.
 package rate

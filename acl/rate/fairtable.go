@@ -14,8 +14,8 @@ type Entry[K comparable] struct {
 
 // FairTable records which sources hold the entries of a full table, so that a newcomer can displace one of them
 // (AM-42). The newcomer displaces an entry of the source with the largest load, unless its own source would then have
-// at least that load. Entries without a source are charged to one network of the widest kind. A FairTable is not safe
-// for concurrent use.
+// at least that load. All entries without a source are charged to one source of the largest width. A FairTable is not
+// safe for concurrent use.
 type FairTable[K comparable] struct {
 	entries []Entry[K]
 	held    map[string]int // number of entries, by Source.Key
@@ -70,7 +70,8 @@ func (t *FairTable[K]) Postpone(key K) {
 
 const maxWidth = 4
 
-// sourcesOrWidest returns the sources to which an entry is charged, which is one widest network if it has none.
+// sourcesOrWidest returns the sources to which an entry is charged. Entries without sources share one, of the largest
+// width.
 func sourcesOrWidest(sources []Source) []Source {
 	if len(sources) == 0 {
 		return []Source{{Width: maxWidth}}

@@ -45,7 +45,7 @@ type Pool struct {
 	shares map[int]*Buckets // a bucket for each source, by width
 }
 
-const fairParts = 5
+const fairParts = 5 // a share is the size of the pool divided by fairParts
 
 // NewPool returns a full pool of n tokens that refills by limit.
 func NewPool(limit Limit, n int) *Pool {
@@ -125,6 +125,7 @@ func sourcesOrID(sources []Source, id string) []Source {
 	return sources
 }
 
+// waitFor returns how long it takes until a draw leaves reserve tokens in the pool.
 func (p *Pool) waitFor(reserve int, now time.Time) time.Duration {
 	now = p.all.lock(now)
 	defer p.all.mu.Unlock()

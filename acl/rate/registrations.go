@@ -8,15 +8,15 @@ import (
 const maxRegistrants = 1 << 16
 
 // Registrations limit the registrations of one address per hour, and of all addresses together. A refused registration
-// is given back, so that it costs nothing (AM-43). Registrations are safe for concurrent use. A nil *Registrations is a
-// limit that is switched off.
+// costs nothing (AM-43). Registrations are safe for concurrent use. A nil *Registrations is a limit that is switched
+// off.
 type Registrations struct {
 	each      *Allowance
 	everybody *Pool
 }
 
-// NewRegistrations returns limits of perHour registrations for each address, and of the pool everybody for all
-// addresses. A nil pool sets no limit. It returns nil if perHour is not positive.
+// NewRegistrations returns limits of perHour registrations for each address; all addresses together draw from the pool
+// everybody. A nil pool sets no limit for all addresses. It returns nil if perHour is not positive.
 func NewRegistrations(perHour int, everybody *Pool) *Registrations {
 	if perHour <= 0 {
 		return nil

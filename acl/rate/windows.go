@@ -42,7 +42,7 @@ func (w *Window) Add(now time.Time) {
 	w.sum++
 }
 
-// remove takes back an event that Add counted at a time, if that is still in the window.
+// remove takes back an event that Add counted at the given time, if the window still contains that time.
 func (w *Window) remove(at time.Time) {
 	unit := at.UnixNano()/int64(w.unit) + w.ahead
 	if slot := w.slot(unit); unit > w.last-int64(len(w.slots)) && unit <= w.last && *slot > 0 {
@@ -85,35 +85,35 @@ func NewShortWindows(perMinute, perHour int, second time.Duration) *Windows {
 }
 
 // Peek returns how long the sender must wait.
-func (a *Windows) Peek(now time.Time) time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return max(a.minute.wait(a.perMinute, now), a.hour.wait(a.perHour, now))
+func (w *Windows) Peek(now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return max(w.minute.wait(w.perMinute, now), w.hour.wait(w.perHour, now))
 }
 
 // Take counts one message, or returns how long the sender must wait.
-func (a *Windows) Take(now time.Time) time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if wait := max(a.minute.wait(a.perMinute, now), a.hour.wait(a.perHour, now)); wait > 0 {
+func (w *Windows) Take(now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if wait := max(w.minute.wait(w.perMinute, now), w.hour.wait(w.perHour, now)); wait > 0 {
 		return wait
 	}
-	a.minute.Add(now)
-	a.hour.Add(now)
+	w.minute.Add(now)
+	w.hour.Add(now)
 	return 0
 }
 
-// Return takes back a message that Take counted at a time, because it was not sent.
-func (a *Windows) Return(at time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.minute.remove(at)
-	a.hour.remove(at)
+// Return takes back a message that Take counted at the given time, but that was not sent.
+func (w *Windows) Return(at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.minute.remove(at)
+	w.hour.remove(at)
 }
 
 // Count returns how many messages were sent in the last hour.
-func (a *Windows) Count(now time.Time) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.hour.Count(now)
+func (w *Windows) Count(now time.Time) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hour.Count(now)
 }
