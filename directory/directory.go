@@ -2,8 +2,8 @@
 // the proofs beside them, and serves all of this over HTTP (protocol rules AM-4 to AM-8 and AM-51 to AM-68).
 //
 // A directory calls an agent only to fetch the agent's card from its endpoint (AM-63, [Registry.Run]). It serves each
-// card as it was submitted, except the private lists of AM-6. The results of its own checks are shown beside a card,
-// never inside it.
+// card as submitted, without the private lists (AM-6). The results of its own checks are shown beside a card, never
+// inside it.
 //
 // Agents without a public address have mailboxes here (package mailbox).
 //
@@ -56,10 +56,10 @@ const (
 // Config configures a directory. Store and BaseURL are required.
 type Config struct {
 	Store store.Store
-	// FeedPosition returns the newest position of the feed, if other processes write to the store. The directory asks
-	// it before each response from memory. Nil: this process alone writes.
+	// FeedPosition returns the newest position of the feed. The directory calls it before each response from memory. It
+	// is nil if this process alone writes to the store.
 	FeedPosition func(context.Context) (uint64, error)
-	// Session is the session of the process; nil for one that only the directory uses.
+	// Session holds the leases of the process. If it is nil, the directory has a session of its own.
 	Session *store.Session
 	// BaseURL is the directory's base, "https://directory.example.com/v1". Key proofs name it (AM-62).
 	BaseURL string
@@ -69,13 +69,14 @@ type Config struct {
 	Mode Mode
 	// ReadOnly makes the directory a mirror: nobody registers, see [Registry.Follow].
 	ReadOnly bool
-	// Operators are the SHA-256 hashes of the operator's own credentials. They register in every mode, without quotas.
+	// Operators are the SHA-256 hashes of the operator's own credentials, which may register in every mode, without
+	// quotas.
 	Operators [][32]byte
 	// Quotas bound registrations; the zero value has the defaults of AM-58. The local profile ignores them.
 	Quotas Quotas
 	// Lifetime is how long a registration lasts without a renewal; 0 is 30 days (AM-55).
 	Lifetime time.Duration
-	// AllowPrivate lists networks whose addresses an endpoint may name, over http too (AM-80).
+	// AllowPrivate lists networks whose addresses an endpoint may name, even with http (AM-80).
 	AllowPrivate []netip.Prefix
 	// Addresses limits each client address of the listener; nil for no limits.
 	Addresses *httpapi.Addresses

@@ -69,7 +69,7 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 
 // awaitChanges returns the changes after a position: one more than limit if there are more. Without changes, it waits
 // for at most wait. If the feed has not reached the position, as after a restore from a backup, it returns
-// [wire.ErrCursor]: a reader that waited there would miss the changes before it.
+// [wire.ErrCursor]: a reader that waited for this position would miss the changes before it.
 func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wait time.Duration) ([]store.CardChange, error) {
 	changed, leave, ok := r.changes.Listen()
 	if !ok {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Families of the terms behind the filters other than capability, intent and text. Each family is bounded.
+// Families of the terms for the filters other than capability, intent and text. Each family is bounded.
 const (
 	ownerFamily     = "owner:"
 	frameworkFamily = "framework:"
@@ -22,7 +22,7 @@ const (
 	maxFrameworkWords = 4
 	maxLocationWords  = 24
 	maxChecks         = 3
-	maxFilterTerms    = maxOwnerWords + maxFrameworkWords + maxLocationWords + maxChecks + 2
+	maxFilterTerms    = maxOwnerWords + maxFrameworkWords + maxLocationWords + maxChecks + 2 // 2: kind of entry, mailbox
 
 	maxPrefixes = 3 // in a query
 )
@@ -84,7 +84,7 @@ func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
 		to.All = append(to.All, verifiedFamily+string(check))
 	}
 	if len(q.Prefixes) > maxPrefixes {
-		return false, wire.ErrQuery.At("at most 3 capability_prefix")
+		return false, wire.ErrQuery.At("capability_prefix may be given at most 3 times")
 	}
 	to.Prefixes = prefixTerms(capFamily, q.Prefixes)
 	return possible, nil

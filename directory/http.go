@@ -25,7 +25,7 @@ func (r *Registry) Mount(e *echo.Echo) {
 	guard := r.cfg.Addresses.Guard
 	read := func(path string, h echo.HandlerFunc) {
 		h = guard(h)
-		if !r.cfg.Local { // in the local profile no other origin may read (AM-82)
+		if !r.cfg.Local { // in the local profile, pages of other origins may not read (AM-82)
 			h = httpapi.AnyOrigin(h)
 		}
 		e.GET(path, h)
@@ -195,8 +195,9 @@ func ParseQuery(raw string) (Query, error) {
 	return q, nil
 }
 
-// readNumber sets *to to the parameter with this name, which must be least to most. Without it, *to stays as it is.
-func readNumber(params url.Values, name string, least, most int, to *int) error {
+// readNumber stores the parameter with this name in *number. It must be from least to most. Without the parameter,
+// *number stays as it is.
+func readNumber(params url.Values, name string, least, most int, number *int) error {
 	if !params.Has(name) {
 		return nil
 	}
@@ -204,12 +205,12 @@ func readNumber(params url.Values, name string, least, most int, to *int) error 
 	if err != nil || int(n) < least || int(n) > most {
 		return wire.ErrQuery.At(fmt.Sprintf("%s must be %d to %d", name, least, most))
 	}
-	*to = int(n)
+	*number = int(n)
 	return nil
 }
 
-// encodedPage is a page of a search as it is sent. It may be sent again before the time until, unless a card is
-// written.
+// encodedPage is a page of a search as it is sent. It may be sent again between the times read and until, unless a card
+// is written.
 type encodedPage struct {
 	cached.Document
 	gen         uint64 // the generation of the views before the cards were read
@@ -224,7 +225,7 @@ const (
 
 func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPage, error) {
 	until := now.Add(maxKeptAge)
-	size := 64
+	size := 64 // an estimate, so that out rarely grows
 	for i := range found.cards {
 		size += len(found.cards[i].Body) + 256
 	}

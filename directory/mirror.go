@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	mirrorRecord = "mirror:" // with the name of the source: our position in its feed
+	mirrorRecord = "mirror:" // and the name of the source: key of our position in its feed
 	mirrorWait   = 25 * time.Second
 	mirrorIdle   = 5 * time.Second // between two requests that returned nothing
 	mirrorRetry  = time.Second     // after the first failure; doubled after each further one
@@ -46,7 +46,7 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 		}
 		if err == nil {
 			failures = 0
-			if !moved { // the source did not wait, because it cannot or has too many readers
+			if !moved { // if the source did not wait, because it cannot or has too many readers, wait here
 				waiting.Pause(ctx, mirrorIdle-time.Since(asked))
 			}
 			continue
@@ -99,8 +99,8 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	return len(page.Changes) > 0, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, wire.Now())
 }
 
-// dropOtherSources removes all cards if this mirror followed another source, and the positions in feeds other than
-// key's.
+// dropOtherSources removes all cards if this mirror followed another source. It also removes the positions in all feeds
+// except the one with this key.
 func (r *Registry) dropOtherSources(ctx context.Context, key string, now time.Time) error {
 	page, err := r.recs.List(ctx, recordNS, "", mirrorRecord, maxSources, now)
 	if err != nil {
@@ -154,6 +154,7 @@ func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c
 	return err
 }
 
+// dropCard withdraws the card of a change. If an operator removed the card at the source, it also stores the reason.
 func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 	now := wire.Now()
 	var changes []store.Change
@@ -168,6 +169,7 @@ func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 	return err
 }
 
+// newMirrorRow checks a card of the source, and returns the row that stores it here.
 func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, rec wire.CardRecord, held store.Card, now time.Time) (store.Card, error) {
 	c, err := r.rules.CheckCard(rec.Card.JSON(), "", false, now)
 	if err != nil {
@@ -193,7 +195,7 @@ func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, r
 }
 
 // newMirrorMeta returns the Meta of a mirrored card: its key proof if that verifies here, and what we know about its
-// endpoint. If the key changed, it counts as replaced, because only the directory of a rotation can verify it.
+// endpoint. A changed key counts as replaced, because only the directory that received a rotation can verify it.
 func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, c submission.Candidate, held store.Card, now time.Time) (listing.Meta, error) {
 	m := listing.Meta{Derived: c.HasDerivedID(now), Current: wire.KeyChange{Since: rec.RegisteredAt}}
 	if at := rec.Verification.KeyChangedAt; at != nil && !at.After(now) {

@@ -99,7 +99,7 @@ func (r *Registry) Ban(ctx context.Context, ban moderation.Ban, by string) (remo
 		return r.relay.Empty(ctx, id)
 	}
 	switch {
-	case ban.Kind == moderation.BanNetwork && len(r.cfg.AllowPrivate) == 0 && !r.cfg.Local: // no endpoint names an address
+	case ban.Kind == moderation.BanNetwork && len(r.cfg.AllowPrivate) == 0 && !r.cfg.Local: // no endpoint can name an address
 		return 0, nil
 	case ban.Kind == moderation.BanID: // even if the card is not listed
 		err := remove(wire.AgentID(ban.Value))

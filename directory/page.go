@@ -69,7 +69,9 @@ type shownAgent struct {
 type searchForm struct {
 	Text, Capability, Intent, Owner, Location string
 	Key, Endpoint, Alive                      bool
-	Open, Any, Paged                          bool
+	Open                                      bool // a filter other than the text is set, so the page shows the filters
+	Any                                       bool // the text or a filter is set
+	Paged                                     bool // this is not the first page
 }
 
 type searchPage struct {
@@ -163,7 +165,7 @@ func dropInvisible(s string) string {
 	}, s)
 }
 
-// dropNamesWithInvisible drops names with invisible characters, whose codes a form field cannot suggest.
+// dropNamesWithInvisible drops names with invisible characters, because a form field cannot show their codes.
 func dropNamesWithInvisible(list []NameCount) []NameCount {
 	return slices.DeleteFunc(list, func(t NameCount) bool { return dropInvisible(t.Name) != t.Name })
 }

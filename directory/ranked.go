@@ -37,9 +37,9 @@ type rank struct {
 }
 
 // newRanks returns the ways to match a text, best first: all words in the name, all words, all words but one, one word
-// as a capability, one word. A question in natural language rarely has all of its words in one card, so the search for
-// people, which needs all words, would find nothing. Only the maxRankedWords longest words count, because short ones
-// are in most cards. Words of one or two bytes count only without longer words.
+// as a capability, one word. The public page needs all words, so it would rarely find a card for a question in natural
+// language. Only the maxRankedWords longest words count, because short ones are in most cards. Words of one or two
+// bytes count only if there is no longer word.
 func newRanks(text string) []rank {
 	whole, last, n := words.Query(text)
 	if n == 0 {
@@ -47,26 +47,26 @@ func newRanks(text string) []rank {
 	}
 	list := append(whole, last)
 	slices.SortFunc(list, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
-	words := slices.Compact(list)
-	if len(words[0]) > 2 {
-		words = slices.DeleteFunc(words, func(w string) bool { return len(w) < 3 })
+	list = slices.Compact(list)
+	if len(list[0]) > 2 {
+		list = slices.DeleteFunc(list, func(w string) bool { return len(w) < 3 })
 	}
-	words = words[:min(len(words), maxRankedWords)]
-	n = len(words)
-	ranks := []rank{{prefixTerms(nameFamily, words), 100}, {prefixTerms(wordFamily, words), 90}}
-	for i := range words {
+	list = list[:min(len(list), maxRankedWords)]
+	n = len(list)
+	ranks := []rank{{prefixTerms(nameFamily, list), 100}, {prefixTerms(wordFamily, list), 90}}
+	for i := range list {
 		if n > 2 {
-			ranks = append(ranks, rank{prefixTerms(wordFamily, slices.Delete(slices.Clone(words), i, i+1)), 90 * (n - 1) / n})
+			ranks = append(ranks, rank{prefixTerms(wordFamily, slices.Delete(slices.Clone(list), i, i+1)), 90 * (n - 1) / n})
 		}
 	}
-	for _, w := range words {
+	for _, w := range list {
 		ranks = append(ranks, rank{[]string{capFamily + w}, 90 / n}, rank{[]string{wordFamily + w}, 90 / n})
 	}
 	return ranks
 }
 
-// planRanked returns how to run a ranked search. Each tier is a way to match the text with one value of each list of s.
-// The error is a *[wire.Error].
+// planRanked returns how to run a ranked search. Each tier combines a way to match the text with one value of each list
+// of s. The error is a *[wire.Error].
 func planRanked(s discovery.Search) (plan, []rank, error) {
 	base, err := Query{Limit: s.Limit}.plan()
 	if err != nil {

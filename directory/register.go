@@ -18,8 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// attempts bounds the attempts of a write that loses to other writers of the same card or invite code. Only many
-// simultaneous requests reach the bound.
+// attempts is how often a write is tried if it loses to other writers of the same card or invite code.
 const attempts = 32
 
 // Register registers a card (POST, AM-51; the response is 201). If the credential already owns the id, Register renews
@@ -184,7 +183,7 @@ func newRow(c submission.Candidate, owner [32]byte, m listing.Meta, life time.Du
 // unknown id, then 403 for a wrong credential (AM-51). A throttled address gets 429 instead of 404 and 403. If revive
 // is set, it also returns an expired card whose id is still reserved (AM-55). A withdrawn card comes back only by POST.
 //
-// It compares the credential even if the id is unknown, so that an unknown id takes as long as a foreign one.
+// It compares the credential even if the id is unknown, so that an unknown id takes as long as the id of another owner.
 func (r *Registry) getForOwner(ctx context.Context, id wire.AgentID, bearer string, client netip.Addr, revive bool, now time.Time) (store.Card, error) {
 	if bearer == "" {
 		return store.Card{}, wire.ErrNoBearer
@@ -195,7 +194,7 @@ func (r *Registry) getForOwner(ctx context.Context, id wire.AgentID, bearer stri
 		held, err = r.cards.Held(ctx, string(id), now)
 	}
 	mine := credential.HashOf(bearer).Equal(held.Owner)
-	if !mine { // the owner may share a throttled address with others
+	if !mine { // the throttle exempts the owner, who may share the address with others
 		if err := r.gate.CheckThrottle(client, now); err != nil {
 			return store.Card{}, err
 		}

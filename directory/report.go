@@ -195,6 +195,7 @@ func (r *Registry) postReport(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusAccepted, map[string]string{"status": "reported"})
 }
 
+// noClient is the client address of a check that no request caused.
 var noClient netip.Addr
 
 // addressKey returns the From of a report: the part of the client's address that limits distinguish (/64 for IPv6),

@@ -20,7 +20,7 @@ const Lease = "directory"
 // the other processes of the directory and, while this process has the lease, probes endpoints. It returns after all of
 // this work has stopped.
 func (r *Registry) Run(ctx context.Context) {
-	// A list that is made while the disk is full needs the key for its second page.
+	// Store the key now: a list needs it for its second page, even if the disk is full by then.
 	if _, err := r.cursors.Get(ctx); err != nil && ctx.Err() == nil {
 		r.cfg.Logger.Error("cannot store the key for cursors: lists with a second page fail until the store works", "err", err)
 	}
@@ -63,6 +63,8 @@ func followProcesses(ctx context.Context, r *Registry) {
 	}
 }
 
+// saveProbe stores the result of a probe of card. If the card has another endpoint or key meanwhile, it queues a probe
+// of the new card instead.
 func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool) error {
 	for range attempts {
 		now := wire.Now()

@@ -87,6 +87,7 @@ type Query struct {
 	Cursor       string          // from the previous page
 }
 
+// plan is a valid query in the form that the store runs.
 type plan struct {
 	query   store.CardQuery
 	filters cursor.Filters
@@ -106,7 +107,7 @@ func (q Query) plan() (plan, error) {
 	case !utf8.ValidString(q.Text):
 		return plan{}, wire.ErrQuery.At("q must be UTF-8")
 	case len(q.Capabilities) > maxFilters || len(q.Intents) > maxFilters:
-		return plan{}, wire.ErrQuery.At("at most 64 capabilities and intents")
+		return plan{}, wire.ErrQuery.At("at most 64 capabilities and 64 intents may be given")
 	}
 	whole, prefix, n := words.Query(q.Text)
 	if n > maxWords {
@@ -134,7 +135,7 @@ func (q Query) plan() (plan, error) {
 	return p, nil
 }
 
-// maxTerm bounds the terms of a card: 128 characters and their family (AM-4).
+// maxTerm bounds the terms of a card: the family, and 128 characters of at most 4 bytes (AM-4).
 const maxTerm = len(intentFamily) + 4*128
 
 func prefixTerms(family string, words []string) []string {
@@ -159,7 +160,7 @@ func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, erro
 	return r.run(ctx, p, q.Cursor, now)
 }
 
-// run runs a valid query from the position of the cursor after; "" is the start.
+// run returns the page of a query that follows the position in the cursor after, or the first page if after is "".
 func (r *Registry) run(ctx context.Context, p plan, after string, now time.Time) (result page, err error) {
 	if after != "" {
 		at, err := r.cursors.Open(ctx, after, p.filters)

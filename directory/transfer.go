@@ -67,10 +67,10 @@ func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by st
 	}
 	now := wire.Now()
 	done, err := r.importCards(ctx, cards, now)
-	// The cards stay even after an error, or if the caller has left. So always write the audit line.
+	// The imported cards stay even after an error, or if the caller has left. So always write the audit line.
 	if lines := r.cfg.Audit.Changes(now, "", "imported", fmt.Sprintf("%d cards: %s", done.Added, reason), by); len(lines) > 0 {
-		if failed := r.recs.Apply(context.WithoutCancel(ctx), lines, now); failed != nil {
-			err = errors.Join(err, fmt.Errorf("store audit line: %w", failed))
+		if auditErr := r.recs.Apply(context.WithoutCancel(ctx), lines, now); auditErr != nil {
+			err = errors.Join(err, fmt.Errorf("store audit line: %w", auditErr))
 		}
 	}
 	return done, err

@@ -111,6 +111,7 @@ func feedPosition(ctx context.Context, r *Registry) (uint64, error) {
 	return r.cfg.FeedPosition(ctx)
 }
 
+// loadView returns the view of the card with this id, and the card's body.
 func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time) (*cardView, []byte, error) {
 	position, err := feedPosition(ctx, r)
 	if err != nil {

@@ -21,7 +21,8 @@ type NameCount struct {
 	Agents int    `json:"agents"`
 }
 
-// CapabilityPage is the response to GET /v1/capabilities, IntentPage to GET /v1/intents, both in byte order.
+// CapabilityPage is the response to GET /v1/capabilities, and IntentPage to GET /v1/intents. Both list names in byte
+// order.
 type (
 	CapabilityPage struct {
 		Capabilities []NameCount `json:"capabilities"`
@@ -77,7 +78,8 @@ func (ts *nameCountCache) get(ctx context.Context, cards store.Cards, key countK
 	return counts, nil
 }
 
-func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix string) ([]NameCount, string, error) {
+// listNames returns a page of the names in a family that start with prefix, and the cursor of the next page.
+func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix string) (list []NameCount, next string, err error) {
 	if len(prefix) > maxTerm {
 		return nil, "", wire.ErrQuery.At("prefix is longer than any name")
 	}
@@ -103,7 +105,7 @@ func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix
 			return nil, "", err
 		}
 	}
-	list := make([]NameCount, len(counts))
+	list = make([]NameCount, len(counts))
 	for i, c := range counts {
 		list[i] = NameCount{strings.TrimPrefix(c.Term, family), c.Count}
 	}

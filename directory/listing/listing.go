@@ -71,7 +71,7 @@ func ParseMeta(c store.Card) (Meta, error) {
 func (m Meta) Encode() []byte {
 	data, err := wire.Encode(m)
 	if err != nil {
-		panic("listing: encode metadata: " + err.Error()) // times, numbers and texts
+		panic("listing: encode metadata: " + err.Error()) // impossible: m has only times, numbers and texts
 	}
 	return bytes.TrimSpace(data)
 }
@@ -189,8 +189,8 @@ func (m *Meta) ForgetEndpoint() {
 // IsProbeDue reports whether the directory should probe the endpoint of the card now. A probe is also due when a
 // replaced key counts as proven again, because the probe updates the terms by which filters find the card.
 func (m Meta) IsProbeDue(id string, now time.Time) bool {
-	trusted := m.Probed.Before(m.DistrustEnd()) && !now.Before(m.DistrustEnd())
-	return trusted || !now.Before(m.nextProbe(id))
+	regained := m.Probed.Before(m.DistrustEnd()) && !now.Before(m.DistrustEnd())
+	return regained || !now.Before(m.nextProbe(id))
 }
 
 // nextProbe returns when the endpoint should be probed next. For an endpoint that was never probed, it returns the zero
@@ -281,7 +281,8 @@ func NewRecord(c store.Card, now time.Time) (wire.CardRecord, Meta, error) {
 	}, m, nil
 }
 
-// SameKey returns an error unless both texts are the same public key.
+// SameKey returns an error unless the texts a and b are the same public key. The error describes b as the answer of an
+// endpoint.
 func SameKey(a, b string) error {
 	if a == b {
 		return nil
