@@ -61,7 +61,7 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 }
 
 // rowFor returns the task with this id, with the message m added. If the task already has m, known is true and nothing
-// is added. rowFor refuses another message with the same message id.
+// is added. rowFor refuses a different message with the same message id.
 func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Message, from caller, id string) (t *taskRow, known bool, err error) {
 	now, sum := time.Now(), signing.Digest(m.Tree)
 	digest := hex.EncodeToString(sum[:16])
@@ -99,6 +99,7 @@ func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Mess
 	return t, false, nil
 }
 
+// outgoing returns a message of the caller in the form for the agent, with the task id that the agent knows.
 func (t *taskRow) outgoing(m wire.Value) wire.Value {
 	m = m.Without("taskId").With("contextId", wire.Text(t.Context))
 	if t.Remote != "" {
@@ -107,13 +108,14 @@ func (t *taskRow) outgoing(m wire.Value) wire.Value {
 	return m
 }
 
+// queue stores a call in the mailbox of the agent, together with changes.
 func (s *Service) queue(ctx context.Context, t *taskRow, call Call, changes []store.Change) error {
 	token, err := s.answerToken(ctx, t.ID)
 	if err != nil {
 		return err
 	}
 	call.Task, call.AnswerToken = t.ID, token
-	if call.Method == message.SendMessage { // states that follow the first answer come as push notifications
+	if call.Method == message.SendMessage { // the states after the first answer come as push notifications
 		call.Params = call.Params.With("configuration", wire.Obj(
 			wire.Field("returnImmediately", wire.Bool(true)),
 			wire.Field("taskPushNotificationConfig", wire.Obj(
@@ -159,7 +161,7 @@ func (t *taskRow) cancelCall(remote string) Call {
 
 // postTask takes the agent's answer to a call, or its push notification about a task. If the caller canceled the task
 // before the agent took it, the response contains the call that cancels the task at the agent. The call then needs no
-// room in the mailbox. Every response repeats it until the agent reports an end.
+// room in the mailbox. Every response repeats the call until the agent reports that the task has ended.
 func (s *Service) postTask(c echo.Context) error {
 	httpapi.Private(c)
 	ctx, id := c.Request().Context(), c.Param("relay")
@@ -188,7 +190,7 @@ func (s *Service) postTask(c echo.Context) error {
 	failure, isError := v.Get("error")
 	status, _ := v.Get("status")
 	if !isError && !isReport(v.GetStr("id"), status.GetStr("state"), status.GetStr("timestamp")) {
-		return wire.ErrSchema.At("a task has an id, a state and a short timestamp")
+		return wire.ErrSchema.At("a task must have an id, a state and a short timestamp")
 	}
 	report := struct {
 		Status string `json:"status"`

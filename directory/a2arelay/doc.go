@@ -40,8 +40,8 @@ type Config struct {
 	CheckBan func(ctx context.Context, client netip.Addr) error
 	// ParseKey parses the public key of a card.
 	ParseKey func(text string) (*signing.PublicKey, error)
-	// Queue stores a call as the mail m, together with changes, within the bounds of the mailbox. It sets m.Created.
-	// The call is durable when Queue returns.
+	// Queue stores a call as the mail m, together with changes, within the bounds of the mailbox. It ignores m.Created
+	// and uses the current time. The call is durable when Queue returns.
 	Queue func(ctx context.Context, m mailbox.Mail, call []byte, changes []store.Change) (relayID string, err error)
 	// Secret returns a key of this directory that never changes.
 	Secret func(ctx context.Context) ([]byte, error)
@@ -66,9 +66,9 @@ const (
 	maxResult = wire.MaxMessage // bytes of a task as the agent reports it
 	cardLife  = 45 * 24 * time.Hour
 
-	blockFor   = 25 * time.Second // A2A-D1
-	streamFor  = 10 * time.Minute // then the client subscribes again
-	checkEvery = 5 * time.Second  // another process may have changed the task
+	blockFor   = 25 * time.Second // longest wait of a blocking call (A2A-D1)
+	streamFor  = 10 * time.Minute // longest stream; then the client subscribes again
+	checkEvery = 5 * time.Second  // between two reads of a task that another process may have changed
 )
 
 // New returns a service. It starts nothing.
@@ -101,6 +101,7 @@ func (s *Service) sum(ctx context.Context, texts ...string) (string, error) {
 	return hex.EncodeToString(mac.Sum(nil)[:16]), nil
 }
 
+// caller is the client that makes an A2A call.
 type caller struct {
 	token    string         // SHA-256 of the bearer token in hex; "" without one
 	source   wire.AgentID   // where the request came from, for fair shares; never an agent id
@@ -147,6 +148,7 @@ const (
 	textExpired = "the agent did not connect in time"
 )
 
+// newTask returns a task in the form of A2A. text explains its state; it may be "".
 func newTask(id, contextID, state, text string, now time.Time) wire.Value {
 	t := message.Task{ID: id, Context: contextID, At: now}
 	if text != "" {

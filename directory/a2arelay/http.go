@@ -103,7 +103,7 @@ func (s *Service) putCard(c echo.Context) error {
 	if err != nil {
 		return wire.ErrSyntax.Because(err)
 	}
-	if face, ok := message.FindInterface(card); !ok || face.URL != s.url(id) {
+	if first, ok := message.FindInterface(card); !ok || first.URL != s.url(id) {
 		return wire.ErrCard.At("its first interface must be the agent's URL at this relay")
 	}
 	now := time.Now()
@@ -114,6 +114,7 @@ func (s *Service) putCard(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
+// serve answers a call. read reads the call from the body of the request.
 func (s *Service) serve(c echo.Context, binding message.Binding, read func([]byte) (message.Call, *message.Error)) error {
 	httpapi.Private(c)
 	call := message.Call{Binding: binding}
@@ -162,6 +163,7 @@ func (s *Service) serve(c echo.Context, binding message.Binding, read func([]byt
 	return nil
 }
 
+// callerOf returns the caller of a request. Its sources are HMACs, so that they do not reveal addresses.
 func (s *Service) callerOf(c echo.Context) (caller, error) {
 	var from caller
 	if bearer, ok := httpapi.Bearer(c.Request()); ok && bearer != "" {
@@ -196,6 +198,7 @@ func refuse(c echo.Context, call message.Call, e *message.Error) error {
 	return c.Blob(status, call.MediaType(status), body)
 }
 
+// handle makes a call that has a single answer.
 func (s *Service) handle(c echo.Context, call message.Call, from caller) (wire.Value, error) {
 	ctx, agent := c.Request().Context(), pathAgent(c)
 	switch call.Method {
@@ -230,6 +233,7 @@ func (s *Service) handle(c echo.Context, call message.Call, from caller) (wire.V
 	return wire.Value{}, message.ErrUnsupported.At("this agent is behind a relay")
 }
 
+// refusal returns the error with which the agent refused the caller's last message, or nil.
 func (t *taskRow) refusal() *message.Error {
 	if i := slices.IndexFunc(message.Errors(), func(e *message.Error) bool { return t.Reason != "" && e.Reason == t.Reason }); i >= 0 {
 		return message.Errors()[i]
@@ -325,6 +329,7 @@ func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 	return nil
 }
 
+// eventsOf returns the events that show a task: one for each artifact, then one for the status.
 func eventsOf(id, contextID string, task wire.Value) []wire.Value {
 	ids := []wire.Member{wire.TextField("taskId", id), wire.TextField("contextId", contextID)}
 	var events []wire.Value

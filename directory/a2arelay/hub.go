@@ -68,6 +68,7 @@ func (h *hub) leave(w *waiter) {
 	}
 }
 
+// publish wakes the waiters of a task that changed.
 func (h *hub) publish(task string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 
 const (
 	NSTasks  = "relay-task"      // tasks without their bodies, by id; see [store.Watcher]
-	nsBodies = "relay-task-body" // bodies of tasks, by id; apart, so that a search for tasks to remove reads little
+	nsBodies = "relay-task-body" // bodies of tasks, by id; separate, so that a search for tasks to remove reads little
 	nsCards  = "relay-card"      // cards of A2A, by agent id
 
 	maxMessages = 64 // of a task
@@ -59,6 +59,7 @@ func (t *taskRow) changes() (list []store.Change, size int) {
 	}, len(row) + len(text)
 }
 
+// mail returns the task in the form in which the counts count it.
 func (t *taskRow) mail(size int) mailbox.Mail {
 	return mailbox.Mail{Box: t.Agent, From: t.Source, Size: size, Created: t.Created}
 }
@@ -78,6 +79,7 @@ const (
 	addedIDs   = 3 // values that the relay may add to the task: its context, and the ids in the message of its status
 )
 
+// isReport reports whether these members of a task that an agent reports are present and short.
 func isReport(id, state, stamp string) bool {
 	return id != "" && len(id) <= 128 && state != "" && len(state) <= 64 && len(stamp) <= 64
 }
@@ -145,6 +147,7 @@ func (s *Service) TakeChange(ctx context.Context, id string) error {
 // ForgetCounts makes the service read its counts again, because another process may have changed any task.
 func (s *Service) ForgetCounts() { s.counts.Forget() }
 
+// recount counts a task as it is stored now.
 func (s *Service) recount(ctx context.Context, id string) error {
 	rec, err := s.cfg.Records.Get(ctx, NSTasks, id, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
@@ -163,9 +166,10 @@ func (s *Service) recount(ctx context.Context, id string) error {
 	return nil
 }
 
-// admit counts a task that is about to be stored. Without room, it removes ended tasks of the agent: first the oldest
-// of the same source, then the oldest of others if the source has not used up its share. It keeps a canceled task until
-// the agent has reported its end. A refusal is a *[wire.Error]; other errors come from the store.
+// admit counts a task that is about to be stored. If the task does not fit, it removes ended tasks of the agent: first
+// the oldest of the same source, then the oldest of others if the source has not used up its share. It keeps a canceled
+// task until the agent has reported that the task ended. A refusal is a *[wire.Error]; other errors come from the
+// store.
 func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	now := time.Now()
 	if err := s.loadCounts(ctx, now); err != nil {
@@ -257,6 +261,7 @@ func (t *taskRow) isOverdue(now time.Time) bool {
 
 func (t *taskRow) hasEnded(now time.Time) bool { return isTerminal(t.State) || t.isOverdue(now) }
 
+// view returns the task as the caller sees it.
 func (t *taskRow) view(now time.Time) wire.Value {
 	if t.isOverdue(now) {
 		return newTask(t.ID, t.Context, stateFailed, textExpired, now)
@@ -267,8 +272,8 @@ func (t *taskRow) view(now time.Time) wire.Value {
 // takeReport takes the state and the body from the agent's report. It keeps the relay's ids, but no history.
 func (t *taskRow) takeReport(remote wire.Value) {
 	status, _ := remote.Get("status")
-	if said, ok := status.Get("message"); ok && said.Kind() == wire.Object {
-		status = status.With("message", said.With("taskId", wire.Text(t.ID)).With("contextId", wire.Text(t.Context)))
+	if m, ok := status.Get("message"); ok && m.Kind() == wire.Object {
+		status = status.With("message", m.With("taskId", wire.Text(t.ID)).With("contextId", wire.Text(t.Context)))
 	}
 	t.State, t.Stamp = status.GetStr("state"), status.GetStr("timestamp")
 	t.Task = remote.Without("history").With("id", wire.Text(t.ID)).With("contextId", wire.Text(t.Context)).With("status", status)

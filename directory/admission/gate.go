@@ -178,7 +178,8 @@ type Charge struct {
 	taken  bool // from the allowance of this process
 }
 
-// NewCharge returns the charge of a registration. The operator and a caller in this process pay nothing.
+// NewCharge returns the charge of a registration. The operator and a caller in this process pay nothing. NewCharge
+// returns a charge that has taken nothing yet. Operators are not charged.
 func (g *Gate) NewCharge(client netip.Addr, owner [32]byte, now time.Time) *Charge {
 	if g.isOperator(owner) {
 		client = netip.Addr{}
@@ -186,8 +187,8 @@ func (g *Gate) NewCharge(client netip.Addr, owner [32]byte, now time.Time) *Char
 	return &Charge{gate: g, client: client, at: now}
 }
 
-// Take takes the registration from the allowance of this process, at most once. It returns the changes that take it
-// from the allowance that all processes share.
+// Take charges the registration to the allowance of this process, at most once. It returns the changes that charge it
+// to the allowance that all processes share.
 func (c *Charge) Take(ctx context.Context) ([]store.Change, error) {
 	if !c.client.IsValid() {
 		return nil, nil

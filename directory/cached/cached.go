@@ -44,7 +44,7 @@ func RespondBody(c echo.Context, data []byte) error {
 	return httpapi.Raw(c, http.StatusOK, data)
 }
 
-// Document is JSON with an entity tag of its own. Start with [New].
+// Document is JSON with its entity tag. Start with [New].
 type Document struct {
 	data []byte
 	tag  string
@@ -59,19 +59,19 @@ func New(data []byte) Document {
 // Len returns the size of the content.
 func (d Document) Len() int { return len(d.data) }
 
-// Respond answers with the document, compressed if the client accepts that. control is its Cache-Control.
+// Respond answers with the document, compressed if the client accepts that. control is the header Cache-Control.
 func (d Document) Respond(c echo.Context, control string) error {
 	h := c.Response().Header()
-	packed := strings.TrimSuffix(d.tag, `"`) + `-gzip"` // other bytes need another tag
+	gzipTag := strings.TrimSuffix(d.tag, `"`) + `-gzip"` // other bytes need another tag
 	h["Cache-Control"] = []string{control}
 	h.Add("Vary", "Accept-Encoding")
 	data, tag := d.data, d.tag
 	zip := len(data) >= minCompressed && acceptsGzip(c.Request())
 	if zip {
-		tag = packed
+		tag = gzipTag
 	}
 	h["Etag"] = []string{tag}
-	if IsCurrent(c.Request(), time.Time{}, d.tag, packed) {
+	if IsCurrent(c.Request(), time.Time{}, d.tag, gzipTag) {
 		return c.NoContent(http.StatusNotModified)
 	}
 	if zip {

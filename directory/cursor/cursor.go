@@ -22,7 +22,7 @@ import (
 
 const (
 	macSize   = 16   // bytes of the HMAC
-	maxCursor = 2048 // bytes; a name of 128 characters that JSON escapes makes a cursor of 1,124
+	maxCursor = 2048 // bytes; the longest, for a name of 128 escaped characters, has 1,124
 	record    = "cursor-key"
 )
 
@@ -94,8 +94,8 @@ func HashFilters(all, prefixes, whole []string, prefix string) (sum Filters) {
 	return sum
 }
 
-// Key is the HMAC key of cursors, of relay ids, and of the ids and tokens of the A2A relay. It is stored, so that they
-// outlive the process and work on every instance of the directory. It is read once.
+// Key is the HMAC key of cursors, of relay ids, and of the ids and tokens of the A2A relay. It is stored, so that
+// cursors and ids stay valid after a restart, and at every instance of the directory. It is read from the store once.
 type Key struct {
 	records store.Records
 	ns      string

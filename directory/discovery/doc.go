@@ -2,7 +2,7 @@
 // at its well-known paths, and searches below [Base]. docs/bridges/ard.md describes the mapping.
 //
 // The package only translates: every search is one call of [Config.Find], with the bounds and cursors of the directory.
-// Texts of cards are passed on as JSON strings and never acted on.
+// Texts of cards are passed on as JSON strings and never interpreted.
 //
 // ARD changes monthly. The code that depends on its version is in this package and in node/client/ard.go:
 // [SpecVersion], and the paths and types beside it.
@@ -107,7 +107,7 @@ func New(cfg Config, extra func() []Entry) *Service {
 func (s *Service) Mount(e *echo.Echo) {
 	add := func(method, path string, h echo.HandlerFunc) {
 		h = answerErrors(s.cfg.Guard(h))
-		if !s.cfg.Local { // in the local profile no other origin may read (AM-82)
+		if !s.cfg.Local { // in the local profile, pages of other origins may not read (AM-82)
 			h = httpapi.AnyOrigin(h)
 		}
 		e.Add(method, path, h)
@@ -123,7 +123,7 @@ func (s *Service) Mount(e *echo.Echo) {
 	add("POST", Base+"/explore", s.postExplore)
 }
 
-// Links adds the link relations of the manifest to a response, so that a crawler of the front page finds it.
+// Links adds the link relations of the manifest to a response, so that a crawler of the front page finds the manifest.
 func (s *Service) Links(c echo.Context) {
 	if !s.cfg.Local {
 		c.Response().Header()["Link"] = []string{`<` + manifestPath + `>; rel="ard"`, `<` + catalogPath + `>; rel="ai-catalog"`}

@@ -37,7 +37,8 @@ type Attestation struct {
 	MediaType string `json:"mediaType"`
 }
 
-// attestations lists the checks of the directory. stamp is the key of their time in the metadata of an entry.
+// attestations lists the checks of the directory. stamp is the key in the metadata of an entry under which the time of
+// the check stands.
 var attestations = []struct{ kind, check, stamp string }{
 	{"agentmesh-key", "key", "key_proven_at"},
 	{"agentmesh-endpoint", "endpoint", "endpoint_proven_at"},
@@ -93,6 +94,7 @@ func (s *Service) agentEntry(card wire.Value, proven wire.Verification) Entry {
 	return e
 }
 
+// withQueries returns the entry with examples of queries that find the agent.
 func (e Entry) withQueries() Entry {
 	e.RepresentativeQueries = []string{"find the agent " + e.DisplayName, "write to " + e.DisplayName}
 	for _, name := range e.Capabilities[:min(len(e.Capabilities), 3)] {

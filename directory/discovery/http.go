@@ -92,7 +92,7 @@ func (s *Service) listAgents(c echo.Context) error {
 		}
 	}
 	if params.Get("orderBy") != "" {
-		return wire.ErrQuery.At("orderBy is not supported; a list is in the order of registration, value by value of the filter")
+		return wire.ErrQuery.At("orderBy is not supported; agents come in the order of registration, separately for each value of the filter")
 	}
 	if r.filter, err = parseListFilter(params.Get("filter")); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (s *Service) getAgent(c echo.Context) error {
 	text, err := url.PathUnescape(strings.TrimPrefix(c.Request().URL.EscapedPath(), Base+"/agents/"))
 	parts := urn.FindStringSubmatch(text)
 	if err != nil || parts == nil {
-		return wire.ErrQuery.At("an identifier is urn:air:HOST:KIND:NAME, percent-encoded once")
+		return wire.ErrQuery.At("an identifier must be urn:air:HOST:KIND:NAME, percent-encoded once")
 	}
 	if text == s.identifier("registry", "agents") {
 		return serveJSON(c, s.registryEntry())

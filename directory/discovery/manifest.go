@@ -20,7 +20,8 @@ type host struct {
 
 const manifestAge = "public, max-age=3600"
 
-// getManifest answers with the manifest: this registry, and what else the process serves. Cards are found by search.
+// getManifest answers with the manifest: this registry, and what else the process serves. It does not list cards;
+// clients search for them.
 func (s *Service) getManifest(c echo.Context) error {
 	if s.cfg.Local {
 		return wire.ErrRoute

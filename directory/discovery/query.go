@@ -31,10 +31,10 @@ type request struct {
 
 var filterKeys = []string{"type", "tags", "capabilities", "publisher", "trustManifest.attestations.type"}
 
-var errKeys = wire.ErrQuery.At("a filter has the keys " + strings.Join(filterKeys, ", "))
+var errKeys = wire.ErrQuery.At("a filter may have only the keys " + strings.Join(filterKeys, ", "))
 
-// parseSearch reads the body of a search. It refuses unknown members, because a search that ignores one would find more
-// than was asked for. The error is or wraps a *[wire.Error].
+// parseSearch reads the body of a search. It refuses unknown members, because a search that ignored one would find too
+// much. The error is or wraps a *[wire.Error].
 func parseSearch(body []byte) (request, error) {
 	v, err := wire.ParseLimits(body, maxDepth, maxNodes)
 	if err != nil {
@@ -47,9 +47,9 @@ func parseSearch(body []byte) (request, error) {
 	case v.Kind() != wire.Object || !hasQuery || query.Kind() != wire.Object || !hasText:
 		return request{}, wire.ErrQuery.At("a search needs query.text")
 	case !hasOnly(v, "query", "federation", "pageSize", "pageToken"):
-		return request{}, wire.ErrQuery.At("a search has the members query, federation, pageSize and pageToken")
+		return request{}, wire.ErrQuery.At("a search may have only the members query, federation, pageSize and pageToken")
 	case !hasOnly(query, "text", "filter", "@context"):
-		return request{}, wire.ErrQuery.At("query has the members text, filter and @context")
+		return request{}, wire.ErrQuery.At("query may have only the members text, filter and @context")
 	}
 	if err := errors.Join(setText(&r.text, query, "text"), setText(&r.federation, v, "federation"), setText(&r.token, v, "pageToken")); err != nil {
 		return request{}, err
@@ -101,7 +101,7 @@ func parseFilter(v wire.Value) (map[string][]string, error) {
 		for _, value := range values {
 			text, ok := value.Str()
 			if !ok || len(values) > maxPerKey {
-				return nil, wire.ErrQuery.At("a key of a filter has a string or a list of at most 16 strings")
+				return nil, wire.ErrQuery.At("the value of a filter key must be a string or a list of at most 16 strings")
 			}
 			filter[m.Key] = append(filter[m.Key], text)
 		}
@@ -150,7 +150,7 @@ func parseListFilter(text string) (map[string][]string, error) {
 			break
 		}
 		if rest, ok = strings.CutPrefix(rest, "AND "); !ok || strings.TrimSpace(rest) == "" {
-			return nil, wire.ErrQuery.At("conditions of a filter are joined by AND")
+			return nil, wire.ErrQuery.At("conditions of a filter must be joined by AND")
 		}
 	}
 	return filter, nil

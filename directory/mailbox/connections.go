@@ -9,13 +9,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Limits of messages that pass through (AM-67).
+// Limits of messages that pass through: they are handed to a connected agent instead of being stored in its mailbox
+// (AM-67).
 const (
-	ReplyWithin      = 25 * time.Second // since the message arrived: handler 20 s < relay 25 s < client 30 s
-	takeWithin       = 3 * time.Second  // for a poll to fetch the message; after this the message does not pass through
+	ReplyWithin      = 25 * time.Second // after arrival; more than a handler's 20 s, less than a client's 30 s
+	takeWithin       = 3 * time.Second  // for a poll to fetch the message; if none does, it is stored
 	ConnectedFor     = 3 * time.Second  // an agent counts as connected for this long after a poll that waited
 	maxTransit       = 64               // messages to the agents of one owner that pass through at once
-	TransitShare     = 8                // of these from one sender; all unknown senders together count as one sender
+	TransitShare     = 8                // of these, from one sender; all unknown senders together count as one
 	maxConnections   = 1 << 16          // credentials that are tracked as connected
 	MaxStrangerPolls = 512              // waiting polls whose credential has no mailbox; anybody can make up a credential
 )
@@ -24,13 +25,13 @@ const (
 // is in memory only: the sender of a message that is lost in a crash got no answer, so it sends the message again.
 type Connections struct {
 	mu        sync.Mutex
-	all       map[[32]byte]*connection
-	strangers int // waiting polls whose credential has no mailbox
+	all       map[[32]byte]*connection // by the hash of the credential, called owner below
+	strangers int                      // waiting polls whose credential has no mailbox
 }
 
 type connection struct {
 	waiters  []*Waiter // waiting polls
-	seen     time.Time // when the last waiting poll ended
+	seen     time.Time // when a waiting poll last ended
 	transits map[string]*Transit
 	pending  []*Transit // not fetched by a poll yet, oldest first
 }
@@ -43,7 +44,7 @@ type Transit struct {
 	Raw     []byte
 	Created time.Time
 	ReplyBy time.Time
-	taken   chan struct{} // closed when a poll has fetched the message
+	fetched chan struct{} // closed when a poll has fetched the message
 	answer  chan Reply    // has capacity for one
 }
 
@@ -69,7 +70,8 @@ type Waiter struct {
 func (w *Waiter) Waits() bool { return w.waits }
 
 // Join registers a poll; the caller must call Leave on the result. waits reports whether the poll asks to wait for
-// mail, hasMailbox whether its credential has a mailbox. If too many polls wait already, the new poll does not wait.
+// mail, hasMailbox whether its credential has a mailbox. If too many strangers poll, or too many credentials are
+// connected, the new poll does not wait.
 func (c *Connections) Join(owner [32]byte, waits, hasMailbox bool) *Waiter {
 	w := &Waiter{conns: c, owner: owner, waits: waits, stranger: !hasMailbox}
 	if !waits {
@@ -125,7 +127,7 @@ func (w *Waiter) Leave() {
 	w.conns.mu.Lock()
 	defer w.conns.mu.Unlock()
 	conn := w.conns.all[w.owner]
-	conn.waiters = slices.DeleteFunc(conn.waiters, func(o *Waiter) bool { return o == w })
+	conn.waiters = slices.DeleteFunc(conn.waiters, func(t *Waiter) bool { return t == w })
 	conn.seen = time.Now()
 	if w.stranger {
 		w.conns.strangers--
@@ -161,47 +163,47 @@ func (conn *connection) notify() {
 
 // PassThrough offers a message to a connected agent of owner and waits for the reply. It returns false if no agent is
 // connected, if too many messages pass through, if no agent fetched or answered it in time, or if ctx ended.
-func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transit) (Reply, bool) {
-	o.taken, o.answer = make(chan struct{}), make(chan Reply, 1)
-	if !c.offer(owner, o, time.Now()) {
+func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, t *Transit) (Reply, bool) {
+	t.fetched, t.answer = make(chan struct{}), make(chan Reply, 1)
+	if !c.offer(owner, t, time.Now()) {
 		return Reply{}, false
 	}
-	taken := time.After(takeWithin)
+	takeTimeout := time.After(takeWithin)
 	end := time.After(ReplyWithin)
-	fetched := (<-chan struct{})(o.taken)
+	fetched := (<-chan struct{})(t.fetched)
 	for {
 		select {
-		case a := <-o.answer:
+		case a := <-t.answer:
 			return a, true
 		case <-fetched:
-			fetched, taken = nil, nil // a closed channel would be ready again at once
+			fetched, takeTimeout = nil, nil // a closed channel would be ready again at once
 			continue
-		case <-taken:
-			if !c.withdraw(owner, o, true) {
+		case <-takeTimeout:
+			if !c.withdraw(owner, t, true) {
 				continue // a poll fetched the message at the same moment
 			}
 			return Reply{}, false
 		case <-end:
 		case <-ctx.Done():
 		}
-		if c.withdraw(owner, o, false) {
+		if c.withdraw(owner, t, false) {
 			return Reply{}, false
 		}
-		return <-o.answer, true // the reply came at the same moment
+		return <-t.answer, true // the reply came at the same moment
 	}
 }
 
 // offer queues a message for a connected agent. It returns false if no agent is connected, or if too many messages are
 // passing through, in total or from this sender.
-func (c *Connections) offer(owner [32]byte, o *Transit, now time.Time) bool {
+func (c *Connections) offer(owner [32]byte, t *Transit, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.all[owner]
-	if conn == nil || len(conn.waiters) == 0 && now.Sub(conn.seen) > ConnectedFor || !conn.hasRoom(o.Sender) {
+	if conn == nil || len(conn.waiters) == 0 && now.Sub(conn.seen) > ConnectedFor || !conn.hasRoom(t.Sender) {
 		return false
 	}
-	conn.transits[o.ID] = o
-	conn.pending = append(conn.pending, o)
+	conn.transits[t.ID] = t
+	conn.pending = append(conn.pending, t)
 	conn.notify()
 	return true
 }
@@ -211,15 +213,16 @@ func (conn *connection) hasRoom(sender wire.AgentID) bool {
 		return false
 	}
 	n := 0
-	for _, o := range conn.transits {
-		if o.Sender == sender {
+	for _, t := range conn.transits {
+		if t.Sender == sender {
 			n++
 		}
 	}
 	return n < TransitShare
 }
 
-// Take returns at most limit queued messages to a poll, and marks them as fetched. box and conv select; "" means all.
+// Take returns at most limit queued messages to a poll, and marks them as fetched. box and conv restrict the messages;
+// "" means no restriction.
 func (c *Connections) Take(owner [32]byte, box wire.AgentID, conv wire.ConversationID, limit int) []*Transit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,12 +231,12 @@ func (c *Connections) Take(owner [32]byte, box wire.AgentID, conv wire.Conversat
 		return nil
 	}
 	var taken []*Transit
-	conn.pending = slices.DeleteFunc(conn.pending, func(o *Transit) bool {
-		if len(taken) == limit || box != "" && o.Message.To != box || conv != "" && o.Message.Conversation != conv {
+	conn.pending = slices.DeleteFunc(conn.pending, func(t *Transit) bool {
+		if len(taken) == limit || box != "" && t.Message.To != box || conv != "" && t.Message.Conversation != conv {
 			return false
 		}
-		close(o.taken)
-		taken = append(taken, o)
+		close(t.fetched)
+		taken = append(taken, t)
 		return true
 	})
 	return taken
@@ -249,35 +252,35 @@ func (c *Connections) Find(owner [32]byte, id string) *Transit {
 	return nil
 }
 
-// withdraw ends the wait for a reply; later replies are refused. It returns false if a reply has already come, or, with
-// pending, if a poll has fetched the message.
-func (c *Connections) withdraw(owner [32]byte, o *Transit, pending bool) bool {
+// withdraw ends the wait for a reply; later replies are refused. It returns false if a reply has already come. With
+// onlyPending, it also returns false if a poll has fetched the message.
+func (c *Connections) withdraw(owner [32]byte, t *Transit, onlyPending bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.all[owner]
-	if conn == nil || conn.transits[o.ID] == nil || pending && !slices.Contains(conn.pending, o) {
+	if conn == nil || conn.transits[t.ID] == nil || onlyPending && !slices.Contains(conn.pending, t) {
 		return false
 	}
-	delete(conn.transits, o.ID)
-	conn.pending = slices.DeleteFunc(conn.pending, func(p *Transit) bool { return p == o })
+	delete(conn.transits, t.ID)
+	conn.pending = slices.DeleteFunc(conn.pending, func(p *Transit) bool { return p == t })
 	return true
 }
 
-// Reply delivers an agent's reply to the sender of o. It returns [wire.ErrLateReply] if the sender has left or already
+// Reply delivers an agent's reply to the sender of t. It returns [wire.ErrLateReply] if the sender has left or already
 // has a reply. Other errors mean that the reply is invalid.
-func (c *Connections) Reply(owner [32]byte, o *Transit, raw []byte) error {
-	status, err := CheckReply(o.Message, raw)
+func (c *Connections) Reply(owner [32]byte, t *Transit, raw []byte) error {
+	status, err := CheckReply(t.Message, raw)
 	if err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.all[owner]
-	if conn == nil || conn.transits[o.ID] == nil {
+	if conn == nil || conn.transits[t.ID] == nil {
 		return wire.ErrLateReply
 	}
-	conn.transits[o.ID].answer <- Reply{status, raw} // does not block: there is room for one reply, and the transit is deleted with it
-	delete(conn.transits, o.ID)
+	conn.transits[t.ID].answer <- Reply{status, raw} // does not block: there is room for one reply, and the transit is deleted with it
+	delete(conn.transits, t.ID)
 	return nil
 }
 

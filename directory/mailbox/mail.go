@@ -29,13 +29,14 @@ const (
 	relayPrefix = "relay_"
 	relayMAC    = 10 // bytes
 
-	mailKeyLen = 16 + 10
+	mailKeyLen = keyDigits + keyRandom
 )
 
-var relayText = base32.StdEncoding.WithPadding(base32.NoPadding)
+var relayBase32 = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// relayID returns the id under which the owner of a mailbox knows a message. The id authenticates its owner, so a
-// second acknowledgement succeeds although the message is gone.
+// relayID returns the id under which the owner of a mailbox knows a message. The id contains a MAC over owner and key.
+// So the relay recognizes an id that it gave to this owner even when the message is gone, and a second acknowledgement
+// succeeds.
 func (r *Relay) relayID(ctx context.Context, owner [32]byte, key string) (string, error) {
 	secret, err := r.cfg.Secret.Get(ctx)
 	if err != nil {
@@ -43,7 +44,7 @@ func (r *Relay) relayID(ctx context.Context, owner [32]byte, key string) (string
 	}
 	mac := hmac.New(sha256.New, secret)
 	cursor.HashFields(mac, "agentmesh-relay-v1", string(owner[:]), key)
-	return relayPrefix + key + strings.ToLower(relayText.EncodeToString(mac.Sum(nil)[:relayMAC])), nil
+	return relayPrefix + key + strings.ToLower(relayBase32.EncodeToString(mac.Sum(nil)[:relayMAC])), nil
 }
 
 // openRelayID returns the key of the message with this relay id, or [wire.ErrRoute] if owner did not get the id here.
@@ -66,7 +67,7 @@ func (r *Relay) openRelayID(ctx context.Context, owner [32]byte, id string) (str
 func ownerTerm(owner [32]byte) string { return "owner:" + hex.EncodeToString(owner[:]) }
 func boxTerm(id wire.AgentID) string  { return "box:" + string(id) }
 
-// CardTerm returns the term of the cards of a credential whose endpoints are their mailboxes here.
+// CardTerm returns the term of the cards that have this credential and whose endpoint is their mailbox here.
 func CardTerm(owner [32]byte) string { return "mailbox:" + hex.EncodeToString(owner[:16]) }
 
 // digest identifies what the sender wrote, so that a repeated message is stored once. One signature can be written in
@@ -83,7 +84,7 @@ func (p posting) digest() string {
 
 // storeMail stores a message in its mailbox, within the bounds of AM-68, and returns its relay id. A repeated message
 // gets the id that it got before. The message is durable when storeMail returns. It is stored even if the sender
-// disconnects, because the agent may have it already. Copies that arrive at the same moment share one outcome.
+// disconnects meanwhile. Copies that arrive at the same moment share one outcome.
 func (r *Relay) storeMail(ctx context.Context, p posting, now time.Time) (relayID string, err error) {
 	ctx, seen := context.WithoutCancel(ctx), p.digest()
 	id, err, _ := r.storing.Do(seen, func() (any, error) {
@@ -108,7 +109,8 @@ func (r *Relay) storeMail(ctx context.Context, p posting, now time.Time) (relayI
 }
 
 // Queue stores mail in the mailbox of m.Box, together with changes, within the bounds of AM-68, and returns its relay
-// id. It sets m.Created. The mail is durable when Queue returns, and is stored even if ctx ends.
+// id. It ignores m.Created and uses the current time. The mail is durable when Queue returns, and is stored even if ctx
+// ends.
 func (r *Relay) Queue(ctx context.Context, m Mail, raw []byte, changes []store.Change) (relayID string, err error) {
 	_, held, err := r.Agent(ctx, m.Box)
 	if err != nil {
@@ -175,7 +177,7 @@ func (r *Relay) findDuplicate(ctx context.Context, digest string, now time.Time)
 	return string(rec.Body), nil
 }
 
-// TakeChange takes over another process's change of a record in the namespace [MailNS] or [OffersNS].
+// TakeChange updates this process after another one has changed a record in the namespace [MailNS] or [OffersNS].
 func (r *Relay) TakeChange(ctx context.Context, ns, key string) error {
 	if ns == OffersNS {
 		r.offers.Wake(key)
@@ -212,7 +214,7 @@ func (r *Relay) TakeChange(ctx context.Context, ns, key string) error {
 	return nil
 }
 
-// Forget makes the relay read again what other processes stored, because their hints were lost.
+// Forget makes the relay read again what other processes stored. Call it when hints about their changes may be lost.
 func (r *Relay) Forget() {
 	r.counts.Forget()
 	r.connections.NotifyAll()

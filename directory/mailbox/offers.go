@@ -32,8 +32,8 @@ const (
 
 // Offers pass messages through between the processes of a directory: the sender waits at one process, and its recipient
 // polls and replies at any of them. [Connections] does the same in the memory of one process. The sender's process
-// stores an offer. A process with a poll marks it as taken, and the process that gets the reply adds it. Each process
-// calls Wake when another one has changed an offer. A nil *Offers passes nothing through.
+// stores an offer. A process with a poll marks the offer as taken, and the process that gets the reply adds the reply
+// to the offer. Each process calls Wake when another one has changed an offer. A nil *Offers passes nothing through.
 type Offers struct {
 	records   store.Records
 	wakePolls func(owner [32]byte) // makes the polls at this process look for offers
@@ -82,7 +82,7 @@ func (o *Offers) NotePoll(ctx context.Context, owner [32]byte, now time.Time) er
 	o.mu.Lock()
 	recent := now.Sub(o.stored[owner]).Abs() < pollStoreEvery
 	if !recent && len(o.stored) >= maxConnections {
-		clear(o.stored) // the others store theirs again at their next poll
+		clear(o.stored) // costs each credential one more write, at its next poll
 	}
 	if !recent {
 		o.stored[owner] = now
@@ -113,26 +113,27 @@ func (o *Offers) PassThrough(ctx context.Context, owner [32]byte, t *Transit) (R
 		return Reply{}, false
 	}
 	o.wakePolls(owner)
-	taken := time.After(takeWithin)
+	takeTimeout := time.After(takeWithin)
 	end := time.After(time.Until(t.ReplyBy))
-	for over := false; ; {
-		untaken := false
+	for stop := false; ; {
+		stopUntaken := false
 		select {
 		case <-woken:
-		case <-taken:
-			untaken = true
+		case <-takeTimeout:
+			stopUntaken = true
 		case <-end:
-			over = true
+			stop = true
 		case <-ctx.Done():
-			over = true
+			stop = true
 		}
-		reply, done, err := o.check(ctx, key, over, untaken)
+		reply, done, err := o.check(ctx, key, stop, stopUntaken)
 		if done {
 			return reply, err == nil && reply.Status != 0
 		}
 	}
 }
 
+// join registers the sender that waits for the offer with this key. The sender must call leave.
 func (o *Offers) join(key string) (woken <-chan struct{}, leave func()) {
 	wake := make(chan struct{}, 1)
 	o.mu.Lock()
@@ -162,15 +163,15 @@ func (o *Offers) offer(ctx context.Context, owner [32]byte, key string, t *Trans
 }
 
 // check reads the offer of a sender. done is true if the sender should stop waiting: the reply has come or the offer is
-// withdrawn. check withdraws the offer if over is true, or if untaken is true and no poll has taken it.
-func (o *Offers) check(ctx context.Context, key string, over, untaken bool) (reply Reply, done bool, err error) {
+// withdrawn. check withdraws the offer if stop is true, or if stopUntaken is true and no poll has taken it.
+func (o *Offers) check(ctx context.Context, key string, stop, stopUntaken bool) (reply Reply, done bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpWithin)
 	defer cancel()
 	for {
 		now := time.Now()
 		record, err := o.records.Get(ctx, OffersNS, key, now)
-		if err != nil { // unless it is gone, the sender waits on and reads it later
-			return Reply{}, over || errors.Is(err, store.ErrNotFound), err
+		if err != nil { // if the store failed, the sender waits on and reads the offer later
+			return Reply{}, stop || errors.Is(err, store.ErrNotFound), err
 		}
 		var f offer
 		if err := json.Unmarshal(record.Body, &f); err != nil {
@@ -181,10 +182,10 @@ func (o *Offers) check(ctx context.Context, key string, over, untaken bool) (rep
 			if err != nil {
 				return Reply{}, true, err
 			}
-			_ = o.remove(ctx, key, store.Any, now) // otherwise the records expire
+			_ = o.remove(ctx, key, store.Any, now) // after an error, the records expire
 			return Reply{Status: f.Status, Body: text.Body}, true, nil
 		}
-		if !over && (!untaken || f.Taken) {
+		if !stop && (!stopUntaken || f.Taken) {
 			return Reply{}, false, nil
 		}
 		if err := o.remove(ctx, key, record.Rev, now); !errors.Is(err, store.ErrConflict) {
@@ -215,7 +216,8 @@ func (o *Offers) list(ctx context.Context, owner [32]byte, now time.Time) ([]sto
 	return page.Records, nil
 }
 
-// Take returns at most limit offered messages to a poll, and marks them as taken. box and conv select; "" means all.
+// Take returns at most limit offered messages to a poll, and marks them as taken. box and conv restrict the messages;
+// "" means no restriction.
 func (o *Offers) Take(ctx context.Context, owner [32]byte, box wire.AgentID, conv wire.ConversationID, limit int, now time.Time) ([]*Transit, error) {
 	if o == nil {
 		return nil, nil

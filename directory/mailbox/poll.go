@@ -73,7 +73,7 @@ func (r *Relay) startPoll(ctx context.Context, bearer string, q Query, now time.
 	return p, nil
 }
 
-// Answer returns the waiting mail as JSON, or nil without any.
+// Answer returns the waiting mail as JSON, or nil if no mail waits.
 func (p *poll) Answer(ctx context.Context) ([]byte, error) {
 	items, err := p.collect(ctx)
 	if len(items) == 0 {
@@ -89,9 +89,9 @@ func (p *poll) collect(ctx context.Context) ([]Item, error) {
 	if err != nil && len(offered) == 0 { // otherwise return the taken messages, because their senders wait
 		return nil, err
 	}
-	for _, o := range append(r.connections.Take(p.owner, p.Box, p.Conversation, p.Limit-len(offered)), offered...) {
-		items = append(items, Item{o.ID, o.Raw, wire.FormatTime(o.Created), wire.FormatTime(o.ReplyBy), false})
-		size += len(o.Raw)
+	for _, t := range append(r.connections.Take(p.owner, p.Box, p.Conversation, p.Limit-len(offered)), offered...) {
+		items = append(items, Item{t.ID, t.Raw, wire.FormatTime(t.Created), wire.FormatTime(t.ReplyBy), false})
+		size += len(t.Raw)
 	}
 	term := ownerTerm(p.owner)
 	if p.Box != "" {
@@ -132,7 +132,8 @@ func (p *poll) collect(ctx context.Context) ([]Item, error) {
 	return items, nil
 }
 
-// partOf returns the items from before an error, whose senders may be waiting. Without items, it returns the error.
+// partOf returns the items that were collected before an error, because their senders may be waiting. Without items, it
+// returns the error.
 func partOf(items []Item, err error) ([]Item, error) {
 	if len(items) > 0 {
 		return items, nil
@@ -160,14 +161,14 @@ func (r *Relay) mailboxes(ctx context.Context, owner [32]byte, box wire.AgentID,
 	return slices.DeleteFunc(page.Cards, func(c store.Card) bool { return !credential.Hash(c.Owner).Equal(owner) }), nil
 }
 
-// connectionNoted is the least time between two records of an agent's connection, because each is a write.
-const connectionNoted = 6 * time.Hour
+// connectionRecordEvery is the least time between two records of an agent's connection, because each is a write.
+const connectionRecordEvery = 6 * time.Hour
 
 // recordConnection records that the agents of the mailboxes are connected, which is their endpoint proof (AM-66).
 func (r *Relay) recordConnection(ctx context.Context, boxes []store.Card, now time.Time) {
 	for _, c := range boxes {
 		m, err := listing.ParseMeta(c)
-		if err != nil || now.Sub(m.Alive) < connectionNoted {
+		if err != nil || now.Sub(m.Alive) < connectionRecordEvery {
 			continue
 		}
 		card, err := listing.ParseCard(c)

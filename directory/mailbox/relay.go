@@ -102,6 +102,7 @@ func (r *Relay) Health(ctx context.Context) (any, error) {
 	}{map[bool]string{false: "ok", true: "full"}[full], r.connections.Count()}, nil
 }
 
+// posting is a message that was posted to the relay.
 type posting struct {
 	raw       []byte
 	tree      wire.Value
@@ -278,13 +279,13 @@ func (r *Relay) postReply(c echo.Context) error {
 	}
 	owner, id := credential.HashOf(bearer), c.Param("relay")
 	ctx, now := c.Request().Context(), wire.Now()
-	if o := r.connections.Find(owner, id); o == nil {
+	if t := r.connections.Find(owner, id); t == nil {
 		if _, err := r.openRelayID(ctx, owner, id); errors.Is(err, wire.ErrRoute) {
 			return wire.ErrLateReply // an invented id costs no read
 		}
 		err = r.offers.Reply(ctx, owner, id, raw, now)
 	} else {
-		err = r.connections.Reply(owner, o, raw)
+		err = r.connections.Reply(owner, t, raw)
 	}
 	if err != nil {
 		return err
@@ -338,8 +339,8 @@ func (r *Relay) postMailbox(c echo.Context) error {
 	if err := httpapi.KeepOpen(c, ReplyWithin+10*time.Second); err != nil {
 		return err
 	}
-	if transit, err := r.relayID(ctx, p.recipient.Owner, r.counts.NewKey(now)); err == nil { // otherwise storing the message fails too
-		t := &Transit{ID: transit, Sender: p.sender, Message: p.msg, Raw: p.raw, Created: now, ReplyBy: now.Add(ReplyWithin)}
+	if transitID, err := r.relayID(ctx, p.recipient.Owner, r.counts.NewKey(now)); err == nil { // otherwise storing the message fails too
+		t := &Transit{ID: transitID, Sender: p.sender, Message: p.msg, Raw: p.raw, Created: now, ReplyBy: now.Add(ReplyWithin)}
 		pass := r.connections.PassThrough
 		if r.offers != nil {
 			pass = r.offers.PassThrough

@@ -27,7 +27,8 @@ const (
 	MaxAllMail      = 100_000
 	MaxAllMailBytes = 4 << 30
 
-	keyDigits = 16 // digits of a key: the time of the message in microseconds
+	keyDigits = 16 // hex digits at the start of a key: the time of the message in microseconds
+	keyRandom = 10 // random characters at the end of a key
 
 	sweepEvery = time.Minute // between two removals of expired mail from the counts
 )
@@ -62,6 +63,7 @@ type Counts struct {
 	shares map[senderInBox]Usage
 }
 
+// counted is what the counts keep of a Mail.
 type counted struct {
 	box, from agent
 	networks  [maxNetworks]agent // as in Mail; zero values fill the rest
@@ -129,7 +131,7 @@ func (u *Counts) NewKey(now time.Time) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.last = max(u.last+1, now.UnixMicro())
-	return fmt.Sprintf("%016x%s", u.last, strings.ToLower(rand.Text()[:10]))
+	return fmt.Sprintf("%016x%s", u.last, strings.ToLower(rand.Text()[:keyRandom]))
 }
 
 // Learn counts a message that another process stored.
@@ -171,7 +173,7 @@ func (u *Counts) admit(key string, m counted, now time.Time) error {
 	case limit == Usage{}:
 		return wire.ErrUnavailable.At("the mailboxes of this directory are full").After(time.Hour)
 	case u.shares[senderInBox{m.box, m.from}].with(m).exceeds(Usage{limit.N / Share, limit.Size / Share}):
-		return wire.ErrRateLimited.At("too much mail of one sender waits").After(time.Hour)
+		return wire.ErrRateLimited.At("too much mail of this sender waits already").After(time.Hour)
 	case m.call && !u.hasRoomForCall(m, limit):
 		return wire.ErrRateLimited.At("too many A2A calls wait").After(time.Hour)
 	case u.boxes[m.box].with(m).exceeds(limit):

@@ -67,7 +67,7 @@ func ParseBan(text string) (Ban, error) {
 	host := strings.ToLower(strings.TrimSuffix(text, "."))
 	u, err := url.Parse("https://" + host + "/")
 	if err != nil || u.Hostname() != host || !strings.Contains(host, ".") || len(host) > 253 {
-		return Ban{}, wire.ErrQuery.At("name an agent id, a key or its fingerprint, a host, or an address range")
+		return Ban{}, wire.ErrQuery.At("a ban needs an agent id, a key or its fingerprint, a host, or an address range")
 	}
 	return Ban{Kind: BanHost, Value: listing.HostOf(u)}, nil
 }
@@ -145,8 +145,8 @@ func parseHost(host string) netip.Addr {
 	return addr.Unmap()
 }
 
-// Check returns [wire.ErrBanned] if an id, key, host or client address is banned. Unknown parts are zero. The client
-// does not learn which part is banned.
+// Check returns [wire.ErrBanned] if an id, key, host or client address is banned. Pass the zero value for each of them
+// that is unknown. The client does not learn which one is banned.
 func (b *Bans) Check(ctx context.Context, id wire.AgentID, key *signing.PublicKey, host string, client netip.Addr, now time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

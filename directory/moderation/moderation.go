@@ -39,7 +39,8 @@ func (r Removal) Change() store.Change {
 	return store.Change{Record: rec, IfRev: store.Any}
 }
 
-// Audit returns the change that writes a decision into the audit log, for its transaction. Nil means no audit log.
+// Audit returns the change that writes a decision into the audit log. The caller commits it together with the decision.
+// A nil Audit means that the directory has no audit log.
 type Audit func(Decision) store.Change
 
 // Changes returns the audit entry of a decision as a list of changes, which is empty without an audit log.

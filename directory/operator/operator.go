@@ -27,7 +27,7 @@ type Config struct {
 	Directory *directory.Registry
 	Name      string     // of the directory
 	Mirrored  string     // URL of the directory that this one mirrors, or ""
-	Alone     bool       // the process has no node, so / leads to the directory, and its pages head the navigation
+	Alone     bool       // the process has no node: / leads to these pages, and the navigation begins with them
 	Followers *Followers // of the feed; may be nil
 	Logger    *slog.Logger
 }
@@ -41,9 +41,9 @@ type pages struct {
 }
 
 const (
-	door      = "page"   // the name of the page in the audit log
+	byPage    = "page"   // the name of the page in the audit log
 	maxForm   = 64 << 10 // a ban may contain a whole public key
-	listed    = 25       // entries of a list
+	listSize  = 25       // entries of a list
 	maxCount  = httpapi.MaxCount
 	inviteMax = 365 // days
 )
@@ -157,7 +157,7 @@ type cardsView struct {
 
 func (p *pages) showCards(c echo.Context) error {
 	text := c.QueryParam("q")
-	q := directory.Query{Text: text, Cursor: c.QueryParam("cursor"), Limit: listed}
+	q := directory.Query{Text: text, Cursor: c.QueryParam("cursor"), Limit: listSize}
 	found, err := directory.ListCards(c.Request().Context(), p.dir, q)
 	if err != nil {
 		return err
@@ -192,9 +192,9 @@ func (p *pages) changeCard(c echo.Context, form url.Values) error {
 	ctx, id, reason := c.Request().Context(), wire.AgentID(form.Get("agent")), form.Get("reason")
 	switch form.Get("action") {
 	case "remove":
-		return finish(c, p.dir.Remove(ctx, id, reason, door), "directory/cards", "removed")
+		return finish(c, p.dir.Remove(ctx, id, reason, byPage), "directory/cards", "removed")
 	case "handover":
-		return finish(c, p.dir.HandOver(ctx, id, reason, door), "directory/cards", "handed")
+		return finish(c, p.dir.HandOver(ctx, id, reason, byPage), "directory/cards", "handed")
 	case "ban":
 		return p.ban(c, form.Get("what"), reason)
 	}
@@ -202,12 +202,12 @@ func (p *pages) changeCard(c echo.Context, form url.Values) error {
 }
 
 func (p *pages) ban(c echo.Context, what, reason string) error {
-	_, err := operations{p.dir}.ban(c.Request().Context(), "", Order{what, reason}, door)
+	_, err := operations{p.dir}.ban(c.Request().Context(), "", Order{what, reason}, byPage)
 	return finish(c, err, "directory/bans", "banned")
 }
 
 func (p *pages) showReports(c echo.Context) error {
-	list, next, err := p.dir.Reports(c.Request().Context(), "", c.QueryParam("after"), listed)
+	list, next, err := p.dir.Reports(c.Request().Context(), "", c.QueryParam("after"), listSize)
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (p *pages) dismiss(c echo.Context, form url.Values) error {
 }
 
 func (p *pages) showBans(c echo.Context) error {
-	list, next, err := p.dir.Bans().List(c.Request().Context(), c.QueryParam("after"), listed)
+	list, next, err := p.dir.Bans().List(c.Request().Context(), c.QueryParam("after"), listSize)
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (p *pages) changeBan(c echo.Context, form url.Values) error {
 		return p.ban(c, form.Get("what"), form.Get("reason"))
 	}
 	ban := moderation.Ban{Kind: moderation.BanKind(form.Get("kind")), Value: form.Get("value")}
-	return finish(c, p.dir.Bans().Lift(c.Request().Context(), ban, form.Get("reason"), door), "directory/bans", "lifted")
+	return finish(c, p.dir.Bans().Lift(c.Request().Context(), ban, form.Get("reason"), byPage), "directory/bans", "lifted")
 }
 
 type invitesView struct {
@@ -251,7 +251,7 @@ func (p *pages) listInvites(c echo.Context, v invitesView) error {
 		return err
 	}
 	v.Mode = state.Mode
-	if v.Tokens, v.Next, err = p.dir.Admission().Tokens(c.Request().Context(), c.QueryParam("after"), listed); err != nil {
+	if v.Tokens, v.Next, err = p.dir.Admission().Tokens(c.Request().Context(), c.QueryParam("after"), listSize); err != nil {
 		return err
 	}
 	return p.render(c, p.invites, "Invite codes", v)
@@ -259,7 +259,7 @@ func (p *pages) listInvites(c echo.Context, v invitesView) error {
 
 func (p *pages) changeInvite(c echo.Context, form url.Values) error {
 	if form.Get("action") == "revoke" {
-		return finish(c, p.dir.Admission().RevokeToken(c.Request().Context(), form.Get("code"), door), "directory/invites", "revoked")
+		return finish(c, p.dir.Admission().RevokeToken(c.Request().Context(), form.Get("code"), byPage), "directory/invites", "revoked")
 	}
 	days, err := strconv.Atoi(form.Get("days"))
 	if err != nil || days < 1 || days > inviteMax {
@@ -269,7 +269,7 @@ func (p *pages) changeInvite(c echo.Context, form url.Values) error {
 	if err != nil || uses < 1 {
 		return wire.ErrQuery.At("uses must be 1 to 1000")
 	}
-	code, t, err := p.dir.Admission().IssueToken(c.Request().Context(), form.Get("label"), uses, time.Now().AddDate(0, 0, days), door)
+	code, t, err := p.dir.Admission().IssueToken(c.Request().Context(), form.Get("label"), uses, time.Now().AddDate(0, 0, days), byPage)
 	if err != nil {
 		return err
 	}
@@ -283,7 +283,7 @@ type changesView struct {
 }
 
 func (p *pages) showChanges(c echo.Context) error {
-	list, err := directory.LatestChanges(c.Request().Context(), p.dir, listed)
+	list, err := directory.LatestChanges(c.Request().Context(), p.dir, listSize)
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,8 @@ func New(cfg Config) *Prober {
 // Queue returns the cards that wait for a probe.
 func (p *Prober) Queue() *Queue { return p.queue }
 
-// Run probes endpoints until ctx ends. It returns when they have ended, because another process may probe then.
+// Run probes endpoints until ctx ends. It returns after the last probe has ended, because another process may probe
+// from then on.
 func (p *Prober) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -69,8 +70,8 @@ func (p *Prober) Run(ctx context.Context) {
 	work := make(chan Target)
 	for range maxProbes {
 		running.Go(func() {
-			for a := range work {
-				p.Probe(ctx, a)
+			for t := range work {
+				p.Probe(ctx, t)
 			}
 		})
 	}
@@ -83,9 +84,9 @@ func (p *Prober) Run(ctx context.Context) {
 		case <-due.C:
 		}
 		ready, again := p.queue.Next(time.Now(), maxProbes)
-		for _, a := range ready {
+		for _, t := range ready {
 			select {
-			case work <- a:
+			case work <- t:
 			case <-ctx.Done():
 			}
 		}
@@ -140,8 +141,8 @@ func (p *Prober) AddIfDue(c store.Card, now time.Time) {
 }
 
 // Probe probes one endpoint and stores the result.
-func (p *Prober) Probe(ctx context.Context, a Target) {
-	held, err := p.cfg.Cards.Get(ctx, a.ID, wire.Now())
+func (p *Prober) Probe(ctx context.Context, t Target) {
+	held, err := p.cfg.Cards.Get(ctx, t.ID, wire.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return
 	}
@@ -149,27 +150,27 @@ func (p *Prober) Probe(ctx context.Context, a Target) {
 	if err == nil {
 		card, err = listing.ParseCard(held)
 	}
-	if err == nil && listing.Host(card) != a.Host {
+	if err == nil && listing.Host(card) != t.Host {
 		p.Add(card) // the endpoint moved, and its new host has its own pause
 		return
 	}
 	if err == nil {
-		fetching, cancel := context.WithTimeout(ctx, probeTimeout)
-		failure := Check(fetching, p.cfg.HTTP, p.cfg.Reach, card, p.cfg.UserAgent)
+		probeCtx, cancel := context.WithTimeout(ctx, probeTimeout)
+		probeErr := Check(probeCtx, p.cfg.HTTP, p.cfg.Reach, card, p.cfg.UserAgent)
 		cancel()
 		if ctx.Err() != nil {
 			return // the server stops: this is not a miss
 		}
-		if failure == nil {
+		if probeErr == nil {
 			p.proven.Inc()
 		} else {
 			p.missed.Inc()
 		}
-		p.cfg.Logger.DebugContext(ctx, "endpoint probed", "agent_id", card.ID, "err", failure)
-		err = p.cfg.Save(ctx, card, failure == nil)
+		p.cfg.Logger.DebugContext(ctx, "endpoint probed", "agent_id", card.ID, "err", probeErr)
+		err = p.cfg.Save(ctx, card, probeErr == nil)
 	}
 	if err != nil && ctx.Err() == nil {
-		p.cfg.Logger.WarnContext(ctx, "cannot probe endpoint", "agent_id", a.ID, "err", err)
+		p.cfg.Logger.WarnContext(ctx, "cannot probe endpoint", "agent_id", t.ID, "err", err)
 	}
 }
 

@@ -24,9 +24,9 @@ type Target struct{ ID, Host string }
 type Queue struct {
 	mu     sync.Mutex
 	line   []Target
-	in     map[Target]bool
+	queued map[Target]bool
 	byHost map[string]int
-	paused map[string]time.Time // host: when it may be probed again
+	paused map[string]time.Time // when a host may be probed again
 	swept  time.Time            // when expired pauses were last removed
 
 	added chan struct{} // has one value after a card was added
@@ -34,7 +34,7 @@ type Queue struct {
 
 // NewQueue returns an empty queue.
 func NewQueue() *Queue {
-	return &Queue{in: make(map[Target]bool), byHost: make(map[string]int), paused: make(map[string]time.Time), added: make(chan struct{}, 1)}
+	return &Queue{queued: make(map[Target]bool), byHost: make(map[string]int), paused: make(map[string]time.Time), added: make(chan struct{}, 1)}
 }
 
 // Added returns a channel that has a value after a card was added.
@@ -44,11 +44,11 @@ func (q *Queue) Added() <-chan struct{} { return q.added }
 func (q *Queue) Add(t Target) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.in[t] || len(q.line) >= maxQueue || q.byHost[t.Host] >= MaxOfHost {
+	if q.queued[t] || len(q.line) >= maxQueue || q.byHost[t.Host] >= MaxOfHost {
 		return
 	}
 	q.line = append(q.line, t)
-	q.in[t] = true
+	q.queued[t] = true
 	q.byHost[t.Host]++
 	waiting.Wake(q.added)
 }
@@ -75,7 +75,7 @@ func (q *Queue) Next(now time.Time, n int) (ready []Target, again time.Time) {
 			continue
 		}
 		q.paused[t.Host] = now.Add(HostPause)
-		delete(q.in, t)
+		delete(q.queued, t)
 		if q.byHost[t.Host]--; q.byHost[t.Host] == 0 {
 			delete(q.byHost, t.Host)
 		}

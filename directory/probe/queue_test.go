@@ -53,7 +53,7 @@ func TestProbeQueueIsBounded(t *testing.T) {
 			}
 		}
 	}
-	if l.Len() > maxQueue || len(l.paused) > maxHosts || len(l.byHost) > maxQueue || len(l.in) > maxQueue {
+	if l.Len() > maxQueue || len(l.paused) > maxHosts || len(l.byHost) > maxQueue || len(l.queued) > maxQueue {
 		t.Errorf("%d wait, %d hosts pause, %d are counted", l.Len(), len(l.paused), len(l.byHost))
 	}
 	if got, again := l.Next(now.Add(HostPause), 5); len(got) != 5 || !again.Equal(now.Add(HostPause)) {

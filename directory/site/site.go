@@ -62,7 +62,7 @@ func ReadLogo(path string) ([]byte, error) {
 type Shown struct {
 	Operator
 	Version, Base, Protocol string
-	Days                    int    // that a registration lasts
+	Days                    int    // how long a registration lasts
 	LogoPath                string // "" for the icon of agentmesh
 	TermsURL                string // "" for none
 }

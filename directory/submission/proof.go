@@ -30,7 +30,8 @@ type Proof struct {
 	Text   string // the signed lines
 }
 
-// CheckProof verifies the key proof of a submission (AM-62). For a submission without a proof, it returns zero.
+// CheckProof verifies the key proof of a submission (AM-62). For a submission without a proof, it returns the zero
+// Proof.
 func (r Rules) CheckProof(s Submission, t Target, c Candidate, now time.Time) (Proof, error) {
 	if s.Proof == "" {
 		return Proof{}, nil
@@ -97,7 +98,7 @@ func (r Rules) NextMeta(held store.Card, s Submission, c Candidate, p Proof, now
 	if err != nil {
 		return listing.Meta{}, err
 	}
-	before, err := listing.Text(held, "public_key")
+	oldKey, err := listing.Text(held, "public_key")
 	if err != nil {
 		return listing.Meta{}, err
 	}
@@ -105,22 +106,22 @@ func (r Rules) NextMeta(held store.Card, s Submission, c Candidate, p Proof, now
 		m.ForgetEndpoint() // the proof was for another endpoint
 	}
 	m.Derived, m.HandedOver = c.HasDerivedID(now), false
-	if old, err := r.Keys.Parse(before); err == nil && old.Kind() == c.Key.Kind() && bytes.Equal(old.Canonical(), c.Key.Canonical()) {
+	if old, err := r.Keys.Parse(oldKey); err == nil && old.Kind() == c.Key.Kind() && bytes.Equal(old.Canonical(), c.Key.Canonical()) {
 		if p.Header != "" || !bytes.Equal(held.Body, c.Served) {
 			m.SetProof(p.Header, p.Text, now) // the old proof does not cover the changed card
 		}
 		return m, nil
 	}
 	if p.Header == "" {
-		return listing.Meta{}, wire.ErrKeyProof.At("a changed public_key must prove itself")
+		return listing.Meta{}, wire.ErrKeyProof.At("a changed public_key needs a key proof")
 	}
-	m.RetireKey(before, now)
+	m.RetireKey(oldKey, now)
 	m.SetProof(p.Header, p.Text, now)
 	if s.PreviousProof == "" {
 		m.Replaced = now
 		return m, nil
 	}
-	if err := r.checkPreviousProof(before, s, p, now); err != nil {
+	if err := r.checkPreviousProof(oldKey, s, p, now); err != nil {
 		return listing.Meta{}, err
 	}
 	m.Current.PreviousProof, m.Current.Card = s.PreviousProof, c.submitted
@@ -128,7 +129,7 @@ func (r Rules) NextMeta(held store.Card, s Submission, c Candidate, p Proof, now
 }
 
 // checkPreviousProof verifies the proof by the old key, which must sign the same lines as the new key.
-func (r Rules) checkPreviousProof(before string, s Submission, p Proof, now time.Time) error {
+func (r Rules) checkPreviousProof(oldKey string, s Submission, p Proof, now time.Time) error {
 	proof, ok := wire.ParseKeyProof(s.PreviousProof)
 	if !ok {
 		return wire.ErrKeyProof.Because(errors.New("malformed previous proof"))
@@ -136,7 +137,7 @@ func (r Rules) checkPreviousProof(before string, s Submission, p Proof, now time
 	if mine, _ := wire.ParseKeyProof(p.Header); mine.Stamp != proof.Stamp {
 		return wire.ErrKeyProof.Because(errors.New("the two proofs differ in time"))
 	}
-	old, err := r.Keys.Parse(before)
+	old, err := r.Keys.Parse(oldKey)
 	if err == nil {
 		err = old.Usable(now)
 	}

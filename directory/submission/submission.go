@@ -17,7 +17,7 @@ import (
 
 // Submission is what a client sends with POST or PUT.
 type Submission struct {
-	// Body reads the card. AM-51 puts some checks before it; nil is an empty body.
+	// Body reads the card. It is called only after the first checks of AM-51. If it is nil, the body is empty.
 	Body func() ([]byte, error)
 	// Bearer is the credential.
 	Bearer string
@@ -52,15 +52,15 @@ type Rules struct {
 type Candidate struct {
 	Card      wire.Card
 	Key       *signing.PublicKey
-	Served    []byte
+	Served    []byte     // the card without its private lists
 	Host      string     // of the endpoint
 	Mailbox   bool       // the endpoint is the agent's mailbox here (AM-66)
 	submitted wire.Value // what a key proof covers
 }
 
 // CheckCard parses a card according to AM-4, AM-5 and AM-12, and checks its id and its key (AM-8). If id is "", any id
-// passes. proven means that the request has a key proof.
-func (r Rules) CheckCard(body []byte, id wire.AgentID, proven bool, now time.Time) (Candidate, error) {
+// passes. hasProof reports whether the request has a key proof.
+func (r Rules) CheckCard(body []byte, id wire.AgentID, hasProof bool, now time.Time) (Candidate, error) {
 	if len(body) > wire.MaxCard {
 		return Candidate{}, wire.ErrTooLarge
 	}
@@ -88,8 +88,8 @@ func (r Rules) CheckCard(body []byte, id wire.AgentID, proven bool, now time.Tim
 	if err != nil {
 		return Candidate{}, wire.ErrCard.At("public_key").Because(err)
 	}
-	if proven && card.PrivateLists() { // AM-6: the directory drops private lists, which would break the proof
-		return Candidate{}, wire.ErrCard.WithField(&wire.FieldError{Field: "access_control", Reason: "must hold the mode alone when the key is proven"})
+	if hasProof && card.PrivateLists() { // AM-6: the directory drops private lists, which would break the proof
+		return Candidate{}, wire.ErrCard.WithField(&wire.FieldError{Field: "access_control", Reason: "must contain only mode if the request has a key proof"})
 	}
 	endpoint, err := url.Parse(card.Endpoint)
 	if err != nil {

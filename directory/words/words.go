@@ -22,8 +22,8 @@ type token struct {
 }
 
 // tokenize splits text into words by UAX #29 and folds them: NFKC, case, and diacritics of Latin, Greek and Cyrillic
-// (AM-52). It drops punctuation and symbols, and combining marks with which a word begins. Most words are plain, so
-// only the others need the slower segment.
+// (AM-52). It drops punctuation and symbols, and combining marks with which a word begins. Most words are plain; only
+// the others go through segment, which is slower.
 func tokenize(text string) []token {
 	list := make([]token, 0, len(text)/6+1)
 	for field := range strings.FieldsSeq(text) {
@@ -94,27 +94,27 @@ func bigrams(run string) []string {
 // limit cuts them first.
 func Index(text string, limit int) []string {
 	tokens := tokenize(text)
-	main, more := slices.Grow([]string(nil), len(tokens)), []string(nil)
+	first, extra := slices.Grow([]string(nil), len(tokens)), []string(nil)
 	for _, t := range tokens {
 		if t.run {
-			main = append(main, bigrams(t.text)...)
+			first = append(first, bigrams(t.text)...)
 			for _, r := range t.text {
-				more = append(more, string(r))
+				extra = append(extra, string(r))
 			}
 			continue
 		}
-		main = append(main, truncate(t.text))
+		first = append(first, truncate(t.text))
 		if isPlain(t.text) {
 			continue
 		}
 		if parts := strings.FieldsFunc(t.text, func(r rune) bool { return !isWordRune(r) && !unicode.IsMark(r) }); len(parts) > 1 {
 			for _, p := range parts {
-				more = append(more, truncate(p))
+				extra = append(extra, truncate(p))
 			}
 		}
 	}
-	seen := make(map[string]struct{}, len(main)+len(more))
-	list := slices.DeleteFunc(append(main, more...), func(w string) bool {
+	seen := make(map[string]struct{}, len(first)+len(extra))
+	list := slices.DeleteFunc(append(first, extra...), func(w string) bool {
 		before := len(seen)
 		seen[w] = struct{}{}
 		return len(seen) == before
@@ -122,8 +122,8 @@ func Index(text string, limit int) []string {
 	return list[:min(len(list), limit)]
 }
 
-// Query returns the words of a query. The words in whole must match whole; prefix, the last word, may match as a
-// prefix. n is the number of words; a run counts as one word.
+// Query returns the words of a query. The words in whole must match completely; the last word, prefix, may also match
+// as a prefix. n is the number of words; a run counts as one word.
 func Query(q string) (whole []string, prefix string, n int) {
 	list := tokenize(q)
 	for _, t := range list {
