@@ -52,7 +52,7 @@ func (a *Alarm) clear() {
 	a.at = time.Time{}
 }
 
-// OnCommit advances the alarm for the questions that a committed unit opens.
+// OnCommit advances the alarm for the questions that committed changes open.
 func (a *Alarm) OnCommit(changes []store.Change) {
 	for _, c := range changes {
 		if end, ok := readOpened(c); ok {
@@ -87,6 +87,8 @@ func (a *Alarm) Watch(ctx context.Context, check func(ctx context.Context, now t
 	}
 }
 
+// wait returns how long to sleep before the next check, which is due at the given time. checked is the time of the last
+// check.
 func (a *Alarm) wait(due, checked time.Time) time.Duration {
 	return min(max(time.Until(due), time.Until(checked.Add(minCheckGap))), maxSleep)
 }

@@ -116,6 +116,7 @@ func (a Ask) at(now time.Time) Ask {
 	return a
 }
 
+// expiry returns the time at which the ask expires if it is still pending.
 func (a Ask) expiry() time.Time {
 	if !a.Displaced.IsZero() {
 		return a.Displaced
@@ -147,6 +148,7 @@ func ConversationSlot(conv store.ConvKey, askID string) Slot {
 	return Slot{Key: term + "/" + askID, Term: term, Max: 16}
 }
 
+// slotTerm returns the Term of the slot with this key.
 func slotTerm(key string) string {
 	kind, _, _ := strings.Cut(key, "/")
 	if kind == "conv" {
@@ -157,12 +159,12 @@ func slotTerm(key string) string {
 
 func convTerm(conv store.ConvKey) string { return "conv/" + conv.Peer + "/" + conv.ID }
 
-// aboutTerm returns the term of the pending asks about a matter. Ended asks lose it, because their number is not
-// bounded.
+// aboutTerm returns the index term of the pending asks about a matter. Ended asks lose the term, because their number
+// is not bounded.
 func aboutTerm(about string) string { return "about/" + about }
 
-// termBehind replaces the state term of an ask that is queued behind another, so that lists by state contain only the
-// first ask.
+// termBehind replaces the index term of the state of an ask that is queued behind another, so that lists by state
+// contain only the first ask.
 const termBehind = "state:behind"
 
 func behindTerm(id string) string { return "behind/" + id }
@@ -186,6 +188,7 @@ type storedAsk struct {
 	rev store.Rev
 }
 
+// record returns the ask in its stored form, with the index terms by which lists find it.
 func (s storedAsk) record() store.Record {
 	end, keep := s.expiry(), keepFor
 	if !s.Displaced.IsZero() {

@@ -31,9 +31,10 @@ var (
 const maxDecideAttempts = 8
 
 // Resolver carries out the owner's decisions about asks of one kind. Resolve must apply d.Changes in the same unit as
-// its effect, and must have no effect if that unit fails. If the unit fails with store.ErrConflict, Resolve returns
-// that error, and Decide calls Resolve again unless another decision came first. Resolve checks access again, because
-// rules may have changed since the ask was opened (AM-34). Any other error leaves the ask pending.
+// its effect, so that the store commits both or neither, and must have no effect if that unit fails. If the unit fails
+// with store.ErrConflict, Resolve returns that error, and Decide calls Resolve again unless another decision came
+// first. Resolve checks access again, because rules may have changed since the ask was opened (AM-34). Any other error
+// leaves the ask pending.
 type Resolver interface {
 	Resolve(ctx context.Context, ask Ask, d Decision) error
 }
@@ -223,6 +224,7 @@ func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([
 	return append(changes, deletions...), err
 }
 
+// each calls do for every ask with this index term.
 func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(storedAsk)) error {
 	for s, err := range store.DecodeAll(ctx, q.records, AskNamespace, term, now, decodeAsk) {
 		if err != nil {
@@ -289,6 +291,7 @@ func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text,
 	return Ask{}, fmt.Errorf("decide ask: %w", store.ErrConflict)
 }
 
+// decide returns the ask as the decision leaves it.
 func (s storedAsk) decide(choice Choice, by string, now time.Time) storedAsk {
 	s.State = AskRejected
 	if choice.Approves() {

@@ -86,9 +86,10 @@ type AuditConfig struct {
 }
 
 // Audit is the append-only log of decisions. It is safe for concurrent use. An entry is stored in the same unit as its
-// decision, so that no decision is acknowledged without its entry. About a second later, [Audit.Run] seals the entry:
-// it gives it a number and a place in the hash chain. Decisions that rules make about every message are counted in
-// memory and stored as sums, because a stranger must not be able to cause a write per message.
+// decision: the store commits both or neither, so that no decision is acknowledged without its entry. About a second
+// later, [Audit.Run] seals the entry: it gives it a number and a place in the hash chain. Decisions that rules make
+// about every message are counted in memory and stored as sums, because a stranger must not be able to cause a write
+// per message.
 type Audit struct {
 	cfg     AuditConfig
 	records store.Records
@@ -235,6 +236,7 @@ func (a *Audit) sealSome(ctx context.Context) (took int, err error) {
 	return len(page.Records), a.records.Apply(ctx, changes, now)
 }
 
+// entryChange returns the change that stores an entry in the chain.
 func (a *Audit) entryChange(e AuditEntry, now time.Time) store.Change {
 	terms := []string{"kind:" + string(e.Kind)}
 	if e.Subject != "" {

@@ -92,7 +92,7 @@ type AuditSpan struct {
 // ErrAuditChain means that the log was changed after it was written.
 var ErrAuditChain = errors.New("acl: the audit log is broken")
 
-const maxAuditLine = 64 << 10
+const maxAuditLine = 64 << 10 // bytes
 
 // VerifyAudit checks an exported log, one entry per line: every entry must have its number, its hash, and the hash of
 // the previous entry. VerifyAudit needs no store and no key. It cannot detect entries missing before the first line or

@@ -127,6 +127,7 @@ func (c Charge) keys() map[string]string {
 	return keys
 }
 
+// isExempt reports whether the sender is exempt, or the link that comes before the first slash of its name.
 func (m *Meter) isExempt(sender string) bool {
 	link, _, _ := strings.Cut(sender, "/")
 	_, exempt := m.exempt[sender]

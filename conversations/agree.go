@@ -68,6 +68,7 @@ func (t Terms) admits(named Terms) bool {
 		(len(named.Conditions) == 0 || slices.Equal(t.Conditions, named.Conditions))
 }
 
+// isOpenPlace reports whether the location of a proposal leaves the place open.
 func isOpenPlace(location string) bool {
 	return location == "" || slices.ContainsFunc([]string{"TBD", "TBA", "to be decided"}, func(open string) bool {
 		return strings.EqualFold(location, open)
@@ -95,6 +96,7 @@ func (t Terms) changedBy(n namedTerms) Terms {
 	return t
 }
 
+// namedTerms are the terms that a payload names.
 type namedTerms struct {
 	Terms
 	selected    []string // the distinct values of selected_time

@@ -309,6 +309,7 @@ func decodeStrict(text []byte, v any) error {
 	return in.Decode(v)
 }
 
+// unhex decodes text into dst, and fails unless it fills dst exactly.
 func unhex(dst []byte, text string) error {
 	n, err := hex.Decode(dst[:min(len(dst), hex.DecodedLen(len(text)))], []byte(text[:min(len(text), 2*len(dst))]))
 	if err != nil || n != len(dst) || len(text) != 2*len(dst) {

@@ -166,6 +166,7 @@ func (c Conversation) IsReleased(id wire.MessageID) bool {
 	return len(c.Unreleased) < maxUnreleased && !slices.Contains(c.Unreleased, id)
 }
 
+// withhold adds a message to Unreleased, unless the list is full.
 func (c Conversation) withhold(id wire.MessageID) Conversation {
 	if len(c.Unreleased) < maxUnreleased {
 		c.Unreleased = append(slices.Clip(c.Unreleased), id)
@@ -213,6 +214,7 @@ func (c Conversation) begin(e Event) (Conversation, error) {
 	return c.applyMessage(e)
 }
 
+// applyMessage applies an event with a message.
 func (c Conversation) applyMessage(e Event) (Conversation, error) {
 	if e.Withheld {
 		c = c.withhold(e.ID)
@@ -320,6 +322,7 @@ func (c Conversation) touch(at time.Time) Conversation {
 	return c
 }
 
+// end puts the conversation into a final state.
 func (c Conversation) end(s State) Conversation {
 	c.State, c.Held, c.PeerHeld = s, nil, time.Time{}
 	return c

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The largest number of attempts at a unit while others change the same rows.
+// The largest number of attempts at a [Unit] while others change the same rows.
 const (
 	maxAttempts       = 8
 	maxInsistAttempts = 1000 // for a busy conversation, where each conflict means that another unit was committed

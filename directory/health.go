@@ -21,6 +21,7 @@ type cachedCount struct {
 	at time.Time
 }
 
+// countAgents returns the number of live cards, as counted at most countAge ago.
 func (r *Registry) countAgents(ctx context.Context, now time.Time) (int, error) {
 	r.count.mu.Lock()
 	defer r.count.mu.Unlock()

@@ -128,6 +128,7 @@ func (r *Registry) getAgent(c echo.Context) error {
 	return cached.RespondBody(c, card)
 }
 
+// maxAge returns the header Cache-Control for a card that expires at the given time.
 func maxAge(expires, now time.Time) []string {
 	left := expires.Sub(now)
 	if expires.IsZero() || left >= cardAge {
@@ -223,6 +224,7 @@ const (
 	maxKeptPage = 64 << 10 // bytes of a cached page and of its query
 )
 
+// encodePage encodes a page of a search, with the verification of each card.
 func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPage, error) {
 	until := now.Add(maxKeptAge)
 	size := 64 // an estimate, so that out rarely grows

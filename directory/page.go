@@ -22,7 +22,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-const pageAgents = 20
+const pageAgents = 20 // agents, or changes, on a page
 
 // templates are the pages for people: the search, which also explains how to register, a page per agent, and the page
 // for an unknown agent. They work without JavaScript and show what the API returns.

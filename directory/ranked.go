@@ -23,6 +23,7 @@ const (
 
 const entryFamily = "entry:"
 
+// entryTerm returns the index term for the kind of ARD entry that a card becomes.
 func entryTerm(card wire.Value) string {
 	if discovery.A2ACard(card) != "" {
 		return entryFamily + discovery.EntryA2A

@@ -59,6 +59,7 @@ type registration struct {
 	now    time.Time
 }
 
+// run calls try until no other writer interferes.
 func (g *registration) run(ctx context.Context) (wire.Registered, error) {
 	for range attempts {
 		done, err := g.try(ctx)

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Lease names the lease under which one process does the duties of a directory, such as probes and mirroring.
+// Lease names the lease that lets only one process at a time do such work as probes and mirroring.
 const Lease = "directory"
 
 // Run does the directory's background work until ctx ends: it makes the key of the cursors, stores the history, follows
@@ -53,7 +53,7 @@ func followProcesses(ctx context.Context, r *Registry) {
 			if err := r.calls.TakeChange(ctx, hint.Key); err != nil {
 				r.cfg.Logger.WarnContext(ctx, "cannot read a task of another process", "err", err)
 			}
-		default: // hints were lost
+		default: // some hints about changes were lost
 			r.bans.Forget()
 			r.views.clear()
 			r.changes.Notify()

@@ -147,6 +147,7 @@ func prefixTerms(family string, words []string) []string {
 	return slices.Compact(list)
 }
 
+// page is a page of a search. cursor is "" on the last page.
 type page struct {
 	cards  []store.Card
 	cursor string

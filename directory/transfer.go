@@ -104,6 +104,7 @@ func (r *Registry) importCards(ctx context.Context, cards []CardExport, now time
 	return done, nil
 }
 
+// importCard checks a card of an export, and returns the write that adds it. The card may have expired.
 func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) (store.PutCard, error) {
 	c, err := r.rules.CheckCard(e.Card.JSON(), "", false, now)
 	if err != nil {

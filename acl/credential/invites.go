@@ -58,8 +58,8 @@ func (v Invites) change(c Code, rev store.Rev) store.Change {
 }
 
 // Redeem uses up one use of a code for agent. It returns the code's description after this use, and the change that
-// stores the use. Apply the change in the unit that registers the agent, so that two agents cannot share one use. The
-// error is store.ErrNotFound for an unknown code, and [ErrSpent] if no uses are left.
+// stores the use. Commit the change together with the registration of the agent, so that two agents cannot share one
+// use. The error is store.ErrNotFound for an unknown code, and [ErrSpent] if no uses are left.
 func (v Invites) Redeem(ctx context.Context, code, agent string, now time.Time) (Code, store.Change, error) {
 	rec, err := v.Records.Get(ctx, v.NS, v.Name(HashOf(code)), now)
 	if err != nil {

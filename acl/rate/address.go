@@ -120,6 +120,7 @@ func (a *Allowance) Return(addr netip.Addr, now time.Time) {
 	}
 }
 
+// draw returns how long the address must wait. If it need not wait and take is set, draw takes a token.
 func (a *Allowance) draw(addr netip.Addr, now time.Time, take bool) (wait time.Duration, ok bool) {
 	if a == nil {
 		return 0, true
@@ -141,6 +142,7 @@ func (a *Allowance) draw(addr netip.Addr, now time.Time, take bool) (wait time.D
 	return 0, true
 }
 
+// payer is a bucket from which a request takes a token.
 type payer struct {
 	buckets *BucketsBy[netip.Prefix]
 	key     netip.Prefix

@@ -114,6 +114,7 @@ func (b *BucketsBy[K]) TakeOrReplace(key K, now time.Time) (wait time.Duration, 
 	return b.take(key, now, true)
 }
 
+// take is [BucketsBy.TakeOrReplace] if replace is set, otherwise [BucketsBy.Take].
 func (b *BucketsBy[K]) take(key K, now time.Time, replace bool) (wait time.Duration, ok bool) {
 	if b == nil {
 		return 0, true

@@ -53,6 +53,7 @@ func (q *FairQueue[T]) makeRoom(key string) bool {
 // First returns the item whose turn it is. The queue must not be empty.
 func (q *FairQueue[T]) First() T { return q.items[q.first()].item }
 
+// first returns the index of the item whose turn it is.
 func (q *FairQueue[T]) first() int {
 	first := 0
 	for i, it := range q.items {

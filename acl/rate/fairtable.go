@@ -68,7 +68,7 @@ func (t *FairTable[K]) Postpone(key K) {
 	}
 }
 
-const maxWidth = 4
+const maxWidth = 4 // the largest Source.Width
 
 // sourcesOrWidest returns the sources to which an entry is charged. Entries without sources share one, of the largest
 // width.

@@ -71,6 +71,7 @@ func (p *Pool) Take(sources []Source, id string, now time.Time) (wait time.Durat
 	return p.draw(sources, id, now, true)
 }
 
+// draw returns how long a draw must wait. If it need not wait and take is set, draw takes the token.
 func (p *Pool) draw(sources []Source, id string, now time.Time, take bool) (wait time.Duration, ok bool) {
 	if p == nil {
 		return 0, true

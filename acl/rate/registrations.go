@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-const maxRegistrants = 1 << 16
+const maxRegistrants = 1 << 16 // addresses whose registrations are counted
 
 // Registrations limit the registrations of one address per hour, and of all addresses together. A refused registration
 // costs nothing (AM-43). Registrations are safe for concurrent use. A nil *Registrations is a limit that is switched

@@ -129,6 +129,7 @@ func (s *Service) queue(ctx context.Context, t *taskRow, call Call, changes []st
 	return err
 }
 
+// answerToken returns the token that authenticates the agent's answers about a task.
 func (s *Service) answerToken(ctx context.Context, task string) (string, error) {
 	return s.sum(ctx, "answer", task)
 }
@@ -155,6 +156,7 @@ func (s *Service) cancel(ctx context.Context, t *taskRow, from caller) (*taskRow
 	return s.await(ctx, t, from, func(t *taskRow) bool { return isTerminal(t.State) })
 }
 
+// cancelCall returns the call that cancels the task at the agent, where its id is remote.
 func (t *taskRow) cancelCall(remote string) Call {
 	return Call{Method: message.CancelTask, Params: wire.Obj(wire.TextField("id", remote)), Token: t.Token, Task: t.ID}
 }

@@ -54,6 +54,7 @@ func (s *Service) getDocument(c echo.Context, load func(context.Context, wire.Ag
 	return nil
 }
 
+// storedCard returns the A2A card that an agent has published here.
 func (s *Service) storedCard(ctx context.Context, id wire.AgentID) ([]byte, error) {
 	if _, _, err := s.cfg.Agent(ctx, id); err != nil {
 		return nil, err

@@ -48,6 +48,7 @@ var attestations = []struct{ kind, check, stamp string }{
 // urn matches an identifier. Its groups are the publisher and the rest, which starts with a colon.
 var urn = regexp.MustCompile(`^urn:air:([a-zA-Z0-9.-]+)((?::[a-zA-Z0-9._-]+)+)$`)
 
+// identifier returns the URN of an entry of this directory.
 func (s *Service) identifier(kind, name string) string {
 	return urnPrefix + s.host + ":" + kind + ":" + name
 }
@@ -55,7 +56,7 @@ func (s *Service) identifier(kind, name string) string {
 // agentKind is the KIND in the identifier of an agent. The NAME is then the agent id.
 const agentKind = "agent"
 
-const maxA2A = 2048
+const maxA2A = 2048 // bytes of a URL
 
 // A2ACard returns the URL of the A2A card that an agent card names in metadata.a2a, or "". The URL must have the
 // scheme, host and port of the agent's endpoint, because the directory checks only the endpoint.
@@ -73,6 +74,8 @@ func A2ACard(card wire.Value) string {
 	return text
 }
 
+// agentEntry returns the entry of an agent. Its URL is that of the A2A card if the agent has one, otherwise that of the
+// agent card.
 func (s *Service) agentEntry(card wire.Value, proven wire.Verification) Entry {
 	id := card.GetStr("agent_id")
 	record := s.cfg.BaseURL + "/agents/" + id + "/record"

@@ -21,6 +21,7 @@ const (
 	listPage   = 20
 )
 
+// request is a search, or a request for a list.
 type request struct {
 	text       string
 	filter     map[string][]string

@@ -208,6 +208,7 @@ func (c *Connections) offer(owner [32]byte, t *Transit, now time.Time) bool {
 	return true
 }
 
+// hasRoom reports whether another message of this sender may pass through.
 func (conn *connection) hasRoom(sender wire.AgentID) bool {
 	if len(conn.transits) >= maxTransit {
 		return false

@@ -34,9 +34,9 @@ const (
 
 var relayBase32 = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// relayID returns the id under which the owner of a mailbox knows a message. The id contains a MAC over owner and key.
-// So the relay recognizes an id that it gave to this owner even when the message is gone, and a second acknowledgement
-// succeeds.
+// relayID returns the id under which the owner of a mailbox knows a message. owner is the hash of the owner's
+// credential. The id contains a MAC over owner and key. So the relay recognizes an id that it gave to this owner even
+// when the message is gone, and a second acknowledgement succeeds.
 func (r *Relay) relayID(ctx context.Context, owner [32]byte, key string) (string, error) {
 	secret, err := r.cfg.Secret.Get(ctx)
 	if err != nil {
@@ -166,6 +166,7 @@ func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, c
 	return id, nil
 }
 
+// findDuplicate returns the relay id of the stored message with this digest, or "".
 func (r *Relay) findDuplicate(ctx context.Context, digest string, now time.Time) (relayID string, err error) {
 	rec, err := r.records.Get(ctx, mailSeenNS, digest, now)
 	if errors.Is(err, store.ErrNotFound) {

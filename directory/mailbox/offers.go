@@ -33,7 +33,8 @@ const (
 // Offers pass messages through between the processes of a directory: the sender waits at one process, and its recipient
 // polls and replies at any of them. [Connections] does the same in the memory of one process. The sender's process
 // stores an offer. A process with a poll marks the offer as taken, and the process that gets the reply adds the reply
-// to the offer. Each process calls Wake when another one has changed an offer. A nil *Offers passes nothing through.
+// to the offer. Each process calls Wake when another one has changed an offer. A credential is known by its hash,
+// called owner here. A nil *Offers passes nothing through.
 type Offers struct {
 	records   store.Records
 	wakePolls func(owner [32]byte) // makes the polls at this process look for offers
@@ -67,6 +68,7 @@ func ownerOf(key string) (owner [32]byte, ok bool) {
 	return owner, n == len(owner) && err == nil
 }
 
+// change returns the change that stores the offer under key, if its record still has the revision rev.
 func (f offer) change(key, term string, rev store.Rev) store.Change {
 	expires := f.Created.Add(ReplyWithin + giveUpWithin) // the sender can still read a reply of the last moment
 	return store.Change{Record: store.Record{NS: OffersNS, Key: key, Body: wire.MustMarshal(f), Terms: []string{term}, Expires: expires}, IfRev: rev}

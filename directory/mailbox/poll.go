@@ -82,6 +82,7 @@ func (p *poll) Answer(ctx context.Context) ([]byte, error) {
 	return mailPageJSON(items), nil
 }
 
+// collect returns the messages of a page.
 func (p *poll) collect(ctx context.Context) ([]Item, error) {
 	r, now := p.r, wire.Now()
 	items, size := make([]Item, 0, 4), 0

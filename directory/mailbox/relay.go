@@ -178,6 +178,7 @@ func (r *Relay) Mount(e *echo.Echo, guard func(echo.HandlerFunc) echo.HandlerFun
 	e.GET("/v1/mailbox/:id", guard(r.getMailbox))
 }
 
+// queued is the response for a message that waits in a mailbox.
 type queued struct {
 	RelayID string `json:"relay_id"`
 	Status  string `json:"status"`

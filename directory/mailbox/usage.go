@@ -47,7 +47,7 @@ type Mail struct {
 	Networks []wire.AgentID `json:"networks,omitempty"`
 }
 
-const maxNetworks = 2
+const maxNetworks = 2 // of a Mail
 
 // Counts counts in memory the mail that waits in mailboxes. A message is counted before it is stored and under a lock,
 // so the limits hold for concurrent senders. A flood beyond a limit causes no store access. Counts is safe for

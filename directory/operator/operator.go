@@ -104,6 +104,7 @@ func (p *pages) countReports(ctx context.Context) int {
 	return len(list)
 }
 
+// bar is a day in the chart of the overview.
 type bar struct {
 	history.Day
 	Registered, Searched, Reported int

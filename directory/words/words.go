@@ -47,6 +47,7 @@ func isPlain(text string) bool {
 	return text != ""
 }
 
+// segment appends the words and runs of a folded text to list.
 func segment(list []token, text string) []token {
 	open := false // the last token is a run that may continue
 	for it := uax29.FromString(text); it.Next(); {
@@ -139,6 +140,7 @@ func Query(q string) (whole []string, prefix string, n int) {
 	return whole[:len(whole)-1], whole[len(whole)-1], len(list)
 }
 
+// truncate cuts a word to maxWord bytes, between two characters.
 func truncate(word string) string {
 	if len(word) <= maxWord {
 		return word
