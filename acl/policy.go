@@ -166,5 +166,5 @@ func ValidPattern(pattern string) error {
 	if wire.Intent(prefix).Valid() || star && prefix == "" {
 		return nil
 	}
-	return fmt.Errorf("intent pattern %q: must be an intent, its beginning followed by *, or *", pattern)
+	return fmt.Errorf("intent pattern %q: must be an intent, the beginning of one followed by *, or * alone", pattern)
 }

@@ -62,7 +62,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 		return wire.ErrQuery.At("kind must be spam, impersonation, malicious, broken or other")
 	}
 	if len(report.Text) > maxReportText || !utf8.ValidString(report.Text) {
-		return wire.ErrQuery.At("text must be at most 1000 bytes")
+		return wire.ErrQuery.At("text must be at most 1000 bytes of UTF-8")
 	}
 	if err := r.bans.Check(ctx, "", nil, "", client, now); err != nil {
 		return err

@@ -36,7 +36,7 @@ type connection struct {
 	pending  []*Transit // not fetched by a poll yet, oldest first
 }
 
-// Transit is a message that passes through.
+// Transit is a message that passes through while its sender waits for the reply.
 type Transit struct {
 	ID      string
 	Sender  wire.AgentID // "" if its signature could not be verified
@@ -127,7 +127,7 @@ func (w *Waiter) Leave() {
 	w.conns.mu.Lock()
 	defer w.conns.mu.Unlock()
 	conn := w.conns.all[w.owner]
-	conn.waiters = slices.DeleteFunc(conn.waiters, func(t *Waiter) bool { return t == w })
+	conn.waiters = slices.DeleteFunc(conn.waiters, func(other *Waiter) bool { return other == w })
 	conn.seen = time.Now()
 	if w.stranger {
 		w.conns.strangers--

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	MailNS     = "relay"      // about a message: sender, recipient, time, size
+	MailNS     = "relay"      // sender, recipient, time and size of each message
 	mailTextNS = "relay-text" // the message itself
 	mailSeenNS = "relay-seen" // digests of recent messages, each with its relay id
 
-	mailSeenLife = client.DefaultPast + client.DefaultFuture // for as long as the same bytes are accepted (AM-20)
+	mailSeenLife = client.DefaultPast + client.DefaultFuture // as long as the same bytes are accepted (AM-20)
 
 	relayPrefix = "relay_"
 	relayMAC    = 10 // bytes
@@ -86,18 +86,18 @@ func (p posting) digest() string {
 // gets the id that it got before. The message is durable when storeMail returns. It is stored even if the sender
 // disconnects meanwhile. Copies that arrive at the same moment share one outcome.
 func (r *Relay) storeMail(ctx context.Context, p posting, now time.Time) (relayID string, err error) {
-	ctx, seen := context.WithoutCancel(ctx), p.digest()
-	id, err, _ := r.storing.Do(seen, func() (any, error) {
-		id, err := r.findDuplicate(ctx, seen, now)
+	ctx, digest := context.WithoutCancel(ctx), p.digest()
+	id, err, _ := r.storing.Do(digest, func() (any, error) {
+		id, err := r.findDuplicate(ctx, digest, now)
 		if id != "" || err != nil {
 			return id, err
 		}
 		m := Mail{Box: p.msg.To, From: p.sender, Conv: p.msg.Conversation, Size: len(p.raw), Created: now}
 		id, err = r.queue(ctx, m, p.recipient.Owner, p.raw, func(id string) []store.Change {
-			return []store.Change{{Record: store.Record{NS: mailSeenNS, Key: seen, Body: []byte(id), Expires: now.Add(mailSeenLife)}}}
+			return []store.Change{{Record: store.Record{NS: mailSeenNS, Key: digest, Body: []byte(id), Expires: now.Add(mailSeenLife)}}}
 		})
 		if errors.Is(err, store.ErrConflict) { // another instance was faster
-			return r.findDuplicate(ctx, seen, now)
+			return r.findDuplicate(ctx, digest, now)
 		}
 		return id, err
 	})
@@ -130,7 +130,7 @@ func (r *Relay) countOutcome(err error) {
 	}
 }
 
-// queue stores mail with changes that depend on its relay id, and wakes its agent. If one of the changes has a
+// queue stores mail with changes that depend on the mail's relay id, and wakes the agent. If one of the changes has a
 // conflict, it fails with store.ErrConflict.
 func (r *Relay) queue(ctx context.Context, m Mail, owner [32]byte, raw []byte, changes func(relayID string) []store.Change) (relayID string, err error) {
 	now := m.Created

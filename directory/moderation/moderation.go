@@ -28,7 +28,7 @@ type Removal struct {
 // CheckReason validates the operator's reason.
 func CheckReason(reason string) error {
 	if reason == "" || len(reason) > maxReason || !utf8.ValidString(reason) {
-		return wire.ErrQuery.At("reason must be 1 to 300 bytes")
+		return wire.ErrQuery.At("reason must be 1 to 300 bytes of UTF-8")
 	}
 	return nil
 }
