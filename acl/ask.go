@@ -42,7 +42,7 @@ type Choice string
 const (
 	Approve             Choice = "approve"      // only this once
 	ApproveConversation Choice = "conversation" // this, and later messages of its conversation with the same intent
-	ApproveAlways       Choice = "always"       // this, and later messages of the subject unless their intent must wait
+	ApproveAlways       Choice = "always"       // this, and later messages of the subject unless the policy holds them
 	Reject              Choice = "reject"
 	Block               Choice = "block"
 )
@@ -65,7 +65,7 @@ type Ask struct {
 	Body    json.RawMessage `json:"body,omitempty"`
 	Hash    string          `json:"hash"` // hash of everything that the owner sees, see [Chain]; a decision must name it (AM-34)
 	Choices []Choice        `json:"choices"`
-	Lasting bool            `json:"lasting,omitempty"` // even a one-time approval also applies to later messages
+	Lasting bool            `json:"lasting,omitempty"` // even a one-time approval applies to later messages
 	Created time.Time       `json:"created"`
 	Expires time.Time       `json:"expires"`
 	Purge   time.Time       `json:"purge,omitzero"` // time by which the ask must be deleted; zero means no deadline

@@ -41,7 +41,7 @@ const (
 	AuditHeld         AuditKind = "held"         // a message, or another question, waits for the owner
 	AuditDecided      AuditKind = "decided"      // the owner decided; Choice is the decision
 	AuditWithdrawn    AuditKind = "withdrawn"    // the sender took the message back, or the conversation ended
-	AuditExpired      AuditKind = "expired"      // expired without a decision
+	AuditExpired      AuditKind = "expired"      // a question expired without a decision
 	AuditSent         AuditKind = "sent"         // the owner's rules permitted a message of ours; only counted
 	AuditRule         AuditKind = "rule"         // the owner changed a rule about a peer
 	AuditKey          AuditKind = "key"          // our key was rotated, or a peer's key was pinned again
@@ -87,7 +87,7 @@ type AuditConfig struct {
 
 // Audit is the append-only log of decisions. It is safe for concurrent use. An entry is stored in the same unit as its
 // decision: the store commits both or neither, so that no decision is acknowledged without its entry. About a second
-// later, [Audit.Run] seals the entry: it gives it a number and a place in the hash chain. Decisions that rules make
+// later, [Audit.Run] seals the entry by giving it a number and a place in the hash chain. Decisions that rules make
 // about every message are counted in memory and stored as sums, because a stranger must not be able to cause a write
 // per message.
 type Audit struct {

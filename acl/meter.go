@@ -118,7 +118,7 @@ func (m *Meter) Return(c Charge, now time.Time) {
 	}
 }
 
-// keys returns the key of the bucket that pays for the message, for each limit.
+// keys returns, for each limit, the key of the bucket that pays for the message.
 func (c Charge) keys() map[string]string {
 	keys := map[string]string{limitConv: c.Conv.Peer + "\x00" + c.Conv.ID, limitTotal: ""}
 	if c.New {

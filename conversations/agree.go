@@ -14,7 +14,7 @@ import (
 type Verdict string
 
 const (
-	Agreed    Verdict = "agreed"    // the accept names nothing that was not offered
+	Agreed    Verdict = "agreed"    // the accept names only what was offered
 	Counter   Verdict = "counter"   // the accept names something that was not offered, so it counts as a new proposal
 	Ambiguous Verdict = "ambiguous" // several times were offered, and the accept selects none of them
 )

@@ -12,8 +12,8 @@ import (
 // MaxPayload is the largest payload that we send, in bytes. It leaves room for the rest of the message.
 const MaxPayload = wire.MaxMessage - 4<<10
 
-// CheckOwn checks a payload that we are about to sign, and returns it in the form that AM-15 requires: canonical
-// numbers, no integer-like keys. It drops members of the metadata that only the node may set.
+// CheckOwn checks a payload that we are about to sign, and returns it with canonical numbers. It refuses integer-like
+// keys (AM-15), and drops members of the metadata that only the node may set.
 func CheckOwn(intent wire.Intent, payload wire.Value) (wire.Value, error) {
 	if payload.Kind() != wire.Object {
 		return wire.Value{}, errors.New("payload must be a JSON object")

@@ -100,7 +100,8 @@ func (u *Unit) Conversation() Conversation { return u.conv }
 // IsOpen reports whether the conversation has begun and not ended.
 func (u *Unit) IsOpen() bool { return u.conv.At(u.Now, u.book.IdleFor()) == Open }
 
-// EndHold records that the hold until this time has ended. If the conversation has no such hold, EndHold does nothing.
+// EndHold records that the hold that was to last until this time has ended. If the conversation has no such hold,
+// EndHold does nothing.
 func (u *Unit) EndHold(ctx context.Context, until time.Time) error {
 	if !slices.ContainsFunc(u.conv.Held, until.Equal) {
 		return nil

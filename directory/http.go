@@ -144,7 +144,7 @@ func (r *Registry) listAgents(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if p, ok := r.pages.Get(raw); ok && p.gen == gen && p.position == position && !now.Before(p.read) && now.Before(p.until) {
+	if p, ok := r.pages.Get(raw); ok && p.gen == gen && p.position == position && !now.Before(p.readAt) && now.Before(p.staleAt) {
 		r.days.Add(history.Searched, now)
 		return p.Respond(c, listAge)
 	}
@@ -196,8 +196,8 @@ func ParseQuery(raw string) (Query, error) {
 	return q, nil
 }
 
-// readNumber stores the parameter with this name in *number. It must be from least to most. Without the parameter,
-// *number stays as it is.
+// readNumber stores the parameter with this name in *number. The value must be from least to most. Without the
+// parameter, *number stays as it is.
 func readNumber(params url.Values, name string, least, most int, number *int) error {
 	if !params.Has(name) {
 		return nil
@@ -210,13 +210,13 @@ func readNumber(params url.Values, name string, least, most int, number *int) er
 	return nil
 }
 
-// encodedPage is a page of a search as it is sent. It may be sent again between the times read and until, unless a card
-// is written.
+// encodedPage is a page of a search as it is sent. It may be sent again from readAt until staleAt, unless a card is
+// written.
 type encodedPage struct {
 	cached.Document
-	gen         uint64 // the generation of the views before the cards were read
-	position    uint64 // of the feed, before the cards were read
-	read, until time.Time
+	gen             uint64 // the generation of the views before the cards were read
+	position        uint64 // of the feed, before the cards were read
+	readAt, staleAt time.Time
 }
 
 const (
@@ -226,7 +226,7 @@ const (
 
 // encodePage encodes a page of a search, with the verification of each card.
 func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPage, error) {
-	until := now.Add(maxKeptAge)
+	staleAt := now.Add(maxKeptAge)
 	size := 64 // an estimate, so that out rarely grows
 	for i := range found.cards {
 		size += len(found.cards[i].Body) + 256
@@ -239,8 +239,8 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 			return nil, err
 		}
 		for _, end := range []time.Time{v.expires, v.until} {
-			if !end.IsZero() && end.Before(until) {
-				until = end
+			if !end.IsZero() && end.Before(staleAt) {
+				staleAt = end
 			}
 		}
 		if i > 0 {
@@ -255,7 +255,7 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 		out = wire.AppendString(append(out, `,"cursor":`...), found.cursor)
 	}
 	out = append(append(out, `,"verification":{`...), shown...)
-	return &encodedPage{Document: cached.New(append(out, "}}"...)), gen: gen, read: now, until: until}, nil
+	return &encodedPage{Document: cached.New(append(out, "}}"...)), gen: gen, readAt: now, staleAt: staleAt}, nil
 }
 
 func getDocument[T any](get func(context.Context, wire.AgentID) (T, error)) echo.HandlerFunc {

@@ -38,9 +38,9 @@ type rank struct {
 }
 
 // newRanks returns the ways to match a text, best first: all words in the name, all words, all words but one, one word
-// as a capability, one word. The public page needs all words, so it would rarely find a card for a question in natural
-// language. Only the maxRankedWords longest words count, because short ones are in most cards. Words of one or two
-// bytes count only if there is no longer word.
+// as a capability, one word. A search that needs all words, like that of the public page, would rarely find a card for
+// a question in natural language. Only the maxRankedWords longest words count, because short ones are in most cards.
+// Words of one or two bytes count only if there is no longer word.
 func newRanks(text string) []rank {
 	whole, last, n := words.Query(text)
 	if n == 0 {

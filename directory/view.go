@@ -52,8 +52,8 @@ func (v *cardView) canServe(now time.Time, position uint64) bool {
 	return v.body != nil && v.position == position && 0 <= age && age < maxKeptAge && v.isCurrent(now) && (v.expires.IsZero() || now.Before(v.expires))
 }
 
-// viewCache keeps the most recently used views. It accepts a view only if no card was written since its reader called
-// generation. Otherwise a slow reader could bring back a view that a writer has removed.
+// viewCache keeps the most recently used views. It accepts a view only if no card was written since the caller of add
+// called generation. Otherwise a slow reader could bring back a view that a writer has removed.
 type viewCache struct {
 	byID *lru.Cache[string, *cardView]
 

@@ -40,7 +40,7 @@ type Invites struct {
 	Records store.Records
 	NS      string
 	Name    func(Hash) string // makes the key of a record: Hash.Name or Hash.String
-	Max     int               // number of codes, including used ones; 0 means no limit
+	Max     int               // largest number of codes, including used ones; 0 means no limit
 	Forget  bool              // removes a code after its last use; otherwise it stays until it expires
 }
 

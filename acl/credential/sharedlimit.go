@@ -45,7 +45,8 @@ func (l *SharedLimit) Take(ctx context.Context, addr netip.Addr, now time.Time) 
 	for _, share := range rate.Shares(addr) {
 		burst := l.perHour * share.Factor
 		interval := time.Hour / time.Duration(burst)
-		// Ignore records with a later end: a clock ran fast when they were stored.
+		// full is when an empty bucket would be full. Ignore records with a later end: a clock ran fast when they were
+		// stored.
 		full := now.Add(time.Duration(burst) * interval)
 		page, err := l.records.List(ctx, l.ns, share.Key, endKey(full), 1, now)
 		if err != nil {

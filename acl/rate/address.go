@@ -84,8 +84,8 @@ type Allowance struct {
 	unknown *BucketsBy[netip.Prefix]
 }
 
-// NewAllowance returns full buckets that hold burst tokens and refill by limit, at most maxKeys of them for addresses
-// and fewer for networks.
+// NewAllowance returns an allowance in which the bucket of an address holds burst tokens and refills at the given
+// limit. It has at most maxKeys buckets for addresses, and fewer, larger ones for networks.
 func NewAllowance(limit Limit, burst, maxKeys int) *Allowance {
 	a := &Allowance{unknown: newBucketsBy[netip.Prefix](limit*unknownFactor, burst*unknownFactor, 1)}
 	factor := 1

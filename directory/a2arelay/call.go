@@ -27,14 +27,14 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 	if e != nil {
 		return nil, e
 	}
-	who := from.token
-	if who == "" {
-		who = string(from.source) // separates callers without a token by their address
+	callerID := from.token
+	if callerID == "" {
+		callerID = string(from.source) // separates callers without a token by their address
 	}
 	id := m.TaskID
 	if id == "" {
 		var err error
-		if id, err = s.sum(ctx, "message", string(agent), who, m.ID); err != nil {
+		if id, err = s.sum(ctx, "message", string(agent), callerID, m.ID); err != nil {
 			return nil, err
 		}
 	}

@@ -34,7 +34,7 @@ type taskRow struct {
 	Created time.Time    `json:"created_at"`
 	State   string       `json:"state"`
 	Stamp   string       `json:"stamp,omitempty"`  // time of the state according to the agent
-	Owed    bool         `json:"owed,omitempty"`   // the caller has canceled it, and the agent has not reported its end
+	Owed    bool         `json:"owed,omitempty"`   // the caller has canceled the task; the agent has not reported an end
 	Waits   bool         `json:"waits,omitempty"`  // the agent has not answered the last message of the caller
 	Reason  string       `json:"reason,omitempty"` // of the error with which the agent refused that message
 	Size    int          `json:"size,omitempty"`   // of the body in bytes
@@ -217,8 +217,8 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	return refused
 }
 
-// save stores a changed task and wakes its waiters. If the answer has no room, it stores the task as failed. It returns
-// store.ErrConflict if the task was changed meanwhile.
+// save stores a changed task and wakes its waiters. If the agent's answer does not fit, it stores the task as failed.
+// It returns store.ErrConflict if the task was changed meanwhile.
 func (s *Service) save(ctx context.Context, t *taskRow) error {
 	changes, size := t.changes()
 	err := s.admit(ctx, t, size)

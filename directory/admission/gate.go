@@ -178,8 +178,7 @@ type Charge struct {
 	taken  bool // from the allowance of this process
 }
 
-// NewCharge returns the charge of a registration. The operator and a caller in this process pay nothing. NewCharge
-// returns a charge that has taken nothing yet. Operators are not charged.
+// NewCharge returns the charge of a registration. The operator and a caller in this process pay nothing.
 func (g *Gate) NewCharge(client netip.Addr, owner [32]byte, now time.Time) *Charge {
 	if g.isOperator(owner) {
 		client = netip.Addr{}

@@ -142,9 +142,9 @@ func (k *Key) Get(ctx context.Context) ([]byte, error) {
 	now := wire.Now()
 	rec, err := k.records.Get(ctx, k.ns, record, now)
 	if errors.Is(err, store.ErrNotFound) {
-		fresh := make([]byte, sha256.Size)
-		rand.Read(fresh) // never fails: crypto/rand
-		err = k.records.Apply(ctx, []store.Change{{Record: store.Record{NS: k.ns, Key: record, Body: fresh}}}, now)
+		newKey := make([]byte, sha256.Size)
+		rand.Read(newKey) // never fails: crypto/rand
+		err = k.records.Apply(ctx, []store.Change{{Record: store.Record{NS: k.ns, Key: record, Body: newKey}}}, now)
 		if err == nil || errors.Is(err, store.ErrConflict) { // on a conflict another instance was faster
 			rec, err = k.records.Get(ctx, k.ns, record, now)
 		}

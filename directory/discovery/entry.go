@@ -37,8 +37,7 @@ type Attestation struct {
 	MediaType string `json:"mediaType"`
 }
 
-// attestations lists the checks of the directory. stamp is the key in the metadata of an entry under which the time of
-// the check stands.
+// attestations lists the checks of the directory. stamp is the key of the check's time in the metadata of an entry.
 var attestations = []struct{ kind, check, stamp string }{
 	{"agentmesh-key", "key", "key_proven_at"},
 	{"agentmesh-endpoint", "endpoint", "endpoint_proven_at"},

@@ -23,7 +23,7 @@ const (
 	keep      = Days * 24 * time.Hour // how long the record lives after a save
 )
 
-// Kind is what is counted.
+// Kind is a kind of event that is counted.
 type Kind int
 
 // The kinds.

@@ -215,7 +215,8 @@ func (r *Relay) TakeChange(ctx context.Context, ns, key string) error {
 	return nil
 }
 
-// Forget makes the relay read again what other processes stored. Call it when hints about their changes may be lost.
+// Forget makes the relay read again what other processes stored. Call it when hints about their changes may have been
+// lost.
 func (r *Relay) Forget() {
 	r.counts.Forget()
 	r.connections.NotifyAll()
