@@ -56,7 +56,7 @@ func (s storedAsk) countShown(tail []storedAsk, hash string) (n int, ok bool) {
 	return len(tail), hash == chain
 }
 
-// withTail returns the ask with the hash and the number of the asks behind it, which are tail.
+// withTail returns the ask with the asks in tail behind it: with their number, and with the hash of all of them.
 func (s storedAsk) withTail(tail []storedAsk) storedAsk {
 	own := s.ownHash()
 	hashes := []string{own}

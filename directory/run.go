@@ -63,8 +63,8 @@ func followProcesses(ctx context.Context, r *Registry) {
 	}
 }
 
-// saveProbe stores the result of a probe of card. If the card has another endpoint or key meanwhile, it queues a probe
-// of the new card instead.
+// saveProbe stores the result of a probe of card. If the card's endpoint or key has changed meanwhile, it queues a
+// probe of the new card instead.
 func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool) error {
 	for range attempts {
 		now := wire.Now()

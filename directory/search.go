@@ -161,10 +161,10 @@ func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, erro
 	return r.run(ctx, p, q.Cursor, now)
 }
 
-// run returns the page of a query that follows the position in the cursor after, or the first page if after is "".
-func (r *Registry) run(ctx context.Context, p plan, after string, now time.Time) (result page, err error) {
-	if after != "" {
-		at, err := r.cursors.Open(ctx, after, p.filters)
+// run returns the page of a query after the position in pageCursor. If pageCursor is "", it returns the first page.
+func (r *Registry) run(ctx context.Context, p plan, pageCursor string, now time.Time) (result page, err error) {
+	if pageCursor != "" {
+		at, err := r.cursors.Open(ctx, pageCursor, p.filters)
 		if err != nil {
 			return page{}, err
 		}

@@ -59,7 +59,7 @@ func (t *taskRow) changes() (list []store.Change, size int) {
 	}, len(row) + len(text)
 }
 
-// mail returns the task in the form in which the counts count it.
+// mail describes the task to the counts, which bound tasks as if they were mail.
 func (t *taskRow) mail(size int) mailbox.Mail {
 	return mailbox.Mail{Box: t.Agent, From: t.Source, Size: size, Created: t.Created}
 }

@@ -22,7 +22,7 @@ import (
 
 const (
 	macSize   = 16   // bytes of the HMAC
-	maxCursor = 2048 // bytes; the longest, for a name of 128 escaped characters, has 1,124
+	maxCursor = 2048 // bytes; the longest cursor, for a name of 128 escaped characters, has 1,124
 	record    = "cursor-key"
 )
 
