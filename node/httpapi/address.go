@@ -24,9 +24,9 @@ const (
 	maxDelayed = 256         // responses that are delayed at the same time
 )
 
-// Addresses limits the requests of each client address (AM-43). Until its signature is verified, a stranger's request
-// counts against its address. The zero value, a nil pointer and the Addresses of the local profile allow everything
-// (AM-82).
+// Addresses limits the requests of each client address (AM-43). Until the signature of a request is verified, only
+// the client's address is charged. The zero value, a nil pointer and the Addresses of the local profile allow
+// everything (AM-82).
 type Addresses struct {
 	exempt   []netip.Prefix
 	requests *rate.Allowance

@@ -222,7 +222,7 @@ func TestProbe(t *testing.T) {
 			t.Error("an empty secret is answered")
 		}
 		secret = s.ExpectProbe()
-		time.Sleep(probeLife)
+		time.Sleep(probeLifetime)
 		getFrom(s, "127.0.0.1:5", "/health?probe="+secret)
 		if _, seen := s.ProbeClient(secret); seen {
 			t.Error("a secret works after its end")

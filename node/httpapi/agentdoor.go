@@ -20,8 +20,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// AgentDoor configures the door for the owner's agent. It has the operations that services add with [Owner.AgentGroup],
-// none of which decides anything. Socket and TokenFile must lie outside the data directory.
+// AgentDoor configures the agent's door: the part of the owner API that is for the owner's agent. Services add
+// operations to it with [Owner.AgentGroup]; none of them decides anything. Socket and TokenFile must lie outside the
+// data directory.
 type AgentDoor struct {
 	Socket    string      // path of a Unix socket; "" for none
 	Group     string      // name or number of the group of both files; "" does not change it
@@ -89,12 +90,12 @@ func (o *Owner) AgentHandler() http.Handler { return o.agent }
 // pickDoor serves a request with the router of its door. A request gets the agent's door over TCP with the agent's
 // token, or over the owner's socket if it names that door.
 func (o *Owner) pickDoor(w http.ResponseWriter, r *http.Request) {
-	over := r.Context().Value(overTCP{}) != nil
+	isTCP := r.Context().Value(overTCP{}) != nil
 	door := o.echo
 	switch token, ok := Bearer(r); {
-	case over && ok && o.isAgentToken(token):
+	case isTCP && ok && o.isAgentToken(token):
 		door = o.agent
-	case !over && r.Header.Get(DoorHeader) == DoorOfAgent:
+	case !isTCP && r.Header.Get(DoorHeader) == DoorOfAgent:
 		door = o.agent
 	}
 	door.ServeHTTP(w, r)
@@ -106,6 +107,7 @@ func (o *Owner) isAgentToken(token string) bool {
 	return o.agentToken != tokenHash{} && o.agentToken.matches(token)
 }
 
+// listenAgent reads the agent's token and opens the agent's socket, if they are configured.
 func (o *Owner) listenAgent() (err error) {
 	door := o.cfg.Agent
 	if door.TokenFile != "" {
@@ -144,8 +146,8 @@ type agentListener struct {
 // Close stops listening and removes the socket.
 func (l agentListener) Close() error {
 	err := l.Listener.Close()
-	if removed := os.Remove(l.path); !errors.Is(removed, fs.ErrNotExist) {
-		err = errors.Join(err, removed)
+	if removeErr := os.Remove(l.path); !errors.Is(removeErr, fs.ErrNotExist) {
+		err = errors.Join(err, removeErr)
 	}
 	return err
 }
@@ -168,10 +170,10 @@ func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 	}
 	if conn, err := net.DialTimeout("unix", door.Socket, time.Second); err == nil {
 		conn.Close()
-		return nil, fmt.Errorf("%s: another process listens there", door.Socket)
+		return nil, fmt.Errorf("%s: another process listens on this socket; stop it, or name another path", door.Socket)
 	}
 	if info, err := os.Lstat(door.Socket); err == nil && info.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("%s: is not a socket; name another path", door.Socket)
+		return nil, fmt.Errorf("%s exists and is not a socket; name another path", door.Socket)
 	}
 	// Until the socket has its group and mode, it stays in a directory that only we can enter.
 	private, err := os.MkdirTemp(parent, ".sock")
@@ -181,7 +183,7 @@ func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 	defer os.RemoveAll(private)
 	opened := filepath.Join(private, "s")
 	if most := max(len(opened), len(door.Socket)); most > maxSocket {
-		return nil, fmt.Errorf("%s: path is %d bytes too long for a socket", door.Socket, most-maxSocket)
+		return nil, fmt.Errorf("%s: the path is %d bytes too long for a socket; name a shorter one", door.Socket, most-maxSocket)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: opened, Net: "unix"})
 	if err != nil {
@@ -199,7 +201,8 @@ func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 	return agentListener{l, door.Socket}, nil
 }
 
-// checkOutside returns an error if path lies in the data directory, or where other users may replace files.
+// checkOutside returns an error if path lies in the data directory or in a directory in which other users may
+// replace files.
 func checkOutside(dir, path string) error {
 	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {

@@ -17,15 +17,16 @@ import (
 // declare a hundred bodies on one connection at almost no cost.
 const trustedLength = 8 << 10
 
-// Body reads a JSON body of at most max bytes (the first line of the receive table). A larger body causes
-// [wire.ErrTooLarge] (413); another media type, a charset other than UTF-8 or a content encoding causes a 415. For an
-// empty body, Body returns nil.
+// Body reads a JSON body of at most max bytes (line 1 of the receive table in docs/protocol.md). A larger body
+// causes [wire.ErrTooLarge] (413); another media type, a charset other than UTF-8 or a content encoding causes a
+// 415. For an empty body, Body returns nil.
 func Body(c echo.Context, max int) ([]byte, error) {
 	r := c.Request()
 	if err := checkBodyHeaders(r.Header, r.ContentLength, max); err != nil {
 		return nil, err
 	}
-	// Beyond max, MaxBytesReader closes the connection instead of reading the rest. It needs our server's writer.
+	// Beyond max, MaxBytesReader closes the connection instead of reading the rest. For this, it needs the server's
+	// own ResponseWriter.
 	in := http.MaxBytesReader(c.Response().Writer, r.Body, int64(max))
 	var body []byte
 	var err error

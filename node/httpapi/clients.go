@@ -40,8 +40,8 @@ type clientProbe struct {
 }
 
 const (
-	probeLife   = time.Minute
-	warnUnknown = 24 * time.Hour // between two log lines
+	probeLifetime = time.Minute
+	warnUnknown   = 24 * time.Hour // between two log lines
 )
 
 // ClientAddr returns the client's address. It is [rate.Unknown] if the request came through a proxy or tunnel that does
@@ -189,7 +189,7 @@ func (s *Server) Clients() *ClientStatus {
 func (s *Server) ExpectProbe() string {
 	s.clients.mu.Lock()
 	defer s.clients.mu.Unlock()
-	s.clients.probe = clientProbe{secret: rand.Text(), until: time.Now().Add(probeLife)}
+	s.clients.probe = clientProbe{secret: rand.Text(), until: time.Now().Add(probeLifetime)}
 	return s.clients.probe.secret
 }
 

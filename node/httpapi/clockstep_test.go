@@ -29,7 +29,7 @@ func TestClockStepOfSessions(t *testing.T) {
 			return value
 		}
 		isGood := func(value string) bool {
-			r := &http.Request{Header: http.Header{"Cookie": {s.cookie() + "=" + value}}}
+			r := &http.Request{Header: http.Header{"Cookie": {s.cookieName() + "=" + value}}}
 			_, ok := s.find(r)
 			return ok
 		}

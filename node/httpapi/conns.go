@@ -13,12 +13,13 @@ import (
 const (
 	defaultMaxConns        = 10_000
 	defaultMaxConnsPerAddr = 256
-	networkShare           = 4 // one network gets 1/networkShare of the connections, or as many as one address, up to half of them
+	networkShare           = 4 // one network may have 1/networkShare of all connections, or more; see limitConns
 )
 
-// limitConns bounds the connections of l: all of them, per address, and per network, so that one network cannot use up
-// all connections (AM-76). A connection above a limit is closed at once, because waiting would fill the queue of the
-// listening socket with an attacker's connections.
+// limitConns bounds the connections of l: all of them, per address, and per network, so that one network cannot use
+// up all connections (AM-76). A network may have a quarter of all connections or, if one address may have more, as
+// many as the address, but at most half. A connection above a limit is closed at once. If it waited instead, an
+// attacker's connections would fill the queue of the listening socket.
 func limitConns(l net.Listener, cfg Config, counts *connCounts) *limitedListener {
 	c := &limitedListener{
 		Listener: l,
@@ -43,7 +44,7 @@ type limitedListener struct {
 
 	mu    sync.Mutex
 	total int
-	open  map[netip.Prefix]int // by source
+	open  map[netip.Prefix]int // connections by address and by network
 }
 
 // source is the key by which a client's connections are counted. A zero source counts only toward the total.

@@ -11,8 +11,9 @@
 // [Owner] is the second listener, for the owner alone (AM-77). openapi.yaml describes the public routes of all
 // services; [OpenAPI] returns it.
 //
-// This package knows nothing of messages and cards, and only the errors of the store. A handler has five steps: decode,
-// authenticate, authorize, act, respond. Keep handlers that small, so that another router can replace echo.
+// This package knows nothing of messages and cards. Of the store, it knows only the errors. A handler has five
+// steps: decode, authenticate, authorize, act, respond. Keep handlers that small, so that another router can replace
+// echo.
 //
 // Start with [New] and [Server.Serve].
 package httpapi

@@ -12,8 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// PublicError returns the error that a client may see: the first *[wire.Error] in the chain, otherwise the table row
-// for an error of echo, of the store or of an ended context, otherwise an internal error with err as its cause.
+// PublicError returns the error that a client may see: the first *[wire.Error] in the chain, otherwise the wire
+// error that corresponds to an error of echo, an error of the store or the end of a context, otherwise an internal
+// error with err as its cause.
 func PublicError(err error) *wire.Error {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e
@@ -38,8 +39,8 @@ func PublicError(err error) *wire.Error {
 	return wire.ErrInternal.Because(err)
 }
 
-// respondError is echo's error handler. It writes the error body of §8 with the headers of AM-28, unless the response
-// has begun.
+// respondError is echo's error handler. It writes the error body (protocol §8) with the headers of AM-28, unless the
+// response has begun.
 func respondError(err error, c echo.Context) {
 	w := c.Response()
 	if w.Committed {

@@ -39,12 +39,12 @@ func NewForwarder() *Forwarder {
 	}}
 }
 
-// Forward sends the request of c to the process at base, and the response back, until ctx ends. A WebSocket passes in
-// both directions. The process at base must serve with [Server.ServeForwarded] and the same key; its limits apply to
-// the client. An error means that the client has no response yet.
+// Forward sends the request of c to the process at base, and the response back, until ctx ends. A WebSocket passes
+// in both directions. The process at base must serve with [Server.ServeForwarded] and the same key. It applies its
+// limits to the client. An error means that the client has no response yet.
 func (f *Forwarder) Forward(ctx context.Context, c echo.Context, base *url.URL, key string) (err error) {
 	client, w := ClientAddr(c), &forwardWriter{Response: c.Response()}
-	if err := w.control().SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) { // the other process has deadlines
+	if err := w.control().SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) { // the other process sets deadlines
 		return err
 	}
 	proxy := &httputil.ReverseProxy{
@@ -63,7 +63,7 @@ func (f *Forwarder) Forward(ctx context.Context, c echo.Context, base *url.URL, 
 				return errForwardRefused
 			}
 			for name := range r.Header {
-				w.Header().Del(name) // the other process has its own
+				w.Header().Del(name) // the other process sets its own
 			}
 			return nil
 		},
@@ -123,13 +123,14 @@ func withCaller(r *http.Request, from caller) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), callerKey{}, from))
 }
 
-// callerOf returns the origin of a request. ok is false if it came directly over the public listener.
+// callerOf returns the origin of a request. ok is false if the request came directly over the public listener.
 func callerOf(r *http.Request) (from caller, ok bool) {
 	from, ok = r.Context().Value(callerKey{}).(caller)
 	return from, ok
 }
 
-// hasCaller reports whether the request did not come over the public listener. Its host and origin then need no check.
+// hasCaller reports whether the request came from this process, or was forwarded by another one. Its host and origin
+// then need no check.
 func hasCaller(r *http.Request) bool {
 	_, ok := callerOf(r)
 	return ok
@@ -141,9 +142,10 @@ func IsForwarded(c echo.Context) bool {
 	return from.forwarded
 }
 
-// ServeForwarded is [Server.Serve] for requests that other processes of the service forward over plain HTTP. It refuses
-// a request without the key. The forwarding process has checked host and origin, and names the client. It bounds only
-// its own connections, so this process bounds the forwarded requests of each client with the same limits (AM-76).
+// ServeForwarded is [Server.Serve] for requests that other processes of the service forward over plain HTTP. It
+// refuses a request without the key. The forwarding process has checked host and origin, and names the client. It
+// bounds only the connections that it accepted, so this process bounds the forwarded requests of each client, too,
+// with the same limits (AM-76).
 func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string) error {
 	clients := limitConns(nil, s.cfg, &connCounts{refused: s.conns.refused, refusedAddr: s.conns.refusedAddr})
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -19,7 +19,7 @@ import (
 type gate struct {
 	log   *slog.Logger
 	meter *requests // counts the requests; nil counts none
-	// admit refuses requests that this listener must not answer, or answers requests itself (done).
+	// admit returns an error for a request that this listener must not answer. done reports that admit has answered.
 	admit func(c echo.Context) (done bool, err error)
 }
 
@@ -49,8 +49,8 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		var refusal *wire.Error
 		_, panicked := errors.AsType[*handlerPanic](err)
-		// An error response is complete, although its handler returns the error.
-		halfway := err != nil && c.Response().Committed && (panicked || c.Response().Status < http.StatusBadRequest)
+		// A handler may also return an error after a complete error response.
+		isCut := err != nil && c.Response().Committed && (panicked || c.Response().Status < http.StatusBadRequest)
 		if err != nil {
 			refusal = PublicError(err)
 			c.Echo().HTTPErrorHandler(refusal, c)
@@ -58,7 +58,7 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		took := time.Since(start)
 		g.meter.finish(c.Path(), c.Request().Method, c.Response().Status, took)
 		g.logRequest(c, refusal, took)
-		if halfway {
+		if isCut {
 			panic(http.ErrAbortHandler) // so that the client does not mistake half a response for a complete one
 		}
 		return nil

@@ -22,6 +22,7 @@ type health struct {
 	exchange  string
 }
 
+// part is a role or a bridge of the process.
 type part struct {
 	name  string
 	probe func(context.Context) (any, error)
@@ -117,7 +118,7 @@ type DatabaseStatus struct {
 	Error     string        `json:"error,omitempty"` // why the other fields are missing
 }
 
-// LeaseStatus names the process that does the duties of a lease.
+// LeaseStatus names the process that holds a lease, and therefore does its duties.
 type LeaseStatus struct {
 	Name   string    `json:"name"`
 	Holder string    `json:"holder"`

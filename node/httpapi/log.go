@@ -15,9 +15,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// logRequest writes the log line of one request. Its level follows what an operator must see: our faults are errors, a
-// 503 is a warning, changes and refusals are info. Requests that can come in thousands (successful reads, refused
-// floods) are debug. The line leaves out the query, which may hold secrets, and makes the client's other texts
+// logRequest writes the log line of one request. Its level follows what an operator must see: our faults are errors,
+// a 503 is a warning, changes and refusals are info. Responses that can go out by the thousand (to successful reads,
+// and 429) are debug. The line leaves out the query, which may hold secrets, and makes the client's other texts
 // printable.
 func (g *gate) logRequest(c echo.Context, refusal *wire.Error, took time.Duration) {
 	r, w := c.Request(), c.Response()
@@ -48,7 +48,7 @@ func (g *gate) logRequest(c echo.Context, refusal *wire.Error, took time.Duratio
 		attrs = append(attrs, slog.String("client", client.String()))
 	}
 	if refusal != nil {
-		if row := refusal.Row(); row != "" { // errors for the owner alone are not in the table
+		if row := refusal.Row(); row != "" { // errors that only the owner gets are not in the error table
 			attrs = append(attrs, slog.String("refused", row))
 		}
 		if cause := errors.Unwrap(refusal); cause != nil {
@@ -61,8 +61,8 @@ func (g *gate) logRequest(c echo.Context, refusal *wire.Error, took time.Duratio
 	g.log.LogAttrs(r.Context(), level, "request", attrs...)
 }
 
-// printable returns s, cut to 256 bytes, with everything beyond printable ASCII escaped, because people read logs on
-// terminals (THREATS row 28).
+// printable returns s, cut to 256 bytes. If s has anything except printable ASCII, printable quotes and escapes it,
+// because people read logs on terminals (THREATS row 28).
 func printable(s string) string {
 	const maxBytes = 256
 	if len(s) > maxBytes {

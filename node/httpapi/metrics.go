@@ -20,8 +20,8 @@ import (
 // the public listener does not.
 //
 // A service creates its counters, gauges and histograms once and keeps them. Each call creates one series with fixed
-// labels. Nothing that a stranger sends becomes a label, a name or another series (THREATS row 29). A value that can be
-// read at any time (a queue, a size) is a func that only a scrape calls.
+// labels. Nothing that a stranger sends becomes a label, a name or another series (THREATS row 29). A value that can
+// be read at any time (a queue, a size) is passed as a func, which only a scrape calls.
 //
 // Callers give names without the prefix "agentmesh_". All series of one name have the same help and the same label
 // keys. Creating a series twice, or with an invalid name, is a programming error and panics. docs/operations.md lists
@@ -44,7 +44,7 @@ func NewMetrics(version string) *Metrics {
 	m.Gauge("build_info", "Always 1; the labels name the running version.", func() float64 { return 1 },
 		"version", version, "go", runtime.Version())
 	m.public = newRequests(m, "public", "")
-	m.owner = newRequests(m, "owner", "any") // one series for all routes, because there are many and only one user
+	m.owner = newRequests(m, "owner", "any") // one series for all routes, because there are many routes and one user
 	return m
 }
 
@@ -55,13 +55,14 @@ func (m *Metrics) Counter(name, help string, labels ...string) *Counter {
 	return &Counter{c}
 }
 
-// Gauge creates one series. Each scrape calls read, and scrapes may overlap. An unknown value is math.NaN.
+// Gauge creates one series. Each scrape calls read, and scrapes may overlap. read returns math.NaN for an unknown
+// value.
 func (m *Metrics) Gauge(name, help string, read func() float64, labels ...string) {
 	opts := prometheus.GaugeOpts{Name: metricsPrefix + name, Help: help, ConstLabels: pairs(labels)}
 	m.register(prometheus.NewGaugeFunc(opts, read))
 }
 
-// StoreGauge adds a gauge whose value read gets from a store. It is NaN while the store does not answer.
+// StoreGauge creates a gauge with a read function that asks a store. The gauge is NaN if the store does not answer.
 func (m *Metrics) StoreGauge(name, help string, read func(context.Context) (float64, error)) {
 	m.Gauge(name, help, func() float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -27,8 +27,8 @@ func publicGate(cfg Config, clients *clients) *gate {
 		if strict {
 			c.Response().Header()[headerStrictTransport] = strictTransport
 		}
-		// hasCaller exempts requests that did not come over this listener. It is slow, because it searches the
-		// request's contexts, so it runs only after another check has failed.
+		// hasCaller exempts requests that did not come over this listener. It is slow, because it searches the chain
+		// of the request's contexts, so it runs only after another check has failed.
 		if cfg.Local {
 			if !LoopbackHost(r.Host) && !hasCaller(r) {
 				return false, wire.ErrForeignHost
@@ -44,7 +44,7 @@ func publicGate(cfg Config, clients *clients) *gate {
 }
 
 // checkOrigin calls cross.Check, which accepts every GET. It also refuses an upgrade from another origin, because a
-// page of that origin could read and write the channel.
+// page of that origin could read and write the upgraded connection.
 func checkOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
 	if r.Header.Get("Upgrade") == "" {
 		return cross.Check(r)
@@ -67,7 +67,8 @@ func LoopbackHost(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// cors lets pages of the listed origins read our responses. It answers their preflight requests; done is then true.
+// cors lets pages of the listed origins read our responses. It answers their preflight requests, and then returns
+// true.
 func cors(c echo.Context, origins []string) (done bool) {
 	r, h := c.Request(), c.Response().Header()
 	origin := r.Header.Get("Origin")
@@ -79,26 +80,26 @@ func cors(c echo.Context, origins []string) (done bool) {
 		return false
 	}
 	h.Set("Access-Control-Allow-Origin", origin)
-	h.Set("Access-Control-Expose-Headers", exposed)
+	h.Set("Access-Control-Expose-Headers", exposedHeaders)
 	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" { // not a preflight request
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, DELETE")
-	h.Set("Access-Control-Allow-Headers", allowed)
+	h.Set("Access-Control-Allow-Headers", allowedHeaders)
 	h.Set("Access-Control-Max-Age", "600")
 	c.Response().WriteHeader(http.StatusNoContent)
 	return true
 }
 
 const (
-	exposed = "ETag, Retry-After, X-Request-Id, " + wire.HeaderVerification
-	allowed = "Authorization, Content-Type, If-None-Match, " +
+	exposedHeaders = "ETag, Retry-After, X-Request-Id, " + wire.HeaderVerification
+	allowedHeaders = "Authorization, Content-Type, If-None-Match, " +
 		wire.HeaderKeyProof + ", " + wire.HeaderPreviousKeyProof + ", " + wire.HeaderInvite
 )
 
 var (
-	anyOrigin     = []string{"*"}
-	exposedHeader = []string{exposed}
+	anyOrigin    = []string{"*"}
+	exposedValue = []string{exposedHeaders}
 )
 
 // AnyOrigin lets pages of every origin read the response, for routes with public content.
@@ -107,7 +108,7 @@ func AnyOrigin(next echo.HandlerFunc) echo.HandlerFunc {
 		h := c.Response().Header()
 		if h.Get("Access-Control-Allow-Origin") == "" {
 			h["Access-Control-Allow-Origin"] = anyOrigin
-			h["Access-Control-Expose-Headers"] = exposedHeader
+			h["Access-Control-Expose-Headers"] = exposedValue
 		}
 		return next(c)
 	}

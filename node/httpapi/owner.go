@@ -23,16 +23,16 @@ import (
 type OwnerConfig struct {
 	// Dir is the data directory, which holds the socket and the token.
 	Dir string
-	// RuntimeDir ($XDG_RUNTIME_DIR) holds the socket if its path in Dir is too long; "" means a new temporary
-	// directory.
+	// RuntimeDir ($XDG_RUNTIME_DIR) holds the socket if a path in Dir is too long for a socket; "" means a new
+	// temporary directory.
 	RuntimeDir string
 	// Listen is a loopback address ("127.0.0.1:0") that serves the same routes to clients with the token; "" for none.
 	Listen string
 	// ListenTCP opens the TCP listener; nil means net.Listen.
 	ListenTCP func(address string) (net.Listener, error)
-	// Agent is the door for the owner's agent.
+	// Agent configures the agent's door.
 	Agent AgentDoor
-	// Hosts are more names that a request over TCP may have in Host.
+	// Hosts are the names that a request over TCP may have in Host, besides those of loopback.
 	Hosts []string
 	// LinkHost is a name that a request over TCP may have in Host for a path below [LinkPath]; "" for none.
 	LinkHost string
@@ -42,10 +42,10 @@ type OwnerConfig struct {
 	Metrics *Metrics
 }
 
-// Owner is the listener for the owner alone (AM-77). On the Unix socket, the permissions of the file authenticate the
-// owner. Over TCP, a request must name an allowed host and have the token of [TokenFile] or, for a page, the session of
-// a browser that has signed in. Pages below [LinkPath] check their links instead. In both cases, a web page of another
-// origin cannot change anything.
+// Owner is the listener for the owner alone (AM-77). On the Unix socket, the permissions of the file authenticate
+// the owner. Over TCP, a request must name an allowed host and have the token of [TokenFile] or, for a page, the
+// session of a browser that has signed in. Pages below [LinkPath] check their links instead. Over both, a web page
+// of another origin cannot change anything.
 type Owner struct {
 	cfg   OwnerConfig
 	echo  *echo.Echo
@@ -53,7 +53,7 @@ type Owner struct {
 	pages *Pages
 
 	agentUsed atomic.Int64 // when the agent's door was last called, in Unix seconds
-	agent     *echo.Echo   // of the agent's door
+	agent     *echo.Echo   // the router of the agent's door
 
 	socket      net.Listener
 	agentSocket net.Listener      // nil if not configured
@@ -149,8 +149,8 @@ func (o *Owner) admitTCP(c echo.Context) (done bool, err error) {
 	return false, nil
 }
 
-// checkHost checks that a request over TCP names an allowed host and has no secret in its URL. With the host of links,
-// it allows only link pages, and does not check their URLs.
+// checkHost checks that a request over TCP names an allowed host and has no secret in its URL. For
+// [OwnerConfig.LinkHost], it allows only link pages, and does not look for secrets in their URLs.
 func (o *Owner) checkHost(r *http.Request, path string) error {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
@@ -188,7 +188,7 @@ func (o *Owner) Addr() net.Addr {
 	return o.tcp.Addr()
 }
 
-// Listen opens the sockets and the TCP address, so that a process can fail early.
+// Listen opens the sockets and the TCP address. A process calls it before Serve to fail early.
 func (o *Owner) Listen() error {
 	socket, err := listenSocket(o.cfg.Dir, o.cfg.RuntimeDir)
 	if err != nil {

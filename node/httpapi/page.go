@@ -31,8 +31,8 @@ var pageFiles embed.FS
 // templates. Every part works without JavaScript: its forms POST, and the response is a 303. With JavaScript, the page
 // fetches its live region again when something in it has changed.
 //
-// A client over TCP must have signed in or carry the owner's token as a bearer. Only the sign-in form and the static
-// files are open to everybody. Add parts before the first request.
+// A client over TCP must have signed in or send the owner's token as a bearer token. Only the sign-in form and the
+// static files are open to everybody. Add parts before the first request.
 type Pages struct {
 	group    *echo.Group
 	shell    *template.Template
@@ -117,7 +117,7 @@ func addAssets(e *echo.Echo, below, scope string, names ...string) map[string]st
 	for _, name := range names {
 		body, err := pageFiles.ReadFile("page/" + name)
 		if err != nil {
-			panic("httpapi: " + err.Error()) // it is embedded
+			panic("httpapi: " + err.Error()) // the file is not embedded
 		}
 		sum := sha256.Sum256(body)
 		stem, ext, _ := strings.Cut(name, ".")
@@ -145,8 +145,8 @@ func (p *Pages) Template(files fs.FS, names ...string) *PageTemplate {
 	return &PageTemplate{template.Must(set.ParseFS(files, names...))}
 }
 
-// Group returns the group to which services add the routes of their pages. A GET shows a page; a POST acts and ends
-// with [Done] or [Pages.Fault].
+// Group returns the group to which services add the routes of their pages. A GET shows a page; a POST acts, and ends
+// with [Done] or an error.
 func (p *Pages) Group() *echo.Group { return p.group }
 
 // Add appends entries to the navigation.
@@ -170,7 +170,7 @@ func (p *Pages) NameOf(ctx context.Context, id string) string {
 // Follow adds a source of changes for open pages.
 func (p *Pages) Follow(s Source) { p.sources = append(p.sources, s) }
 
-// pagesPolicy lets a page only load its own script, style and icon, call its own origin and send forms there.
+// pagesPolicy only lets a page load its own script, style and icon, call its own origin, and send forms to it.
 const pagesPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
@@ -184,11 +184,11 @@ func setPageHeaders(h http.Header) {
 
 type shellData struct {
 	View
-	Path string // below the page, to find the current entry
-	Nav  []navItem
-	Sub  []navItem // the current top entry and the entries under it
-	Bar  Bar
-	In   bool // signed in with a session, so the owner can sign out
+	Path       string // below the page, to find the current entry
+	Nav        []navItem
+	Sub        []navItem // the current top entry and the entries under it
+	Bar        Bar
+	HasSession bool // the browser has signed in, so it can sign out
 }
 
 type navItem struct {
@@ -204,7 +204,7 @@ func (p *Pages) Render(c echo.Context, page *PageTemplate, v View) error {
 		s.Self = selfURL(r)
 	}
 	if page != p.loginPage {
-		_, s.In = p.sessions.find(r)
+		_, s.HasSession = p.sessions.find(r)
 		s.Nav, s.Sub = p.navigation(ctx, s.Path)
 		if p.bar != nil {
 			s.Bar = p.bar(ctx)
@@ -232,8 +232,9 @@ func selfURL(r *http.Request) string {
 	return r.URL.EscapedPath() + "?" + q.Encode()
 }
 
-// navigation returns the top entries, each with the sum of the counts of itself and its entries. sub is the current top
-// entry with its entries; nil if it has none. The current entry has the longest path that the page's path starts with.
+// navigation returns the top entries, each with the sum of its count and those of the entries under it. sub is the
+// current top entry with the entries under it; nil if it has none. The current entry has the longest path that the
+// page's path starts with.
 func (p *Pages) navigation(ctx context.Context, path string) (top, sub []navItem) {
 	current := -1
 	isTop := make(map[string]bool) // by title
@@ -296,7 +297,7 @@ func (s shellData) Waiting() string {
 }
 
 // Done answers a form that succeeded: it redirects the browser to a page that shows the result. did is the key of a
-// text that the page knows. With free text, a link could put any words into the page.
+// text that the page knows. If did were the text itself, a link could put any words into the page.
 func Done(c echo.Context, path, did string) error {
 	target := pageURL(path)
 	if did != "" {

@@ -151,7 +151,7 @@ func (p *Pages) logout(c echo.Context) error {
 // because the listener is on loopback, and some browsers reject such a cookie from http://127.0.0.1.
 func (p *Pages) setCookie(c echo.Context, value string, until time.Time) {
 	c.SetCookie(&http.Cookie{
-		Name: p.sessions.cookie(), Value: value, Path: PagePath, Expires: until, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Name: p.sessions.cookieName(), Value: value, Path: PagePath, Expires: until, HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	})
 }
 
@@ -201,7 +201,7 @@ func (o *Owner) SignIn() (SignIn, error) {
 	return SignIn{URL: "http://" + loopbackName(addr) + PagePath + "/", Code: code, Expires: until.UTC()}, nil
 }
 
-// loopbackName returns the address as a browser on this machine needs it.
+// loopbackName returns the host and port of addr for a URL: "localhost" instead of an IPv6 address.
 func loopbackName(addr net.Addr) string {
 	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.To4() == nil {
 		return net.JoinHostPort("localhost", strings.TrimPrefix(addr.String()[strings.LastIndex(addr.String(), ":"):], ":"))

@@ -140,7 +140,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	if len(s.list) != maxSessions {
 		t.Errorf("%d sessions, want %d", len(s.list), maxSessions)
 	}
-	r := &http.Request{Header: http.Header{"Cookie": {s.cookie() + "=" + first}}}
+	r := &http.Request{Header: http.Header{"Cookie": {s.cookieName() + "=" + first}}}
 	if _, ok := s.find(r); ok {
 		t.Error("the oldest session is still good")
 	}
@@ -148,7 +148,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Cookie", s.cookie()+"="+value)
+	r.Header.Set("Cookie", s.cookieName()+"="+value)
 	if _, ok := s.find(r); ok {
 		t.Error("a session is good after its end")
 	}

@@ -21,15 +21,15 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// SessionsFile is the file in the data directory with the hashes of the sessions of the owner's page, so that an open
-// page continues after a restart of the process. Removing or replacing owner.token ends the sessions.
+// SessionsFile is the file in the data directory that holds the hashes of the owner's browser sessions, so that a
+// browser stays signed in when the process restarts. Removing or replacing owner.token ends the sessions.
 const SessionsFile = "owner.sessions"
 
 const (
 	sessionLife = 7 * 24 * time.Hour
-	maxSessions = 32 // one more ends the oldest session
+	maxSessions = 32 // starting another one ends the oldest
 	codeLife    = 5 * time.Minute
-	keepExpired = 24 * time.Hour // for which an expired session is stored, because the clock may be wrong
+	keepExpired = 24 * time.Hour // how long an expired session stays stored, because the clock may be wrong
 )
 
 // sessions holds the sessions of signed-in browsers. It keeps only SHA-256 hashes of sessions and sign-in codes.
@@ -82,13 +82,14 @@ func (s *sessions) load(token tokenHash) error {
 	}
 	var file sessionFile
 	if json.Unmarshal(data, &file) != nil || file.Token != token.mark() {
-		return nil // so every browser must sign in again
+		return nil // every browser must sign in again
 	}
 	s.list = file.Sessions[max(0, len(file.Sessions)-maxSessions):]
 	return nil
 }
 
-func (s *sessions) cookie() string {
+// cookieName returns the name of the cookie that holds a session.
+func (s *sessions) cookieName() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return "agentmesh-" + s.token.mark()[:12]
@@ -107,6 +108,7 @@ func (s *sessions) begin(now time.Time) (value string, until time.Time, err erro
 	return value, until, s.save()
 }
 
+// end ends the session whose cookie has this value, or all sessions.
 func (s *sessions) end(value string, all bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +127,7 @@ func (s *sessions) save() error {
 
 // find returns the cookie of a request, or "" if no stored session has it. ok reports whether the session is valid now.
 func (s *sessions) find(r *http.Request) (value string, ok bool) {
-	c, err := r.Cookie(s.cookie())
+	c, err := r.Cookie(s.cookieName())
 	if err != nil || c.Value == "" {
 		return "", false
 	}

@@ -31,14 +31,15 @@ var pageFuncs = template.FuncMap{
 	"left": pageLeft,
 	"id":   pageID,
 	"hash": pageHash,
-	// key returns the keyboard shortcut of the entry of the navigation at an index.
+	// key returns the keyboard shortcut of the navigation entry at an index.
 	"key": func(i int) int { return i + 1 },
 	// words writes an internal name in plain words.
 	"words": func(v any) string { return strings.ReplaceAll(textOf(v), "_", " ") },
 }
 
-// escapeText returns s as inert HTML. It escapes markup, and shows the codes of characters that control direction, join
-// or hide others. Combining marks that pile up are counted instead of drawn. Line breaks and tabs stay.
+// escapeText returns s as inert HTML. It escapes markup, and shows the codes of characters that control the
+// direction of text, or join or hide other characters. Combining marks that pile up are counted instead of drawn.
+// Line breaks and tabs stay.
 func escapeText(s string) string {
 	var b strings.Builder
 	marks, dropped := 0, 0
@@ -75,7 +76,8 @@ func escapeText(s string) string {
 	return b.String()
 }
 
-// cutText returns the beginning of s, with at most so many runes and lines. complete reports whether that is all of s.
+// cutText returns the beginning of s, with at most so many runes and lines. complete reports whether head is all of
+// s.
 func cutText(s string, runes, lines int) (head string, complete bool) {
 	n := 0
 	for i, r := range s {
@@ -92,7 +94,7 @@ func cutText(s string, runes, lines int) (head string, complete bool) {
 // pageText shows a text of any length. The part that does not fit is behind an expander.
 func pageText(v any) template.HTML { return block(textOf(v), "text") }
 
-// pageJSON shows a document as it was sent, indented.
+// pageJSON shows a JSON document, indented. It shows other text unchanged.
 func pageJSON(raw json.RawMessage) template.HTML {
 	var out bytes.Buffer
 	if json.Indent(&out, raw, "", "  ") != nil {

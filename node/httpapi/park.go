@@ -74,8 +74,8 @@ type Waiter interface {
 // Park answers a request when waiter has an answer. It answers with empty after maxWait, or if the server stops or the
 // client already sends its next request. It calls waiter.Leave. The handler must return Park's error.
 //
-// Meanwhile, a request over plain HTTP/1.1 has one small goroutine and no buffers, a third of the memory that net/http
-// needs. Its log line and its metrics leave out the wait. Other requests wait in the handler.
+// While it waits, a request over plain HTTP/1.1 has one small goroutine and no buffers. This takes a third of the
+// memory that net/http needs. Its log line and its metrics leave out the wait. Other requests wait in the handler.
 func Park(c echo.Context, maxWait time.Duration, waiter Waiter, empty []byte) error {
 	r, w := c.Request(), c.Response()
 	p, ok := r.Context().Value(parkingKey{}).(*parking)
@@ -152,7 +152,7 @@ type parkedRequest struct {
 	end     time.Time
 }
 
-var past = time.Unix(1, 0)
+var past = time.Unix(1, 0) // a deadline that ends a read at once
 
 func (r *parkedRequest) wake() {
 	r.woken.Store(true)
@@ -173,7 +173,8 @@ func (r *parkedRequest) run() {
 	}
 }
 
-// await waits for the answer by reading, because only a read notices that the client has left. isHere is then false.
+// await waits for the answer by reading, because only a read notices that the client has left. isHere is false if it
+// has.
 func (r *parkedRequest) await() (body []byte, isHere bool, err error) {
 	for {
 		r.conn.SetReadDeadline(r.end)

@@ -11,8 +11,8 @@ import (
 
 // requests counts the requests of one listener. A nil *requests counts nothing.
 //
-// A series is created when its first request ends. Their number is at most routes × method classes × status classes,
-// because a route is a pattern that a service mounted, never a path.
+// A series is created when its first request ends. The number of series is at most routes × method classes × status
+// classes, because a route is a pattern that a service mounted, never a path.
 type requests struct {
 	m        *Metrics
 	listener string
@@ -74,11 +74,12 @@ func (r *requests) finish(pattern, method string, status int, took time.Duration
 		cell = r.add(kind)
 	}
 	cell.count.Inc()
-	if status != http.StatusSwitchingProtocols { // the lifetime of a tunnel is not a response time
+	if status != http.StatusSwitchingProtocols { // the lifetime of an upgraded connection is not a response time
 		cell.took.Observe(took.Seconds())
 	}
 }
 
+// add creates the series of a kind of request, unless another request has created them meanwhile.
 func (r *requests) add(kind requestKind) requestCell {
 	r.mu.Lock()
 	defer r.mu.Unlock()

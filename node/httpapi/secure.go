@@ -26,9 +26,9 @@ func usesStrictTransport(cfg Config) bool {
 // ChallengePath is where an ACME authority sends its requests over plain HTTP (RFC 8555 section 8.3).
 const ChallengePath = "/.well-known/acme-challenge/"
 
-// ServePlain answers plain HTTP beside a listener with TLS, until ctx ends. challenge, if not nil, gets requests below
-// [ChallengePath]. Other reads are redirected to the public URL. All other requests are refused, so that their senders
-// notice that they exposed them to the network. No route of this server is reachable.
+// ServePlain answers plain HTTP beside a listener with TLS, until ctx ends. challenge, if not nil, gets requests
+// below [ChallengePath]. Other reads are redirected to the public URL. All other requests are refused, so that
+// senders notice that they sent something over the network unencrypted. No route of this server is reachable.
 func (s *Server) ServePlain(ctx context.Context, l net.Listener, challenge http.Handler) error {
 	return Serve(ctx, s.plain(challenge), limitConns(l, s.cfg, s.conns), nil, s.cfg.Logger)
 }

@@ -25,8 +25,8 @@ type Config struct {
 	TLS *tls.Config
 	// TrustedProxies are proxies whose X-Forwarded-For names the client.
 	TrustedProxies []netip.Prefix
-	// ProxyHere treats every connection from this machine as the reverse proxy's (AM-43). Only such a connection and
-	// TrustedProxies may name a client.
+	// ProxyHere treats every connection from this machine as one of the reverse proxy (AM-43). Only such a
+	// connection and those of TrustedProxies may name a client in X-Forwarded-For.
 	ProxyHere bool
 	// CORSOrigins ("https://app.example.com") may call every route from a browser.
 	CORSOrigins []string
@@ -43,7 +43,8 @@ type Config struct {
 	Version string
 	// Logger gets one line per request; nil discards them.
 	Logger *slog.Logger
-	// Metrics count requests, connections and refusals of limits; may be nil. The public listener does not serve them.
+	// Metrics count requests, connections and refusals by limits; may be nil. The public listener does not serve
+	// them.
 	Metrics *Metrics
 }
 
@@ -53,7 +54,7 @@ const (
 	readTimeout   = 15 * time.Second
 	writeTimeout  = 60 * time.Second
 	idleTimeout   = 60 * time.Second
-	maxHeader     = 16 << 10
+	maxHeader     = 16 << 10        // bytes
 	maxStreams    = 100             // of one HTTP/2 connection
 	stopTimeout   = 4 * time.Second // for a whole stop, because supervisors and users wait at most five seconds
 	stopGrace     = 2 * time.Second // until the contexts of requests are canceled
@@ -152,7 +153,7 @@ func Serve(ctx context.Context, h http.Handler, l net.Listener, secure *tls.Conf
 		}
 		stopped <- err
 	})
-	if _, ok := l.(*limitedListener); ok && secure == nil {
+	if _, ok := l.(*limitedListener); ok && secure == nil { // see Park
 		srv.BaseContext = func(net.Listener) context.Context { return context.WithValue(requests, parkingKey{}, park) }
 		go srv.Serve(park) // returns when srv stops
 	}

@@ -21,7 +21,7 @@ import (
 const (
 	SocketFile        = "owner.sock"
 	SocketPointerFile = "owner.sock.path"
-	maxSocket         = 100 // bytes; the systems allow 104 to 108
+	maxSocket         = 100 // bytes; operating systems allow 104 to 108
 )
 
 // ErrOwnerInUse means that another process answers on the owner's socket of this data directory.

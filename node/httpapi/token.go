@@ -30,8 +30,8 @@ func loadToken(dir string) (tokenHash, error) {
 	return readToken(filepath.Join(dir, TokenFile), 0o077, 0o600)
 }
 
-// readToken reads a token from a file, or makes the file with the permissions in mode. A permission in forbidden is an
-// error.
+// readToken reads a token from a file, or makes the file with the permissions in mode. It returns an error if the
+// file has a permission in forbidden.
 func readToken(path string, forbidden, mode fs.FileMode) (tokenHash, error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

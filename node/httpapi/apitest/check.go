@@ -38,7 +38,7 @@ var document = sync.OnceValues(func() (description, error) {
 	if err := doc.Validate(loader.Context); err != nil {
 		return description{}, fmt.Errorf("openapi.yaml: %w", err)
 	}
-	// Read these as plain bytes.
+	// Do not decode bodies of these types.
 	for _, kind := range []string{"text/html", "application/yaml", "text/yaml", "application/x-yaml", "text/event-stream"} {
 		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.FileBodyDecoder)
 	}
@@ -202,26 +202,26 @@ type teeBody struct {
 type recorder struct {
 	http.ResponseWriter
 	status int
-	begun  bool // the status was sent
+	isSent bool // the status was sent
 	body   bytes.Buffer
 }
 
 func (r *recorder) WriteHeader(status int) {
-	if !r.begun {
-		r.begun, r.status = true, status
+	if !r.isSent {
+		r.isSent, r.status = true, status
 	}
 	r.ResponseWriter.WriteHeader(status)
 }
 
 func (r *recorder) Write(p []byte) (int, error) {
-	r.begun = true
+	r.isSent = true
 	r.body.Write(p)
 	return r.ResponseWriter.Write(p)
 }
 
 // Hijack takes over the connection for a WebSocket. The bytes after that are not HTTP, and are not checked.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	r.begun, r.status = true, http.StatusSwitchingProtocols
+	r.isSent, r.status = true, http.StatusSwitchingProtocols
 	return http.NewResponseController(r.ResponseWriter).Hijack()
 }
 

@@ -50,7 +50,7 @@ type Door struct {
 	Edge    *httpapi.Server
 	t       testing.TB
 	handler http.Handler
-	heap    uint64
+	heap    uint64 // memory in use after the start
 }
 
 // NewDoor serves the routes that mount adds, on a real listener.

@@ -176,7 +176,7 @@ func (tb *Tab) Click(selector string) {
 			return
 		}
 		if time.Now().After(end) {
-			tb.t.Fatalf("no click on %s is taken; the page shows\n%s", selector, tb.text())
+			tb.t.Fatalf("the page accepts no click on %s; it shows\n%s", selector, tb.text())
 		}
 	}
 }

@@ -33,7 +33,7 @@ type ACMEConfig struct {
 	UserAgent string
 }
 
-// maxCheckGap bounds the time between two checks whether autocert has renewed a certificate.
+// maxCheckGap bounds the time between two checks for a certificate that autocert has renewed.
 const maxCheckGap = time.Minute
 
 // retryPauses are the pauses after the first failure, the second, and so on. Authorities such as Let's Encrypt refuse a
@@ -102,7 +102,7 @@ func (a *authority) policy(_ context.Context, host string) error {
 		host = name
 	}
 	if !a.isOurs(host) {
-		return errName
+		return errWrongName
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func (a *authority) isOurs(name string) bool {
 // answer refuses names other than ours, and answers the challenge TLS-ALPN-01.
 func (a *authority) answer(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if !a.isOurs(hello.ServerName) {
-		return nil, errName
+		return nil, errWrongName
 	}
 	if slices.Equal(hello.SupportedProtos, []string{acme.ALPNProto}) {
 		return a.manager.Load().GetCertificate(hello)

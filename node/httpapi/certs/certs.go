@@ -24,15 +24,15 @@ import (
 // Source is a certificate that is replaced while the listener serves. It is safe for concurrent use.
 type Source struct {
 	log *slog.Logger
-	// fetch returns the newest certificate and when to fetch again. Without a certificate, the previous one stays in
-	// use. An error beside a certificate is for the owner.
+	// fetch returns the newest certificate and when to fetch again. If it returns no certificate, the previous one
+	// stays in use. It may return a certificate and also an error, which the owner then sees.
 	fetch     func(context.Context) (*tls.Certificate, time.Duration, error)
 	answer    func(*tls.ClientHelloInfo) (*tls.Certificate, error) // returns a certificate instead of current, or nil
 	protocols []string                                             // more ALPN protocols, besides those of HTTP
 	challenge http.Handler
 
 	current   atomic.Pointer[tls.Certificate]
-	first     chan struct{} // closed after the first fetch
+	first     chan struct{} // closed after the first attempt
 	closeOnce sync.Once     // closes first
 
 	mu    sync.Mutex
@@ -52,17 +52,17 @@ func (s State) Valid(now time.Time) error {
 	case s.NotAfter.IsZero() && s.Err != nil:
 		return s.Err
 	case s.NotAfter.IsZero():
-		return errNone
+		return errNoCertificate
 	case now.After(s.NotAfter):
-		return errors.Join(errEnded, s.Err)
+		return errors.Join(errExpired, s.Err)
 	}
 	return nil
 }
 
 var (
-	errNone  = errors.New("there is no certificate yet")
-	errEnded = errors.New("the certificate has expired")
-	errName  = errors.New("no certificate for this name")
+	errNoCertificate = errors.New("there is no certificate yet")
+	errExpired       = errors.New("the certificate has expired")
+	errWrongName     = errors.New("no certificate for this name")
 )
 
 // State returns the state of the certificate.
@@ -91,7 +91,7 @@ func (s *Source) Config() *tls.Config {
 			if cert := s.current.Load(); cert != nil {
 				return cert, nil
 			}
-			return nil, errNone
+			return nil, errNoCertificate
 		},
 	}
 }

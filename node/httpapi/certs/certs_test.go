@@ -105,7 +105,7 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: serial %d, %v", name, got, s.State())
 		}
 	}
-	if err := s.State().Valid(time.Now().Add(2 * time.Hour)); !errors.Is(err, errEnded) {
+	if err := s.State().Valid(time.Now().Add(2 * time.Hour)); !errors.Is(err, errExpired) {
 		t.Errorf("an expired certificate: %v", err)
 	}
 }

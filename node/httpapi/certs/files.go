@@ -36,7 +36,7 @@ func Files(host, certFile, keyFile string, log *slog.Logger) (*Source, error) {
 
 type files struct {
 	host, cert, key string
-	loadedStamps    [2]stamp // of the files of loaded
+	loadedStamps    [2]stamp // of the files that loaded was read from
 	loaded          *tls.Certificate
 }
 
@@ -78,7 +78,8 @@ func checkHost(leaf *x509.Certificate, host string) error {
 	return fmt.Errorf("the certificate is for %s, not for %s", strings.Join(leaf.DNSNames, ", "), host)
 }
 
-// isTooOpen reports whether every user may read the key. A group may, because some systems have one for certificates.
+// isTooOpen reports whether every user may read the key. A group may read it, because some systems have a group for
+// certificates.
 func isTooOpen(mode fs.FileMode) bool {
 	return runtime.GOOS != "windows" && mode.Perm()&0o007 != 0
 }

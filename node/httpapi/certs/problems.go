@@ -22,7 +22,7 @@ type problems struct {
 	next http.RoundTripper
 
 	mu      sync.Mutex
-	ctx     context.Context
+	ctx     context.Context   // of the current attempt
 	details map[string]string // by type of challenge
 }
 
@@ -39,6 +39,7 @@ func (p *problems) begin(ctx context.Context) {
 	p.ctx = ctx
 }
 
+// explain adds to err what the authority reported about the challenges.
 func (p *problems) explain(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +92,7 @@ const (
 	maxPollWait    = time.Minute    // between two requests for the state of an order
 )
 
-// boundWait bounds the Retry-After of a response, and drops one without a wait.
+// boundWait bounds the Retry-After of a response. It removes a header that is invalid or does not ask for a wait.
 func boundWait(resp *http.Response) {
 	text := resp.Header.Get("Retry-After")
 	if text == "" {
@@ -113,7 +114,7 @@ func boundWait(resp *http.Response) {
 }
 
 // note remembers the problem of each kind of challenge in an authorization (RFC 8555 section 7.1.4). A valid
-// authorization clears them.
+// authorization clears the remembered problems.
 func (p *problems) note(body []byte) {
 	var authorization struct {
 		Status     string

@@ -7,7 +7,7 @@
   let source = null;
   let missed = false; // the connection was lost, and with it perhaps changes
   let retry = 0;
-  let past = []; // where the buttons of the live region were before each change in the last guard ms
+  let past = []; // where the buttons of the live region were before each change of the last guard ms
   let last = "";
 
   const live = () => document.getElementById("live");
@@ -20,8 +20,8 @@
     el.className = text === "Live" ? "stream on" : "stream";
   }
 
-  // refresh fetches the live region if it shows one of the topics, or if topics is null. During a fetch
-  // the next fetch waits; this works because a swap replaces the content of the region and not the region.
+  // refresh fetches the live region if it shows one of the topics, or if topics is null. During a fetch, htmx lets
+  // the next fetch wait. This works because a swap replaces the content of the region, not its element.
   function refresh(topics) {
     const el = live();
     if (!el || !el.dataset.topics || !window.htmx) return;
@@ -30,11 +30,11 @@
     window.htmx.trigger(el, "refresh");
   }
 
-  // Only the tab that holds the lock may tell the owner what arrives, while this tab is hidden. It stays connected.
+  // tells is true in the one tab that holds the lock. That tab notifies the owner, and stays connected while hidden.
   let tells = false;
   const mayTell = () => window.Notification?.permission === "granted" && localStorage.getItem("notify") === "yes";
   let known = NaN;
-  // recount brings the counts of the navigation up to date on a page that does not show what changed.
+  // recount updates the counts in the navigation on a page that does not show what changed.
   async function recount(topics) {
     const counted = topics.filter((t) => t === "approvals" || t === "inbox" || t === "reset");
     const shown = live()?.dataset.topics?.split(" ") ?? [];
@@ -100,7 +100,7 @@
     waitToTell();
   }
 
-  // notify is the switch for this browser. The browser asks the owner for the permission.
+  // offer shows the button that turns notifications in this browser on or off.
   function offer() {
     const notify = document.getElementById("notify");
     if (!notify || !window.Notification || !navigator.locks) return;
@@ -117,7 +117,7 @@
     offer();
   });
 
-  // Shortcuts work while nobody types. They are listed under "?" and can be turned off.
+  // Shortcuts work unless a field has the focus. "?" lists them, and they can be turned off.
   const keys = document.getElementById("keys");
   const off = document.getElementById("keys-off");
   if (keys) {
@@ -150,7 +150,7 @@
   }
   reveal();
 
-  // age brings the times up to date that are relative to now.
+  // age updates the times that are shown relative to now.
   function age() {
     for (const t of document.querySelectorAll("time[datetime]")) {
       if (!/^(just now|\d+ (min|h) ago)$/.test(t.textContent)) continue;
@@ -161,7 +161,7 @@
   }
   setInterval(age, 30000);
 
-  // count shows in the title of the tab how much waits.
+  // count shows in the title of the tab how many items wait.
   function count() {
     const waiting = document.querySelector("#nav .count")?.textContent;
     document.title = (waiting ? "(" + waiting + ") " : "") + document.title.replace(/^\(\d+\+?\) /, "");
@@ -234,7 +234,7 @@
     for (const f of document.forms) delete f.dataset.sent;
   });
 
-  // Buttons that copy a text are hidden unless the browser lets a page do that.
+  // Buttons that copy a text are hidden unless the browser lets pages write to the clipboard.
   if (navigator.clipboard) {
     for (const b of document.querySelectorAll("button[data-copy]")) {
       b.hidden = false;
