@@ -27,12 +27,13 @@ func MountAgent(g *echo.Group, operations ...Operation) {
 	}
 }
 
-// agentNode is a node as the owner's agent sees it. It shows no message that the owner has not released, because such a
-// message could give orders to the agent. The node sends no message of the agent into a conversation with an unreleased
-// message, because an answer would release that message.
+// agentNode is a node as the owner's agent sees it. It shows no message that the owner has not released, because such
+// a message could contain instructions to the agent. The node sends no message of the agent into a conversation with
+// an unreleased message, because an answer would release that message.
 type agentNode struct{ Node }
 
-// ListPeers implements [Peers]. It leaves out what peers call themselves, because a name can give orders as well.
+// ListPeers implements [Peers]. It leaves out what peers call themselves, because a name can contain instructions,
+// too.
 func (n agentNode) ListPeers(ctx context.Context, only string) ([]Peer, error) {
 	peers, err := n.Node.ListPeers(ctx, only)
 	for i := range peers {
@@ -55,7 +56,7 @@ func (n agentNode) hides(ctx context.Context, item Item) (bool, error) {
 	return ask.Kind == AskMessage, err
 }
 
-// hide returns the item without what its sender wrote if the owner has not released it.
+// hide removes what the sender wrote from an item that the owner has not released.
 func (n agentNode) hide(ctx context.Context, item Item, err error) (Item, error) {
 	if err != nil {
 		return Item{}, err
@@ -90,6 +91,7 @@ func (n agentNode) Acknowledge(ctx context.Context, id string) (Item, error) {
 	return n.hide(ctx, item, err)
 }
 
+// listHidden returns the ids of the messages of a conversation that the owner has not released.
 func (n agentNode) listHidden(ctx context.Context, peer, conversation string) (ids []string, err error) {
 	items, err := n.Node.ListItems(ctx, Query{Peer: peer, Conversation: conversation})
 	for _, item := range items.Items {

@@ -29,7 +29,8 @@ const (
 // RuleUnproven is the rule of a question about an agent whose derived id does not lead to the key on its card.
 const RuleUnproven = "id=unproven"
 
-// Approval is a question as shown to the owner: about whom, with what text, and with every message that it covers.
+// Approval is a question as shown to the owner, with the names of the party that it is about and every message that it
+// covers.
 type Approval struct {
 	acl.Ask
 	PeerNames
@@ -97,9 +98,9 @@ func (a Approval) ShowTitle() string {
 type Decision struct {
 	Choice acl.Choice `json:"choice"`
 	Hash   string     `json:"hash"`
-	By     string     `json:"by"`             // the door; empty: the door of the request
+	By     string     `json:"by"`             // the door, see [Door]; empty: the door of the request
 	Text   string     `json:"text,omitempty"` // the answer to a question of the agent
-	// WaitSeconds is how long to wait for the result of one of our messages that is approved.
+	// WaitSeconds is how long to wait for the result if the decision releases a message of ours.
 	WaitSeconds int `json:"wait_seconds,omitempty"`
 }
 
@@ -126,9 +127,10 @@ type Approvals interface {
 	// FindApproval returns the question with this id. id may be a prefix that only one question has. If the message of
 	// that question waits behind another message, FindApproval returns the question about the first message.
 	FindApproval(ctx context.Context, id string) (Approval, error)
-	// Decide carries out a decision. It waits up to wait for the result of one of our messages that the decision
-	// releases. With acl.ErrAskGone it returns the question in its final state.
+	// Decide carries out a decision. If the decision releases a message of ours, Decide waits up to wait for the
+	// result. With acl.ErrAskGone it returns the question in its final state.
 	Decide(ctx context.Context, id string, d Decision, wait time.Duration) (Decided, error)
+	// RejectStrangers rejects all waiting senders that the owner does not know, and returns their number.
 	RejectStrangers(ctx context.Context, by string) (int, error)
 }
 

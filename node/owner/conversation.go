@@ -27,7 +27,7 @@ type Conversation struct {
 	Intent    wire.Intent         `json:"intent"`
 	Opened    time.Time           `json:"opened"`
 	Last      time.Time           `json:"last"`
-	Holds     int                 `json:"holds,omitempty"`
+	Holds     int                 `json:"holds,omitempty"` // messages that wait for the owner
 	// Unreleased is the number of messages of the peer that were held and that the owner has not released.
 	Unreleased int        `json:"unreleased,omitempty"`
 	Proposal   *Proposal  `json:"proposal,omitempty"`
@@ -37,15 +37,15 @@ type Conversation struct {
 	Address    string     `json:"address,omitempty"` // of a foreign peer
 }
 
-// Proposal is a standing proposal that is not agreed yet.
+// Proposal is the current proposal of a conversation, before it is agreed.
 type Proposal struct {
 	conversations.Terms
 	By       conversations.Side `json:"by"`
-	Accepted conversations.Side `json:"accepted_by,omitempty"`   // by an accept that does not count yet
-	Selected string             `json:"selected_time,omitempty"` // by that accept, if several times are offered
+	Accepted conversations.Side `json:"accepted_by,omitempty"`   // the side whose accept does not count yet
+	Selected string             `json:"selected_time,omitempty"` // the time that this accept selects, if several are offered
 }
 
-// NewProposal returns the standing proposal of a conversation that is not agreed yet, or nil without one.
+// NewProposal returns the current proposal of a conversation, or nil if it has no proposal or the proposal is agreed.
 func NewProposal(conv conversations.Conversation) *Proposal {
 	if conv.Proposal == nil || conv.Proposal.Accepted {
 		return nil

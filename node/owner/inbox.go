@@ -73,11 +73,11 @@ type Item struct {
 	Failure *HookFailure `json:"failure,omitempty"` // with the states waiting and failed, if the hook failed
 	RetryAt time.Time    `json:"retry_at,omitzero"` // with the state waiting
 
-	About string `json:"about,omitempty"` // with a task: its matter, "mess/2026-11-22-001"
+	About string `json:"about,omitempty"` // with a task: what it is about, such as "mess/2026-11-22-001"
 	Turn  string `json:"turn,omitempty"`  // with a task: what is to be done, as the bridge names it
 
 	Cancels  string    `json:"cancels,omitempty"`      // UID of the agreed event that it cancels
-	Takes    bool      `json:"takes_accept,omitempty"` // this item is the peer's answer by which our accept counts
+	Takes    bool      `json:"takes_accept,omitempty"` // this item is the peer's answer that makes our accept count
 	Woken    time.Time `json:"woken,omitzero"`         // when an agent that answers later was woken
 	Reminded time.Time `json:"reminded,omitzero"`      // when it was woken a second time
 

@@ -7,8 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Refusal is a refused message with the reason. It also counts the repeated refusals of a proven sender for one reason,
-// or of all unproven senders.
+// Refusal is a refused message with the reason. Refusals for the same reason are merged: those of one proven sender,
+// and those of all unproven senders.
 type Refusal struct {
 	At     time.Time
 	Times  int

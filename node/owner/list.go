@@ -19,7 +19,7 @@ type List[T any] struct {
 	Next  string `json:"next,omitempty"`
 }
 
-// Page returns a page of a list.
+// Page returns a page of a list. Its Items are never nil, so the JSON has an array.
 func Page[T any](items []T, next string) List[T] {
 	if items == nil {
 		items = []T{}
@@ -27,15 +27,15 @@ func Page[T any](items []T, next string) List[T] {
 	return List[T]{Items: items, Next: next}
 }
 
-// Query selects a page of a list. Each list uses the parameters that it has.
+// Query selects a page of a list. A list ignores the parameters that it does not support.
 type Query struct {
 	State, After string
 	Before       uint64
 	Limit        int
 	Wait         time.Duration
 
-	Peer         string // the agent id of the peer of conversations, or of the items of a conversation; empty: all
-	Conversation string // of the items, with Peer; empty: all; no request sets it
+	Peer         string // the agent id of the peer; empty: all
+	Conversation string // of inbox items, together with Peer; empty: all; no HTTP request sets it
 }
 
 // ReadQuery parses the parameters of a list. A state must be one of states. The default limit is 50.

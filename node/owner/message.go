@@ -91,8 +91,8 @@ type OutboxEntry struct {
 	// Doubtful reports that the peer may have processed an attempt that was signed again, so that its message id
 	// differs from that of the first attempt.
 	Doubtful bool `json:"resend_maybe_processed,omitempty"`
-	// Fetchable reports that the entry was stored as the answer to a message of the peer, which gets it by repeating
-	// that message. The conversation does not fail if the entry cannot be delivered (AM-22).
+	// Fetchable reports that the entry was stored as the answer to a message of the peer. The peer gets the entry by
+	// repeating that message. The conversation does not fail if the entry cannot be delivered (AM-22).
 	Fetchable bool `json:"fetchable,omitempty"`
 
 	Status int          `json:"status,omitempty"` // HTTP status of the newest attempt
@@ -109,8 +109,8 @@ type NewMessage struct {
 	Payload      wire.Value          `json:"payload,omitzero"`
 	Seal         SealChoice          `json:"seal,omitempty"`
 	WaitSeconds  int                 `json:"wait_seconds"`
-	// IdempotencyKey makes a repetition of the call within a day send nothing. The result has the ids of the first call
-	// and the state that its message had when it was stored.
+	// If a call with the same IdempotencyKey was made within a day, this call sends nothing. The result has the ids of
+	// the first call, and the state that its message had when it was stored.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 	By             string `json:"-"` // the door of the request, see [Door]; empty: the owner's page
 }

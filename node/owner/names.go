@@ -106,7 +106,8 @@ func (n Notice) Detail() string {
 // Shown returns how to show a peer.
 func (p Peer) Shown() ShownName { return p.ShownAt(p.ID) }
 
-// ShownAt returns how to show a peer with a foreign address. address is the id of the peer if it has none.
+// ShownAt returns how to show a peer with a foreign address. address is the id of the peer if the peer has no foreign
+// address.
 func (p Peer) ShownAt(address string) ShownName {
 	names := PeerNames{PeerName: p.Name}
 	if len(p.Aliases) > 0 {
@@ -171,6 +172,7 @@ func (l *namer) fillConversation(c *Conversation) {
 // WithNames returns n with names beside the ids of peers in what it lists.
 func WithNames(n Node) Node { return named{n} }
 
+// named adds names to what a Node lists.
 type named struct{ Node }
 
 // fillOne returns v with the names that fill adds. It prefers err to an error of a look-up.
@@ -246,7 +248,7 @@ func NamedNotices(ctx context.Context, n Node, q Query) (List[Notice], error) {
 	return fillList(ctx, n, list, err, func(l *namer, v *Notice) { l.fill(&v.PeerNames, string(v.Peer)) })
 }
 
-// AddNames adds the names of parties to v, an answer of a bridge that has their ids, as its member "peer_names".
+// AddNames returns v, an answer of a bridge, with a member "peer_names": the names of the parties with these ids.
 func AddNames(ctx context.Context, names Names, v wire.Value, ids ...string) (wire.Value, error) {
 	all := wire.Obj()
 	for _, id := range ids {
@@ -313,7 +315,7 @@ func nameParties(v, names wire.Value) wire.Value {
 				shown += " (" + id + ")"
 			}
 			members[i].Value = wire.Text(shown)
-		case "mess": // the message of a party
+		case "mess": // a message, which stays as it was sent
 		default:
 			members[i].Value = nameParties(m.Value, names)
 		}

@@ -101,6 +101,7 @@ func (q Questions) Operations() []Operation {
 	}
 }
 
+// open stores a question and a notice about it, and returns the id of the question.
 func (q Questions) open(ctx context.Context, in NewQuestion, limit *rate.Limiter, now time.Time) (string, error) {
 	text := strings.TrimSpace(in.Text)
 	if text == "" || len(text) > MaxQuestion {
@@ -143,7 +144,7 @@ func (q Questions) await(ctx context.Context, id string, maxWait time.Duration) 
 			return Question{}, err
 		}
 		if ask.Kind != AskQuestion && ask.Kind != AskOutgoing && ask.Kind != AskTask {
-			return Question{}, store.ErrNotFound // what others wrote is not for the agent
+			return Question{}, store.ErrNotFound // other questions show what others wrote, which is not for the agent
 		}
 		if ask.State != acl.AskPending || ctx.Err() != nil {
 			return Question{ask.ID, ask.Kind, ask.State, ask.Answer, ask.Created, ask.Expires, ask.Decided}, nil

@@ -1,9 +1,10 @@
 // Package contact lets the owner's agent write to others as a client of A2A: each contact has a URL of its own at the
-// agent's door, /a2a/CONTACT. Some agents have one URL for each peer and no field that names a recipient (OC-7).
+// agent's door, /a2a/CONTACT. This is for agents that have one URL for each peer and no field that names a recipient
+// (OC-7).
 //
 // A message goes out like every message of the agent's door, so the owner's rules and approvals apply. The task is
 // WORKING until the conversation has an answer or ends, the owner refuses the message, or its delivery fails. The
-// package keeps a small record for each task and each context, and reads all else through an [owner.Client].
+// package keeps a small record for each task and each context, and reads everything else through an [owner.Client].
 package contact
 
 import (
@@ -37,9 +38,11 @@ const (
 	maxRecords     = 5000
 	keepTask       = 7 * 24 * time.Hour
 	keepContext    = 45 * 24 * time.Hour // longer than a conversation lives
-	blockSeconds   = 25                  // A2A-D1
+	blockSeconds   = 25                  // how long a blocking call waits (A2A-D1)
 	sendsPerMinute = 30
 	maxPages       = 20 // of a transcript
+	maxDepth       = 64 // of a message that a bridge received
+	maxValues      = 50_000
 )
 
 // MaxCall bounds how long a call takes.
@@ -146,12 +149,12 @@ func (d *Door) send(ctx context.Context, call message.Call, contact string) (*ta
 		return nil, e
 	}
 	id, digest := wire.HashOf("task", contact, m.ID), wire.HashOf(string(m.Tree.JSON()))
-	known, err := d.find(ctx, contact, id)
+	earlier, err := d.find(ctx, contact, id)
 	switch {
-	case err == nil && known.Digest != digest:
+	case err == nil && earlier.Digest != digest:
 		return nil, message.ErrParams.At("the message id was used before with other content")
 	case err == nil:
-		return known, nil
+		return earlier, nil
 	case !errors.Is(err, message.ErrTaskNotFound):
 		return nil, err
 	}
@@ -202,7 +205,7 @@ func (d *Door) save(ctx context.Context, t *task) error {
 		}})
 	}
 	err = d.cfg.Records.Apply(ctx, changes, time.Now())
-	if errors.Is(err, store.ErrQuota) { // the message has left, so the client must get its task
+	if errors.Is(err, store.ErrQuota) { // the message has been sent, so the client must get its task
 		if err = errors.Join(d.makeRoom(ctx, nsTasks), d.makeRoom(ctx, nsContexts)); err == nil {
 			err = d.cfg.Records.Apply(ctx, changes, time.Now())
 		}
@@ -210,7 +213,7 @@ func (d *Door) save(ctx context.Context, t *task) error {
 	return err
 }
 
-// makeRoom removes the oldest tenth of the records of a namespace if it is full.
+// makeRoom removes the oldest tenth of the records of a namespace, if the namespace is full.
 func (d *Door) makeRoom(ctx context.Context, ns string) error {
 	var old []store.Change
 	for rec, err := range store.AllRecords(ctx, d.cfg.Records, ns, "", time.Now()) {
@@ -247,6 +250,7 @@ const (
 	textEnded   = "the conversation has ended"
 )
 
+// view returns the task as the client sees it, with the answer if there is one.
 func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 	shown := message.Task{ID: t.ID, Context: t.Context, State: sdk.TaskStateWorking, At: t.Created}
 	say := func(state sdk.TaskState, text string) (wire.Value, error) {
@@ -267,7 +271,7 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 		case q.State != acl.AskApproved:
 			return say(sdk.TaskStateRejected, textRefused)
 		}
-		sentFrom = q.Decided.Truncate(time.Millisecond) // as the transcript does
+		sentFrom = q.Decided.Truncate(time.Millisecond) // because the transcript truncates its times
 	}
 	reply, at, state, err := d.answerTo(ctx, t, sentFrom)
 	switch {
@@ -285,13 +289,13 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 	return say(sdk.TaskStateWorking, textSent)
 }
 
-// answerTo returns what the peer answered to the message of a task: its newest message after ours, up to the next
-// message of ours that follows an answer. If the task does not name our message, it is the first one from sentFrom on.
-// Without an answer, the reply has no state. state is that of the conversation.
+// answerTo returns what the peer answered to the message of a task: the peer's newest message after ours. Once there
+// is an answer, the next message of ours ends the search. If the task does not name our message, it is our first
+// message from sentFrom on. Without an answer, the reply has no state. state is the state of the conversation.
 func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply message.Reply, at time.Time, state conversations.State, err error) {
-	reached := false // the message of the task
+	reached := false // true from the message of the task on
 	query := url.Values{}
-	if wire.AgentID(t.Contact).Valid() { // others may use the same conversation id
+	if wire.AgentID(t.Contact).Valid() { // another peer may use the same conversation id
 		query.Set("peer", t.Contact)
 	}
 	call := owner.ShowConversation.Call(string(t.Conv)).Ask(query)
@@ -328,7 +332,7 @@ func (d *Door) answerTo(ctx context.Context, t *task, sentFrom time.Time) (reply
 // read returns what a message of a peer says about a task. ok is false for a receipt, for pending_approval, and for a
 // message that cannot be parsed or that the owner has not released.
 func read(e owner.Entry) (reply message.Reply, ok bool) {
-	tree, err := wire.ParseForeign(e.Message, 64, 50_000)
+	tree, err := wire.ParseForeign(e.Message, maxDepth, maxValues)
 	if err != nil {
 		return reply, false
 	}

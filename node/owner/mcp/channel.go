@@ -24,17 +24,18 @@ type Channel struct {
 	peers []string
 	inner sdk.Transport
 	conn  sdk.Connection
-	known map[string]bool // ids of new items of listed peers that need no push any more; nil until they were listed once
+	known map[string]bool // ids of new items of listed peers that need no push any more; nil before the first list
 }
 
-// NewChannel returns a channel for messages of peers, named by id or address. Messages of others are not pushed.
+// NewChannel returns a channel for the messages of these peers, each named by id or address. Messages of others are
+// not pushed.
 func NewChannel(cfg Config, peers []string) *Channel {
 	return &Channel{tools: &tools{api: cfg.Client}, peers: peers}
 }
 
 // Connect implements [sdk.Transport]. It starts the pushes, which end with ctx.
 func (c *Channel) Connect(ctx context.Context) (sdk.Connection, error) {
-	_ = c.pushNew(ctx) // so that only later messages are news; after an error, the first stream makes up for it
+	_ = c.pushNew(ctx) // notes the messages that are not new; after an error, the first stream makes up for it
 	var err error
 	if c.conn, err = c.inner.Connect(ctx); err == nil {
 		go c.run(ctx)
@@ -48,8 +49,8 @@ const retryFeed = 5 * time.Second
 // batchSize is the number of items that a channel reads at once. An item may have 256 KiB, and an answer 64 MiB.
 const batchSize = 20
 
-// maxUnread is how many new messages of listed peers a channel remembers. Until the agent has read some of them, the
-// channel pushes no others.
+// maxUnread is how many new messages of listed peers a channel remembers. When it remembers so many, it pushes no
+// others until the agent has read some.
 const maxUnread = 10_000
 
 // run pushes messages of listed peers until ctx ends, each when its item becomes new: when it comes, when the owner
@@ -64,7 +65,7 @@ func (c *Channel) run(ctx context.Context) {
 				break
 			}
 		}
-		_ = c.pushNew(ctx) // all event streams may be taken; an error comes back with the next stream
+		_ = c.pushNew(ctx) // in case no event stream is free; after an error, the next stream makes up for it
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryFeed):
@@ -75,7 +76,7 @@ func (c *Channel) run(ctx context.Context) {
 // follow handles an event of the inbox, or the beginning of a stream. After an error, the next stream makes up for it.
 func (c *Channel) follow(ctx context.Context, event owner.Event) error {
 	switch {
-	case event.Topic != owner.TopicInbox: // earlier events may be lost
+	case event.Topic != owner.TopicInbox: // a new stream or a reset: earlier events may be lost
 		return c.pushNew(ctx)
 	case event.State != string(owner.ItemNew):
 		delete(c.known, event.ID)

@@ -201,7 +201,7 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 		}
 	}
 	raw, err := t.api.Raw(ctx, "GET", "cards/"+url.PathEscape(in.Agent), nil, nil)
-	if card, parsed := wire.ParseObject(raw); err == nil && parsed == nil {
+	if card, parseErr := wire.ParseObject(raw); err == nil && parseErr == nil {
 		capabilities, _ := card.Get("capabilities")
 		intents, _ := card.Get("intents")
 		id, out.Listed, out.Capabilities, out.Intents = card.GetStr("agent_id"), true, names(capabilities), names(intents)
@@ -209,7 +209,7 @@ func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs)
 	}
 	out.Agent = name(id)
 	if !out.Listed && out.Key == "" && out.Standing == "" {
-		return nil, nil, errors.New("no directory lists this agent, and it is no peer of your owner; find agents with mesh_find_agents")
+		return nil, nil, errors.New("no directory lists this agent, and it is not a peer of your owner; find agents with mesh_find_agents")
 	}
 	list, err := owner.Fetch(ctx, t.api, owner.ListConversations.Call().Ask(url.Values{"peer": {id}, "limit": {strconv.Itoa(pageSize)}}))
 	for _, c := range list.Items {
@@ -334,7 +334,8 @@ type readResult struct {
 	Next         uint64      `json:"next,omitempty"`
 }
 
-const entrySize = 3000
+// maxEntry is how many bytes of a message mesh_read shows.
+const maxEntry = 3000
 
 func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (*sdk.CallToolResult, any, error) {
 	query := url.Values{"after": {strconv.FormatUint(in.After, 10)}}
@@ -364,11 +365,11 @@ func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (
 		}
 		switch text := textOf(payload); {
 		case e.Direction == "out":
-			entry.Ours = cut(clean(text), entrySize)
+			entry.Ours = cut(clean(text), maxEntry)
 		case message.GetStr("signature") == "":
-			entry.Text = untrusted(text, c.Peer, "", entrySize)
+			entry.Text = untrusted(text, c.Peer, "", maxEntry)
 		default:
-			entry.Text = untrusted(text, c.Peer, key, entrySize)
+			entry.Text = untrusted(text, c.Peer, key, maxEntry)
 		}
 		out.Entries = append(out.Entries, entry)
 	}
@@ -436,7 +437,7 @@ func (t *tools) wait(ctx context.Context, _ *sdk.CallToolRequest, in waitArgs) (
 	return nil, waitResult{changed, list.Items}, err
 }
 
-// awaitChange waits for an event of one of topics. If the inbox is one of them, a new message ends the wait too.
+// awaitChange waits for an event of one of topics. If the inbox is one of them, a new message also ends the wait.
 func (t *tools) awaitChange(ctx context.Context, topics []string, seconds int) ([]change, error) {
 	waiting, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 	defer cancel()
@@ -455,8 +456,8 @@ func (t *tools) awaitChange(ctx context.Context, topics []string, seconds int) (
 	return nil, nil
 }
 
-// events returns the events of topics until ctx or the stream ends. It begins with an event without a topic when the
-// stream is open: the reader misses no later change. An error ends it.
+// events returns the events of topics until ctx or the stream ends. When the stream is open, it yields an event
+// without a topic; from then on, the reader misses no change. An error is the last element.
 func (t *tools) events(ctx context.Context, topics []string) iter.Seq2[owner.Event, error] {
 	return func(yield func(owner.Event, error) bool) {
 		path := strings.TrimPrefix(owner.StreamEvents.Path, "/")

@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// maxWaitSeconds is how long a tool waits at most. Clients give up after about a minute.
+// maxWaitSeconds is the longest that a tool waits. Clients give up after about a minute.
 const maxWaitSeconds = 25
 
 type sendArgs struct {
@@ -85,7 +85,7 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 		return nil, out, err
 	}
 	if _, err = owner.Fetch(ctx, t.api, owner.CloseConversation.With(owner.Close{Status: "completed"}, result.Conversation)); err != nil {
-		return nil, nil, errors.New("the reply was sent, but the conversation was not closed; close it with mesh_close")
+		return nil, nil, errors.New("the reply is on its way, but the conversation was not closed; close it with mesh_close")
 	}
 	return nil, out, nil
 }
@@ -109,7 +109,7 @@ func (t *tools) close(ctx context.Context, _ *sdk.CallToolRequest, in closeArgs)
 type scheduleArgs struct {
 	Agent    string `json:"agent" jsonschema:"agent id, alias or address"`
 	Title    string `json:"title" jsonschema:"what the other side sees"`
-	Window   string `json:"window,omitempty" jsonschema:"a time to search around, such as 2026-02-21T10:00:00-08:00; default now"`
+	Window   string `json:"window,omitempty" jsonschema:"search for free times near this time, such as 2026-02-21T10:00:00-08:00; default now"`
 	Duration string `json:"duration" jsonschema:"such as 45m"`
 }
 
@@ -146,7 +146,7 @@ func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in schedul
 }
 
 type askArgs struct {
-	Text         string `json:"text,omitempty" jsonschema:"a question that yes or no answers"`
+	Text         string `json:"text,omitempty" jsonschema:"a new question; the owner answers yes or no"`
 	Conversation string `json:"conversation,omitempty" jsonschema:"conversation that the question is about"`
 	Question     string `json:"question,omitempty" jsonschema:"id of an earlier question of yours, to read its answer"`
 	WaitSeconds  int    `json:"wait_seconds,omitempty" jsonschema:"0 to 25"`
@@ -162,7 +162,7 @@ type askResult struct {
 
 func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs) (*sdk.CallToolResult, any, error) {
 	if (in.Text == "") == (in.Question == "") {
-		return nil, nil, errors.New("set text to ask, or question to read an answer")
+		return nil, nil, errors.New("set one argument: text, to ask a new question, or question, to read the answer to an earlier one")
 	}
 	if in.Question != "" && !strings.HasPrefix(in.Question, "ask_") {
 		return nil, nil, errors.New("the argument question takes the id of an earlier question; put a new question into text")
@@ -185,11 +185,11 @@ func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs
 	return nil, out, nil
 }
 
-// takeSend takes one send from the limit and returns how many seconds to wait for the result: at least one, because a
-// message that cannot be sent fails at its first attempt.
+// takeSend takes one send from the limit and returns how many seconds to wait for the result. It is at least one, so
+// that the result of a first attempt that fails is known.
 func (t *tools) takeSend(seconds int) (wait int, err error) {
 	if !t.sends.Allow() {
-		return 0, errors.New("you send too often; wait a minute, or ask your owner with mesh_ask_owner")
+		return 0, errors.New("you send too often; wait a minute before you try again")
 	}
 	return min(max(seconds, 1), maxWaitSeconds), nil
 }
@@ -204,7 +204,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 	out := sentResult{Status: string(sent.State), Conversation: string(sent.Conversation), Message: string(sent.MessageID), Question: sent.Ask}
 	switch {
 	case sent.State == owner.SendHeld:
-		out.Status, out.Next = "waits_for_owner", "tell your owner that this waits on the owner's page; then call mesh_wait, or mesh_ask_owner with the id in question"
+		out.Status, out.Next = "waits_for_owner", "tell your owner that this waits on the owner's page; then call mesh_wait, or mesh_ask_owner with the id that this result has as its question"
 	case sent.ReplyTree.Kind() == wire.Object:
 		reply, from := sent.ReplyTree, to
 		if payload, ok := reply.Get("payload"); ok {
@@ -219,16 +219,19 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 			out.Status, out.Reply = "replied", untrusted(textOf(reply), from, t.pinOf(ctx, from), maxResult/2)
 		}
 	case sent.Err != nil:
-		out.Code = name(string(sent.Err.Code)) // the text of a failure may be a peer's
+		out.Code = name(string(sent.Err.Code)) // only the code, because a peer may have written the message
 	}
 	switch {
 	case sent.State == owner.SendFailed:
-		out.Next = strings.TrimSuffix("the message will not be delivered; tell your owner: "+sent.Hint, "; tell your owner: ")
+		out.Next = "the message will not be delivered"
+		if sent.Hint != "" {
+			out.Next += "; tell your owner: " + sent.Hint
+		}
 	case sent.State != owner.SendQueued:
 	case sent.Err != nil:
 		out.Next = "the other side is not reachable now; the message is delivered later"
 	default:
-		out.Next = "whether it arrived is not known yet; mesh_read shows an answer, or that the conversation has failed"
+		out.Next = "it is not known yet whether the message arrived; mesh_read shows an answer, or that the conversation has failed"
 	}
 	return nil, out, nil
 }

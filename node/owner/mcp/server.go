@@ -62,7 +62,7 @@ func New(cfg Config) *sdk.Server {
 // cacheLists is how long a client may keep the lists, in milliseconds. They change only with the program.
 const cacheLists = 5 * 60 * 1000
 
-// setCache lets a client keep the lists, and keeps resources, which are the owner's, out of shared caches.
+// setCache lets a client keep the lists. It keeps resources out of shared caches, because they belong to the owner.
 func setCache(_ context.Context, req sdk.Request, c *sdk.Cacheable) {
 	if _, ok := req.(*sdk.ReadResourceRequest); ok {
 		c.TTLMs, c.CacheScope = 0, "private"
@@ -78,12 +78,12 @@ const instructions = "These tools let you find other people's agents and exchang
 	"Bring decisions about money, promises and personal data to your owner with mesh_ask_owner. " +
 	"If a result says waits_for_owner, tell your owner, and wait with mesh_wait."
 
-// constantLists are the capabilities of a server whose lists never change. It has neither logging nor subscriptions.
+// constantLists returns the capabilities of a server whose lists never change, without logging and subscriptions.
 func constantLists() *sdk.ServerCapabilities {
 	return &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Prompts: &sdk.PromptCapabilities{}, Resources: &sdk.ResourceCapabilities{}}
 }
 
-// NewServer returns a server with what register adds.
+// NewServer returns a server with the tools, resources and prompts that register adds.
 func NewServer(version string, options *sdk.ServerOptions, register func(*sdk.Server)) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "agentmesh", Title: "AgentMesh", Version: version}, options)
 	register(s)

@@ -29,8 +29,8 @@ func untrusted(text, from, key string, limit int) *Untrusted {
 	return &Untrusted{cut(clean(text), limit), name(from), key}
 }
 
-// The beginnings of links that a program may follow. Browsers need no slashes after the scheme of HTTP, take a
-// backslash for a slash, and complete a target of Markdown or HTML that begins with two slashes.
+// The beginnings of links that a program may follow. Browsers need no slashes after "http:", treat a backslash as a
+// slash, and add the scheme to a link in Markdown or HTML that begins with two slashes.
 var (
 	httpScheme   = regexp.MustCompile(`(?i)\b(https?):`)
 	targetOfLink = regexp.MustCompile(`([(<="':]\s*[/\\])([/\\])`)

@@ -19,10 +19,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// askView is a question to the owner as the page shows it: from whom, verified how, the exact content, and its hash.
+// askView is a question to the owner as the page shows it: the sender, how the sender was verified, the exact content,
+// and its hash.
 type askView struct {
 	owner.Approval
-	Behind  []behindView // messages that are decided with it, in order
+	Behind  []behindView // the later messages that are decided with this one, in order
 	What    string       // the question, in our words
 	Address string
 	Proof   string
@@ -93,7 +94,7 @@ func viewAsk(ask owner.Approval) askView {
 }
 
 func viewQuestion(ask owner.Approval) askView {
-	v := askView{Approval: ask, What: capitalize(ask.Title), Whole: true} // the title of a bridge's question is ours too
+	v := askView{Approval: ask, What: capitalize(ask.Title), Whole: true} // a bridge's title is our text, too
 	q, ok := questions[ask.Kind]
 	if ok {
 		v.What = q.what
@@ -174,9 +175,9 @@ func proofText(proof string) string {
 	case "signature":
 		return "signature checked, with the key on the sender's card"
 	case "bearer":
-		return "a token that is the sender's alone; the bridge checked it"
+		return "a token that only the sender has, checked by the bridge"
 	case "none", "":
-		return "nothing: the other network says so"
+		return "not at all: only the other network names the sender"
 	}
 	return proof
 }
@@ -255,7 +256,7 @@ func (p *pages) decide(c echo.Context, form url.Values) error {
 	}
 	decided, err := p.n.Decide(ctx, c.Param("id"), owner.Decision{Choice: choice, Hash: form.Get("hash"), Text: form.Get("text"), By: door}, 0)
 	switch {
-	case err == nil && decided.State == acl.AskApproved && isProposal(decided.Ask): // it wants an answer next
+	case err == nil && decided.State == acl.AskApproved && isProposal(decided.Ask): // the proposal waits for an answer
 		return doneWith(c, convPath(decided.Conv.Peer, decided.Conv.ID), string(choice), decided.Subject)
 	case err == nil && choice == acl.Block:
 		return p.doneBlocked(c, "approvals", decided.Subject, was)
@@ -280,7 +281,7 @@ func isProposal(ask acl.Ask) bool {
 	return ask.Kind == owner.AskMessage && ask.Conv.ID != "" && json.Unmarshal(ask.Body, &body) == nil && contentOf(body.Payload).Meeting != nil
 }
 
-// decidedText returns what was decided, by which door, and when.
+// decidedText returns what was decided, through which interface, and when.
 func decidedText(ask acl.Ask) string {
 	text := askView{Approval: owner.Approval{Ask: ask}}.Outcome()
 	if ask.By != "" {

@@ -57,7 +57,7 @@ type messageView struct {
 	Content content
 }
 
-// actions says what a message does, in the past tense, by intent and action.
+// actions describes, for an intent and action, what the sender of the message did.
 var actions = map[string]string{
 	"mesh.message deliver": "wrote", "mesh.request_info ask": "asked", "mesh.request_info answer": "answered",
 	"mesh.schedule propose": "proposed a meeting", "mesh.schedule counter": "proposed another time", "mesh.schedule accept": "accepted",
@@ -66,8 +66,8 @@ var actions = map[string]string{
 	"mesh.negotiate withdraw": "withdrew the offer", "mesh.handoff request_human": "asked for a person",
 }
 
-// Deed describes in plain words what a message of an intent does. For an unknown message it returns the intent and the
-// action.
+// Deed describes in plain words what the sender of the message did. For an unknown message it returns the intent and
+// the action.
 func (c content) Deed(intent wire.Intent) string {
 	if text := actions[string(intent)+" "+c.Action]; text != "" {
 		return text
@@ -90,13 +90,12 @@ type conversationView struct {
 	owner.Conversation
 	URL      string // path below the page
 	Messages []messageView
-	Earlier  bool
+	Earlier  bool   // there are earlier messages
 	Later    uint64 // the parameter "after" of the next page
-	Chain    string
+	Chain    string // the state of the hash chain; "" if it was not checked
 	Open     bool
 	New      int // messages of the conversation that wait in the inbox
 	Form     replyForm
-	Payloads bool
 }
 
 // choice is an offered time: as offered, and in the zone of the owner.
@@ -135,7 +134,8 @@ func (v conversationView) Choices() []choice {
 	return v.Offered()
 }
 
-// replyForm is what the owner typed, kept if it was refused. Selected is the time that an accept chooses.
+// replyForm is what the owner typed. The page shows it again if it was refused. Selected is the time that an accept
+// chooses.
 type replyForm struct{ Text, Action, Payload, Time, Place, Selected string }
 
 const (
@@ -251,7 +251,7 @@ func viewMessages(part owner.Transcript) (list []messageView, next uint64) {
 	return list, next
 }
 
-// reply answers in the conversation, and thereby the newest message that waits there.
+// reply sends a message in the conversation. It thereby answers the newest message that waits there.
 func (p *pages) reply(c echo.Context, form url.Values) error {
 	ctx, peer, id := c.Request().Context(), c.Param("peer"), c.Param("id")
 	typed := replyForm{

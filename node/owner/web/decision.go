@@ -29,9 +29,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// DecisionLinks make links by which the owner decides one question in a browser that has not signed in, such as that of
-// a phone. A link is bound to the hash of the question, works once, and expires. It approves once or rejects; a
-// rejection also applies to later messages of a stranger. The store keeps only the hash of its token.
+// DecisionLinks make links. With a link, the owner decides one question in a browser that has not signed in, for
+// example on a phone. A link is bound to the hash of the question, works once, and expires. It offers two choices:
+// approve only this question, or reject. If the sender is a stranger, a rejection also covers the sender's later
+// messages. The store keeps only the hash of the link's token.
 type DecisionLinks struct {
 	cfg   DecisionConfig
 	key   []byte // tokens are derived from it, so that a notice that this process sends again has the same link
@@ -54,8 +55,9 @@ const (
 	linkParam  = "once"
 	linkDoor   = "link" // the name of links in the audit log and in decisions
 	maxForm    = 16 << 10
-	maxWrong   = 10 // wrong links of an address in a minute
+	maxWrong   = 10 // wrong links per client address and minute
 	wrongPause = 10 * time.Minute
+	maxClients = 1 << 12 // addresses whose wrong links are counted
 )
 
 // decisionLink is the stored part of a link.
@@ -64,13 +66,13 @@ type decisionLink struct {
 	Hash  string            `json:"hash"`  // of the question when the link was made
 }
 
-// MountDecisions adds the page of links to the owner's listener.
+// MountDecisions adds the page that decision links open to the owner's listener.
 func MountDecisions(listener *httpapi.Owner, cfg DecisionConfig) *DecisionLinks {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Node = namedNode{owner.WithNames(cfg.Node), localNode{cfg.Node}}
 	group, pages := listener.Links()
 	l := &DecisionLinks{
-		cfg: cfg, key: make([]byte, sha256.Size), pages: pages, wrong: rate.NewPenalties(maxWrong, wrongPause, 1<<12),
+		cfg: cfg, key: make([]byte, sha256.Size), pages: pages, wrong: rate.NewPenalties(maxWrong, wrongPause, maxClients),
 		page: pages.Template(pageFiles, "page/decision.html", "page/message.html"),
 	}
 	rand.Read(l.key) // never fails
@@ -79,10 +81,10 @@ func MountDecisions(listener *httpapi.Owner, cfg DecisionConfig) *DecisionLinks 
 	return l
 }
 
-// Link returns a link to a question, which replaces the previous one. It returns "" if the question cannot be decided
-// by a link. It implements [notify.Config.Link].
+// Link returns a link to a question, which replaces the previous one. It returns "" if a link cannot decide the
+// question. It implements [notify.Config.Link].
 func (l *DecisionLinks) Link(ctx context.Context, id string, now time.Time) (string, error) {
-	ask, err := l.cfg.Node.FindApproval(ctx, id)
+	ask, err := l.cfg.Node.FindApproval(ctx, id) // another question if this one waits behind it
 	if errors.Is(err, store.ErrNotFound) || err == nil && (ask.ID != id || ask.State != acl.AskPending || len(linkChoices(ask)) == 0) {
 		return "", nil
 	}
@@ -106,8 +108,9 @@ func (l *DecisionLinks) Link(ctx context.Context, id string, now time.Time) (str
 	return l.cfg.URL + httpapi.LinkPath + "/" + url.PathEscape(ask.ID) + "?" + linkParam + "=" + token, nil
 }
 
-// linkChoices returns the choices of a question that a link offers: approve once and reject. A link offers nothing if
-// even an approval once also applies to what comes later: a new key, a key of an unproven id, or a consent.
+// linkChoices returns the choices of a question that a link offers: approve once and reject. A link offers no choice
+// if even a single approval would have a lasting effect: for a new key, for the key of an unproven id, and for a
+// consent.
 func linkChoices(ask owner.Approval) (choices []acl.Choice) {
 	if ask.Lasting || ask.Kind == owner.AskKeyChange || ask.Rule == owner.RuleUnproven {
 		return nil
@@ -122,7 +125,7 @@ func linkChoices(ask owner.Approval) (choices []acl.Choice) {
 
 // decisionView is the data of the page. Ask is nil if there is nothing to decide.
 type decisionView struct {
-	Title, Said, Wrong string
+	Title, Done, Error string // Done is the result of a choice
 	Ask                *askView
 	Path, Token        string
 }
@@ -131,16 +134,17 @@ type decisionView struct {
 var (
 	errNoLink = &wire.Error{
 		Code: wire.InvalidMessage, Status: http.StatusNotFound,
-		Message: "This link was used, has expired, or is incomplete. A newer notice about the same question replaces it.",
+		Message: "This link was used, has expired, is incomplete, or was replaced by the link of a newer notice about the same question.",
 	}
 	errLinkGone    = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusGone, Message: "Your choice is not needed any more:"}
 	errLinkChanged = &wire.Error{
 		Code: wire.InvalidMessage, Status: http.StatusConflict,
-		Message: "The question is not the one that the notice was about. Nothing was decided. Look at it on your page.",
+		Message: "The question has changed since the notice was sent. Nothing was decided. Look at the question on your page.",
 	}
 )
 
-// find returns the question of a link, as far as the link covers it, and its hash.
+// find returns the question of a link, without the messages that came after the link was made, and the link's hash of
+// the question.
 func (l *DecisionLinks) find(c echo.Context, token string) (ask owner.Approval, hash string, err error) {
 	ctx, id, now, client := c.Request().Context(), c.Param("id"), time.Now(), httpapi.ForwardedClient(c.Request())
 	if wait := l.wrong.Admit(client, now); wait > 0 {
@@ -160,7 +164,7 @@ func (l *DecisionLinks) find(c echo.Context, token string) (ask owner.Approval, 
 		return ask, "", errNoLink
 	case err != nil:
 		return ask, "", err
-	case ask.ID != id:
+	case ask.ID != id: // the question now waits behind another one
 		return ask, "", errLinkChanged
 	case ask.State != acl.AskPending:
 		return ask, link.Hash, acl.ErrAskGone
@@ -196,13 +200,13 @@ func (l *DecisionLinks) show(c echo.Context) error {
 	return l.render(c, http.StatusOK, ask, token, "")
 }
 
-func (l *DecisionLinks) render(c echo.Context, status int, ask owner.Approval, token, wrong string) error {
+func (l *DecisionLinks) render(c echo.Context, status int, ask owner.Approval, token, problem string) error {
 	view := viewAsk(ask)
 	view.Whole = true
 	allowed := linkChoices(ask)
 	view.Buttons = slices.DeleteFunc(view.Buttons, func(b button) bool { return !slices.Contains(allowed, b.Choice) })
 	return l.pages.Render(c, l.page, status, decisionView{
-		Title: view.What, Wrong: wrong, Ask: &view, Path: httpapi.LinkPath + "/" + url.PathEscape(ask.ID), Token: token,
+		Title: view.What, Error: problem, Ask: &view, Path: httpapi.LinkPath + "/" + url.PathEscape(ask.ID), Token: token,
 	})
 }
 
@@ -211,13 +215,13 @@ func (l *DecisionLinks) refuse(c echo.Context, ask owner.Approval, err error) er
 	switch status := refusal.Status; {
 	case errors.Is(err, acl.ErrAskGone):
 		refusal = errLinkGone
-		view.Wrong = refusal.Message + " " + decidedText(ask.Ask) + "."
+		view.Error = refusal.Message + " " + decidedText(ask.Ask) + "."
 	case status == http.StatusTooManyRequests:
-		view.Wrong = "Too many wrong links came from your address. Try again in a few minutes, or use your page."
+		view.Error = "Too many wrong links came from your address. Try again in a few minutes, or use your page."
 	case status >= http.StatusInternalServerError:
-		view.Title, view.Wrong = "This did not work", "Something went wrong on this node. Nothing was decided. Try again."
+		view.Title, view.Error = "This did not work", "Something went wrong on this node. Nothing was decided. Try again."
 	default:
-		view.Wrong = refusal.Message
+		view.Error = refusal.Message
 	}
 	httpapi.SetErrorHeaders(c.Response().Header(), refusal)
 	return errors.Join(l.pages.Render(c, l.page, refusal.Status, view), refusal)
@@ -246,16 +250,16 @@ func (l *DecisionLinks) decide(c echo.Context) error {
 		return l.refuse(c, ask, errLinkChanged)
 	}
 	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status < http.StatusInternalServerError {
-		return l.render(c, http.StatusConflict, ask, token, "This cannot be decided: "+refusal.Message+". Nothing was decided.")
+		return l.render(c, http.StatusConflict, ask, token, "Nothing was decided: "+refusal.Message+".")
 	}
 	if err != nil {
 		return l.refuse(c, ask, err)
 	}
 	used := store.Change{Record: store.Record{NS: nsLinks, Key: ask.ID}, IfRev: store.Any, Delete: true}
 	if err := l.cfg.Records.Apply(context.WithoutCancel(ctx), []store.Change{used}, time.Now()); err != nil {
-		l.cfg.Logger.Warn("remove a used link", "ask", ask.ID, "err", err) // the question is decided, so the link is of no use
+		l.cfg.Logger.Warn("cannot remove a used link", "ask", ask.ID, "err", err) // the question is decided, so the link is of no use
 	}
-	return l.pages.Render(c, l.page, http.StatusOK, decisionView{Title: "Done", Said: doneByLink[choice]})
+	return l.pages.Render(c, l.page, http.StatusOK, decisionView{Title: "Done", Done: doneByLink[choice]})
 }
 
 var doneByLink = map[acl.Choice]string{

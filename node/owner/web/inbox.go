@@ -15,8 +15,8 @@ type itemView struct {
 	owner.Item
 	Proof   string
 	Content content
-	// Waits reports whether the owner, or an agent of the owner, may answer it here. A held item is decided on the page
-	// of approvals.
+	// Waits reports whether the owner, or an agent of the owner, may answer the item here. A held item is decided on
+	// the page of approvals.
 	Waits bool
 }
 

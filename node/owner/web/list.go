@@ -35,16 +35,16 @@ func listLatest[T any](ctx context.Context, prefix, state, newerID string, id fu
 	end := time.Now().Add(time.Minute)
 	if newerID != "" {
 		if end, err = stampOf(prefix, newerID); err != nil {
-			return out, owner.Fault(http.StatusBadRequest, "there is no such place in the list", "")
+			return out, owner.Fault(http.StatusBadRequest, "before must be the id of an entry of this list", "")
 		}
 	}
 	var few, many time.Duration // windows before end with too few and too many entries
 	for window := time.Minute; ; {
-		found, whole, err := readSince(stampFor(prefix, end.Add(-window)), newerID, id, read)
+		found, complete, err := readSince(stampFor(prefix, end.Add(-window)), newerID, id, read)
 		switch {
 		case err != nil:
 			return out, err
-		case !whole:
+		case !complete:
 			many = window
 		case len(found) <= pageSize && window < maxAge:
 			few = window
@@ -63,9 +63,9 @@ func listLatest[T any](ctx context.Context, prefix, state, newerID string, id fu
 }
 
 // readSince reads the entries that follow the key after and are older than the entry with the id newerID. found has the
-// newest of them, at most one more than a page. If there are too many entries to read, whole is false, and found has
+// newest of them, at most one more than a page. If there are too many entries to read, complete is false, and found has
 // the newest of those that were read.
-func readSince[T any](after, newerID string, id func(T) string, read func(after string) (owner.List[T], error)) (found []T, whole bool, err error) {
+func readSince[T any](after, newerID string, id func(T) string, read func(after string) (owner.List[T], error)) (found []T, complete bool, err error) {
 	const pages = 8
 	for range pages {
 		page, err := read(after)

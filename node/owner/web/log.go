@@ -56,7 +56,7 @@ func (p *pages) showLog(c echo.Context) error {
 			return err
 		}
 	}
-	view.Entries = slices.DeleteFunc(view.Entries, func(e acl.AuditEntry) bool { return e.N > last }) // if older ones were removed
+	view.Entries = slices.DeleteFunc(view.Entries, func(e acl.AuditEntry) bool { return e.N > last }) // if older entries were removed, List returned newer ones
 	if len(view.Entries) > pageSize {
 		view.Entries = view.Entries[1:]
 		view.Older = view.Entries[0].N

@@ -26,8 +26,8 @@ import (
 //go:embed page/*.html
 var pageFiles embed.FS
 
-// Node is what the page needs from a node: the methods of the owner API, and some that only the page uses. Counts are
-// for people, so they are bounded.
+// Node is what the page needs from a node: the methods of the owner API, and some that only the page uses. Its counts
+// stop at maxCount, the largest number that the page shows.
 type Node interface {
 	owner.Node
 	// Overview returns what Status returns, with counts up to maxCount.
@@ -50,7 +50,7 @@ type Node interface {
 }
 
 // namedNode is a [Node] with names beside the ids of peers. The methods of its owner.Node, which adds the names, hide
-// the methods of the same names in localNode.
+// the methods with the same names in localNode.
 type namedNode struct {
 	owner.Node
 	localNode
@@ -178,7 +178,7 @@ func (p *pages) shownName(ctx context.Context, id string) owner.ShownName {
 func (p *pages) namesOf(ctx context.Context, id string) owner.PeerNames {
 	names, err := p.n.NamesOf(ctx, id)
 	if err != nil {
-		p.log.Warn("look up a name", "peer", id, "err", err)
+		p.log.Warn("cannot look up a name", "peer", id, "err", err)
 	}
 	return names
 }
@@ -231,7 +231,7 @@ func (p *pages) followRefusals(ctx context.Context, changed func(string)) {
 func (p *pages) countApprovals(ctx context.Context) int {
 	n, err := p.n.CountApprovals(ctx, httpapi.MaxCount)
 	if err != nil {
-		p.log.Warn("count questions", "err", err)
+		p.log.Warn("cannot count questions", "err", err)
 	}
 	return n
 }
@@ -239,7 +239,7 @@ func (p *pages) countApprovals(ctx context.Context) int {
 func (p *pages) countItems(ctx context.Context) int {
 	n, err := p.n.CountItems(ctx, owner.NeedsOwner, httpapi.MaxCount)
 	if err != nil {
-		p.log.Warn("count inbox", "err", err)
+		p.log.Warn("cannot count inbox items", "err", err)
 	}
 	return n
 }
@@ -264,7 +264,7 @@ func (p *pages) doneMessage(c echo.Context) string {
 		return text
 	}
 	names := p.namesOf(c.Request().Context(), who)
-	if names == (owner.PeerNames{}) { // only a name that the node knows: a link must not put words here
+	if names == (owner.PeerNames{}) { // show only names that the node knows; a link could have any other
 		return text
 	}
 	return owner.ShowName(names, "", who).String() + ": " + text
@@ -286,8 +286,8 @@ const (
 	maxFactDepth = 6
 )
 
-// factsOf turns a payload into lines such as "event › title: Coffee". The exact text, which the page also shows, has
-// what does not fit.
+// factsOf turns a payload into lines such as "event › title: Coffee". The rest is only in the exact text, which the
+// page also shows.
 func factsOf(v wire.Value) []fact {
 	var list []fact
 	var walk func(path string, v wire.Value, depth int)
@@ -330,7 +330,7 @@ func formatTime(text string) string {
 	return at.Local().Format("Mon 2 Jan 2006, 15:04 MST")
 }
 
-// keyRank returns how early a member is shown: names of a thing come before its description.
+// keyRank returns the rank of a member. Members with a higher rank are shown first: a name comes before a description.
 func keyRank(key string) int {
 	switch key {
 	case "title", "name":

@@ -92,7 +92,7 @@ func TestPageTalks(t *testing.T) {
 	}
 	talk := link(t, body, "conversations/am_")
 	talk = strings.TrimSuffix(strings.TrimSuffix(talk, "/reply"), "/close")
-	if status, body := p.post(talk+"/reply", url.Values{"text": {""}}); status != http.StatusBadRequest || !strings.Contains(body, "nothing to say") {
+	if status, body := p.post(talk+"/reply", url.Values{"text": {""}}); status != http.StatusBadRequest || !strings.Contains(body, "the message is empty") {
 		t.Errorf("an empty answer: %d", status)
 	}
 	if status, body := p.post(talk+"/reply", url.Values{"text": {"And one more thing"}}); status != http.StatusOK || !strings.Contains(body, "And one more thing") {

@@ -160,7 +160,7 @@ func TestPageForeignPeer(t *testing.T) {
 		t.Fatalf("a foreign stranger: %+v, %v", got, err)
 	}
 	body := p.must("approvals")
-	if !strings.Contains(body, "nothing: the other network says so") || !strings.Contains(body, out.Address) {
+	if !strings.Contains(body, "not at all: only the other network names the sender") || !strings.Contains(body, out.Address) {
 		t.Errorf("the question:\n%s", body)
 	}
 	path := link(t, body, "approvals/ask_")

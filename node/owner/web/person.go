@@ -90,18 +90,19 @@ func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
 
 func (v personView) Shown() owner.ShownName { return v.ShownAt(v.Address) }
 
-// undoActions are the actions that take a block back, by the standing before it.
+// undoActions are the actions that undo a block, by the standing before the block.
 var undoActions = map[acl.Standing]string{acl.Unknown: "unblock", acl.Allowed: "allow", acl.Approved: "approve"}
 
-// lastBlock is the newest block by a form of the page. The undo comes from here and not from the URL, because anybody
-// can make a link.
+// lastBlock is the newest block by a form of the page. The undo form is made from lastBlock and not from the URL,
+// because anybody can make a link.
 type lastBlock struct {
 	mu   sync.Mutex
 	peer string
 	was  acl.Standing // before it
 }
 
-// undo returns the form that takes back the block that the previous form made, or nil if the peer is not blocked by it.
+// undo returns a form that undoes the block of the previous form. It returns nil if the previous form did not block
+// the peer, or if the peer is no longer blocked.
 func (p *pages) undo(c echo.Context) *httpapi.Undo {
 	p.blocked.mu.Lock()
 	defer p.blocked.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// plainActions are the actions that need no further member, by intent. The page has a button for each.
+// plainActions lists, for each intent, the actions that need no other member. The page has a button for each.
 var plainActions = map[wire.Intent][]string{
 	wire.Schedule: {"accept", "decline", "cancel"}, wire.Negotiate: {"accept", "reject", "withdraw"},
 }
@@ -31,7 +31,7 @@ type meeting struct {
 const formTime = "2006-01-02T15:04" // the format of an input of type datetime-local
 
 // readMeeting returns the meeting that an event describes, for reading: its times are in the zone of the owner. It
-// returns nil if the event has no times, more than ten times, or a time that is not a text.
+// returns nil if the event has no times, more than ten of them, or one that is not a string.
 func readMeeting(event wire.Value) *meeting {
 	const most = 10
 	offered, _ := event.Get("proposed_times")
@@ -41,7 +41,7 @@ func readMeeting(event wire.Value) *meeting {
 			m.Times = append(m.Times, formatTime(text))
 		}
 	}
-	if len(m.Times) == 0 || len(m.Times) < offered.Len() { // the facts show every part of what does not fit
+	if len(m.Times) == 0 || len(m.Times) < offered.Len() { // the page then shows the event as a list of facts
 		return nil
 	}
 	return &m
@@ -77,7 +77,7 @@ func (m meeting) event() (wire.Value, error) {
 		}
 		at, err := time.ParseInLocation(formTime, s, time.Local)
 		if err != nil {
-			return wire.Value{}, errors.New("a time is not a date and a time of day")
+			return wire.Value{}, errors.New("one of the times is not a date with a time of day")
 		}
 		times = append(times, at.Format(time.RFC3339))
 	}
@@ -93,7 +93,8 @@ func (m meeting) event() (wire.Value, error) {
 	return event, nil
 }
 
-// payload returns the intent and the payload of the form: an exact payload, another time, an action alone, or a text.
+// payload returns the intent and the payload of the form: a counterproposal with another time, an exact payload, an
+// action, or a text.
 func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) {
 	switch {
 	case f.Action == "counter" && intent == wire.Schedule:
@@ -110,7 +111,7 @@ func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) 
 		return intent, v, nil
 	case f.Action != "":
 		if !slices.Contains(plainActions[intent], f.Action) {
-			return intent, wire.Value{}, errors.New("there is no such answer here")
+			return intent, wire.Value{}, errors.New("this conversation has no such answer")
 		}
 		members := []wire.Member{wire.TextField("action", f.Action)}
 		if f.Action == "accept" && f.Selected != "" {
@@ -121,7 +122,7 @@ func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) 
 		}
 		return intent, wire.Obj(members...), nil
 	case strings.TrimSpace(f.Text) == "":
-		return intent, wire.Value{}, errors.New("there is nothing to say yet")
+		return intent, wire.Value{}, errors.New("the message is empty")
 	}
 	return wire.Deliver, wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", f.Text)))), nil
 }
@@ -149,7 +150,7 @@ func (p *pages) composePage(c echo.Context, status int, wrong string, view compo
 	}
 	view.Peers, view.Intents = peers[:min(len(peers), maxPeerOptions)], wire.StandardIntents()
 	view.Zone = time.Now().Format("MST, -07:00")
-	view.Meeting.Times = append(view.Meeting.Times, "", "", "")[:3]
+	view.Meeting.Times = append(view.Meeting.Times, "", "", "")[:3] // the form has three
 	return p.shell.Render(c, p.compose, httpapi.View{Title: "Write", Status: status, Wrong: wrong, Data: view})
 }
 
@@ -162,7 +163,7 @@ func (p *pages) send(c echo.Context, form url.Values) error {
 		},
 	}
 	if view.Seal = owner.SealChoice(form.Get("seal")); !view.Seal.IsValid() {
-		return p.composePage(c, http.StatusBadRequest, "there is no such way to send it", view)
+		return p.composePage(c, http.StatusBadRequest, "unknown choice of who can read the message", view)
 	}
 	var sent owner.Sent
 	intent, payload, err := view.message()
@@ -178,7 +179,7 @@ func (p *pages) send(c echo.Context, form url.Values) error {
 	return doneSent(c, sent, "sent")
 }
 
-// doneSent is [httpapi.Done] for a form that sent a message to a new conversation.
+// doneSent is [httpapi.Done] for a form that sent a message in a new conversation.
 func doneSent(c echo.Context, sent owner.Sent, did string) error {
 	if sent.State == owner.SendHeld {
 		return httpapi.Done(c, "approvals", "held")
@@ -187,27 +188,27 @@ func doneSent(c echo.Context, sent owner.Sent, did string) error {
 }
 
 func (v composeView) message() (wire.Intent, wire.Value, error) {
-	wrong := func(text string) error { return owner.Fault(http.StatusBadRequest, text, "") }
+	refuse := func(text string) error { return owner.Fault(http.StatusBadRequest, text, "") }
 	if v.Kind == "exact" {
 		payload, err := wire.ParseObject([]byte(v.Payload))
 		if err != nil {
-			return "", payload, wrong("the exact payload is not a JSON object")
+			return "", payload, refuse("the exact payload is not a JSON object")
 		}
 		intent := wire.Intent(v.Intent)
 		if !intent.Standard() && !intent.Custom() {
-			return "", payload, wrong("intent is neither a mesh.* nor a reverse-domain name")
+			return "", payload, refuse("intent is neither a mesh.* nor a reverse-domain name")
 		}
 		return intent, payload, nil
 	}
 	if v.Kind == "meeting" {
 		event, err := v.Meeting.event()
 		if err != nil {
-			return "", event, wrong(err.Error())
+			return "", event, refuse(err.Error())
 		}
 		return wire.Schedule, wire.Obj(wire.TextField("action", "propose"), wire.Field("event", event)), nil
 	}
 	if strings.TrimSpace(v.Text) == "" {
-		return "", wire.Value{}, wrong("there is nothing to say yet")
+		return "", wire.Value{}, refuse("the message is empty")
 	}
 	if v.Kind == "question" {
 		return wire.RequestInfo, wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", v.Text)), nil

@@ -27,7 +27,7 @@ type Setup interface {
 	SaveProfile(ctx context.Context, p Profile) error
 	// Programs returns what answers messages, and when a program last used the agent's door.
 	Programs() Programs
-	// LookUp asks the directories for the card of one agent, and for the proofs that each has. A directory that does
+	// LookUp asks the directories for the card of one agent, and for each directory's proofs. A directory that does
 	// not list the agent has no entry.
 	LookUp(ctx context.Context, id wire.AgentID) []owner.Found
 	// EchoAddress returns the address of the echo agent, which is part of the process and answers every message.
