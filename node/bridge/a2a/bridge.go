@@ -20,13 +20,13 @@ const syncEvery = 5 * time.Minute
 
 // Config is the configuration of a bridge. Mesh, Store and HTTP are required.
 type Config struct {
-	// Serve switches the card and both bindings on.
+	// Serve switches on the card and both bindings, JSON-RPC and HTTP+JSON.
 	Serve bool
 	// Anonymous lets callers without a token in. All of them are one principal and see the same tasks.
 	Anonymous bool
-	URL       string // under which others reach the listener
+	URL       string // where others reach the listener
 	Relay     string // the node's URL at its mailbox relay, for the card; "" for a node with an address
-	Directory string // that lists the node; "" for none
+	Directory string // the directory that lists the node; "" for none
 	Version   string // of the program
 	Local     bool   // the local profile: webhooks and agents may be on loopback (AM-82)
 	Addresses *httpapi.Addresses
@@ -69,8 +69,8 @@ func New(cfg Config) (*Bridge, error) {
 		cfg: cfg, log: cfg.Logger, records: b.records, links: b.links, states: make(map[string]bridge.LinkStatus),
 		follows: waiting.NewPlaces(maxFollows, maxFollowsOf),
 	}
-	b.pushes = bridge.NewDueQueue(b.records, nsPush, b.notify, func(err error) { b.log.Warn("a2a: push notifications", "err", err) })
-	b.out.polls = bridge.NewDueQueue(b.records, nsSent, b.out.poll, func(err error) { b.log.Warn("a2a: ask for answers", "err", err) })
+	b.pushes = bridge.NewDueQueue(b.records, nsPush, b.notify, func(err error) { b.log.Warn("a2a: cannot send push notifications", "err", err) })
+	b.out.polls = bridge.NewDueQueue(b.records, nsSent, b.out.poll, func(err error) { b.log.Warn("a2a: cannot ask for answers", "err", err) })
 	for _, l := range cfg.Links {
 		if !isName(l.Name) {
 			return nil, fmt.Errorf("link %s: the name is reserved", l.Name)
@@ -80,7 +80,7 @@ func New(cfg Config) (*Bridge, error) {
 		}
 		for key, value := range l.Options {
 			if key != "replies" || value != "push" {
-				return nil, fmt.Errorf("link %s: the only option is replies (push)", l.Name)
+				return nil, fmt.Errorf("link %s: the only option is replies: push", l.Name)
 			}
 		}
 		b.links[l.Name] = l
@@ -118,12 +118,12 @@ func (b *Bridge) Run(ctx context.Context) error {
 		case <-tick:
 		}
 		if err := b.syncAll(ctx); err != nil && ctx.Err() == nil {
-			b.log.WarnContext(ctx, "a2a: compare tasks with the inbox", "err", err)
+			b.log.WarnContext(ctx, "a2a: cannot compare tasks with the inbox", "err", err)
 		}
 	}
 }
 
-// follow handles a message that has a new state in the inbox.
+// follow updates the tasks of a conversation after a message of it got a new state in the inbox.
 func (b *Bridge) follow(ctx context.Context, item bridge.ItemState) {
 	address, err := bridge.ParseAddress(item.Address)
 	if err != nil || address.Kind != Kind {
@@ -131,7 +131,7 @@ func (b *Bridge) follow(ctx context.Context, item bridge.ItemState) {
 	}
 	key := store.ConvKey{Peer: string(address.Pseudonym()), ID: string(item.Conversation)}
 	if err := b.sync(ctx, key); err != nil && ctx.Err() == nil {
-		b.log.WarnContext(ctx, "a2a: update a task", "err", err)
+		b.log.WarnContext(ctx, "a2a: cannot update a task", "err", err)
 	}
 }
 
@@ -163,15 +163,15 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	if err != nil || address.Kind != Kind {
 		return bridge.Delivered{}, fmt.Errorf("%q is not an A2A address", d.Address)
 	}
-	answers := address.Link == InboundLink
-	if !answers {
-		if answers, err = b.isAnswer(ctx, d); err != nil {
+	isAnswer := address.Link == InboundLink
+	if !isAnswer {
+		if isAnswer, err = b.isAnswer(ctx, d); err != nil {
 			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 		}
 	}
-	if answers {
+	if isAnswer {
 		if err := b.answer(ctx, d); err != nil {
-			b.log.WarnContext(ctx, "a2a: store an answer", "err", err)
+			b.log.WarnContext(ctx, "a2a: cannot store an answer", "err", err)
 			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 		}
 		if b.links[address.Link].Options["replies"] != "push" {

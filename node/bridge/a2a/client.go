@@ -22,27 +22,32 @@ import (
 // nsPeers has what we know about the agents that we write to, by address.
 const nsPeers = "a2a/peers"
 
-const cardFresh = 10 * time.Minute // how long a card is used before it is fetched again
+const (
+	cardFresh = 10 * time.Minute // how long a card is used before it is fetched again
+
+	maxAnswerDepth  = 64 // of the JSON of an answer
+	maxAnswerValues = 50_000
+)
 
 // remote is an agent that we write to.
 type remote struct {
-	Address string            `json:"address"`
-	Name    string            `json:"name,omitempty"` // from its card: untrusted text
-	Face    message.Interface `json:"interface"`
-	Digest  string            `json:"digest"`        // of its card
-	Key     string            `json:"key,omitempty"` // thumbprint of the signing key; "" if no signature can be checked
-	Streams bool              `json:"streams,omitempty"`
-	Fetched time.Time         `json:"fetched"`
+	Address   string            `json:"address"`
+	Name      string            `json:"name,omitempty"` // from its card: untrusted text
+	Interface message.Interface `json:"interface"`
+	Digest    string            `json:"digest"`        // of its card
+	Key       string            `json:"key,omitempty"` // thumbprint of the signing key; "" if no signature can be checked
+	Streams   bool              `json:"streams,omitempty"`
+	Fetched   time.Time         `json:"fetched"`
 
 	token client.Credential
 	reach client.Reach // of the interface
 }
 
 // errPinned means that a card is not signed by the key that we know, or that an unsigned card names another interface.
-var errPinned = errors.New("the agent card has changed in a way that its key does not vouch for; if you trust it: agentmesh a2a unpin ADDRESS")
+var errPinned = errors.New("the agent card has changed in a way that its key does not vouch for; if you trust the new card, run: agentmesh a2a unpin ADDRESS")
 
-// place returns where the card of an agent is, the token for it, and how far a call may go. A link may lead anywhere,
-// because the owner configured it; the guard checks a URL that the owner typed.
+// place returns where the card of an agent is, the token for it, and how far a call may go. The URL of a link may lead
+// anywhere, because the owner configured it. The guard checks any other URL.
 func (o *outbound) place(a bridge.Address) (base *url.URL, token client.Credential, reach client.Reach, err error) {
 	text := a.Peer
 	if l, ok := o.links[a.Link]; ok {
@@ -94,7 +99,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (r
 			return remote{}, err
 		}
 		changed := known.Address != "" && known.Digest != found.Digest
-		if known.Key != "" && found.Key != known.Key || changed && known.Key == "" && found.Face != known.Face {
+		if known.Key != "" && found.Key != known.Key || changed && known.Key == "" && found.Interface != known.Interface {
 			return remote{}, errPinned
 		}
 		found.Address, found.Fetched = a.String(), now.UTC()
@@ -109,11 +114,11 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (r
 		known = found
 	}
 	known.token, known.reach = token, o.reachOf(base)
-	face, err := url.Parse(known.Face.URL)
+	iface, err := url.Parse(known.Interface.URL)
 	switch {
 	case err != nil:
 		return remote{}, errors.New("the agent card names an interface that is not a URL")
-	case face.Host == base.Host && face.Scheme == base.Scheme:
+	case iface.Host == base.Host && iface.Scheme == base.Scheme:
 		known.reach = reach
 	case token != "":
 		return remote{}, errors.New("the agent card names an interface at another host, which must not get the token of the link")
@@ -183,12 +188,12 @@ func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Re
 	if err != nil {
 		return remote{}, err
 	}
-	face, ok := message.FindInterface(card)
+	iface, ok := message.FindInterface(card)
 	if !ok {
 		return remote{}, errors.New("the agent card names no interface for A2A 1.0 over JSON-RPC or HTTP+JSON")
 	}
 	digest := message.Digest(card)
-	found := remote{Name: wire.OneLine(card.GetStr("name"), 100), Face: face, Digest: hex.EncodeToString(digest[:])}
+	found := remote{Name: wire.OneLine(card.GetStr("name"), 100), Interface: iface, Digest: hex.EncodeToString(digest[:])}
 	capabilities, _ := card.Get("capabilities")
 	streams, _ := capabilities.Get("streaming")
 	found.Streams = streams.Kind() == wire.True
@@ -198,7 +203,7 @@ func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Re
 
 // signerOf returns the thumbprint of the key that signed a card, or "" if the card has no signature that we can check.
 // It fails if such signatures exist and none verifies, or if a call for their keys fails.
-func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL, reach client.Reach) (thumbprint string, failed error) {
+func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL, reach client.Reach) (thumbprint string, failure error) {
 	for _, s := range message.SignaturesOf(card) {
 		keySet := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: message.PathKeys}
 		at := reach
@@ -213,16 +218,17 @@ func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL,
 		}
 		keys, err := wire.ParseForeign(data, 8, 2000)
 		if status != http.StatusOK || err != nil {
-			failed = fmt.Errorf("the keys of the agent card cannot be read: HTTP %d", status)
+			failure = fmt.Errorf("the keys of the agent card cannot be read: HTTP %d", status)
 			continue
 		}
-		if thumbprint, failed = s.Verify(card, keys); failed == nil {
+		if thumbprint, failure = s.Verify(card, keys); failure == nil {
 			return thumbprint, nil
 		}
 	}
-	return "", failed
+	return "", failure
 }
 
+// get fetches a document. If another attempt may help, the error is a *client.SendError with Retry set.
 func (o *outbound) get(ctx context.Context, from string, reach client.Reach, limit int) (status int, body []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
@@ -243,6 +249,7 @@ func (o *outbound) get(ctx context.Context, from string, reach client.Reach, lim
 	return resp.StatusCode, body, err
 }
 
+// restPath returns the HTTP method and the path of an A2A method in the HTTP+JSON binding.
 func restPath(method string, params wire.Value) (verb, path string) {
 	id := url.PathEscape(params.GetStr("id"))
 	switch method {
@@ -261,15 +268,15 @@ func restPath(method string, params wire.Value) (verb, path string) {
 // request makes one call and returns the response. If another attempt may help, the error is a *client.SendError with
 // Retry set; every other error is final.
 func (o *outbound) request(ctx context.Context, r remote, method string, params wire.Value) (*http.Response, error) {
-	verb, target := http.MethodPost, r.Face.URL
-	if r.Face.Tenant != "" {
-		params = params.With("tenant", wire.Text(r.Face.Tenant))
+	verb, target := http.MethodPost, r.Interface.URL
+	if r.Interface.Tenant != "" {
+		params = params.With("tenant", wire.Text(r.Interface.Tenant))
 	}
 	body := wire.Obj(wire.TextField("jsonrpc", "2.0"), wire.Field("id", wire.Int(1)), wire.TextField("method", method), wire.Field("params", params)).JSON()
-	if r.Face.Binding == message.HTTPJSON {
+	if r.Interface.Binding == message.HTTPJSON {
 		path := ""
-		if verb, path = restPath(method, params); r.Face.Tenant != "" {
-			target += "/" + url.PathEscape(r.Face.Tenant)
+		if verb, path = restPath(method, params); r.Interface.Tenant != "" {
+			target += "/" + url.PathEscape(r.Interface.Tenant)
 		}
 		target += path
 		if body = params.Without("id", "tenant").JSON(); verb == http.MethodGet {
@@ -301,7 +308,7 @@ func (o *outbound) request(ctx context.Context, r remote, method string, params 
 }
 
 // call makes one call and returns its result. The error is a *message.Error if the agent refused the call. Any other
-// error is an error of request, or a *client.SendError for an answer that cannot be read.
+// error comes from [outbound.request], or is a *client.SendError for an answer that cannot be read.
 func (o *outbound) call(ctx context.Context, r remote, method string, params wire.Value) (wire.Value, error) {
 	resp, err := o.request(ctx, r, method, params)
 	if err != nil {
@@ -311,11 +318,11 @@ func (o *outbound) call(ctx context.Context, r remote, method string, params wir
 	if err != nil {
 		return wire.Value{}, &client.SendError{Retry: !errors.Is(err, client.ErrAnswerTooLarge), Processed: true, Status: resp.StatusCode, Cause: err}
 	}
-	return readAnswer(r.Face.Binding, resp, data)
+	return readAnswer(r.Interface.Binding, resp, data)
 }
 
 func readAnswer(binding message.Binding, resp *http.Response, data []byte) (wire.Value, error) {
-	v, err := wire.ParseForeign(data, 64, 50_000)
+	v, err := wire.ParseForeign(data, maxAnswerDepth, maxAnswerValues)
 	if fault, ok := v.Get("error"); err == nil && ok && fault.Kind() == wire.Object {
 		return wire.Value{}, message.ReadError(resp.StatusCode, fault)
 	}

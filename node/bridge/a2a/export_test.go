@@ -165,7 +165,7 @@ func (b *Bridge) CountRead(t *testing.T, id string) (n, bytes int) {
 	if err := read.add(t.Context(), b.cfg.Store.Steps(), -1, task); err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range read[task.key()] {
+	for _, e := range read[task.convKey()] {
 		if e.N > 0 {
 			n, bytes = n+1, bytes+len(e.Raw)
 		}

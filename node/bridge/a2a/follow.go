@@ -16,10 +16,10 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Bounds of the streams on which the bridge waits for other agents. An open stream occupies a call of the queue, so the
-// bridge opens few of them, and only in the first minutes of a task.
+// Bounds of the streams on which the bridge waits for other agents. An open stream takes one of the queue's places for
+// calls, so the bridge opens few of them, and only in the first minutes of a task.
 const (
-	followFor     = 15 * time.Minute // of a task; afterwards the bridge only asks about it now and then
+	followFor     = 15 * time.Minute // of a task; afterwards the bridge only asks about the task now and then
 	followTime    = 25 * time.Second // of one stream
 	followAtLeast = 3 * time.Second  // a stream that ends earlier without news does not shorten the pause before the next one
 	maxFollows    = 16
@@ -62,7 +62,7 @@ func (o *outbound) follow(ctx context.Context, peer remote, row *sentRow) bool {
 // isNews reports whether an event says that the task has ended or asks us something new. asked is the hash of the
 // status with the question that we already have.
 func isNews(event, asked []byte) bool {
-	v, err := wire.ParseForeign(event, 64, 50_000)
+	v, err := wire.ParseForeign(event, maxAnswerDepth, maxAnswerValues)
 	if err != nil {
 		return false
 	}

@@ -31,7 +31,7 @@ type hub struct {
 	waiters []*waiter
 }
 
-// enter adds a waiter for a caller; ok is false if too many wait. If ok is true, leave must follow.
+// enter adds a waiter for a caller. If too many wait already, ok is false; otherwise leave must be called later.
 func (h *hub) enter(task string, from caller) (w *waiter, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

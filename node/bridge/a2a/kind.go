@@ -14,7 +14,7 @@ const InboundLink = "inbound"
 // linkPeer is the peer in the address of the agent behind a link: "a2a:claw/agent".
 const linkPeer = "agent"
 
-// anonymous is the name of all callers without a token together.
+// anonymous is the name that all callers without a token share.
 const anonymous = "anonymous"
 
 // LinkKind declares A2A to the node.
@@ -29,9 +29,8 @@ func (b *Bridge) addressOf(name string) bridge.Address {
 	return bridge.Address{Kind: Kind, Link: InboundLink, Peer: name}
 }
 
-// taskIDOf returns the id of the task that a message opens. The same message of the same caller with a token, or of a
-// relay, opens the same task.
-// The id need not be secret, because a task is served only to its caller.
+// taskIDOf returns the id of the task that a message opens. If a caller with a token, or a relay, repeats a message,
+// the id is the same. The id need not be secret, because a task is served only to its caller.
 func taskIDOf(address, messageID string) string {
 	h := wire.HashOf(address, "task", messageID)
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]

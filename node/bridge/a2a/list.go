@@ -19,7 +19,7 @@ const (
 	defaultPage = 50
 	maxPage     = 100
 
-	maxPageBytes = 4 << 20 // a page with more bytes of tasks ends early; also of a caller's messages in the history of one task
+	maxPageBytes = 4 << 20 // of tasks, after which a page ends; also of the caller's messages that the history of a task shows
 )
 
 type listQuery struct {

@@ -37,11 +37,11 @@ const (
 var errInFlight = errors.New("the agent has not answered the previous message yet")
 
 // sentRow is our side of a conversation: the newest message that we sent in it, and the task that it became. While Due
-// is set, the agent works on the task, and the bridge asks about it. If the next message is another task, the row of
-// the earlier one stays until that task ends.
+// is set, the agent works on the task, and the bridge asks about it. If the next message opens another task, the row
+// of the earlier task stays until that task ends.
 type sentRow struct {
 	bridge.DueRow
-	Earlier bool                `json:"earlier,omitempty"` // a newer message of the conversation has its row
+	Earlier bool                `json:"earlier,omitempty"` // a newer message has taken the main row of the conversation
 	Address string              `json:"address"`
 	Conv    wire.ConversationID `json:"conv"`
 	Intent  wire.Intent         `json:"intent"`
@@ -313,8 +313,8 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 		return nil
 	}
 	// Only a refusal of the agent is final. The agent, or the owner, may mend any other cause.
-	failed, answered := errors.AsType[*client.SendError](asSendError(err))
-	refused := answered && !failed.Retry
+	sendErr, isSendErr := errors.AsType[*client.SendError](asSendError(err))
+	refused := isSendErr && !sendErr.Retry
 	if !refused && time.Since(row.Started) < pollFor {
 		o.log.InfoContext(ctx, "a2a: asking for an answer failed", "peer", row.Address, "tries", row.Tries, "err", err)
 		row.Due = time.Now().Add(bridge.PauseBefore(row.Tries, pollPause))
@@ -366,7 +366,7 @@ func (o *outbound) cancelTask(ctx context.Context, address bridge.Address, row *
 	_, err = o.call(ctx, peer, message.CancelTask, wire.Obj(wire.TextField("id", row.Task)))
 	if refusal, ok := errors.AsType[*message.Error](err); ok && refusal.Status < http.StatusInternalServerError && !client.IsRetryStatus(refusal.Status) &&
 		refusal.Status != http.StatusUnauthorized && refusal.Status != http.StatusForbidden {
-		err = nil // it has ended, or the agent does not cancel
+		err = nil // the task has ended, or the agent does not cancel tasks
 	}
 	if err != nil {
 		return asSendError(err)
@@ -375,7 +375,7 @@ func (o *outbound) cancelTask(ctx context.Context, address bridge.Address, row *
 	return o.polls.SaveUnlessChanged(ctx, row.change(time.Now()))
 }
 
-// asSendError returns err as an error from which the outbox knows whether to try again.
+// asSendError turns a refusal by an agent into an error that tells the outbox whether to try again.
 func asSendError(err error) error {
 	refusal, ok := errors.AsType[*message.Error](err)
 	if !ok {

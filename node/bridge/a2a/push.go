@@ -58,7 +58,8 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 	}}
 }
 
-// readPush checks a configuration. The guard must let us call its URL (A2A-13), and checks the host at each call too.
+// readPush reads and checks a configuration. The guard of the HTTP client must permit its URL (A2A-13). The guard also
+// checks the host at each call.
 func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 	r := &pushRow{DueRow: bridge.DueRow{Party: from.name}, Sent: time.Now().UTC()}
 	if err := json.Unmarshal(v.JSON(), &r.Config); err != nil {
@@ -95,8 +96,8 @@ func (c Config) reach() client.Reach {
 // checkRoom returns an error if the configuration is new and its task already has maxConfigs configurations.
 func (b *Bridge) checkRoom(ctx context.Context, r *pushRow, now time.Time) error {
 	page, err := b.records.List(ctx, nsPush, "task:"+r.Task, "", maxConfigs, now)
-	known := slices.ContainsFunc(page.Records, func(rec store.Record) bool { return rec.Key == pushKey(r.Task, r.Config.ID) })
-	if err == nil && len(page.Records) >= maxConfigs && !known {
+	isKnown := slices.ContainsFunc(page.Records, func(rec store.Record) bool { return rec.Key == pushKey(r.Task, r.Config.ID) })
+	if err == nil && len(page.Records) >= maxConfigs && !isKnown {
 		err = message.ErrUnsupported.At("the task has ten push notification configurations")
 	}
 	return err
@@ -161,7 +162,7 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 			return b.pushes.SaveUnlessChanged(ctx, r.change(rec.Rev, now))
 		}
 		if failure != nil {
-			b.log.WarnContext(ctx, "a2a: gave a push notification up", "task", r.Task, "err", failure)
+			b.log.WarnContext(ctx, "a2a: gave up on a push notification", "task", r.Task, "err", failure)
 		}
 		r.Sent, r.Tries = v.task.At, 0
 	}

@@ -15,14 +15,14 @@ const (
 	relayedValues = 21_000
 )
 
-// RelayCard returns the card for the mailbox relay, or nil if the node is not behind one or does not serve A2A.
+// RelayCard returns the card for the mailbox relay, or nil if the node is not behind a relay or does not serve A2A.
 func (b *Bridge) RelayCard() []byte {
 	if b.cfg.Relay == "" || !b.cfg.Serve {
 		return nil
 	}
 	card, err := b.card(false)
 	if err != nil {
-		b.log.Warn("a2a: make the card for the relay", "err", err)
+		b.log.Warn("a2a: cannot make the card for the relay", "err", err)
 		return nil
 	}
 	return card.JSON()

@@ -24,11 +24,12 @@ type caller struct {
 	address  bridge.Address
 	verified string
 	sources  []rate.Source
-	mesh     bool   // it names our extension
+	mesh     bool   // the request names our extension
 	relayed  string // id of the task at the relay, for a call that came through one
 }
 
-// party returns the key by which waiters are counted (AM-42): the caller, or the network address if it has no token.
+// party returns the key by which waiters are counted (AM-42): the name of the caller, or the network address of a
+// caller without a token.
 func (c caller) party() string {
 	if c.name == anonymous && len(c.sources) > 0 {
 		return anonymous + " " + c.sources[0].Key
@@ -106,13 +107,13 @@ func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message,
 	address, now := from.address.String(), time.Now()
 	id := messageIDOf(address, m.ID)
 	if t != nil {
-		known := slices.Contains(t.Messages, id)
+		isKnown := slices.Contains(t.Messages, id)
 		switch {
-		case t.last().State.Terminal() && !known: // A2A-9
+		case t.last().State.Terminal() && !isKnown: // A2A-9
 			return bridge.Inbound{}, nil, message.ErrUnsupported.At("the task has ended")
-		case len(t.Messages) >= maxMessages && !known:
+		case len(t.Messages) >= maxMessages && !isKnown:
 			return bridge.Inbound{}, nil, message.ErrUnsupported.At("the task has too many messages")
-		case !known:
+		case !isKnown:
 			t.Messages = append(t.Messages, id)
 			t.enter(logEntry{State: a2a.TaskStateSubmitted}, now)
 		}
@@ -158,7 +159,7 @@ func (b *Bridge) conversationFor(ctx context.Context, address, contextID, messag
 		return "", err
 	}
 	for _, t := range tasks {
-		_, open, err := b.endOf(ctx, t.key())
+		_, open, err := b.endOf(ctx, t.convKey())
 		if err != nil {
 			return "", err
 		}
@@ -185,7 +186,7 @@ func (b *Bridge) cancel(ctx context.Context, from caller, t *taskRow) (*taskRow,
 	if _, err := b.cfg.Mesh.Accept(ctx, in); err != nil && !errors.Is(err, wire.ErrConversationClosed) {
 		return nil, message.FromMesh(err)
 	}
-	tasks, err := b.tasksWith(ctx, convTerm(t.key()))
+	tasks, err := b.tasksWith(ctx, convTerm(t.convKey()))
 	if err != nil {
 		return nil, err
 	}

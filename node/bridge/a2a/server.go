@@ -22,8 +22,8 @@ import (
 const basePath = "/a2a/v1"
 
 const (
-	cardAge   = "public, max-age=300" // A2A-1
-	blockFor  = 25 * time.Second      // A2A-D1
+	cardAge   = "public, max-age=300" // of the card and its keys (A2A-1)
+	blockFor  = 25 * time.Second      // how long a blocking call waits (A2A-D1)
 	checkTime = 5 * time.Second       // how often a waiter reads its task even if nobody woke it
 )
 
@@ -61,7 +61,8 @@ func (b *Bridge) card(extended bool) (wire.Value, error) {
 	return message.SignCard(tree, key, cmp.Or(b.cfg.Relay, b.cfg.URL)+message.PathKeys)
 }
 
-// hasExtendedCard reports whether the node has an extended card. A relay offers none, and callers must have a token.
+// hasExtendedCard reports whether the node has an extended card. It has none if others reach it through a relay, or if
+// callers need no token.
 func (b *Bridge) hasExtendedCard() bool { return b.cfg.Relay == "" && !b.cfg.Anonymous }
 
 func (b *Bridge) serveCard(c echo.Context) error {
@@ -94,7 +95,8 @@ func (b *Bridge) serveREST(c echo.Context) error {
 	return b.serve(c, message.Call{Binding: message.HTTPJSON}, read)
 }
 
-// serve handles a request: allowance of the address, token, body, call, answer.
+// serve answers a request: it checks the limit of the caller's address and the token, reads the body, and makes the
+// call.
 func (b *Bridge) serve(c echo.Context, call message.Call, read func([]byte) (message.Call, *message.Error)) error {
 	httpapi.Private(c)
 	from, err := b.authenticate(c)
@@ -208,7 +210,7 @@ func (b *Bridge) checkNotBlocked(ctx context.Context, address string) error {
 	return err
 }
 
-// taskIn returns the task that a member of the parameters names.
+// taskIn returns the task whose id is in the given member of the call's parameters.
 func (b *Bridge) taskIn(ctx context.Context, call message.Call, from caller, member string) (*taskRow, error) {
 	id, e := call.IDOf(member)
 	if e != nil {
@@ -237,8 +239,8 @@ func (b *Bridge) acceptCall(ctx context.Context, call message.Call, from caller)
 	return t, history, err
 }
 
-// awaitTask waits for at most 25 s until a task has ended or asks its caller something (A2A-9, A2A-D1). It does not
-// wait if too many callers wait.
+// awaitTask waits up to 25 s until a task has ended or asks its caller something (A2A-9, A2A-D1). It does not wait if
+// too many callers are waiting already.
 func (b *Bridge) awaitTask(ctx context.Context, t *taskRow, from caller) (*taskRow, error) {
 	w, ok := b.hub.enter(t.ID, from)
 	if !ok {
@@ -265,7 +267,7 @@ func (b *Bridge) handleSend(ctx context.Context, call message.Call, from caller)
 	if err == nil && call.Blocks() {
 		t, err = b.awaitTask(ctx, t, from)
 	}
-	if err == nil { // the owner may have blocked the caller while it waited
+	if err == nil { // the owner may have blocked the caller during the wait
 		err = b.checkNotBlocked(ctx, from.address.String())
 	}
 	if err != nil {

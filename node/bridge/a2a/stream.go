@@ -32,7 +32,7 @@ func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) err
 		return b.refuse(c, call, message.ErrBusy.At("too many open streams"))
 	}
 	defer b.hub.leave(w)
-	if t, err = b.findTask(ctx, t.Address, t.ID); err != nil { // it may have changed before the waiter was there
+	if t, err = b.findTask(ctx, t.Address, t.ID); err != nil { // the task may have changed before the waiter was there
 		return b.refuse(c, call, message.FromMesh(err))
 	}
 	task, err := b.view(ctx, t, history, true, contents{})
@@ -74,6 +74,7 @@ func (s *taskStream) send(event wire.Value) error {
 	return s.out.Send(httpapi.StreamEvent{Data: string(s.call.Answer(event))})
 }
 
+// follow writes the updates of a task until the stream is over.
 func (s *taskStream) follow(ctx context.Context, t *taskRow, w *waiter) {
 	end := time.After(maxStreamTime)
 	check := time.Tick(checkTime)
@@ -152,6 +153,7 @@ func (b *Bridge) report(ctx context.Context, p *bridge.Progress) {
 	}
 }
 
+// progressEvents returns the events about what a hook has reported so far.
 func progressEvents(t *taskRow, p *bridge.Progress) (events []wire.Value) {
 	task := message.Task{ID: t.ID, Context: t.Context, State: a2a.TaskStateWorking, At: time.Now()}
 	for _, a := range p.Result.Artifacts {

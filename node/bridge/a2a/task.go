@@ -53,7 +53,8 @@ type logEntry struct {
 
 func (t *taskRow) last() logEntry { return t.Log[len(t.Log)-1] }
 
-// enter adds a state. If the task has too many, the oldest one without a message of ours goes, or else the oldest one.
+// enter adds a state. If the task has too many states, enter drops the oldest one without a message of ours, or else
+// the oldest one.
 func (t *taskRow) enter(entry logEntry, now time.Time) {
 	entry.At = now.UTC()
 	if last := t.last().At; !entry.At.After(last) {
@@ -66,12 +67,13 @@ func (t *taskRow) enter(entry logEntry, now time.Time) {
 	t.Log = append(t.Log, entry)
 }
 
-// has reports whether our message brought a state of the task.
+// has reports whether our message with this id brought a state of the task.
 func (t *taskRow) has(id wire.MessageID) bool {
 	return slices.ContainsFunc(t.Log, func(e logEntry) bool { return e.Reply == id })
 }
 
-func (t *taskRow) key() store.ConvKey {
+// convKey returns the key of the task's conversation.
+func (t *taskRow) convKey() store.ConvKey {
 	a, _ := bridge.ParseAddress(t.Address)
 	return store.ConvKey{Peer: string(a.Pseudonym()), ID: string(t.Conv)}
 }
@@ -93,7 +95,7 @@ func (t *taskRow) change(now time.Time) store.Change {
 	}
 	return store.Change{IfRev: t.rev, Max: maxTasks, Record: store.Record{
 		NS: nsTasks, Key: t.ID, Body: body, Expires: now.Add(keep),
-		Terms: []string{ofTerm(t.Address), contextTerm(t.Address, t.Context), convTerm(t.key()), state},
+		Terms: []string{ofTerm(t.Address), contextTerm(t.Address, t.Context), convTerm(t.convKey()), state},
 	}}
 }
 
@@ -350,7 +352,7 @@ func (b *Bridge) syncAll(ctx context.Context) error {
 	tasks, err := b.tasksWith(ctx, "open")
 	seen := make(map[store.ConvKey]bool)
 	for _, t := range tasks {
-		if key := t.key(); !seen[key] {
+		if key := t.convKey(); !seen[key] {
 			seen[key] = true
 			err = errors.Join(err, b.sync(ctx, key))
 		}
@@ -372,7 +374,7 @@ func (b *Bridge) evict(ctx context.Context, address string) error {
 	tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() })
 	var changes []store.Change
 	for _, t := range tasks[len(tasks)/2:] {
-		changes = append(changes, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsTasks, Key: t.ID}}) // it has ended, so nothing changes it
+		changes = append(changes, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsTasks, Key: t.ID}}) // the task has ended, so nothing changes it
 	}
 	return b.records.Apply(ctx, changes, time.Now())
 }

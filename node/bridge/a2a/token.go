@@ -92,7 +92,7 @@ func nameTerm(name string) string { return "name:" + name }
 // addToken makes a token for a caller. It fails if the caller already has a token.
 func (b *Bridge) addToken(ctx context.Context, name string) (Token, error) {
 	if !isName(name) {
-		return Token{}, owner.Fault(http.StatusBadRequest, "a name has 1 to 64 of a-z 0-9 -, and is not "+strings.Join([]string{anonymous, InboundLink, bridge.WebLink}, ", "), "")
+		return Token{}, owner.Fault(http.StatusBadRequest, "a name must have 1 to 64 characters of a-z, 0-9 and -, and must not be "+strings.Join([]string{anonymous, InboundLink, bridge.WebLink}, ", "), "")
 	}
 	now := time.Now().UTC()
 	secret := credential.New("a2a_")
@@ -112,7 +112,7 @@ func (b *Bridge) addToken(ctx context.Context, name string) (Token, error) {
 		NS: nsTokens, Key: credential.HashOf(secret).String(), Body: body, Terms: []string{nameTerm(name)},
 	}}}, now)
 	if errors.Is(err, store.ErrQuota) {
-		return Token{}, owner.Fault(http.StatusConflict, "the caller has a token", "revoke it first with: agentmesh a2a token revoke "+name)
+		return Token{}, owner.Fault(http.StatusConflict, "the caller already has a token", "revoke it first with: agentmesh a2a token revoke "+name)
 	}
 	t.Address, t.Token = b.addressOf(name).String(), secret
 	return t, err

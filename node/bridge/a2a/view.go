@@ -15,12 +15,11 @@ type contents map[store.ConvKey]map[wire.MessageID]store.Entry
 
 // add reads the messages of tasks, each conversation once. A conversation that c has already is not read again. Of the
 // callers' messages, it keeps the newest of each task: at most history of them, or any number if history is negative,
-// with at most maxPageBytes. Other messages of the conversations are not kept, because a conversation has no bound but
-// time.
+// with at most maxPageBytes. Other messages of the conversations are not kept, because a conversation may be large.
 func (c contents) add(ctx context.Context, steps store.Steps, history int, tasks ...*taskRow) error {
 	found, taskOf, size := make(contents), make(map[wire.MessageID]*taskRow), make(map[*taskRow]int)
 	for _, t := range tasks {
-		key := t.key()
+		key := t.convKey()
 		if c[key] != nil {
 			continue
 		}
@@ -79,7 +78,7 @@ func (b *Bridge) views(ctx context.Context, t *taskRow, history int, known conte
 	if err := known.add(ctx, b.cfg.Store.Steps(), history, t); err != nil {
 		return nil, err
 	}
-	said := known[t.key()]
+	said := known[t.convKey()]
 	var out []stateView
 	for _, entry := range t.Log {
 		v := stateView{task: message.Task{ID: t.ID, Context: t.Context, State: entry.State, At: entry.At}}
@@ -115,7 +114,7 @@ func mergeArtifacts(states []stateView) []wire.Value {
 }
 
 // view returns a task with its newest messages: at most history of them, or any number if history is negative, and at
-// most maxPageBytes of its caller.
+// most maxPageBytes of the caller's messages.
 func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bool, known contents) (message.Task, error) {
 	states, err := b.views(ctx, t, history, known)
 	if err != nil {
@@ -128,7 +127,7 @@ func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bo
 	if history == 0 {
 		return task, nil
 	}
-	said, asked := known[t.key()], t.Messages
+	said, asked := known[t.convKey()], t.Messages
 	for i, s := range states {
 		for len(asked) > 0 && (i == len(states)-1 || said[asked[0]].At.Before(s.task.At)) {
 			if raw := said[asked[0]].Raw; len(raw) == 0 { // too old, so the history begins later

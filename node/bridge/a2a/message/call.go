@@ -64,7 +64,7 @@ type Call struct {
 	Method  string
 	ID      wire.Value // of a JSON-RPC request
 	Params  wire.Value // an object
-	Tenant  string     // the agent behind a URL that several share; "" if the client names none
+	Tenant  string     // the agent behind a URL that several agents share; "" if the client names none
 }
 
 // Streams reports whether the answer to the call is a stream of events.
@@ -105,7 +105,7 @@ func VersionOf(r *http.Request) string {
 	return r.URL.Query().Get(HeaderVersion)
 }
 
-// AcceptMediaType lets a reader of application/json bodies take a body of the media type of A2A.
+// AcceptMediaType replaces A2A's media type in a request by application/json, for a reader that accepts only that.
 func AcceptMediaType(h http.Header) {
 	if kind, params, err := mime.ParseMediaType(h.Get("Content-Type")); err == nil && kind == MediaType {
 		h.Set("Content-Type", mime.FormatMediaType("application/json", params))
@@ -201,7 +201,7 @@ func ReadREST(method, path string, query url.Values, body []byte, version string
 	if last := segments[len(segments)-1]; len(segments) <= 2 {
 		segments[len(segments)-1], verb, _ = strings.Cut(last, ":")
 	}
-	segments = append(segments, "", "", "")
+	segments = append(segments, "", "", "") // so that the next line can index all of them
 	task, sub, config := segments[1], segments[2], segments[3]
 	shape := method + " " + segments[0]
 	if verb != "" {
@@ -264,11 +264,11 @@ func withQuery(params wire.Value, query url.Values) wire.Value {
 		if n, err := strconv.ParseInt(query.Get(key), 10, 32); err == nil {
 			params = params.With(key, wire.Int(n))
 		} else if query.Has(key) {
-			params = params.With(key, wire.Text(query.Get(key))) // its reader refuses it
+			params = params.With(key, wire.Text(query.Get(key))) // the reader of the parameter refuses it
 		}
 	}
 	if text := query.Get("includeArtifacts"); text != "" {
-		params = params.With("includeArtifacts", wire.Text(text)) // its reader refuses it
+		params = params.With("includeArtifacts", wire.Text(text)) // the reader of the parameter refuses it
 		if include, err := strconv.ParseBool(text); err == nil {
 			params = params.With("includeArtifacts", wire.Bool(include))
 		}
@@ -280,7 +280,7 @@ func withQuery(params wire.Value, query url.Values) wire.Value {
 func (c Call) IDOf(member string) (string, *Error) {
 	id := c.Params.GetStr(member)
 	if id == "" || len(id) > maxID {
-		return "", ErrParams.At(member + " must be an id of 1 to 128 characters")
+		return "", ErrParams.At(member + " must be an id of 1 to 128 bytes")
 	}
 	return id, nil
 }

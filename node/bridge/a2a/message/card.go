@@ -24,7 +24,7 @@ type CardInfo struct {
 	Card      wire.Card
 	URL       string // of both interfaces
 	Tenant    string // of the interfaces, if several agents share the URL
-	Directory string // that lists the card; "" for none
+	Directory string // the directory that lists the card; "" for none
 	Version   string // of the program
 	Token     bool   // callers need a bearer token
 	Streaming bool
@@ -56,9 +56,9 @@ func NewCard(i CardInfo) a2a.AgentCard {
 		},
 	}
 	for _, binding := range []a2a.TransportProtocol{a2a.TransportProtocolJSONRPC, a2a.TransportProtocolHTTPJSON} {
-		face := a2a.NewAgentInterface(i.URL, binding)
-		face.Tenant = i.Tenant
-		card.SupportedInterfaces = append(card.SupportedInterfaces, face)
+		iface := a2a.NewAgentInterface(i.URL, binding)
+		iface.Tenant = i.Tenant
+		card.SupportedInterfaces = append(card.SupportedInterfaces, iface)
 	}
 	if i.Token {
 		card.SecuritySchemes = a2a.NamedSecuritySchemes{"bearer": a2a.HTTPAuthSecurityScheme{
@@ -116,10 +116,10 @@ type Interface struct {
 func FindInterface(card wire.Value) (Interface, bool) {
 	list, _ := card.Get("supportedInterfaces")
 	for _, binding := range []Binding{JSONRPC, HTTPJSON} {
-		for face := range list.Elems() {
-			version := face.GetStr("protocolVersion")
-			if (version == "1.0" || strings.HasPrefix(version, "1.0.")) && face.GetStr("protocolBinding") == string(binding) && face.GetStr("url") != "" {
-				return Interface{URL: strings.TrimRight(face.GetStr("url"), "/"), Binding: binding, Tenant: face.GetStr("tenant")}, true
+		for iface := range list.Elems() {
+			version := iface.GetStr("protocolVersion")
+			if (version == "1.0" || strings.HasPrefix(version, "1.0.")) && iface.GetStr("protocolBinding") == string(binding) && iface.GetStr("url") != "" {
+				return Interface{URL: strings.TrimRight(iface.GetStr("url"), "/"), Binding: binding, Tenant: iface.GetStr("tenant")}, true
 			}
 		}
 	}

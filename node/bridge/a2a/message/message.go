@@ -67,7 +67,7 @@ var inputModes = []string{
 	"application/*+json", "application/*+xml", "application/*+zip",
 }
 
-// isInput reports whether the card names the media type of a part.
+// isInput reports whether our card lists the media type of a part.
 func isInput(mediaType string) bool {
 	kind, _, err := mime.ParseMediaType(mediaType)
 	return err == nil && slices.ContainsFunc(inputModes, func(mode string) bool {

@@ -18,9 +18,9 @@ import (
 
 var base64url = base64.RawURLEncoding.Strict()
 
-// SignCard signs a card with the key, in place of other signatures, as a JWS over the canonical form of the card
-// (A2A-14). jku is the URL of the key set. Only Ed25519 keys make such signatures; for another key the card is returned
-// as it is.
+// SignCard signs a card with the key, replacing other signatures, as a JWS over the canonical form of the card
+// (A2A-14). jku is the URL of the key set. Only Ed25519 keys make such signatures; for another key the card is
+// returned as it is.
 func SignCard(card wire.Value, key *signing.PrivateKey, jku string) (wire.Value, error) {
 	public := key.Public()
 	if public.Kind() != signing.KindEd25519 {
@@ -67,7 +67,7 @@ type Signature struct {
 	value     []byte
 }
 
-// SignaturesOf returns at most four signatures of a card that we can check.
+// SignaturesOf returns the signatures of a card that we can check, at most four.
 func SignaturesOf(card wire.Value) []Signature {
 	list, _ := card.Get("signatures")
 	var out []Signature
@@ -137,7 +137,7 @@ func (s Signature) checker(jwk wire.Value) (check func(data []byte) bool, member
 	case s.Alg == "ES256" && kind == "EC P-256" && errX == nil:
 		y, err := base64url.DecodeString(jwk.GetStr("y"))
 		if err != nil || len(x) != 32 || len(y) != 32 || len(s.value) != 64 {
-			return nil, wire.Value{}, errors.New("a key of the card is damaged")
+			return nil, wire.Value{}, errors.New("the signing key of the card, or the signature, is malformed")
 		}
 		key, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), slices.Concat([]byte{4}, x, y))
 		if err != nil {
@@ -150,7 +150,7 @@ func (s Signature) checker(jwk wire.Value) (check func(data []byte) bool, member
 			return ecdsa.Verify(key, h.Sum(nil), a, b)
 		}, member("crv", "kty", "x", "y"), nil
 	}
-	return nil, wire.Value{}, errors.New("the key of the card does not fit its algorithm")
+	return nil, wire.Value{}, errors.New("the signing key of the card does not fit the algorithm of the signature")
 }
 
 // The members of a card that stay in the signed form even with a default value (A2A-14): the REQUIRED fields, and the
@@ -180,8 +180,8 @@ func signedForm(v wire.Value, bare bool) wire.Value {
 	case wire.Object:
 		var out []wire.Member
 		for _, m := range v.Members() {
-			value, isFree := m.Value, m.Key == "params" || m.Key == "header"
-			if bare || !isFree {
+			value, isOpaque := m.Value, m.Key == "params" || m.Key == "header"
+			if bare || !isOpaque {
 				value = signedForm(value, bare)
 			}
 			yes, isBool := value.Boolean()

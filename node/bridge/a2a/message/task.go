@@ -128,7 +128,7 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Rep
 	case wire.ActionPending:
 		text := TextWaits
 		switch reason := payload.GetStr("reason"); { // the texts of the node
-		case strings.Contains(reason, "working"): // of an older node
+		case strings.Contains(reason, "working"): // the text of an older node
 			text = TextWorking
 		case strings.Contains(reason, "comes later"):
 			text = TextLater
