@@ -51,7 +51,7 @@ func newAddresses(cfg Config) *Addresses {
 }
 
 // Allow takes one request from the allowance of an address. If the allowance is used up, or the address has a penalty,
-// ok is false and the client must wait that long.
+// ok is false, and wait is how long the client must wait.
 func (a *Addresses) Allow(addr netip.Addr) (wait time.Duration, ok bool) {
 	if a.isExempt(addr) {
 		return 0, true

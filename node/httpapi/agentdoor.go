@@ -25,9 +25,9 @@ import (
 // data directory.
 type AgentDoor struct {
 	Socket    string      // path of a Unix socket; "" for none
-	Group     string      // name or number of the group of both files; "" does not change it
+	Group     string      // name or number of the group of Socket and TokenFile; "" does not change it
 	Mode      fs.FileMode // of the socket; 0 means 0600
-	TokenFile string      // file with a token for the TCP listener, made if it is missing; "" for none
+	TokenFile string      // file with the token for the TCP listener, made if it is missing; "" for none
 }
 
 // DoorHeader names the interface that a request comes through, for the audit log: "cli", "page". It proves nothing,

@@ -100,7 +100,7 @@ func Park(c echo.Context, maxWait time.Duration, waiter Waiter, empty []byte) er
 		return fmt.Errorf("take over the connection of a request: %w", err)
 	}
 	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // the beginning of the next request
-	parked.conn = conn.(*countedConn)                // serve has checked the type of the listener
+	parked.conn = conn.(*countedConn)                // Serve has checked the type of the listener
 	parked.conn.unread = slices.Clone(early)
 	parked.hasConn.Store(true)
 	w.Status, w.Committed = http.StatusOK, true
@@ -207,7 +207,8 @@ func (r *parkedRequest) answer() (body []byte, err error) {
 	return r.waiter.Answer(r.ctx)
 }
 
-// finish sends the answer, and gives the connection back when the next request begins. Otherwise it returns false.
+// finish sends the answer, and gives the connection back when the next request begins. It returns false if the
+// connection must be closed instead.
 func (r *parkedRequest) finish(response []byte) bool {
 	r.conn.SetReadDeadline(time.Now().Add(idleTimeout))
 	r.conn.SetWriteDeadline(time.Now().Add(writeTimeout))

@@ -29,7 +29,7 @@ const nsSent = "a2a/sent"
 const (
 	pollPause  = time.Minute        // the longest time between two questions about a task
 	pollFor    = 7 * 24 * time.Hour // how long an answer may take
-	inFlightOf = 2 * time.Minute    // how long the next message of a context waits for an answer (OC-4)
+	answerWait = 2 * time.Minute    // how long a message waits for the answer to the previous one of its context (OC-4)
 	callTime   = 30 * time.Second
 )
 
@@ -53,8 +53,8 @@ type sentRow struct {
 	Tries   int                 `json:"tries,omitempty"`
 	Asked   []byte              `json:"asked,omitempty"` // hash of the status with the newest question of the agent
 
-	rev      store.Rev
-	followed bool // what follow returned: the next stream may begin at once
+	rev         store.Rev
+	followAgain bool // what follow returned: the next stream may begin at once
 }
 
 // outbound writes to other agents. It holds the state of links, the cards, and our side of the conversations.
@@ -93,8 +93,8 @@ func (r *sentRow) change(now time.Time) store.Change {
 	return store.Change{IfRev: r.rev, Record: store.Record{NS: nsSent, Key: key, Body: body, Terms: terms, Expires: now.Add(keepOpen)}}
 }
 
-// earlier returns the rows of open tasks that are older than row, which is the newest row of its conversation.
-func (o *outbound) earlier(ctx context.Context, row *sentRow) (rows []*sentRow, err error) {
+// listEarlier returns the rows of open tasks that are older than row, which is the newest row of its conversation.
+func (o *outbound) listEarlier(ctx context.Context, row *sentRow) (rows []*sentRow, err error) {
 	for rec, err := range store.AllRecords(ctx, o.records, nsSent, sentKey(row.Address, row.Conv), time.Now()) {
 		r := &sentRow{rev: rec.Rev}
 		if err := errors.Join(err, json.Unmarshal(rec.Body, r)); err != nil {
@@ -123,7 +123,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 	if row.Message == d.Message.ID && row.State != "" {
 		return bridge.Delivered{Queued: true}, nil // an earlier attempt arrived
 	}
-	if !row.Due.IsZero() && now.Sub(row.Started) < inFlightOf && !message.IsInterrupted(row.State) {
+	if !row.Due.IsZero() && now.Sub(row.Started) < answerWait && !message.IsInterrupted(row.State) {
 		return bridge.Delivered{}, &client.SendError{Retry: true, After: 2 * time.Second, Cause: errInFlight}
 	}
 	peer, err := o.resolve(ctx, address, false)
@@ -177,7 +177,7 @@ func (o *outbound) taskFor(ctx context.Context, row *sentRow, now time.Time) (ta
 	if message.IsInterrupted(row.State) {
 		return row.Task, nil, nil
 	}
-	rows, err := o.earlier(ctx, row)
+	rows, err := o.listEarlier(ctx, row)
 	if !row.Due.IsZero() {
 		kept := *row
 		kept.Earlier, kept.rev = true, store.Any
@@ -242,7 +242,7 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 			return errNotFinished
 		}
 		pause := min(bridge.PauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4))
-		if row.followed {
+		if row.followAgain {
 			pause = min(pause, time.Second)
 		}
 		row.Due = now.Add(pause)
@@ -301,7 +301,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	peer, err := o.resolve(ctx, address, false)
 	var result wire.Value
 	if err == nil {
-		row.followed = o.follow(ctx, peer, &row)
+		row.followAgain = o.follow(ctx, peer, &row)
 		callCtx, cancel := context.WithTimeout(ctx, callTime)
 		defer cancel()
 		result, err = o.call(callCtx, peer, message.GetTask, wire.Obj(wire.TextField("id", row.Task), wire.Field("historyLength", wire.Int(0))))
@@ -343,7 +343,7 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 
 // cancel cancels the tasks of a conversation at the agent, because we closed the conversation. row is its newest row.
 func (o *outbound) cancel(ctx context.Context, address bridge.Address, row *sentRow) error {
-	rows, err := o.earlier(ctx, row)
+	rows, err := o.listEarlier(ctx, row)
 	if err != nil {
 		return &client.SendError{Retry: true, Cause: err}
 	}

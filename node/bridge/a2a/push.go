@@ -25,7 +25,7 @@ const nsPush = "a2a/push"
 
 const (
 	maxConfigs   = 10   // of a task
-	maxAllOfOne  = 1000 // configurations of one caller
+	maxOfCaller  = 1000 // configurations of one caller
 	pushAttempts = 12   // of one notification, over about 40 minutes
 	pushPause    = 10 * time.Minute
 	pushTimeout  = 15 * time.Second
@@ -53,7 +53,7 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 	if !r.Due.IsZero() {
 		terms = append(terms, bridge.TermDue)
 	}
-	return store.Change{IfRev: rev, Max: maxAllOfOne, Record: store.Record{
+	return store.Change{IfRev: rev, Max: maxOfCaller, Record: store.Record{
 		NS: nsPush, Key: pushKey(r.Task, r.Config.ID), Body: body, Terms: terms, Expires: now.Add(keepOpen),
 	}}
 }

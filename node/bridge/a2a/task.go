@@ -67,8 +67,8 @@ func (t *taskRow) enter(entry logEntry, now time.Time) {
 	t.Log = append(t.Log, entry)
 }
 
-// has reports whether our message with this id brought a state of the task.
-func (t *taskRow) has(id wire.MessageID) bool {
+// hasReply reports whether our message with this id brought a state of the task.
+func (t *taskRow) hasReply(id wire.MessageID) bool {
 	return slices.ContainsFunc(t.Log, func(e logEntry) bool { return e.Reply == id })
 }
 
@@ -166,7 +166,7 @@ func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (lo
 		}
 		entry, ok := next(t)
 		last := t.last()
-		if !ok || last.State.Terminal() || entry.Reply != "" && t.has(entry.Reply) {
+		if !ok || last.State.Terminal() || entry.Reply != "" && t.hasReply(entry.Reply) {
 			return nil
 		}
 		if entry.Reply == "" && entry.State == last.State && entry.Text == last.Text {
@@ -221,7 +221,7 @@ func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
 	switch {
 	case i >= 0 && reply.Receipt:
 		return b.syncReceipt(ctx, tasks[i], key, d.Message.ID)
-	case reply.Receipt, slices.ContainsFunc(tasks, func(t *taskRow) bool { return t.has(d.Message.ID) }): // an earlier attempt stored it
+	case reply.Receipt, slices.ContainsFunc(tasks, func(t *taskRow) bool { return t.hasReply(d.Message.ID) }): // an earlier attempt stored it
 		return nil
 	case i >= 0 && !tasks[i].last().State.Terminal():
 		return b.advance(ctx, tasks[i].ID, func(*taskRow) (logEntry, bool) { return entry, true })

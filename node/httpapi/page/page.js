@@ -5,13 +5,14 @@
   const body = document.body;
   const guard = 400; // ms after a change in which a click may have been meant for the previous content
   let source = null;
-  let missed = false; // the connection was lost, and with it perhaps changes
+  let missed = false; // the connection was lost, so changes may have been missed
   let retry = 0;
   let past = []; // where the buttons of the live region were before each change of the last guard ms
-  let last = "";
+  let last = ""; // the page that was fetched last
 
   const live = () => document.getElementById("live");
 
+  // say shows the state of the event stream.
   function say(text) {
     const el = document.getElementById("stream");
     if (!el || el.textContent === text) return;
@@ -33,7 +34,7 @@
   // tells is true in the one tab that holds the lock. That tab notifies the owner, and stays connected while hidden.
   let tells = false;
   const mayTell = () => window.Notification?.permission === "granted" && localStorage.getItem("notify") === "yes";
-  let known = NaN;
+  let known = NaN; // how many items waited at the last count
   // recount updates the counts in the navigation on a page that does not show what changed.
   async function recount(topics) {
     const counted = topics.filter((t) => t === "approvals" || t === "inbox" || t === "reset");

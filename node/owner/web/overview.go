@@ -17,7 +17,7 @@ type overviewView struct {
 	Asks, Items string
 	Queued      int
 	First       []askView // the oldest of the waiting questions
-	None        bool      // no program is connected
+	NoProgram   bool      // no program is connected
 }
 
 const (
@@ -35,7 +35,7 @@ func (p *pages) showOverview(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	view := overviewView{None: p.setup != nil && p.setup.Programs().None(), Asks: formatCount(status.Approvals), Items: formatCount(p.countItems(ctx)), Queued: status.Outbox["queued"]}
+	view := overviewView{NoProgram: p.setup != nil && p.setup.Programs().NoProgram(), Asks: formatCount(status.Approvals), Items: formatCount(p.countItems(ctx)), Queued: status.Outbox["queued"]}
 	asks, err := p.n.ListApprovals(ctx, owner.Query{State: string(acl.AskPending), Limit: maxAsksOnOverview})
 	if err != nil {
 		return err

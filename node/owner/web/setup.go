@@ -27,8 +27,8 @@ type Setup interface {
 	SaveProfile(ctx context.Context, p Profile) error
 	// Programs returns what answers messages, and when a program last used the agent's door.
 	Programs() Programs
-	// LookUp asks the directories for the card of one agent, and for each directory's proofs. A directory that does
-	// not list the agent has no entry.
+	// LookUp asks the directories for the card of one agent, and for each directory's proofs. The result has no entry
+	// for a directory that does not list the agent.
 	LookUp(ctx context.Context, id wire.AgentID) []owner.Found
 	// EchoAddress returns the address of the echo agent, which is part of the process and answers every message.
 	EchoAddress() string
@@ -58,17 +58,17 @@ type Programs struct {
 	Data     string    // the data directory
 }
 
-// None reports whether nothing answers messages except the owner.
-func (p Programs) None() bool { return len(p.Hooks) == 0 && p.DoorUsed.IsZero() }
+// NoProgram reports whether nothing answers messages except the owner.
+func (p Programs) NoProgram() bool { return len(p.Hooks) == 0 && p.DoorUsed.IsZero() }
 
 // maxDirectories bounds the directories in the form, unless the configuration has more already.
 const maxDirectories = 20
 
 type profileView struct {
 	Profile
-	Status owner.Status
-	Card   json.RawMessage
-	None   bool // no program is connected
+	Status    owner.Status
+	Card      json.RawMessage
+	NoProgram bool
 }
 
 func (p *pages) profilePage(c echo.Context, status int, wrong string, profile Profile) error {
@@ -83,7 +83,7 @@ func (p *pages) profilePage(c echo.Context, status int, wrong string, profile Pr
 	return p.shell.Render(c, p.profile, httpapi.View{
 		Title: title, Status: status, Wrong: wrong, Said: p.doneMessage(c), Topics: []string{string(owner.TopicStatus)},
 		Self: httpapi.PagePath + "/profile",
-		Data: profileView{Profile: profile, Status: state, Card: p.n.Card().Tree.JSON(), None: p.setup.Programs().None()},
+		Data: profileView{Profile: profile, Status: state, Card: p.n.Card().Tree.JSON(), NoProgram: p.setup.Programs().NoProgram()},
 	})
 }
 
