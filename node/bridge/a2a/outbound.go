@@ -30,7 +30,7 @@ const (
 	pollPause  = time.Minute        // the longest time between two questions about a task
 	pollFor    = 7 * 24 * time.Hour // how long an answer may take
 	answerWait = 2 * time.Minute    // how long a message waits for the answer to the previous one of its context (OC-4)
-	callTime   = 30 * time.Second
+	callTime   = 30 * time.Second   // of one call about a task
 )
 
 // errInFlight means that the answer to the previous message of the conversation has not come yet.
@@ -130,9 +130,9 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
-	unknown := row.Message == d.Message.ID // an earlier attempt may have arrived
+	isRepeated := row.Message == d.Message.ID // an earlier attempt may have arrived
 	var changes []store.Change
-	if !unknown {
+	if !isRepeated {
 		if row.Task, changes, err = o.taskFor(ctx, row, now); err != nil {
 			return bridge.Delivered{}, &client.SendError{Retry: true, Cause: err}
 		}
@@ -147,7 +147,7 @@ func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRo
 	}
 	var result wire.Value
 	found := false
-	if unknown {
+	if isRepeated {
 		result, found = o.find(ctx, peer, row)
 	}
 	if !found {
@@ -192,8 +192,8 @@ func (o *outbound) taskFor(ctx context.Context, row *sentRow, now time.Time) (ta
 	return task, changes, err
 }
 
-// find looks for the task of a message whose call had an unknown outcome, so that the message is not sent twice.
-// Not every agent lists tasks; then the message is sent again with its id.
+// find looks for the task of a message whose call had an unknown outcome, so that the message is not sent twice. Not
+// every agent lists its tasks; if an agent does not, the message is sent again with the same id.
 func (o *outbound) find(ctx context.Context, peer remote, row *sentRow) (wire.Value, bool) {
 	list, err := o.call(ctx, peer, message.ListTasks, wire.Obj(wire.TextField("contextId", row.Context), wire.Field("historyLength", wire.Int(1))))
 	if err != nil {
