@@ -88,8 +88,8 @@ func (cfg Config) isProxy(peer netip.Addr) bool {
 
 func (cfg Config) hasProxy() bool { return cfg.ProxyHere || len(cfg.TrustedProxies) > 0 }
 
-// forwardedClient returns the client that a proxy names: the last entry that is not a trusted proxy, or the first entry
-// if all are. If that entry is not an address, or is loopback, the client is unknown.
+// forwardedClient returns the client that a proxy names: the last entry that is not a trusted proxy, or the first
+// entry if all entries are trusted proxies. If that entry is not an address, or is loopback, the client is unknown.
 func (cfg Config) forwardedClient(headers []string) netip.Addr {
 	client := rate.Unknown
 	for _, entry := range slices.Backward(strings.Split(strings.Join(headers, ","), ",")) {

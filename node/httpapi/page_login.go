@@ -59,7 +59,7 @@ func hasSecretInURL(u *url.URL) bool {
 	return false
 }
 
-// admit accepts requests of a signed-in browser or with the token, and sends other browsers to the sign-in form.
+// admit accepts requests that have a session or the token, and sends other browsers to the sign-in form.
 func (p *Pages) admit(c echo.Context, token tokenHash) (done bool, err error) {
 	r, path := c.Request(), echo.GetPath(c.Request())
 	if path == loginPath || strings.HasPrefix(path, staticPath) {
@@ -108,7 +108,7 @@ func (p *Pages) showLogin(c echo.Context) error {
 	return p.Render(c, p.loginPage, View{Title: "Sign in", Said: result, Data: loginView{cleanNext(c.QueryParam("next"))}})
 }
 
-// login signs a browser in by a form with the token of the data directory, or with a code of `agentmesh page`.
+// login signs in a browser that posts the owner's token or a code of `agentmesh page`.
 func (p *Pages) login(c echo.Context) error {
 	form, err := Form(c, maxLogin)
 	if err != nil {

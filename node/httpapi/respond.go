@@ -58,7 +58,7 @@ func EntityTag(data []byte) string {
 	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
 }
 
-// Private forbids caches to store the response. Responses to a bearer token or to the owner are private (AM-59).
+// Private keeps caches from storing the response. Responses to a bearer token or to the owner are private (AM-59).
 func Private(c echo.Context) { c.Response().Header()["Cache-Control"] = noStore }
 
 // KeepOpen gives this request d from now instead of the listener's time-outs. A handler that may take longer than

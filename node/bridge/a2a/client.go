@@ -46,9 +46,9 @@ type remote struct {
 // errPinned means that a card is not signed by the key that we know, or that an unsigned card names another interface.
 var errPinned = errors.New("the agent card has changed in a way that its key does not vouch for; if you trust the new card, run: agentmesh a2a unpin ADDRESS")
 
-// place returns where the card of an agent is, the token for it, and how far a call may go. The URL of a link may lead
-// anywhere, because the owner configured it. The guard checks any other URL.
-func (o *outbound) place(a bridge.Address) (base *url.URL, token client.Credential, reach client.Reach, err error) {
+// locate returns where the card of an agent is, the token for it, and how far a call may go. The URL of a link may
+// lead anywhere, because the owner configured it. The guard checks any other URL.
+func (o *outbound) locate(a bridge.Address) (base *url.URL, token client.Credential, reach client.Reach, err error) {
 	text := a.Peer
 	if l, ok := o.links[a.Link]; ok {
 		text, token, reach = l.URL, o.cfg.Tokens[a.Link], client.Owner
@@ -77,7 +77,7 @@ func (o *outbound) reachOf(base *url.URL) client.Reach {
 // resolve returns the agent at an address, from its card. The card is fetched again after ten minutes, or now if fresh
 // is true. A signed card must stay signed by the same key; an unsigned card must keep its interface.
 func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (remote, error) {
-	base, token, reach, err := o.place(a)
+	base, token, reach, err := o.locate(a)
 	if err != nil {
 		return remote{}, err
 	}

@@ -123,9 +123,10 @@ func (b *Bridge) pushChanges(ctx context.Context, t *taskRow, now time.Time) ([]
 	return out, nil
 }
 
-// notify sends the new states of a task to a webhook, one after the other. A state that the webhook did not take is
-// sent again later, and given up after pushAttempts attempts, or at once if the guard refuses the URL. notify deletes
-// the configuration after the last state of the task, if the task is gone, or if the owner has blocked the caller.
+// notify sends the new states of a task to a webhook, one after the other. If the webhook does not take a state,
+// notify sends the state again later. It gives up after pushAttempts attempts, or at once if the guard refuses the
+// URL. notify deletes the configuration after the last state of the task, if the task is gone, or if the owner has
+// blocked the caller.
 func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 	now := time.Now()
 	r, err := store.Decode[pushRow](rec)

@@ -34,7 +34,7 @@ type Token struct {
 // Pin names an agent that we wrote to.
 type Pin struct {
 	Address string `json:"address"`
-	Pinned  bool   `json:"pinned"` // its card was known, and is forgotten
+	Pinned  bool   `json:"pinned"` // its card was known, and is forgotten now
 }
 
 // The owner's operations of the bridge.

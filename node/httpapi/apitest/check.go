@@ -154,10 +154,11 @@ func isBodyless(status int) bool {
 	return status == http.StatusNoContent || status == http.StatusNotModified || status == http.StatusSwitchingProtocols
 }
 
-// checkUnknownRoute checks the response to a request without a route in the document. missing is the look-up's error.
-func checkUnknownRoute(missing error, method string, status int, header http.Header, body []byte) error {
+// checkUnknownRoute checks the response to a request without a route in the document. lookupErr is the error of the
+// look-up.
+func checkUnknownRoute(lookupErr error, method string, status int, header http.Header, body []byte) error {
 	want := http.StatusNotFound
-	if errors.Is(missing, routers.ErrMethodNotAllowed) {
+	if errors.Is(lookupErr, routers.ErrMethodNotAllowed) {
 		want = http.StatusMethodNotAllowed
 	}
 	// The listener may refuse a request for its host, origin or client address before it looks for a route.
@@ -166,7 +167,7 @@ func checkUnknownRoute(missing error, method string, status int, header http.Hea
 	case method == http.MethodOptions && status == http.StatusNoContent: // a preflight request
 		return nil
 	case status != want && !slices.Contains(early, status):
-		return missing
+		return lookupErr
 	case status == http.StatusMethodNotAllowed && header.Get("Allow") == "":
 		return errors.New("405 without Allow")
 	case method == http.MethodHead:

@@ -142,7 +142,7 @@ func fromOwner(err error) *message.Error {
 	return message.FromMesh(err)
 }
 
-// send sends a message to a contact. The same message again returns its task (A2A-D4).
+// send sends a message to a contact. If the client repeats a message, send returns its task (A2A-D4).
 func (d *Door) send(ctx context.Context, call message.Call, contact string) (*task, error) {
 	m, e := message.ReadMessage(call.Params)
 	if e != nil {

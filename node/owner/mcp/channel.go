@@ -53,7 +53,7 @@ const batchSize = 20
 // others until the agent has read some.
 const maxUnread = 10_000
 
-// run pushes messages of listed peers until ctx ends, each when its item becomes new: when it comes, when the owner
+// run pushes messages of listed peers until ctx ends, each when its item becomes new: when it arrives, when the owner
 // releases it, or when a hook leaves it to the agent.
 func (c *Channel) run(ctx context.Context) {
 	for ctx.Err() == nil {

@@ -286,8 +286,8 @@ const (
 	maxFactDepth = 6
 )
 
-// factsOf turns a payload into lines such as "event › title: Coffee". The rest is only in the exact text, which the
-// page also shows.
+// factsOf turns a payload into lines such as "event › title: Coffee". It cuts a large payload; the page also shows the
+// exact text.
 func factsOf(v wire.Value) []fact {
 	var list []fact
 	var walk func(path string, v wire.Value, depth int)
