@@ -53,6 +53,7 @@ type source struct {
 	network netip.Prefix // /24, or /48
 }
 
+// Accept returns the next connection that no limit refuses.
 func (c *limitedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()

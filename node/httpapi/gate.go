@@ -73,6 +73,7 @@ type handlerPanic struct {
 
 func (p *handlerPanic) Error() string { return "the handler panicked" }
 
+// recoverPanic calls next and returns a panic of next as an error.
 func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 	defer func() {
 		switch p := recover(); p {

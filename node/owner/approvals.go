@@ -26,7 +26,7 @@ const (
 	AskKeyChange   = "key-change"  // a peer's key is not the pinned one (AM-11)
 )
 
-// RuleUnproven is the rule of a question about an agent whose derived id does not match the key on its card.
+// RuleUnproven is the rule of a question about an agent whose card does not prove the agent's derived id.
 const RuleUnproven = "id=unproven"
 
 // Approval is a question as shown to the owner, with the names of the party that it is about and every message that it

@@ -74,6 +74,8 @@ func sentKey(address string, conv wire.ConversationID) string {
 	return wire.HashOf(address, string(conv))
 }
 
+// change returns the change that stores the row. The row of an earlier task has a key of its own, and a term by which
+// listEarlier finds the row while the task is open.
 func (r *sentRow) change(now time.Time) store.Change {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -253,6 +255,7 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 	return err
 }
 
+// acceptAnswer hands an answer to the node, as a message of the agent in the conversation of row.
 func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Remote) error {
 	address, err := bridge.ParseAddress(row.Address)
 	if err != nil {

@@ -174,6 +174,7 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 	return b.pushes.SaveUnlessChanged(ctx, r.change(rec.Rev, now))
 }
 
+// post sends one notification to a webhook.
 func (b *Bridge) post(ctx context.Context, config a2a.PushConfig, event wire.Value) error {
 	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()

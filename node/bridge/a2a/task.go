@@ -84,6 +84,7 @@ func (t *taskRow) endedOrAsks() bool {
 	return s.Terminal() || s == a2a.TaskStateInputRequired
 }
 
+// change returns the change that stores the task.
 func (t *taskRow) change(now time.Time) store.Change {
 	body, err := json.Marshal(t)
 	if err != nil {
@@ -348,6 +349,7 @@ func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (end logEntry, is
 	return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, false, nil
 }
 
+// syncAll calls sync for every conversation with an open task.
 func (b *Bridge) syncAll(ctx context.Context) error {
 	tasks, err := b.tasksWith(ctx, "open")
 	seen := make(map[store.ConvKey]bool)

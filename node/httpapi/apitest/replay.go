@@ -98,6 +98,7 @@ func (x Exchange) Replay(t testing.TB, h http.Handler) {
 	}
 }
 
+// covers reports whether got has everything that want has.
 func covers(got, want any) bool {
 	switch w := want.(type) {
 	case map[string]any:

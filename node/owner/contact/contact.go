@@ -98,6 +98,7 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, contact string) {
 	_, _ = w.Write(body)
 }
 
+// handle reads and carries out a request. After an error, call has what could be read.
 func (d *Door) handle(r *http.Request, in io.Reader, contact string) (call message.Call, result wire.Value, err error) {
 	call.Binding = message.JSONRPC
 	message.AcceptMediaType(r.Header)
@@ -193,6 +194,7 @@ func (d *Door) send(ctx context.Context, call message.Call, contact string) (*ta
 	return t, d.save(ctx, t)
 }
 
+// save stores a task, and the conversation of its context.
 func (d *Door) save(ctx context.Context, t *task) error {
 	body, err := json.Marshal(t)
 	if err != nil {

@@ -236,6 +236,7 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 	return nil, out, nil
 }
 
+// payloadOf returns the payload for the arguments text and data of a tool, one of which must be set.
 func payloadOf(text string, data map[string]any) (wire.Value, error) {
 	switch {
 	case (strings.TrimSpace(text) == "") == (data == nil):

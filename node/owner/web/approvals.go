@@ -93,6 +93,7 @@ func viewAsk(ask owner.Approval) askView {
 	return v
 }
 
+// viewQuestion returns the view of a question, without the later messages that are decided with it.
 func viewQuestion(ask owner.Approval) askView {
 	v := askView{Approval: ask, What: capitalize(ask.Title), Whole: true} // a bridge's title is our text, too
 	q, ok := questions[ask.Kind]
@@ -170,6 +171,7 @@ func (v askView) Outcome() string {
 	return "waiting"
 }
 
+// proofText describes how a sender was verified.
 func proofText(proof string) string {
 	switch proof {
 	case "signature":

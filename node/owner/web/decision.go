@@ -210,6 +210,7 @@ func (l *DecisionLinks) render(c echo.Context, status int, ask owner.Approval, t
 	})
 }
 
+// refuse shows why a link decides nothing.
 func (l *DecisionLinks) refuse(c echo.Context, ask owner.Approval, err error) error {
 	view, refusal := decisionView{Title: "Nothing to decide"}, httpapi.PublicError(err)
 	switch status := refusal.Status; {

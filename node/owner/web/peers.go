@@ -61,6 +61,7 @@ func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
 	})
 }
 
+// row returns a peer with the buttons for it.
 func (p *pages) row(peer owner.Peer) peerRow {
 	r := peerRow{Peer: peer}
 	if r.Configured {

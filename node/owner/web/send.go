@@ -69,6 +69,7 @@ func formatLength(text string) string {
 	return strings.Join(parts, " ")
 }
 
+// event returns the event of a payload for the meeting in a form.
 func (m meeting) event() (wire.Value, error) {
 	var times []string
 	for _, s := range m.Times {
@@ -187,6 +188,7 @@ func doneSent(c echo.Context, sent owner.Sent, did string) error {
 	return httpapi.Done(c, convPath(string(sent.To), string(sent.Conversation)), did)
 }
 
+// message returns the intent and the payload of the form.
 func (v composeView) message() (wire.Intent, wire.Value, error) {
 	refuse := func(text string) error { return owner.Fault(http.StatusBadRequest, text, "") }
 	if v.Kind == "exact" {

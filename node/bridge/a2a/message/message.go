@@ -128,6 +128,7 @@ func toMesh(part wire.Value) wire.Value { return renamePart(part, "mediaType", "
 
 func fromMesh(part wire.Value) wire.Value { return renamePart(part, "media_type", "mediaType") }
 
+// renamePart returns a part without empty members. Its media type has another name.
 func renamePart(part wire.Value, from, to string) wire.Value {
 	var out []wire.Member
 	for _, key := range append(slices.Clone(contents), "filename", from) {

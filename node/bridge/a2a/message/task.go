@@ -172,6 +172,7 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Rep
 	return r
 }
 
+// readClose returns what the close of a conversation says about the tasks in it.
 func readClose(payload wire.Value) Reply {
 	switch {
 	case payload.GetStr("status") == "completed":
