@@ -141,7 +141,7 @@ func isIn(list []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// noteUnknown counts a request of an unknown client. It logs a warning about such requests once a day.
+// noteUnknown counts a request of an unknown client. It logs a warning about such requests at most once a day.
 func (s *clients) noteUnknown(r *http.Request, log *slog.Logger) {
 	if s.clientOf(r) != rate.Unknown {
 		return
