@@ -15,7 +15,7 @@ import (
 )
 
 // ARDEntry is a search result of a registry of ARD, Agentic Resource Discovery (docs/bridges/ard.md). The registry
-// chooses all texts: they are untrusted.
+// chooses all its texts, so they are untrusted.
 type ARDEntry struct {
 	Identifier   string   `json:"identifier"`
 	Name         string   `json:"name"`
@@ -42,7 +42,7 @@ const (
 // The paths and media types of ARD.
 const (
 	ardManifest     = "/.well-known/ard.json"
-	ardOlder        = "/.well-known/ai-catalog.json"
+	ardOldManifest  = "/.well-known/ai-catalog.json"
 	a2aCardType     = "application/a2a-agent-card+json"
 	a2aCardPath     = "/.well-known/agent-card.json"
 	ardRegistryType = "application/ai-registry" // or with +json
@@ -93,7 +93,7 @@ func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEnt
 	}
 	results, ok := answer.Get("results")
 	if !ok || results.Kind() != wire.Array {
-		return nil, "", errors.New("the registry answers without results")
+		return nil, "", errors.New("the registry's answer has no results")
 	}
 	list := []ARDEntry{}
 	for v := range results.Elems() {
@@ -105,12 +105,15 @@ func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEnt
 	return list, wire.OneLine(answer.GetStr("pageToken"), maxARDToken), nil
 }
 
-// ardClient calls a registry. The URL that the owner typed decides the reach of all calls, even to the registry's URLs.
+// ardClient calls a registry. The URL that the owner typed decides the reach of all calls, even of calls to URLs that
+// the registry names.
 type ardClient struct {
 	http  *HTTP
 	reach Reach
 }
 
+// findBase returns the base URL of a registry: registry itself if it has a path, otherwise the URL in the manifest of
+// its domain.
 func (c ardClient) findBase(ctx context.Context, registry *url.URL) (string, error) {
 	base := strings.TrimSuffix(strings.TrimRight(registry.String(), "/"), "/search")
 	if registry.Path != "" && registry.Path != "/" {
@@ -118,7 +121,7 @@ func (c ardClient) findBase(ctx context.Context, registry *url.URL) (string, err
 	}
 	doc, err := c.call(ctx, http.MethodGet, base+ardManifest, nil)
 	if err != nil {
-		if older, olderErr := c.call(ctx, http.MethodGet, base+ardOlder, nil); olderErr == nil {
+		if older, olderErr := c.call(ctx, http.MethodGet, base+ardOldManifest, nil); olderErr == nil {
 			doc, err = older, nil
 		}
 	}
@@ -163,7 +166,7 @@ func (c ardClient) call(ctx context.Context, method, target string, body []byte)
 	return answer, nil
 }
 
-// parseARDEntry returns the parts of an entry that people need, each on one line and of bounded length.
+// parseARDEntry returns the fields of an entry that people need, each on one line and of bounded length.
 func parseARDEntry(v wire.Value) ARDEntry {
 	text := func(key string) string { return wire.OneLine(v.GetStr(key), maxARDText) }
 	e := ARDEntry{

@@ -69,7 +69,7 @@ func TestSearchARDFails(t *testing.T) {
 	base, _ := registryOf(t, answers)
 	h := local(t, HTTPConfig{})
 	for path, part := range map[string]string{
-		"/big": "too large", "/deep": "JSON", "/html": "JSON", "/none": "without results", "/x": "refuses with status 404: no[31m such route",
+		"/big": "too large", "/deep": "JSON", "/html": "JSON", "/none": "has no results", "/x": "refuses with status 404: no[31m such route",
 		"": "refuses with status 404", "/a?b": "a registry is a URL", "#x": "a registry is a URL",
 	} {
 		if _, _, err := SearchARD(t.Context(), h, base+path, Query{Text: "x"}); err == nil || !strings.Contains(err.Error(), part) || strings.ContainsAny(err.Error(), "\n\x1b") {

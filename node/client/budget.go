@@ -10,15 +10,15 @@ import (
 
 const defaultLookups = 60 // per minute (AM-43)
 
-// Origin describes the origin of a message whose sender is not verified yet, for the budget of look-ups.
+// Origin describes where an unverified message came from. The look-up of its sender is charged to Sources.
 type Origin struct {
 	Sources []rate.Source // sources of the request; empty if unknown
 	Known   bool          // the owner knows the agent that the message names as its sender
 }
 
-// newLookups returns the budget of look-ups that strangers may cause. Sources share it fairly, so that a source that
-// invents senders does not delay first messages from other sources.
-func newLookups(perMinute int) *rate.Pool {
+// newLookupBudget returns the budget of look-ups that strangers may cause. Sources share it fairly, so that a source
+// that invents senders does not delay first messages from other sources.
+func newLookupBudget(perMinute int) *rate.Pool {
 	if perMinute < 0 {
 		return nil
 	}
@@ -26,15 +26,16 @@ func newLookups(perMinute int) *rate.Pool {
 	return rate.NewPool(rate.PerMinute(perMinute), perMinute)
 }
 
-// payment pays for one look-up, before the first request to a directory outside this process. Nil: the look-up is free.
+// payment pays for one look-up, before the first request to a directory outside this process. A nil payment means
+// that the look-up is free.
 type payment struct {
 	budget *rate.Pool
 	origin Origin
 	paid   bool
 }
 
-// payFor returns the payment for a look-up on behalf of origin, or nil if our owner asks. Look-ups of an agent that the
-// owner knows are free too, because there is at most one per minute.
+// payFor returns the payment for a look-up that a message from origin causes, or nil if the look-up is free: origin
+// is nil because our owner asks, or our owner knows the agent, which is then looked up at most once a minute.
 func (c *Cards) payFor(origin *Origin) *payment {
 	if origin == nil || origin.Known {
 		return nil

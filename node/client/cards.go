@@ -21,9 +21,9 @@ import (
 type Peer struct {
 	Card      wire.Card
 	Key       *signing.PublicKey
-	Directory string    // base URL of the directory that lists it; "" for a card from the owner
+	Directory string    // base URL of the directory that lists the agent; "" for a card from the owner
 	Reach     Reach     // the reach of its endpoint
-	Pinned    time.Time // when the key was pinned; zero if it is not pinned
+	Pinned    time.Time // when the key was pinned; zero if the pin must be written (again)
 	Until     time.Time // when the card must be looked up again
 	// EndpointProven is true if the directory has proven the endpoint (AM-63).
 	EndpointProven bool
@@ -31,7 +31,7 @@ type Peer struct {
 	Unproven error
 
 	ownerPin  bool // the owner caused the pin, so it does not expire
-	keyPinned bool // the key is the pinned key, even if the pin must be written again
+	keyPinned bool // the key is the pinned key, perhaps with a pin that must be written again
 }
 
 // IsDoubtful reports whether the owner must accept the card's key, because neither the agent id nor a pin proves it.
@@ -39,7 +39,8 @@ func (p Peer) IsDoubtful() bool { return p.Unproven != nil && !p.keyPinned }
 
 // CardsConfig configures [NewCards].
 type CardsConfig struct {
-	// Directories are asked in this order (AM-86), but first the directory of an agent's pinned key.
+	// Directories are asked in this order (AM-86), except that the directory that listed an agent's pinned key comes
+	// first.
 	Directories []*Directory
 	// HTTP decides which endpoints cards may name. Required.
 	HTTP *HTTP
@@ -69,7 +70,7 @@ type KeyChange struct {
 
 const (
 	maxFresh   = 10 * time.Minute // longest use of a cached card (AM-45)
-	missFor    = time.Minute      // use of a cached failure (AM-43, line 7)
+	missFor    = time.Minute      // use of a cached failure (AM-43)
 	refetchGap = time.Minute      // between two fetches because of failed signatures (AM-11)
 )
 
@@ -108,7 +109,7 @@ type entry struct {
 	from    *Directory // nil for a card from the owner
 	fetched time.Time  // when a directory last confirmed that this is the card
 	asked   time.Time  // when a directory was last asked, even without success
-	answer  time.Time  // when a bad signature of an answer to our message last caused a request
+	answer  time.Time  // when a badly signed answer to a message of ours last caused a request
 	suspect bool       // a signature has failed since the card was fetched
 	weight  int
 }
@@ -134,7 +135,7 @@ func NewCards(cfg CardsConfig) *Cards {
 	if cfg.Size <= 0 {
 		cfg.Size = defaultSize
 	}
-	c := &Cards{cfg: cfg, budget: newLookups(cfg.LookupsPerMinute), pool: newVerifyPool(), inFlight: make(map[wire.AgentID]*pendingLookup)}
+	c := &Cards{cfg: cfg, budget: newLookupBudget(cfg.LookupsPerMinute), pool: newVerifyPool(), inFlight: make(map[wire.AgentID]*pendingLookup)}
 	c.explanations = rate.NewBuckets(rate.PerMinute(explanationsPerMin), 5, 1)
 	c.cache, _ = simplelru.NewLRU(cfg.Size, func(_ wire.AgentID, e *entry) { c.weight -= e.weight })
 	c.misses, _ = simplelru.NewLRU[wire.AgentID, miss](cfg.Size, nil)
@@ -248,7 +249,7 @@ func abandon(why error) error { return fmt.Errorf("%w: %w", errAbandoned, why) }
 var errAbandoned = errors.New("the caller gave up")
 
 // runLookup looks the agent up and caches the result. old is the cached entry, or nil. If refresh is set, it asks the
-// directories even if the owner added a card. pay pays for the look-up.
+// directories even if the owner added a card. If pay is nil, the look-up is free.
 func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, f *pendingLookup, old *entry, refresh bool, pay *payment, now time.Time) {
 	f.err = errAbandoned // what waiting callers get if the look-up panics
 	defer func() {
@@ -262,9 +263,9 @@ func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, f *pendingLookup
 		old = new(*old)
 		c.mu.Unlock()
 	}
-	limited, cancel := context.WithTimeout(ctx, findTimeout)
+	findCtx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
-	found, err := c.fetch(limited, id, old, refresh, pay, now)
+	found, err := c.fetch(findCtx, id, old, refresh, pay, now)
 	if ctx.Err() != nil && err != nil {
 		err = abandon(ctx.Err())
 	}
@@ -355,8 +356,9 @@ func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, n
 }
 
 // refresh is Refresh for a message from origin. origin is nil for an answer to our message. Such a refresh is free,
-// because we determine the number of answers. It has its own limit of one a minute, because an agent that has just
-// rotated its key signs its answers with the new key.
+// because peers can send at most one answer to each message of ours. It has its own limit of one a minute: otherwise
+// strangers who forge messages could prevent it, and the answers of an agent that has just rotated its key would not
+// verify.
 func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (peer Peer, changed bool, err error) {
 	answer := origin == nil
 	for {

@@ -26,8 +26,9 @@ type Directory struct {
 	Loopback bool
 	// Invite is sent with registrations, for a directory that requires one (AM-56).
 	Invite Credential
-	// Alias is a stable name for a directory whose URL may change with the process that hosts it; empty means Base. Our
-	// registration there, with its credential, and the position of a mirror are stored under this name. Pins name Base.
+	// Alias is a stable name for a directory whose URL may change with the process that hosts it; empty means Base.
+	// Our registration, with its credential, and the position of a mirror in the change feed are stored under this
+	// name. Pins name Base.
 	Alias string
 
 	path   string // path of Base
@@ -64,7 +65,7 @@ const (
 )
 
 type request struct {
-	op, method, path string // path is below Base
+	op, method, path string // path is added to Base
 	header           http.Header
 	body             []byte
 	cred             Credential
@@ -179,25 +180,25 @@ func (d *Directory) Withdraw(ctx context.Context, id wire.AgentID, cred Credenti
 func (d *Directory) prove(r request, card wire.Value, key, previous *signing.PrivateKey) error {
 	stamp := wire.FormatTime(time.Now())
 	text := wire.KeyProofText(r.method, d.path+r.path, d.Base, stamp, signing.Digest(card))
-	for _, by := range []struct {
+	for _, proof := range []struct {
 		header string
 		key    *signing.PrivateKey
 	}{{wire.HeaderKeyProof, key}, {wire.HeaderPreviousKeyProof, previous}} {
-		if by.key == nil {
+		if proof.key == nil {
 			continue
 		}
-		sig, err := by.key.Sign(text)
+		sig, err := proof.key.Sign(text)
 		if err != nil {
 			return fmt.Errorf("make the key proof: %w", err)
 		}
-		r.header.Set(by.header, wire.KeyProof{Stamp: stamp, Signature: sig}.Header())
+		r.header.Set(proof.header, wire.KeyProof{Stamp: stamp, Signature: sig}.Header())
 	}
 	return nil
 }
 
 func agentPath(id wire.AgentID) (string, error) {
 	if !id.Valid() {
-		return "", errors.New("the agent id must be am_ and 1 to 128 of A-Z a-z 0-9 . _ -")
+		return "", errors.New("the agent id must be am_ and 1 to 128 characters from A-Z a-z 0-9 . _ -")
 	}
 	return "/agents/" + string(id), nil // the alphabet of AM-1 needs no escapes
 }

@@ -80,11 +80,11 @@ func (e *DirectoryError) Hint() string {
 	case e.Kind == ErrUnreachable:
 		return "check the directory's URL and that it is running"
 	case e.Kind == ErrCredential:
-		return "only the token that registered a card can change it; its owner can also ask the directory's operator for cards handover"
+		return "only the token that registered a card can change it; if it is lost, ask the directory's operator to run agentmesh cards handover"
 	case e.Kind == ErrReserved:
-		return "put the key back that the id was made of (retired-keys, or a backup), or start an agent with another id in a new data directory"
+		return "put back the key that the id was made of (from retired-keys or a backup), or start an agent with another id in a new data directory"
 	case e.Kind == ErrTaken:
-		return "the card belongs to another token, or was registered under another URL of this directory: use those, or ask the directory's operator for cards handover"
+		return "the card belongs to another token, or was registered under another URL of this directory: use that token or URL, or ask the directory's operator to run agentmesh cards handover"
 	case e.Kind == ErrBadAnswer, e.Status == http.StatusNotFound && !strings.HasSuffix(e.Directory, "/v1"):
 		return "the directory's URL usually ends in /v1"
 	case e.Code == wire.RateLimited:

@@ -23,8 +23,7 @@ type missError struct {
 func (e *missError) Error() string { return e.err.Error() }
 func (e *missError) Unwrap() error { return e.err }
 
-// publicError returns the refusal of a stranger after a failed look-up (docs/protocol.md, receive table, lines 7 and
-// 8).
+// publicError returns the refusal that a stranger gets after a failed look-up (lines 7 and 8 of the receive table).
 func publicError(err error) error {
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
 		return refusal
@@ -45,9 +44,9 @@ func publicError(err error) error {
 	return wire.ErrUnavailable.Because(err)
 }
 
-// fetch finds the agent's card: the card that our owner added, otherwise the card that ask finds in the directories. If
-// refresh is set, it asks the directories in both cases, and keeps our owner's card if they list no newer key. old is
-// the cached entry to revalidate; it may be nil. If pay is nil, the look-up is free.
+// fetch finds the agent's card: the card that our owner added, otherwise the card that ask finds in the directories.
+// If refresh is set, it asks the directories even if our owner added a card, but returns that card if they list no
+// newer key. old is the cached entry to revalidate; it may be nil. If pay is nil, the look-up is free.
 func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh bool, pay *payment, now time.Time) (*entry, error) {
 	pin, err := c.loadPin(ctx, id, now)
 	if err != nil {
@@ -136,7 +135,7 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 	return nil, ErrUnknownAgent
 }
 
-// newEntry returns the entry for the answer of a directory: a copy of old if the card is unchanged.
+// newEntry returns the entry for the answer of a directory. If the card is unchanged, it updates a copy of old.
 func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*entry, error) {
 	if f.NotModified {
 		e := *old

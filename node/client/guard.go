@@ -24,7 +24,7 @@ func (e *GuardError) Error() string {
 }
 
 // guard decides which targets may be called. It checks the URL before the name is resolved, and the address when the
-// connection is made. So a name that resolves to another address the second time does not get around the guard.
+// connection is made, so that a name that then resolves to another address does not get around the guard.
 type guard struct {
 	private []netip.Prefix
 }
@@ -34,8 +34,9 @@ var azureHost = netip.MustParsePrefix("168.63.129.16/32")
 
 var public = ssrf.New(ssrf.WithDeniedV4Prefixes(azureHost))
 
-// IsPublic reports whether peers on the internet may call an address. The registries of RFC 6890 list those that they
-// may not, such as private ones and the address space that customers of a provider share (100.64.0.0/10).
+// IsPublic reports whether peers on the internet may call an address. The registries of RFC 6890 list the addresses
+// that they may not call, such as private ones and the address space that customers of a provider share
+// (100.64.0.0/10).
 func IsPublic(addr netip.Addr) bool { return public.SafeAddr(addr.Unmap()) == nil }
 
 func newGuard(private []netip.Prefix) guard {
@@ -48,6 +49,7 @@ func newGuard(private []netip.Prefix) guard {
 
 type controlFunc = func(network, address string, c syscall.RawConn) error
 
+// control returns a function that checks the address of each connection of a pool. It is nil for poolOwner.
 func (g guard) control(pool int) controlFunc {
 	if pool == poolOwner {
 		return nil
@@ -59,7 +61,7 @@ func (g guard) control(pool int) controlFunc {
 		if err != nil || network != "tcp4" && network != "tcp6" {
 			return &GuardError{address, "not a TCP address"}
 		}
-		if !isPortOpen(to.Port(), plain) {
+		if !isPortAllowed(to.Port(), plain) {
 			return &GuardError{address, portReason}
 		}
 		if reason := g.addressFault(to.Addr(), plain, loopback); reason != "" {
@@ -69,10 +71,12 @@ func (g guard) control(pool int) controlFunc {
 	}
 }
 
+// addressFault returns why a connection to addr is not allowed, or "". plain is set for http, and loopback for the
+// reach [Loopback].
 func (g guard) addressFault(addr netip.Addr, plain, loopback bool) string {
 	switch {
 	case addr.Is4In6() || addr.Zone() != "":
-		return "not a plain address"
+		return "an IPv4-mapped address, or an address with a zone"
 	case g.allows(addr), loopback && addr.IsLoopback():
 		return ""
 	case plain:
@@ -90,13 +94,13 @@ func (g guard) allows(addr netip.Addr) bool {
 
 const portReason = "the port must be 443 or from 1024 up"
 
-// isPortOpen reports whether AM-79 allows the port. Plain http never goes to a public address, so port 80 is allowed
-// too.
-func isPortOpen(port uint16, plain bool) bool {
+// isPortAllowed reports whether AM-79 allows the port. Port 80 is allowed for plain http, which never goes to a
+// public address.
+func isPortAllowed(port uint16, plain bool) bool {
 	return port == 443 || port >= 1024 || plain && port == 80
 }
 
-// MayCall reports whether the guard allows the URL. The call then also checks the address.
+// MayCall reports whether the guard allows the URL. When the call is made, the guard also checks the address.
 func (h *HTTP) MayCall(reach Reach, u *url.URL) bool { return h.checkURL(reach, u) == nil }
 
 // checkURL makes the checks of the guard before the name in the URL is resolved.
@@ -121,7 +125,7 @@ func (h *HTTP) checkURL(reach Reach, u *url.URL) error {
 	}
 	if p := u.Port(); p != "" {
 		n, err := strconv.ParseUint(p, 10, 16)
-		if err != nil || !isPortOpen(uint16(n), plain) {
+		if err != nil || !isPortAllowed(uint16(n), plain) {
 			return refuse(portReason)
 		}
 	}
@@ -132,8 +136,8 @@ func (h *HTTP) checkURL(reach Reach, u *url.URL) error {
 	return nil
 }
 
-// AllowHTTP returns a function that reports whether a card of this reach may name a host by http or by address; see
-// [wire.CardRules]. The guard still checks the name when it is dialed.
+// AllowHTTP returns a function that reports whether the endpoint on a card of this reach may use http, and an IP
+// address as its host; see [wire.CardRules]. The guard still checks the address when the connection is made.
 func (h *HTTP) AllowHTTP(reach Reach) func(host string) bool {
 	return func(host string) bool {
 		loopback := reach == Loopback && h.cfg.Local

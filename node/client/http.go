@@ -49,9 +49,9 @@ func (h *HTTP) reachOf(isTrusted bool) Reach {
 type HTTPConfig struct {
 	// Local selects the local profile (AM-82), the only one that allows [Loopback].
 	Local bool
-	// AllowPrivate lists address ranges that cards may name although they are not public (AM-80), over http and as IP
-	// addresses too. Everybody who may register a card can make this process call port 80, port 443 and any port from
-	// 1024 up in these ranges, so keep them small.
+	// AllowPrivate lists address ranges that cards may name although they are not public (AM-80). There, an endpoint
+	// may also use http, and an IP address as its host. Everybody who may register a card can make this process call
+	// port 80, port 443 and any port from 1024 up in these ranges, so keep them small.
 	AllowPrivate []netip.Prefix
 	// Version is the version of the program, for the User-Agent.
 	Version string
@@ -104,7 +104,8 @@ func NewHTTP(cfg HTTPConfig) *HTTP {
 	return h
 }
 
-// The connection pools. A plain pool is for http, whose guard allows fewer addresses (AM-80).
+// The connection pools. A plain pool is for http, for which the guard allows fewer addresses (AM-80). poolOf depends
+// on the order.
 const (
 	poolPublic = iota
 	poolPublicPlain
@@ -146,12 +147,13 @@ func (h *HTTP) Close() {
 	}
 }
 
-// Do makes one call and follows no redirect. The caller must close the body of the response, perhaps by [ReadAll].
+// Do makes one call and follows no redirect. The caller must close the body of the response, for example with
+// [ReadAll].
 //
 // If the guard refuses the call, the error wraps a *[GuardError] and no connection was made. For [Public] and
 // [Loopback], the whole call, including the body, takes at most [HTTPConfig.Answer], and at most four calls go to one
-// host at once. Do may wait equally long for a free slot before. For [Owner], the number of calls is not limited, and a
-// deadline of ctx replaces [HTTPConfig.Answer].
+// host at once. Before the call, Do may wait as long again for a free slot. For [Owner], the number of calls is not
+// limited, and a deadline of ctx replaces [HTTPConfig.Answer].
 func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Response, error) {
 	if err := h.checkURL(reach, req.URL); err != nil {
 		return nil, err

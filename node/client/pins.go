@@ -13,13 +13,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The namespaces of our records, by agent id.
+// The namespaces of our records. The key of a record is an agent id.
 const (
 	nsPins  = "pins"
 	nsPeers = "peers"
 )
 
-// The search terms of pins, by which they are counted: who caused the pin.
+// The index terms of pins, by which they are counted. A term tells who caused the pin.
 const (
 	byOwner    = "owner"
 	byStranger = "stranger"
@@ -275,14 +275,14 @@ func (c *Cards) PinOf(ctx context.Context, id wire.AgentID, now time.Time) (Pin,
 	return p.Pin, err
 }
 
-// Pins returns the pins in the order of agent ids, or the pin of only if that is not "".
-func (c *Cards) Pins(ctx context.Context, only wire.AgentID, now time.Time) iter.Seq2[Pin, error] {
+// Pins returns the pins in the order of agent ids or, if id is not "", only the pin of that agent.
+func (c *Cards) Pins(ctx context.Context, id wire.AgentID, now time.Time) iter.Seq2[Pin, error] {
 	return store.All(func(after wire.AgentID) (pins []Pin, next wire.AgentID, err error) {
 		switch {
 		case c.cfg.Records == nil:
 			return nil, "", nil
-		case only != "":
-			pin, err := c.PinOf(ctx, only, now)
+		case id != "":
+			pin, err := c.PinOf(ctx, id, now)
 			if err == nil && pin.Agent != "" {
 				pins = append(pins, pin)
 			}

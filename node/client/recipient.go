@@ -15,19 +15,20 @@ import (
 // ErrNoRecipient means that the agent's card has no usable age recipient.
 var ErrNoRecipient = errors.New("the agent's card names no age recipient")
 
-// ErrUnproven means that only the directory vouches for the age recipient on the card. Its operator could name another
-// recipient, and read what is sealed to it.
+// ErrUnproven means that only the directory vouches for the age recipient on the card. The directory's operator could
+// name another recipient, and read what is sealed to it.
 var ErrUnproven = errors.New("the age recipient on the agent's card is not proven by its signing key")
 
-// Recipient returns the age recipient on an agent's card, to which payloads are sealed (AM-85). If proven is set, the
-// card must come from our owner, or the directory must have a key proof of the card by the agent's pinned key (AM-62).
-func (c *Cards) Recipient(ctx context.Context, id wire.AgentID, proven bool, now time.Time) (string, error) {
+// Recipient returns the age recipient on an agent's card, to which payloads are sealed (AM-85). If mustBeProven is
+// set, the card must come from our owner, or the directory must have a key proof of the card by the agent's pinned
+// key (AM-62).
+func (c *Cards) Recipient(ctx context.Context, id wire.AgentID, mustBeProven bool, now time.Time) (string, error) {
 	peer, err := c.Find(ctx, id, now)
 	if err != nil {
 		return "", err
 	}
 	card := peer.Card.Tree
-	if proven && peer.Directory != "" {
+	if mustBeProven && peer.Directory != "" {
 		if card, err = c.provenCard(ctx, peer, now); err != nil {
 			return "", err
 		}
@@ -40,6 +41,7 @@ func (c *Cards) Recipient(ctx context.Context, id wire.AgentID, proven bool, now
 	return recipient, nil
 }
 
+// provenCard returns the card in the directory's record of peer, if a key proof by peer's key covers the card.
 func (c *Cards) provenCard(ctx context.Context, peer Peer, now time.Time) (wire.Value, error) {
 	i := slices.IndexFunc(c.cfg.Directories, func(d *Directory) bool { return d.Base == peer.Directory })
 	if i < 0 {

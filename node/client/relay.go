@@ -23,10 +23,10 @@ type RelayItem struct {
 
 const maxMailAnswer = 32 << 20 // a hundred messages of 256 KiB and the data around them
 
-// Mail returns the messages that wait for the agent id in its mailbox at the directory, or that arrive within wait. The
+// Mail returns the messages that wait for an agent in its mailbox at the directory, or that arrive within wait. The
 // directory counts whole seconds and refuses more than 30 s. A message stays in the mailbox until it is acknowledged.
-// If after is the id of an item, Mail returns only later items. If calls is set, it also returns A2A calls. It checks
-// no message.
+// If after is the id of an item, Mail returns only later items. If calls is set, it also returns A2A calls. It does
+// not check the messages.
 func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, after string, wait time.Duration, calls bool) ([]RelayItem, error) {
 	params := url.Values{"agent_id": {string(id)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if after != "" {
@@ -74,7 +74,7 @@ func (d *Directory) PublishA2ACard(ctx context.Context, cred Credential, id wire
 }
 
 // AnswerCall passes the answer to an A2A call to the directory. task and token are from the call. next is a call that
-// follows from the answer; nil without one, or if the directory no longer has the task.
+// cancels the agent's task, if the caller has canceled it meanwhile; otherwise nil.
 func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer []byte) (next []byte, err error) {
 	path := "/relay/" + url.PathEscape(task) + "/task"
 	header := http.Header{"X-A2a-Notification-Token": {token}}
@@ -91,7 +91,8 @@ func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer [
 	return report.Next, nil
 }
 
-// Answer passes a reply or an error body to the waiting sender of a message. [ErrTaken] means that it no longer waits.
+// Answer passes a reply or an error body to the waiting sender of a message. [ErrTaken] means that the sender no
+// longer waits.
 func (d *Directory) Answer(ctx context.Context, cred Credential, relayID string, body []byte) error {
 	path := "/relay/" + url.PathEscape(relayID) + "/reply"
 	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, body: body, cred: cred}, http.StatusOK)

@@ -42,7 +42,7 @@ func (c *Cards) checkRotation(ctx context.Context, d *Directory, pin storedPin, 
 	}
 	pinned := -1 // index of the pinned key
 	for i, k := range history.Keys {
-		if known, err := c.cfg.KeyCache.Parse(k.PublicKey); err == nil && known.Fingerprint() == pin.Fingerprint {
+		if parsed, err := c.cfg.KeyCache.Parse(k.PublicKey); err == nil && parsed.Fingerprint() == pin.Fingerprint {
 			pinned = i
 		}
 	}
@@ -65,9 +65,10 @@ func (c *Cards) checkRotation(ctx context.Context, d *Directory, pin storedPin, 
 	return nil
 }
 
+// checkStep checks the proofs of one rotation from previousKey, and returns the new key, which is on card.
 func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.PublicKey, step wire.KeyChange, card wire.Value, now time.Time) (*signing.PublicKey, error) {
 	if card.GetStr("agent_id") != string(id) {
-		return nil, errors.New("the card that was signed is missing")
+		return nil, errors.New("the signed card is missing")
 	}
 	key, err := c.cfg.KeyCache.Parse(card.GetStr("public_key"))
 	if err != nil {
@@ -95,20 +96,21 @@ func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.Pu
 	return key, nil
 }
 
-// proofText returns the text that both keys must have signed: claimed, if it is for our base URL of the directory or
-// another loopback name of it (AM-62), otherwise nil. If claimed is "", the text is for our base URL.
-func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, claimed string) []byte {
+// proofText returns the text that both keys must have signed. claim is what the directory says about that text, or
+// "". The text must name our base URL of the directory or, for a directory on this machine, another loopback name
+// (AM-62). If claim is another text, proofText returns nil.
+func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, claim string) []byte {
 	for _, base := range proofBases(d.Base) {
 		text := wire.KeyProofText(http.MethodPut, d.path+"/agents/"+string(id), base, stamp, digest)
-		if claimed == "" || claimed == string(text) {
+		if claim == "" || claim == string(text) {
 			return text
 		}
 	}
 	return nil
 }
 
-// follow pins the new key of an agent, for which the old key vouches. In a card from the owner, it replaces only the
-// key, so the endpoint stays.
+// follow pins the new key of an agent, for which the old key vouches. If the owner gave the card, it replaces only
+// the key on that card.
 func (c *Cards) follow(ctx context.Context, pin storedPin, e, fromOwner *entry, now time.Time) (*entry, error) {
 	next := newPin(e.peer)
 	next.rev, next.Owner, next.Pinned = pin.rev, pin.Owner, now

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Query asks a directory for agents (AM-52). The zero value asks for all agents.
+// Query selects agents in a directory (AM-52). The zero value selects all agents.
 type Query struct {
 	Capabilities []string // agents must have all of them
 	Intents      []wire.Intent
@@ -37,8 +37,8 @@ func (q Query) values() url.Values {
 	return v
 }
 
-// pageValues bounds the number of JSON values in a page: 100 cards of the largest size and the data around them. With a
-// lower bound, a stranger could make a page unreadable by its cards.
+// pageValues bounds the number of JSON values in a page: 100 cards of the largest size and the data around them. With
+// a smaller limit, a stranger's large cards could make a page unreadable.
 const pageValues = 100 * (wire.MaxValues + 20)
 
 // Search returns one page. Even a page with a cursor may be the last, because some directories send a cursor with a
@@ -90,7 +90,8 @@ func parseListing(body []byte) (wire.Listing, error) {
 }
 
 // FindCards asks each directory for one page, in order, and returns the matching cards, at most q.Limit if that is
-// positive. The cards are untrusted. Without cards, it returns the error of the last directory that failed, or nil.
+// positive. The cards are untrusted. If it finds none, it returns the error of the last directory that failed, or
+// nil.
 func FindCards(ctx context.Context, directories []*Directory, q Query) ([]wire.Card, error) {
 	var out []wire.Card
 	var last error

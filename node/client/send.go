@@ -18,7 +18,7 @@ import (
 type Answer struct {
 	Status     int
 	Body       []byte
-	Clock      time.Duration // how far the peer's clock is ahead of ours, to about a second; 0 without a Date
+	Clock      time.Duration // how far the peer's clock is ahead of ours, to about a second; 0 if unknown
 	RetryAfter time.Duration
 }
 
@@ -54,13 +54,14 @@ func (a Answer) Message() (wire.Message, error) {
 // SendError is a failed attempt to send a message. The outbox decides by its fields when to try again (AM-47, AM-48).
 type SendError struct {
 	Retry     bool          // try again later
-	Processed bool          // the peer may have processed the message nevertheless
+	Processed bool          // the peer may have processed the message despite the error
 	After     time.Duration // wait at least this long; 0 if the peer did not say
-	// Awaits is the address of the link, without a peer, or of the peer behind a link that must be reachable first, or
-	// "". The message is sent again as soon as the bridge reports that; see bridge.Mesh.
+	// Awaits is the address of what must become reachable first: a peer behind a link, or the link itself (an address
+	// without a peer). It is "" otherwise. The message is sent again as soon as the bridge reports that the address
+	// is reachable; see bridge.Mesh.
 	Awaits string
-	// Unsent means that a limit on what may be sent held the message back. That is not an attempt: the message waits only
-	// for the time in After, or a few seconds, and is not given up.
+	// Unsent means that a limit on sending held the message back. This does not count as an attempt: the message is
+	// sent again after the time in After, or after a few seconds.
 	Unsent bool
 
 	Status  int           // HTTP status; 0 without an answer
@@ -167,8 +168,8 @@ func newSendError(a Answer) *SendError {
 			e.Refusal, e.Retry = refusal, refusal.Retry
 		}
 	}
-	// The peer sends these two statuses before it processes the message (AM-48). It has not processed the message after
-	// a final 4xx either.
+	// The peer sends these two statuses before it processes the message (AM-48). After a final 4xx, it has not
+	// processed the message either.
 	early := a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable
 	e.Processed = !early && (e.Retry || a.Status >= 500)
 	return e

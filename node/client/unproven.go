@@ -11,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+// checkID returns an error if the card's id has the shape of a derived id but does not prove key.
 func checkID(card wire.Card, key *signing.PublicKey, now time.Time) error {
 	if !card.ID.HasDerivedShape() {
 		return nil
@@ -64,8 +65,8 @@ func (c *Cards) recheck(ctx context.Context, peer Peer, now time.Time) (Peer, er
 // ErrOtherKey means that another key of the agent was accepted after the owner saw this one.
 var ErrOtherKey = errors.New("another key of this agent was accepted meanwhile")
 
-// PinChanges returns the changes that pin the key in shown, which the owner has seen and accepts. The caller adds them
-// to a unit with other changes. If the owner has pinned the key already, PinChanges returns no changes. If another key
+// PinChanges returns the changes that pin the key in shown, which the owner has seen and accepts. The caller applies
+// them, with its own changes. If the owner has pinned the key already, PinChanges returns no changes. If another key
 // is pinned, the error is [ErrOtherKey].
 func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]store.Change, error) {
 	p, err := c.loadPin(ctx, shown.Agent, now)
@@ -84,10 +85,10 @@ func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]sto
 	return []store.Change{p.change(now)}, nil
 }
 
-// UnprovenKey shows the owner the key of an agent whose id does not prove it (AM-2).
+// UnprovenKey is a key that the agent's id does not prove (AM-2), as the owner sees it.
 type UnprovenKey struct {
 	Fingerprint string `json:"fingerprint"`
 	PublicKey   string `json:"public_key"`
-	Directory   string `json:"directory,omitempty"` // the directory that lists it
+	Directory   string `json:"directory,omitempty"` // the directory that lists the key
 	Why         string `json:"why"`
 }

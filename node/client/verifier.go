@@ -35,7 +35,8 @@ func (w Window) around(t time.Time) signing.Window {
 }
 
 // Verifier makes the checks of the receive path that need no state of the receiver except its known cards. Call its
-// methods in the order of the receive path: Read (lines 3, 4), Authenticate (7, 8), Timely (9).
+// methods in the order of the receive path: Read (lines 3 and 4 of the receive table), Authenticate (7 and 8), Timely
+// (9).
 type Verifier struct {
 	Cards  *Cards
 	Window Window // zero fields mean the defaults
@@ -112,16 +113,17 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin 
 	return Checked{peer, verified}, nil
 }
 
-// The bounds of an explanation. A verification tries up to five byte strings and one key.
+// The bounds of an explanation. For comparison: a verification tries up to five byte strings with one key.
 const (
 	maxExplained       = 8 << 10 // bytes of the message
-	explainTries       = 24
+	explainTries       = 24      // byte strings
 	explainOtherKeys   = 2
 	explanationsPerMin = 60
 )
 
-// explain returns the refusal of a bad signature. If the message is small and not an answer to ours, the refusal names
-// the signer's mistake (AM-27). Explanations are limited per process, so that a flood does not multiply its work.
+// explain returns the refusal of a bad signature. If the message is small and not an answer to ours, the refusal
+// names the signer's mistake (AM-27). The number of explanations is limited per process, so that a flood of bad
+// signatures costs little more than their verification.
 func (v *Verifier) explain(ctx context.Context, m wire.Message, peer Peer, origin *Origin, now time.Time) *wire.Error {
 	if origin == nil || len(m.Tree.JSON()) > maxExplained {
 		return wire.ErrSignature
@@ -139,7 +141,7 @@ func (v *Verifier) explain(ctx context.Context, m wire.Message, peer Peer, origi
 	return wire.ErrSignature.At(signing.Explain(m.Tree, m.Signature, keys, window, now, explainTries).String())
 }
 
-// Timely checks the timestamp of a message that came directly (AM-20). The error is wire.ErrTimeWindow.
+// Timely checks the timestamp of a message that did not come from a mailbox (AM-20). The error is wire.ErrTimeWindow.
 func (v *Verifier) Timely(m wire.Message, now time.Time) error {
 	return inWindow(m.Time, v.Window.orDefault(), now)
 }

@@ -9,12 +9,13 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// poolWait bounds the wait of a message for verification. Then its sender should try again.
+// poolWait bounds the wait of a message for verification. After that, the message is refused, and its sender should
+// try again.
 const poolWait = 5 * time.Second
 
-// verifyPool bounds how many signatures are verified at once, so that a flood of bad signatures leaves processors for
-// the rest of the process. OpenPGP keys, which may be slow, take at most half of the slots, and each key at most one
-// slot. So a sender with a slow key delays only itself.
+// verifyPool bounds how many signatures are verified at once, so that a flood of bad signatures leaves processor time
+// for the rest of the process. OpenPGP keys, which may be slow, take at most half of the slots, and each key at most
+// one slot. So a sender with a slow key delays only itself.
 type verifyPool struct {
 	slots chan struct{}
 	slow  *limiter
@@ -30,7 +31,7 @@ func newVerifyPool() *verifyPool {
 func (p *verifyPool) acquire(ctx context.Context, key *signing.PublicKey) (release func(), err error) {
 	if key.Kind() != signing.KindOpenPGP {
 		select {
-		case p.slots <- struct{}{}: // saves the timer
+		case p.slots <- struct{}{}: // without a timer
 			return p.release, nil
 		default:
 		}
