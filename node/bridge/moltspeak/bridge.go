@@ -26,7 +26,7 @@ const Kind = "moltspeak"
 const InboundLink = "inbound"
 
 // The intents for MoltSpeak operations that no standard intent of AgentMesh covers. The node supports these intents
-// although its card does not list them (§10).
+// although its card does not list them.
 const (
 	IntentQuery  wire.Intent = "xyz.moltspeak.query"
 	IntentTask   wire.Intent = "xyz.moltspeak.task"
@@ -59,7 +59,7 @@ type Config struct {
 	URL       string   // URL of our endpoint, as peers see it; empty if peers cannot call us
 	Domains   []string // domains of the queries that become messages of xyz.moltspeak.query
 	Tools     []ToolInfo
-	PlainConf []string // peers whose confidential messages, and ours to them if they have no key, may be unencrypted (MS-37)
+	PlainConf []string // peers that may send us confidential messages unencrypted; ours to them are unencrypted if they have no key (MS-37)
 	Reveal    []string // peers whose personal data reaches the inbox and hooks unmasked
 	Origins   []string // origins of web pages that may open /stream, besides our own
 	Addresses *httpapi.Addresses
@@ -118,7 +118,7 @@ func New(cfg Config) (*Bridge, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if !message.ValidName(cfg.Agent.Agent) || !message.ValidName(cfg.Agent.Org) {
-		return nil, errors.New("agent and org must be 1 to 128 of A-Z a-z 0-9 _ -")
+		return nil, errors.New("agent and org must each be 1 to 128 characters from A-Z a-z 0-9 _ -")
 	}
 	b := &Bridge{
 		cfg: cfg, records: cfg.Store.Records(),
@@ -133,11 +133,11 @@ func New(cfg Config) (*Bridge, error) {
 	b.cfg.Tools = slices.DeleteFunc(slices.Clone(cfg.Tools), func(t ToolInfo) bool { return strings.HasPrefix(t.Name, "code.") }) // MS-34
 	b.capabilities = capabilitiesWith(b.cfg.Tools)
 	b.grants, b.replays = grants{b.records, cfg.Key}, replays{b.records, cfg.Logger}
-	served := registry.Config{Records: b.records, Addresses: cfg.Addresses, NoAuth: cfg.NoAuth, Local: cfg.Local, Logger: cfg.Logger, Challenge: b.challenge}
+	registryConfig := registry.Config{Records: b.records, Addresses: cfg.Addresses, NoAuth: cfg.NoAuth, Local: cfg.Local, Logger: cfg.Logger, Challenge: b.challenge}
 	if len(cfg.Directories) > 0 {
-		served.Directory = cfg.Directories[0]
+		registryConfig.Directory = cfg.Directories[0]
 	}
-	b.registry = registry.NewServer(served)
+	b.registry = registry.NewServer(registryConfig)
 	b.registrar = &registry.Registrar{
 		Self:  registry.Entry{ID: b.self.Name(), AgentName: b.self.Agent, Org: b.self.Org, PublicKey: b.self.Key, Endpoint: cfg.URL, Capabilities: b.capabilities},
 		Links: cfg.Links, HTTP: cfg.HTTP, Token: cfg.RegistryToken, Logger: cfg.Logger,

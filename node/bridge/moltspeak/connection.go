@@ -15,9 +15,9 @@ import (
 // recording, and the answer to a challenge that we sent over this connection. Before it is bound, the bridge pushes
 // nothing to it (MS-2).
 type connection struct {
-	b     *Bridge
-	conn  *websocket.Conn
-	bound *message.Agent
+	b       *Bridge
+	conn    *websocket.Conn
+	boundTo *message.Agent
 
 	sources []rate.Source // the sources of the client
 	// greeted is set by a valid hello, which must be the first message.
@@ -33,8 +33,8 @@ type connection struct {
 // it can answer our verify.
 var opsBeforeBinding = []message.Op{message.OpHello, message.OpHelloAck, message.OpVerify, message.OpVerifyResponse, message.OpPing, message.OpPong, message.OpRespond}
 
-// serve answers frames until the connection ends. It calls charge for each frame except the first, for which the HTTP
-// request was charged, and onReply with the response to each message that it handles.
+// serve answers frames until the connection ends. It calls charge for each frame except the first, which the HTTP
+// request has paid for. It calls onReply with the response to each message that it handles.
 func (c *connection) serve(ctx context.Context, charge func() *message.Error, onReply func(Response)) {
 	for first := true; ; first = false {
 		kind, raw, err := c.conn.Read()
@@ -51,13 +51,13 @@ func (c *connection) serve(ctx context.Context, charge func() *message.Error, on
 				continue
 			}
 		}
-		if c.bound != nil {
-			r := c.b.Receive(ctx, raw, c.sources, c.bound)
+		if c.boundTo != nil {
+			r := c.b.Receive(ctx, raw, c.sources, c.boundTo)
 			onReply(r)
 			c.send(r.Body)
 			continue
 		}
-		r := c.open(ctx, raw)
+		r := c.handleUnbound(ctx, raw)
 		onReply(r)
 		if r.Status >= http.StatusBadRequest {
 			c.conn.Close(websocket.CodeProtocol, "the first message must be a valid hello")
@@ -65,20 +65,23 @@ func (c *connection) serve(ctx context.Context, charge func() *message.Error, on
 	}
 }
 
+// send sends the body of a response, unless it is noAnswer.
 func (c *connection) send(body []byte) {
 	if len(body) > len(noAnswer) {
 		_ = c.conn.Send(websocket.Text(body))
 	}
 }
 
+// end sends a refusal and closes the connection.
 func (c *connection) end(ctx context.Context, e *message.Error, reason string) {
 	c.send(c.b.refuse(&request{ctx: ctx, now: time.Now()}, e).Body)
 	c.conn.Close(websocket.CodeTryLater, reason)
 }
 
-// open answers a frame on a connection that is not bound yet, and binds the connection if the frame permits it.
-func (c *connection) open(ctx context.Context, raw []byte) Response {
-	x := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: c.sources, opens: true}
+// handleUnbound answers a frame on a connection that is not bound yet, and binds the connection if the frame permits
+// it.
+func (c *connection) handleUnbound(ctx context.Context, raw []byte) Response {
+	x := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: c.sources, unbound: true}
 	r, proves := c.answer(x, raw)
 	switch {
 	case r.Status >= http.StatusBadRequest || r.Sender.Agent == "":
@@ -87,7 +90,7 @@ func (c *connection) open(ctx context.Context, raw []byte) Response {
 			c.end(ctx, message.Fail(message.CodeRateLimit), "too many streams")
 			return r
 		}
-		c.bound = &r.Sender
+		c.boundTo = &r.Sender
 	case x.m.Op == message.OpHello:
 		c.greeted = true
 		c.send(r.Body)
@@ -106,11 +109,11 @@ func (c *connection) answer(x *request, raw []byte) (r Response, proves bool) {
 		return b.refuse(x, e), false
 	}
 	op, re := message.Op(x.packet.Tree.GetStr("op")), x.packet.Tree.GetStr("re")
-	answers := c.verifyID != "" && re == c.verifyID
-	if op != message.OpHello && !c.greeted || !slices.Contains(opsBeforeBinding, op) || op == message.OpRespond && !answers {
+	answersVerify := c.verifyID != "" && re == c.verifyID
+	if op != message.OpHello && !c.greeted || !slices.Contains(opsBeforeBinding, op) || op == message.OpRespond && !answersVerify {
 		return b.refuse(x, message.FailAt(message.CodeSchema, "op", "must be hello until the connection is bound")), false
 	}
-	if !answers || op != message.OpVerifyResponse && op != message.OpRespond {
+	if !answersVerify || op != message.OpVerifyResponse && op != message.OpRespond {
 		return b.receive(x), false
 	}
 	a, e := c.acceptProof(x)

@@ -21,7 +21,7 @@ import (
 
 const askConsent = "moltspeak-consent"
 
-// aboutConsent returns the About of the question for consent of a peer.
+// aboutConsent returns the field About of a question to the owner in which a peer requests consent.
 func aboutConsent(peer string) string { return askConsent + "/" + peer }
 
 // proofPrefix begins a proof that names a consent of ours. The id of the consent follows.
@@ -118,7 +118,7 @@ func (b *Bridge) askForConsent(c *request, p message.Consent) (answer, *message.
 	}
 	for _, t := range p.Types {
 		if !message.ValidID(t) {
-			return answer{}, message.FailAt(message.CodeInvalidParam, "p.data_types", "must be printable")
+			return answer{}, message.FailAt(message.CodeInvalidParam, "p.data_types", "must have 1 to 128 printable bytes")
 		}
 	}
 	question := consentAsk{
@@ -146,8 +146,8 @@ func (b *Bridge) askForConsent(c *request, p message.Consent) (answer, *message.
 // consentDelay is the time after which a peer may ask again if its question was refused.
 const consentDelay = time.Minute
 
-// open stores the question. It fails with store.ErrConflict if another question of the peer waits or its pin changed,
-// and with store.ErrQuota if too many questions wait.
+// open stores the question. It fails with store.ErrConflict if another question of the peer waits or the peer's pin
+// has changed, and with store.ErrQuota if too many questions wait.
 func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 	slot := acl.Slot{Key: "moltspeak-consent/" + wire.HashOf(c.address.String()), Term: "moltspeak-consent", Max: maxConsentAsks}
 	var room []store.Change
@@ -164,7 +164,7 @@ func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 		Body: body, Hash: acl.HashBody(body), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
 		Purge: c.purge(), Lasting: true,
 	}, slot)
-	changes = slices.Concat(room, changes, []store.Change{c.peer.change()}) // with its pin, so that an unpin at the same time fails
+	changes = slices.Concat(room, changes, []store.Change{c.peer.change()}) // with the peer's pin, so that a concurrent unpin fails
 	if err := b.records.Apply(c.ctx, changes, c.now); err != nil {
 		return acl.Ask{}, err
 	}
@@ -222,7 +222,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 		if p, known, err := r.b.pins.get(ctx, body.Peer, d.Now); err != nil {
 			return err
 		} else if known { // keep the pin, so that nobody else can take the name and get the consent
-			p.Chosen = true // stored even if it is set already: then an unpin at the same time fails
+			p.Chosen = true // stored even if it is set already, so that a concurrent unpin fails
 			changes = append(changes, p.change())
 		}
 		answer = message.Respond{Status: "success", Data: wire.Obj(wire.TextField("action", "granted"), wire.TextField("consent_token", r.b.grants.token(g)),
@@ -255,7 +255,7 @@ type grants struct {
 func (g grants) token(grant Grant) string {
 	tree, err := wire.ValueOf(grant)
 	if err != nil {
-		panic(err) // a struct of texts and numbers
+		panic(err) // cannot happen: a struct of texts and numbers
 	}
 	return base64.RawURLEncoding.EncodeToString(message.Sign(tree, g.key).JSON())
 }
@@ -283,9 +283,9 @@ func (g grants) find(ctx context.Context, id, peer string, now time.Time) (grant
 	return grant, err == nil && known && grant.Peer == peer && grant.isLive(now)
 }
 
-// answerNow returns the answer to a request for consent that waits to be delivered: p, or a rejection if the owner has
-// revoked the consent that p announces.
-func (g grants) answerNow(ctx context.Context, p wire.Value, now time.Time) (wire.Value, error) {
+// currentAnswer returns the answer that the peer must get now to its request for consent: p, which was stored for it,
+// or a rejection if the owner has meanwhile revoked the consent that p announces.
+func (g grants) currentAnswer(ctx context.Context, p wire.Value, now time.Time) (wire.Value, error) {
 	data, _ := p.Get("data")
 	var grant Grant
 	_, _, err := store.ReadRecord(ctx, g.records, nsConsents, strings.TrimPrefix(data.GetStr("proof"), proofPrefix), &grant, now)

@@ -197,7 +197,7 @@ func TestOpenStreamsAreShared(t *testing.T) {
 func TestPinsAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		r, _ := newTestRig(t, nil)
-		r.b.pins.swept.Store(time.Now().Unix()) // no sweep during the test
+		r.b.pins.lastSweep.Store(time.Now().Unix()) // no sweep during the test
 		begun := time.Now().Add(-time.Hour)
 		var changes []store.Change
 		for i := range maxStrangers - 2 {

@@ -32,6 +32,7 @@ type session struct {
 	sources []rate.Source // the sources of a stranger
 }
 
+// challenge is a random text that a peer must sign to prove its key (MS-26).
 type challenge struct {
 	text    string
 	key     string
@@ -40,7 +41,7 @@ type challenge struct {
 	sources []rate.Source
 }
 
-// handshakes holds the sessions and the challenges that peers have not answered yet.
+// handshakes holds the sessions, and the challenges that peers have not answered yet.
 type handshakes struct {
 	mu         sync.Mutex
 	sessions   map[string]*session  // by peer
@@ -51,6 +52,7 @@ func newHandshakes() *handshakes {
 	return &handshakes{sessions: make(map[string]*session), challenges: make(map[string]challenge)}
 }
 
+// random32 returns 32 random bytes in hex.
 func random32() string {
 	var b [32]byte
 	rand.Read(b[:]) // never fails
@@ -250,7 +252,7 @@ func helloPayload(capabilities []string) wire.Value {
 // handleHello answers a hello with a challenge (MS-24). A sender that answers the challenge gets a session.
 func (b *Bridge) handleHello(c *request, h message.Hello) (answer, *message.Error) {
 	if !slices.Contains(h.Versions, message.Version) {
-		return answer{}, message.FailAt(message.CodeVersion, "p.protocol_versions", `must hold "0.1"`)
+		return answer{}, message.FailAt(message.CodeVersion, "p.protocol_versions", `must contain "0.1"`)
 	}
 	p := c.peer
 	p.Classes = h.Classes
@@ -263,7 +265,7 @@ func (b *Bridge) handleHello(c *request, h message.Hello) (answer, *message.Erro
 		}
 	}
 	v := helloPayload(b.capabilities)
-	if c.opens && !c.fresh {
+	if c.unbound && !c.fresh {
 		return answer{op: message.OpHelloAck, p: v}, nil // the connection sends its own challenge
 	}
 	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, c.fresh, c.isKnown(), c.sources, c.now); ok {

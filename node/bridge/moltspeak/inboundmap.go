@@ -163,8 +163,8 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 	if _, _, err := store.ReadRecord(c.ctx, b.records, nsConversations, convKey(address, conv), &old, c.now); err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
-	isAside := t.TaskID == "" && old.TaskID != ""
-	if isAside {
+	keepsTask := t.TaskID == "" && old.TaskID != ""
+	if keepsTask {
 		t = old
 	}
 	t.Re, t.Boxed, t.Confidential = c.m.ID, c.packet.Boxed, c.m.Class == message.Confidential
@@ -173,7 +173,7 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 		return answer{}, e
 	}
 	a, e := c.answerOutcome(out)
-	if e == nil && a.p.GetStr("status") != "partial" && !t.Done && !isAside { // this answer is final; a later close adds nothing
+	if e == nil && a.p.GetStr("status") != "partial" && !t.Done && !keepsTask { // this answer is final: a later close adds nothing
 		if err := updateConversation(c.ctx, b.records, t, c.now, func(t *convState) { t.Done = true }); err != nil {
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store a conversation", "err", err)
 		}
@@ -273,8 +273,8 @@ func (c *request) maskPayload(p wire.Value, reveal []string) wire.Value {
 	if c.m.Class != message.PII || slices.Contains(reveal, c.m.From.Name()) {
 		return p
 	}
-	out, read := c.m.PII.Mask(p), message.StreamText(p)
-	if text := read.GetStr("data"); text != p.GetStr("data") && c.m.PII.Mask(read).GetStr("data") != text {
+	out, decoded := c.m.PII.Mask(p), message.StreamText(p)
+	if text := decoded.GetStr("data"); text != p.GetStr("data") && c.m.PII.Mask(decoded).GetStr("data") != text {
 		return out.With("data", wire.Text(message.Masked)) // data that is personal only after decoding is masked as a whole
 	}
 	return out
@@ -302,7 +302,9 @@ func (c *request) answerOutcome(out bridge.Outcome) (answer, *message.Error) {
 	if out.Reply != nil {
 		payload = out.Reply.Payload
 	}
-	if out.Held && out.Reply == nil && !out.Duplicate { // it waits behind an earlier message of the sender, whose answer already said that the owner decides
+	// A message that waits behind an earlier one of its sender gets only a receipt: the answer to the earlier one has
+	// already said that the owner decides.
+	if out.Held && out.Reply == nil && !out.Duplicate {
 		payload = wire.Obj(wire.TextField("action", wire.ActionReceived))
 	}
 	p := toRespond(payload.Without("metadata"), c.native, c.native && c.m.Op == message.OpTask)
@@ -313,13 +315,13 @@ func (c *request) answerOutcome(out bridge.Outcome) (answer, *message.Error) {
 	return a, nil
 }
 
-// isNotice reports whether a payload with this action only says what became of a message.
+// isNotice reports whether a payload with this action only reports what became of a message.
 func isNotice(action string) bool {
 	return action == wire.ActionPending || action == wire.ActionReceived
 }
 
 // toRespond turns our payload into a respond message. A payload with the action respond keeps its status. If open is
-// set, only a close ends the conversation, so any other payload is partial (§10). If the peer does not use AgentMesh
+// set, only a close ends the conversation, so any other payload is partial. If the peer does not use AgentMesh
 // payloads and the payload contains only a text, the data of the respond is that text alone.
 func toRespond(payload wire.Value, native, open bool) message.Respond {
 	r := message.Respond{Status: "success", Data: payload}
@@ -376,7 +378,7 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	if e != nil || end == "" || mayWait { // a close would withdraw what waits for the owner
 		return answer{}, e
 	}
-	final := *c // the peer's answer also ends the conversation (§10)
+	final := *c // the peer's answer also ends the conversation
 	final.m.ID = c.m.ID + "#close"
 	final.m.Tree = wire.Obj(wire.TextField("id", c.m.ID), wire.TextField("op", string(c.m.Op)), wire.TextField("closes", end))
 	if _, e := b.passToNode(&final, o.Address, wire.Intent(o.Intent), closePayload(end), o.Conv, nil); e != nil && !errors.Is(e, wire.ErrConversationClosed) {

@@ -5,8 +5,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// encryptAlways is the only value of policy.encrypt. It encrypts every message to the peer except a hello, whatever its
-// class.
+// encryptAlways is the only value that policy.encrypt may have. It encrypts every message to the peer except a hello,
+// whatever its class.
 const encryptAlways = "always"
 
 // LinkKind describes MoltSpeak links to the node.

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
+// links holds the configured links and the status of each.
 type links struct {
 	all []bridge.Link
 	log *slog.Logger
@@ -33,8 +34,8 @@ func newLinks(all []bridge.Link, log *slog.Logger) (*links, error) {
 		}
 		for key, value := range l.Options {
 			_, named := message.ParseName(value)
-			if known := key == "peer" && named || key == "reply_ops" && value == "core"; !known {
-				return nil, fmt.Errorf("link %s: options are peer (agent@org) and reply_ops (core)", l.Name)
+			if valid := key == "peer" && named || key == "reply_ops" && value == "core"; !valid {
+				return nil, fmt.Errorf("link %s: the only options are peer: agent@org and reply_ops: core", l.Name)
 			}
 		}
 		s.status[l.Name] = &bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC()}
@@ -73,6 +74,7 @@ func (s *links) usesCoreOnly(a message.Agent, p peer) bool {
 	})
 }
 
+// record sets the status of a link after a call that ended with err.
 func (s *links) record(name string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +89,7 @@ func (s *links) record(name string, err error) {
 		text = err.Error()
 	}
 	if state == bridge.LinkDown && status.State != bridge.LinkDown {
-		s.log.Warn("moltspeak: the link is down until you act", "link", name, "err", err)
+		s.log.Warn("moltspeak: the link is down until agentmesh links test succeeds or the node restarts", "link", name, "err", err)
 	}
 	status.Set(state, text)
 }

@@ -22,7 +22,8 @@ const (
 	cardTime       = 5 * time.Second
 )
 
-// listedKeys looks up the keys that registries and directories list for a name before its first message pins a key.
+// listedKeys looks up the keys that registries and directories list for a name. They matter until the first message
+// under that name pins a key.
 type listedKeys struct {
 	registrar   *registry.Registrar
 	directories []Directory
@@ -52,8 +53,8 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 		return listed, nil
 	}
 	registries := l.registrar.Registries()
-	card := len(l.directories) > 0 && wire.AgentID(name.Agent).Valid()
-	if len(registries) == 0 && !card {
+	askCards := len(l.directories) > 0 && wire.AgentID(name.Agent).Valid()
+	if len(registries) == 0 && !askCards {
 		return listedKey{}, nil
 	}
 	if wait, ok := l.quota.Of(c.signed, c.isKnown()).Take(c.sources, name.Name(), now); !ok {
@@ -76,7 +77,7 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 			listed.key, listed.by = key, r.Base
 		}
 	}
-	if listed.key == "" && card {
+	if listed.key == "" && askCards {
 		var err error
 		listed.key, err = l.cardKey(ctx, name)
 		listed.by = "card"
@@ -94,19 +95,19 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 	return listed, nil
 }
 
-// cardKey returns the MoltSpeak key on the card of the agent name.Agent. The agent must have proved to the directory
-// that it holds the key of the card. Cards of other agents do not count, because anybody can write any name on a card.
-// cardKey asks all directories at once and uses the first key in their configured order. The error joins those of the
-// directories that gave no answer, even if another one has the key.
+// cardKey returns the MoltSpeak key on the card of the agent whose id is name.Agent. The agent must have proved to
+// the directory that it holds the key of the card. Cards of other agents do not count, because anybody can write any
+// name on a card. cardKey asks all directories at once and uses the first key in their configured order. The error
+// joins those of the directories that gave no answer, even if another one has the key.
 func (l *listedKeys) cardKey(ctx context.Context, name message.Agent) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, cardTime)
 	defer cancel()
 	keys, errs := make([]string, len(l.directories)), make([]error, len(l.directories))
-	var asked sync.WaitGroup
+	var calls sync.WaitGroup
 	for i, directory := range l.directories {
-		asked.Go(func() { keys[i], errs[i] = keyOnCard(ctx, directory, name) })
+		calls.Go(func() { keys[i], errs[i] = keyOnCard(ctx, directory, name) })
 	}
-	asked.Wait()
+	calls.Wait()
 	return cmp.Or(keys...), errors.Join(errs...)
 }
 

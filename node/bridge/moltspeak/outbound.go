@@ -22,8 +22,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// resendWithin is how long we resend the same bytes: less than the time in which the peer accepts their ts. Later bytes
-// have another ts, and MS-30 permits only one content under an id, so they also have another id.
+// resendWithin is how long after the first attempt we resend the same bytes: less than the time for which the peer
+// accepts their ts. After that we sign the message with a new ts, and also with a new id, because MS-30 permits only
+// one content under an id.
 const resendWithin = 4 * time.Minute
 
 // Deliver implements [bridge.Transport].
@@ -50,11 +51,11 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		return bridge.Delivered{}, err
 	}
 	for i, draft := range drafts {
-		scanned := draft.P
+		toScan := draft.P
 		if draft.Op == message.OpStream { // scan the stream as a whole, because data may be split across two chunks
-			scanned = message.StreamText(d.Message.Payload)
+			toScan = message.StreamText(d.Message.Payload)
 		}
-		raw, err := b.prepare(ctx, d, draft, scanned, i, target, now)
+		raw, err := b.prepare(ctx, d, draft, toScan, i, target, now)
 		if err != nil {
 			return bridge.Delivered{}, err
 		}
@@ -91,6 +92,7 @@ func restartStream(ctx context.Context, records store.Records, d bridge.Delivery
 	return &client.SendError{Retry: true, Processed: true, Status: f.Wire().Status, Refusal: f.Wire(), Cause: f}
 }
 
+// slotOf returns the key under which the bytes of one part of a delivery are stored.
 func slotOf(d bridge.Delivery, part int) string {
 	return fmt.Sprintf("out %s %d", wire.HashOf(d.ID), part)
 }
@@ -144,16 +146,16 @@ var errNoKey = errors.New("moltspeak: the peer has shown no encryption key")
 var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be called")
 
 // prepare returns the signed bytes of a draft: those of a recent attempt with the same consent, or new ones with the
-// class and consent that its content needs. scanned is the content to scan for personal data, and part is the number of
-// the draft among those of its message.
-func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to target, now time.Time) ([]byte, error) {
+// class and consent that its content needs. toScan is the content to scan for personal data, and part is the number
+// of the draft among those of its message.
+func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, toScan wire.Value, part int, to target, now time.Time) ([]byte, error) {
 	slot := slotOf(d, part)
 	var o sentMessage
 	_, ok, err := store.ReadRecord(ctx, b.records, nsSent, slot, &o, now)
 	if err != nil {
 		return nil, storeFailure(err)
 	}
-	out, e := b.screen(ctx, to.agent, scanned, "out "+wire.HashOf(d.ID), now) // also before another attempt, because the owner may have revoked the consent
+	out, e := b.screen(ctx, to.agent, toScan, "out "+wire.HashOf(d.ID), now) // also before another attempt, because the owner may have revoked the consent
 	if e != nil {
 		if e.Code == message.CodeInternal {
 			return nil, storeFailure(e)
@@ -176,7 +178,8 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 // ownURL is the URL of our endpoint, or "" if we have none.
 type ownURL string
 
-// ext returns the ext with our endpoint for the peer at endpoint, or a null value if that peer cannot call us.
+// ext returns the member ext of a message to the peer at endpoint. It names our endpoint, or is null if that peer
+// cannot call us.
 func (u ownURL) ext(endpoint string) wire.Value {
 	if url := u.reachableFrom(endpoint); url != "" {
 		return wire.Obj(wire.Field("agentmesh.endpoint", wire.Obj(wire.TextField("url", url))))
@@ -187,13 +190,13 @@ func (u ownURL) ext(endpoint string) wire.Value {
 // reachableFrom returns the URL of our endpoint for the peer at endpoint, or "" if that peer cannot call it. A URL on
 // loopback is of use only to peers on this machine. If endpoint is empty, the peer may be anywhere.
 func (u ownURL) reachableFrom(endpoint string) string {
-	if loopback(string(u)) && !loopback(endpoint) {
+	if isLoopback(string(u)) && !isLoopback(endpoint) {
 		return ""
 	}
 	return string(u)
 }
 
-func loopback(target string) bool {
+func isLoopback(target string) bool {
 	u, err := url.Parse(target)
 	return err == nil && httpapi.LoopbackHost(u.Host)
 }
@@ -273,7 +276,7 @@ func (b *Bridge) sendOnce(ctx context.Context, to target, raw []byte, boxed bool
 	if err != nil || reply == nil {
 		return err
 	}
-	c := &request{ctx: ctx, now: time.Now(), packet: *reply, size: len(raw), called: true}
+	c := &request{ctx: ctx, now: time.Now(), packet: *reply, size: len(raw), answersCall: true}
 	if e := b.checkShape(c); e != nil {
 		return &client.SendError{Retry: true, Processed: true, Status: http.StatusBadGateway, Cause: fmt.Errorf("read the answer: %w", e)}
 	}
@@ -340,6 +343,7 @@ func (b *Bridge) post(ctx context.Context, to target, raw []byte, boxed bool) (*
 	return b.transmit(ctx, to.endpoint, to.reach, b.cfg.Tokens[to.address.Link], body)
 }
 
+// transmit posts body to endpoint and reads the packet in the answer, or nil if the answer is empty.
 func (b *Bridge) transmit(ctx context.Context, endpoint string, reach client.Reach, token client.Credential, body []byte) (*message.Packet, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, bytes.NewReader(body))
 	if err != nil {
@@ -420,7 +424,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	if err != nil {
 		return storeFailure(err)
 	}
-	answer, err := b.grants.answerNow(ctx, cb.P, now)
+	answer, err := b.grants.currentAnswer(ctx, cb.P, now)
 	if err != nil {
 		return storeFailure(err)
 	}
@@ -430,12 +434,12 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) error {
 	}
 	raw := b.sign(d)
 	target, err := b.targetOf(ctx, b.pins.address(to), to, now)
-	var kept error
+	var keepErr error
 	if cb.Tries == 0 || target.endpoint == "" {
-		kept = b.keepAnswer(ctx, to, cb.Re, cb.Boxed, raw, now)
+		keepErr = b.keepAnswer(ctx, to, cb.Re, cb.Boxed, raw, now)
 	}
 	if err != nil || target.endpoint == "" {
-		return cmp.Or(err, kept)
+		return cmp.Or(err, keepErr)
 	}
 	return b.sendOnce(ctx, target, raw, cb.Boxed)
 }

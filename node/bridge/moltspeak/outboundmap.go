@@ -8,28 +8,28 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// newDrafts returns the MoltSpeak messages that carry a message of the node (§10). The list is empty if MoltSpeak has
-// no such message. t is the state of the conversation.
+// newDrafts returns the MoltSpeak messages that carry a message of the node. The list is empty if MoltSpeak has no
+// message for it. t is the state of the conversation.
 func newDrafts(d bridge.Delivery, t convState) ([]message.Draft, error) {
 	m := d.Message
 	payload := m.Payload.Without("metadata")
-	act := m.Action()
+	action := m.Action()
 	if t.Re != "" {
-		return respondTo(t, payload, act), nil
+		return respondTo(t, payload, action), nil
 	}
 	p := payload // the payload of the draft
 	switch {
-	case isNotice(act):
-		return nil, nil // MoltSpeak has no such message
-	case act == wire.ActionClose && m.Intent != wire.RequestInfo && m.Intent != IntentQuery && m.Intent != IntentTool && m.Intent != IntentStream:
+	case isNotice(action):
+		return nil, nil // MoltSpeak has no message for it
+	case action == wire.ActionClose && m.Intent != wire.RequestInfo && m.Intent != IntentQuery && m.Intent != IntentTool && m.Intent != IntentStream:
 		outcome := "complete"
 		if payload.GetStr("status") == "failed" {
 			outcome = "cancel"
 		}
 		return []message.Draft{{Op: message.OpTask, P: wire.Obj(wire.TextField("action", outcome), wire.TextField("task_id", string(m.Conversation)))}}, nil
-	case act == wire.ActionClose:
+	case action == wire.ActionClose:
 		return nil, nil // only a task needs a close: queries, tools and streams end by themselves
-	case m.Intent == wire.RequestInfo && act == "ask":
+	case m.Intent == wire.RequestInfo && action == "ask":
 		return []message.Draft{{Op: message.OpQuery, P: wire.Obj(wire.TextField("domain", ownDomain), wire.TextField("intent", "ask"), wire.Field("params", payload.Without("action")))}}, nil
 	case m.Intent == IntentQuery:
 		p = payload.Without("action")
@@ -57,8 +57,8 @@ func checkDraft(d message.Draft) ([]message.Draft, error) {
 }
 
 // respondTo returns the respond with our payload to the peer's message t.Re, or nil for a close after the final answer.
-func respondTo(t convState, payload wire.Value, act string) []message.Draft {
-	if act == wire.ActionClose && t.Done {
+func respondTo(t convState, payload wire.Value, action string) []message.Draft {
+	if action == wire.ActionClose && t.Done {
 		return nil
 	}
 	// In a record of an older version, Native is false even if the peer uses AgentMesh payloads. The operation and the

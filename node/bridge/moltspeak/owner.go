@@ -112,24 +112,25 @@ func (b *Bridge) Operations() []owner.Operation {
 }
 
 // unpin deletes what we know about a peer, including its key and the capabilities that the owner granted, so that the
-// next key that it shows is pinned. Only the owner changes a pin (MS-23). It revokes the owner's consents for the peer
-// and withdraws its questions for consent, because otherwise the agent with the next key would get personal data.
+// next key that the peer shows is pinned. Only the owner changes a pin (MS-23). It revokes the owner's consents for
+// the peer and withdraws its questions for consent, because otherwise the agent with the next key would get personal
+// data.
 func (b *Bridge) unpin(ctx context.Context, name string) error {
 	now := time.Now()
 	p, known, err := b.pins.get(ctx, name, now)
 	if err != nil || !known {
 		return cmp.Or(err, store.ErrNotFound)
 	}
-	revoked, err := b.grants.revocations(ctx, name, now)
+	revocations, err := b.grants.revocations(ctx, name, now)
 	if err != nil {
 		return err
 	}
-	withdrawn, err := b.cfg.Mesh.Asks().WithdrawAbout(ctx, aboutConsent(name), func(acl.Ask) bool { return true }, now)
+	withdrawals, err := b.cfg.Mesh.Asks().WithdrawAbout(ctx, aboutConsent(name), func(acl.Ask) bool { return true }, now)
 	if err != nil {
 		return err
 	}
-	unpinned := store.Change{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}
-	return b.records.Apply(ctx, slices.Concat(revoked, withdrawn, []store.Change{unpinned}), now)
+	deletion := store.Change{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}
+	return b.records.Apply(ctx, slices.Concat(revocations, withdrawals, []store.Change{deletion}), now)
 }
 
 // Test sends a hello to the peer behind a link and verifies the answer.
@@ -172,7 +173,7 @@ func (b *Bridge) greet(ctx context.Context, to target) error {
 	if err != nil {
 		return err
 	}
-	if f, failed := result.body.(message.Fault); failed { // not wrapped: a Fault could take down a link that works
+	if f, failed := result.body.(message.Fault); failed { // the fault is not wrapped, because it could take down a link that works
 		return fmt.Errorf("the peer opens no session: %s", f.Code)
 	}
 	return nil
@@ -201,7 +202,7 @@ func (b *Bridge) handshakeCall(ctx context.Context, to target, d message.Draft) 
 	if m, e := message.Parse(reply.Tree); e == nil && (m.From.Name() != to.agent.Name() || m.Re != d.ID) {
 		return nil, errors.New("the answer is from another peer or to another message")
 	}
-	c := &request{ctx: ctx, now: time.Now(), packet: *reply, called: true}
+	c := &request{ctx: ctx, now: time.Now(), packet: *reply, answersCall: true}
 	if e := b.authenticate(c); e != nil {
 		return nil, fmt.Errorf("the answer of the peer: %w", e)
 	}

@@ -40,7 +40,7 @@ type pins struct {
 	log        *slog.Logger
 	notices    *rate.Buckets                                     // bounds the notices about other keys of pinned peers
 	onOtherKey func(ctx context.Context, address bridge.Address) // nil: only log
-	swept      atomic.Int64                                      // time of the last sweep, in Unix seconds
+	lastSweep  atomic.Int64                                      // time of the last sweep, in Unix seconds
 
 	mu     sync.Mutex
 	madeAt time.Time                 // the time at which table was made
@@ -65,7 +65,7 @@ func (pins *pins) save(ctx context.Context, p peer, now time.Time) error {
 	return pins.records.Apply(ctx, []store.Change{p.change()}, now)
 }
 
-// address returns the address of a peer: on the link that names the peer, or else on [InboundLink] (§10).
+// address returns the address of a peer: on the link that names the peer, or else on [InboundLink].
 func (pins *pins) address(a message.Agent) bridge.Address {
 	out := bridge.Address{Kind: Kind, Link: InboundLink, Peer: a.Name()}
 	for _, l := range pins.links {
@@ -111,15 +111,15 @@ func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
 // hour for each peer.
 func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now time.Time) *message.Error {
 	pins.log.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
-	_, first := pins.notices.Take(from.Name(), now)
-	if first && pins.onOtherKey != nil {
+	_, notify := pins.notices.Take(from.Name(), now)
+	if notify && pins.onOtherKey != nil {
 		pins.onOtherKey(ctx, pins.address(from))
 	}
 	refused := from.Key
 	if refused == "" || refused == p.Key { // then the encryption key differs
 		refused = from.EncKey
 	}
-	if first && p.Refused != refused && len(refused) <= message.MaxText {
+	if notify && p.Refused != refused && len(refused) <= message.MaxText {
 		p.Refused = refused
 		if err := pins.save(ctx, p, now); err != nil && !errors.Is(err, store.ErrConflict) {
 			return message.Fail(message.CodeInternal).Because(err)
@@ -172,14 +172,14 @@ func (pins *pins) update(c *request) *message.Error {
 	case err != nil && !errors.Is(err, store.ErrConflict):
 		return message.Fail(message.CodeInternal).Because(err)
 	}
-	again, known, readErr := pins.get(c.ctx, p.Name, c.now) // another message may have pinned a key meanwhile
+	stored, known, readErr := pins.get(c.ctx, p.Name, c.now) // another message may have pinned a key meanwhile
 	switch {
 	case readErr != nil:
 		return message.Fail(message.CodeInternal).Because(readErr)
-	case !known || again.Key != p.Key:
+	case !known || stored.Key != p.Key:
 		return message.Fail(message.CodeAuthFailed).Because(err)
 	}
-	c.peer = again
+	c.peer = stored
 	return nil
 }
 
@@ -234,9 +234,9 @@ func (pins *pins) run(ctx context.Context) {
 // isDue reports whether a sweep is due, because the last one is longer ago than interval. It returns true to only one
 // of several concurrent callers. While the clock is in doubt, no sweep is due.
 func (pins *pins) isDue(now time.Time, interval time.Duration) bool {
-	last := pins.swept.Load()
+	last := pins.lastSweep.Load()
 	since := now.Sub(time.Unix(last, 0)).Abs() // absolute, because the clock may have been set back
-	return since >= interval && pins.clock.Reliable() && pins.swept.CompareAndSwap(last, now.Unix())
+	return since >= interval && pins.clock.Reliable() && pins.lastSweep.CompareAndSwap(last, now.Unix())
 }
 
 // forgetStrangers deletes the pins of strangers whose Last is keepConversations ago, or only a day ago if they have no
@@ -289,7 +289,8 @@ func (pins *pins) applyEach(ctx context.Context, changes []store.Change, now tim
 	return nil
 }
 
-// review returns the change that deletes the pin of a stranger or sets Chosen in it, or nil if the pin stays unchanged.
+// review returns the change that deletes the pin of a stranger or sets the pin's field Chosen, or nil if the pin
+// stays unchanged.
 func (pins *pins) review(ctx context.Context, p peer, now time.Time) (*store.Change, error) {
 	name, ok := message.ParseName(p.Name)
 	if !ok {
@@ -309,7 +310,7 @@ func (pins *pins) review(ctx context.Context, p peer, now time.Time) (*store.Cha
 		return nil, nil
 	}
 	if silent < forgetStranger {
-		if began, err := beganConversation(ctx, pins.records, address, now); err != nil || began {
+		if began, err := hasConversation(ctx, pins.records, address, now); err != nil || began {
 			return nil, err
 		}
 		asks, _, err := pins.mesh.Asks().List(ctx, acl.AskFilter{Subject: address.String()}, "", 1, now)
@@ -320,7 +321,8 @@ func (pins *pins) review(ctx context.Context, p peer, now time.Time) (*store.Cha
 	return &store.Change{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: p.Name}}, nil
 }
 
-func beganConversation(ctx context.Context, records store.Records, address bridge.Address, now time.Time) (bool, error) {
+// hasConversation reports whether a conversation with the peer at address is stored.
+func hasConversation(ctx context.Context, records store.Records, address bridge.Address, now time.Time) (bool, error) {
 	threads, err := records.List(ctx, nsConversations, wire.HashOf(address.String()), "", 1, now)
 	return len(threads.Records) > 0, err
 }
@@ -388,15 +390,15 @@ func (pins *pins) findDisplaceable(ctx context.Context, p peer, now time.Time) (
 			return displaced, store.ErrQuota
 		}
 		address := pins.address(name)
-		asked, _, err := pins.mesh.Asks().List(ctx, acl.AskFilter{Subject: address.String(), State: acl.AskPending}, "", 100, now)
+		asks, _, err := pins.mesh.Asks().List(ctx, acl.AskFilter{Subject: address.String(), State: acl.AskPending}, "", 100, now)
 		if err != nil {
 			return displaced, err
 		}
-		if len(asked) > 0 {
+		if len(asks) > 0 {
 			table.Remove(displaced)
 			continue
 		}
-		began, err := beganConversation(ctx, pins.records, address, now)
+		began, err := hasConversation(ctx, pins.records, address, now)
 		if err != nil || !began || postponed[displaced] {
 			return displaced, err
 		}

@@ -22,21 +22,21 @@ const window = 5 * time.Minute // MS-30
 
 // request is one message on its way through the checks of MS-50.
 type request struct {
-	ctx    context.Context
-	packet message.Packet
-	m      message.Message
-	peer   peer
-	key    *signing.PublicKey
-	now    time.Time
-	size   int
-	digest [32]byte
-	body   message.Payload
-	bound  *message.Agent // the sender to which the WebSocket is bound; nil without a bound WebSocket
-	opens  bool           // the message came over a WebSocket that is not bound yet
-	fresh  bool           // it has an id and names us, and we never received it before, so it is not a replayed recording (MS-2)
-	signed bool           // the signature verified
-	called bool           // the message answers our call
-	native bool           // the message contains an AgentMesh payload
+	ctx         context.Context
+	packet      message.Packet
+	m           message.Message
+	peer        peer
+	key         *signing.PublicKey
+	now         time.Time
+	size        int
+	digest      [32]byte
+	body        message.Payload
+	boundTo     *message.Agent // the sender to which the WebSocket is bound; nil if it is not bound, and for HTTP requests
+	unbound     bool           // the message came over a WebSocket that is not bound yet
+	fresh       bool           // it has an id and names us, and we never received it before, so it is not a replayed recording (MS-2)
+	signed      bool           // the signature verified
+	answersCall bool           // the message answers our call
+	native      bool           // the message contains an AgentMesh payload
 
 	sources []rate.Source // the sources of the client; empty if unknown
 
@@ -66,10 +66,10 @@ type Response struct {
 }
 
 // Receive handles one message or envelope and returns the response. It never fails: an error becomes a signed error
-// message (MS-52). sources are the sources of the client. bound is the sender to which the WebSocket is bound; it is
-// nil for HTTP requests.
-func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source, bound *message.Agent) Response {
-	c := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: sources, bound: bound}
+// message (MS-52). sources are the sources of the client. boundTo is the sender to which the WebSocket is bound; it
+// is nil for HTTP requests.
+func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source, boundTo *message.Agent) Response {
+	c := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: sources, boundTo: boundTo}
 	var e *message.Error
 	if c.packet, e = message.ReadPacket(raw, b.cfg.Box); e != nil {
 		return b.refuse(c, e)
@@ -127,11 +127,11 @@ func (b *Bridge) checkShape(c *request) (e *message.Error) {
 		return e
 	}
 	switch {
-	case c.m.From.Agent == "" && c.bound == nil:
+	case c.m.From.Agent == "" && c.boundTo == nil:
 		return message.FailAt(message.CodeMissingField, "from", "is required")
 	case c.m.From.Agent == "":
-		c.m.From = *c.bound
-	case c.bound != nil && c.m.From.Name() != c.bound.Name():
+		c.m.From = *c.boundTo
+	case c.boundTo != nil && c.m.From.Name() != c.boundTo.Name():
 		return message.FailAt(message.CodeAuthFailed, "from", "is not the sender that this connection is bound to")
 	}
 	if c.m.To.Agent != "" && c.m.To.Name() != b.self.Name() {
@@ -151,7 +151,7 @@ func (b *Bridge) checkSender(c *request) (e *message.Error) {
 	}
 	c.signed = true
 	c.digest = sha256.Sum256(signing.Canonical(c.m.Tree.Without("sig"), signing.Python))
-	if !c.called {
+	if !c.answersCall {
 		if e := b.quotas.charge(c); e != nil {
 			return e
 		}
@@ -292,7 +292,7 @@ func (b *Bridge) handleSecret(c *request, isRepeat bool) (answer, *message.Error
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: out}.Value(), fromOwner: true}, nil
 }
 
-// dispatch carries out the operation of a message. Queries, tasks, tools and streams become messages for the node (§10).
+// dispatch carries out the operation of a message. Queries, tasks, tools and streams become messages for the node.
 func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	var a answer
 	var e *message.Error
@@ -339,8 +339,8 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	return a, b.replays.store(c)
 }
 
-// refuse returns the response with a signed error. If a message that is not verified fails a check of the sender or of
-// its rights, the error says no more than the code.
+// refuse returns the response with a signed error. If an unverified message fails a check of its sender, key,
+// signature or capabilities, the error has only the code.
 func (b *Bridge) refuse(c *request, e *message.Error) Response {
 	b.cfg.Logger.DebugContext(c.ctx, "moltspeak: refused", "peer", c.m.From.Name(), "code", e.Code, "field", e.Field, "cause", e.Unwrap())
 	brief := !c.signed && (e.Code == message.CodeAuthFailed || e.Code == message.CodeSignature || e.Code == message.CodeCapability)

@@ -30,7 +30,7 @@ const (
 	maxReply          = 16 << 10 // bytes of a stored reply to a stranger that began no conversation
 	keepReplays       = 24 * time.Hour
 	keepShort         = 15 * time.Minute    // for messages without a conversation: longer than timestamps may differ (MS-30)
-	keepConversations = 45 * 24 * time.Hour // longer than a conversation lives (§10 demands 24 h after its close)
+	keepConversations = 45 * 24 * time.Hour // longer than a conversation lives
 )
 
 // peer is what we know about an agent.
@@ -47,14 +47,14 @@ type peer struct {
 	AllOps   bool                  `json:"all_ops,omitempty"`  // it used an operation besides the nine core ones (MS-25)
 	Refused  string                `json:"refused_key,omitempty"`
 	Last     time.Time             `json:"last,omitzero"`     // the approximate time of its last message
-	Chosen   bool                  `json:"chosen,omitempty"`  // we called the peer, or the owner decided about it, so its pin is never deleted by itself
+	Chosen   bool                  `json:"chosen,omitempty"`  // we called the peer, or the owner decided about it, so its pin is never deleted automatically
 	Sources  []rate.Source         `json:"sources,omitempty"` // for a stranger, the sources of its first message
 
 	rev store.Rev
 }
 
-// identity returns the name and the pinned key of the peer. After the owner unpinned a peer, the next one with its name
-// is another one.
+// identity returns the name and the pinned key of the peer. After the owner unpins a peer, the next agent with that
+// name has another identity.
 func (p peer) identity() string { return p.Name + " " + p.Key }
 
 // takes reports whether the peer accepts messages of a class: it listed the class in its hello, or it listed none
@@ -63,6 +63,7 @@ func (p peer) takes(c message.Class) bool {
 	return len(p.Classes) == 0 || slices.Contains(p.Classes, c)
 }
 
+// replayRecord is what is kept about an accepted message, so that a repeat gets the first answer again.
 type replayRecord struct {
 	Digest string `json:"digest"`
 	Conv   string `json:"conv,omitempty"`
@@ -114,9 +115,9 @@ func (p peer) change() store.Change {
 
 func replayKey(from message.Agent, id string) string { return wire.HashOf(from.Name(), id) }
 
-// replayChange returns the change that stores the replay record of an accepted message. If a stranger sent the message
-// and it has no conversation, the record counts toward one bound for each time slice, which the rates of strangers are
-// too low to reach. All other records are bounded per peer and hour.
+// replayChange returns the change that stores the replay record of an accepted message. Records of messages from
+// strangers that have no conversation share one bound in each slice of time. Strangers cannot reach it, because their
+// rates are too low. All other records are bounded per peer and hour.
 func replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, now time.Time) store.Change {
 	term, keep := wire.HashOf(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepReplays
 	if s.Conv == "" {
@@ -154,7 +155,8 @@ func (s replays) find(c *request) (replayRecord, bool, *message.Error) {
 	return r, ok, nil
 }
 
-// store stores the replay record of an accepted message. For messages that reach the node, the node stores it itself.
+// store stores the replay record of an accepted message. If a message reaches the node, the node stores the record
+// instead.
 func (s replays) store(c *request) *message.Error {
 	if c.m.ID == "" {
 		return nil

@@ -100,7 +100,7 @@ func (b *Bridge) pack(c *request, raw []byte) []byte {
 			return message.Seal(tree, b.cfg.Box, point)
 		}
 		if c.packet.Boxed {
-			return message.Seal(tree, b.cfg.Box, c.packet.Sealed)
+			return message.Seal(tree, b.cfg.Box, c.packet.SenderKey)
 		}
 	}
 	return message.Wrap(tree, c.packet.Enveloped)
@@ -157,7 +157,7 @@ func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, nam
 	case err != nil:
 		return screening{}, message.Fail(message.CodeInternal).Because(err)
 	case grant == nil:
-		refuse := message.FailAt(message.CodeConsent, "p", "holds personal data that no consent covers")
+		refuse := message.FailAt(message.CodeConsent, "p", "contains personal data that no consent covers")
 		refuse.Types = found
 		return screening{}, refuse
 	}

@@ -74,8 +74,8 @@ func (b *Bridge) serveMessage(c echo.Context) error {
 }
 
 // serveBatch answers each entry in order. An entry that fails does not stop the rest (MS-46). The handler has twice
-// answerTime; an entry that it reaches after answerTime is refused, because the answers to all others would be lost if
-// that entry took too long.
+// answerTime. It refuses an entry that it reaches after answerTime, because all answers would be lost if that entry
+// took too long.
 func (b *Bridge) serveBatch(c echo.Context) error {
 	raw, bad := readBody(c, message.MaxBatch)
 	if bad != nil {
@@ -88,20 +88,20 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 	if e != nil {
 		return b.respondError(c, e)
 	}
-	out, late := make([]json.RawMessage, len(entries)), time.Now().Add(answerTime)
+	out, deadline := make([]json.RawMessage, len(entries)), time.Now().Add(answerTime)
 	for i, entry := range entries {
 		data := entry.JSON()
 		x := &request{ctx: c.Request().Context(), now: time.Now(), size: len(data), sources: b.cfg.Addresses.Sources(c)}
 		var refused *message.Error
 		switch {
-		case x.now.After(late):
+		case x.now.After(deadline):
 			refused = message.Fail(message.CodeTimeout)
 		case i > 0: // the request itself paid for the first entry
 			refused = charge(c, b.cfg.Addresses)
 		}
 		key := b.cfg.Box
 		if refused != nil {
-			key = nil // the error names the message if it is not in a box
+			key = nil // do not decrypt it; an entry that is not encrypted still has its id in the error
 		}
 		var e *message.Error
 		x.packet, e = message.OpenPacket(entry, len(data), key)
@@ -117,7 +117,7 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, out)
 }
 
-// guard charges every request to its address.
+// guard charges every request to the caller's address.
 func (b *Bridge) guard(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if e := charge(c, b.cfg.Addresses); e != nil {
@@ -178,28 +178,28 @@ func (b *Bridge) serveStream(c echo.Context) error {
 // Each alternative is a search of its own. A stranger's message pays for the first one, and each further search costs
 // the stranger as much as a message.
 func discover(c *request, d message.Discover, directories []Directory, quotas quotas) (answer, *message.Error) {
-	wanted := [][]string{d.All}
+	searches := [][]string{d.All}
 	if len(d.Any) > 0 {
-		wanted = nil
+		searches = nil
 	}
 	for _, one := range d.Any[:min(len(d.Any), 5)] {
-		wanted = append(wanted, append(slices.Clip(d.All), one))
+		searches = append(searches, append(slices.Clip(d.All), one))
 	}
 	if !c.isKnown() {
-		for range wanted[1:] {
+		for range searches[1:] {
 			if e := quotas.charge(c); e != nil {
 				return answer{}, e
 			}
 		}
 	}
 	var results []wire.Value
-	var failed error
+	var lastErr error
 	found := make(map[string]bool)
 	for _, directory := range directories {
-		for _, all := range wanted {
+		for _, all := range searches {
 			page, err := directory.Search(c.ctx, client.Query{Capabilities: all, Limit: d.Limit})
 			if err != nil {
-				failed = err
+				lastErr = err
 				break // the other directories may answer
 			}
 			for _, card := range page.Agents {
@@ -210,8 +210,8 @@ func discover(c *request, d message.Discover, directories []Directory, quotas qu
 			}
 		}
 	}
-	if len(results) == 0 && failed != nil {
-		return answer{}, message.Fail(message.CodeTimeout).Because(failed)
+	if len(results) == 0 && lastErr != nil {
+		return answer{}, message.Fail(message.CodeTimeout).Because(lastErr)
 	}
 	data := wire.Obj(wire.Field("results", wire.Arr(results...)))
 	return success(data), nil

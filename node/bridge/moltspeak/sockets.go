@@ -17,7 +17,7 @@ type socket struct {
 	peer  string // the identity of the peer to which it is bound; "" if it is not bound
 	known bool
 	since time.Time
-	hello *time.Timer
+	hello *time.Timer // closes the connection if it is not bound in time
 
 	sources []rate.Source // the sources of the client
 }
@@ -50,7 +50,7 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 		displaced.Abort()
 		delete(s.all, displaced)
 	}
-	hello := time.AfterFunc(helloTime, func() { c.Close(websocket.CodeProtocol, "nothing bound the stream in time") })
+	hello := time.AfterFunc(helloTime, func() { c.Close(websocket.CodeProtocol, "the stream was not bound in time") })
 	s.all[c] = &socket{conn: c, sources: sources, since: time.Now(), hello: hello}
 	s.wait.Add(1)
 	return true
@@ -100,8 +100,9 @@ func (s *sockets) remove(c *websocket.Conn) {
 	s.wait.Done()
 }
 
-// push queues raw on the newest connection that the key of a peer opened. It returns false if the peer has none, or if
-// that one is closing or its queue is full. The message may still get lost, so the caller also stores it if it can.
+// push queues raw on the newest connection of the peer with this identity. It returns false if the peer has no
+// connection, or if the newest one is closing or has a full queue. The message may still get lost, so the caller also
+// stores it if it can.
 func (s *sockets) push(peer string, raw []byte) bool {
 	s.mu.Lock()
 	var newest *socket

@@ -33,7 +33,7 @@ func count[T any](all iter.Seq[T], matches func(T) bool) (n int) {
 	return n
 }
 
-// checkStanding reads the owner's decision about the sender. It refuses a blocked one before costly work (MS-50).
+// checkStanding reads the owner's decision about the sender. It refuses a blocked sender before costly work (MS-50).
 func (b *Bridge) checkStanding(c *request) *message.Error {
 	c.address = b.pins.address(c.m.From)
 	var err error
@@ -71,5 +71,5 @@ func (q quotas) charge(c *request) *message.Error {
 // isKnown reports whether the sender is a known peer: it is behind a link, we called it, the owner decided about it, or
 // it answers our call.
 func (c *request) isKnown() bool {
-	return c.called || c.address.Link != InboundLink || c.standing.Known() || c.peer.Chosen || len(c.peer.Granted) > 0
+	return c.answersCall || c.address.Link != InboundLink || c.standing.Known() || c.peer.Chosen || len(c.peer.Granted) > 0
 }

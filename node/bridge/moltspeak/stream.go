@@ -20,9 +20,10 @@ const (
 	streamIdle     = 10 * time.Minute
 	maxStreams     = 64 // open streams of all peers
 	maxStreamBytes = 64 << 20
-	maxRefusedEnds = 3 // of one stream; each attempt at the end reads all its data
+	maxRefusedEnds = 3 // refused ends of one stream, because each attempt reads all its data
 )
 
+// openStream is a stream whose end has not been accepted yet.
 type openStream struct {
 	peer, kind, content string
 	class               message.Class    // the class of every part
@@ -107,9 +108,8 @@ func (s *streams) start(key string, c *request, p message.Stream) *message.Error
 	return nil
 }
 
-// displace drops a stream of another stranger to make room for st (AM-42). The source of the dropped stream must have
-// more streams than the source of st would then have, for the number of agents that share it. displace reports whether
-// it dropped a stream.
+// displace drops a stream of another stranger whose source has more than the source of st, to make room for st
+// (AM-42). It reports whether it dropped a stream.
 func (s *streams) displace(st *openStream) bool {
 	if st.known {
 		return false
@@ -176,7 +176,7 @@ func (s *streams) sweep(now time.Time) {
 
 // handleStream collects a stream and passes it on when it is complete (MS-32).
 func (b *Bridge) handleStream(c *request, p message.Stream) (a answer, e *message.Error) {
-	done, e := b.streams.add(c, p)
+	complete, e := b.streams.add(c, p)
 	if e != nil {
 		return answer{}, e
 	}
@@ -184,11 +184,11 @@ func (b *Bridge) handleStream(c *request, p message.Stream) (a answer, e *messag
 	if isPersonal {
 		e = c.m.PII.CheckCoverage(personal.Types(c.m.Content()), c.now)
 	}
-	if e == nil && done == nil {
+	if e == nil && complete == nil {
 		return answer{}, b.replays.store(c)
 	}
 	if e == nil {
-		c.m.PII, payload = done.pii, done.payload(p.ID)
+		c.m.PII, payload = complete.pii, complete.payload(p.ID)
 		if isPersonal { // parts may hide data that is split across two of them, or in base64
 			e = c.m.PII.CheckCoverage(personal.Types(message.StreamText(payload)), c.now)
 		}

@@ -19,7 +19,7 @@ import (
 
 // partFrom returns a message of its own digest that carries a part of a stream.
 func partFrom(peer string, known bool, sources []rate.Source, now time.Time) *request {
-	c := &request{m: message.Message{From: message.Agent{Agent: peer}}, called: known, sources: sources, now: now}
+	c := &request{m: message.Message{From: message.Agent{Agent: peer}}, answersCall: known, sources: sources, now: now}
 	c.address.Link = InboundLink
 	rand.Read(c.digest[:])
 	return c

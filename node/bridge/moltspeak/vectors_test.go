@@ -113,7 +113,7 @@ func TestVectors(t *testing.T) {
 	for i, b := range v.Box {
 		p, e := message.ReadPacket(b.Envelope, bob)
 		if json.Valid([]byte(b.Plaintext)) {
-			if e != nil || !p.Boxed || p.Sealed != alice.Public() {
+			if e != nil || !p.Boxed || p.SenderKey != alice.Public() {
 				t.Errorf("box %d: %+v, %v", i, p, e)
 			}
 		} else if e == nil || e.Code != message.CodeParse {

@@ -76,7 +76,7 @@ func (r *reader) piiMeta() *PIIMeta {
 	m := &PIIMeta{Types: sub.texts("types", true), MaskFields: sub.texts("mask_fields", false)}
 	sub.check(len(m.Types) > 0, "types", "must have at least one entry")
 	for _, t := range m.Types {
-		sub.check(slices.Contains(personal.DataTypes(), t), "types", "must hold types of the schema")
+		sub.check(slices.Contains(personal.DataTypes(), t), "types", "must contain only types of the schema")
 	}
 	if c, ok := sub.opt("consent", wire.Object); ok {
 		in := sub.at("consent", c)

@@ -166,7 +166,7 @@ func (Fault) isPayload() {}
 
 func (f Fault) Error() string { return fmt.Sprintf("the peer answered %s", f.Code) }
 
-// otherCodes are codes of public documents beyond the fourteen, with the code that each is read as (MS-51).
+// otherCodes maps codes that public documents use beyond the fourteen to the codes as which they are read (MS-51).
 var otherCodes = map[string]Code{
 	"E_PII": CodeConsent, "E_AGENT_NOT_FOUND": CodeTimeout, "E_CAPABILITY_UNKNOWN": CodeCapability,
 	"E_REGISTRATION_EXPIRED": CodeAuthFailed, "E_REGISTRATION_CONFLICT": CodeInvalidParam, "E_VISIBILITY_DENIED": CodeCapability,
@@ -195,7 +195,7 @@ func parseFault(r *reader) Payload {
 	return f
 }
 
-// FromWire translates a refusal of the node into terms of the protocol (§8).
+// FromWire translates a refusal of the node into terms of the protocol.
 func FromWire(err error) *Error {
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok {

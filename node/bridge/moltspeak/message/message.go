@@ -108,14 +108,14 @@ func Parse(tree wire.Value) (Message, *Error) {
 	opensHandshake := m.Op == OpHello || m.Op == OpVerify // id, to and cls are optional (MS-2)
 	if !opensHandshake || r.has("id") {
 		m.ID = r.text("id")
-		r.check(ValidID(m.ID), "id", "must be 1 to 128 printable characters")
+		r.check(ValidID(m.ID), "id", "must have 1 to 128 printable bytes")
 	}
 	if ms := r.needWhole("ts"); r.err == nil {
 		r.check(0 < ms && ms < maxMillis, "ts", "must be Unix milliseconds")
 		m.Time = time.UnixMilli(ms).UTC()
 	}
 	m.From, m.To = r.agent("from"), r.agent("to")
-	if !opensHandshake && m.Op != OpPing && m.To.Agent == "" { // without a recipient, anybody could repeat it to another agent
+	if !opensHandshake && m.Op != OpPing && m.To.Agent == "" { // without a recipient, anybody could replay it to another agent
 		r.fail(CodeMissingField, "to", "is required")
 	}
 	m.P = r.need("p", wire.Object)
@@ -123,7 +123,7 @@ func Parse(tree wire.Value) (Message, *Error) {
 	m.Sig = r.text("sig")
 	m.Re = r.optText("re")
 	if m.Re != "" {
-		r.check(ValidID(m.Re), "re", "must be 1 to 128 printable characters")
+		r.check(ValidID(m.Re), "re", "must have 1 to 128 printable bytes")
 	}
 	if m.Op.IsAnswer() && m.Op != OpError && m.Op != OpHelloAck && m.Re == "" { // MS-2, MS-52: these two may answer a message without an id
 		r.fail(CodeMissingField, "re", "is required in an answer")
@@ -141,8 +141,9 @@ func (m Message) Content() wire.Value {
 	return m.Tree.Without("v", "id", "ts", "op", "from", "to", "cls", "sig", "re", "exp", "cap", "pii_meta")
 }
 
-// Mask returns the tree of a message with personal data as the transcript may show it. It masks the content, and leaves
-// out members of from, to and pii_meta that the protocol does not know, because they may hold personal data, too.
+// Mask returns the tree in the form that the transcript may show. It is for messages with personal data. Mask masks
+// the content, and leaves out members of from, to and pii_meta that the protocol does not know, because they may hold
+// personal data, too.
 func (m Message) Mask() wire.Value {
 	known := map[string]wire.Value{"from": m.From.Value(), "to": m.To.Value(), "pii_meta": m.PII.value()}
 	content := m.PII.Mask(m.Content()).Members() // in the order of the tree
@@ -188,8 +189,8 @@ func (r *reader) agent(key string) Agent {
 	}
 	sub := r.at(key, v)
 	a := Agent{Agent: sub.text("agent"), Org: sub.text("org"), Key: sub.optText("key"), EncKey: sub.optText("enc_key")}
-	sub.check(ValidName(a.Agent), "agent", "must be 1 to 128 of A-Z a-z 0-9 _ -")
-	sub.check(ValidName(a.Org), "org", "must be 1 to 128 of A-Z a-z 0-9 _ -")
+	sub.check(ValidName(a.Agent), "agent", "must be 1 to 128 characters from A-Z a-z 0-9 _ -")
+	sub.check(ValidName(a.Org), "org", "must be 1 to 128 characters from A-Z a-z 0-9 _ -")
 	return a
 }
 
@@ -207,7 +208,8 @@ type Draft struct {
 	Ext      wire.Value
 }
 
-// Tree returns the unsigned message without empty optional members, because Python peers fail to verify them (MS-7).
+// Tree returns the unsigned message without empty optional members, because Python peers fail to verify a message
+// that has them (MS-7).
 func (d Draft) Tree() wire.Value {
 	v := wire.Obj(
 		wire.TextField("v", Version), wire.TextField("id", d.ID), wire.Field("ts", wire.Int(d.Time.UnixMilli())),
@@ -244,8 +246,8 @@ func (a Agent) Value() wire.Value {
 	return v
 }
 
-// ToCore returns an answer that uses only the core operations, for peers that know no others (MS-25). The payload of
-// another operation becomes the data of a respond.
+// ToCore returns an answer that uses only the core operations, for peers that know no others (MS-25). It turns any
+// other answer into a respond message, whose data is the old payload unless that has the form of a respond already.
 func (d Draft) ToCore() Draft {
 	switch d.Op {
 	case OpHelloAck, OpVerifyResponse, OpPong, OpEstablished:

@@ -22,7 +22,7 @@ type Packet struct {
 	Tree      wire.Value // of the message, decrypted
 	Enveloped bool
 	Boxed     bool
-	Sealed    signing.BoxPublic // sender's key of the box, if Boxed; unproven until the inner signature verifies (MS-20)
+	SenderKey signing.BoxPublic // the sender's key for the box, if Boxed; unproven until the inner signature verifies (MS-20)
 }
 
 // ReadPacket reads a bare message, an envelope, or a box that key opens (MS-10, MS-17 to MS-19).
@@ -142,7 +142,7 @@ func (p Packet) open(r, env *reader, key *signing.BoxKey) (Packet, *Error) {
 	if tree.Kind() != wire.Object {
 		return p, Fail(CodeParse)
 	}
-	p.Tree, p.Sealed = tree, from
+	p.Tree, p.SenderKey = tree, from
 	return p, nil
 }
 

@@ -135,7 +135,7 @@ func parseHello(r *reader) Payload {
 	size, _ := r.whole("max_message_size")
 	r.check(size >= 0, "max_message_size", "must not be negative")
 	for _, c := range r.texts("supported_cls", false) {
-		r.check(classNames[c] != "", "supported_cls", "must hold classes")
+		r.check(classNames[c] != "", "supported_cls", "must contain only classes")
 		h.Classes = append(h.Classes, classNames[c])
 	}
 	return h
@@ -152,16 +152,16 @@ func (r *reader) attestations() (list []Attestation) {
 	r.check(v.Len() <= MaxList, key, "has too many entries")
 	for e := range v.Elems() {
 		if s, isText := e.Str(); isText {
-			r.check(len(s) <= MaxText, key, "must hold short texts")
+			r.check(len(s) <= MaxText, key, "must contain only short texts and objects")
 			continue
 		}
 		sub := r.at(key, e)
-		sub.check(e.Kind() == wire.Object, "", "must hold texts and objects")
+		sub.check(e.Kind() == wire.Object, "", "must contain only short texts and objects")
 		a := Attestation{Capability: sub.name("capability")}
 		if proof, ok := sub.opt("attestation", wire.Object); ok {
 			in := sub.at("attestation", proof)
 			a.Type, a.Org, a.Signature, a.Expires = in.oneOf("type", "org-signed"), in.name("org"), in.name("signature"), in.millis("expires")
-			in.check(ValidName(a.Org), "org", "must be 1 to 128 of A-Z a-z 0-9 _ -")
+			in.check(ValidName(a.Org), "org", "must be 1 to 128 characters from A-Z a-z 0-9 _ -")
 			if len(list) < maxAttested {
 				list = append(list, a)
 			}
@@ -229,7 +229,7 @@ func parseTask(r *reader) Payload {
 		r.check(list.Len() <= MaxList, "subtasks", "has too many entries")
 		for s := range list.Elems() {
 			sub := r.at("subtasks", s)
-			sub.check(s.Kind() == wire.Object, "", "must hold objects")
+			sub.check(s.Kind() == wire.Object, "", "must contain only objects")
 			sub.name("id")
 			sub.name("type")
 		}

@@ -183,6 +183,6 @@ func integer(v wire.Value, key string) (int64, bool) {
 }
 
 const (
-	MaxText = 256
-	MaxList = 100
+	MaxText = 256 // bytes of a short text, such as a name
+	MaxList = 100 // entries of a list
 )

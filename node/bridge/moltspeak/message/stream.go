@@ -11,7 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// StreamText returns the payload of a stream for the scanner, with the printable text of binary data in its place.
+// StreamText returns the payload of a stream in the form that can be scanned for personal data: the printable text in
+// binary data takes the place of the data.
 func StreamText(p wire.Value) wire.Value {
 	raw, err := base64.StdEncoding.DecodeString(p.GetStr("data"))
 	if p.GetStr("type") != "binary" || err != nil {
@@ -26,10 +27,10 @@ func StreamText(p wire.Value) wire.Value {
 	return p.With("data", wire.Text(text))
 }
 
-// SplitStream splits a stream into start, chunks and end (MS-32). Binary data is base64, each chunk on its own; the
-// checksum is over the bytes.
+// SplitStream splits a stream into start, chunks and end (MS-32). Each chunk of binary data is encoded as base64 by
+// itself; the checksum covers the decoded bytes.
 func SplitStream(p wire.Value, id string) ([]Draft, error) {
-	const piece = 48 << 10 // bytes of data: escaped, text fits into a message; as base64, binary data fits into a chunk
+	const piece = 48 << 10 // bytes of data in a chunk: even if all text is escaped, it fits into a message; binary data fits into a chunk as base64
 	data, encode := []byte(p.GetStr("data")), func(b []byte) string { return string(b) }
 	binary := p.GetStr("type") == "binary"
 	if binary {
@@ -39,8 +40,8 @@ func SplitStream(p wire.Value, id string) ([]Draft, error) {
 		}
 		data, encode = raw, base64.StdEncoding.EncodeToString
 	}
-	base := func(act string) wire.Value {
-		return wire.Obj(wire.TextField("action", act), wire.TextField("stream_id", id))
+	base := func(action string) wire.Value {
+		return wire.Obj(wire.TextField("action", action), wire.TextField("stream_id", id))
 	}
 	start := base("start")
 	for _, key := range []string{"type", "content_type"} {

@@ -15,6 +15,7 @@ func digits(s string) string {
 	}, s)
 }
 
+// digitsBetween returns a check that accepts findings with low to high digits.
 func digitsBetween(low, high int) func(found, before, after string) bool {
 	return func(found, _, _ string) bool {
 		n := len(digits(found))
@@ -102,6 +103,7 @@ func isCPF(s string) bool {
 	return strings.Trim(d, d[:1]) != ""
 }
 
+// verhoeffD and verhoeffP are the multiplication and permutation tables of the Verhoeff check digit.
 var verhoeffD = [10][10]int{
 	{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {1, 2, 3, 4, 0, 6, 7, 8, 9, 5}, {2, 3, 4, 0, 1, 7, 8, 9, 5, 6}, {3, 4, 0, 1, 2, 8, 9, 5, 6, 7},
 	{4, 0, 1, 2, 3, 9, 5, 6, 7, 8}, {5, 9, 8, 7, 6, 0, 4, 3, 2, 1}, {6, 5, 9, 8, 7, 1, 0, 4, 3, 2}, {7, 6, 5, 9, 8, 2, 1, 0, 4, 3},
@@ -122,11 +124,12 @@ func isAadhaar(s string) bool {
 	return c == 0
 }
 
-// hasDate reports whether an id can begin with a date as YYMMDD, as Swedish ids do. It checks month and day.
+// hasDate reports whether an id begins with a possible date in the form YYMMDD, as Swedish ids do.
 func hasDate(s string) bool {
 	return s[2:4] >= "01" && s[2:4] <= "12" && s[4:6] >= "01" && s[4:6] <= "31"
 }
 
+// hasMoreDigits reports whether the digits of a finding continue in the text before or after it.
 func hasMoreDigits(before, after string) bool {
 	tail := strings.TrimRight(before, " -.")
 	head := strings.TrimLeft(after, " -.")
@@ -181,6 +184,7 @@ func isPhone(found, before, after string) bool {
 	return !strings.ContainsRune("-_./=#$€", rune(last)) && strings.Trim(d, "0") != "" && !strings.HasPrefix(strings.TrimLeft(after, " "), "%")
 }
 
+// notStreets are words that occur between a number and a word such as "drive" in other texts than addresses.
 var notStreets = []string{"file", "version", "step", "items", "times", "minutes", "hours", "days", "seconds", "percent", "users", "requests", "test", "tests", "and", "or", "the", "a", "hard", "disk", "points", "votes", "people", "pages", "ms", "of", "in", "at", "to", "for", "is", "new"}
 
 func isStreet(found, before, _ string) bool {
@@ -216,6 +220,7 @@ func isPersonName(found, _, _ string) bool {
 	return strings.ToUpper(found) != found
 }
 
+// notIllnesses end findings such as "suffers from high" (load), which are not about health.
 var notIllnesses = []string{"from high", "from the", "from a", "from poor", "from low", "from slow", "from bad", "from memory", "from latency", "from performance", "from packet", "from frequent", "to the", "from an", "with a", "as a", "from technical"}
 
 func isIllness(found, before, _ string) bool {

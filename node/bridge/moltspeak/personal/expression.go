@@ -15,7 +15,7 @@ type expression struct {
 	starts   [128]bool      // ASCII characters that can start a match
 }
 
-// re compiles an expression. If it begins with \b, an ASCII letter, a digit or "_" must follow.
+// re compiles an expression. If it begins with \b, every match must begin with an ASCII letter, a digit or "_".
 func re(s string) expression {
 	e := expression{Regexp: regexp.MustCompile(s)}
 	if !strings.HasPrefix(strings.TrimPrefix(s, "(?i)"), `\b`) {
@@ -35,6 +35,7 @@ func re(s string) expression {
 	return e
 }
 
+// reWith compiles an expression all of whose matches contain part.
 func reWith(part, s string) expression {
 	e := re(s)
 	e.part = part

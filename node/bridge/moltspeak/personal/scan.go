@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The kinds of personal data (MS-39).
+// The types of personal data (MS-39).
 const (
 	TypeEmail     = "email"
 	TypePhone     = "phone"

@@ -1,5 +1,5 @@
-// Package quota bounds what the peers of a MoltSpeak agent may use: messages and look-ups of keys.
-// Strangers cannot use up what known peers need, and share their part fairly by source.
+// Package quota bounds what the peers of a MoltSpeak agent may use: messages and look-ups of keys. Strangers have
+// quotas of their own, which they share fairly by source.
 package quota
 
 import (
@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	perAgent   = 100  // messages per minute (MS-48); the burst is twice as many
-	perOrg     = 1000 // for all agents of an organization, and for all strangers together
-	tracked    = 10_000
-	lookupRate = 60 // per minute
+	perAgent   = 100    // messages per minute (MS-48); the burst is twice as many
+	perOrg     = 1000   // for all agents of an organization, and for all strangers together
+	tracked    = 10_000 // senders or organizations in one table
+	lookupRate = 60     // per minute
 )
 
 // Known is the message quota of peers that the owner knows: per agent and per organization (MS-48).

@@ -49,11 +49,11 @@ type cachedEntry struct {
 	until time.Time // the end of the registration, for a registered entry
 }
 
-func newCachedEntry(k registration) *cachedEntry {
-	e := k.Entry
+func newCachedEntry(reg registration) *cachedEntry {
+	e := reg.Entry
 	words := strings.ToLower(strings.Join(append([]string{e.AgentName, e.Org, e.Description}, e.Capabilities...), "\n"))
 	size := len(words) + len(e.ID) + len(e.PublicKey) + len(e.Endpoint) + 16*len(e.Capabilities)
-	return &cachedEntry{e, words, size, k.Gone, k.until()}
+	return &cachedEntry{e, words, size, reg.Gone, reg.until()}
 }
 
 func newCache(records store.Records, d Directory) *cache {
@@ -93,11 +93,11 @@ func (s *cache) hasUnprovenKey(id, key string) bool {
 }
 
 // checkRoom refuses an entry if all entries together would become too large. The caller holds s.writing.
-func (s *cache) checkRoom(k registration, now time.Time) error {
+func (s *cache) checkRoom(reg registration, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	growth := newCachedEntry(k).size
-	if old := s.own[k.ID]; old != nil {
+	growth := newCachedEntry(reg).size
+	if old := s.own[reg.ID]; old != nil {
 		growth -= old.size
 	}
 	if growth <= 0 {
@@ -116,11 +116,11 @@ func (s *cache) checkRoom(k registration, now time.Time) error {
 }
 
 // put updates the cache after an entry was stored.
-func (s *cache) put(k registration) {
+func (s *cache) put(reg registration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, it := s.own[k.ID], newCachedEntry(k)
-	s.own[k.ID] = it
+	old, it := s.own[reg.ID], newCachedEntry(reg)
+	s.own[reg.ID] = it
 	if old != nil && !old.gone && !it.gone && old.TrustScore == it.TrustScore { // a heartbeat does not change the order
 		if i := slices.Index(s.sorted, old); i >= 0 {
 			s.sorted = slices.Clone(s.sorted)
@@ -131,7 +131,7 @@ func (s *cache) put(k registration) {
 	s.rebuild()
 }
 
-// rebuild sorts the live entries. The caller holds s.mu.
+// rebuild drops expired registrations, and sorts the live entries. The caller holds s.mu.
 func (s *cache) rebuild() {
 	maps.DeleteFunc(s.own, func(_ string, it *cachedEntry) bool { return !time.Now().Before(it.until) })
 	out := make([]*cachedEntry, 0, len(s.own)+len(s.cards))
@@ -189,17 +189,18 @@ func (s *cache) load(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := make(map[string]*cachedEntry)
-	for k, err := range store.DecodeAll(ctx, s.records, ns, "", time.Now(), store.Decode[registration]) {
+	for reg, err := range store.DecodeAll(ctx, s.records, ns, "", time.Now(), store.Decode[registration]) {
 		if err != nil {
 			return err
 		}
-		own[k.ID] = newCachedEntry(k)
+		own[reg.ID] = newCachedEntry(reg)
 	}
 	s.own = own
 	return nil
 }
 
-// readCards reads the directory's cards with metadata.moltspeak, or returns the cached ones if it does not answer.
+// readCards reads those cards of the directory that have metadata.moltspeak, or returns the cached ones if the
+// directory does not answer.
 func (s *cache) readCards(ctx context.Context) map[string]*cachedEntry {
 	out := make(map[string]*cachedEntry)
 	if s.directory == nil {

@@ -44,9 +44,9 @@ type Entry struct {
 // registration is a stored entry.
 type registration struct {
 	Entry
-	Bearer   credential.Hash `json:"bearer,omitzero"`   // hash of the bearer token that guards it
+	Bearer   credential.Hash `json:"bearer,omitzero"`   // hash of the bearer token that guards the entry
 	Gone     bool            `json:"gone,omitempty"`    // deleted; the name stays reserved (MS-55)
-	Key      time.Time       `json:"key,omitzero"`      // when a message was signed with the listed key
+	KeyUsed  time.Time       `json:"key,omitzero"`      // when a message was signed with the listed key
 	Answered time.Time       `json:"answered,omitzero"` // when its endpoint last proved the key; zero after a failure
 	Tried    time.Time       `json:"tried,omitzero"`    // when its endpoint was last asked
 
@@ -74,27 +74,28 @@ const (
 	keepProven  = 365 * 24 * time.Hour
 )
 
-func (k registration) until() time.Time {
-	if k.Gone || k.TrustScore > trustScore(false, false) {
-		return k.LastSeenAt.Add(keepProven)
+// until returns the time until which the name stays registered.
+func (reg registration) until() time.Time {
+	if reg.Gone || reg.TrustScore > trustScore(false, false) {
+		return reg.LastSeenAt.Add(keepProven)
 	}
-	return k.LastSeenAt.Add(keepClaimed)
+	return reg.LastSeenAt.Add(keepClaimed)
 }
 
-// change returns the change that stores the registration, provided that its stored revision is k.rev.
-func (k registration) change() store.Change {
-	body, err := json.Marshal(k)
+// change returns the change that stores the registration, provided that its stored revision is reg.rev.
+func (reg registration) change() store.Change {
+	body, err := json.Marshal(reg)
 	if err != nil {
 		panic(err) // a struct of strings and times
 	}
-	return store.Change{IfRev: k.rev, Max: maxRegistered, Record: store.Record{NS: ns, Key: k.ID, Body: body, Terms: []string{"agent"}, Expires: k.until()}}
+	return store.Change{IfRev: reg.rev, Max: maxRegistered, Record: store.Record{NS: ns, Key: reg.ID, Body: body, Terms: []string{"agent"}, Expires: reg.until()}}
 }
 
 // submission is the parsed body of POST and PUT.
 type submission struct {
 	name, org, key, endpoint, description string
 	capabilities                          []string
-	given                                 map[string]bool
+	given                                 map[string]bool // the optional members that the body has
 }
 
 // readSubmission parses a body. refusal is the reason for a refusal, or "".
@@ -150,19 +151,19 @@ func (s *Server) add(c echo.Context) error {
 	}
 	a, ok := message.ParseName(in.name + "@" + in.org)
 	if !ok {
-		return refuse(c, http.StatusBadRequest, "agent_name and org must be 1 to 128 of A-Z a-z 0-9 _ -")
+		return refuse(c, http.StatusBadRequest, "agent_name and org must each be 1 to 128 characters from A-Z a-z 0-9 _ -")
 	}
 	owner := bearer(c)
 	if !s.cfg.NoAuth {
 		if _, ok := message.ParseKey(in.key); !ok {
-			return refuse(c, http.StatusBadRequest, "public_key must be ed25519: and a key in base64")
+			return refuse(c, http.StatusBadRequest, "public_key must have the prefix ed25519: and a key in base64")
 		}
 		if owner == (credential.Hash{}) {
 			return refuse(c, http.StatusUnauthorized, "a bearer token of at least 16 characters is required; it guards the entry from then on")
 		}
 	}
 	now := wire.Now()
-	k := registration{Entry: Entry{
+	reg := registration{Entry: Entry{
 		ID: a.Name(), AgentName: in.name, Org: in.org, PublicKey: in.key, Endpoint: in.endpoint, Description: in.description,
 		Capabilities: in.capabilities, TrustScore: 0.5, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
 	}, Bearer: owner}
@@ -170,42 +171,42 @@ func (s *Server) add(c echo.Context) error {
 	if wait, _ := s.registrations.Take(from, now); wait > 0 {
 		return refuseFor(c, wait, "Too many registrations")
 	}
-	_, taken, err := s.cache.card(c.Request().Context(), k.ID)
+	_, taken, err := s.cache.card(c.Request().Context(), reg.ID)
 	if err == nil && taken {
 		err = store.ErrConflict
 	}
 	if err == nil {
-		err = s.save(c.Request().Context(), k, now)
+		err = s.save(c.Request().Context(), reg, now)
 	}
 	if err != nil {
 		s.registrations.Return(from, now)
 	}
 	switch {
 	case errors.Is(err, store.ErrConflict): // the name is registered, or is reserved after a deletion
-		return httpapi.JSON(c, http.StatusConflict, fault{Error: "Agent already registered", AgentID: k.ID})
+		return httpapi.JSON(c, http.StatusConflict, fault{Error: "Agent already registered", AgentID: reg.ID})
 	case errors.Is(err, store.ErrQuota):
 		return refuseFor(c, time.Hour, "the registry is full")
 	case err != nil:
 		return err
 	}
-	s.proofs.ask(k.ID)
-	return httpapi.JSON(c, http.StatusCreated, registrationAnswer{true, &k.Entry})
+	s.proofs.add(reg.ID)
+	return httpapi.JSON(c, http.StatusCreated, registrationAnswer{true, &reg.Entry})
 }
 
 // save stores an entry and updates the cache.
-func (s *Server) save(ctx context.Context, k registration, now time.Time) error {
+func (s *Server) save(ctx context.Context, reg registration, now time.Time) error {
 	if err := s.cache.refresh(ctx); err != nil { // checkRoom needs the existing entries
 		return err
 	}
 	s.cache.writing.Lock() // so that the cache changes in the same order as the store
 	defer s.cache.writing.Unlock()
-	k.TrustScore = trustScore(!k.Key.IsZero(), !k.Answered.IsZero())
-	if err := s.cache.checkRoom(k, now); err != nil {
+	reg.TrustScore = trustScore(!reg.KeyUsed.IsZero(), !reg.Answered.IsZero())
+	if err := s.cache.checkRoom(reg, now); err != nil {
 		return err
 	}
-	err := s.cfg.Records.Apply(ctx, []store.Change{k.change()}, now)
+	err := s.cfg.Records.Apply(ctx, []store.Change{reg.change()}, now)
 	if err == nil {
-		s.cache.put(k)
+		s.cache.put(reg)
 	}
 	return err
 }
@@ -214,21 +215,21 @@ func (s *Server) save(ctx context.Context, k registration, now time.Time) error 
 func (s *Server) find(c echo.Context) (registration, bool, error) {
 	ctx := c.Request().Context()
 	id := c.Param("id")
-	var k registration
+	var reg registration
 	if _, ok := message.ParseName(id); !ok {
-		return k, false, nil
+		return reg, false, nil
 	}
-	rev, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &k, time.Now())
-	k.rev = rev
+	rev, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &reg, time.Now())
+	reg.rev = rev
 	if err != nil || ok {
-		return k, ok && !k.Gone, err
+		return reg, ok && !reg.Gone, err
 	}
 	e, ok, err := s.cache.card(ctx, id)
 	return registration{Entry: e, readOnly: true}, ok, err
 }
 
 func (s *Server) get(c echo.Context) error {
-	k, ok, err := s.find(c)
+	reg, ok, err := s.find(c)
 	if err != nil {
 		return err
 	}
@@ -237,32 +238,32 @@ func (s *Server) get(c echo.Context) error {
 	}
 	return httpapi.JSON(c, http.StatusOK, struct {
 		Agent Entry `json:"agent"`
-	}{k.Entry})
+	}{reg.Entry})
 }
 
-// change applies a change to an entry if the caller owns the entry, and answers the request.
-func (s *Server) change(c echo.Context, change func(*registration, time.Time), answer func(registration) any) error {
-	k, ok, err := s.find(c)
+// change applies edit to an entry if the caller owns the entry, and answers the request.
+func (s *Server) change(c echo.Context, edit func(*registration, time.Time), answer func(registration) any) error {
+	reg, ok, err := s.find(c)
 	if err != nil {
 		return err
 	}
 	if !ok {
 		return refuse(c, http.StatusNotFound, "Agent not found")
 	}
-	if !s.cfg.NoAuth || k.readOnly {
+	if !s.cfg.NoAuth || reg.readOnly {
 		given := bearer(c)
 		switch {
-		case k.readOnly:
+		case reg.readOnly:
 			return refuse(c, http.StatusForbidden, "this entry is a card of the directory: change the card")
 		case given == (credential.Hash{}):
 			return refuse(c, http.StatusUnauthorized, "a bearer token is required")
-		case !given.Equal(k.Bearer):
+		case !given.Equal(reg.Bearer):
 			return refuse(c, http.StatusForbidden, "the bearer token does not own this entry")
 		}
 	}
 	now := wire.Now()
-	change(&k, now)
-	if err := s.save(c.Request().Context(), k, now); err != nil {
+	edit(&reg, now)
+	if err := s.save(c.Request().Context(), reg, now); err != nil {
 		if errors.Is(err, store.ErrConflict) {
 			return refuse(c, http.StatusConflict, "the entry was changed meanwhile")
 		}
@@ -271,8 +272,8 @@ func (s *Server) change(c echo.Context, change func(*registration, time.Time), a
 		}
 		return err
 	}
-	s.proofs.ask(k.ID)
-	return httpapi.JSON(c, http.StatusOK, answer(k))
+	s.proofs.add(reg.ID)
+	return httpapi.JSON(c, http.StatusOK, answer(reg))
 }
 
 func (s *Server) put(c echo.Context) error {
@@ -280,32 +281,32 @@ func (s *Server) put(c echo.Context) error {
 	if refusal != "" {
 		return refuse(c, http.StatusBadRequest, refusal)
 	}
-	return s.change(c, func(k *registration, now time.Time) {
-		if in.given["endpoint"] && in.endpoint != k.Endpoint {
-			k.Endpoint, k.Answered, k.Tried = in.endpoint, time.Time{}, time.Time{}
-			k.TrustScore = trustScore(!k.Key.IsZero(), false)
+	return s.change(c, func(reg *registration, now time.Time) {
+		if in.given["endpoint"] && in.endpoint != reg.Endpoint {
+			reg.Endpoint, reg.Answered, reg.Tried = in.endpoint, time.Time{}, time.Time{}
+			reg.TrustScore = trustScore(!reg.KeyUsed.IsZero(), false)
 		}
 		if in.given["description"] {
-			k.Description = in.description
+			reg.Description = in.description
 		}
 		if in.given["capabilities"] {
-			k.Capabilities = in.capabilities
+			reg.Capabilities = in.capabilities
 		}
-		k.UpdatedAt = now
-	}, func(k registration) any { return registrationAnswer{true, &k.Entry} })
+		reg.UpdatedAt = now
+	}, func(reg registration) any { return registrationAnswer{true, &reg.Entry} })
 }
 
 func (s *Server) remove(c echo.Context) error {
-	return s.change(c, func(k *registration, _ time.Time) {
-		k.Gone, k.Endpoint, k.Description, k.Capabilities = true, "", "", []string{} // the name stays reserved
+	return s.change(c, func(reg *registration, _ time.Time) {
+		reg.Gone, reg.Endpoint, reg.Description, reg.Capabilities = true, "", "", []string{} // the name stays reserved
 	}, func(registration) any { return registrationAnswer{Success: true} })
 }
 
 func (s *Server) heartbeat(c echo.Context) error {
-	return s.change(c, func(k *registration, now time.Time) { k.LastSeenAt = now }, func(k registration) any {
+	return s.change(c, func(reg *registration, now time.Time) { reg.LastSeenAt = now }, func(reg registration) any {
 		return struct {
 			Success bool      `json:"success"`
 			Seen    time.Time `json:"last_seen_at"`
-		}{true, k.LastSeenAt}
+		}{true, reg.LastSeenAt}
 	})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	proveAgain = 7 * 24 * time.Hour // how long after a proof an endpoint is not challenged again
+	proveAgain = 7 * 24 * time.Hour // time from a proof of an endpoint to its next challenge
 	proveEvery = time.Hour          // minimum time between two challenges of one agent whose endpoint did not change
 	proveTime  = 15 * time.Second
 )
@@ -22,7 +22,8 @@ type proofs struct {
 	waiting sync.Map // the agents in queue
 }
 
-func (p *proofs) ask(id string) {
+// add queues an agent, unless it is in the queue already.
+func (p *proofs) add(id string) {
 	if _, waits := p.waiting.LoadOrStore(id, true); waits {
 		return
 	}
@@ -53,21 +54,21 @@ func (s *Server) ProveKey(ctx context.Context, name, key string, now time.Time) 
 	if !s.cache.hasUnprovenKey(name, key) {
 		return
 	}
-	if err := s.changeEntry(ctx, name, now, func(k *registration) { k.Key = now.UTC() }); err != nil {
+	if err := s.changeEntry(ctx, name, now, func(reg *registration) { reg.KeyUsed = now.UTC() }); err != nil {
 		s.cfg.Logger.WarnContext(ctx, "moltspeak: store the proof of a key", "agent", name, "err", err)
 	}
 }
 
 // changeEntry changes a live entry of the registry. It does nothing if the entry is gone or was changed meanwhile.
-func (s *Server) changeEntry(ctx context.Context, id string, now time.Time, change func(*registration)) error {
-	var k registration
-	rev, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &k, now)
-	if err != nil || !ok || k.Gone {
+func (s *Server) changeEntry(ctx context.Context, id string, now time.Time, edit func(*registration)) error {
+	var reg registration
+	rev, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &reg, now)
+	if err != nil || !ok || reg.Gone {
 		return err
 	}
-	k.rev = rev
-	change(&k)
-	if err := s.save(ctx, k, now); err != nil && !errors.Is(err, store.ErrConflict) {
+	reg.rev = rev
+	edit(&reg)
+	if err := s.save(ctx, reg, now); err != nil && !errors.Is(err, store.ErrConflict) {
 		return err
 	}
 	return nil
@@ -76,21 +77,21 @@ func (s *Server) changeEntry(ctx context.Context, id string, now time.Time, chan
 // proveEndpoint makes the endpoint of an entry sign a challenge with the key of the entry, unless it did so or was
 // asked not long ago. A failure withdraws an earlier proof of the endpoint.
 func (s *Server) proveEndpoint(ctx context.Context, id string, now time.Time) error {
-	var k registration
-	_, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &k, now)
-	if err != nil || !ok || k.Gone || k.Endpoint == "" || now.Sub(k.Answered) < proveAgain || now.Sub(k.Tried) < proveEvery {
+	var reg registration
+	_, ok, err := store.ReadRecord(ctx, s.cfg.Records, ns, id, &reg, now)
+	if err != nil || !ok || reg.Gone || reg.Endpoint == "" || now.Sub(reg.Answered) < proveAgain || now.Sub(reg.Tried) < proveEvery {
 		return err
 	}
-	calling, cancel := context.WithTimeout(ctx, proveTime)
-	callErr := s.cfg.Challenge(calling, k.Entry, now)
+	challengeCtx, cancel := context.WithTimeout(ctx, proveTime)
+	callErr := s.cfg.Challenge(challengeCtx, reg.Entry, now)
 	cancel()
 	return errors.Join(callErr, s.changeEntry(ctx, id, now, func(it *registration) {
-		if it.Endpoint != k.Endpoint {
+		if it.Endpoint != reg.Endpoint {
 			return // the endpoint changed meanwhile
 		}
 		it.Tried, it.Answered = now.UTC(), time.Time{}
 		if callErr == nil {
-			it.Key, it.Answered = it.Tried, it.Tried
+			it.KeyUsed, it.Answered = it.Tried, it.Tried
 		}
 	}))
 }

@@ -75,9 +75,9 @@ func TestProofsAreShared(t *testing.T) {
 	p := &proofs{queue: make(chan string, 5)}
 	for range 2 {
 		for range cap(p.queue) {
-			p.ask(cat)
+			p.add(cat)
 		}
-		p.ask(dog)
+		p.add(dog)
 		for _, want := range []string{cat, dog} {
 			select {
 			case got := <-p.queue:

@@ -27,7 +27,7 @@ const (
 // State is the state of our registration in a foreign registry.
 type State struct {
 	URL        string    `json:"url"`
-	Registered time.Time `json:"registered,omitzero"` // when the registry last confirmed it; zero: never
+	Registered time.Time `json:"registered,omitzero"` // when the registry last confirmed the registration; zero: never
 	Error      string    `json:"error,omitempty"`     // the error of the last attempt
 }
 
@@ -38,7 +38,7 @@ type Registrar struct {
 	HTTP   *client.HTTP
 	Token  func(base string) client.Credential // returns the token that guards our entry in a registry; may be nil
 	Logger *slog.Logger
-	// Reachable reports whether a registry at base can call our endpoint. We do not register in others.
+	// Reachable reports whether a registry at base can call our endpoint. We register only in those.
 	Reachable func(base string) bool
 
 	mu     sync.Mutex

@@ -21,8 +21,8 @@ const (
 
 // Remote is a foreign registry that a link names (MS-56). Its answers are untrusted.
 type Remote struct {
-	Base  string            // its URL without /api/v1
-	token client.Credential // guards our entry there
+	Base  string            // URL without /api/v1
+	token client.Credential // guards our entry
 	http  *client.HTTP
 }
 
@@ -74,7 +74,7 @@ func (r Remote) Key(ctx context.Context, name string) (string, error) {
 	return agent.GetStr("public_key"), nil
 }
 
-// register creates or updates our entry.
+// register creates or updates our entry, and checks that the registry lists our key in it.
 func (r Remote) register(ctx context.Context, e Entry) error {
 	body := wire.Obj(wire.TextField("agent_name", e.AgentName), wire.TextField("org", e.Org), wire.TextField("public_key", e.PublicKey),
 		wire.TextField("endpoint", e.Endpoint), wire.Field("capabilities", wire.Texts(e.Capabilities)))

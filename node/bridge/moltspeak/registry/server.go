@@ -79,7 +79,7 @@ func NewServer(cfg Config) *Server {
 	return s
 }
 
-// Mount adds the routes of the public registry (§9).
+// Mount adds the routes, which are those of the public MoltSpeak registry.
 func (s *Server) Mount(e *echo.Echo) {
 	g := e.Group("/api", s.guard)
 	g.GET("/health", func(c echo.Context) error {
@@ -98,7 +98,7 @@ func (s *Server) Mount(e *echo.Echo) {
 	g.GET("/v1/search", s.search)
 }
 
-// guard charges every request to its address.
+// guard charges every request to the caller's address.
 func (s *Server) guard(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if wait, ok := s.cfg.Addresses.Allow(httpapi.ClientAddr(c)); !ok {
