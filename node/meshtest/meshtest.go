@@ -37,7 +37,7 @@ type Mesh struct {
 	t    testing.TB
 	reg  *directory.Registry
 	http *client.HTTP
-	rt   http.RoundTripper // to the directory; nil uses the network
+	rt   http.RoundTripper // reaches the directory; nil means the network
 	ages map[string]*signing.PrivateKey
 }
 

@@ -43,31 +43,31 @@ func (r *Reference) IDs() []wire.AgentID {
 	return slices.Sorted(maps.Keys(r.cards))
 }
 
-// ServeHTTP implements [http.Handler]. It checks in the order of the original: 401, 404, 403, 400.
+// ServeHTTP implements [http.Handler]. It checks changes in the order of the original: 401, 404, 403, 400.
 func (r *Reference) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	path, one := strings.CutPrefix(req.URL.Path, "/v1/agents/")
+	path, hasID := strings.CutPrefix(req.URL.Path, "/v1/agents/")
 	id := wire.AgentID(path)
-	held, found := r.cards[id]
+	card, found := r.cards[id]
 	bearer := req.Header.Get("Authorization")
 	w.Header().Set("Content-Type", "application/json")
 	switch {
-	case !one && req.URL.Path != "/v1/agents", !one && req.Method != http.MethodPost, one && req.Method == http.MethodGet && !found:
+	case !hasID && req.URL.Path != "/v1/agents", !hasID && req.Method != http.MethodPost, hasID && req.Method == http.MethodGet && !found:
 		refuse(w, http.StatusNotFound, wire.AgentUnavailable)
-	case one && req.Method == http.MethodGet:
-		w.Write(held.tree.JSON())
+	case hasID && req.Method == http.MethodGet:
+		w.Write(card.tree.JSON())
 	case bearer == "":
 		refuse(w, http.StatusUnauthorized, wire.Unauthorized)
-	case one && !found:
+	case hasID && !found:
 		refuse(w, http.StatusNotFound, wire.AgentUnavailable)
-	case one && held.bearer != bearer:
+	case hasID && card.bearer != bearer:
 		refuse(w, http.StatusForbidden, wire.Unauthorized)
 	case req.Method == http.MethodDelete:
 		delete(r.cards, id)
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		r.put(w, req, id, referenceCard{bearer: bearer, registered: held.registered})
+		r.put(w, req, id, referenceCard{bearer: bearer, registered: card.registered})
 	}
 }
 

@@ -81,28 +81,29 @@ func Outgoing(t *testing.T, to wire.AgentID, intent wire.Intent, payload string)
 	return node.Outgoing{To: to, Intent: intent, Payload: v, Via: "owner"}
 }
 
-// WaitFor polls until done returns true, for work in the background of real servers.
+// WaitFor polls until done returns true. It is for the background work of real servers.
 func WaitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(time.Minute)
+	timeout := time.After(time.Minute)
 	for !done() {
 		select {
 		case <-tick.C:
-		case <-late:
+		case <-timeout:
 			t.Fatalf("timed out: %s", what)
 		}
 	}
 }
 
-// Unlimited removes the message limits.
+// Unlimited accepts messages from everyone, without limits.
 func Unlimited(cfg *node.Config) {
 	cfg.Policy.Mode = acl.Open
 	cfg.Rates = acl.Rates{}
 }
 
-// WithBook stores agreed events, so that the test can see them.
+// WithBook accepts negotiations from everyone without asking the owner, and stores agreed events, so that the test
+// can see them.
 func WithBook(cfg *node.Config) {
 	cfg.Policy.Mode = acl.Open
 	cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.negotiate", Hold: acl.Never}}

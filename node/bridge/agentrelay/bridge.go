@@ -28,13 +28,13 @@ type Config struct {
 
 	Links  []bridge.Link
 	Own    string                       // name of the link to Relay; "": none
-	Tokens map[string]client.Credential // of links, by name
-	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51). Required with
-	// links.
+	Tokens map[string]client.Credential // of the links, by name of the link
+	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51). Required if
+	// there are links.
 	Dir string
 	// Identity is the age identity to which peers encrypt; empty: the node reads no encrypted messages (AR-48).
 	Identity string
-	// Mesh connects the bridge to the node. Mesh, Store and HTTP are required with links.
+	// Mesh connects the bridge to the node. Mesh, Store and HTTP are required if there are links.
 	Mesh  bridge.Mesh
 	Store store.Store
 	HTTP  *client.HTTP
@@ -49,7 +49,7 @@ type Bridge struct {
 	links []*link.Link
 }
 
-// LinkKind declares AgentRelay links to the node.
+// LinkKind describes AgentRelay links to the node.
 func LinkKind() bridge.Kind { return link.Declare() }
 
 // New returns a bridge with the relay and the links of cfg.
@@ -63,11 +63,11 @@ func New(cfg Config) (*Bridge, error) {
 		if cfg.Relay != nil && l.Name == cfg.Own {
 			c.Join = func(ctx context.Context) (frame.Credentials, error) { return cfg.Relay.Join(ctx, l.AgentID) }
 		}
-		made, err := link.New(c)
+		newLink, err := link.New(c)
 		if err != nil {
 			return nil, fmt.Errorf("link %s: %w", l.Name, err)
 		}
-		b.links = append(b.links, made)
+		b.links = append(b.links, newLink)
 	}
 	return b, nil
 }
@@ -88,7 +88,7 @@ func (b *Bridge) Operations() []owner.Operation {
 	return operations
 }
 
-// Run works until ctx ends, and returns when everything has stopped.
+// Run runs the relay and the links until ctx ends, and returns when they have stopped.
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if b.cfg.Relay != nil {

@@ -1,6 +1,6 @@
-// Package agentrelay speaks Agent Relay Chat (ARC), "IRC for agents": a relay that this process hosts, and links that
+// Package agentrelay is the bridge to Agent Relay Chat (ARC), "IRC for agents". It hosts a relay, and its links
 // connect the node to this relay and to others.
 //
-// It joins its parts into one [Bridge]. Package frame is the codec, package relay is the hosted relay, and package link
+// A [Bridge] combines three packages. Package frame is the codec, package relay is the hosted relay, and package link
 // is the node as an agent on a relay.
 package agentrelay

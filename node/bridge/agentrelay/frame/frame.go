@@ -1,4 +1,4 @@
-// Package frame is the codec of Agent Relay Chat (ARC): what a client may send to a relay, what a relay makes of it,
+// Package frame is the codec of Agent Relay Chat (ARC): what a client may send to a relay, what the relay delivers,
 // and the bounds of both.
 //
 // The package stores nothing and sends nothing. A relay starts with [Parse] and [Frame.Stamp], a client with [Request].

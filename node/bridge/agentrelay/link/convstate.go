@@ -32,8 +32,8 @@ type convState struct {
 	Mesh      bool                `json:"mesh,omitempty"`      // the peer is an AgentMesh node
 }
 
-// answeringTo returns the type of the peer's message that the node's message id answers, or "" if another message of
-// the node has answered it.
+// answeringTo returns the type of the peer's message that a message of the node answers. id is the id of the node's
+// message. If another message of the node has already answered, answeringTo returns "".
 func (s convState) answeringTo(id wire.MessageID) string {
 	if s.Answer != "" && s.Answer != id {
 		return ""
@@ -61,11 +61,12 @@ func (t convStore) messageKey(peer string, id wire.MessageID) string {
 	return t.link + "/" + hashKey(peer, "message", string(id))
 }
 
-// askedKey returns the key of the state that decides what a message of the node answers.
-func (t convStore) askedKey(peer string, id wire.MessageID) string {
+// baseKey returns the key of the state that decides what a message of the node answers.
+func (t convStore) baseKey(peer string, id wire.MessageID) string {
 	return t.link + "/" + hashKey(peer, "asked", string(id))
 }
 
+// putFor returns the change that stores a record until keepConv after now.
 func putFor(now time.Time, ns, key string, body []byte) store.Change {
 	return store.Change{IfRev: store.Any, Record: store.Record{NS: ns, Key: key, Body: body, Expires: now.Add(keepConv)}}
 }
@@ -89,38 +90,38 @@ func (t convStore) read(ctx context.Context, key string, now time.Time) (convSta
 	return out, err
 }
 
-// readAsked returns the state that decides what a message of the node answers. That is the one at its first attempt:
-// the state after the message of the peer that m names, or current. A later attempt must send the same, whatever the
-// peer has sent meanwhile.
-func (t convStore) readAsked(ctx context.Context, peer string, m wire.Message, current convState, now time.Time) (convState, error) {
-	keys := []string{t.askedKey(peer, m.ID)}
+// readBase returns the state that decides what a message of the node answers: the state that its first attempt
+// stored, or else the state after the peer's message that m names, or else current. A later attempt must send the
+// same frame, whatever the peer has sent meanwhile.
+func (t convStore) readBase(ctx context.Context, peer string, m wire.Message, current convState, now time.Time) (convState, error) {
+	keys := []string{t.baseKey(peer, m.ID)}
 	if id := conversations.AnswersIn(m.Payload); id != "" {
 		keys = append(keys, t.messageKey(peer, id))
 	}
 	for _, key := range keys {
-		if asked, err := t.read(ctx, key, now); err != nil || asked.Conv != "" {
-			return asked, err
+		if base, err := t.read(ctx, key, now); err != nil || base.Conv != "" {
+			return base, err
 		}
 	}
 	return current, nil
 }
 
-// putAsked returns the change that stores the state of readAsked at the first attempt of a message.
-func (t convStore) putAsked(peer string, m wire.Message, asked convState, now time.Time) store.Change {
-	asked.Conv = m.Conversation // it is empty if the message opens the conversation
-	return putFor(now, nsConvs, t.askedKey(peer, m.ID), wire.MustMarshal(asked))
+// putBase returns the change that stores the state that readBase returned, for later attempts at the message.
+func (t convStore) putBase(peer string, m wire.Message, base convState, now time.Time) store.Change {
+	base.Conv = m.Conversation // base has no id yet if the message opens the conversation
+	return putFor(now, nsConvs, t.baseKey(peer, m.ID), wire.MustMarshal(base))
 }
 
-// changes returns the changes that store the state of a conversation after a message. received is the id of the message
-// if the peer wrote it, else "". refs are the ids by which the peer may refer to the conversation.
-func (t convStore) changes(peer string, next convState, received wire.MessageID, refs []string, now time.Time) []store.Change {
+// changes returns the changes that store the state of a conversation after a message. receivedID is the id of the
+// message if the peer wrote it, else "". refs are the ids by which the peer may refer to the conversation.
+func (t convStore) changes(peer string, next convState, receivedID wire.MessageID, refs []string, now time.Time) []store.Change {
 	body := wire.MustMarshal(next)
 	out := []store.Change{putFor(now, nsConvs, t.key(peer, next.Conv), body), putFor(now, nsConvs, t.lastKey(peer), body)}
-	if received != "" {
-		out = append(out, putFor(now, nsConvs, t.messageKey(peer, received), body))
+	if receivedID != "" {
+		out = append(out, putFor(now, nsConvs, t.messageKey(peer, receivedID), body))
 	}
 	for i, ref := range refs {
-		if ref != "" && !slices.Contains(refs[:i], ref) { // a unit may have each record only once
+		if ref != "" && !slices.Contains(refs[:i], ref) { // the store accepts each record only once
 			out = append(out, putFor(now, nsRefs, t.refKey(peer, ref), []byte(next.Conv)))
 		}
 	}
@@ -128,7 +129,7 @@ func (t convStore) changes(peer string, next convState, received wire.MessageID,
 }
 
 // conversation returns the first of these that exists (AR-57): the conversation that an AgentMesh node names, the one
-// with the message's id or ref, the peer's latest if the node wrote last in it, or a new one.
+// to which the message's id or ref belongs, the peer's latest if the node wrote last in it, or a new one.
 func (t convStore) conversation(ctx context.Context, h *incoming, now time.Time) (wire.ConversationID, error) {
 	if h.conv != "" {
 		return h.conv, nil

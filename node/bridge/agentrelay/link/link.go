@@ -30,9 +30,9 @@ const (
 	welcomePatience = 5 * time.Second
 	firstBackoff    = time.Second // AR-52
 	lastBackoff     = time.Minute
-	reliableAfter   = 3 * time.Second  // of Link.reliableAfter
+	reliableAfter   = 3 * time.Second  // default of Link.reliableAfter
 	readPatience    = 10 * time.Second // for the relay to read a frame
-	healthyAfter    = time.Minute      // after a connection of this length the back-off starts again
+	healthyAfter    = time.Minute      // after a connection of this length, the back-off starts over
 	waitAfterPolicy = 30 * time.Second // after the relay closed the connection with 1008
 	waitAfterRate   = time.Minute      // after the relay limited the link
 	workers         = 8                // goroutines that handle frames; all frames of a peer go to the same one
@@ -67,25 +67,25 @@ type Config struct {
 
 // Link is one connection of the node to a relay, as an agent of the relay. Nothing runs before [Link.Run].
 type Link struct {
-	cfg       Config
-	log       *slog.Logger
-	target    *url.URL
-	sender    *sender
-	itemLog   *itemLog
-	peers     *peers
-	convStore convStore
-	waiters   waiting.Results[wire.Value] // by waitKey
-	tunnels   *rate.Buckets               // limits the tunnel messages of each peer
-	tunneled  *waiting.Places
-	tunneling sync.WaitGroup // goroutines that handle tunneled messages
-	firstWait time.Duration  // first wait of the back-off
-	// reliableAfter is the age of a connection at which the outbox sends what awaited the link. A relay that ends each
-	// connection after its welcome would otherwise cost these messages their attempts.
+	cfg          Config
+	log          *slog.Logger
+	target       *url.URL
+	sender       *sender
+	itemLog      *itemLog
+	peers        *peers
+	convStore    convStore
+	waiters      waiting.Results[wire.Value] // by waitKey
+	tunnelRates  *rate.Buckets               // limits the tunnel messages of each peer
+	tunnelPlaces *waiting.Places
+	tunnelWork   sync.WaitGroup // the goroutines that handle tunneled messages
+	firstWait    time.Duration  // first wait of the back-off
+	// reliableAfter is the age of a connection at which the outbox sends what awaited the link. Otherwise, a relay
+	// that ends each connection after its welcome would use up the attempts of these messages.
 	reliableAfter time.Duration
-	handled       func()        // for tests: called after each frame; may be nil
+	onHandled     func()        // for tests: called after each frame; may be nil
 	wake          chan struct{} // makes a link that is not connected connect now
 	renewed       bool          // for Run: the link has registered again and has not been up since
-	dialing       chan struct{} // has a value while Run or Test connects or registers: a second connection ends the first
+	dialing       chan struct{} // a lock, held while Run or Test connects or registers: a second connection would end the first
 
 	mu     sync.Mutex
 	id     string // the node's id on the relay: from the stored registration, then from the welcome
@@ -115,7 +115,7 @@ func New(cfg Config) (*Link, error) {
 		return nil, errors.New("url must have no query; put the token into token_file or token_env")
 	}
 	if id := cfg.Link.AgentID; id != "" && (!frame.ValidAgentID(id) || id == frame.RelayID) {
-		return nil, errors.New("agent_id must have 3 to 64 of a-z 0-9 -, beginning and ending with a letter or digit")
+		return nil, errors.New("agent_id must be 3 to 64 characters from a-z 0-9 -, and begin and end with a letter or digit")
 	}
 	for key, value := range cfg.Link.Options {
 		if key != optReregister && key != optPending || value != "true" && value != "false" {
@@ -126,9 +126,9 @@ func New(cfg Config) (*Link, error) {
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Link.Name), target: target, sender: newSender(), itemLog: newItemLog(),
 		convStore: convStore{cfg.Store.Records(), cfg.Link.Name},
 		firstWait: firstBackoff, reliableAfter: reliableAfter,
-		wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1), tunnels: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
-		tunneled: waiting.NewPlaces(maxTunneled, maxTunneledOfOne),
-		status:   bridge.LinkStatus{Name: cfg.Link.Name, Kind: Kind, To: cfg.Link.URL, State: bridge.LinkConnecting},
+		wake: make(chan struct{}, 1), dialing: make(chan struct{}, 1), tunnelRates: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
+		tunnelPlaces: waiting.NewPlaces(maxTunneled, maxTunneledOfOne),
+		status:       bridge.LinkStatus{Name: cfg.Link.Name, Kind: Kind, To: cfg.Link.URL, State: bridge.LinkConnecting},
 	}
 	l.peers = &peers{convStore: l.convStore, log: l.log, seen: make(map[string]bool)}
 	return l, nil
@@ -188,9 +188,10 @@ func (l *Link) Test(ctx context.Context) error {
 // errToken means that the relay does not know the link's token (AR-8, AR-52).
 var errToken = errors.New("the relay refuses the token")
 
-// Run keeps the link up until ctx ends. The workers outlive a connection, so that a busy node gets all that arrived.
+// Run keeps the link up until ctx ends. The workers outlive a connection, so that the node gets all frames that
+// arrived, even if it was busy.
 func (l *Link) Run(ctx context.Context) error {
-	defer l.tunneling.Wait()
+	defer l.tunnelWork.Wait()
 	var working sync.WaitGroup
 	defer working.Wait()
 	queues := make([]chan wire.Value, workers)
@@ -238,6 +239,7 @@ func (l *Link) Run(ctx context.Context) error {
 	return nil
 }
 
+// minWait returns how long to wait at least before the next attempt, after a connection that failed with err.
 func minWait(err error) time.Duration {
 	var closed *websocket.CloseError
 	var refused *websocket.HandshakeError
@@ -317,7 +319,7 @@ func (l *Link) runConnection(ctx context.Context, queues []chan wire.Value) erro
 	l.dialing <- struct{}{}
 	conn, err := l.connect(ctx)
 	if err == nil {
-		l.sender.setConn(conn) // a link that is up can send
+		l.sender.setConn(conn) // before setStatus: a link that is up must be able to send
 		defer l.sender.clearConn()
 		l.setStatus(bridge.LinkUp, "", time.Time{})
 		report := time.AfterFunc(l.reliableAfter, func() { l.cfg.Mesh.Reachable(l.address("")) })
@@ -353,8 +355,8 @@ func (l *Link) runConnection(ctx context.Context, queues []chan wire.Value) erro
 }
 
 func (l *Link) notifyTest() {
-	if l.handled != nil {
-		l.handled()
+	if l.onHandled != nil {
+		l.onHandled()
 	}
 }
 

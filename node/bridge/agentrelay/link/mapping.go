@@ -141,7 +141,7 @@ func askPayload(p wire.Value) wire.Value {
 
 func answerPayload(p wire.Value) wire.Value {
 	if p.Kind() == wire.Object {
-		if _, closes := p.Get("status"); !closes {
+		if _, hasStatus := p.Get("status"); !hasStatus {
 			return withAction("answer", p)
 		}
 	}

@@ -201,8 +201,8 @@ func (p *peers) pin(id, recipient string) {
 	}
 }
 
-// storeAnnouncedKey returns the key that a peer announced while the store had no room, or "" if it announced none. The
-// caller is about to send to the peer or received a message from it. The key therefore replaces the key of an idle
+// storeAnnouncedKey returns the key that a peer announced while the store had no room, or "" if it announced none.
+// The caller is about to send to the peer or has received a message from it, so the key replaces that of an idle
 // peer. If no peer is idle, the key is used as long as it is remembered.
 func (p *peers) storeAnnouncedKey(ctx context.Context, peer string) string {
 	p.mu.Lock()
@@ -231,8 +231,8 @@ func (p *peers) storeAnnouncedKey(ctx context.Context, peer string) string {
 	return key
 }
 
-// findIdle returns the change that deletes the record of a peer without a conversation in the last day, or nil if every
-// peer has one. Records with a decision of the owner, or waiting for one, stay.
+// findIdle returns the change that deletes the record of a peer without a conversation in the last day, or nil if it
+// finds no such record. Records with a decision of the owner, or waiting for one, stay.
 func (p *peers) findIdle(ctx context.Context) (*store.Change, error) {
 	now := time.Now()
 	all, err := p.all(ctx)

@@ -188,7 +188,7 @@ func (l *Link) closeAfterAnswer(ctx context.Context, in bridge.Inbound) {
 func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time.Time) (bridge.Inbound, convState, error) {
 	intent, payload, ok := h.toMesh()
 	if !ok {
-		return bridge.Inbound{}, convState{}, errors.New("its type does not mean a message")
+		return bridge.Inbound{}, convState{}, errors.New("its type maps to no intent")
 	}
 	conv, err := l.convStore.conversation(ctx, h, now)
 	if err != nil {
@@ -226,7 +226,7 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	}, t, nil
 }
 
-// digest returns a hash of what the peer wrote, without the stamps of the relay, to detect repetitions.
+// digest returns a hash of what the peer wrote, without what the relay added, to detect repetitions.
 func (h *incoming) digest() [32]byte {
 	return sha256.Sum256(wire.Arr(wire.Text(h.kind), wire.Text(h.ref), h.payload).JSON())
 }

@@ -30,9 +30,10 @@ func needsOwner(err error) bool {
 	return errors.Is(err, errToken) || errors.Is(err, errIDTaken) || errors.Is(err, errNotOpen)
 }
 
-// registerAgain registers the link again, under the same id, after the relay refused the token: a relay that restarted
-// may have forgotten the link (AR-52). It returns errToken if the owner configured the token or disabled this, if the
-// relay is in this process, or if it already refused a new token: otherwise the link would register forever.
+// registerAgain registers the link again, under the same id, after the relay refused the token: a relay that
+// restarted may have forgotten the link (AR-52). It returns errToken if the owner configured the token or disabled
+// new registrations, if the relay is in this process, or if the relay has already refused a new token: otherwise the
+// link could register forever.
 func (l *Link) registerAgain(ctx context.Context) error {
 	if l.cfg.Token != "" || l.cfg.Join != nil || l.cfg.Link.Options[optReregister] == "false" || l.renewed {
 		return errToken
@@ -64,36 +65,36 @@ func (l *Link) token(ctx context.Context) (client.Credential, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return l.register(ctx)
 	}
-	var kept frame.Credentials
+	var stored frame.Credentials
 	if err == nil {
-		err = json.Unmarshal(data, &kept)
+		err = json.Unmarshal(data, &stored)
 	}
-	if err == nil && kept.Token == "" {
+	if err == nil && stored.Token == "" {
 		err = errors.New("the file has no token")
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the token of the link: %w", err)
 	}
 	l.mu.Lock()
-	l.id = kept.AgentID
+	l.id = stored.AgentID
 	l.mu.Unlock()
-	return client.Credential(kept.Token), nil
+	return client.Credential(stored.Token), nil
 }
 
 // register asks for an id at the host and port of the relay. If no relay answers there, it tries the next port once,
-// because the public relay registers agents there (AR-51). It stores the token before anybody uses it.
+// because that is where the public relay registers agents (AR-51). It stores the token before anybody uses it.
 func (l *Link) register(ctx context.Context) (client.Credential, error) {
 	base := &url.URL{Scheme: "http", Host: l.target.Host, Path: "/register"}
 	if l.target.Scheme == "wss" {
 		base.Scheme = "https"
 	}
 	got, err := l.registerAt(ctx, base)
-	port, perr := strconv.Atoi(l.target.Port())
-	if errors.Is(err, errNothing) && perr == nil {
+	port, portErr := strconv.Atoi(l.target.Port())
+	if errors.Is(err, errNoRelay) && portErr == nil {
 		base.Host = net.JoinHostPort(l.target.Hostname(), strconv.Itoa(port+1))
-		first := err
-		if got, err = l.registerAt(ctx, base); errors.Is(err, errNothing) {
-			err = fmt.Errorf("%w; nor does it at the next port, %d", first, port+1)
+		firstErr := err
+		if got, err = l.registerAt(ctx, base); errors.Is(err, errNoRelay) {
+			err = fmt.Errorf("%w; the next port, %d, does not answer either", firstErr, port+1)
 		}
 	}
 	if err != nil {
@@ -112,8 +113,8 @@ func (l *Link) register(ctx context.Context) (client.Credential, error) {
 	return client.Credential(got.Token), nil
 }
 
-// errNothing means that no ARC relay answers at the URL.
-var errNothing = errors.New("the relay does not answer the registration")
+// errNoRelay means that no ARC relay answers at the URL.
+var errNoRelay = errors.New("the relay does not answer the registration")
 
 func (l *Link) registerAt(ctx context.Context, u *url.URL) (frame.Credentials, error) {
 	var got frame.Credentials
@@ -130,18 +131,18 @@ func (l *Link) registerAt(ctx context.Context, u *url.URL) (frame.Credentials, e
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := l.cfg.HTTP.Do(ctx, client.Owner, req)
 	if err != nil {
-		return got, fmt.Errorf("%w: %w", errNothing, err)
+		return got, fmt.Errorf("%w: %w", errNoRelay, err)
 	}
 	data, err := client.ReadAll(resp, maxCredentials)
 	if err != nil {
-		return got, fmt.Errorf("%w: %w", errNothing, err)
+		return got, fmt.Errorf("%w: %w", errNoRelay, err)
 	}
 	var fault frame.Fault
 	_ = json.Unmarshal(data, &fault) // without a protocol error, the status decides
 	switch {
 	case resp.StatusCode == http.StatusOK:
 		if err := json.Unmarshal(data, &got); err != nil {
-			return got, errNothing
+			return got, errNoRelay
 		}
 		return got, nil
 	case fault.Error == "agent_id_taken":
@@ -151,7 +152,7 @@ func (l *Link) registerAt(ctx context.Context, u *url.URL) (frame.Credentials, e
 	case resp.StatusCode == http.StatusForbidden:
 		return got, errNotOpen
 	case fault.Error == "":
-		return got, errNothing
+		return got, errNoRelay
 	}
 	return got, fmt.Errorf("the relay refused the registration with status %d", resp.StatusCode)
 }

@@ -25,9 +25,9 @@ func (e undeliverableError) Is(target error) bool { return target == errUndelive
 
 // These texts tell the owner why a message waits.
 const (
-	notStored  = "the link could not read or store the state of the conversation"
-	overBudget = "the link waits because of the relay's rate limit"
-	allUnread  = "the link waits until the relay has read earlier messages"
+	reasonStore  = "the link could not read or store the state of the conversation"
+	reasonBudget = "the link waits because of the relay's rate limit"
+	reasonUnread = "the link waits until the relay has read earlier messages"
 )
 
 // retryLater returns an error that makes the outbox try again, with the reason for the owner.
@@ -35,11 +35,12 @@ func retryLater(after time.Duration, reason string) *client.SendError {
 	return &client.SendError{Retry: true, After: after, Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(reason)}
 }
 
-// holdBack returns the error of retryLater for a message that a limit of the link holds back, which is not an attempt.
+// holdBack returns the error of retryLater for a message that a limit of the link holds back. It does not count as an
+// attempt.
 func holdBack(after time.Duration, reason string) *client.SendError {
-	held := retryLater(after, reason)
-	held.Unsent = true
-	return held
+	e := retryLater(after, reason)
+	e.Unsent = true
+	return e
 }
 
 func (l *Link) offlineReason() string {
@@ -73,11 +74,11 @@ func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 func (l *Link) explainWait(wait time.Duration, err error) error {
 	switch {
 	case err != nil:
-		failed := retryLater(0, l.offlineReason())
-		failed.Awaits = l.address("").String()
-		return failed
+		e := retryLater(0, l.offlineReason())
+		e.Awaits = l.address("").String()
+		return e
 	case wait > 0:
-		return holdBack(wait+rand.N(wait/4+time.Second), overBudget)
+		return holdBack(wait+rand.N(wait/4+time.Second), reasonBudget)
 	}
 	return nil
 }
@@ -93,43 +94,45 @@ func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridg
 	case errors.Is(err, errUndeliverable):
 		return bridge.Delivered{}, err
 	case err != nil:
-		return bridge.Delivered{}, retryLater(0, notStored)
+		return bridge.Delivered{}, retryLater(0, reasonStore)
 	case data == nil:
 		return bridge.Delivered{Queued: true}, nil
 	}
 	leave, ok := l.sender.unread.Enter(to)
 	if !ok {
-		held := holdBack(0, allUnread)
-		held.Awaits = l.address("").String()
-		return bridge.Delivered{}, held
+		e := holdBack(0, reasonUnread)
+		e.Awaits = l.address("").String()
+		return bridge.Delivered{}, e
 	}
 	err = l.sendAndConfirm(ctx, data, changes, conversations.AnswersIn(d.Message.Payload) != "")
 	leave()
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
-	l.cfg.Mesh.Reachable(l.address("")) // a message that found no place gets this one
+	l.cfg.Mesh.Reachable(l.address("")) // the place is free: a message that found none may use it
 	return bridge.Delivered{Queued: true}, nil
 }
 
 // sendAndConfirm stores the changes, sends a frame, and waits until the relay has read it.
 func (l *Link) sendAndConfirm(ctx context.Context, data []byte, changes []store.Change, isAnswer bool) error {
-	// The state of the conversation must not change before the frame may leave: it decides what the next attempt sends.
+	// The state of the conversation decides what the next attempt sends, so it must not change before the budget lets
+	// the frame leave.
 	cancel, wait, err := l.sender.reserve(isAnswer)
 	if err := l.explainWait(wait, err); err != nil {
 		return err
 	}
 	if err := l.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
 		cancel()
-		return retryLater(0, notStored)
+		return retryLater(0, reasonStore)
 	}
 	conn, err := l.sender.write(data)
 	if err != nil {
 		cancel()
 		return l.explainWait(0, err)
 	}
-	// ARC acknowledges no frame. Without a sign of life the connection may be broken, and the frame lost (AR-53). The
-	// message does not await the link, because a relay that closes each connection for this frame would get it over each.
+	// ARC acknowledges no frame. Without a sign of life the connection may be broken, and the frame lost (AR-53).
+	// Awaits stays empty: otherwise, if a relay closes the connection because of this frame, each new connection
+	// would send the frame at once.
 	if conn.Confirm(ctx, readPatience) != nil {
 		return retryLater(0, l.offlineReason())
 	}
@@ -143,11 +146,11 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 	if err != nil {
 		return nil, nil, err
 	}
-	asked, err := l.convStore.readAsked(ctx, peer, m, t, now)
+	base, err := l.convStore.readBase(ctx, peer, m, t, now)
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := fromMesh(m.Intent, m.Payload, asked.answeringTo(m.ID))
+	s, err := fromMesh(m.Intent, m.Payload, base.answeringTo(m.ID))
 	if err != nil {
 		return nil, nil, undeliverableError{err.Error()}
 	}
@@ -163,14 +166,14 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 	ref := ""
 	switch {
 	case s.isReply:
-		ref = asked.Ref
+		ref = base.Ref
 	case s.expectsAnswer():
 		ref = string(m.ID)
 	}
 	pending := m.Action() == wire.ActionPending
 	next := t
 	next.Conv, next.Asked, next.LastOurs = m.Conversation, t.Asked || s.kind == "question", !pending || t.LastOurs
-	if s.kind == "answer" && asked.Ref == t.Ref {
+	if s.kind == "answer" && base.Ref == t.Ref {
 		next.Answer = m.ID // the next message of the node is not an answer
 	}
 	data, err := l.seal(ctx, peer, s.encode(peer, ref, m.Conversation, m.ID))
@@ -181,5 +184,5 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 		return nil, nil, undeliverableError{"the message has more than the 64 KB that a relay takes"}
 	}
 	changes := l.convStore.changes(peer, next, "", []string{string(m.ID), ref}, now)
-	return data, append(changes, l.convStore.putAsked(peer, m, asked, now)), nil
+	return data, append(changes, l.convStore.putBase(peer, m, base, now)), nil
 }

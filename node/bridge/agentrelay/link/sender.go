@@ -14,7 +14,7 @@ const (
 	maxUnsent    = 1000 // answers that wait; the peers take turns
 	ownPerMinute = 90   // AR-53: below what a relay allows
 	ownPerHour   = 950
-	maxUnread    = 4 // messages of the outbox that the relay has not read; each holds an attempt of the outbox
+	maxUnread    = 4 // messages of the outbox that the relay has not read yet; during that time, their attempts are in flight
 )
 
 var errDown = errors.New("the link is not connected")
@@ -87,7 +87,8 @@ func (s *sender) reserveLocked(isAnswer bool) (cancel func(), wait time.Duration
 	}, 0, nil
 }
 
-// write queues a frame for which the budget is reserved on the connection, and returns the connection.
+// write queues a frame on the connection, and returns the connection. The caller has reserved the budget for the
+// frame.
 func (s *sender) write(data []byte) (*websocket.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +98,7 @@ func (s *sender) write(data []byte) (*websocket.Conn, error) {
 	return s.conn, s.conn.Send(websocket.Text(data))
 }
 
-// send charges a frame to the budget and queues it on the connection, or returns how long it must wait.
+// send charges a frame to the budget and queues it on the connection, or returns how long the frame must wait.
 func (s *sender) send(data []byte, isAnswer bool) (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -134,7 +134,7 @@ func newTestLink(t testing.TB, cfg Config, edit func(*bridge.Link)) *testLink {
 		t.Fatal(err)
 	}
 	out := &testLink{link: made, relay: relay, handled: make(chan struct{}, 1000), t: t}
-	out.link.handled = func() { out.handled <- struct{}{} }
+	out.link.onHandled = func() { out.handled <- struct{}{} }
 	out.link.firstWait = time.Millisecond
 	out.link.reliableAfter = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())

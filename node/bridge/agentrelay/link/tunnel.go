@@ -36,7 +36,7 @@ func (l *Link) handToWaiter(tree wire.Value) bool {
 
 // handleTunnel gives a signed message to the node, which receives it as if it had been posted (AR-59). The signature,
 // not the relay, proves who wrote it. The node may take as long as a hook, so other frames do not wait for it. If too
-// many messages are under way, their senders try again.
+// many tunneled messages are being handled, handleTunnel drops this one, and its sender tries again.
 func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	message := h.payload
 	// A frame with a ref other than the id of its own message is an answer. Nobody waits for this one, and it gets no
@@ -47,14 +47,14 @@ func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	if isRefusal || isAnswer || message.Kind() != wire.Object || len(raw) > frame.MaxPayload {
 		return
 	}
-	if _, ok := l.tunnels.TakeOrReplace(h.from, time.Now()); !ok {
+	if _, ok := l.tunnelRates.TakeOrReplace(h.from, time.Now()); !ok {
 		return
 	}
-	leave, ok := l.tunneled.Enter(h.from)
+	leave, ok := l.tunnelPlaces.Enter(h.from)
 	if !ok {
 		return
 	}
-	l.tunneling.Go(func() {
+	l.tunnelWork.Go(func() {
 		defer leave()
 		l.receiveTunneled(ctx, h, raw)
 	})

@@ -54,15 +54,15 @@ func (r *Relay) handleCommand(s *session, f frame.Frame) *frame.Refusal {
 	return frame.Refuse(frame.CodeUnknown, "the relay knows no such command")
 }
 
-// readSubscription reads the payload of subscribe and unsubscribe, in both spellings. The ids in it need not exist yet.
-// With the semantic extension, a list of keywords may take the place of the ids (AR-37).
+// readSubscription reads the payload of subscribe and unsubscribe. The list of ids has one of two names, and the ids
+// need not exist yet. With the semantic extension, a list of keywords may take the place of the ids (AR-37).
 func readSubscription(payload wire.Value, semantic bool) (agents, words []string, fault *frame.Refusal) {
 	list, ok := payload.Get("agents")
 	if !ok {
 		list, ok = payload.Get("subscribe_to")
 	}
-	filter, filtered := payload.Get("keywords")
-	if filtered && semantic {
+	filter, hasFilter := payload.Get("keywords")
+	if hasFilter && semantic {
 		if words, ok = frame.ReadKeywords(filter); !ok {
 			return nil, nil, frame.Invalid("keywords must be an array of at most 64 strings")
 		}

@@ -21,18 +21,18 @@ const (
 type connections struct {
 	perMinute, perHour int // frames of one agent
 
-	mu       sync.Mutex
-	stopping bool
-	newest   map[string]*session      // by agent
-	spent    map[string]*rate.Windows // by agent: its frame rate
-	open     map[*session]struct{}
-	running  sync.WaitGroup
+	mu         sync.Mutex
+	stopping   bool
+	newest     map[string]*session      // by agent
+	frameRates map[string]*rate.Windows // by agent: its frame rate
+	open       map[*session]struct{}
+	running    sync.WaitGroup
 }
 
 func newConnections(cfg Config) *connections {
 	return &connections{
 		perMinute: cmp.Or(cfg.PerMinute, defaultPerMinute), perHour: cmp.Or(cfg.PerHour, defaultPerHour),
-		newest: make(map[string]*session), spent: make(map[string]*rate.Windows), open: make(map[*session]struct{}),
+		newest: make(map[string]*session), frameRates: make(map[string]*rate.Windows), open: make(map[*session]struct{}),
 	}
 }
 
@@ -53,10 +53,10 @@ func (c *connections) enter(s *session, agents *registry, welcome []byte) *webso
 	if old := c.newest[s.id]; old != nil {
 		old.conn.Close(frame.ClosePolicy, "another connection of this agent took over")
 	}
-	if c.spent[s.id] == nil {
-		c.spent[s.id] = rate.NewWindows(c.perMinute, c.perHour)
+	if c.frameRates[s.id] == nil {
+		c.frameRates[s.id] = rate.NewWindows(c.perMinute, c.perHour)
 	}
-	s.spent = c.spent[s.id]
+	s.frameRate = c.frameRates[s.id]
 	c.newest[s.id] = s
 	c.open[s] = struct{}{}
 	c.running.Add(1)
@@ -119,7 +119,7 @@ func (c *connections) count() int {
 func (c *connections) sweep(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.spent, func(id string, spent *rate.Windows) bool { return c.newest[id] == nil && spent.Count(now) == 0 })
+	maps.DeleteFunc(c.frameRates, func(id string, r *rate.Windows) bool { return c.newest[id] == nil && r.Count(now) == 0 })
 }
 
 // close closes all connections with 1001 and waits until they are gone. After stopPatience it aborts the rest.

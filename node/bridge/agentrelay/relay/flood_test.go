@@ -16,7 +16,7 @@ import (
 func TestRelayUnderAFlood(t *testing.T) {
 	for _, network := range apitest.Networks {
 		t.Run(network.Name, func(t *testing.T) {
-			s := newTestRelay(t, Config{RegistrationsPerHour: defaultRegisters, MaxAgents: 1000})
+			s := newTestRelay(t, Config{RegistrationsPerHour: defaultRegistrations, MaxAgents: 1000})
 			door := apitest.NewDoor(t, s.Relay.Mount)
 			known := s.connectAs("known-agent", s.register("known-agent"))
 			connects := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA=="}

@@ -104,7 +104,7 @@ func (h *history) change(e *entry) store.Change {
 	}}
 }
 
-// append stores a message durably, in one unit with changes.
+// append stores a message durably, together with changes.
 func (h *history) append(ctx context.Context, e *entry, changes ...store.Change) error {
 	now := time.Now()
 	if h.isOverfull(now) { // senders fill the history faster than the regular sweep empties it: sweep now
@@ -192,7 +192,7 @@ func (h *history) sweep(ctx context.Context, now time.Time) error {
 // isVisibleTo reports whether an agent may see the message: a broadcast, or a message that it sent or received (AR-46).
 // The message must be newer than the agent's registration, because an earlier agent may have had the same id.
 func (e *entry) isVisibleTo(agent registration) bool {
-	if e.ts <= agent.Since.UnixMilli() { // the agent's own messages are newer (see [stamps.since])
+	if e.ts <= agent.Since.UnixMilli() { // the agent's own messages are newer (see [stamps.registrationTime])
 		return false
 	}
 	return e.broadcast || e.from == agent.ID || slices.Contains(e.to, agent.ID)

@@ -90,7 +90,7 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 		code := c.Request().Header.Get(wire.HeaderInvite)
 		_, change, err := r.invites().Redeem(c.Request().Context(), code, "", time.Now())
 		if code == "" || err != nil {
-			if wait := r.failed.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
+			if wait := r.failures.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
 				return answerRateLimit(c, wait)
 			}
 			return answerFault(c, http.StatusForbidden, "registration_closed", "registration needs a valid invite code from the owner")
@@ -107,7 +107,7 @@ func (r *Relay) registerAgent(c echo.Context, name string, others ...store.Chang
 	got, token, err := r.agents.register(c.Request().Context(), registration{ID: name}, others...)
 	switch {
 	case errors.Is(err, errBadID):
-		return answerFault(c, http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 of a-z 0-9 -, and begins and ends with a letter or digit")
+		return answerFault(c, http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 characters from a-z 0-9 -, and begins and ends with a letter or digit")
 	case errors.Is(err, errTaken):
 		return answerFault(c, http.StatusConflict, "agent_id_taken", "the agent id is taken")
 	case errors.Is(err, store.ErrConflict):
@@ -136,7 +136,7 @@ func readRegistration(body []byte) (wire.Value, bool) {
 }
 
 // connect accepts the connection of an agent (AR-6 to AR-8). A valid token passes whatever its address did before,
-// because agents may share an address.
+// because another agent with the same address may have done it.
 func (r *Relay) connect(c echo.Context) error {
 	req := c.Request()
 	if !websocket.IsUpgrade(req) {
@@ -145,7 +145,7 @@ func (r *Relay) connect(c echo.Context) error {
 	}
 	a, ok := r.agents.lookup(tokenOf(req))
 	if !ok {
-		if wait := r.failed.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
+		if wait := r.failures.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
 			return answerRateLimit(c, wait)
 		}
 		return answerFault(c, http.StatusUnauthorized, "invalid_token", "the token is missing or wrong")
@@ -154,7 +154,7 @@ func (r *Relay) connect(c echo.Context) error {
 		ReadLimit: frame.ReadLimit, QueueFrames: queueFrames, QueueBytes: queueBytes, Ping: frame.PingEvery, Silence: frame.GoneAfter, Origins: r.cfg.Origins,
 	})
 	if err != nil {
-		return nil // answered
+		return nil // Accept has answered
 	}
 	s := &session{id: a.ID, token: a.Token, trusted: a.Trusted, conn: conn}
 	if refused := r.conns.enter(s, r.agents, r.welcome(a.ID)); refused != nil {

@@ -77,7 +77,7 @@ func ownerError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, errBadID):
-		return owner.Fault(http.StatusBadRequest, "an agent id has 3 to 64 of a-z 0-9 -, begins and ends with a letter or digit, and is not relay", "")
+		return owner.Fault(http.StatusBadRequest, "an agent id has 3 to 64 characters from a-z 0-9 -, begins and ends with a letter or digit, and is not the id relay", "")
 	case errors.Is(err, errTaken):
 		return owner.Fault(http.StatusConflict, "the agent id is taken", "")
 	case errors.Is(err, errFull):
@@ -127,8 +127,8 @@ func (r *Relay) addInvite(c echo.Context, _ owner.None) (Invite, error) {
 	return out, ownerError(err)
 }
 
-// Join registers the node of this process as an agent: under id, or under an id of the relay's choice if that one is
-// taken. Each later call gives the same agent a new token.
+// Join registers the node of this process as an agent: under id, or under an id of the relay's choice if id is taken.
+// Each later call gives the same agent a new token.
 func (r *Relay) Join(ctx context.Context, id string) (frame.Credentials, error) {
 	for _, a := range r.agents.list() {
 		if a.Own {

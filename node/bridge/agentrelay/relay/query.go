@@ -63,7 +63,7 @@ func readQuery(p wire.Value) (request, *frame.Refusal) {
 	return q, nil
 }
 
-// answerQuery answers from the directory, from what connected agents say of themselves, and from the history. The
+// answerQuery answers from the directory, from what connected agents say about themselves, and from the history. The
 // ranking is lexical, and the answer says so: the relay compares no embeddings.
 func (r *Relay) answerQuery(s *session, f frame.Frame) *frame.Refusal {
 	q, fault := readQuery(f.Payload)
@@ -121,8 +121,8 @@ func shorten(list []wire.Value, limit int, room *int, incomplete bool) ([]wire.V
 }
 
 // searchAgents searches the directory, then the connected agents. complete is false if it left out the directory,
-// because that search failed or agents have searched too often: the directory may belong to somebody else and count
-// these searches against the owner.
+// because that search failed or agents have searched too often. Searches of the directory are limited because it may
+// belong to somebody else, who counts them against the owner.
 func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
 	complete = r.cfg.Search == nil || r.searches.Take(time.Now()) == 0
 	if r.cfg.Search != nil && complete {

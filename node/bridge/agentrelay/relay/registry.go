@@ -41,7 +41,7 @@ type registration struct {
 	Trusted bool      `json:"trusted,omitempty"` // no rate limit (AR-31)
 	Own     bool      `json:"own,omitempty"`     // it is the node of this process
 
-	stored time.Time // Active as stored, or an earlier time
+	storedActive time.Time // Active as stored, or an earlier time
 }
 
 var (
@@ -76,7 +76,7 @@ func loadRegistry(ctx context.Context, records store.Records, limit int, clock *
 		if err != nil {
 			return nil, fmt.Errorf("read the agents of the relay: %w", err)
 		}
-		a.stored = a.Active
+		a.storedActive = a.Active
 		r.put(&a)
 	}
 	return r, nil
@@ -104,7 +104,7 @@ func (a *registration) deletion() store.Change {
 	return store.Change{Record: store.Record{NS: nsAgents, Key: a.ID}, IfRev: store.Any, Delete: true}
 }
 
-// register stores a new agent, in one unit with others. It chooses an id if a.ID is empty, and returns id and token.
+// register stores a new agent, together with others. It chooses an id if a.ID is empty, and returns id and token.
 func (r *registry) register(ctx context.Context, a registration, others ...store.Change) (string, string, error) {
 	if a.ID != "" && (!frame.ValidAgentID(a.ID) || a.ID == frame.RelayID) {
 		return "", "", errBadID
@@ -117,7 +117,7 @@ func (r *registry) register(ctx context.Context, a registration, others ...store
 		return "", "", err
 	}
 	token := credential.New("tok_") // AR-5
-	a.ID, a.Token, a.Since = id, credential.HashOf(token).String(), r.stamps.since()
+	a.ID, a.Token, a.Since = id, credential.HashOf(token).String(), r.stamps.registrationTime()
 	changes := append([]store.Change{a.change(store.Absent)}, others...)
 	if old != nil {
 		changes = append([]store.Change{old.deletion()}, changes...)
@@ -138,7 +138,7 @@ func (r *registry) register(ctx context.Context, a registration, others ...store
 
 // reserveID returns an id that no agent has or had recently: id, or a new one if id is empty. If the relay is full, it
 // also returns the old agent to replace, which can no longer connect. The caller holds r.writing.
-func (r *registry) reserveID(id string, now time.Time) (free string, old *registration, err error) {
+func (r *registry) reserveID(id string, now time.Time) (newID string, old *registration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.tokens) >= r.max {
@@ -163,8 +163,8 @@ func (r *registry) reserveID(id string, now time.Time) (free string, old *regist
 	return id, old, nil
 }
 
-// oldest returns the matching agent with the earliest time, or nil if no agent matches: the time of its removal, or of
-// its registration if it was not removed. The caller holds r.mu.
+// oldest returns the matching agent that was removed first, or registered first if it was not removed. It returns nil
+// if no agent matches. The caller holds r.mu.
 func (r *registry) oldest(match func(*registration) bool) (first *registration) {
 	at := func(a *registration) time.Time { return cmp.Or(a.Removed, a.Since) }
 	for _, a := range r.agents {
@@ -182,6 +182,7 @@ func (r *registry) drop(a *registration) {
 	delete(r.unsaved, a.ID)
 }
 
+// renew gives an agent a new token.
 func (r *registry) renew(ctx context.Context, id string) (token string, err error) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -216,7 +217,7 @@ func (r *registry) oldestTombstone() *registration {
 	return r.oldest(func(a *registration) bool { return a.Token == "" })
 }
 
-// store changes an agent durably and deletes old, if it is not nil, in the same unit. The caller holds r.writing.
+// store changes an agent durably, and at the same time deletes old if it is not nil. The caller holds r.writing.
 func (r *registry) store(ctx context.Context, a registration, old *registration) error {
 	changes := []store.Change{a.change(store.Any)}
 	if old != nil {
@@ -234,6 +235,7 @@ func (r *registry) store(ctx context.Context, a registration, old *registration)
 	return nil
 }
 
+// lookup returns the agent with this token.
 func (r *registry) lookup(token string) (registration, bool) {
 	if token == "" {
 		return registration{}, false
@@ -301,7 +303,7 @@ func (r *registry) markActive(id string, now time.Time) {
 	if a == nil {
 		return
 	}
-	if now.Sub(a.stored) >= time.Hour {
+	if now.Sub(a.storedActive) >= time.Hour {
 		r.unsaved[id] = true
 	}
 	a.Active = now
@@ -341,8 +343,8 @@ func (r *registry) flush(ctx context.Context) error {
 		r.mu.Lock()
 		for _, saved := range batch {
 			a := r.agents[saved.ID]
-			a.stored = saved.Active
-			if a.Used == saved.Used { // else it has connected meanwhile
+			a.storedActive = saved.Active
+			if a.Used == saved.Used { // otherwise it has connected meanwhile
 				delete(r.unsaved, a.ID)
 			}
 		}

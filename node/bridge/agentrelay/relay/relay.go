@@ -15,12 +15,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// StatsMode says what GET /stats shows (AR-32).
+// StatsMode selects what GET /stats shows (AR-32).
 type StatsMode string
 
 const (
-	StatsPublic StatsMode = "public" // who is registered and connected
-	StatsCounts StatsMode = "counts" // how many
+	StatsPublic StatsMode = "public" // the ids of the registered and the connected agents
+	StatsCounts StatsMode = "counts" // only their numbers
 	StatsOff    StatsMode = "off"
 )
 
@@ -35,7 +35,7 @@ type Config struct {
 	PerMinute, PerHour int
 	// RegistrationsPerHour bounds the agents that one address registers: zero means 10, negative no limit.
 	RegistrationsPerHour int
-	Origins              []string // of other pages that may connect
+	Origins              []string // of web pages that may connect, besides our own
 	AnyOrigin            bool     // pages of every origin may read the HTTP answers (AR-34)
 	Extensions           Extensions
 	Search               Search // searches the directory; nil: only the connected agents are searched
@@ -47,7 +47,7 @@ type Extensions struct {
 	Semantic, Voting, History bool
 	Keep                      time.Duration // of history; zero: 7 days
 	MaxMessages               int           // of history; zero: 10,000
-	VoteFor                   time.Duration // until an undecided vote is rejected; zero: 7 days
+	VoteFor                   time.Duration // after this time, an undecided proposal is rejected; zero: 7 days
 }
 
 func (e Extensions) names() []string {
@@ -64,15 +64,15 @@ func (e Extensions) names() []string {
 }
 
 const (
-	defaultPerMinute = 100
-	defaultPerHour   = 1000
-	defaultRegisters = 10
-	maxFailed        = 10 // wrong tokens and invite codes of an address in a minute
-	maxRateKeys      = 1 << 14
-	queueFrames      = 256 // AR-23
-	queueBytes       = 1 << 20
-	maintainEvery    = time.Minute
-	protocolVersion  = "1.0"
+	defaultPerMinute     = 100
+	defaultPerHour       = 1000
+	defaultRegistrations = 10
+	maxFailed            = 10 // wrong tokens and invite codes per address and minute
+	maxRateKeys          = 1 << 14
+	queueFrames          = 256 // AR-23
+	queueBytes           = 1 << 20
+	maintainEvery        = time.Minute
+	protocolVersion      = "1.0"
 )
 
 // Relay is a hosted relay. It is safe for concurrent use.
@@ -83,7 +83,7 @@ type Relay struct {
 	clock         *store.WallClock
 	conns         *connections
 	statistics    statistics
-	failed        *rate.Penalties // for wrong tokens and invite codes
+	failures      *rate.Penalties // for wrong tokens and invite codes
 	registrations *rate.Registrations
 	history       *history      // nil if the extension is off
 	votes         *votes        // nil if the extension is off
@@ -107,13 +107,13 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	r := &Relay{
 		cfg: cfg, log: cfg.Logger, agents: agents, clock: clock, conns: newConnections(cfg),
 		statistics: statistics{began: time.Now(), recent: rate.NewWindow(time.Second)},
-		failed:     rate.NewPenalties(maxFailed, 0, maxRateKeys), searches: rate.NewWindows(maxSearches, 0),
+		failures:   rate.NewPenalties(maxFailed, 0, maxRateKeys), searches: rate.NewWindows(maxSearches, 0),
 	}
 	var pool *rate.Pool
 	if cfg.Registration == credential.Open {
 		pool = newRegistrationPool(agents.max)
 	}
-	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, defaultRegisters), pool)
+	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, defaultRegistrations), pool)
 	if cfg.Extensions.History {
 		if r.history, err = loadHistory(ctx, cfg.Records, clock, cfg.Extensions); err != nil {
 			return nil, err
@@ -130,15 +130,17 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	return r, nil
 }
 
-// newRegistrationPool returns the pool of a day's registrations for a relay of at most maxAgents agents. One network
-// can take most of the pool, but not all of it. If maxAgents is at least 200, the pool is so small that strangers
-// cannot fill the relay before their first unused ids are old enough to be replaced (see keepUnused).
+// newRegistrationPool returns the pool of registrations for a relay of at most maxAgents agents. It holds n
+// registrations, and regains n during keepUnused. If maxAgents is at least 200, 2n is at most maxAgents, so strangers
+// need longer than keepUnused to fill the relay, and their first unused ids can then be replaced. One network can
+// take most of the pool, but not all of it.
 func newRegistrationPool(maxAgents int) *rate.Pool {
 	n := max(maxAgents/4, 100)
 	return rate.NewPool(rate.Limit(float64(n)/keepUnused.Seconds()), n)
 }
 
-// Run works until ctx ends. Then it closes every connection with 1001 and returns when all of them are gone.
+// Run maintains the relay until ctx ends. Then it closes every connection with 1001, and returns when all of them are
+// gone.
 func (r *Relay) Run(ctx context.Context) error {
 	ticker := time.Tick(maintainEvery)
 	r.maintain(ctx)
@@ -155,8 +157,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	return r.agents.flush(last)
 }
 
-// maintain does the regular work: it ends votes, deletes old messages, and stores which agents were active. While the
-// clock is in doubt it ends and deletes nothing, because that could not be undone when the clock is right again.
+// maintain does what is due every minute: it stores which agents were active, forgets the frame rates of absent
+// agents, deletes old messages, and ends votes. While the clock is in doubt, it deletes no message and ends no vote,
+// because that could not be undone when the clock is right again.
 func (r *Relay) maintain(ctx context.Context) {
 	if err := r.agents.flush(ctx); err != nil && ctx.Err() == nil {
 		r.log.Error("store the activity of agents", "err", err)
@@ -204,9 +207,9 @@ func (s *stamps) next() (ts int64, seq uint64) {
 	return s.last, s.frames
 }
 
-// since returns the time of a registration. All later frames are newer, because the history decides by time what the
-// agent may see (AR-46).
-func (s *stamps) since() time.Time {
+// registrationTime returns the time of a registration. Every later frame gets a later time. The history needs this,
+// because it decides by time what an agent may see (AR-46).
+func (s *stamps) registrationTime() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ts := max(s.last, time.Now().UnixMilli())

@@ -21,7 +21,8 @@ const (
 	maxDescription = 512
 )
 
-// noteDiscovery remembers what the agent says it can do, for queries and narrow broadcasts (AR-37, AR-38).
+// noteDiscovery remembers what the agent says it can do, for queries and for broadcasts that are only for some agents
+// (AR-37, AR-38).
 func (s *session) noteDiscovery(f frame.Frame) {
 	if f.Type != "discovery" || f.Payload.Kind() != wire.Object {
 		return
@@ -38,7 +39,8 @@ func (s *session) noteDiscovery(f frame.Frame) {
 	s.about = d
 }
 
-// narrowTo returns the keywords of a broadcast that is only for some agents, nil if it is for all (AR-37).
+// narrowTo returns the keywords of a narrow broadcast, which is only for some agents, or nil for any other broadcast
+// (AR-37).
 func narrowTo(f frame.Frame, semantic bool) []string {
 	narrow, _ := f.Tree.Get("narrow")
 	if on, _ := narrow.Boolean(); !on || !semantic {

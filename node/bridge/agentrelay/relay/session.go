@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	maxDropped       = 20 // frames over the limit in a minute; the next one closes the connection with 4029 (AR-31)
+	maxDropped       = 20 // dropped frames in a minute; one more closes the connection with 4029 (AR-31)
 	maxSubscriptions = 1000
 	storeTimeout     = 10 * time.Second
 )
 
 // session is one connection of an agent.
 type session struct {
-	id      string
-	token   string // hash of the token that the agent connected with
-	trusted bool
-	conn    *websocket.Conn
-	spent   *rate.Windows // shared by all connections of the agent
+	id        string
+	token     string // hash of the token that the agent connected with
+	trusted   bool
+	conn      *websocket.Conn
+	frameRate *rate.Windows // shared by all connections of the agent
 
 	// Only the reading goroutine uses these fields.
 	dropped      int
@@ -52,6 +52,7 @@ func (s *session) refuse(f frame.Frame, r *frame.Refusal) {
 	s.tell("error", f.Ref, wire.Obj(wire.TextField("code", r.Code), wire.TextField("message", r.Message)))
 }
 
+// read handles the frames of a connection until the connection ends.
 func (r *Relay) read(s *session) {
 	defer r.conns.leave(s)
 	for {
@@ -87,7 +88,7 @@ func (s *session) chargeFrame() bool {
 	if s.trusted {
 		return true
 	}
-	wait := s.spent.Take(now)
+	wait := s.frameRate.Take(now)
 	if wait == 0 {
 		return true
 	}
@@ -105,8 +106,8 @@ func (s *session) chargeFrame() bool {
 // delivery is a frame on its way to its receivers.
 type delivery struct {
 	*entry
-	frame frame.Frame
-	kept  *entry // entry if the message goes into the history, or nil
+	frame   frame.Frame
+	toStore *entry // the entry if the message goes into the history, or nil
 }
 
 // forward stamps a frame and delivers it. The extensions come first, so that what they store is durable before anybody
@@ -122,7 +123,7 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 	defer cancel()
 	noStore, _ := f.Tree.Get("agentmesh_nostore") // the sender may opt out of the history (AR-46)
 	if optedOut, _ := noStore.Boolean(); r.history != nil && !optedOut {
-		d.text, d.kept = frame.SearchText(f.Type, f.Payload), d.entry
+		d.text, d.toStore = frame.SearchText(f.Type, f.Payload), d.entry
 	}
 	isStored := false
 	if r.votes != nil {
@@ -131,14 +132,14 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 			return fault
 		}
 	}
-	if d.kept != nil && !isStored {
-		if err := r.history.append(ctx, d.kept); err != nil {
+	if d.toStore != nil && !isStored {
+		if err := r.history.append(ctx, d.toStore); err != nil {
 			r.log.Error("store a message of the relay", "err", err)
 			return frame.Refuse(frame.CodeUnavailable, "the relay cannot take messages now")
 		}
 	}
 	now := time.Now()
-	r.agents.markActive(s.id, now) // after observe, which fixes the quorum of a proposal (AR-42)
+	r.agents.markActive(s.id, now) // after observe, which counts the active agents for the quorum of a proposal (AR-42)
 	r.statistics.add(now)
 	r.deliver(d)
 	return nil

@@ -19,13 +19,13 @@ import (
 const nsVotes = "agentrelay/votes"
 
 const (
-	defaultVoteFor   = 7 * 24 * time.Hour
-	quorumWindow     = 7 * 24 * time.Hour // AR-42
-	keepClosed       = 30 * 24 * time.Hour
-	maxOpen          = 100  // AR-44
-	maxVotes         = 1000 // proposals, open and closed
-	maxProposalsADay = 5
-	minQuorum        = 2
+	defaultVoteDuration = 7 * 24 * time.Hour
+	quorumWindow        = 7 * 24 * time.Hour // AR-42
+	keepClosed          = 30 * 24 * time.Hour
+	maxOpen             = 100  // AR-44
+	maxVotes            = 1000 // proposals, open and closed
+	maxProposalsADay    = 5
+	minQuorum           = 2
 )
 
 // proposal is a proposal with its votes. A proposal in votes.all is never changed, only replaced.
@@ -51,12 +51,12 @@ func (p *proposal) countVotes() (approve, reject int) {
 }
 
 // outcome returns "passed" or "rejected" (AR-43), or "" while the vote is open.
-func (p *proposal) outcome(now time.Time, voteFor time.Duration) string {
+func (p *proposal) outcome(now time.Time, voteDuration time.Duration) string {
 	approve, reject := p.countVotes()
 	switch {
 	case 2*approve > p.Quorum && approve > reject:
 		return "passed"
-	case 2*reject > p.Quorum, now.Sub(p.At) >= voteFor:
+	case 2*reject > p.Quorum, now.Sub(p.At) >= voteDuration:
 		return "rejected"
 	}
 	return ""
@@ -79,7 +79,7 @@ func (p *proposal) change() store.Change {
 
 // votes holds the proposals in memory. It stores each change durably before it makes the change visible.
 type votes struct {
-	voteFor time.Duration
+	voteDuration time.Duration
 
 	writing sync.Mutex // held during a write, so that votes count one after the other; taken before mu
 
@@ -88,7 +88,7 @@ type votes struct {
 }
 
 func loadVotes(ctx context.Context, records store.Records, cfg Extensions) (*votes, error) {
-	v := &votes{voteFor: cmp.Or(cfg.VoteFor, defaultVoteFor), all: make(map[string]*proposal)}
+	v := &votes{voteDuration: cmp.Or(cfg.VoteFor, defaultVoteDuration), all: make(map[string]*proposal)}
 	for p, err := range store.DecodeAll(ctx, records, nsVotes, "", time.Now(), store.Decode[proposal]) {
 		if err != nil {
 			return nil, fmt.Errorf("read the votes of the relay: %w", err)
@@ -137,7 +137,7 @@ func (v *votes) checkLimits(by string, now time.Time) *frame.Refusal {
 	return nil
 }
 
-// oldestVote returns the id of the closed vote to drop for another one, "" if there is room.
+// oldestVote returns the id of the closed vote to drop to make room for another one, or "" if there is room.
 func (v *votes) oldestVote() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -145,7 +145,7 @@ func (v *votes) oldestVote() string {
 		return ""
 	}
 	closed := slices.DeleteFunc(slices.Collect(maps.Values(v.all)), func(p *proposal) bool { return p.Status == "" })
-	return slices.MinFunc(closed, func(a, b *proposal) int { return a.Closed.Compare(b.Closed) }).ID // at most maxOpen are open
+	return slices.MinFunc(closed, func(a, b *proposal) int { return a.Closed.Compare(b.Closed) }).ID // not empty: at most maxOpen are open
 }
 
 func (v *votes) forget(id string) {
@@ -155,7 +155,7 @@ func (v *votes) forget(id string) {
 }
 
 // observe handles the messages that concern votes. A proposal to everybody opens a vote. A vote that is sent to the
-// proposer counts, and the relay delivers it too (AR-40, AR-41). isStored is true if observe has stored d.kept.
+// proposer counts, and the relay delivers it too (AR-40, AR-41). isStored is true if observe has stored d.toStore.
 func (r *Relay) observe(ctx context.Context, d delivery) (isStored bool, fault *frame.Refusal) {
 	switch {
 	case d.frame.Type == "proposal" && d.frame.IsBroadcast():
@@ -170,7 +170,7 @@ func (r *Relay) observe(ctx context.Context, d delivery) (isStored bool, fault *
 	return false, nil
 }
 
-// store makes changes durable, in one unit with a message for the history unless e is nil.
+// store makes changes durable, together with the message e for the history unless e is nil.
 func (r *Relay) store(ctx context.Context, e *entry, changes ...store.Change) error {
 	if e == nil {
 		return r.cfg.Records.Apply(ctx, changes, time.Now())
@@ -191,7 +191,7 @@ func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
 	if old != "" {
 		changes = append(changes, store.Change{Record: store.Record{NS: nsVotes, Key: old}, IfRev: store.Any, Delete: true})
 	}
-	if err := r.store(ctx, d.kept, changes...); err != nil {
+	if err := r.store(ctx, d.toStore, changes...); err != nil {
 		r.log.Error("store a proposal", "err", err)
 		return frame.Refuse(frame.CodeUnavailable, "the relay cannot take proposals now")
 	}
@@ -213,7 +213,7 @@ func (r *Relay) cast(ctx context.Context, voter string, f frame.Frame) *frame.Re
 	switch {
 	case old == nil:
 		return frame.Refuse(frame.CodeNoProposal, "ref is not the id of a proposal of this relay")
-	case old.Status != "" || old.outcome(time.Now(), r.votes.voteFor) != "":
+	case old.Status != "" || old.outcome(time.Now(), r.votes.voteDuration) != "":
 		return frame.Refuse(frame.CodeClosed, "the vote is over")
 	}
 	p := old.clone()
@@ -224,16 +224,16 @@ func (r *Relay) cast(ctx context.Context, voter string, f frame.Frame) *frame.Re
 // settle stores a proposal and, if it is decided, broadcasts the result. The result becomes durable together with the
 // end of the vote, so that no restart repeats it (AR-43). The caller holds r.votes.writing.
 func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.Refusal {
-	p.Status = p.outcome(now, r.votes.voteFor)
-	var result, kept *entry
+	p.Status = p.outcome(now, r.votes.voteDuration)
+	var result, toStore *entry
 	if p.Status != "" {
 		p.Closed = now.UTC()
 		result = r.newResult(p)
 		if r.history != nil {
-			kept = result
+			toStore = result
 		}
 	}
-	if err := r.store(ctx, kept, p.change()); err != nil {
+	if err := r.store(ctx, toStore, p.change()); err != nil {
 		r.log.Error("store a vote", "err", err)
 		return frame.Refuse(frame.CodeUnavailable, "the relay cannot take votes now")
 	}
@@ -274,7 +274,7 @@ func (v *votes) dueVotes(now time.Time) []*proposal {
 	defer v.mu.Unlock()
 	var out []*proposal
 	for _, p := range v.all {
-		if p.Status == "" && p.outcome(now, v.voteFor) != "" {
+		if p.Status == "" && p.outcome(now, v.voteDuration) != "" {
 			out = append(out, p)
 		}
 	}

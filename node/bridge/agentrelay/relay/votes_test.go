@@ -154,7 +154,7 @@ func TestOutcome(t *testing.T) {
 		for i := range tt.approve + tt.reject {
 			p.Votes[fmt.Sprint(i)] = i < tt.approve
 		}
-		if got := p.outcome(p.At.Add(tt.after), defaultVoteFor); got != tt.want {
+		if got := p.outcome(p.At.Add(tt.after), defaultVoteDuration); got != tt.want {
 			t.Errorf("%+v = %q", tt, got)
 		}
 	}
