@@ -114,6 +114,7 @@ type entry struct {
 	weight  int
 }
 
+// miss is a cached failure of a look-up.
 type miss struct {
 	err   error
 	until time.Time
@@ -305,6 +306,7 @@ func (c *Cards) remember(id wire.AgentID, e *entry) {
 	c.misses.Remove(id)
 }
 
+// weigh returns roughly how many bytes v takes in memory.
 func weigh(v wire.Value) int {
 	text, _ := v.Str()
 	n := 64 + len(text)

@@ -55,6 +55,7 @@ func (p inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
+// inProcessAnswer is the [http.ResponseWriter] of a handler. It passes the response to the caller.
 type inProcessAnswer struct {
 	header   http.Header
 	pipe     *io.PipeWriter

@@ -54,7 +54,7 @@ type Config struct {
 	Key   *signing.PrivateKey
 	Box   *signing.BoxKey
 
-	// Serve switches the endpoint at /moltspeak/v0.1 on.
+	// Serve switches on the endpoint at /moltspeak/v0.1.
 	Serve     bool
 	URL       string   // URL of our endpoint, as peers see it; empty if peers cannot call us
 	Domains   []string // domains of the queries that become messages of xyz.moltspeak.query
@@ -74,9 +74,9 @@ type Config struct {
 	// OnOtherKey is called if a peer shows a key other than the pinned one, at most once an hour for each peer. If it
 	// is nil, the bridge only logs the event.
 	OnOtherKey func(ctx context.Context, address bridge.Address)
-	// OnBlocked is called if the bridge must not send an answer that the peer waits for, for example because it has
-	// personal data without a consent (MS-40). It is not called again if the peer repeats its message. If it is nil, the
-	// bridge only logs the event.
+	// OnBlocked is called if the bridge must not send an answer that the peer waits for, for example because the
+	// answer has personal data that no consent covers (MS-40). It is not called again if the peer repeats its
+	// message. If it is nil, the bridge only logs the event.
 	OnBlocked func(ctx context.Context, address bridge.Address, cause error)
 	// RegistryToken returns the bearer token for our entry in a foreign registry, by the base URL of the registry.
 	RegistryToken func(base string) client.Credential

@@ -251,7 +251,8 @@ type grants struct {
 	key     *signing.PrivateKey
 }
 
-// token returns the grant as base64url JSON, whose member sig signs the canonical form of the other members (MS-42).
+// token returns the grant as JSON in base64url. Its member sig is our signature over the canonical form of the other
+// members (MS-42).
 func (g grants) token(grant Grant) string {
 	tree, err := wire.ValueOf(grant)
 	if err != nil {
@@ -283,8 +284,8 @@ func (g grants) find(ctx context.Context, id, peer string, now time.Time) (grant
 	return grant, err == nil && known && grant.Peer == peer && grant.isLive(now)
 }
 
-// currentAnswer returns the answer that the peer must get now to its request for consent: p, which was stored for it,
-// or a rejection if the owner has meanwhile revoked the consent that p announces.
+// currentAnswer returns the answer that a peer gets now to its request for consent: the stored answer p, or a
+// rejection if the owner has revoked the consent that p announces.
 func (g grants) currentAnswer(ctx context.Context, p wire.Value, now time.Time) (wire.Value, error) {
 	data, _ := p.Get("data")
 	var grant Grant

@@ -68,9 +68,9 @@ func newID() string {
 }
 
 // challenge returns the challenge for the sender of a hello. Each peer has at most one. A fresh hello gets a new
-// challenge. Any other hello may be a replayed recording, so it gets the challenge that still waits for its answer. If
-// known peers or strangers have too many, challenge drops the expired ones and then, for a stranger, the challenge of
-// another stranger whose source has more (AM-42). It returns false if it finds no room.
+// challenge. Any other hello may be a replayed recording, so it gets the challenge that still waits for its answer.
+// If the group of the peer (known peers, or strangers) has too many, challenge drops the expired ones and then, for a
+// stranger, the challenge of another stranger whose source has more (AM-42). It returns false if it finds no room.
 func (h *handshakes) challenge(peer, key string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -41,9 +41,9 @@ func (b *Bridge) handleQuery(c *request, q message.Query) (answer, *message.Erro
 	return b.passOn(c, wire.RequestInfo, payload, conv, convState{})
 }
 
-// withAction returns p with the action name as its first member. Every AgentMesh payload has an action.
-func withAction(name string, p wire.Value) wire.Value {
-	return wire.Obj(append([]wire.Member{wire.TextField("action", name)}, p.Without("action").Members()...)...)
+// withAction returns p with the member "action" in front. Every AgentMesh payload has this member.
+func withAction(action string, p wire.Value) wire.Value {
+	return wire.Obj(append([]wire.Member{wire.TextField("action", action)}, p.Without("action").Members()...)...)
 }
 
 func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error) {
@@ -181,8 +181,8 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 	return a, e
 }
 
-// passToNode passes the message to the node with changes to the bridge's own state. A hook's answer to an answer of the
-// peer leaves through the outbox, as a message of its own.
+// passToNode passes the message to the node, together with changes of the bridge's own state. A hook's answer to an
+// answer of the peer leaves through the outbox, as a message of its own.
 func (b *Bridge) passToNode(c *request, address string, intent wire.Intent, payload wire.Value, conv string, records []store.Change) (bridge.Outcome, *message.Error) {
 	hold := b.needsOwner(c)
 	in, e := b.inbound(c, address, intent, payload, conv)

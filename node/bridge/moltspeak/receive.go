@@ -49,7 +49,7 @@ type answer struct {
 	op        message.Op
 	p         wire.Value
 	ext       wire.Value
-	status    int          // 0: 200
+	status    int          // HTTP status; 0 means 200
 	fromOwner bool         // p contains text from the owner's side, so reply scans it for personal data
 	stored    replayRecord // if the message is a repeat: its reply is sent again
 }

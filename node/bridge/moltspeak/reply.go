@@ -131,11 +131,11 @@ func (s screening) proof() string {
 	return s.meta.Proof
 }
 
-// screen scans an outgoing message for personal data (MS-40), and returns the class of the message and the consent that
-// covers the data. name identifies the message; it stays the same when the message is sent again. If no consent covers
-// the data, or the peer cannot get the data encrypted, the error is E_CONSENT, and E_INTERNAL if the store fails. The
-// error is E_CLASSIFICATION if the link demands encryption and the peer has shown no key, or if the message has no
-// personal data and the peer does not accept internal messages.
+// screen scans an outgoing message for personal data (MS-40), and returns the class of the message and the consent
+// that covers the data. name identifies the message; it stays the same when the message is sent again. If no consent
+// covers the data, or the peer cannot get the data encrypted, the error is E_CONSENT. If the store fails, it is
+// E_INTERNAL. It is E_CLASSIFICATION if the link demands encryption and the peer has shown no key, or if the message
+// has no personal data and the peer does not accept internal messages.
 func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, name string, now time.Time) (screening, *message.Error) {
 	found := personal.Types(p)
 	peer, _, err := b.pins.get(ctx, to.Name(), now)

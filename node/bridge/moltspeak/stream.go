@@ -15,7 +15,7 @@ import (
 
 // The bounds of streams (MS-32).
 const (
-	maxStream      = 10 << 20 // of a known peer; a stranger's has at most wire.MaxMessage, like its other messages
+	maxStream      = 10 << 20 // bytes of a known peer's stream; a stranger's has at most wire.MaxMessage, like the stranger's other messages
 	streamsPerPeer = 4
 	streamIdle     = 10 * time.Minute
 	maxStreams     = 64 // open streams of all peers

@@ -27,7 +27,7 @@ type convState struct {
 	Ref       string              `json:"ref,omitempty"`       // the ref of a reply to the peer's last message (AR-28)
 	Answering string              `json:"answering,omitempty"` // type of the peer's last message
 	Answer    wire.MessageID      `json:"answer,omitempty"`    // the node's answer to the peer's last message, if that is a question
-	Asked     bool                `json:"asked,omitempty"`     // the last question is from the node
+	Asked     bool                `json:"asked,omitempty"`     // the last question in the conversation was the node's
 	LastOurs  bool                `json:"ours,omitempty"`      // the node wrote last; its provisional answers do not count
 	Mesh      bool                `json:"mesh,omitempty"`      // the peer is an AgentMesh node
 }

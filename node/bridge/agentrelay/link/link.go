@@ -297,7 +297,8 @@ func (l *Link) connect(ctx context.Context) (*websocket.Conn, error) {
 	return conn, nil
 }
 
-// readWelcome reads the first frame. No later frame can change the link's own id (AR-30).
+// readWelcome reads the first frame, which names the node's id on the relay. No later frame can change this id
+// (AR-30).
 func (l *Link) readWelcome(data []byte) error {
 	v, err := wire.ParseForeign(data, frame.MaxDepth, linkReadLimit)
 	to, _ := v.Get("to")

@@ -21,7 +21,7 @@ import (
 
 var (
 	errTooMany = errors.New("the relay limits registrations")
-	errIDTaken = errors.New("the id is taken at the relay; configure another agent_id, or the token of this one")
+	errIDTaken = errors.New("the id is taken at the relay; configure another agent_id, or the token of this id")
 	errNotOpen = errors.New("the relay does not register agents; ask its owner for a token")
 )
 

@@ -24,7 +24,7 @@ type connections struct {
 	mu         sync.Mutex
 	stopping   bool
 	newest     map[string]*session      // by agent
-	frameRates map[string]*rate.Windows // by agent: its frame rate
+	frameRates map[string]*rate.Windows // by agent
 	open       map[*session]struct{}
 	running    sync.WaitGroup
 }
@@ -115,7 +115,7 @@ func (c *connections) count() int {
 	return len(c.newest)
 }
 
-// sweep drops the frame counts of each agent that is not connected and sent nothing in the last hour.
+// sweep drops the frame rate of each agent that is not connected and sent nothing in the last hour.
 func (c *connections) sweep(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

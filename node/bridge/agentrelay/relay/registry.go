@@ -136,8 +136,8 @@ func (r *registry) register(ctx context.Context, a registration, others ...store
 	return id, token, nil
 }
 
-// reserveID returns an id that no agent has or had recently: id, or a new one if id is empty. If the relay is full, it
-// also returns the old agent to replace, which can no longer connect. The caller holds r.writing.
+// reserveID returns an id that no agent has or had recently: id, or a new one if id is empty. If the relay is full,
+// it also returns an unused agent to replace, which can no longer connect. The caller holds r.writing.
 func (r *registry) reserveID(id string, now time.Time) (newID string, old *registration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,8 +163,8 @@ func (r *registry) reserveID(id string, now time.Time) (newID string, old *regis
 	return id, old, nil
 }
 
-// oldest returns the matching agent that was removed first, or registered first if it was not removed. It returns nil
-// if no agent matches. The caller holds r.mu.
+// oldest returns the matching agent with the earliest time: of its removal or, if it was not removed, of its
+// registration. It returns nil if no agent matches. The caller holds r.mu.
 func (r *registry) oldest(match func(*registration) bool) (first *registration) {
 	at := func(a *registration) time.Time { return cmp.Or(a.Removed, a.Since) }
 	for _, a := range r.agents {
