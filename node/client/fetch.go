@@ -83,7 +83,7 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 //   - A card is doubtful: ask returns it, and the owner decides.
 //   - A card is not usable: ask returns [ErrUnusableCard].
 func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fromOwner *entry, pay *payment, now time.Time) (*entry, error) {
-	var unreachable, unusable error
+	var unreachableErr, unusableErr error
 	var change *offeredKey
 	var doubtful *entry
 	for _, d := range c.order(pin.Directory) {
@@ -98,12 +98,12 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 		if errors.Is(err, ErrUnknownAgent) {
 			continue
 		} else if err != nil {
-			unreachable = fmt.Errorf("%w: %w", ErrUnreachable, err)
+			unreachableErr = fmt.Errorf("%w: %w", ErrUnreachable, err)
 			continue
 		}
 		e, err := c.newEntry(d, f, old, now)
 		if err != nil {
-			unusable = err
+			unusableErr = err
 			continue
 		}
 		if pin.Fingerprint != "" && pin.Fingerprint != e.peer.Key.Fingerprint() {
@@ -123,14 +123,14 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 		}
 	}
 	switch {
-	case unreachable != nil:
-		return nil, unreachable
+	case unreachableErr != nil:
+		return nil, unreachableErr
 	case change != nil:
 		return nil, c.reportKeyChange(ctx, pin, *change, now)
 	case doubtful != nil:
 		return doubtful, nil
-	case unusable != nil:
-		return nil, unusable
+	case unusableErr != nil:
+		return nil, unusableErr
 	}
 	return nil, ErrUnknownAgent
 }

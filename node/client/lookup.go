@@ -96,8 +96,8 @@ func maxAge(h http.Header) time.Duration {
 			}
 		}
 	}
-	if spent, err := strconv.ParseUint(h.Get("Age"), 10, 31); err == nil && age > 0 {
-		age = max(0, age-time.Duration(spent)*time.Second)
+	if elapsed, err := strconv.ParseUint(h.Get("Age"), 10, 31); err == nil && age > 0 {
+		age = max(0, age-time.Duration(elapsed)*time.Second)
 	}
 	return age
 }

@@ -94,11 +94,11 @@ func parseListing(body []byte) (wire.Listing, error) {
 // nil.
 func FindCards(ctx context.Context, directories []*Directory, q Query) ([]wire.Card, error) {
 	var out []wire.Card
-	var last error
+	var lastErr error
 	for _, d := range directories {
 		page, err := d.Search(ctx, q)
 		if err != nil {
-			last = err
+			lastErr = err
 			continue
 		}
 		for _, v := range page.Agents {
@@ -113,5 +113,5 @@ func FindCards(ctx context.Context, directories []*Directory, q Query) ([]wire.C
 		}
 		return out, nil
 	}
-	return nil, last
+	return nil, lastErr
 }

@@ -110,8 +110,8 @@ func (e *SendError) Hint() string {
 		}
 		return "this machine's clock is about " + (-ahead).Round(time.Second).String() + " ahead of the peer's"
 	}
-	if refused, ok := errors.AsType[*GuardError](e); ok {
-		if refused.Reason == portReason {
+	if guardErr, ok := errors.AsType[*GuardError](e); ok {
+		if guardErr.Reason == portReason {
 			return "the peer's card names an endpoint that this node does not call: " + portReason
 		}
 		return "the peer's card names an endpoint that this node does not call; to allow a private network, set allow_private"

@@ -145,12 +145,12 @@ func (m *Mesh) addAgeKey(name string, card wire.Card) wire.Card {
 // Start runs the node until [Member.Stop] or the end of the test.
 func (m *Member) Start() {
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
+	runErr := make(chan error, 1)
+	go func() { runErr <- m.Run(ctx) }()
 	hangUp := m.stop
 	m.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil {
+		if err := <-runErr; err != nil {
 			m.t.Errorf("node %s: %v", m.Name, err)
 		}
 		hangUp()

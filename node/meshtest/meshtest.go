@@ -163,8 +163,8 @@ func (m *Mesh) Import(name string, card wire.Card) {
 	line := directory.CardExport{
 		Card: card.Tree, Owner: hex.EncodeToString(owner[:]), Registered: now, Updated: now, Expires: now.Add(24 * time.Hour), Meta: []byte("{}"),
 	}
-	done, err := m.reg.Import(context.Background(), []directory.CardExport{line}, "test", "test")
-	if err != nil || done.Added != 1 {
-		m.t.Fatalf("import %s: %+v, %v", name, done, err)
+	result, err := m.reg.Import(context.Background(), []directory.CardExport{line}, "test", "test")
+	if err != nil || result.Added != 1 {
+		m.t.Fatalf("import %s: %+v, %v", name, result, err)
 	}
 }

@@ -161,7 +161,7 @@ func (h *handshakes) open(peer string, c challenge, now time.Time) (session, boo
 // returns false if a stranger would have to displace a known peer.
 func (h *handshakes) makeRoom(c challenge) bool {
 	latestFirst := func(a, b *session) int { return b.active.Compare(a.active) }
-	known := rate.FairTableOf(h.sessions, latestFirst, func(s *session) ([]rate.Source, bool) { return nil, s.known })
+	knownPeers := rate.FairTableOf(h.sessions, latestFirst, func(s *session) ([]rate.Source, bool) { return nil, s.known })
 	strangers := rate.FairTableOf(h.sessions, latestFirst, func(s *session) ([]rate.Source, bool) { return s.sources, !s.known })
 	full := len(h.sessions) >= maxSessions
 	switch {
@@ -172,7 +172,7 @@ func (h *handshakes) makeRoom(c challenge) bool {
 		}
 		delete(h.sessions, displaced)
 	case full && c.known:
-		displaced, _ := known.FindHeaviest()
+		displaced, _ := knownPeers.FindHeaviest()
 		delete(h.sessions, displaced)
 	case full:
 		return false

@@ -110,7 +110,7 @@ func stateAfter(err error) bridge.LinkState {
 	if e, ok := errors.AsType[*message.Error](err); ok && e.Code == message.CodeAuthFailed {
 		return bridge.LinkDown
 	}
-	if sent, ok := errors.AsType[*client.SendError](err); ok && (sent.Status == http.StatusUnauthorized || sent.Status == http.StatusForbidden) {
+	if sendErr, ok := errors.AsType[*client.SendError](err); ok && (sendErr.Status == http.StatusUnauthorized || sendErr.Status == http.StatusForbidden) {
 		return bridge.LinkDown
 	}
 	return bridge.LinkConnecting

@@ -404,7 +404,7 @@ func (b *Bridge) answerConsent(ctx context.Context, rec store.Record) error {
 	if err != nil {
 		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not get the answer to its request for consent", "peer", cb.Party, "tries", cb.Tries, "err", err)
 	}
-	if failed, ok := errors.AsType[*client.SendError](err); ok && failed.Retry {
+	if sendErr, ok := errors.AsType[*client.SendError](err); ok && sendErr.Retry {
 		cb.Due = time.Now().Add(bridge.PauseBefore(cb.Tries, time.Hour))
 		cb.Tries++
 		return b.callbacks.SaveUnlessChanged(ctx, cb.change(rec.Rev))
@@ -464,17 +464,17 @@ func (b *Bridge) challenge(ctx context.Context, e registry.Entry, now time.Time)
 	if reply == nil {
 		return errors.New("the endpoint sent an empty answer")
 	}
-	m, bad := message.Parse(reply.Tree)
-	if bad == nil {
-		bad = m.Verify(key)
+	m, fault := message.Parse(reply.Tree)
+	if fault == nil {
+		fault = m.Verify(key)
 	}
 	var body message.Payload
-	if bad == nil {
-		body, bad = m.Payload()
+	if fault == nil {
+		body, fault = m.Payload()
 	}
 	switch {
-	case bad != nil:
-		return bad
+	case fault != nil:
+		return fault
 	case m.From.Name() != e.ID || m.To.Name() != b.self.Name() || m.Re != d.ID || challengeIn(m, body) != text:
 		return errors.New("the answer is from another agent or to another message")
 	case now.Sub(m.Time).Abs() > window:

@@ -115,12 +115,12 @@ func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now
 	if notify && pins.onOtherKey != nil {
 		pins.onOtherKey(ctx, pins.address(from))
 	}
-	refused := from.Key
-	if refused == "" || refused == p.Key { // then the encryption key differs
-		refused = from.EncKey
+	refusedKey := from.Key
+	if refusedKey == "" || refusedKey == p.Key { // then the encryption key differs
+		refusedKey = from.EncKey
 	}
-	if notify && p.Refused != refused && len(refused) <= message.MaxText {
-		p.Refused = refused
+	if notify && p.Refused != refusedKey && len(refusedKey) <= message.MaxText {
+		p.Refused = refusedKey
 		if err := pins.save(ctx, p, now); err != nil && !errors.Is(err, store.ErrConflict) {
 			return message.Fail(message.CodeInternal).Because(err)
 		}
@@ -310,7 +310,7 @@ func (pins *pins) review(ctx context.Context, p peer, now time.Time) (*store.Cha
 		return nil, nil
 	}
 	if silent < forgetStranger {
-		if began, err := hasConversation(ctx, pins.records, address, now); err != nil || began {
+		if exists, err := hasConversation(ctx, pins.records, address, now); err != nil || exists {
 			return nil, err
 		}
 		asks, _, err := pins.mesh.Asks().List(ctx, acl.AskFilter{Subject: address.String()}, "", 1, now)
@@ -398,8 +398,8 @@ func (pins *pins) findDisplaceable(ctx context.Context, p peer, now time.Time) (
 			table.Remove(displaced)
 			continue
 		}
-		began, err := hasConversation(ctx, pins.records, address, now)
-		if err != nil || !began || postponed[displaced] {
+		exists, err := hasConversation(ctx, pins.records, address, now)
+		if err != nil || !exists || postponed[displaced] {
 			return displaced, err
 		}
 		table.Postpone(displaced)

@@ -157,9 +157,9 @@ func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, nam
 	case err != nil:
 		return screening{}, message.Fail(message.CodeInternal).Because(err)
 	case grant == nil:
-		refuse := message.FailAt(message.CodeConsent, "p", "contains personal data that no consent covers")
-		refuse.Types = found
-		return screening{}, refuse
+		refusal := message.FailAt(message.CodeConsent, "p", "contains personal data that no consent covers")
+		refusal.Types = found
+		return screening{}, refusal
 	}
 	return screening{message.PII, &message.PIIMeta{
 		Types: found, GrantedBy: grant.Subject, Purpose: grant.Purpose, Proof: proofPrefix + grant.ID,

@@ -61,9 +61,9 @@ func respond(c echo.Context, r Response) error {
 }
 
 func (b *Bridge) serveMessage(c echo.Context) error {
-	raw, bad := readBody(c, message.MaxMessage+message.MaxWrapping)
-	if bad != nil {
-		return b.respondError(c, bad)
+	raw, e := readBody(c, message.MaxMessage+message.MaxWrapping)
+	if e != nil {
+		return b.respondError(c, e)
 	}
 	if err := httpapi.KeepOpen(c, answerTime); err != nil {
 		return err
@@ -77,9 +77,9 @@ func (b *Bridge) serveMessage(c echo.Context) error {
 // answerTime. It refuses an entry that it reaches after answerTime, because all answers would be lost if that entry
 // took too long.
 func (b *Bridge) serveBatch(c echo.Context) error {
-	raw, bad := readBody(c, message.MaxBatch)
-	if bad != nil {
-		return b.respondError(c, bad)
+	raw, e := readBody(c, message.MaxBatch)
+	if e != nil {
+		return b.respondError(c, e)
 	}
 	if err := httpapi.KeepOpen(c, 2*answerTime); err != nil {
 		return err
@@ -92,21 +92,21 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 	for i, entry := range entries {
 		data := entry.JSON()
 		x := &request{ctx: c.Request().Context(), now: time.Now(), size: len(data), sources: b.cfg.Addresses.Sources(c)}
-		var refused *message.Error
+		var limitErr *message.Error
 		switch {
 		case x.now.After(deadline):
-			refused = message.Fail(message.CodeTimeout)
+			limitErr = message.Fail(message.CodeTimeout)
 		case i > 0: // the request itself paid for the first entry
-			refused = charge(c, b.cfg.Addresses)
+			limitErr = charge(c, b.cfg.Addresses)
 		}
 		key := b.cfg.Box
-		if refused != nil {
+		if limitErr != nil {
 			key = nil // do not decrypt it; an entry that is not encrypted still has its id in the error
 		}
 		var e *message.Error
 		x.packet, e = message.OpenPacket(entry, len(data), key)
 		var r Response
-		if e = cmp.Or(refused, e); e != nil {
+		if e = cmp.Or(limitErr, e); e != nil {
 			r = b.refuse(x, e)
 		} else {
 			r = b.receive(x)
@@ -182,8 +182,8 @@ func discover(c *request, d message.Discover, directories []Directory, quotas qu
 	if len(d.Any) > 0 {
 		searches = nil
 	}
-	for _, one := range d.Any[:min(len(d.Any), 5)] {
-		searches = append(searches, append(slices.Clip(d.All), one))
+	for _, capability := range d.Any[:min(len(d.Any), 5)] {
+		searches = append(searches, append(slices.Clip(d.All), capability))
 	}
 	if !c.isKnown() {
 		for range searches[1:] {
@@ -196,8 +196,8 @@ func discover(c *request, d message.Discover, directories []Directory, quotas qu
 	var lastErr error
 	found := make(map[string]bool)
 	for _, directory := range directories {
-		for _, all := range searches {
-			page, err := directory.Search(c.ctx, client.Query{Capabilities: all, Limit: d.Limit})
+		for _, capabilities := range searches {
+			page, err := directory.Search(c.ctx, client.Query{Capabilities: capabilities, Limit: d.Limit})
 			if err != nil {
 				lastErr = err
 				break // the other directories may answer

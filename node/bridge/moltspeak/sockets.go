@@ -61,11 +61,11 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	it := s.all[c]
-	if it == nil {
+	sock := s.all[c]
+	if sock == nil {
 		return false // c was closed to make room
 	}
-	it.hello.Stop()
+	sock.hello.Stop()
 	kind := func(o *socket) bool { return o.peer != "" && o.known == known }
 	bound := maxSockets - strangersSockets - unboundSockets
 	if !known {
@@ -77,14 +77,14 @@ func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 	if s.count(kind) >= bound {
 		oldestFirst := func(a, b *socket) int { return a.since.Compare(b.since) }
 		table := rate.FairTableOf(s.all, oldestFirst, func(o *socket) ([]rate.Source, bool) { return o.sources, kind(o) })
-		displaced, ok := table.FindDisplaceable(it.sources)
+		displaced, ok := table.FindDisplaceable(sock.sources)
 		if known || !ok {
 			return false
 		}
 		displaced.Close(websocket.CodeTryLater, "too many streams")
 		delete(s.all, displaced)
 	}
-	it.peer, it.known, it.since = peer, known, time.Now()
+	sock.peer, sock.known, sock.since = peer, known, time.Now()
 	return true
 }
 
@@ -92,8 +92,8 @@ func (s *sockets) count(which func(*socket) bool) int { return count(maps.Values
 
 func (s *sockets) remove(c *websocket.Conn) {
 	s.mu.Lock()
-	if it := s.all[c]; it != nil {
-		it.hello.Stop()
+	if sock := s.all[c]; sock != nil {
+		sock.hello.Stop()
 		delete(s.all, c)
 	}
 	s.mu.Unlock()

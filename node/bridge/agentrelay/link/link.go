@@ -241,13 +241,13 @@ func (l *Link) Run(ctx context.Context) error {
 
 // minWait returns how long to wait at least before the next attempt, after a connection that failed with err.
 func minWait(err error) time.Duration {
-	var closed *websocket.CloseError
-	var refused *websocket.HandshakeError
+	var closeErr *websocket.CloseError
+	var handshakeErr *websocket.HandshakeError
 	switch {
-	case errors.As(err, &closed) && closed.Code == frame.CloseRate, errors.As(err, &refused) && refused.Status == http.StatusTooManyRequests,
+	case errors.As(err, &closeErr) && closeErr.Code == frame.CloseRate, errors.As(err, &handshakeErr) && handshakeErr.Status == http.StatusTooManyRequests,
 		errors.Is(err, errTooMany):
 		return waitAfterRate
-	case errors.As(err, &closed) && closed.Code == frame.ClosePolicy:
+	case errors.As(err, &closeErr) && closeErr.Code == frame.ClosePolicy:
 		return waitAfterPolicy
 	}
 	return 0
@@ -255,8 +255,8 @@ func minWait(err error) time.Duration {
 
 // faultText returns what the owner sees of a failure. It contains no text that the relay wrote.
 func faultText(err error) string {
-	if closed, ok := errors.AsType[*websocket.CloseError](err); ok {
-		return fmt.Sprintf("the connection ended with code %d", closed.Code)
+	if closeErr, ok := errors.AsType[*websocket.CloseError](err); ok {
+		return fmt.Sprintf("the connection ended with code %d", closeErr.Code)
 	}
 	if err == nil {
 		return ""
@@ -274,7 +274,7 @@ func (l *Link) connect(ctx context.Context) (*websocket.Conn, error) {
 		ReadLimit: linkReadLimit, Ping: frame.PingEvery, Silence: frame.GoneAfter,
 		Header: http.Header{"Authorization": {"Bearer " + string(token)}},
 	})
-	if refused, ok := errors.AsType[*websocket.HandshakeError](err); ok && refused.Status == http.StatusUnauthorized {
+	if handshakeErr, ok := errors.AsType[*websocket.HandshakeError](err); ok && handshakeErr.Status == http.StatusUnauthorized {
 		return nil, errToken
 	}
 	if err != nil {
@@ -289,7 +289,7 @@ func (l *Link) connect(ctx context.Context) (*websocket.Conn, error) {
 	if err != nil {
 		conn.Abort()
 		conn.Drain()
-		if closed, ok := errors.AsType[*websocket.CloseError](err); ok && closed.Code == frame.CloseBadToken {
+		if closeErr, ok := errors.AsType[*websocket.CloseError](err); ok && closeErr.Code == frame.CloseBadToken {
 			return nil, errToken
 		}
 		return nil, err

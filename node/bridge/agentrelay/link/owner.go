@@ -95,19 +95,19 @@ func (l *Link) listFeedItems(c echo.Context, _ owner.None) (out owner.List[FeedI
 }
 
 func (l *Link) listPeers(c echo.Context, _ owner.None) (out owner.List[PeerView], err error) {
-	known, err := l.peers.all(c.Request().Context())
+	stored, err := l.peers.all(c.Request().Context())
 	if err != nil {
 		return out, wire.ErrUnavailable.Because(err)
 	}
 	l.peers.mu.Lock()
 	defer l.peers.mu.Unlock()
 	for id := range l.peers.seen {
-		if _, ok := known[id]; !ok {
-			known[id] = Peer{Peer: id}
+		if _, ok := stored[id]; !ok {
+			stored[id] = Peer{Peer: id}
 		}
 	}
-	out.Items = make([]PeerView, 0, len(known))
-	for id, p := range known {
+	out.Items = make([]PeerView, 0, len(stored))
+	for id, p := range stored {
 		address := l.address(id)
 		out.Items = append(out.Items, PeerView{p, address.String(), address.Pseudonym(), l.peers.hint(id).Skills, l.peers.seen[id]})
 	}

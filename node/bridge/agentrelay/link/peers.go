@@ -73,8 +73,8 @@ func (p *peers) count() int {
 
 // hint returns what a peer said within a day, or the zero hint. The caller holds p.mu.
 func (p *peers) hint(peer string) hint {
-	for _, known := range []map[string]hint{p.recentHints, p.olderHints} {
-		if h, ok := known[peer]; ok && time.Since(h.At) < keepHint {
+	for _, hints := range []map[string]hint{p.recentHints, p.olderHints} {
+		if h, ok := hints[peer]; ok && time.Since(h.At) < keepHint {
 			return h
 		}
 	}

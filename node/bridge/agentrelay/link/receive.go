@@ -213,16 +213,16 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	if h.msg != "" {
 		id = h.msg // a repetition by an AgentMesh node gets another id from the relay
 	}
-	message := wire.MessageID("msg_" + hashKey(l.cfg.Link.Name, h.from, id))
-	written := time.UnixMilli(h.ts)
-	if written.Before(now.Add(-keepConv)) || written.After(now.Add(time.Minute)) {
-		written = now
+	messageID := wire.MessageID("msg_" + hashKey(l.cfg.Link.Name, h.from, id))
+	writtenAt := time.UnixMilli(h.ts)
+	if writtenAt.Before(now.Add(-keepConv)) || writtenAt.After(now.Add(time.Minute)) {
+		writtenAt = now
 	}
 	return bridge.Inbound{
 		Principal: address.String(), Peer: address.Pseudonym(), Address: address.String(), Name: h.from, Verified: bridge.VerifiedNone,
-		MessageID: message, ConvID: conv, Intent: intent,
-		Payload: address.Mark(payload, false), Time: written, Received: now, Raw: raw, Digest: h.digest(),
-		Records: l.convStore.changes(h.from, t, message, []string{h.id, h.ref}, now),
+		MessageID: messageID, ConvID: conv, Intent: intent,
+		Payload: address.Mark(payload, false), Time: writtenAt, Received: now, Raw: raw, Digest: h.digest(),
+		Records: l.convStore.changes(h.from, t, messageID, []string{h.id, h.ref}, now),
 	}, t, nil
 }
 

@@ -104,7 +104,7 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 // registerAgent registers an agent and answers the request. If name is empty, the relay chooses the id. The other
 // changes become durable together with the registration.
 func (r *Relay) registerAgent(c echo.Context, name string, others ...store.Change) error {
-	got, token, err := r.agents.register(c.Request().Context(), registration{ID: name}, others...)
+	id, token, err := r.agents.register(c.Request().Context(), registration{ID: name}, others...)
 	switch {
 	case errors.Is(err, errBadID):
 		return answerFault(c, http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 characters from a-z 0-9 -, and begins and ends with a letter or digit")
@@ -118,7 +118,7 @@ func (r *Relay) registerAgent(c echo.Context, name string, others ...store.Chang
 		r.log.Error("register an agent", "err", err)
 		return answerFault(c, http.StatusServiceUnavailable, frame.CodeUnavailable, "the relay cannot take the request now")
 	}
-	return httpapi.JSON(c, http.StatusOK, frame.Credentials{AgentID: got, Token: token})
+	return httpapi.JSON(c, http.StatusOK, frame.Credentials{AgentID: id, Token: token})
 }
 
 // readRegistration returns the id that the body of a registration asks for: null if it asks for none (AR-1). It reports
@@ -157,8 +157,8 @@ func (r *Relay) connect(c echo.Context) error {
 		return nil // Accept has answered
 	}
 	s := &session{id: a.ID, token: a.Token, trusted: a.Trusted, conn: conn}
-	if refused := r.conns.enter(s, r.agents, r.welcome(a.ID)); refused != nil {
-		conn.Close(refused.Code, refused.Reason)
+	if closeErr := r.conns.enter(s, r.agents, r.welcome(a.ID)); closeErr != nil {
+		conn.Close(closeErr.Code, closeErr.Reason)
 		conn.Drain() // ends at most four seconds after the close frame is written
 		return nil
 	}

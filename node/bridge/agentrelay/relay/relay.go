@@ -152,9 +152,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		}
 	}
 	r.conns.close()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	return r.agents.flush(last)
+	return r.agents.flush(flushCtx)
 }
 
 // maintain does what is due every minute: it stores which agents were active, forgets the frame rates of absent

@@ -144,8 +144,8 @@ func (v *votes) oldestVote() string {
 	if len(v.all) < maxVotes {
 		return ""
 	}
-	closed := slices.DeleteFunc(slices.Collect(maps.Values(v.all)), func(p *proposal) bool { return p.Status == "" })
-	return slices.MinFunc(closed, func(a, b *proposal) int { return a.Closed.Compare(b.Closed) }).ID // not empty: at most maxOpen are open
+	closedVotes := slices.DeleteFunc(slices.Collect(maps.Values(v.all)), func(p *proposal) bool { return p.Status == "" })
+	return slices.MinFunc(closedVotes, func(a, b *proposal) int { return a.Closed.Compare(b.Closed) }).ID // not empty: at most maxOpen are open
 }
 
 func (v *votes) forget(id string) {

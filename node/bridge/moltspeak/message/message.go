@@ -145,11 +145,11 @@ func (m Message) Content() wire.Value {
 // the content, and leaves out members of from, to and pii_meta that the protocol does not know, because they may hold
 // personal data, too.
 func (m Message) Mask() wire.Value {
-	known := map[string]wire.Value{"from": m.From.Value(), "to": m.To.Value(), "pii_meta": m.PII.value()}
+	replacements := map[string]wire.Value{"from": m.From.Value(), "to": m.To.Value(), "pii_meta": m.PII.value()}
 	content := m.PII.Mask(m.Content()).Members() // in the order of the tree
 	members := slices.Clone(m.Tree.Members())
 	for i, member := range members {
-		if v, ok := known[member.Key]; ok {
+		if v, ok := replacements[member.Key]; ok {
 			members[i].Value = v
 		} else if len(content) > 0 && content[0].Key == member.Key {
 			members[i].Value, content = content[0].Value, content[1:]

@@ -101,8 +101,8 @@ type submission struct {
 // readSubmission parses a body. refusal is the reason for a refusal, or "".
 func (s *Server) readSubmission(c echo.Context) (in submission, refusal string) {
 	raw, err := httpapi.Body(c, maxDocument)
-	v, bad := wire.ParseObject(raw)
-	if err != nil || bad != nil {
+	v, parseErr := wire.ParseObject(raw)
+	if err != nil || parseErr != nil {
 		return in, "Invalid JSON body"
 	}
 	in = submission{name: v.GetStr("agent_name"), org: v.GetStr("org"), key: v.GetStr("public_key"), endpoint: v.GetStr("endpoint"), description: v.GetStr("description"), capabilities: capabilitiesIn(v), given: map[string]bool{}}
@@ -251,13 +251,13 @@ func (s *Server) change(c echo.Context, edit func(*registration, time.Time), ans
 		return refuse(c, http.StatusNotFound, "Agent not found")
 	}
 	if !s.cfg.NoAuth || reg.readOnly {
-		given := bearer(c)
+		hash := bearer(c)
 		switch {
 		case reg.readOnly:
 			return refuse(c, http.StatusForbidden, "this entry is a card of the directory: change the card")
-		case given == (credential.Hash{}):
+		case hash == (credential.Hash{}):
 			return refuse(c, http.StatusUnauthorized, "a bearer token is required")
-		case !given.Equal(reg.Bearer):
+		case !hash.Equal(reg.Bearer):
 			return refuse(c, http.StatusForbidden, "the bearer token does not own this entry")
 		}
 	}

@@ -88,8 +88,8 @@ func (r Remote) register(ctx context.Context, e Entry) error {
 	if err != nil {
 		return err
 	}
-	listed, err := r.Key(ctx, e.ID)
-	if err == nil && listed != e.PublicKey {
+	listedKey, err := r.Key(ctx, e.ID)
+	if err == nil && listedKey != e.PublicKey {
 		err = errors.New("the registry lists another key under our name")
 	}
 	return err
