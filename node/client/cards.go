@@ -245,6 +245,7 @@ func (f *pendingLookup) wait(ctx context.Context) error {
 // gaveUp reports whether the look-up tells nothing about the agent, because its caller gave up or could not pay.
 func (f *pendingLookup) gaveUp() bool { return errors.Is(f.err, errAbandoned) }
 
+// abandon returns an error that matches errAbandoned and why.
 func abandon(why error) error { return fmt.Errorf("%w: %w", errAbandoned, why) }
 
 var errAbandoned = errors.New("the caller gave up")

@@ -135,6 +135,7 @@ func (d *Directory) Rotate(ctx context.Context, card wire.Value, cred Credential
 	return d.put(ctx, opRotate, card, cred, key, previous)
 }
 
+// put replaces the card that is registered. previous is the key before a rotation, otherwise nil.
 func (d *Directory) put(ctx context.Context, op string, card wire.Value, cred Credential, key, previous *signing.PrivateKey) (wire.Registered, error) {
 	path, err := agentPath(wire.AgentID(card.GetStr("agent_id")))
 	if err != nil {

@@ -104,6 +104,7 @@ func isNetworkDown(err error) bool {
 	return unresolved || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
+// errorFor returns the error for an answer whose status the caller did not expect.
 func (d *Directory) errorFor(op string, resp *http.Response, body []byte) error {
 	e := &DirectoryError{Op: op, Directory: d.Base, Kind: ErrRefused, Status: resp.StatusCode}
 	if v, err := wire.ParseObject(body); err == nil {

@@ -188,6 +188,7 @@ func (c *Cards) newPeer(v wire.Value, reach Reach, now time.Time) (Peer, error) 
 	return Peer{Card: card, Key: key, Reach: reach, Unproven: checkID(card, key, now)}, nil
 }
 
+// ownerCard returns the entry for the card that our owner added, or nil if our owner added none.
 func (c *Cards) ownerCard(ctx context.Context, id wire.AgentID, pin storedPin, now time.Time) (*entry, error) {
 	if c.cfg.Records == nil {
 		return nil, nil
@@ -209,6 +210,7 @@ func (c *Cards) ownerCard(ctx context.Context, id wire.AgentID, pin storedPin, n
 	return pin.applyTo(e, now), nil
 }
 
+// ownerEntry returns the entry for a card from our owner.
 func (c *Cards) ownerEntry(card wire.Value, now time.Time) (*entry, error) {
 	peer, err := c.newPeer(card, c.cfg.HTTP.reachOf(true), now)
 	if err != nil {

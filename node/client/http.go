@@ -190,7 +190,8 @@ func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Re
 
 // wait waits for a slot of the host, at most as long as an answer may take. The caller must call release.
 func (h *HTTP) wait(ctx context.Context, reach Reach, req *http.Request) (release func(), err error) {
-	host := strings.ToLower(strings.TrimSuffix(req.URL.Hostname(), ".")) // case and a final dot do not make another host
+	// Upper case and a final dot do not make another host.
+	host := strings.ToLower(strings.TrimSuffix(req.URL.Hostname(), "."))
 	if reach == Loopback {
 		host = req.URL.Host // each service on this machine counts as a host
 	}

@@ -47,6 +47,7 @@ func (g *limiter) acquire(ctx context.Context, host string) (release func(), err
 	}, nil
 }
 
+// join returns the slots of a host, and counts a user of them until leave.
 func (g *limiter) join(host string) *hostLimit {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -67,6 +67,7 @@ type storedPin struct {
 	expires time.Time
 }
 
+// newPin returns the pin for the current key of a peer.
 func newPin(p Peer) storedPin {
 	return storedPin{Pin: Pin{Agent: p.Card.ID, Name: wire.OneLine(p.Card.Name, maxPinnedName), Fingerprint: p.Key.Fingerprint(), PublicKey: p.Card.PublicKey, Directory: p.Directory, Pinned: p.Pinned, Proven: p.Unproven == nil}}
 }

@@ -30,6 +30,7 @@ func (w Window) orDefault() Window {
 	return Window{min(w.Past, MaxWindow), min(w.Future, MaxWindow)}
 }
 
+// around returns the times between which an OpenPGP signature of a message with the timestamp t must have been made.
 func (w Window) around(t time.Time) signing.Window {
 	return signing.Window{From: t.Add(-w.Past), To: t.Add(w.Future)}
 }

@@ -164,7 +164,8 @@ func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 		Body: body, Hash: acl.HashBody(body), Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: c.now.UTC(),
 		Purge: c.purge(), Lasting: true,
 	}, slot)
-	changes = slices.Concat(room, changes, []store.Change{c.peer.change()}) // with the peer's pin, so that a concurrent unpin fails
+	// The peer's pin is written, too, so that a concurrent unpin fails.
+	changes = slices.Concat(room, changes, []store.Change{c.peer.change()})
 	if err := b.records.Apply(c.ctx, changes, c.now); err != nil {
 		return acl.Ask{}, err
 	}

@@ -290,6 +290,7 @@ func answerVerify(v message.Verify, now time.Time) (answer, *message.Error) {
 	return answer{op: message.OpVerifyResponse, p: wire.Obj(wire.TextField("challenge", v.Challenge))}, nil
 }
 
+// acceptProof opens a session if text is the right answer to our challenge to the sender.
 func (h *handshakes) acceptProof(c *request, text string) (answer, *message.Error) {
 	s, ok := h.redeem(c.m.From.Name(), c.peer.Key, text, c.now)
 	if !ok {

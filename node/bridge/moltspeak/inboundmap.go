@@ -18,6 +18,7 @@ import (
 // ownDomain is the domain of a query whose params are the payload of an AgentMesh request for information.
 const ownDomain = "agentmesh"
 
+// handleQuery passes a query to the node. The domain of the query decides its intent.
 func (b *Bridge) handleQuery(c *request, q message.Query) (answer, *message.Error) {
 	conv, e := b.conversationOf(c)
 	if e != nil {
@@ -46,6 +47,7 @@ func withAction(action string, p wire.Value) wire.Value {
 	return wire.Obj(append([]wire.Member{wire.TextField("action", action)}, p.Without("action").Members()...)...)
 }
 
+// handleTask passes a task, or its end, to the node. It answers questions for the status itself.
 func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error) {
 	conv := taskConversation(c.m.From, t.ID)
 	var old convState
@@ -104,6 +106,7 @@ func closePayload(status string) wire.Value {
 	return wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", status))
 }
 
+// handleTool passes a tool call to the node. It answers list and describe itself.
 func (b *Bridge) handleTool(c *request, t message.Tool) (answer, *message.Error) {
 	at := slices.IndexFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool })
 	if t.Action != "list" && at < 0 {
@@ -173,7 +176,8 @@ func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv
 		return answer{}, e
 	}
 	a, e := c.answerOutcome(out)
-	if e == nil && a.p.GetStr("status") != "partial" && !t.Done && !keepsTask { // this answer is final: a later close adds nothing
+	// If this answer is final, a later close adds nothing.
+	if e == nil && a.p.GetStr("status") != "partial" && !t.Done && !keepsTask {
 		if err := updateConversation(c.ctx, b.records, t, c.now, func(t *convState) { t.Done = true }); err != nil {
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store a conversation", "err", err)
 		}
@@ -275,7 +279,8 @@ func (c *request) maskPayload(p wire.Value, reveal []string) wire.Value {
 	}
 	out, decoded := c.m.PII.Mask(p), message.StreamText(p)
 	if text := decoded.GetStr("data"); text != p.GetStr("data") && c.m.PII.Mask(decoded).GetStr("data") != text {
-		return out.With("data", wire.Text(message.Masked)) // data that is personal only after decoding is masked as a whole
+		// Data that is personal only after decoding is masked as a whole.
+		return out.With("data", wire.Text(message.Masked))
 	}
 	return out
 }
@@ -371,7 +376,9 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	payload, end := replyPayload(c.body)
 	intent := wire.Intent(o.Intent)
 	if !intent.Standard() {
-		intent = wire.RequestInfo // an answer to a request for information commits nobody, whereas a custom intent without a hook would wait for the owner
+		// An answer to a request for information commits nobody, whereas a message with a custom intent would wait
+		// for the owner if no hook handles it.
+		intent = wire.RequestInfo
 	}
 	out, e := b.passToNode(c, o.Address, intent, payload, o.Conv, nil)
 	mayWait := out.Held || out.Duplicate && out.Status == http.StatusAccepted

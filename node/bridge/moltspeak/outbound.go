@@ -133,6 +133,7 @@ func (b *Bridge) targetOf(ctx context.Context, a bridge.Address, agent message.A
 	return to, err
 }
 
+// targetBehind returns the agent with the endpoint of a link.
 func targetBehind(l bridge.Link, agent message.Agent) (to target, err error) {
 	to = target{agent: agent, address: bridge.Address{Kind: Kind, Link: l.Name, Peer: agent.Name()}, reach: client.Owner}
 	to.endpoint, err = message.Endpoint(l.URL)
@@ -155,7 +156,8 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	if err != nil {
 		return nil, storeFailure(err)
 	}
-	out, e := b.screen(ctx, to.agent, toScan, "out "+wire.HashOf(d.ID), now) // also before another attempt, because the owner may have revoked the consent
+	// Each attempt is screened, because the owner may have revoked the consent meanwhile.
+	out, e := b.screen(ctx, to.agent, toScan, "out "+wire.HashOf(d.ID), now)
 	if e != nil {
 		if e.Code == message.CodeInternal {
 			return nil, storeFailure(e)
@@ -271,6 +273,7 @@ func (b *Bridge) send(ctx context.Context, to target, raw []byte, boxed bool) er
 	return err
 }
 
+// sendOnce is send without the record of the result.
 func (b *Bridge) sendOnce(ctx context.Context, to target, raw []byte, boxed bool) error {
 	reply, err := b.post(ctx, to, raw, boxed)
 	if err != nil || reply == nil {
@@ -483,6 +486,7 @@ func (b *Bridge) challenge(ctx context.Context, e registry.Entry, now time.Time)
 	return nil
 }
 
+// reach returns the reach of the endpoints that peers name.
 func (c *Config) reach() client.Reach {
 	if c.Local {
 		return client.Loopback

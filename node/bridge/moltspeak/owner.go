@@ -154,6 +154,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	return err
 }
 
+// greet sends a hello to a peer, and answers the challenge of the peer to open a session.
 func (b *Bridge) greet(ctx context.Context, to target) error {
 	d := message.Draft{ID: newID(), Op: message.OpHello, Time: time.Now(), P: helloPayload(b.capabilities), Class: message.Internal}
 	d.Ext = ownURL(b.cfg.URL).ext(to.endpoint)
@@ -173,7 +174,8 @@ func (b *Bridge) greet(ctx context.Context, to target) error {
 	if err != nil {
 		return err
 	}
-	if f, failed := result.body.(message.Fault); failed { // the fault is not wrapped, because it could take down a link that works
+	// The fault is not wrapped, because it could take down a link that works.
+	if f, failed := result.body.(message.Fault); failed {
 		return fmt.Errorf("the peer opens no session: %s", f.Code)
 	}
 	return nil
@@ -209,6 +211,7 @@ func (b *Bridge) handshakeCall(ctx context.Context, to target, d message.Draft) 
 	return c, nil
 }
 
+// ownerSend serves [SendMessage].
 func (b *Bridge) ownerSend(c echo.Context, in NewMessage) (sent owner.Sent, err error) {
 	address := bridge.Address{Kind: Kind, Link: in.Link, Peer: in.Peer}
 	if _, ok := message.ParseName(address.Peer); !ok || address.Validate() != nil {
@@ -221,7 +224,8 @@ func (b *Bridge) ownerSend(c echo.Context, in NewMessage) (sent owner.Sent, err 
 			return sent, err
 		}
 	}
-	if ms, ok := in.Payload.Get("deadline"); ok && in.Intent == IntentTask { // the deadline also ends our side of the task (MS-33)
+	// The deadline also ends our side of the task (MS-33).
+	if ms, ok := in.Payload.Get("deadline"); ok && in.Intent == IntentTask {
 		if token, isNumber := ms.Num(); isNumber {
 			if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 {
 				out.Deadline = time.UnixMilli(n)

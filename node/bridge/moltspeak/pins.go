@@ -330,6 +330,7 @@ func hasConversation(ctx context.Context, records store.Records, address bridge.
 // tableFor is how long pins.table is used. Making it is expensive, because it needs all pins of strangers.
 const tableFor = time.Second
 
+// pinEntry identifies a pin in pins.table.
 type pinEntry struct {
 	name string
 	rev  store.Rev

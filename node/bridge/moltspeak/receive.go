@@ -95,7 +95,8 @@ func (b *Bridge) process(c *request) (answer, *message.Error) {
 		return answer{}, e
 	}
 	c.fresh = !isRepeat && c.m.ID != "" && c.m.To.Agent != ""
-	if isRepeat && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) { // a repeat that the node itself would not recognize
+	// The node itself would not recognize these repeats.
+	if isRepeat && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) {
 		return answer{stored: old}, nil
 	}
 	if e := b.checkContent(c); e != nil {
@@ -317,11 +318,12 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	case message.Ack:
 		return answer{}, nil
 	case message.Respond:
-		if text := p.Data.GetStr("challenge"); !b.handshake.isWaiting(c.m.From.Name(), text) {
+		text := p.Data.GetStr("challenge")
+		if !b.handshake.isWaiting(c.m.From.Name(), text) {
 			return b.receiveReply(c)
-		} else { // a peer that knows only the core operations answers a challenge with respond, not with verify_response (MS-25)
-			a, e = b.handshake.acceptProof(c, text)
 		}
+		// A peer that knows only the core operations answers a challenge with respond, not with verify_response (MS-25).
+		a, e = b.handshake.acceptProof(c, text)
 	case message.Fault:
 		return b.receiveReply(c)
 	case message.Query:

@@ -134,6 +134,7 @@ func replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, 
 	}}
 }
 
+// replays stores and finds replay records.
 type replays struct {
 	records store.Records
 	log     *slog.Logger

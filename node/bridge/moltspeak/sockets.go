@@ -12,6 +12,7 @@ import (
 // helloTime is the time after which a WebSocket is closed if it is not bound.
 const helloTime = 10 * time.Second
 
+// socket is an open WebSocket.
 type socket struct {
 	conn  *websocket.Conn
 	peer  string // the identity of the peer to which it is bound; "" if it is not bound
@@ -22,6 +23,7 @@ type socket struct {
 	sources []rate.Source // the sources of the client
 }
 
+// sockets holds the open WebSockets.
 type sockets struct {
 	mu   sync.Mutex
 	all  map[*websocket.Conn]*socket

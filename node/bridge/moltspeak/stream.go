@@ -39,6 +39,7 @@ type openStream struct {
 	sources             []rate.Source
 }
 
+// streams holds the streams of all peers whose end is still to come.
 type streams struct {
 	mu    sync.Mutex
 	open  map[string]*openStream // by peer and stream id

@@ -368,6 +368,7 @@ func workerOf(tree wire.Value) int {
 	return int(h.Sum32() % workers)
 }
 
+// ownID returns the node's id on the relay. Before the node knows that id, it returns the configured one.
 func (l *Link) ownID() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -101,6 +101,7 @@ func (l *Link) handleBroadcast(ctx context.Context, h *incoming, raw []byte) {
 	}
 }
 
+// handleDirect handles a frame to the node that is not a broadcast.
 func (l *Link) handleDirect(ctx context.Context, h *incoming, raw []byte) {
 	switch h.kind {
 	case "discovery":

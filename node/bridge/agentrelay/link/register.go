@@ -116,6 +116,7 @@ func (l *Link) register(ctx context.Context) (client.Credential, error) {
 // errNoRelay means that no ARC relay answers at the URL.
 var errNoRelay = errors.New("the relay does not answer the registration")
 
+// registerAt asks for an id at one URL.
 func (l *Link) registerAt(ctx context.Context, u *url.URL) (frame.Credentials, error) {
 	var got frame.Credentials
 	body := []byte("{}")

@@ -110,6 +110,7 @@ func Carry(ctx context.Context, links []*Link, recipient wire.AgentID, message [
 	return nil, false, nil
 }
 
+// sendTunnel sends a signed message to a peer, and waits for the answer.
 func (l *Link) sendTunnel(ctx context.Context, peer string, message []byte) ([]byte, error) {
 	v, err := wire.ParseForeign(message, frame.MaxDepth, frame.MaxValues)
 	if err != nil {

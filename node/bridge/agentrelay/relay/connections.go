@@ -75,6 +75,7 @@ func (c *connections) leave(s *session) {
 	c.running.Done()
 }
 
+// disconnect closes the newest connection of an agent.
 func (c *connections) disconnect(id string, code int, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,6 +91,7 @@ func (c *connections) isConnected(id string) bool {
 	return c.newest[id] != nil
 }
 
+// all returns the newest connection of each agent.
 func (c *connections) all() []*session {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -181,7 +181,8 @@ func (h *history) sweep(ctx context.Context, now time.Time) error {
 			deleted[e] = true
 		}
 		h.mu.Lock()
-		h.list = slices.DeleteFunc(h.list, func(e *entry) bool { return deleted[e] }) // by pointer: insert may have put older ones before them meanwhile
+		// Delete by pointer: insert may have put older messages before them meanwhile.
+		h.list = slices.DeleteFunc(h.list, func(e *entry) bool { return deleted[e] })
 		for _, e := range old {
 			h.bytes -= len(e.raw)
 		}

@@ -57,6 +57,7 @@ func answerRateLimit(c echo.Context, wait time.Duration) error {
 	return answerFault(c, http.StatusTooManyRequests, frame.CodeRate, "too many requests; try again later")
 }
 
+// postRegister serves POST /register. Only successful registrations count toward the limits.
 func (r *Relay) postRegister(c echo.Context) error {
 	httpapi.Private(c)
 	from, now := httpapi.ClientAddr(c), time.Now()

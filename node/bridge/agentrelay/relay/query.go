@@ -33,6 +33,7 @@ const (
 	maxSearches   = 60 // of the directory, in a minute
 )
 
+// request is a query with the scope that the agent asked for.
 type request struct {
 	SearchQuery
 	scope string // agents, messages or both

@@ -43,6 +43,7 @@ func (s *session) tell(kind, ref string, payload wire.Value) {
 	_ = s.conn.Send(websocket.Text(notice(s.id, kind, ref, payload)))
 }
 
+// notice returns the bytes of a frame from the relay.
 func notice(to, kind, ref string, payload wire.Value) []byte {
 	return frame.Notice{ID: frame.NewID(), Type: kind, To: to, Ref: ref, Payload: payload, TS: time.Now().UnixMilli()}.Encode()
 }
@@ -139,7 +140,8 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 		}
 	}
 	now := time.Now()
-	r.agents.markActive(s.id, now) // after observe, which counts the active agents for the quorum of a proposal (AR-42)
+	// This comes after observe, which counts the active agents for the quorum of a proposal (AR-42).
+	r.agents.markActive(s.id, now)
 	r.statistics.add(now)
 	r.deliver(d)
 	return nil

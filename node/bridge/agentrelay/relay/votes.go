@@ -145,7 +145,8 @@ func (v *votes) oldestVote() string {
 		return ""
 	}
 	closedVotes := slices.DeleteFunc(slices.Collect(maps.Values(v.all)), func(p *proposal) bool { return p.Status == "" })
-	return slices.MinFunc(closedVotes, func(a, b *proposal) int { return a.Closed.Compare(b.Closed) }).ID // not empty: at most maxOpen are open
+	// The list is not empty: at most maxOpen votes are open.
+	return slices.MinFunc(closedVotes, func(a, b *proposal) int { return a.Closed.Compare(b.Closed) }).ID
 }
 
 func (v *votes) forget(id string) {
@@ -178,6 +179,7 @@ func (r *Relay) store(ctx context.Context, e *entry, changes ...store.Change) er
 	return r.history.append(ctx, e, changes...)
 }
 
+// propose stores a proposal, which opens a vote.
 func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
 	r.votes.writing.Lock()
 	defer r.votes.writing.Unlock()
@@ -247,6 +249,7 @@ func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.R
 	return nil
 }
 
+// newResult returns the message that announces the result of a vote.
 func (r *Relay) newResult(p *proposal) *entry {
 	approve, reject := p.countVotes()
 	e := &entry{id: frame.NewID(), from: frame.RelayID, kind: "vote_result", to: []string{frame.Everybody}, broadcast: true}
@@ -269,6 +272,7 @@ func (r *Relay) endVotes(ctx context.Context, now time.Time) {
 	}
 }
 
+// dueVotes returns the open proposals whose vote is decided or over, oldest first.
 func (v *votes) dueVotes(now time.Time) []*proposal {
 	v.mu.Lock()
 	defer v.mu.Unlock()

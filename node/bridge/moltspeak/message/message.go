@@ -115,7 +115,8 @@ func Parse(tree wire.Value) (Message, *Error) {
 		m.Time = time.UnixMilli(ms).UTC()
 	}
 	m.From, m.To = r.agent("from"), r.agent("to")
-	if !opensHandshake && m.Op != OpPing && m.To.Agent == "" { // without a recipient, anybody could replay it to another agent
+	// Without a recipient, anybody could replay the message to another agent.
+	if !opensHandshake && m.Op != OpPing && m.To.Agent == "" {
 		r.fail(CodeMissingField, "to", "is required")
 	}
 	m.P = r.need("p", wire.Object)
@@ -125,7 +126,8 @@ func Parse(tree wire.Value) (Message, *Error) {
 	if m.Re != "" {
 		r.check(ValidID(m.Re), "re", "must have 1 to 128 printable bytes")
 	}
-	if m.Op.IsAnswer() && m.Op != OpError && m.Op != OpHelloAck && m.Re == "" { // MS-2, MS-52: these two may answer a message without an id
+	// An error or hello_ack may answer a message without an id (MS-2, MS-52).
+	if m.Op.IsAnswer() && m.Op != OpError && m.Op != OpHelloAck && m.Re == "" {
 		r.fail(CodeMissingField, "re", "is required in an answer")
 	}
 	m.Expires = r.millis("exp")

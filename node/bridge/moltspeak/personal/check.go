@@ -195,7 +195,8 @@ func isStreet(found, before, _ string) bool {
 		}
 	}
 	last := words[len(words)-1]
-	if len(last) <= 2 || last == "close" || last == "drive" || last == "court" || last == "square" { // everyday words: require a capital letter
+	// Everyday words need a name with a capital letter before them.
+	if len(last) <= 2 || last == "close" || last == "drive" || last == "court" || last == "square" {
 		name := strings.Fields(found)[1]
 		return name[:1] != strings.ToLower(name[:1])
 	}

@@ -121,7 +121,8 @@ func (s *cache) put(reg registration) {
 	defer s.mu.Unlock()
 	old, it := s.own[reg.ID], newCachedEntry(reg)
 	s.own[reg.ID] = it
-	if old != nil && !old.gone && !it.gone && old.TrustScore == it.TrustScore { // a heartbeat does not change the order
+	// A heartbeat does not change the order.
+	if old != nil && !old.gone && !it.gone && old.TrustScore == it.TrustScore {
 		if i := slices.Index(s.sorted, old); i >= 0 {
 			s.sorted = slices.Clone(s.sorted)
 			s.sorted[i] = it
@@ -178,7 +179,8 @@ func (s *cache) refresh(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cards, s.read, s.loaded = cards, time.Now(), true // together: a caller that finds loaded set also gets the cards
+	// All three change together: a caller that finds loaded set also gets the cards.
+	s.cards, s.read, s.loaded = cards, time.Now(), true
 	s.rebuild()
 	return nil
 }
@@ -236,7 +238,8 @@ func cardEntry(card wire.Value, v wire.Verification) (Entry, bool) {
 		ID: name.Name(), AgentName: name.Agent, Org: name.Org, PublicKey: meta.GetStr("moltspeak_key"), Endpoint: meta.GetStr("moltspeak"),
 		Description: card.GetStr("description"), Capabilities: capabilitiesIn(card), Status: "active", TrustScore: trustScore(v.Key != nil, v.Endpoint != nil),
 	}
-	for _, t := range []*time.Time{v.Key, v.Endpoint, v.Alive} { // a card itself has no times, so use those of its proofs
+	// A card itself has no times, so use those of its proofs.
+	for _, t := range []*time.Time{v.Key, v.Endpoint, v.Alive} {
 		if t != nil && t.After(e.LastSeenAt) {
 			e.UpdatedAt, e.LastSeenAt = t.UTC(), t.UTC()
 		}

@@ -141,6 +141,7 @@ func bearer(c echo.Context) credential.Hash {
 	return credential.HashOf(text)
 }
 
+// add serves POST /v1/agents.
 func (s *Server) add(c echo.Context) error {
 	in, refusal := s.readSubmission(c)
 	if refusal != "" {
@@ -228,6 +229,7 @@ func (s *Server) find(c echo.Context) (registration, bool, error) {
 	return registration{Entry: e, readOnly: true}, ok, err
 }
 
+// get serves GET /v1/agents/:id.
 func (s *Server) get(c echo.Context) error {
 	reg, ok, err := s.find(c)
 	if err != nil {
@@ -276,6 +278,7 @@ func (s *Server) change(c echo.Context, edit func(*registration, time.Time), ans
 	return httpapi.JSON(c, http.StatusOK, answer(reg))
 }
 
+// put serves PUT /v1/agents/:id.
 func (s *Server) put(c echo.Context) error {
 	in, refusal := s.readSubmission(c)
 	if refusal != "" {
@@ -296,12 +299,14 @@ func (s *Server) put(c echo.Context) error {
 	}, func(reg registration) any { return registrationAnswer{true, &reg.Entry} })
 }
 
+// remove serves DELETE /v1/agents/:id.
 func (s *Server) remove(c echo.Context) error {
 	return s.change(c, func(reg *registration, _ time.Time) {
 		reg.Gone, reg.Endpoint, reg.Description, reg.Capabilities = true, "", "", []string{} // the name stays reserved
 	}, func(registration) any { return registrationAnswer{Success: true} })
 }
 
+// heartbeat serves POST /v1/agents/:id/heartbeat.
 func (s *Server) heartbeat(c echo.Context) error {
 	return s.change(c, func(reg *registration, now time.Time) { reg.LastSeenAt = now }, func(reg registration) any {
 		return struct {

@@ -73,7 +73,8 @@ type Server struct {
 // NewServer returns a registry.
 func NewServer(cfg Config) *Server {
 	s := &Server{cfg: cfg, cache: newCache(cfg.Records, cfg.Directory), proofs: &proofs{queue: make(chan string, 256)}}
-	if !cfg.Local { // a tenth of the places is available at once, and all of them within the time for which an entry is kept
+	// A tenth of the places is available at once, and all of them within the time for which an entry is kept.
+	if !cfg.Local {
 		s.registrations = rate.NewRegistrations(registrationsPerHour, rate.NewPool(rate.Limit(maxRegistered/keepClaimed.Seconds()), maxRegistered/10))
 	}
 	return s
