@@ -55,11 +55,13 @@ type Config struct {
 	Box   *signing.BoxKey
 
 	// Serve switches on the endpoint at /moltspeak/v0.1.
-	Serve     bool
-	URL       string   // URL of our endpoint, as peers see it; empty if peers cannot call us
-	Domains   []string // domains of the queries that become messages of xyz.moltspeak.query
-	Tools     []ToolInfo
-	PlainConf []string // peers that may send us confidential messages unencrypted; ours to them are unencrypted if they have no key (MS-37)
+	Serve   bool
+	URL     string   // URL of our endpoint, as peers see it; empty if peers cannot call us
+	Domains []string // domains of the queries that become messages of xyz.moltspeak.query
+	Tools   []ToolInfo
+	// PlainConf lists peers that may send us confidential messages unencrypted. Ours to them are unencrypted if they
+	// have no key (MS-37).
+	PlainConf []string
 	Reveal    []string // peers whose personal data reaches the inbox and hooks unmasked
 	Origins   []string // origins of web pages that may open /stream, besides our own
 	Addresses *httpapi.Addresses

@@ -25,7 +25,9 @@ const (
 )
 
 const (
-	maxReplays        = 10_000 // replay records of one peer in an hour, or of all strangers in one slice: more than their rates permit
+	// maxReplays bounds the replay records of one peer in an hour, and of all strangers in one slice. Their rates
+	// permit fewer.
+	maxReplays        = 10_000
 	replaySlice       = 5 * time.Minute
 	maxReply          = 16 << 10 // bytes of a stored reply to a stranger that began no conversation
 	keepReplays       = 24 * time.Hour

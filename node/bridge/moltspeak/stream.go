@@ -15,7 +15,9 @@ import (
 
 // The bounds of streams (MS-32).
 const (
-	maxStream      = 10 << 20 // bytes of a known peer's stream; a stranger's has at most wire.MaxMessage, like the stranger's other messages
+	// maxStream bounds a stream of a known peer, in bytes. A stream of a stranger has at most wire.MaxMessage, like
+	// the stranger's other messages.
+	maxStream      = 10 << 20
 	streamsPerPeer = 4
 	streamIdle     = 10 * time.Minute
 	maxStreams     = 64 // open streams of all peers

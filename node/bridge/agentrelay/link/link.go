@@ -85,7 +85,8 @@ type Link struct {
 	onHandled     func()        // for tests: called after each frame; may be nil
 	wake          chan struct{} // makes a link that is not connected connect now
 	renewed       bool          // for Run: the link has registered again and has not been up since
-	dialing       chan struct{} // a lock, held while Run or Test connects or registers: a second connection would end the first
+	// dialing is a lock, held while Run or Test connects or registers: a second connection would end the first.
+	dialing chan struct{}
 
 	mu     sync.Mutex
 	id     string // the node's id on the relay: from the stored registration, then from the welcome

@@ -14,7 +14,8 @@ const (
 	maxUnsent    = 1000 // answers that wait; the peers take turns
 	ownPerMinute = 90   // AR-53: below what a relay allows
 	ownPerHour   = 950
-	maxUnread    = 4 // messages of the outbox that the relay has not read yet; during that time, their attempts are in flight
+	// maxUnread bounds the messages of the outbox that the relay has not read yet. Their attempts are in flight.
+	maxUnread = 4
 )
 
 var errDown = errors.New("the link is not connected")
@@ -24,9 +25,10 @@ type sender struct {
 	budget *rate.Windows   // of all frames that the link sends
 	unread *waiting.Places // for messages of the outbox that the relay has not read yet
 
-	mu      sync.Mutex
-	conn    *websocket.Conn
-	answers *rate.Windows           // the part of the budget for answers and replies; the rest is for other messages of the owner
+	mu   sync.Mutex
+	conn *websocket.Conn
+	// answers is the part of the budget for answers and replies. The rest is for other messages of the owner.
+	answers *rate.Windows
 	unsent  *rate.FairQueue[[]byte] // immediate answers that wait for the connection or the budget
 	resume  *time.Timer             // sends them when the budget allows; nil if nothing waits for the budget
 }

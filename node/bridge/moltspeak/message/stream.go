@@ -30,7 +30,9 @@ func StreamText(p wire.Value) wire.Value {
 // SplitStream splits a stream into start, chunks and end (MS-32). Each chunk of binary data is encoded as base64 by
 // itself; the checksum covers the decoded bytes.
 func SplitStream(p wire.Value, id string) ([]Draft, error) {
-	const piece = 48 << 10 // bytes of data in a chunk: even if all text is escaped, it fits into a message; binary data fits into a chunk as base64
+	// A chunk has at most this many bytes of data: text fits into a message even if all of it is escaped, and binary
+	// data fits into a chunk as base64.
+	const chunkSize = 48 << 10
 	data, encode := []byte(p.GetStr("data")), func(b []byte) string { return string(b) }
 	binary := p.GetStr("type") == "binary"
 	if binary {
@@ -53,7 +55,7 @@ func SplitStream(p wire.Value, id string) ([]Draft, error) {
 	sum := sha256.Sum256(data)
 	seq := int64(0)
 	for ; len(data) > 0; seq++ {
-		n := min(piece, len(data))
+		n := min(chunkSize, len(data))
 		for !binary && n < len(data) && n > 0 && data[n]&0xc0 == 0x80 { // not inside a character
 			n--
 		}
