@@ -26,8 +26,8 @@ type session struct {
 	ID      string
 	key     string // the pinned key of the peer
 	Expires time.Time
-	active  time.Time
-	bytes   int64
+	active  time.Time     // when the last message arrived
+	bytes   int64         // size of the messages that arrived
 	known   bool          // the peer was a known peer when the session began
 	sources []rate.Source // the sources of a stranger
 }
@@ -35,7 +35,7 @@ type session struct {
 // challenge is a random text that a peer must sign to prove its key (MS-26).
 type challenge struct {
 	text    string
-	key     string
+	key     string // the pinned key of the peer
 	expires time.Time
 	known   bool
 	sources []rate.Source

@@ -60,7 +60,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			return bridge.Delivered{}, err
 		}
 		if target.endpoint == "" {
-			err = &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; a link with its url changes that", to.Name())}
+			err = &client.SendError{Retry: true, Cause: fmt.Errorf("%s has named no endpoint, so it cannot be called; add a link with its url", to.Name())}
 		} else {
 			err = b.send(ctx, target, raw, t.Boxed)
 		}

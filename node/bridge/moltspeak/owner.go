@@ -45,7 +45,7 @@ type Status struct {
 	Serving  bool   `json:"serving"`
 	Sessions int    `json:"sessions"`
 
-	Registries []registry.State `json:"registries,omitempty"` // those that links name
+	Registries []registry.State `json:"registries,omitempty"` // the registries of the links
 }
 
 // sendWait is how long a command waits for an answer: the time that the peer has (AM-32), and some for the network.

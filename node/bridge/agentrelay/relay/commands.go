@@ -18,7 +18,7 @@ func (r *Relay) handleCommand(s *session, f frame.Frame) *frame.Refusal {
 	switch {
 	case f.Type == "ping":
 		payload := f.Payload
-		if len(payload.JSON()) > 1024 {
+		if len(payload.JSON()) > 1024 { // too large to send back
 			payload = wire.Value{}
 		}
 		s.tell("pong", f.Ref, payload)

@@ -111,7 +111,7 @@ func (e *entry) summary() wire.Value {
 func shorten(list []wire.Value, limit int, room *int, incomplete bool) ([]wire.Value, bool) {
 	out := []wire.Value{}
 	for _, v := range list {
-		size := len(v.JSON()) + 1
+		size := len(v.JSON()) + 1 // with a comma
 		if len(out) == limit || size > *room {
 			return out, true
 		}

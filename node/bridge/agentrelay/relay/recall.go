@@ -122,7 +122,7 @@ func fitFrames(list []*entry, limit, room int) []wire.Value {
 			v = wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from), wire.TextField("type", e.kind), wire.Field("ts", wire.Int(e.ts)), wire.Field("truncated", wire.Bool(true)))
 			size = len(v.JSON())
 		}
-		if size+1 > room {
+		if size+1 > room { // with a comma
 			break
 		}
 		room -= size + 1

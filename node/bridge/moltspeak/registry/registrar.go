@@ -31,7 +31,7 @@ type State struct {
 	Error      string    `json:"error,omitempty"`     // the error of the last attempt
 }
 
-// Registrar keeps our agent registered in the registries that links name. All fields except Token are required.
+// Registrar keeps our agent registered in the registries of the links. All fields except Token are required.
 type Registrar struct {
 	Self   Entry // our entry
 	Links  []bridge.Link
@@ -45,7 +45,7 @@ type Registrar struct {
 	states map[string]State // by base URL
 }
 
-// Registries returns the registries that links name, without duplicates.
+// Registries returns the registries of the links, without duplicates.
 func (g *Registrar) Registries() []Remote {
 	var out []Remote
 	for _, l := range g.Links {
@@ -56,7 +56,7 @@ func (g *Registrar) Registries() []Remote {
 	return out
 }
 
-// registryOf returns the registry that a link names.
+// registryOf returns the registry of a link.
 func (g *Registrar) registryOf(link string) (Remote, bool) {
 	i := slices.IndexFunc(g.Links, func(l bridge.Link) bool { return l.Name == link && l.RegistryURL != "" })
 	if i < 0 {
@@ -75,7 +75,7 @@ func (g *Registrar) Search(c echo.Context, _ owner.None) (owner.List[Entry], err
 	var none owner.List[Entry]
 	r, ok := g.registryOf(c.QueryParam("link"))
 	if !ok {
-		return none, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link with a registry_url"}
+		return none, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "no link with this name has a registry_url"}
 	}
 	query := url.Values{"limit": {"50"}}
 	for _, key := range []string{"capability", "org", "q"} {
