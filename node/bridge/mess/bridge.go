@@ -36,7 +36,7 @@ type Config struct {
 	Local    bool   // the local profile (AM-82)
 	URL      string // the public URL of the listener
 	Mirror   string // directory of the thread files; "" for none (MESS-51)
-	Route    bool   // if no local executor can do a request, offer it to an agent that the directory lists (MESS-44)
+	Route    bool   // if no local executor can do a request, offer it to a listed agent without asking the owner (MESS-44)
 	Notify   bool   // send notifications to the channels of executors (MESS-45)
 
 	Links  []bridge.Link

@@ -111,7 +111,8 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 		}
 		next = t.Status
 	}
-	l.createMu.Lock() // until next is recorded: otherwise a check could record a later state first, and next replace it
+	// held until next is recorded: a check could record a later state first, which next would then replace
+	l.createMu.Lock()
 	defer l.createMu.Unlock()
 	v, err := l.remote.view(ctx, ref)
 	if err == nil && (v.status == thread.NeedsInput || v.status == thread.NeedsConfirmation) {

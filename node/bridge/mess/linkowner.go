@@ -122,8 +122,8 @@ func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) e
 	return nil
 }
 
-// acceptEntry passes to the node an entry that the link wrote itself. event is a word for what happened, for the id of
-// the message.
+// acceptEntry passes to the node an entry that the link wrote itself. The id of the message contains event, a word for
+// what happened.
 func (l *link) acceptEntry(ctx context.Context, peer, conv, event string, e thread.Entry) error {
 	in, err := l.inbound(peer, conv+"/"+event, thread.Block{e})
 	if err != nil {

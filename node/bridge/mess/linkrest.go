@@ -31,7 +31,7 @@ type restRemote struct {
 	state      *restState // nil until it is loaded
 	keyDropped bool       // our registered key was dropped, and the exchange has accepted no key since
 
-	smallPages bool // lists are read in small pages, because a large one was too large; used only by the goroutine that polls
+	smallPages bool // lists are read in small pages, because a large page was too large; used only by the goroutine that polls
 }
 
 // url returns the URL of a path below the exchange. The configured base URL may contain the exchange already.

@@ -40,7 +40,7 @@ type details struct {
 	tags                []requestKey // keys in index.tags
 }
 
-// noDetails are the details of every entry that has none.
+// noDetails is shared by all entries whose details are empty.
 var noDetails details
 
 // maxIndexedIntent bounds the intents that are kept in memory for lists.

@@ -116,7 +116,7 @@ func (t *tx) setResultThread(ctx context.Context) error {
 	return nil
 }
 
-// explainQuota returns a refusal instead of the error of the store for a key with too many stored answers.
+// explainQuota returns a refusal instead of err if an API key has too many stored answers.
 func explainQuota(err error, o *ReplayKey) error {
 	if o != nil && o.quota != "" && errors.Is(err, store.ErrQuota) {
 		return thread.TooMany("too many calls with an Idempotency-Key in a day", time.Hour)

@@ -55,7 +55,7 @@ type snapshot struct {
 
 type requestAck struct{ id, ref string }
 
-// begin returns a transaction of an actor, which has read and changed nothing yet.
+// begin returns a new transaction for an actor.
 func (x *Exchange) begin(who Actor, opts Options) *tx {
 	return &tx{
 		x: x, who: who, opts: opts, now: time.Now().UTC().Round(time.Millisecond), changes: slices.Clone(opts.Records),

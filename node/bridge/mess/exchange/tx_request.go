@@ -23,7 +23,7 @@ type clientIDRecord struct {
 	At     time.Time `json:"at"`
 }
 
-// reservation is the ref that a request of a block gets before it is applied.
+// reservation is the ref that a request of a block gets before the request is applied.
 type reservation struct {
 	ref        string
 	isRepeated bool      // the thread exists already

@@ -226,7 +226,7 @@ func (t *tx) merge(ctx context.Context, s *thread.Suggestion, p thread.Proposal)
 	return nil
 }
 
-// supersede ends a thread that the threads next replace.
+// supersede ends th, because the threads in the list next replace it.
 func (t *tx) supersede(th *thread.Thread, next []string, reason string) error {
 	if err := th.Supersede(next, reason, t.now); err != nil {
 		return err

@@ -114,10 +114,10 @@ func skipReason(err error) string {
 	return err.Error()
 }
 
-// threadPlace is where a directory has a thread.
+// threadPlace is the place of a thread in a directory.
 type threadPlace struct {
 	at, ref string
-	flat    bool // the thread is one file of version 1; its path is the string at with thread.FileSuffix appended
+	flat    bool // the thread is one file of version 1, which has the path at+thread.FileSuffix
 }
 
 // findThreads returns the places of the threads in a directory. It looks only at the names and opens no file.

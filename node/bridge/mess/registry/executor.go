@@ -368,7 +368,7 @@ type Claim struct {
 	At   time.Time
 }
 
-// Publish changes the memory after the commit of a unit that changed the registry.
+// Publish updates the registry in memory after the commit of a unit that changed it.
 func (r *Executors) Publish(u Update) {
 	for _, e := range u.Executors {
 		r.put(e)

@@ -196,7 +196,7 @@ func (r *call) sharedFile() error {
 	return r.attachment()
 }
 
-// IsShared reports whether an address has the form of those at which exchanges share files.
+// IsShared reports whether an address has the form of an address at which an exchange shares a file.
 func IsShared(u *url.URL) bool {
 	parts := strings.Split(strings.TrimPrefix(u.EscapedPath(), "/api/v1/exchanges/"), "/")
 	return strings.HasPrefix(u.EscapedPath(), "/api/v1/exchanges/") && len(parts) == 5 && routeOf(http.MethodGet, parts[1:]) == sharedRoute

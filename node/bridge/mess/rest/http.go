@@ -170,7 +170,7 @@ type route struct {
 }
 
 // routes are the routes below the exchange, except those that need no key; {} matches a segment. openapi.yaml describes
-// the routes that not only the owner may call.
+// the routes that others than the owner may call.
 var routes = map[string]route{
 	"GET requests":                    {"", (*call).list},
 	"POST requests":                   {"", (*call).create},

@@ -2,15 +2,15 @@ package thread
 
 import "time"
 
-// Apply applies an entry that the actor by sent to a thread, without an exchange. The actor is the requester or the
-// holder if the thread says so, and otherwise may claim a thread without a holder.
-func (t *Thread) Apply(e Entry, by string, now time.Time) error {
+// Apply applies an entry of an actor to a thread, without an exchange. The roles of the actor follow from the requester
+// and the holder of the thread. If the thread has no holder, any actor may claim it.
+func (t *Thread) Apply(e Entry, actor string, now time.Time) error {
 	r := Role(0)
-	if by == t.Requester {
+	if actor == t.Requester {
 		r |= AsRequester
 	}
 	switch t.Holder {
-	case by:
+	case actor:
 		r |= AsHolder
 	case "":
 		r |= AsEligible
@@ -21,29 +21,29 @@ func (t *Thread) Apply(e Entry, by string, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		return t.SetStatus(s, by, r, now)
+		return t.SetStatus(s, actor, r, now)
 	case "response":
-		return t.Respond(by, r, false, now)
+		return t.Respond(actor, r, false, now)
 	case "reply":
 		reply, err := ReadReply(e.Body, "reply", false)
 		if err != nil || reply.Accept != nil {
 			return err
 		}
 		if reply.Confirm != nil {
-			return t.Confirm(*reply.Confirm, reply.Reason, by, r, now)
+			return t.Confirm(*reply.Confirm, reply.Reason, actor, r, now)
 		}
-		return t.AnswerAll("", reply.Answers, by, r, now)
+		return t.AnswerAll("", reply.Answers, actor, r, now)
 	case "answer":
 		id := e.Body.GetStr("id")
 		if t.OpenQuestion(id) == nil { // perhaps the questions have no ids
 			id = ""
 		}
-		return t.Answer(id, by, r, now)
+		return t.Answer(id, actor, r, now)
 	case "cancel":
 		if !r.Has(AsRequester) {
 			return Forbidden("only the requester may cancel")
 		}
-		return t.Cancel(e.Body.GetStr("reason"), by, now)
+		return t.Cancel(e.Body.GetStr("reason"), actor, now)
 	}
 	return nil
 }

@@ -66,8 +66,8 @@ func Parse(data []byte) (Block, error) {
 	return b, nil
 }
 
-// ParseDocuments reads JSON if the text looks like JSON, and a YAML stream otherwise. It does not try a text that the
-// strict JSON reader refuses again as YAML, because YAML would accept most of these texts.
+// ParseDocuments reads JSON if the text looks like JSON, and a YAML stream otherwise. If the strict JSON reader refuses
+// the text, ParseDocuments does not try YAML, which would accept most such texts.
 func ParseDocuments(data []byte) ([]yamltree.Document, error) {
 	if len(data) > MaxDocument {
 		return nil, newTooLongError(data)

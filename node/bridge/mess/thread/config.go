@@ -101,7 +101,7 @@ func (f *Fields) readRule(v wire.Value, key string) Rule {
 		r.Default = g.has("default")
 		g.Check(r.Default, "match", "is required in a rule without default")
 	}
-	key = "prefer" // a rule that is only {default: …} has the order there
+	key = "prefer" // or "default", in a rule with nothing else
 	if r.Default && !g.has("prefer") {
 		key = "default"
 	}

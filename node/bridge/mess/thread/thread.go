@@ -185,6 +185,6 @@ func (t *Thread) IsOfferedTo(id string) bool {
 // HasOffer reports whether a peer has an open offer of the thread.
 func (t *Thread) HasOffer(peer string) bool { return t.Peers[peer].Offered && t.IsOfferedTo(peer) }
 
-// ChannelRefused is the channel of a message that came in a thread file and that the state machine refused. The message
-// is stored but has no effect (MESS-51).
+// ChannelRefused is the channel of a refused message: it came in a thread file or through a link, and the state machine
+// refused it. The message is stored but has no effect (MESS-51).
 const ChannelRefused = "refused"
