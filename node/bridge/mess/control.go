@@ -158,21 +158,21 @@ func (b *Bridge) controlPayload(ctx context.Context, m controlMessage) (wire.Val
 		return wire.Value{}, exchange.IgnoreMissing(err)
 	}
 	isTime := func(s string) bool { _, ok := thread.TimeOrSpan(s, time.Now()); return ok }
-	code, more := thread.Held, []wire.Member{wire.TextField("reason", m.Payload.GetStr("reason"))}
+	code, fields := thread.Held, []wire.Member{wire.TextField("reason", m.Payload.GetStr("reason"))}
 	switch eta := m.Payload.GetStr("estimated_response"); {
 	case m.Payload.GetStr("action") == wire.ActionPending && t.Holder != "":
 		return wire.Value{}, nil // the message is about our answer; a holder that waits sends a status instead
 	case m.Payload.GetStr("action") != wire.ActionPending:
 		code = closeCode(t, string(m.From), m.Payload)
 	case isTime(eta):
-		more = append(more, wire.TextField("resume_eta", eta))
+		fields = append(fields, wire.TextField("resume_eta", eta))
 	}
 	if code == "" {
 		return wire.Value{}, nil
 	}
 	return wire.Obj(
 		wire.TextField("action", m.Payload.GetStr("action")),
-		wire.Field("mess", thread.Block{thread.NewStatus(ref, code, more...)}.Tree())), nil
+		wire.Field("mess", thread.Block{thread.NewStatus(ref, code, fields...)}.Tree())), nil
 }
 
 // closeCode returns the state to which a close without a MESS list moves a thread that was offered to the peer. It

@@ -258,9 +258,9 @@ func refusalFor(err error) *wire.Error {
 }
 
 // offerTo offers a thread to peer, which is an agent of the mesh or a peer of a link and may then claim the thread.
-// more are further changes for the unit that stores the offer.
-func (b *Bridge) offerTo(ctx context.Context, ref, peer, address string, more []store.Change) error {
-	return b.x.OfferTo(ctx, ref, peer, address, more, func(conv string, request wire.Value, changes []store.Change) error {
+// The extra changes are applied in the unit that stores the offer.
+func (b *Bridge) offerTo(ctx context.Context, ref, peer, address string, extra []store.Change) error {
+	return b.x.OfferTo(ctx, ref, peer, address, extra, func(conv string, request wire.Value, changes []store.Change) error {
 		block, err := b.shareAttachments(ctx, ref, thread.Block{{Type: "request", Body: request}}, address)
 		if err != nil {
 			return err

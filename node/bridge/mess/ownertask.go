@@ -163,8 +163,8 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 //   - a text, which is the result or the answer
 func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	kind, _, _ := strings.Cut(a.Turn, "/")
-	entry := func(entryType string, more ...wire.Member) (thread.Block, error) {
-		return thread.Block{thread.NewEntry(entryType, t.Ref, more...)}, nil
+	entry := func(entryType string, fields ...wire.Member) (thread.Block, error) {
+		return thread.Block{thread.NewEntry(entryType, t.Ref, fields...)}, nil
 	}
 	list, hasList := a.Payload.Get("mess")
 	answers, hasAnswers := a.Payload.Get("answers")
@@ -174,17 +174,17 @@ func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	case hasList:
 		return parseOwnerBlock(t, list, kind)
 	case kind == thread.TurnSuggestion && (action == "accept" || action == "decline"):
-		more := []wire.Member{wire.Field("accept", wire.Bool(action == "accept"))}
+		fields := []wire.Member{wire.Field("accept", wire.Bool(action == "accept"))}
 		if reason := a.Payload.GetStr("reason"); reason != "" {
-			more = append(more, wire.TextField("reason", reason))
+			fields = append(fields, wire.TextField("reason", reason))
 		}
-		return entry("reply", more...)
+		return entry("reply", fields...)
 	case kind == thread.TurnWork && (action == "accept" || action == "claim"):
-		more := []wire.Member{wire.TextField("code", string(thread.Claimed))}
+		fields := []wire.Member{wire.TextField("code", string(thread.Claimed))}
 		if eta, ok := a.Payload.Get("eta"); ok {
-			more = append(more, wire.Field("eta", eta))
+			fields = append(fields, wire.Field("eta", eta))
 		}
-		return entry("status", more...)
+		return entry("status", fields...)
 	case kind == thread.TurnWork && action == "decline":
 		reason := cmp.Or(a.Payload.GetStr("reason"), "the owner declined")
 		return entry("status", wire.TextField("code", string(thread.Declined)), wire.TextField("reason", reason))

@@ -27,17 +27,17 @@ type askBody struct {
 
 // newQuestion returns the changes that ask the owner about a thread. The question shows the status in which the
 // executor asks, or else the request.
-func (b *Bridge) newQuestion(ctx context.Context, kind string, t *thread.Thread, more askBody, title string) ([]store.Change, error) {
+func (b *Bridge) newQuestion(ctx context.Context, kind string, t *thread.Thread, body askBody, title string) ([]store.Change, error) {
 	m, err := b.questionMessage(ctx, t, kind)
 	if err != nil {
 		return nil, err
 	}
-	more.Ref, more.Requester, more.Status, more.Executor, more.Serial = t.Ref, t.Requester, string(t.Status), t.Holder, t.Serial
-	more.Intent, more.Said = t.Intent, thread.ToResources(t.Ref, m.Mess)
-	if len(more.Said.JSON()) > maxTask {
-		more.Said = wire.Obj(wire.Field("shortened", wire.Bool(true)))
+	body.Ref, body.Requester, body.Status, body.Executor, body.Serial = t.Ref, t.Requester, string(t.Status), t.Holder, t.Serial
+	body.Intent, body.Said = t.Intent, thread.ToResources(t.Ref, m.Mess)
+	if len(body.Said.JSON()) > maxTask {
+		body.Said = wire.Obj(wire.Field("shortened", wire.Bool(true)))
 	}
-	return b.openQuestion(kind, aboutThread(t.Ref), more, title, time.Now()), nil
+	return b.openQuestion(kind, aboutThread(t.Ref), body, title, time.Now()), nil
 }
 
 // questionMessage returns the message of the thread that a question of this kind shows.

@@ -87,10 +87,10 @@ func checkFileBlock(b thread.Block) error {
 }
 
 // StoreRefusal stores a message that the state machine refused, so that nothing that a participant wrote is lost. It
-// applies more in the same unit. If the thread does not exist, StoreRefusal does nothing.
-func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, note string, replay *ReplayKey, more ...store.Change) error {
+// applies the extra changes in the same unit. If the thread does not exist, StoreRefusal does nothing.
+func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, note string, replay *ReplayKey, extra ...store.Change) error {
 	return store.Retry(func() error {
-		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, system: true}, Options{Records: more})
+		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, system: true}, Options{Records: extra})
 		t, err := tx.load(ctx, ref)
 		if err != nil {
 			return IgnoreMissing(err)

@@ -90,9 +90,9 @@ func (x *Exchange) OpenFor(peer string) []string {
 }
 
 // OfferTo offers a thread to a peer, which may then claim it. send must send the request in a new conversation and
-// store changes in the same unit. If the thread cannot be claimed, or was offered to the peer before, OfferTo only
-// applies more. If the thread does not exist, OfferTo does nothing.
-func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
+// store changes, which include extra, in the same unit. If the thread cannot be claimed, or was offered to the peer
+// before, OfferTo only applies the extra changes. If the thread does not exist, OfferTo does nothing.
+func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, extra []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
 	return store.Retry(func() error {
 		tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
 		t, err := tx.load(ctx, ref)
@@ -100,7 +100,7 @@ func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more 
 			return IgnoreMissing(err)
 		}
 		if !t.IsClaimable() || t.Peers[peer].Conv != "" {
-			return x.records.Apply(ctx, more, time.Now())
+			return x.records.Apply(ctx, extra, time.Now())
 		}
 		body, err := tx.originalRequest(ctx, t)
 		if err != nil {
@@ -118,7 +118,7 @@ func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more 
 		t.Peers[peer] = thread.Peer{Conv: conv, Address: address, Offered: true, Name: name}
 		tx.touch(t)
 		t.Version++
-		err = send(conv, body, append(slices.Clone(more),
+		err = send(conv, body, append(slices.Clone(extra),
 			store.Change{Record: threadRecord(t), IfRev: t.Rev},
 			store.Change{Record: store.Record{NS: NSMeta, Key: convKey(peer, conv), Body: []byte(ref)}, IfRev: store.Any}))
 		if err == nil {

@@ -13,9 +13,9 @@ import (
 // This file opens successors: the threads that replace delegated, split and merged threads.
 
 // passTo opens a successor of a thread that is delegated to another executor of this exchange, and returns its ref
-// (MESS-27). It returns "" if to is not an approved executor of this exchange.
-func (t *tx) passTo(ctx context.Context, th *thread.Thread, to string) (string, error) {
-	c := t.x.Executors.Find(trimNamespace(to, t.x.id))
+// (MESS-27). It returns "" if executor is not an approved executor of this exchange.
+func (t *tx) passTo(ctx context.Context, th *thread.Thread, executor string) (string, error) {
+	c := t.x.Executors.Find(trimNamespace(executor, t.x.id))
 	if c == nil {
 		return "", nil
 	}

@@ -135,12 +135,13 @@ func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path string, rese
 	return t.settle(ctx, th)
 }
 
-// addThread adds a new thread for a request to the block. The actor by creates it; only is as in [Options].
-func (t *tx) addThread(ref, requester, by, only string, r thread.Request) *thread.Thread {
+// addThread adds a new thread for a request to the block. creator is the actor in the first event of its history. If
+// only is not "", the thread is offered to that executor alone.
+func (t *tx) addThread(ref, requester, creator, only string, r thread.Request) *thread.Thread {
 	th := &thread.Thread{
 		Ref: ref, Requester: requester, Status: thread.Received, Intent: r.Intent, Priority: r.Priority, Precision: r.Precision,
 		Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now, NotBefore: r.NotBefore, Deadline: r.Deadline,
-		ConfirmBefore: r.ConfirmBefore, Only: only, History: []thread.Event{{Action: "created", At: t.now, By: by}},
+		ConfirmBefore: r.ConfirmBefore, Only: only, History: []thread.Event{{Action: "created", At: t.now, By: creator}},
 	}
 	t.threads[ref], t.before[ref] = th, snapshot{}
 	t.result.Created = append(t.result.Created, ref)

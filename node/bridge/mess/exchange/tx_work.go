@@ -93,10 +93,11 @@ func (t *tx) declineForAll(th *thread.Thread) {
 }
 
 // GiveUp ends a thread that an executor declined, after the bridge has found no other executor in the directory. It
-// applies more in the same unit, even if the thread need not end. If the thread does not exist, GiveUp does nothing.
-func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) error {
+// applies the extra changes in the same unit, even if the thread need not end. If the thread does not exist, GiveUp
+// does nothing.
+func (x *Exchange) GiveUp(ctx context.Context, ref string, extra []store.Change) error {
 	return store.Retry(func() error {
-		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
+		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: extra})
 		th, err := t.load(ctx, ref)
 		if err != nil {
 			return IgnoreMissing(err)

@@ -415,9 +415,9 @@ func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
 	return e, nil
 }
 
-// edit changes an executor from its current state in the store, in one unit with the changes more. Concurrent edits do
+// edit changes an executor from its current state in the store, in one unit with the extra changes. Concurrent edits do
 // not overwrite each other: a removed key does not come back with a change of capabilities.
-func (r *Executors) edit(ctx context.Context, id string, more []store.Change, change func(*Executor) error) error {
+func (r *Executors) edit(ctx context.Context, id string, extra []store.Change, change func(*Executor) error) error {
 	return store.Retry(func() error {
 		e, err := r.read(ctx, id)
 		if errors.Is(err, store.ErrNotFound) {
@@ -429,7 +429,7 @@ func (r *Executors) edit(ctx context.Context, id string, more []store.Change, ch
 		if err := cmp.Or(change(e), e.checkSize()); err != nil {
 			return err
 		}
-		err = r.cfg.Records.Apply(ctx, append([]store.Change{e.Change()}, more...), time.Now())
+		err = r.cfg.Records.Apply(ctx, append([]store.Change{e.Change()}, extra...), time.Now())
 		if err == nil {
 			r.put(e)
 		}

@@ -158,8 +158,8 @@ func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 }
 
 // Register adds an executor and returns its key, which is not shown again. If pending is true, the registration waits
-// for the owner. The changes more are applied in the same unit.
-func (r *Executors) Register(ctx context.Context, reg Registration, pending bool, more []store.Change) (key string, err error) {
+// for the owner. The extra changes are applied in the same unit.
+func (r *Executors) Register(ctx context.Context, reg Registration, pending bool, extra []store.Change) (key string, err error) {
 	if err := r.cfg.Load(); err != nil {
 		return "", err
 	}
@@ -182,7 +182,7 @@ func (r *Executors) Register(ctx context.Context, reg Registration, pending bool
 	if err := e.checkSize(); err != nil {
 		return "", err
 	}
-	err = r.cfg.Records.Apply(ctx, append([]store.Change{e.Change()}, more...), now)
+	err = r.cfg.Records.Apply(ctx, append([]store.Change{e.Change()}, extra...), now)
 	if errors.Is(err, store.ErrConflict) {
 		return "", thread.Conflict("the executor id is taken")
 	}
@@ -227,23 +227,23 @@ func (r *Executors) Change(ctx context.Context, actor string, byOwner bool, id s
 	})
 }
 
-// Admit accepts or removes a registration that waits for the owner, in one unit with the changes more. If the executor
-// does not exist, Admit only applies more.
-func (r *Executors) Admit(ctx context.Context, id string, accept bool, more []store.Change) error {
+// Admit accepts or removes a registration that waits for the owner, in one unit with the extra changes. If the executor
+// does not exist, Admit only applies the extra changes.
+func (r *Executors) Admit(ctx context.Context, id string, accept bool, extra []store.Change) error {
 	if err := r.cfg.Load(); err != nil {
 		return err
 	}
 	c := r.get(id)
 	if c == nil {
-		return r.cfg.Records.Apply(ctx, more, time.Now())
+		return r.cfg.Records.Apply(ctx, extra, time.Now())
 	}
 	if accept {
-		return r.edit(ctx, id, more, func(e *Executor) error {
+		return r.edit(ctx, id, extra, func(e *Executor) error {
 			e.Pending = false
 			return nil
 		})
 	}
-	changes := append([]store.Change{{Record: store.Record{NS: NSExecutors, Key: id}, IfRev: store.Any, Delete: true}}, more...)
+	changes := append([]store.Change{{Record: store.Record{NS: NSExecutors, Key: id}, IfRev: store.Any, Delete: true}}, extra...)
 	if err := r.cfg.Records.Apply(ctx, changes, time.Now()); err != nil {
 		return err
 	}
@@ -295,22 +295,22 @@ func (r *Executors) CountFailure(from netip.Addr, err error) error {
 // with it would see the threads of the first one.
 
 // GiveKey creates a new key for an executor and returns it; the key is not shown again. The old key stops working. This
-// also approves a pending registration. The changes more are applied in the same unit.
-func (r *Executors) GiveKey(ctx context.Context, id string, more []store.Change) (string, error) {
+// also approves a pending registration. The extra changes are applied in the same unit.
+func (r *Executors) GiveKey(ctx context.Context, id string, extra []store.Change) (string, error) {
 	key := newKey(r.cfg.ID)
-	return key, r.setKey(ctx, id, hashKey(key), false, more)
+	return key, r.setKey(ctx, id, hashKey(key), false, extra)
 }
 
 // TakeKey removes the key of an executor, which gets no offers until it has a key again or the owner approves it.
-func (r *Executors) TakeKey(ctx context.Context, id string, more []store.Change) error {
-	return r.setKey(ctx, id, "", true, more)
+func (r *Executors) TakeKey(ctx context.Context, id string, extra []store.Change) error {
+	return r.setKey(ctx, id, "", true, extra)
 }
 
-func (r *Executors) setKey(ctx context.Context, id, hash string, pending bool, more []store.Change) error {
+func (r *Executors) setKey(ctx context.Context, id, hash string, pending bool, extra []store.Change) error {
 	if err := r.cfg.Load(); err != nil {
 		return err
 	}
-	return r.edit(ctx, id, more, func(e *Executor) error {
+	return r.edit(ctx, id, extra, func(e *Executor) error {
 		e.KeyHash, e.Pending = hash, pending
 		return nil
 	})

@@ -24,13 +24,13 @@ type Entry struct {
 }
 
 // NewEntry returns an entry about the thread or message that re names.
-func NewEntry(entryType, re string, more ...wire.Member) Entry {
-	return Entry{Type: entryType, Body: wire.Obj(slices.Concat([]wire.Member{wire.TextField("re", re)}, more)...)}
+func NewEntry(entryType, re string, fields ...wire.Member) Entry {
+	return Entry{Type: entryType, Body: wire.Obj(slices.Concat([]wire.Member{wire.TextField("re", re)}, fields)...)}
 }
 
 // NewStatus returns a status of the thread that re names.
-func NewStatus(re string, code Code, more ...wire.Member) Entry {
-	return NewEntry("status", re, slices.Concat([]wire.Member{wire.TextField("code", string(code))}, more)...)
+func NewStatus(re string, code Code, fields ...wire.Member) Entry {
+	return NewEntry("status", re, slices.Concat([]wire.Member{wire.TextField("code", string(code))}, fields)...)
 }
 
 // Block is an ordered list of entries (MESS-1). Entries of unknown types are kept (MESS-5).
