@@ -148,7 +148,7 @@ func (p Policy) mustHold(direction Direction, intent wire.Intent, action string,
 	case intent == wire.Handoff:
 		return true
 	}
-	return !intent.Standard() && !handled
+	return !intent.IsStandard() && !handled
 }
 
 // Match reports whether s matches the pattern: an intent, a prefix of intents followed by "*" ("com.example.*"), or "*"

@@ -298,12 +298,12 @@ func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptanc
 	return from == Ours || isAfter(e.Written, p.Delivered)
 }
 
-// FindTaken returns our accept that a message of the peer answers, or nil. The answer makes the accept count, unless
-// the message takes it back. A message answers the accept that it names, even if a proposal of ours overtook the accept
-// meanwhile. A message that names none answers the accept of the standing proposal if the peer said before that its
-// owner decides. A pending_approval answers nothing. A close answers only a delivered accept, and only with the status
-// completed.
-func (c Conversation) FindTaken(payload wire.Value) *Acceptance {
+// FindAnsweredAccept returns our accept that a message of the peer answers, or nil. The answer makes the accept count,
+// unless the message takes it back. A message answers the accept that it names, even if a proposal of ours overtook the
+// accept meanwhile. A message that names none answers the accept of the standing proposal if the peer said before that
+// its owner decides. A pending_approval answers nothing. A close answers only a delivered accept, and only with the
+// status completed.
+func (c Conversation) FindAnsweredAccept(payload wire.Value) *Acceptance {
 	a, answers := c.Accept, AnswersIn(payload)
 	if c.Overtaken != nil && c.Overtaken.Message == answers && answers != "" {
 		a = c.Overtaken

@@ -193,7 +193,7 @@ func TestHeldAccept(t *testing.T) {
 	} {
 		got := [3]bool{}
 		for i, c := range []conversations.Conversation{sent, delivered, held} {
-			got[i] = c.FindTaken(payload(t, text)) != nil
+			got[i] = c.FindAnsweredAccept(payload(t, text)) != nil
 		}
 		if got != want {
 			t.Errorf("%s takes an accept that was sent, delivered, held: %v, want %v", text, got, want)
@@ -216,14 +216,14 @@ func TestHeldAccept(t *testing.T) {
 		"held afterwards":    overtake(sent, eventAbout(conversations.HeldByPeer, "msg_2")),
 		"delivered meantime": overtake(sent, eventAbout(conversations.Delivered, "msg_2")),
 	} {
-		if a := c.FindTaken(named); a == nil || a.Message != "msg_2" {
+		if a := c.FindAnsweredAccept(named); a == nil || a.Message != "msg_2" {
 			t.Errorf("%s: the answer to an overtaken accept takes %+v", name, a)
 		}
-		if a := c.FindTaken(payload(t, `{"action":"received"}`)); a != nil {
+		if a := c.FindAnsweredAccept(payload(t, `{"action":"received"}`)); a != nil {
 			t.Errorf("%s: an answer that names no message takes the overtaken accept", name)
 		}
 	}
-	if a := overtake(sent).FindTaken(named); a != nil {
+	if a := overtake(sent).FindAnsweredAccept(named); a != nil {
 		t.Errorf("an answer takes the overtaken accept %+v, which the peer does not have", a)
 	}
 }

@@ -49,8 +49,8 @@ type Conversation struct {
 	// LastSent is the number of the newest outbox entry. It makes the ids of entries sort in the order of the messages.
 	LastSent int64 `json:"last_sent,omitempty"`
 
-	// Let has the intents that the peer may use here without a question to our owner (AM-34).
-	Let []wire.Intent `json:"let,omitempty"`
+	// Admitted has the intents that the peer may use here without a question to our owner (AM-34).
+	Admitted []wire.Intent `json:"let,omitempty"`
 
 	// Copies of a Conversation share the values behind these pointers, so the values are never changed (AM-88).
 	Proposal  *Proposal      `json:"offer,omitempty"`     // the standing proposal
@@ -286,8 +286,8 @@ func (c Conversation) applyOther(e Event) Conversation {
 		c = c.cancel(Ours, e.At).touch(e.At).end(Failed)
 		c.Rejected = true
 	case OwnerLet:
-		if !slices.Contains(c.Let, e.Intent) {
-			c.Let = append(slices.Clone(c.Let), e.Intent)
+		if !slices.Contains(c.Admitted, e.Intent) {
+			c.Admitted = append(slices.Clone(c.Admitted), e.Intent)
 		}
 	case DeliveryFailed:
 		c = c.end(Failed)

@@ -246,7 +246,7 @@ func (a *acceptance) checkAccess(ctx context.Context) (err error) {
 	conv := a.unit.Conversation()
 	expected := conv.WroteFirst || a.isCancellation(ctx, conv)
 	a.verdict, err = a.n.policyFor(a.in.Address).Admit(a.standing, expected)
-	if a.verdict == acl.HoldSender && len(conv.Let) > 0 { // the owner admitted the sender to this conversation (AM-34)
+	if a.verdict == acl.HoldSender && len(conv.Admitted) > 0 { // the owner admitted the sender to this conversation (AM-34)
 		a.verdict, expected = acl.Admitted, true
 	}
 	a.stranger = !a.standing.Known() && !expected
@@ -281,14 +281,14 @@ func (a *acceptance) checkIntent() (err error) {
 	conv := a.unit.Conversation()
 	isSupported := a.n.Card().Supports(a.in.Intent) || a.route.Handler != nil ||
 		a.in.Address != "" || conv.WroteFirst && conv.Intent == a.in.Intent // AM-30, AM-70
-	if !isSupported || !a.in.Intent.Standard() && !a.in.Intent.Custom() {
+	if !isSupported || !a.in.Intent.IsStandard() && !a.in.Intent.IsCustom() {
 		return wire.ErrIntent
 	}
 	a.actionKnown, err = wire.CheckPayload(a.in.Intent, a.in.Payload)
 	if field, ok := errors.AsType[*wire.FieldError](err); ok {
 		return wire.ErrPayload.WithField(field)
 	}
-	if schemas := a.n.cfg.Schemas; err == nil && schemas != nil && !a.in.Intent.Standard() {
+	if schemas := a.n.cfg.Schemas; err == nil && schemas != nil && !a.in.Intent.IsStandard() {
 		if err := schemas.Check(a.in.Intent, a.in.Payload); err != nil {
 			return wire.ErrPayload.Because(err)
 		}

@@ -198,7 +198,7 @@ func (v *heldDecision) releaseToHook(route Route) error {
 	if err != nil {
 		return err
 	}
-	v.item.Route, v.item.Let = route.Name, true
+	v.item.Route, v.item.Approved = route.Name, true
 	claimed := v.n.claimRun(&v.item)
 	v.unit.Add(v.item.change())
 	v.unit.Otherwise(freePlace)

@@ -60,8 +60,8 @@ func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, n
 func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
 	conv, accept := u.Conversation(), item.MessageID
 	payload, _ := wire.Parse(item.Payload) // a payload that cannot be read confirms no accept
-	switch confirmed, a := conv.FindTaken(payload), conv.Accept; {
-	case item.Takes && confirmed != nil:
+	switch confirmed, a := conv.FindAnsweredAccept(payload), conv.Accept; {
+	case item.ConfirmsAccept && confirmed != nil:
 		accept = confirmed.Message
 	case a == nil || a.By == conversations.Ours && replyID == "":
 		return nil

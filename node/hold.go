@@ -49,7 +49,7 @@ func (a *acceptance) mustHold() bool {
 		return true
 	}
 	conv := a.unit.Conversation()
-	if slices.Contains(conv.Let, a.in.Intent) { // the owner admitted this intent for the whole conversation (AM-34)
+	if slices.Contains(conv.Admitted, a.in.Intent) { // the owner admitted this intent for the whole conversation (AM-34)
 		return false
 	}
 	return a.n.policy().HoldIntent(a.in.Intent, a.in.Payload.GetStr("action"), a.route.Handler != nil, conv.WroteFirst)
@@ -160,6 +160,6 @@ func (a *acceptance) senderSlot() acl.Slot {
 }
 
 func pendingPayload(now time.Time, reason string) wire.Value {
-	estimate := wire.FormatTime(now.Add(wire.OwnerDecides))
+	estimate := wire.FormatTime(now.Add(wire.OwnerDecisionTime))
 	return actionOf(wire.ActionPending).With("estimated_response", wire.Text(estimate)).With("reason", wire.Text(reason))
 }

@@ -16,8 +16,8 @@ import (
 
 const maxMailAge = 7 * 24 * time.Hour // the maximum age of mail (AM-20, AM-68)
 
-// MailWaits makes the node look into its mailboxes now. The directory in the same process calls it.
-func (n *Node) MailWaits() { n.mailArrived.Broadcast() }
+// CheckMail makes the node look into its mailboxes now. The directory in the same process calls it.
+func (n *Node) CheckMail() { n.mailArrived.Broadcast() }
 
 // read reads the mailbox at dir until ctx ends.
 func (m mailbox) read(ctx context.Context, dir *client.Directory) {

@@ -64,7 +64,7 @@ func TestMailOfReachableNode(t *testing.T) {
 		synctest.Wait()
 		has(1, "after three minutes")
 		leaveMail(t, mesh, chris, sarah.ID())
-		sarah.MailWaits()
+		sarah.CheckMail()
 		synctest.Wait()
 		has(2, "after it was woken")
 		if _, err := sarah.Withdraw(t.Context(), ""); err != nil {
@@ -99,7 +99,7 @@ func TestFullOutboxHoldsUpNoMail(t *testing.T) {
 		apply()
 		leaveSigned(t, mesh, chris, message)
 		leaveMail(t, mesh, chris, sarah.ID())
-		sarah.MailWaits()
+		sarah.CheckMail()
 		synctest.Wait()
 		if items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10); err != nil || len(items) != 2 {
 			t.Errorf("%d messages arrived, want 2 (%v)", len(items), err)

@@ -64,7 +64,7 @@ func (o OwnerAPI) ListPeers(ctx context.Context, only string) ([]owner.Peer, err
 		}
 		v := view(string(p.Agent))
 		// Given and Owner both mean that the owner added the card, wrote to the peer or accepted the key.
-		v.Name, v.Fingerprint, v.Given, v.Unproven = p.Name, p.Fingerprint, p.Owner, p.IsUnproven()
+		v.Name, v.Fingerprint, v.FromOwner, v.Unproven = p.Name, p.Fingerprint, p.FromOwner, p.IsUnproven()
 	}
 	for _, id := range n.cfg.Policy.Allow {
 		if v := view(id); v.Standing != acl.Blocked { // a block is stronger

@@ -195,7 +195,7 @@ func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (S
 	if out.Payload.Kind() != wire.Object {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
 	}
-	if !out.Intent.Standard() && !out.Intent.Custom() {
+	if !out.Intent.IsStandard() && !out.Intent.IsCustom() {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "intent is neither a mesh.* name nor a reverse-domain name", "for example mesh.schedule, com.example.invoice")
 	}
 	if _, err := wire.CheckPayload(out.Intent, out.Payload); err != nil {

@@ -106,7 +106,7 @@ func (o OwnerAPI) FollowEvents(last string) (owner.EventStream, error) {
 	}
 	w, missed, whole := o.n.events.Watch(last)
 	return owner.EventStream{
-		Events: w.C, Missed: missed, Whole: whole,
+		Events: w.C, Missed: missed, Complete: whole,
 		Name: func(ev Event) string { return o.n.events.ID(ev.Seq) },
 		Stop: func() { o.n.events.Unwatch(w); leave() },
 	}, nil

@@ -176,7 +176,7 @@ func (r *run) newCall(ctx context.Context, item Item, conv conversations.Convers
 	return hook.Call{
 		Message: m, Payload: item.Payload, Conversation: conv, History: entries,
 		Sender:      hook.Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: trust},
-		ActionKnown: item.ActionKnown, Sealed: item.Sealed, Attempt: item.Attempt, Approved: item.Let, Reply: item.Kind == kindReply,
+		ActionKnown: item.ActionKnown, Sealed: item.Sealed, Attempt: item.Attempt, Approved: item.Approved, Reply: item.Kind == kindReply,
 		Reminder: !item.Reminded.IsZero(), Progress: progress,
 	}
 }

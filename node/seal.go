@@ -129,7 +129,7 @@ type seal struct {
 // lines judge the content. Every failure gives the same error, and the owner gets a notice.
 func (a *acceptance) unseal(ctx context.Context) error {
 	defer func() {
-		a.confirmsAccept = a.unit.Conversation().FindTaken(a.in.Payload) != nil
+		a.confirmsAccept = a.unit.Conversation().FindAnsweredAccept(a.in.Payload) != nil
 	}()
 	if !conversations.IsSealed(a.in.Payload) {
 		return nil

@@ -127,7 +127,7 @@ func (n *Node) checkSendable(ctx context.Context, out *Outgoing) error {
 		return wire.ErrSchema.At("to and conversation must be ids")
 	case out.To == n.ID():
 		return wire.ErrRecipient.At("it is this agent itself")
-	case !out.Intent.Standard() && !out.Intent.Custom():
+	case !out.Intent.IsStandard() && !out.Intent.IsCustom():
 		return wire.ErrIntent
 	}
 	payload, err := conversations.CheckOwn(out.Intent, out.Payload)

@@ -70,7 +70,7 @@ func (c *cardValidateCmd) Run(a *app) error {
 	if err != nil {
 		return exit.Fail(exit.Input, fmt.Errorf("card refused: public_key: %w", err))
 	}
-	if card.PrivateLists() {
+	if card.HasPrivateLists() {
 		a.Note("the card publishes an allowlist or a block list; directories drop such lists") // AM-6
 	}
 	proofErr := signing.ProvesID(card, key, time.Now())

@@ -84,14 +84,14 @@ func (c *messImportCmd) report(a *app, progress folder.ImportProgress) error {
 		a.Note("not imported: %s", terminal.Clean(reason))
 	}
 	err := a.report(progress, func() {
-		text := countText(progress.Imported.Imported, "thread") + " imported"
-		if progress.Here > 0 {
-			text += fmt.Sprintf(", %d already here", progress.Here)
+		text := countText(progress.Imported.Threads, "thread") + " imported"
+		if progress.Existing > 0 {
+			text += fmt.Sprintf(", %d already here", progress.Existing)
 		}
 		a.Print("%s", text)
 	})
-	if err == nil && progress.Left > 0 {
-		return exit.Fail(exit.Input, errors.New(countText(progress.Left, "file")+" could not be read"))
+	if err == nil && progress.Unread > 0 {
+		return exit.Fail(exit.Input, errors.New(countText(progress.Unread, "file")+" could not be read"))
 	}
 	return err
 }

@@ -35,7 +35,7 @@ func (c *peersListCmd) Run(ctx context.Context, a *app) error {
 func describePin(p owner.Peer) string {
 	text := "-"
 	switch {
-	case p.Given:
+	case p.FromOwner:
 		text = "kept"
 	case p.Fingerprint != "":
 		text = "seen"

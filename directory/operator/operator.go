@@ -93,7 +93,7 @@ var doneMessages = map[string]string{
 }
 
 func (p *pages) render(c echo.Context, page *httpapi.PageTemplate, title string, data any) error {
-	return p.shell.Render(c, page, httpapi.View{Title: title, Said: doneMessages[c.QueryParam("did")], Data: data})
+	return p.shell.Render(c, page, httpapi.View{Title: title, Done: doneMessages[c.QueryParam("did")], Data: data})
 }
 
 func (p *pages) countReports(ctx context.Context) int {

@@ -88,7 +88,7 @@ func (r Rules) CheckCard(body []byte, id wire.AgentID, hasProof bool, now time.T
 	if err != nil {
 		return Candidate{}, wire.ErrCard.At("public_key").Because(err)
 	}
-	if hasProof && card.PrivateLists() { // AM-6: the directory drops private lists, which would break the proof
+	if hasProof && card.HasPrivateLists() { // AM-6: the directory drops private lists, which would break the proof
 		return Candidate{}, wire.ErrCard.WithField(&wire.FieldError{Field: "access_control", Reason: "must contain only mode if the request has a key proof"})
 	}
 	endpoint, err := url.Parse(card.Endpoint)

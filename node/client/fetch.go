@@ -59,7 +59,7 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 	if err != nil || fromOwner != nil && !refresh {
 		return fromOwner, err
 	}
-	if pin.Owner {
+	if pin.FromOwner {
 		pay = nil // the owner knows the agent
 	}
 	found, err := c.ask(ctx, id, pin, old, fromOwner, pay, now)

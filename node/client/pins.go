@@ -40,7 +40,7 @@ type Pin struct {
 	PublicKey   string       `json:"public_key"`
 	Directory   string       `json:"directory,omitempty"` // the directory that listed the key; "" if the owner gave the card
 	Pinned      time.Time    `json:"pinned"`
-	Owner       bool         `json:"owner,omitempty"`  // the owner wrote to the agent, gave its card or accepted its key
+	FromOwner   bool         `json:"owner,omitempty"`  // the owner wrote to the agent, gave its card or accepted its key
 	Proven      bool         `json:"proven,omitempty"` // the agent id proved the key, perhaps through a key chain (AM-2)
 	Pending     *PendingKey  `json:"pending,omitempty"`
 }
@@ -77,7 +77,7 @@ func newPin(p Peer) storedPin {
 func (p storedPin) applyTo(e *entry, now time.Time) *entry {
 	e.peer.keyPinned = p.Fingerprint == e.peer.Key.Fingerprint()
 	if e.peer.keyPinned && (p.expires.IsZero() || p.expires.Sub(now) > strangerPinLife/2) {
-		e.peer.Pinned, e.peer.ownerPin = p.Pinned, p.Owner
+		e.peer.Pinned, e.peer.ownerPin = p.Pinned, p.FromOwner
 	}
 	return e
 }
@@ -107,7 +107,7 @@ func readPin(rec store.Record) (storedPin, error) {
 // change returns the change that writes the pin. It fails if the stored pin has changed since p was read.
 func (p storedPin) change(now time.Time) store.Change {
 	ch := store.Change{IfRev: p.rev, Record: store.Record{NS: nsPins, Key: string(p.Agent), Body: wire.MustMarshal(p.Pin), Terms: []string{byOwner}}}
-	if !p.Owner {
+	if !p.FromOwner {
 		ch.Record.Terms, ch.Record.Expires, ch.Max = []string{byStranger}, now.Add(strangerPinLife), maxStrangerPins
 	}
 	return ch
@@ -130,7 +130,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 		if p.Fingerprint == "" {
 			p = storedPin{Pin: newPin(peer).Pin}
 		}
-		p.Name, p.Owner = newPin(peer).Name, p.Owner || owner
+		p.Name, p.FromOwner = newPin(peer).Name, p.FromOwner || owner
 		err = c.cfg.Records.Apply(ctx, []store.Change{p.change(now)}, now)
 		switch {
 		case errors.Is(err, store.ErrQuota):
@@ -140,7 +140,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 		case err != nil:
 			return Peer{}, publicError(fmt.Errorf("pin the key of %s: %w", id, err))
 		}
-		peer.Pinned, peer.ownerPin = p.Pinned, p.Owner
+		peer.Pinned, peer.ownerPin = p.Pinned, p.FromOwner
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,7 +208,7 @@ func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint s
 	}
 	p.Pin = Pin{
 		Agent: id, Name: p.Name, Fingerprint: fingerprint, PublicKey: p.Pending.PublicKey, Directory: p.Pending.Directory, Proven: p.Pending.Proven,
-		Pinned: now, Owner: true,
+		Pinned: now, FromOwner: true,
 	}
 	return []store.Change{
 		p.change(now),
@@ -230,7 +230,7 @@ func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Pe
 	id := peer.Card.ID
 	peer.Pinned, peer.ownerPin, peer.keyPinned, peer.Until = now, true, true, now.Add(maxFresh)
 	p := newPin(peer)
-	p.Owner, p.rev = true, store.Any
+	p.FromOwner, p.rev = true, store.Any
 	err = c.cfg.Records.Apply(ctx, []store.Change{
 		{Record: store.Record{NS: nsPeers, Key: string(id), Body: card.JSON()}, IfRev: store.Any},
 		p.change(now),

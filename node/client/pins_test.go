@@ -138,7 +138,7 @@ func TestAddPeer(t *testing.T) {
 		}
 		for only, want := range map[wire.AgentID]int{"": 1, sarah: 1, "am_other": 0} {
 			pins := listPins(t, c, only)
-			if len(pins) != want || want > 0 && (!pins[0].Owner || pins[0].Agent != sarah) {
+			if len(pins) != want || want > 0 && (!pins[0].FromOwner || pins[0].Agent != sarah) {
 				t.Errorf("Pins(%q) = %+v", only, pins)
 			}
 		}
@@ -267,7 +267,7 @@ func TestPinQuotaRefusesNobody(t *testing.T) {
 	if _, err := cards.Find(t.Context(), sarah, now); err != nil {
 		t.Fatal(err)
 	}
-	if pin, err := cards.loadPin(t.Context(), sarah, now); err != nil || !pin.Owner {
+	if pin, err := cards.loadPin(t.Context(), sarah, now); err != nil || !pin.FromOwner {
 		t.Errorf("the owner's peer is not pinned: %+v, %v", pin, err)
 	}
 }

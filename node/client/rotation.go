@@ -113,7 +113,7 @@ func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, cla
 // the key on that card.
 func (c *Cards) follow(ctx context.Context, pin storedPin, e, fromOwner *entry, now time.Time) (*entry, error) {
 	next := newPin(e.peer)
-	next.rev, next.Owner, next.Pinned = pin.rev, pin.Owner, now
+	next.rev, next.FromOwner, next.Pinned = pin.rev, pin.FromOwner, now
 	next.Proven = next.Proven || !pin.IsUnproven()
 	changes := []store.Change{next.change(now)}
 	if fromOwner != nil {
@@ -129,7 +129,7 @@ func (c *Cards) follow(ctx context.Context, pin storedPin, e, fromOwner *entry, 
 			return nil, fmt.Errorf("follow the rotation of %s: %w", pin.Agent, err)
 		}
 	}
-	e.peer.Pinned, e.peer.ownerPin, e.peer.keyPinned = now, pin.Owner, true
+	e.peer.Pinned, e.peer.ownerPin, e.peer.keyPinned = now, pin.FromOwner, true
 	c.cfg.Logger.InfoContext(ctx, "accepted a key rotation", "agent", pin.Agent, "old", pin.Fingerprint, "new", next.Fingerprint)
 	return e, nil
 }

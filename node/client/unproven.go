@@ -75,13 +75,13 @@ func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]sto
 		return nil, err
 	case p.Fingerprint != "" && p.Fingerprint != shown.Fingerprint:
 		return nil, ErrOtherKey
-	case p.Owner:
+	case p.FromOwner:
 		return nil, nil
 	case p.Fingerprint == "":
 		p.Pin = shown
 		p.Pinned = now
 	}
-	p.Owner = true
+	p.FromOwner = true
 	return []store.Change{p.change(now)}, nil
 }
 

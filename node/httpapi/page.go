@@ -82,9 +82,9 @@ type View struct {
 	Status int      // 0 is 200
 	Topics []string // the topics that cause a new fetch of the live region
 	Self   string   // path and query for the next fetch of this page; "" means the request's
-	Said   string   // the result of the previous form
+	Done   string   // the result of the previous form
 	Undo   *Undo    // reverses the previous form; nil if that is impossible
-	Wrong  string   // the error of the previous form
+	Error  string   // the error of the previous form
 	Data   any
 }
 
@@ -326,7 +326,7 @@ func (p *Pages) renderFaults(next echo.HandlerFunc) echo.HandlerFunc {
 		if refusal.Status >= http.StatusInternalServerError && !errors.Is(refusal, wire.ErrUnavailable) {
 			text = "Something went wrong on this node. Look for " + c.Response().Header().Get(headerRequestID) + " in the log for the reason."
 		}
-		if err := p.Render(c, p.faultPage, View{Title: title, Status: refusal.Status, Wrong: text}); err != nil {
+		if err := p.Render(c, p.faultPage, View{Title: title, Status: refusal.Status, Error: text}); err != nil {
 			return err
 		}
 		return refusal

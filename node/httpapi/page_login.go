@@ -105,7 +105,7 @@ func (p *Pages) showLogin(c echo.Context) error {
 	if c.QueryParam("did") == "signed-out" {
 		result = "You are signed out."
 	}
-	return p.Render(c, p.loginPage, View{Title: "Sign in", Said: result, Data: loginView{cleanNext(c.QueryParam("next"))}})
+	return p.Render(c, p.loginPage, View{Title: "Sign in", Done: result, Data: loginView{cleanNext(c.QueryParam("next"))}})
 }
 
 // login signs in a browser that posts the owner's token or a code of `agentmesh page`.
@@ -118,7 +118,7 @@ func (p *Pages) login(c echo.Context) error {
 	if !p.sessions.redeem(strings.TrimSpace(form.Get("secret")), now) {
 		view := View{
 			Title: "Sign in", Status: http.StatusForbidden,
-			Wrong: "This is not the token, and not a valid code. A code works once, within five minutes.",
+			Error: "This is not the token, and not a valid code. A code works once, within five minutes.",
 			Data:  loginView{cleanNext(form.Get("next"))},
 		}
 		if err := p.Render(c, p.loginPage, view); err != nil {

@@ -48,11 +48,11 @@ type Event struct {
 
 // EventStream is the stream of events for one reader.
 type EventStream struct {
-	Events <-chan Event
-	Missed []Event            // the events after the one that the reader named
-	Whole  bool               // Missed is complete
-	Name   func(Event) string // returns the name of an event, which a reader sends to continue after it
-	Stop   func()             // ends the stream; the reader must call it
+	Events   <-chan Event
+	Missed   []Event            // the events after the one that the reader named
+	Complete bool               // Missed is complete
+	Name     func(Event) string // returns the name of an event, which a reader sends to continue after it
+	Stop     func()             // ends the stream; the reader must call it
 }
 
 // Events provides event streams.
@@ -95,7 +95,7 @@ func streamEvents(c echo.Context, n Events) error {
 	}
 	defer from.Stop()
 	s := eventWriter{EventStream: httpapi.NewEventStream(c), name: from.Name, wanted: wanted}
-	if !from.Whole {
+	if !from.Complete {
 		from.Missed = []Event{{Topic: TopicReset}}
 	}
 	err = s.Retry(streamRetry)

@@ -62,13 +62,13 @@ type Item struct {
 	ActionKnown  bool                `json:"action_known"`
 	Sealed       bool                `json:"sealed,omitempty"` // only this node could decrypt it
 
-	At      time.Time `json:"at"`
-	Route   string    `json:"route,omitempty"` // name of the hook that handles it
-	Attempt int       `json:"attempt,omitempty"`
-	Pending bool      `json:"pending,omitempty"`  // the sender got pending_approval
-	Let     bool      `json:"approved,omitempty"` // the owner released it to the hook
-	Ask     string    `json:"ask,omitempty"`      // id of the question to the owner
-	Note    string    `json:"note,omitempty"`     // why it failed; our text, not the peer's
+	At       time.Time `json:"at"`
+	Route    string    `json:"route,omitempty"` // name of the hook that handles it
+	Attempt  int       `json:"attempt,omitempty"`
+	Pending  bool      `json:"pending,omitempty"`  // the sender got pending_approval
+	Approved bool      `json:"approved,omitempty"` // the owner released it to the hook
+	Ask      string    `json:"ask,omitempty"`      // id of the question to the owner
+	Note     string    `json:"note,omitempty"`     // why it failed; our text, not the peer's
 
 	Failure *HookFailure `json:"failure,omitempty"` // with the states waiting and failed, if the hook failed
 	RetryAt time.Time    `json:"retry_at,omitzero"` // with the state waiting
@@ -76,10 +76,10 @@ type Item struct {
 	About string `json:"about,omitempty"` // with a task: what it is about, such as "mess/2026-11-22-001"
 	Turn  string `json:"turn,omitempty"`  // with a task: what is to be done, as the bridge names it
 
-	Cancels  string    `json:"cancels,omitempty"`      // UID of the agreed event that it cancels
-	Takes    bool      `json:"takes_accept,omitempty"` // this item is the peer's answer that makes our accept count
-	Woken    time.Time `json:"woken,omitzero"`         // when an agent that answers later was woken
-	Reminded time.Time `json:"reminded,omitzero"`      // when it was woken a second time
+	Cancels        string    `json:"cancels,omitempty"`      // UID of the agreed event that it cancels
+	ConfirmsAccept bool      `json:"takes_accept,omitempty"` // this item is the peer's answer that makes our accept count
+	Woken          time.Time `json:"woken,omitzero"`         // when an agent that answers later was woken
+	Reminded       time.Time `json:"reminded,omitzero"`      // when it was woken a second time
 
 	Digest  string    `json:"digest"` // hex SHA-256 of the canonical bytes
 	Expires time.Time `json:"expires"`
@@ -97,7 +97,7 @@ func (i Item) NeedsOwner(agrees bool) bool {
 	}
 	payload, err := wire.ParseObject(i.Payload)
 	isReply := i.Kind == "reply"
-	if err != nil || !isReply && !i.Intent.Standard() {
+	if err != nil || !isReply && !i.Intent.IsStandard() {
 		return true
 	}
 	switch payload.GetStr("action") {

@@ -19,7 +19,7 @@ type Peer struct {
 	Standing    acl.Standing `json:"standing,omitempty"`
 	Since       time.Time    `json:"since,omitzero"`
 	Fingerprint string       `json:"fingerprint,omitempty"` // of the pinned key
-	Given       bool         `json:"given,omitempty"`       // the owner added its card, wrote to it or accepted its key
+	FromOwner   bool         `json:"given,omitempty"`       // the owner added its card, wrote to it or accepted its key
 	Write       bool         `json:"write,omitempty"`       // the owner approved it as a recipient; see outgoing.mode
 	Unproven    bool         `json:"unproven,omitempty"`    // the derived id does not match the pinned key
 	// Configured reports that the configuration names the peer. Its rule can be changed only there.

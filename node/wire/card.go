@@ -136,8 +136,8 @@ func isAddress(host string) bool {
 	return strings.HasPrefix(last, "0x") || last == "" || strings.Trim(last, "0123456789") == ""
 }
 
-// PrivateLists reports whether the card contains an allowlist or a block list, which must stay private (AM-6).
-func (c Card) PrivateLists() bool {
+// HasPrivateLists reports whether the card contains an allowlist or a block list, which must stay private (AM-6).
+func (c Card) HasPrivateLists() bool {
 	access, _ := c.Tree.Get("access_control")
 	_, allow := access.Get("allowlist")
 	_, block := access.Get("block")
@@ -147,7 +147,7 @@ func (c Card) PrivateLists() bool {
 // WithoutPrivateLists returns the card's tree without the allowlist and the block list (AM-6).
 func (c Card) WithoutPrivateLists() Value {
 	access, ok := c.Tree.Get("access_control")
-	if !ok || !c.PrivateLists() {
+	if !ok || !c.HasPrivateLists() {
 		return c.Tree
 	}
 	return c.Tree.With("access_control", access.Without("allowlist", "block"))

@@ -194,15 +194,15 @@ func TestPrivateLists(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.PrivateLists() != tt.private {
-			t.Errorf("%s: PrivateLists = %v", tt.access, c.PrivateLists())
+		if c.HasPrivateLists() != tt.private {
+			t.Errorf("%s: HasPrivateLists = %v", tt.access, c.HasPrivateLists())
 		}
 		if got := must(c.WithoutPrivateLists().Get("access_control")).JSON(); string(got) != tt.want {
 			t.Errorf("%s: published as %s, want %s", tt.access, got, tt.want)
 		}
 	}
 	c, err := ParseCard(v, CardRules{})
-	if err != nil || c.PrivateLists() || string(c.WithoutPrivateLists().JSON()) != goodCard {
+	if err != nil || c.HasPrivateLists() || string(c.WithoutPrivateLists().JSON()) != goodCard {
 		t.Errorf("a card without access_control changed: %v", err)
 	}
 }

@@ -134,7 +134,7 @@ var (
 	ErrConversationClosed = row("conversation-closed", ConversationClosed, 409, "the conversation has ended")
 
 	ErrRateLimited = retryRow("rate-limited", RateLimited, 429, "too many requests")
-	ErrHoldsFull   = retryRow("owner-decides-first", RateLimited, 429, "the owner must first decide on messages that wait; send again after that").After(OwnerDecides)
+	ErrHoldsFull   = retryRow("owner-decides-first", RateLimited, 429, "the owner must first decide on messages that wait; send again after that").After(OwnerDecisionTime)
 	ErrQuota       = retryRow("quota", RateLimited, 429, "the registration quota is used up")
 
 	ErrPaused      = retryRow("paused", AgentUnavailable, 503, "the agent is not accepting messages")
@@ -144,8 +144,8 @@ var (
 	ErrInternal    = row("internal", AgentUnavailable, 500, "internal error")
 )
 
-// OwnerDecides is the waiting time that we announce to a sender while the owner of an agent decides.
-const OwnerDecides = time.Hour
+// OwnerDecisionTime is the waiting time that we announce to a sender while the owner of an agent decides.
+const OwnerDecisionTime = time.Hour
 
 // defaultRetryAfter is the waiting time of a 429 or 503, unless After sets another.
 const defaultRetryAfter = 10 * time.Second

@@ -35,8 +35,8 @@ func TestTable(t *testing.T) {
 		if !ok || retry != e.Retry {
 			t.Errorf("%s: %s %d retry %v is not in AM-28", e.Row(), e.Code, e.Status, e.Retry)
 		}
-		if e.Row() == ErrHoldsFull.Row() && e.RetryAfter != OwnerDecides { // people do not decide within seconds
-			t.Errorf("%s: Retry-After %v, want %v", e.Row(), e.RetryAfter, OwnerDecides)
+		if e.Row() == ErrHoldsFull.Row() && e.RetryAfter != OwnerDecisionTime { // people do not decide within seconds
+			t.Errorf("%s: Retry-After %v, want %v", e.Row(), e.RetryAfter, OwnerDecisionTime)
 		}
 		if (e.Status == 429 || e.Status == 503) != (e.RetryAfter > 0) {
 			t.Errorf("%s: Retry-After %v with status %d", e.Row(), e.RetryAfter, e.Status)

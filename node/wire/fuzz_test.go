@@ -92,10 +92,10 @@ func FuzzParseCard(f *testing.F) {
 		if !c.ID.Valid() || c.Name == "" || len(c.Capabilities) > 64 || len(c.Intents) > 64 || !strings.HasPrefix(c.Endpoint, "https://") {
 			t.Fatalf("accepted %+v", c)
 		}
-		if c.PrivateLists() {
+		if c.HasPrivateLists() {
 			stripped := c
 			stripped.Tree = c.WithoutPrivateLists()
-			if stripped.PrivateLists() {
+			if stripped.HasPrivateLists() {
 				t.Fatalf("lists survive in %s", stripped.Tree.JSON())
 			}
 		}

@@ -25,12 +25,12 @@ func StandardIntents() []Intent {
 // Valid reports whether the name passes line 4 of the receive table in docs/protocol.md.
 func (i Intent) Valid() bool { return validName(string(i)) }
 
-// Standard reports whether the name is in the namespace of the specification.
-func (i Intent) Standard() bool { return strings.HasPrefix(string(i), "mesh.") }
+// IsStandard reports whether the name is in the namespace of the specification.
+func (i Intent) IsStandard() bool { return strings.HasPrefix(string(i), "mesh.") }
 
-// Custom reports whether the name is a custom intent: a reversed domain with at least two labels (AM-70).
-func (i Intent) Custom() bool {
-	return i.Valid() && !i.Standard() && strings.Contains(strings.Trim(string(i), "."), ".") &&
+// IsCustom reports whether the name is a custom intent: a reversed domain with at least two labels (AM-70).
+func (i Intent) IsCustom() bool {
+	return i.Valid() && !i.IsStandard() && strings.Contains(strings.Trim(string(i), "."), ".") &&
 		!strings.Contains(string(i), "..") && !strings.HasPrefix(string(i), ".") && !strings.HasSuffix(string(i), ".")
 }
 
@@ -47,7 +47,7 @@ const (
 // fields are allowed. For an unknown action, known is false and err is nil. An intent outside of mesh.* has no shape:
 // any payload passes, and known is true. The error is a *[FieldError].
 func CheckPayload(intent Intent, payload Value) (known bool, err error) {
-	if !intent.Standard() {
+	if !intent.IsStandard() {
 		return true, nil
 	}
 	f := fields{v: payload, path: "payload."}

@@ -31,12 +31,12 @@ func TestIntentKinds(t *testing.T) {
 		{Intent("com." + strings.Repeat("x", 125)), false, false, false},
 	}
 	for _, tt := range tests {
-		if tt.name.Valid() != tt.valid || tt.name.Standard() != tt.standard || tt.name.Custom() != tt.custom {
-			t.Errorf("%q: valid %v standard %v custom %v", tt.name, tt.name.Valid(), tt.name.Standard(), tt.name.Custom())
+		if tt.name.Valid() != tt.valid || tt.name.IsStandard() != tt.standard || tt.name.IsCustom() != tt.custom {
+			t.Errorf("%q: valid %v standard %v custom %v", tt.name, tt.name.Valid(), tt.name.IsStandard(), tt.name.IsCustom())
 		}
 	}
 	for _, i := range StandardIntents() {
-		if !i.Standard() || shapes[i] == nil {
+		if !i.IsStandard() || shapes[i] == nil {
 			t.Errorf("%s has no shapes", i)
 		}
 	}

@@ -59,7 +59,7 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	ids, _ := c.Exempt()
 	p.checkPrincipals("limits.exempt", ids)
 	for i, s := range c.Schemas {
-		if !wire.Intent(s.Intent).Custom() {
+		if !wire.Intent(s.Intent).IsCustom() {
 			p.add(fmt.Sprintf("schemas[%d].intent", i), fmt.Sprintf("%q is not a custom intent such as com.example.invoice", s.Intent))
 		}
 	}
@@ -191,7 +191,7 @@ func (c Config) checkCard(p *problems) {
 		p.add("card.intents", "must have 1 to 64 entries")
 	}
 	for _, i := range c.Card.Intents {
-		if in := wire.Intent(i); !in.Custom() && !slices.Contains(wire.StandardIntents(), in) {
+		if in := wire.Intent(i); !in.IsCustom() && !slices.Contains(wire.StandardIntents(), in) {
 			p.add("card.intents", fmt.Sprintf("%q is neither a standard intent nor a reverse-domain name", i))
 		}
 	}

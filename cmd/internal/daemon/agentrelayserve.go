@@ -66,7 +66,7 @@ func (p *Process) relayConfig() relay.Config {
 		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(),
 		Extensions: relay.Extensions{
 			Semantic: has("semantic"), Voting: has("voting"), History: has("history"),
-			Keep: c.HistoryKeep, MaxMessages: c.HistoryMessages, VoteFor: c.VoteFor,
+			Keep: c.HistoryKeep, MaxMessages: c.HistoryMessages, VoteDuration: c.VoteFor,
 		},
 		Search: p.newRelaySearch(), Logger: p.log,
 	}

@@ -314,7 +314,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	if p.registry != nil {
 		p.registry.Relay().OnMail(func(to wire.AgentID) {
 			if to == p.node.ID() {
-				p.node.MailWaits()
+				p.node.CheckMail()
 			}
 		})
 	}

@@ -89,7 +89,7 @@ func (p *Process) registerCertificate() {
 		return
 	}
 	p.edge.Health("certificate", func(context.Context) (any, error) {
-		return nil, p.certs.State().Valid(time.Now())
+		return nil, p.certs.State().Check(time.Now())
 	})
 }
 

@@ -168,7 +168,7 @@ func (p *pages) show(c echo.Context) error {
 		}
 		view.Messages = append(view.Messages, row)
 	}
-	return p.shell.Render(c, p.thread, httpapi.View{Title: "Thread", Topics: []string{topicThreads}, Said: doneTexts[c.QueryParam("did")], Data: view})
+	return p.shell.Render(c, p.thread, httpapi.View{Title: "Thread", Topics: []string{topicThreads}, Done: doneTexts[c.QueryParam("did")], Data: view})
 }
 
 // image serves a picture from the store. It takes the type from the bytes of the picture, not from the sender.

@@ -214,7 +214,7 @@ func (p *spacePages) renderSpace(c echo.Context, s *ownerSpace, invited *invitee
 		view.Shared, view.Unshared = p.viewConversations(ctx, shared), p.viewConversations(ctx, unshared)
 	}
 	return p.shell.Render(c, p.space, httpapi.View{
-		Title: "Space " + s.Title, Topics: []string{topicSpaces, "status"}, Said: doneTexts[c.QueryParam("did")], Data: view,
+		Title: "Space " + s.Title, Topics: []string{topicSpaces, "status"}, Done: doneTexts[c.QueryParam("did")], Data: view,
 	})
 }
 

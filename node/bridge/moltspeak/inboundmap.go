@@ -375,7 +375,7 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	}
 	payload, end := replyPayload(c.body)
 	intent := wire.Intent(o.Intent)
-	if !intent.Standard() {
+	if !intent.IsStandard() {
 		// An answer to a request for information commits nobody, whereas a message with a custom intent would wait
 		// for the owner if no hook handles it.
 		intent = wire.RequestInfo

@@ -63,7 +63,7 @@ func respondTo(t convState, payload wire.Value, action string) []message.Draft {
 	}
 	// In a record of an older version, Native is false even if the peer uses AgentMesh payloads. The operation and the
 	// intent show that such a peer does.
-	native := t.Native || t.Op == message.OpTask && wire.Intent(t.Intent).Standard()
+	native := t.Native || t.Op == message.OpTask && wire.Intent(t.Intent).IsStandard()
 	d := message.Draft{Op: message.OpRespond, Re: t.Re, P: toRespond(payload, native, t.Op == message.OpTask).Value()}
 	if t.Confidential {
 		d.Class = message.Confidential

@@ -45,9 +45,9 @@ type State struct {
 	Err      error     // why the last attempt failed
 }
 
-// Valid returns an error that explains why clients cannot connect now, or nil if there is a certificate that has not
+// Check returns an error that explains why clients cannot connect now, or nil if there is a certificate that has not
 // expired.
-func (s State) Valid(now time.Time) error {
+func (s State) Check(now time.Time) error {
 	switch {
 	case s.NotAfter.IsZero() && s.Err != nil:
 		return s.Err

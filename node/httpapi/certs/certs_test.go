@@ -71,7 +71,7 @@ func TestFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := serial(t, s); got != 1 || s.State().Valid(time.Now()) != nil {
+	if got := serial(t, s); got != 1 || s.State().Check(time.Now()) != nil {
 		t.Errorf("serial %d, %v", got, s.State())
 	}
 	writePair(t, dir, host, 22222222, 0o600)
@@ -101,11 +101,11 @@ func TestFiles(t *testing.T) {
 	} {
 		damage()
 		s.step(t.Context())
-		if got := serial(t, s); got != 22222222 || s.State().Err == nil || s.State().Valid(time.Now()) != nil {
+		if got := serial(t, s); got != 22222222 || s.State().Err == nil || s.State().Check(time.Now()) != nil {
 			t.Errorf("%s: serial %d, %v", name, got, s.State())
 		}
 	}
-	if err := s.State().Valid(time.Now().Add(2 * time.Hour)); !errors.Is(err, errExpired) {
+	if err := s.State().Check(time.Now().Add(2 * time.Hour)); !errors.Is(err, errExpired) {
 		t.Errorf("an expired certificate: %v", err)
 	}
 }
@@ -179,7 +179,7 @@ func TestStrangersAskNothing(t *testing.T) {
 		if n := down.calls.Load(); n < 20 || n > 30 {
 			t.Errorf("%d attempts in a day, want one an hour", n)
 		}
-		if err := s.State().Valid(time.Now()); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		if err := s.State().Check(time.Now()); err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("the owner sees %v", err)
 		}
 	})

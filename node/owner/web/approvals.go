@@ -218,7 +218,7 @@ func (p *pages) showApprovals(c echo.Context) error {
 		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Older
 	}
 	return p.shell.Render(c, p.approvals, httpapi.View{
-		Title: "Approvals", Topics: []string{string(owner.TopicApprovals)}, Said: p.doneMessage(c), Undo: p.undo(c), Data: view,
+		Title: "Approvals", Topics: []string{string(owner.TopicApprovals)}, Done: p.doneMessage(c), Undo: p.undo(c), Data: view,
 	})
 }
 
@@ -237,7 +237,7 @@ func (p *pages) approvalPage(c echo.Context, status int, wrong string) error {
 	view := viewAsk(ask)
 	view.Whole = true
 	return p.shell.Render(c, p.approval, httpapi.View{
-		Title: view.What, Status: status, Wrong: wrong, Topics: []string{string(owner.TopicApprovals)},
+		Title: view.What, Status: status, Error: wrong, Topics: []string{string(owner.TopicApprovals)},
 		Self: httpapi.PagePath + "/approvals/" + ask.ID, Data: view,
 	})
 }

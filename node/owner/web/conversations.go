@@ -43,7 +43,7 @@ func (p *pages) showConversations(c echo.Context) error {
 	}
 	view.Items, view.Next = list.Items, list.Next
 	return p.shell.Render(c, p.conversations, httpapi.View{
-		Title: "Conversations", Topics: []string{string(owner.TopicConversations)}, Said: p.doneMessage(c), Data: view,
+		Title: "Conversations", Topics: []string{string(owner.TopicConversations)}, Done: p.doneMessage(c), Data: view,
 	})
 }
 
@@ -178,7 +178,7 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 		self += "?after=" + after
 	}
 	return p.shell.Render(c, p.conversation, httpapi.View{
-		Title: "Conversation", Status: status, Wrong: wrong, Said: p.doneMessage(c), Data: view,
+		Title: "Conversation", Status: status, Error: wrong, Done: p.doneMessage(c), Data: view,
 		Topics: []string{string(owner.TopicConversations)}, Self: self,
 	})
 }

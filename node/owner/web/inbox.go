@@ -46,7 +46,7 @@ func (p *pages) showInbox(c echo.Context) error {
 	for _, item := range items.Items {
 		view.Items.Items = append(view.Items.Items, viewItem(item))
 	}
-	return p.shell.Render(c, p.inbox, httpapi.View{Title: "Inbox", Topics: []string{string(owner.TopicInbox)}, Said: p.doneMessage(c), Data: view})
+	return p.shell.Render(c, p.inbox, httpapi.View{Title: "Inbox", Topics: []string{string(owner.TopicInbox)}, Done: p.doneMessage(c), Data: view})
 }
 
 func (p *pages) showItem(c echo.Context) error {
@@ -55,7 +55,7 @@ func (p *pages) showItem(c echo.Context) error {
 		return err
 	}
 	return p.shell.Render(c, p.item, httpapi.View{
-		Title: "Message", Topics: []string{string(owner.TopicInbox)}, Said: p.doneMessage(c), Data: viewItem(item),
+		Title: "Message", Topics: []string{string(owner.TopicInbox)}, Done: p.doneMessage(c), Data: viewItem(item),
 	})
 }
 

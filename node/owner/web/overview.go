@@ -42,7 +42,7 @@ func (p *pages) showOverview(c echo.Context) error {
 	}
 	view.First = viewAsks(asks.Items)
 	return p.shell.Render(c, p.overview, httpapi.View{
-		Title: "Needs you", Said: p.doneMessage(c), Data: view,
+		Title: "Needs you", Done: p.doneMessage(c), Data: view,
 		Topics: []string{string(owner.TopicApprovals), string(owner.TopicInbox), string(owner.TopicOutbox), string(owner.TopicStatus)},
 	})
 }
@@ -73,7 +73,7 @@ func (p *pages) showSettings(c echo.Context) error {
 	}
 	view := settingsView{Status: status, Refusals: p.viewRefusals(c.Request().Context(), maxRefusalsOnSettings)}
 	return p.shell.Render(c, p.settings, httpapi.View{
-		Title: "Settings", Said: p.doneMessage(c), Data: view,
+		Title: "Settings", Done: p.doneMessage(c), Data: view,
 		Topics: []string{string(owner.TopicOutbox), string(owner.TopicStatus), topicRefusals},
 	})
 }

@@ -56,7 +56,7 @@ func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
 		self += "?q=" + url.QueryEscape(view.Query)
 	}
 	return p.shell.Render(c, p.peers, httpapi.View{
-		Title: "People", Status: status, Wrong: wrong, Said: p.doneMessage(c), Undo: p.undo(c), Topics: []string{string(owner.TopicPeers)},
+		Title: "People", Status: status, Error: wrong, Done: p.doneMessage(c), Undo: p.undo(c), Topics: []string{string(owner.TopicPeers)},
 		Self: self, Data: view,
 	})
 }

@@ -35,7 +35,7 @@ func TestPagePeers(t *testing.T) {
 	if status, body := p.post("people", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"chris"}}); status != http.StatusOK || !strings.Contains(body, ">chris<") {
 		t.Errorf("alias: %d", status)
 	}
-	if status, body := p.post("people", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"am_x"}}); status != http.StatusBadRequest || !strings.Contains(body, "an alias is") {
+	if status, body := p.post("people", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"am_x"}}); status != http.StatusBadRequest || !strings.Contains(body, "an alias has") {
 		t.Errorf("an invalid alias: %d", status)
 	}
 	for _, action := range []string{"allow", "block", "unblock", "write", "no-write", "forget"} {

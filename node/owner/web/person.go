@@ -47,7 +47,7 @@ func (p *pages) personPage(c echo.Context, id string, status int, wrong string) 
 		}
 	}
 	return p.shell.Render(c, p.person, httpapi.View{
-		Title: "Person", Status: status, Wrong: wrong, Said: p.doneMessage(c), Undo: p.undo(c), Data: view,
+		Title: "Person", Status: status, Error: wrong, Done: p.doneMessage(c), Undo: p.undo(c), Data: view,
 		Topics: []string{string(owner.TopicPeers), string(owner.TopicConversations)}, Self: httpapi.PagePath + personPath(id),
 	})
 }

@@ -152,7 +152,7 @@ func (p *pages) composePage(c echo.Context, status int, wrong string, view compo
 	view.Peers, view.Intents = peers[:min(len(peers), maxPeerOptions)], wire.StandardIntents()
 	view.Zone = time.Now().Format("MST, -07:00")
 	view.Meeting.Times = append(view.Meeting.Times, "", "", "")[:3] // the form has three
-	return p.shell.Render(c, p.compose, httpapi.View{Title: "Write", Status: status, Wrong: wrong, Data: view})
+	return p.shell.Render(c, p.compose, httpapi.View{Title: "Write", Status: status, Error: wrong, Data: view})
 }
 
 func (p *pages) send(c echo.Context, form url.Values) error {
@@ -197,7 +197,7 @@ func (v composeView) message() (wire.Intent, wire.Value, error) {
 			return "", payload, refuse("the exact payload is not a JSON object")
 		}
 		intent := wire.Intent(v.Intent)
-		if !intent.Standard() && !intent.Custom() {
+		if !intent.IsStandard() && !intent.IsCustom() {
 			return "", payload, refuse("intent is neither a mesh.* nor a reverse-domain name")
 		}
 		return intent, payload, nil

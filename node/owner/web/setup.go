@@ -81,7 +81,7 @@ func (p *pages) profilePage(c echo.Context, status int, wrong string, profile Pr
 		title = "Welcome"
 	}
 	return p.shell.Render(c, p.profile, httpapi.View{
-		Title: title, Status: status, Wrong: wrong, Said: p.doneMessage(c), Topics: []string{string(owner.TopicStatus)},
+		Title: title, Status: status, Error: wrong, Done: p.doneMessage(c), Topics: []string{string(owner.TopicStatus)},
 		Self: httpapi.PagePath + "/profile",
 		Data: profileView{Profile: profile, Status: state, Card: p.n.Card().Tree.JSON(), NoProgram: p.setup.Programs().NoProgram()},
 	})

@@ -25,7 +25,7 @@ func FuzzNative(f *testing.F) {
 		if !ok {
 			return
 		}
-		if !intent.Valid() || !intent.Standard() && !intent.Custom() || native.Kind() != wire.Object || native.GetStr("action") == "" ||
+		if !intent.Valid() || !intent.IsStandard() && !intent.IsCustom() || native.Kind() != wire.Object || native.GetStr("action") == "" ||
 			native.GetStr("action") == wire.ActionClose {
 			t.Errorf("%q %s means %s %s", kind, p.JSON(), intent, native.JSON())
 		}

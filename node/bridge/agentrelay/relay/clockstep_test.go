@@ -15,7 +15,7 @@ import (
 func TestClockStep(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
 		r, err := New(t.Context(), Config{
-			Records: openStore(t).Records(), MaxAgents: 2, Extensions: Extensions{History: true, Voting: true, Keep: 24 * time.Hour, VoteFor: 24 * time.Hour},
+			Records: openStore(t).Records(), MaxAgents: 2, Extensions: Extensions{History: true, Voting: true, Keep: 24 * time.Hour, VoteDuration: 24 * time.Hour},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -47,7 +47,7 @@ type Extensions struct {
 	Semantic, Voting, History bool
 	Keep                      time.Duration // of history; zero: 7 days
 	MaxMessages               int           // of history; zero: 10,000
-	VoteFor                   time.Duration // after this time, an undecided proposal is rejected; zero: 7 days
+	VoteDuration              time.Duration // after this time, an undecided proposal is rejected; zero: 7 days
 }
 
 func (e Extensions) names() []string {

@@ -88,7 +88,7 @@ type votes struct {
 }
 
 func loadVotes(ctx context.Context, records store.Records, cfg Extensions) (*votes, error) {
-	v := &votes{voteDuration: cmp.Or(cfg.VoteFor, defaultVoteDuration), all: make(map[string]*proposal)}
+	v := &votes{voteDuration: cmp.Or(cfg.VoteDuration, defaultVoteDuration), all: make(map[string]*proposal)}
 	for p, err := range store.DecodeAll(ctx, records, nsVotes, "", time.Now(), store.Decode[proposal]) {
 		if err != nil {
 			return nil, fmt.Errorf("read the votes of the relay: %w", err)

@@ -143,10 +143,10 @@ func TestImportDirectory(t *testing.T) {
 			t.Errorf("progress %d of %d", done, all)
 		}
 	})
-	if err != nil || n.Imported != files || lines == 0 {
+	if err != nil || n.Threads != files || lines == 0 {
 		t.Errorf("%+v, %d lines, %v", n, lines, err)
 	}
-	if n, err := ImportDirectory(t.Context(), l.Exchange, slog.New(slog.DiscardHandler), dir, func(int, int) {}); err != nil || n.Imported != 0 || n.Here != files {
+	if n, err := ImportDirectory(t.Context(), l.Exchange, slog.New(slog.DiscardHandler), dir, func(int, int) {}); err != nil || n.Threads != 0 || n.Existing != files {
 		t.Errorf("again: %+v, %v", n, err)
 	}
 }

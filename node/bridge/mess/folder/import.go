@@ -24,9 +24,9 @@ const maxSkipped = 20
 
 // Imported is the result of an import.
 type Imported struct {
-	Imported int      `json:"imported"`
-	Here     int      `json:"here,omitempty"` // threads that the exchange already had
-	Left     int      `json:"left,omitempty"` // files that could not be read
+	Threads  int      `json:"imported"`
+	Existing int      `json:"here,omitempty"` // threads that the exchange already had
+	Unread   int      `json:"left,omitempty"` // files that could not be read
 	Reasons  []string `json:"reasons,omitempty"`
 }
 
@@ -57,13 +57,13 @@ func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger
 	var batch []thread.ParsedFile
 	flush := func() error {
 		threads, err := x.Adopt(ctx, batch)
-		res.Imported += len(threads)
+		res.Threads += len(threads)
 		batch = nil
 		return err
 	}
 	skip := func(at string, err error) {
 		log.Warn("a file was skipped", "file", at, "error", err)
-		if res.Left++; len(res.Reasons) < maxSkipped {
+		if res.Unread++; len(res.Reasons) < maxSkipped {
 			res.Reasons = append(res.Reasons, at+": "+skipReason(err))
 		}
 	}
@@ -77,7 +77,7 @@ func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger
 		}
 		if x.Has(f.ref) {
 			seen[f.ref] = true
-			res.Here++
+			res.Existing++
 			continue
 		}
 		parsed, err := ReadThread(root, f.at, f.ref, f.flat)
