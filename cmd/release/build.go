@@ -127,8 +127,8 @@ func publish(stage, out string) error {
 // build is one build of a release, in its own directories.
 type build struct {
 	*release
-	src, tmp string
-	env      []string
+	src, tmp string   // the clone of the commit, and the folder for everything temporary
+	env      []string // more environment variables for go build
 }
 
 // clone checks out the commit, without any other files of the working tree.

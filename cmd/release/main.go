@@ -30,7 +30,7 @@ func main() {
 	stop()
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		os.Exit(64)
+		os.Exit(64) // the usual exit code for a wrong command line
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "release: %v\n", err)
 		os.Exit(1)
@@ -94,7 +94,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	return sign(ctx, out, *key)
 }
 
-// signatureNamespace is the namespace of signatures, so that a signature of a release is valid for nothing else.
+// signatureNamespace is the purpose for which ssh-keygen signs. It refuses a signature that was made for another purpose.
 const signatureNamespace = "agentmesh-release"
 
 // sign writes SHA256SUMS.sig, which ssh-keygen -Y verify accepts.
