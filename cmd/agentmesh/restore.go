@@ -40,9 +40,9 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	a.noteLeftOut(archive.About)
-	err = a.report(restoreReport{dir, replaced, archive.About}, func() {
-		a.Note("restored %s into %s, from a backup made at %s", cmp.Or(terminal.Clean(archive.About.AgentID), "a directory"), dir, terminal.FormatTime(archive.About.Made))
+	a.noteLeftOut(archive.Manifest)
+	err = a.report(restoreReport{dir, replaced, archive.Manifest}, func() {
+		a.Note("restored %s into %s, from a backup made at %s", cmp.Or(terminal.Clean(archive.Manifest.AgentID), "a directory"), dir, terminal.FormatTime(archive.Manifest.Made))
 	})
 	if replaced != "" {
 		a.Note("the old content is in %s; delete it when you no longer need it: it contains private keys", replaced)

@@ -78,9 +78,9 @@ func (c *archiveContent) omit(name, reason string) {
 // add adds a regular file. It silently skips a backup or a deleted file, and notes a file that cannot be read or
 // exceeds the bounds.
 func (c *archiveContent) add(root *os.Root, name string) {
-	size, backup, err := inspectFile(root, name)
+	size, isBackup, err := inspectFile(root, name)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) || backup:
+	case errors.Is(err, fs.ErrNotExist) || isBackup:
 	case err != nil:
 		c.omit(name, "cannot be read")
 	case isProgramFile(name):
@@ -93,7 +93,7 @@ func (c *archiveContent) add(root *os.Root, name string) {
 }
 
 // inspectFile returns the size of a file, and whether it is an archive of this program, judged by its first entry.
-func inspectFile(root *os.Root, name string) (size int64, backup bool, err error) {
+func inspectFile(root *os.Root, name string) (size int64, isBackup bool, err error) {
 	f, err := root.Open(name)
 	if err != nil {
 		return 0, false, err
@@ -109,8 +109,8 @@ func inspectFile(root *os.Root, name string) (size int64, backup bool, err error
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return 0, false, err
 	}
-	backup = n == len(head) && bytes.HasPrefix(head[:], []byte("PK\x03\x04")) && string(head[nameAt:]) == fileManifest
-	return info.Size(), backup, nil
+	isBackup = n == len(head) && bytes.HasPrefix(head[:], []byte("PK\x03\x04")) && string(head[nameAt:]) == fileManifest
+	return info.Size(), isBackup, nil
 }
 
 // transientFiles are the files at the top of a data directory that belong to one process or are copied in another way.

@@ -95,9 +95,9 @@ func (d Dir) verifyRestore(ctx context.Context) error {
 
 // Archive is an open archive.
 type Archive struct {
-	zip   *zip.Reader
-	file  *os.File
-	About Manifest
+	zip      *zip.Reader
+	file     *os.File
+	Manifest Manifest
 }
 
 // Close closes the archive's file.
@@ -169,7 +169,7 @@ func readManifest(z *zip.Reader) (Manifest, error) {
 		return m, exit.Fail(exit.Input, errors.New("the file is not a backup that agentmesh backup wrote"))
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, 1<<18))
+	data, err := io.ReadAll(io.LimitReader(f, 1<<18)) // many times the size of a manifest
 	if err == nil {
 		err = json.Unmarshal(data, &m)
 	}
