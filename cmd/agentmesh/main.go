@@ -247,7 +247,7 @@ func (a *app) dataDir() (string, error) {
 // names a PostgreSQL database.
 func (a *app) fileDir(command string) (string, error) {
 	src, dir, err := a.sourceAndDir()
-	return string(dir), cmp.Or(err, engine.Refuse(src, command))
+	return string(dir), cmp.Or(err, engine.RequireFile(src, command))
 }
 
 // configFile returns the name of the configuration file, and whether the user gave this name.

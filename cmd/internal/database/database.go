@@ -102,7 +102,7 @@ type Compact struct{}
 
 // Run executes the command.
 func (c *Compact) Run(ctx context.Context, e Env) error {
-	if err := engine.Refuse(e.Source, "compact"); err != nil {
+	if err := engine.RequireFile(e.Source, "compact"); err != nil {
 		return err
 	}
 	stop := e.StartProgress("compacting "+datadir.FileDatabase, nil)

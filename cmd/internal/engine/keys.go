@@ -31,8 +31,8 @@ type Keys struct {
 	passphrase func() ([]byte, error)
 	log        *slog.Logger
 
-	mu     sync.Mutex // held while keys change
-	sealed bool       // this process has seen or stored a record sealed for the key file's first identity; guarded by mu
+	mu             sync.Mutex // held while keys change; guards sealedForFirst
+	sealedForFirst bool       // this process has seen or stored keys that are sealed for the key file's first identity
 }
 
 // OpenKeys returns the keys of the agent in o.Dir, whose database is db. passphrase supplies the passphrase of the
@@ -160,8 +160,8 @@ func (k *Keys) hasStored(keys datadir.Keys, found records) bool {
 	if json.Unmarshal(found.sealed.Body, &sealed) != nil {
 		return false
 	}
-	k.sealed = k.sealed || sealed.Recipient == k.shared.Recipient()
-	return k.sealed && maps.EqualFunc(keys, found.keys, bytes.Equal)
+	k.sealedForFirst = k.sealedForFirst || sealed.Recipient == k.shared.Recipient()
+	return k.sealedForFirst && maps.EqualFunc(keys, found.keys, bytes.Equal)
 }
 
 // store stores keys in place of those that were found, and the name of the agent in the same transaction. If another
@@ -197,7 +197,7 @@ func (k *Keys) store(ctx context.Context, found records, keys datadir.Keys) erro
 	changes := []store.Change{{Record: found.sealed, IfRev: found.sealed.Rev}, {Record: found.agent, IfRev: found.agent.Rev}}
 	switch err = k.db.Records().Apply(ctx, changes, time.Now()); {
 	case err == nil:
-		k.sealed = true
+		k.sealedForFirst = true
 		k.log.Info("the keys are in the database", "sealed_for", k.shared.Recipient())
 	case !errors.Is(err, store.ErrConflict):
 		err = exit.Fail(exit.Unavailable, fmt.Errorf("store the keys in the database: %w", err))
