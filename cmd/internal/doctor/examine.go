@@ -36,7 +36,7 @@ type finding struct {
 	State string `json:"state"`
 	Check string `json:"check"`
 	Text  string `json:"text"`
-	Do    string `json:"do,omitempty"`
+	Do    string `json:"do,omitempty"` // what the user can do about it
 }
 
 // Report is the result of an examination. OK means that no finding has the state fail.
@@ -162,15 +162,15 @@ func (d *examination) checkOwnDirectory(ctx context.Context, target string, loca
 	}
 }
 
-// checkEndpointHost checks the name and the certificate of the endpoint as a peer does. process is the public URL of
-// the process, and reachable is the result of [examination.checkPublicURL] for it. An endpoint at the same host is not
+// checkEndpointHost checks the name and the certificate of the endpoint as a peer does. publicURL is that of the
+// process, and reachable is the result of [examination.checkPublicURL] for it. An endpoint at the same host is not
 // checked again.
-func (d *examination) checkEndpointHost(ctx context.Context, process string, reachable bool) bool {
+func (d *examination) checkEndpointHost(ctx context.Context, publicURL string, reachable bool) bool {
 	u, err := url.Parse(d.card.GetStr("endpoint"))
 	if err != nil || u.Scheme != "https" {
 		return true // checkEndpoint reports the problem
 	}
-	if processURL, err := url.Parse(process); err == nil && processURL.Host == u.Host {
+	if public, err := url.Parse(publicURL); err == nil && public.Host == u.Host {
 		return reachable
 	}
 	return d.checkName(ctx, u, false) && d.checkCertificate(ctx, u)
@@ -358,15 +358,15 @@ func (d *examination) reportStatus(s owner.Status) {
 func (d *examination) checkAgentDoor() {
 	const check = "agent's door"
 	door := d.cfg.AgentDoor
-	hooks := slices.ContainsFunc(d.cfg.Hooks, func(h config.Hook) bool { return len(h.Exec) > 0 || h.OpenClaw != "" })
-	own := "agent and owner are the same user of this machine: the door guards against mistakes and against prompt injection " +
+	hasHooks := slices.ContainsFunc(d.cfg.Hooks, func(h config.Hook) bool { return len(h.Exec) > 0 || h.OpenClaw != "" })
+	sameUser := "agent and owner are the same user of this machine: the door guards against mistakes and against prompt injection " +
 		"through tools, not against a hostile program, which can open the owner's socket"
 	switch {
-	case door.Socket == "" && door.TokenFile == "" && hooks:
+	case door.Socket == "" && door.TokenFile == "" && hasHooks:
 		d.warn(check, "set agent_door.socket to a path outside the data directory", "your hooks have only the owner's socket, through which they can approve and change rules")
 	case door.Socket == "" && door.TokenFile == "":
 	case door.Mode == "0600" && door.Group == "":
-		d.warn(check, "run the agent as another user, and set agent_door.group and agent_door.mode", "%s", own)
+		d.warn(check, "run the agent as another user, and set agent_door.group and agent_door.mode", "%s", sameUser)
 	default:
 		d.ok(check, "other users may read and send, and decide nothing")
 	}

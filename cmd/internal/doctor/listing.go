@@ -23,6 +23,7 @@ import (
 // checkTimeout bounds one request, name lookup or TLS handshake.
 const checkTimeout = 10 * time.Second
 
+// answer is the answer to a GET request.
 type answer struct {
 	status int
 	body   []byte

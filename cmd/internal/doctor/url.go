@@ -27,7 +27,7 @@ import (
 const expiresSoon = 14 * 24 * time.Hour
 
 // examineURL examines a directory, or an agent by its endpoint or the public URL of its node. It checks the name, the
-// certificate and the clock, and whether a directory could prove the endpoint (AM-63). The caller needs no agent.
+// certificate and the clock, and whether a directory could prove the endpoint (AM-63). The user needs no agent.
 func (d *examination) examineURL(ctx context.Context, target string) error {
 	u, err := url.Parse(target)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {

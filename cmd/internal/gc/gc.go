@@ -31,10 +31,11 @@ var Adapt = sync.OnceFunc(func() {
 	}
 })
 
+// collector adapts GOGC after each collection.
 type collector struct {
 	gogc int
-	last time.Time // of the last collection
-	live []metrics.Sample
+	last time.Time        // of the last collection
+	live []metrics.Sample // receives the size of the live heap
 }
 
 // watch calls adapt after the next collection, which removes an object that nothing refers to.

@@ -35,19 +35,19 @@ type Env struct {
 	Options func() (daemon.Options, error) // reads and checks that file
 }
 
-// Edge has the flags for how others reach the process.
-type Edge struct {
+// NetworkFlags has the flags for how others reach the process.
+type NetworkFlags struct {
 	TLS    bool   `name:"tls" xor:"edge" help:"Serve HTTPS on port 443 (and redirects on port 80), with a certificate from Let's Encrypt. With this flag you accept the terms of Let's Encrypt."`
 	Proxy  bool   `name:"proxy" xor:"edge" help:"Serve plain HTTP on 127.0.0.1:3141 for a reverse proxy on this machine."`
 	Mail   string `name:"contact" placeholder:"ADDRESS" help:"Mail address of the operator, for Let's Encrypt. A directory publishes it."`
 	User   string `default:"agentmesh" help:"User that the service runs as."`
 	Yes    bool   `help:"Ask nothing, and use the defaults."`
-	domain string
+	domain string // the host name under which others reach the process, or ""
 }
 
 // Directory sets up a directory.
 type Directory struct {
-	Edge
+	NetworkFlags
 	Title string `placeholder:"TEXT" help:"Title of the public pages."`
 	Mode  string `enum:"open,invite,closed," default:"" placeholder:"MODE" help:"Registration mode: open (anybody), invite (with a code that you make) or closed (nobody)."`
 	Name  string `arg:"" help:"Public host name, such as mesh.example.org."`
@@ -55,7 +55,7 @@ type Directory struct {
 
 // Agent sets up an agent.
 type Agent struct {
-	Edge
+	NetworkFlags
 	Title      string `name:"name" placeholder:"TEXT" help:"Name of the agent, as others see it."`
 	Owner      string `placeholder:"TEXT" help:"Name of the person behind the agent. It is published."`
 	Directory  string `placeholder:"URL" help:"Base URL (…/v1) of the directory to join."`
@@ -70,7 +70,7 @@ func (d *Directory) Run(ctx context.Context, e Env) error {
 		return err
 	}
 	q.text(&d.Title, "title of the public pages", "Agents of "+d.domain)
-	d.askEdge(q)
+	d.askNetwork(q)
 	q.choose(&d.Mode, "who may register", "invite", "open", "closed")
 	if err := q.err; err != nil {
 		return err
@@ -101,7 +101,7 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 		q.require(&a.Directory, "--directory", "URL of the directory that keeps your mail, such as https://mesh.example.org/v1")
 	} else {
 		q.text(&a.Directory, "URL of a directory to join (empty: none)", "")
-		a.askEdge(q)
+		a.askNetwork(q)
 	}
 	if a.Directory != "" {
 		q.text(&a.InviteFile, "file with your invite code (empty: none needed)", "")
@@ -135,13 +135,13 @@ func (a *Agent) Run(ctx context.Context, e Env) error {
 }
 
 // Public reports whether others can connect to the process.
-func (g *Edge) Public() bool { return g.domain != "" }
+func (g *NetworkFlags) Public() bool { return g.domain != "" }
 
 // Domain returns the host name under which others reach the process.
-func (g *Edge) Domain() string { return g.domain }
+func (g *NetworkFlags) Domain() string { return g.domain }
 
 // begin refuses a malformed user or host name, and a data directory with content. It returns the questions to ask.
-func (g *Edge) begin(e Env, name string) (*questions, error) {
+func (g *NetworkFlags) begin(e Env, name string) (*questions, error) {
 	if !isPlain(g.User) || strings.HasPrefix(g.User, "-") {
 		return nil, exit.Fail(exit.Usage, fmt.Errorf("--user %s is not a user name", terminal.Clean(g.User)))
 	}
@@ -165,7 +165,7 @@ func isPlain(name string) bool {
 	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == ""
 }
 
-func (g *Edge) askEdge(q *questions) {
+func (g *NetworkFlags) askNetwork(q *questions) {
 	how := ""
 	for q.err == nil && !g.TLS && !g.Proxy && how != "tls" && how != "proxy" {
 		how = ""

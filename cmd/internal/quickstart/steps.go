@@ -60,13 +60,15 @@ type steps struct {
 	// none and the machine has no public one, of the machine.
 	Unreachable []string `json:"unreachable,omitempty"`
 
+	// These are only for the template. Program is the path of the program. Run and Backup begin the commands of a person
+	// and of cron. Backups is the folder of the backups.
 	Mode, User, Program, Run, Backup, Backups string `json:"-"`
 	TLS, NewUser                              bool   `json:"-"`
 	Install                                   string `json:"-"` // the program, if it must move to Program
 }
 
 // finish prints what is left to do. On Linux, it first writes the systemd unit of a process with a public name.
-func (g *Edge) finish(ctx context.Context, e Env, c config.Config, kind string) error {
+func (g *NetworkFlags) finish(ctx context.Context, e Env, c config.Config, kind string) error {
 	file, err := filepath.Abs(e.File)
 	if err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("find the configuration: %w", err))

@@ -30,7 +30,7 @@ func TreeLines(v wire.Value) []string {
 	}
 	for e := range v.Elems() {
 		for i, line := range TreeLines(e) {
-			out = append(out, [...]string{"- ", "  "}[min(i, 1)]+line)
+			out = append(out, [...]string{"- ", "  "}[min(i, 1)]+line) // only the first line has the hyphen
 		}
 	}
 	return out

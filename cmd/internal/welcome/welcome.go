@@ -59,7 +59,7 @@ func listener(w daemon.ServeInfo, c daemon.Certificate) string {
 	case w.Profile != "public":
 		return ""
 	case !c.TLS:
-		return w.Address + " without TLS: your reverse proxy must end TLS"
+		return w.Address + " without TLS: your reverse proxy must terminate TLS"
 	case !c.NotAfter.IsZero():
 		return w.Address + " with TLS, certificate until " + terminal.FormatTime(c.NotAfter)
 	case c.Error != "":
